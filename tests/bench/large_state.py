@@ -24,8 +24,8 @@ from tidemark.model.stream import Stream
 from tidemark.storage.delta.tables import Reference
 from tidemark.stream.distributed.resharding import remember
 from tidemark.stream.distributed.sharding import Sharding, sharding
-from tidemark.stream.distributed.tasks import Working
-from tidemark.stream.distributed.totals import Worked
+from tidemark.stream.distributed.tasks import ShardTask
+from tidemark.stream.distributed.totals import ShardResult
 from tidemark.stream.journal.entries import Journal
 from tidemark.stream.journal.state_runs import StateRuns
 from tidemark.stream.operate.steps import Steps
@@ -120,7 +120,7 @@ class _Writes(Apart):
 
     to: Path
 
-    def _worked(self, working: Working, number: int, dealt: list[bytes]) -> Worked:
+    def _worked(self, working: ShardTask, number: int, dealt: list[bytes]) -> ShardResult:
         if number == 0:
             self.to.write_bytes(cloudpickle.dumps((working, dealt)))
         return super()._worked(working, number, dealt)

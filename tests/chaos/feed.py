@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from random import Random
 
 from confluent_kafka import KafkaError, Message, Producer
-from streaming.sending import DELIVERED_WITHIN_S, Sent
+from streaming.sending import DELIVERED_WITHIN_S, WriterPosition
 
 TOPIC = "events"
 PARTITIONS = 3
@@ -20,7 +20,7 @@ STEP_MS = 20  # of record time from one record to the next
 HOUR_MS = 3_600_000
 
 
-def records(seed: int) -> Iterator[Sent]:
+def records(seed: int) -> Iterator[WriterPosition]:
     """Generates the feed, in which about half of the updates repeat.
 
     Some records are late, unusable, or delete a player.
@@ -37,7 +37,7 @@ def records(seed: int) -> Iterator[Sent]:
         yield _record(n, player, now[player], happened_at_ms, chance)
 
 
-def _record(n: int, player: str, now: tuple[str, int], happened_at_ms: int, chance: Random) -> Sent:
+def _record(n: int, player: str, now: tuple[str, int], happened_at_ms: int, chance: Random) -> WriterPosition:
     partition, key = PLAYERS.index(player) % PARTITIONS, player.encode()
     fields = {"n": n, "team": now[0], "score": now[1], "event_time": happened_at_ms}
     value: bytes | None = json.dumps(fields).encode()
@@ -53,7 +53,7 @@ def _record(n: int, player: str, now: tuple[str, int], happened_at_ms: int, chan
             key = value = None  # it deletes no player
         case "cut off":
             value = (value or b"")[:20]
-    return Sent(happened_at_ms, TOPIC, partition, key, value, happened_at_ms)
+    return WriterPosition(happened_at_ms, TOPIC, partition, key, value, happened_at_ms)
 
 
 def _count() -> Iterator[int]:
@@ -77,7 +77,7 @@ class Flow:
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
         self._refused: list[str] = []
-        self.acknowledged: list[Sent] = []
+        self.acknowledged: list[WriterPosition] = []
 
     def __enter__(self) -> None:
         self._over.clear()
@@ -96,7 +96,7 @@ class Flow:
             self._send(next(self._feed))
             self._producer.poll(0)
 
-    def _send(self, sent: Sent) -> None:
+    def _send(self, sent: WriterPosition) -> None:
         def delivered(error: KafkaError | None, _: Message) -> None:
             if error is None:
                 self.acknowledged.append(sent)

@@ -26,7 +26,7 @@ from tidemark.model.kinds.operator import Level
 from tidemark.model.project.layout import Layout
 from tidemark.model.stream import Stream
 from tidemark.model.topology import Topology, parse
-from tidemark.semantics.progress import Sent
+from tidemark.semantics.progress import WriterPosition
 from tidemark.storage.delta.tables import scan
 from tidemark.storage.fence import Fence
 from tidemark.stream.engine import Engine
@@ -337,4 +337,4 @@ def test_writers_that_no_source_names_are_pruned_from_a_journal(tmp_path):
     journal.write(replace(entry, notes=EntryNotes.from_json(notes)))
     later = engine(tmp_path, epoch=2, flights=flights)
     later.process(1, lambda: raw(BATCHES[1]), planned_at_ms=at_ms(1))
-    assert later.progress.inputs["flight_events"].partitions[0].writers == {"t/s": Sent(2, 7, 1)}
+    assert later.progress.inputs["flight_events"].partitions[0].writers == {"t/s": WriterPosition(2, 7, 1)}

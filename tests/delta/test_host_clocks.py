@@ -23,8 +23,8 @@ from tidemark.query.sql import Warehouse
 from tidemark.semantics.sla import Sla
 from tidemark.sla.measures import facts as sla_facts
 from tidemark.stream.distributed.host_clocks import HostClocks
-from tidemark.stream.distributed.tasks import Dealt, TakingIn, Working
-from tidemark.stream.distributed.totals import Worked
+from tidemark.stream.distributed.tasks import Dealt, IntakeTask, ShardTask
+from tidemark.stream.distributed.totals import ShardResult
 from tidemark.stream.driver.heartbeats import History
 from tidemark.stream.journal.task_run import TaskRun
 from tidemark.stream.write.measurement import Host
@@ -55,7 +55,7 @@ HANDED_OVER_MS = 10
 AHEAD_MS = {"ahead": 5_000, "right": 0}
 true_ms = 0
 readings = 0
-W = TypeVar("W", TakingIn, Working)
+W = TypeVar("W", IntakeTask, ShardTask)
 D = TypeVar("D")
 
 
@@ -95,13 +95,13 @@ class OnTwoHosts(OneWorker):
         super().__init__(rows)
         self._play = play
 
-    def run(self, taking_in: TakingIn, working: Working) -> list[Worked]:
+    def run(self, taking_in: IntakeTask, working: ShardTask) -> list[ShardResult]:
         parts = self._rows.partition_by("source", "partition", maintain_order=True)
         tasks = [_at(taking_in, PARTITIONS[part["partition"][0]]) for part in parts]
         dealt = self._at_once([lambda t=t, p=p: [*t(p)] for t, p in zip(tasks, parts, strict=True)])
         return self.work(working, [each for of_part in dealt for each in of_part])
 
-    def work(self, working: Working, dealt: Iterable[Dealt]) -> list[Worked]:
+    def work(self, working: ShardTask, dealt: Iterable[Dealt]) -> list[ShardResult]:
         every = [*dealt]
         of_shard = [[each for shard, each in every if shard == number] for number in range(working.shards)]
         tasks = [_at(working, clock) for clock in SHARDS]

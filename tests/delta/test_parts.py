@@ -16,7 +16,7 @@ from support.separate_executors import Apart
 from tidemark.errors import Contradiction
 from tidemark.model.tables.catalog import BECAME, CAME_IN
 from tidemark.model.topology import parse
-from tidemark.stream.distributed.shards import ReadByDriver
+from tidemark.stream.distributed.shards import DriverIntake
 
 TOML = """
 name = "play"
@@ -188,7 +188,7 @@ def test_a_skipped_record_is_quarantined_once_despite_crashes(tmp_path: Path, sh
     places = {"events": [(0, 3)]}
     for step in ("decided", "committed kept", "committed quarantine", "committed batches"):
         play = started(tmp_path / step, 100, shards)
-        play.executors = play.executors and (lambda rows: ReadByDriver(Apart(rows)))
+        play.executors = play.executors and (lambda rows: DriverIntake(Apart(rows)))
         batches = records(play)
         process(play, batches, BEFORE)
         play.start(reached=crash_at(step))

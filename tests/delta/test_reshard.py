@@ -21,7 +21,7 @@ from tidemark.control.folder import AlreadyRunning, Control
 from tidemark.errors import InvalidArgument, TidemarkError
 from tidemark.model.project.layout import Layout
 from tidemark.stream.distributed import resharding, sharding
-from tidemark.stream.distributed.sharding import NotSharded
+from tidemark.stream.distributed.sharding import ShardingImpossible
 from tidemark.stream.state import files as state_files
 from tidemark.stream.state.memory import Memory
 
@@ -233,7 +233,7 @@ def test_reshard_is_refused_while_a_driver_runs(tmp_path: Path) -> None:
 def test_a_topology_unfit_for_shards_is_refused(tmp_path: Path) -> None:
     play = Play(f'max_drift = "1 s"\n{TOML}', tmp_path)
     batch(play, 0)
-    with pytest.raises(NotSharded, match="max_drift makes partitions wait for each other"):
+    with pytest.raises(ShardingImpossible, match="max_drift makes partitions wait for each other"):
         reshard(play, 2)
 
 
@@ -296,6 +296,6 @@ key = ["event_time"]
     play = Play(TOML + hop, tmp_path)
     batch(play, 0)
     before = in_state(play)
-    with pytest.raises(NotSharded, match="by_v cannot run in shards"):
+    with pytest.raises(ShardingImpossible, match="by_v cannot run in shards"):
         list(reshard_streams(play.topology, play.home, None, 2))
     assert in_state(play) == before

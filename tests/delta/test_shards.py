@@ -28,9 +28,9 @@ from tidemark.model.tables.catalog import CRITICAL_PATH_STEPS, OPERATOR_TASKS, T
 from tidemark.storage.delta.tables import scan
 from tidemark.storage.disk import Disk
 from tidemark.stream.distributed import tasks
-from tidemark.stream.distributed.sharding import NotSharded
-from tidemark.stream.distributed.tasks import Dealt, TakingIn, Working
-from tidemark.stream.distributed.totals import Worked
+from tidemark.stream.distributed.sharding import ShardingImpossible
+from tidemark.stream.distributed.tasks import Dealt, IntakeTask, ShardTask
+from tidemark.stream.distributed.totals import ShardResult
 from tidemark.stream.journal.entries import Journal
 from tidemark.stream.journal.state_runs import StateRuns
 from tidemark.stream.kafka import outgoing
@@ -420,7 +420,7 @@ class Full(Apart):
 
     tries = 0
 
-    def work(self, working: Working, dealt: Iterable[Dealt]) -> list[Worked]:
+    def work(self, working: ShardTask, dealt: Iterable[Dealt]) -> list[ShardResult]:
         worked = super().work(working, dealt)
         Full.tries += 1
         if Full.tries < 3:
@@ -460,7 +460,9 @@ def test_shards_date_tombstones_as_the_driver_does(tmp_path: Path) -> None:
 
 def test_a_topology_unfit_for_shards_is_refused_by_operator(tmp_path: Path) -> None:
     by_group = COUNTS.replace('key = ["id"]', 'key = ["grp"]')
-    with pytest.raises(NotSharded, match="newest groups by name, but no column of events is part of this key and"):
+    with pytest.raises(
+        ShardingImpossible, match="newest groups by name, but no column of events is part of this key and"
+    ):
         Play(SOURCE + TABLE + by_group, tmp_path).in_shards(2, Apart).start()
 
 
@@ -507,7 +509,7 @@ def test_records_that_wait_are_not_lost_by_a_start_in_shards(tmp_path: Path) -> 
     play.in_shards(3, Apart).start()
     later = [play.row("events", T + 103_000, partition=0, id="slow", grp="x", v=2)]
     with pytest.raises(
-        NotSharded, match=r"1 record is still held for max_drift at events; start it once with shards = 1"
+        ShardingImpossible, match=r"1 record is still held for max_drift at events; start it once with shards = 1"
     ):
         play.process(3, later, at_ms=T + 104_000)
     play.in_shards(1, Apart).start()
@@ -546,7 +548,7 @@ def test_a_damaged_local_copy_of_states_is_recreated(tmp_path: Path, monkeypatch
     class Harmed(Apart):
         """Executors whose copies are deleted, torn or swapped before each batch."""
 
-        def run(self, taking_in: TakingIn, working: Working) -> list[Worked]:
+        def run(self, taking_in: IntakeTask, working: ShardTask) -> list[ShardResult]:
             copies = sorted(cache.rglob("*.run"))
             contents = [copy.read_bytes() for copy in copies]
             for number, copy in enumerate(copies):

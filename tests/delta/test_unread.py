@@ -18,7 +18,7 @@ from tidemark.model.project.layout import Layout
 from tidemark.model.topology import parse
 from tidemark.stream.driver.heartbeats import Heartbeats
 from tidemark.stream.read.parts import Ranges
-from tidemark.stream.startup.fatal import Deaths, Unknown, counted, passed_over
+from tidemark.stream.startup.fatal import Deaths, TryInconclusive, counted, passed_over
 from tidemark.stream.startup.unread import unread
 from tidemark.why.evidence.findings import Cause
 from tidemark.why.walk import why
@@ -119,7 +119,7 @@ def test_a_batch_without_such_a_record_is_read_one_by_one(tmp_path: Path) -> Non
     deaths = Deaths(1, 2, {"events": {0: (2, 7)}})
 
     def is_not_known(_: Ranges) -> bool:
-        raise Unknown
+        raise TryInconclusive
 
     assert passed_over(Control(tmp_path), Deaths(1, 1, deaths.ranges), lambda _: True) is None
     assert passed_over(Control(tmp_path), deaths, lambda _: False) == {}

@@ -17,7 +17,7 @@ from tidemark.model.tables.catalog import CRITICAL_PATHS, WINDOW_PARTS
 from tidemark.reports.report_tables import open_report
 from tidemark.stream.decide import decision
 from tidemark.stream.driver.heartbeats import Heartbeats
-from tidemark.stream.journal.batch import Queued
+from tidemark.stream.journal.batch import QueueWait
 from tidemark.why.evidence.findings import Cause
 from tidemark.why.walk import why
 
@@ -129,9 +129,9 @@ def test_another_stream_of_the_process_is_named(tmp_path, monkeypatch):
     flow = Played(BOARD, tmp_path, monkeypatch)
     flow.goes_on(1, 12, 0, 1)
 
-    def queued(since_ms: int) -> Queued:
+    def queued(since_ms: int) -> QueueWait:
         flow.play.now_ms += 4_500
-        return Queued(4_500, ("flights/status",))
+        return QueueWait(4_500, ("flights/status",))
 
     flow.play.queued = queued
     flow.play._engines.clear()

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from support.both_engines import Asked, Rows
-from support.flights_day import Arrived, FlightsDay
+from support.flights_day import FlightsDay, PartitionIntake
 from tidemark.feed.feed_record import FLIGHT_EVENTS, RecordKind
 from tidemark.model.project.layout import Layout
 from tidemark.storage.delta.tables import scan
@@ -32,7 +32,7 @@ class Told:
 
     key: str
     value: tuple[object, ...]
-    arrived: Arrived
+    arrived: PartitionIntake
 
 
 class Expected:
@@ -47,7 +47,7 @@ class Expected:
         self.newest = {one.key: one for one in self.told}
 
 
-def told(updates: list[tuple[str, tuple[object, ...], Arrived]]) -> list[Told]:
+def told(updates: list[tuple[str, tuple[object, ...], PartitionIntake]]) -> list[Told]:
     """Returns *updates* without repetitions of a value at a later instant."""
     stored: dict[str, Told] = {}
     sent = []
@@ -59,7 +59,7 @@ def told(updates: list[tuple[str, tuple[object, ...], Arrived]]) -> list[Told]:
     return sent
 
 
-def flight_value(a: Arrived) -> tuple[object, ...]:
+def flight_value(a: PartitionIntake) -> tuple[object, ...]:
     """Carrier, origin, destination, status and delay in minutes."""
     of = a.record.fields
     delay = of["dep_delay_min"] if of["arr_delay_min"] is None else of["arr_delay_min"]
@@ -128,7 +128,7 @@ def test_04_late_are_records_of_aircraft_that_were_offline(answers, expected):
     assert all(latest_ms > 0 for *_, latest_ms in rows)
 
 
-def statuses_of_flight(expected: Expected) -> list[Arrived]:
+def statuses_of_flight(expected: Expected) -> list[PartitionIntake]:
     return [a for a in expected.flights if a.record.key == FLIGHT and a.record.kind is RecordKind.STATUS]
 
 

@@ -29,11 +29,11 @@ STREAM_TABLES = [table for table in [*TABLES.values(), HOP] if table.written_by 
 REPORTS = [table for table in TABLES.values() if table.written_by == "report" and table.name != "requeued"]
 T = 1_400_000_000_000
 
-Seen = tuple[dict[str, str], Rows]
+PartitionReading = tuple[dict[str, str], Rows]
 """Type by column, and rows."""
 
 
-def by_all_readers(spark, path: Path) -> Seen:
+def by_all_readers(spark, path: Path) -> PartitionReading:
     """Returns the rows at *path*, which all readers must agree on."""
     readers = {
         "Spark": read(spark, path).toArrow(),
@@ -49,7 +49,7 @@ def by_all_readers(spark, path: Path) -> Seen:
     return seen["delta-rs"]
 
 
-def seen_of(table: pa.Table) -> Seen:
+def seen_of(table: pa.Table) -> PartitionReading:
     types = {field.name: word(field.type) for field in table.schema}
     return types, in_order(plain(zip(*(column.to_pylist() for column in table.columns), strict=True)))
 

@@ -13,7 +13,7 @@ from pyspark.sql.streaming import StreamingQuery
 from tidemark.clock import wall_clock_ms
 from tidemark.control.process import wait_until
 from tidemark.stream.driver.task_slots import TaskSlots
-from tidemark.stream.journal.batch import NOT_QUEUED, Queued
+from tidemark.stream.journal.batch import NOT_QUEUED, QueueWait
 
 WAIT_MS = 2_000
 PATIENCE_S = 60
@@ -47,7 +47,7 @@ def test_the_wait_behind_another_stream_is_measured_and_named(spark, tmp_path):
     context, slots = spark.sparkContext, TaskSlots(wall_clock_ms)
     released = tmp_path / "released"
 
-    def start(began_at_ms: list[int], queued: list[Queued]) -> StreamingQuery:
+    def start(began_at_ms: list[int], queued: list[QueueWait]) -> StreamingQuery:
         """Starts a query with a checkpoint of its own.
 
         Spark may end a batch of the previous query after its `stop()`.
@@ -85,5 +85,5 @@ def test_the_wait_behind_another_stream_is_measured_and_named(spark, tmp_path):
     query.stop()
     other.join()
     behind = queued[0]
-    assert behind == Queued(behind.ms, ("play/other",))
+    assert behind == QueueWait(behind.ms, ("play/other",))
     assert WAIT_MS * 0.5 < behind.ms <= ended_ms - began_at_ms[0]

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from random import Random
 from typing import Any
 
-from streaming.sending import Sent
+from streaming.sending import WriterPosition
 
 ORDERS, PRICES, STOCK = "orders", "prices", "stock"
 SIZE = 4_000  # of the largest window
@@ -33,7 +33,7 @@ The watermark, 1,001 ms less, is the last ms of a window.
 ALL_CLOSED = 60_000
 
 
-def feed(start_ms: int, *, seed: int = 7) -> list[Sent]:
+def feed(start_ms: int, *, seed: int = 7) -> list[WriterPosition]:
     """Returns the feed in sending order.
 
     Records for STOCK are rows of that table.
@@ -45,7 +45,7 @@ def feed(start_ms: int, *, seed: int = 7) -> list[Sent]:
     return sorted(found, key=lambda sent: sent.at_ms)
 
 
-def edge(watermark_ms: int) -> list[Sent]:
+def edge(watermark_ms: int) -> list[WriterPosition]:
     """Returns orders where the rules change, at *watermark_ms*.
 
     The watermark is the last ms of a window of 4 s.
@@ -57,7 +57,7 @@ def edge(watermark_ms: int) -> list[Sent]:
     return [_order(2 * n, watermark_ms - age, watermark_ms, product="apples") for n, age in enumerate(ages, 500)]
 
 
-def closing(start_ms: int) -> list[Sent]:
+def closing(start_ms: int) -> list[WriterPosition]:
     """Returns records that bring all partitions to ALL_CLOSED.
 
     Every window has closed then.
@@ -65,7 +65,7 @@ def closing(start_ms: int) -> list[Sent]:
     return [_alive(start_ms + ALL_CLOSED, start_ms + ALL_CLOSED, partition) for partition in range(2)]
 
 
-def _prices(start_ms: int, chance: Random) -> Iterator[Sent]:
+def _prices(start_ms: int, chance: Random) -> Iterator[WriterPosition]:
     """Generates first prices, then one every 750 ms.
 
     It is new or the same, and some are overtaken by a newer one.
@@ -85,14 +85,14 @@ def _prices(start_ms: int, chance: Random) -> Iterator[Sent]:
     yield _price("apples", 9.75, start_ms + LENGTH + 1_000, start_ms + LENGTH + 1_000)
 
 
-def _stock(start_ms: int, chance: Random) -> Iterator[Sent]:
+def _stock(start_ms: int, chance: Random) -> Iterator[WriterPosition]:
     for product, in_stock in FIRST_STOCK.items():
         yield _count(product, in_stock, start_ms - 10_000, start_ms)
     for at in range(3_000, LENGTH, 4_000):
         yield _count(chance.choice(PRODUCTS), chance.randrange(10), start_ms + at, start_ms + at + 200)
 
 
-def _orders(start_ms: int, chance: Random) -> Iterator[Sent]:
+def _orders(start_ms: int, chance: Random) -> Iterator[WriterPosition]:
     """Generates orders; a fifth is repeated up to 4 s later.
 
     The same, with another quantity, or of another product.
@@ -113,7 +113,7 @@ def _orders(start_ms: int, chance: Random) -> Iterator[Sent]:
             yield _order(number, again_at_ms, again_at_ms + delay, **{**order, **changed})
 
 
-def _faults(start_ms: int) -> list[Sent]:
+def _faults(start_ms: int) -> list[WriterPosition]:
     """Returns unusable records for each reason, and one without a key.
 
     There are two for the last reason; and a price.
@@ -134,21 +134,23 @@ def _faults(start_ms: int) -> list[Sent]:
     ]
 
 
-def _order(number: int, happened_at_ms: int, sent_at_ms: int, **fields: Any) -> Sent:
+def _order(number: int, happened_at_ms: int, sent_at_ms: int, **fields: Any) -> WriterPosition:
     content = {"order_id": str(number), "customer": "ann", "quantity": 1, **fields, "event_time": happened_at_ms}
-    return Sent(sent_at_ms, ORDERS, number % 2, str(number).encode(), json.dumps(content).encode(), happened_at_ms)
+    return WriterPosition(
+        sent_at_ms, ORDERS, number % 2, str(number).encode(), json.dumps(content).encode(), happened_at_ms
+    )
 
 
-def _price(product: str, price: object, happened_at_ms: int, sent_at_ms: int) -> Sent:
+def _price(product: str, price: object, happened_at_ms: int, sent_at_ms: int) -> WriterPosition:
     content = {"product": product, "price": price, "event_time": happened_at_ms}
-    return Sent(sent_at_ms, PRICES, 0, product.encode(), json.dumps(content).encode(), happened_at_ms)
+    return WriterPosition(sent_at_ms, PRICES, 0, product.encode(), json.dumps(content).encode(), happened_at_ms)
 
 
-def _count(product: str, in_stock: int, happened_at_ms: int, sent_at_ms: int) -> Sent:
+def _count(product: str, in_stock: int, happened_at_ms: int, sent_at_ms: int) -> WriterPosition:
     content = {"product": product, "in_stock": in_stock, "event_time": happened_at_ms}
-    return Sent(sent_at_ms, STOCK, 0, None, json.dumps(content).encode(), happened_at_ms)
+    return WriterPosition(sent_at_ms, STOCK, 0, None, json.dumps(content).encode(), happened_at_ms)
 
 
-def _alive(happened_at_ms: int, sent_at_ms: int, partition: int) -> Sent:
+def _alive(happened_at_ms: int, sent_at_ms: int, partition: int) -> WriterPosition:
     value = json.dumps({"event_time": happened_at_ms}).encode()
-    return Sent(sent_at_ms, ORDERS, partition, None, value, happened_at_ms)
+    return WriterPosition(sent_at_ms, ORDERS, partition, None, value, happened_at_ms)

@@ -48,7 +48,7 @@ def send_numbers(address: str, topic: str, *numbers: int) -> None:
     assert producer.flush(30) == 0
 
 
-class Sent(NamedTuple):
+class WriterPosition(NamedTuple):
     """A feed record with its sending time in feed time.
 
     `timestamp_ms` is to be Kafka's own.
@@ -63,7 +63,11 @@ class Sent(NamedTuple):
 
 
 def send(
-    feed: Iterable[Sent], address: str, *, speed: float, elsewhere: Mapping[str, Callable[[Sent], None]] | None = None
+    feed: Iterable[WriterPosition],
+    address: str,
+    *,
+    speed: float,
+    elsewhere: Mapping[str, Callable[[WriterPosition], None]] | None = None,
 ) -> None:
     """Sends *feed* in order and returns when Kafka has acknowledged all.
 

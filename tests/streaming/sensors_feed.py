@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from random import Random
 from typing import Any
 
-from streaming.sending import Sent
+from streaming.sending import WriterPosition
 
 TOPIC = "readings"
 PARTITION = {"a": 0, "b": 0, "c": 1, "d": 1, "e": 2}
@@ -26,7 +26,7 @@ ALL_CLOSED = 80_000
 HOUR = 3_600_000
 
 
-def feed(start_ms: int, *, seed: int = 7) -> list[Sent]:
+def feed(start_ms: int, *, seed: int = 7) -> list[WriterPosition]:
     """Returns the feed in sending order; it ends with SETTLED partitions."""
     chance = Random(seed)
     found = [sent for device in PARTITION for sent in _readings(device, start_ms, chance)]
@@ -39,7 +39,7 @@ def feed(start_ms: int, *, seed: int = 7) -> list[Sent]:
     return sorted(found, key=lambda sent: sent.at_ms)
 
 
-def edge(watermark_ms: int) -> list[Sent]:
+def edge(watermark_ms: int) -> list[WriterPosition]:
     """Returns readings of new devices where rules change, at *watermark_ms*.
 
     No session takes the first any more, nor any reading as old; the session of the second has just closed; that of
@@ -50,7 +50,7 @@ def edge(watermark_ms: int) -> list[Sent]:
     return [_reading(device, watermark_ms - age, watermark_ms, temp_c=20.0, battery=50) for device, age in ages]
 
 
-def closing(start_ms: int) -> list[Sent]:
+def closing(start_ms: int) -> list[WriterPosition]:
     """Returns records that bring all partitions to ALL_CLOSED.
 
     Every session has closed then.
@@ -58,7 +58,7 @@ def closing(start_ms: int) -> list[Sent]:
     return [_alive(start_ms + ALL_CLOSED, start_ms + ALL_CLOSED, partition) for partition in range(3)]
 
 
-def _readings(device: str, start_ms: int, chance: Random) -> Iterator[Sent]:
+def _readings(device: str, start_ms: int, chance: Random) -> Iterator[WriterPosition]:
     """Generates readings that mostly repeat.
 
     One in 25 is out of range, one is missing, one comes seconds late.
@@ -79,12 +79,12 @@ def _readings(device: str, start_ms: int, chance: Random) -> Iterator[Sent]:
         yield _reading(device, happened_at_ms, happened_at_ms + delay, temp_c=shown, battery=battery, **humidity)
 
 
-def _backlog(start_ms: int) -> list[Sent]:
+def _backlog(start_ms: int) -> list[WriterPosition]:
     sent_at_ms = start_ms + PAUSE["d"][1]
     return [_reading("d", start_ms - hours * HOUR, sent_at_ms, temp_c=18.5, battery=40) for hours in range(24, 0, -1)]
 
 
-def _faults(start_ms: int) -> list[Sent]:
+def _faults(start_ms: int) -> list[WriterPosition]:
     """Returns one unusable record per reason, two for the last."""
     at_ms = start_ms + 8_000
     sound = _reading("a", at_ms, at_ms, temp_c=20.0, battery=50)
@@ -101,16 +101,16 @@ def _faults(start_ms: int) -> list[Sent]:
     ]
 
 
-def _reading(device: str, happened_at_ms: int, sent_at_ms: int, **fields: Any) -> Sent:
+def _reading(device: str, happened_at_ms: int, sent_at_ms: int, **fields: Any) -> WriterPosition:
     value = json.dumps({**fields, "event_time": happened_at_ms}).encode()
-    return Sent(sent_at_ms, TOPIC, PARTITION.get(device, 0), device.encode(), value, happened_at_ms)
+    return WriterPosition(sent_at_ms, TOPIC, PARTITION.get(device, 0), device.encode(), value, happened_at_ms)
 
 
-def _deleted(device: str, happened_at_ms: int, sent_at_ms: int | None = None) -> Sent:
+def _deleted(device: str, happened_at_ms: int, sent_at_ms: int | None = None) -> WriterPosition:
     at_ms = sent_at_ms or happened_at_ms
-    return Sent(at_ms, TOPIC, PARTITION.get(device, 0), device.encode(), None, happened_at_ms)
+    return WriterPosition(at_ms, TOPIC, PARTITION.get(device, 0), device.encode(), None, happened_at_ms)
 
 
-def _alive(happened_at_ms: int, sent_at_ms: int, partition: int) -> Sent:
+def _alive(happened_at_ms: int, sent_at_ms: int, partition: int) -> WriterPosition:
     value = json.dumps({"event_time": happened_at_ms}).encode()
-    return Sent(sent_at_ms, TOPIC, partition, None, value, happened_at_ms)
+    return WriterPosition(sent_at_ms, TOPIC, partition, None, value, happened_at_ms)

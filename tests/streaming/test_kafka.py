@@ -32,7 +32,7 @@ from tidemark.stream.journal.entries import Entry
 from tidemark.stream.journal.notes import DecisionNotes, EntryNotes
 from tidemark.stream.kafka.client import KafkaBroker
 from tidemark.stream.kafka.encoding import to_send
-from tidemark.stream.kafka.outgoing import Outgoing
+from tidemark.stream.kafka.outgoing import OutgoingRows
 
 NOON = 1_400_000_000_000
 AT = datetime.fromtimestamp(NOON // 1_000, UTC) + timedelta(microseconds=1)
@@ -62,8 +62,8 @@ def sender(address: str, *topics: str) -> KafkaBroker:
     return KafkaBroker({DEFAULT: Cluster(address)}, "t", "s", lambda: NOON + 9)
 
 
-def outgoing(of: Sink, records: pl.DataFrame, *, batch_id: int = 7, epoch: int = 1, first: int = 0) -> Outgoing:
-    return Outgoing(sink=of, rows=records.to_arrow(), batch_id=batch_id, epoch=epoch, first=first)
+def outgoing(of: Sink, records: pl.DataFrame, *, batch_id: int = 7, epoch: int = 1, first: int = 0) -> OutgoingRows:
+    return OutgoingRows(sink=of, rows=records.to_arrow(), batch_id=batch_id, epoch=epoch, first=first)
 
 
 def sent(address: str, topic: str, number: int) -> list[Message]:
@@ -177,12 +177,12 @@ def test_a_repetition_with_fewer_refusals_loses_nothing(broker: str) -> None:
     sending = sender(broker, "both")
     sending.limits(one)
     settle(broker, "both", {"max.message.bytes": "2000"})
-    assert len(sending.publish(Outgoing.of(one, entry, [one, two]))) == 1
-    sending.publish(replace(Outgoing.of(two, entry, [one, two]), rows=batch["two"][:1].to_arrow()))  # and is killed
+    assert len(sending.publish(OutgoingRows.of(one, entry, [one, two]))) == 1
+    sending.publish(replace(OutgoingRows.of(two, entry, [one, two]), rows=batch["two"][:1].to_arrow()))  # and is killed
     settle(broker, "both", {"max.message.bytes": "20000"})
     again = replace(entry, notes=EntryNotes(decided=replace(notes.decision, batch=replace(seven, epoch=2))))
     for each in (one, two):
-        assert sender(broker, "both").publish(Outgoing.of(each, again, [one, two])) == []
+        assert sender(broker, "both").publish(OutgoingRows.of(each, again, [one, two])) == []
     messages = sent(broker, "both", 6)
     read = pl.DataFrame(
         {

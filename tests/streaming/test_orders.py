@@ -35,7 +35,7 @@ from streaming.laws import (
 from streaming.oracle_parts import EmitOnChange, Fields, Handed, Message, Place, text
 from streaming.orders_feed import ALL_CLOSED, CUSTOMERS, SETTLED, SIZE, STOCK, closing, edge, feed
 from streaming.orders_oracle import ALLOWED_LATENESS_MS, BOUND_MS, ORDERS, PRICES, Pricing, Products, Regions
-from streaming.sending import Sent, send
+from streaming.sending import WriterPosition, send
 
 from tidemark.embedded.broker import create_topics
 
@@ -82,7 +82,7 @@ class Shop:
     def _reference(self, table: str) -> str:
         return str(self.warehouse / "reference" / table)
 
-    def send(self, feed: Sequence[Sent]) -> None:
+    def send(self, feed: Sequence[WriterPosition]) -> None:
         """Sends *feed* and waits until every driver has processed it."""
         send(feed, self._address, speed=SPEED, elsewhere={STOCK: self._append})
         pricing = self.drivers["pricing"]
@@ -95,7 +95,7 @@ class Shop:
     def _wait_for_hop(self, driver: Driver, source: str, until: int) -> None:
         driver.wait(lambda: driver.offsets().get(source) == until, f"{source} until {until}")
 
-    def _append(self, sent: Sent) -> None:
+    def _append(self, sent: WriterPosition) -> None:
         row = json.loads(sent.value or b"")
         write_deltalake(self._reference("stock"), _stock_rows([row]).to_arrow(), mode="append")
         self.stock.append(row)

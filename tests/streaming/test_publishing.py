@@ -32,10 +32,10 @@ from tidemark.storage.files import Files
 from tidemark.stream.distributed import tasks
 from tidemark.stream.distributed.on_spark import SparkExecutors
 from tidemark.stream.kafka import outgoing
-from tidemark.stream.kafka.broker import Publishing
+from tidemark.stream.kafka.broker import TopicWriter
 from tidemark.stream.kafka.client import KafkaBroker
-from tidemark.stream.kafka.outgoing import Outgoing
-from tidemark.stream.kafka.publishing import KafkaPublishing
+from tidemark.stream.kafka.outgoing import OutgoingRows
+from tidemark.stream.kafka.publishing import KafkaTopicWriter
 
 PARTITIONS = 3
 KEYS = 12
@@ -87,11 +87,11 @@ class Topics(Silence):
     def limits(self, sink: Sink) -> Limits:
         return self._kafka.limits(sink)
 
-    def publish(self, outgoing: Outgoing) -> list[pl.DataFrame]:
+    def publish(self, outgoing: OutgoingRows) -> list[pl.DataFrame]:
         msg = f"the driver got {outgoing.rows.num_rows} rows"
         raise AssertionError(msg)
 
-    def publishing(self, outgoing: Outgoing) -> Publishing:
+    def publishing(self, outgoing: OutgoingRows) -> TopicWriter:
         return self._kafka.publishing(outgoing)
 
 
@@ -102,7 +102,7 @@ class Interrupted:
     At its first try it fails after half of the rows, once *seen* is.
     """
 
-    publishing: KafkaPublishing
+    publishing: KafkaTopicWriter
     seen: Path
 
     @property
@@ -132,8 +132,8 @@ class OnSpark(Apart):
         super().__init__(rows)
         self._spark, self._home = spark, home
 
-    def publish(self, publishing: Publishing) -> list[pl.DataFrame]:
-        assert isinstance(publishing, KafkaPublishing)
+    def publish(self, publishing: TopicWriter) -> list[pl.DataFrame]:
+        assert isinstance(publishing, KafkaTopicWriter)
         seen = self._home / f"seen-{publishing.outgoing.epoch}-{publishing.outgoing.batch_id}"
         with ThreadPoolExecutor(1) as pool:
             executors = SparkExecutors(self._spark.range(0))

@@ -53,7 +53,7 @@ class TickingPlay(Play):
 
 
 @dataclass(frozen=True)
-class Arrived:
+class PartitionIntake:
     """A record at its source: record time and read time, epoch ms."""
 
     record: FeedRecord
@@ -70,17 +70,17 @@ class FlightsDay:
     The end is an instant in epoch ms.
     """
 
-    arrived: list[Arrived] = field(default_factory=list)
+    arrived: list[PartitionIntake] = field(default_factory=list)
     ended_at_ms: int = 0
 
-    def flights(self, late: Iterable[tuple[int, int]] = ()) -> list[Arrived]:
+    def flights(self, late: Iterable[tuple[int, int]] = ()) -> list[PartitionIntake]:
         """Returns sound flights in order of judgement, without the *late* places."""
         left_out = set(late)
         sound = [a for a in self.arrived if a.record.topic == FLIGHT_EVENTS and a.record.fault is None]
         return [a for a in sound if (a.partition, a.offset) not in left_out]
 
     @cached_property
-    def weather(self) -> list[Arrived]:
+    def weather(self) -> list[PartitionIntake]:
         """The observations in the order in which they came."""
         return [a for a in self.arrived if a.record.topic == WEATHER]
 
@@ -109,7 +109,7 @@ def _row(play: Play, record: FeedRecord, timeline: Timeline, day: FlightsDay) ->
     at_ms = timeline.event_time_ms(record)
     fields = {name: float(v) if isinstance(v, int) else v for name, v in record.fields.items()}
     row = play.row(record.topic, at_ms, partition=record.partition, key=record.key, **fields)
-    day.arrived.append(Arrived(record, record.partition, row["offset"], at_ms, day.ended_at_ms))
+    day.arrived.append(PartitionIntake(record, record.partition, row["offset"], at_ms, day.ended_at_ms))
     if record.fault is None:
         return row
     key, value = encode(record, at_ms)

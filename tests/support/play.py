@@ -32,7 +32,7 @@ from tidemark.storage.fence import Fence
 from tidemark.stream.distributed.shards import Executors
 from tidemark.stream.driver.heartbeats import Heartbeats
 from tidemark.stream.engine import Engine
-from tidemark.stream.journal.batch import NOT_QUEUED, Queued
+from tidemark.stream.journal.batch import NOT_QUEUED, QueueWait
 from tidemark.stream.read.parts import BatchPart, Places, passed_over_rows
 from tidemark.stream.wiring import build_engine
 from tidemark.stream.write.measurement import Host
@@ -78,7 +78,7 @@ class Play:
         self.executors: Callable[[pl.DataFrame], Executors] | None = None
         self.slow_ms: dict[str, int] = {}
         self.hosts: dict[str, Host] = {}
-        self.queued: Callable[[int], Queued] = lambda since_ms: NOT_QUEUED
+        self.queued: Callable[[int], QueueWait] = lambda since_ms: NOT_QUEUED
         self.reading_ms = self.write_ms = 0
 
     def in_shards(self, n: int, executors: Callable[[pl.DataFrame], Executors]) -> Play:

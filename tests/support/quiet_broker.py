@@ -14,10 +14,10 @@ from tidemark.kernels.records.limits import Limits
 from tidemark.model.kinds.sink import Sink
 from tidemark.model.kinds.source import Source
 from tidemark.storage.files import frames
-from tidemark.stream.kafka.broker import Refused
+from tidemark.stream.kafka.broker import RefusedRecord
 from tidemark.stream.kafka.encoding import to_send
 from tidemark.stream.kafka.limits import undeliverable_rows
-from tidemark.stream.kafka.outgoing import Outgoing
+from tidemark.stream.kafka.outgoing import OutgoingRows
 from tidemark.stream.kafka.publishing import partition_of
 
 Row = dict[str, Any]
@@ -30,7 +30,7 @@ class Silence:
         self._partitions = partitions
         self._ends: dict[tuple[str, int], int] = defaultdict(int)
         self.published: list[tuple[str, Row]] = []
-        self.sent_by_tasks: list[Outgoing] = []
+        self.sent_by_tasks: list[OutgoingRows] = []
         self.earliest = 0
         self.marked: list[tuple[str, int | None, bool]] = []
         self.topic_limits: dict[str, Limits] = {}
@@ -62,10 +62,10 @@ class Silence:
     def mark(self, sink: Sink, watermark_ms: int | None, *, idle: bool) -> None:
         self.marked.append((sink.topic or "", watermark_ms, idle))
 
-    def publish(self, outgoing: Outgoing) -> list[pl.DataFrame]:
+    def publish(self, outgoing: OutgoingRows) -> list[pl.DataFrame]:
         return Remembering(self, outgoing, tasks=1)(0)
 
-    def publishing(self, outgoing: Outgoing) -> Remembering:
+    def publishing(self, outgoing: OutgoingRows) -> Remembering:
         self.sent_by_tasks.append(outgoing)
         return Remembering(self, outgoing, tasks=outgoing.tasks)
 
@@ -87,7 +87,7 @@ class Remembering:
     """Makes *broker* remember what *tasks* send; each has some keys."""
 
     broker: Silence
-    outgoing: Outgoing
+    outgoing: OutgoingRows
     tasks: int
 
     def __call__(self, task: int) -> list[pl.DataFrame]:
@@ -97,7 +97,9 @@ class Remembering:
             own = rows.filter(pl.Series(mine, dtype=pl.Boolean))
             _, refused = to_send(sink, own)
             refused += [
-                Refused(number, "refused") for number, row in enumerate(own.to_dicts()) if self.broker.refuses(row)
+                RefusedRecord(number, "refused")
+                for number, row in enumerate(own.to_dicts())
+                if self.broker.refuses(row)
             ]
             places = {place.row for place in refused}
             self.broker.published += [(sink.topic or "", r) for n, r in enumerate(own.to_dicts()) if n not in places]

@@ -11,9 +11,9 @@ import polars as pl
 from pyspark import cloudpickle
 
 from tidemark.stream.distributed import shard
-from tidemark.stream.distributed.tasks import Dealt, TakingIn, Working
-from tidemark.stream.distributed.totals import Worked
-from tidemark.stream.kafka.broker import Publishing
+from tidemark.stream.distributed.tasks import Dealt, IntakeTask, ShardTask
+from tidemark.stream.distributed.totals import ShardResult
+from tidemark.stream.kafka.broker import TopicWriter
 
 
 class Apart:
@@ -25,31 +25,31 @@ class Apart:
     def __init__(self, rows: pl.DataFrame) -> None:
         self._rows = rows
 
-    def run(self, taking_in: TakingIn, working: Working) -> list[Worked]:
+    def run(self, taking_in: IntakeTask, working: ShardTask) -> list[ShardResult]:
         parts = self._rows.partition_by("source", "partition", maintain_order=True)
         return self.work(working, [dealt for part in reversed(parts) for dealt in _there_and_back(taking_in)(part)])
 
-    def work(self, working: Working, dealt: Iterable[Dealt]) -> list[Worked]:
+    def work(self, working: ShardTask, dealt: Iterable[Dealt]) -> list[ShardResult]:
         of_shard = defaultdict(list)
         for number, each in dealt:
             of_shard[number].append(each)
         return [self._worked(working, number, of_shard[number]) for number in range(working.shards)]
 
-    def publish(self, publishing: Publishing) -> list[pl.DataFrame]:
+    def publish(self, publishing: TopicWriter) -> list[pl.DataFrame]:
         tasks = reversed(range(publishing.tasks))
         return [rows for task in tasks for rows in _there_and_back(_there_and_back(publishing)(task))]
 
-    def _worked(self, working: Working, number: int, dealt: list[bytes]) -> Worked:
+    def _worked(self, working: ShardTask, number: int, dealt: list[bytes]) -> ShardResult:
         shard._KEPT.clear()
-        worked: Worked = _there_and_back(_there_and_back(working)(number, dealt))
+        worked: ShardResult = _there_and_back(_there_and_back(working)(number, dealt))
         return worked
 
 
 class OneWorker(Apart):
     """The same, by a worker that keeps what it has."""
 
-    def _worked(self, working: Working, number: int, dealt: list[bytes]) -> Worked:
-        worked: Worked = _there_and_back(_there_and_back(working)(number, dealt))
+    def _worked(self, working: ShardTask, number: int, dealt: list[bytes]) -> ShardResult:
+        worked: ShardResult = _there_and_back(_there_and_back(working)(number, dealt))
         return worked
 
 
@@ -61,14 +61,14 @@ class Workers(Apart):
 
     chance = Random(1)
 
-    def _worked(self, working: Working, number: int, dealt: list[bytes]) -> Worked:
+    def _worked(self, working: ShardTask, number: int, dealt: list[bytes]) -> ShardResult:
         workers = self.chance.choice([(0,), (1,), (0, 1), (1, 0)])
         counts, *_ = [self._by(worker, working, number, dealt) for worker in workers]
         return counts
 
-    def _by(self, worker: int, working: Working, number: int, dealt: list[bytes]) -> Worked:
+    def _by(self, worker: int, working: ShardTask, number: int, dealt: list[bytes]) -> ShardResult:
         shard._KEPT = KEPT[worker]
-        worked: Worked = _there_and_back(_there_and_back(working)(number, dealt))
+        worked: ShardResult = _there_and_back(_there_and_back(working)(number, dealt))
         return worked
 
 

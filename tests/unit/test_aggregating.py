@@ -19,7 +19,7 @@ from tidemark.semantics.change import Rule
 from tidemark.semantics.strategy import Strategy
 from tidemark.stream.journal.batch import Moment
 from tidemark.stream.state.memory import Memory, Moves
-from tidemark.stream.updates.aggregating import Aggregating
+from tidemark.stream.updates.aggregating import Aggregator
 
 SCHEMA = {"id": pl.String(), "v": pl.Int64(), **META_SCHEMA}
 WATERMARK_MS = 10
@@ -56,7 +56,7 @@ HISTORIES = st.builds(
 )
 
 
-def aggregate(windows: Windows | None, strategy: Strategy) -> tuple[Aggregating, Memory]:
+def aggregate(windows: Windows | None, strategy: Strategy) -> tuple[Aggregator, Memory]:
     operator = Aggregate(
         name="a",
         key=("id",),
@@ -66,7 +66,7 @@ def aggregate(windows: Windows | None, strategy: Strategy) -> tuple[Aggregating,
         emission=Emission(strategy=strategy, rule=Rule.VALUE_ONLY),
     )
     memory = Memory()
-    return Aggregating(operator, SCHEMA, Expressions(), memory), memory
+    return Aggregator(operator, SCHEMA, Expressions(), memory), memory
 
 
 def play(windows: Windows | None, strategy: Strategy, batches: list[list[tuple[int, Record]]]) -> dict[str, Any]:

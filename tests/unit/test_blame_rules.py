@@ -1,6 +1,6 @@
 """Culprit parts of a window's age, with lengths worked out by hand."""
 
-from tidemark.semantics.blame import AgeCause, AgePart, Closing, before_source, grown, shared_out
+from tidemark.semantics.blame import AgeCause, AgePart, ClosingBatches, before_source, grown, shared_out
 
 SOURCE, NEWEST, BOARD = AgePart("events", "source"), AgePart("newest", "table"), AgePart("board", "sink")
 
@@ -10,7 +10,7 @@ def age(finished_ms, *, ready_ms, queued_ms=0, **closing):
 
     The bound is 3 s, the trigger 1 s.
     """
-    closing = Closing(began_ms=closing.pop("began_ms", finished_ms - 100), **closing)
+    closing = ClosingBatches(began_ms=closing.pop("began_ms", finished_ms - 100), **closing)
     found = before_source(
         10_000, finished_ms, bound_ms=3_000, ready_ms=ready_ms, closing=closing, trigger_ms=1_000,
         queued_ms=queued_ms, source=SOURCE, busy=NEWEST,

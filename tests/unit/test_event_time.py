@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from tidemark.semantics.event_time import Seen, advance, combined, follow
+from tidemark.semantics.event_time import PartitionReading, advance, combined, follow
 from tidemark.semantics.idleness import Activity
 from tidemark.semantics.progress import InputProgress
 
 NOW = 1_000_000
 
 
-def read(until: int, newest: int | None = None, *, since: int = 0) -> Seen:
-    return Seen(from_offset=since, until_offset=until, max_timestamp_ms=newest)
+def read(until: int, newest: int | None = None, *, since: int = 0) -> PartitionReading:
+    return PartitionReading(from_offset=since, until_offset=until, max_timestamp_ms=newest)
 
 
-def silent(at: int, *, latest: int) -> Seen:
-    return Seen(from_offset=at, until_offset=at, latest_offset=latest)
+def silent(at: int, *, latest: int) -> PartitionReading:
+    return PartitionReading(from_offset=at, until_offset=at, latest_offset=latest)
 
 
-def after(was: InputProgress, seen: dict[int, Seen], now_ms: int = NOW) -> InputProgress:
+def after(was: InputProgress, seen: dict[int, PartitionReading], now_ms: int = NOW) -> InputProgress:
     return advance(was, seen, bound_ms=10, idle_after_ms=5_000, now_ms=now_ms)
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from tidemark.kernels.columns.schemas import HEADERS
 from tidemark.kernels.records.headers import HOP, ID, headers_to_send, told_apart
-from tidemark.semantics.progress import Sent
+from tidemark.semantics.progress import WriterPosition
 
 
 def rows(*ids: str | bytes | None, partition: int = 0) -> pl.DataFrame:
@@ -22,7 +22,7 @@ def rows(*ids: str | bytes | None, partition: int = 0) -> pl.DataFrame:
     )
 
 
-def repeated(*ids: str | bytes | None, newest: dict[int, dict[str, Sent]] | None = None) -> list[int]:
+def repeated(*ids: str | bytes | None, newest: dict[int, dict[str, WriterPosition]] | None = None) -> list[int]:
     return told_apart(rows(*ids), newest or {}, ["t/s"])[1]["offset"].to_list()
 
 
@@ -33,10 +33,10 @@ def test_a_batch_that_is_sent_again_is_read_once():
 
 
 def test_what_was_seen_in_earlier_batches_counts():
-    newest = {0: {"t/s": Sent(2, 7, 1)}}
+    newest = {0: {"t/s": WriterPosition(2, 7, 1)}}
     new, again, now = told_apart(rows("t/s/2/7/1", "t/s/2/7/2", "t/s/1/8/0"), newest, ["t/s"])
     assert (new["offset"].to_list(), again["offset"].to_list()) == ([1], [0, 2])
-    assert now == {0: {"t/s": Sent(2, 7, 2)}}
+    assert now == {0: {"t/s": WriterPosition(2, 7, 2)}}
 
 
 def test_a_replaced_writer_does_not_overtake_its_successor():
@@ -49,12 +49,15 @@ def test_partitions_and_writers_are_apart():
     both = pl.concat([rows("t/s/1/7/5", "t/other/1/0/0"), rows("t/s/1/7/4", partition=1)])
     new, again, now = told_apart(both, {}, ["t/s", "t/other"])
     assert (new.height, again.height) == (3, 0)
-    assert now == {0: {"t/s": Sent(1, 7, 5), "t/other": Sent(1, 0, 0)}, 1: {"t/s": Sent(1, 7, 4)}}
+    assert now == {
+        0: {"t/s": WriterPosition(1, 7, 5), "t/other": WriterPosition(1, 0, 0)},
+        1: {"t/s": WriterPosition(1, 7, 4)},
+    }
 
 
 @pytest.mark.parametrize("id_", [None, b"\xff", "t/s/1/7", "t/s/1/7/x", "t/s/1/7/9999999999"])
 def test_a_record_without_an_id_that_can_be_read_is_new(id_):
-    newest = {0: {"t/s": Sent(2, 9, 9)}}
+    newest = {0: {"t/s": WriterPosition(2, 9, 9)}}
     new, again, now = told_apart(rows(id_, id_), newest, ["t/s"])
     assert (new.height, again.height, now) == (2, 0, newest)
 
@@ -74,9 +77,9 @@ def test_a_forwarded_id_does_not_hide_that_of_the_writer():
 
 
 def test_of_writers_that_are_no_longer_named_nothing_is_kept():
-    newest = {0: {"t/s": Sent(2, 7, 1), **{f"forged/{n}": Sent(1, 0, 0) for n in range(1_000)}}}
+    newest = {0: {"t/s": WriterPosition(2, 7, 1), **{f"forged/{n}": WriterPosition(1, 0, 0) for n in range(1_000)}}}
     for ids in [(), ("t/s/2/7/1",), (None,)]:
-        assert told_apart(rows(*ids), newest, ["t/s"])[2] == {0: {"t/s": Sent(2, 7, 1)}}
+        assert told_apart(rows(*ids), newest, ["t/s"])[2] == {0: {"t/s": WriterPosition(2, 7, 1)}}
 
 
 def test_a_sent_record_keeps_headers_and_gets_a_hop_and_an_id():

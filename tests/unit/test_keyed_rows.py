@@ -12,8 +12,8 @@ import pytest
 from tidemark.stream.state import keyed_rows, sorted_rows
 from tidemark.stream.state.key_hashes import MULTIPLIER, text_hashes
 from tidemark.stream.state.keyed_rows import KeyedRows
-from tidemark.stream.state.runs import Torn, Writing, opened
-from tidemark.stream.state.sorted_rows import Merged, SortedRows
+from tidemark.stream.state.runs import RunContent, RunTorn, opened
+from tidemark.stream.state.sorted_rows import RunMerge, SortedRows
 
 SCHEMA = {"key": pl.String(), "group": pl.String(), "at": pl.Int64()}
 
@@ -40,7 +40,7 @@ def test_more_runs_are_merged_than_a_byte_can_count() -> None:
     schema = {"key": pl.String(), "at": pl.Int64()}
     none_gone = pl.Series(dtype=pl.String)
     runs = [SortedRows.of("key", pl.DataFrame([(f"k{n}", n)], schema, orient="row"), none_gone) for n in range(300)]
-    merged = Merged(schema, runs, keeps_gone=False)
+    merged = RunMerge(schema, runs, keeps_gone=False)
     _, source, place = merged.sources()
     rows = pl.concat([pl.DataFrame(block) for block in merged.blocks(source, place)])
     assert sorted(rows["at"].to_list()) == list(range(300))
@@ -55,9 +55,9 @@ def written(path: Path, rows: KeyedRows, runs: list[SortedRows], *, merging: int
     pending = rows.pending()
     newest = SortedRows.of("key", pending.rows, pending.gone)
     file = path / f"{len([*path.iterdir()])}.run"
-    tables = {"rows": Merged(rows.stored_schema, (*merged, newest), keeps_gone=bool(kept))}
+    tables = {"rows": RunMerge(rows.stored_schema, (*merged, newest), keeps_gone=bool(kept))}
     with file.open("wb") as out:
-        Writing(file.name, tables, {"rows": rows.puts}, {}).write(out)
+        RunContent(file.name, tables, {"rows": rows.puts}, {}).write(out)
     run = opened(file, {"rows": "key"})
     found = [*kept, run.tables["rows"]]
     rows.rest_on(found, puts=run.puts["rows"])
@@ -124,5 +124,5 @@ def test_a_file_that_is_torn_or_another_is_not_read(tmp_path: Path, harm: str) -
         file.write_bytes(file.read_bytes()[:-10])
     else:
         file = file.rename(tmp_path / "other.run")
-    with pytest.raises(Torn):
+    with pytest.raises(RunTorn):
         opened(file, {"rows": "key"})

@@ -8,7 +8,7 @@ import pytest
 from tidemark.kernels.records.loss import lost, with_gaps
 from tidemark.model.kinds.source import Source
 from tidemark.stream.journal.batch import MicroBatch
-from tidemark.stream.read.data_loss import DataLost, Intact, Offsets
+from tidemark.stream.read.data_loss import DataLost, LossCheck, Offsets
 
 EVENTS = Source(name="events", topic="topic", fields={"id": "string"}, timestamp_range_ms=(0, 1), bound_ms=0)
 
@@ -39,7 +39,7 @@ def check(
 
     ends = {} if end is None else {"topic": {0: end}}
     batch = MicroBatch(batch_id=1, epoch=1, decided_at_ms=0, started_at_ms=0, read_at_ms=0, ends=ends)
-    intact = Intact("t s", lambda: accepted or {}, again)
+    intact = LossCheck("t s", lambda: accepted or {}, again)
     return intact.check(EVENTS, read, {0: 10}, {0: offsets}, batch)
 
 

@@ -9,9 +9,9 @@ import json
 
 import pytest
 
-from tidemark.semantics.event_time import Seen
-from tidemark.semantics.progress import InputProgress, Marked, PartitionProgress, StreamProgress
-from tidemark.stream.journal.batch import MicroBatch, Queued
+from tidemark.semantics.event_time import PartitionReading
+from tidemark.semantics.progress import InputProgress, PartitionProgress, SentMark, StreamProgress
+from tidemark.stream.journal.batch import MicroBatch, QueueWait
 from tidemark.stream.journal.notes import (
     DecisionNotes,
     EntryNotes,
@@ -79,7 +79,7 @@ NOTES = EntryNotes(
             started_at_ms=T + 1_000,
             read_at_ms=T + 1_200,
             ends={"events": {0: 1}},
-            queued=Queued(150, ("play/up",)),
+            queued=QueueWait(150, ("play/up",)),
         ),
         progress=StreamProgress(
             batch_id=0,
@@ -106,7 +106,7 @@ NOTES = EntryNotes(
             records={"events": {T: 1}},
             skipped={"newest": {0: 0, 1: 1}},
             skipped_lately={"newest": ((T + 1_000, 1, 1),)},
-            marks={"out": Marked(T + 1_000, T - 1_001, idle=False)},
+            marks={"out": SentMark(T + 1_000, T - 1_001, idle=False)},
         ),
         was=StreamProgress(),
         marks={"out": MarkNotes(watermark_ms=T - 1_001, idle=False)},
@@ -115,7 +115,7 @@ NOTES = EntryNotes(
             PartitionNotes(
                 source="events",
                 partition=0,
-                seen=Seen(
+                seen=PartitionReading(
                     from_offset=0,
                     until_offset=1,
                     max_timestamp_ms=T,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tidemark.stream.kafka.publishing import Sending
+from tidemark.stream.kafka.publishing import RecordSender
 
 
 class Full:
@@ -30,7 +30,7 @@ class Full:
 
 def test_a_full_queue_waits_until_there_is_room() -> None:
     producer = Full()
-    sending = Sending(producer, "out")  # type: ignore[arg-type]
+    sending = RecordSender(producer, "out")  # type: ignore[arg-type]
     for row in range(9):
         sending.send(row, str(row), "k", 0, 0, [])
     assert sending.refused() == {}

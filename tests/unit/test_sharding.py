@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from tidemark.model.topology import on_processing_time, parse
-from tidemark.stream.distributed.sharding import NotSharded, Sharding, sharding
+from tidemark.stream.distributed.sharding import Sharding, ShardingImpossible, sharding
 from tidemark.stream.operate.steps import Steps
 
 SOURCE = """
@@ -74,12 +74,12 @@ def test_without_a_key_records_are_dealt_out_by_partition():
     ids=["a key that is calculated", "another key further on", "alignment", "a topic in the order of another key"],
 )
 def test_what_cannot_be_shared_is_named(toml, why):
-    with pytest.raises(NotSharded, match=why):
+    with pytest.raises(ShardingImpossible, match=why):
         shared(toml)
 
 
 def test_on_processing_time_nothing_is_shared():
-    with pytest.raises(NotSharded, match="instant of a batch"):
+    with pytest.raises(ShardingImpossible, match="instant of a batch"):
         shared(SOURCE + table("one", "events", "id"), change=on_processing_time)
 
 

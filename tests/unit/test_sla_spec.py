@@ -11,7 +11,7 @@ from tidemark.model import topology
 from tidemark.model.settings.intervals import instant_ms
 from tidemark.model.sla_spec import KEYS, Measure, Severity, SlaSpec, load, load_usable, mistakes, parse
 from tidemark.semantics.incidents import Damping
-from tidemark.semantics.sla import AtLeast, BurnRate, Objective, Sla
+from tidemark.semantics.sla import BurnRate, Objective, RecordMinimums, Sla
 
 PROJECT = Path(__file__).parents[2]
 FLIGHTS = topology.load(PROJECT / "jobs" / "topologies" / "flights.toml")
@@ -67,7 +67,7 @@ def test_who_is_told_of_it_when_and_what_to_do_are_read() -> None:
     [
         (
             {"measure": "records", "subject": "carrier_state", "warn_below": 100, "error_below": 1, "over": "1 h"},
-            AtLeast(warn_below=100, error_below=1),
+            RecordMinimums(warn_below=100, error_below=1),
             (3_600_000,),
         ),
         (

@@ -8,7 +8,7 @@ import pytest
 from tidemark.model import topology
 from tidemark.model.sla_spec import Measure, SlaSpec, subjects
 from tidemark.semantics.buckets import bucket_of
-from tidemark.semantics.sla import AtLeast, BurnRate, Objective, Sla, Verdict
+from tidemark.semantics.sla import BurnRate, Objective, RecordMinimums, Sla, Verdict
 from tidemark.sla.measures.facts import measurements
 from tidemark.sla.measures.status import statuses
 from tidemark.sla.sla_text import measurement_text
@@ -125,7 +125,7 @@ def test_latency_that_nobody_measured_is_unknown(measure):
 @pytest.mark.parametrize("measure", [measure for measure in Measure if measure is not Measure.CONTRACT])
 def test_every_measure_is_read_and_judged(measure):
     limits = {
-        Measure.RECORDS: AtLeast(error_below=1),
+        Measure.RECORDS: RecordMinimums(error_below=1),
         Measure.BURN_RATE: BurnRate(objective=Objective(threshold_ms=30, target=0.99), warn_at=1, error_at=14.4),
     }
     subject = subjects(measure, FLIGHTS)[0]
@@ -198,7 +198,7 @@ def test_a_watermark_that_nobody_saw_was_never_loaded():
 def test_too_few_records_break_an_sla_unless_sources_are_idle(n, idle, verdict):
     facts = [fact("records", "flight_status", over_ms=OVER, n=n)] if n else []
     facts += [fact("source", "flight_events", NOW, idle=idle)]
-    limits = AtLeast(warn_below=10, error_below=3)
+    limits = RecordMinimums(warn_below=10, error_below=3)
     found = status(Measure.RECORDS, "flight_status", facts, limits=limits, ignore_when_idle=True)
     assert (found.verdict, found.records, found.idle) == (verdict, n, idle)
     excuse = ", while its sources have nothing to send" if idle else ""

@@ -24,7 +24,7 @@ def played(batches: list[tuple[dict[int, int], int]], most: int) -> list[list[tu
     for records, forward_ms in batches:
         watermark_ms = (was.watermark_ms or 0) + forward_ms
         now = StreamProgress.from_json(json.loads(json.dumps({**was.to_json(), "watermark_ms": watermark_ms})))
-        was, closed = windows.counted(windows.with_opened(now, records), {"a": records})
+        was, closed = windows.count(windows.with_opened(now, records), {"a": records})
         assert len(was.windows) <= most
         assert len(was.records["a"]) <= 2 * most
         found.append(sorted((w.start_ms, w.records and w.records["a"]) for w in closed))
@@ -60,7 +60,7 @@ def test_so_many_of_the_newest_windows_are_measured():
 def test_progress_is_small_however_many_windows_are_open():
     windows = StreamingWindows(window_ms=10, most=100)
     starts = dict.fromkeys(range(0, 1000000, 10), 1)
-    now, closed = windows.counted(windows.with_opened(StreamProgress(), starts), {"a": starts})
+    now, closed = windows.count(windows.with_opened(StreamProgress(), starts), {"a": starts})
     assert (closed, now.uncounted, len(now.windows)) == ([], ((0, 998_990),), 100)
     assert len(json.dumps(now.to_json())) < 5_000
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tidemark.storage.library import archive
-from tidemark.stream.driver.versions import OtherVersions, Versions
+from tidemark.stream.driver.versions import VersionMismatch, Versions
 
 
 def test_a_task_of_the_same_versions_works() -> None:
@@ -20,7 +20,7 @@ def test_a_task_of_the_same_versions_works() -> None:
 def test_one_of_others_is_refused_and_names_both() -> None:
     here = Versions.here()
     driver = replace(here, polars="0.1", python="2.7.18")
-    with pytest.raises(OtherVersions) as refused:
+    with pytest.raises(VersionMismatch) as refused:
         driver.refuse_others()
     assert f"python {here.python} instead of 2.7.18, polars {here.polars} instead of 0.1" in str(refused.value)
 

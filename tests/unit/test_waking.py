@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tidemark.stream.driver.waking import AGAIN_AFTER_MS, LOOKS_AT_HOPS_EVERY_MS, SIGN_EVERY_MS, Hops, Waking
+from tidemark.stream.driver.waking import AGAIN_AFTER_MS, LOOKS_AT_HOPS_EVERY_MS, SIGN_EVERY_MS, Hops, Waker
 
 T = 1_000_000_000
 PATIENCE_S = 10
@@ -24,7 +24,7 @@ class Stream:
         self.waited_at_ms: list[int] = []
         self.ticks: list[int] = []
         self._looked = threading.Event()
-        self.waking = Waking(
+        self.waking = Waker(
             lambda: self.due_at_ms,
             lambda: self.asked,
             self.waited_at_ms.append,

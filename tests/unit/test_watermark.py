@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tidemark.errors import InvalidArgument
 from tidemark.semantics.idleness import Activity
 from tidemark.semantics.watermark import (
-    Combined,
+    CombinedWatermark,
     Progress,
     bounded_out_of_orderness,
     combine,
@@ -50,15 +50,15 @@ def test_the_four_partitions_of_the_watermark_article():
         return active(bounded_out_of_orderness(ONE_O_CLOCK + minute * MINUTE_MS, bound_ms=5 * MINUTE_MS))
 
     upper = combine({"0": after(10), "2": after(35)}, previous_ms=None)
-    assert upper == Combined(watermark_ms=ONE_O_CLOCK + 5 * MINUTE_MS - 1, idle=False, held_by="0")
+    assert upper == CombinedWatermark(watermark_ms=ONE_O_CLOCK + 5 * MINUTE_MS - 1, idle=False, held_by="0")
 
     lower = combine({"1": active(None), "3": after(18)}, previous_ms=None)
-    assert lower == Combined(watermark_ms=None, idle=False, held_by="1")
+    assert lower == CombinedWatermark(watermark_ms=None, idle=False, held_by="1")
     both = {"upper": active(upper.watermark_ms), "lower": active(lower.watermark_ms)}
-    assert combine_inputs(both, previous_ms=None) == Combined(watermark_ms=None, idle=False, held_by="lower")
+    assert combine_inputs(both, previous_ms=None) == CombinedWatermark(watermark_ms=None, idle=False, held_by="lower")
 
     lower = combine({"1": after(30), "3": after(18)}, previous_ms=None)
-    assert lower == Combined(watermark_ms=ONE_O_CLOCK + 13 * MINUTE_MS - 1, idle=False, held_by="3")
+    assert lower == CombinedWatermark(watermark_ms=ONE_O_CLOCK + 13 * MINUTE_MS - 1, idle=False, held_by="3")
     both = {"upper": active(upper.watermark_ms), "lower": active(lower.watermark_ms)}
     assert combine_inputs(both, previous_ms=None).watermark_ms == ONE_O_CLOCK + 5 * MINUTE_MS - 1
 
@@ -67,7 +67,7 @@ def test_an_empty_partition_holds_back_until_it_is_idle():
     read = active(100)
     assert combine({"0": read, "1": active(None)}, previous_ms=None).watermark_ms is None
     assert combine({"0": read, "1": backlogged(None)}, previous_ms=None).watermark_ms is None
-    assert combine({"0": read, "1": idle(None)}, previous_ms=None) == Combined(
+    assert combine({"0": read, "1": idle(None)}, previous_ms=None) == CombinedWatermark(
         watermark_ms=100, idle=False, held_by="0"
     )
 
@@ -92,18 +92,22 @@ def test_a_bound_is_not_negative():
 
 def test_an_idle_partition_is_left_out_but_not_a_backlogged_one():
     others = {"a": active(7), "b": active(9)}
-    assert combine({**others, "c": idle(3)}, previous_ms=3) == Combined(watermark_ms=7, idle=False, held_by="a")
-    assert combine({**others, "c": backlogged(3)}, previous_ms=3) == Combined(watermark_ms=3, idle=False, held_by="c")
+    assert combine({**others, "c": idle(3)}, previous_ms=3) == CombinedWatermark(
+        watermark_ms=7, idle=False, held_by="a"
+    )
+    assert combine({**others, "c": backlogged(3)}, previous_ms=3) == CombinedWatermark(
+        watermark_ms=3, idle=False, held_by="c"
+    )
 
 
 def test_when_all_are_idle_the_highest_is_sent_on():
     everyone = {"a": idle(7), "b": idle(9), "c": idle(None)}
-    assert combine(everyone, previous_ms=7) == Combined(watermark_ms=9, idle=True, held_by=None)
+    assert combine(everyone, previous_ms=7) == CombinedWatermark(watermark_ms=9, idle=True, held_by=None)
 
 
 def test_without_partitions_the_watermark_stays():
-    assert combine({}, previous_ms=None) == Combined(watermark_ms=None, idle=False, held_by=None)
-    assert combine({}, previous_ms=5) == Combined(watermark_ms=5, idle=True, held_by=None)
+    assert combine({}, previous_ms=None) == CombinedWatermark(watermark_ms=None, idle=False, held_by=None)
+    assert combine({}, previous_ms=5) == CombinedWatermark(watermark_ms=5, idle=True, held_by=None)
 
 
 def test_of_equally_low_partitions_the_first_by_name_is_named():
@@ -115,11 +119,13 @@ def test_an_input_resumed_behind_holds_back_after_catching_up():
     ahead = {"a": active(12), "b": active(10)}
     assert combine_inputs({**ahead, "c": active(5)}, previous_ms=7).watermark_ms == 10
     assert combine({**ahead, "c": active(5)}, previous_ms=7).watermark_ms == 7
-    assert combine_inputs({**ahead, "c": active(9)}, previous_ms=7) == Combined(watermark_ms=9, idle=False, held_by="c")
+    assert combine_inputs({**ahead, "c": active(9)}, previous_ms=7) == CombinedWatermark(
+        watermark_ms=9, idle=False, held_by="c"
+    )
 
 
 def test_when_every_active_input_is_behind_the_lowest_is_named():
-    assert combine_inputs({"a": active(3), "b": active(2), "c": idle(9)}, previous_ms=7) == Combined(
+    assert combine_inputs({"a": active(3), "b": active(2), "c": idle(9)}, previous_ms=7) == CombinedWatermark(
         watermark_ms=7, idle=False, held_by="b"
     )
 

@@ -19,7 +19,7 @@ from tidemark.model.settings.toml_keys import IDENTIFIER, Keys, read_toml, sugge
 from tidemark.model.tables.catalog import CHANGES, OUTCOMES, TABLES
 from tidemark.model.topology import Topology
 from tidemark.semantics.incidents import CHECKS, Damping
-from tidemark.semantics.sla import AtLeast, BurnRate, ContractRule, Objective, Sla
+from tidemark.semantics.sla import BurnRate, ContractRule, Objective, RecordMinimums, Sla
 
 
 class Measure(StrEnum):
@@ -84,7 +84,7 @@ WORK_QUANTILES: Mapping[Measure, float] = MappingProxyType({Measure.OPERATOR_LAT
 """The quantile of each measure of an operator's own work on windows."""
 
 
-Thresholds: TypeAlias = Sla | AtLeast | BurnRate | ContractRule
+Thresholds: TypeAlias = Sla | RecordMinimums | BurnRate | ContractRule
 """Thresholds of lengths of time, records, burn rates, or contracts."""
 ALL_TABLES = "tables"
 """The subject of a contract about every table of the topology."""
@@ -317,10 +317,10 @@ def _limits(keys: Keys, measure: Measure) -> Thresholds:
             return _lengths(keys)
 
 
-def _at_least(keys: Keys) -> AtLeast:
+def _at_least(keys: Keys) -> RecordMinimums:
     warn, error = keys.count("warn_below", "100", None), keys.count("error_below", "100", None)
     try:
-        return AtLeast(warn_below=warn, error_below=error)
+        return RecordMinimums(warn_below=warn, error_below=error)
     except InvalidArgument:
         problem = f"is {warn} and error_below is {error}"
         keys.fail(

@@ -30,7 +30,7 @@ from tidemark.storage.delta.datasets import MOST_FILES, dataset_of
 from tidemark.storage.delta.snapshots import Snapshot, snapshot_of
 from tidemark.storage.object_path import ObjectPath
 from tidemark.storage.warehouse import delta_tables, named_in, views
-from tidemark.stream.journal.unflushed import FACTS_TABLES, Unflushed, as_table, unflushed_of
+from tidemark.stream.journal.unflushed import FACTS_TABLES, UnflushedRows, as_table, unflushed_of
 
 SPARKS_WORDS = (
     "MACRO unix_millis(instant) AS epoch_ms(instant)",
@@ -99,7 +99,7 @@ class Warehouse:
         self._views = [view for view in [*views(), kafka_metrics.VIEW] if view.name not in self.tables]
         self._snapshots = cache(snapshot_of)
         self._selects = _selects(self.tables, self._from, self._columns)
-        self._streams, self._unflushed = Layout(home).stream("*", "*").parent.parent, dict[Path, Unflushed]()
+        self._streams, self._unflushed = Layout(home).stream("*", "*").parent.parent, dict[Path, UnflushedRows]()
         self._connection, self._reads_logs, self._by_name = _connect(home, memory), False, False
         self._of_topology: Warehouse | None = None
         self._opened, self._arrow = dict[str, str](), dict[str, Any]()
@@ -192,14 +192,14 @@ class Warehouse:
         snapshot = self._snapshots(path)
         return snapshot.columns if snapshot else _columns_of(path)
 
-    def _unflushed_of(self, path: Path) -> Unflushed:
+    def _unflushed_of(self, path: Path) -> UnflushedRows:
         """Returns the unflushed facts of the stream of *path*.
 
         They are those of the moment when one of its tables was opened first.
         """
         folder = path.parent
         if path.name not in FACTS_TABLES or folder.parent.parent != self._streams:
-            return Unflushed()
+            return UnflushedRows()
         if folder not in self._unflushed:
             self._unflushed[folder] = unflushed_of(folder)
         return self._unflushed[folder]

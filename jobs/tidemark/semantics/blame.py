@@ -75,7 +75,7 @@ Spent = Mapping[AgePart, int]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Closing:
+class ClosingBatches:
     """The batch that closed a window, and the batch before it.
 
     Attributes:
@@ -96,7 +96,7 @@ class Closing:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Blamed:
+class PartExcess:
     """A part with its length, its usual length and its excess, ms.
 
     `usual_ms` is None if it is unknown. `usual_share` is the usual share of the window's age.
@@ -115,7 +115,7 @@ def before_source(
     *,
     bound_ms: int,
     ready_ms: int,
-    closing: Closing,
+    closing: ClosingBatches,
     trigger_ms: int,
     queued_ms: int,
     source: AgePart,
@@ -190,7 +190,7 @@ def grown(
     *,
     only: Collection[str] | None = None,
     promised_ms: int = 0,
-) -> list[Blamed]:
+) -> list[PartExcess]:
     """Returns every part of a window, the largest excess first.
 
     The usual length of a part is its median over *kept*, windows that kept the promise. With fewer than ENOUGH of them
@@ -206,13 +206,13 @@ def grown(
     is_known = len(kept) >= ENOUGH
     ages_ms = [sum(each.values()) for each in kept]
 
-    def blamed(part: AgePart, ms: int) -> Blamed:
+    def blamed(part: AgePart, ms: int) -> PartExcess:
         usual_ms = float(median(each.get(part, 0) for each in kept)) if is_known else None
         shares = [each.get(part, 0) / age_ms for each, age_ms in zip(kept, ages_ms, strict=True) if age_ms > 0]
         expected_ms = configured_ms.get(part.name, 0) if usual_ms is None else usual_ms
         # A part within the promise is not blamed, even where it is usually shorter.
         excess_ms = ms - max(expected_ms, promised_ms) if only is None or part.name in only else 0
-        return Blamed(
+        return PartExcess(
             part=part,
             ms=ms,
             usual_ms=usual_ms,

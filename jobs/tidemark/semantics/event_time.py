@@ -11,11 +11,18 @@ from dataclasses import dataclass, replace
 
 from tidemark.semantics.idleness import Activity, activity, idle_from_ms
 from tidemark.semantics.progress import InputProgress, PartitionProgress
-from tidemark.semantics.watermark import Combined, Progress, bounded_out_of_orderness, combine, combine_inputs, later
+from tidemark.semantics.watermark import (
+    CombinedWatermark,
+    Progress,
+    bounded_out_of_orderness,
+    combine,
+    combine_inputs,
+    later,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seen:
+class PartitionReading:
     """The part of one partition that a batch read.
 
     Attributes:
@@ -53,7 +60,7 @@ class Seen:
         """
         return self.latest_offset is not None and self.latest_offset <= self.until_offset and self.held_from is None
 
-    def marked(self, was: PartitionProgress, *, newest_ms: int | None, idle: bool) -> Seen:
+    def marked(self, was: PartitionProgress, *, newest_ms: int | None, idle: bool) -> PartitionReading:
         """Returns this reading after a mark of time.
 
         A mark that repeats what the partition *was* before does not end its silence. A mark from before its writer's
@@ -75,7 +82,7 @@ class Seen:
 
 def advance(
     was: InputProgress,
-    seen: Mapping[int, Seen],
+    seen: Mapping[int, PartitionReading],
     *,
     bound_ms: int,
     idle_after_ms: int | None,
@@ -161,7 +168,7 @@ def silence_tells_at_ms(was: InputProgress, *, idle_after_ms: int, idle_advances
 
 
 def _partition(
-    was: PartitionProgress, seen: Seen, bound_ms: int, idle_after_ms: int | None, now_ms: int
+    was: PartitionProgress, seen: PartitionReading, bound_ms: int, idle_after_ms: int | None, now_ms: int
 ) -> PartitionProgress:
     # A partition that never had a record has been silent since the first batch looked at it.
     active_at_ms = was.active_at_ms if seen.silent and was.active_at_ms is not None else now_ms
@@ -214,7 +221,7 @@ def set_back(was: InputProgress, number: int, *, to_ms: int, bound_ms: int) -> I
     return _with(replace(was, partitions=partitions), now)
 
 
-def processing_time(was: InputProgress, seen: Mapping[int, Seen], *, now_ms: int) -> InputProgress:
+def processing_time(was: InputProgress, seen: Mapping[int, PartitionReading], *, now_ms: int) -> InputProgress:
     """Returns the source after a batch whose records have the time *now_ms*.
 
     *now_ms* is the decision time of the batch.
@@ -229,7 +236,7 @@ def processing_time(was: InputProgress, seen: Mapping[int, Seen], *, now_ms: int
 
 
 def follow(
-    was: InputProgress, seen: Seen, *, watermark_ms: int | None, idle: bool | None = None, now_ms: int
+    was: InputProgress, seen: PartitionReading, *, watermark_ms: int | None, idle: bool | None = None, now_ms: int
 ) -> InputProgress:
     """Returns the reading end of a hop after a batch.
 
@@ -257,7 +264,7 @@ def follow(
     return replace(was, partitions={0: part}, watermark_ms=reached_ms, idle=idle)
 
 
-def combined(inputs: Mapping[str, InputProgress], *, previous_ms: int | None) -> Combined:
+def combined(inputs: Mapping[str, InputProgress], *, previous_ms: int | None) -> CombinedWatermark:
     """Returns the watermark of a sub-topology over its *inputs*.
 
     *inputs* are those that may hold it back.
@@ -269,5 +276,5 @@ def combined(inputs: Mapping[str, InputProgress], *, previous_ms: int | None) ->
     return combine_inputs(parts, previous_ms=previous_ms)
 
 
-def _with(was: InputProgress, now: Combined) -> InputProgress:
+def _with(was: InputProgress, now: CombinedWatermark) -> InputProgress:
     return replace(was, watermark_ms=now.watermark_ms, idle=now.idle, held_by=now.held_by)

@@ -8,7 +8,7 @@ watermarks, the batch's decision time for `*_at_ms`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -16,7 +16,7 @@ from tidemark.semantics.idleness import Activity
 from tidemark.semantics.skip_rate import Skips
 
 
-class Sent(NamedTuple):
+class WriterPosition(NamedTuple):
     """The last record of a writer that numbers what it sends.
 
     `epoch` is its highest, `batch` and `sequence` are those of its last record in order.
@@ -27,7 +27,7 @@ class Sent(NamedTuple):
     sequence: int
 
 
-class Marked(NamedTuple):
+class SentMark(NamedTuple):
     """The newest mark of time that a sink sent.
 
     `at_ms` is the decision time of its batch.
@@ -63,7 +63,7 @@ class PartitionProgress:
     until_offset: int = 0
     done_until_offset: int = 0
     activity: Activity = Activity.ACTIVE
-    writers: Mapping[str, Sent] = field(default_factory=dict)
+    writers: Mapping[str, WriterPosition] = field(default_factory=dict)
     told_idle: bool = False
     newest_ms: int | None = None
     set_back_from_ms: int | None = None
@@ -88,7 +88,7 @@ class InputProgress:
     held_by: str | None = None
     idle: bool = False
 
-    def with_writers(self, writers: Mapping[int, Mapping[str, Sent]]) -> InputProgress:
+    def with_writers(self, writers: Mapping[int, Mapping[str, WriterPosition]]) -> InputProgress:
         """Returns this progress with the *writers* of each partition."""
         partitions = {
             number: replace(part, writers=writers.get(number, {})) for number, part in self.partitions.items()
@@ -137,7 +137,7 @@ class StreamProgress:
     records: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
     skipped: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
     skipped_lately: Mapping[str, Skips] = field(default_factory=dict)
-    marks: Mapping[str, Marked] = field(default_factory=dict)
+    marks: Mapping[str, SentMark] = field(default_factory=dict)
     resets: Mapping[str, int] = field(default_factory=dict)
     stay_closed: Mapping[str, tuple[tuple[int, int], ...]] = field(default_factory=dict)
     forgotten: Mapping[str, int] = field(default_factory=dict)
@@ -173,21 +173,22 @@ class StreamProgress:
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> StreamProgress:
         """Reads what `to_json` returned, after a trip through JSON text."""
-        inputs = {name: _input(value) for name, value in content["inputs"].items()}
-        # Keys of JSON objects are text.
-        records = {name: _with_whole_keys(counts) for name, counts in content["records"].items()}
-        skipped = {name: _with_whole_keys(counts) for name, counts in content["skipped"].items()}
-        counted = {"records": records, "skipped": skipped, "windows": tuple(content["windows"])}
-        counted |= {"uncounted": tuple((first, last) for first, last in content.get("uncounted", ()))}
-        # JSON has lists where progress has tuples, and progress is compared for equality.
-        lately = content.get("skipped_lately", {}).items()
-        counted |= {"skipped_lately": {name: tuple(map(tuple, skips)) for name, skips in lately}}
-        marks = {name: Marked(*mark) for name, mark in content.get("marks", {}).items()}
-        closed = {name: tuple(map(tuple, windows)) for name, windows in content.get("stay_closed", {}).items()}
-        # Older versions kept no `ended`: it is the same unless time was set back.
-        ended = content.get("ended", {} if content.get("resets") else content.get("forgotten", {}))
-        of_windows = {"stay_closed": closed, "ended": ended}
-        return cls(**{**content, **counted, **of_windows, "inputs": inputs, "marks": marks})
+        parsed = {
+            "inputs": {name: _input(value) for name, value in content["inputs"].items()},
+            "marks": {name: SentMark(*mark) for name, mark in content.get("marks", {}).items()},
+            # Keys of JSON objects are text.
+            "records": _with_whole_keys(content["records"]),
+            "skipped": _with_whole_keys(content["skipped"]),
+            # JSON has lists where progress has tuples, and progress is compared for equality.
+            "windows": tuple(content["windows"]),
+            "uncounted": _tuples(content.get("uncounted", ())),
+            "skipped_lately": _tuples_by_name(content.get("skipped_lately", {})),
+            "stay_closed": _tuples_by_name(content.get("stay_closed", {})),
+            # Older versions kept no `ended`: it is the same unless time was set back.
+            "ended": content.get("ended", {} if content.get("resets") else content.get("forgotten", {})),
+        }
+        # Keys that this version does not know are errors: a newer version may count on them.
+        return cls(**{**content, **parsed})
 
     def same_as(self, other: StreamProgress) -> bool:
         """Returns True if nothing but the batch and its decision time differ.
@@ -197,8 +198,19 @@ class StreamProgress:
         return replace(self, batch_id=0, decided_at_ms=0) == replace(other, batch_id=0, decided_at_ms=0)
 
 
-def _with_whole_keys(counts: Mapping[str, int]) -> dict[int, int]:
-    return {int(key): n for key, n in counts.items()}
+def _with_whole_keys(counts_by_name: Mapping[str, Mapping[str, int]]) -> dict[str, dict[int, int]]:
+    by_number: dict[str, dict[int, int]] = {}
+    for name, counts in counts_by_name.items():
+        by_number[name] = {int(key): n for key, n in counts.items()}
+    return by_number
+
+
+def _tuples(lists: Iterable[Iterable[Any]]) -> tuple[tuple[Any, ...], ...]:
+    return tuple(map(tuple, lists))
+
+
+def _tuples_by_name(content: Mapping[str, Iterable[Iterable[Any]]]) -> dict[str, tuple[tuple[Any, ...], ...]]:
+    return {name: _tuples(lists) for name, lists in content.items()}
 
 
 def _input(content: Mapping[str, Any]) -> InputProgress:
@@ -207,6 +219,6 @@ def _input(content: Mapping[str, Any]) -> InputProgress:
 
 
 def _partition(content: Mapping[str, Any]) -> PartitionProgress:
-    writers = {name: Sent(*sent) for name, sent in content.get("writers", {}).items()}
+    writers = {name: WriterPosition(*sent) for name, sent in content.get("writers", {}).items()}
     newest = {"newest_ms": content.get("newest_ms", content["max_timestamp_ms"])}  # older versions had one time only
     return PartitionProgress(**{**content, **newest, "activity": Activity(content["activity"]), "writers": writers})

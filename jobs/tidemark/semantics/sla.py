@@ -74,7 +74,7 @@ class Sla:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AtLeast:
+class RecordMinimums:
     """Numbers of records below which an SLA warns, and is in error.
 
     None for never.
@@ -111,7 +111,7 @@ def judge_contract(*, is_broken: bool, is_judged: bool) -> Verdict:
     return Verdict.PASS if is_judged else Verdict.UNKNOWN
 
 
-def judge_count(n: int, at_least: AtLeast) -> Verdict:
+def judge_count(n: int, at_least: RecordMinimums) -> Verdict:
     """Returns the verdict on *n* records."""
     if at_least.error_below is not None and n < at_least.error_below:
         return Verdict.ERROR

@@ -32,8 +32,8 @@ class Timetable:
     """
 
     def __init__(self, batches: Sequence[TimetableBatch], interval_ms: int) -> None:
-        self._was = _Begins([replace(batch, saved_ms=0) for batch in batches], interval_ms)
-        self._then = _Begins(batches, interval_ms)
+        self._was = _BatchStarts([replace(batch, saved_ms=0) for batch in batches], interval_ms)
+        self._then = _BatchStarts(batches, interval_ms)
 
     def sooner_ms(self, began_ms: int, upstream_ms: int, upstream_sooner_ms: int) -> int:
         """Returns by how much sooner the work on a window begins.
@@ -48,7 +48,7 @@ class Timetable:
         return upstream_sooner_ms if then_ms is None else began_ms - then_ms
 
 
-class _Begins:
+class _BatchStarts:
     """Instants at which batches begin, or could begin if there were records.
 
     They are kept as runs of instants, one after each *interval_ms*.

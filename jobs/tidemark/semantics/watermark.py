@@ -25,7 +25,7 @@ class Progress:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Combined:
+class CombinedWatermark:
     """The watermark of many; `held_by` names the one that holds it back.
 
     That is the one with the lowest watermark; None when nothing holds it back.
@@ -61,7 +61,7 @@ def bounded_out_of_orderness(max_timestamp_ms: int | None, *, bound_ms: int) -> 
     return None if max_timestamp_ms is None else max_timestamp_ms - bound_ms - 1
 
 
-def combine(parts: Mapping[str, Progress], *, previous_ms: int | None) -> Combined:
+def combine(parts: Mapping[str, Progress], *, previous_ms: int | None) -> CombinedWatermark:
     """Returns the watermark of one source over its partitions.
 
     It is the lowest over the partitions that are not idle, and never earlier than *previous_ms*, the one before. A
@@ -70,17 +70,17 @@ def combine(parts: Mapping[str, Progress], *, previous_ms: int | None) -> Combin
     partitions the watermark stays, idle once there has been one. Source: Flink, CombinedWatermarkStatus (FLINK-38454).
     """
     if not parts:
-        return Combined(watermark_ms=previous_ms, idle=previous_ms is not None, held_by=None)
+        return CombinedWatermark(watermark_ms=previous_ms, idle=previous_ms is not None, held_by=None)
     awake = {name: part.watermark_ms for name, part in parts.items() if part.activity is not Activity.IDLE}
     if not awake:
         highest = _highest(part.watermark_ms for part in parts.values())
-        return Combined(watermark_ms=later(previous_ms, highest), idle=True, held_by=None)
+        return CombinedWatermark(watermark_ms=later(previous_ms, highest), idle=True, held_by=None)
     # A partition without a watermark holds back before any other, so None sorts first.
     held_by, lowest = min(awake.items(), key=lambda named: (named[1] is not None, named[1] or 0, named[0]))
-    return Combined(watermark_ms=later(previous_ms, lowest), idle=False, held_by=held_by)
+    return CombinedWatermark(watermark_ms=later(previous_ms, lowest), idle=False, held_by=held_by)
 
 
-def combine_inputs(inputs: Mapping[str, Progress], *, previous_ms: int | None) -> Combined:
+def combine_inputs(inputs: Mapping[str, Progress], *, previous_ms: int | None) -> CombinedWatermark:
     """Returns the watermark of an operator over its inputs.
 
     The rule is that of `combine`, except that an input behind *previous_ms*, because it was idle while the others

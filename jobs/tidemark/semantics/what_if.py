@@ -65,19 +65,24 @@ def sooner(
     Raises:
         InvalidArgument: there is a cycle, of operators or of drivers.
     """
-    place = {name: number for number, name in enumerate(in_order(upstreams))}
-    read: dict[str, list[str]] = {driver: [] for driver in drivers.values()}
+    names_in_order = in_order(upstreams)
+    operators: dict[str, list[str]] = {driver: [] for driver in drivers.values()}
+    for name in names_in_order:
+        operators[drivers[name]].append(name)
+    read: dict[str, list[str]] = {driver: [] for driver in operators}
+    drivers_read: dict[str, set[str]] = {driver: set() for driver in operators}
     for reader, names in upstreams.items():
-        read[drivers[reader]] += [name for name in names if drivers[name] != drivers[reader]]
-    drivers_read: dict[str, tuple[str, ...]] = {}
-    for driver, names in read.items():
-        drivers_read[driver] = tuple({drivers[name] for name in names})
+        own = drivers[reader]
+        # Only a result of another driver can delay the beginning of a batch.
+        others = [name for name in names if drivers[name] != own]
+        read[own] += others
+        drivers_read[own].update(map(drivers.__getitem__, others))
     then_ms: dict[str, int] = {}
-    for driver in in_order(drivers_read):
+    for driver in in_order({name: tuple(others) for name, others in drivers_read.items()}):
         last, then = latest(read[driver], ewt_ms), latest(read[driver], then_ms)
         by_ms = begins[driver](last[1], last[1] - then[1]) if last and then else 0
-        own = [name for name, runs_in in drivers.items() if runs_in == driver]
-        for name in sorted(own, key=lambda name: (ewt_ms[name], place[name])):
+        # The sort is stable: operators that finished at the same instant stay in the order of the topology.
+        for name in sorted(operators[driver], key=ewt_ms.__getitem__):
             by_ms += saved_ms.get(name, 0)
             then_ms[name] = ewt_ms[name] - by_ms
     return then_ms

@@ -10,7 +10,7 @@ from typing import Any
 
 from tidemark.model.settings.lengths import for_people
 from tidemark.model.settings.toml_keys import length
-from tidemark.semantics.sla import AtLeast, BurnRate, ContractRule, Sla, Verdict
+from tidemark.semantics.sla import BurnRate, ContractRule, RecordMinimums, Sla, Verdict
 from tidemark.sla.measures.status import Status
 
 
@@ -45,7 +45,7 @@ def measurement_text(status: Status) -> str:
     """Returns a sentence with the measurement and its limits."""
     spec = status.spec
     match spec.limits:
-        case AtLeast():
+        case RecordMinimums():
             limits = _limits({"warning": spec.limits.warn_below, "error": spec.limits.error_below}, "below {:,}")
             n = f"{status.records or 0:,} records"
             return f"{n} of {spec.subject} in {length(spec.over_ms)}{_excuse(status)}; {limits}"

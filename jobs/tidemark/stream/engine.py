@@ -15,10 +15,10 @@ from tidemark.model.stream import Stream
 from tidemark.semantics.progress import StreamProgress
 from tidemark.storage.fence import Fence
 from tidemark.stream.decide.decision import BatchDecision, Decider
-from tidemark.stream.decide.due import Due
+from tidemark.stream.decide.due import DueTimes
 from tidemark.stream.distributed.resharding import remembered
 from tidemark.stream.distributed.shards import Collect, Executors, Shards
-from tidemark.stream.journal.batch import MicroBatch, Queued
+from tidemark.stream.journal.batch import MicroBatch, QueueWait
 from tidemark.stream.journal.checkpoint import Ends, committed_at_ms
 from tidemark.stream.journal.entries import Entry, Journal
 from tidemark.stream.journal.state_runs import StateRun
@@ -27,8 +27,8 @@ from tidemark.stream.read.parts import BatchPart, Places, parts
 from tidemark.stream.read.poison_record import blame
 from tidemark.stream.startup.load import load_waiting, load_whole
 from tidemark.stream.state.files import StateFiles, remove_unnamed
-from tidemark.stream.write.commit import Committing
-from tidemark.stream.write.flushing import Flushing
+from tidemark.stream.write.commit import BatchCommitter
+from tidemark.stream.write.flushing import Flusher
 
 log = logging.getLogger("tidemark.stream")
 
@@ -66,15 +66,15 @@ class Engine:
         decider: Decider,
         shards: Shards | None,
         journal: Journal,
-        committing: Committing,
-        flushing: Flushing,
+        committing: BatchCommitter,
+        flushing: Flusher,
         fence: Fence,
         *,
         epoch: int,
         requests: Sequence[Applied],
         state: StateFiles,
-        due: Due,
-        queued: Callable[[int], Queued],
+        due: DueTimes,
+        queued: Callable[[int], QueueWait],
     ) -> None:
         self._queued = queued
         self._requests, self._state, self._due = requests, state, due

@@ -29,11 +29,11 @@ from tidemark.storage.disk import Disk
 from tidemark.storage.fence import Fence
 from tidemark.storage.object_path import ObjectPath
 from tidemark.stream.distributed.on_spark import SparkExecutors
-from tidemark.stream.distributed.shards import Collect, Executors, ReadByDriver
+from tidemark.stream.distributed.shards import Collect, DriverIntake, Executors
 from tidemark.stream.driver.clock_skew import ClockSkew
 from tidemark.stream.driver.shared_session import SharedSession
 from tidemark.stream.driver.ticks import Ticks
-from tidemark.stream.driver.waking import SELDOM_SIGN_EVERY_MS, SIGN_EVERY_MS, Waking
+from tidemark.stream.driver.waking import SELDOM_SIGN_EVERY_MS, SIGN_EVERY_MS, Waker
 from tidemark.stream.engine import Engine
 from tidemark.stream.flush_timer import FlushTimer
 from tidemark.stream.journal.checkpoint import last_tick, planned
@@ -75,7 +75,7 @@ class QueryOptions:
     slow_ms: dict[str, int]
 
 
-class Ended(Exception):
+class QueryEnded(Exception):
     """Ends the query in *state*; the next driver runs the pending batch.
 
     Raised before a batch, or while a batch waits for the disk.
@@ -90,12 +90,12 @@ def check_may_go_on(control: Control, epoch: int) -> None:
     """Raises if this driver must not go on.
 
     Raises:
-        Ended: a drain was requested.
+        QueryEnded: a drain was requested.
         LeaseLost: *epoch* is not that of the newest driver.
     """
     if control.drain_requested():
         log.info("drain requested: ending the query, which Spark reports as an error")
-        raise Ended(StreamState.DRAINED)
+        raise QueryEnded(StreamState.DRAINED)
     control.check_lease(epoch)
 
 
@@ -106,10 +106,10 @@ def is_due_to_rotate(batches: int, rotate_after: int | None) -> bool:
 
 
 def check_is_not_due_to_rotate(batches: int, rotate_after: int | None) -> None:
-    """Raises Ended if a driver that ran *batches* is to end."""
+    """Raises QueryEnded if a driver that ran *batches* is to end."""
     if is_due_to_rotate(batches, rotate_after):
         log.info("ran %s batches: ending the query, which Spark reports as an error", batches)
-        raise Ended(StreamState.ROTATED)
+        raise QueryEnded(StreamState.ROTATED)
 
 
 def upstreams(stream_of: Stream) -> list[Path]:
@@ -140,7 +140,7 @@ def part_readers(
     if not part.passed_over:
         return collect_rows, executors
     skipped = passed_over_rows(sub.operators, part)
-    return lambda: pl.concat([collect_rows(), skipped], how="diagonal"), ReadByDriver(executors)
+    return lambda: pl.concat([collect_rows(), skipped], how="diagonal"), DriverIntake(executors)
 
 
 class StreamQuery:
@@ -199,7 +199,7 @@ class StreamQuery:
         self._disturbed = count(1)
         asks_seldom = isinstance(control.home, ObjectPath)
         self._is_woken = session_of.hops.wakes(sub, asks_seldom=asks_seldom)
-        self._waking = Waking(
+        self._waking = Waker(
             self._due_at_ms,
             partial(control.asked, pulse.epoch),
             pulse.waits,
@@ -224,8 +224,8 @@ class StreamQuery:
             with hops:
                 self._disk.until_written(partial(self._query, rows, ticks))
             raise self._errors[0]  # the original is clearer than Spark's wrapper around it
-        except Ended as end:
-            with suppress(Ended):  # raised again on a full disk; the next driver merges what this one cannot
+        except QueryEnded as end:
+            with suppress(QueryEnded):  # raised again on a full disk; the next driver merges what this one cannot
                 self._engine.settle()
             return end.state
         finally:

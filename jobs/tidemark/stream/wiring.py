@@ -14,22 +14,22 @@ from tidemark.storage.delta.log import HOP_LOG
 from tidemark.storage.delta.tables import Committer, Reference, create
 from tidemark.storage.fence import NO_FENCE, Fence
 from tidemark.stream.decide.decision import Decider
-from tidemark.stream.decide.due import Due
+from tidemark.stream.decide.due import DueTimes
 from tidemark.stream.decide.time_resets import TimeResets
 from tidemark.stream.distributed.host_clocks import HostClocks
 from tidemark.stream.distributed.shards import Shards
 from tidemark.stream.driver.heartbeats import History
 from tidemark.stream.engine import Engine
-from tidemark.stream.journal.batch import NOT_QUEUED, Queued
+from tidemark.stream.journal.batch import NOT_QUEUED, QueueWait
 from tidemark.stream.journal.entries import Journal
 from tidemark.stream.kafka.broker import TopicBroker
 from tidemark.stream.operate.steps import Steps
-from tidemark.stream.read.data_loss import Intact, Reread, nothing_to_reread
+from tidemark.stream.read.data_loss import LossCheck, Reread, nothing_to_reread
 from tidemark.stream.read.hop_log import begins_at, put_back, trimmers
 from tidemark.stream.read.table_marks import TableMarks
 from tidemark.stream.state.files import StateFiles
-from tidemark.stream.write.commit import Committing, create_tables, tables_alone
-from tidemark.stream.write.flushing import Flushing
+from tidemark.stream.write.commit import BatchCommitter, create_tables, tables_alone
+from tidemark.stream.write.flushing import Flusher
 from tidemark.stream.write.measurement import Host, Measurer
 
 HERE = Host()
@@ -45,7 +45,7 @@ def build_engine(
     fence: Fence = NO_FENCE,
     reread: Reread = nothing_to_reread,
     host: Host = HERE,
-    queued: Callable[[int], Queued] = lambda since_ms: NOT_QUEUED,
+    queued: Callable[[int], QueueWait] = lambda since_ms: NOT_QUEUED,
 ) -> Engine:
     """Returns the engine of *stream*.
 
@@ -80,7 +80,7 @@ def build_engine(
             put_back(hop, stream.control)
             hops_begin_at[operator.name] = begins_at(hop, stream.control)
     control = Control(stream.control)
-    intact = Intact(f"{topology.name} {sub.name}", control.accepted_loss, reread, hops_begin_at)
+    intact = LossCheck(f"{topology.name} {sub.name}", control.accepted_loss, reread, hops_begin_at)
     table_marks = TableMarks(stream.layout.warehouse)
     decider = Decider.of(stream, steps, broker, intact, table_marks, fence.clock, slow_ms=slow_ms)
     journal_home = stream.control / "journal"
@@ -92,7 +92,7 @@ def build_engine(
         # Facts have a journal of their own: they are derived from an entry once its data was committed.
         trimmers=trimmers(stream, fence.clock),
     )
-    flushing = Flushing(
+    flushing = Flusher(
         stream.home,
         journal_home,
         Journal(journal_home, "facts", fence),
@@ -101,7 +101,7 @@ def build_engine(
         window_ms=topology.window_ms,
         fence=fence,
     )
-    committing = Committing(
+    committing = BatchCommitter(
         sub,
         stream.home,
         committer,
@@ -141,6 +141,6 @@ def build_engine(
         requests=[resets.applied, decider.reopenings.applied],
         state=StateFiles(stream, journal, fence=fence),
         # A driver in shards does not have the states, so any operator may have something due.
-        due=Due(topology, sub, steps.keeps_states if shards is None else lambda operator: True),
+        due=DueTimes(topology, sub, steps.keeps_states if shards is None else lambda operator: True),
         queued=queued,
     )

@@ -68,7 +68,7 @@ def reshard_streams(
 
     Raises:
         InvalidArgument: a driver of one of the streams lives.
-        NotSharded: one of the streams cannot run in shards.
+        ShardingImpossible: one of the streams cannot run in shards.
     """
     names = [name] if name else [sub.name for sub in topology.sub_topologies]
     wanted = replace(topology, shards={**topology.shards, **dict.fromkeys(names, shards)})

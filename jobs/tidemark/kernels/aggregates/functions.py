@@ -152,7 +152,7 @@ class Maximum(Extreme):
     lowest = False
 
 
-class AtEnd(AggregateFunction):
+class EndpointFunction(AggregateFunction):
     """first(column) or last(column) by record time.
 
     Values from one instant are ordered by their partition and offset.
@@ -212,13 +212,13 @@ def places_in_order(rows: pl.DataFrame, by: Sequence[str]) -> pl.Series:
     return in_order.sort("_row")["_rank"]
 
 
-class First(AtEnd):
+class First(EndpointFunction):
     """first(column)."""
 
     earliest = True
 
 
-class Last(AtEnd):
+class Last(EndpointFunction):
     """last(column)."""
 
     earliest = False

@@ -12,7 +12,7 @@ from tidemark.kernels.records.marks import is_hop_update
 from tidemark.kernels.updates.proofs import as_read
 from tidemark.model.kinds.repartition import HopSource
 from tidemark.model.kinds.source import Source
-from tidemark.semantics.event_time import Seen
+from tidemark.semantics.event_time import PartitionReading
 
 IN_FUTURE = "timestamp_in_future"
 """Reason of quarantine: the record is too far ahead of the clock."""
@@ -56,7 +56,7 @@ class Arrivals:
         late = self.late.select(_timestamp_ms="timestamp_ms", _task="partition")
         return pl.concat([self.on_time.select("_timestamp_ms", "_task"), late])
 
-    def seen(self, read_to: Mapping[int, int], counts_up_to_ms: int | None = None) -> dict[int, Seen]:
+    def seen(self, read_to: Mapping[int, int], counts_up_to_ms: int | None = None) -> dict[int, PartitionReading]:
         """Returns offsets and newest record of each partition with rows.
 
         *read_to* is where earlier batches ended. A record after *counts_up_to_ms* moves time only to there (None: no
@@ -75,7 +75,7 @@ class Arrivals:
             .agg(first=pl.col("offset").min(), last=pl.col("offset").max())
         )
         return {
-            partition: Seen(
+            partition: PartitionReading(
                 from_offset=read_to.get(partition, first),
                 until_offset=max(last + 1, read_to.get(partition, 0)),
                 max_timestamp_ms=newest.get(partition),

@@ -16,7 +16,7 @@ import polars as pl
 
 from tidemark.kernels.columns.schemas import INSTANT, record_schema
 from tidemark.kernels.columns.years import within_years
-from tidemark.kernels.records.fields import INVALID_UTF8, MALFORMED_AVRO, WRONG_TYPE, Fields, Unreadable
+from tidemark.kernels.records.fields import INVALID_UTF8, MALFORMED_AVRO, WRONG_TYPE, Fields, RecordUnreadable
 from tidemark.kernels.records.json_fields import json_of
 
 _US = {"millis": 1_000, "micros": 1}
@@ -56,7 +56,7 @@ def avro_fields(values: pl.Series, words: Mapping[str, str], schema: str, *, oth
             record = {} if value is None else _record(value, parsed, words)
             other = _others(record, words) if others else None
             reason = None
-        except Unreadable as error:
+        except RecordUnreadable as error:
             record, other, reason = {}, None, str(error)
         records.append(record)
         rest.append(other)
@@ -75,31 +75,31 @@ def avro_fields(values: pl.Series, words: Mapping[str, str], schema: str, *, oth
 
 
 def _record(value: bytes, parsed: Any, words: Mapping[str, str]) -> Mapping[str, Any]:
-    """Decodes one record; raises Unreadable."""
+    """Decodes one record; raises RecordUnreadable."""
     try:
         # surrogateescape postpones the refusal of invalid bytes: a field that is not declared may have them.
         read = fastavro.schemaless_reader(io.BytesIO(value), parsed, None, handle_unicode_errors="surrogateescape")
     except _MALFORMED:
-        raise Unreadable(MALFORMED_AVRO) from None
+        raise RecordUnreadable(MALFORMED_AVRO) from None
     assert isinstance(read, dict)
     texts = [read[name] for name in words if isinstance(read.get(name), str)]
     try:
         "".join(texts).encode()
     except UnicodeEncodeError:
-        raise Unreadable(INVALID_UTF8) from None
+        raise RecordUnreadable(INVALID_UTF8) from None
     return read
 
 
 def _others(record: Mapping[str, Any], words: Mapping[str, str]) -> str | None:
     """Returns the undeclared fields of *record* with a value, as JSON.
 
-    Raises Unreadable.
+    Raises RecordUnreadable.
     """
     others = {name: value for name, value in record.items() if name not in words and value is not None}
     try:
         return json_of(others) if others else None
     except UnicodeEncodeError:
-        raise Unreadable(INVALID_UTF8) from None
+        raise RecordUnreadable(INVALID_UTF8) from None
 
 
 def _instants(numbers: list[int | None], unit: str) -> pl.Series:

@@ -24,7 +24,7 @@ class Fields:
     reasons: pl.Series
 
 
-class Unreadable(Exception):
+class RecordUnreadable(Exception):
     """Raised for an unreadable record; the text is the reason."""
 
 

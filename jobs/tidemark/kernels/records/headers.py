@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 import polars as pl
 
-from tidemark.semantics.progress import Sent
+from tidemark.semantics.progress import WriterPosition
 
 ID = "tidemark-id"
 HOP = "tidemark-hop"
@@ -44,8 +44,8 @@ def headers_to_send(
 
 
 def told_apart(
-    rows: pl.DataFrame, newest: Mapping[int, Mapping[str, Sent]], trusted: Collection[str]
-) -> tuple[pl.DataFrame, pl.DataFrame, dict[int, dict[str, Sent]]]:
+    rows: pl.DataFrame, newest: Mapping[int, Mapping[str, WriterPosition]], trusted: Collection[str]
+) -> tuple[pl.DataFrame, pl.DataFrame, dict[int, dict[str, WriterPosition]]]:
     """Splits the *rows* of a topic into new and repeated ones.
 
     A row repeats when its epoch is lower than one before it, or its batch and sequence are not above all of those
@@ -68,9 +68,11 @@ def told_apart(
     return rows.filter(~repeated), rows.filter(repeated), _newest(judged, last_sent)
 
 
-def believed(newest: Mapping[int, Mapping[str, Sent]], trusted: Collection[str]) -> dict[int, dict[str, Sent]]:
+def believed(
+    newest: Mapping[int, Mapping[str, WriterPosition]], trusted: Collection[str]
+) -> dict[int, dict[str, WriterPosition]]:
     """Returns the part of *newest* that is about *trusted* writers."""
-    of_trusted: dict[int, dict[str, Sent]] = {}
+    of_trusted: dict[int, dict[str, WriterPosition]] = {}
     for partition, writers in newest.items():
         of_trusted[partition] = {writer: writers[writer] for writer in trusted if writer in writers}
     return of_trusted
@@ -95,7 +97,7 @@ def _ids(rows: pl.DataFrame, trusted: Collection[str]) -> pl.DataFrame:
     return numbers.select("row", "partition", "writer", "epoch", place=pl.col("batch") * _PLACES + pl.col("sequence"))
 
 
-def _judged(ids: pl.DataFrame, newest: Mapping[int, Mapping[str, Sent]]) -> pl.DataFrame:
+def _judged(ids: pl.DataFrame, newest: Mapping[int, Mapping[str, WriterPosition]]) -> pl.DataFrame:
     """Marks each of *ids* that is `repeated`, and the `current` place.
 
     The current place is that of a row of the newest epoch so far, null for rows of older epochs.
@@ -117,7 +119,9 @@ def _judged(ids: pl.DataFrame, newest: Mapping[int, Mapping[str, Sent]]) -> pl.D
     )
 
 
-def _newest(judged: pl.DataFrame, newest: Mapping[int, Mapping[str, Sent]]) -> dict[int, dict[str, Sent]]:
+def _newest(
+    judged: pl.DataFrame, newest: Mapping[int, Mapping[str, WriterPosition]]
+) -> dict[int, dict[str, WriterPosition]]:
     """Returns *newest* after the *judged* rows."""
     now = {partition: dict(writers) for partition, writers in newest.items()}
     reached = judged.group_by(_WITHIN, maintain_order=True).agg(
@@ -125,5 +129,5 @@ def _newest(judged: pl.DataFrame, newest: Mapping[int, Mapping[str, Sent]]) -> d
         place=pl.max_horizontal(pl.col("current").max(), pl.col("seen").max()),
     )
     for partition, writer, epoch, place in reached.iter_rows():
-        now.setdefault(partition, {})[writer] = Sent(epoch, *divmod(place, _PLACES))
+        now.setdefault(partition, {})[writer] = WriterPosition(epoch, *divmod(place, _PLACES))
     return now

@@ -18,7 +18,7 @@ from typing import Annotated, Any
 import msgspec
 import polars as pl
 
-from tidemark.kernels.records.fields import INVALID_UTF8, MALFORMED_JSON, WRONG_TYPE, Fields, Unreadable, texts_of
+from tidemark.kernels.records.fields import INVALID_UTF8, MALFORMED_JSON, WRONG_TYPE, Fields, RecordUnreadable, texts_of
 from tidemark.kernels.records.iso_times import instants_of
 
 _SLICE = 100_000
@@ -102,7 +102,7 @@ class _Parser:
         for row in refused:
             try:
                 records[row], others[row] = self._read_again(written[row])
-            except Unreadable as error:
+            except RecordUnreadable as error:
                 records[row], others[row], reasons[row] = self._nothing, None, str(error)
         return self._as_columns(records, pl.Series(others, dtype=pl.String), pl.Series(reasons, dtype=pl.String))
 
@@ -119,23 +119,23 @@ class _Parser:
     def _read_again(self, value: bytes) -> tuple[Any, str | None]:
         """Reads a record and its other fields with Python's parser.
 
-        Raises Unreadable.
+        Raises RecordUnreadable.
         """
         try:
             parsed, _ = _pythons.raw_decode(value.decode().lstrip(_SPACE))
         except UnicodeDecodeError:
-            raise Unreadable(INVALID_UTF8) from None
+            raise RecordUnreadable(INVALID_UTF8) from None
         except (ValueError, RecursionError):
-            raise Unreadable(MALFORMED_JSON) from None
+            raise RecordUnreadable(MALFORMED_JSON) from None
         try:
             record = msgspec.convert(self._with_numbers(parsed), self._record)
         except (msgspec.ValidationError, RecursionError):
-            raise Unreadable(WRONG_TYPE) from None
+            raise RecordUnreadable(WRONG_TYPE) from None
         try:
             others = self._others(parsed) if self._keeps_others else None
             _json_of(record)
         except UnicodeEncodeError:
-            raise Unreadable(INVALID_UTF8) from None
+            raise RecordUnreadable(INVALID_UTF8) from None
         return record, others
 
     def _with_numbers(self, parsed: Any) -> Any:

@@ -18,7 +18,7 @@ import polars.selectors as cs
 from tidemark.kernels.reports.restarts import Restart, restarts
 from tidemark.model.kinds.source import Source
 from tidemark.model.topology import SubTopology
-from tidemark.semantics.blame import Closing
+from tidemark.semantics.blame import ClosingBatches
 from tidemark.semantics.idleness import Activity
 from tidemark.semantics.watermark import is_window_late
 
@@ -122,7 +122,9 @@ class BatchFacts:
         is_known = place < len(ran) and ran[place].batch_id == batch_id
         return (ran[place].queued_ms, ran[place].queued_behind) if is_known else (0, None)
 
-    def closing(self, sub_topology: str, batch_id: int, blocker: Blocker, *, began_ms: int, skew_ms: int) -> Closing:
+    def closing(
+        self, sub_topology: str, batch_id: int, blocker: Blocker, *, began_ms: int, skew_ms: int
+    ) -> ClosingBatches:
         """Describes batch *batch_id* as the batch that closed a window.
 
         Args:
@@ -134,9 +136,9 @@ class BatchFacts:
         """
         before = self.before(sub_topology, batch_id)
         if before is None:
-            return Closing(began_ms=began_ms, is_unread=True)
+            return ClosingBatches(began_ms=began_ms, is_unread=True)
         restart = self.restart(sub_topology, batch_id, blocker)
-        return Closing(
+        return ClosingBatches(
             began_ms=began_ms,
             before_began_ms=before.started_ms + skew_ms,
             before_ended_ms=before.finished_ms + skew_ms,

@@ -22,11 +22,11 @@ from tidemark.semantics.idleness import Activity
 from tidemark.semantics.incidents import BROKEN
 from tidemark.semantics.skew import LEAST_CLOCK_ERROR_MS
 from tidemark.semantics.sla import (
-    AtLeast,
     Budget,
     BurnRate,
     ContractRule,
     Objective,
+    RecordMinimums,
     Sla,
     Verdict,
     budget,
@@ -187,7 +187,7 @@ def _status(
     match spec.limits:
         case ContractRule():
             return _contract(spec, contracts)
-        case AtLeast():
+        case RecordMinimums():
             return _records(spec, spec.limits, topology, facts)
         case BurnRate():
             return _burn_rate(spec, spec.limits, facts)
@@ -261,7 +261,7 @@ def _cut(text: str | None) -> str:
     return text if text and len(text) <= MOST_LETTERS else f"{(text or '')[:MOST_LETTERS]}…"
 
 
-def _records(spec: SlaSpec, at_least: AtLeast, topology: Topology, facts: _SlaFacts) -> Status:
+def _records(spec: SlaSpec, at_least: RecordMinimums, topology: Topology, facts: _SlaFacts) -> Status:
     """Judges the number of records.
 
     No records are too few as well, unless the sources are idle and the SLA excuses that.

@@ -28,12 +28,11 @@ from tidemark.model.stream import Stream
 from tidemark.model.tables.catalog import HOP, TABLES
 from tidemark.model.topology import SubTopology, Time, Topology
 from tidemark.semantics import skip_rate
-from tidemark.semantics.event_time import Seen, combined
-from tidemark.semantics.progress import STREAMING, InputProgress, Marked, StreamProgress
-from tidemark.semantics.skip_rate import Skips
+from tidemark.semantics.event_time import PartitionReading, combined
+from tidemark.semantics.progress import STREAMING, InputProgress, SentMark, StreamProgress
 from tidemark.semantics.watermark import is_window_late
 from tidemark.storage.files import Rows
-from tidemark.stream.decide.due import Due, next_mark_at_ms
+from tidemark.stream.decide.due import DueTimes, next_mark_at_ms
 from tidemark.stream.decide.pipeline import Pipeline
 from tidemark.stream.decide.reopenings import Reopenings
 from tidemark.stream.journal.batch import MicroBatch, Moment
@@ -42,7 +41,7 @@ from tidemark.stream.journal.notes import DecisionNotes, EntryNotes, MarkNotes, 
 from tidemark.stream.journal.streaming_windows import ClosedWindow, StreamingWindows
 from tidemark.stream.kafka.broker import Answers
 from tidemark.stream.operate.steps import Steps
-from tidemark.stream.read.data_loss import Intact
+from tidemark.stream.read.data_loss import LossCheck
 from tidemark.stream.read.intake import Intake, Reader
 from tidemark.stream.read.table_marks import NewestMarks
 from tidemark.stream.state.memory import Moves
@@ -115,7 +114,7 @@ class Tally:
         )
 
 
-class ForTables:
+class RunTables:
     """Turns the runs of the operators of *sub* into rows of tables.
 
     It knows which operators are measured.
@@ -190,10 +189,10 @@ class Decider:
         self.reopenings = reopenings
         self.window_ms = topology.window_ms
         self.windows = StreamingWindows(topology.window_ms, topology.max_outstanding_windows)
-        self.for_tables = ForTables(topology, sub)
+        self.for_tables = RunTables(topology, sub)
         self._table_inputs = sub.table_inputs()
         self.sources = sub.sources
-        self._due = Due(topology, sub, steps.keeps_states)
+        self._due = DueTimes(topology, sub, steps.keeps_states)
         self._leading = self._due.leading
         self._judging = {o.name for o in sub.operators if o.emission}
 
@@ -216,7 +215,7 @@ class Decider:
         stream: Stream,
         steps: Steps,
         broker: Answers,
-        intact: Intact,
+        intact: LossCheck,
         table_marks: NewestMarks,
         clock: Clock,
         *,
@@ -254,28 +253,33 @@ class Decider:
         Returns:
             None if the batch changes nothing.
         """
-        intakes = self.taken_in(raw, batch, was)
+        intakes = self.take_in(raw, batch, was)
         now = self.with_intakes(was, intakes, batch)
         records = sum(intake.run.counts["records_in"] for intake in intakes.values())
         if not self.is_news(was, now, batch, records):
             return None
+        moves = Moves()
+        seen: dict[str, Mapping[int, PartitionReading]] = {}
+        runs_of_sources: dict[str, Run] = {}
         # Only leading sources hold records back.
         leading = {source.name for source in self._leading}
-        moves = Moves(waiting={name: intake.waiting for name, intake in intakes.items() if name in leading})
-        runs = self.pipeline.run({name: intake.run for name, intake in intakes.items()}, moves, self.moment(was, now))
+        for name, intake in intakes.items():
+            seen[name], runs_of_sources[name] = intake.seen, intake.run
+            if name in leading:
+                moves.waiting[name] = intake.waiting
+        runs = self.pipeline.run(runs_of_sources, moves, self.moment(was, now))
         tallies = {name: Tally.of(run, window_ms=self.window_ms) for name, run in runs.items()}
         tables = self.for_tables.tables(batch.batch_id, runs)
-        seen = {name: intake.seen for name, intake in intakes.items()}
         # Rows of a hop count from 0, so the mark behind them has their number.
         last = {name: tables[name].num_rows for name in self.for_tables.hops}
-        return BatchDecision(*self.concluded(batch, was, now, seen, tallies, tables, last, _joined), moves)
+        return BatchDecision(*self.conclude(batch, was, now, seen, tallies, tables, last, _join), moves)
 
-    def concluded(
+    def conclude(
         self,
         batch: MicroBatch,
         was: StreamProgress,
         now: StreamProgress,
-        seen: Mapping[str, Mapping[int, Seen]],
+        seen: Mapping[str, Mapping[int, PartitionReading]],
         tallies: Mapping[str, Tally],
         tables: Mapping[str, Rows],
         last: Mapping[str, int],
@@ -293,7 +297,7 @@ class Decider:
             last: per hop, the `seq` of the mark that ends it.
             join: adds the mark to the rows of a hop.
         """
-        now, closed = self.counted(now, tallies)
+        now, closed = self.count_windows(now, tallies)
         marks = self.marks(was, now, {name for name, rows in tables.items() if rows.num_rows})
         now = replace(now, marks={**was.marks, **marks})
         hops = {
@@ -309,7 +313,7 @@ class Decider:
         windows = {name: intake.windows for name, intake in intakes.items()}
         return self.progress(was, inputs, windows, batch)
 
-    def taken_in(self, raw: pl.DataFrame, batch: MicroBatch, was: StreamProgress) -> dict[str, Intake]:
+    def take_in(self, raw: pl.DataFrame, batch: MicroBatch, was: StreamProgress) -> dict[str, Intake]:
         """Returns the intake of each source from the rows *raw* of *batch*."""
         late_up_to_ms, allowed_ms = self.late_up_to_ms(was), self._due.allowed_ms(was)
         leading = {source.name for source in self._leading}
@@ -335,7 +339,7 @@ class Decider:
         is_due = any(at_ms <= batch.decided_at_ms for at_ms in self._due.results_at_ms(was))
         return bool(records or is_requested or not now.same_as(was) or self.marks(was, now) or is_due)
 
-    def marks(self, was: StreamProgress, now: StreamProgress, rows: Container[str] = ()) -> dict[str, Marked]:
+    def marks(self, was: StreamProgress, now: StreamProgress, rows: Container[str] = ()) -> dict[str, SentMark]:
         """Returns the marks of time that sinks send in this batch.
 
         A sink sends one if time moved and its next mark is due. A table that gets *rows* always gets one in the same
@@ -347,7 +351,7 @@ class Decider:
             at_ms = next_mark_at_ms(sink, was, now)
             is_due = at_ms is not None and at_ms <= now.decided_at_ms
             if is_due or (sink.table and sink.name in rows):
-                marks[sink.name] = Marked(now.decided_at_ms, now.watermark_ms, now.idle)
+                marks[sink.name] = SentMark(now.decided_at_ms, now.watermark_ms, now.idle)
         return marks
 
     def moment(self, was: StreamProgress, now: StreamProgress) -> Moment:
@@ -387,10 +391,11 @@ class Decider:
         # Inputs of joined tables do not move the stream's watermark.
         leading = {name: part for name, part in inputs.items() if name not in self._table_inputs}
         time = combined(leading, previous_ms=was.watermark_ms)
+        starts = set[int]().union(*(windows[name] for name in leading))
+        # Windows that were closed when time was set back were counted before the reset, and do not open again.
+        starts.difference_update(start for start, _ in was.stay_closed.get(STREAMING, ()))
         # A window that the watermark has passed was counted already and does not open again.
-        starts = (start for name in leading for start in windows[name])
-        on_time = {start for start in starts if not is_window_late(start + self.window_ms, was.watermark_ms)}
-        opened = on_time - {start for start, _ in was.stay_closed.get(STREAMING, ())}
+        opened = {start for start in starts if not is_window_late(start + self.window_ms, was.watermark_ms)}
         now = replace(
             was,
             batch_id=batch.batch_id,
@@ -404,38 +409,34 @@ class Decider:
         now = replace(now, forgotten=forgotten, ended=ended)
         return self.windows.with_opened(now, opened)
 
-    def counted(self, now: StreamProgress, tallies: Mapping[str, Tally]) -> tuple[StreamProgress, list[ClosedWindow]]:
+    def count_windows(
+        self, now: StreamProgress, tallies: Mapping[str, Tally]
+    ) -> tuple[StreamProgress, list[ClosedWindow]]:
         """Adds *tallies* to *now* and closes windows that the watermark passed.
 
         Returns:
             The progress without the closed windows, and the closed windows.
         """
-        now, closed = self.windows.counted(now, {name: tally.windows for name, tally in tallies.items()})
-        skipped = {
-            name: added(now.skipped.get(name, {}), tally.skipped)
-            for name, tally in tallies.items()
-            if name in self._judging
-        }
-        lately = self._skipped_lately(now, tallies)
-        return replace(now, skipped={**now.skipped, **skipped}, skipped_lately=lately), closed
-
-    def _skipped_lately(self, now: StreamProgress, tallies: Mapping[str, Tally]) -> dict[str, Skips]:
+        now, closed = self.windows.count(now, {name: tally.windows for name, tally in tallies.items()})
         assert now.decided_at_ms is not None
-        return {
-            name: skip_rate.lately(now.skipped_lately.get(name, ()), tally.skipped, now_ms=now.decided_at_ms)
-            for name, tally in tallies.items()
-            if name in self._judging
-        }
+        skipped, skipped_lately = dict(now.skipped), {}
+        # Only operators with an emission strategy skip updates.
+        for name, tally in tallies.items():
+            if name in self._judging:
+                lately = now.skipped_lately.get(name, ())
+                skipped[name] = add_counts(now.skipped.get(name, {}), tally.skipped)
+                skipped_lately[name] = skip_rate.lately(lately, tally.skipped, now_ms=now.decided_at_ms)
+        return replace(now, skipped=skipped, skipped_lately=skipped_lately), closed
 
     def notes(
         self,
         batch: MicroBatch,
         was: StreamProgress,
         now: StreamProgress,
-        seen: Mapping[str, Mapping[int, Seen]],
+        seen: Mapping[str, Mapping[int, PartitionReading]],
         tallies: Mapping[str, Tally],
         closed: Iterable[ClosedWindow],
-        marks: Mapping[str, Marked],
+        marks: Mapping[str, SentMark],
     ) -> DecisionNotes:
         """Returns the notes of a journal entry: all that is not rows.
 
@@ -463,7 +464,7 @@ class Decider:
         )
 
 
-def _joined(_: str, rows: Rows, more: pa.Table) -> Rows:
+def _join(_: str, rows: Rows, more: pa.Table) -> Rows:
     assert isinstance(rows, pa.Table)
     return pa.concat_tables([rows, more])
 
@@ -471,6 +472,6 @@ def _joined(_: str, rows: Rows, more: pa.Table) -> Rows:
 K = TypeVar("K")
 
 
-def added(one: Mapping[K, int], other: Mapping[K, int]) -> dict[K, int]:
+def add_counts(one: Mapping[K, int], other: Mapping[K, int]) -> dict[K, int]:
     """Returns the sums of two counts by key."""
     return {key: one.get(key, 0) + other.get(key, 0) for key in {*one, *other}}

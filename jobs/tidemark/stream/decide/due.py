@@ -21,7 +21,7 @@ from tidemark.semantics.watermark import Progress
 from tidemark.stream.updates.emitting import due_at_ms
 
 
-class Due:
+class DueTimes:
     """Computes when a batch is due in the stream of *sub*.
 
     *keeps_states* returns True if an operator has states, and also if that is unknown.

@@ -8,7 +8,7 @@ once, in the tables, and the progress has them until the watermark has passed th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -120,14 +120,9 @@ class TimeResets:
         """
 
         def kept(rows: pl.DataFrame, closed_ms: int, allowed_ms: int) -> tuple[tuple[int, int], ...]:
-            windows_in_order = (
-                (start, end) for start, end in rows.unique().sort("start").iter_rows() if end is not None
-            )
-            return tuple(
-                (start, end)
-                for start, end in windows_in_order
-                if end <= closed_ms and not is_window_late(end, now_ms, allowed_lateness_ms=allowed_ms)
-            )
+            # Rows without a window have a null end, which this filter drops, too.
+            in_order = rows.unique().filter(pl.col("end") <= closed_ms).sort("start")
+            return _open_at(now_ms, in_order.select("start", "end").iter_rows(), allowed_ms)
 
         start, end = (pl.col(f"window_{edge}").dt.epoch("ms").alias(edge) for edge in ("start", "end"))
         changes = scan(self._home / CHANGES.name).select("operator", start, end)
@@ -137,21 +132,31 @@ class TimeResets:
             closed_ms = of.closed_up_to_ms(was_ms, was.ended.get(name))
             closed_windows[name] = kept(results, closed_ms, of.allowed_lateness_ms)
         windows = scan_facts(self._home / OPERATOR_WINDOWS.name).select(start).collect()
+        # A window is closed when the watermark has reached its last millisecond, so its end may be 1 ms later.
         closed_windows[STREAMING] = kept(windows.with_columns(end=pl.col("start") + self._window_ms), was_ms + 1, 0)
-        return {name: windows for name, windows in closed_windows.items() if windows}
+        return _without_empty(closed_windows)
 
     def _pruned(self, was: StreamProgress) -> StreamProgress:
         """Returns *was* without windows that its watermark has passed again.
 
         It has passed them by their allowed lateness, too.
         """
-        allowed_ms = {name: of.allowed_lateness_ms for name, of in self._windows.items()}
-        left = {
-            name: tuple(
-                (start, end)
-                for start, end in of
-                if not is_window_late(end, was.watermark_ms, allowed_lateness_ms=allowed_ms.get(name, 0))
-            )
-            for name, of in was.stay_closed.items()
-        }
-        return replace(was, stay_closed={name: of for name, of in left.items() if of})
+        left: dict[str, tuple[tuple[int, int], ...]] = {}
+        for name, windows in was.stay_closed.items():
+            # Streaming windows, which have no operator, allow no lateness.
+            allowed_ms = self._windows[name].allowed_lateness_ms if name in self._windows else 0
+            left[name] = _open_at(was.watermark_ms, windows, allowed_ms)
+        return replace(was, stay_closed=_without_empty(left))
+
+
+def _open_at(
+    watermark_ms: int | None, windows: Iterable[tuple[int, int]], allowed_ms: int
+) -> tuple[tuple[int, int], ...]:
+    """Returns those *windows*, from start to end, that *watermark_ms* has not closed."""
+    return tuple(
+        (start, end) for start, end in windows if not is_window_late(end, watermark_ms, allowed_lateness_ms=allowed_ms)
+    )
+
+
+def _without_empty(windows: Closed) -> Closed:
+    return {name: of for name, of in windows.items() if of}

@@ -20,7 +20,7 @@ from tidemark.stream.read.table_marks import NewestMarks
 
 
 @dataclass(frozen=True)
-class Answered:
+class BatchAnswers:
     """Answers by the name of the source or sink."""
 
     of_partitions: Mapping[str, int]
@@ -29,9 +29,9 @@ class Answered:
     of_marks: Mapping[str, TimeMark | None]
 
     @classmethod
-    def about(
+    def ask(
         cls, sub: SubTopology, was: StreamProgress, batch: MicroBatch, broker: Answers, table_marks: NewestMarks
-    ) -> Answered:
+    ) -> BatchAnswers:
         """Asks *broker* and *table_marks* about the sources and sinks of *sub*.
 
         Args:
@@ -42,17 +42,19 @@ class Answered:
             table_marks: Answers about tables.
         """
         sources = [operator for operator in sub.operators if isinstance(operator, Source)]
-        # Tables and files have one partition: the driver numbers their rows.
-        counts = {source.name: broker.partitions(source) if source.topic else 1 for source in sources}
-        # A topic that was made anew may have fewer partitions than were read before.
-        read = {name: was.inputs.get(name, InputProgress()).partitions for name in counts}
-        offsets = {
-            source.name: broker.offsets(source, sorted({*range(counts[source.name]), *read[source.name]}))
-            for source in sources
-            if source.topic
-        }
+        counts: dict[str, int] = {}
+        offsets: dict[str, Mapping[int, tuple[int, int]]] = {}
+        marks: dict[str, TimeMark | None] = {}
+        for source in sources:
+            marks[source.name] = table_marks.newest(source, batch.versions)
+            # Tables and files have one partition: the driver numbers their rows.
+            counts[source.name] = broker.partitions(source) if source.topic else 1
+            if source.topic:
+                # A topic that was made anew may have fewer partitions than were read before.
+                partitions_read = was.inputs.get(source.name, InputProgress()).partitions
+                numbers = sorted({*range(counts[source.name]), *partitions_read})
+                offsets[source.name] = broker.offsets(source, numbers)
         limits = {o.name: broker.limits(o) for o in sub.operators if isinstance(o, Sink) and o.topic}
-        marks = {source.name: table_marks.newest(source, batch.versions) for source in sources}
         return cls(counts, offsets, limits, marks)
 
     def partitions(self, at: Source | Sink) -> int:

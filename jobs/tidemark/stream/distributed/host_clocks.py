@@ -27,7 +27,7 @@ class HostClocks:
 
     def __init__(self, host: str, history: History) -> None:
         self._host, self._history = host, history
-        self._known: dict[str, Bounds] = {host: ONE_CLOCK}
+        self._bounds: dict[str, Bounds] = {host: ONE_CLOCK}
         self._ended_ms: int | None = None
         self._kept_at_ms: dict[str, int] = {}
 
@@ -39,15 +39,16 @@ class HostClocks:
         """
         passed_ms = 0 if self._ended_ms is None else ended_ms - self._ended_ms
         # Clocks drift, so bounds widen with the time that has passed.
-        earlier = {host: bounds.after(passed_ms) for host, bounds in self._known.items()} | {self._host: ONE_CLOCK}
-        # Only tasks that take in partitions have no shard.
-        stages = [_spans(run for run in runs if (run.shard is None) is taking_in) for taking_in in (True, False)]
-        bounds_of_hosts = bounds_of_work(stages, began_ms=began_ms, ended_ms=ended_ms, known=earlier) | {
-            self._host: ONE_CLOCK
-        }
+        earlier = {host: bounds.after(passed_ms) for host, bounds in self._bounds.items()} | {self._host: ONE_CLOCK}
+        # Spark begins the second stage when all tasks of the first have ended, which is what bounds the clocks.
+        stages = [_spans(runs, taking_in=True), _spans(runs, taking_in=False)]
+        bounds_of_hosts = dict(bounds_of_work(stages, began_ms=began_ms, ended_ms=ended_ms, known=earlier))
+        bounds_of_hosts[self._host] = ONE_CLOCK
+        self._bounds = earlier | bounds_of_hosts
         # A host whose clock was set has bounds that exclude each other: its estimate begins anew.
-        contradicted = {host for stage in stages for host in stage} - bounds_of_hosts.keys()
-        self._known = {host: bounds for host, bounds in (earlier | bounds_of_hosts).items() if host not in contradicted}
+        contradicted = set[str]().union(*stages) - bounds_of_hosts.keys()
+        for host in contradicted:
+            self._bounds.pop(host, None)
         self._ended_ms = ended_ms
         skews = {host: bounds.skew for host, bounds in bounds_of_hosts.items()}
         self._keep(skews, runs, ended_ms)
@@ -75,10 +76,16 @@ class HostClocks:
         }
 
 
-def _spans(runs: Iterable[TaskRun]) -> dict[str, Span]:
-    """Returns the span of the work of each host in *runs*."""
+def _spans(runs: Iterable[TaskRun], *, taking_in: bool) -> dict[str, Span]:
+    """Returns the span of the work of each host in a stage of *runs*.
+
+    The first stage is that of tasks *taking_in* partitions; the other is that of shards.
+    """
     spans: dict[str, Span] = {}
     for run in runs:
+        # Only tasks that take in partitions have no shard.
+        if (run.shard is None) is not taking_in:
+            continue
         was = spans.get(run.host, Span(first_ms=run.started_at_ms, last_ms=run.finished_at_ms))
         first_ms, last_ms = min(was.first_ms, run.started_at_ms), max(was.last_ms, run.finished_at_ms)
         spans[run.host] = Span(first_ms=first_ms, last_ms=last_ms)

@@ -18,10 +18,10 @@ from tidemark.model.kinds.operator import Operator
 from tidemark.model.kinds.source import Source
 from tidemark.spark_session import forget_archives
 from tidemark.stream.distributed.speculation import without_speculation
-from tidemark.stream.distributed.tasks import Dealt, TakingIn, Working
-from tidemark.stream.distributed.totals import Worked
+from tidemark.stream.distributed.tasks import Dealt, IntakeTask, ShardTask
+from tidemark.stream.distributed.totals import ShardResult
 from tidemark.stream.driver.versions import Versions
-from tidemark.stream.kafka.broker import Publishing
+from tidemark.stream.kafka.broker import TopicWriter
 from tidemark.stream.read.sources import parsed_batch
 
 DEALT = pa.schema([("shard", pa.int32()), ("dealt", pa.binary())])
@@ -37,7 +37,7 @@ class SparkExecutors:
 
     rows: DataFrame
 
-    def run(self, taking_in: TakingIn, working: Working) -> list[Worked]:
+    def run(self, taking_in: IntakeTask, working: ShardTask) -> list[ShardResult]:
         """Runs *taking_in* on each partition of each source, then *working*.
 
         *working* runs on what was dealt to each shard.
@@ -53,12 +53,12 @@ class SparkExecutors:
 
         return self._worked(by_partition.applyInArrow(take_in_group, "shard int, dealt binary"), working)
 
-    def work(self, working: Working, dealt: Iterable[Dealt]) -> list[Worked]:
+    def work(self, working: ShardTask, dealt: Iterable[Dealt]) -> list[ShardResult]:
         """Runs *working* on what was *dealt* to each shard."""
         rows = _as_batch(DEALT, dealt)
         return self._worked(self.rows.sparkSession.createDataFrame(pa.Table.from_batches([rows])), working)
 
-    def publish(self, publishing: Publishing) -> list[pl.DataFrame]:
+    def publish(self, publishing: TopicWriter) -> list[pl.DataFrame]:
         """Runs all tasks of *publishing*, none of them twice at a time."""
         context = self.rows.sparkSession.sparkContext
         # Each task is one task of Spark, so that a failure repeats only that one.
@@ -66,7 +66,7 @@ class SparkExecutors:
         with without_speculation(context._conf):
             return tasks.flatMap(_sending(publishing, Versions.here())).collect()
 
-    def _worked(self, dealt: DataFrame, working: Working) -> list[Worked]:
+    def _worked(self, dealt: DataFrame, working: ShardTask) -> list[ShardResult]:
         # A shard that nothing was dealt to has something to do all the same.
         every = self.rows.sparkSession.range(working.shards, numPartitions=1)
         empty = every.select(F.col("id").cast("int").alias("shard"), F.lit(None).cast("binary").alias("dealt"))
@@ -80,7 +80,7 @@ def _is_a_partition_one_task(source: Operator) -> bool:
     return isinstance(source, Source) and source.topic is not None
 
 
-def _taking_in(task: TakingIn) -> Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]:
+def _taking_in(task: IntakeTask) -> Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]:
     def take_in(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         forget_archives()
         read = [*batches]
@@ -93,7 +93,7 @@ def _taking_in(task: TakingIn) -> Callable[[Iterable[pa.RecordBatch]], Iterable[
     return take_in
 
 
-def _working(task: Working) -> Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]:
+def _working(task: ShardTask) -> Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]:
     def work(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         forget_archives()
         rows = pa.Table.from_batches([*batches])
@@ -104,7 +104,7 @@ def _working(task: Working) -> Callable[[Iterable[pa.RecordBatch]], Iterable[pa.
     return work
 
 
-def _sending(publishing: Publishing, versions: Versions) -> Callable[[int], list[pl.DataFrame]]:
+def _sending(publishing: TopicWriter, versions: Versions) -> Callable[[int], list[pl.DataFrame]]:
     def send(task: int) -> list[pl.DataFrame]:
         forget_archives()
         versions.refuse_others()

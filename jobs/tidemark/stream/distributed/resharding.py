@@ -71,10 +71,11 @@ def _with_old(
     A shard without rows of *tables* gets no run.
     """
     parts = [tables] if sharding is None else _parts(tables, sharding, len(shards))
-    return [
-        files_of_shard(number).with_another(runs, part) if any(rows.height for rows in part.values()) else runs
-        for number, (runs, part) in enumerate(zip(shards, parts, strict=True))
-    ]
+    with_old: list[StateRuns] = []
+    for number, (runs, part) in enumerate(zip(shards, parts, strict=True)):
+        has_rows = any(rows.height for rows in part.values())
+        with_old.append(files_of_shard(number).with_another(runs, part) if has_rows else runs)
+    return with_old
 
 
 def _old_shard(stream: Stream, journal: Journal, newest: Entry, number: int) -> Tables:

@@ -27,7 +27,7 @@ from tidemark.stream.operate.steps import Steps
 _KEY = "_key"
 
 
-class NotSharded(InvalidSpec):
+class ShardingImpossible(InvalidSpec):
     """Raised when a sub-topology cannot run in shards.
 
     The message names the operator that prevents it.
@@ -121,13 +121,13 @@ class _Stream:
 
 
 def sharding(topology: Topology, sub: SubTopology, steps: Steps) -> Sharding:
-    """Returns how *sub* runs in shards; raises NotSharded if it cannot."""
+    """Returns how *sub* runs in shards; raises ShardingImpossible if it cannot."""
     try:
         return _sharding(topology, sub, steps)
-    except NotSharded as error:
+    except ShardingImpossible as error:
         msg = f"{topology.file}: shards: {sub.name} cannot run in shards: {error}; or leave out shards for it"
         # The cause is in the message, so it is not repeated as a chained error.
-        raise NotSharded(msg) from None
+        raise ShardingImpossible(msg) from None
 
 
 def not_sharded(topology: Topology, steps: Steps) -> list[InvalidSpec]:
@@ -139,7 +139,7 @@ def not_sharded(topology: Topology, steps: Steps) -> list[InvalidSpec]:
     for sub in (sub for sub in topology.sub_topologies if topology.shards_of(sub.name) > 1):
         try:
             sharding(topology, sub, steps)
-        except NotSharded as error:
+        except ShardingImpossible as error:
             reasons.append(error)
     return reasons
 
@@ -147,10 +147,10 @@ def not_sharded(topology: Topology, steps: Steps) -> list[InvalidSpec]:
 def _sharding(topology: Topology, sub: SubTopology, steps: Steps) -> Sharding:
     if topology.max_drift_ms is not None:
         msg = "max_drift makes partitions wait for each other; leave max_drift out"
-        raise NotSharded(msg)
+        raise ShardingImpossible(msg)
     if topology.time is Time.PROCESSING:
         msg = "processing time is the instant of a batch, which is known only after all of it was read; use event time"
-        raise NotSharded(msg)
+        raise ShardingImpossible(msg)
     whole = sub.table_inputs()
     streams: dict[str, _Stream] = {}
     keeping: dict[str, KeyText] = {}
@@ -159,7 +159,7 @@ def _sharding(topology: Topology, sub: SubTopology, steps: Steps) -> Sharding:
         if operator.joined_table and operator.joined_table not in whole:
             shared = f"the table {operator.joined_table}, which other operators read, too"
             msg = f"{operator.name} joins {shared}; give them another table"
-            raise NotSharded(msg)
+            raise ShardingImpossible(msg)
         read = _together([streams[name] for name in operator.flows]) if operator.flows else _source(operator, steps)
         key = _key_of(operator, read, steps)
         handed_on = step_of(operator).origins(operator, read.columns)
@@ -193,14 +193,17 @@ def _together(streams: Sequence[_Stream]) -> _Stream:
 
     That of one stream is the stream itself.
     """
-    first = streams[0]
-    # A column of the union is one of the sources only if it is the same in all inputs.
-    same = {c: o if all(s.columns.get(c) == o for s in streams) else None for c, o in first.columns.items()}
-    key = first.key
-    if any(stream.key != key for stream in streams):
+    first, *others = streams
+    columns, key = dict(first.columns), first.key
+    for stream in others:
+        # A column of the union is one of the sources only if it is the same in all inputs.
+        for column, origin in columns.items():
+            if stream.columns.get(column) != origin:
+                columns[column] = None
         # Keys that differ between the inputs are no key of the union, whose columns are then calculated.
-        key = replace(key, columns=dict.fromkeys(key.columns))
-    return _Stream(frozenset().union(*(stream.sources for stream in streams)), same, key)
+        if stream.key != first.key:
+            key = replace(first.key, columns=dict.fromkeys(first.key.columns))
+    return _Stream(frozenset().union(*(stream.sources for stream in streams)), columns, key)
 
 
 def _source(operator: Operator, steps: Steps) -> _Stream:
@@ -251,5 +254,5 @@ def _common(
                 f"{name} groups by {of}, but no column of {named} is part of this key and all keys before it; "
                 "put a repartition before it"
             )
-            raise NotSharded(msg)
+            raise ShardingImpossible(msg)
     return tuple(sorted(common or ()))

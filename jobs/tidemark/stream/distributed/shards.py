@@ -21,6 +21,7 @@ from tidemark.model.kinds.join import Join
 from tidemark.model.kinds.repartition import HopSource
 from tidemark.model.stream import Stream
 from tidemark.model.tables.catalog import HOP
+from tidemark.semantics.event_time import PartitionReading
 from tidemark.semantics.progress import StreamProgress
 from tidemark.storage.delta.tables import Reference
 from tidemark.storage.disk import trouble_of
@@ -28,21 +29,22 @@ from tidemark.storage.fence import Fence
 from tidemark.storage.files import Rows, files_of
 from tidemark.storage.location import remove_folder
 from tidemark.stream.decide.decision import BatchDecision, Decider, Tally
-from tidemark.stream.distributed.answers import Answered
+from tidemark.stream.distributed.answers import BatchAnswers
 from tidemark.stream.distributed.host_clocks import HostClocks
 from tidemark.stream.distributed.resharding import remembered, reshard
-from tidemark.stream.distributed.sharding import NotSharded, sharding
-from tidemark.stream.distributed.tasks import ROWS, SEQ_BITS, Dealt, TakingIn, Task, Working
-from tidemark.stream.distributed.totals import TakenIn, Worked, joined, tallied, together
+from tidemark.stream.distributed.sharding import ShardingImpossible, sharding
+from tidemark.stream.distributed.tasks import ROWS, SEQ_BITS, Dealt, IntakeTask, ShardTask, Task
+from tidemark.stream.distributed.totals import BatchIntake, ShardResult, concatenate, rows_by_name, tally_operators
 from tidemark.stream.driver.versions import Versions
-from tidemark.stream.journal.batch import MicroBatch, Queued
+from tidemark.stream.journal.batch import MicroBatch, QueueWait
 from tidemark.stream.journal.entries import Journal
 from tidemark.stream.journal.state_runs import StateRuns
-from tidemark.stream.kafka.broker import Answers, Publishers, Publishing
+from tidemark.stream.kafka.broker import Answers, Publishers, TopicWriter
 from tidemark.stream.operate.steps import Steps
 from tidemark.stream.read.table_marks import NewestMarks
 from tidemark.stream.startup.load import load_waiting
 from tidemark.stream.state.files import StateFiles
+from tidemark.stream.updates.step import Run
 
 log = logging.getLogger("tidemark.stream")
 
@@ -56,32 +58,32 @@ class Executors(Publishers, Protocol):
     Returns their results in the order of shards.
     """
 
-    def run(self, taking_in: TakingIn, working: Working) -> list[Worked]:
+    def run(self, taking_in: IntakeTask, working: ShardTask) -> list[ShardResult]:
         """Runs *taking_in* on each partition of each source, then *working*.
 
         *working* runs for each shard, on what *taking_in* dealt to it.
         """
 
-    def work(self, working: Working, dealt: Iterable[Dealt]) -> list[Worked]:
+    def work(self, working: ShardTask, dealt: Iterable[Dealt]) -> list[ShardResult]:
         """Runs *working* on what was *dealt* to each shard."""
 
 
 @dataclass(frozen=True)
-class ReadByDriver:
+class DriverIntake:
     """Delegates to *executors*, except that the driver reads the batch."""
 
     executors: Executors
 
-    def run(self, taking_in: TakingIn, working: Working) -> list[Worked]:
+    def run(self, taking_in: IntakeTask, working: ShardTask) -> list[ShardResult]:
         """Returns a doubtful result, so that the driver takes in the batch."""
         # The caller reads the batch itself when a shard is doubtful.
-        return [Worked(shard=0, is_doubtful=True)]
+        return [ShardResult(shard=0, is_doubtful=True)]
 
-    def work(self, working: Working, dealt: Iterable[Dealt]) -> list[Worked]:
+    def work(self, working: ShardTask, dealt: Iterable[Dealt]) -> list[ShardResult]:
         """Runs *working* on what was *dealt* to each shard."""
         return self.executors.work(working, dealt)
 
-    def publish(self, publishing: Publishing) -> list[pl.DataFrame]:
+    def publish(self, publishing: TopicWriter) -> list[pl.DataFrame]:
         """Runs all tasks of *publishing*."""
         return self.executors.publish(publishing)
 
@@ -105,7 +107,7 @@ class Shards:
         host_clocks: HostClocks,
         *,
         slow_ms: Mapping[str, int],
-        queued: Callable[[int], Queued],
+        queued: Callable[[int], QueueWait],
     ) -> None:
         self._fence, self._queued = fence, queued
         self._stream, self._journal = stream, journal
@@ -139,16 +141,16 @@ class Shards:
             batch=batch,
             was=was,
             sharding=self._sharding,
-            answers=Answered.about(self._stream.sub, was, batch, self._broker, self._table_marks),
+            answers=BatchAnswers.ask(self._stream.sub, was, batch, self._broker, self._table_marks),
             versions=self._versions,
         )
-        decision = self._fence.until_written(lambda: self._tried(executors, collect, task))
+        decision = self._fence.until_written(lambda: self._decide_or_clean_up(executors, collect, task))
         if decision is not None:
             self._states = decision.entry.notes.decision.states
         return decision
 
     def _refuse_if_records_wait(self, was: StreamProgress) -> None:
-        """Raises NotSharded where records wait for `max_drift`.
+        """Raises ShardingImpossible where records wait for `max_drift`.
 
         A driver with `max_drift` left them, and no shard would send them on.
         """
@@ -161,7 +163,7 @@ class Shards:
                     f"{self._stream.sub.name}: {held} still held for max_drift at {source}; start it once with "
                     "shards = 1, to release them"
                 )
-                raise NotSharded(msg)
+                raise ShardingImpossible(msg)
 
     def _forget(self, epoch: int) -> None:
         """Removes the rows of earlier batches.
@@ -174,13 +176,13 @@ class Shards:
             if int(folder.name) <= epoch:
                 remove_folder(folder)
 
-    def _tried(self, executors: Executors, collect: Collect, task: Task) -> BatchDecision | None:
+    def _decide_or_clean_up(self, executors: Executors, collect: Collect, task: Task) -> BatchDecision | None:
         """Returns the decision on the batch of *task*.
 
         If the disk rejects a file, all files of the batch are removed.
         """
         try:
-            return self._decided(executors, collect, task)
+            return self._decide(executors, collect, task)
         except Exception as error:
             if trouble_of(error) is not None:
                 written = files_of(self._stream.home, task.batch.batch_id)
@@ -191,73 +193,86 @@ class Shards:
                 remove_folder(task.folder)
             raise
 
-    def _decided(self, executors: Executors, collect: Collect, task: Task) -> BatchDecision | None:
+    def _decide(self, executors: Executors, collect: Collect, task: Task) -> BatchDecision | None:
         began_ms, was, batch = self._fence.clock(), task.was, task.batch
-        working = self._working(task)
-        read_hops = [source for source in self._stream.sub.operators if isinstance(source, HopSource)]
+        shard_task = self._shard_task(task)
         # A hop whose log is cut may lack rows, which only the driver can look for.
-        if any(self._decider.reader.lost_of_hop(source, was.inputs.get(source.name)) for source in read_hops):
-            executors = ReadByDriver(executors)
-        worked = executors.run(
-            TakingIn(**vars(task), late_up_to_ms=self._decider.late_up_to_ms(was), hops=self._hops), working
-        )
-        taken_in = worked[0].taken_in
-        if taken_in is None or any(shard.is_doubtful for shard in worked):
+        if self._is_any_hop_cut(was):
+            executors = DriverIntake(executors)
+        intake_task = IntakeTask(**vars(task), late_up_to_ms=self._decider.late_up_to_ms(was), hops=self._hops)
+        results = executors.run(intake_task, shard_task)
+        taken_in = results[0].taken_in
+        if taken_in is None or any(shard.is_doubtful for shard in results):
             log.warning("a topic or hop may have lost records, or a record is skipped: the driver reads this batch")
-            taken_in, dealt = self._taken_in(collect, task)
-            worked = executors.work(replace(working, taken_in=taken_in), dealt)
+            taken_in, dealt = self._read_by_driver(collect, task)
+            results = executors.work(replace(shard_task, taken_in=taken_in), dealt)
         ended_ms = self._fence.clock()
         self._fence.reached("worked on")
-        if not any(shard.is_news for shard in worked):
+        if not any(shard.is_news for shard in results):
             return None
         batch = replace(batch, read_at_ms=ended_ms, queued=self._queued(began_ms))
-        runs = [*taken_in.task_runs, *(run for shard in worked for run in shard.task_runs)]
+        runs, moved = [*taken_in.task_runs], dict[str, pa.Table]()
+        for shard in results:
+            runs += shard.task_runs
+            moved |= shard.moved
+        # Instants of hosts are compared only after they are on the driver's clock.
         runs = self._host_clocks.adjusted(runs, began_ms=began_ms, ended_ms=ended_ms)
         clocks = {"began_ms": began_ms, "ended_ms": ended_ms, "queued_ms": batch.queued.ms}
-        tallies = tallied(taken_in, worked, runs, **clocks)
-        tables: dict[str, Rows] = together((taken_in.tables, *(shard.tables for shard in worked)), task.lay_out)
+        tallies = tally_operators(taken_in, results, runs, **clocks)
+        tables = rows_by_name((taken_in.tables, *(shard.tables for shard in results)), task.lay_out)
         hops = self._decider.for_tables.hops
-        # A hop may get a mark of time even in a batch without rows.
-        tables |= {name: arrow_schema(HOP).empty_table() for name in hops if name not in tables}
+        for name in hops:
+            # A hop may get a mark of time even in a batch without rows.
+            tables.setdefault(name, arrow_schema(HOP).empty_table())
         # The mark that ends a commit of a hop is numbered after the rows of every shard.
         last = dict.fromkeys(hops, self._stream.shards << SEQ_BITS)
 
         def join(name: str, rows: Rows, mark: pa.Table) -> Rows:
-            return joined([rows, mark], partial(task.lay_out, name))
+            return concatenate([rows, mark], partial(task.lay_out, name))
 
-        entry, now = self._decider.concluded(batch, was, taken_in.now, taken_in.seen, tallies, tables, last, join)
-        moved = {name: rows for shard in worked for name, rows in shard.moved.items()}
-        notes = entry.notes.with_states([shard.state for shard in worked], tasks=runs)
-        state_bytes = sum(shard.state_bytes for shard in worked)
+        entry, now = self._decider.conclude(batch, was, taken_in.now, taken_in.seen, tallies, tables, last, join)
+        notes = entry.notes.with_states([shard.state for shard in results], tasks=runs)
+        state_bytes = sum(shard.state_bytes for shard in results)
         return BatchDecision(replace(entry, tables={**entry.tables, **moved}, notes=notes), now, None, state_bytes)
 
-    def _working(self, task: Task) -> Working:
+    def _is_any_hop_cut(self, was: StreamProgress) -> bool:
+        """Returns whether the log of a hop lacks batches that are unread.
+
+        Raises:
+            DataLost: the loss was not accepted.
+        """
+        read_hops = [source for source in self._stream.sub.operators if isinstance(source, HopSource)]
+        return any(self._decider.reader.lost_of_hop(source, was.inputs.get(source.name)) for source in read_hops)
+
+    def _shard_task(self, task: Task) -> ShardTask:
         stream = self._stream
+        # The driver chooses the versions of joined tables, so that all shards of the batch read the same ones.
         reference = Reference(stream.layout.warehouse)
         joined_tables = [o.delta for o in stream.sub.operators if isinstance(o, Join) and o.delta]
-        return Working(
+        return ShardTask(
             **vars(task),
             states=tuple(self._states or ()),
             references={place: reference.version(place) for place in joined_tables},
             slow_ms=self._slow_ms,
         )
 
-    def _taken_in(self, collect: Collect, task: Task) -> tuple[TakenIn, list[Dealt]]:
+    def _read_by_driver(self, collect: Collect, task: Task) -> tuple[BatchIntake, list[Dealt]]:
         """Returns what the sources take in, and the records dealt to shards.
 
         Here the driver reads the batch itself.
         """
-        intakes = self._decider.taken_in(collect(), task.batch, task.was)
-        taken_in = TakenIn(
-            now=self._decider.with_intakes(task.was, intakes, task.batch),
-            seen={name: intake.seen for name, intake in intakes.items()},
-            tallies={name: Tally.of(of.run, window_ms=self._decider.window_ms) for name, of in intakes.items()},
-            tables=task.laid_out(task.tables({name: intake.run for name, intake in intakes.items()})),
-        )
+        intakes = self._decider.take_in(collect(), task.batch, task.was)
+        seen: dict[str, Mapping[int, PartitionReading]] = {}
+        tallies: dict[str, Tally] = {}
+        runs: dict[str, Run] = {}
         dealt: list[Dealt] = []
         for name, intake in intakes.items():
+            seen[name], runs[name] = intake.seen, intake.run
+            tallies[name] = Tally.of(intake.run, window_ms=self._decider.window_ms)
+            # All records come from one task here, so their partition matters no more.
             dealt += task.dealt(name, 0, intake.run.output)
-        return taken_in, dealt
+        now = self._decider.with_intakes(task.was, intakes, task.batch)
+        return BatchIntake(now=now, seen=seen, tallies=tallies, tables=task.laid_out(task.tables(runs))), dealt
 
     def _states_after_newest(self) -> Sequence[StateRuns]:
         """Returns the state of each shard after the newest entry.

@@ -1,8 +1,8 @@
 """Takes in and processes a batch in shards, in Spark's tasks.
 
 Purpose: the same readers, operators and states as in the driver, over a part of the records each.
-How it works: `TakingIn` takes in one partition of a source, deals its records out, and sends its numbers to every
-shard. `Working` has the numbers of all partitions, and so computes the same progress of time as every other shard; it
+How it works: `IntakeTask` takes in one partition of a source, deals its records out, and sends its numbers to every
+shard. `ShardTask` has the numbers of all partitions, and so computes the same progress of time as every other shard; it
 runs the operators over the records of its shard, with the states of its keys. Rows come back, many of them as files
 that lie in the folders of their tables and belong to none until the driver commits them by name.
 A task that Spark runs twice writes files twice, and the driver receives the result of one of them.
@@ -34,19 +34,29 @@ from tidemark.model.kinds.repartition import HopSource, Repartition
 from tidemark.model.kinds.source import Source
 from tidemark.model.stream import Stream
 from tidemark.model.tables.catalog import CHANGES, DISORDER_BUCKETS
+from tidemark.semantics.event_time import PartitionReading
 from tidemark.semantics.progress import InputProgress, StreamProgress
 from tidemark.storage.files import Files, Rows, write_file
-from tidemark.stream.decide.decision import Decider, ForTables, Tally
-from tidemark.stream.distributed.answers import Answered
+from tidemark.stream.decide.decision import Decider, RunTables, Tally
+from tidemark.stream.distributed.answers import BatchAnswers
 from tidemark.stream.distributed.shard import Shard
 from tidemark.stream.distributed.sharding import Sharding
-from tidemark.stream.distributed.totals import Arrived, Input, TakenIn, Worked, arrival, followed, of_source, together
+from tidemark.stream.distributed.totals import (
+    BatchIntake,
+    Input,
+    PartitionIntake,
+    ShardResult,
+    arrival,
+    hop_input,
+    parts_of_source,
+    rows_by_name,
+)
 from tidemark.stream.driver.versions import Versions
 from tidemark.stream.journal.batch import MicroBatch, Moment
 from tidemark.stream.journal.entries import MANY
 from tidemark.stream.journal.state_runs import StateRuns
 from tidemark.stream.operate.steps import Steps
-from tidemark.stream.read.data_loss import Intact, nothing_to_reread
+from tidemark.stream.read.data_loss import LossCheck, Offsets, nothing_to_reread
 from tidemark.stream.read.intake import seen_of, seen_of_hop, taken, without_records
 from tidemark.stream.state.memory import Moves
 from tidemark.stream.updates.step import Run
@@ -59,10 +69,10 @@ It is in the control folder of a stream.
 """
 SEQ_BITS = 40
 """A shard numbers its rows from its own number times 2^SEQ_BITS."""
-NOTHING_LOST = Intact("", dict, nothing_to_reread)
+NOTHING_LOST = LossCheck("", dict, nothing_to_reread)
 """Looks for no lost records: that is the driver's work."""
 Dealt = tuple[int, bytes]
-"""A shard's number, and a pickled Arrived or ShardRecords for it."""
+"""A shard's number, and a pickled PartitionIntake or ShardRecords for it."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +96,7 @@ class Task:
     batch: MicroBatch
     was: StreamProgress
     sharding: Sharding
-    answers: Answered
+    answers: BatchAnswers
     versions: Versions
     host: Callable[[], str] = node
     clock: Clock = wall_clock_ms
@@ -127,7 +137,7 @@ class Task:
 
     def tables(self, runs: Mapping[str, Run]) -> dict[str, pa.Table]:
         """Returns the rows of *runs*, by name as in a journal entry."""
-        return ForTables(self.stream.topology, self.stream.sub).tables(self.batch.batch_id, runs)
+        return RunTables(self.stream.topology, self.stream.sub).tables(self.batch.batch_id, runs)
 
     def dealt(self, source: str, partition: int, records: pl.DataFrame) -> Iterator[Dealt]:
         """Yields *records* of a *partition* of *source* for each shard."""
@@ -148,7 +158,7 @@ class Task:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TakingIn(Task):
+class IntakeTask(Task):
     """Takes in the rows of one partition of a source.
 
     A record at or before *late_up_to_ms* of its source is late. *hops* are the columns that each hop hands on.
@@ -179,7 +189,7 @@ class TakingIn(Task):
             # Rows of tables are needed once, so only shard 0 gets them.
             yield shard, pickle.dumps(arrived.numbers if shard else arrived)
 
-    def _source(self, source: Source, raw: pl.DataFrame, was: InputProgress) -> tuple[Arrived, pl.DataFrame]:
+    def _source(self, source: Source, raw: pl.DataFrame, was: InputProgress) -> tuple[PartitionIntake, pl.DataFrame]:
         read_to = {number: part.until_offset for number, part in was.partitions.items()}
         fresh = rows_in_order(source, raw, numbered_from=read_to.get(0, 0))
         intake = taken(
@@ -196,7 +206,7 @@ class TakingIn(Task):
         )
         number: int = fresh["partition"][0]
         run = Run(intake.rows.on_time, times_of(intake.rows.measured), intake.counts, intake.tables)
-        arrived = Arrived(
+        arrived = PartitionIntake(
             source=source.name,
             partition=number,
             seen=intake.seen[number],
@@ -210,13 +220,13 @@ class TakingIn(Task):
         )
         return arrived, intake.rows.on_time
 
-    def _hop(self, source: HopSource, raw: pl.DataFrame, was: InputProgress) -> tuple[Arrived, pl.DataFrame]:
+    def _hop(self, source: HopSource, raw: pl.DataFrame, was: InputProgress) -> tuple[PartitionIntake, pl.DataFrame]:
         rows = hop_arrivals(source, raw)
         repartition = self.stream.topology.operators[source.repartition]
         assert isinstance(repartition, Repartition)
         records = hop_records(repartition, rows.rows, self.hops[source.name])
         times = times_of(records)
-        arrived = Arrived(
+        arrived = PartitionIntake(
             source=source.name,
             partition=raw["partition"][0],
             seen=seen_of_hop(records, rows.last_batch, was),
@@ -231,7 +241,7 @@ class TakingIn(Task):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Working(Task):
+class ShardTask(Task):
     """Runs the operators over a shard.
 
     *states* are the runs of each shard. *references* are the versions of Delta tables that are joined. *slow_ms* makes
@@ -241,12 +251,18 @@ class Working(Task):
     states: tuple[StateRuns, ...]
     references: Mapping[str, int]
     slow_ms: Mapping[str, int]
-    taken_in: TakenIn | None = None
+    taken_in: BatchIntake | None = None
 
-    def __call__(self, number: int, dealt: Iterable[bytes]) -> Worked:
+    def __call__(self, number: int, dealt: Iterable[bytes]) -> ShardResult:
         """Returns the result of shard *number*, to which *dealt* was sent."""
         self.versions.refuse_others()
-        messages = [pickle.loads(each) for each in dealt]
+        arrived: list[PartitionIntake] = []
+        parts: list[ShardRecords] = []
+        for message in map(pickle.loads, dealt):
+            if isinstance(message, PartitionIntake):
+                arrived.append(message)
+            else:
+                parts.append(message)
         shard = Shard.after(self.was, self.stream, number, self.states[number])
         shard.read_versions(self.references)
         # Shards run side by side, so one sleeping shard delays the batch as long as all would.
@@ -254,31 +270,31 @@ class Working(Task):
         decider = Decider.of(
             self.stream, shard.steps, self.answers, NOTHING_LOST, self.answers, self.clock, slow_ms=slow_ms
         )
-        taken_in = self.taken_in or self._taken_in(decider, [each for each in messages if isinstance(each, Arrived)])
+        taken_in = self.taken_in or self._batch_intake(decider, arrived)
         if taken_in is None:
-            return Worked(shard=number, is_doubtful=True)
+            return ShardResult(shard=number, is_doubtful=True)
         records = sum(tally.counts.get("records_in", 0) for tally in taken_in.tallies.values())
         # A shard without news keeps its state, which the next batch finds unchanged.
         if not decider.is_news(self.was, taken_in.now, self.batch, records):
             shard.keep()
-            return Worked(shard=number, state=self.states[number], taken_in=None if number else taken_in)
-        parts = [each for each in messages if isinstance(each, ShardRecords)]
-        return self._worked(shard, number, decider, taken_in, parts)
+            return ShardResult(shard=number, state=self.states[number], taken_in=None if number else taken_in)
+        return self._run_operators(shard, number, decider, taken_in, parts)
 
-    def _worked(
-        self, shard: Shard, number: int, decider: Decider, taken_in: TakenIn, parts: list[ShardRecords]
-    ) -> Worked:
+    def _run_operators(
+        self, shard: Shard, number: int, decider: Decider, taken_in: BatchIntake, parts: list[ShardRecords]
+    ) -> ShardResult:
         steps, sources = shard.steps, [source.name for source in self.stream.sub.sources]
         arrived = {name: self._run(_records(name, parts, steps)) for name in sources}
         moves, moment = Moves(), self._moment(number, decider.moment(self.was, taken_in.now))
-        runs = decider.pipeline.run(arrived, moves, moment)
+        runs = dict(decider.pipeline.run(arrived, moves, moment))
         # Rows that every shard computes alike are returned by the first shard only.
-        others = {*sources, *(self.stream.sub.table_inputs() if number else ())}
-        runs = {name: run for name, run in runs.items() if name not in others}
+        for name in (*sources, *(self.stream.sub.table_inputs() if number else ())):
+            runs.pop(name, None)
         in_turn = {name: self._numbered(name, rows, number) for name, rows in self.tables(runs).items()}
+        # The states go into the journal entry before the driver commits it; memory moves with the next batch.
         moved, state = shard.files.noted(steps.memory, self.was.batch_id, self.batch.batch_id, moves)
         shard.keep()
-        return Worked(
+        return ShardResult(
             shard=number,
             is_news=True,
             taken_in=None if number else taken_in,
@@ -291,23 +307,31 @@ class Working(Task):
             state_bytes=steps.memory.bytes(),
         )
 
-    def _taken_in(self, decider: Decider, arrived: list[Arrived]) -> TakenIn | None:
+    def _batch_intake(self, decider: Decider, arrived: list[PartitionIntake]) -> BatchIntake | None:
         """Returns the sum of all partitions that *arrived*.
 
         None when records of a topic may be lost.
         """
-        parts = {source.name: of_source(source, arrived) for source in self.stream.sub.sources}
-        inputs = {source.name: self._input(decider, source, parts[source.name]) for source in self.stream.sub.sources}
-        inputs_read = {name: part for name, part in inputs.items() if part is not None}
-        if len(inputs_read) < len(inputs):
-            return None
-        all_parts = [part for of in parts.values() for part in of]
-        opened = {name: {start for part in of for start in part.windows} for name, of in parts.items()}
-        tables = together((part.tables for part in all_parts), self.lay_out)
-        return TakenIn(
-            now=decider.progress(self.was, {n: part.progress for n, part in inputs_read.items()}, opened, self.batch),
-            seen={name: part.seen for name, part in inputs_read.items()},
-            tallies={name: arrival(self.batch, of) for name, of in parts.items()},
+        progress: dict[str, InputProgress] = {}
+        seen: dict[str, Mapping[int, PartitionReading]] = {}
+        opened: dict[str, set[int]] = {}
+        tallies: dict[str, Tally] = {}
+        all_parts: list[PartitionIntake] = []
+        for source in self.stream.sub.sources:
+            parts = parts_of_source(source, arrived)
+            reading = self._input(decider, source, parts)
+            # Every shard has the numbers of all partitions, so all shards give up the batch alike.
+            if reading is None:
+                return None
+            progress[source.name], seen[source.name] = reading.progress, reading.seen
+            opened[source.name] = set[int]().union(*(part.windows for part in parts))
+            tallies[source.name] = arrival(self.batch, parts)
+            all_parts += parts
+        tables = rows_by_name((part.tables for part in all_parts), self.lay_out)
+        return BatchIntake(
+            now=decider.progress(self.was, progress, opened, self.batch),
+            seen=seen,
+            tallies=tallies,
             tables={**tables, DISORDER_BUCKETS.name: self._disorder(arrived)},
             task_runs=tuple(part.task_run for part in all_parts),
         )
@@ -329,34 +353,34 @@ class Working(Task):
         records_n, key = max(hottest_of_sources, default=(0, ""))
         return (key, records_n / sum(part.records.height for part in parts)) if records_n else None
 
-    def _input(self, decider: Decider, source: Source | HopSource, arrived: list[Arrived]) -> Input | None:
+    def _input(self, decider: Decider, source: Source | HopSource, arrived: list[PartitionIntake]) -> Input | None:
         """Returns how far *source* has been read.
 
         None when records of its topic may be lost.
         """
         before, batch = self.was.inputs.get(source.name, InputProgress()), self.batch
         if isinstance(source, HopSource):
-            return followed(before, arrived, batch)
-        parts = {part.partition: part for part in arrived}
+            return hop_input(before, arrived, batch)
         read_to = {number: part.until_offset for number, part in before.partitions.items()}
-        offsets = decider.reader.offsets(source, parts.keys(), read_to)
+        writers = {number: part.writers for number, part in before.partitions.items()}
+        parts: dict[int, PartitionReading] = {}
+        without_gap: set[int] = set()
+        for part in arrived:
+            writers[part.partition] = part.writers
+            if part.seen:
+                parts[part.partition] = part.seen
+            if not part.gap:
+                without_gap.add(part.partition)
+        offsets = decider.reader.offsets(source, [part.partition for part in arrived], read_to)
         # A partition without records, or with a gap in them, is checked against the broker.
-        doubtful = without_records(offsets, {number for number, part in parts.items() if not part.gap})
+        doubtful = without_records(offsets, without_gap)
         ends = batch.ends.get(source.topic or "", {})
-        # A topic that was made anew, or has lost records after those read, is for the driver to judge.
-        if any(
-            earliest > read_to[number] or ends.get(number, read_to[number]) < read_to[number]
-            for number, (earliest, _) in doubtful.items()
-            if number in read_to and source.topic
-        ):
+        if source.topic and any(_may_be_lost(number, doubtful, read_to, ends) for number in doubtful):
             return None
-        seen = seen_of({n: part.seen for n, part in parts.items() if part.seen}, read_to, offsets, ends, {})
-        seen = dict(decider.reader.marked(source, before, seen, batch))
-        writers = {n: part.writers for n, part in before.partitions.items()}
-        writers |= {n: part.writers for n, part in parts.items()}
+        seen = dict(decider.reader.marked(source, before, seen_of(parts, read_to, offsets, ends, {}), batch))
         return Input(decider.reader.progress(source, before, seen, writers, batch), seen)
 
-    def _disorder(self, arrived: Iterable[Arrived]) -> pa.Table:
+    def _disorder(self, arrived: Iterable[PartitionIntake]) -> pa.Table:
         """Returns how far the records of each source were behind.
 
         The rows count all partitions of a source.
@@ -400,12 +424,26 @@ class Working(Task):
         return rows.set_column(place, rows.schema.field(place), pc.add(rows["seq"], number << SEQ_BITS))
 
 
+def _may_be_lost(number: int, offsets: Offsets, read_to: Mapping[int, int], ends: Mapping[int, int]) -> bool:
+    """Returns whether the driver must judge a partition.
+
+    That is so if its topic was made anew, or has lost records after those read.
+    """
+    if number not in read_to:
+        return False
+    earliest, _ = offsets[number]
+    # Offsets of a topic never go back: an end before what was read is that of another topic of the name.
+    return earliest > read_to[number] or ends.get(number, read_to[number]) < read_to[number]
+
+
 def _records(source: str, parts: Iterable[ShardRecords], steps: Steps) -> pl.DataFrame:
     """Returns the records of *source* among *parts*, in order."""
-    of = sorted((part for part in parts if part.source == source), key=lambda part: part.partition)
-    if not of:
+    own = [part for part in parts if part.source == source]
+    if not own:
         return pl.DataFrame(schema=dict(steps.schemas[source]))
+    # Tasks end in any order, and so do their parts arrive.
+    own.sort(key=lambda part: part.partition)
+    rows = pl.concat(part.records for part in own)
     # Rows of a hop have the order of their writer (`_batch`, `_seq`) across partitions.
-    rows = pl.concat(part.records for part in of)
     order = [c for c in ("_batch", "_seq") if c in rows.columns]
     return rows.sort(order, maintain_order=True).drop(order) if order else rows

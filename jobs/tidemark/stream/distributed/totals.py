@@ -15,17 +15,18 @@ import pyarrow as pa
 
 from tidemark.model.kinds.repartition import HopSource
 from tidemark.model.kinds.source import Source
-from tidemark.semantics.event_time import Seen, follow
-from tidemark.semantics.progress import InputProgress, Sent, StreamProgress
-from tidemark.storage.files import Files, Rows
-from tidemark.stream.decide.decision import K, Tally, added
+from tidemark.semantics.event_time import PartitionReading, follow
+from tidemark.semantics.progress import InputProgress, StreamProgress, WriterPosition
+from tidemark.semantics.watermark import later
+from tidemark.storage.files import File, Files, Rows
+from tidemark.stream.decide.decision import K, Tally, add_counts
 from tidemark.stream.journal.batch import MicroBatch
 from tidemark.stream.journal.state_runs import StateRuns
 from tidemark.stream.journal.task_run import TaskRun
 
 
 @dataclass(frozen=True, kw_only=True)
-class Arrived:
+class PartitionIntake:
     """The numbers of one partition of a source.
 
     For the first shard they include the rows of `tables`. `gap`: offsets are missing; `writers` as in the partition's
@@ -35,9 +36,9 @@ class Arrived:
 
     source: str
     partition: int = 0
-    seen: Seen | None = None
+    seen: PartitionReading | None = None
     gap: bool = False
-    writers: Mapping[str, Sent] = field(default_factory=dict)
+    writers: Mapping[str, WriterPosition] = field(default_factory=dict)
     counts: Mapping[str, int] = field(default_factory=dict)
     disorder: pl.DataFrame = field(default_factory=pl.DataFrame)
     windows: frozenset[int] = frozenset()
@@ -50,7 +51,7 @@ class Arrived:
     tables: Mapping[str, Rows] = field(default_factory=dict)
 
     @property
-    def numbers(self) -> Arrived:
+    def numbers(self) -> PartitionIntake:
         """Returns the numbers that every shard needs."""
         return replace(self, tables={}, disorder=pl.DataFrame())
 
@@ -72,11 +73,11 @@ class Input:
     """The progress of a source in the batch, over all its partitions."""
 
     progress: InputProgress
-    seen: Mapping[int, Seen]
+    seen: Mapping[int, PartitionReading]
 
 
 @dataclass(frozen=True, kw_only=True)
-class TakenIn:
+class BatchIntake:
     """The result of taking in all sources.
 
     `now` is the new progress. By source there is what was `seen`, the numbers (`tallies`) and rows. `task_runs` are
@@ -84,14 +85,14 @@ class TakenIn:
     """
 
     now: StreamProgress
-    seen: Mapping[str, Mapping[int, Seen]]
+    seen: Mapping[str, Mapping[int, PartitionReading]]
     tallies: Mapping[str, Tally]
     tables: Mapping[str, Rows]
     task_runs: tuple[TaskRun, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Worked:
+class ShardResult:
     """The result of one shard.
 
     `is_doubtful`: a topic may have lost records, and nothing was done; `is_news`: something changed. Only the first
@@ -102,7 +103,7 @@ class Worked:
     shard: int
     is_doubtful: bool = False
     is_news: bool = False
-    taken_in: TakenIn | None = None
+    taken_in: BatchIntake | None = None
     host: str = ""
     hot: tuple[str, float] | None = None
     tallies: Mapping[str, Tally] = field(default_factory=dict)
@@ -128,19 +129,19 @@ class Worked:
             )
 
 
-def together(parts: Iterable[Mapping[str, Rows]], lay_out: Callable[[str, pa.Table], Files]) -> dict[str, Rows]:
+def rows_by_name(parts: Iterable[Mapping[str, Rows]], lay_out: Callable[[str, pa.Table], Files]) -> dict[str, Rows]:
     """Returns the rows of all *parts* by name, in their order.
 
     Rows of a name are all in files where some are; *lay_out* makes the missing files.
     """
-    rows_of_names: dict[str, list[Rows]] = {}
+    rows_of_names: dict[str, list[Rows]] = defaultdict(list)
     for tables in parts:
         for name, rows in tables.items():
-            rows_of_names.setdefault(name, []).append(rows)
-    return {name: joined(rows, partial(lay_out, name)) for name, rows in rows_of_names.items()}
+            rows_of_names[name].append(rows)
+    return {name: concatenate(rows, partial(lay_out, name)) for name, rows in rows_of_names.items()}
 
 
-def joined(parts: Collection[Rows], lay_out: Callable[[pa.Table], Files]) -> Rows:
+def concatenate(parts: Collection[Rows], lay_out: Callable[[pa.Table], Files]) -> Rows:
     """Returns the rows of *parts*, one after the other.
 
     They are a table if all parts are; otherwise files, which *lay_out* makes of tables.
@@ -149,34 +150,36 @@ def joined(parts: Collection[Rows], lay_out: Callable[[pa.Table], Files]) -> Row
     if len(tables) == len(parts):
         return pa.concat_tables(tables)
     # A mix of tables and files becomes files: records need not fit into the driver.
-    of_files = [lay_out(rows) if isinstance(rows, pa.Table) else rows for rows in parts if rows.num_rows]
-    return Files(tuple(file for files in of_files for file in files.files))
+    files: list[File] = []
+    for rows in parts:
+        if rows.num_rows:
+            files += (lay_out(rows) if isinstance(rows, pa.Table) else rows).files
+    return Files(tuple(files))
 
 
-def of_source(source: Source | HopSource, arrived: Iterable[Arrived]) -> list[Arrived]:
-    """Returns what *arrived* of *source*, in the order of partitions."""
+def parts_of_source(source: Source | HopSource, arrived: Iterable[PartitionIntake]) -> list[PartitionIntake]:
+    """Returns the parts of *source* in *arrived*, in the order of partitions."""
     return sorted((part for part in arrived if part.source == source.name), key=lambda part: part.partition)
 
 
-def followed(before: InputProgress, parts: Collection[Arrived], batch: MicroBatch) -> Input:
+def hop_input(before: InputProgress, parts: Collection[PartitionIntake], batch: MicroBatch) -> Input:
     """Returns the progress of a hop's reader, over all its partitions."""
     # All partitions of a hop share the offsets of its commits: they are batch numbers, kept under 0.
     at = before.partitions[0].until_offset if 0 in before.partitions else 0
-    seen = [part.seen for part in parts if part.seen]
-    newest_ms = [part.max_timestamp_ms for part in seen if part.max_timestamp_ms is not None]
-    whole = Seen(
-        from_offset=at,
-        until_offset=max([at, *(part.until_offset for part in seen)]),
-        max_timestamp_ms=max(newest_ms, default=None),
-    )
-    # All marks of a hop are in one partition.
-    watermark_ms = max((part.watermark_ms for part in parts if part.watermark_ms is not None), default=None)
-    idle = next((part.idle for part in parts if part.idle is not None), None)
+    until, newest_ms, watermark_ms, idle = at, None, None, None
+    for part in parts:
+        if part.seen:
+            until = max(until, part.seen.until_offset)
+            newest_ms = later(newest_ms, part.seen.max_timestamp_ms)
+        # All marks of a hop are in one partition, so the other partitions have neither.
+        watermark_ms = later(watermark_ms, part.watermark_ms)
+        idle = part.idle if idle is None else idle
+    whole = PartitionReading(from_offset=at, until_offset=until, max_timestamp_ms=newest_ms)
     progress = follow(before, whole, watermark_ms=watermark_ms, idle=idle, now_ms=batch.decided_at_ms)
     return Input(progress, {0: whole})
 
 
-def arrival(batch: MicroBatch, parts: Collection[Arrived]) -> Tally:
+def arrival(batch: MicroBatch, parts: Collection[PartitionIntake]) -> Tally:
     """Returns the numbers of a source, over all its partitions."""
     return Tally(
         counts=_sum(part.counts for part in parts),
@@ -188,9 +191,9 @@ def arrival(batch: MicroBatch, parts: Collection[Arrived]) -> Tally:
     )
 
 
-def tallied(
-    taken_in: TakenIn,
-    worked: Collection[Worked],
+def tally_operators(
+    taken_in: BatchIntake,
+    results: Collection[ShardResult],
     runs: Iterable[TaskRun],
     *,
     began_ms: int,
@@ -204,43 +207,50 @@ def tallied(
 
     Args:
         taken_in: The result of the sources.
-        worked: The results of all shards.
+        results: The results of all shards.
         runs: The work of all tasks.
         began_ms: The driver's clock before the tasks.
         ended_ms: The driver's clock after all tasks.
         queued_ms: How long the sources waited for other streams.
     """
-    of: dict[str, list[TaskRun]] = defaultdict(list)
+    started_ms: dict[str, int] = {}
+    finished_ms: dict[str, int] = {}
     for run in runs:
-        of[run.operator].append(run)
+        started_ms[run.operator] = min(run.started_ms, started_ms.get(run.operator, run.started_ms))
+        finished_ms[run.operator] = max(run.finished_ms, finished_ms.get(run.operator, run.finished_ms))
 
     def within(at_ms: int) -> int:
         return min(max(at_ms, began_ms), ended_ms)
 
     tallies = {}
     for name, tally in taken_in.tallies.items():
-        finished_ms = max((run.finished_ms for run in of[name]), default=tally.finished_at_ms)
-        tallies[name] = replace(tally, finished_at_ms=within(finished_ms), queued_ms=queued_ms)
-    for name in dict.fromkeys(name for shard in worked for name in shard.tallies):
-        tally = _summed([shard.tallies[name] for shard in worked if name in shard.tallies])
-        started_ms, finished_ms = min(run.started_ms for run in of[name]), max(run.finished_ms for run in of[name])
-        tallies[name] = replace(tally, started_at_ms=within(started_ms), finished_at_ms=within(finished_ms))
+        at_ms = within(finished_ms.get(name, tally.finished_at_ms))
+        tallies[name] = replace(tally, finished_at_ms=at_ms, queued_ms=queued_ms)
+    tallies_of_shards: dict[str, list[Tally]] = defaultdict(list)
+    for shard in results:
+        for name, tally in shard.tallies.items():
+            tallies_of_shards[name].append(tally)
+    for name, parts in tallies_of_shards.items():
+        # No shard's tally has its instants on the driver's clock; its runs do.
+        start_ms, end_ms = within(started_ms[name]), within(finished_ms[name])
+        tallies[name] = replace(reduce(_sum_of_two, parts), started_at_ms=start_ms, finished_at_ms=end_ms)
     return tallies
 
 
-def _summed(parts: Collection[Tally]) -> Tally:
-    """Returns the numbers of an operator, over all shards."""
+def _sum_of_two(one: Tally, other: Tally) -> Tally:
+    """Returns the numbers of an operator in two groups of shards."""
     return Tally(
-        counts=_sum(part.counts for part in parts),
-        windows=_sum(part.windows for part in parts),
-        skipped=_sum(part.skipped for part in parts),
-        started_at_ms=min(part.started_at_ms for part in parts),
-        finished_at_ms=max(part.finished_at_ms for part in parts),
-        queued_ms=max(part.queued_ms for part in parts),
+        counts=add_counts(one.counts, other.counts),
+        windows=add_counts(one.windows, other.windows),
+        skipped=add_counts(one.skipped, other.skipped),
+        started_at_ms=min(one.started_at_ms, other.started_at_ms),
+        finished_at_ms=max(one.finished_at_ms, other.finished_at_ms),
+        # Shards wait side by side, so their waits are not added.
+        queued_ms=max(one.queued_ms, other.queued_ms),
     )
 
 
 def _sum(parts: Iterable[Mapping[K, int]]) -> dict[K, int]:
     # The annotation gives reduce() its type.
     none: dict[K, int] = {}
-    return reduce(added, parts, none)
+    return reduce(add_counts, parts, none)

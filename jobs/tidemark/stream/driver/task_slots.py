@@ -16,7 +16,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark import SparkContext
 
 from tidemark.clock import Clock
-from tidemark.stream.journal.batch import NOT_QUEUED, Queued
+from tidemark.stream.journal.batch import NOT_QUEUED, QueueWait
 
 SCHEDULING_MS = 20
 """The longest time that Spark itself needs to launch a stage.
@@ -50,27 +50,31 @@ class TaskSlots:
             with self._lock:
                 self._batches[stream][-1] = (began_ms, self.clock())
 
-    def queued(self, stream: str, context: SparkContext, since_ms: int) -> Queued:
+    def queued(self, stream: str, context: SparkContext, since_ms: int) -> QueueWait:
         """Returns how long the jobs of the current batch were queued.
 
         They are the jobs that *stream* has run since *since_ms*.
         """
+        # Each look at a job is a call into the JVM, which no batch makes without a batch of another stream.
         if not self._others(stream, since_ms, self.clock()):
             return NOT_QUEUED
-        # A wait within what Spark itself needs is no queue.
-        waits = [wait for wait in _waits(context, since_ms) if wait[1] - wait[0] > SCHEDULING_MS]
-        others = {name for from_ms, until_ms in waits for name in self._others(stream, from_ms, until_ms)}
-        return Queued(sum(until - start for start, until in waits), tuple(sorted(others))) if others else NOT_QUEUED
+        queued_ms, others = 0, set[str]()
+        for from_ms, until_ms in _waits(context, since_ms):
+            # A wait within what Spark itself needs is no queue.
+            if until_ms - from_ms > SCHEDULING_MS:
+                queued_ms += until_ms - from_ms
+                others.update(self._others(stream, from_ms, until_ms))
+        return QueueWait(queued_ms, tuple(sorted(others))) if others else NOT_QUEUED
 
-    def _others(self, stream: str, from_ms: int, until_ms: int) -> list[str]:
+    def _others(self, stream: str, from_ms: int, until_ms: int) -> set[str]:
         """Returns the other streams that ran a batch between two instants."""
+        others: set[str] = set()
         with self._lock:
-            return [
-                name
-                for name, batches in self._batches.items()
-                if name != stream
-                and any(began <= until_ms and (ended is None or ended >= from_ms) for began, ended in batches)
-            ]
+            for name, batches in self._batches.items():
+                for began_ms, ended_ms in batches:
+                    if name != stream and began_ms <= until_ms and (ended_ms is None or ended_ms >= from_ms):
+                        others.add(name)
+        return others
 
 
 def _waits(context: SparkContext, since_ms: int) -> Iterator[tuple[int, int]]:

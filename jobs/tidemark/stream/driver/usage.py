@@ -39,9 +39,12 @@ class Usage:
         parent = processes[self._pid].parent
         # PySpark's JVM starts the Python process when spark-submit runs it, and then is its parent.
         root = parent if parent in processes and processes[parent].name == "java" else self._pid
-        own = _tree(root, processes)
-        used, memory = sum(processes[pid].cpu_s for pid in own), sum(processes[pid].memory_bytes for pid in own)
-        return {"cpu_share": self._share(used), "memory_bytes": memory, "memory_free_bytes": _free_bytes()}
+        cpu_s, memory_bytes = 0.0, 0
+        # Spark's Python workers are descendants of the JVM, so the whole tree counts.
+        for pid in _tree(root, processes):
+            cpu_s += processes[pid].cpu_s
+            memory_bytes += processes[pid].memory_bytes
+        return {"cpu_share": self._share(cpu_s), "memory_bytes": memory_bytes, "memory_free_bytes": _free_bytes()}
 
     def _share(self, cpu_s: float) -> float | None:
         """Returns CPU seconds per second since the last call.

@@ -17,7 +17,7 @@ from importlib.resources.abc import Traversable
 from tidemark.errors import TidemarkError
 
 
-class OtherVersions(TidemarkError):
+class VersionMismatch(TidemarkError):
     """Raised by a task whose process has other versions than its driver.
 
     The message names both.
@@ -43,12 +43,12 @@ class Versions:
         return cls(_digest(), platform.python_version(), version("polars"), version("pyarrow"), version("duckdb"))
 
     def refuse_others(self) -> None:
-        """Raises OtherVersions unless this process runs these versions."""
+        """Raises VersionMismatch unless this process runs these versions."""
         here, wanted = asdict(Versions.here()), asdict(self)
         other = [f"{name} {here[name]} instead of {wanted[name]}" for name in wanted if here[name] != wanted[name]]
         if other:
             msg = f"{platform.node()} runs {', '.join(other)}; install the versions of the driver on all hosts"
-            raise OtherVersions(msg)
+            raise VersionMismatch(msg)
 
 
 @cache

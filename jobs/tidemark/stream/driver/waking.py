@@ -38,7 +38,7 @@ Spark plans a batch within a trigger after it was asked.
 """
 
 
-class Waking:
+class Waker:
     """Has Spark plan a batch when something is due.
 
     It looks every *every_s* seconds, and when woken.
@@ -162,7 +162,7 @@ class Hops:
 
     def __init__(self, *, is_shared: bool) -> None:
         self._is_shared, self._lock = is_shared, threading.Lock()
-        self._running: dict[Path, tuple[frozenset[Path], Waking]] = {}
+        self._running: dict[Path, tuple[frozenset[Path], Waker]] = {}
 
     def wakes(self, sub: SubTopology, *, asks_seldom: bool = False) -> bool:
         """Returns whether the batches of *sub* begin when it is woken.
@@ -173,7 +173,7 @@ class Hops:
         return (self._is_shared or asks_seldom) and all(isinstance(source, HopSource) for source in sub.sources)
 
     @contextmanager
-    def running(self, stream: Path, upstreams: Collection[Path], waking: Waking) -> Iterator[None]:
+    def running(self, stream: Path, upstreams: Collection[Path], waking: Waker) -> Iterator[None]:
         """Registers *stream* as running until the context ends.
 
         *stream* reads hops of *upstreams*, and *waking* causes its batches.

@@ -11,7 +11,7 @@ from tidemark.kernels.records.limits import Limits
 
 
 @dataclass(frozen=True)
-class Queued:
+class QueueWait:
     """How long a batch waited for Spark's task slots.
 
     `ms` is the wait; `behind` are the streams of the same process that ran batches in that time.
@@ -21,7 +21,7 @@ class Queued:
     behind: tuple[str, ...] = ()
 
 
-NOT_QUEUED = Queued()
+NOT_QUEUED = QueueWait()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +50,7 @@ class MicroBatch:
     ends: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
     versions: Mapping[str, int] = field(default_factory=dict)
     is_last: bool = True
-    queued: Queued = NOT_QUEUED
+    queued: QueueWait = NOT_QUEUED
 
 
 @dataclass(frozen=True, kw_only=True)

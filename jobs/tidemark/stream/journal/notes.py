@@ -10,14 +10,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
-from tidemark.semantics.event_time import Seen
+from tidemark.semantics.event_time import PartitionReading
 from tidemark.semantics.progress import StreamProgress
-from tidemark.stream.journal.batch import MicroBatch, Queued
+from tidemark.stream.journal.batch import MicroBatch, QueueWait
 from tidemark.stream.journal.state_runs import StateRuns, states_from_json, states_to_json
 from tidemark.stream.journal.streaming_windows import ClosedWindow
 from tidemark.stream.journal.task_run import TaskRun
+
+T = TypeVar("T")
 
 Json = Mapping[str, Any]
 """A JSON object."""
@@ -37,7 +39,7 @@ class PartitionNotes:
 
     source: str
     partition: int
-    seen: Seen
+    seen: PartitionReading
 
     def to_json(self) -> dict[str, Any]:
         """Returns the notes as a JSON object."""
@@ -47,7 +49,7 @@ class PartitionNotes:
     def from_json(cls, content: Json) -> PartitionNotes:
         """Returns the notes that `to_json` wrote, from parsed JSON."""
         lost = content.get("lost")
-        seen = Seen(**{**_fields_in(Seen, content), "lost": lost and (lost[0], lost[1])})
+        seen = PartitionReading(**{**_fields_in(PartitionReading, content), "lost": lost and (lost[0], lost[1])})
         return cls(source=content["source"], partition=content["partition"], seen=seen)
 
 
@@ -100,35 +102,35 @@ class DecisionNotes:
     def to_json(self) -> dict[str, Any]:
         """Returns the notes as a JSON object."""
         content: dict[str, Any] = {
-            "marks": {name: asdict(mark) for name, mark in self.marks.items()},
+            "marks": _as_json(self.marks),
             "batch": asdict(self.batch),
             "progress": self.progress.to_json(),
             "was": self.was.to_json(),
-            "closed": [asdict(window) for window in self.closed],
+            "closed": [*map(asdict, self.closed)],
             "sources": [part.to_json() for part in self.sources],
-            "operators": {name: asdict(operator) for name, operator in self.operators.items()},
+            "operators": _as_json(self.operators),
         }
         if self.states is not None:
             content["state"] = states_to_json(self.states)
         if self.tasks is not None:
-            content["tasks"] = [asdict(run) for run in self.tasks]
+            content["tasks"] = [*map(asdict, self.tasks)]
         return content
 
     @classmethod
     def from_json(cls, content: Json) -> DecisionNotes:
         """Returns the notes that `to_json` wrote, from parsed JSON."""
         was, tasks = content.get("was"), content.get("tasks")
-        operators = content.get("operators", {}).items()
+        closed = [ClosedWindow(window["start_ms"], window["records"]) for window in content.get("closed", ())]
         return cls(
             batch=_batch(content["batch"]),
             progress=StreamProgress.from_json(content["progress"]),
             was=StreamProgress() if was is None else StreamProgress.from_json(was),
-            marks={name: MarkNotes(**_fields_in(MarkNotes, mark)) for name, mark in content.get("marks", {}).items()},
-            closed=tuple(ClosedWindow(window["start_ms"], window["records"]) for window in content.get("closed", ())),
-            sources=tuple(PartitionNotes.from_json(part) for part in content.get("sources", ())),
-            operators={name: OperatorNotes(**_fields_in(OperatorNotes, notes)) for name, notes in operators},
+            marks=_parsed_by_name(MarkNotes, content.get("marks", {})),
+            closed=tuple(closed),
+            sources=tuple(map(PartitionNotes.from_json, content.get("sources", ()))),
+            operators=_parsed_by_name(OperatorNotes, content.get("operators", {})),
             states=states_from_json(content.get("state")),
-            tasks=None if tasks is None else tuple(TaskRun(**_fields_in(TaskRun, run)) for run in tasks),
+            tasks=None if tasks is None else tuple(_parsed(TaskRun, run) for run in tasks),
         )
 
 
@@ -220,14 +222,27 @@ _BESIDE_DECIDED = frozenset({"facts", "newest_batches", "is_whole"})
 
 def _batch(content: Json) -> MicroBatch:
     wait = content.get("queued", {})
-    # Keys of JSON objects are text, partitions are numbers.
-    ends = {
-        topic: {int(number): end for number, end in parts.items()} for topic, parts in content.get("ends", {}).items()
-    }
-    queued = Queued(wait.get("ms", 0), tuple(wait.get("behind", ())))
+    ends: dict[str, dict[int, int]] = {}
+    for topic, offsets in content.get("ends", {}).items():
+        # Keys of JSON objects are text, partitions are numbers.
+        ends[topic] = {int(number): end for number, end in offsets.items()}
+    queued = QueueWait(wait.get("ms", 0), tuple(wait.get("behind", ())))
     return MicroBatch(**{**_fields_in(MicroBatch, content), "ends": ends, "queued": queued})
 
 
 def _fields_in(cls: type[Any], content: Json) -> dict[str, Any]:
     """Returns the items of *content* that are fields of *cls*."""
     return {item.name: content[item.name] for item in fields(cls) if item.name in content}
+
+
+def _parsed(cls: type[T], content: Json) -> T:
+    """Returns *content* as a *cls*; keys that it does not know are left out."""
+    return cls(**_fields_in(cls, content))
+
+
+def _parsed_by_name(cls: type[T], content: Json) -> dict[str, T]:
+    return {name: _parsed(cls, item) for name, item in content.items()}
+
+
+def _as_json(notes: Mapping[str, MarkNotes | OperatorNotes]) -> dict[str, Any]:
+    return {name: asdict(item) for name, item in notes.items()}

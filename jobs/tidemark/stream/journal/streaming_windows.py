@@ -41,13 +41,14 @@ class StreamingWindows:
 
     def with_opened(self, now: StreamProgress, starts: Iterable[int]) -> StreamProgress:
         """Returns *now* with windows outstanding that begin at *starts*."""
-        fresh = {*starts} - {*now.windows}
-        if now.uncounted:
+        outstanding = {*now.windows}
+        for start in starts:
             # A window in a span is outstanding already, and its records are not counted any more.
-            fresh = {start for start in fresh if not any(first <= start <= last for first, last in now.uncounted)}
-        return replace(now, windows=tuple(sorted({*now.windows, *fresh})))
+            if not any(first <= start <= last for first, last in now.uncounted):
+                outstanding.add(start)
+        return replace(now, windows=tuple(sorted(outstanding)))
 
-    def counted(
+    def count(
         self, now: StreamProgress, finished: Mapping[str, Mapping[int, int]]
     ) -> tuple[StreamProgress, list[ClosedWindow]]:
         """Returns *now* after a batch, and the windows that the batch closes.
@@ -55,18 +56,17 @@ class StreamingWindows:
         *finished* has the number of records by operator and window.
         """
         passed_ms = self._passed(now.watermark_ms)
-        records = {name: _added(now.records.get(name, {}), per) for name, per in finished.items()}
-        closed = [
-            ClosedWindow(start, None)
-            for first, last in now.uncounted
-            for start in range(first, min(last, passed_ms) + 1, self.window_ms)
-        ]
-        closed += [
-            ClosedWindow(start, {name: per.get(start, 0) for name, per in records.items()})
-            for start in now.windows
-            if start <= passed_ms
-        ]
-        outstanding = [start for start in now.windows if start > passed_ms]
+        records = {name: _add(now.records.get(name, {}), per) for name, per in finished.items()}
+        closed: list[ClosedWindow] = []
+        for first, last in now.uncounted:
+            # Of windows in spans the records are not known any more.
+            closed += [ClosedWindow(at, None) for at in range(first, min(last, passed_ms) + 1, self.window_ms)]
+        outstanding: list[int] = []
+        for start in now.windows:
+            if start <= passed_ms:
+                closed.append(ClosedWindow(start, {name: per.get(start, 0) for name, per in records.items()}))
+            else:
+                outstanding.append(start)
         too_many, left = outstanding[: -self.most], outstanding[-self.most :]
         uncounted = self._spans(now.uncounted, too_many, passed_ms)
         first_ms = left[0] if uncounted and left else passed_ms + 1
@@ -114,5 +114,5 @@ class StreamingWindows:
         return first + ((passed_ms - first) // self.window_ms + 1) * self.window_ms
 
 
-def _added(one: Mapping[int, int], other: Mapping[int, int]) -> dict[int, int]:
+def _add(one: Mapping[int, int], other: Mapping[int, int]) -> dict[int, int]:
     return {**one, **{start: one.get(start, 0) + n for start, n in other.items()}}

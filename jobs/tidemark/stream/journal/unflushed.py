@@ -62,7 +62,7 @@ ByBatch = Mapping[int, Rows]
 
 
 @dataclass(frozen=True)
-class Unflushed:
+class UnflushedRows:
     """The unflushed rows of each table and batch.
 
     They are of batches after `flushed`, the newest one that all tables are known to have.
@@ -94,7 +94,7 @@ class Unflushed:
         return pl.concat([own, pl.DataFrame(as_table(later)).lazy()], how="diagonal_relaxed") if later else own
 
 
-def unflushed_of(home: Path, names: Collection[str] = FACTS_TABLES) -> Unflushed:
+def unflushed_of(home: Path, names: Collection[str] = FACTS_TABLES) -> UnflushedRows:
     """Returns what is unflushed in tables called *names*.
 
     The tables lie in *home*, which is that of a stream. A user who may not read the control folder gets nothing.
@@ -103,7 +103,7 @@ def unflushed_of(home: Path, names: Collection[str] = FACTS_TABLES) -> Unflushed
     with suppress(PermissionError):
         if journal.is_dir() and not _is_at_rest(journal, home / BATCHES.name):
             return unflushed(journal, names)
-    return Unflushed()
+    return UnflushedRows()
 
 
 def _is_at_rest(journal: Path, batches: Path) -> bool:
@@ -130,14 +130,14 @@ def scan_facts(path: Path) -> pl.LazyFrame:
     return unflushed_of(path.parent).scan(path)
 
 
-def unflushed(journal: Path, names: Collection[str] = FACTS_TABLES) -> Unflushed:
+def unflushed(journal: Path, names: Collection[str] = FACTS_TABLES) -> UnflushedRows:
     """Returns what is unflushed in a *journal*, in tables called *names*."""
     only = tuple(place for name in names for place in (name, f"{FACTS}{name}"))
     decided, measured = Journal(journal, "data"), Journal(journal, "facts")
     numbers = decided.batches()
     newest = _read(decided, numbers[-1], only=only) if numbers else None
     if newest is None:
-        return Unflushed()
+        return UnflushedRows()
     flushed = flushed_before(newest)
     rows_of_tables: dict[str, dict[int, Rows]] = defaultdict(dict)
     for number in (number for number in numbers if number > flushed):
@@ -148,7 +148,7 @@ def unflushed(journal: Path, names: Collection[str] = FACTS_TABLES) -> Unflushed
         entry = _read(measured, number, only=only)
         for name, rows in entry.tables.items() if entry else ():
             rows_of_tables[name][number] = rows
-    return Unflushed(flushed, {name: _after(flushed, rows) for name, rows in rows_of_tables.items()})
+    return UnflushedRows(flushed, {name: _after(flushed, rows) for name, rows in rows_of_tables.items()})
 
 
 def _facts_in(entry: Entry) -> Iterator[tuple[str, int, Rows]]:

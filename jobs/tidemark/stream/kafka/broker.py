@@ -14,11 +14,11 @@ import polars as pl
 from tidemark.kernels.records.limits import Limits
 from tidemark.model.kinds.sink import Sink
 from tidemark.model.kinds.source import Source
-from tidemark.stream.kafka.outgoing import Outgoing
+from tidemark.stream.kafka.outgoing import OutgoingRows
 
 
 @dataclass(frozen=True)
-class Refused:
+class RefusedRecord:
     """A record that its topic refused.
 
     `row` is its place among the rows to send, `error` the broker's words.
@@ -47,7 +47,7 @@ class Answers(Protocol):
         """
 
 
-class Publishing(Protocol):
+class TopicWriter(Protocol):
     """Sends the records of a sink in tasks. It can be pickled."""
 
     @property
@@ -66,9 +66,9 @@ class Publishing(Protocol):
 
 
 class Publishers(Protocol):
-    """Runs the tasks of a Publishing."""
+    """Runs the tasks of a TopicWriter."""
 
-    def publish(self, publishing: Publishing) -> list[pl.DataFrame]:
+    def publish(self, publishing: TopicWriter) -> list[pl.DataFrame]:
         """Runs all tasks of *publishing* and returns their results.
 
         No task runs more than once at a time.
@@ -84,12 +84,12 @@ class TopicBroker(Answers, Protocol):
         It comes after all records published so far.
         """
 
-    def publish(self, outgoing: Outgoing) -> list[pl.DataFrame]:
+    def publish(self, outgoing: OutgoingRows) -> list[pl.DataFrame]:
         """Sends *outgoing* from this process until the broker has it.
 
         Returns:
             Rows of `undeliverable` for the records that the topic refused.
         """
 
-    def publishing(self, outgoing: Outgoing) -> Publishing:
+    def publishing(self, outgoing: OutgoingRows) -> TopicWriter:
         """Returns a callable that sends *outgoing* in tasks."""

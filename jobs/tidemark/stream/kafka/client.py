@@ -21,8 +21,8 @@ from tidemark.model.kinds.sink import Sink
 from tidemark.model.kinds.source import Source
 from tidemark.model.project.connections import Clusters, Settings, topic_command
 from tidemark.model.topology import SubTopology, Topology
-from tidemark.stream.kafka.outgoing import Outgoing
-from tidemark.stream.kafka.publishing import TIMEOUT_S, KafkaPublishing, Sending
+from tidemark.stream.kafka.outgoing import OutgoingRows
+from tidemark.stream.kafka.publishing import TIMEOUT_S, KafkaTopicWriter, RecordSender
 
 log = logging.getLogger("tidemark.stream")
 
@@ -160,7 +160,7 @@ class KafkaBroker:
             return None
         return {name: entry.value for name, entry in settings.items()}
 
-    def publish(self, outgoing: Outgoing) -> list[pl.DataFrame]:
+    def publish(self, outgoing: OutgoingRows) -> list[pl.DataFrame]:
         """Sends *outgoing* and waits until the broker has it.
 
         Returns:
@@ -169,11 +169,11 @@ class KafkaBroker:
         publishing = self.publishing(outgoing)
         return publishing.send(self._producer(outgoing.sink), range(publishing.partitions))
 
-    def publishing(self, outgoing: Outgoing) -> KafkaPublishing:
+    def publishing(self, outgoing: OutgoingRows) -> KafkaTopicWriter:
         """Returns a callable that sends *outgoing* in tasks."""
         sink = outgoing.sink
         partitions = self._lately(self._counts, sink, lambda _: self.partitions(sink))
-        return KafkaPublishing(
+        return KafkaTopicWriter(
             outgoing=outgoing,
             partitions=partitions,
             tasks=min(outgoing.tasks, partitions),
@@ -188,7 +188,7 @@ class KafkaBroker:
         It comes after all records published so far. If the topic refuses marks, for example because it became
         compacted, this is logged: a mark is not a record, so nothing is lost.
         """
-        sending = Sending(self._producer(sink), sink.topic or "")
+        sending = RecordSender(self._producer(sink), sink.topic or "")
         headers: list[tuple[str, str | bytes | None]] = [(MARK, mark_text(self._writer, watermark_ms, idle=idle))]
         for number in range(self.partitions(sink)):
             sending.send(number, None, None, number, self._clock(), headers)

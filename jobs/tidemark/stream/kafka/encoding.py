@@ -18,7 +18,7 @@ from tidemark.kernels.columns.schemas import INSTANT
 from tidemark.kernels.columns.values import value_text
 from tidemark.model.kinds.kafka_end import Format
 from tidemark.model.kinds.sink import Sink
-from tidemark.stream.kafka.broker import Refused
+from tidemark.stream.kafka.broker import RefusedRecord
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -33,7 +33,7 @@ class Misfit:
     problem: str
 
 
-def to_send(sink: Sink, rows: pl.DataFrame) -> tuple[dict[int, bytes | str | None], list[Refused]]:
+def to_send(sink: Sink, rows: pl.DataFrame) -> tuple[dict[int, bytes | str | None], list[RefusedRecord]]:
     """Encodes *rows* and separates those that do not fit the schema.
 
     Such a row fitted when its batch was decided: the schema was changed before the batch was carried out.
@@ -42,7 +42,7 @@ def to_send(sink: Sink, rows: pl.DataFrame) -> tuple[dict[int, bytes | str | Non
         The values by number of the row, None for a row that deletes its key; and the rows that do not fit.
     """
     values = dict(enumerate(encoded(sink, rows)))
-    refused = [Refused(row, value.problem) for row, value in values.items() if isinstance(value, Misfit)]
+    refused = [RefusedRecord(row, value.problem) for row, value in values.items() if isinstance(value, Misfit)]
     return {row: value for row, value in values.items() if not isinstance(value, Misfit)}, refused
 
 

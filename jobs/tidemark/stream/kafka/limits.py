@@ -15,21 +15,23 @@ from tidemark.kernels.records.limits import MISFIT, Limits, refused
 from tidemark.kernels.updates.proofs import quarantine_rows
 from tidemark.model.kinds.kafka_end import Format
 from tidemark.model.kinds.sink import Sink
-from tidemark.stream.kafka.broker import Refused
+from tidemark.stream.kafka.broker import RefusedRecord
 from tidemark.stream.kafka.encoding import Misfit, encoded
 
 
-def undeliverable_rows(sink: Sink, records: pl.DataFrame, refused: Sequence[Refused]) -> pl.DataFrame:
+def undeliverable_rows(sink: Sink, records: pl.DataFrame, refused: Sequence[RefusedRecord]) -> pl.DataFrame:
     """Returns *records* that the topic of *sink* *refused*, as table rows."""
-    return records[[place.row for place in refused]].select(
+    refusals = pl.DataFrame(refused, schema={"row": pl.Int64, "error": pl.String})
+    rows = records[refusals["row"]]
+    return rows.select(
         operator=pl.lit(sink.name),
         topic=pl.lit(sink.topic, pl.String),
         key=pl.col("_key").cast(pl.Binary),
-        value=_values(sink, records[[place.row for place in refused]]),
+        value=_values(sink, rows),
         timestamp="_timestamp_ms",
         source_partition="_partition",
         source_offset="_offset",
-        error=pl.Series([place.error for place in refused], dtype=pl.String),
+        error=refusals["error"],
     )
 
 

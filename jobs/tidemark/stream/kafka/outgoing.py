@@ -15,7 +15,7 @@ from tidemark.stream.journal.entries import MANY, Entry
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outgoing:
+class OutgoingRows:
     """The *rows* that *sink* sends to its topic in one batch.
 
     Args:
@@ -34,7 +34,7 @@ class Outgoing:
     first: int
 
     @classmethod
-    def of(cls, sink: Sink, entry: Entry, operators: Iterable[Operator]) -> Outgoing:
+    def of(cls, sink: Sink, entry: Entry, operators: Iterable[Operator]) -> OutgoingRows:
         """Returns what *sink* sends of *entry*.
 
         *operators* are in the order of the topology. Sinks before *sink* with the same topic have used the numbers

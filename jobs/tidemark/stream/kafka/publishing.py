@@ -23,10 +23,10 @@ from tidemark.errors import TidemarkError
 from tidemark.kernels.records.headers import headers_to_send
 from tidemark.model.project.connections import Settings
 from tidemark.storage.files import frames
-from tidemark.stream.kafka.broker import Refused
+from tidemark.stream.kafka.broker import RefusedRecord
 from tidemark.stream.kafka.encoding import to_send
 from tidemark.stream.kafka.limits import undeliverable_rows
-from tidemark.stream.kafka.outgoing import Outgoing
+from tidemark.stream.kafka.outgoing import OutgoingRows
 
 TIMEOUT_S = 10.0
 OF_A_RECORD = frozenset(
@@ -63,7 +63,7 @@ def partition_of(key: str | None, number: int, partitions: int) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class KafkaPublishing:
+class KafkaTopicWriter:
     """Sends *outgoing* to its topic.
 
     Args:
@@ -75,7 +75,7 @@ class KafkaPublishing:
         hop: the header `tidemark-hop`, with the driver's clock before it sends.
     """
 
-    outgoing: Outgoing
+    outgoing: OutgoingRows
     partitions: int
     tasks: int
     client: Settings
@@ -100,7 +100,7 @@ class KafkaPublishing:
             PublishError: The broker failed in another way.
         """
         sink = self.outgoing.sink
-        sending = Sending(producer, sink.topic or "")
+        sending = RecordSender(producer, sink.topic or "")
         undeliverable, again = [], []
         for rows in self._rows(to):
             values, misfits = to_send(sink, rows)
@@ -113,7 +113,9 @@ class KafkaPublishing:
             numbered = rows.with_columns(pl.col("_number") + self.outgoing.rows.num_rows)
             for row in numbered.iter_slices(1):
                 if refused := self._refused(sending, row, to_send(sink, row)[0]):
-                    undeliverable.append(undeliverable_rows(sink, row, [Refused(*each) for each in refused.items()]))
+                    undeliverable.append(
+                        undeliverable_rows(sink, row, [RefusedRecord(*each) for each in refused.items()])
+                    )
         return undeliverable
 
     def _rows(self, to: Collection[int]) -> Iterator[pl.DataFrame]:
@@ -133,7 +135,7 @@ class KafkaPublishing:
             first += rows.height
 
     def _refused(
-        self, sending: Sending, rows: pl.DataFrame, values: Mapping[int, bytes | str | None]
+        self, sending: RecordSender, rows: pl.DataFrame, values: Mapping[int, bytes | str | None]
     ) -> dict[int, str]:
         """Sends *rows*; returns why the topic refused some, by row.
 
@@ -149,7 +151,7 @@ class KafkaPublishing:
         return sending.refused()
 
 
-class Sending:
+class RecordSender:
     """Records that are being sent to *topic*, by row number."""
 
     def __init__(self, producer: Producer, topic: str) -> None:

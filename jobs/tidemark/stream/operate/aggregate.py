@@ -22,7 +22,7 @@ from tidemark.kernels.updates.proofs import as_late, late_rows
 from tidemark.model.kinds.aggregate import Aggregate
 from tidemark.stream.journal.batch import Moment
 from tidemark.stream.state.memory import Moves
-from tidemark.stream.updates.aggregating import Aggregating
+from tidemark.stream.updates.aggregating import Aggregator
 from tidemark.stream.updates.keyed import JudgingStep, with_key
 from tidemark.stream.updates.mistakes import ColumnMistake, Schema, of_any_type, of_sql, reads, unknown
 from tidemark.stream.updates.step import Origins, Run
@@ -31,7 +31,7 @@ from tidemark.stream.updates.step import Origins, Run
 class AggregateStep(JudgingStep[Aggregate]):
     """Runs an aggregate."""
 
-    _aggregating: Aggregating
+    _aggregating: Aggregator
 
     @staticmethod
     def mistakes(
@@ -91,7 +91,7 @@ class AggregateStep(JudgingStep[Aggregate]):
     def prepare(self) -> None:
         """Keeps the states of its keys."""
         schema = self.shared.schemas[self.operator.inputs[0]]
-        self._aggregating = Aggregating(self.operator, schema, self.shared.sql, self.shared.memory)
+        self._aggregating = Aggregator(self.operator, schema, self.shared.sql, self.shared.memory)
 
     def run(self, inputs: list[pl.DataFrame], moves: Moves, moment: Moment) -> Run:
         """Aggregates the records, and judges the results."""

@@ -18,13 +18,13 @@ from tidemark.model.kinds.table import KeyedTable
 from tidemark.stream.journal.batch import Moment
 from tidemark.stream.operate.table import TableStep
 from tidemark.stream.state.memory import Moves
-from tidemark.stream.updates.step import OperatorStep, Run, Shared
+from tidemark.stream.updates.step import OperatorStep, Run, StepContext
 
 
 class JoinStep(OperatorStep[Join]):
     """Runs a join."""
 
-    def __init__(self, operator: Join, shared: Shared) -> None:
+    def __init__(self, operator: Join, shared: StepContext) -> None:
         super().__init__(operator, shared)
         table = shared.topology.operators[operator.table] if operator.table else None
         # This step describes the versions of the table and their history; it does not run here.

@@ -26,7 +26,7 @@ from tidemark.stream.operate.source import HopSourceStep
 from tidemark.stream.operate.table import TableStep
 from tidemark.stream.state.memory import Memory, Moves
 from tidemark.stream.updates.mistakes import ColumnMistake, reads
-from tidemark.stream.updates.step import OperatorStep, Reference, Run, Shared
+from tidemark.stream.updates.step import OperatorStep, Reference, Run, StepContext
 
 
 class Steps:
@@ -40,7 +40,7 @@ class Steps:
     def __init__(self, topology: Topology, reference: Reference, earlier_mistakes: Sequence[InvalidSpec] = ()) -> None:
         terminals = {name for sub in topology.sub_topologies for name in sub.terminals()}
         self._topology = topology
-        self._shared = Shared(topology, reference, updates_tables(topology.operators), terminals)
+        self._shared = StepContext(topology, reference, updates_tables(topology.operators), terminals)
         self._steps: dict[str, OperatorStep[Operator]] = {}
         mistakes = [
             mistake

@@ -21,7 +21,7 @@ from tidemark.stream.journal.batch import Moment
 from tidemark.stream.state.memory import Moves
 from tidemark.stream.updates.keyed import KeyedStep
 from tidemark.stream.updates.mistakes import ColumnMistake, Schema, unknown
-from tidemark.stream.updates.step import Run, Shared
+from tidemark.stream.updates.step import Run, StepContext
 
 HISTORY_MS = 3_600_000
 """The default time for which a joined table keeps its versions.
@@ -33,7 +33,7 @@ It is record time, behind the watermark.
 class TableStep(KeyedStep[KeyedTable]):
     """Runs a table."""
 
-    def __init__(self, operator: KeyedTable, shared: Shared) -> None:
+    def __init__(self, operator: KeyedTable, shared: StepContext) -> None:
         super().__init__(operator, shared)
         self.by_time = operator.newest_by is NewestRule.EVENT_TIME
 

@@ -37,7 +37,7 @@ class DataLost(TidemarkError):
 
 
 @dataclass(frozen=True)
-class Checked:
+class CheckedRows:
     """The rows of a source after the check.
 
     `read_to` is, per partition, the offset from which the batch reads; `losses` are the offsets of accepted losses.
@@ -58,7 +58,7 @@ def nothing_to_reread(source: Source, _: Offsets) -> pl.DataFrame:
     raise TidemarkError(msg)
 
 
-class Intact:
+class LossCheck:
     """Compares what a batch read with what brokers and hops have.
 
     *name* is the stream's as the CLI takes it. *accepted* returns accepted losses, *reread* reads skipped records.
@@ -93,7 +93,7 @@ class Intact:
         read_to: Mapping[int, int],
         offsets: Offsets,
         batch: MicroBatch,
-    ) -> Checked:
+    ) -> CheckedRows:
         """Checks that no record before *rows* is missing.
 
         An accepted loss is skipped.
@@ -134,7 +134,7 @@ class Intact:
             # Spark's offset was beyond the new topic's end. Spark continues from that end and skips what is before it.
             again = self._reread(source, unread)
             rows = pl.concat([rows, again], how="diagonal").sort("partition", "offset")
-        return Checked(rows, goes_on, losses)
+        return CheckedRows(rows, goes_on, losses)
 
     def _accepted_gone(self, source: Source, number: int, at: int, gone: tuple[int, int]) -> tuple[int, int]:
         if self._accepted().get((source.name, number, at), 0) < gone[1]:

@@ -138,23 +138,27 @@ def begins_at(path: Path, control: Path) -> int:
 
 def _trim(path: Path, table_id: str, controls: Sequence[Path], *, now_ms: int) -> None:
     live = list(_files(path / "_delta_log"))
-    until = _newest_checkpoint(live, written_before_ms=now_ms - LIVE_MS)
-    positions = {control: version_read(control / "checkpoint", table_id) for control in controls}
-    needed = [(control, version) for control, version in positions.items() if version is not None]
     kept = [] if isinstance(path, ObjectPath) else list(_files(path / KEPT))
+    until = _newest_checkpoint(live, written_before_ms=now_ms - LIVE_MS)
+    needed = needed_live = until
+    for control in controls:
+        version = version_read(control / "checkpoint", table_id)
+        if version is not None:
+            needed = min(needed, version)
+            # In an object store no commit is moved, so stopped readers need theirs in the log, too.
+            if isinstance(path, ObjectPath) or _is_running(control, now_ms):
+                needed_live = min(needed_live, version)
     checkpoints = [file for _, file in (*live, *kept)]
-    slowest = _checkpoint_before(min([until, *(version for _, version in needed)]), checkpoints)
-    running = [version for control, version in needed if isinstance(path, ObjectPath) or _is_running(control, now_ms)]
-    first_live = _checkpoint_before(min([until, *running]), checkpoints)
+    slowest, first_live = _checkpoint_before(needed, checkpoints), _checkpoint_before(needed_live, checkpoints)
     # Commits before `slowest` have no reader left; those before `first_live` have only stopped ones.
-    for version, file in live:
-        if version < slowest:
+    for number, file in live:
+        if number < slowest:
             file.unlink(missing_ok=True)
-        elif version < first_live:
+        elif number < first_live:
             file.rename(path / KEPT / file.name)
     too_old = _newest_checkpoint(kept, written_before_ms=now_ms - KEPT_MS)
-    for version, file in kept:
-        if version < max(slowest, too_old):
+    for number, file in kept:
+        if number < max(slowest, too_old):
             file.unlink(missing_ok=True)
 
 

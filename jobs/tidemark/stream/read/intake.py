@@ -28,12 +28,12 @@ from tidemark.model.kinds.repartition import HopSource
 from tidemark.model.kinds.sink import Sink
 from tidemark.model.kinds.source import Source
 from tidemark.model.tables.catalog import DISORDER_BUCKETS, HELD_RECORDS, LATE_RECORDS, QUARANTINE
-from tidemark.semantics.event_time import Seen, advance, follow, processing_time
-from tidemark.semantics.progress import InputProgress, PartitionProgress, Sent
+from tidemark.semantics.event_time import PartitionReading, advance, follow, processing_time
+from tidemark.semantics.progress import InputProgress, PartitionProgress, WriterPosition
 from tidemark.stream.journal.batch import MicroBatch
 from tidemark.stream.kafka.broker import Answers
 from tidemark.stream.operate.steps import Steps
-from tidemark.stream.read.data_loss import Intact
+from tidemark.stream.read.data_loss import LossCheck
 from tidemark.stream.read.table_marks import NewestMarks
 from tidemark.stream.updates.step import Run
 
@@ -52,7 +52,7 @@ class Intake:
 
     run: Run
     progress: InputProgress
-    seen: Mapping[int, Seen]
+    seen: Mapping[int, PartitionReading]
     windows: frozenset[int] = frozenset()
     waiting: pl.DataFrame = field(default_factory=pl.DataFrame)
 
@@ -70,7 +70,7 @@ class Reader:
         sources: Iterable[Source],
         broker: Answers,
         steps: Steps,
-        intact: Intact,
+        intact: LossCheck,
         clock: Clock,
         table_marks: NewestMarks,
         *,
@@ -160,8 +160,8 @@ class Reader:
         return Intake(run, progress, seen, sorted_rows.windows, sorted_rows.rows.held)
 
     def marked(
-        self, source: Source, was: InputProgress, seen: Mapping[int, Seen], batch: MicroBatch
-    ) -> Mapping[int, Seen]:
+        self, source: Source, was: InputProgress, seen: Mapping[int, PartitionReading], batch: MicroBatch
+    ) -> Mapping[int, PartitionReading]:
         """Adds marks of time from commits of *source*'s table to *seen*.
 
         A mark advances time like a record: up to the decision time of *batch* at most, and not at all if it is beyond
@@ -182,8 +182,8 @@ class Reader:
         self,
         source: Source,
         was: InputProgress,
-        seen: Mapping[int, Seen],
-        writers: Mapping[int, Mapping[str, Sent]],
+        seen: Mapping[int, PartitionReading],
+        writers: Mapping[int, Mapping[str, WriterPosition]],
         batch: MicroBatch,
     ) -> InputProgress:
         """Returns the progress of *source* after a batch.
@@ -265,11 +265,11 @@ class SourceRows:
 
     rows: Arrivals
     counts: Counter[str]
-    writers: dict[int, dict[str, Sent]]
+    writers: dict[int, dict[str, WriterPosition]]
     tables: dict[str, pl.DataFrame]
     disorder: pl.DataFrame
     windows: frozenset[int]
-    seen: Mapping[int, Seen]
+    seen: Mapping[int, PartitionReading]
 
 
 def taken(
@@ -365,12 +365,12 @@ def without_records(offsets: Mapping[int, tuple[int, int]], read: Collection[int
 
 
 def seen_of(
-    seen: Mapping[int, Seen],
+    seen: Mapping[int, PartitionReading],
     read_to: Mapping[int, int],
     offsets: Mapping[int, tuple[int, int]],
     ends: Mapping[int, int],
     losses: Mapping[int, tuple[int, int]],
-) -> dict[int, Seen]:
+) -> dict[int, PartitionReading]:
     """Completes *seen* with offsets, and with partitions without rows.
 
     Args:
@@ -383,7 +383,7 @@ def seen_of(
     partitions = dict(seen)
     for number, (earliest, latest) in offsets.items():
         at = read_to.get(number, earliest)
-        silent = Seen(from_offset=at, until_offset=at)
+        silent = PartitionReading(from_offset=at, until_offset=at)
         partitions[number] = replace(partitions.get(number, silent), latest_offset=latest)
     # The last offsets of a topic may be markers of transactions, which are no rows: the plan's end is past them.
     return {
@@ -394,7 +394,7 @@ def seen_of(
 
 def seen_of_hop(
     records: pl.DataFrame, last_batch: int | None, was: InputProgress, *, lost: tuple[int, int] | None = None
-) -> Seen:
+) -> PartitionReading:
     """Returns what was read of a hop, whose offsets are batches.
 
     Args:
@@ -405,7 +405,7 @@ def seen_of_hop(
     """
     read_to = lost[1] if lost else was.partitions.get(0, PartitionProgress()).until_offset
     newest = records["_timestamp_ms"].max()
-    return Seen(
+    return PartitionReading(
         from_offset=read_to,
         until_offset=read_to if last_batch is None else last_batch + 1,
         lost=lost,

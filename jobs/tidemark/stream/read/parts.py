@@ -9,9 +9,10 @@ of another size if `max_records` has changed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import chain, pairwise
 from math import ceil
 
 import polars as pl
@@ -86,22 +87,23 @@ def parts(
     sources = {o.topic: o for o in sub.operators if isinstance(o, Source) and o.topic is not None}
     at_most = {topic: _left(source, ends.get(topic, {}), was, _from_zero) for topic, source in sources.items()}
     # Offsets from 0 are the most that can be unread, so a small batch is known to be small.
-    is_small = all(_pieces(source, at_most[topic]) == 1 for topic, source in sources.items())
+    is_small = _most_pieces(sources, at_most) == 1
     if is_small and not is_begun and passed_over is None:
         # The broker need not be asked where new partitions begin.
         return [BatchPart(at_most, is_first=True, is_last=True)]
     left = {topic: _left(source, ends.get(topic, {}), was, earliest) for topic, source in sources.items()}
-    if is_begun and not any(start < end for offsets in left.values() for start, end in offsets.values()):
+    if is_begun and not _is_any_unread(left):
         return []
-    ranges_of_parts = []
+    ranges_of_parts: list[Ranges] = []
     for layer in _between(left, passed_over or {}):
-        pieces = max((_pieces(sources[topic], of) for topic, of in layer.items()), default=1)
-        ranges_of_parts += _by_size(layer, pieces)
+        ranges_of_parts += _by_size(layer, _most_pieces(sources, layer))
+    last = len(ranges_of_parts) - 1
     return [
         BatchPart(
             ranges,
+            # Only the first part reads sources without a topic, so a driver that continues has none.
             is_first=number == 0 and not is_begun,
-            is_last=number == len(ranges_of_parts) - 1,
+            is_last=number == last,
             passed_over=_starting_with(ranges, passed_over or {}),
             one_by_one=passed_over is not None,
         )
@@ -109,25 +111,31 @@ def parts(
     ]
 
 
-def _between(left: Ranges, passed_over: Places) -> list[Ranges]:
-    """Returns the offsets *left*, cut before each record *passed_over*.
+def _is_any_unread(left: Ranges) -> bool:
+    offsets = chain.from_iterable(partitions.values() for partitions in left.values())
+    return any(start < end for start, end in offsets)
 
-    The list has layers: each has the next piece of every partition.
+
+def _most_pieces(sources: Mapping[str, Source], ranges: Ranges) -> int:
+    """Returns into how many parts the topic with most records is cut."""
+    return max((_pieces(sources[topic], offsets) for topic, offsets in ranges.items()), default=1)
+
+
+def _between(left: Ranges, passed_over: Places) -> Iterator[Ranges]:
+    """Yields the offsets *left*, cut before each record *passed_over*.
+
+    They come in layers: each has the next piece of every partition.
     """
-    pieces = {
-        topic: {number: _cut_at(start, end, number, passed_over.get(topic, ())) for number, (start, end) in of.items()}
-        for topic, of in left.items()
-    }
-    most = max((len(of) for partitions in pieces.values() for of in partitions.values()), default=1)
-
-    def layer(number: int) -> Ranges:
-        return {
+    pieces: dict[tuple[str, int], list[tuple[int, int]]] = {}
+    for topic, offsets in left.items():
+        for number, (start, end) in offsets.items():
+            pieces[topic, number] = _cut_at(start, end, number, passed_over.get(topic, ()))
+    for at in range(max(map(len, pieces.values()), default=1)):
+        layer: dict[str, dict[int, tuple[int, int]]] = {topic: {} for topic in left}
+        for (topic, number), of in pieces.items():
             # Partitions that are cut less often have an empty last piece in further layers.
-            topic: {n: of[number] if number < len(of) else (of[-1][1],) * 2 for n, of in partitions.items()}
-            for topic, partitions in pieces.items()
-        }
-
-    return [layer(number) for number in range(most)]
+            layer[topic][number] = of[at] if at < len(of) else (of[-1][1], of[-1][1])
+        yield layer
 
 
 def _cut_at(start: int, end: int, partition: int, places: Collection[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -141,12 +149,13 @@ def _starting_with(ranges: Ranges, places: Places) -> dict[str, list[int]]:
 
     The first record is the one at the start of *ranges*.
     """
-    first_records = {
-        topic: [n for n, (start, end) in ranges[topic].items() if start < end and (n, start) in of]
-        for topic, of in places.items()
-        if topic in ranges
-    }
-    return {topic: numbers for topic, numbers in first_records.items() if numbers}
+    partitions: dict[str, list[int]] = defaultdict(list)
+    for topic, offsets in ranges.items():
+        for number, (start, end) in offsets.items():
+            # An empty range has no first record.
+            if start < end and (number, start) in places.get(topic, ()):
+                partitions[topic].append(number)
+    return partitions
 
 
 def _by_size(ranges: Ranges, pieces: int) -> list[Ranges]:
@@ -160,11 +169,10 @@ def passed_over_rows(operators: Iterable[Operator], part: BatchPart) -> pl.DataF
     The rows are as if parsed, but have only the place of the record and a reason. *operators* read the part.
     """
     names = {o.topic: o.name for o in operators if isinstance(o, Source)}
-    rows = [
-        (names[topic], number, part.ranges[topic][number][0], KILLS_DRIVERS)
-        for topic, numbers in part.passed_over.items()
-        for number in numbers
-    ]
+    rows: list[tuple[str, int, int, str]] = []
+    for topic, numbers in part.passed_over.items():
+        offsets = part.ranges[topic]
+        rows += [(names[topic], number, offsets[number][0], KILLS_DRIVERS) for number in numbers]
     kinds = {"source": pl.String, "partition": pl.Int32, "offset": pl.Int64, "reason": pl.String}
     return pl.DataFrame(rows, schema=kinds, orient="row")
 

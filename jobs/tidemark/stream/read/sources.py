@@ -137,15 +137,20 @@ def _records_at(
     spark: SparkSession, source: Source, cluster: Cluster, offsets: Offsets, *, one_by_one: bool
 ) -> DataFrame:
     topic = source.topic or ""
-    starts, ends = ({str(number): part[side] for number, part in offsets.items()} for side in (0, 1))
+    starts: dict[str, int] = {}
+    ends: dict[str, int] = {}
+    for number, (start, end) in offsets.items():
+        starts[str(number)], ends[str(number)] = start, end
+    options = kafka_options(source, cluster)
     # Spark accepts `assign`, which names partitions, only without `subscribe`.
-    options = {name: text for name, text in kafka_options(source, cluster).items() if name != "subscribe"}
+    del options["subscribe"]
+    if one_by_one:
+        options["kafka.max.poll.records"] = "1"  # Kafka's client unpacks 500 at once, past the end
     raw = spark.read.format("kafka").options(
         **options,
         assign=json.dumps({topic: list(offsets)}),
         startingOffsets=json.dumps({topic: starts}),
         endingOffsets=json.dumps({topic: ends}),
-        **({"kafka.max.poll.records": "1"} if one_by_one else {}),  # Kafka's client unpacks 500 at once, past the end
     )
     return records_of(raw.load(), source)
 
@@ -172,8 +177,12 @@ def _to_read(part: BatchPart, topic: str) -> Offsets:
     Starts are inclusive and ends exclusive. A part that passes over a record begins after it.
     """
     skipped = part.passed_over.get(topic, ())
-    offsets = {number: (start + (number in skipped), end) for number, (start, end) in part.ranges[topic].items()}
-    return {number: (start, end) for number, (start, end) in offsets.items() if start < end}
+    to_read: dict[int, tuple[int, int]] = {}
+    for number, (start, end) in part.ranges[topic].items():
+        first = start + (number in skipped)
+        if first < end:
+            to_read[number] = (first, end)
+    return to_read
 
 
 def kafka_options(source: Source, cluster: Cluster) -> dict[str, str]:

@@ -34,17 +34,21 @@ def table_rows(raw: DataFrame, source: Source, *, texts: bool = False) -> DataFr
         require_there(types, source)
     else:
         require_fitting(types, source)
-    read = {name: F.col(f"`{field}`") for name, field in source.field_of.items()}
-    fields = {name: nullable(_converted(column, types[source.field_of[name]], source.fields[name]))
-              for name, column in read.items()}  # fmt: skip
+    read: dict[str, Column] = {}
+    fields: dict[str, Column] = {}
+    for name, field in source.field_of.items():
+        # Names may have dots, which Spark takes for a field of a struct unless they are quoted.
+        read[name] = F.col(f"`{field}`")
+        fields[name] = nullable(_converted(read[name], types[field], source.fields[name]))
     if source.other_fields:
         fields[source.other_fields] = _others(columns, source.types_of_fields)
+    own_columns = [fields[name].alias(name) for name in source.columns]
     return raw.select(
         F.lit(source.name).alias("source"),
         F.lit(0).alias("partition"),
         _json(F.struct(*(F.col(f"`{name}`") for name in columns.names))).cast("binary").alias("value"),
         _lost(source, read, fields).alias("reason"),
-        F.struct(*(fields[name].alias(name) for name in source.columns)).alias(source.name),
+        F.struct(*own_columns).alias(source.name),
         "written",
     )
 

@@ -25,7 +25,7 @@ from tidemark.storage.files import Files
 from tidemark.stream.journal.checkpoint import Ends, newest_commit, plans
 from tidemark.stream.journal.entries import Entry, Journal
 from tidemark.stream.journal.unflushed import flushed_before
-from tidemark.stream.startup.soundness import Evidence, TableSeen
+from tidemark.stream.startup.soundness import Evidence, TableCommit
 from tidemark.stream.startup.state_compatibility import changed, meanings, shares_sources
 from tidemark.stream.state.files import files_of
 from tidemark.stream.state.runs import is_whole
@@ -45,9 +45,9 @@ def evidence(stream: Stream) -> Evidence:
     decided, entry = next(iter(data.items()), (None, None))
     progress = entry.notes.decision.progress if entry else StreamProgress()
     if entry is not None:
-        entries = [entry, *_unflushed(journal, entry, unreadable)]
-        gone = [problem for each in entries for problem in _gone(each, tables)]
-        unreadable += [*gone, *_unreadable_states(stream, entry)]
+        for each in (entry, *_unflushed(journal, entry, unreadable)):
+            unreadable += _gone(each, tables)
+        unreadable += _unreadable_states(stream, entry)
     return Evidence(
         name=f"{stream.topology.name} {stream.sub.name}",
         control=stream.control,
@@ -132,15 +132,22 @@ def _unflushed(home: Path, newest: Entry, unreadable: list[str]) -> Iterator[Ent
             yield entry
 
 
-def _gone(entry: Entry, tables: Iterable[TableSeen]) -> list[str]:
-    """Returns a text for each missing file that *entry* names.
+def _gone(entry: Entry, tables: Iterable[TableCommit]) -> Iterator[str]:
+    """Yields a text for each missing file that *entry* names.
 
     Only files for *tables* that do not have the entry's batch are needed.
     """
-    waiting = {t.path.name: t.path for t in tables if t.newest_batch is None or t.newest_batch < entry.batch_id}
-    files = [Path(file.path) for rows in entry.tables.values() if isinstance(rows, Files) for file in rows.files]
-    places = [waiting[file.parent.name] / file.name for file in files if file.parent.name in waiting]
-    return [f"{place}, with rows of batch {entry.batch_id}, is missing" for place in places if not place.exists()]
+    waiting: dict[str, Path] = {}
+    for table in tables:
+        if table.newest_batch is None or table.newest_batch < entry.batch_id:
+            waiting[table.path.name] = table.path
+    for rows in entry.tables.values():
+        for file in rows.files if isinstance(rows, Files) else ():
+            # The file is looked for where the table is now, not at the path that the entry has.
+            written = Path(file.path)
+            home = waiting.get(written.parent.name)
+            if home is not None and not (home / written.name).exists():
+                yield f"{home / written.name}, with rows of batch {entry.batch_id}, is missing"
 
 
 def _unreadable_states(stream: Stream, entry: Entry) -> Iterator[str]:
@@ -151,7 +158,7 @@ def _unreadable_states(stream: Stream, entry: Entry) -> Iterator[str]:
 
 
 def _expected(
-    facts: Mapping[int, Entry | None], decided: Entry | None, tables: Iterable[TableSeen]
+    facts: Mapping[int, Entry | None], decided: Entry | None, tables: Iterable[TableCommit]
 ) -> Mapping[str, int]:
     """Returns, per table, the newest batch that it must have.
 
@@ -181,25 +188,25 @@ def _topics(stream: Stream) -> dict[str, str]:
 
 
 def _read_to(stream: Stream, progress: StreamProgress) -> Ends:
-    inputs = progress.inputs
-    return {
-        topic: {number: part.until_offset for number, part in inputs[source].partitions.items()}
-        for source, topic in _topics(stream).items()
-        if source in inputs
-    }
+    ends: dict[str, dict[int, int]] = {}
+    for source, topic in _topics(stream).items():
+        if source in progress.inputs:
+            partitions = progress.inputs[source].partitions
+            ends[topic] = {number: part.until_offset for number, part in partitions.items()}
+    return ends
 
 
-def _table(path: Path, app_id: str, alone: Container[str]) -> TableSeen:
+def _table(path: Path, app_id: str, alone: Container[str]) -> TableCommit:
     if not DeltaTable.is_deltatable(str(path)):
-        return TableSeen(path=path, exists=False)
+        return TableCommit(path=path, exists=False)
     try:
         table = DeltaTable(str(path))
         newest = table.transaction_version(app_id)
         version, restored_to = (None, None) if newest is None else _restored(table, newest)
         others = tuple(rows_of_others(path, table)) if path.name in alone else ()
     except (DeltaError, OSError, ValueError) as error:
-        return TableSeen(path=path, error=f"{type(error).__name__}: {str(error).splitlines()[0]}")
-    return TableSeen(path=path, newest_batch=newest, version=version, restored_to=restored_to, others=others)
+        return TableCommit(path=path, error=f"{type(error).__name__}: {str(error).splitlines()[0]}")
+    return TableCommit(path=path, newest_batch=newest, version=version, restored_to=restored_to, others=others)
 
 
 def _restored(table: DeltaTable, newest: int) -> tuple[int | None, str | None]:

@@ -34,7 +34,7 @@ WITHOUT_JVM = ("ConnectionRefusedError", "ConnectionResetError", "BrokenPipeErro
 """Openings of the reason for which a driver without a JVM failed."""
 
 
-class Unknown(TidemarkError):
+class TryInconclusive(TidemarkError):
     """Raised when a try failed with an error, which proves nothing."""
 
 
@@ -62,12 +62,11 @@ class Deaths:
         """
         if not kept:
             return cls()
-        # JSON has texts for the numbers of partitions, and lists for tuples.
-        ranges = {
-            topic: {int(number): (start, end) for number, (start, end) in offsets.items()}
-            for topic, offsets in kept["ranges"].items()
-        }
-        places = {topic: [(number, offset) for number, offset in of] for topic, of in kept["passed_over"].items()}
+        ranges: dict[str, dict[int, tuple[int, int]]] = {}
+        for topic, offsets in kept["ranges"].items():
+            # JSON has texts for the numbers of partitions, and lists for tuples.
+            ranges[topic] = {int(number): (start, end) for number, (start, end) in offsets.items()}
+        places = {topic: [*map(tuple, of)] for topic, of in kept["passed_over"].items()}
         return cls(**{**kept, "ranges": ranges, "passed_over": places})
 
 
@@ -116,7 +115,7 @@ def passed_over(control: Control, deaths: Deaths, kills: Callable[[Ranges], bool
     log.warning("%s drivers were killed in batch %s: searching for the record", deaths.times, deaths.batch_id)
     try:
         place = fatal_record(deaths.ranges, kills)
-    except Unknown as error:
+    except TryInconclusive as error:
         log.warning("cannot search for the record that kills drivers: %s", error)
         return deaths.passed_over
     if place is None:

@@ -140,11 +140,13 @@ def _load_states(steps: Steps, operator: Operator, rows: pl.DataFrame) -> None:
     states = steps.memory.states[operator.name]
     last = rows.sort("batch_id", maintain_order=True).unique("key", keep="last", maintain_order=True)
     columns = {c: kind for c, kind in states.schema.items() if not c.startswith("_") and c not in WINDOW}
+    window_edges = {c: _ms(c) for c in WINDOW if c in states.schema}
     functions = steps.functions(operator)
-    earlier = {c: pl.String() for f in functions for c in f.earlier}
+    for function in functions:
+        columns |= dict.fromkeys(function.earlier, pl.String())
     loaded = last.filter(pl.col("state").is_not_null()).select(
-        parsed("state", columns | earlier).struct.unnest(),
-        *(_ms(c).alias(c) for c in WINDOW if c in states.schema),
+        parsed("state", columns).struct.unnest(),
+        **window_edges,
         _key="key",
         _timestamp_ms=_ms("timestamp"),
         _partition="source_partition",
@@ -153,10 +155,12 @@ def _load_states(steps: Steps, operator: Operator, rows: pl.DataFrame) -> None:
         _deleted="deleted",
         _headers="headers",
         _newest_ms=pl.coalesce(_ms("newest"), _ms("timestamp")),
+        # Rows of older versions have no `repeated`.
         _repeated=pl.coalesce("repeated", ~pl.col("held")),
         _held="held",
     )
-    loaded = loaded.with_columns(**{name: column for f in functions for name, column in f.of_earlier().items()})
+    for function in functions:
+        loaded = loaded.with_columns(**function.of_earlier())
     if GROUP in states.schema and isinstance(operator, Aggregate):
         loaded = loaded.with_columns(key_text(operator.key, loaded.schema).alias(GROUP))
     # A row without a state marks a deleted key.

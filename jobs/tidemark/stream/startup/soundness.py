@@ -94,7 +94,7 @@ class Inconsistency:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TableSeen:
+class TableCommit:
     """The newest batch that was committed to a table of the stream.
 
     `error` is the reason why the table cannot be opened. `restored_to` is the version or instant that the table was
@@ -136,7 +136,7 @@ class Evidence:
     read_to: Ends
     unreadable: tuple[str, ...]
     newest_batches: Mapping[str, int]
-    tables: tuple[TableSeen, ...]
+    tables: tuple[TableCommit, ...]
     changed: tuple[str, ...] = ()
     former: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
@@ -154,6 +154,7 @@ class Evidence:
         return self.is_part and self.committed != self.reached == self.decided_as
 
 
+# The name opens the reason in heartbeats, where the DAGs find it: it is never renamed.
 class Unsound(Contradiction):
     """Raised when a driver is started on inconsistent evidence."""
 
@@ -298,7 +299,7 @@ def _of_tables(seen: Evidence) -> Iterator[Inconsistency]:
             yield _of_others(seen, table, version)
 
 
-def _of_others(seen: Evidence, table: TableSeen, version: int) -> Inconsistency:
+def _of_others(seen: Evidence, table: TableCommit, version: int) -> Inconsistency:
     """Returns the finding that another writer's *version* added rows."""
     observation = f"{table.path} has rows of another writer, added with version {version}"
     python, delta_table = "python -c 'import deltalake; ", f'deltalake.DeltaTable("{table.path}")'

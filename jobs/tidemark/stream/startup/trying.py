@@ -30,7 +30,7 @@ from tidemark.model.topology import load
 from tidemark.spark_session import session
 from tidemark.stream.read.parts import Ranges
 from tidemark.stream.read.sources import read_again
-from tidemark.stream.startup.fatal import Unknown
+from tidemark.stream.startup.fatal import TryInconclusive
 
 JVM_ENDED = 3
 DEADLY = frozenset({signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL})
@@ -54,7 +54,7 @@ def kills(
         check: Called meanwhile; raises when there is no more time.
 
     Raises:
-        Unknown: The process ended otherwise, or took too long.
+        TryInconclusive: The process ended otherwise, or took too long.
     """
     memory = spark.conf.get("spark.driver.memory", None)
     # With the driver's gateway the process would use the JVM of the driver.
@@ -74,7 +74,7 @@ def kills(
     if status in {0, JVM_ENDED} or -status in DEADLY:
         return status != 0
     msg = f"the process that read {ranges} ended with status {status}"
-    raise Unknown(msg)
+    raise TryInconclusive(msg)
 
 
 def _awaited(process: subprocess.Popen[bytes], check: Callable[[], None]) -> int:
@@ -84,7 +84,7 @@ def _awaited(process: subprocess.Popen[bytes], check: Callable[[], None]) -> int
         check()
         if time.monotonic() > ends_at:
             msg = f"the process that reads records took longer than {WITHIN_S:g} s"
-            raise Unknown(msg)
+            raise TryInconclusive(msg)
         time.sleep(POLL_S)
     return status
 

@@ -28,8 +28,8 @@ from tidemark.stream.journal.entries import MANY, Journal, unpacked
 from tidemark.stream.journal.state_runs import StateRun, StateRuns
 from tidemark.stream.state.keyed_rows import PUT
 from tidemark.stream.state.memory import HELD, Memory, Moves, Tables
-from tidemark.stream.state.runs import SUFFIX, SortedRun, Writing, forget_copies, opened
-from tidemark.stream.state.sorted_rows import Merged, SortedRows, fitted
+from tidemark.stream.state.runs import SUFFIX, RunContent, SortedRun, forget_copies, opened
+from tidemark.stream.state.sorted_rows import RunMerge, SortedRows, fitted
 
 MOVED = "moved/"
 """Prefix of the tables with the states that a batch moved.
@@ -166,16 +166,21 @@ class StateFiles:
 
         The new run is the newest.
         """
-        keyed = {place: key for place in tables if (key := KEYS.get(place.partition("/")[0]))}
-        merged = {place: _alone(tables[place], key) for place, key in keyed.items()}
-        puts = {place: tables[place].height for place in keyed}
-        others = {place: rows for place, rows in tables.items() if place not in keyed}
+        merged: dict[str, RunMerge] = {}
+        puts: dict[str, int] = {}
+        others: Tables = {}
+        held = dict(runs.held or {})
+        for place, rows in tables.items():
+            kind, _, name = place.partition("/")
+            if kind not in KEYS:
+                others[place] = rows
+                continue
+            merged[place], puts[place] = _alone(rows, KEYS[kind]), rows.height
+            # Of the tables only states have the column HELD.
+            if HELD in rows:
+                held[name] = held.get(name, 0) + int(rows[HELD].sum())
         run = self._written(runs.batch_id, merged, puts, others)
-        # Of the tables only states have the column HELD.
-        held = {place.partition("/")[2]: int(tables[place][HELD].sum()) for place in keyed if HELD in tables[place]}
-        before = runs.held or {}
-        held = {name: before.get(name, 0) + n for name, n in held.items()}
-        return replace(runs, runs=(*runs.runs, run), held={**before, **held})
+        return replace(runs, runs=(*runs.runs, run), held=held)
 
     def _with_pending(self, runs: StateRuns, memory: Memory, batch_id: int, moved: Tables) -> StateRuns:
         """Writes a run with the pending states, and returns all runs.
@@ -184,7 +189,7 @@ class StateFiles:
         *batch_id*. Runs that are no larger than those after them are merged with the new one.
         """
         pending, versions = memory.pending(moved), memory.new_versions(moved)
-        rows = sum(len(each) for each in pending.values()) + sum(each.height for each in versions.values())
+        rows = sum(map(len, pending.values())) + sum(frame.height for frame in versions.values())
         if not rows:
             return replace(runs, batch_id=batch_id)
         older, merging = [*runs.runs], list[SortedRun]()
@@ -192,30 +197,25 @@ class StateFiles:
         while older and older[-1].rows <= rows:
             rows += older[-1].rows
             merging.insert(0, self._opened[older.pop().name])
-        # Marks of deleted keys only serve to hide rows of older runs.
-        tables = {
-            place: Merged(
-                kept.stored_schema,
-                (*_of(merging, place), SortedRows.of(kept.key, pending[place].rows, pending[place].gone)),
-                keeps_gone=bool(older),
-            )
-            for place, kept in memory.kept()
-        }
+        tables: dict[str, RunMerge] = {}
+        puts: dict[str, int] = {}
+        for place, kept in memory.kept():
+            newest = SortedRows.of(kept.key, pending[place].rows, pending[place].gone)
+            # Marks of deleted keys only serve to hide rows of older runs.
+            tables[place] = RunMerge(kept.stored_schema, (*_of(merging, place), newest), keeps_gone=bool(older))
+            puts[place] = kept.puts + _height(moved, place)
+        # Versions have no keys by which they could hide older ones: a run has only those that older runs lack.
+        others = memory.all_versions(moved)
         if older:
-            others = {
-                place: _joined([run.others.get(place) for run in merging], new) for place, new in versions.items()
-            }
-        else:
-            others = memory.all_versions(moved)
-        puts = {place: kept.puts + _height(moved, place) for place, kept in memory.kept()}
+            others = {place: _append(merging, place, new) for place, new in versions.items()}
         return StateRuns(batch_id, (*older, self._written(batch_id, tables, puts, others)))
 
     def _written(
-        self, batch_id: int, tables: Mapping[str, Merged], puts: Mapping[str, int], others: Tables
+        self, batch_id: int, tables: Mapping[str, RunMerge], puts: Mapping[str, int], others: Tables
     ) -> StateRun:
         # The random part distinguishes runs of different attempts of one batch.
         name = f"{batch_id:020d}-{uuid.uuid4().hex}{SUFFIX}"
-        writing = Writing(name, tables, puts, others)
+        writing = RunContent(name, tables, puts, others)
         self._home.mkdir(parents=True, exist_ok=True)
         self._fence.until_written(lambda: put_written(self._home / name, writing.write, check=self._fence.check_lease))
         return StateRun(name, writing.rows)
@@ -264,25 +264,28 @@ def _read(path: Path, keys: Mapping[str, str]) -> SortedRun:
         raise StateUnreadable(msg) from error
 
 
-def _alone(rows: pl.DataFrame, key: str) -> Merged:
+def _alone(rows: pl.DataFrame, key: str) -> RunMerge:
     """Returns *rows* alone: no other rows and no deleted keys."""
     numbered = _numbered(rows)
     of = SortedRows.of(key, numbered, pl.Series(dtype=pl.String))
-    return Merged(numbered.schema, (of,), keeps_gone=False)
+    return RunMerge(numbered.schema, (of,), keeps_gone=False)
 
 
 def _unzipped(path: Path, keys: Mapping[str, str]) -> SortedRun:
     """Returns a run of the previous format (ZIPPED), read into memory."""
     entry = unpacked(-1, path.read_bytes())
-    rows = {name: pl.DataFrame(table) for name, table in entry.tables.items() if isinstance(table, pa.Table)}
-    numbered = {place: _numbered(rows[place]) for place in keys if place in rows}
-    gone = {place: rows[f"gone/{place}"]["key"] for place in numbered if f"gone/{place}" in rows}
-    none = pl.Series(dtype=pl.String)
-    return SortedRun(
-        tables={place: SortedRows.of(keys[place], of, gone.get(place, none)) for place, of in numbered.items()},
-        puts={place: of.height for place, of in numbered.items()},
-        others={place: of for place, of in rows.items() if place.startswith("versions/")},
-    )
+    frames = {place: pl.DataFrame(table) for place, table in entry.tables.items() if isinstance(table, pa.Table)}
+    tables: dict[str, SortedRows] = {}
+    puts: dict[str, int] = {}
+    for place, key in keys.items():
+        if place in frames:
+            # The format has no numbers of puts: the order of its rows is theirs.
+            rows, gone = _numbered(frames[place]), frames.get(f"gone/{place}")
+            none = pl.Series(dtype=pl.String)
+            tables[place] = SortedRows.of(key, rows, none if gone is None else gone["key"])
+            puts[place] = rows.height
+    others = {place: rows for place, rows in frames.items() if place.startswith("versions/")}
+    return SortedRun(tables=tables, puts=puts, others=others)
 
 
 def _numbered(rows: pl.DataFrame) -> pl.DataFrame:
@@ -293,8 +296,10 @@ def _of(runs: Sequence[SortedRun], place: str) -> tuple[SortedRows, ...]:
     return tuple(run.tables[place] for run in runs if place in run.tables)
 
 
-def _joined(older: Sequence[pl.DataFrame | None], newest: pl.DataFrame) -> pl.DataFrame:
-    return pl.concat([*(fitted(newest.schema, rows) for rows in older if rows is not None), newest])
+def _append(runs: Sequence[SortedRun], place: str, newest: pl.DataFrame) -> pl.DataFrame:
+    """Returns the versions at *place* in *runs*, and the *newest* ones."""
+    older = [fitted(newest.schema, run.others[place]) for run in runs if place in run.others]
+    return pl.concat([*older, newest])
 
 
 def _height(tables: Tables, place: str) -> int:

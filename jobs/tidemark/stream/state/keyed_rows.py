@@ -28,7 +28,7 @@ PUT = "_put"
 
 
 @dataclass(frozen=True)
-class Pending:
+class PendingChanges:
     """Changes that no file has yet.
 
     `rows` were put since; `gone` are keys that were dropped and may have rows in files. A key in both has its row.
@@ -55,7 +55,7 @@ class KeyedRows:
 
     def _clear(self, puts: int) -> None:
         """Empties the memory; the next row gets the number *puts*."""
-        self._runs: list[_Run] = []
+        self._runs: list[_HashedRows] = []
         self._gone = pl.Series(dtype=pl.String)
         self._puts = puts
 
@@ -73,12 +73,14 @@ class KeyedRows:
     @property
     def is_empty(self) -> bool:
         """True if no key has a row."""
+        if self._living:
+            return False
         # Files are searched block by block, the newest first, and only up to the first row that is not hidden.
-        return not self._living and not any(
-            len(self._of_file(number, places))
-            for number, rows in reversed([*enumerate(self._files)])
-            for places in np.array_split(rows.all(), len(rows.blocks) or 1)
-        )
+        for number, rows in reversed([*enumerate(self._files)]):
+            for places in np.array_split(rows.all(), len(rows.blocks) or 1):
+                if len(self._of_file(number, places)):
+                    return False
+        return True
 
     @property
     def bytes(self) -> int:
@@ -106,7 +108,7 @@ class KeyedRows:
         """Number of keys that were put or dropped since files were written."""
         return self._living + len(self._gone)
 
-    def pending(self, rows: pl.DataFrame | None = None, gone: pl.Series | None = None) -> Pending:
+    def pending(self, rows: pl.DataFrame | None = None, gone: pl.Series | None = None) -> PendingChanges:
         """Returns the changes that no file has yet.
 
         The result is as if *gone* were dropped and then *rows* put; neither is done.
@@ -119,7 +121,7 @@ class KeyedRows:
         kept = in_memory.filter(~pl.col(self.key).is_in(over)) if len(also) or len(dropped) else in_memory
         # Without files no older row can reappear, so dropped keys need no memory.
         all_gone = pl.concat([self._gone, dropped]).unique() if self._files else self._gone
-        return Pending(pl.concat([kept, also.select(*self.stored_schema)]).sort(PUT), all_gone)
+        return PendingChanges(pl.concat([kept, also.select(*self.stored_schema)]).sort(PUT), all_gone)
 
     @property
     def puts(self) -> int:
@@ -202,7 +204,7 @@ class KeyedRows:
         for run, at, _ in self._matches(keys):
             run.alive[at] = False
 
-    def _matches(self, keys: pl.Series) -> Iterator[tuple[_Run, Array, Array]]:
+    def _matches(self, keys: pl.Series) -> Iterator[tuple[_HashedRows, Array, Array]]:
         """Finds *keys* in memory.
 
         Yields:
@@ -248,12 +250,12 @@ class KeyedRows:
             return pl.DataFrame(schema=self.stored_schema)
         return fitted(self.stored_schema, rows.take(places))
 
-    def _run(self, rows: pl.DataFrame) -> _Run:
+    def _run(self, rows: pl.DataFrame) -> _HashedRows:
         hashes = hashes_of(rows[self.key])
         order = np.argsort(hashes)
         in_order = rows[order]
         by = {column: hashes_of(in_order[column]) for column in self._by}
-        return _Run(in_order, self.key, hashes[order], by)
+        return _HashedRows(in_order, self.key, hashes[order], by)
 
     def _frame(self, parts: list[pl.DataFrame], *order: str) -> pl.DataFrame:
         some = [rows.select(*self.schema, *{*order} - {*self.schema}) for rows in parts if rows.height]
@@ -262,7 +264,7 @@ class KeyedRows:
         return pl.concat(some).sort(order).select(*self.schema)
 
 
-class _Run:
+class _HashedRows:
     """Rows in the order of the *hashes* of their keys.
 
     *by* has the hashes of other columns, by column.

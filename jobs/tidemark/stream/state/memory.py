@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import polars as pl
 
 from tidemark.kernels.updates.emission import STORED
-from tidemark.stream.state.keyed_rows import KeyedRows, Pending
+from tidemark.stream.state.keyed_rows import KeyedRows, PendingChanges
 from tidemark.stream.state.runs import SortedRun
 from tidemark.stream.state.sorted_rows import fitted
+
+T = TypeVar("T")
 
 HELD = "_held"
 """Column of a state row: its newest update was not sent."""
@@ -75,29 +78,32 @@ class Memory:
 
     def kept(self) -> Iterator[tuple[str, KeyedRows]]:
         """Yields all rows by key, with their names in files."""
-        yield from ((f"stored/{name}", rows) for name, rows in self.stored.items())
-        yield from ((f"states/{name}", rows) for name, rows in self.states.items())
+        yield from _by_place("stored", self.stored)
+        yield from _by_place("states", self.states)
 
     def schemas(self) -> Mapping[str, Mapping[str, pl.DataType]]:
         """Returns the columns of all states and versions, by name in files."""
-        versions = {f"versions/{name}": dict(rows.schema) for name, rows in self.versions.items()}
-        return {place: rows.schema for place, rows in self.kept()} | versions
+        schemas = {place: rows.schema for place, rows in self.kept()}
+        for place, versions in _by_place("versions", self.versions):
+            schemas[place] = dict(versions.schema)
+        return schemas
 
     def rest_on(self, runs: Sequence[SortedRun]) -> None:
         """Replaces all states by those of *runs*, oldest first."""
         for place, kept in self.kept():
             of = [run.tables[place] for run in runs if place in run.tables]
             kept.rest_on(of, puts=max((run.puts.get(place, 0) for run in runs), default=0))
-        for place, rows in ((f"versions/{table}", rows.clear()) for table, rows in self.versions.items()):
-            versions_of_runs = [fitted(rows.schema, run.others[place]) for run in runs if place in run.others]
-            self.versions[place.rpartition("/")[2]] = pl.concat([rows, *versions_of_runs])
+        for table, rows in self.versions.items():
+            own = [run.others[f"versions/{table}"] for run in runs if f"versions/{table}" in run.others]
+            # The topology file may have other columns now than when a run was written.
+            self.versions[table] = pl.concat([rows.clear(), *(fitted(rows.schema, each) for each in own)])
         self.written()
 
     def pending_n(self) -> int:
         """Returns how many keys and versions moved since runs were written."""
         return sum(rows.pending_n for _, rows in self.kept()) + sum(map(len, self._new_versions.values()))
 
-    def pending(self, moved: Tables) -> Mapping[str, Pending]:
+    def pending(self, moved: Tables) -> Mapping[str, PendingChanges]:
         """Returns the states that no run has, as if *moved* were put."""
         pending_rows = {}
         for place, kept in self.kept():
@@ -108,11 +114,11 @@ class Memory:
 
     def new_versions(self, moved: Tables) -> Tables:
         """Returns the versions that no run has yet, and those *moved*."""
-        return {place: _with(rows, moved, place) for place, rows in _placed(self._new_versions)}
+        return _with_moved(self._new_versions, moved)
 
     def all_versions(self, moved: Tables) -> Tables:
         """Returns all versions, with those that are *moved*."""
-        return {place: _with(rows, moved, place) for place, rows in _placed(self.versions)}
+        return _with_moved(self.versions, moved)
 
     def written(self) -> None:
         """Records that runs have all versions."""
@@ -120,7 +126,7 @@ class Memory:
 
     def whole(self) -> Tables:
         """Returns all states and versions."""
-        return {place: kept.all() for place, kept in self.kept()} | dict(_placed(self.versions))
+        return {place: kept.all() for place, kept in self.kept()} | dict(_by_place("versions", self.versions))
 
     def count_held(self) -> None:
         """Counts which states wait, after they were read from tables."""
@@ -134,18 +140,21 @@ class Memory:
 
     def tables(self, moves: Moves) -> Tables:
         """Returns the changes of *moves*, by name in files."""
-        gone = {f"states/{name}": keys for name, keys in moves.dropped.items()}
-        # An update that was sent on is needed only while its window has a state.
-        windowed = [name for name in moves.dropped if "window_end" in self.states[name].schema]
-        gone |= {f"stored/{name}": moves.dropped[name] for name in windowed}
+        gone: dict[str, pl.Series] = {}
+        for name, keys in moves.dropped.items():
+            gone[f"states/{name}"] = keys
+            # An update that was sent on is needed only while its window has a state.
+            if "window_end" in self.states[name].schema:
+                gone[f"stored/{name}"] = keys
         put = {f"stored/{name}": rows for name, rows in moves.stored.items()}
         put |= {f"states/{name}": rows for name, rows in moves.states.items()}
         changes = {f"gone/{place}": keys.unique().rename("key").to_frame() for place, keys in gone.items()}
         for place, kept in self.kept():
             if place in put:
+                # Keys are dropped before rows are put, so rows of dropped keys must not be among the latter.
                 dropped = gone.get(place, pl.Series(dtype=pl.String)).implode()
                 changes[place] = put[place].select(*kept.schema).filter(~pl.col(kept.key).is_in(dropped))
-        return changes | {f"versions/{name}": rows for name, rows in moves.versions.items()}
+        return changes | dict(_by_place("versions", moves.versions))
 
     def put(self, tables: Mapping[str, pl.DataFrame]) -> None:
         """Drops and puts the rows of *tables*."""
@@ -165,9 +174,12 @@ class Memory:
         self.waiting |= moves.waiting
 
 
-def _placed(versions: Mapping[str, pl.DataFrame]) -> Iterator[tuple[str, pl.DataFrame]]:
-    return ((f"versions/{name}", rows) for name, rows in versions.items())
+def _by_place(kind: str, values: Mapping[str, T]) -> Iterator[tuple[str, T]]:
+    return ((f"{kind}/{name}", value) for name, value in values.items())
 
 
-def _with(rows: pl.DataFrame, moved: Tables, place: str) -> pl.DataFrame:
-    return pl.concat([rows, moved[place]]) if place in moved else rows
+def _with_moved(versions: Mapping[str, pl.DataFrame], moved: Tables) -> Tables:
+    tables = dict(_by_place("versions", versions))
+    for place in tables.keys() & moved.keys():
+        tables[place] = pl.concat([tables[place], moved[place]])
+    return tables

@@ -29,7 +29,7 @@ import polars as pl
 import pyarrow as pa
 
 from tidemark.storage.object_path import ObjectPath
-from tidemark.stream.state.sorted_rows import Merged, SortedRows
+from tidemark.stream.state.sorted_rows import RunMerge, SortedRows
 
 SUFFIX = ".run"
 CACHE = "TIDEMARK_STATE_CACHE"
@@ -39,7 +39,7 @@ LENGTH = 8
 """Bytes of the length of the JSON object."""
 
 
-class Torn(ValueError):
+class RunTorn(ValueError):
     """Raised when a file is not the whole run of its name."""
 
 
@@ -56,14 +56,14 @@ class SortedRun:
 
 
 @dataclass
-class Writing:
+class RunContent:
     """The content of a run that is to be written.
 
     `merged` are tables by name; `puts` and `others` are as in `SortedRun`. `rows` counts the rows written.
     """
 
     name: str
-    merged: Mapping[str, Merged]
+    merged: Mapping[str, RunMerge]
     puts: Mapping[str, int]
     others: Mapping[str, pl.DataFrame]
     rows: int = 0
@@ -124,7 +124,7 @@ def opened(path: Path, keys: Mapping[str, str]) -> SortedRun:
 
     Raises:
         OSError: It cannot be read.
-        Torn: It is not a whole run of that name.
+        RunTorn: It is not a whole run of that name.
     """
     local = _local(path)
     try:
@@ -163,21 +163,24 @@ def _opened(path: Path, name: str, keys: Mapping[str, str]) -> SortedRun:
     with pa.memory_map(str(path)) as mapped:
         content = mapped.read_buffer()
     tail = len(MARK) + LENGTH
+    # The mark is written last, so a file with it has all that is before it.
     if content.size < tail or content.slice(content.size - len(MARK)).to_pybytes() != MARK:
         msg = "it is incomplete"
-        raise Torn(msg)
+        raise RunTorn(msg)
     length = int.from_bytes(content.slice(content.size - tail, LENGTH).to_pybytes(), "little")
     index = json.loads(content.slice(content.size - tail - length, length).to_pybytes())
     # A file that was copied to another name would be another shard's or batch's state.
     if index["name"] != name:
         msg = f"its content is the run {index['name']}"
-        raise Torn(msg)
-    tables = {table: parts for table, parts in index["tables"].items() if table in keys}
-    return SortedRun(
-        tables={table: _sorted(content, keys[table], parts) for table, parts in tables.items()},
-        puts={table: parts["puts"] for table, parts in tables.items()},
-        others={place: pl.DataFrame(_read(content, at)) for place, at in index["others"].items()},
-    )
+        raise RunTorn(msg)
+    tables: dict[str, SortedRows] = {}
+    puts: dict[str, int] = {}
+    for table, parts in index["tables"].items():
+        # States of operators that the topology no longer has stay in the file, unread.
+        if table in keys:
+            tables[table], puts[table] = _sorted(content, keys[table], parts), parts["puts"]
+    others = {place: pl.DataFrame(_read(content, at)) for place, at in index["others"].items()}
+    return SortedRun(tables=tables, puts=puts, others=others)
 
 
 def _sorted(content: pa.Buffer, key: str, parts: Mapping[str, Any]) -> SortedRows:

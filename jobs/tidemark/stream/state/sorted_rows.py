@@ -137,7 +137,7 @@ class SortedRows:
 
 
 @dataclass(frozen=True)
-class Merged:
+class RunMerge:
     """The merge of several runs, whose newer rows hide older ones.
 
     Its blocks are made one after the other.

@@ -20,7 +20,7 @@ from tidemark.model.settings.windows import Shape, Windows
 from tidemark.stream.journal.batch import Moment
 from tidemark.stream.state.keyed_rows import KeyedRows
 from tidemark.stream.state.memory import HELD, Memory, Moves
-from tidemark.stream.updates.emitting import Emitted, Emitter
+from tidemark.stream.updates.emitting import EmissionResult, Emitter
 
 GROUP = "_group"
 """Column of a session's state: the key without the window.
@@ -30,7 +30,7 @@ It finds the sessions that may merge.
 
 
 @dataclass(frozen=True)
-class Aggregated:
+class AggregateResult:
     """The result of an aggregate in one batch.
 
     `emitted` are updates, and `late` the records that no open window accepts. `updates` counts the other records after
@@ -38,14 +38,14 @@ class Aggregated:
     `reopened` of the updates are late records of earlier batches.
     """
 
-    emitted: Emitted
+    emitted: EmissionResult
     late: pl.DataFrame
     updates: int
     reopened: int
 
 
 @dataclass(frozen=True)
-class _Moved:
+class _MovedStates:
     """The states that a batch moves.
 
     They are the `newest` states of the keys that moved, `gone` keys, `late` records, and `results` to be judged one by
@@ -60,7 +60,7 @@ class _Moved:
     reopened: int = 0
 
 
-class Aggregating:
+class Aggregator:
     """Runs the aggregate *operator* over records with *schema*.
 
     Its states are in *memory*; *sql* evaluates its expressions.
@@ -91,7 +91,7 @@ class Aggregating:
             return None
         return self._operator.windows.closed_up_to_ms(moment.was_watermark_ms, moment.ended.get(self._operator.name))
 
-    def run(self, records: pl.DataFrame, moves: Moves, moment: Moment) -> Aggregated:
+    def run(self, records: pl.DataFrame, moves: Moves, moment: Moment) -> AggregateResult:
         """Aggregates *records*, which have a key."""
         windows = self._operator.windows
         if windows is not None and windows.shape is Shape.SESSION:
@@ -106,9 +106,9 @@ class Aggregating:
             emitted = self.emitter.at_once(self._updates_of(moved.results), moves, superseded=merged)
             kept = self._kept(moved.newest).with_columns(pl.lit(value=False).alias(HELD))
             self.emitter.keep(kept.select(*self._states.schema), moved.gone, moves, moment)
-        return Aggregated(emitted, moved.late, moved.updates + emitted.ended, moved.reopened)
+        return AggregateResult(emitted, moved.late, moved.updates + emitted.ended, moved.reopened)
 
-    def _windows(self, records: pl.DataFrame, moment: Moment) -> _Moved:
+    def _windows(self, records: pl.DataFrame, moment: Moment) -> _MovedStates:
         name = self._operator.name
         assigned, late = self.kernel.assigned(records, self._closed_ms(moment), moment.stay_closed.get(name, ()))
         if name not in moment.reopened:
@@ -118,7 +118,7 @@ class Aggregating:
         moved = self._each(pl.concat([reopened.select(assigned.columns), assigned]), pl.concat([refused, late]))
         return replace(moved, reopened=reopened.height)
 
-    def _each(self, assigned: pl.DataFrame, late: pl.DataFrame) -> _Moved:
+    def _each(self, assigned: pl.DataFrame, late: pl.DataFrame) -> _MovedStates:
         """Returns what moves when each record is a result.
 
         Then the windows of the *assigned* records need not be merged. *late* are records that no open window accepts.
@@ -128,9 +128,9 @@ class Aggregating:
         newest = self.kernel.merged(pl.concat([earlier, fresh]))
         # Held results are judged when they are due, not record by record.
         results = fresh.clear() if self._operator.emission.holds else fresh
-        return _Moved(newest, _NO_KEYS, late, self.kernel.running(earlier, results), fresh.height)
+        return _MovedStates(newest, _NO_KEYS, late, self.kernel.running(earlier, results), fresh.height)
 
-    def _sessions(self, windows: Windows, records: pl.DataFrame, moment: Moment) -> _Moved:
+    def _sessions(self, windows: Windows, records: pl.DataFrame, moment: Moment) -> _MovedStates:
         group = records.select(key_text(self._operator.key, records.schema)).to_series()
         earlier = self._states.with_any(GROUP, group).select(self.kernel.state_schema.keys())
         alone = records.select(window_end=pl.col("_timestamp_ms") + windows.size_ms)
@@ -145,7 +145,7 @@ class Aggregating:
             return plain
         turn = pl.int_range(pl.len()).over(rest.select(key_text(self._operator.key, rest.schema)).to_series())
         other = self._merging(windows, earlier, rest, moment, turn=turn)
-        return _Moved(
+        return _MovedStates(
             newest=pl.concat([plain.newest.select(other.newest.columns), other.newest]),
             gone=other.gone,
             late=other.late,
@@ -155,7 +155,7 @@ class Aggregating:
 
     def _merging(
         self, windows: Windows, earlier: pl.DataFrame, records: pl.DataFrame, moment: Moment, *, turn: pl.Expr
-    ) -> _Moved:
+    ) -> _MovedStates:
         """Returns what moves when sessions may merge.
 
         There is one pass for all *records* of a *turn*. Where each record decides, records take turns: the first of
@@ -176,7 +176,7 @@ class Aggregating:
         judged = self.kernel.results(pl.concat(results))
         # A session that ends in another one is an update that deletes its old key.
         merges = 0 if self._operator.emission.holds else int(judged["_deleted"].sum())
-        return _Moved(newest, gone, late, judged, records.height - late.height + merges)
+        return _MovedStates(newest, gone, late, judged, records.height - late.height + merges)
 
     def _updates_of(self, states: pl.DataFrame) -> pl.DataFrame:
         """Returns *states* as updates.

@@ -24,7 +24,7 @@ from tidemark.stream.state.memory import HELD, Memory, Moves
 
 
 @dataclass(frozen=True)
-class Emitted:
+class EmissionResult:
     """Updates of an operator by outcome.
 
     Attributes:
@@ -90,14 +90,14 @@ class Emitter:
     windows: Windows | None = None
     remembers_deleted: bool = False
 
-    def at_once(self, updates: pl.DataFrame, moves: Moves, *, superseded: int = 0) -> Emitted:
+    def at_once(self, updates: pl.DataFrame, moves: Moves, *, superseded: int = 0) -> EmissionResult:
         """Decides *updates* that need not wait.
 
         Changes to the state are added to *moves*. *superseded* is how many updates were replaced by these before.
         """
         result = sent_on(updates, self.memory.stored[self.name].of(updates["_key"]), self.emission)
         moves.stored[self.name] = result.stored
-        return Emitted(replace(result, superseded=result.superseded + superseded), updates.clear())
+        return EmissionResult(replace(result, superseded=result.superseded + superseded), updates.clear())
 
     def keep(self, states: pl.DataFrame, gone: pl.Series, moves: Moves, moment: Moment) -> None:
         """Adds *states* to *moves* and drops the states of keys *gone*.
@@ -107,7 +107,7 @@ class Emitter:
         moves.states[self.name] = states
         moves.dropped[self.name] = pl.concat([gone, self._forgotten(states, moment)["_key"]])
 
-    def hold(self, newest: pl.DataFrame, updates: int, gone: pl.Series, moves: Moves, moment: Moment) -> Emitted:
+    def hold(self, newest: pl.DataFrame, updates: int, gone: pl.Series, moves: Moves, moment: Moment) -> EmissionResult:
         """Decides which held states are sent on, of this and earlier batches.
 
         Args:
@@ -141,7 +141,7 @@ class Emitter:
         moves.held[self.name] = held_after
         repeated = rows.filter(~pl.col(HELD) & ~pl.col("_deleted")).drop(HELD)
         superseded = updates - waiting.height + overtaken
-        return Emitted(replace(result, superseded=superseded), repeated, held_before, held_after, ended.height)
+        return EmissionResult(replace(result, superseded=superseded), repeated, held_before, held_after, ended.height)
 
     def _replacing(self, updates: pl.DataFrame) -> JudgedUpdates:
         """Decides *updates* that replace results sent on before.

@@ -23,7 +23,7 @@ from tidemark.model.settings.emission import Emission
 from tidemark.stream.journal.batch import Moment
 from tidemark.stream.state.keyed_rows import KeyedRows
 from tidemark.stream.state.memory import HELD, Moves
-from tidemark.stream.updates.emitting import Emitted, Emitter
+from tidemark.stream.updates.emitting import EmissionResult, Emitter
 from tidemark.stream.updates.step import Op, OperatorStep, Run
 
 Tables = dict[str, pl.DataFrame]
@@ -39,7 +39,7 @@ class JudgingStep(OperatorStep[Op]):
         assert emission is not None
         return emission
 
-    def judged_rows(self, emitted: Emitted, window: Mapping[str, str] | None = None) -> Tables:
+    def judged_rows(self, emitted: EmissionResult, window: Mapping[str, str] | None = None) -> Tables:
         """Returns the rows of `changes` and `suppressed`.
 
         *window* maps bounds to the columns that have them.
@@ -82,7 +82,7 @@ class JudgingStep(OperatorStep[Op]):
         )
         return {"operator_state": pl.concat([moved, gone], how="diagonal")}
 
-    def finished(self, records: pl.DataFrame, emitted: Emitted) -> pl.DataFrame:
+    def finished(self, records: pl.DataFrame, emitted: EmissionResult) -> pl.DataFrame:
         """Returns the times of records that are finished.
 
         They are those of *records*; where the operator holds updates and no operator reads it, those that it sends on.
@@ -144,7 +144,7 @@ class KeyedStep(JudgingStep[Op]):
         times = self.finished(finished, emitted)
         return Run(emitted.output.select(columns), times, counts, rows, emitted.judged.skipped, emitted.asserted)
 
-    def emitted(self, updates: pl.DataFrame, moves: Moves, moment: Moment) -> Emitted:
+    def emitted(self, updates: pl.DataFrame, moves: Moves, moment: Moment) -> EmissionResult:
         """Judges *updates* by the emission of the operator."""
         name, memory, emission = self.operator.name, self.shared.memory, self.emission
         emitter = Emitter(name, emission, memory, self.updates, remembers_deleted=self.by_time)

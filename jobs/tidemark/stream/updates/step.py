@@ -58,7 +58,7 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Shared:
+class StepContext:
     """The things that all operators of *topology* use.
 
     `schemas` are those of their outputs, filled in order; `updates` names operators whose records are updates of a
@@ -96,7 +96,7 @@ class OperatorStep(ABC, Generic[Op]):
     The static methods answer from the topology file alone, before anything runs.
     """
 
-    def __init__(self, operator: Op, shared: Shared) -> None:
+    def __init__(self, operator: Op, shared: StepContext) -> None:
         self.operator, self.shared = operator, shared
 
     @staticmethod

@@ -53,16 +53,16 @@ from tidemark.stream.journal.entries import MANY, Entry
 from tidemark.stream.journal.notes import MarkNotes
 from tidemark.stream.journal.unflushed import LEDGERS
 from tidemark.stream.kafka.broker import Publishers, TopicBroker
-from tidemark.stream.kafka.outgoing import Outgoing
+from tidemark.stream.kafka.outgoing import OutgoingRows
 from tidemark.stream.write.compaction import Compactor
 from tidemark.stream.write.current_tables import CurrentTables
-from tidemark.stream.write.flushing import Flushing
+from tidemark.stream.write.flushing import Flusher
 from tidemark.stream.write.measurement import Clocks, Measurer
 from tidemark.stream.write.open_windows import OpenWindows, closed_column
 from tidemark.stream.write.sink_columns import commented
 
 
-class Committing:
+class BatchCommitter:
     """Commits the batches of *sub* into its folder *home* of tables."""
 
     def __init__(
@@ -70,7 +70,7 @@ class Committing:
         sub: SubTopology,
         home: Path,
         committer: Committer,
-        flushing: Flushing,
+        flushing: Flusher,
         measurer: Measurer,
         broker: TopicBroker,
         fence: Fence,
@@ -219,13 +219,13 @@ class Committing:
                 return self._done_at_ms
             case Sink():
                 self._fence.check_lease()
-                self._undeliverable += self._published(Outgoing.of(operator, entry, self._handing_out), publishers)
+                self._undeliverable += self._published(OutgoingRows.of(operator, entry, self._handing_out), publishers)
                 self._fence.reached(f"committed {operator.name}")
                 return self._fence.clock()
             case _:
                 assert_never(operator)
 
-    def _published(self, outgoing: Outgoing, publishers: Publishers | None) -> list[pl.DataFrame]:
+    def _published(self, outgoing: OutgoingRows, publishers: Publishers | None) -> list[pl.DataFrame]:
         """Sends *outgoing* to its topic, on *publishers* if it is large.
 
         Returns:

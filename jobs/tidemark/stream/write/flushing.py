@@ -24,7 +24,7 @@ from tidemark.kernels.updates.facts import added_up
 from tidemark.model.tables.catalog import BATCHES, EMISSION_METRICS, LATENCY_BUCKETS, OUTCOMES, WATERMARKS
 from tidemark.storage.delta.tables import Committer
 from tidemark.storage.fence import NO_FENCE, Fence
-from tidemark.storage.files import Files, Rows, write_file
+from tidemark.storage.files import File, Files, Rows, write_file
 from tidemark.storage.object_path import ObjectPath
 from tidemark.stream.journal.entries import Entry, Journal
 from tidemark.stream.journal.notes import EntryNotes, FactsNotes
@@ -43,7 +43,7 @@ SELDOM = frozenset({EMISSION_METRICS.name, LATENCY_BUCKETS.name, WATERMARKS.name
 IN_ONE_OF = 6
 
 
-class Flushing:
+class Flusher:
     """Keeps the facts of a stream's batches until its tables have them.
 
     The tables in *home* get them every *every_ms*. *journal* is the folder of the entries, *facts* its files of facts.
@@ -223,7 +223,7 @@ class Flushing:
 
     def _commit(self, name: str, by_batch: ByBatch) -> None:
         path, newest = self._home / name, max(by_batch)
-        rows = self._together(path, by_batch)
+        rows = self._one_batch(path, by_batch)
         if isinstance(rows, Files):
             self._committer.adopt(path, rows, newest)
         else:
@@ -232,22 +232,28 @@ class Flushing:
         self._compactor.committed(path)
         self._fence.reached(f"committed {name}")
 
-    def _together(self, path: Path, by_batch: ByBatch) -> Rows:
+    def _one_batch(self, path: Path, by_batch: ByBatch) -> Rows:
         """Returns the rows of all batches in one.
 
         They are files if the rows of any batch are.
         """
-        files = [rows for _, rows in sorted(by_batch.items()) if isinstance(rows, Files)]
-        others = {number: rows for number, rows in by_batch.items() if not isinstance(rows, Files)}
+        files: list[File] = []
+        others: list[pa.Table] = []
+        for _, rows in sorted(by_batch.items()):
+            if isinstance(rows, Files):
+                files += rows.files
+            else:
+                others.append(rows)
         if not others:
-            return Files(tuple(file for part in files for file in part.files))
+            return Files(tuple(files))
         if len(others) == 1 and not files:
-            (only,) = others.values()
-            return only
-        rows = pa.concat_tables([rows for _, rows in sorted(others.items())], promote_options="default")
+            return others[0]
+        # Batches of an older version may lack columns.
+        table = pa.concat_tables(others, promote_options="default")
         if path.name == LATENCY_BUCKETS.name:
-            rows = rows_of(LATENCY_BUCKETS, added_up(pl.DataFrame(rows), window_ms=self._window_ms))
-        if not files:
-            return rows
-        written = self._fence.until_written(lambda: write_file(path, rows, batch_id=max(by_batch)))
-        return Files((*(file for part in files for file in part.files), written))
+            # Buckets of one window and operator are added up, so that the table gets one row for them.
+            table = rows_of(LATENCY_BUCKETS, added_up(pl.DataFrame(table), window_ms=self._window_ms))
+        if files:
+            written = self._fence.until_written(lambda: write_file(path, table, batch_id=max(by_batch)))
+            return Files((*files, written))
+        return table

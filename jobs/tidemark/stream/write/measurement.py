@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
+from itertools import product
 from typing import Any
 
 import polars as pl
@@ -129,17 +130,21 @@ class Measurer:
         return f"{self._sub.name}_{partition}"
 
     def _outcomes(self, entry: Entry) -> list[dict[str, Any]]:
-        counts = {name: operator.counts for name, operator in entry.notes.decision.operators.items()}
-        return [
-            {
-                "operator": o.name,
-                "kind": o.kind,
-                "newest_ms": _newest_ms(o, entry.tables.get(o.name)) if isinstance(o, Sink) and o.table else None,
-                **{word: counts[o.name].get(word, 0) for word in _OUTCOMES},
-            }
-            for o in self._sub.operators
-            if any(counts[o.name].values())
-        ]
+        rows: list[dict[str, Any]] = []
+        for operator in self._sub.operators:
+            counts = entry.notes.decision.operators[operator.name].counts
+            if any(counts.values()):
+                rows.append(
+                    {
+                        "operator": operator.name,
+                        "kind": operator.kind,
+                        "newest_ms": _newest_ms(operator, entry.tables.get(operator.name))
+                        if isinstance(operator, Sink) and operator.table
+                        else None,
+                        **{word: counts.get(word, 0) for word in _OUTCOMES},
+                    }
+                )
+        return rows
 
     def _windows(self, notes: DecisionNotes, clocks: Mapping[str, Clocks]) -> list[dict[str, Any]]:
         skew = self._host.skew()
@@ -151,25 +156,27 @@ class Measurer:
             "skew_ms": skew_ms,
             "skew_error_ms": skew.error_ms if skew else None,
         }
-        return [
-            {
-                "operator": operator.name,
-                "kind": operator.kind,
-                "window_start": window.start_ms,
-                "window_end": window.start_ms + self._topology.window_ms,
-                "ewt_at": clocks[operator.name]["finished_at_ms"],
-                # The driver's clock plus its skew is the clock of the reference host.
-                "ewt_adjusted_at": clocks[operator.name]["finished_at_ms"] + (skew_ms or 0),
-                "queued_ms": clocks[operator.name]["queued_ms"],
-                "records": window.records and window.records[operator.name],
-                "started_at": clocks[operator.name]["started_at_ms"],
-                "recovered": clocks[operator.name]["recovered"],
-                **self._places[operator.name],
-                **of_batch,
-            }
-            for window in notes.closed
-            for operator in self._sub.operators
-        ]
+        rows: list[dict[str, Any]] = []
+        for window, operator in product(notes.closed, self._sub.operators):
+            clock = clocks[operator.name]
+            rows.append(
+                {
+                    "operator": operator.name,
+                    "kind": operator.kind,
+                    "window_start": window.start_ms,
+                    "window_end": window.start_ms + self._topology.window_ms,
+                    "ewt_at": clock["finished_at_ms"],
+                    # The driver's clock plus its skew is the clock of the reference host.
+                    "ewt_adjusted_at": clock["finished_at_ms"] + (skew_ms or 0),
+                    "queued_ms": clock["queued_ms"],
+                    "records": window.records and window.records[operator.name],
+                    "started_at": clock["started_at_ms"],
+                    "recovered": clock["recovered"],
+                    **self._places[operator.name],
+                    **of_batch,
+                }
+            )
+        return rows
 
     def _tasks(self, notes: DecisionNotes) -> list[dict[str, Any]]:
         """Returns the work of each task of a batch in shards.
@@ -177,14 +184,8 @@ class Measurer:
         A task without records is omitted unless the batch closed windows.
         """
         kinds = {operator.name: operator.kind for operator in self._sub.operators}
-        return [
-            {
-                **_as_columns(asdict(run)),
-                "kind": kinds[run.operator],
-            }
-            for run in notes.tasks or ()
-            if run.records or notes.closed
-        ]
+        runs = [run for run in notes.tasks or () if run.records or notes.closed]
+        return [{**_as_columns(asdict(run)), "kind": kinds[run.operator]} for run in runs]
 
     def _watermarks(self, notes: DecisionNotes) -> list[dict[str, Any]]:
         was, now = notes.was, notes.progress
@@ -213,24 +214,37 @@ class Measurer:
         if not self._topology.level.includes(Level.DEBUG):
             return []
         was, now = notes.was.skipped_lately, notes.progress.skipped_lately
-        # An operator whose skips have left the rate window needs a row that brings the rate back to 0.
-        silent = {name for name, skips in was.items() if skips and not now.get(name)}
-        return [
-            {
-                "operator": name,
-                "thread_id": self._thread_id,
-                "task_id": self._task(task),
-                "idempotent_update_skip_total": total,
-                "idempotent_update_skip_rate": per_second(now.get(name, ()), task),
-                "decided_at": notes.batch.decided_at_ms,
-            }
-            for name, tasks in notes.progress.skipped.items()
-            for task, total in tasks.items()
-            if name in silent or notes.operators[name].counts.get("records_in")
-        ]
+        rows: list[dict[str, Any]] = []
+        for name, tasks in notes.progress.skipped.items():
+            # An operator whose skips have left the rate window needs a row that brings the rate back to 0.
+            is_silent = bool(was.get(name)) and not now.get(name)
+            if not is_silent and not notes.operators[name].counts.get("records_in"):
+                continue
+            for task, total in tasks.items():
+                rows.append(
+                    {
+                        "operator": name,
+                        "thread_id": self._thread_id,
+                        "task_id": self._task(task),
+                        "idempotent_update_skip_total": total,
+                        "idempotent_update_skip_rate": per_second(now.get(name, ()), task),
+                        "decided_at": notes.batch.decided_at_ms,
+                    }
+                )
+        return rows
 
     def _batch(self, notes: DecisionNotes, finished_at_ms: int) -> dict[str, Any]:
         batch, queued = notes.batch, notes.batch.queued
+        sources: list[dict[str, Any]] = []
+        losses: list[dict[str, Any]] = []
+        for part in notes.sources:
+            place, seen = {"source": part.source, "partition": part.partition}, part.seen
+            offsets = {"from_offset": seen.from_offset, "until_offset": seen.until_offset}
+            sources.append({**place, **offsets, "latest_offset": seen.latest_offset})
+            if seen.lost:
+                losses.append({**place, "from_offset": seen.lost[0], "until_offset": seen.lost[1]})
+        # What operators hand on was counted at the sources already.
+        names = [operator.name for operator in self._sub.operators if operator.is_source]
         return {
             "epoch": batch.epoch,
             "level": self._topology.level.value,
@@ -238,30 +252,9 @@ class Measurer:
             "started_at": batch.started_at_ms,
             "finished_at": finished_at_ms,
             "duration_ms": finished_at_ms - batch.started_at_ms,
-            "sources": [
-                {
-                    "source": part.source,
-                    "partition": part.partition,
-                    "from_offset": part.seen.from_offset,
-                    "until_offset": part.seen.until_offset,
-                    "latest_offset": part.seen.latest_offset,
-                }
-                for part in notes.sources
-            ],
-            "accepted_loss": [
-                {
-                    "source": part.source,
-                    "partition": part.partition,
-                    "from_offset": part.seen.lost[0],
-                    "until_offset": part.seen.lost[1],
-                }
-                for part in notes.sources
-                if part.seen.lost
-            ]
-            or None,
-            "records_in": sum(
-                notes.operators[o.name].counts.get("records_in", 0) for o in self._sub.operators if o.is_source
-            ),
+            "sources": sources,
+            "accepted_loss": losses or None,
+            "records_in": sum(notes.operators[name].counts.get("records_in", 0) for name in names),
             "watermark": notes.progress.watermark_ms,
             "queued_ms": queued.ms,
             "queued_behind": ", ".join(queued.behind) or None,

@@ -34,7 +34,7 @@ from tidemark.model.tables.catalog import (
 )
 from tidemark.model.topology import SubTopology
 from tidemark.semantics.idleness import Activity
-from tidemark.stream.journal.unflushed import Unflushed, unflushed_of
+from tidemark.stream.journal.unflushed import UnflushedRows, unflushed_of
 from tidemark.stream.startup.unread import begun
 
 LATELY = 5
@@ -341,7 +341,7 @@ class StreamFacts:
         return newest if isinstance(newest, int) else -1
 
     @cached_property
-    def _unflushed(self) -> Unflushed:
+    def _unflushed(self) -> UnflushedRows:
         """The journal as it was before a table was read."""
         # Read first: a flush in between would move rows from the journal into tables that were read before.
         return unflushed_of(self._home)
