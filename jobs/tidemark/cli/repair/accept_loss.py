@@ -69,7 +69,7 @@ def _position(home: Path, source: str, partition: int) -> int:
     does not read the partition.
     """
     entry = Journal(home / "journal", "data").newest() if home.is_dir() else None
-    inputs = entry.notes.decision.progress.inputs if entry else {}
+    inputs = entry.notes.progress.inputs if entry else {}
     offsets = {(name, number): part.until_offset for name, i in inputs.items() for number, part in i.partitions.items()}
     if (source, partition) not in offsets:
         places = (
