@@ -21,45 +21,25 @@ from tidemark.model.topology import Time
 from tidemark.reports.batch_job import add_bootstrap, argument_type
 from tidemark.storage.location import location
 from tidemark.stream.driver.shared_session import SharedSession
-from tidemark.stream.query import QueryOptions
-from tidemark.stream.run import RunOptions, run_stream
+from tidemark.stream.query import RunOptions
+from tidemark.stream.run import run_stream
 
 
 def main() -> int:
     """Runs one stream, or those of a folder; returns the exit status."""
     given, own = several().parse_known_args()
-    options = None if given.driver else arguments().parse_args(own)
+    options = None if given.driver else arguments().parse_args(own, RunOptions())
     log_to_stderr(by_thread=options is None)
     if options is None:
         spark = SharedSession(f"tidemark-{DriverFolder(given.driver).name}", is_shared=True)
         status = DriverFolder(given.driver).drive(
-            lambda asked: run_stream(run_options(arguments().parse_args(asked)), spark)
+            lambda asked: run_stream(arguments().parse_args(asked, RunOptions()), spark)
         )
     else:
         spark = SharedSession(f"tidemark-{options.topology.stem}-{options.sub_topology}", is_shared=False)
-        status = run_stream(run_options(options), spark)
+        status = run_stream(options, spark)
     spark.stop()
     return status
-
-
-def run_options(options: argparse.Namespace) -> RunOptions:
-    """Returns the options of one stream."""
-    slow = (item.partition("=") for item in options.slow)
-    query = QueryOptions(
-        topology_file=options.topology,
-        bootstrap=options.bootstrap,
-        rotate_after=options.rotate_after,
-        slow_ms={operator: int(ms) for operator, _, ms in slow},
-    )
-    return RunOptions(
-        warehouse=options.warehouse,
-        sub_topology=options.sub_topology,
-        time=options.time,
-        launch_id=options.launch_id,
-        take_over=options.take_over,
-        silent_after=options.silent_after,
-        query=query,
-    )
 
 
 def several() -> argparse.ArgumentParser:
@@ -114,10 +94,17 @@ def arguments() -> argparse.ArgumentParser:
         "--slow",
         action="append",
         default=[],
+        type=slow,
         metavar="OPERATOR=MS",
         help="let an operator sleep this long in each batch",
     )
     return parser
+
+
+def slow(text: str) -> tuple[str, int]:
+    """Returns the operator and the ms of `OPERATOR=MS`."""
+    operator, _, ms = text.partition("=")
+    return operator, int(ms)
 
 
 if __name__ == "__main__":

@@ -206,6 +206,15 @@ def test_facts_are_read_beside_an_unreadable_newer_progress() -> None:
         _ = read.decision
 
 
+def test_progress_and_state_are_read_without_other_notes() -> None:
+    """Readers of these alone need not parse the notes of tasks, which may be many."""
+    others_unreadable = json.loads(DECIDED) | {"tasks": [{}], "operators": {"events": {}}, "sources": [{}]}
+    notes = EntryNotes.from_json(others_unreadable)
+    assert notes.progress == NOTES.progress
+    assert notes.states == NOTES.states
+    assert notes.is_last
+
+
 def test_states_of_another_format_are_not_read() -> None:
     content = json.loads(DECIDED)
     content["state"]["format"] = 4

@@ -58,5 +58,5 @@ def read_progress(stream: Stream) -> ReachedBatch | None:
     newest = journal.newest()  # after `done`, so that it is no older
     if newest is None:
         return None
-    progress, decided_at_ms = newest.notes.decision.progress, journal.written_at_ms(newest.batch_id)
-    return ReachedBatch(done, progress, decided_at_ms, newest.notes.decision.states is not None)
+    progress, decided_at_ms = newest.notes.progress, journal.written_at_ms(newest.batch_id)
+    return ReachedBatch(done, progress, decided_at_ms, newest.notes.states is not None)

@@ -204,7 +204,7 @@ class Engine:
             decision = self._collected(batch, collect, was)
         if decision is not None:
             entry = self._committing.laid_out(self._with_state(decision, was))
-            states = entry.notes.decision.states or ()
+            states = entry.notes.states or ()
             entry = self._flushing.with_facts(entry)
             needed_after = min(self._flushing.flushed, *(state.batch_id for state in states))
             # What is in the journal will happen: a driver that is killed from here on carries it out after its restart.
@@ -250,7 +250,7 @@ class Engine:
     def _load(self, was: StreamProgress) -> None:
         """Loads the state after the progress *was* into memory."""
         newest = self._journal.newest()
-        states = newest.notes.decision.states if newest else None
+        states = newest.notes.states if newest else None
         # Entries of older versions do not name state files; entries of a stream in shards name those of each shard.
         if newest is not None and (states is None or len(states) > 1):
             states = remembered(self._stream, newest) or states
@@ -283,7 +283,7 @@ class Engine:
         if newest is None:
             self._flushing.begin(newest, self._fence.clock())
             return StreamProgress()
-        progress = newest.notes.decision.progress
+        progress = newest.notes.progress
         if progress.planned_id > batch_id:
             msg = (
                 f"{self._stream.home}: the checkpoint continues with batch {batch_id}, but batch {progress.planned_id} "
@@ -297,7 +297,7 @@ class Engine:
             self._committing.carry_out(newest, executors, recovers=True, done_at_ms=done_at_ms)
         self._flushing.begin(newest, self._fence.clock())
         self._flushing.flush()
-        self._goes_on = not newest.notes.decision.batch.is_last
+        self._goes_on = not newest.notes.is_last
         return progress
 
     def _done_at_ms(self, planned_id: int) -> int:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 import logging
 import os
 import platform
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -23,7 +23,7 @@ from tidemark.model.kinds.repartition import HopSource
 from tidemark.model.kinds.source import Source
 from tidemark.model.project.connections import Clusters, addressed_clusters, time_of
 from tidemark.model.stream import Stream
-from tidemark.model.topology import SubTopology
+from tidemark.model.topology import SubTopology, Time
 from tidemark.spark_session import have_checkpoints_written
 from tidemark.storage.disk import Disk
 from tidemark.storage.fence import Fence
@@ -58,21 +58,31 @@ An older driver that wakes up commits a batch and plans another, so the error co
 """
 
 
-@dataclass(frozen=True, kw_only=True)
-class QueryOptions:
-    """The command line's part of a query.
+class RunOptions(argparse.Namespace):
+    """The command line of a driver, as its parser fills it in.
 
     Attributes:
-        topology_file: the TOML file of the topology.
+        warehouse: the folder of all tables.
+        topology: the TOML file of the topology.
+        sub_topology: the name of the sub-topology to run.
         bootstrap: addresses of Kafka clusters by name.
+        time: the record time to use.
+        launch_id: identifies the driver in its heartbeat.
+        take_over: replaces a driver without a heartbeat for `silent_after` (seconds).
         rotate_after: the number of batches after which the query ends; None: it never does.
-        slow_ms: the time that each operator sleeps in a batch.
+        slow: operators, and the time that each sleeps in a batch (ms).
     """
 
-    topology_file: Path
+    warehouse: Path
+    topology: Path
+    sub_topology: str
     bootstrap: list[tuple[str, str]]
+    time: Time
+    launch_id: str
+    take_over: bool
+    silent_after: float
     rotate_after: int | None
-    slow_ms: dict[str, int]
+    slow: list[tuple[str, int]]
 
 
 class QueryEnded(Exception):
@@ -147,7 +157,7 @@ class StreamQuery:
     """The query of one stream, of which this driver has the lease.
 
     Args:
-        options: the command line's part.
+        options: the command line.
         stream_of: the stream to run.
         control: its control folder.
         pulse: the heartbeat to report to.
@@ -157,7 +167,7 @@ class StreamQuery:
 
     def __init__(
         self,
-        options: QueryOptions,
+        options: RunOptions,
         stream_of: Stream,
         control: Control,
         pulse: Pulse,
@@ -189,7 +199,7 @@ class StreamQuery:
             broker,
             thread_id=self._thread_id,
             epoch=pulse.epoch,
-            slow_ms=options.slow_ms,
+            slow_ms=dict(options.slow),
             reread=self._reread,
             fence=Fence(self._check_lease, self._disk.until_written),
             host=Host(host, self._clock_skew.newest),
@@ -297,7 +307,7 @@ class StreamQuery:
     def _passed_over(self) -> Places | None:
         kills_reader = partial(
             kills,
-            topology=self._options.topology_file,
+            topology=self._options.topology,
             bootstrap=self._options.bootstrap,
             spark=self._spark,
             check=self._check,

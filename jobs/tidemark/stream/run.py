@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
-from pathlib import Path
 
 from tidemark.clock import wall_clock_ms
 from tidemark.control.folder import AlreadyRunning, Control, LeaseLost, StreamState, digest
@@ -15,7 +13,7 @@ from tidemark.model.topology import Time, load, on_processing_time
 from tidemark.stream.driver.heartbeats import Heartbeats
 from tidemark.stream.driver.shared_session import SharedSession
 from tidemark.stream.pulse import Pulse
-from tidemark.stream.query import QueryOptions, StreamQuery
+from tidemark.stream.query import RunOptions, StreamQuery
 from tidemark.stream.read.poison_record import as_reason
 from tidemark.stream.startup.evidence import evidence
 from tidemark.stream.startup.fatal import KILLED, counted
@@ -26,35 +24,13 @@ from tidemark.stream.startup.unread import begun
 log = logging.getLogger("tidemark.stream")
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunOptions:
-    """The command line of a driver.
-
-    Attributes:
-        warehouse: the folder of all tables.
-        sub_topology: the name of the sub-topology to run.
-        time: the record time to use.
-        launch_id: identifies the driver in its heartbeat.
-        take_over: replaces a driver without a heartbeat for `silent_after` (seconds).
-        query: the options of its query.
-    """
-
-    warehouse: Path
-    sub_topology: str
-    time: Time
-    launch_id: str
-    take_over: bool
-    silent_after: float
-    query: QueryOptions
-
-
 def run_stream(options: RunOptions, session_of: SharedSession) -> int:
     """Runs a stream as a query of a session.
 
     It takes the lease of the stream first. Returns the exit status.
     """
-    running = digest(options.query.topology_file)
-    topology = load(options.query.topology_file)
+    running = digest(options.topology)
+    topology = load(options.topology)
     if options.time is Time.PROCESSING:
         topology = on_processing_time(topology)
     sub = topology.sub_topology(options.sub_topology)
@@ -76,7 +52,7 @@ def run_stream(options: RunOptions, session_of: SharedSession) -> int:
     try:
         refuse_unless_sound(evidence(stream_of))
         control.keep_meanings(meanings(sub))
-        state = StreamQuery(options.query, stream_of, control, pulse, deaths, session_of).run()
+        state = StreamQuery(options, stream_of, control, pulse, deaths, session_of).run()
     except LeaseLost as error:
         pulse.end(StreamState.FAILED)
         log.error("%s", error)

@@ -69,7 +69,7 @@ def _position(home: Path, source: str, partition: int) -> int:
     does not read the partition.
     """
     entry = Journal(home / "journal", "data").newest() if home.is_dir() else None
-    inputs = entry.notes.decision.progress.inputs if entry else {}
+    inputs = entry.notes.progress.inputs if entry else {}
     if source in inputs and partition in inputs[source].partitions:
         return inputs[source].partitions[partition].until_offset
     places = [f"{name}/{number}" for name in sorted(inputs) for number in sorted(inputs[name].partitions)]

@@ -172,7 +172,7 @@ def newest_progress(layout: Layout, topology: str, sub: str) -> StreamProgress:
     """Returns the progress of a stream by its newest journal entry."""
     home = layout.control(topology, sub)
     entry = Journal(home / "journal", "data").newest() if home.is_dir() else None
-    return entry.notes.decision.progress if entry else StreamProgress()
+    return entry.notes.progress if entry else StreamProgress()
 
 
 def _time_text(ms: int | None) -> str:

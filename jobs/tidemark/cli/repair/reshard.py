@@ -126,7 +126,7 @@ def _dealt_out(
     newest = journal.newest()
     if newest is None:
         return "no batch was decided yet, so there is no state"
-    old = newest.notes.decision.states
+    old = newest.notes.states
     if old is not None:
         remove_unnamed(stream.control, old, check_lease=check_lease)
         if len(old) == stream.shards:

@@ -55,7 +55,7 @@ def reshard(
     """
     # StateRuns are never changed in place, so all shards begin with the same one.
     shards = [StateRuns(newest.batch_id)] * stream.shards
-    n = len(newest.notes.decision.states or [StateRuns()])
+    n = len(newest.notes.states or [StateRuns()])
     for old in range(n):
         before = _rows(shards)
         shards = _with_old(_old_shard(stream, journal, newest, old), shards, sharding, files_of_shard)
@@ -84,12 +84,12 @@ def _old_shard(stream: Stream, journal: Journal, newest: Entry, number: int) -> 
     *number* is that of the shard among those that *newest* names. Of an older version, which names none, it returns the
     whole state, from its tables.
     """
-    old = newest.notes.decision.states
+    old = newest.notes.states
     steps = Steps(stream.topology, Reference(stream.layout.warehouse))
     if old is None:
         # Tables of an older version lack columns that are read.
         create_tables(stream.home, stream.sub, steps.schemas)
-        load_whole(steps, stream, journal, newest, newest.notes.decision.progress)
+        load_whole(steps, stream, journal, newest, newest.notes.progress)
     else:
         files = StateFiles(stream, journal, number, len(old))
         files.load(steps.memory, old[number], newest.batch_id)

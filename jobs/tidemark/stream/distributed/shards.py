@@ -146,7 +146,7 @@ class Shards:
         )
         decision = self._fence.until_written(lambda: self._decide_or_clean_up(executors, collect, task))
         if decision is not None:
-            self._states = decision.entry.notes.decision.states
+            self._states = decision.entry.notes.states
         return decision
 
     def _refuse_if_records_wait(self, was: StreamProgress) -> None:
@@ -283,7 +283,7 @@ class Shards:
         if newest is None:
             # StateRuns are never changed in place, so all shards may share one.
             return [StateRuns()] * self._stream.shards
-        noted_states = newest.notes.decision.states
+        noted_states = newest.notes.states
         if noted_states is not None and len(noted_states) == self._stream.shards:
             return noted_states
         if (remembered_states := remembered(self._stream, newest)) is not None:

@@ -180,11 +180,30 @@ class EntryNotes:
     newest_batches: Mapping[str, int] | None = None
     is_whole: bool | None = None
 
-    # It is parsed at the first use: reports of an older version read facts beside the progress of a newer one.
+    # Each is parsed at its first use: to parse all costs as much as to read the entry, and reports of an older version
+    # read facts beside the progress of a newer one.
     @cached_property
     def decision(self) -> DecisionNotes:
         """Returns the notes of the decided batch."""
         return self.decided if isinstance(self.decided, DecisionNotes) else DecisionNotes.from_json(self.decided)
+
+    @cached_property
+    def progress(self) -> StreamProgress:
+        """Returns `decision.progress` without parsing the other notes."""
+        noted = self.decided
+        return noted.progress if isinstance(noted, DecisionNotes) else StreamProgress.from_json(noted["progress"])
+
+    @cached_property
+    def states(self) -> tuple[StateRuns, ...] | None:
+        """Returns `decision.states` without parsing the other notes."""
+        noted = self.decided
+        return noted.states if isinstance(noted, DecisionNotes) else states_from_json(noted.get("state"))
+
+    @property
+    def is_last(self) -> bool:
+        """False if other parts of the planned batch follow."""
+        noted = self.decided
+        return noted.batch.is_last if isinstance(noted, DecisionNotes) else _batch(noted["batch"]).is_last
 
     def with_states(self, states: Sequence[StateRuns], tasks: Sequence[TaskRun] | None = None) -> EntryNotes:
         """Returns the notes with the *states* of all shards.

@@ -43,7 +43,7 @@ def evidence(stream: Stream) -> Evidence:
     tables = [_table(stream.home / name, f"{app}/{name}", alone) for name in table_names(stream.sub)]
     data = _newest(journal, "data", 1, unreadable)
     decided, entry = next(iter(data.items()), (None, None))
-    progress = entry.notes.decision.progress if entry else StreamProgress()
+    progress = entry.notes.progress if entry else StreamProgress()
     if entry is not None:
         for each in (entry, *_unflushed(journal, entry, unreadable)):
             unreadable += _gone(each, tables)
@@ -57,7 +57,7 @@ def evidence(stream: Stream) -> Evidence:
         planned=plans(checkpoint),
         decided=decided,
         decided_as=progress.planned_id if entry else decided,
-        is_part=entry is not None and not entry.notes.decision.batch.is_last,
+        is_part=entry is not None and not entry.notes.is_last,
         read_to=_read_to(stream, progress),
         unreadable=tuple(unreadable),
         newest_batches=_expected(facts, entry, tables),
@@ -88,7 +88,7 @@ def _has_read(home: Path, stream: Stream) -> bool:
     *home* is the other stream's control folder. The source may have had another name there.
     """
     entry = next(iter(_newest(home / "journal", "data", 1, []).values()), None)
-    inputs = entry.notes.decision.progress.inputs if entry else {}
+    inputs = entry.notes.progress.inputs if entry else {}
     names = {source.name for source in stream.sub.sources}
     return not names.isdisjoint(inputs) or bool(inputs and shares_sources(Control(home).meanings(), stream.sub))
 
@@ -152,7 +152,7 @@ def _gone(entry: Entry, tables: Iterable[TableCommit]) -> Iterator[str]:
 
 def _unreadable_states(stream: Stream, entry: Entry) -> Iterator[str]:
     """Yields a text for each damaged or missing state file of *entry*."""
-    for path in files_of(stream.control, entry.notes.decision.states or ()):
+    for path in files_of(stream.control, entry.notes.states or ()):
         if not is_whole(path):
             yield f"{path}, with states of the stream, is {'incomplete' if path.exists() else 'missing'}"
 

@@ -176,7 +176,7 @@ def load_whole(steps: Steps, stream: Stream, journal: Journal, newest: Entry, pr
 
     It reads the state into the memory of *steps*. *progress* is the progress in the entry.
     """
-    shards = newest.notes.decision.states
+    shards = newest.notes.states
     if shards is None:
         log.info("%s: loading the state from the tables of an older version", stream.home)
         load_memory(steps, stream.sub, stream.home, progress)

@@ -43,8 +43,8 @@ def unread_ranges(control: Path, sub: SubTopology) -> tuple[int, Ranges]:
     (batch_id, ends) = max(planned.items())
     committed, _ = newest_commit(control / "checkpoint")
     newest = Journal(control / "journal", "data").newest()
-    progress = newest.notes.decision.progress if newest else StreamProgress()
-    goes_on = newest is not None and not newest.notes.decision.batch.is_last
+    progress = newest.notes.progress if newest else StreamProgress()
+    goes_on = newest is not None and not newest.notes.is_last
     # Of a batch in parts the rest is not decided.
     decided = progress.planned_id - goes_on
     # A torn plan was not used yet.

@@ -194,7 +194,7 @@ class BatchCommitter:
 
     def _time_mark(self, entry: Entry) -> dict[str, str]:
         """Returns the mark of time of the batch of *entry*."""
-        progress = entry.notes.decision.progress
+        progress = entry.notes.progress
         return {MARK: mark_text(self._committer.app, progress.watermark_ms, idle=progress.idle)}
 
     def _hand_out(self, operator: HandingOut, entry: Entry, publishers: Publishers | None) -> int | None:
@@ -249,7 +249,7 @@ class BatchCommitter:
             rows = self._in_its_folder(rows, table)
         if not sink.key:
             return None if rows is None else self._commit(table, rows, entry.batch_id, notes=self._time_mark(entry))
-        closed = self._open_windows.closed(sink, entry.notes.decision.progress.watermark_ms)
+        closed = self._open_windows.closed(sink, entry.notes.progress.watermark_ms)
         rows_and_mark = self._with_closed(rows, table, closed, entry.batch_id)
         at_ms = self._commit(table, rows_and_mark, entry.batch_id)
         self._open_windows.committed(sink, rows, closed)
