@@ -134,29 +134,28 @@ def check_file(path: Path) -> Iterator[str]:
     yield from placed(path, complaints)
 
 
-def check_test_file(path: Path) -> Iterator[str]:
-    """Yields the complaints about the prose of a test file.
+def check_test_prose(source: str) -> Iterator[Complaint]:
+    """Yields complaints about the prose of a test file.
 
     Records and messages of tests may have any words.
     """
-    source = path.read_text()
     tree = ast.parse(source)
-    complaints = [*check_comments(source), *check_test_names(tree)]
+    yield from check_comments(source)
+    yield from check_test_names(tree)
     for docstring in docstrings(tree):
-        complaints += [*check_docstring(docstring), *check_docstring_words(docstring)]
-    yield from placed(path, complaints)
+        yield from check_docstring(docstring)
+        yield from check_docstring_words(docstring)
 
 
-def check_page(path: Path) -> Iterator[str]:
+def check_page(text: str) -> Iterator[Complaint]:
     """Yields complaints about words of a page outside of its code."""
-    complaints = []
     in_code = False
-    for number, line in enumerate(path.read_text().splitlines(), start=1):
+    for number, line in enumerate(text.splitlines(), start=1):
         is_fence = line.lstrip().startswith("```")
         in_code ^= is_fence
         if not (in_code or is_fence):
-            complaints += [(number, f"says {word!r}; name who does what") for word in refused_words(line)]
-    yield from placed(path, complaints)
+            for word in refused_words(line):
+                yield number, f"says {word!r}; name who does what"
 
 
 def placed(path: Path, complaints: list[Complaint]) -> Iterator[str]:
@@ -203,9 +202,10 @@ def main(folders: list[str]) -> int:
     complaints = [complaint for path in checked for complaint in check_file(path)]
     if not folders:
         for path in python_files(TESTS):
-            complaints += () if path in checked else check_test_file(path)
+            if path not in checked:
+                complaints += placed(path, [*check_test_prose(path.read_text())])
         for path in sorted({path for pattern in PAGES for path in PROJECT.glob(pattern)}):
-            complaints += check_page(path)
+            complaints += placed(path, [*check_page(path.read_text())])
     # A model in tests/reference may have the name of what it models.
     complaints += check_classes([path for path in checked if path.relative_to(PROJECT).parts[0] in PRODUCT])
     for complaint in complaints:

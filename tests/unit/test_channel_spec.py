@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -72,3 +74,19 @@ def test_a_missing_file_has_no_channels_and_invalid_toml_fails(tmp_path: Path) -
     (tmp_path / "channels.toml").write_text("[desk")
     with pytest.raises(InvalidSpec, match=r"channels\.toml: file: is not valid TOML"):
         load(tmp_path / "channels.toml")
+
+
+def test_the_page_of_alerts_has_an_example_of_every_channel_key() -> None:
+    page = (PROJECT / "docs" / "alerts.md").read_text(encoding="utf-8")
+    section = page.partition("## Channels")[2].partition("\n## ")[0]
+    examples = dict(re.findall(r"^\| `(\w+)` \| `(.+?)` \| (?:string|list|table) \|", section, re.MULTILINE))
+    keys = {key: tomllib.loads(f"{key} = {example}")[key] for key, example in examples.items()}
+    filters = {"topologies", "owners", "severities", "changes"}
+    own = {"mail": {"to", "from", "connection"}, "slack": {"connection"}, "notifier": {"class", "arguments"}}
+    assert {*keys} == {"kind", *filters}.union(*own.values())
+    for kind, names in own.items():
+        table = {"kind": kind} | {key: keys[key] for key in filters | names}
+        (channel,) = parse({"desk": table}, file="channels.toml")
+        assert channel.severities == ("critical",)
+        with pytest.raises(InvalidSpec, match=", ".join(sorted(table))):
+            parse({"desk": table | {"zzzzzzzz": 1}}, file="channels.toml")

@@ -220,7 +220,9 @@ def test_the_page_of_alerts_has_an_example_of_every_key() -> None:
     text = (PROJECT / "docs" / "alerts.md").read_text(encoding="utf-8")
     section = text.partition("## Keys of an SLA")[2].partition("\n## ")[0]
     examples = dict(
-        re.findall(r"^\| `(\w+)` \| `(.+?)` \| (?:required|none|one of the two|`[^`]+`) \|", section, re.MULTILINE)
+        re.findall(
+            r"^\| `(\w+)` \| `(.+?)` \| [a-z ]+ \| (?:required|none|one of the two|`[^`]+`) \|", section, re.MULTILINE
+        )
     )
     assert {*examples} == {*KEYS}
     records = {"measure": "records", "warn_after": None, "error_after": None}

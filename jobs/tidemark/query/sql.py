@@ -48,7 +48,10 @@ GLOB = re.compile(r"[*?\[]")
 """Characters that make a path of files a pattern for DuckDB."""
 UTC = "SET TimeZone = 'UTC'"
 MEMORY = "2GB"
-"""Memory of DuckDB if none is given; larger intermediate results are spilled to files."""
+"""Default memory of DuckDB.
+
+Larger intermediate results are spilled to files.
+"""
 INSTANT, EPOCH_MS = "timestamp", "long"
 """Delta's types of an instant, now and in older versions."""
 DELTA_SCAN = "delta_scan("

@@ -150,7 +150,7 @@ def write_replacements(
 def _touched_files(
     dataset: ds.Dataset, new: pl.DataFrame, key: Sequence[str], closed: ClosedRows | None
 ) -> list[ds.ParquetFileFragment]:
-    """Returns the files with keys of *new* or rows to close."""
+    """Returns the files with keys of *new*, or with rows to close."""
     possible = _possible(dataset, new, key) if new.height else ()
     touched = [part for part in possible if _holds_one(part, dataset.schema, new, key)]
     if closed is not None:
