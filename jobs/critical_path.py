@@ -205,8 +205,7 @@ def _kept_rows(
 ) -> dict[Table, pl.DataFrame]:
     """Returns the *stored* rows of windows whose path is not in *frames*.
 
-    The topology has changed since, so the facts give no path for them now. Their windows are removed from *frames*,
-    which is changed in place.
+    Their windows are removed from *frames*, which is changed in place.
 
     Args:
         stored: the report's tables.
@@ -220,6 +219,7 @@ def _kept_rows(
     in_interval = lies_in("window_end", interval)
     paths = rows_in(stored[CRITICAL_PATHS], in_interval & pc.field("latency_ms").is_valid())
     has_path = frames[CRITICAL_PATHS].filter(pl.col("latency_ms").is_not_null())
+    # If their facts exist, the topology has changed since, and these facts give no path any more.
     lost = paths.join(has_path, on="window_end", how="anti")
     if lost.is_empty():
         return {}

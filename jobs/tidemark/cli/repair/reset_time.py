@@ -129,9 +129,9 @@ def _refuse_sessions(sub: SubTopology) -> None:
 def _batch_after_reset(topology: Topology, sub: SubTopology, source: str, layout: Layout) -> int:
     """Returns the batch of a hop's upstream that follows its reset.
 
-    Marks that the upstream wrote before would move the reader forward again. It is 0 for a source that is no hop.
-    Raises InvalidArgument if the upstream was not reset.
+    It is 0 for a source that is no hop. Raises InvalidArgument if the upstream was not reset.
     """
+    # Marks that the upstream wrote before its reset would move the reader forward again.
     operator = next((o for o in sub.operators if o.name == source), None)
     if not isinstance(operator, HopSource):
         return 0
