@@ -182,17 +182,18 @@ def _finished_later(layout: Layout, topology: Topology, interval: Interval) -> I
     if not isinstance(oldest_ms, int):
         return
     finished = before & (pc.field("ewt_adjusted_at") >= utc(interval.start_ms))
-    facts = (DeltaTable(str(path)) for path in stream_tables(layout, topology.name, OPERATOR_WINDOWS.name))
-    late = [rows_in(table, finished, columns=["window_end"]) for table in facts]
+    late = []
+    for path in stream_tables(layout, topology.name, OPERATOR_WINDOWS.name):
+        late.append(rows_in(DeltaTable(str(path)), finished, columns=["window_end"]))
     day_before = pc.field("window_end") >= utc(interval.start_ms - Grain.DAY.length_ms)
     open_ = pc.field("state").isin(
         [LatencyState.NO_WINDOW_YET.value, LatencyState.STUCK.value, LatencyState.ESTIMATED.value]
     )
     late.append(rows_in(paths, before & day_before & open_, columns=["window_end"]))
     hour_ms = Grain.HOUR.length_ms
-    ends_ms = {end_ms for rows in late for end_ms in rows["window_end"].dt.epoch("ms")}
-    starts_ms = {end_ms // hour_ms * hour_ms for end_ms in ends_ms if end_ms >= oldest_ms}
-    for start_ms in sorted(starts_ms):
+    ends_ms = pl.concat(rows["window_end"].dt.epoch("ms") for rows in late)
+    starts_ms = ends_ms.filter(ends_ms >= oldest_ms) // hour_ms * hour_ms
+    for start_ms in starts_ms.unique().sort():
         yield Interval(max(start_ms, oldest_ms), min(start_ms + hour_ms, interval.start_ms))
 
 
@@ -204,8 +205,7 @@ def _kept_rows(
 ) -> dict[Table, pl.DataFrame]:
     """Returns the *stored* rows of windows whose path is not in *frames*.
 
-    The topology has changed since, so the facts give no path for them now. Their windows are removed from *frames*,
-    which is changed in place.
+    Their windows are removed from *frames*, which is changed in place.
 
     Args:
         stored: the report's tables.
@@ -219,6 +219,7 @@ def _kept_rows(
     in_interval = lies_in("window_end", interval)
     paths = rows_in(stored[CRITICAL_PATHS], in_interval & pc.field("latency_ms").is_valid())
     has_path = frames[CRITICAL_PATHS].filter(pl.col("latency_ms").is_not_null())
+    # If their facts exist, the topology has changed since, and these facts give no path any more.
     lost = paths.join(has_path, on="window_end", how="anti")
     if lost.is_empty():
         return {}

@@ -128,7 +128,10 @@ class _Job:
         measured = by_grain(new, kept(stored, hour, minutes))
         rows = {LATENCY_BUCKET_ROLLUP: buckets(measured), LATENCY_ROLLUP: latencies(measured, self.outline)}
         for table, rollup in rollups.items():
-            marks = {app: version for part in read_facts for app, version in part.marks(rollup, facts).items()}
+            # They are in the same commit as the rows: facts are counted once, however often a run dies.
+            marks: dict[str, int] = {}
+            for part in read_facts:
+                marks |= part.marks(rollup, facts)
             replace_in(
                 rollup, rows[table].select(table.names), table, where=_replaced_predicate(minutes, hour), marks=marks
             )

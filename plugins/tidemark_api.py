@@ -276,10 +276,8 @@ def _broken() -> dict[str, TidemarkError]:
 
 
 def _name_in(path: Path) -> str:
-    """Returns the topology name in the file at *path*.
-
-    The file need not be valid TOML.
-    """
+    """Returns the topology name in the file at *path*."""
+    # Not by a parser, since the file need not be valid TOML.
     match = NAMED.search(path.read_text(encoding="utf-8", errors="replace")) if path.is_file() else None
     return match[1] if match else path.stem
 

@@ -42,10 +42,8 @@ def dag(topology: Topology, part: str, *, doc: str, **more: Any) -> DAG:
 
 
 def instant(otherwise: str) -> Param:
-    """Returns a param for an instant; empty means *otherwise*.
-
-    It is a new one each time, since a param holds its value.
-    """
+    """Returns a param for an instant; empty means *otherwise*."""
+    # A new one each time, since a param of Airflow holds its value.
     return Param(None, type=["null", "string"], format="date-time", description=f"ISO 8601; empty: {otherwise}")
 
 

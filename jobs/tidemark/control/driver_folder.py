@@ -164,13 +164,11 @@ class DriverFolder:
         return starts
 
     def _has_nothing_to_run(self) -> bool:
-        """Returns True if no launcher asks, and there is no request.
-
-        Then it keeps the lock, so that no launcher can ask until this process has ended.
-        """
+        """Returns True if no launcher asks, and there is no request."""
         lock = open_lock(self.home / "asking.lock")
         if take_lock(lock, within_s=0) and not self._asked():
-            self._ending = lock  # it stays open, and the end of the process releases it
+            # The file stays open, so that no launcher can ask until the end of this process releases the lock.
+            self._ending = lock
             return True
         os.close(lock)
         return False

@@ -93,13 +93,15 @@ def drain(home: Home, *, by: str, topologies: Collection[str] | None = None) -> 
     With *topologies* only their drivers are drained. A topology on processing time has drivers of another name, which
     end with it.
     """
-    names = None if topologies is None else {*topologies, *(f"{name}_on_processing_time" for name in topologies)}
-    selected = [control for control in home.controls() if names is None or control.home.parent.name in names]
-    living = [control for control in selected if control.is_held()]
-    for control in living:
-        control.request_drain(by=by, now_ms=wall_clock_ms())
+    names = None if topologies is None else {*topologies, *map("{}_on_processing_time".format, topologies)}
+    living: list[Control] = []
+    for control in home.controls():
+        if (names is None or control.home.parent.name in names) and control.is_held():
+            control.request_drain(by=by, now_ms=wall_clock_ms())
+            living.append(control)
+    # All have been asked, so they finish their batches at the same time.
     deadline = time.monotonic() + DRAINED_WITHIN_S
-    while any(control.is_held() for control in living) and time.monotonic() < deadline:
+    while any(map(Control.is_held, living)) and time.monotonic() < deadline:
         time.sleep(process.POLL_S)
 
 

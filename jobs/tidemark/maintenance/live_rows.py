@@ -55,8 +55,9 @@ def needed_watermarks(rows: pl.DataFrame) -> pl.Series:
 def needed_of_hop(repartition: Repartition, rows: pl.DataFrame) -> pl.Series:
     """Marks in rows of a hop the newest update of each id.
 
-    All *rows* were read. A new reader would begin with these updates.
+    All *rows* were read.
     """
+    # A new reader begins with the newest updates. Without an id the rows are a stream, of which it needs none.
     if not repartition.id:
         return pl.repeat(value=False, n=rows.height, eager=True)
     updates = rows.select(is_hop_update()).to_series()

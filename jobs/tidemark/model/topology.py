@@ -373,19 +373,22 @@ def on_processing_time(topology: Topology) -> Topology:
     """Returns *topology* on processing time, under a name of its own.
 
     So it has its own tables and checkpoint. Records for Kafka topics are appended to Delta tables named after the
-    sinks, so that no consumer receives them.
+    sinks.
     """
-    subs = tuple(
-        replace(sub, operators=tuple(operator.on_processing_time() for operator in sub.operators))
-        for sub in topology.sub_topologies
-    )
-    operators = {operator.name: operator for sub in subs for operator in sub.operators}
+    operators: dict[str, Operator] = {}
+    subs: list[SubTopology] = []
+    for sub in topology.sub_topologies:
+        # A sink writes a table in place of its topic: consumers of the topic must not receive records twice.
+        own = tuple(operator.on_processing_time() for operator in sub.operators)
+        operators |= {operator.name: operator for operator in own}
+        subs.append(replace(sub, operators=own))
     check = OperatorChecks(topology.file, operators)
+    # The new table of a sink may have the name of another sink's.
     check.sinks()
     for mistake in check.mistakes():
         raise mistake
     name = f"{topology.name}_on_processing_time"
-    return replace(topology, name=name, time=Time.PROCESSING, sub_topologies=subs)
+    return replace(topology, name=name, time=Time.PROCESSING, sub_topologies=tuple(subs))
 
 
 def _is_looked_at(operator: Operator, mistakes: Iterable[InvalidSpec]) -> bool:

@@ -94,11 +94,11 @@ class Warehouse:
         self, home: Path, *, topology: str | None = None, only: Container[Path] | None = None, memory: str = MEMORY
     ) -> None:
         self._home, self._only, self._topology, self._memory = home, only, topology, memory
-        self.tables = {
-            name: asked
-            for name, paths in delta_tables(home, topology).items()
-            if (asked := [path for path in paths if only is None or path in only])
-        }
+        self.tables: dict[str, list[Path]] = {}
+        for name, paths in delta_tables(home, topology).items():
+            allowed = [path for path in paths if only is None or path in only]
+            if allowed:
+                self.tables[name] = allowed
         self._views = [view for view in [*views(), kafka_metrics.VIEW] if view.name not in self.tables]
         self._snapshots = cache(snapshot_of)
         self._selects = _selects(self.tables, self._from, self._columns)
@@ -317,9 +317,13 @@ def _in_ms(paths: Sequence[Path], columns_of: Callable[[Path], Mapping[str, Any]
     if len(paths) < 2:
         return {}
     types = {path: columns_of(path) for path in paths}
-    instants = {name for columns in types.values() for name, kind in columns.items() if kind == INSTANT}
-    return {path: [name for name in columns if name in instants and columns[name] == EPOCH_MS]
-            for path, columns in types.items()}  # fmt: skip
+    instants: set[str] = set()
+    for columns in types.values():
+        instants.update(name for name, kind in columns.items() if kind == INSTANT)
+    in_ms = {}
+    for path, columns in types.items():
+        in_ms[path] = [name for name in columns if name in instants and columns[name] == EPOCH_MS]
+    return in_ms
 
 
 def _as_instants(columns: Sequence[str]) -> str:

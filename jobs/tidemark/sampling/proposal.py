@@ -59,10 +59,8 @@ class SampleTimes:
 
     @property
     def staleness_ms(self) -> int:
-        """A limit of staleness: twice the longest pause and the work.
-
-        Late records do not count, since the newest record is not late.
-        """
+        """A limit of staleness: twice the longest pause and the work."""
+        # The newest record is not late, so the disorder does not count here.
         return rounded_up(2 * (min(self.pause_ms, DAY_MS) + WORK_MS))
 
 

@@ -75,14 +75,12 @@ def as_text(facts: Row) -> str:
         last_beat = (
             "" if beat is None else f", last heartbeat {beat:%Y-%m-%d %H:%M:%S}, batch {driver['last_batch_id']}"
         )
-        rows = [
-            [
-                "" if row[name] is None else ", ".join(row[name]) if name == "upstreams" else row[name]
-                for name in SHOWN_AS
-            ]
-            for row in facts["operators"]
-            if row["sub_topology"] == driver["sub_topology"]
-        ]
+        rows = []
+        for row in facts["operators"]:
+            if row["sub_topology"] == driver["sub_topology"]:
+                shown = {**row, "upstreams": ", ".join(row["upstreams"])}
+                # Most operators have no value in some of these columns.
+                rows.append(["" if shown[name] is None else shown[name] for name in SHOWN_AS])
         parts.append(
             f"{driver['sub_topology']}: {one_line(driver['state'])}{last_beat}\n"
             f"{format_table(tuple(SHOWN_AS.values()), rows)}"

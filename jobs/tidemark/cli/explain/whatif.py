@@ -6,6 +6,7 @@ An operator works less, or a bound or a trigger is another one. It also names th
 from __future__ import annotations
 
 import argparse
+from operator import itemgetter
 from pathlib import Path
 
 from tidemark.cli.explain.path import FORMATS
@@ -117,7 +118,10 @@ def _work_as_text(comparison: Row, *, windows: bool) -> str:
         "shorter batches may begin sooner and then contain other records",
     ]
     if windows:
-        lines = [[" → ".join(w[c]) if c == "then_path" else w[c] for c in WINDOW] for w in comparison["windows"]]
+        lines = []
+        for window in comparison["windows"]:
+            *values, path = itemgetter(*WINDOW)(window)
+            lines.append([*values, " → ".join(path)])
         parts.append(format_table(WINDOW, lines))
     parts.append("\n".join(_hint(hint) for hint in comparison["hints"]) or "no report contains the work of operators")
     return "\n\n".join(parts)
@@ -144,7 +148,7 @@ def _setting_as_text(comparison: Row, *, windows: bool) -> str:
         "an estimate: all else takes as long as it did",
     ]
     if windows:
-        parts.append(format_table(AGES, [[window[name] for name in AGES] for window in comparison["windows"]]))
+        parts.append(format_table(AGES, list(map(itemgetter(*AGES), comparison["windows"]))))
     return "\n\n".join(parts)
 
 

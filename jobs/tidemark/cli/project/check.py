@@ -86,8 +86,7 @@ def check(
     """
     lines: list[str] = []
     errors: list[InvalidSpec] = []
-    clusters = {name: Cluster(address) for name, address in [*([(DEFAULT, local)] if local else []), *given]}
-    broker = KafkaBroker(clusters, "check", "check", wall_clock_ms)
+    broker = KafkaBroker(_asked_clusters(given, local), "check", "check", wall_clock_ms)
     if given:
         broker.refuse_silence()
     project = project or Project.here()
@@ -104,15 +103,15 @@ def check(
         if not mistakes:
             topologies[topology.name] = topology
         mistakes += _misfits(topology, warehouse, mistakes)
-        mistakes += [
-            mistake for sub in topology.sub_topologies for mistake in marks_in_compacted(topology, sub, broker)
-        ]
+        for sub in topology.sub_topologies:
+            mistakes += marks_in_compacted(topology, sub, broker)
         if mistakes:
             errors += mistakes
             continue
         good.append(topology)
         lines += _lines_of_topology(topology, one_line(file.name))
     errors += different_spark(topologies.values())
+    # SLAs may be about a topology whose own file has mistakes, which are listed already.
     names = {*topologies, *(file.stem for file in of_project)}
     errors += sla_spec.mistakes(project.slas, topologies.values(), names)
     errors += channel_spec.mistakes(project.channels)
@@ -122,6 +121,14 @@ def check(
     for topology in good:
         lines += _summary(topology, sla_spec.load(project.slas, topology), given, local, look=look)
     return lines
+
+
+def _asked_clusters(given: Addresses, local: str | None) -> dict[str, Cluster]:
+    """Returns the clusters that are *given*, and else the broker at *local*."""
+    clusters = {name: Cluster(address) for name, address in given}
+    if local:
+        clusters.setdefault(DEFAULT, Cluster(local))
+    return clusters
 
 
 def _warnings_of_all(project: Project, topologies: Collection[Topology]) -> Iterator[str]:
@@ -138,20 +145,17 @@ def _warnings_of_all(project: Project, topologies: Collection[Topology]) -> Iter
 
 def _lines_of_topology(topology: Topology, file: str) -> list[str]:
     """Returns a line for each streaming query, warning and note of *topology*."""
-    queries = [
-        f"{file}: {topology.name}/{sub.name}: {', '.join(o.name for o in sub.operators)}"
-        for sub in topology.sub_topologies
-    ]
-    warnings = [
-        f"{file}: operators.{name}: warning: {problem}"
-        for name, problem in (*by_arrival(topology), *row_per_record(topology))
-    ]
-    notes = [
-        f"{file}: operators.{name}: note: writes a row for each update; on_change gives fewer rows than on_update, and "
-        "the newest row of each key is the same with both"
-        for name in _readers_of_updates(topology)
-    ]
-    return [*queries, *warnings, *notes]
+    lines = []
+    for sub in topology.sub_topologies:
+        lines.append(f"{file}: {topology.name}/{sub.name}: {', '.join(o.name for o in sub.operators)}")
+    for name, problem in (*by_arrival(topology), *row_per_record(topology)):
+        lines.append(f"{file}: operators.{name}: warning: {problem}")
+    for name in _readers_of_updates(topology):
+        lines.append(
+            f"{file}: operators.{name}: note: writes a row for each update; on_change gives fewer rows than on_update, "
+            "and the newest row of each key is the same with both"
+        )
+    return lines
 
 
 def _summary(

@@ -129,9 +129,9 @@ def _refuse_sessions(sub: SubTopology) -> None:
 def _batch_after_reset(topology: Topology, sub: SubTopology, source: str, layout: Layout) -> int:
     """Returns the batch of a hop's upstream that follows its reset.
 
-    Marks that the upstream wrote before would move the reader forward again. It is 0 for a source that is no hop.
-    Raises InvalidArgument if the upstream was not reset.
+    It is 0 for a source that is no hop. Raises InvalidArgument if the upstream was not reset.
     """
+    # Marks that the upstream wrote before its reset would move the reader forward again.
     operator = next((o for o in sub.operators if o.name == source), None)
     if not isinstance(operator, HopSource):
         return 0
@@ -148,10 +148,12 @@ def _readers(topology: Topology, sub: SubTopology, layout: Layout, watermark_ms:
 
     They are written as arguments of the command. The watermark is in record time, epoch ms.
     """
-    topics = {o.topic for o in sub.operators if isinstance(o, Sink) and o.topic}
-    tables = {
-        layout.stream_table(topology.name, sub.name, o.table) for o in sub.operators if isinstance(o, Sink) and o.table
-    }
+    topics, tables = set(), set()
+    for operator in sub.operators:
+        if isinstance(operator, Sink) and operator.topic:
+            topics.add(operator.topic)
+        if isinstance(operator, Sink) and operator.table:
+            tables.add(layout.stream_table(topology.name, sub.name, operator.table))
     others = [load(file) for file in sorted(Project.here().topologies.glob("*.toml"))]
     for reader in [topology, *(other for other in others if other.name != topology.name)]:
         for part in reader.sub_topologies:

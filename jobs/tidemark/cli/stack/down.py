@@ -64,8 +64,9 @@ def command(options: argparse.Namespace) -> int:
 def _pause(api: AirflowApi, remembered: InstallationState, names: Sequence[str]) -> None:
     """Pauses the DAGs of topologies that `up` has unpaused.
 
-    The next `up` unpauses them again. Otherwise runs that are due by then would take the slots before the streams do.
+    The next `up` unpauses them again.
     """
+    # Otherwise runs that are due by then would take the slots before the streams do.
     for dag in [dag_id(name, part) for name in names for part in PARTS]:
         if dag in remembered.unpaused and not api.is_paused(dag):
             api.pause(dag)

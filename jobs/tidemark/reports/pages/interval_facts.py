@@ -164,7 +164,7 @@ def page_facts(tables: Tables, topology: Topology, interval: Interval) -> PageFa
 
     def ask(text: str, *more: Any) -> list[Row]:
         rows = tables.ask(text, [topology.name, interval.start_ms, interval.end_ms, *more]).objects
-        return [{name: _inert(value) for name, value in row.items()} for row in rows]
+        return list(map(_inert_row, rows))
 
     terminals = list(topology.terminals)
     sources = [name for name, names in topology.upstreams.items() if not names]
@@ -186,6 +186,10 @@ def page_facts(tables: Tables, topology: Topology, interval: Interval) -> PageFa
         spans=ask(SPANS),
         account=ask(ACCOUNT, sources)[0],
     )
+
+
+def _inert_row(row: Row) -> Row:
+    return {name: _inert(value) for name, value in row.items()}
 
 
 def _inert(value: Any) -> Any:

@@ -89,7 +89,8 @@ class BatchFacts:
         for sub, batch_id, started_ms, finished_ms, sources, queued_ms, behind in _rows(batches, *columns):
             unread = frozenset(_unread(sources or ()))
             self._ran[sub].append(BatchRun(batch_id, started_ms, finished_ms, unread, queued_ms or 0, behind))
-        batches_ms, beats_ms = (frame.with_columns(cs.datetime().dt.epoch("ms")) for frame in (batches, beats))
+        batches_ms = batches.with_columns(cs.datetime().dt.epoch("ms"))
+        beats_ms = beats.with_columns(cs.datetime().dt.epoch("ms"))
         self._restarts: dict[tuple[str, int], Restart] = {}
         for sub in self._ran:
             is_of_sub = pl.col("sub_topology") == sub
@@ -168,15 +169,14 @@ class BatchFacts:
             batch_id: the batch that closed it.
             window_end_ms: end of the window, epoch ms.
         """
-        leading = [o for o in sub.operators if isinstance(o, Source) and o.name not in sub.table_inputs()]
-        of_sub = [
-            (each, partition)
-            for name, each_source, partition in self._marks
-            for each in leading
-            if name == sub.name and each.name == each_source
-        ]
-        ready = [self._ready(sub.name, each, partition, batch_id, window_end_ms) for each, partition in of_sub]
-        blockers = [blocker for blocker in ready if blocker is not None]
+        # A source that only feeds the tables of joins closes no window.
+        leading = {o.name: o for o in sub.operators if isinstance(o, Source) and o.name not in sub.table_inputs()}
+        blockers: list[Blocker] = []
+        for name, source_name, partition in self._marks:
+            if name == sub.name and source_name in leading:
+                blocker = self._ready(sub.name, leading[source_name], partition, batch_id, window_end_ms)
+                if blocker is not None:
+                    blockers.append(blocker)
         no_partition = Blocker(window_end_ms + source.bound_ms, source)
         # Names decide between partitions that were ready at the same instant.
         return max(blockers, key=lambda each: (each.ready_ms, each.source.name, each.partition), default=no_partition)

@@ -85,11 +85,14 @@ def with_verdicts(
         if (is_over := parts.is_over(name, start_ms, worked_ms)) is not None:
             over[start_ms, end_ms].append(is_over)
     windows = paths.select(pl.col("window_start", "window_end").dt.epoch("ms"), "leaf", "latency_ms").rows()
-    leaves = {(start_ms, end_ms): leaf for start_ms, end_ms, leaf, _ in windows if leaf}
-    verdicts = [
-        any(over[start_ms, end_ms]) if latency_ms is not None and over[start_ms, end_ms] else None
-        for start_ms, end_ms, _, latency_ms in windows
-    ]
+    leaves: dict[tuple[int, int], str] = {}
+    verdicts: list[bool | None] = []
+    for start_ms, end_ms, leaf, latency_ms in windows:
+        if leaf:
+            leaves[start_ms, end_ms] = leaf
+        of_operators = over[start_ms, end_ms]
+        # An open window has no latency and no verdict; nor has one without a promise.
+        verdicts.append(any(of_operators) if latency_ms is not None and of_operators else None)
     return {
         **{table: rows for table, rows in of_paths.tables.items() if table is not CRITICAL_PATHS},
         CRITICAL_PATH_STEPS: steps,
@@ -175,5 +178,5 @@ class _StreamReader:
         """
         names = list(promises.records)
         where = lies_in("finished_at", over) & pc.field("operator").isin(pa.array(names, pa.string()))
-        counts, ranges = (self.rows(table, where) for table in (LATENCY_BUCKETS, OPERATOR_LATENCY))
+        counts, ranges = self.rows(LATENCY_BUCKETS, where), self.rows(OPERATOR_LATENCY, where)
         return judge_records(counts, ranges, promises, window_ms=self._topology.window_ms)

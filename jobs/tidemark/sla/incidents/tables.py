@@ -196,10 +196,11 @@ def untold(layout: Layout, topology: str, channel: Channel, *, now_ms: int) -> l
     """Returns the changes that *channel* has to deliver, oldest first.
 
     They match its filters and are not delivered by it yet; instants are epoch ms. Changes of resolved incidents are
-    left out if they are older than GIVE_UP_MS, so that a new channel does not deliver the changes of years.
+    left out if they are older than GIVE_UP_MS.
     """
     incidents = _in_ms(rows_in(_read_stored(INCIDENTS, layout, topology)))
     still_open = open_incidents(incidents)
+    # A new channel would otherwise deliver the changes of years.
     recent = [row for row in incidents if row["incident"] in still_open or row["at"] >= now_ms - GIVE_UP_MS]
     deliveries = rows_in(_read_stored(DELIVERIES, layout, topology), pc.field("channel") == channel.name)
     delivered_changes = set(deliveries.select("incident", "change").iter_rows())

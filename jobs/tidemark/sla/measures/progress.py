@@ -62,8 +62,9 @@ def unknown_if_behind(status: Status, topology: Topology, names: Collection[str]
     """Returns an unknown status if the SLA depends on one of *names*.
 
     *names* are sub-topologies with missing facts. Every other status is returned unchanged, and so is the status of a
-    contract, because a contract covers only batches with facts.
+    contract.
     """
+    # A contract covers only batches with facts.
     if status.spec.measure is Measure.CONTRACT or not _subs_of(status.spec.subject, topology) & {*names}:
         return status
     return replace(Status(status.spec, Verdict.UNKNOWN), idle=status.idle)

@@ -225,10 +225,8 @@ class TableLog:
 
 
 def add_file(table: Path, file: File) -> Action:
-    """Returns the action that adds a new *file* in the folder *table*.
-
-    The folder may have moved since the file was written.
-    """
+    """Returns the action that adds a new *file* in the folder *table*."""
+    # Only its name counts: the folder may have moved since the file was written.
     name = Path(file.path).name
     status = (table / name).stat()
     return add_action(name, status.st_size, int(status.st_mtime * 1_000), json.dumps(file.stats))

@@ -66,6 +66,7 @@ class Watermarks:
 
     def _source_holding(self, source: Source, needed_ms: int, *, ahead: bool) -> Iterator[WhyFinding]:
         partitions = self._inputs.partitions(source.name)
+        # The watermark of a source is the lowest of its partitions that are not idle.
         behind = {
             n: m for n, m in partitions.items() if m.activity is not Activity.IDLE and not _has_reached(m, needed_ms)
         }

@@ -71,6 +71,7 @@ class HeldWindows:
         mark = self._scene.of(operator.name).marks.get((None, None))
         held_by = mark.held_by if mark else None
         source = self._scene.first_source(operator.name)
+        # A watermark is a bound, and one ms, behind the newest record.
         needed = iso(needed_ms + source.bound_ms + 1)
         return self._scene.finding(
             Cause.WINDOW_NOT_CLOSED,
@@ -145,6 +146,7 @@ class HeldWindows:
         if windows.shape is not Shape.SESSION:
             return None
         recent = self._scene.of(operator.name).lately(operator.name)["batch_id"].head(1)
+        # A session ends one gap after its last record.
         length_ms = pl.col("window_end") - windows.size_ms - pl.col("window_start")
         growing = open_windows.filter(length_ms >= windows.size_ms, pl.col("batch_id") >= recent.item())
         if not growing.height:

@@ -16,13 +16,11 @@ GOES_ON = frozenset({Condition.STARTING, Condition.RUNNING, Condition.HANGING})
 
 
 def start(scene: Scene, name: str) -> str:
-    """Returns the command that starts or replaces an operator's driver.
-
-    While any driver of the topology lives, the run of its DAG continues, and one task of it is cleared; otherwise a new
-    run starts all of its streams.
-    """
+    """Returns the command that starts or replaces an operator's driver."""
     topology, sub = scene.topology.name, scene.sub(name).name
     dag = f"tidemark_{topology}_streams"
+    # While any driver of the topology lives, the run of its DAG continues, and one task of it is cleared. Otherwise a
+    # new run starts all of its streams.
     if any(condition(facts) in GOES_ON for facts in scene.facts.values()):
         clear = f"airflow tasks clear {dag} --task-regex '^{sub}$'"
         return f"restart the driver of {sub}: `tidemark restart {topology}/{sub}` (in another Airflow `{clear}`)"
