@@ -220,4 +220,5 @@ def grown(
             excess_ms=max(0.0, float(excess_ms)),
         )
 
+    # Of equal excesses the first by name, so that reports of the same window agree.
     return sorted((blamed(part, ms) for part, ms in spent.items()), key=lambda each: (-each.excess_ms, each.part))

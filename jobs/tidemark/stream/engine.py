@@ -196,6 +196,7 @@ class Engine:
             executors: work on it if states are in shards.
         """
         self.batch_started_at_ms = batch.started_at_ms
+        # Requests are applied to the progress that the entry will have, so a batch that runs again applies none twice.
         for apply_request in self._requests:
             was = apply_request(was, batch.batch_id)
         if self._shards and executors:
@@ -203,9 +204,11 @@ class Engine:
         else:
             decision = self._collected(batch, collect, was)
         if decision is not None:
+            # A crash after this leaves files that no table names; maintenance removes them.
             entry = self._committing.laid_out(self._with_state(decision, was))
             states = entry.notes.decision.states or ()
             entry = self._flushing.with_facts(entry)
+            # An entry is needed until the tables have its facts and a run has its states.
             needed_after = min(self._flushing.flushed, *(state.batch_id for state in states))
             # What is in the journal will happen: a driver that is killed from here on carries it out after its restart.
             self._journal.write(entry, needed_after=needed_after)
@@ -215,6 +218,7 @@ class Engine:
                 self._steps.take(decision.moves, watermark_ms=decision.progress.watermark_ms)
                 self._state.taken(self._steps.memory, states[0], batch.batch_id)
             if self._runs != (runs := [state.runs for state in states]):
+                # Only now is the entry durable that no longer names the old runs.
                 remove_unnamed(self._stream.control, states, check_lease=self._fence.check_lease)
                 self._runs = runs
             self.progress, self._goes_on = decision.progress, not batch.is_last
@@ -227,6 +231,7 @@ class Engine:
         ended_at_ms = self._fence.clock()
         self.load = {**self.load, "last_batch_ms": ended_at_ms - batch.started_at_ms}
         self.batch_started_at_ms = None
+        # After the batch's own work, so that a flush delays no result.
         self._flushing.flush_if_due(ended_at_ms)
 
     def _collected(self, batch: MicroBatch, collect: Collect, was: StreamProgress) -> BatchDecision | None:

@@ -169,6 +169,7 @@ class StreamQuery:
         self._pulse, self._deaths = pulse, deaths
         self._name, self._checkpoint = f"{topology.name}/{sub.name}", control.home / "checkpoint"
         self._session_of, self._spark = session_of, session_of()
+        # Threads that this one starts inherit the pool, so each stream of a process has its own.
         self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", self._name)
         have_checkpoints_written(self._spark, control.home)
         self._thread_id = self._spark.sparkContext.applicationId
@@ -229,6 +230,7 @@ class StreamQuery:
                 self._engine.settle()
             return end.state
         finally:
+            # The timer flushes a last time, so it ends after the last batch was carried out.
             timer.end()
             self._clock_skew.end()
 
@@ -237,6 +239,7 @@ class StreamQuery:
 
         An error that this process raised is in `_errors`; without one it raises Spark's error, explained.
         """
+        # A stream that is woken waits at the end of its batch (Waker.finish), so Spark need not wait for a trigger.
         trigger_ms = 0 if self._is_woken else self._stream.topology.trigger_ms
         started = (
             rows.writeStream.queryName(self._name)

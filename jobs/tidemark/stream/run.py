@@ -53,6 +53,7 @@ def run_stream(options: RunOptions, session_of: SharedSession) -> int:
 
     It takes the lease of the stream first. Returns the exit status.
     """
+    # The digest is taken before the file is read: a change in between shows as another digest, not as the same.
     running = digest(options.query.topology_file)
     topology = load(options.query.topology_file)
     if options.time is Time.PROCESSING:
@@ -64,6 +65,7 @@ def run_stream(options: RunOptions, session_of: SharedSession) -> int:
             take_over_at_ms=wall_clock_ms() if options.take_over else None,
             silent_after_ms=round(options.silent_after * 1_000),
         )
+    # Status 3 tells Airflow that another driver runs the stream, which is no failure of this one.
     except AlreadyRunning as error:
         log.error("%s", error)
         return 3
@@ -74,6 +76,7 @@ def run_stream(options: RunOptions, session_of: SharedSession) -> int:
     history = Heartbeats(stream_of.home, topology=topology.name, sub_topology=sub.name)
     pulse = Pulse(control, history, epoch, options.launch_id, digest=running)
     try:
+        # Before the first batch, which would write over the evidence.
         refuse_unless_sound(evidence(stream_of))
         control.keep_meanings(meanings(sub))
         state = StreamQuery(options.query, stream_of, control, pulse, deaths, session_of).run()
@@ -85,6 +88,7 @@ def run_stream(options: RunOptions, session_of: SharedSession) -> int:
         if not isinstance(error, TidemarkError) and (reading := begun(stream_of.control, sub)):
             error.add_note(reading)
         log.exception("stream %s/%s failed", topology.name, sub.name)
+        # The reason is a column of `heartbeats`, and an error of Spark may be very long.
         pulse.end(StreamState.FAILED, reason=as_reason(error)[:2_000])
         return 1
     pulse.end(state)

@@ -168,8 +168,10 @@ class RunTables:
         starts = sorted(window.start_ms for window in closed)
         time = {"watermark": now.watermark_ms, "idle": now.idle}
         row = {"seq": seq, "partition": 0, "value": json.dumps(starts), **time}
+        # A reset is in *was* already, so the lower watermark alone would be no news.
         set_back = batch_id in was.resets.values()
         news = closed or set_back or (now.watermark_ms, now.idle) != (was.watermark_ms, was.idle)
+        # Without news it still is a table, to be joined with the hop's rows.
         return rows_of(HOP, [row], **self._same, batch_id=batch_id).slice(0, 1 if news else 0)
 
 
@@ -256,6 +258,7 @@ class Decider:
         intakes = self.take_in(raw, batch, was)
         now = self.with_intakes(was, intakes, batch)
         records = sum(intake.run.counts["records_in"] for intake in intakes.values())
+        # A batch without news leaves no entry; Spark records it as done all the same.
         if not self.is_news(was, now, batch, records):
             return None
         moves = Moves()

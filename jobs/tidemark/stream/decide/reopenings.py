@@ -46,6 +46,7 @@ class Reopenings:
 
         They are all requests that are not done.
         """
+        # A request is removed only after the entry of its batch is durable, which is in the next batch.
         request_ids = self._control.reopenings()
         done = [id_ for id_ in request_ids if id_ in was.reopened]
         # A request that could not be removed stays noted, so that it is not carried out twice.

@@ -130,6 +130,7 @@ class Task:
     def laid_out(self, tables: Mapping[str, pa.Table]) -> dict[str, Rows]:
         """Returns *tables* with rows; those with many rows as files."""
         return {
+            # The entry gets the rows of all shards, so each may keep a shard's part of MANY in it.
             name: self.lay_out(name, rows) if rows.num_rows >= MANY // self.shards else rows
             for name, rows in tables.items()
             if rows.num_rows

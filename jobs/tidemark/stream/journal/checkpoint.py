@@ -36,6 +36,7 @@ def planned(checkpoint: Path, batch_id: int) -> Plan:
     Raises:
         ValueError: the file is torn.
     """
+    # Spark writes the plan before the batch runs, and finds it again after a crash.
     metadata, sources = _plan(checkpoint, batch_id)
     at_ms = json.loads(metadata).get("batchTimestampMs")
     if not isinstance(at_ms, int):

@@ -134,6 +134,7 @@ def unflushed(journal: Path, names: Collection[str] = FACTS_TABLES) -> Unflushed
     """Returns what is unflushed in a *journal*, in tables called *names*."""
     only = tuple(place for name in names for place in (name, f"{FACTS}{name}"))
     decided, measured = Journal(journal, "data"), Journal(journal, "facts")
+    # The folder is listed before any table is opened: what is removed meanwhile is in its table by then.
     numbers = decided.batches()
     newest = _read(decided, numbers[-1], only=only) if numbers else None
     if newest is None:

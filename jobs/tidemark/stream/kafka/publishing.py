@@ -111,6 +111,7 @@ class KafkaTopicWriter:
         for rows in again:
             # Later records have arrived: with their first numbers readers would take these for repeats.
             numbered = rows.with_columns(pl.col("_number") + self.outgoing.rows.num_rows)
+            # A broker refuses all records that were sent together with a bad one, so each is sent alone.
             for row in numbered.iter_slices(1):
                 if refused := self._refused(sending, row, to_send(sink, row)[0]):
                     undeliverable.append(

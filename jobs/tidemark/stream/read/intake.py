@@ -129,6 +129,7 @@ class Reader:
         read_to: Mapping[int, int] = {number: part.until_offset for number, part in was.partitions.items()}
         fresh = rows_in_order(source, raw, numbered_from=read_to.get(0, 0))
         offsets = self.offsets(source, set(fresh["partition"]), read_to)
+        # Rows without a gap prove that nothing before them was lost, so the broker's answer counts for the others.
         doubtful = without_records(offsets, set(fresh["partition"]) - {*with_gaps(fresh, read_to)})
         checked = self._intact.check(source, fresh, read_to, doubtful, batch)
         fresh, read_to = checked.rows, checked.read_to

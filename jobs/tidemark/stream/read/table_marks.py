@@ -52,6 +52,7 @@ class TableMarks:
         if source.delta is None or not source.written_by or not versions:
             return None
         path = self._warehouse / source.delta
+        # Spark's checkpoint names tables by id, which a table keeps when it is moved.
         if source.name not in self._ids:
             self._ids[source.name] = str(DeltaTable(str(path)).metadata().id)
         before = versions.get(self._ids[source.name], 0)

@@ -80,6 +80,7 @@ def counted(control: Control, sub: SubTopology) -> Deaths:
     if not was_killed and not kept.times and not kept.passed_over:
         return kept
     batch_id, ranges = unread_ranges(control.home, sub)
+    # Without unread records no record can have killed the driver.
     if not ranges:
         return Deaths()
     places = kept.passed_over if kept.batch_id == batch_id else {}

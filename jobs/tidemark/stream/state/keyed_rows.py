@@ -183,6 +183,7 @@ class KeyedRows:
         self._kill(newest[self.key])
         self._runs.append(self._run(newest))
         self._puts += newest.height
+        # Sizes grow geometrically, so a row is merged about log(n) times in its life.
         while len(self._runs) > 1 and self._runs[-2].living <= GROWTH * self._runs[-1].living:
             newer, older = self._runs.pop(), self._runs.pop()
             self._runs.append(self._run(pl.concat([run.rows.filter(run.alive) for run in (older, newer)])))

@@ -132,6 +132,7 @@ class SortedRows:
     def _where(self, chosen: Sequence[pa.Array]) -> Array:
         if not chosen:
             return np.empty(0, np.int64)
+        # A comparison with null is null, which chooses nothing.
         is_chosen = np.concatenate([each.fill_null(fill_value=False).to_numpy(zero_copy_only=False) for each in chosen])
         return np.flatnonzero(is_chosen & ~self.hidden)
 

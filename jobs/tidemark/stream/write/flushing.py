@@ -184,6 +184,7 @@ class Flusher:
         assert self._waiting is not None
         self._wait(last.batch_id, last.tables)
         names = self._waiting.keys() - (frozenset() if is_whole else SELDOM)
+        # The next start compares the tables with what is promised here (startup/evidence.py).
         promised = {name: max(self._waiting[name]) for name in names}
         notes = EntryNotes(newest_batches={**self.newest_batches, **promised}, is_whole=is_whole)
         self._facts.write(Entry(last.batch_id, last.tables, notes), needed_after=self.flushed)
@@ -213,6 +214,7 @@ class Flusher:
 
     def _commit_all(self, names: Collection[str]) -> None:
         assert self._waiting is not None
+        # Tables in WHOLES come last, so that a row of `batches` shows that all facts of its batch are there.
         for name in sorted(names, key=lambda name: (name in WHOLES and WHOLES.index(name) + 1, name)):
             self._commit(name, self._waiting[name])
             del self._waiting[name]
