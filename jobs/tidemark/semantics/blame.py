@@ -163,7 +163,7 @@ def before_source(
     return dict(spent)
 
 
-def shared_out(wait: tuple[int, int], worked: Mapping[AgePart, tuple[int, int]], length_ms: int) -> dict[AgePart, int]:
+def share_out(wait: tuple[int, int], worked: Mapping[AgePart, tuple[int, int]], length_ms: int) -> dict[AgePart, int]:
     """Splits *length_ms* of queueing among the operators that worked meanwhile.
 
     The rest is QUEUED. Operators with the longest overlap come first.
@@ -183,7 +183,7 @@ def shared_out(wait: tuple[int, int], worked: Mapping[AgePart, tuple[int, int]],
     return {**shares, AgePart.of(AgeCause.QUEUED): length_ms}
 
 
-def grown(
+def excesses(
     spent: Spent,
     kept: Sequence[Spent],
     configured_ms: Mapping[str, int],

@@ -41,7 +41,7 @@ def slack_ms(upstreams: Upstreams, ewt_ms: Instants, steps: Mapping[str, PathSte
     return slack
 
 
-def sooner(
+def sooner_ewts_ms(
     upstreams: Upstreams,
     ewt_ms: Mapping[str, int],
     drivers: Mapping[str, str],

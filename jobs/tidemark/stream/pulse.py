@@ -129,7 +129,7 @@ class Pulse:
         )
         self._control.beat(beat)
         batch_started_at_ms = self._engine.batch_started_at_ms if self._engine else None
-        self._history.tell(
+        self._history.write_if_due(
             beat, thread_id=self._thread_id, batch_started_at_ms=batch_started_at_ms, usage=self._measured
         )
 

@@ -36,13 +36,13 @@ from tidemark.stream.driver.ticks import Ticks
 from tidemark.stream.driver.waking import SELDOM_SIGN_EVERY_MS, SIGN_EVERY_MS, Waker
 from tidemark.stream.engine import Engine
 from tidemark.stream.flush_timer import FlushTimer
-from tidemark.stream.journal.checkpoint import last_tick, planned
+from tidemark.stream.journal.checkpoint import last_tick, read_plan
 from tidemark.stream.kafka.client import KafkaBroker, refuse_marks_in_compacted
 from tidemark.stream.pulse import BEAT_S, Pulse
 from tidemark.stream.read.data_loss import Offsets
 from tidemark.stream.read.parts import BatchPart, Places, passed_over_rows
 from tidemark.stream.read.sources import collect, explained, read_again, rows_of_part, stream
-from tidemark.stream.startup.fatal import Deaths, passed_over
+from tidemark.stream.startup.fatal import Deaths, records_to_skip
 from tidemark.stream.startup.trying import kills
 from tidemark.stream.wiring import build_engine
 from tidemark.stream.write.measurement import Host
@@ -283,7 +283,7 @@ class StreamQuery:
             raise
 
     def _process(self, rows: DataFrame, batch_id: int) -> None:
-        plan = planned(self._checkpoint, batch_id)
+        plan = read_plan(self._checkpoint, batch_id)
         collect_rows, executors = readers(rows, self._stream.sub)
         with self._session_of.slots.batch(self._name):
             self._engine.process(
@@ -305,7 +305,7 @@ class StreamQuery:
             spark=self._spark,
             check=self._check,
         )
-        return passed_over(self._control, self._deaths, kills_reader)
+        return records_to_skip(self._control, self._deaths, kills_reader)
 
     def _reread(self, source: Source, offsets: Offsets) -> pl.DataFrame:
         return read_again(self._spark, source, self._clusters[source.kafka], offsets)

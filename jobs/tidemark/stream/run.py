@@ -18,7 +18,7 @@ from tidemark.stream.pulse import Pulse
 from tidemark.stream.query import QueryOptions, StreamQuery
 from tidemark.stream.read.poison_record import as_reason
 from tidemark.stream.startup.evidence import evidence
-from tidemark.stream.startup.fatal import KILLED, counted
+from tidemark.stream.startup.fatal import KILLED, count_deaths
 from tidemark.stream.startup.soundness import refuse_unless_sound
 from tidemark.stream.startup.state_compatibility import meanings
 from tidemark.stream.startup.unread import begun
@@ -70,7 +70,7 @@ def run_stream(options: RunOptions, session_of: SharedSession) -> int:
         log.error("%s", error)
         return 3
     stream_of = Stream(topology, sub, Layout(options.warehouse))
-    before, deaths = control.heartbeat(), counted(control, sub)
+    before, deaths = control.heartbeat(), count_deaths(control, sub)
     if before and before.state in KILLED and (reading := begun(stream_of.control, sub)):
         log.warning("the previous driver was killed: %s", reading)
     history = Heartbeats(stream_of.home, topology=topology.name, sub_topology=sub.name)

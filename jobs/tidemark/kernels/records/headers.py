@@ -43,7 +43,7 @@ def headers_to_send(
     return [*headers, (ID, id_), (HOP, hop)]
 
 
-def told_apart(
+def split_repeated(
     rows: pl.DataFrame, newest: Mapping[int, Mapping[str, WriterPosition]], trusted: Collection[str]
 ) -> tuple[pl.DataFrame, pl.DataFrame, dict[int, dict[str, WriterPosition]]]:
     """Splits the *rows* of a topic into new and repeated ones.
@@ -59,7 +59,7 @@ def told_apart(
     Returns:
         The new rows, the repeated ones, and *newest* after them.
     """
-    last_sent = believed(newest, trusted)
+    last_sent = trusted_positions(newest, trusted)
     ids = _ids(rows, trusted) if trusted else None
     if ids is None or not ids.height:
         return rows, rows.clear(), last_sent
@@ -68,7 +68,7 @@ def told_apart(
     return rows.filter(~repeated), rows.filter(repeated), _newest(judged, last_sent)
 
 
-def believed(
+def trusted_positions(
     newest: Mapping[int, Mapping[str, WriterPosition]], trusted: Collection[str]
 ) -> dict[int, dict[str, WriterPosition]]:
     """Returns the part of *newest* that is about *trusted* writers."""

@@ -28,7 +28,7 @@ from tidemark.model.stream import Stream
 from tidemark.model.tables.catalog import HOP, TABLES
 from tidemark.model.topology import SubTopology, Time, Topology
 from tidemark.semantics import skip_rate
-from tidemark.semantics.event_time import PartitionReading, combined
+from tidemark.semantics.event_time import PartitionReading, watermark_over_inputs
 from tidemark.semantics.progress import STREAMING, InputProgress, SentMark, StreamProgress
 from tidemark.semantics.watermark import is_window_late
 from tidemark.storage.files import Rows
@@ -393,7 +393,7 @@ class Decider:
         """
         # Inputs of joined tables do not move the stream's watermark.
         leading = {name: part for name, part in inputs.items() if name not in self._table_inputs}
-        time = combined(leading, previous_ms=was.watermark_ms)
+        time = watermark_over_inputs(leading, previous_ms=was.watermark_ms)
         starts = set[int]().union(*(windows[name] for name in leading))
         # Windows that were closed when time was set back were counted before the reset, and do not open again.
         starts.difference_update(start for start, _ in was.stay_closed.get(STREAMING, ()))
@@ -428,7 +428,7 @@ class Decider:
             if name in self._judging:
                 lately = now.skipped_lately.get(name, ())
                 skipped[name] = add_counts(now.skipped.get(name, {}), tally.skipped)
-                skipped_lately[name] = skip_rate.lately(lately, tally.skipped, now_ms=now.decided_at_ms)
+                skipped_lately[name] = skip_rate.skips_of_minute(lately, tally.skipped, now_ms=now.decided_at_ms)
         return replace(now, skipped=skipped, skipped_lately=skipped_lately), closed
 
     def notes(

@@ -31,7 +31,7 @@ from tidemark.storage.location import remove_folder
 from tidemark.stream.decide.decision import BatchDecision, Decider, Tally
 from tidemark.stream.distributed.answers import BatchAnswers
 from tidemark.stream.distributed.host_clocks import HostClocks
-from tidemark.stream.distributed.resharding import remembered, reshard
+from tidemark.stream.distributed.resharding import remembered_shards, reshard
 from tidemark.stream.distributed.sharding import ShardingImpossible, sharding
 from tidemark.stream.distributed.tasks import ROWS, SEQ_BITS, Dealt, IntakeTask, ShardTask, Task
 from tidemark.stream.distributed.totals import BatchIntake, ShardResult, concatenate, rows_by_name, tally_operators
@@ -272,7 +272,7 @@ class Shards:
             # All records come from one task here, so their partition matters no more.
             dealt += task.dealt(name, 0, intake.run.output)
         now = self._decider.with_intakes(task.was, intakes, task.batch)
-        return BatchIntake(now=now, seen=seen, tallies=tallies, tables=task.laid_out(task.tables(runs))), dealt
+        return BatchIntake(now=now, seen=seen, tallies=tallies, tables=task.lay_out_large(task.tables(runs))), dealt
 
     def _states_after_newest(self) -> Sequence[StateRuns]:
         """Returns the state of each shard after the newest entry.
@@ -286,7 +286,7 @@ class Shards:
         noted_states = newest.notes.decision.states
         if noted_states is not None and len(noted_states) == self._stream.shards:
             return noted_states
-        if (remembered_states := remembered(self._stream, newest)) is not None:
+        if (remembered_states := remembered_shards(self._stream, newest)) is not None:
             return remembered_states
         log.info(
             "partitioning the state into %d shards; `tidemark reshard` does this before a start", self._stream.shards

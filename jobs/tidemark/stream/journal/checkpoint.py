@@ -30,7 +30,7 @@ class Plan:
     versions: Mapping[str, int] = field(default_factory=dict)
 
 
-def planned(checkpoint: Path, batch_id: int) -> Plan:
+def read_plan(checkpoint: Path, batch_id: int) -> Plan:
     """Returns the plan of batch *batch_id* in Spark's *checkpoint*.
 
     Raises:

@@ -118,7 +118,7 @@ def _frame(file: BinaryIO, rows: pl.DataFrame) -> tuple[int, int]:
     return _stream(file, table.schema, table.to_batches())
 
 
-def opened(path: Path, keys: Mapping[str, str]) -> SortedRun:
+def open_run(path: Path, keys: Mapping[str, str]) -> SortedRun:
     """Returns the run at *path*, mapped into memory.
 
     *keys* are the columns of keys by table; other tables are omitted.

@@ -20,7 +20,7 @@ import polars as pl
 import pyarrow as pa
 
 from tidemark.kernels.columns.schemas import rows_of
-from tidemark.kernels.updates.facts import added_up
+from tidemark.kernels.updates.facts import add_up
 from tidemark.model.tables.catalog import BATCHES, EMISSION_METRICS, LATENCY_BUCKETS, OUTCOMES, WATERMARKS
 from tidemark.storage.delta.tables import Committer
 from tidemark.storage.fence import NO_FENCE, Fence
@@ -254,7 +254,7 @@ class Flusher:
         table = pa.concat_tables(others, promote_options="default")
         if path.name == LATENCY_BUCKETS.name:
             # Buckets of one window and operator are added up, so that the table gets one row for them.
-            table = rows_of(LATENCY_BUCKETS, added_up(pl.DataFrame(table), window_ms=self._window_ms))
+            table = rows_of(LATENCY_BUCKETS, add_up(pl.DataFrame(table), window_ms=self._window_ms))
         if files:
             written = self._fence.until_written(lambda: write_file(path, table, batch_id=max(by_batch)))
             return Files((*files, written))
