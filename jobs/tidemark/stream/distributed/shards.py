@@ -211,10 +211,11 @@ class Shards:
         if not any(shard.is_news for shard in results):
             return None
         batch = replace(batch, read_at_ms=ended_ms, queued=self._queued(began_ms))
-        runs, moved = [*taken_in.task_runs], dict[str, pa.Table]()
+        runs, moved, state_bytes = [*taken_in.task_runs], dict[str, pa.Table](), 0
         for shard in results:
             runs += shard.task_runs
             moved |= shard.moved
+            state_bytes += shard.state_bytes
         # Instants of hosts are compared only after they are on the driver's clock.
         runs = self._host_clocks.adjusted(runs, began_ms=began_ms, ended_ms=ended_ms)
         clocks = {"began_ms": began_ms, "ended_ms": ended_ms, "queued_ms": batch.queued.ms}
@@ -232,7 +233,6 @@ class Shards:
 
         entry, now = self._decider.conclude(batch, was, taken_in.now, taken_in.seen, tallies, tables, last, join)
         notes = entry.notes.with_states([shard.state for shard in results], tasks=runs)
-        state_bytes = sum(shard.state_bytes for shard in results)
         return BatchDecision(replace(entry, tables={**entry.tables, **moved}, notes=notes), now, None, state_bytes)
 
     def _is_any_hop_cut(self, was: StreamProgress) -> bool:

@@ -51,9 +51,11 @@ class OpenWindows:
             return None
         # Only the first batch of a driver reads the tables.
         if sink.name not in self._open_ms:
-            self._open_ms[sink.name] = {ms for rows in self._not_final(sink, column) for ms in _ends_ms(rows, column)}
-        is_any_closed = any(ms <= up_to_ms for ms in self._open_ms[sink.name])
-        return Closed(column, up_to_ms) if is_any_closed else None
+            self._open_ms[sink.name] = set[int]().union(
+                *(_ends_ms(rows, column) for rows in self._not_final(sink, column))
+            )
+        open_ms = self._open_ms[sink.name]
+        return Closed(column, up_to_ms) if open_ms and min(open_ms) <= up_to_ms else None
 
     def committed(self, sink: Sink, rows: Rows | None, closed: Closed | None) -> None:
         """Remembers that the table of *sink* got *rows*.
@@ -64,8 +66,8 @@ class OpenWindows:
         known_ms, column = self._open_ms.get(sink.name), closed_column(sink)
         if known_ms is None or column is None:
             return
-        if rows is not None:
-            known_ms |= {ms for part in frames(rows) for ms in _ends_ms(part, column)}
+        for part in frames(rows) if rows is not None else ():
+            known_ms |= _ends_ms(part, column)
         if closed is not None:
             self._open_ms[sink.name] = {ms for ms in known_ms if ms > closed.up_to_ms}
 
