@@ -151,6 +151,7 @@ def before_source(
     until += [(AgePart.of(waiting) if is_waiting else left, closing.began_ms - trigger_ms)]
     until += [(AgePart.of(AgeCause.TRIGGER), closing.began_ms)]
     until += [(AgePart.of(AgeCause.QUEUED), closing.began_ms + queued_ms)]
+    # One part may own several stretches, which add up.
     spent: Counter[AgePart] = Counter()
     # A window may finish before its end: then the part of the bound is negative, and the sum is still the age.
     now_ms = min(window_end_ms, finished_ms)

@@ -211,6 +211,7 @@ def set_back(was: InputProgress, number: int, *, to_ms: int, bound_ms: int) -> I
         max_timestamp_ms=to_ms,
         newest_ms=to_ms,
         watermark_ms=watermark_ms,
+        # Marks of this time or a later one were sent before the reset, and are not believed.
         set_back_from_ms=was.partitions[number].max_timestamp_ms,
     )
     partitions = {**was.partitions, number: part}

@@ -277,6 +277,7 @@ class StreamQuery:
             has_read = self._engine.progress is not before
             if has_read:
                 self._session_of.hops.committed(self._stream.home)
+            # Spark records the batch as done only when this returns; after a crash it is found in the journal.
             self._waking.finish(has_read=has_read)
         except Exception as error:
             self._errors.append(error)

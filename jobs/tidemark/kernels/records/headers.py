@@ -36,6 +36,7 @@ def headers_to_send(
     *received* are those that it came with, *id_* is its new id, *hop* is the further hop.
     """
     headers = [(str(header["key"]), header["value"]) for header in received or () if header["key"] != ID]
+    # One place is left for the hop that is added now.
     surplus = sum(key == HOP for key, _ in headers) + 1 - MOST_HOPS
     for _ in range(surplus):
         oldest = next(place for place, (key, _) in enumerate(headers) if key == HOP)

@@ -80,6 +80,7 @@ def in_scopes(tasks: pl.DataFrame, paths: Mapping[str, str]) -> pl.DataFrame:
         Scope.OPERATOR: tasks.with_columns(task_id=null, path=null),
         Scope.TASK: tasks.with_columns(path=null),
         Scope.TOPOLOGY: of_terminals.with_columns(**no_operator, path=null),
+        # The latency of a path is that of the operator that ends it.
         Scope.PATH: of_terminals.with_columns(**no_operator, path=path),
     }
     measured = [frame.with_columns(scope=pl.lit(scope.value)) for scope, frame in frames.items()]

@@ -321,6 +321,7 @@ class Decider:
         late_up_to_ms, allowed_ms = self.late_up_to_ms(was), self._due.allowed_ms(was)
         leading = {source.name for source in self._leading}
         intakes: dict[str, Intake] = {}
+        # All sources were ready to be taken in when the batch had been read.
         turn_ms = batch.read_at_ms
         for operator in self.sources:
             intake = intakes[operator.name] = self.reader.take(

@@ -57,6 +57,7 @@ class TimeResets:
         It is *was* itself when there is none.
         """
         now = self._pruned(was) if was.stay_closed else was
+        # Requests stay in the folder; the progress knows which ones were carried out.
         for reset in self._requested():
             source = was.inputs.get(reset.source)
             part = source.partitions.get(reset.partition) if source else None

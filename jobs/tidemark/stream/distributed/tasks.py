@@ -330,6 +330,7 @@ class ShardTask(Task):
             all_parts += parts
         tables = rows_by_name((part.tables for part in all_parts), self.lay_out)
         return BatchIntake(
+            # So windows close in the batch that reaches their end, and not one batch later (decision 62).
             now=decider.progress(self.was, progress, opened, self.batch),
             seen=seen,
             tallies=tallies,

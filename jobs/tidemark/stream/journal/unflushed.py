@@ -141,11 +141,15 @@ def unflushed(journal: Path, names: Collection[str] = FACTS_TABLES) -> Unflushed
         return UnflushedRows()
     flushed = flushed_before(newest)
     rows_of_tables: dict[str, dict[int, Rows]] = defaultdict(dict)
-    for number in (number for number in numbers if number > flushed):
+    for number in numbers:
+        if number <= flushed:
+            continue
         entry = newest if number == newest.batch_id else _read(decided, number, only=only)
         for name, batch_id, rows in _facts_in(entry) if entry else ():
             rows_of_tables[name][batch_id] = rows
-    for number in (number for number in measured.batches() if number > flushed):
+    for number in measured.batches():
+        if number <= flushed:
+            continue
         entry = _read(measured, number, only=only)
         for name, rows in entry.tables.items() if entry else ():
             rows_of_tables[name][number] = rows

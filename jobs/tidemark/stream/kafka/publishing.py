@@ -128,6 +128,7 @@ class KafkaTopicWriter:
         for rows in frames(self.outgoing.rows):
             numbers = range(first, first + rows.height)
             keys = rows["_key"].to_list()
+            # Left to the client, a record without a key would go to another partition when it is sent again.
             places = [partition_of(key, number, self.partitions) for key, number in zip(keys, numbers, strict=True)]
             placed = rows.with_columns(
                 _number=pl.Series(numbers, dtype=pl.Int64), _to=pl.Series(places, dtype=pl.Int64)

@@ -70,6 +70,7 @@ class StateFiles:
     ) -> None:
         self._home = state_folder(stream.control, shards) / str(shard)
         self._journal, self._moved, self._topology = journal, f"{MOVED}{shard}/", stream.topology
+        # An entry has the states of all shards, so each shard may add a part of MANY rows to it.
         self._most_in_journal = min(stream.topology.flush_keys, MANY // shards if shards > 1 else sys.maxsize)
         self._fence = fence
         self.runs = StateRuns()

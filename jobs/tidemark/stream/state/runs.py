@@ -106,6 +106,7 @@ def _part(file: BinaryIO, write: Any) -> tuple[int, int]:
 
 def _stream(file: BinaryIO, schema: pa.Schema, blocks: Iterable[pa.RecordBatch]) -> tuple[int, int]:
     def write(out: BinaryIO) -> None:
+        # Without compression, so that blocks can be used where they are mapped.
         with pa.ipc.new_stream(out, schema) as stream:
             for block in blocks:
                 stream.write_batch(block)

@@ -172,6 +172,7 @@ class RunMerge:
                 for run, here in zip(self.runs, of_run, strict=True)
                 if len(here)
             ]
+            # Parts come run by run; this puts their rows back into the order of hashes.
             order = np.argsort(np.concatenate(of_run))
             yield from pl.concat(parts)[order].to_arrow().combine_chunks().to_batches()
 

@@ -150,6 +150,7 @@ class BatchCommitter:
         """
         self._undeliverable, self._done_at_ms = [], done_at_ms
         carried_ms = self._fence.clock()
+        # An operator without a reader has finished when its rows can be seen, so the clock is read after the commit.
         ready_ms = self._commit(CHANGES.name, entry.tables.get(CHANGES.name), entry.batch_id)
         notes = entry.notes.decision
         clocks: dict[str, Clocks] = {}
@@ -218,6 +219,7 @@ class BatchCommitter:
             case Sink() if self._done_at_ms is not None:
                 return self._done_at_ms
             case Sink():
+                # Unlike a table, a topic does not refuse what a driver without the lease sends.
                 self._fence.check_lease()
                 self._undeliverable += self._publish(OutgoingRows.of(operator, entry, self._handing_out), publishers)
                 self._fence.reached(f"committed {operator.name}")

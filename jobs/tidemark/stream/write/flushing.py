@@ -109,6 +109,7 @@ class Flusher:
         They are left out if a file has them.
         """
         last = self._last
+        # Facts of the last batch go into this entry, so that a batch costs one write to the journal.
         tables = {f"{FACTS}{name}": rows for name, rows in last.tables.items()} if last else {}
         about = FactsNotes(
             batch_id=last.batch_id if last else None,
