@@ -26,9 +26,9 @@ from tidemark.kernels.reports.rollups import (
     buckets,
     by_grain,
     in_scopes,
-    kept,
     latencies,
-    shrunk,
+    rows_to_keep,
+    shrunk_minutes,
     starts_in,
 )
 from tidemark.model.project.layout import Layout
@@ -121,11 +121,11 @@ class _Job:
         minutes = join_intervals(minutes_ms, Grain.MINUTE)
         tasks = pl.concat([NO_TASKS, *(part.by_minute(minutes, self.spark_above) for part in facts)])
         stored = pl.concat([rows_in(rollup, _day_condition(hour)) for rollup in rollups.values()], how="diagonal")
-        if gone := shrunk(stored.filter(starts_in(minutes)), tasks):
+        if gone := shrunk_minutes(stored.filter(starts_in(minutes)), tasks):
             _refuse_or_warn(gone, asked, facts)
             minutes = join_intervals(set(minutes_ms) - set(gone), Grain.MINUTE)
         new = in_scopes(tasks.filter(starts_in(minutes)), self.outline.paths)
-        measured = by_grain(new, kept(stored, hour, minutes))
+        measured = by_grain(new, rows_to_keep(stored, hour, minutes))
         rows = {LATENCY_BUCKET_ROLLUP: buckets(measured), LATENCY_ROLLUP: latencies(measured, self.outline)}
         for table, rollup in rollups.items():
             # They are in the same commit as the rows: facts are counted once, however often a run dies.

@@ -83,7 +83,7 @@ def with_keys(home: Path, keys: int, *, shards: int = SHARDS, also: Iterable[int
     states = [StateRuns(0)] * shards
     for number, tables in enumerate(_of_shards(dealt, templates, keys, shards)):
         if also is None or number in also:
-            states[number] = StateFiles(stream, journal, number, shards).with_another(states[number], tables)
+            states[number] = StateFiles(stream, journal, number, shards).add_run(states[number], tables)
     remember(stream.control, states, check_lease=lambda: None)
     return stream
 

@@ -107,7 +107,7 @@ def _with_files(stream: Stream) -> Entry:
     steps, progress, newest = _started(stream)
     load_memory(steps, stream.sub, stream.home, progress)
     files = _files(stream)
-    moved, runs = files.noted(steps.memory, progress.batch_id, newest.batch_id, Moves())
+    moved, runs = files.entry_states(steps.memory, progress.batch_id, newest.batch_id, Moves())
     return replace(newest, tables=moved, notes=newest.notes.with_states([runs]))
 
 

@@ -16,7 +16,7 @@ from support.play import MEASURED, Play, Row, ms
 from tidemark.control.folder import Heartbeat, StreamState
 from tidemark.control.process import wait_until
 from tidemark.kernels.columns.buckets import value_of
-from tidemark.kernels.updates.facts import added_up
+from tidemark.kernels.updates.facts import add_up
 from tidemark.model import sla_spec
 from tidemark.model.project.layout import Layout
 from tidemark.query.sql import Warehouse
@@ -291,7 +291,7 @@ def test_sums_stay_in_their_minute_and_window():
     ).with_columns(pl.from_epoch("finished_at", "ms").dt.replace_time_zone("UTC"))  # fmt: skip
     (value_ms,) = pl.DataFrame({"bucket": [buckets[0]]}).select(value_of("bucket")).to_series()
     assert abs(value_ms - 3_000) <= 30
-    found = added_up(rows, window_ms=10_000).sort("batch_id", "bucket", descending=[False, True])
+    found = add_up(rows, window_ms=10_000).sort("batch_id", "bucket", descending=[False, True])
     # 47 s and 49 s are in one window, 55 s and 58 s in the next; a minute has ended between these.
     assert found.select("batch_id", "n").rows() == [(1, 3), (2, 4), (3, 8), (3, 16)]
 

@@ -541,7 +541,7 @@ def short_of_memory(flow: Flow) -> float:
     memory = {"memory_bytes": 950 * mib, "memory_free_bytes": 50 * mib, "state_bytes": 700 * mib}
     beat = Heartbeat(state=StreamState.RUNNING, epoch=1, launch_id="", at_ms=ms(133), pid=1)
     history = Heartbeats(flow.layout.stream("play", "reads"), topology="play", sub_topology="reads")
-    history.tell(beat, thread_id="t", batch_started_at_ms=ms(72), usage=lambda: memory)
+    history.write_if_due(beat, thread_id="t", batch_started_at_ms=ms(72), usage=lambda: memory)
     return 134
 
 

@@ -31,13 +31,13 @@ def history(home: Path) -> Heartbeats:
 
 def test_the_first_beat_of_a_state_and_one_per_15_s_are_kept(tmp_path: Path) -> None:
     told = history(tmp_path)
-    told.tell(BEAT, thread_id=None, batch_started_at_ms=None)
+    told.write_if_due(BEAT, thread_id=None, batch_started_at_ms=None)
     running = replace(BEAT, state=StreamState.RUNNING, batch_id=7)
     for seconds in (1, 15, 15.999, 16, 29.999):
         beat = replace(running, at_ms=NOON + round(seconds * 1_000))
-        told.tell(beat, thread_id="app-1", batch_started_at_ms=NOON + 500)
+        told.write_if_due(beat, thread_id="app-1", batch_started_at_ms=NOON + 500)
     failed = replace(running, state=StreamState.FAILED, at_ms=NOON + 30_000, reason="Boom: no")
-    told.tell(failed, thread_id="app-1", batch_started_at_ms=None)
+    told.write_if_due(failed, thread_id="app-1", batch_started_at_ms=None)
     kept = rows(tmp_path, "topology", "sub_topology", "state", "epoch", "thread_id", "batch_id", "reason")
     assert kept == [
         ("flights", "status", "starting", 3, None, -1, None),
@@ -54,14 +54,14 @@ def test_the_first_beat_of_a_state_and_one_per_15_s_are_kept(tmp_path: Path) -> 
 def test_a_clock_that_goes_back_does_not_end_the_history(tmp_path: Path) -> None:
     told = history(tmp_path)
     for at_ms in (NOON, NOON - 3_600_000):
-        told.tell(replace(BEAT, at_ms=at_ms), thread_id=None, batch_started_at_ms=None)
+        told.write_if_due(replace(BEAT, at_ms=at_ms), thread_id=None, batch_started_at_ms=None)
     assert len(rows(tmp_path, "at")) == 2
 
 
 def test_a_failed_write_of_a_heartbeat_is_only_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "taken").touch()
     with caplog.at_level(logging.ERROR):
-        history(tmp_path / "taken").tell(BEAT, thread_id=None, batch_started_at_ms=None)
+        history(tmp_path / "taken").write_if_due(BEAT, thread_id=None, batch_started_at_ms=None)
     assert "heartbeats: cannot write rows" in caplog.text
 
 
@@ -108,7 +108,7 @@ def test_the_newest_beat_of_each_driver_is_its_load(tmp_path: Path) -> None:
     told = history(Layout(tmp_path).stream("flights", "status"))
     for second, free in ((0, 100), (15, 300)):
         beat = replace(BEAT, at_ms=NOON + second * 1_000)
-        told.tell(
+        told.write_if_due(
             beat,
             thread_id=None,
             batch_started_at_ms=None,

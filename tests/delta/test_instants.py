@@ -11,7 +11,7 @@ from typing import Any
 from support.play import NOON, Play, ms
 from tidemark.model.project.layout import Layout
 from tidemark.storage.delta.tables import scan
-from tidemark.stream.journal.entries import Entry, packed, unpacked
+from tidemark.stream.journal.entries import Entry, pack, unpack
 from tidemark.stream.journal.notes import EntryNotes
 from tidemark.stream.state.files import MOVED
 
@@ -170,10 +170,10 @@ def as_an_older_version_left_it(home: Path) -> None:
     """
     (folder,) = (home / "control").rglob("journal")
     (*_, newest) = sorted(folder.glob("*.data.zip"))
-    entry = unpacked(1, newest.read_bytes())
+    entry = unpack(1, newest.read_bytes())
     tables = {name: rows for name, rows in entry.tables.items() if not name.startswith(MOVED)}
     notes = {name: note for name, note in entry.notes.to_json().items() if name != "state"}
-    newest.write_bytes(packed(Entry(1, tables, EntryNotes.from_json(notes))))
+    newest.write_bytes(pack(Entry(1, tables, EntryNotes.from_json(notes))))
 
 
 def test_milliseconds_of_an_older_version_are_read(tmp_path: Path) -> None:

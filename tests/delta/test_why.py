@@ -609,7 +609,7 @@ def test_a_batch_that_has_been_running_for_long(tmp_path: Path) -> None:
     play.batch(10, record(5))
     beat = Heartbeat(state=StreamState.RUNNING, epoch=1, launch_id="", at_ms=ms(80.001), pid=1)
     history = Heartbeats(tmp_path / "streams" / "play" / "events", topology="play", sub_topology="events")
-    history.tell(beat, thread_id="t", batch_started_at_ms=ms(20))
+    history.write_if_due(beat, thread_id="t", batch_started_at_ms=ms(20))
     finding = first(play, 81)
     assert place(finding) == (Cause.SLOW_BATCH, "board", None, None, ms(20))
     assert finding.seen == "one batch of events has been running for 60,001 ms"

@@ -21,7 +21,7 @@ from tidemark.control.process import wait_until
 from tidemark.embedded import broker as embedded
 from tidemark.errors import InvalidSpec
 from tidemark.kernels.columns.schemas import HEADERS, record_schema
-from tidemark.kernels.records.headers import told_apart
+from tidemark.kernels.records.headers import split_repeated
 from tidemark.kernels.records.limits import Limits
 from tidemark.model.kinds.kafka_end import Format
 from tidemark.model.kinds.sink import Sink
@@ -191,7 +191,7 @@ def test_a_repetition_with_fewer_refusals_loses_nothing(broker: str) -> None:
         },
         schema={"partition": pl.Int32(), "headers": HEADERS},
     )
-    new, _, _ = told_apart(read.with_row_index("row"), {}, ["t/s"])
+    new, _, _ = split_repeated(read.with_row_index("row"), {}, ["t/s"])
     assert [json.loads(messages[row].value() or b"")["id"] for row in new["row"]] == ["a", "b", "c"]
 
 

@@ -351,4 +351,4 @@ def tell(
     None: no batch is running.
     """
     beat = Heartbeat(state=state, epoch=epoch, launch_id="", at_ms=ms(at_s), pid=1, reason=reason)
-    history.tell(beat, thread_id="t", batch_started_at_ms=None if batch_s is None else ms(batch_s))
+    history.write_if_due(beat, thread_id="t", batch_started_at_ms=None if batch_s is None else ms(batch_s))

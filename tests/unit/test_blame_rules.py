@@ -1,6 +1,6 @@
 """Culprit parts of a window's age, with lengths worked out by hand."""
 
-from tidemark.semantics.blame import AgeCause, AgePart, ClosingBatches, before_source, grown, shared_out
+from tidemark.semantics.blame import AgeCause, AgePart, ClosingBatches, before_source, excesses, share_out
 
 SOURCE, NEWEST, BOARD = AgePart("events", "source"), AgePart("newest", "table"), AgePart("board", "sink")
 
@@ -63,7 +63,7 @@ def test_a_window_that_was_finished_before_its_end_adds_up_too():
 
 def test_who_worked_beside_the_path_gets_the_time_of_the_queue():
     ticker = AgePart("ticker", "table")
-    assert shared_out((0, 900), {ticker: (100, 700), BOARD: (650, 680)}, 620) == {
+    assert share_out((0, 900), {ticker: (100, 700), BOARD: (650, 680)}, 620) == {
         ticker: 600, BOARD: 20, AgePart.of(AgeCause.QUEUED): 0,
     }  # fmt: skip
 
@@ -73,19 +73,19 @@ def kept(n):
 
 
 def test_what_grew_beyond_the_usual_is_to_blame():
-    found = grown({AgePart.of(AgeCause.BOUND): 3_000, NEWEST: 2_600}, kept(20), {"bound": 3_000})
+    found = excesses({AgePart.of(AgeCause.BOUND): 3_000, NEWEST: 2_600}, kept(20), {"bound": 3_000})
     assert [(each.part.name, each.usual_ms, each.excess_ms) for each in found] == [
         ("newest", 100.5, 2_499.5), ("bound", 3_000, 0),
     ]  # fmt: skip
 
 
 def test_without_history_the_configured_length_counts():
-    found = grown({AgePart.of(AgeCause.BOUND): 3_000, NEWEST: 2_600}, kept(19), {"bound": 3_000})
+    found = excesses({AgePart.of(AgeCause.BOUND): 3_000, NEWEST: 2_600}, kept(19), {"bound": 3_000})
     assert [(each.part.name, each.usual_ms, each.excess_ms) for each in found] == [
         ("newest", None, 2_600), ("bound", None, 0),
     ]  # fmt: skip
 
 
 def test_only_candidates_are_blamed_and_only_beyond_a_promise():
-    found = grown({NEWEST: 900, BOARD: 500}, [], {}, only={"board"}, promised_ms=300)
+    found = excesses({NEWEST: 900, BOARD: 500}, [], {}, only={"board"}, promised_ms=300)
     assert [(each.part.name, each.excess_ms) for each in found] == [("board", 200), ("newest", 0)]

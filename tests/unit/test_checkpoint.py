@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tidemark.stream.journal.checkpoint import Plan, last_tick, planned
+from tidemark.stream.journal.checkpoint import Plan, last_tick, read_plan
 
 OFFSETS = '{"events":{"0":7,"1":3}}'
 """Offsets of one topic, after a line of ticks, by Spark."""
@@ -22,7 +22,7 @@ def plan(folder: Path, *lines: str) -> Path:
 def test_a_plan_says_when_it_was_made(tmp_path: Path) -> None:
     told = '{"batchWatermarkMs":0,"batchTimestampMs":1399982400000,"conf":{"spark.sql.shuffle.partitions":"4"}}'
     checkpoint = plan(tmp_path, "v1", told, "4", OFFSETS)
-    assert planned(checkpoint, 4) == Plan({"events": {0: 7, 1: 3}}, at_ms=1_399_982_400_000)
+    assert read_plan(checkpoint, 4) == Plan({"events": {0: 7, 1: 3}}, at_ms=1_399_982_400_000)
 
 
 def test_a_plan_says_before_which_version_tables_are_read(tmp_path: Path) -> None:
@@ -32,7 +32,7 @@ def test_a_plan_says_before_which_version_tables_are_read(tmp_path: Path) -> Non
 
     lines = [table("a", 7), table("b", 3, first=True), OFFSETS, "-", table("a", 5), table("c", 0)]
     checkpoint = plan(tmp_path, "v1", '{"batchTimestampMs":1}', "4", *lines)
-    assert planned(checkpoint, 4) == Plan({"events": {0: 7, 1: 3}}, at_ms=1, versions={"a": 5, "c": 0})
+    assert read_plan(checkpoint, 4) == Plan({"events": {0: 7, 1: 3}}, at_ms=1, versions={"a": 5, "c": 0})
 
 
 def test_the_last_tick_is_that_of_the_newest_plan(tmp_path: Path) -> None:
@@ -45,9 +45,9 @@ def test_the_last_tick_is_that_of_the_newest_plan(tmp_path: Path) -> None:
 def test_a_plan_without_its_time_is_an_error(tmp_path: Path) -> None:
     checkpoint = plan(tmp_path, "v1", '{"batchWatermarkMs":0}', "4", OFFSETS)
     with pytest.raises(ValueError, match="offsets/4: batchTimestampMs is missing"):
-        planned(checkpoint, 4)
+        read_plan(checkpoint, 4)
 
 
 def test_a_torn_plan_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="offsets/4: a plan must begin with v1"):
-        planned(plan(tmp_path, "v1"), 4)
+        read_plan(plan(tmp_path, "v1"), 4)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidemark.semantics.event_time import PartitionReading, advance, combined, follow
+from tidemark.semantics.event_time import PartitionReading, advance, follow, watermark_over_inputs
 from tidemark.semantics.idleness import Activity
 from tidemark.semantics.progress import InputProgress
 
@@ -72,8 +72,8 @@ def test_behind_a_hop_the_upstreams_watermark_counts():
 
 def test_a_sub_topology_waits_for_its_slowest_input():
     inputs = {"fast": InputProgress(watermark_ms=900), "slow": InputProgress(watermark_ms=100)}
-    assert combined(inputs, previous_ms=None).watermark_ms == 100
-    assert combined(inputs, previous_ms=None).held_by == "slow"
+    assert watermark_over_inputs(inputs, previous_ms=None).watermark_ms == 100
+    assert watermark_over_inputs(inputs, previous_ms=None).held_by == "slow"
 
 
 def test_while_all_are_idle_time_advances_at_doubled_silence():

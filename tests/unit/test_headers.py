@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 
 from tidemark.kernels.columns.schemas import HEADERS
-from tidemark.kernels.records.headers import HOP, ID, headers_to_send, told_apart
+from tidemark.kernels.records.headers import HOP, ID, headers_to_send, split_repeated
 from tidemark.semantics.progress import WriterPosition
 
 
@@ -23,7 +23,7 @@ def rows(*ids: str | bytes | None, partition: int = 0) -> pl.DataFrame:
 
 
 def repeated(*ids: str | bytes | None, newest: dict[int, dict[str, WriterPosition]] | None = None) -> list[int]:
-    return told_apart(rows(*ids), newest or {}, ["t/s"])[1]["offset"].to_list()
+    return split_repeated(rows(*ids), newest or {}, ["t/s"])[1]["offset"].to_list()
 
 
 def test_a_batch_that_is_sent_again_is_read_once():
@@ -34,7 +34,7 @@ def test_a_batch_that_is_sent_again_is_read_once():
 
 def test_what_was_seen_in_earlier_batches_counts():
     newest = {0: {"t/s": WriterPosition(2, 7, 1)}}
-    new, again, now = told_apart(rows("t/s/2/7/1", "t/s/2/7/2", "t/s/1/8/0"), newest, ["t/s"])
+    new, again, now = split_repeated(rows("t/s/2/7/1", "t/s/2/7/2", "t/s/1/8/0"), newest, ["t/s"])
     assert (new["offset"].to_list(), again["offset"].to_list()) == ([1], [0, 2])
     assert now == {0: {"t/s": WriterPosition(2, 7, 2)}}
 
@@ -47,7 +47,7 @@ def test_a_replaced_writer_does_not_overtake_its_successor():
 
 def test_partitions_and_writers_are_apart():
     both = pl.concat([rows("t/s/1/7/5", "t/other/1/0/0"), rows("t/s/1/7/4", partition=1)])
-    new, again, now = told_apart(both, {}, ["t/s", "t/other"])
+    new, again, now = split_repeated(both, {}, ["t/s", "t/other"])
     assert (new.height, again.height) == (3, 0)
     assert now == {
         0: {"t/s": WriterPosition(1, 7, 5), "t/other": WriterPosition(1, 0, 0)},
@@ -58,14 +58,14 @@ def test_partitions_and_writers_are_apart():
 @pytest.mark.parametrize("id_", [None, b"\xff", "t/s/1/7", "t/s/1/7/x", "t/s/1/7/9999999999"])
 def test_a_record_without_an_id_that_can_be_read_is_new(id_):
     newest = {0: {"t/s": WriterPosition(2, 9, 9)}}
-    new, again, now = told_apart(rows(id_, id_), newest, ["t/s"])
+    new, again, now = split_repeated(rows(id_, id_), newest, ["t/s"])
     assert (new.height, again.height, now) == (2, 0, newest)
 
 
 def test_an_id_of_a_writer_that_nobody_named_is_data():
     ids = ["x/y/1/7/0", "x/y/1/7/0", "t/s/more/1/7/0", "t/s/more/1/7/0", "t/sea/1/0/0", "t/sea/1/0/0"]
     for trusted in ([], ["t/s"]):
-        new, again, now = told_apart(rows(*ids), {}, trusted)
+        new, again, now = split_repeated(rows(*ids), {}, trusted)
         assert (new.height, again.height, now) == (6, 0, {})
 
 
@@ -73,13 +73,13 @@ def test_a_forwarded_id_does_not_hide_that_of_the_writer():
     twice = rows("t/s/1/7/0", "t/s/1/7/0").with_columns(
         headers=pl.concat_list(pl.col("headers"), rows("other/one/5/5/5", "other/one/5/5/6")["headers"])
     )
-    assert told_apart(twice, {}, ["t/s"])[1]["offset"].to_list() == [1]
+    assert split_repeated(twice, {}, ["t/s"])[1]["offset"].to_list() == [1]
 
 
 def test_of_writers_that_are_no_longer_named_nothing_is_kept():
     newest = {0: {"t/s": WriterPosition(2, 7, 1), **{f"forged/{n}": WriterPosition(1, 0, 0) for n in range(1_000)}}}
     for ids in [(), ("t/s/2/7/1",), (None,)]:
-        assert told_apart(rows(*ids), newest, ["t/s"])[2] == {0: {"t/s": WriterPosition(2, 7, 1)}}
+        assert split_repeated(rows(*ids), newest, ["t/s"])[2] == {0: {"t/s": WriterPosition(2, 7, 1)}}
 
 
 def test_a_sent_record_keeps_headers_and_gets_a_hop_and_an_id():

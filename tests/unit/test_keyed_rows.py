@@ -12,7 +12,7 @@ import pytest
 from tidemark.stream.state import keyed_rows, sorted_rows
 from tidemark.stream.state.key_hashes import MULTIPLIER, text_hashes
 from tidemark.stream.state.keyed_rows import KeyedRows
-from tidemark.stream.state.runs import RunContent, RunTorn, opened
+from tidemark.stream.state.runs import RunContent, RunTorn, open_run
 from tidemark.stream.state.sorted_rows import RunMerge, SortedRows
 
 SCHEMA = {"key": pl.String(), "group": pl.String(), "at": pl.Int64()}
@@ -58,7 +58,7 @@ def written(path: Path, rows: KeyedRows, runs: list[SortedRows], *, merging: int
     tables = {"rows": RunMerge(rows.stored_schema, (*merged, newest), keeps_gone=bool(kept))}
     with file.open("wb") as out:
         RunContent(file.name, tables, {"rows": rows.puts}, {}).write(out)
-    run = opened(file, {"rows": "key"})
+    run = open_run(file, {"rows": "key"})
     found = [*kept, run.tables["rows"]]
     rows.rest_on(found, puts=run.puts["rows"])
     return found
@@ -125,4 +125,4 @@ def test_a_file_that_is_torn_or_another_is_not_read(tmp_path: Path, harm: str) -
     else:
         file = file.rename(tmp_path / "other.run")
     with pytest.raises(RunTorn):
-        opened(file, {"rows": "key"})
+        open_run(file, {"rows": "key"})

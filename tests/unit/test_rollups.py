@@ -17,9 +17,9 @@ from tidemark.kernels.reports.rollups import (
     buckets,
     by_grain,
     in_scopes,
-    kept,
     latencies,
-    shrunk,
+    rows_to_keep,
+    shrunk_minutes,
 )
 from tidemark.model.settings.intervals import Grain, Interval
 from tidemark.semantics.buckets import bucket_of, quantile
@@ -128,7 +128,7 @@ def test_rolled_up_minutes_on_stored_ones_equal_all_at_once(latency_records, lat
     minutes = [Interval(at_ms, at_ms + MINUTE) for at_ms in starts_ms if at_ms < hour.end_ms]
     new = in_scopes(tasks(latency_records), PATHS).filter(_starts_in(minutes))
 
-    again = by_grain(new, kept(everything, hour, minutes))
+    again = by_grain(new, rows_to_keep(everything, hour, minutes))
 
     is_minute = (pl.col("grain") == "minute") & _starts_in(minutes)
     is_hour = (pl.col("grain") == "hour") & _starts_in([hour])
@@ -154,7 +154,7 @@ def test_a_rollup_keeps_other_minutes_and_other_hours():
     grains = ["hour"] * 7 + ["minute"] * 5 + ["day"]
     stored = pl.DataFrame({"grain": grains, "interval_start": [*starts, *minutes, NOON.replace(hour=0)]})
 
-    found = kept(stored, Interval(NOON_MS, NOON_MS + HOUR), [Interval(NOON_MS, NOON_MS + MINUTE)])
+    found = rows_to_keep(stored, Interval(NOON_MS, NOON_MS + HOUR), [Interval(NOON_MS, NOON_MS + MINUTE)])
 
     assert found.rows() == [
         *(("hour", starts[place]) for place in (1, 2, 4, 5)),
@@ -197,7 +197,7 @@ def test_minutes_that_lost_facts_are_found_and_grown_ones_not():
 
     left = tasks([(1, "a", "0", 1), (1, "b", "0", 1), (2, "a", "0", 1), (3, "a", "0", 2)])
 
-    assert shrunk(stored, left) == [NOON_MS, NOON_MS + 2 * MINUTE, NOON_MS + 3 * MINUTE]
+    assert shrunk_minutes(stored, left) == [NOON_MS, NOON_MS + 2 * MINUTE, NOON_MS + 3 * MINUTE]
 
 
 def _starts_in(intervals):

@@ -8,7 +8,7 @@ from unit.test_critical_path import ARTICLE, ARTICLE_EWT_MS, graph
 
 from tidemark.errors import InvalidArgument
 from tidemark.semantics.critical_path import critical_path, leaves, measure
-from tidemark.semantics.what_if import slack_ms, sooner
+from tidemark.semantics.what_if import slack_ms, sooner_ewts_ms
 
 
 def slack(upstreams, ewt_ms):
@@ -131,7 +131,7 @@ def test_with_a_driver_each_saving_equals_taking_less_time(run, data):
             saved_ms[name] = own_ms - round(own_ms * 0.5)
     drivers = {name: name for name in upstreams}
     begins = dict.fromkeys(upstreams, as_long_after)
-    assert sooner(upstreams, ewt_ms, drivers, saved_ms, begins) == what_if(
+    assert sooner_ewts_ms(upstreams, ewt_ms, drivers, saved_ms, begins) == what_if(
         upstreams, ewt_ms, dict.fromkeys(halved, 0.5)
     )
 
@@ -140,14 +140,14 @@ def test_a_drivers_saving_counts_for_all_it_finished_later():
     upstreams = {"s": (), "a": ("s",), "b": ("s",), "t": ()}
     drivers = {"s": "one", "a": "one", "b": "one", "t": "two"}
     ewt_ms = {"s": 10, "a": 60, "b": 100, "t": 70}
-    assert sooner(upstreams, ewt_ms, drivers, {"a": 30}, {}) == {"s": 10, "a": 30, "b": 70, "t": 70}
-    assert sooner(upstreams, ewt_ms, drivers, {"b": -5}, {}) == {"s": 10, "a": 60, "b": 105, "t": 70}
+    assert sooner_ewts_ms(upstreams, ewt_ms, drivers, {"a": 30}, {}) == {"s": 10, "a": 30, "b": 70, "t": 70}
+    assert sooner_ewts_ms(upstreams, ewt_ms, drivers, {"b": -5}, {}) == {"s": 10, "a": 60, "b": 105, "t": 70}
 
 
 def test_a_driver_of_two_hops_begins_after_the_later_one():
     upstreams, drivers = {"x": (), "y": (), "o": ("x", "y")}, {"x": "1", "y": "2", "o": "3"}
     ewt_ms = {"x": 100, "y": 90, "o": 150}
-    assert sooner(upstreams, ewt_ms, drivers, {"x": 40}, {"3": as_long_after}) == {"x": 60, "y": 90, "o": 140}
+    assert sooner_ewts_ms(upstreams, ewt_ms, drivers, {"x": 40}, {"3": as_long_after}) == {"x": 60, "y": 90, "o": 140}
 
 
 def test_a_driver_is_asked_how_much_sooner_it_begins():
@@ -158,5 +158,7 @@ def test_a_driver_is_asked_how_much_sooner_it_begins():
         return 25
 
     upstreams = {"x": (), "o": ("x",), "p": ("o",)}
-    found = sooner(upstreams, {"x": 100, "o": 150, "p": 160}, {"x": "1", "o": "2", "p": "2"}, {"x": 40}, {"2": begins})
+    found = sooner_ewts_ms(
+        upstreams, {"x": 100, "o": 150, "p": 160}, {"x": "1", "o": "2", "p": "2"}, {"x": 40}, {"2": begins}
+    )
     assert (found, asked) == ({"x": 60, "o": 125, "p": 135}, [(100, 40)])

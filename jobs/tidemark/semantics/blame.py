@@ -151,6 +151,7 @@ def before_source(
     until += [(AgePart.of(waiting) if is_waiting else left, closing.began_ms - trigger_ms)]
     until += [(AgePart.of(AgeCause.TRIGGER), closing.began_ms)]
     until += [(AgePart.of(AgeCause.QUEUED), closing.began_ms + queued_ms)]
+    # One part may own several stretches, which add up.
     spent: Counter[AgePart] = Counter()
     # A window may finish before its end: then the part of the bound is negative, and the sum is still the age.
     now_ms = min(window_end_ms, finished_ms)
@@ -163,7 +164,7 @@ def before_source(
     return dict(spent)
 
 
-def shared_out(wait: tuple[int, int], worked: Mapping[AgePart, tuple[int, int]], length_ms: int) -> dict[AgePart, int]:
+def share_out(wait: tuple[int, int], worked: Mapping[AgePart, tuple[int, int]], length_ms: int) -> dict[AgePart, int]:
     """Splits *length_ms* of queueing among the operators that worked meanwhile.
 
     The rest is QUEUED. Operators with the longest overlap come first.
@@ -183,7 +184,7 @@ def shared_out(wait: tuple[int, int], worked: Mapping[AgePart, tuple[int, int]],
     return {**shares, AgePart.of(AgeCause.QUEUED): length_ms}
 
 
-def grown(
+def excesses(
     spent: Spent,
     kept: Sequence[Spent],
     configured_ms: Mapping[str, int],
@@ -220,4 +221,5 @@ def grown(
             excess_ms=max(0.0, float(excess_ms)),
         )
 
+    # Of equal excesses the first by name, so that reports of the same window agree.
     return sorted((blamed(part, ms) for part, ms in spent.items()), key=lambda each: (-each.excess_ms, each.part))

@@ -7,6 +7,7 @@ record counts as late when it is beyond the bound, whatever lateness is allowed 
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -43,28 +44,32 @@ def bound_costs(counts: Sequence[tuple[int, int]], *, bound_ms: int) -> list[Bou
         counts: (bucket, n) of the bounds that records need.
         bound_ms: the current bound.
     """
-    if not any(n for _, n in counts):
+    in_order = sorted(counts)
+    buckets = [bucket for bucket, _ in in_order]
+    in_time = [*accumulate(n for _, n in in_order)]
+    if not in_time or not in_time[-1]:
         return []
-    for_shares = {f"{share} % in time": _bound_ms(counts, Decimal(share)) for share in SHARES}
-    choices = {"none": 0, **for_shares, "current": bound_ms}
-    return [_cost(choice, choice_ms, counts) for choice, choice_ms in choices.items()]
+    choices = {"none": 0}
+    for share in SHARES:
+        choices[f"{share} % in time"] = _bound_ms(buckets, in_time, Decimal(share))
+    choices["current"] = bound_ms
+    return [_cost(choice, choice_ms, buckets, in_time) for choice, choice_ms in choices.items()]
 
 
-def _bound_ms(counts: Sequence[tuple[int, int]], share: Decimal) -> int:
+def _bound_ms(buckets: Sequence[int], in_time: Sequence[int], share: Decimal) -> int:
     """Returns the bound with which *share* percent of records are in time.
 
-    It is the upper edge, in whole ms, of the first bucket up to which there are so many records.
+    It is the upper edge, in whole ms, of the first of *buckets* up to which there are so many records. *in_time* has
+    the number of records up to each bucket.
     """
-    ordered = sorted(counts)
-    whole = sum(n for _, n in ordered)
-    in_time = accumulate(n for _, n in ordered)
-    bucket = next(bucket for (bucket, _), n in zip(ordered, in_time, strict=True) if n * 100 >= share * whole)
+    place = bisect_left(in_time, share * in_time[-1], key=lambda n: Decimal(n * 100))
     # 1e-6 ms keeps a whole number whole after the division.
-    return math.floor(value_of(bucket) / (1 - RELATIVE_ERROR) + 1e-6)
+    return math.floor(value_of(buckets[place]) / (1 - RELATIVE_ERROR) + 1e-6)
 
 
-def _cost(choice: str, bound_ms: int, counts: Sequence[tuple[int, int]]) -> BoundCost:
-    records = sum(n for _, n in counts)
+def _cost(choice: str, bound_ms: int, buckets: Sequence[int], in_time: Sequence[int]) -> BoundCost:
     # Records in the bucket of the bound count as in time, so the count is off by one bucket at most.
-    late = sum(n for bucket, n in counts if bucket > bucket_of(bound_ms))
+    place = bisect_right(buckets, bucket_of(bound_ms))
+    records = in_time[-1]
+    late = records - (in_time[place - 1] if place else 0)
     return BoundCost(choice, bound_ms, records, late, late / records, bound_ms)

@@ -146,7 +146,7 @@ def _steps(silence_ms: int, idle_after_ms: int) -> int:
     return (max(0, silence_ms) // idle_after_ms).bit_length()
 
 
-def silence_tells_at_ms(was: InputProgress, *, idle_after_ms: int, idle_advances: bool, after_ms: int) -> Iterator[int]:
+def silence_moves_at_ms(was: InputProgress, *, idle_after_ms: int, idle_advances: bool, after_ms: int) -> Iterator[int]:
     """Yields the instants at which silence alone may move the source.
 
     `advance` acts at these instants.
@@ -211,6 +211,7 @@ def set_back(was: InputProgress, number: int, *, to_ms: int, bound_ms: int) -> I
         max_timestamp_ms=to_ms,
         newest_ms=to_ms,
         watermark_ms=watermark_ms,
+        # Marks of this time or a later one were sent before the reset, and are not believed.
         set_back_from_ms=was.partitions[number].max_timestamp_ms,
     )
     partitions = {**was.partitions, number: part}
@@ -264,7 +265,7 @@ def follow(
     return replace(was, partitions={0: part}, watermark_ms=reached_ms, idle=idle)
 
 
-def combined(inputs: Mapping[str, InputProgress], *, previous_ms: int | None) -> CombinedWatermark:
+def watermark_over_inputs(inputs: Mapping[str, InputProgress], *, previous_ms: int | None) -> CombinedWatermark:
     """Returns the watermark of a sub-topology over its *inputs*.
 
     *inputs* are those that may hold it back.

@@ -91,6 +91,7 @@ def follow(standing: SlaState, *, at_ms: int, verdict: Verdict, damping: Damping
         return standing, None
     if verdict in BROKEN:
         return _broken(standing, at_ms, verdict, damping)
+    # A check that passes forgets a breach that has not opened an incident yet.
     if standing.opened_at_ms is None:
         return SlaState(), None
     since_ms = at_ms if standing.held_since_ms is None else standing.held_since_ms

@@ -68,6 +68,7 @@ def minimum_skew(
         lowest_ms = min((heartbeat.received_ms - heartbeat.sent_ms for heartbeat in last), default=None)
         return None if lowest_ms is None else Skew(offset_ms=lowest_ms, error_ms=None)
     round_trip_ms, fastest = min(timed, key=lambda pair: pair[0])
+    # Rounded down here and up in the error, so that the bound holds for odd round trips, too.
     half_ms = round_trip_ms // 2
     return Skew(offset_ms=fastest.received_ms - fastest.sent_ms - half_ms, error_ms=round_trip_ms - half_ms)
 

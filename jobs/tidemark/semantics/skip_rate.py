@@ -13,10 +13,10 @@ Skips = tuple[tuple[int, int, int], ...]
 """Skips of one operator as (instant, task, count), oldest first."""
 
 
-def lately(skips: Skips, fresh: Mapping[int, int], *, now_ms: int) -> Skips:
+def skips_of_minute(skips: Skips, fresh: Mapping[int, int], *, now_ms: int) -> Skips:
     """Returns *skips* of the minute before *now_ms*, and *fresh* ones per task.
 
-    >>> lately(((0, 0, 5), (1, 0, 2)), {0: 3, 1: 0}, now_ms=60_000)
+    >>> skips_of_minute(((0, 0, 5), (1, 0, 2)), {0: 3, 1: 0}, now_ms=60_000)
     ((1, 0, 2), (60000, 0, 3))
     """
     within_minute = tuple(skip for skip in skips if skip[0] > now_ms - MINUTE_MS)

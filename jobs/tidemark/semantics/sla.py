@@ -277,6 +277,7 @@ def judge_burn(burn_rates: Iterable[float | None], *, warn_at: float, error_at: 
     measured = [rate for rate in rates if rate is not None]
     if not rates or len(measured) < len(rates):
         return Verdict.UNKNOWN
+    # The lowest rate decides, as all windows must burn.
     if min(measured) >= error_at:
         return Verdict.ERROR
     return Verdict.WARN if min(measured) >= warn_at else Verdict.PASS

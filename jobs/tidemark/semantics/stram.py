@@ -30,5 +30,6 @@ def critical_path(upstreams: Upstreams, slowest: Mapping[str, str], average_ms: 
         )
         for operator in {*upstreams, *read}
     }
+    # max keeps the first of equal paths, as Apex does.
     paths = (path_to(leaf, steps) for leaf in upstreams if leaf not in read)
     return max(paths, key=lambda path: path.latency_ms)

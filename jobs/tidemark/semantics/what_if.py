@@ -6,6 +6,7 @@ one window in epoch milliseconds, and the upstreams of each operator.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 
 from tidemark.semantics.critical_path import (
@@ -41,7 +42,7 @@ def slack_ms(upstreams: Upstreams, ewt_ms: Instants, steps: Mapping[str, PathSte
     return slack
 
 
-def sooner(
+def sooner_ewts_ms(
     upstreams: Upstreams,
     ewt_ms: Mapping[str, int],
     drivers: Mapping[str, str],
@@ -65,9 +66,8 @@ def sooner(
     Raises:
         InvalidArgument: there is a cycle, of operators or of drivers.
     """
-    names_in_order = in_order(upstreams)
-    operators: dict[str, list[str]] = {driver: [] for driver in drivers.values()}
-    for name in names_in_order:
+    operators: dict[str, list[str]] = defaultdict(list)
+    for name in in_order(upstreams):
         operators[drivers[name]].append(name)
     read: dict[str, list[str]] = {driver: [] for driver in operators}
     drivers_read: dict[str, set[str]] = {driver: set() for driver in operators}

@@ -16,7 +16,7 @@ from tidemark.semantics.progress import StreamProgress
 from tidemark.storage.fence import Fence
 from tidemark.stream.decide.decision import BatchDecision, Decider
 from tidemark.stream.decide.due import DueTimes
-from tidemark.stream.distributed.resharding import remembered
+from tidemark.stream.distributed.resharding import remembered_shards
 from tidemark.stream.distributed.shards import Collect, Executors, Shards
 from tidemark.stream.journal.batch import MicroBatch, QueueWait
 from tidemark.stream.journal.checkpoint import Ends, committed_at_ms
@@ -196,16 +196,19 @@ class Engine:
             executors: work on it if states are in shards.
         """
         self.batch_started_at_ms = batch.started_at_ms
+        # Requests are applied to the progress that the entry will have, so a batch that runs again applies none twice.
         for apply_request in self._requests:
             was = apply_request(was, batch.batch_id)
         if self._shards and executors:
             decision = self._shards.decide(executors, collect, was, batch)
         else:
-            decision = self._collected(batch, collect, was)
+            decision = self._decide_in_driver(batch, collect, was)
         if decision is not None:
-            entry = self._committing.laid_out(self._with_state(decision, was))
+            # A crash after this leaves files that no table names; maintenance removes them.
+            entry = self._committing.lay_out(self._with_state(decision, was))
             states = entry.notes.states or ()
             entry = self._flushing.with_facts(entry)
+            # An entry is needed until the tables have its facts and a run has its states.
             needed_after = min(self._flushing.flushed, *(state.batch_id for state in states))
             # What is in the journal will happen: a driver that is killed from here on carries it out after its restart.
             self._journal.write(entry, needed_after=needed_after)
@@ -213,8 +216,9 @@ class Engine:
             # If committing fails, memory is still as the last committed batch left it.
             if decision.moves is not None:
                 self._steps.take(decision.moves, watermark_ms=decision.progress.watermark_ms)
-                self._state.taken(self._steps.memory, states[0], batch.batch_id)
+                self._state.advance(self._steps.memory, states[0], batch.batch_id)
             if self._runs != (runs := [state.runs for state in states]):
+                # Only now is the entry durable that no longer names the old runs.
                 remove_unnamed(self._stream.control, states, check_lease=self._fence.check_lease)
                 self._runs = runs
             self.progress, self._goes_on = decision.progress, not batch.is_last
@@ -227,9 +231,10 @@ class Engine:
         ended_at_ms = self._fence.clock()
         self.load = {**self.load, "last_batch_ms": ended_at_ms - batch.started_at_ms}
         self.batch_started_at_ms = None
+        # After the batch's own work, so that a flush delays no result.
         self._flushing.flush_if_due(ended_at_ms)
 
-    def _collected(self, batch: MicroBatch, collect: Collect, was: StreamProgress) -> BatchDecision | None:
+    def _decide_in_driver(self, batch: MicroBatch, collect: Collect, was: StreamProgress) -> BatchDecision | None:
         """Reads the rows of *batch* into the driver and decides them.
 
         Returns:
@@ -253,7 +258,7 @@ class Engine:
         states = newest.notes.states if newest else None
         # Entries of older versions do not name state files; entries of a stream in shards name those of each shard.
         if newest is not None and (states is None or len(states) > 1):
-            states = remembered(self._stream, newest) or states
+            states = remembered_shards(self._stream, newest) or states
         load_waiting(self._steps, self._stream.sub, self._stream.home, was)
         if newest is None:
             return
@@ -267,7 +272,7 @@ class Engine:
         entry, moves = decision.entry, decision.moves
         if moves is None:
             return entry  # states in shards are in it already
-        moved, runs = self._state.noted(self._steps.memory, was.batch_id, entry.batch_id, moves)
+        moved, runs = self._state.entry_states(self._steps.memory, was.batch_id, entry.batch_id, moves)
         return replace(entry, tables={**entry.tables, **moved}, notes=entry.notes.with_states([runs]))
 
     def _recover(self, batch_id: int, executors: Executors | None) -> StreamProgress:

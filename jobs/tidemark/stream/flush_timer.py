@@ -31,6 +31,7 @@ class FlushTimer:
         """Ends the timer and flushes the rest."""
         self._over.set()
         self._thread.join()
+        # The timer's thread has ended, so this flush is the last of the driver.
         self._try(self._engine.flush)
 
     def _run(self) -> None:

@@ -69,9 +69,11 @@ class Pulse:
 
     def end(self, state: StreamState, *, reason: str | None = None) -> None:
         """Writes the last beat, and then gives the lease back."""
+        # The thread ends first, so that no beat follows the last one.
         self._over.set()
         self._thread.join()
         self._try_to_beat(state, reason)
+        # The lease is given back after the beat, so that the next driver finds how this one ended.
         self._control.release()
 
     def _does(self, what: str) -> None:
@@ -104,6 +106,7 @@ class Pulse:
             self._is_heard = True
 
     def _beat(self, state: StreamState, reason: str | None) -> None:
+        # A newer driver's heartbeat must not be overwritten.
         if self._control.epoch() != self.epoch:
             return
         progress = self._engine.progress if self._engine else None
@@ -126,7 +129,7 @@ class Pulse:
         )
         self._control.beat(beat)
         batch_started_at_ms = self._engine.batch_started_at_ms if self._engine else None
-        self._history.tell(
+        self._history.write_if_due(
             beat, thread_id=self._thread_id, batch_started_at_ms=batch_started_at_ms, usage=self._measured
         )
 

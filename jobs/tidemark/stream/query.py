@@ -36,13 +36,13 @@ from tidemark.stream.driver.ticks import Ticks
 from tidemark.stream.driver.waking import SELDOM_SIGN_EVERY_MS, SIGN_EVERY_MS, Waker
 from tidemark.stream.engine import Engine
 from tidemark.stream.flush_timer import FlushTimer
-from tidemark.stream.journal.checkpoint import last_tick, planned
+from tidemark.stream.journal.checkpoint import last_tick, read_plan
 from tidemark.stream.kafka.client import KafkaBroker, refuse_marks_in_compacted
 from tidemark.stream.pulse import BEAT_S, Pulse
 from tidemark.stream.read.data_loss import Offsets
 from tidemark.stream.read.parts import BatchPart, Places, passed_over_rows
 from tidemark.stream.read.sources import collect, explained, read_again, rows_of_part, stream
-from tidemark.stream.startup.fatal import Deaths, passed_over
+from tidemark.stream.startup.fatal import Deaths, records_to_skip
 from tidemark.stream.startup.trying import kills
 from tidemark.stream.wiring import build_engine
 from tidemark.stream.write.measurement import Host
@@ -179,6 +179,7 @@ class StreamQuery:
         self._pulse, self._deaths = pulse, deaths
         self._name, self._checkpoint = f"{topology.name}/{sub.name}", control.home / "checkpoint"
         self._session_of, self._spark = session_of, session_of()
+        # Threads that this one starts inherit the pool, so each stream of a process has its own.
         self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", self._name)
         have_checkpoints_written(self._spark, control.home)
         self._thread_id = self._spark.sparkContext.applicationId
@@ -239,6 +240,7 @@ class StreamQuery:
                 self._engine.settle()
             return end.state
         finally:
+            # The timer flushes a last time, so it ends after the last batch was carried out.
             timer.end()
             self._clock_skew.end()
 
@@ -247,6 +249,7 @@ class StreamQuery:
 
         An error that this process raised is in `_errors`; without one it raises Spark's error, explained.
         """
+        # A stream that is woken waits at the end of its batch (Waker.finish), so Spark need not wait for a trigger.
         trigger_ms = 0 if self._is_woken else self._stream.topology.trigger_ms
         started = (
             rows.writeStream.queryName(self._name)
@@ -284,13 +287,14 @@ class StreamQuery:
             has_read = self._engine.progress is not before
             if has_read:
                 self._session_of.hops.committed(self._stream.home)
+            # Spark records the batch as done only when this returns; after a crash it is found in the journal.
             self._waking.finish(has_read=has_read)
         except Exception as error:
             self._errors.append(error)
             raise
 
     def _process(self, rows: DataFrame, batch_id: int) -> None:
-        plan = planned(self._checkpoint, batch_id)
+        plan = read_plan(self._checkpoint, batch_id)
         collect_rows, executors = readers(rows, self._stream.sub)
         with self._session_of.slots.batch(self._name):
             self._engine.process(
@@ -312,7 +316,7 @@ class StreamQuery:
             spark=self._spark,
             check=self._check,
         )
-        return passed_over(self._control, self._deaths, kills_reader)
+        return records_to_skip(self._control, self._deaths, kills_reader)
 
     def _reread(self, source: Source, offsets: Offsets) -> pl.DataFrame:
         return read_again(self._spark, source, self._clusters[source.kafka], offsets)

@@ -16,7 +16,7 @@ from tidemark.stream.pulse import Pulse
 from tidemark.stream.query import RunOptions, StreamQuery
 from tidemark.stream.read.poison_record import as_reason
 from tidemark.stream.startup.evidence import evidence
-from tidemark.stream.startup.fatal import KILLED, counted
+from tidemark.stream.startup.fatal import KILLED, count_deaths
 from tidemark.stream.startup.soundness import refuse_unless_sound
 from tidemark.stream.startup.state_compatibility import meanings
 from tidemark.stream.startup.unread import begun
@@ -29,6 +29,7 @@ def run_stream(options: RunOptions, session_of: SharedSession) -> int:
 
     It takes the lease of the stream first. Returns the exit status.
     """
+    # The digest is taken before the file is read: a change in between shows as another digest, not as the same.
     running = digest(options.topology)
     topology = load(options.topology)
     if options.time is Time.PROCESSING:
@@ -40,16 +41,18 @@ def run_stream(options: RunOptions, session_of: SharedSession) -> int:
             take_over_at_ms=wall_clock_ms() if options.take_over else None,
             silent_after_ms=round(options.silent_after * 1_000),
         )
+    # Status 3 tells Airflow that another driver runs the stream, which is no failure of this one.
     except AlreadyRunning as error:
         log.error("%s", error)
         return 3
     stream_of = Stream(topology, sub, Layout(options.warehouse))
-    before, deaths = control.heartbeat(), counted(control, sub)
+    before, deaths = control.heartbeat(), count_deaths(control, sub)
     if before and before.state in KILLED and (reading := begun(stream_of.control, sub)):
         log.warning("the previous driver was killed: %s", reading)
     history = Heartbeats(stream_of.home, topology=topology.name, sub_topology=sub.name)
     pulse = Pulse(control, history, epoch, options.launch_id, digest=running)
     try:
+        # Before the first batch, which would write over the evidence.
         refuse_unless_sound(evidence(stream_of))
         control.keep_meanings(meanings(sub))
         state = StreamQuery(options, stream_of, control, pulse, deaths, session_of).run()
@@ -61,6 +64,7 @@ def run_stream(options: RunOptions, session_of: SharedSession) -> int:
         if not isinstance(error, TidemarkError) and (reading := begun(stream_of.control, sub)):
             error.add_note(reading)
         log.exception("stream %s/%s failed", topology.name, sub.name)
+        # The reason is a column of `heartbeats`, and an error of Spark may be very long.
         pulse.end(StreamState.FAILED, reason=as_reason(error)[:2_000])
         return 1
     pulse.end(state)

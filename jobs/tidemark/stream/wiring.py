@@ -77,6 +77,7 @@ def build_engine(
         if isinstance(operator, HopSource):
             hop = stream.layout.hop(topology.name, operator.upstream, operator.repartition)
             create(hop, arrow_schema(HOP), description=HOP.row, log=HOP_LOG)
+            # After this, what is still missing from the log is lost (read/data_loss.py).
             put_back(hop, stream.control)
             hops_begin_at[operator.name] = begins_at(hop, stream.control)
     control = Control(stream.control)
@@ -89,12 +90,12 @@ def build_engine(
         fence,
         alone=tables_alone(stream.home, sub),
         is_only_writer=True,
-        # Facts have a journal of their own: they are derived from an entry once its data was committed.
         trimmers=trimmers(stream, fence.clock),
     )
     flushing = Flusher(
         stream.home,
         journal_home,
+        # Facts have a journal of their own: they are derived from an entry once its data was committed.
         Journal(journal_home, "facts", fence),
         committer,
         every_ms=topology.facts_every_ms,

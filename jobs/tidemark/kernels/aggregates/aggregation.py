@@ -110,6 +110,7 @@ class Aggregation:
         if windows is None or windows.shape is Shape.SESSION:
             return records, records.clear()
         rows = in_windows(records.with_row_index("_row"), windows).filter(~ends_by(closed_ms))
+        # After a reset these windows end after the watermark, but their results were sent on.
         closed_starts = [start for start, _ in stay_closed]
         rows = rows.filter(~pl.col("window_start").is_in(closed_starts))
         return _assigned(rows, records)

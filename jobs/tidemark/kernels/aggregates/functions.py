@@ -179,6 +179,7 @@ class EndpointFunction(AggregateFunction):
 
     @override
     def of_rows(self, rows: pl.DataFrame) -> dict[str, pl.Expr | pl.Series]:
+        # A record without a value is no first or last one, so its place must not win.
         has_value = pl.col(self.column).is_not_null()
         return {self.state: pl.col(self.column), **{c: pl.when(has_value).then(of) for c, of in self._place.items()}}
 

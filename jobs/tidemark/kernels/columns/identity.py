@@ -148,6 +148,7 @@ def _list(values: pa.Array) -> pa.Array:
 def _map(values: pa.Array) -> pa.Array:
     entries = values.cast(pa.list_(pa.struct([("key", values.type.key_type), ("value", values.type.item_type)])))
     key, value = map(_encoded, entries.flatten().flatten())
+    # Two equal maps may list their entries in another order.
     table = pa.table({"map": pc.list_parent_indices(entries), "key": key})
     order = pc.sort_indices(table, sort_keys=[("map", "ascending"), ("key", "ascending")])
     return _counted(b"m", entries, _joined(key, value).take(order))

@@ -100,5 +100,6 @@ def rows_of(table: Table, rows: pa.Table | pl.DataFrame | list[dict[str, object]
 
 def _cast(column: pa.ChunkedArray, wanted: pa.DataType) -> pa.ChunkedArray:
     if wanted == UTC_TIMESTAMP and pa.types.is_integer(column.type):
+        # Clocks and record times are whole ms, Delta keeps microseconds.
         column = column.cast(pa.timestamp("ms", tz="UTC"))
     return column.cast(wanted)

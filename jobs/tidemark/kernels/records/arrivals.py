@@ -77,6 +77,7 @@ class Arrivals:
         return {
             partition: PartitionReading(
                 from_offset=read_to.get(partition, first),
+                # Records that waited are from before `read_to`.
                 until_offset=max(last + 1, read_to.get(partition, 0)),
                 max_timestamp_ms=newest.get(partition),
                 held_from=held_from.get(partition),
@@ -133,6 +134,7 @@ def arrivals(
     )
     here = pl.concat([waiting, fresh]).sort("_partition", "_offset")
     newest = pl.col("_partition").replace_strict(dict(newest_ms), default=None, return_dtype=pl.Int64)
+    # A record is judged by what its partition had reached before it, as if records came one by one.
     before = pl.max_horizontal(newest, _counted(counts_up_to_ms).cum_max().shift().over("_partition"))
     held = (before - source.bound_ms - 1 > pl.lit(allowed_ms, pl.Int64)).fill_null(value=False)
     judged = here.with_columns(_held=held, _before=before)

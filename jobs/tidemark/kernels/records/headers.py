@@ -36,6 +36,7 @@ def headers_to_send(
     *received* are those that it came with, *id_* is its new id, *hop* is the further hop.
     """
     headers = [(str(header["key"]), header["value"]) for header in received or () if header["key"] != ID]
+    # One place is left for the hop that is added now.
     surplus = sum(key == HOP for key, _ in headers) + 1 - MOST_HOPS
     for _ in range(surplus):
         oldest = next(place for place, (key, _) in enumerate(headers) if key == HOP)
@@ -43,7 +44,7 @@ def headers_to_send(
     return [*headers, (ID, id_), (HOP, hop)]
 
 
-def told_apart(
+def split_repeated(
     rows: pl.DataFrame, newest: Mapping[int, Mapping[str, WriterPosition]], trusted: Collection[str]
 ) -> tuple[pl.DataFrame, pl.DataFrame, dict[int, dict[str, WriterPosition]]]:
     """Splits the *rows* of a topic into new and repeated ones.
@@ -59,7 +60,7 @@ def told_apart(
     Returns:
         The new rows, the repeated ones, and *newest* after them.
     """
-    last_sent = believed(newest, trusted)
+    last_sent = trusted_positions(newest, trusted)
     ids = _ids(rows, trusted) if trusted else None
     if ids is None or not ids.height:
         return rows, rows.clear(), last_sent
@@ -68,7 +69,7 @@ def told_apart(
     return rows.filter(~repeated), rows.filter(repeated), _newest(judged, last_sent)
 
 
-def believed(
+def trusted_positions(
     newest: Mapping[int, Mapping[str, WriterPosition]], trusted: Collection[str]
 ) -> dict[int, dict[str, WriterPosition]]:
     """Returns the part of *newest* that is about *trusted* writers."""

@@ -16,6 +16,7 @@ def with_gaps(rows: pl.DataFrame, read_to: Mapping[int, int]) -> list[int]:
     seen = rows.group_by("partition", maintain_order=True).agg(
         first=pl.col("offset").min(), last=pl.col("offset").max(), n=pl.len()
     )
+    # Without a gap there are as many rows as offsets from `read_to` to the last one.
     return [p for p, first, last, n in seen.iter_rows() if last - read_to.get(p, first) + 1 != n]
 
 

@@ -25,6 +25,7 @@ def with_tombstone_times(rows: pl.DataFrame, newest_ms: Mapping[int, int]) -> tu
         The rows, and *newest_ms* after them.
     """
     earlier_ms = pl.col("partition").replace_strict(dict(newest_ms), default=None, return_dtype=pl.Int64)
+    # Times of unusable records move no time, so no tombstone gets one of theirs.
     time = pl.when(pl.col("reason").is_null()).then("timestamp_ms")
     newest = pl.max_horizontal(earlier_ms, time.cum_max().forward_fill().over("partition"))
     timeless = pl.col("deleted") & pl.col("reason").is_null() & pl.col("timestamp_ms").is_null()

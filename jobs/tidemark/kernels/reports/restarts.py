@@ -99,6 +99,7 @@ def _signs(running: pl.DataFrame) -> dict[int, list[_Sign]]:
 
     The beats of a driver continue while it hangs, its work does not.
     """
+    # While a driver waits and nothing is due, `since` moves along (Pulse.waits); in a hang it does not.
     worked = pl.coalesce("batch_started_at", "since", "at")
     by_epoch = running.sort("at").select("epoch", "at", worked).rows_by_key("epoch")
     signs: dict[int, list[_Sign]] = {}

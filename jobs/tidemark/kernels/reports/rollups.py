@@ -80,13 +80,14 @@ def in_scopes(tasks: pl.DataFrame, paths: Mapping[str, str]) -> pl.DataFrame:
         Scope.OPERATOR: tasks.with_columns(task_id=null, path=null),
         Scope.TASK: tasks.with_columns(path=null),
         Scope.TOPOLOGY: of_terminals.with_columns(**no_operator, path=null),
+        # The latency of a path is that of the operator that ends it.
         Scope.PATH: of_terminals.with_columns(**no_operator, path=path),
     }
     measured = [frame.with_columns(scope=pl.lit(scope.value)) for scope, frame in frames.items()]
     return _merged(pl.concat(measured), Grain.MINUTE)
 
 
-def kept(stored: pl.DataFrame, hour: Interval, minutes: Collection[Interval]) -> pl.DataFrame:
+def rows_to_keep(stored: pl.DataFrame, hour: Interval, minutes: Collection[Interval]) -> pl.DataFrame:
     """Returns the *stored* rows that a rollup adds to its own.
 
     The rollup is of the *minutes* in *hour*.
@@ -143,7 +144,7 @@ def latencies(measured: pl.DataFrame, outline: Outline) -> pl.DataFrame:
     return joined.with_columns(over_sla_share=pl.col("over_sla_n") / pl.col("n"))
 
 
-def shrunk(stored: pl.DataFrame, tasks: pl.DataFrame) -> list[int]:
+def shrunk_minutes(stored: pl.DataFrame, tasks: pl.DataFrame) -> list[int]:
     """Returns minutes of *stored* rows of which *tasks* count fewer records.
 
     They are epoch ms of the minutes' starts. Facts are only ever added, so some facts of these minutes were removed.

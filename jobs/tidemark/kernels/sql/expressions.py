@@ -105,19 +105,22 @@ class Expressions:
         texts = {"where": where} if where else {}
         for name, sql in select.items():
             texts[_TOPOLOGY_KEYS.get(name, f"select.{name}")] = sql
+        flags: list[str] = []
+        values: dict[str, str] = {}
+        for key, sql in texts.items():
+            # TRY gives null for an error. A struct is never null otherwise.
+            flags.append(f"(try({{'v': ({sql})}}) IS NULL) AS {quoted(key)}")
+            if key != "where":
+                values[key] = f"try(({sql})) AS {quoted(key)}"
         # A subexpression that two expressions share must fail within each TRY, and not before both.
         careful = _connection("SET disabled_optimizers = 'common_subexpressions'")
-        # TRY gives null for an error. A struct is never null otherwise.
-        flags = [f"(try({{'v': ({sql})}}) IS NULL) AS {quoted(key)}" for key, sql in texts.items()]
         is_left_out = f"try(({where})) IS NOT TRUE" if where else "false"
         failures = _run(careful, f"SELECT {', '.join(flags)}, ({is_left_out}) AS _left_out FROM records", frame)
-        others = [key for key in texts if key != "where"]
-        if others:
-            values = ", ".join(f"try(({texts[key]})) AS {quoted(key)}" for key in others)
-            for flag in beyond_years(_run(careful, f"SELECT {values} FROM records", frame)):
+        if values:
+            for flag in beyond_years(_run(careful, f"SELECT {', '.join(values.values())} FROM records", frame)):
                 failures = failures.with_columns((pl.col(flag.name) | flag).alias(flag.name))
             # Rows that `where` leaves out are in no result, so the select list cannot fail for them.
-            failures = failures.with_columns(pl.col(others) & ~pl.col("_left_out"))
+            failures = failures.with_columns(pl.col([*values]) & ~pl.col("_left_out"))
         first_failure = pl.coalesce(*(pl.when(pl.col(key)).then(pl.lit(key)) for key in texts))
         keys = failures.select(first_failure).to_series()
         return [key and f"{key}: {self._message(frame[row], texts[key])}" for row, key in enumerate(keys)]

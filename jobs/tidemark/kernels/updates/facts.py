@@ -74,7 +74,7 @@ def latency_histogram(times: pl.DataFrame | pl.LazyFrame, *, finished_at_ms: int
     return per_bucket.sort("_task", "bucket").collect(engine="streaming")
 
 
-def added_up(buckets: pl.DataFrame, *, window_ms: int) -> pl.DataFrame:
+def add_up(buckets: pl.DataFrame, *, window_ms: int) -> pl.DataFrame:
     """Merges rows of `latency_buckets` of several batches.
 
     Rows of one task and bucket become one row, with the last of their batches. Rollups by minute of the finish clock,

@@ -81,6 +81,7 @@ def merged_last_seen(new: pl.DataFrame, stored: pl.DataFrame, key: Sequence[str]
         stored: the stored rows of these keys.
         key: the columns of the key.
     """
+    # Rows from before `last_seen_at` was set have none: their record time is the last one known.
     was = stored.select(*key, _was=pl.coalesce(LAST_SEEN_AT, "timestamp"))
     newest = pl.max_horizontal(LAST_SEEN_AT, pl.when(~pl.col(SEEN_ANEW)).then("_was"))
     timed = new.join(was, on=key, how="left", nulls_equal=True, maintain_order="left").with_columns(

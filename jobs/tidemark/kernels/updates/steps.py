@@ -67,7 +67,7 @@ class InvalidColumns(InvalidArgument):
         self.problems, self.key = tuple(problems), key
 
 
-def united(inputs: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
+def unite(inputs: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
     """Returns the records of all *inputs*, which have the same columns.
 
     *inputs* are by the name of the operator that sends them.

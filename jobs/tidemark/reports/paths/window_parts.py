@@ -31,8 +31,8 @@ from tidemark.semantics.blame import (
     AgePart,
     Spent,
     before_source,
-    grown,
-    shared_out,
+    excesses,
+    share_out,
 )
 
 WindowVerdicts = Mapping[tuple[str, int], bool]
@@ -171,7 +171,7 @@ class WindowParts:
         over, kept = self.is_over(subject, start_ms, worked_ms), self._kept.before(subject, end_ms)
         by_records = self._judged.get((subject, start_ms), False)
         # Records are late because of any part on their way, and work is too long because of the subject only.
-        blamed = grown(
+        blamed = excesses(
             age.spent,
             kept,
             self._configured_ms(age),
@@ -288,7 +288,7 @@ class WindowParts:
             }
             # It was queued between the beginning of its batch and its EWT.
             wait = (own.ewt_ms - (own.latency_ms or 0) + (own.waited_ms or 0), own.ewt_ms)
-            spent.update(shared_out(wait, beside, own.queued_ms))
+            spent.update(share_out(wait, beside, own.queued_ms))
         return spent
 
     def _waited(self, own: OperatorWork, waited_ms: int, by_operator: Mapping[str, OperatorWork]) -> Counter[AgePart]:

@@ -22,7 +22,7 @@ from tidemark.model.kinds.registry import KINDS
 from tidemark.model.topology import Topology
 from tidemark.semantics.critical_path import Path, PathStep, Upstreams, critical_path, measure, parts
 from tidemark.semantics.timetable import Timetable, TimetableBatch
-from tidemark.semantics.what_if import sooner
+from tidemark.semantics.what_if import sooner_ewts_ms
 
 LARGE_SHARE = 0.2
 """Least share of the paths' work at which more tasks help."""
@@ -149,7 +149,7 @@ class _WindowSavings:
     def changed(self, timetables: Mapping[str, Timetable]) -> ComparedWindow:
         """Returns the window with its actual and its estimated path."""
         begins = {driver: partial(_begins_sooner, timetables[driver], row) for driver, row in self.batches.items()}
-        then_ms = sooner(self._upstreams, self._ewt_ms, self._drivers, self._saved_ms, begins)
+        then_ms = sooner_ewts_ms(self._upstreams, self._ewt_ms, self._drivers, self._saved_ms, begins)
         any_row = next(iter(self.batches.values()))
         return ComparedWindow(
             start_ms=any_row["window_start"],

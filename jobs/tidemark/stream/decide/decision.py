@@ -28,7 +28,7 @@ from tidemark.model.stream import Stream
 from tidemark.model.tables.catalog import HOP, TABLES
 from tidemark.model.topology import SubTopology, Time, Topology
 from tidemark.semantics import skip_rate
-from tidemark.semantics.event_time import PartitionReading, combined
+from tidemark.semantics.event_time import PartitionReading, watermark_over_inputs
 from tidemark.semantics.progress import STREAMING, InputProgress, SentMark, StreamProgress
 from tidemark.semantics.watermark import is_window_late
 from tidemark.storage.files import Rows
@@ -168,8 +168,10 @@ class RunTables:
         starts = sorted(window.start_ms for window in closed)
         time = {"watermark": now.watermark_ms, "idle": now.idle}
         row = {"seq": seq, "partition": 0, "value": json.dumps(starts), **time}
+        # A reset is in *was* already, so the lower watermark alone would be no news.
         set_back = batch_id in was.resets.values()
         news = closed or set_back or (now.watermark_ms, now.idle) != (was.watermark_ms, was.idle)
+        # Without news it still is a table, to be joined with the hop's rows.
         return rows_of(HOP, [row], **self._same, batch_id=batch_id).slice(0, 1 if news else 0)
 
 
@@ -256,6 +258,7 @@ class Decider:
         intakes = self.take_in(raw, batch, was)
         now = self.with_intakes(was, intakes, batch)
         records = sum(intake.run.counts["records_in"] for intake in intakes.values())
+        # A batch without news leaves no entry; Spark records it as done all the same.
         if not self.is_news(was, now, batch, records):
             return None
         moves = Moves()
@@ -318,6 +321,7 @@ class Decider:
         late_up_to_ms, allowed_ms = self.late_up_to_ms(was), self._due.allowed_ms(was)
         leading = {source.name for source in self._leading}
         intakes: dict[str, Intake] = {}
+        # All sources were ready to be taken in when the batch had been read.
         turn_ms = batch.read_at_ms
         for operator in self.sources:
             intake = intakes[operator.name] = self.reader.take(
@@ -390,7 +394,7 @@ class Decider:
         """
         # Inputs of joined tables do not move the stream's watermark.
         leading = {name: part for name, part in inputs.items() if name not in self._table_inputs}
-        time = combined(leading, previous_ms=was.watermark_ms)
+        time = watermark_over_inputs(leading, previous_ms=was.watermark_ms)
         starts = set[int]().union(*(windows[name] for name in leading))
         # Windows that were closed when time was set back were counted before the reset, and do not open again.
         starts.difference_update(start for start, _ in was.stay_closed.get(STREAMING, ()))
@@ -425,7 +429,7 @@ class Decider:
             if name in self._judging:
                 lately = now.skipped_lately.get(name, ())
                 skipped[name] = add_counts(now.skipped.get(name, {}), tally.skipped)
-                skipped_lately[name] = skip_rate.lately(lately, tally.skipped, now_ms=now.decided_at_ms)
+                skipped_lately[name] = skip_rate.skips_of_minute(lately, tally.skipped, now_ms=now.decided_at_ms)
         return replace(now, skipped=skipped, skipped_lately=skipped_lately), closed
 
     def notes(

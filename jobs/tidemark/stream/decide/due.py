@@ -14,7 +14,7 @@ from tidemark.model.kinds.source import Source
 from tidemark.model.topology import SubTopology, Time, Topology
 from tidemark.semantics import skip_rate
 from tidemark.semantics.alignment import max_allowed_ms, must_wait
-from tidemark.semantics.event_time import silence_tells_at_ms
+from tidemark.semantics.event_time import silence_moves_at_ms
 from tidemark.semantics.idleness import Activity
 from tidemark.semantics.progress import InputProgress, PartitionProgress, StreamProgress
 from tidemark.semantics.watermark import Progress
@@ -36,7 +36,7 @@ class DueTimes:
         self._operators = sub.operators
         self._is_on_processing_time = topology.time is Time.PROCESSING
         self._max_drift_ms = topology.max_drift_ms
-        self._tells_skips = topology.level.includes(Level.DEBUG)
+        self._measures_skips = topology.level.includes(Level.DEBUG)
         self._sources = [operator for operator in sub.operators if isinstance(operator, Source)]
         self.leading = [source for source in self._sources if source.name not in sub.table_inputs()]
         self.marking = [operator for operator in sub.operators if isinstance(operator, Sink) and operator.tells_time]
@@ -50,7 +50,7 @@ class DueTimes:
         # In processing time every batch advances time.
         if self._is_on_processing_time or self._goes_on_at_once(was):
             return looked_at_ms + 1
-        instants = [*self.results_at_ms(was), *self._marks_at_ms(was), *self._silence_tells_at_ms(was, looked_at_ms)]
+        instants = [*self.results_at_ms(was), *self._marks_at_ms(was), *self._silence_moves_at_ms(was, looked_at_ms)]
         return min((at_ms for at_ms in instants if at_ms > looked_at_ms), default=None)
 
     def results_at_ms(self, was: StreamProgress) -> Iterator[int]:
@@ -58,7 +58,7 @@ class DueTimes:
 
         Also yields when a rate of suppressed updates falls to zero, because this measurement is written, too.
         """
-        for skips in was.skipped_lately.values() if self._tells_skips else ():
+        for skips in was.skipped_lately.values() if self._measures_skips else ():
             if (at_ms := skip_rate.ends_at_ms(skips)) is not None:
                 yield at_ms
         for operator in self._operators:
@@ -104,10 +104,10 @@ class DueTimes:
             if (at_ms := next_mark_at_ms(sink, was, was)) is not None:
                 yield at_ms
 
-    def _silence_tells_at_ms(self, was: StreamProgress, after_ms: int) -> Iterator[int]:
+    def _silence_moves_at_ms(self, was: StreamProgress, after_ms: int) -> Iterator[int]:
         for source in self._sources:
             if source.idle_after_ms is not None:
-                yield from silence_tells_at_ms(
+                yield from silence_moves_at_ms(
                     was.inputs.get(source.name, InputProgress()),
                     idle_after_ms=source.idle_after_ms,
                     idle_advances=source.idle_advances,

@@ -10,6 +10,7 @@ corrected while its states are kept; they are removed up to `forgotten`.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -46,6 +47,7 @@ class Reopenings:
 
         They are all requests that are not done.
         """
+        # A request is removed only after the entry of its batch is durable, which is in the next batch.
         request_ids = self._control.reopenings()
         done = [id_ for id_ in request_ids if id_ in was.reopened]
         # A request that could not be removed stays noted, so that it is not carried out twice.
@@ -54,13 +56,13 @@ class Reopenings:
 
     def records(self, was: StreamProgress, batch_id: int) -> dict[str, pl.DataFrame]:
         """Returns the late records that *batch_id* accepts again, by aggregate."""
-        places_of_aggregates: dict[str, list[pl.DataFrame]] = {}
-        for id_ in (id_ for id_, batch in was.reopened.items() if batch == batch_id):
-            reopening = self._control.reopening(id_)
-            if reopening.operator in self._windows:
-                places_of_aggregates.setdefault(reopening.operator, []).append(
-                    pl.DataFrame(reopening.late, schema=PLACE, orient="row")
-                )
+        places_of_aggregates: dict[str, list[pl.DataFrame]] = defaultdict(list)
+        for id_, batch in was.reopened.items():
+            reopening = self._control.reopening(id_) if batch == batch_id else None
+            # The aggregate may be gone from the topology since the request was made.
+            if reopening is not None and reopening.operator in self._windows:
+                places = pl.DataFrame(reopening.late, schema=PLACE, orient="row")
+                places_of_aggregates[reopening.operator].append(places)
         return {name: self._late(name, pl.concat(places).unique()) for name, places in places_of_aggregates.items()}
 
     def _late(self, name: str, places: pl.DataFrame) -> pl.DataFrame:
@@ -77,10 +79,7 @@ class Reopenings:
         stay forgotten.
         """
         forgotten_before = forgotten(self._windows, was)
-        if watermark_ms is None:
-            return forgotten_before
-        ends = {name: windows.forgotten_up_to_ms(watermark_ms) for name, windows in self._windows.items()}
-        return {name: max(end_ms, forgotten_before.get(name, end_ms)) for name, end_ms in ends.items()}
+        return forgotten_before if watermark_ms is None else self._ends_ms(watermark_ms, forgotten_before)
 
     def ended(self, now: StreamProgress) -> dict[str, int]:
         """Returns the latest end of a window without states, by aggregate.
@@ -88,10 +87,16 @@ class Reopenings:
         The states are gone because time has advanced to *now*. The end does not go back where `allowed_lateness` or
         `reopen_for` was made longer.
         """
-        if now.watermark_ms is None:
-            return {**now.ended}
-        ends = {name: windows.forgotten_up_to_ms(now.watermark_ms) for name, windows in self._windows.items()}
-        return {name: max(end_ms, now.ended.get(name, end_ms)) for name, end_ms in ends.items()}
+        return {**now.ended} if now.watermark_ms is None else self._ends_ms(now.watermark_ms, now.ended)
+
+    def _ends_ms(self, watermark_ms: int, at_least_ms: Mapping[str, int]) -> dict[str, int]:
+        """Returns the latest end of a window without states at *watermark_ms*."""
+        ends_ms: dict[str, int] = {}
+        for name, windows in self._windows.items():
+            end_ms = windows.forgotten_up_to_ms(watermark_ms)
+            # States that are gone do not come back with a longer `reopen_for`.
+            ends_ms[name] = max(end_ms, at_least_ms.get(name, end_ms))
+        return ends_ms
 
 
 def forgotten(of: Mapping[str, Windows], was: StreamProgress) -> dict[str, int]:

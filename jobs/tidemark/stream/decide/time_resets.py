@@ -18,7 +18,7 @@ from tidemark.control.folder import TimeReset
 from tidemark.model.kinds.source import Source
 from tidemark.model.tables.catalog import CHANGES, OPERATOR_WINDOWS
 from tidemark.model.topology import SubTopology
-from tidemark.semantics.event_time import combined, set_back
+from tidemark.semantics.event_time import set_back, watermark_over_inputs
 from tidemark.semantics.progress import STREAMING, StreamProgress
 from tidemark.semantics.watermark import is_window_late
 from tidemark.storage.delta.tables import scan
@@ -57,6 +57,7 @@ class TimeResets:
         It is *was* itself when there is none.
         """
         now = self._pruned(was) if was.stay_closed else was
+        # Requests stay in the folder; the progress knows which ones were carried out.
         for reset in self._requested():
             source = was.inputs.get(reset.source)
             part = source.partitions.get(reset.partition) if source else None
@@ -85,7 +86,7 @@ class TimeResets:
         reached_ms = leading[source].watermark_ms
         assert reached_ms is not None
         # A watermark never regresses by itself, so the previous one is lowered first.
-        time = combined(leading, previous_ms=min(was.watermark_ms, reached_ms))
+        time = watermark_over_inputs(leading, previous_ms=min(was.watermark_ms, reached_ms))
         closed = self._closed(was, was.watermark_ms, time.watermark_ms)
         together = {
             name: (*was.stay_closed.get(name, ()), *closed.get(name, ())) for name in {*was.stay_closed, *closed}

@@ -70,6 +70,7 @@ class SparkExecutors:
         # A shard that nothing was dealt to has something to do all the same.
         every = self.rows.sparkSession.range(working.shards, numPartitions=1)
         empty = every.select(F.col("id").cast("int").alias("shard"), F.lit(None).cast("binary").alias("dealt"))
+        # repartitionById places rows by the number itself, so a task has one shard and no hash decides which.
         placed = dealt.unionAll(empty).repartitionById(working.shards, "shard")
         results = placed.mapInArrow(_working(working), "shard int, worked binary").toArrow()
         return [pickle.loads(worked) for worked in results.sort_by("shard")["worked"].to_pylist()]

@@ -74,7 +74,7 @@ def _with_old(
     with_old: list[StateRuns] = []
     for number, (runs, part) in enumerate(zip(shards, parts, strict=True)):
         has_rows = any(rows.height for rows in part.values())
-        with_old.append(files_of_shard(number).with_another(runs, part) if has_rows else runs)
+        with_old.append(files_of_shard(number).add_run(runs, part) if has_rows else runs)
     return with_old
 
 
@@ -131,7 +131,7 @@ def forget(control: Path) -> None:
     _file(control).unlink(missing_ok=True)
 
 
-def remembered(stream: Stream, newest: Entry) -> tuple[StateRuns, ...] | None:
+def remembered_shards(stream: Stream, newest: Entry) -> tuple[StateRuns, ...] | None:
     """Returns the shards that were made of the state after *newest*.
 
     None unless they are as many as *stream* has. None, too, where a file of theirs is missing or torn: what *newest*

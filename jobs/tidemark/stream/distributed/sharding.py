@@ -209,6 +209,7 @@ def _together(streams: Sequence[_Stream]) -> _Stream:
 def _source(operator: Operator, steps: Steps) -> _Stream:
     assert isinstance(operator, Source | HopSource)
     columns = {c: c for c in steps.schemas[operator.name] if c not in META}
+    # A key of another type would be text in the record and a number in the column, which are placed differently.
     key = operator.key if isinstance(operator, Source) and operator.fields.get(operator.key or "") == "string" else None
     return _Stream(frozenset({operator.name}), columns, KeyText({_KEY: key or _KEY}, {_KEY: pl.String()}))
 

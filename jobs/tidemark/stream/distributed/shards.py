@@ -31,7 +31,7 @@ from tidemark.storage.location import remove_folder
 from tidemark.stream.decide.decision import BatchDecision, Decider, Tally
 from tidemark.stream.distributed.answers import BatchAnswers
 from tidemark.stream.distributed.host_clocks import HostClocks
-from tidemark.stream.distributed.resharding import remembered, reshard
+from tidemark.stream.distributed.resharding import remembered_shards, reshard
 from tidemark.stream.distributed.sharding import ShardingImpossible, sharding
 from tidemark.stream.distributed.tasks import ROWS, SEQ_BITS, Dealt, IntakeTask, ShardTask, Task
 from tidemark.stream.distributed.totals import BatchIntake, ShardResult, concatenate, rows_by_name, tally_operators
@@ -211,10 +211,11 @@ class Shards:
         if not any(shard.is_news for shard in results):
             return None
         batch = replace(batch, read_at_ms=ended_ms, queued=self._queued(began_ms))
-        runs, moved = [*taken_in.task_runs], dict[str, pa.Table]()
+        runs, moved, state_bytes = [*taken_in.task_runs], dict[str, pa.Table](), 0
         for shard in results:
             runs += shard.task_runs
             moved |= shard.moved
+            state_bytes += shard.state_bytes
         # Instants of hosts are compared only after they are on the driver's clock.
         runs = self._host_clocks.adjusted(runs, began_ms=began_ms, ended_ms=ended_ms)
         clocks = {"began_ms": began_ms, "ended_ms": ended_ms, "queued_ms": batch.queued.ms}
@@ -232,7 +233,6 @@ class Shards:
 
         entry, now = self._decider.conclude(batch, was, taken_in.now, taken_in.seen, tallies, tables, last, join)
         notes = entry.notes.with_states([shard.state for shard in results], tasks=runs)
-        state_bytes = sum(shard.state_bytes for shard in results)
         return BatchDecision(replace(entry, tables={**entry.tables, **moved}, notes=notes), now, None, state_bytes)
 
     def _is_any_hop_cut(self, was: StreamProgress) -> bool:
@@ -272,7 +272,7 @@ class Shards:
             # All records come from one task here, so their partition matters no more.
             dealt += task.dealt(name, 0, intake.run.output)
         now = self._decider.with_intakes(task.was, intakes, task.batch)
-        return BatchIntake(now=now, seen=seen, tallies=tallies, tables=task.laid_out(task.tables(runs))), dealt
+        return BatchIntake(now=now, seen=seen, tallies=tallies, tables=task.lay_out_large(task.tables(runs))), dealt
 
     def _states_after_newest(self) -> Sequence[StateRuns]:
         """Returns the state of each shard after the newest entry.
@@ -286,7 +286,7 @@ class Shards:
         noted_states = newest.notes.states
         if noted_states is not None and len(noted_states) == self._stream.shards:
             return noted_states
-        if (remembered_states := remembered(self._stream, newest)) is not None:
+        if (remembered_states := remembered_shards(self._stream, newest)) is not None:
             return remembered_states
         log.info(
             "partitioning the state into %d shards; `tidemark reshard` does this before a start", self._stream.shards

@@ -57,7 +57,7 @@ from tidemark.stream.journal.entries import MANY
 from tidemark.stream.journal.state_runs import StateRuns
 from tidemark.stream.operate.steps import Steps
 from tidemark.stream.read.data_loss import LossCheck, Offsets, nothing_to_reread
-from tidemark.stream.read.intake import seen_of, seen_of_hop, taken, without_records
+from tidemark.stream.read.intake import seen_of, seen_of_hop, source_rows, without_records
 from tidemark.stream.state.memory import Moves
 from tidemark.stream.updates.step import Run
 from tidemark.stream.write.commit import appended
@@ -127,9 +127,10 @@ class Task:
             place = self.folder, rows
         return Files((write_file(*place, batch_id=batch_id),))
 
-    def laid_out(self, tables: Mapping[str, pa.Table]) -> dict[str, Rows]:
+    def lay_out_large(self, tables: Mapping[str, pa.Table]) -> dict[str, Rows]:
         """Returns *tables* with rows; those with many rows as files."""
         return {
+            # The entry gets the rows of all shards, so each may keep a shard's part of MANY in it.
             name: self.lay_out(name, rows) if rows.num_rows >= MANY // self.shards else rows
             for name, rows in tables.items()
             if rows.num_rows
@@ -192,7 +193,7 @@ class IntakeTask(Task):
     def _source(self, source: Source, raw: pl.DataFrame, was: InputProgress) -> tuple[PartitionIntake, pl.DataFrame]:
         read_to = {number: part.until_offset for number, part in was.partitions.items()}
         fresh = rows_in_order(source, raw, numbered_from=read_to.get(0, 0))
-        intake = taken(
+        intake = source_rows(
             source,
             fresh,
             # No record waits here: operators with `max_drift` have one shard.
@@ -216,7 +217,7 @@ class IntakeTask(Task):
             disorder=intake.disorder,
             windows=intake.windows,
             per_window=records_per_window(run.times, window_ms=self.stream.topology.window_ms),
-            tables=self.laid_out(self.tables({source.name: run})),
+            tables=self.lay_out_large(self.tables({source.name: run})),
         )
         return arrived, intake.rows.on_time
 
@@ -235,7 +236,7 @@ class IntakeTask(Task):
             per_window=records_per_window(times, window_ms=self.stream.topology.window_ms),
             watermark_ms=rows.watermark_ms,
             idle=rows.idle,
-            tables=self.laid_out(self.tables({source.name: Run(records, times, Counter())})),
+            tables=self.lay_out_large(self.tables({source.name: Run(records, times, Counter())})),
         )
         return arrived, records.with_columns(rows.order)
 
@@ -292,7 +293,7 @@ class ShardTask(Task):
             runs.pop(name, None)
         in_turn = {name: self._numbered(name, rows, number) for name, rows in self.tables(runs).items()}
         # The states go into the journal entry before the driver commits it; memory moves with the next batch.
-        moved, state = shard.files.noted(steps.memory, self.was.batch_id, self.batch.batch_id, moves)
+        moved, state = shard.files.entry_states(steps.memory, self.was.batch_id, self.batch.batch_id, moves)
         shard.keep()
         return ShardResult(
             shard=number,
@@ -301,7 +302,7 @@ class ShardTask(Task):
             host=self.host(),
             hot=self._hottest(parts),
             tallies={name: Tally.of(run, window_ms=decider.window_ms) for name, run in runs.items()},
-            tables=self.laid_out(in_turn),
+            tables=self.lay_out_large(in_turn),
             state=state,
             moved=moved,
             state_bytes=steps.memory.bytes(),
@@ -329,6 +330,7 @@ class ShardTask(Task):
             all_parts += parts
         tables = rows_by_name((part.tables for part in all_parts), self.lay_out)
         return BatchIntake(
+            # So windows close in the batch that reaches their end, and not one batch later (decision 62).
             now=decider.progress(self.was, progress, opened, self.batch),
             seen=seen,
             tallies=tallies,

@@ -159,10 +159,12 @@ class ClockSkew:
             if error is None:
                 stamps.append(message.timestamp())
 
+        # The round trip is by a monotonic clock: the wall clock may be set meanwhile.
         sent_ms, began_s = self._clock(), time.monotonic()
         producer.produce(TOPIC, self._host, self._key, on_delivery=delivered)
         producer.flush(TIMEOUT_S)
         round_trip_ms = math.ceil((time.monotonic() - began_s) * 1_000)
+        # A topic that existed before may stamp by the producer's clock, which says nothing about the broker's.
         kind, received_ms = stamps[0] if stamps else (None, 0)
         if kind != TIMESTAMP_LOG_APPEND_TIME:
             return None

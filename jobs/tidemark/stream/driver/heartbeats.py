@@ -71,7 +71,7 @@ class Heartbeats:
         self._history = History(home, HEARTBEATS, topology=topology, sub_topology=sub_topology)
         self._kept: Heartbeat | None = None
 
-    def tell(
+    def write_if_due(
         self,
         beat: Heartbeat,
         *,

@@ -26,6 +26,7 @@ class SharedSession:
 
     def __call__(self) -> SparkSession:
         """Returns the session; starts it at the first call."""
+        # Streams of a process start in threads, and a process can have one session only.
         with self._starting:
             self._spark = self._spark or session(self._name)
             return self._spark

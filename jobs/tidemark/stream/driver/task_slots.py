@@ -85,6 +85,7 @@ def _waits(context: SparkContext, since_ms: int) -> Iterator[tuple[int, int]]:
     """
     group = context.getLocalProperty("spark.jobGroup.id")
     tracker, store = context.statusTracker(), context._jsc.sc().statusStore()
+    # The newest come first: the first job from before the batch ends the search.
     for job in sorted(tracker.getJobIdsForGroup(group), reverse=True):
         info = tracker.getJobInfo(job)
         if info is None or not info.stageIds:  # Spark keeps the newest 1,000 jobs; one over no rows has no stage

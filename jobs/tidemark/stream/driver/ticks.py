@@ -28,6 +28,7 @@ class Ticks:
         )
         self._offset = last
         self.rows = DataFrame(self._source.toDF(), spark)
+        # Without a new offset Spark would plan no batch before the first record.
         self.tick()
 
     def tick(self) -> None:

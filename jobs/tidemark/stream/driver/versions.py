@@ -44,6 +44,7 @@ class Versions:
 
     def refuse_others(self) -> None:
         """Raises VersionMismatch unless this process runs these versions."""
+        # How states are kept and calculated depends on these, and each host has an installation of its own.
         here, wanted = asdict(Versions.here()), asdict(self)
         other = [f"{name} {here[name]} instead of {wanted[name]}" for name in wanted if here[name] != wanted[name]]
         if other:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 Ends = Mapping[str, Mapping[int, int]]
 """Per topic and partition an offset, exclusive."""
@@ -30,12 +31,13 @@ class Plan:
     versions: Mapping[str, int] = field(default_factory=dict)
 
 
-def planned(checkpoint: Path, batch_id: int) -> Plan:
+def read_plan(checkpoint: Path, batch_id: int) -> Plan:
     """Returns the plan of batch *batch_id* in Spark's *checkpoint*.
 
     Raises:
         ValueError: the file is torn.
     """
+    # Spark writes the plan before the batch runs, and finds it again after a crash.
     metadata, sources = _plan(checkpoint, batch_id)
     at_ms = json.loads(metadata).get("batchTimestampMs")
     if not isinstance(at_ms, int):
@@ -70,19 +72,27 @@ def last_tick(checkpoint: Path) -> int:
 
 def _ends(sources: Iterable[str]) -> Ends:
     ends: dict[str, Mapping[int, int]] = {}
-    # Spark writes "-" for a source that has no offset yet.
-    for offsets in (json.loads(line) for line in sources if line != "-"):
+    for offsets in _offsets(sources):
         # A topic has an object of its partitions; other sources have numbers and texts.
-        topics = {name: of for name, of in offsets.items() if isinstance(of, dict)} if isinstance(offsets, dict) else {}
-        for topic, of in topics.items():
-            ends[topic] = {int(number): end for number, end in of.items()}
+        for topic, of in offsets.items():
+            if isinstance(of, dict):
+                ends[topic] = {int(number): end for number, end in of.items()}
     return ends
+
+
+def _offsets(sources: Iterable[str]) -> Iterator[dict[str, Any]]:
+    """Yields the offsets in lines of a plan that are JSON objects."""
+    for line in sources:
+        # Spark writes "-" for a source that has no offset yet.
+        offset = None if line == "-" else json.loads(line)
+        if isinstance(offset, dict):
+            yield offset
 
 
 def _versions(sources: Iterable[str]) -> dict[str, int]:
     versions: dict[str, int] = {}
-    for offset in (json.loads(line) for line in sources if line != "-"):
-        if isinstance(offset, dict) and "reservoirVersion" in offset:
+    for offset in _offsets(sources):
+        if "reservoirVersion" in offset:
             # While Spark reads a table's initial content, no version was read completely.
             version = -1 if offset.get("isStartingVersion") else offset["reservoirVersion"]
             table = offset["reservoirId"]
@@ -101,9 +111,8 @@ def version_read(checkpoint: Path, table_id: str) -> int | None:
     numbers = [number for number in _numbers(checkpoint / "offsets") if committed is None or number >= committed]
     with suppress(ValueError, FileNotFoundError):  # a running driver deletes old plans
         lines = _plan(checkpoint, numbers[0])[1] if numbers else []
-        offsets = [json.loads(line) for line in lines if line != "-"]
-        tables = [offset for offset in offsets if isinstance(offset, dict) and offset.get("reservoirId") == table_id]
-        return min((int(offset["reservoirVersion"]) for offset in tables), default=None)
+        offsets = [offset for offset in _offsets(lines) if offset.get("reservoirId") == table_id]
+        return min((int(offset["reservoirVersion"]) for offset in offsets), default=None)
     return None
 
 

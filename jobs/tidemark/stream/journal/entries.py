@@ -76,7 +76,7 @@ class Journal:
         Raises:
             Contradiction: the batch has an entry already.
         """
-        content = packed(entry)
+        content = pack(entry)
         self._fence.until_written(lambda: self._write(entry.batch_id, content))
         before = entry.batch_id - KEPT
         # Writes list the folder once, at the first.
@@ -97,7 +97,7 @@ class Journal:
         Of its tables it has *only* those whose names begin so.
         """
         path = self._path(batch_id)
-        return unpacked(batch_id, path.read_bytes(), only=only) if path.exists() else None
+        return unpack(batch_id, path.read_bytes(), only=only) if path.exists() else None
 
     def newest(self) -> Entry | None:
         """Returns the newest entry; batches that change nothing have none."""
@@ -143,7 +143,7 @@ class Journal:
         return numbers[len(old) :]
 
 
-def packed(entry: Entry) -> bytes:
+def pack(entry: Entry) -> bytes:
     """Returns *entry* as the content of a file."""
     content = io.BytesIO()
     # Arrow streams are compressed already.
@@ -160,7 +160,7 @@ def packed(entry: Entry) -> bytes:
     return content.getvalue()
 
 
-def unpacked(batch_id: int, content: bytes, *, only: str | tuple[str, ...] = "") -> Entry:
+def unpack(batch_id: int, content: bytes, *, only: str | tuple[str, ...] = "") -> Entry:
     """Reads the entry of *batch_id* from the *content* of a file.
 
     Of its tables it has *only* those whose names begin so. Errors of zipfile and pyarrow over an invalid file are not

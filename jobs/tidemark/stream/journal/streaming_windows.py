@@ -69,6 +69,7 @@ class StreamingWindows:
                 outstanding.append(start)
         too_many, left = outstanding[: -self.most], outstanding[-self.most :]
         uncounted = self._spans(now.uncounted, too_many, passed_ms)
+        # Counts of windows before the oldest measured one are of windows in spans, or of closed ones.
         first_ms = left[0] if uncounted and left else passed_ms + 1
         kept = {name: self._measured(per, first_ms, left) for name, per in records.items()}
         return replace(now, windows=tuple(left), uncounted=uncounted, records=kept), closed

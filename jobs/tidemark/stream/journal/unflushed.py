@@ -134,17 +134,22 @@ def unflushed(journal: Path, names: Collection[str] = FACTS_TABLES) -> Unflushed
     """Returns what is unflushed in a *journal*, in tables called *names*."""
     only = tuple(place for name in names for place in (name, f"{FACTS}{name}"))
     decided, measured = Journal(journal, "data"), Journal(journal, "facts")
+    # The folder is listed before any table is opened: what is removed meanwhile is in its table by then.
     numbers = decided.batches()
     newest = _read(decided, numbers[-1], only=only) if numbers else None
     if newest is None:
         return UnflushedRows()
     flushed = flushed_before(newest)
     rows_of_tables: dict[str, dict[int, Rows]] = defaultdict(dict)
-    for number in (number for number in numbers if number > flushed):
+    for number in numbers:
+        if number <= flushed:
+            continue
         entry = newest if number == newest.batch_id else _read(decided, number, only=only)
         for name, batch_id, rows in _facts_in(entry) if entry else ():
             rows_of_tables[name][batch_id] = rows
-    for number in (number for number in measured.batches() if number > flushed):
+    for number in measured.batches():
+        if number <= flushed:
+            continue
         entry = _read(measured, number, only=only)
         for name, rows in entry.tables.items() if entry else ():
             rows_of_tables[name][number] = rows

@@ -206,6 +206,7 @@ class KafkaBroker:
     def _producer(self, sink: Sink) -> Producer:
         """Returns the producer for *sink*; it changes with the topic's limit."""
         topic, client = _topic(sink), self._client(sink)
+        # librdkafka takes settings when a producer is made, so another limit needs another producer.
         if topic not in self._producers or self._producers[topic][0] != client:
             self._producers[topic] = client, Producer(dict(client))
         return self._producers[topic][1]
@@ -221,6 +222,7 @@ class KafkaBroker:
             **self._clusters[sink.kafka].client,
             # Retries of the client neither repeat nor reorder records.
             "enable.idempotence": True,
+            # All records of a batch are there at once, so waiting for more only delays them.
             "linger.ms": 0,
             "message.max.bytes": min(max(most, 1_000), UNLIMITED_BYTES),
             "batch.size": min(most, 1_000_000),

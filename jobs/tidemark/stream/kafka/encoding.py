@@ -41,9 +41,14 @@ def to_send(sink: Sink, rows: pl.DataFrame) -> tuple[dict[int, bytes | str | Non
     Returns:
         The values by number of the row, None for a row that deletes its key; and the rows that do not fit.
     """
-    values = dict(enumerate(encoded(sink, rows)))
-    refused = [RefusedRecord(row, value.problem) for row, value in values.items() if isinstance(value, Misfit)]
-    return {row: value for row, value in values.items() if not isinstance(value, Misfit)}, refused
+    values: dict[int, bytes | str | None] = {}
+    refused: list[RefusedRecord] = []
+    for row, value in enumerate(encoded(sink, rows)):
+        if isinstance(value, Misfit):
+            refused.append(RefusedRecord(row, value.problem))
+        else:
+            values[row] = value
+    return values, refused
 
 
 def encoded(sink: Sink, rows: pl.DataFrame) -> Iterable[bytes | str | Misfit | None]:

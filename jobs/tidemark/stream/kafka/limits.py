@@ -50,6 +50,7 @@ def within_limits(
     The others are rows of quarantine: they exceed the topic's *limits*, or do not fit its Avro schema. *now_ms* is the
     clock, epoch ms UTC, by which the batch is decided.
     """
+    # A decided batch is sent until the topic has it, so what would be refused for ever is set aside before.
     records, misfits = _fitting(sink, records)
     values = _values(sink, records) if _may_be_too_large(records, limits) else _no_values(records)
     # Sizes are known only of encoded values, which are skipped when no record can be too large.

@@ -111,6 +111,7 @@ class KafkaTopicWriter:
         for rows in again:
             # Later records have arrived: with their first numbers readers would take these for repeats.
             numbered = rows.with_columns(pl.col("_number") + self.outgoing.rows.num_rows)
+            # A broker refuses all records that were sent together with a bad one, so each is sent alone.
             for row in numbered.iter_slices(1):
                 if refused := self._refused(sending, row, to_send(sink, row)[0]):
                     undeliverable.append(
@@ -127,6 +128,7 @@ class KafkaTopicWriter:
         for rows in frames(self.outgoing.rows):
             numbers = range(first, first + rows.height)
             keys = rows["_key"].to_list()
+            # Left to the client, a record without a key would go to another partition when it is sent again.
             places = [partition_of(key, number, self.partitions) for key, number in zip(keys, numbers, strict=True)]
             placed = rows.with_columns(
                 _number=pl.Series(numbers, dtype=pl.Int64), _to=pl.Series(places, dtype=pl.Int64)

@@ -75,6 +75,7 @@ class RepartitionStep(KeyedStep[Repartition]):
         if emitted.held_before:
             # Updates held before this batch may be sent now, whose keys did not occur in it.
             stored = last.of(emitted.judged.emitted["_key"])
+        # Readers under another key retract the old value, which is in the stored update alone.
         rows = hop_rows(operator, with_old_value(emitted.judged.emitted, stored))
         counts = emitted.counts + Counter(
             records_in=records.height, quarantined=records.height - updates.height, fan_out=rows.height

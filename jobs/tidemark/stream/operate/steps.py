@@ -42,11 +42,9 @@ class Steps:
         self._topology = topology
         self._shared = StepContext(topology, reference, updates_tables(topology.operators), terminals)
         self._steps: dict[str, OperatorStep[Operator]] = {}
-        mistakes = [
-            mistake
-            for operator in topology.operators.values()
-            for mistake in self._mistakes(operator, earlier_mistakes)
-        ]
+        mistakes: list[InvalidSpec] = []
+        for operator in topology.operators.values():
+            mistakes += self._mistakes(operator, earlier_mistakes)
         if mistakes:
             raise InvalidSpec("\n".join(map(str, mistakes)))
 
@@ -166,13 +164,12 @@ class Steps:
         # Failures are collected per run of one operator.
         self._shared.sql.failed.clear()
         run = self._steps[operator.name].run(inputs, moves, moment)
-        quarantined = [rows for rows in [run.rows.get("quarantine")] if rows is not None]
-        if failed := [
-            quarantine_rows(operator.name, rows, "sql_error", pl.col(PROBLEM))
-            for rows in self._shared.failed
-            if rows.height
-        ]:
-            run.rows["quarantine"] = pl.concat([*quarantined, *failed], how="diagonal")
+        quarantined = [run.rows["quarantine"]] if "quarantine" in run.rows else []
+        for rows in self._shared.failed:
+            if rows.height:
+                quarantined.append(quarantine_rows(operator.name, rows, "sql_error", pl.col(PROBLEM)))
+        if quarantined:
+            run.rows["quarantine"] = pl.concat(quarantined, how="diagonal")
         return run
 
 

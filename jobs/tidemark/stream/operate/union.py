@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection
 import polars as pl
 
 from tidemark.kernels.updates.facts import times_of
-from tidemark.kernels.updates.steps import united
+from tidemark.kernels.updates.steps import unite
 from tidemark.model.kinds.union import Union
 from tidemark.stream.journal.batch import Moment
 from tidemark.stream.state.memory import Moves
@@ -25,5 +25,5 @@ class UnionStep(OperatorStep[Union]):
 
     def run(self, inputs: list[pl.DataFrame], moves: Moves, moment: Moment) -> Run:
         """Puts the records of *inputs* one after the other."""
-        output = united(dict(zip(self.operator.inputs, inputs, strict=True)))
+        output = unite(dict(zip(self.operator.inputs, inputs, strict=True)))
         return Run(output, times_of(output), Counter(records_in=output.height, passed=output.height))

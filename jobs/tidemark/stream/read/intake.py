@@ -16,7 +16,7 @@ import polars as pl
 from tidemark.clock import Clock
 from tidemark.kernels.columns.values import value_text
 from tidemark.kernels.records.arrivals import Arrivals, arrivals, disorder, hop_arrivals, rows_in_order, with_future
-from tidemark.kernels.records.headers import believed, told_apart
+from tidemark.kernels.records.headers import split_repeated, trusted_positions
 from tidemark.kernels.records.limits import Limits
 from tidemark.kernels.records.loss import with_gaps
 from tidemark.kernels.records.marks import with_marks
@@ -129,13 +129,14 @@ class Reader:
         read_to: Mapping[int, int] = {number: part.until_offset for number, part in was.partitions.items()}
         fresh = rows_in_order(source, raw, numbered_from=read_to.get(0, 0))
         offsets = self.offsets(source, set(fresh["partition"]), read_to)
+        # Rows without a gap prove that nothing before them was lost, so the broker's answer counts for the others.
         doubtful = without_records(offsets, set(fresh["partition"]) - {*with_gaps(fresh, read_to)})
         checked = self._intact.check(source, fresh, read_to, doubtful, batch)
         fresh, read_to = checked.rows, checked.read_to
         if self._processing_time:
             fresh = fresh.with_columns(timestamp_ms=pl.lit(batch.decided_at_ms, pl.Int64))
         waiting = self._steps.waiting(source)
-        sorted_rows = taken(
+        sorted_rows = source_rows(
             source,
             fresh,
             waiting,
@@ -173,6 +174,7 @@ class Reader:
         # A record of this time has the mark's watermark: a record moves the watermark to its time - bound - 1 ms.
         newest_ms = None if mark.watermark_ms is None else mark.watermark_ms + source.bound_ms + 1
         if newest_ms is not None and source.max_ahead_ms is not None:
+            # A mark advances time no further than the clock, as a record does (decision 27).
             is_taken = newest_ms <= batch.decided_at_ms + source.max_ahead_ms
             newest_ms = min(newest_ms, batch.decided_at_ms) if is_taken else None
         before = was.partitions.get(0, PartitionProgress())
@@ -206,7 +208,7 @@ class Reader:
                 idle_advances=source.idle_advances,
                 now_ms=batch.decided_at_ms,
             )
-        return progress.with_writers(believed(writers, source.written_by))
+        return progress.with_writers(trusted_positions(writers, source.written_by))
 
     def offsets(
         self, source: Source, read: Collection[int], read_to: Mapping[int, int]
@@ -272,7 +274,7 @@ class SourceRows:
     seen: Mapping[int, PartitionReading]
 
 
-def taken(
+def source_rows(
     source: Source,
     fresh: pl.DataFrame,
     waiting: pl.DataFrame,
@@ -306,7 +308,7 @@ def taken(
     fresh = with_future(source, fresh, decided_at_ms)
     counts_up_to_ms = None if source.max_ahead_ms is None else decided_at_ms
     sent = {number: part.writers for number, part in was.partitions.items()}
-    new, repeated, writers = told_apart(fresh, sent, source.written_by)
+    new, repeated, writers = split_repeated(fresh, sent, source.written_by)
     newest_ms = {n: part.max_timestamp_ms for n, part in was.partitions.items() if part.max_timestamp_ms is not None}
     rows = arrivals(
         source,

@@ -72,6 +72,7 @@ def stream(
     Raises:
         InvalidArgument: A source's table or folder does not exist.
     """
+    # Ticks come first: the first offset of a plan is theirs (journal/checkpoint.py, last_tick).
     frames = [_nothing(ticks)]
     for source in sub.sources:
         match source:
@@ -105,6 +106,7 @@ def _kafka(spark: SparkSession, source: Source, cluster: Cluster) -> DataFrame:
     Known limitation: Spark fails on a record whose Kafka timestamp, not that of its payload, is 292,000 years away,
     before this code sees the record. By default a broker accepts no timestamp more than an hour ahead.
     """
+    # Only a new checkpoint begins at the earliest offset: later starts continue where it ends.
     raw = spark.readStream.format("kafka").options(**kafka_options(source, cluster), startingOffsets="earliest")
     if source.max_records is not None:
         raw = raw.option("maxOffsetsPerTrigger", source.max_records)
@@ -225,6 +227,7 @@ def _appended(
     With *from_any_version*, older versions may be missing.
     """
     reader = spark.readStream.format("delta").option("ignoreDeletes", "true")
+    # Otherwise Spark ends the query over a missing version; of a hop that is cut, data_loss.py decides.
     reader = reader.option("failOnDataLoss", str(not from_any_version).lower())
     return _paced(reader, max_files=max_files, max_bytes=max_bytes).load(str(path))
 

@@ -52,8 +52,10 @@ class TableMarks:
         if source.delta is None or not source.written_by or not versions:
             return None
         path = self._warehouse / source.delta
+        # Spark's checkpoint names tables by id, which a table keeps when it is moved.
         if source.name not in self._ids:
             self._ids[source.name] = str(DeltaTable(str(path)).metadata().id)
+        # Spark's offset says before which version a batch reads, empty commits included.
         before = versions.get(self._ids[source.name], 0)
         newest_mark = self._known.get(source.name)
         if newest_mark is None or newest_mark[0] != before:

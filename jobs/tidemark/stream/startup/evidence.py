@@ -38,6 +38,7 @@ def evidence(stream: Stream) -> Evidence:
     app = f"{stream.topology.name}/{stream.sub.name}"
     unreadable: list[str] = []
     committed, commit_is_torn = newest_commit(checkpoint)
+    # Two: whether the newest flush was completed is unknown, the one before it was.
     facts = _newest(journal, "facts", 2, unreadable)
     alone = tables_alone(stream.home, stream.sub)
     tables = [_table(stream.home / name, f"{app}/{name}", alone) for name in table_names(stream.sub)]

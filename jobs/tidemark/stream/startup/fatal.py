@@ -70,7 +70,7 @@ class Deaths:
         return cls(**{**kept, "ranges": ranges, "passed_over": places})
 
 
-def counted(control: Control, sub: SubTopology) -> Deaths:
+def count_deaths(control: Control, sub: SubTopology) -> Deaths:
     """Counts drivers that were killed with the newest batch of *sub*.
 
     The last driver is included. The result is kept in *control* for the next driver.
@@ -80,6 +80,7 @@ def counted(control: Control, sub: SubTopology) -> Deaths:
     if not was_killed and not kept.times and not kept.passed_over:
         return kept
     batch_id, ranges = unread_ranges(control.home, sub)
+    # Without unread records no record can have killed the driver.
     if not ranges:
         return Deaths()
     places = kept.passed_over if kept.batch_id == batch_id else {}
@@ -100,7 +101,7 @@ def _was_killed(beat: Heartbeat) -> bool:
     return beat.state in KILLED and beat.doing.startswith("batch")
 
 
-def passed_over(control: Control, deaths: Deaths, kills: Callable[[Ranges], bool]) -> Places | None:
+def records_to_skip(control: Control, deaths: Deaths, kills: Callable[[Ranges], bool]) -> Places | None:
     """Returns the records of the batch of *deaths* to skip.
 
     After ENOUGH deaths it first searches for the record that *kills* its reader, and keeps it in *control*.

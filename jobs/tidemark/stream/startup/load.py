@@ -138,6 +138,7 @@ def _load_versions(steps: Steps, operator: Operator, changes: pl.DataFrame, asse
 
 def _load_states(steps: Steps, operator: Operator, rows: pl.DataFrame) -> None:
     states = steps.memory.states[operator.name]
+    # Older versions appended a row for each move of a state: the last one is the state.
     last = rows.sort("batch_id", maintain_order=True).unique("key", keep="last", maintain_order=True)
     columns = {c: kind for c, kind in states.schema.items() if not c.startswith("_") and c not in WINDOW}
     window_edges = {c: _ms(c) for c in WINDOW if c in states.schema}

@@ -217,6 +217,7 @@ def _torn(seen: Evidence, planned: int) -> Iterator[Inconsistency]:
         observation = f"{checkpoint}/commits/{seen.committed} is incomplete"
         files = _with_checksum(checkpoint / "commits" / str(seen.committed))
         yield Inconsistency(fault=Fault.CHECKPOINT_TORN, seen=observation, ways=(remove,), removable=files)
+    # At a start Spark reads the newest plan and the one before it.
     for number in sorted({planned, planned - 1, seen.reached} & set(seen.planned)):
         if seen.planned[number] is None:
             path = checkpoint / "offsets" / str(number)

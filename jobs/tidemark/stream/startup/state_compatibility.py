@@ -29,6 +29,7 @@ def meanings(sub: SubTopology) -> dict[str, str]:
 
     The words differ when the meaning does.
     """
+    # Spark's checkpoint knows sources by their position alone, so their order is a part of the meaning.
     sources = [f"{o.name} ({_where(o)})" for o in sub.sources]
     meaning_of_names = {SOURCES: ", ".join(sources)}
     for operator in sub.operators:

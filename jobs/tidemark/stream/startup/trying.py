@@ -56,6 +56,7 @@ def kills(
     Raises:
         TryInconclusive: The process ended otherwise, or took too long.
     """
+    # With more memory than the driver's the record might not kill the process.
     memory = spark.conf.get("spark.driver.memory", None)
     # With the driver's gateway the process would use the JVM of the driver.
     own = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK_GATEWAY")}
@@ -69,6 +70,7 @@ def kills(
         process.stdin.close()
         status = _awaited(process, check)
     finally:
+        # A drain ends the try, and must not leave its process behind.
         process.kill()
         process.wait()
     if status in {0, JVM_ENDED} or -status in DEADLY:

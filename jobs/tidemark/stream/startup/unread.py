@@ -55,9 +55,12 @@ def unread_ranges(control: Path, sub: SubTopology) -> tuple[int, Ranges]:
         if not isinstance(source, Source) or source.topic is None:
             continue
         partitions = progress.inputs.get(source.name, InputProgress()).partitions
-        starts = {number: part.until_offset for number, part in partitions.items()}
-        offsets = {number: (starts.get(number, 0), end) for number, end in sorted(ends.get(source.topic, {}).items())}
-        ranges[source.topic] = {number: (start, end) for number, (start, end) in offsets.items() if start < end}
+        offsets: dict[int, tuple[int, int]] = {}
+        for number, end in sorted(ends.get(source.topic, {}).items()):
+            start = partitions[number].until_offset if number in partitions else 0
+            if start < end:
+                offsets[number] = (start, end)
+        ranges[source.topic] = offsets
     return batch_id, {topic: offsets for topic, offsets in ranges.items() if offsets}
 
 

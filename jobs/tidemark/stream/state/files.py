@@ -24,11 +24,11 @@ from tidemark.errors import Contradiction
 from tidemark.model.stream import Stream
 from tidemark.storage.fence import NO_FENCE, Fence
 from tidemark.storage.location import put_written
-from tidemark.stream.journal.entries import MANY, Journal, unpacked
+from tidemark.stream.journal.entries import MANY, Journal, unpack
 from tidemark.stream.journal.state_runs import StateRun, StateRuns
 from tidemark.stream.state.keyed_rows import PUT
 from tidemark.stream.state.memory import HELD, Memory, Moves, Tables
-from tidemark.stream.state.runs import SUFFIX, RunContent, SortedRun, forget_copies, opened
+from tidemark.stream.state.runs import SUFFIX, RunContent, SortedRun, forget_copies, open_run
 from tidemark.stream.state.sorted_rows import RunMerge, SortedRows, fitted
 
 MOVED = "moved/"
@@ -70,6 +70,7 @@ class StateFiles:
     ) -> None:
         self._home = state_folder(stream.control, shards) / str(shard)
         self._journal, self._moved, self._topology = journal, f"{MOVED}{shard}/", stream.topology
+        # An entry has the states of all shards, so each shard may add a part of MANY rows to it.
         self._most_in_journal = min(stream.topology.flush_keys, MANY // shards if shards > 1 else sys.maxsize)
         self._fence = fence
         self.runs = StateRuns()
@@ -129,7 +130,9 @@ class StateFiles:
                 if isinstance(rows, pa.Table)
             }
 
-    def noted(self, memory: Memory, before: int, batch_id: int, moves: Moves) -> tuple[dict[str, pa.Table], StateRuns]:
+    def entry_states(
+        self, memory: Memory, before: int, batch_id: int, moves: Moves
+    ) -> tuple[dict[str, pa.Table], StateRuns]:
         """Returns the states for the entry of *batch_id*, and its runs.
 
         Writes a run where that is due. *memory* is not changed.
@@ -151,7 +154,7 @@ class StateFiles:
         tables = {f"{self._moved}{name}": frame.to_arrow() for name, frame in moved.items() if frame.height}
         return tables, replace(runs, held={**memory.held, **moves.held})
 
-    def taken(self, memory: Memory, runs: StateRuns, batch_id: int) -> None:
+    def advance(self, memory: Memory, runs: StateRuns, batch_id: int) -> None:
         """Records that *memory* has the states that a batch moved.
 
         *runs* are those that the entry of the batch names. If a run was written, *memory* is loaded from *runs*.
@@ -161,7 +164,7 @@ class StateFiles:
         else:
             self.load(memory, runs, batch_id)
 
-    def with_another(self, runs: StateRuns, tables: Tables) -> StateRuns:
+    def add_run(self, runs: StateRuns, tables: Tables) -> StateRuns:
         """Writes *tables* as a run, and returns *runs* with it.
 
         The new run is the newest.
@@ -254,7 +257,7 @@ def state_folder(control: Path, shards: int) -> Path:
 
 def _read(path: Path, keys: Mapping[str, str]) -> SortedRun:
     try:
-        return opened(path, keys) if path.suffix == SUFFIX else _unzipped(path, keys)
+        return open_run(path, keys) if path.suffix == SUFFIX else _unzipped(path, keys)
     except (OSError, BadZipFile, ValueError, KeyError, pa.ArrowException) as error:
         msg = (
             f"{path}: cannot read this file with states of the stream: {error!r}; restore the control folder and the "
@@ -273,7 +276,7 @@ def _alone(rows: pl.DataFrame, key: str) -> RunMerge:
 
 def _unzipped(path: Path, keys: Mapping[str, str]) -> SortedRun:
     """Returns a run of the previous format (ZIPPED), read into memory."""
-    entry = unpacked(-1, path.read_bytes())
+    entry = unpack(-1, path.read_bytes())
     frames = {place: pl.DataFrame(table) for place, table in entry.tables.items() if isinstance(table, pa.Table)}
     tables: dict[str, SortedRows] = {}
     puts: dict[str, int] = {}

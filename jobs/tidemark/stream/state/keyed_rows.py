@@ -11,7 +11,7 @@ dropped key is kept in memory as gone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -156,20 +156,28 @@ class KeyedRows:
 
     def all(self) -> pl.DataFrame:
         """Returns every row, in the order in which rows were put."""
-        in_files = [self._living_in(number, rows.all()) for number, rows in enumerate(self._files)]
-        return self._frame([*in_files, *(run.rows.filter(run.alive) for run in self._runs)], PUT)
+        return self._rows(SortedRows.all, _HashedRows.all, PUT)
+
+    def _rows(
+        self, in_file: Callable[[SortedRows], Array], in_memory: Callable[[_HashedRows], Array], *order: str
+    ) -> pl.DataFrame:
+        """Returns rows in the *order* of these columns.
+
+        They are those at the places that *in_file* and *in_memory* return.
+        """
+        parts = [self._living_in(number, in_file(rows)) for number, rows in enumerate(self._files)]
+        parts += [run.rows[in_memory(run)] for run in self._runs]
+        return self._frame(parts, *order)
 
     def up_to(self, column: str, value: int) -> pl.DataFrame:
         """Returns the rows whose *column* is at most *value*, lowest first."""
-        in_files = [self._living_in(number, rows.up_to(column, value)) for number, rows in enumerate(self._files)]
-        return self._frame([*in_files, *(run.rows[run.up_to(column, value)] for run in self._runs)], column, PUT)
+        return self._rows(lambda rows: rows.up_to(column, value), lambda run: run.up_to(column, value), column, PUT)
 
     def with_any(self, column: str, values: pl.Series) -> pl.DataFrame:
         """Returns the rows whose *column* is one of *values*."""
         unique = values.unique()
-        in_files = [self._living_in(number, rows.with_any(column, unique)) for number, rows in enumerate(self._files)]
         wanted = hashes_of(unique)
-        rows = self._frame([*in_files, *(run.rows[run.with_any(column, wanted)] for run in self._runs)], PUT)
+        rows = self._rows(lambda rows: rows.with_any(column, unique), lambda run: run.with_any(column, wanted), PUT)
         return rows.filter(pl.col(column).is_in(values.implode()))  # other values may have the same hash
 
     def put(self, rows: pl.DataFrame) -> None:
@@ -183,6 +191,7 @@ class KeyedRows:
         self._kill(newest[self.key])
         self._runs.append(self._run(newest))
         self._puts += newest.height
+        # Sizes grow geometrically, so a row is merged about log(n) times in its life.
         while len(self._runs) > 1 and self._runs[-2].living <= GROWTH * self._runs[-1].living:
             newer, older = self._runs.pop(), self._runs.pop()
             self._runs.append(self._run(pl.concat([run.rows.filter(run.alive) for run in (older, newer)])))
@@ -298,6 +307,10 @@ class _HashedRows:
             open_ = open_[~same & (here < last)]
             at[open_] += 1
         return at, is_here
+
+    def all(self) -> Array:
+        """Returns the places of all living rows."""
+        return np.flatnonzero(self.alive)
 
     def up_to(self, column: str, value: int) -> Array:
         """Returns places of living rows whose *column* is at most *value*.

@@ -79,6 +79,7 @@ class RunContent:
             schema = pl.DataFrame(schema=dict(merged.schema)).to_arrow().schema
             tables[name] = {
                 "puts": self.puts.get(name, 0),
+                # Little-endian on every machine, as the hashes are defined.
                 "hashes": _part(
                     file, lambda out, hashes=hashes: out.write(memoryview(hashes.astype("<u8", copy=False)))
                 ),
@@ -105,6 +106,7 @@ def _part(file: BinaryIO, write: Any) -> tuple[int, int]:
 
 def _stream(file: BinaryIO, schema: pa.Schema, blocks: Iterable[pa.RecordBatch]) -> tuple[int, int]:
     def write(out: BinaryIO) -> None:
+        # Without compression, so that blocks can be used where they are mapped.
         with pa.ipc.new_stream(out, schema) as stream:
             for block in blocks:
                 stream.write_batch(block)
@@ -117,7 +119,7 @@ def _frame(file: BinaryIO, rows: pl.DataFrame) -> tuple[int, int]:
     return _stream(file, table.schema, table.to_batches())
 
 
-def opened(path: Path, keys: Mapping[str, str]) -> SortedRun:
+def open_run(path: Path, keys: Mapping[str, str]) -> SortedRun:
     """Returns the run at *path*, mapped into memory.
 
     *keys* are the columns of keys by table; other tables are omitted.
@@ -213,11 +215,13 @@ def _local(path: Path) -> Path:
         return path
     copy = copies / path.name
     if not copy.exists():
+        # States have the keys of records, which other users of the host must not see.
         copies.mkdir(parents=True, exist_ok=True, mode=0o700)
         partial = copy.with_name(f"{uuid.uuid4().hex}.partial")
         try:
             with path.open("rb") as source, partial.open("wb") as file:
                 shutil.copyfileobj(source, file, 1 << 24)
+            # Renaming is atomic: another process maps a whole copy or none.
             partial.replace(copy)
         finally:
             partial.unlink(missing_ok=True)

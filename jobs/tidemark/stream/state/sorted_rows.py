@@ -132,6 +132,7 @@ class SortedRows:
     def _where(self, chosen: Sequence[pa.Array]) -> Array:
         if not chosen:
             return np.empty(0, np.int64)
+        # A comparison with null is null, which chooses nothing.
         is_chosen = np.concatenate([each.fill_null(fill_value=False).to_numpy(zero_copy_only=False) for each in chosen])
         return np.flatnonzero(is_chosen & ~self.hidden)
 
@@ -171,6 +172,7 @@ class RunMerge:
                 for run, here in zip(self.runs, of_run, strict=True)
                 if len(here)
             ]
+            # Parts come run by run; this puts their rows back into the order of hashes.
             order = np.argsort(np.concatenate(of_run))
             yield from pl.concat(parts)[order].to_arrow().combine_chunks().to_batches()
 

@@ -73,6 +73,7 @@ class Aggregator:
         self.kernel = Aggregation(operator, aggregate_functions(operator.aggregates, schema), schema)
         schema_of_states = {**self.kernel.state_schema, **({GROUP: pl.String()} if self._in_sessions else {})}
         by = [c for c in ("window_end", GROUP) if c in schema_of_states]
+        # Closed windows are found by their end, sessions that may merge by their group.
         states = KeyedRows({**schema_of_states, HELD: pl.Boolean()}, key="_key", by=by)
         memory.keep(operator.name, states)
         self._states = states

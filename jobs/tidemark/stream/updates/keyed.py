@@ -74,6 +74,7 @@ class JudgingStep(OperatorStep[Op]):
             source_offset="_offset",
             **window,
         )
+        # A key that never had a state needs no row that ends it.
         dropped_with_state = dropped.filter(
             dropped.is_in(self.shared.memory.states[name].of(dropped)["_key"].implode())
         )
@@ -121,6 +122,7 @@ class KeyedStep(JudgingStep[Op]):
 
         Also its newest update, where that may be another.
         """
+        # At once and by arrival, the update sent on last is all that later ones are compared with.
         keeps = self.emission.holds or self.by_time
         states = KeyedRows(self.state_schema(), key="_key") if keeps else None
         self.shared.memory.keep(self.operator.name, states)

@@ -89,17 +89,17 @@ class BatchCommitter:
         self._undeliverable: list[pl.DataFrame] = []
         self._done_at_ms: int | None = None
 
-    def laid_out(self, entry: Entry) -> Entry:
+    def lay_out(self, entry: Entry) -> Entry:
         """Returns *entry* with large outputs written as files of their tables.
 
         They are written once, before the journal, and no reader sees them until they are committed.
         """
-        tables = {name: self._laid_out(name, entry) for name in entry.tables}
+        tables = {name: self._lay_out_rows(name, entry) for name in entry.tables}
         if any(rows is not entry.tables[name] for name, rows in tables.items()):
             self._fence.reached("laid out")
         return replace(entry, tables=tables)
 
-    def _laid_out(self, name: str, entry: Entry) -> Rows:
+    def _lay_out_rows(self, name: str, entry: Entry) -> Rows:
         rows = entry.tables[name]
         if isinstance(rows, Files) or rows.num_rows < MANY:
             return rows
@@ -150,6 +150,7 @@ class BatchCommitter:
         """
         self._undeliverable, self._done_at_ms = [], done_at_ms
         carried_ms = self._fence.clock()
+        # An operator without a reader has finished when its rows can be seen, so the clock is read after the commit.
         ready_ms = self._commit(CHANGES.name, entry.tables.get(CHANGES.name), entry.batch_id)
         notes = entry.notes.decision
         clocks: dict[str, Clocks] = {}
@@ -218,14 +219,15 @@ class BatchCommitter:
             case Sink() if self._done_at_ms is not None:
                 return self._done_at_ms
             case Sink():
+                # Unlike a table, a topic does not refuse what a driver without the lease sends.
                 self._fence.check_lease()
-                self._undeliverable += self._published(OutgoingRows.of(operator, entry, self._handing_out), publishers)
+                self._undeliverable += self._publish(OutgoingRows.of(operator, entry, self._handing_out), publishers)
                 self._fence.reached(f"committed {operator.name}")
                 return self._fence.clock()
             case _:
                 assert_never(operator)
 
-    def _published(self, outgoing: OutgoingRows, publishers: Publishers | None) -> list[pl.DataFrame]:
+    def _publish(self, outgoing: OutgoingRows, publishers: Publishers | None) -> list[pl.DataFrame]:
         """Sends *outgoing* to its topic, on *publishers* if it is large.
 
         Returns:
@@ -285,7 +287,7 @@ class BatchCommitter:
         Merges those that are due, or all of them *at_once*.
         """
         for table in self._current_tables.refresh(progress.batch_id, at_once=at_once):
-            self._committed(table, progress.batch_id)
+            self._record_commit(table, progress.batch_id)
 
     @property
     def refresh_at_ms(self) -> int | None:
@@ -303,10 +305,10 @@ class BatchCommitter:
             at_ms = self._committer.adopt(path, rows, batch_id, notes=notes)
         else:
             at_ms = self._committer.commit(path, rows, batch_id, notes=notes)
-        self._committed(name, batch_id)
+        self._record_commit(name, batch_id)
         return at_ms
 
-    def _committed(self, name: str, batch_id: int) -> None:
+    def _record_commit(self, name: str, batch_id: int) -> None:
         self._flushing.committed(name, batch_id)
         # Files of a hop are left to maintenance, which knows what the readers have read.
         if name not in self._hops:

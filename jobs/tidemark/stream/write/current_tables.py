@@ -101,6 +101,7 @@ class CurrentTables:
         """
         path, changes = self._home / str(sink.table), self._home / str(sink.appends_to)
         if sink.name not in self._merges:
+            # It is unknown when an earlier driver merged; now is the latest instant, so no reader loses rows.
             newest = self._committer.newest(path)
             self._merges[sink.name] = [] if newest is None else [(self._fence.clock(), newest)]
         merges = self._merges[sink.name]

@@ -20,7 +20,7 @@ import polars as pl
 import pyarrow as pa
 
 from tidemark.kernels.columns.schemas import rows_of
-from tidemark.kernels.updates.facts import added_up
+from tidemark.kernels.updates.facts import add_up
 from tidemark.model.tables.catalog import BATCHES, EMISSION_METRICS, LATENCY_BUCKETS, OUTCOMES, WATERMARKS
 from tidemark.storage.delta.tables import Committer
 from tidemark.storage.fence import NO_FENCE, Fence
@@ -109,6 +109,7 @@ class Flusher:
         They are left out if a file has them.
         """
         last = self._last
+        # Facts of the last batch go into this entry, so that a batch costs one write to the journal.
         tables = {f"{FACTS}{name}": rows for name, rows in last.tables.items()} if last else {}
         about = FactsNotes(
             batch_id=last.batch_id if last else None,
@@ -184,6 +185,7 @@ class Flusher:
         assert self._waiting is not None
         self._wait(last.batch_id, last.tables)
         names = self._waiting.keys() - (frozenset() if is_whole else SELDOM)
+        # The next start compares the tables with what is promised here (startup/evidence.py).
         promised = {name: max(self._waiting[name]) for name in names}
         notes = EntryNotes(newest_batches={**self.newest_batches, **promised}, is_whole=is_whole)
         self._facts.write(Entry(last.batch_id, last.tables, notes), needed_after=self.flushed)
@@ -213,6 +215,7 @@ class Flusher:
 
     def _commit_all(self, names: Collection[str]) -> None:
         assert self._waiting is not None
+        # Tables in WHOLES come last, so that a row of `batches` shows that all facts of its batch are there.
         for name in sorted(names, key=lambda name: (name in WHOLES and WHOLES.index(name) + 1, name)):
             self._commit(name, self._waiting[name])
             del self._waiting[name]
@@ -252,7 +255,7 @@ class Flusher:
         table = pa.concat_tables(others, promote_options="default")
         if path.name == LATENCY_BUCKETS.name:
             # Buckets of one window and operator are added up, so that the table gets one row for them.
-            table = rows_of(LATENCY_BUCKETS, added_up(pl.DataFrame(table), window_ms=self._window_ms))
+            table = rows_of(LATENCY_BUCKETS, add_up(pl.DataFrame(table), window_ms=self._window_ms))
         if files:
             written = self._fence.until_written(lambda: write_file(path, table, batch_id=max(by_batch)))
             return Files((*files, written))

@@ -64,8 +64,8 @@ class OpenWindows:
         known_ms, column = self._open_ms.get(sink.name), closed_column(sink)
         if known_ms is None or column is None:
             return
-        if rows is not None:
-            known_ms |= {ms for part in frames(rows) for ms in _ends_ms(part, column)}
+        for part in frames(rows) if rows is not None else ():
+            known_ms |= _ends_ms(part, column)
         if closed is not None:
             self._open_ms[sink.name] = {ms for ms in known_ms if ms > closed.up_to_ms}
 
