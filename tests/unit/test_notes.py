@@ -207,7 +207,7 @@ def test_facts_are_read_beside_an_unreadable_newer_progress() -> None:
 
 
 def test_progress_and_state_are_read_without_other_notes() -> None:
-    """Readers of these alone need not parse the notes of tasks, which may be many."""
+    """Notes of tasks, which may be many, are not parsed for these."""
     others_unreadable = json.loads(DECIDED) | {"tasks": [{}], "operators": {"events": {}}, "sources": [{}]}
     notes = EntryNotes.from_json(others_unreadable)
     assert notes.progress == NOTES.progress
