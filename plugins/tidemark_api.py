@@ -283,10 +283,7 @@ def _name_in(path: Path) -> str:
 
 
 def _model(name: str) -> Row:
-    """Returns the page model of the topology *name*.
-
-    Its file need not be valid.
-    """
+    """Returns the page model of *name*, whose file may be invalid."""
     warehouse, at_ms = _warehouse(), wall_clock_ms()
     errors = _broken()
     if name in errors:

@@ -329,7 +329,7 @@ def test_concurrent_rollups_leave_the_same_as_consecutive_ones(warehouse, monkey
     were = both(warehouse)
     measured(warehouse, MIDNIGHT + second_hour * HOUR, [12], batch_id=2)
     both_have_read = threading.Barrier(2)
-    shrunk, waited = rollup.shrunk, threading.local()
+    shrunk, waited = rollup.shrunk_minutes, threading.local()
 
     def when_both_have_read(*given):
         if not hasattr(waited, "once"):
@@ -337,7 +337,7 @@ def test_concurrent_rollups_leave_the_same_as_consecutive_ones(warehouse, monkey
             both_have_read.wait(60)
         return shrunk(*given)
 
-    monkeypatch.setattr(rollup, "shrunk", when_both_have_read)
+    monkeypatch.setattr(rollup, "shrunk_minutes", when_both_have_read)
     with ThreadPoolExecutor(2) as pool:
         starts = [MIDNIGHT + hour * HOUR for hour in (10, second_hour)]
         for done in [pool.submit(roll_up, warehouse, start, start + HOUR) for start in starts]:

@@ -1,7 +1,4 @@
-"""Reads the rows of `late_records` that `tidemark requeue --late` sends.
-
-Each has key, value and place in a topic.
-"""
+"""Reads `late_records` for `tidemark requeue --late`, with key, value and place."""
 
 from __future__ import annotations
 
@@ -133,10 +130,7 @@ def with_bytes(rows: pl.DataFrame, cluster: Cluster) -> pl.DataFrame:
 def _read_again(
     consumer: Consumer, topic: str, number: int, offsets: list[int]
 ) -> Iterator[tuple[int, bytes | None, bytes | None]]:
-    """Yields offset, key and value of the records at *offsets*.
-
-    They come in order, without records that are gone.
-    """
+    """Yields offset, key and value at *offsets*, in order, without lost records."""
     wanted = set(offsets)
     first, end = consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=SILENT_S)
     wanted &= set(range(first, end)) if wanted else set()

@@ -56,15 +56,6 @@ def judge(updates: pl.DataFrame, stored: pl.DataFrame, *, rule: Rule) -> pl.Data
     return verdicts.sort("row").drop("row")
 
 
-def stored_after(updates: pl.DataFrame, verdicts: pl.DataFrame) -> pl.DataFrame:
-    """Returns the last emitted update of each key, which is stored.
-
-    *verdicts* are the result of `judge` for *updates*. Columns as in *updates*; a row with a null value deletes its
-    key.
-    """
-    return updates.filter(verdicts["emit"]).unique("key", keep="last", maintain_order=True)
-
-
 def _by_key(updates: pl.DataFrame, stored: pl.DataFrame) -> pl.DataFrame:
     """Returns the updates key by key, with the key's stored version.
 
@@ -83,10 +74,7 @@ def _by_key(updates: pl.DataFrame, stored: pl.DataFrame) -> pl.DataFrame:
 
 
 def _emits(rows: pl.DataFrame, first: Array, rule: Rule) -> Array:
-    """Returns True for each row that is sent on.
-
-    *first* marks the first row of each key.
-    """
+    """Returns True for rows sent on; *first* marks each key's first row."""
     value, timestamp_ms = rows["value"], rows["timestamp_ms"].to_numpy()
     repeats = value.eq_missing(value.shift().zip_with(pl.Series(~first), rows["old_value"])).to_numpy()
     # np.roll wraps around at row 0, which is the first row of its key and compared with the stored version.

@@ -1,7 +1,4 @@
-"""Times in UTC without alerts of a broken SLA.
-
-They are hours of a week or day, or one stretch of time.
-"""
+"""Times without alerts: UTC hours of a week or day, or once."""
 
 from __future__ import annotations
 
@@ -19,10 +16,7 @@ _HOURS = re.compile(r"(daily|Mon|Tue|Wed|Thu|Fri|Sat|Sun) ([01]\d|2[0-3]):([0-5]
 
 @dataclass(frozen=True)
 class MaintenanceWindow:
-    """From *start_ms* on for *length_ms*, and again every *period_ms*.
-
-    None: once.
-    """
+    """From *start_ms* for *length_ms*, again every *period_ms* (None: once)."""
 
     start_ms: int
     length_ms: int
