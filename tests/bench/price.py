@@ -9,27 +9,16 @@ from tempfile import TemporaryDirectory
 from bench.emit_on_change import UPDATES, Feed, Ours
 from bench.ratios import Figure, by_turns, ratios
 
+from support.topologies import aggregate, map_of, operators, sink
 from tidemark.spark_session import session
 
 KEYS = 200_000
 BATCHES = 4
-MORE = """
-[operators.in_words]
-kind = "map"
-input = "updates"
-select = { status = "status", long = "length(note) > 50", amount = "amount" }
-
-[operators.per_status]
-kind = "aggregate"
-input = "in_words"
-key = ["status", "long"]
-aggregates = { n = "count(*)", amount = "sum(amount)" }
-
-[operators.board]
-kind = "sink"
-input = "per_status"
-table = "board"
-"""
+MORE = operators(
+    in_words=map_of("updates", select={"status": "status", "long": "length(note) > 50", "amount": "amount"}),
+    per_status=aggregate("in_words", key=["status", "long"], aggregates={"n": "count(*)", "amount": "sum(amount)"}),
+    board=sink("per_status", table="board"),
+)
 
 
 def figures(runs: int) -> Iterator[Figure]:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import polars as pl
 
+from support.topologies import aggregate, source, table, topology_of
 from tidemark.kernels.columns.schemas import HEADERS
 from tidemark.model.project.layout import Layout
 from tidemark.model.stream import Stream
@@ -21,27 +22,12 @@ EMPTY = {
     "reason": pl.String(),
 }
 """The columns of raw records that are null here."""
-COUNTED = """
-name = "bench"
-level = "trace"
-[operators.events]
-kind = "source"
-topic = "events"
-fields = "id string, v bigint, note string, at bigint"
-timestamp = "at"
-bound = "1 s"
-max_ahead = "unlimited"
-[operators.newest]
-kind = "table"
-input = "events"
-key = ["id"]
-columns = ["v"]
-[operators.counts]
-kind = "aggregate"
-input = "events"
-key = ["id"]
-aggregates = { n = "count(*)", total = "sum(v)" }
-"""
+COUNTED = topology_of(
+    {"name": "bench", "level": "trace"},
+    events=source(fields="id string, v bigint, note string, at bigint", timestamp="at"),
+    newest=table(columns=["v"]),
+    counts=aggregate(key=["id"], aggregates={"n": "count(*)", "total": "sum(v)"}),
+)
 
 
 def raw_partition(batch: int, partition: int, records: int, keys: int) -> pl.DataFrame:

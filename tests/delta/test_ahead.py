@@ -5,30 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 from support.play import NOON, Play, ms
+from support.topologies import aggregate, sink, source, topology_of
 from tidemark.model.topology import on_processing_time
 from tidemark.semantics.buckets import value_of
 
 HOUR = 3_600
-COUNTED = """
-name = "play"
-[operators.events]
-kind = "source"
-topic = "events"
-fields = "id string, event_time bigint"
-timestamp = "event_time"
-bound = "3 s"
-[operators.counts]
-kind = "aggregate"
-input = "events"
-key = ["id"]
-window = { tumbling = "10 s" }
-strategy = "on_window_close"
-aggregates = { n = "count(*)" }
-[operators.out]
-kind = "sink"
-input = "counts"
-table = "out"
-"""
+COUNTED = topology_of(
+    events=source("id string", bound="3 s", max_ahead=None),
+    counts=aggregate(key=["id"], window={"tumbling": "10 s"}, strategy="on_window_close", aggregates={"n": "count(*)"}),
+    out=sink("counts", table="out"),
+)
 
 
 def seconds(instant_ms: int) -> float:

@@ -12,6 +12,7 @@ from deltalake import DeltaTable
 
 from support.crashes import Crash, crash_at
 from support.play import NOON, Play
+from support.topologies import operators, sink
 from tidemark.cli.project.check import check
 from tidemark.errors import InvalidSpec
 from tidemark.model.tables.catalog import BECAME, CAME_IN
@@ -310,7 +311,7 @@ def test_a_value_that_is_asserted_again_is_valid_again(tmp_path: Path) -> None:
 
 def test_check_names_readers_of_a_stream_of_updates(tmp_path: Path) -> None:
     file = tmp_path / "play.toml"
-    log = '[operators.log]\nkind = "sink"\ninput = "newest"\ntable = "log"\n'
+    log = operators(log=sink("newest", table="log"))
     file.write_text(topology("on_change") + log)
     notes = [line for line in check([file], tmp_path) if ": note: " in line]
     assert notes == [

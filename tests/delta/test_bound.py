@@ -8,24 +8,12 @@ import pytest
 
 from support.play import Play
 from support.quiet_broker import Ends
+from support.topologies import sink, source, topology_of
 from tidemark.cli.explain.bound import bound_rows
 from tidemark.errors import InvalidArgument
 
 NOON = 1_399_982_400_000
-TOML = """
-name = "play"
-[operators.events]
-kind = "source"
-topic = "events"
-fields = "id string, amount double, event_time bigint"
-timestamp = "event_time"
-bound = "1 s"
-max_ahead = "unlimited"
-[operators.board]
-kind = "sink"
-input = "events"
-table = "board"
-"""
+TOML = topology_of(events=source("id string, amount double"), board=sink("events", table="board"))
 
 
 def ms(seconds: int) -> int:

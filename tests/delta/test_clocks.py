@@ -11,7 +11,7 @@ import pytest
 import critical_path
 from support.play import Play
 from support.quiet_broker import Silence
-from support.topologies import NEWEST_SENT
+from support.topologies import NEWEST_SENT, aggregate, join, operators, repartition, source, table, topology_of
 from tidemark.model.kinds.source import Source
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval
@@ -25,30 +25,12 @@ from tidemark.stream.wiring import build_engine
 from tidemark.stream.write.measurement import Host
 
 T = 1_770_033_600_000
-TWO_DRIVERS = """
-name = "play"
-window = "5 s"
-[operators.events]
-kind = "source"
-sub_topology = "near"
-topic = "events"
-fields = "id string, v int, event_time bigint"
-timestamp = "event_time"
-bound = "1 s"
-max_ahead = "unlimited"
-[operators.spread]
-kind = "repartition"
-input = "events"
-key = ["id"]
-columns = ["v"]
-[operators.sums]
-kind = "aggregate"
-sub_topology = "far"
-input = "spread"
-aggregates = { total = "sum(v)" }
-[operators.sums.select]
-total = "total"
-"""
+TWO_DRIVERS = topology_of(
+    {"window": "5 s"},
+    events=source(sub_topology="near"),
+    spread=repartition(key=["id"], columns=["v"]),
+    sums=aggregate("spread", sub_topology="far", aggregates={"total": "sum(v)"}, select={"total": "total"}),
+)
 BEHIND_MS = 5_000
 TRUTH = Skew(offset_ms=BEHIND_MS, error_ms=3)
 
@@ -145,24 +127,11 @@ def test_parts_add_up_where_one_end_of_a_hop_knows_its_clock(tmp_path: Path, unk
     }
 
 
-RATES = """
-[operators.rates]
-kind = "source"
-topic = "rates"
-fields = "rid string, rate int, at bigint"
-timestamp = "at"
-bound = "1 s"
-max_ahead = "unlimited"
-[operators.rate]
-kind = "table"
-input = "rates"
-key = ["rid"]
-[operators.rated]
-kind = "join"
-input = "newest"
-table = "rate"
-on = { id = "rid" }
-"""
+RATES = operators(
+    rates=source(topic="rates", fields="rid string, rate int, at bigint", timestamp="at"),
+    rate=table("rates", key=["rid"]),
+    rated=join("newest", "rate", on={"id": "rid"}),
+)
 
 
 class SlowBroker(Silence):

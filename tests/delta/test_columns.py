@@ -11,6 +11,7 @@ from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError
 
 from support.play import Play
+from support.topologies import aggregate, sink, source, topology_of
 from tidemark.errors import InvalidRow
 from tidemark.kernels.columns.schemas import arrow_schema, rows_of
 from tidemark.model.checks import CHECKS
@@ -28,32 +29,19 @@ SAID_OF_BOARD = {
     "temp_f": "temp_f of weather",
     "timestamp": "record time; of an aggregate's result the largest record time that it reflects",
 }
-AVERAGES = """
-name = "rooms"
-[operators.readings]
-kind = "source"
-topic = "readings"
-fields = "room string, celsius double, read_at bigint"
-timestamp = "read_at"
-bound = "1 s"
-max_ahead = "unlimited"
-[operators.everything]
-kind = "sink"
-input = "readings"
-table = "everything"
-[operators.by_minute]
-kind = "aggregate"
-input = "readings"
-key = ["room"]
-window = { tumbling = "1 min" }
-aggregates = { total = "sum(celsius)", n = "count(*)" }
-[operators.by_minute.select]
-celsius = "total / n"
-[operators.board]
-kind = "sink"
-input = "by_minute"
-table = "board"
-"""
+AVERAGES = topology_of(
+    {"name": "rooms"},
+    readings=source(topic="readings", fields="room string, celsius double, read_at bigint", timestamp="read_at"),
+    everything=sink("readings", table="everything"),
+    by_minute=aggregate(
+        "readings",
+        key=["room"],
+        window={"tumbling": "1 min"},
+        aggregates={"total": "sum(celsius)", "n": "count(*)"},
+        select={"celsius": "total / n"},
+    ),
+    board=sink("by_minute", table="board"),
+)
 
 
 def comments(table: Path) -> dict[str, str]:

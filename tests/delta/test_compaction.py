@@ -15,7 +15,7 @@ from deltalake.exceptions import CommitFailedError
 
 from support.crashes import Crash, crash_at
 from support.play import Play
-from support.topologies import NEWEST
+from support.topologies import NEWEST, aggregate, operators, repartition, sink
 from tidemark.control.folder import LeaseLost
 from tidemark.errors import Contradiction
 from tidemark.model.settings.retention import DAY_MS
@@ -84,24 +84,10 @@ def test_an_older_optimize_of_an_analyst_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_hop_keeps_files_that_a_driver_has_not_read(tmp_path: Path) -> None:
-    sent = (
-        NEWEST
-        + """
-[operators.by_v]
-kind = "repartition"
-input = "newest"
-id = ["id"]
-key = ["v"]
-columns = ["v"]
-[operators.per_v]
-kind = "aggregate"
-input = "by_v"
-aggregates = { n = "count(*)" }
-[operators.counts]
-kind = "sink"
-input = "per_v"
-table = "counts"
-"""
+    sent = NEWEST + operators(
+        by_v=repartition("newest", id=["id"], key=["v"], columns=["v"]),
+        per_v=aggregate("by_v", aggregates={"n": "count(*)"}),
+        counts=sink("per_v", table="counts"),
     )
     play = Play(sent, tmp_path)
     batches(play, range(12))

@@ -10,6 +10,7 @@ import pytest
 from deltalake import write_deltalake
 
 from support.play import NOON, Play
+from support.topologies import aggregate, sink, source, topology_of
 from tidemark.clock import wall_clock_ms
 from tidemark.control.folder import StreamState
 from tidemark.model import topology
@@ -40,28 +41,12 @@ TOPOLOGY = topology.parse(
     },
     file="t.toml",
 )  # fmt: skip
-LATE = """
-name = "play"
-window = "10 s"
-[operators.events]
-kind = "source"
-topic = "events"
-fields = "id string, v int, event_time bigint"
-timestamp = "event_time"
-bound = "1 s"
-max_ahead = "unlimited"
-[operators.counts]
-kind = "aggregate"
-input = "events"
-key = ["id"]
-aggregates = { n = "count(*)" }
-window = { tumbling = "10 s" }
-allowed_lateness = "5 s"
-[operators.out]
-kind = "sink"
-input = "counts"
-table = "out"
-"""
+LATE = topology_of(
+    {"window": "10 s"},
+    events=source(),
+    counts=aggregate(key=["id"], aggregates={"n": "count(*)"}, window={"tumbling": "10 s"}, allowed_lateness="5 s"),
+    out=sink("counts", table="out"),
+)
 LATEST = {"batch_id": 7, "operator": "latest", "kind": "table"}
 ZERO = dict.fromkeys(OUTCOMES.names[OUTCOMES.names.index("records_in") :], 0)
 FINE = {**LATEST, **ZERO, "records_in": 5, "emitted": 3, "suppressed": 2}

@@ -9,29 +9,14 @@ from typing import Any
 import pytest
 
 from support.play import Play
+from support.topologies import operators, source, table, topology_of
 from tidemark.cli.project.check import check
 from tidemark.model.tables.catalog import BECAME, CAME_IN
 from tidemark.model.topology import load
 
 T = 1_400_000_000_000 - 1_400_000_000_000 % 60_000
-SOURCE = """
-name = "play"
-[operators.events]
-kind = "source"
-topic = "events"
-fields = "id string, v double, event_time bigint"
-timestamp = "event_time"
-bound = "2 min"
-max_ahead = "unlimited"
-"""
-NEWEST = """
-[operators.newest]
-kind = "table"
-input = "events"
-key = ["id"]
-columns = ["v"]
-newest_by = "event_time"
-"""
+SOURCE = topology_of(events=source("id string, v double", bound="2 min"))
+NEWEST = operators(newest=table(columns=["v"], newest_by="event_time"))
 AGGREGATES = """aggregates = { n = "count(*)", total = "sum(v)", mean = "avg(v)", low = "min(v)", high = "max(v)", opened = "first(v)", closed = "last(v)", about = "approx_distinct(v)" }
 """  # noqa: E501
 

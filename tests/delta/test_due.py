@@ -9,7 +9,7 @@ import pytest
 from support.play import NOON, Play, ms
 from support.quiet_broker import Ends
 from support.separate_executors import Apart
-from support.topologies import NEWEST, NEWEST_SENT
+from support.topologies import NEWEST, NEWEST_SENT, aggregate, operators, sink
 from tidemark.semantics.idleness import Activity
 
 IDLE = NEWEST.replace('bound = "1 s"', 'bound = "1 s"\nidle_after = "30 s"')
@@ -17,21 +17,11 @@ SENDING = NEWEST_SENT.replace('bound = "1 s"', 'bound = "1 s"\nidle_after = "30 
 NIGHT = IDLE.replace('idle_after = "30 s"', 'idle_after = "30 s"\nidle_advances = true')
 DRIFT = IDLE.replace('name = "play"', 'name = "play"\nmax_drift = "10 s"')
 PERIODIC = NEWEST.replace('columns = ["v"]\n', 'columns = ["v"]\nstrategy = "periodic"\ninterval = "10 s"\n')
-CLOSING = (
-    NIGHT
-    + """
-[operators.counts]
-kind = "aggregate"
-input = "events"
-key = ["id"]
-window = { tumbling = "1 min" }
-strategy = "on_window_close"
-aggregates = { n = "count(*)" }
-[operators.counts_board]
-kind = "sink"
-input = "counts"
-table = "counts_board"
-"""
+CLOSING = NIGHT + operators(
+    counts=aggregate(
+        key=["id"], window={"tumbling": "1 min"}, strategy="on_window_close", aggregates={"n": "count(*)"}
+    ),
+    counts_board=sink("counts", table="counts_board"),
 )
 
 

@@ -13,6 +13,7 @@ from deltalake import DeltaTable
 
 from support.crashes import Crash, crash_at
 from support.play import MEASURED, Play, Row, ms
+from support.topologies import sink, source, table, topology_of
 from tidemark.control.folder import Heartbeat, StreamState
 from tidemark.control.process import wait_until
 from tidemark.kernels.columns.buckets import value_of
@@ -31,31 +32,13 @@ from tidemark.stream.startup.soundness import findings
 from tidemark.stream.write.flushing import SELDOM
 from tidemark.why.evidence.facts import StreamFacts
 
-TOML = """
-name = "play"
-level = "trace"
-window = "2 s"
-[operators.events]
-kind = "source"
-topic = "events"
-fields = "id string, v int, event_time bigint"
-timestamp = "event_time"
-bound = "1 s"
-allowed_lateness = "0 ms"
-[operators.newest]
-kind = "table"
-input = "events"
-key = ["id"]
-columns = ["v"]
-[operators.board]
-kind = "sink"
-input = "newest"
-table = "board"
-[operators.out]
-kind = "sink"
-input = "newest"
-topic = "out"
-"""
+TOML = topology_of(
+    {"level": "trace", "window": "2 s"},
+    events=source(allowed_lateness="0 ms", max_ahead=None),
+    newest=table(columns=["v"]),
+    board=sink("newest", table="board"),
+    out=sink("newest", topic="out"),
+)
 OUTPUTS = {"changes", "board"}
 SUB = "events"
 EVERY_MS = 10_000

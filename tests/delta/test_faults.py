@@ -23,6 +23,7 @@ from deltalake import DeltaTable, write_deltalake
 import critical_path
 from support.play import NOON, Play, Row, bad, ms, record, tell
 from support.quiet_broker import Ends
+from support.topologies import aggregate, join, map_of, operators, repartition, sink, source, table, topology_of
 from support.typed_commands import can_be_typed, commands
 from tidemark.cli.explain.bound import bound_rows
 from tidemark.control.folder import Control, Heartbeat, StreamState
@@ -47,139 +48,55 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # great-expectations imports a module that Python 3.11 deprecates
     from tidemark.sla.check import run as run_check
 
-HOP = """
-name = "play"
-max_drift = "5 min"
-[operators.events]
-kind = "source"
-sub_topology = "reads"
-topic = "events"
-fields = "id string, amount double, event_time bigint"
-timestamp = "event_time"
-bound = "900 ms"
-allowed_lateness = "1 min"
-written_by = "shop/out"
-[operators.newest]
-kind = "table"
-input = "events"
-key = ["id"]
-columns = ["amount"]
-[operators.by_id]
-kind = "repartition"
-input = "newest"
-id = ["id"]
-key = ["amount"]
-columns = ["amount"]
-[operators.sums]
-kind = "aggregate"
-sub_topology = "sums"
-input = "by_id"
-aggregates = { n = "count(*)" }
-[operators.totals]
-kind = "sink"
-input = "sums"
-table = "totals"
-"""
+HOP = topology_of(
+    {"max_drift": "5 min"},
+    events=source(
+        "id string, amount double",
+        sub_topology="reads",
+        bound="900 ms",
+        allowed_lateness="1 min",
+        written_by="shop/out",
+        max_ahead=None,
+    ),
+    newest=table(columns=["amount"]),
+    by_id=repartition("newest", id=["id"], key=["amount"], columns=["amount"]),
+    sums=aggregate("by_id", sub_topology="sums", aggregates={"n": "count(*)"}),
+    totals=sink("sums", table="totals"),
+)
 """A driver of their own runs `sums` and `totals` after `by_id`.
 
 `by_id` is a hop.
 """
-TABLES = (
-    HOP
-    + """
-[operators.board]
-kind = "sink"
-input = "newest"
-table = "board"
-[operators.per_minute]
-kind = "aggregate"
-input = "events"
-key = ["id"]
-window = { tumbling = "1 min" }
-aggregates = { n = "count(*)" }
-strategy = "on_window_close"
-[operators.counts]
-kind = "sink"
-input = "per_minute"
-table = "counts"
-[operators.large]
-kind = "map"
-input = "events"
-select = { id = "id" }
-where = "amount > 10"
-[operators.large_board]
-kind = "sink"
-input = "large"
-table = "large_board"
-[operators.ticking]
-kind = "table"
-input = "events"
-key = ["id"]
-strategy = "periodic"
-interval = "1 min"
-[operators.ticker]
-kind = "sink"
-input = "ticking"
-table = "ticker"
-[operators.rates]
-kind = "source"
-topic = "rates"
-fields = "id string, rate double, at bigint"
-timestamp = "at"
-bound = "1 s"
-max_ahead = "unlimited"
-[operators.rate]
-kind = "table"
-input = "rates"
-key = ["id"]
-[operators.rated]
-kind = "join"
-input = "events"
-table = "rate"
-on = { id = "id" }
-how = "inner"
-[operators.rated_board]
-kind = "sink"
-input = "rated"
-table = "rated_board"
-"""
+TABLES = HOP + operators(
+    board=sink("newest", table="board"),
+    per_minute=aggregate(
+        key=["id"], window={"tumbling": "1 min"}, aggregates={"n": "count(*)"}, strategy="on_window_close"
+    ),
+    counts=sink("per_minute", table="counts"),
+    large=map_of(select={"id": "id"}, where="amount > 10"),
+    large_board=sink("large", table="large_board"),
+    ticking=table(strategy="periodic", interval="1 min"),
+    ticker=sink("ticking", table="ticker"),
+    rates=source(topic="rates", fields="id string, rate double, at bigint", timestamp="at"),
+    rate=table("rates"),
+    rated=join("events", "rate", on={"id": "id"}, how="inner"),
+    rated_board=sink("rated", table="rated_board"),
 )
 """And whatever else can be silent."""
 
-HELD = """
-name = "play"
-[operators.events]
-kind = "source"
-sub_topology = "reads"
-topic = "events"
-fields = "id string, amount double, event_time bigint"
-timestamp = "event_time"
-bound = "900 ms"
-max_ahead = "unlimited"
-[operators.visits]
-kind = "aggregate"
-input = "events"
-key = ["id"]
-window = { session = "15 s" }
-aggregates = { n = "count(*)" }
-strategy = "on_window_close"
-[operators.visits_board]
-kind = "sink"
-input = "visits"
-table = "visits_board"
-[operators.patient]
-kind = "aggregate"
-input = "events"
-key = ["id"]
-window = { tumbling = "10 s" }
-allowed_lateness = "5 min"
-aggregates = { n = "count(*)" }
-strategy = "on_window_close"
-[operators.patient_board]
-kind = "sink"
-input = "patient"
-table = "patient_board"
-"""
+HELD = topology_of(
+    events=source("id string, amount double", sub_topology="reads", bound="900 ms"),
+    visits=aggregate(key=["id"], window={"session": "15 s"}, aggregates={"n": "count(*)"}, strategy="on_window_close"),
+    visits_board=sink("visits", table="visits_board"),
+    patient=aggregate(
+        key=["id"],
+        window={"tumbling": "10 s"},
+        allowed_lateness="5 min",
+        aggregates={"n": "count(*)"},
+        strategy="on_window_close",
+    ),
+    patient_board=sink("patient", table="patient_board"),
+)
 """Windows that hold their results although records come as they should."""
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from support.play import Play
 from support.quiet_broker import Ends
-from support.topologies import EVENTS, NEWEST
+from support.topologies import EVENTS, NEWEST, operators, repartition, sink
 from tidemark.control.folder import Control, Heartbeat, StreamState
 from tidemark.model.project.layout import Layout
 from tidemark.query.sql import Warehouse
@@ -96,8 +96,8 @@ def test_an_engine_reports_its_backlog(tmp_path: Path) -> None:
 
 
 def test_the_backlog_of_a_hop_is_unknown(tmp_path: Path) -> None:
-    hop = '[operators.by_v]\nkind = "repartition"\ninput = "events"\nkey = ["v"]\ncolumns = ["id"]\n'
-    far = '[operators.all]\nkind = "sink"\ninput = "by_v"\ntable = "all_of_it"\nsub_topology = "far"\n'
+    hop = operators(by_v=repartition(key=["v"], columns=["id"]))
+    far = operators(all=sink("by_v", table="all_of_it", sub_topology="far"))
     play = Play(EVENTS + hop + far, tmp_path)
     play.batch([play.row("events", NOON, id="a", v=1)], at_ms=NOON, sub="events")
     play.hop("far", at_ms=NOON)

@@ -12,7 +12,7 @@ import pytest
 from deltalake import DeltaTable
 
 from support.play import Play, ms
-from support.topologies import EVENTS
+from support.topologies import EVENTS, aggregate, operators, repartition, sink
 from tidemark.cli.repair.accept_loss import accept_loss
 from tidemark.control.folder import Heartbeat, StreamState
 from tidemark.kernels.columns.schemas import arrow_schema, rows_of
@@ -26,20 +26,11 @@ from tidemark.stream.read import hop_log
 from tidemark.stream.read.data_loss import DataLost
 from tidemark.stream.read.hop_log import KEPT, begins_at, is_cut, put_back, trim
 
-BY_V = f"""{EVENTS}[operators.by_v]
-kind = "repartition"
-input = "events"
-key = ["v"]
-columns = ["id"]
-[operators.per_v]
-kind = "aggregate"
-input = "by_v"
-aggregates = {{ n = "count(id)" }}
-[operators.counts]
-kind = "sink"
-input = "per_v"
-table = "counts"
-"""
+BY_V = EVENTS + operators(
+    by_v=repartition(key=["v"], columns=["id"]),
+    per_v=aggregate("by_v", aggregates={"n": "count(id)"}),
+    counts=sink("per_v", table="counts"),
+)
 READER = "by_v"
 NOW = 10 * DAY_MS
 

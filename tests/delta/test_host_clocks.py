@@ -14,6 +14,7 @@ import pytest
 import critical_path
 from support.play import Play
 from support.separate_executors import OneWorker
+from support.topologies import aggregate, sink, source, topology_of
 from tidemark.cli.explain.path import document
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval
@@ -30,26 +31,12 @@ from tidemark.stream.journal.task_run import TaskRun
 from tidemark.stream.write.measurement import Host
 
 T = 1_400_000_000_000
-COUNTS = """
-name = "play"
-window = "10 s"
-[operators.events]
-kind = "source"
-topic = "events"
-fields = "id string, event_time bigint"
-timestamp = "event_time"
-bound = "1 s"
-[operators.counts]
-kind = "aggregate"
-input = "events"
-key = ["id"]
-aggregates = { n = "count(*)" }
-select = { n = "n" }
-[operators.out]
-kind = "sink"
-input = "counts"
-table = "out"
-"""
+COUNTS = topology_of(
+    {"window": "10 s"},
+    events=source("id string", max_ahead=None),
+    counts=aggregate(key=["id"], aggregates={"n": "count(*)"}, select={"n": "n"}),
+    out=sink("counts", table="out"),
+)
 HANDED_OVER_MS = 10
 """Delays until tasks begin, and until their results are known."""
 AHEAD_MS = {"ahead": 5_000, "right": 0}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from support.play import NOON, Play, Row, ms
+from support.topologies import aggregate, join, map_of, operators, sink, table
 from tidemark.model.project.layout import Layout
 from tidemark.semantics.idleness import Activity
 from tidemark.why.evidence.findings import Cause
@@ -30,41 +31,17 @@ TWO = (
     'name = "play"'
     + SOURCE.format(name="one")
     + SOURCE.format(name="two")
-    + """
-[operators.renamed]
-kind = "map"
-sub_topology = "both"
-input = "two_on"
-select = { id = "id", w = "v" }
-[operators.newest]
-kind = "table"
-input = "renamed"
-key = ["id"]
-[operators.newest_board]
-kind = "sink"
-input = "newest"
-table = "newest_board"
-[operators.joined]
-kind = "join"
-input = "one_on"
-table = "newest"
-on = { id = "id" }
-[operators.named]
-kind = "map"
-input = "joined"
-select = { id = "id" }
-[operators.per_minute]
-kind = "aggregate"
-input = "named"
-key = ["id"]
-window = { tumbling = "10 s" }
-aggregates = { n = "count(*)" }
-strategy = "on_window_close"
-[operators.counts]
-kind = "sink"
-input = "per_minute"
-table = "counts"
-"""
+    + operators(
+        renamed=map_of("two_on", sub_topology="both", select={"id": "id", "w": "v"}),
+        newest=table("renamed"),
+        newest_board=sink("newest", table="newest_board"),
+        joined=join("one_on", "newest", on={"id": "id"}),
+        named=map_of("joined", select={"id": "id"}),
+        per_minute=aggregate(
+            "named", key=["id"], window={"tumbling": "10 s"}, aggregates={"n": "count(*)"}, strategy="on_window_close"
+        ),
+        counts=sink("per_minute", table="counts"),
+    )
 )
 """Runs a driver per source, and a third that reads both.
 

@@ -9,23 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from support.play import NOON, Play, ms
+from support.topologies import source, topology_of
 from tidemark.model.project.layout import Layout
 from tidemark.storage.delta.tables import scan
 from tidemark.stream.journal.entries import Entry, pack, unpack
 from tidemark.stream.journal.notes import EntryNotes
 from tidemark.stream.state.files import MOVED
 
-SOURCE = """
-name = "play"
-max_drift = "10 s"
-[operators.events]
-kind = "source"
-topic = "events"
-fields = "id string, seen timestamp, event_time bigint"
-timestamp = "event_time"
-bound = "0 ms"
-max_ahead = "unlimited"
-"""
+SOURCE = topology_of({"max_drift": "10 s"}, events=source("id string, seen timestamp", bound="0 ms"))
 REST = """
 [operators.timed]
 kind = "map"

@@ -15,43 +15,20 @@ import pytest
 
 from support.crashes import Crash, crash_at
 from support.play import Play, Row
+from support.topologies import aggregate, current, sink, source, table, topology_of
 
 VECTORS = Path(__file__).parents[1] / "vectors" / "data" / "kafka_emit_on_change.json"
 T = 1_400_000_000_000
 SUB = "events"
-TOML = """
-name = "play"
-[operators.events]
-kind = "source"
-topic = "events"
-fields = "id string, v string, event_time bigint"
-timestamp = "event_time"
-bound = "1 min"
-max_ahead = "unlimited"
-[operators.newest]
-kind = "table"
-input = "events"
-key = ["id"]
-columns = ["v"]
-[operators.out]
-kind = "sink"
-input = "newest"
-topic = "out"
-[operators.board]
-kind = "sink"
-input = "newest"
-table = "board"
-mode = "current"
-refresh = "0 s"
-key = ["id"]
-[operators.latest]
-kind = "aggregate"
-input = "events"
-key = ["id"]
-aggregates = { n = "count(*)", latest = "last(v)" }
-select = { latest = "latest" }
-rule = "value_only"
-"""
+TOML = topology_of(
+    events=source("id string, v string", bound="1 min"),
+    newest=table(columns=["v"]),
+    out=sink("newest", topic="out"),
+    board=current("newest", "board"),
+    latest=aggregate(
+        key=["id"], aggregates={"n": "count(*)", "latest": "last(v)"}, select={"latest": "latest"}, rule="value_only"
+    ),
+)
 
 Update = tuple[str, str, int]
 """Key, value, and record time in ms from T on."""

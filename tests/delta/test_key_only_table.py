@@ -5,32 +5,15 @@ from pathlib import Path
 import pytest
 
 from support.play import NOON, Play
+from support.topologies import current, join, map_of, operators, sink, source, table, topology_of
 
-SEEN = """
-name = "seen"
-[operators.board]
-kind = "sink"
-input = "ids"
-table = "board"
-mode = "current"
-refresh = "0 s"
-key = ["id"]
-[operators.ids]
-kind = "table"
-input = "only_id"
-key = ["id"]
-[operators.only_id]
-kind = "map"
-input = "events"
-select = { id = "id" }
-[operators.events]
-kind = "source"
-topic = "events"
-fields = "id string, event_time bigint"
-timestamp = "event_time"
-bound = "1 s"
-max_ahead = "unlimited"
-"""
+SEEN = topology_of(
+    {"name": "seen"},
+    board=current("ids", "board"),
+    ids=table("only_id"),
+    only_id=map_of(select={"id": "id"}),
+    events=source("id string"),
+)
 
 
 @pytest.mark.parametrize("restarts", [False, True])
@@ -46,18 +29,7 @@ def test_a_table_of_keys_sends_each_key_once(tmp_path: Path, *, restarts: bool) 
 
 @pytest.mark.parametrize("restarts", [False, True])
 def test_a_join_finds_the_keys_of_a_table_of_keys(tmp_path: Path, *, restarts: bool) -> None:
-    joined = """
-[operators.known]
-kind = "join"
-input = "events"
-table = "ids"
-on = { id = "id" }
-how = "inner"
-[operators.found]
-kind = "sink"
-input = "known"
-table = "found"
-"""
+    joined = operators(known=join("events", "ids", on={"id": "id"}, how="inner"), found=sink("known", table="found"))
     play = Play(SEEN + joined, tmp_path)
     play.batch([play.row("events", NOON, id="a")], at_ms=NOON + 2_000)
     if restarts:

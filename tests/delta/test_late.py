@@ -8,26 +8,13 @@ from typing import Any
 import pytest
 
 from support.play import Play
+from support.topologies import aggregate, operators, repartition, sink, source, topology_of
 from tidemark.errors import InvalidSpec
 from tidemark.model.tables.catalog import BECAME, CAME_IN
 
 T = 1_400_000_000_000
-EVENTS = """
-name = "play"
-[operators.events]
-kind = "source"
-topic = "events"
-fields = "id string, v int, event_time bigint"
-timestamp = "event_time"
-bound = "3 s"
-max_ahead = "unlimited"
-"""
-ALL = """
-[operators.all]
-kind = "sink"
-input = "events"
-table = "all_of_it"
-"""
+EVENTS = topology_of(events=source(bound="3 s"))
+ALL = operators(all=sink("events", table="all_of_it"))
 NEWEST = """
 [operators.newest]
 kind = "table"
@@ -39,29 +26,11 @@ kind = "sink"
 input = "newest"
 table = "board"
 """
-COUNTS = """
-[operators.counts]
-kind = "aggregate"
-input = "events"
-key = ["id"]
-aggregates = { n = "count(*)" }
-[operators.sums]
-kind = "sink"
-input = "counts"
-table = "sums"
-"""
-HOP = """
-[operators.by_v]
-kind = "repartition"
-input = "events"
-key = ["v"]
-columns = ["id"]
-[operators.per_v]
-kind = "aggregate"
-sub_topology = "second"
-input = "by_v"
-aggregates = { n = "count(*)" }
-"""
+COUNTS = operators(counts=aggregate(key=["id"], aggregates={"n": "count(*)"}), sums=sink("counts", table="sums"))
+HOP = operators(
+    by_v=repartition(key=["v"], columns=["id"]),
+    per_v=aggregate("by_v", sub_topology="second", aggregates={"n": "count(*)"}),
+)
 MINUTES = """
 [operators.minutes]
 kind = "aggregate"

@@ -16,7 +16,7 @@ from deltalake import DeltaTable
 import maintain
 from support.crashes import Crash, crash_at
 from support.play import Play
-from support.topologies import NEWEST
+from support.topologies import NEWEST, aggregate, source, table, topology_of
 from tidemark.clock import wall_clock_ms
 from tidemark.maintenance import upkeep
 from tidemark.maintenance.live_rows import needed_of_hop
@@ -336,31 +336,12 @@ def test_retention_keeps_values_of_assertions_that_history_needs(
     assert [row["v"] for row in play.rows("answers")] == [3, 1]
 
 
-REPEATED = """
-name = "play"
-[retention]
-changes = "40 d"
-[operators.events]
-kind = "source"
-topic = "events"
-fields = "id string, v int, event_time bigint"
-timestamp = "event_time"
-key = "id"
-bound = "1 s"
-max_ahead = "unlimited"
-[operators.newest]
-kind = "table"
-input = "events"
-key = ["id"]
-columns = ["v"]
-[operators.most]
-kind = "aggregate"
-input = "events"
-key = ["id"]
-window = { tumbling = "1 min" }
-aggregates = { most = "max(v)" }
-rule = "value_only"
-"""
+REPEATED = topology_of(
+    {"retention": {"changes": "40 d"}},
+    events=source(key="id"),
+    newest=table(columns=["v"]),
+    most=aggregate(key=["id"], window={"tumbling": "1 min"}, aggregates={"most": "max(v)"}, rule="value_only"),
+)
 
 
 def last_seen(play: Play) -> dict[tuple[str, str], int]:

@@ -11,26 +11,20 @@ from typing import Any
 
 from support.play import Play
 from support.quiet_broker import Silence
+from support.topologies import aggregate, operators, sink
 from tidemark.model.kinds.source import Source
 
 T = 1_400_000_000_000
 EWR, JFK, LGA = 0, 1, 2
-DEPARTURES = (
-    (Path(__file__).parents[2] / "jobs" / "topologies" / "flights.toml").read_text()
-    + """
-[operators.departures]
-kind = "aggregate"
-input = "flight_events"
-key = ["origin"]
-window = { tumbling = "1 min" }
-strategy = "on_window_close"
-aggregates = { flights = "count(*)" }
-
-[operators.departures_board]
-kind = "sink"
-input = "departures"
-table = "departures_board"
-"""
+DEPARTURES = (Path(__file__).parents[2] / "jobs" / "topologies" / "flights.toml").read_text() + operators(
+    departures=aggregate(
+        "flight_events",
+        key=["origin"],
+        window={"tumbling": "1 min"},
+        strategy="on_window_close",
+        aggregates={"flights": "count(*)"},
+    ),
+    departures_board=sink("departures", table="departures_board"),
 )
 
 

@@ -13,23 +13,14 @@ import pytest
 
 from support.crashes import Crash, crash_at
 from support.play import Play
+from support.topologies import aggregate, current, map_of, operators, repartition, source, table, topology_of
 from tidemark.errors import InvalidSpec
 from tidemark.model.tables.catalog import BECAME, CAME_IN
 from tidemark.model.topology import on_processing_time
 from tidemark.semantics.strategy import Strategy
 
 T = 1_400_000_000_000
-SOURCE = """
-name = "play"
-level = "trace"
-[operators.events]
-kind = "source"
-topic = "events"
-fields = "id string, v int, event_time bigint"
-timestamp = "event_time"
-bound = "1 s"
-max_ahead = "unlimited"
-"""
+SOURCE = topology_of({"level": "trace"}, events=source())
 COUNTS = """
 [operators.counts]
 kind = "aggregate"
@@ -196,25 +187,11 @@ def test_time_advances_while_every_update_is_suppressed(tmp_path: Path) -> None:
 
     The KIP names this risk.
     """
-    toml = SOURCE + """
-[operators.now]
-kind = "table"
-input = "events"
-key = ["id"]
-columns = ["v"]
-rule = "value_only"
-[operators.by_v]
-kind = "repartition"
-input = "now"
-id = ["id"]
-key = ["v"]
-columns = ["id"]
-[operators.per_v]
-kind = "aggregate"
-sub_topology = "second"
-input = "by_v"
-aggregates = { n = "count(*)" }
-"""  # fmt: skip
+    toml = SOURCE + operators(
+        now=table(columns=["v"], rule="value_only"),
+        by_v=repartition("now", id=["id"], key=["v"], columns=["id"]),
+        per_v=aggregate("by_v", sub_topology="second", aggregates={"n": "count(*)"}),
+    )
     play = Play(toml, tmp_path)
     play.batch([event(play, 1)], at_ms=T)
     play.hop("second", at_ms=T)
@@ -283,39 +260,18 @@ def test_on_processing_time_windows_close_by_the_clock(tmp_path: Path) -> None:
     assert play.rows("late_records") == []
 
 
+JUDGED = operators(
+    counts=map_of(select={"id": "id", "v": "v"}, strategy="on_change", key=["id"], identity="v // 2", rule="value_only")
+)
 EVERYTHING = {
     "tumbling": TUMBLING + OUT,
     "closing": TUMBLING + 'strategy = "on_window_close"\n' + OUT,
     "sessions": SOURCE + COUNTS + 'window = { session = "4 s" }\nstrategy = "on_window_close"\n' + OUT,
     "merging": SOURCE + COUNTS + 'window = { session = "4 s" }\n' + OUT,
     "periodic": SOURCE + COUNTS + 'strategy = "periodic"\ninterval = "3 s"\n' + OUT,
-    "periodic_table": SOURCE + """
-[operators.counts]
-kind = "table"
-input = "events"
-key = ["id"]
-strategy = "periodic"
-interval = "3 s"
-""" + OUT,
-    "judged_map": SOURCE + """
-[operators.counts]
-kind = "map"
-input = "events"
-select = { id = "id", v = "v" }
-strategy = "on_change"
-key = ["id"]
-identity = "v // 2"
-rule = "value_only"
-""" + OUT,
-    "current": SOURCE + COUNTS + """
-[operators.out]
-kind = "sink"
-input = "counts"
-table = "out"
-mode = "current"
-refresh = "0 s"
-key = ["id"]
-""",
+    "periodic_table": SOURCE + operators(counts=table(strategy="periodic", interval="3 s")) + OUT,
+    "judged_map": SOURCE + JUDGED + OUT,
+    "current": SOURCE + COUNTS + operators(out=current("counts", "out")),
 }  # fmt: skip
 BATCHES = [
     [(1, "a", 1), (2, "b", 7), (3.5, "a", 2)],

@@ -15,7 +15,7 @@ from deltalake.schema import Field, PrimitiveType
 
 from support.crashes import Crash, crash_at
 from support.play import Play
-from support.topologies import NEWEST
+from support.topologies import NEWEST, aggregate, operators, repartition
 from tidemark.control.folder import LeaseLost
 from tidemark.errors import Contradiction
 from tidemark.model.project.layout import Layout
@@ -29,18 +29,10 @@ from tidemark.stream.startup.soundness import Fault, findings
 T = 1_400_000_000_000
 SUB = "events"
 Other = Callable[[Path], object]
-HOP = """
-[operators.sent]
-kind = "repartition"
-input = "newest"
-key = ["v"]
-id = ["id"]
-columns = ["v"]
-[operators.per_v]
-kind = "aggregate"
-input = "sent"
-aggregates = { n = "count(*)" }
-"""
+HOP = operators(
+    sent=repartition("newest", key=["v"], id=["id"], columns=["v"]),
+    per_v=aggregate("sent", aggregates={"n": "count(*)"}),
+)
 
 
 def optimize(table: Path) -> None:

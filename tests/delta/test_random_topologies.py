@@ -14,6 +14,7 @@ from streaming.oracle_parts import Place
 
 from support.plain_topology import MAX_AHEAD_MS, Event, PlainTopology, Shape
 from support.play import Play
+from support.topologies import operators, repartition
 from tidemark.model.tables.catalog import BECAME, CAME_IN
 
 START = 1_400_000_000_000
@@ -39,13 +40,7 @@ batches = st.lists(st.tuples(st.sampled_from((1, 4, 12)), st.lists(events, max_s
 def toml(shape: Shape) -> str:
     idle = f'idle_after = "{shape.idle_after_ms} ms"' if shape.idle_after_ms else ""
     where = 'where = "v > 0"' if shape.is_filtered else ""
-    hop = """
-[operators.by_id]
-kind = "repartition"
-input = "mapped"
-key = ["id"]
-columns = ["v"]
-"""
+    hop = operators(by_id=repartition("mapped", key=["id"], columns=["v"]))
     window_input = (
         'sub_topology = "windows"\ninput = "by_id"' if shape.is_behind_hop else 'input = "mapped"\nkey = ["id"]'
     )

@@ -9,6 +9,7 @@ import polars as pl
 from deltalake import write_deltalake
 
 from support.play import Play
+from support.topologies import aggregate, current, join, map_of, operators, repartition, sink, source, table
 
 T = 1_400_000_000_000
 SOURCE = """
@@ -23,28 +24,12 @@ bound = "1 s"
 max_ahead = "unlimited"
 """
 
-TOLD = """
-[operators.facts]
-kind = "source"
-topic = "facts"
-key = "who"
-fields = "who string, fact string"
-bound = "1 s"
-max_ahead = "unlimited"
-[operators.facts_now]
-kind = "table"
-input = "facts"
-key = ["who"]
-[operators.told]
-kind = "join"
-input = "events"
-table = "facts_now"
-on = { id = "who" }
-[operators.all]
-kind = "sink"
-input = "told"
-table = "all_of_it"
-"""
+TOLD = operators(
+    facts=source(topic="facts", key="who", fields="who string, fact string", timestamp=None),
+    facts_now=table("facts", key=["who"]),
+    told=join("events", "facts_now", on={"id": "who"}),
+    all=sink("told", table="all_of_it"),
+)
 
 
 def event(play: Play, second: float, id_: str | None = "a", v: int | None = 1) -> dict[str, Any]:
@@ -62,43 +47,15 @@ def counts(play: Play, operator: str, sub: str | None = None) -> list[dict[str, 
 
 
 def test_a_deleted_key_is_deleted_downstream_as_one_change(tmp_path: Path) -> None:
-    toml = SOURCE + """
-[operators.seen]
-kind = "map"
-input = "events"
-select = { id = "id", v = "v" }
-where = "v > 0"
-[operators.now]
-kind = "table"
-input = "seen"
-key = ["id"]
-[operators.current]
-kind = "sink"
-input = "now"
-table = "current"
-mode = "current"
-refresh = "0 s"
-key = ["id"]
-[operators.all]
-kind = "sink"
-input = "now"
-table = "all_of_it"
-[operators.by_v]
-kind = "repartition"
-input = "now"
-id = ["id"]
-key = ["v"]
-columns = ["id"]
-[operators.per_v]
-kind = "aggregate"
-sub_topology = "second"
-input = "by_v"
-aggregates = { n = "count(*)" }
-[operators.alerts]
-kind = "sink"
-input = "now"
-topic = "alerts"
-"""  # fmt: skip
+    toml = SOURCE + operators(
+        seen=map_of(select={"id": "id", "v": "v"}, where="v > 0"),
+        now=table("seen"),
+        current=current("now", "current"),
+        all=sink("now", table="all_of_it"),
+        by_v=repartition("now", id=["id"], key=["v"], columns=["id"]),
+        per_v=aggregate("by_v", sub_topology="second", aggregates={"n": "count(*)"}),
+        alerts=sink("now", topic="alerts"),
+    )
     play = Play(toml, tmp_path)
     play.batch([event(play, 1, "a", 7), event(play, 2, "b", 7)], at_ms=T)
     play.batch([gone(play, 3, "a"), gone(play, 4, "nobody"), gone(play, 5, "a")], at_ms=T + 1000)
@@ -117,9 +74,7 @@ topic = "alerts"
 
 
 def test_a_key_that_comes_back_is_a_change(tmp_path: Path) -> None:
-    play = Play(
-        SOURCE + '[operators.now]\nkind = "table"\ninput = "events"\nkey = ["id"]\nrule = "value_only"\n', tmp_path
-    )
+    play = Play(SOURCE + operators(now=table(rule="value_only")), tmp_path)
     play.batch([event(play, 1), gone(play, 2, "a"), event(play, 3), event(play, 4)], at_ms=T)
     assert [row["value"] for row in play.rows("changes")] == [
         '{"v":1,"event_time":1400000001000}',
@@ -130,7 +85,7 @@ def test_a_key_that_comes_back_is_a_change(tmp_path: Path) -> None:
 
 
 def test_a_record_with_only_a_timestamp_only_advances_time(tmp_path: Path) -> None:
-    play = Play(SOURCE + '[operators.all]\nkind = "sink"\ninput = "events"\ntable = "all_of_it"\n', tmp_path)
+    play = Play(SOURCE + operators(all=sink("events", table="all_of_it")), tmp_path)
     play.batch([event(play, 1), event(play, 60, None, None)], at_ms=T)
     assert len(play.rows("all_of_it")) == 1
     assert counts(play, "events") == [{"records_in": 2, "filtered": 1, "passed": 1}]
@@ -139,17 +94,9 @@ def test_a_record_with_only_a_timestamp_only_advances_time(tmp_path: Path) -> No
 
 
 def test_a_null_key_column_is_quarantined_by_its_operator(tmp_path: Path) -> None:
-    toml = SOURCE.replace('key = "id"\n', "") + """
-[operators.now]
-kind = "table"
-input = "events"
-key = ["id"]
-[operators.per_id]
-kind = "aggregate"
-input = "events"
-key = ["id"]
-aggregates = { n = "count(*)" }
-"""  # fmt: skip
+    toml = SOURCE.replace('key = "id"\n', "") + operators(
+        now=table(), per_id=aggregate(key=["id"], aggregates={"n": "count(*)"})
+    )
     play = Play(toml, tmp_path)
     play.batch([play.row("events", T, key="k", id=None, v=3), event(play, 1)], at_ms=T)
     rows = play.rows("quarantine")
@@ -216,8 +163,8 @@ def test_an_allowed_late_record_finds_the_row_valid_at_its_time(tmp_path: Path) 
 
 
 def test_a_sink_of_current_rows_may_have_a_composite_key(tmp_path: Path) -> None:
-    toml = SOURCE + '[operators.now]\nkind = "table"\ninput = "events"\nkey = ["id", "v"]\n'
-    toml += '[operators.current]\nkind = "sink"\ninput = "now"\ntable = "current"\n'
+    toml = SOURCE + operators(now=table(key=["id", "v"]))
+    toml += operators(current=sink("now", table="current"))
     toml += 'mode = "current"\nrefresh = "0 s"\nkey = ["id", "v"]\n'
     play = Play(toml, tmp_path)
     play.batch([event(play, 1, "a", 1), event(play, 2, "a", 2)], at_ms=T)
@@ -227,22 +174,9 @@ def test_a_sink_of_current_rows_may_have_a_composite_key(tmp_path: Path) -> None
 
 
 def test_a_waiting_deletion_survives_a_restart(tmp_path: Path) -> None:
-    toml = SOURCE + """
-[operators.now]
-kind = "table"
-input = "events"
-key = ["id"]
-columns = ["v"]
-strategy = "periodic"
-interval = "10 s"
-[operators.current]
-kind = "sink"
-input = "now"
-table = "current"
-mode = "current"
-refresh = "0 s"
-key = ["id"]
-"""  # fmt: skip
+    toml = SOURCE + operators(
+        now=table(columns=["v"], strategy="periodic", interval="10 s"), current=current("now", "current")
+    )
     play = Play(toml, tmp_path)
     play.batch([event(play, 1)], at_ms=T)
     play.batch(at_ms=T + 10_000)
@@ -257,19 +191,10 @@ key = ["id"]
 
 
 def test_updates_that_change_group_are_retracted_and_added(tmp_path: Path) -> None:
-    toml = SOURCE + """
-[operators.by_v]
-kind = "repartition"
-input = "events"
-id = ["id"]
-key = ["v"]
-columns = ["id"]
-[operators.per_v]
-kind = "aggregate"
-sub_topology = "second"
-input = "by_v"
-aggregates = { n = "count(*)" }
-"""  # fmt: skip
+    toml = SOURCE + operators(
+        by_v=repartition(id=["id"], key=["v"], columns=["id"]),
+        per_v=aggregate("by_v", sub_topology="second", aggregates={"n": "count(*)"}),
+    )
     play = Play(toml, tmp_path)
     play.batch([event(play, 1, "a", 7), event(play, 2, "b", 7), event(play, 3, "c", None)], at_ms=T)
     play.batch([event(play, 4, "a", None), event(play, 5, "c", 7), event(play, 6, "c", 7)], at_ms=T + 1000)
@@ -307,33 +232,19 @@ key = ["id"]
 
 
 def test_a_key_and_a_time_make_a_record_without_other_columns(tmp_path: Path) -> None:
-    toml = SOURCE.replace(", v int", "") + '[operators.all]\nkind = "sink"\ninput = "events"\ntable = "all_of_it"\n'
+    toml = SOURCE.replace(", v int", "") + operators(all=sink("events", table="all_of_it"))
     play = Play(toml, tmp_path)
     play.batch([play.row("events", T + 1000, key="a", id="a")], at_ms=T)
     assert [row["id"] for row in play.rows("all_of_it")] == ["a"]
 
 
 def test_a_table_with_a_boolean_key_restarts(tmp_path: Path) -> None:
-    toml = SOURCE.replace("v int", "v int, on_sale boolean") + """
-[operators.now]
-kind = "table"
-input = "events"
-key = ["on_sale"]
-columns = ["v"]
-[operators.lately]
-kind = "map"
-input = "events"
-select = { id = "id", sale = "v > 1" }
-[operators.told]
-kind = "join"
-input = "lately"
-table = "now"
-on = { sale = "on_sale" }
-[operators.all]
-kind = "sink"
-input = "told"
-table = "all_of_it"
-"""  # fmt: skip
+    toml = SOURCE.replace("v int", "v int, on_sale boolean") + operators(
+        now=table(key=["on_sale"], columns=["v"]),
+        lately=map_of(select={"id": "id", "sale": "v > 1"}),
+        told=join("lately", "now", on={"sale": "on_sale"}),
+        all=sink("told", table="all_of_it"),
+    )
     play = Play(toml, tmp_path)
     play.batch([event(play, 1, "a", 1) | {}, play.row("events", T + 1000, id="b", v=5, on_sale=True)], at_ms=T)
     play.start()
@@ -342,7 +253,7 @@ table = "all_of_it"
 
 
 def test_a_new_partition_that_falls_silent_keeps_its_time(tmp_path: Path) -> None:
-    play = Play(SOURCE + '[operators.all]\nkind = "sink"\ninput = "events"\ntable = "all_of_it"\n', tmp_path)
+    play = Play(SOURCE + operators(all=sink("events", table="all_of_it")), tmp_path)
     play.batch([event(play, 1), play.row("events", T + 9_000, partition=1, id="b", v=1)], at_ms=T)
     play.batch([event(play, 2)], at_ms=T + 1000)
     newest = {row["partition"]: row for row in play.rows("watermarks") if row["source"] == "events"}
@@ -351,32 +262,12 @@ def test_a_new_partition_that_falls_silent_keeps_its_time(tmp_path: Path) -> Non
 
 
 def test_records_without_keys_reach_operators_that_need_none(tmp_path: Path) -> None:
-    toml = (
-        SOURCE.replace('key = "id"\n', "")
-        + """
-[operators.now]
-kind = "table"
-input = "events"
-key = ["id"]
-[operators.per_id]
-kind = "aggregate"
-input = "events"
-key = ["id"]
-aggregates = { n = "count(*)" }
-[operators.board]
-kind = "sink"
-input = "events"
-table = "board"
-[operators.out]
-kind = "sink"
-input = "events"
-topic = "out"
-[operators.told]
-kind = "map"
-input = "events"
-select = { v = "v" }
-strategy = "on_change"
-"""
+    toml = SOURCE.replace('key = "id"\n', "") + operators(
+        now=table(),
+        per_id=aggregate(key=["id"], aggregates={"n": "count(*)"}),
+        board=sink("events", table="board"),
+        out=sink("events", topic="out"),
+        told=map_of(select={"v": "v"}, strategy="on_change"),
     )
     play = Play(toml, tmp_path, partitions=2)
     rows = [play.row("events", T + n, partition=n % 2, key=None, id="ab"[n % 2], v=n) for n in range(4)]

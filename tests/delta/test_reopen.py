@@ -10,6 +10,7 @@ import pytest
 
 from support.crashes import Crash, crash_at
 from support.play import NOON, Play, Row, ms
+from support.topologies import aggregate, operators, repartition
 from tidemark.cli.repair.requeue import add_options, requeue
 from tidemark.clock import wall_clock_ms
 from tidemark.control.folder import TimeReset, WindowReopening
@@ -68,14 +69,7 @@ kind = "sink"
 input = "tops"
 table = "top_board"
 """
-VISITS = """
-[operators.visits]
-kind = "aggregate"
-input = "events"
-key = ["id"]
-window = { session = "3 s" }
-aggregates = { n = "count(*)" }
-"""
+VISITS = operators(visits=aggregate(key=["id"], window={"session": "3 s"}, aggregates={"n": "count(*)"}))
 BOTH = EVENTS + COUNTS + TOPS
 
 
@@ -231,7 +225,7 @@ def test_a_closed_window_sends_corrections_and_no_repetitions(tmp_path: Path) ->
 
 
 def test_windows_downstream_of_a_hop_are_reopened(tmp_path: Path) -> None:
-    hop = '[operators.by_id]\nkind = "repartition"\ninput = "events"\nkey = ["id"]\ncolumns = ["v"]\npartitions = 4\n'
+    hop = operators(by_id=repartition(key=["id"], columns=["v"], partitions=4))
     behind = COUNTS.replace('input = "events"\nkey = ["id"]', 'sub_topology = "second"\ninput = "by_id"')
     play = closed(EVENTS + hop + behind, tmp_path)
     play.hop("second", at_ms=ms(27))

@@ -8,43 +8,22 @@ from pathlib import Path
 import pytest
 
 from support.play import Play
+from support.topologies import aggregate, map_of, operators, source, table, topology_of
 
 T = 1_770_033_600_000
-TICKING = """
-name = "play"
-level = "trace"
-window = "10 s"
-[operators.events]
-kind = "source"
-topic = "events"
-fields = "id string, v int, event_time bigint"
-timestamp = "event_time"
-bound = "1 s"
-max_ahead = "unlimited"
-[operators.ticking]
-kind = "table"
-input = "events"
-key = ["id"]
-strategy = "periodic"
-interval = "10 s"
-"""
+TICKING = topology_of(
+    {"level": "trace", "window": "10 s"}, events=source(), ticking=table(strategy="periodic", interval="10 s")
+)
 SINK = """
 [operators.board]
 kind = "sink"
 input = "{}"
 table = "board"
 """
-PER_MINUTE = (
-    TICKING.partition("[operators.ticking]")[0]
-    + """
-[operators.per_minute]
-kind = "aggregate"
-input = "events"
-key = ["id"]
-window = { tumbling = "1 min" }
-aggregates = { n = "count(*)" }
-strategy = "on_window_close"
-"""
+PER_MINUTE = TICKING.partition("[operators.ticking]")[0] + operators(
+    per_minute=aggregate(
+        key=["id"], window={"tumbling": "1 min"}, aggregates={"n": "count(*)"}, strategy="on_window_close"
+    )
 )
 HOP = """
 [operators.spread]
@@ -95,13 +74,7 @@ def test_a_sink_after_a_periodic_table_measures_new_results(tmp_path: Path) -> N
 
 
 def test_a_map_and_a_second_table_measure_only_new_results(tmp_path: Path) -> None:
-    twice = """
-[operators.again]
-kind = "table"
-input = "ticking"
-key = ["id"]
-strategy = "on_update"
-"""
+    twice = operators(again=table("ticking", strategy="on_update"))
     play = ticked(TICKING + twice + SINK.format("again"), tmp_path)
     assert latency(play, "board") == [(1, 2, 10_500, 10_500), (3, 1, 9_500, 9_500), (4, 1, 500, 500)]
 
@@ -116,7 +89,7 @@ def test_a_new_driver_knows_the_results_already_sent(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("behind", ["per_minute", "mapped"])
 def test_a_window_s_result_has_the_latency_of_its_newest_record(tmp_path: Path, behind: str) -> None:
-    mapped = '[operators.mapped]\nkind = "map"\ninput = "per_minute"\nselect = { id = "id", n = "n" }\n'
+    mapped = operators(mapped=map_of("per_minute", select={"id": "id", "n": "n"}))
     play = Play(PER_MINUTE + mapped + SINK.format(behind), tmp_path)
     play.batch([play.row("events", T + 20_000, id="a"), play.row("events", T + 50_000, id="a")], at_ms=T + 51_000)
     play.start(epoch=2)

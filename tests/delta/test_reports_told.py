@@ -13,6 +13,7 @@ import pytest
 from deltalake import write_deltalake
 
 from support.play import Play
+from support.topologies import aggregate, repartition, sink, source, table, topology_of
 from tidemark.cli.explain import path as path_command
 from tidemark.cli.explain import topology as topology_command
 from tidemark.cli.explain import whatif as whatif_command
@@ -87,8 +88,8 @@ def reported(home: Path, path: dict[str, Any] = PATH, promised_ms: int = 60) -> 
     """A home in whose warehouse the example has been reported on."""
     rows = {CRITICAL_PATHS: [path], CRITICAL_PATH_STEPS: steps(promised_ms), CRITICAL_PATH_LEAVES: LEAVES}
     rows[WINDOW_PARTS] = parts(over=path["over_sla"])
-    for table, of in rows.items():
-        write_deltalake(Layout(home / "warehouse").report_table("flights", table.name), rows_of(table, of))
+    for written, of in rows.items():
+        write_deltalake(Layout(home / "warehouse").report_table("flights", written.name), rows_of(written, of))
     return home
 
 
@@ -182,41 +183,14 @@ def test_control_characters_are_shown_escaped(tmp_path: Path) -> None:
     assert json.loads(again)["windows"][0]["path_text"] == hostile
 
 
-PLAY = """
-name = "play"
-window = "5 s"
-[operators.events]
-kind = "source"
-sub_topology = "first"
-topic = "events"
-fields = "id string, v int, event_time bigint"
-timestamp = "event_time"
-bound = "1 s"
-max_ahead = "unlimited"
-idle_after = "5 s"
-[operators.newest]
-kind = "table"
-input = "events"
-key = ["id"]
-columns = ["v"]
-[operators.by_v]
-kind = "repartition"
-input = "newest"
-id = ["id"]
-key = ["v"]
-columns = ["v"]
-[operators.counts]
-kind = "aggregate"
-sub_topology = "second"
-input = "by_v"
-aggregates = { n = "count(*)" }
-[operators.counts.select]
-n = "n"
-[operators.out]
-kind = "sink"
-input = "counts"
-topic = "out"
-"""
+PLAY = topology_of(
+    {"window": "5 s"},
+    events=source(sub_topology="first", idle_after="5 s"),
+    newest=table(columns=["v"]),
+    by_v=repartition("newest", id=["id"], key=["v"], columns=["v"]),
+    counts=aggregate("by_v", sub_topology="second", aggregates={"n": "count(*)"}, select={"n": "n"}),
+    out=sink("counts", topic="out"),
+)
 
 
 def told_topology(play: Play, at_ms: int) -> dict[str, Any]:

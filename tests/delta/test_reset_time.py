@@ -10,7 +10,7 @@ import pytest
 from support.crashes import Crash, crash_at
 from support.play import NOON, Play, ms
 from support.separate_executors import Apart
-from support.topologies import NEWEST
+from support.topologies import NEWEST, operators, sink
 from tidemark.cli.repair.reset_time import add_options, reset_time
 from tidemark.errors import InvalidArgument
 from tidemark.stream.journal.entries import Journal
@@ -145,17 +145,7 @@ def test_time_does_not_go_forwards(tmp_path: Path) -> None:
         ask(jumped(tmp_path), "first", "events", "2090-01-01")
 
 
-SENT = """
-[operators.board]
-kind = "sink"
-input = "counts"
-table = "board"
-[operators.out]
-kind = "sink"
-input = "counts"
-topic = "out"
-marks = true
-"""
+SENT = operators(board=sink("counts", table="board"), out=sink("counts", topic="out", marks=True))
 
 
 def test_readers_of_a_topic_and_of_a_table_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from support.play import Play, ms
 from support.separate_executors import Apart
-from support.topologies import EVENTS
+from support.topologies import EVENTS, aggregate, operators, repartition, table
 from tidemark.cli.repair.reshard import reshard_streams
 from tidemark.control.folder import AlreadyRunning, Control
 from tidemark.errors import InvalidArgument, TidemarkError
@@ -25,18 +25,10 @@ from tidemark.stream.distributed.sharding import ShardingImpossible
 from tidemark.stream.state import files as state_files
 from tidemark.stream.state.memory import Memory
 
-COUNTS = """
-[operators.newest]
-kind = "table"
-input = "events"
-key = ["id"]
-[operators.counts]
-kind = "aggregate"
-input = "events"
-key = ["id"]
-window = { tumbling = "10 s" }
-aggregates = { n = "count(*)", total = "sum(v)" }
-"""
+COUNTS = operators(
+    newest=table(),
+    counts=aggregate(key=["id"], window={"tumbling": "10 s"}, aggregates={"n": "count(*)", "total": "sum(v)"}),
+)
 TOML = f"flush_keys = 5\n{EVENTS}{COUNTS}"
 
 
@@ -277,22 +269,11 @@ def test_reshard_prints_its_steps(tmp_path: Path, caplog: pytest.LogCaptureFixtu
 
 
 def test_reshard_changes_no_stream_if_one_is_unsuitable(tmp_path: Path) -> None:
-    hop = """
-[operators.by_v]
-kind = "repartition"
-input = "events"
-key = ["id"]
-columns = ["event_time"]
-[operators.total]
-kind = "aggregate"
-input = "by_v"
-key = ["id"]
-aggregates = { n = "count(*)" }
-[operators.at]
-kind = "table"
-input = "by_v"
-key = ["event_time"]
-"""
+    hop = operators(
+        by_v=repartition(key=["id"], columns=["event_time"]),
+        total=aggregate("by_v", key=["id"], aggregates={"n": "count(*)"}),
+        at=table("by_v", key=["event_time"]),
+    )
     play = Play(TOML + hop, tmp_path)
     batch(play, 0)
     before = in_state(play)

@@ -19,6 +19,18 @@ import critical_path
 from support.crashes import Crash, crash_at
 from support.play import Play, Row
 from support.separate_executors import Apart, OneWorker, Workers
+from support.topologies import (
+    aggregate,
+    current,
+    join,
+    map_of,
+    operators,
+    repartition,
+    sink,
+    source,
+    table,
+    topology_of,
+)
 from tidemark.cli.repair.reshard import reshard_streams
 from tidemark.control.folder import Control, WindowReopening
 from tidemark.model.kinds.sink import CHANGES_OF
@@ -38,33 +50,17 @@ from tidemark.stream.read.data_loss import DataLost
 from tidemark.stream.state.runs import CACHE
 
 T = 1_400_000_000_000
-SOURCE = """
-name = "play"
-level = "trace"
-[operators.events]
-kind = "source"
-topic = "events"
-fields = "id string, grp string, v int, event_time bigint"
-timestamp = "event_time"
-bound = "1 s"
-"""
+SOURCE = topology_of({"level": "trace"}, events=source("id string, grp string, v int", max_ahead=None))
 OUT = """
 [operators.out]
 kind = "sink"
 input = "{}"
 table = "out"
 """
-TABLE = """
-[operators.renamed]
-kind = "map"
-input = "events"
-select = { name = "id", grp = "grp", v = "v % 3" }
-where = "v <> 5"
-[operators.newest]
-kind = "table"
-input = "renamed"
-key = ["name"]
-"""
+TABLE = operators(
+    renamed=map_of(select={"name": "id", "grp": "grp", "v": "v % 3"}, where="v <> 5"),
+    newest=table("renamed", key=["name"]),
+)
 COUNTS = """
 [operators.counts]
 kind = "aggregate"
@@ -74,145 +70,51 @@ aggregates = { n = "count(*)", top = "max(v)", latest = "last(v)" }
 select = { n = "n", top = "top", latest = "latest" }
 """
 TUMBLING = 'window = { tumbling = "10 s" }\nallowed_lateness = "2 s"\n'
-TOLD = """
-[operators.told]
-kind = "map"
-input = "events"
-select = { odd = "v % 2" }
-strategy = "on_change"
-"""
-JOINED = """
-[operators.prices]
-kind = "source"
-topic = "prices"
-fields = "grp string, price int, event_time bigint"
-timestamp = "event_time"
-bound = "1 s"
-[operators.price]
-kind = "table"
-input = "prices"
-key = ["grp"]
-columns = ["price"]
-[operators.newest]
-kind = "table"
-input = "events"
-key = ["id"]
-[operators.priced]
-kind = "join"
-input = "newest"
-table = "price"
-on = { grp = "grp" }
-[operators.by_group]
-kind = "repartition"
-input = "priced"
-id = ["id"]
-key = ["grp"]
-columns = ["v", "price"]
-partitions = 2
-[operators.groups]
-kind = "aggregate"
-input = "by_group"
-aggregates = { n = "count(*)", total = "sum(v)" }
-select = { n = "n", total = "total" }
-rule = "value_only"
-[operators.told]
-kind = "sink"
-input = "priced"
-table = "told"
-mode = "current"
-refresh = "0 s"
-key = ["id"]
-[operators.seen]
-kind = "sink"
-input = "newest"
-table = "seen"
-mode = "current"
-refresh = "0 s"
-key = ["id"]
-last_seen_at = true
-[operators.sent]
-kind = "sink"
-input = "groups"
-topic = "sent"
-"""
-STATELESS = """
-[operators.halved]
-kind = "map"
-input = "events"
-select = { id = "id", half = "v / 2" }
-where = "v > 1"
-[operators.by_half]
-kind = "repartition"
-input = "halved"
-key = ["half"]
-columns = ["id"]
-[operators.halves]
-kind = "aggregate"
-input = "by_half"
-aggregates = { n = "count(*)" }
-select = { n = "n" }
-[operators.sent]
-kind = "sink"
-input = "halved"
-topic = "sent"
-"""
-UNITED = """
-[operators.prices]
-kind = "source"
-topic = "prices"
-fields = "grp string, price int, event_time bigint"
-timestamp = "event_time"
-bound = "1 s"
-[operators.of_events]
-kind = "map"
-input = "events"
-select = { grp = "grp", n = "v" }
-[operators.of_prices]
-kind = "map"
-input = "prices"
-select = { n = "price", grp = "grp" }
-[operators.both]
-kind = "union"
-inputs = ["of_events", "of_prices"]
-[operators.counts]
-kind = "aggregate"
-input = "both"
-key = ["grp"]
-window = { tumbling = "10 s" }
-aggregates = { n = "count(*)", total = "sum(n)" }
-"""
-FAILING = """
-[operators.large]
-kind = "map"
-input = "events"
-select = { id = "id", v = "v * 500000000" }
-where = "cast(case when v = 1 then 'one' else '1' end as int) = 1"
-[operators.top]
-kind = "aggregate"
-input = "large"
-key = ["id"]
-aggregates = { top = "max(v)" }
-select = { top = "(top * 2)::int" }
-"""
-INSTANTS = """
-[operators.newest]
-kind = "table"
-input = "events"
-key = ["seen"]
-[operators.ends]
-kind = "aggregate"
-input = "events"
-key = ["grp", "seen"]
-aggregates = { n = "count(*)", latest = "max(seen)" }
-select = { n = "n", latest = "latest + interval 1 microsecond" }
-[operators.out]
-kind = "sink"
-input = "newest"
-table = "out"
-mode = "current"
-refresh = "0 s"
-key = ["seen"]
-"""
+TOLD = operators(told=map_of(select={"odd": "v % 2"}, strategy="on_change"))
+JOINED = operators(
+    prices=source("grp string, price int", topic="prices", max_ahead=None),
+    price=table("prices", key=["grp"], columns=["price"]),
+    newest=table(),
+    priced=join("newest", "price", on={"grp": "grp"}),
+    by_group=repartition("priced", id=["id"], key=["grp"], columns=["v", "price"], partitions=2),
+    groups=aggregate(
+        "by_group",
+        aggregates={"n": "count(*)", "total": "sum(v)"},
+        select={"n": "n", "total": "total"},
+        rule="value_only",
+    ),
+    told=current("priced", "told"),
+    seen=current("newest", "seen", last_seen_at=True),
+    sent=sink("groups", topic="sent"),
+)
+STATELESS = operators(
+    halved=map_of(select={"id": "id", "half": "v / 2"}, where="v > 1"),
+    by_half=repartition("halved", key=["half"], columns=["id"]),
+    halves=aggregate("by_half", aggregates={"n": "count(*)"}, select={"n": "n"}),
+    sent=sink("halved", topic="sent"),
+)
+UNITED = operators(
+    prices=source("grp string, price int", topic="prices", max_ahead=None),
+    of_events=map_of(select={"grp": "grp", "n": "v"}),
+    of_prices=map_of("prices", select={"n": "price", "grp": "grp"}),
+    both={"kind": "union", "inputs": ["of_events", "of_prices"]},
+    counts=aggregate("both", key=["grp"], window={"tumbling": "10 s"}, aggregates={"n": "count(*)", "total": "sum(n)"}),
+)
+FAILING = operators(
+    large=map_of(
+        select={"id": "id", "v": "v * 500000000"}, where="cast(case when v = 1 then 'one' else '1' end as int) = 1"
+    ),
+    top=aggregate("large", key=["id"], aggregates={"top": "max(v)"}, select={"top": "(top * 2)::int"}),
+)
+INSTANTS = operators(
+    newest=table(key=["seen"]),
+    ends=aggregate(
+        key=["grp", "seen"],
+        aggregates={"n": "count(*)", "latest": "max(seen)"},
+        select={"n": "n", "latest": "latest + interval 1 microsecond"},
+    ),
+    out=current("newest", "out", key=["seen"]),
+)
 TOPOLOGIES = {
     "a table": SOURCE + TABLE + OUT.format("newest"),
     "a table decided once a batch": SOURCE + TABLE + 'decide = "batch"\n' + OUT.format("newest"),
@@ -331,8 +233,8 @@ def test_shards_leave_the_tables_that_the_driver_leaves(tmp_path: Path, name: st
     for shards, executors in ((2, Apart), (7, OneWorker)):
         found = comparable(played(TOPOLOGIES[name], tmp_path / str(shards), shards, executors), name)
         assert found.keys() == expected.keys()
-        for table in expected:
-            assert found[table] == expected[table], (shards, table)
+        for name_of_table in expected:
+            assert found[name_of_table] == expected[name_of_table], (shards, name_of_table)
 
 
 def test_facts_and_paths_name_the_task_that_finished_last(tmp_path: Path) -> None:

@@ -10,43 +10,15 @@ import pytest
 
 from support.crashes import Crash, crash_at
 from support.play import NOON, Play
+from support.topologies import map_of, operators, sink, source, table, topology_of
 from tidemark.model.tables.catalog import BECAME, CAME_IN
 
-SOURCE = """
-name = "play"
-[operators.events]
-kind = "source"
-topic = "events"
-fields = "id string, v bigint, t string, event_time bigint"
-timestamp = "event_time"
-bound = "1 s"
-max_ahead = "unlimited"
-"""
-MAPPED = """
-[operators.mapped]
-kind = "map"
-input = "events"
-select = { id = "id", double = "v * 2", day = "t::date" }
-where = "t::date < '2030-01-01'"
-"""
-NEWEST = """
-[operators.newest]
-kind = "table"
-input = "mapped"
-key = ["id"]
-[operators.out]
-kind = "sink"
-input = "newest"
-table = "out"
-"""
-TOLD = """
-[operators.told]
-kind = "map"
-input = "events"
-select = { v = "v" }
-strategy = "on_change"
-identity = "v * 2"
-"""
+SOURCE = topology_of(events=source("id string, v bigint, t string"))
+MAPPED = operators(
+    mapped=map_of(select={"id": "id", "double": "v * 2", "day": "t::date"}, where="t::date < '2030-01-01'")
+)
+NEWEST = operators(newest=table("mapped"), out=sink("newest", table="out"))
+TOLD = operators(told=map_of(select={"v": "v"}, strategy="on_change", identity="v * 2"))
 TOTALS = """
 [operators.totals]
 kind = "aggregate"
@@ -99,23 +71,23 @@ def test_only_the_record_whose_sql_fails_is_quarantined(tmp_path: Path) -> None:
     check_accounting(play)
 
 
-OUT_OF_YEARS = """
-[operators.mapped]
-kind = "map"
-input = "events"
-where = "v < 11"
-[operators.mapped.select]
-id = "id"
-a = "if(v = 1, 'infinity', t)::timestamptz"
-b = "if(v = 2, '-infinity', t)::date"
-c = "if(v = 3, '290000-01-01', t)::timestamp"
-d = "if(v = 4, '10000-01-01', t)::date"
-e = "[t::timestamptz, if(v = 5, '0001-12-31 (BC)', t)::timestamptz]"
-f = "{'at': [if(v = 6, 'infinity', t)::date]}"
-g = "if(v = 7, 'infinity', t)::timestamp_s"
-h = "{'at': [t::timestamp_s, if(v = 8, '-infinity', t)::timestamp_s]}"
-i = "if(v = 9, 'infinity', t)::timestamp_ms"
-"""
+OUT_OF_YEARS = operators(
+    mapped=map_of(
+        where="v < 11",
+        select={
+            "id": "id",
+            "a": "if(v = 1, 'infinity', t)::timestamptz",
+            "b": "if(v = 2, '-infinity', t)::date",
+            "c": "if(v = 3, '290000-01-01', t)::timestamp",
+            "d": "if(v = 4, '10000-01-01', t)::date",
+            "e": "[t::timestamptz, if(v = 5, '0001-12-31 (BC)', t)::timestamptz]",
+            "f": "{'at': [if(v = 6, 'infinity', t)::date]}",
+            "g": "if(v = 7, 'infinity', t)::timestamp_s",
+            "h": "{'at': [t::timestamp_s, if(v = 8, '-infinity', t)::timestamp_s]}",
+            "i": "if(v = 9, 'infinity', t)::timestamp_ms",
+        },
+    )
+)
 
 
 def test_a_time_in_a_year_without_a_text_form_is_quarantined(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from support.play import Play
+from support.topologies import aggregate, map_of, operators, repartition, sink, source, table, topology_of
 from tidemark.errors import InvalidSpec
 from tidemark.model.project.layout import Layout
 from tidemark.model.tables.catalog import BECAME, CAME_IN
@@ -18,67 +19,30 @@ from tidemark.why.evidence.findings import Cause
 from tidemark.why.walk import why
 
 T = 1_400_000_000_000 - 1_400_000_000_000 % 60_000
-SOURCES = """
-name = "play"
-[operators.web]
-kind = "source"
-topic = "web"
-fields = "id string, v int, event_time bigint"
-timestamp = "event_time"
-bound = "1 s"
-max_ahead = "unlimited"
-idle_after = "30 s"
-[operators.app]
-kind = "source"
-topic = "app"
-fields = "id string, v int, event_time bigint"
-timestamp = "event_time"
-bound = "5 s"
-max_ahead = "unlimited"
-idle_after = "30 s"
-"""
-UNITED = """
-[operators.visits]
-kind = "union"
-inputs = ["web", "app"]
-[operators.all]
-kind = "sink"
-input = "visits"
-table = "all_of_it"
-[operators.minutes]
-kind = "aggregate"
-input = "visits"
-key = ["id"]
-window = { tumbling = "10 s" }
-strategy = "on_window_close"
-aggregates = { n = "count(*)" }
-[operators.board]
-kind = "sink"
-input = "minutes"
-table = "board"
-"""
-HOP = """
-[operators.by_id]
-kind = "repartition"
-input = "web"
-key = ["id"]
-columns = ["v"]
-[operators.of_app]
-kind = "map"
-input = "app"
-select = { id = "id", v = "v" }
-[operators.visits]
-kind = "union"
-inputs = ["by_id", "of_app"]
-[operators.minutes]
-kind = "aggregate"
-sub_topology = "second"
-input = "visits"
-key = ["id"]
-window = { tumbling = "10 s" }
-strategy = "on_window_close"
-aggregates = { n = "count(*)" }
-"""
+SOURCES = topology_of(
+    web=source(topic="web", idle_after="30 s"), app=source(topic="app", bound="5 s", idle_after="30 s")
+)
+UNITED = operators(
+    visits={"kind": "union", "inputs": ["web", "app"]},
+    all=sink("visits", table="all_of_it"),
+    minutes=aggregate(
+        "visits", key=["id"], window={"tumbling": "10 s"}, strategy="on_window_close", aggregates={"n": "count(*)"}
+    ),
+    board=sink("minutes", table="board"),
+)
+HOP = operators(
+    by_id=repartition("web", key=["id"], columns=["v"]),
+    of_app=map_of("app", select={"id": "id", "v": "v"}),
+    visits={"kind": "union", "inputs": ["by_id", "of_app"]},
+    minutes=aggregate(
+        "visits",
+        sub_topology="second",
+        key=["id"],
+        window={"tumbling": "10 s"},
+        strategy="on_window_close",
+        aggregates={"n": "count(*)"},
+    ),
+)
 
 
 def visit(play: Play, source: str, second: float, id_: str = "a", v: int = 1) -> dict[str, Any]:
@@ -164,7 +128,7 @@ def test_a_critical_path_goes_through_a_union(tmp_path: Path) -> None:
     ],
 )
 def test_a_union_of_different_columns_is_refused(tmp_path: Path, change: tuple[str, str], said: str) -> None:
-    now = '[operators.now]\nkind = "table"\ninput = "app"\nkey = ["id"]\n'
+    now = operators(now=table("app"))
     toml = (SOURCES + now + UNITED).replace(*change, 1)
     with pytest.raises(InvalidSpec, match=said):
         Play(toml, tmp_path).start()

@@ -15,6 +15,7 @@ import pytest
 
 from support.play import Play, Row, bad, ms, record, tell
 from support.quiet_broker import Ends
+from support.topologies import aggregate, join, map_of, operators, repartition, sink, source, table
 from support.typed_commands import can_be_typed, commands
 from tidemark.control.folder import Control, Heartbeat, StreamState
 from tidemark.errors import InvalidArgument
@@ -567,23 +568,11 @@ def test_an_upstream_that_is_dead(tmp_path: Path) -> None:
     assert place(play.why(90, "totals")[0]) == (Cause.DRIVER_DEAD, "totals", None, None, ms(27))
 
 
-GROUPS = """
-[operators.by_amount]
-kind = "repartition"
-input = "newest"
-id = ["id"]
-key = ["amount"]
-columns = ["amount"]
-[operators.sums]
-kind = "aggregate"
-sub_topology = "sums"
-input = "by_amount"
-aggregates = { n = "count(*)" }
-[operators.totals]
-kind = "sink"
-input = "sums"
-table = "totals"
-"""
+GROUPS = operators(
+    by_amount=repartition("newest", id=["id"], key=["amount"], columns=["amount"]),
+    sums=aggregate("by_amount", sub_topology="sums", aggregates={"n": "count(*)"}),
+    totals=sink("sums", table="totals"),
+)
 
 
 @pytest.mark.parametrize(
@@ -665,7 +654,7 @@ def test_rows_that_a_hop_has_not_read_are_a_backlog(tmp_path: Path) -> None:
 
 
 def test_a_window_after_a_hop_leads_to_the_blocking_partition(tmp_path: Path) -> None:
-    hop = '[operators.by_id]\nkind = "repartition"\ninput = "events"\nkey = ["id"]\ncolumns = ["amount"]\n'
+    hop = operators(by_id=repartition(key=["id"], columns=["amount"]))
     behind = WINDOWS.replace('input = "events"\nkey = ["id"]', 'input = "by_id"\nsub_topology = "minutes"')
     toml = SOURCE.format(top="", source='sub_topology = "reads"') + hop + behind
     play = Asked(tmp_path, toml, partitions=2)
@@ -692,8 +681,7 @@ def test_results_that_wait_for_an_interval(tmp_path: Path) -> None:
 
 def test_all_records_were_dropped_by_a_condition(tmp_path: Path) -> None:
     toml = SOURCE.format(top="", source="") + (
-        '[operators.large]\nkind = "map"\ninput = "events"\nselect = { id = "id" }\nwhere = "amount > 10"\n'
-        '[operators.board]\nkind = "sink"\ninput = "large"\ntable = "board"\n'
+        operators(large=map_of(select={"id": "id"}, where="amount > 10"), board=sink("large", table="board"))
     )
     play = Asked(tmp_path, toml)
     play.batch(10, record(5), record(6))
@@ -702,11 +690,12 @@ def test_all_records_were_dropped_by_a_condition(tmp_path: Path) -> None:
 
 def test_an_inner_join_with_an_empty_table_leads_to_its_source(tmp_path: Path) -> None:
     toml = SOURCE.format(top="", source="") + (
-        '[operators.rates]\nkind = "source"\ntopic = "rates"\nfields = "id string, rate double, at bigint"\n'
-        'timestamp = "at"\nbound = "1 s"\n'
-        '[operators.rate]\nkind = "table"\ninput = "rates"\nkey = ["id"]\n'
-        '[operators.rated]\nkind = "join"\ninput = "events"\ntable = "rate"\non = { id = "id" }\nhow = "inner"\n'
-        '[operators.board]\nkind = "sink"\ninput = "rated"\ntable = "board"\n'
+        operators(
+            rates=source(topic="rates", fields="id string, rate double, at bigint", timestamp="at", max_ahead=None),
+            rate=table("rates"),
+            rated=join("events", "rate", on={"id": "id"}, how="inner"),
+            board=sink("rated", table="board"),
+        )
     )
     play = Asked(tmp_path, toml)
     play.batch(10, record(5))

@@ -9,7 +9,7 @@ import pytest
 import critical_path
 from support.play import NOON, Play, ms, tell
 from support.quiet_broker import Ends
-from support.topologies import NEWEST
+from support.topologies import NEWEST, aggregate, operators, sink, table
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval
 from tidemark.model.sla_spec import parse
@@ -22,26 +22,11 @@ from tidemark.why.evidence.findings import Cause
 from tidemark.why.walk import why
 
 BOARD = NEWEST.replace('bound = "1 s"', 'bound = "3 s"')
-BESIDE = BOARD.replace("[operators.board]", """
-[operators.slow]
-kind = "table"
-input = "events"
-key = ["id"]
-columns = ["v"]
-[operators.board]""")  # fmt: skip
-COUNTS = f"""{BOARD}
-[operators.counts]
-kind = "aggregate"
-input = "events"
-key = ["id"]
-window = {{ tumbling = "5 s" }}
-aggregates = {{ n = "count(*)" }}
-strategy = "on_window_close"
-[operators.totals]
-kind = "sink"
-input = "counts"
-table = "totals"
-"""
+BESIDE = BOARD.replace("[operators.board]", operators(slow=table(columns=["v"]), board={}))  # fmt: skip
+COUNTS = BOARD + operators(
+    counts=aggregate(key=["id"], window={"tumbling": "5 s"}, aggregates={"n": "count(*)"}, strategy="on_window_close"),
+    totals=sink("counts", table="totals"),
+)
 
 
 def promise(subject: str) -> dict[str, dict[str, str]]:

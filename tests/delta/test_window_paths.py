@@ -13,6 +13,7 @@ import pytest
 
 import critical_path as job
 from support.play import Play, ms
+from support.topologies import aggregate, join, operators, repartition, sink, source, table, topology_of
 from tidemark.cli.explain.topology import document
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval
@@ -20,23 +21,9 @@ from tidemark.model.sla_spec import parse
 from tidemark.model.tables.catalog import CRITICAL_PATH_LEAVES, CRITICAL_PATH_STEPS, CRITICAL_PATHS, WINDOW_PARTS, Table
 from tidemark.reports.report_tables import open_report, rows_in
 
-FLOW = """
-name = "play"
-window = "10 s"
-[operators.events]
-kind = "source"
-topic = "events"
-fields = "id string, v int, event_time bigint"
-timestamp = "event_time"
-bound = "1 s"
-max_ahead = "unlimited"
-sub_topology = "first"
-[operators.by_id]
-kind = "repartition"
-input = "events"
-key = ["id"]
-columns = ["v"]
-"""
+FLOW = topology_of(
+    {"window": "10 s"}, events=source(sub_topology="first"), by_id=repartition(key=["id"], columns=["v"])
+)
 OTHER = """
 [operators.other]
 kind = "source"
@@ -47,33 +34,12 @@ bound = "1 s"
 max_ahead = "unlimited"
 sub_topology = "second"
 """
-SUMS = """
-[operators.sums]
-kind = "aggregate"
-input = "by_id"
-aggregates = { v = "sum(v)" }
-sub_topology = "second"
-[operators.out]
-kind = "sink"
-input = "sums"
-table = "out"
-"""
-JOINED = """
-[operators.now]
-kind = "table"
-input = "by_id"
-key = ["id"]
-columns = ["v"]
-[operators.joined]
-kind = "join"
-input = "other"
-table = "now"
-on = { id = "id" }
-[operators.out]
-kind = "sink"
-input = "joined"
-table = "out"
-"""
+SUMS = operators(
+    sums=aggregate("by_id", aggregates={"v": "sum(v)"}, sub_topology="second"), out=sink("sums", table="out")
+)
+JOINED = operators(
+    now=table("by_id", columns=["v"]), joined=join("other", "now", on={"id": "id"}), out=sink("joined", table="out")
+)
 
 
 def found(play: Play, table: Table = CRITICAL_PATHS) -> list[dict[str, Any]]:
@@ -146,21 +112,11 @@ def test_a_driver_without_records_has_parts_of_a_windows_age(tmp_path: Path) -> 
 PROMISED = {"seen": {"subject": "seen", "measure": "latency_p99", "error_after": "60 s", "owner": "o"}}
 
 
-UNITED = """
-[operators.other_by_id]
-kind = "repartition"
-input = "other"
-key = ["id"]
-columns = ["v"]
-[operators.both]
-kind = "union"
-inputs = ["by_id", "other_by_id"]
-sub_topology = "third"
-[operators.out]
-kind = "sink"
-input = "both"
-table = "out"
-"""
+UNITED = operators(
+    other_by_id=repartition("other", key=["id"], columns=["v"]),
+    both={"kind": "union", "inputs": ["by_id", "other_by_id"], "sub_topology": "third"},
+    out=sink("both", table="out"),
+)
 
 
 def united(tmp_path: Path) -> Play:
@@ -173,8 +129,8 @@ def united(tmp_path: Path) -> Play:
 @pytest.mark.parametrize(("late", "early"), [("events", "other"), ("other", "events")])
 def test_a_union_waits_for_the_last_flow(tmp_path: Path, late: str, early: str) -> None:
     play = united(tmp_path)
-    for source in ("events", "other"):
-        first(play, 1, source=source, at_s=2)
+    for topic in ("events", "other"):
+        first(play, 1, source=topic, at_s=2)
     first(play, 12, source=early, at_s=13)
     first(play, 12, source=late, at_s=33)
     play.hop("third", at_ms=ms(35))
@@ -188,8 +144,8 @@ def test_a_union_waits_for_the_last_flow(tmp_path: Path, late: str, early: str) 
 
 def test_a_union_does_not_wait_for_an_idle_flow(tmp_path: Path) -> None:
     play = united(tmp_path)
-    for source in ("events", "other"):
-        first(play, 1, source=source, at_s=2)
+    for topic in ("events", "other"):
+        first(play, 1, source=topic, at_s=2)
     play.hop("third", at_ms=ms(3))
     play.batch(at_ms=ms(13), sub="second")  # `other` is idle now
     first(play, 12, at_s=13)
@@ -203,12 +159,7 @@ def test_a_union_does_not_wait_for_an_idle_flow(tmp_path: Path) -> None:
     assert paths(play)[0.0] == path
 
 
-SEEN = """
-[operators.seen]
-kind = "sink"
-input = "other"
-table = "seen"
-"""
+SEEN = operators(seen=sink("other", table="seen"))
 
 
 def test_a_stalled_driver_is_on_the_path(tmp_path: Path) -> None:
@@ -232,12 +183,7 @@ def test_a_stalled_driver_is_on_the_path(tmp_path: Path) -> None:
     assert "stuck" not in (paths(play)[10.0] or "stuck")
 
 
-COPY = """
-[operators.copy]
-kind = "sink"
-input = "events"
-table = "copy"
-"""
+COPY = operators(copy=sink("events", table="copy"))
 
 
 def test_late_records_that_are_allowed_make_no_window_late(tmp_path: Path) -> None:

@@ -13,38 +13,27 @@ from deltalake import DeltaTable, write_deltalake
 
 from support.crashes import Crash, crash_at
 from support.play import Play, ms
-from support.topologies import EVENTS
+from support.topologies import EVENTS, aggregate, current, map_of, operators, sink
 from tidemark.model.project.layout import Layout
 from tidemark.query.sql import Warehouse
 from tidemark.storage.delta.tables import create, scan
 
-COUNTS = """
-[operators.counts]
-kind = "aggregate"
-input = "events"
-key = ["id"]
-window = { tumbling = "10 s" }
-allowed_lateness = "2 s"
-aggregates = { n = "count(*)" }
-select = { n = "n", until = "window_end" }
-"""
-SINKS = """
-[operators.renamed]
-kind = "map"
-input = "counts"
-select = { id = "id", opened = "window_start", until = "until", half = "until / 2", n = "n" }
-[operators.log]
-kind = "sink"
-input = "renamed"
-table = "log"
-[operators.board]
-kind = "sink"
-input = "counts"
-table = "board"
-mode = "current"
-refresh = "0 s"
-key = ["id", "window_start"]
-"""
+COUNTS = operators(
+    counts=aggregate(
+        key=["id"],
+        window={"tumbling": "10 s"},
+        allowed_lateness="2 s",
+        aggregates={"n": "count(*)"},
+        select={"n": "n", "until": "window_end"},
+    )
+)
+SINKS = operators(
+    renamed=map_of(
+        "counts", select={"id": "id", "opened": "window_start", "until": "until", "half": "until / 2", "n": "n"}
+    ),
+    log=sink("renamed", table="log"),
+    board=current("counts", "board", key=["id", "window_start"]),
+)
 ALL = EVENTS + COUNTS + SINKS
 
 
@@ -100,7 +89,7 @@ def test_current_rows_become_final_when_their_window_closes(tmp_path: Path) -> N
 
 
 def test_a_batch_without_rows_for_the_sink_makes_rows_final(tmp_path: Path) -> None:
-    marked = ALL + '[operators.big]\nkind = "map"\ninput = "events"\nwhere = "v > 5"\nselect = { id = "id", v = "v" }\n'
+    marked = ALL + operators(big=map_of(where="v > 5", select={"id": "id", "v": "v"}))
     play = Play(marked.replace('input = "events"\nkey', 'input = "big"\nkey'), tmp_path)
     for second, v in ((1, 9), (30, 1)):
         play.batch([play.row("events", ms(second), id="a", v=v)], at_ms=ms(second))

@@ -12,6 +12,7 @@ from pathlib import Path
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
+from support.topologies import aggregate, repartition, source, topology_of
 from tidemark.clock import wall_clock_ms
 from tidemark.kernels.columns.schemas import arrow_schema, rows_of
 from tidemark.model.kinds.repartition import HopSource
@@ -23,24 +24,11 @@ from tidemark.storage.fence import Fence
 from tidemark.stream.read.hop_log import KEPT, is_cut, put_back, trim
 from tidemark.stream.read.sources import _hop
 
-TOML = """
-name = "play"
-[operators.events]
-kind = "source"
-topic = "events"
-fields = "id string, at bigint"
-timestamp = "at"
-bound = "1 s"
-[operators.r]
-kind = "repartition"
-input = "events"
-key = ["id"]
-columns = ["at"]
-[operators.n]
-kind = "aggregate"
-input = "r"
-aggregates = { n = "count(*)" }
-"""
+TOML = topology_of(
+    events=source(fields="id string, at bigint", timestamp="at", max_ahead=None),
+    r=repartition(key=["id"], columns=["at"]),
+    n=aggregate("r", aggregates={"n": "count(*)"}),
+)
 SOURCE = parse(tomllib.loads(TOML), file="play.toml").operators["r_source"]
 
 

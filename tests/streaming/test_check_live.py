@@ -17,6 +17,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from support.topologies import sink, source, table, topology_of
 from tidemark.cli.project.check import check
 from tidemark.control.process import wait_until
 from tidemark.embedded import broker as embedded
@@ -25,27 +26,12 @@ from tidemark.model.project.connections import DEFAULT, Cluster
 from tidemark.model.project.files import Project
 from tidemark.sampling.topic_sample import SampledCluster, ask_for
 
-TOML = """
-name = "live"
-[operators.readings]
-kind = "source"
-topic = "live_readings"
-fields = "sensor string, temp_c double, event_time bigint"
-timestamp = "event_time"
-bound = "{bound}"
-[operators.newest]
-kind = "table"
-input = "readings"
-key = ["sensor"]
-newest_by = "event_time"
-[operators.board]
-kind = "sink"
-input = "newest"
-table = "board"
-mode = "current"
-refresh = "1 s"
-key = ["sensor"]
-"""
+TOML = topology_of(
+    {"name": "live"},
+    readings=source("sensor string, temp_c double", topic="live_readings", bound="{bound}", max_ahead=None),
+    newest=table("readings", key=["sensor"], newest_by="event_time"),
+    board=sink("newest", table="board", mode="current", refresh="1 s", key=["sensor"]),
+)
 SLAS = '[live.fresh]\nsubject = "board"\nmeasure = "staleness"\nerror_after = "{limit}"\nowner = "o"\n'
 
 

@@ -12,25 +12,17 @@ import pytest
 from confluent_kafka import Producer
 from streaming.drivers import OnlyDriver
 
+from support.topologies import sink, source, topology_of
 from tidemark.control.folder import StreamState
 from tidemark.embedded import broker as embedded
 
 NOON = 1_400_000_000_000
 FATAL = 2
-TOML = """
-name = "fatal"
-trigger = "1 s"
-[operators.events]
-kind = "source"
-topic = "fatal_events"
-fields = "n int, at bigint"
-timestamp = "at"
-bound = "1 s"
-[operators.kept]
-kind = "sink"
-input = "events"
-table = "kept"
-"""
+TOML = topology_of(
+    {"name": "fatal", "trigger": "1 s"},
+    events=source(topic="fatal_events", fields="n int, at bigint", timestamp="at", max_ahead=None),
+    kept=sink("events", table="kept"),
+)
 
 
 def send(address: str, topic: str, numbers: range, *, blanks: int = 0) -> None:

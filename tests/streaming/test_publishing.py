@@ -23,6 +23,7 @@ from support.crashes import Crash, crash_at
 from support.play import NOON, Play, Row
 from support.quiet_broker import Silence
 from support.separate_executors import Apart
+from support.topologies import sink, source, table, topology_of
 from tidemark.control.process import wait_until
 from tidemark.embedded import broker as embedded
 from tidemark.kernels.records.limits import Limits
@@ -39,39 +40,14 @@ from tidemark.stream.kafka.publishing import KafkaTopicWriter
 
 PARTITIONS = 3
 KEYS = 12
-WRITER = """
-name = "writer"
-[operators.events]
-kind = "source"
-topic = "events"
-fields = "id string, v int, event_time bigint"
-timestamp = "event_time"
-bound = "1 s"
-max_ahead = "unlimited"
-[operators.newest]
-kind = "table"
-input = "events"
-key = ["id"]
-columns = ["v"]
-[operators.out]
-kind = "sink"
-input = "newest"
-topic = "from_tasks"
-"""
-READER = """
-name = "reader"
-[operators.sent]
-kind = "source"
-topic = "from_tasks"
-fields = "id string, v int"
-bound = "1 s"
-written_by = "writer/events"
-max_ahead = "unlimited"
-[operators.kept]
-kind = "sink"
-input = "sent"
-table = "kept"
-"""
+WRITER = topology_of(
+    {"name": "writer"}, events=source(), newest=table(columns=["v"]), out=sink("newest", topic="from_tasks")
+)
+READER = topology_of(
+    {"name": "reader"},
+    sent=source(topic="from_tasks", fields="id string, v int", written_by="writer/events", timestamp=None),
+    kept=sink("sent", table="kept"),
+)
 
 
 class Topics(Silence):

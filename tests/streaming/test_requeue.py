@@ -11,6 +11,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from deltalake import write_deltalake
 
+from support.topologies import aggregate, map_of, source, topology_of
 from tidemark.cli.repair.requeue import add_options, requeue
 from tidemark.embedded import broker as embedded
 from tidemark.errors import InvalidArgument
@@ -103,27 +104,12 @@ def test_mistakes_are_named(warehouse: Path) -> None:
         requeue(asked(), warehouse / "elsewhere", None)
 
 
-LATE = """
-name = "t"
-[operators.events]
-kind = "source"
-sub_topology = "s"
-topic = "late"
-fields = "id string, event_time bigint"
-timestamp = "event_time"
-bound = "1 s"
-allowed_lateness = "1 min"
-[operators.ids]
-kind = "map"
-input = "events"
-select = { id = "id" }
-[operators.minutes]
-kind = "aggregate"
-input = "ids"
-key = ["id"]
-window = { tumbling = "1 min" }
-aggregates = { n = "count(*)" }
-"""
+LATE = topology_of(
+    {"name": "t"},
+    events=source("id string", sub_topology="s", topic="late", allowed_lateness="1 min", max_ahead=None),
+    ids=map_of(select={"id": "id"}),
+    minutes=aggregate("ids", key=["id"], window={"tumbling": "1 min"}, aggregates={"n": "count(*)"}),
+)
 
 
 def test_late_records_go_back_to_the_topic_of_their_source(warehouse: Path, broker: str) -> None:

@@ -2,7 +2,7 @@
 
 | module | gives tests |
 |---|---|
-| `topologies` | the topology texts that many tests share |
+| `topologies` | `topology_of`, `operators`: texts of topologies from a line per operator; those that many tests share |
 | `play` | `Play`: batches of a topology over rows written by hand, without Spark or a broker |
 | `quiet_broker` | `Silence`: a broker in memory that keeps what is published |
 | `crashes` | `crash_at`: the end of a driver at a named step of its batch |

@@ -10,46 +10,31 @@ from pathlib import Path
 
 import pytest
 
+from support.topologies import aggregate, map_of, operators, sink, source, table, topology_of
 from tidemark.control.folder import Control
 from tidemark.model.topology import parse
 from tidemark.stream.startup.state_compatibility import SOURCES, changed, meanings
 
-TOML = """
-name = "shop"
-level = "info"
-[operators.orders]
-kind = "source"
-topic = "orders"
-fields = "id string, region string, amount int, ordered_at bigint"
-timestamp = "ordered_at"
-bound = "1 s"
-[operators.priced]
-kind = "map"
-input = "orders"
-select = { id = "id", region = "region", amount = "amount * 2" }
-[operators.newest]
-kind = "table"
-input = "priced"
-key = ["id"]
-columns = ["amount"]
-[operators.board]
-kind = "sink"
-input = "newest"
-table = "board"
-mode = "current"
-key = ["id"]
-[operators.totals]
-kind = "aggregate"
-input = "priced"
-key = ["region"]
-window = { tumbling = "1 min" }
-aggregates = { total = "sum(amount)", n = "count(*)" }
-select = { total = "total", n = "n" }
-[operators.sums]
-kind = "sink"
-input = "totals"
-table = "sums"
-"""
+TOML = topology_of(
+    {"name": "shop", "level": "info"},
+    orders=source(
+        topic="orders",
+        fields="id string, region string, amount int, ordered_at bigint",
+        timestamp="ordered_at",
+        max_ahead=None,
+    ),
+    priced=map_of("orders", select={"id": "id", "region": "region", "amount": "amount * 2"}),
+    newest=table("priced", columns=["amount"]),
+    board=sink("newest", table="board", mode="current", key=["id"]),
+    totals=aggregate(
+        "priced",
+        key=["region"],
+        window={"tumbling": "1 min"},
+        aggregates={"total": "sum(amount)", "n": "count(*)"},
+        select={"total": "total", "n": "n"},
+    ),
+    sums=sink("totals", table="sums"),
+)
 
 
 def after(old: str, new: str) -> list[str]:
@@ -71,7 +56,7 @@ def after(old: str, new: str) -> list[str]:
         ("operators.sums", "operators.sums_again"),
         ('n = "count(*)" }', 'n = "count(*)", most = "max(amount)" }'),
         (', n = "count(*)" }\nselect = { total = "total", n = "n" }', ' }\nselect = { total = "total" }'),
-        ('[operators.sums]\nkind = "sink"\ninput = "totals"\ntable = "sums"\n', ""),
+        (operators(sums=sink("totals", table="sums")), ""),
     ],
 )
 def test_a_stream_goes_on_when_what_it_keeps_means_the_same(old: str, new: str) -> None:

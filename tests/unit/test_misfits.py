@@ -10,21 +10,12 @@ import tomllib
 import polars as pl
 import pytest
 
+from support.topologies import source, topology_of
 from tidemark.errors import InvalidSpec
 from tidemark.model.topology import parse
 from tidemark.stream.operate.steps import Steps
 
-SOURCE = """
-name = "play"
-[operators.events]
-kind = "source"
-topic = "events"
-fields = "id string, v int, timestamp int, event_time bigint"
-timestamp = "event_time"
-bound = "1 s"
-[operators.x]
-input = "events"
-"""
+SOURCE = topology_of(events=source("id string, v int, timestamp int", max_ahead=None), x={"input": "events"})
 
 
 @pytest.mark.parametrize(

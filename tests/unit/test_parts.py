@@ -4,25 +4,17 @@ from __future__ import annotations
 
 import tomllib
 
+from support.topologies import sink, source, topology_of
 from tidemark.model.kinds.source import Source
 from tidemark.model.topology import parse
 from tidemark.semantics.progress import InputProgress, PartitionProgress, StreamProgress
 from tidemark.stream.read.parts import BatchPart, parts
 
-TOML = """
-name = "cut"
-[operators.events]
-kind = "source"
-topic = "events"
-fields = "id string, at bigint"
-timestamp = "at"
-bound = "1 s"
-max_records = 10
-[operators.kept]
-kind = "sink"
-input = "events"
-table = "kept"
-"""
+TOML = topology_of(
+    {"name": "cut"},
+    events=source(fields="id string, at bigint", timestamp="at", max_records=10, max_ahead=None),
+    kept=sink("events", table="kept"),
+)
 (SUB,) = parse(tomllib.loads(TOML), file="cut.toml").sub_topologies
 
 

@@ -12,36 +12,17 @@ from pathlib import Path
 
 import pytest
 
+from support.topologies import repartition, sink, source, topology_of
 from tidemark.control import process
 from tidemark.control.folder import Control, StreamState
 from tidemark.model.project.layout import Layout
 
-TOML = """
-name = "play"
-window = "10 s"
-trigger = "1 s"
-
-[operators.events]
-kind = "source"
-sub_topology = "events"
-topic = "events"
-fields = "id string, event_time bigint"
-timestamp = "event_time"
-bound = "3 s"
-
-[operators.spread]
-kind = "repartition"
-input = "events"
-key = ["id"]
-columns = ["id"]
-partitions = 2
-
-[operators.board]
-kind = "sink"
-sub_topology = "board"
-input = "spread"
-topic = "board"
-"""
+TOML = topology_of(
+    {"window": "10 s", "trigger": "1 s"},
+    events=source("id string", sub_topology="events", bound="3 s", max_ahead=None),
+    spread=repartition(key=["id"], columns=["id"], partitions=2),
+    board=sink("spread", sub_topology="board", topic="board"),
+)
 DRIVER = """
 import argparse, os, sys, time
 from pathlib import Path

@@ -7,25 +7,13 @@ import tomllib
 import polars as pl
 import pytest
 
+from support.topologies import map_of, operators, sink, source, topology_of
 from tidemark.model.topology import on_processing_time, parse
 from tidemark.stream.distributed.sharding import Sharding, ShardingImpossible, sharding
 from tidemark.stream.operate.steps import Steps
 
-SOURCE = """
-name = "play"
-[operators.events]
-kind = "source"
-topic = "events"
-fields = "id string, grp string, v int, event_time bigint"
-timestamp = "event_time"
-bound = "1 s"
-"""
-MAP = """
-[operators.renamed]
-kind = "map"
-input = "events"
-select = { name = "id", grp = "grp", big = "v * 10" }
-"""
+SOURCE = topology_of(events=source("id string, grp string, v int", max_ahead=None))
+MAP = operators(renamed=map_of(select={"name": "id", "grp": "grp", "big": "v * 10"}))
 
 
 def table(name: str, read: str, *key: str) -> str:
@@ -51,7 +39,7 @@ def test_of_several_keys_what_they_have_in_common_counts():
 
 
 def test_without_a_key_records_are_dealt_out_by_partition():
-    kafka = '[operators.out]\nkind = "sink"\ninput = "renamed"\ntopic = "out"\n'
+    kafka = operators(out=sink("renamed", topic="out"))
     found = shared(SOURCE + MAP + kafka)
     assert found.by == {"events": ()}
     records = pl.DataFrame({"_task": [0, 1, 2, 3, 0]}, schema={"_task": pl.Int32()})
@@ -67,7 +55,7 @@ def test_without_a_key_records_are_dealt_out_by_partition():
         ('max_drift = "1 s"\n' + SOURCE + table("one", "events", "id"), "max_drift"),
         (
             # Records of one Kafka key would come to the topic in any order.
-            SOURCE + table("one", "events", "id") + '[operators.out]\nkind = "sink"\ninput = "events"\ntopic = "out"\n',
+            SOURCE + table("one", "events", "id") + operators(out=sink("events", topic="out")),
             "out groups by _key",
         ),
     ],
