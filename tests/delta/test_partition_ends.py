@@ -1,4 +1,4 @@
-"""A critical path names the input partition that passed the window's end last."""
+"""A critical path names the partition that passed its window last."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ input = "counts"
 table = "out"
 """
 TASKS_MS = {"taking in": 40, "working": 90, "all": 100}
-"""When tasks of a batch in shards finish, and the driver has their results."""
+"""When tasks finish, and the batch does, in ms."""
 
 
 @dataclass(frozen=True)
@@ -80,9 +80,9 @@ def _two_shards(home: Path) -> Play:
 
 
 def _batch(play: Play, *, at_s: int, **times: float) -> None:
-    """Runs a batch at *at_s* after T, with four records of each partition.
+    """Runs a batch with four records of each partition.
 
-    Names are `p0`, `p1` …, values the records' time in s after T.
+    It is *at_s* after T. Names are `p0`, `p1` …, values the records' time in s after T.
     """
     rows = [
         play.row("events", T + round(time * 1_000), partition=int(name[1:]), id=f"id {number}")
@@ -99,16 +99,16 @@ def _window(play: Play) -> dict[str, Any]:
 
 
 def _ends(play: Play) -> list[tuple[Any, ...]]:
-    """Returns partition, batch, and the time after T of its end in `task_windows`."""
+    """Returns partition, batch, two ends after T, and records."""
     ended = "unix_millis(ewt_at) - $1, unix_millis(ewt_adjusted_at) - $1"
     text = f"SELECT partition, batch_id, {ended}, records FROM task_windows WHERE partition IS NOT NULL"
     return sorted(Warehouse(play.home).ask(text, [T]).rows)
 
 
 def _slow_partition(play: Play) -> Play:
-    """Plays a window until 10 s that needs records from 11 s on.
+    """Plays a window until 10 s with a slow partition.
 
-    Partition 2 has one 4 s after 0 and 1. Partition 3 is idle until the window is closed, and 4 is never read.
+    It needs records from 11 s on. Partition 2 has one 4 s after 0 and 1. Partition 3 is idle until the window is closed, and 4 is never read.
     """
     _batch(play, at_s=1, p0=0, p1=0, p2=0, p3=0)
     _batch(play, at_s=12, p0=11.5, p1=11, p2=10.999)

@@ -86,7 +86,10 @@ SLOW = marks(
     (2, 2, 1_000),
     *((3, 0, 2_000), (3, 3, 5_000)),
 )
-"""Partitions 0 and 1 pass in batch 1, and 2 in batch 2. Partition 3 is silent until the window is closed."""
+"""Partitions 0 and 1 pass in batch 1, and 2 in batch 2.
+
+Partition 3 is silent until the window is closed.
+"""
 
 
 def test_a_partition_ends_with_its_first_batch_past_the_window() -> None:
@@ -109,7 +112,10 @@ def test_partition_ends_are_by_the_driver_s_own_clock() -> None:
 
 
 def test_a_task_s_own_clock_says_when_its_partition_ended() -> None:
-    """Partition 0 is on a host 5 s ahead; it had no records in batch 2, which took it in last."""
+    """Partition 0 is on a host 5 s ahead.
+
+    It has no records in batch 2, which takes it in last.
+    """
     tasks = [
         {"batch_id": 1, "partition": 0, "finished_at": 7_020, "skew_ms": -5_000, "skew_error_ms": 9},
         {"batch_id": 1, "partition": 1, "finished_at": 2_040},
@@ -129,7 +135,7 @@ def test_a_mark_without_records_ends_with_its_batch() -> None:
 
 
 def test_no_partition_is_named_that_the_window_did_not_wait_for() -> None:
-    """Batch 3 closes it: another source, or a partition that became idle, held it until then."""
+    """Another source, or an idle partition, blocked it until batch 3."""
     assert (
         named(
             last_partitions(
@@ -157,7 +163,7 @@ def test_a_partition_alone_is_not_compared() -> None:
 
 
 def test_of_equals_the_partition_with_the_last_records_is_named() -> None:
-    """Of partitions ready at the same instant it is the highest, as for `window_parts`."""
+    """It is the highest if all were ready, as in `window_parts`."""
     two = marks((0, 0, 0), (0, 1, 0), (0, 2, 0), (4, 3, 0), (4, 4, 0))
     # Records of partitions 3 and 4 are from 12:00:01.5 and 12:00:01.2.
     late = [
