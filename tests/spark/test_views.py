@@ -18,6 +18,9 @@ from tidemark.model.tables.catalog import (
     HEARTBEATS,
     INCIDENTS,
     LATENCY_ROLLUP,
+    OPERATOR_LATENCY,
+    OPERATOR_TASKS,
+    OPERATOR_WINDOWS,
     OUTCOMES,
     SLA_RESULTS,
     WATERMARKS,
@@ -31,7 +34,7 @@ TEN = 1_772_359_200_000  # 2026-03-01T10:00:00Z
 @pytest.fixture(scope="module")
 def ask(spark, shared_warehouse):
     """Registers one warehouse in Spark for all tests, as that is slow."""
-    for part in (changed, measured, finished, watched, judged_by_sla, counted):
+    for part in (changed, measured, finished, watched, judged_by_sla, counted, passed_by_tasks):
         part(shared_warehouse)
     return Asked(spark, shared_warehouse.layout)
 
@@ -251,6 +254,60 @@ def test_savings_are_counted_by_the_hour_of_the_decision(ask):
         ("table", TEN + HOUR, 5, 5, 0, 0.0),
         ("table", None, 1, 0, 1, 1.0),
     ]
+
+
+def passed_by_tasks(warehouse):
+    """Writes a window until TEN that batch 2 of two streams closed.
+
+    Partitions 0 and 1 pass it in batch 1, and 2 in batch 2. Partition 3 is too late, and 4 has no time. Stream `one`
+    has one shard, `two` has two, with partition 0 on a host 5 s ahead.
+    """
+    window = {"batch_id": 2, "window_start": TEN - 5_000, "window_end": TEN, "host": "driver", "skew_ms": 30}
+    passed = [(0, 0, -9_000), (0, 1, -9_000), (0, 2, -9_000), (1, 0, 400), (1, 1, -1), (1, 2, -2), (2, 2, 9), (3, 3, 9)]
+    marks = [{"batch_id": batch, "partition": number, "watermark": TEN + ms} for batch, number, ms in passed]
+    marks += [{"batch_id": 0, "partition": 4}, {"batch_id": 0, "watermark": TEN}]
+    for sub in ("one", "two"):
+        closed = {"operator": f"in {sub}", "kind": "source", "ewt_at": TEN + 6_090}
+        counts = {"operator": f"counts {sub}", "kind": "aggregate", "ewt_at": TEN + 6_200}
+        warehouse.write(OPERATOR_WINDOWS, [{**window, **closed}, {**window, **counts}], sub)
+        mark = {"source": f"in {sub}", "decided_at": TEN, "activity": "active"}
+        warehouse.write(WATERMARKS, [{**mark, **row} for row in marks], sub)
+    # Partition 1 passed by a mark of time, so that the source has no latency of it.
+    measured = {"batch_id": 1, "operator": "in one", "task_id": "one_0", "n": 5, "finished_at": TEN + 2_070}
+    warehouse.write(OPERATOR_LATENCY, [measured], "one")
+    warehouse.write(BATCHES, [{"batch_id": 1, "finished_at": TEN + 2_150}], "one")
+    tasks = [
+        {"batch_id": 1, "partition": 0, "finished_at": TEN + 7_020, "records": 5, "skew_ms": -5_000},
+        {"batch_id": 1, "partition": 1, "finished_at": TEN + 2_040, "records": 6},
+        {"batch_id": 2, "partition": 0, "finished_at": TEN + 11_085, "records": 0, "skew_ms": -5_000},
+        {"batch_id": 2, "partition": 2, "finished_at": TEN + 6_030, "records": 7},
+    ]
+    counted = {"batch_id": 2, "operator": "counts two", "finished_at": TEN + 6_150, "records": 3, "host": "right"}
+    counted |= {"skew_ms": 20, "hot_key": "k", "hot_share": 0.5}
+    taken_in = [{"operator": "in two", "host": "ahead" if "skew_ms" in task else "right", **task} for task in tasks]
+    warehouse.write(OPERATOR_TASKS, [*taken_in, *({**counted, "shard": shard} for shard in (0, 1))], "two")
+
+
+def test_an_input_partition_ends_with_the_first_batch_past_it(ask):
+    text = "SELECT partition, batch_id, host, ewt_at, ewt_adjusted_at, records FROM task_windows"
+    assert ask(f"{text} WHERE sub_topology = 'one'") == [
+        (0, 1, "driver", TEN + 2_070, TEN + 2_100, 5),
+        (1, 1, "driver", TEN + 2_150, TEN + 2_180, 0),
+        (2, 2, "driver", TEN + 6_090, TEN + 6_120, 0),
+    ]
+    assert ask(f"{text} WHERE sub_topology = 'two' AND partition IS NOT NULL") == [
+        (0, 1, "ahead", TEN + 7_020, TEN + 2_050, 5),
+        (1, 1, "right", TEN + 2_040, TEN + 2_070, 6),
+        (2, 2, "right", TEN + 6_030, TEN + 6_060, 7),
+    ]
+
+
+def test_a_shard_ends_with_the_batch_that_closed_the_window(ask):
+    text = (
+        "SELECT shard, operator, batch_id, ewt_adjusted_at, records, hot_key, hot_share, window_end FROM task_windows"
+    )
+    ended = ("counts two", 2, TEN + 6_200, 3, "k", 0.5, TEN)
+    assert ask(f"{text} WHERE shard IS NOT NULL") == [(0, *ended), (1, *ended)]
 
 
 def test_an_empty_warehouse_has_every_view_without_rows(spark, tmp_path):

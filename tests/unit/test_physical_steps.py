@@ -58,6 +58,17 @@ def finished(skew_ms: int | None = None, **ewt_ms: int) -> pl.DataFrame:
     return pl.DataFrame(of, schema=columns, orient="row")
 
 
+def partitions(*rows: tuple[str, str, int]) -> pl.DataFrame:
+    """Returns the last input partitions: operator, task, ms behind the others."""
+    of = [(NOON_MS, name, task, behind, 0) for name, task, behind in rows]
+    columns = {"window_end": pl.Int64, "operator": pl.String, "task": pl.String}
+    columns |= dict.fromkeys(("behind_tasks_ms", "tasks_error_ms"), pl.Int64)
+    return pl.DataFrame(of, schema=columns, orient="row")
+
+
+NONE = partitions()
+
+
 def by_operator(rows: pl.DataFrame, *columns: str) -> dict[str, tuple[Any, ...]]:
     return {row["operator"]: tuple(row[column] for column in columns) for row in rows.to_dicts()}
 
@@ -71,12 +82,13 @@ FOUR = tasks(
     {"operator": "events", "partition": 1, "finished_at": 5},
     {"operator": "alone", "shard": 0, "finished_at": 20},
 )
+"""Nothing says that partitions 0 and 1 passed the window."""
 
 
 def test_the_last_task_is_compared_with_the_others_median() -> None:
-    found = with_tasks(steps("events counts", "alone"), finished(events=20, counts=530, alone=20), FOUR)
+    found = with_tasks(steps("events counts", "alone"), finished(events=20, counts=530, alone=20), FOUR, NONE)
     assert by_operator(found, "task", "behind_tasks_ms", "hot_key", "hot_share") == {
-        "events": ("partition 0", 15, None, None),
+        "events": (None, None, None, None),
         "counts": ("shard 3", 530 - 110, "d", 0.9),
         "alone": (None, None, None, None),  # an operator with one task has no slowest one
     }
@@ -92,14 +104,15 @@ def test_a_slow_shard_is_blamed_and_no_host_with_a_fast_clock() -> None:
         {"operator": "counts", "shard": shard, "host": host, "finished_at": at, "skew_ms": skew_ms, "skew_error_ms": 9}
         for shard, host, at, skew_ms in ((0, "ahead", 5_110, -5_000), (1, "right", 530, 0), (2, "ahead", 5_130, -5_000))
     ]
-    found = with_tasks(steps("counts"), finished(counts=530), tasks(*told))
+    found = with_tasks(steps("counts"), finished(counts=530), tasks(*told), NONE)
     right = by_operator(found, "task", "behind_tasks_ms", "tasks_error_ms")
     assert right == {"counts": ("shard 1", 530 - 120, 9)}
     unknown = tasks(*({**row, "skew_ms": None, "skew_error_ms": None} for row in told))
-    found = with_tasks(steps("counts"), finished(counts=5_130), unknown)
+    found = with_tasks(steps("counts"), finished(counts=5_130), unknown, NONE)
     assert by_operator(found, "task", "tasks_error_ms") == {"counts": ("shard 2", None)}
 
 
+LAST = partitions(("events", "partition 1", 10))
 SEVERAL = tasks(
     {"operator": "events", "partition": 0, "finished_at": 90},
     {"operator": "events", "partition": 1, "finished_at": 100},
@@ -119,7 +132,7 @@ SEVERAL = tasks(
 def test_a_physical_path_of_one_shard_sums_to_the_logical_path() -> None:
     rows = steps("events renamed counts board", "beside")
     ewt_ms = {"events": 100, "renamed": 400, "counts": 700, "beside": 800, "board": 850}
-    found = with_tasks(rows, finished(**ewt_ms), SEVERAL)
+    found = with_tasks(rows, finished(**ewt_ms), SEVERAL, LAST)
     assert by_operator(found, "task", "task_latency_ms", "behind_tasks_ms") == {
         "events": ("partition 1", 0, 10),
         "renamed": ("shard 1", 150 - 100, 150 - 400),
@@ -134,7 +147,7 @@ def test_a_physical_path_of_one_shard_sums_to_the_logical_path() -> None:
 
 def test_the_skew_of_the_driver_moves_all_its_tasks_alike() -> None:
     rows, ewt_ms = steps("events renamed counts"), {"events": 100 - 30, "renamed": 400 - 30, "counts": 700 - 30}
-    found = with_tasks(rows, finished(skew_ms=-30, **ewt_ms), SEVERAL)
+    found = with_tasks(rows, finished(skew_ms=-30, **ewt_ms), SEVERAL, LAST)
     latencies = {"events": (0,), "renamed": (50,), "counts": (550,)}
     assert by_operator(found, "task_latency_ms") == latencies
 
@@ -142,12 +155,36 @@ def test_the_skew_of_the_driver_moves_all_its_tasks_alike() -> None:
 def test_a_physical_path_adds_up_without_clocks_of_tasks() -> None:
     """Unadjusted clocks choose a shard but give no latency."""
     unknown = SEVERAL.with_columns(pl.lit(None, pl.Int64).alias(name) for name in ("skew_ms", "skew_error_ms"))
-    found = with_tasks(steps("events renamed counts"), finished(events=100, renamed=390, counts=500), unknown)
+    last = LAST.with_columns(tasks_error_ms=pl.lit(None, pl.Int64))
+    ewt_ms = {"events": 100, "renamed": 390, "counts": 500}
+    found = with_tasks(steps("events renamed counts"), finished(**ewt_ms), unknown, last)
     assert by_operator(found, "task", "task_latency_ms", "tasks_error_ms") == {
         "events": ("partition 1", 0, None),
         "renamed": ("shard 1", 290, None),
         "counts": ("shard 1", 110, None),
     }
+
+
+def test_a_path_of_one_shard_names_the_slow_partition() -> None:
+    rows, ewt_ms = steps("events counts", "beside"), {"events": 100, "counts": 700, "beside": 800}
+    found = with_tasks(rows, finished(**ewt_ms), tasks(), partitions(("events", "partition 2", 4_000)))
+    assert by_operator(found, "task", "task_latency_ms", "behind_tasks_ms", "tasks_error_ms") == {
+        "events": ("partition 2", 0, 4_000, 0),
+        "counts": (None, 600, None, None),
+        "beside": (None, None, None, None),
+    }
+    assert physical_path(found.filter(pl.col("step").is_not_null()).to_dicts()) == (
+        "events[partition 2] (0 ms) → counts (600 ms) = 600 ms"
+    )
+
+
+def test_a_partition_that_was_taken_in_early_moves_no_latency() -> None:
+    """Shards waited for partition 0, which passed the window before."""
+    rows, ewt_ms = steps("events renamed counts"), {"events": 100, "renamed": 400, "counts": 700}
+    found = with_tasks(rows, finished(**ewt_ms), SEVERAL, partitions(("events", "partition 0", 4_000)))
+    of_events = by_operator(found, "task", "task_latency_ms", "behind_tasks_ms")["events"]
+    assert of_events == ("partition 0", 0, 4_000)
+    assert by_operator(found, "task_latency_ms")["renamed"] == (150 - 100,)
 
 
 def test_the_clocks_of_a_path_are_as_wrong_as_those_of_its_tasks() -> None:

@@ -1,5 +1,7 @@
--- operator in shards, streaming window that its watermark passed, and task (a shard, or an input partition). It has the task's
--- end-window time (EWT): ewt_at by the clock of its host, and ewt_adjusted_at by the clock of that column in operator_windows
+-- operator, streaming window that its watermark passed, and task (a shard, or an input partition of a source). It has the task's
+-- end-window time (EWT): ewt_at by the clock of its host, and ewt_adjusted_at by the clock of that column in operator_windows.
+-- batch_id: of a shard the batch that closed the window, of an input partition the first in which its own watermark passed it;
+-- a partition that had not passed it when the window closed has no row
 SELECT windows.topology, windows.sub_topology, windows.operator, windows.kind, windows.window_start, windows.window_end,
        tasks.shard, tasks.partition, tasks.host, tasks.finished_at AS ewt_at,
        tasks.finished_at + (coalesce(tasks.skew_ms, 0) + coalesce(windows.skew_ms, 0)) * INTERVAL '0.001' SECOND
@@ -9,3 +11,53 @@ FROM operator_windows windows
 JOIN operator_tasks tasks
   ON tasks.topology = windows.topology AND tasks.sub_topology = windows.sub_topology
  AND tasks.batch_id = windows.batch_id AND tasks.operator = windows.operator
+WHERE tasks.shard IS NOT NULL
+UNION ALL
+SELECT topology, sub_topology, operator, kind, window_start, window_end,
+       cast(NULL AS int) AS shard, partition, host, ewt_at,
+       ewt_at + (coalesce(task_skew_ms, 0) + coalesce(skew_ms, 0)) * INTERVAL '0.001' SECOND AS ewt_adjusted_at,
+       records, cast(NULL AS string) AS hot_key, cast(NULL AS double) AS hot_share, passed_in AS batch_id
+FROM (
+    SELECT passed.topology, passed.sub_topology, passed.operator, passed.kind, passed.window_start, passed.window_end,
+           passed.partition, coalesce(tasks.host, passed.host) AS host,
+           coalesce(tasks.finished_at, CASE WHEN passed.passed_in = passed.closed_in THEN passed.ewt_at END,
+                    sources.finished_at, batches.finished_at) AS ewt_at,
+           tasks.skew_ms AS task_skew_ms, passed.skew_ms, coalesce(tasks.records, sources.n, 0) AS records, passed.passed_in
+    FROM (
+        -- The first batch whose watermark of the partition is that of the window's last millisecond, or later.
+        SELECT *, min(marked_in) OVER (
+                   PARTITION BY topology, sub_topology, operator, partition ORDER BY mark DESC) AS passed_in
+        FROM (
+            SELECT topology, sub_topology, source AS operator, partition, watermark AS mark, batch_id AS marked_in,
+                   cast(NULL AS string) AS kind, cast(NULL AS timestamp) AS window_start,
+                   cast(NULL AS timestamp) AS window_end, cast(NULL AS string) AS host, cast(NULL AS timestamp) AS ewt_at,
+                   cast(NULL AS bigint) AS skew_ms, cast(NULL AS bigint) AS closed_in
+            FROM watermarks
+            WHERE source IS NOT NULL AND partition IS NOT NULL AND watermark IS NOT NULL
+            UNION ALL
+            SELECT windows.topology, windows.sub_topology, windows.operator, partitions.partition,
+                   windows.window_end - INTERVAL '0.001' SECOND AS mark, cast(NULL AS bigint) AS marked_in,
+                   windows.kind, windows.window_start, windows.window_end, windows.host, windows.ewt_at,
+                   windows.skew_ms, windows.batch_id AS closed_in
+            FROM operator_windows windows
+            JOIN (
+                SELECT DISTINCT topology, sub_topology, source, partition
+                FROM watermarks
+                WHERE source IS NOT NULL AND partition IS NOT NULL AND watermark IS NOT NULL
+            ) partitions
+              ON partitions.topology = windows.topology AND partitions.sub_topology = windows.sub_topology
+             AND partitions.source = windows.operator
+        ) marks
+    ) passed
+    LEFT JOIN operator_tasks tasks
+      ON tasks.topology = passed.topology AND tasks.sub_topology = passed.sub_topology
+     AND tasks.batch_id = passed.passed_in AND tasks.operator = passed.operator AND tasks.partition = passed.partition
+    LEFT JOIN operator_latency sources
+      ON sources.topology = passed.topology AND sources.sub_topology = passed.sub_topology
+     AND sources.batch_id = passed.passed_in AND sources.operator = passed.operator
+     AND sources.task_id = concat(passed.sub_topology, '_', cast(passed.partition AS string))
+    LEFT JOIN batches
+      ON batches.topology = passed.topology AND batches.sub_topology = passed.sub_topology
+     AND batches.batch_id = passed.passed_in
+    WHERE passed.window_end IS NOT NULL AND passed.passed_in <= passed.closed_in
+) partition_ends

@@ -242,7 +242,7 @@ OPERATOR_TASKS = Table(
             (
                 "finished_at",
                 "timestamp",
-                "that host's clock when it had its result; of the batch that closed a window, the task's EWT",
+                "that host's clock when it had its result; of the batch that closed a window, a shard's EWT",
             ),
             ("records", "bigint", "records read"),
             (
@@ -666,7 +666,7 @@ CRITICAL_PATH_STEPS = Table(
             (
                 "task",
                 "string",
-                "shard 3 | partition 3: the last task to finish, on the path the task of the next step; null: one task",
+                "shard 3 | partition 3: the last to finish; on the path that of the next shard; null: none was later",
             ),
             ("task_latency_ms", "bigint", "ms from the EWT of the task before on the path to its own; null: off it"),
             ("behind_tasks_ms", "bigint", "ms from the median finish of the operator's other tasks to its own"),

@@ -63,26 +63,27 @@ class Blocker(NamedTuple):
         return None if self.partition is None else f"{self.source.name} partition {self.partition}"
 
 
+class BatchRows(NamedTuple):
+    """Rows about the batches of one topology.
+
+    `batches` are rows of `batches`, `beats` of `heartbeats`, `watermarks` of `watermarks`, and `latencies` those of
+    `operator_latency` that are about sources.
+    """
+
+    batches: pl.DataFrame
+    beats: pl.DataFrame
+    watermarks: pl.DataFrame
+    latencies: pl.DataFrame
+
+
 class BatchFacts:
     """Facts about the batches of one topology.
 
-    Args:
-        batches: rows of `batches`.
-        beats: rows of `heartbeats`.
-        watermarks: rows of `watermarks`.
-        latencies: rows of `operator_latency` that are about sources.
-        trigger_ms: that of the topology.
+    *trigger_ms* is that of the topology.
     """
 
-    def __init__(
-        self,
-        batches: pl.DataFrame,
-        beats: pl.DataFrame,
-        watermarks: pl.DataFrame,
-        latencies: pl.DataFrame,
-        *,
-        trigger_ms: int,
-    ) -> None:
+    def __init__(self, rows: BatchRows, *, trigger_ms: int) -> None:
+        batches, beats, watermarks, latencies = rows
         self._ran: dict[str, list[BatchRun]] = defaultdict(list)
         self._marks: dict[tuple[str, str, int], list[Mark]] = defaultdict(list)
         columns: tuple[str, ...] = ("started_at", "finished_at", "sources", "queued_ms", "queued_behind")

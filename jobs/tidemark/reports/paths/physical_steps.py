@@ -1,9 +1,9 @@
 """Names the task of each step of a critical path.
 
-A task is a shard or an input partition. The tasks are the path in Apex's physical DAG. In a batch in shards every shard
-waits for all input partitions, and then runs its operators one after the other. So the path goes from the partition
-that was read last through the operators of one shard: the shard that finished the last of them last. Whatever a driver
-commits itself, such as a sink, has finished with that.
+A task is a shard or an input partition. The tasks are the path in Apex's physical DAG. A window waits for all input
+partitions, and in a batch in shards every shard does before it runs its operators one after the other. So the path goes
+from the partition that passed the window's end last through the operators of one shard: the shard that finished the
+last of them last. Whatever a driver commits itself, such as a sink, has finished with that.
 """
 
 from __future__ import annotations
@@ -14,27 +14,34 @@ TASK = ["batch_id", "operator", "task"]
 STEP = ["window_end", "operator"]
 OF_TASK = ("task", "task_latency_ms", "behind_tasks_ms", "tasks_error_ms", "hot_key", "hot_share")
 """The columns of `critical_path_steps` that are about tasks."""
+OF_PARTITION = ("task", "behind_tasks_ms", "tasks_error_ms")
+"""The columns that an input partition has without a path."""
 
 
-def with_tasks(steps: pl.DataFrame, finished: pl.DataFrame, tasks: pl.DataFrame) -> pl.DataFrame:
-    """Returns *steps* with OF_TASK, null where an operator has one task.
+def with_tasks(
+    steps: pl.DataFrame, finished: pl.DataFrame, tasks: pl.DataFrame, partitions: pl.DataFrame
+) -> pl.DataFrame:
+    """Returns *steps* with OF_TASK, null where no task finished after others.
 
     Args:
         steps: rows of `critical_path_steps`.
         finished: in which batch, and when (epoch ms by the clock of all hosts), each operator finished a window.
-        tasks: rows of `operator_tasks`.
+        tasks: rows of `operator_tasks`. Those of input partitions are not used.
+        partitions: the last input partition of each window, as from `last_partitions`.
     """
-    if tasks.is_empty():
+    if tasks.is_empty() and partitions.is_empty():
         return steps
     of_tasks = _several(tasks)
     window_end = pl.col("window_end").dt.epoch("ms")
     placed = steps.select(window_end, "operator", "step", "sub_topology").join(finished, on=STEP, maintain_order="left")
-    # An operator off the path, or outside of shards, waited for the task that finished last.
+    # An operator off the path waited for the task that finished last.
     latest = of_tasks.sort("ewt_ms", descending=True, maintain_order=True).unique(TASK[:2], keep="first")
     chosen = _steps_of_path(placed.join(latest.select(TASK), on=TASK[:2], how="left")).join(
         of_tasks.drop("ewt_ms"), on=TASK, how="left"
     )
     chosen = chosen.join(_delays_of_tasks(chosen, of_tasks), on=TASK, how="left")
+    # A source has no shards, and nothing else has input partitions.
+    chosen = chosen.update(partitions.select(*STEP, *OF_PARTITION), on=STEP, how="left")
     chosen = chosen.join(_latencies(chosen, of_tasks), on=STEP, how="left")
     of_window = chosen.select(pl.from_epoch("window_end", "ms").dt.replace_time_zone("UTC"), "operator", *OF_TASK)
     of_window = of_window.cast({"window_end": steps.schema["window_end"]})
@@ -59,13 +66,13 @@ def _largest(error_ms: str) -> pl.Expr:
 
 
 def _several(tasks: pl.DataFrame) -> pl.DataFrame:
-    """Returns the *tasks* of operators that have several.
+    """Returns the shards in *tasks* of operators that have several.
 
     Their EWT is by their driver's clock.
     """
-    shard, partition = pl.format("shard {}", "shard"), pl.format("partition {}", "partition")
     finished_ms = pl.col("finished_at").dt.epoch("ms") + pl.col("skew_ms").fill_null(0)
-    named = tasks.sort("shard", "partition").with_columns(task=pl.coalesce(shard, partition), ewt_ms=finished_ms)
+    shards = tasks.drop_nulls("shard").sort("shard")
+    named = shards.with_columns(task=pl.format("shard {}", "shard"), ewt_ms=finished_ms)
     error_ms = _largest("skew_error_ms").over(TASK[:2])
     counted = named.with_columns(n=pl.len().over(TASK[:2]), tasks_error_ms=error_ms)
     return counted.filter(pl.col("n") > 1).select(*TASK, "ewt_ms", "tasks_error_ms", "hot_key", "hot_share")
@@ -76,7 +83,7 @@ def _steps_of_path(placed: pl.DataFrame) -> pl.DataFrame:
 
     Steps in shards on a path have the shard of the last of them in their driver.
     """
-    in_shards = pl.col("step").is_not_null() & pl.col("task").str.starts_with("shard")
+    in_shards = pl.col("step").is_not_null() & pl.col("task").is_not_null()
     path = ["window_end", "sub_topology"]
     of_last = placed.filter(in_shards).group_by(path).agg(of_last=pl.col("task").sort_by("step").last())
     with_last = placed.join(of_last, on=path, how="left")
@@ -106,8 +113,9 @@ def _latencies(chosen: pl.DataFrame, of_tasks: pl.DataFrame) -> pl.DataFrame:
     is_last = pl.col("step") == pl.col("step").max().over("window_end", "sub_topology")
     # Where the clocks of tasks are not known an operator's own EWT counts, which is within its batch.
     is_known = pl.col("tasks_error_ms").is_not_null() & ~is_last
-    of_task_ms = pl.col("of_task_ms") + pl.col("skew_ms").fill_null(0)
-    path = path.with_columns(pl.when(is_known).then(of_task_ms).otherwise("ewt_ms").alias("ewt_ms"))
+    of_task_ms = pl.when(is_known).then(pl.col("of_task_ms") + pl.col("skew_ms").fill_null(0))
+    # So it does for a source: its driver took in all partitions before other operators began.
+    path = path.with_columns(ewt_ms=pl.coalesce(of_task_ms, "ewt_ms"))
     latency_ms = pl.col("ewt_ms") - pl.col("ewt_ms").shift(1).over("window_end", order_by="step")
     of_source = pl.when(pl.col("step") == 0).then(0)
     return path.select(*STEP, task_latency_ms=pl.coalesce(latency_ms, of_source))

@@ -32,7 +32,14 @@ from tidemark.model.tables.catalog import (
     Table,
 )
 from tidemark.model.topology import Topology
-from tidemark.reports.paths.batch_facts import BatchFacts
+from tidemark.reports.paths.batch_facts import BatchFacts, BatchRows
+from tidemark.reports.paths.partition_ends import (
+    BatchClocks,
+    closed_at_sources,
+    last_partitions,
+    partition_ends,
+    passing_batches,
+)
 from tidemark.reports.paths.physical_steps import with_errors_of_tasks, with_tasks
 from tidemark.reports.paths.window_parts import KeptWindows, WindowParts, WindowVerdicts
 from tidemark.reports.paths.window_paths import Paths
@@ -62,18 +69,18 @@ def with_verdicts(
     if finished.is_empty():
         return {**of_paths.tables, WINDOW_PARTS: pl.DataFrame(rows_of(WINDOW_PARTS, []))}
     paths, steps = of_paths.tables[CRITICAL_PATHS], of_paths.tables[CRITICAL_PATH_STEPS]
-    batch_ids = pc.field("batch_id").isin(pa.array(finished["batch_id"].unique()))
     facts = _StreamReader(layout, topology)
-    steps = with_tasks(steps, finished, facts.rows(OPERATOR_TASKS, batch_ids))
-    paths = with_errors_of_tasks(paths, steps)
     ended = finished["ewt_ms"]
     first_ms, last_ms = min([*finished["began_ms"].drop_nulls(), *ended]) - HOUR_MS, max(ended) + HISTORY_MS
-    batches = Interval(first_ms, last_ms)
+    read = Interval(first_ms, last_ms)
+    batches = facts.of_batches(read)
+    steps = _steps_with_tasks(steps, finished, topology, facts, batches)
+    paths = with_errors_of_tasks(paths, steps)
     parts = WindowParts(
         topology,
         promises,
-        facts.of_batches(batches),
-        facts.judged(promises, batches),
+        BatchFacts(batches, trigger_ms=topology.trigger_ms),
+        facts.judged(promises, read),
         _kept_windows(layout, topology, interval),
     )
     # A window is over its SLA if it is over that of any of its operators.
@@ -99,6 +106,20 @@ def with_verdicts(
         WINDOW_PARTS: pl.DataFrame(rows_of(WINDOW_PARTS, list(parts.rows(steps, leaves, finished)))),
         CRITICAL_PATHS: paths.with_columns(pl.Series("over_sla", verdicts, dtype=pl.Boolean())),
     }
+
+
+def _steps_with_tasks(
+    steps: pl.DataFrame, finished: pl.DataFrame, topology: Topology, facts: _StreamReader, batches: BatchRows
+) -> pl.DataFrame:
+    """Returns *steps* with their shards and input partitions.
+
+    *batches* are rows about the batches that *finished* the windows, and about those of the day before.
+    """
+    passes = passing_batches(closed_at_sources(steps, finished, topology), batches.watermarks)
+    batch_ids = pl.concat([finished["batch_id"], passes["passed_in"]]).unique()
+    tasks = facts.rows(OPERATOR_TASKS, pc.field("batch_id").isin(pa.array(batch_ids)))
+    clocks = BatchClocks(tasks, batches.latencies, batches.batches)
+    return with_tasks(steps, finished, tasks, last_partitions(partition_ends(passes, clocks)))
 
 
 def _kept_windows(layout: Layout, topology: Topology, interval: Interval) -> KeptWindows:
@@ -158,17 +179,16 @@ class _StreamReader:
             parts += [rows_of(table, as_table(later)).filter(where)] if later else []
         return pl.DataFrame(pa.concat_tables(parts))
 
-    def of_batches(self, over: Interval) -> BatchFacts:
+    def of_batches(self, over: Interval) -> BatchRows:
         """Returns the facts of batches that finished in the interval *over*."""
         ran = lies_in("finished_at", over)
         # A watermark that was decided long before may still hold.
         decided = Interval(over.start_ms - HISTORY_MS, over.end_ms)
-        return BatchFacts(
-            self.rows(BATCHES, ran),
-            self.rows(HEARTBEATS, lies_in("at", over)),
-            self.rows(WATERMARKS, lies_in("decided_at", decided)),
-            self.rows(OPERATOR_LATENCY, ran & (pc.field("kind") == Source.kind)),
-            trigger_ms=self._topology.trigger_ms,
+        return BatchRows(
+            batches=self.rows(BATCHES, ran),
+            beats=self.rows(HEARTBEATS, lies_in("at", over)),
+            watermarks=self.rows(WATERMARKS, lies_in("decided_at", decided)),
+            latencies=self.rows(OPERATOR_LATENCY, ran & (pc.field("kind") == Source.kind)),
         )
 
     def judged(self, promises: Promises, over: Interval) -> WindowVerdicts:
