@@ -108,7 +108,7 @@ def _ends(play: Play) -> list[tuple[Any, ...]]:
 def _slow_partition(play: Play) -> Play:
     """Plays a window until 10 s with a slow partition.
 
-    It needs records from 11 s on. Partition 2 has one 4 s after 0 and 1. Partition 3 is idle until the window is closed,
+    It needs records from 11 s on. Partition 2 has one 4 s after 0 and 1. Partition 3 is idle until it is closed,
     and 4 is never read.
     """
     _batch(play, at_s=1, p0=0, p1=0, p2=0, p3=0)
