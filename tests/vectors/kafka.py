@@ -13,7 +13,7 @@ from vectors.checks import check, choose, only
 from vectors.differences import NOT_OFFERED
 
 from tidemark.errors import InvalidTimestamp
-from tidemark.kernels.updates.change import judge, stored_after
+from tidemark.kernels.updates.change import judge
 from tidemark.model.kinds.map import Map
 from tidemark.model.kinds.operator import Level, latency_level
 from tidemark.model.kinds.repartition import HopSource
@@ -140,7 +140,7 @@ def sent_on_at_once(rule, store, updates):
     state, batch = (pl.DataFrame(part, schema=UPDATES, orient="row") for part in (stored, rows))
     first, second = batch[: len(rows) // 2], batch[len(rows) // 2 :]
     verdicts = judge(first, state, rule=rule)
-    then = pl.concat([state, stored_after(first, verdicts)]).unique("key", keep="last")
+    then = pl.concat([state, first.filter(verdicts["emit"])]).unique("key", keep="last")
     whole = judge(batch, state, rule=rule)["emit"].to_list()
     assert whole == [*verdicts["emit"], *judge(second, then, rule=rule)["emit"]]
     return whole

@@ -26,11 +26,3 @@ def value_of(bucket: str) -> pl.Expr:
     index = pl.col(bucket).cast(pl.Int64())
     magnitude_ms = GAMMA ** (index.abs() - 1).cast(pl.Float64()) * (1 - RELATIVE_ERROR)
     return pl.when(index == 0).then(0).otherwise((magnitude_ms * index.sign()).round()).cast(pl.Int64())
-
-
-def n_over(value_ms: pl.Expr, threshold_ms: int) -> pl.Expr:
-    """Counts the values above *threshold_ms* exactly, where the values are.
-
-    Later such counts are only added up.
-    """
-    return (value_ms > threshold_ms).sum()

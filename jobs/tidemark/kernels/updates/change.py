@@ -56,15 +56,6 @@ def judge(updates: pl.DataFrame, stored: pl.DataFrame, *, rule: Rule) -> pl.Data
     return verdicts.sort("row").drop("row")
 
 
-def stored_after(updates: pl.DataFrame, verdicts: pl.DataFrame) -> pl.DataFrame:
-    """Returns the last emitted update of each key, which is stored.
-
-    *verdicts* are the result of `judge` for *updates*. Columns as in *updates*; a row with a null value deletes its
-    key.
-    """
-    return updates.filter(verdicts["emit"]).unique("key", keep="last", maintain_order=True)
-
-
 def _by_key(updates: pl.DataFrame, stored: pl.DataFrame) -> pl.DataFrame:
     """Returns the updates key by key, with the key's stored version.
 

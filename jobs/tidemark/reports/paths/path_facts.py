@@ -83,8 +83,7 @@ WINDOWS = """
     FROM critical_paths
     WHERE topology = $1 AND latency_ms IS NOT NULL
           AND coalesce(window_start <= make_timestamptz($2 * 1000) AND window_end > make_timestamptz($2 * 1000), true)
-          AND coalesce(window_end >= make_timestamptz($3 * 1000) AND window_end < make_timestamptz($4 * 1000), true)
-    ORDER BY window_end DESC LIMIT $5
+    ORDER BY window_end DESC LIMIT $3
 """
 STEPS = """
     SELECT window_end, operator, step, sub_topology, kind, slowest_upstream, latency_ms, waited_ms, queued_ms,
@@ -117,9 +116,7 @@ CLOSED = """
 """
 
 
-def windows_with_paths(
-    tables: Tables, topology: str, *, at_ms: int | None = None, interval: tuple[int, int] | None = None, last: int = 1
-) -> list[Row]:
+def windows_with_paths(tables: Tables, topology: str, *, at_ms: int | None = None, last: int = 1) -> list[Row]:
     """Returns the paths of closed windows, oldest first.
 
     Each has `steps`, `off_path`, `leaves`, `parts` of its age at its leaf, and `blame`.
@@ -128,14 +125,12 @@ def windows_with_paths(
         tables: of the warehouse.
         topology: its name.
         at_ms: only the window that contains this instant of record time, epoch ms; None: any.
-        interval: only windows that end in it, epoch ms from and to; None: any.
         last: so many windows at most, the newest ones.
 
     Raises:
         InvalidArgument: there is none; the message has the remedy.
     """
-    start_ms, end_ms = interval or (None, None)
-    windows = tables.ask(WINDOWS, [topology, at_ms, start_ms, end_ms, last]).objects[::-1]
+    windows = tables.ask(WINDOWS, [topology, at_ms, last]).objects[::-1]
     if not windows:
         raise InvalidArgument(_explain_no_path(tables, topology, at_ms))
     ends = [window["window_end"] for window in windows]
