@@ -58,10 +58,7 @@ def run(
 def _record_sizes(
     layout: Layout, topology: Topology, before: Mapping[TablePlace, Size], now_ms: int
 ) -> list[dict[str, object]]:
-    """Appends the sizes of all tables, now and *before*, to `table_files`.
-
-    Returns the rows.
-    """
+    """Appends sizes, now and *before*, to `table_files`; returns the rows."""
     rows = [_row(place, size, before) for place, size in sizes(layout, topology).items()]
     path = layout.report_table(topology.name, TABLE_FILES.name)
     create(path, arrow_schema(TABLE_FILES), description=TABLE_FILES.row)

@@ -57,10 +57,7 @@ class PageAnswer:
         self.future.add_done_callback(self._done)
 
     def is_kept(self, now_s: float) -> bool:
-        """Returns True if the same request gets this answer at *now_s*.
-
-        *now_s* is in seconds of the monotonic clock.
-        """
+        """Returns True if requests get this answer at *now_s*, monotonic seconds."""
         if self.done_s is None:
             return True
         kept_s = max(KEPT_S, min(LONGEST_S, COSTS * (self.done_s - self.asked_s)))

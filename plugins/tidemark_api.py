@@ -276,19 +276,13 @@ def _broken() -> dict[str, TidemarkError]:
 
 
 def _name_in(path: Path) -> str:
-    """Returns the topology name in the file at *path*.
-
-    The file need not be valid TOML.
-    """
+    """Returns the topology name in a file that may be invalid TOML."""
     match = NAMED.search(path.read_text(encoding="utf-8", errors="replace")) if path.is_file() else None
     return match[1] if match else path.stem
 
 
 def _model(name: str) -> Row:
-    """Returns the page model of the topology *name*.
-
-    Its file need not be valid.
-    """
+    """Returns the page model of *name*, whose file may be invalid."""
     warehouse, at_ms = _warehouse(), wall_clock_ms()
     errors = _broken()
     if name in errors:

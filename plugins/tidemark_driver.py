@@ -259,10 +259,7 @@ class Driver:
         return by
 
     def unreported_drain(self) -> str | None:
-        """Returns who requested a drain on which no task has succeeded yet.
-
-        None without such a request.
-        """
+        """Returns who requested a drain on which no task has succeeded yet."""
         return None if self._drain_reported.exists() else self.drained_by()
 
     def report_drain(self) -> None:

@@ -30,10 +30,7 @@ PAGE = "/tidemark/pages/{topology}/slas#{incident}"
 
 
 def sla_asset(topology: str) -> Asset:
-    """Returns the asset that changes of *topology*'s incidents update.
-
-    They are opened, escalated and resolved.
-    """
+    """Returns *topology*'s incidents as an asset: opened, escalated and resolved."""
     return Asset(name=f"tidemark_{topology}_sla")
 
 

@@ -89,10 +89,7 @@ class DriverHook(SparkSubmitHook):
 
     @property
     def python(self) -> str | None:
-        """The Python of a driver on this host, as spark-submit chooses it.
-
-        None where drivers are elsewhere.
-        """
+        """The Python that spark-submit chooses on this host; None for drivers elsewhere."""
         if self._connection["deploy_mode"] == "cluster":
             return None
         named = (self._conf.get(f"spark.pyspark.{of}python") for of in ("driver.", ""))

@@ -14,10 +14,7 @@ from tidemark.escaping import one_line
 
 
 class TidemarkError(Exception):
-    """Root of all errors that Tidemark raises on purpose.
-
-    The message has the rule, then the observation, then the remedy.
-    """
+    """Root of Tidemark's own errors; messages have rule, observation and remedy."""
 
 
 class InvalidSpec(TidemarkError, ValueError):
@@ -58,7 +55,4 @@ class InvalidTimestamp(TidemarkError, ValueError):
 
 
 class Contradiction(TidemarkError):
-    """Raised when checkpoint, journal and tables cannot all be right.
-
-    Nothing is skipped in silence.
-    """
+    """Raised when checkpoint, journal and tables cannot all be right."""

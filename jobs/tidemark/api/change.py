@@ -207,10 +207,7 @@ def _updates(records: pl.DataFrame, columns: Sequence[str], timestamp: str) -> p
 
 
 def _without(rows: DataFrame, order: tuple[str, str], left_out: pl.DataFrame) -> DataFrame:
-    """Returns *rows* without those *left_out*.
-
-    They are identified by `_partition` and `_offset`.
-    """
+    """Returns *rows* without those *left_out*, by `_partition` and `_offset`."""
     if left_out.is_empty():
         return rows
     named = rows.sparkSession.createDataFrame(left_out.select("_partition", "_offset").to_arrow())

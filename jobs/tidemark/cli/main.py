@@ -140,10 +140,7 @@ def _home(command: str) -> Path:
 
 
 def _parser(words: Collection[str] | None = None) -> argparse.ArgumentParser:
-    """Returns the parser of the command line *words*.
-
-    It has the options of the commands that *words* name; None: of all.
-    """
+    """Returns the parser, with options of the commands in *words* (None: all)."""
     # Only the modules of these commands are imported: to import all takes longer than most commands.
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser("tidemark", description=DESCRIPTION, epilog=EXAMPLES, formatter_class=raw)

@@ -95,10 +95,7 @@ class DriverFolder:
         replace(self.home / f"start_{start.launch_id}.json", json.dumps(asdict(start)))
 
     def withdraw(self, launch_id: str) -> bool:
-        """Withdraws the request of *launch_id*.
-
-        Returns False if there was none, or if it was begun already.
-        """
+        """Withdraws *launch_id*'s request; returns False if it was begun, or none."""
         try:
             (self.home / f"start_{launch_id}.json").unlink()
         except FileNotFoundError:

@@ -337,10 +337,7 @@ class Control:
         return Heartbeat(**{**known_fields(Heartbeat, fields), "state": StreamState(fields["state"])})
 
     def request_drain(self, *, by: str, now_ms: int) -> None:
-        """Asks the driver to finish its batch and end.
-
-        A second request changes nothing: the file keeps the first.
-        """
+        """Asks the driver to finish its batch and end, once."""
         own_folder(self.home)
         if not self.drain_requested():
             replace(self.home / "drain.json", json.dumps({"by": by, "at_ms": now_ms}))
@@ -432,10 +429,7 @@ class Control:
         self._spread_news()
 
     def remove_reopening(self, id_: str) -> bool:
-        """Removes the request under *id_* if that is allowed.
-
-        Returns True if it was removed.
-        """
+        """Removes the request *id_* if that is allowed; returns True if so."""
         written = self.home / f"reopen_{id_}.written"
         if not self._answer(written.name, written.is_file):
             return False
@@ -472,10 +466,7 @@ class Control:
         replace(self.home / "deaths.json", json.dumps(now))
 
     def meanings(self) -> dict[str, str]:
-        """Returns the stored meanings.
-
-        They are empty if a driver of an older version, or none, has run.
-        """
+        """Returns the stored meanings, empty before a driver of this version."""
         return _read(self.home / "meanings.json") or {}
 
     def keep_meanings(self, now: Mapping[str, str]) -> None:
@@ -558,10 +549,7 @@ class Control:
         return (beat.epoch, beat.at_ms) if beat else None
 
     def _new_lock(self) -> int:
-        """Replaces the `driver.lock` of another driver by a new, locked one.
-
-        Returns the descriptor of the new one.
-        """
+        """Replaces another driver's `driver.lock` by a new one; returns its descriptor."""
         new_file = self.home / f".driver.lock.{os.getpid()}"
         lock = open_lock(new_file)
         take_lock(lock, within_s=PROBE_S)  # no other process opens a file of this name

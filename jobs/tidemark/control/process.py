@@ -39,10 +39,7 @@ So no process lives without its pid file.
 
 @dataclass(frozen=True)
 class Process:
-    """A launched process.
-
-    *started* is its start in clock ticks since boot.
-    """
+    """A launched process, *started* so many clock ticks after boot."""
 
     name: str
     pid: int
@@ -97,10 +94,7 @@ def launch(name: str, command: Sequence[str], *, home: Path, env: Mapping[str, s
 
 
 def without_airflow(env: Mapping[str, str]) -> dict[str, str]:
-    """Returns *env* without Airflow's settings, connections and keys.
-
-    No other program needs them.
-    """
+    """Returns *env* without Airflow's settings, connections and keys."""
     return {name: value for name, value in env.items() if not name.startswith(("AIRFLOW", "_AIRFLOW"))}
 
 
@@ -245,10 +239,7 @@ def _live_members(members: set[_Member]) -> set[_Member]:
 
 
 def _stats() -> dict[int, _Stat]:
-    """Returns every process of the machine by pid.
-
-    Source: /proc/<pid>/stat (proc(5)).
-    """
+    """Returns every process of the machine by pid, from /proc/<pid>/stat (proc(5))."""
     stats = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():

@@ -40,10 +40,7 @@ class AirflowApi:
     _token: str | None = field(default=None, repr=False)
 
     def is_healthy(self) -> bool:
-        """Returns True if both APIs answer and all components beat lately.
-
-        These are scheduler, DAG processor and triggerer.
-        """
+        """Returns True if scheduler, DAG processor and triggerer beat, and APIs answer."""
         try:
             self._call("GET", "/execution/health", authorised=False)  # tasks use it; its first answer takes seconds
             health = self._call("GET", "/api/v2/monitor/health", authorised=False)
@@ -70,10 +67,7 @@ class AirflowApi:
         return {error["filename"]: error["stack_trace"] for error in errors}
 
     def topologies(self) -> list[str]:
-        """Returns the names of the topologies on Tidemark's pages.
-
-        The first answer takes seconds.
-        """
+        """Returns the names of the topologies on Tidemark's pages."""
         return list(self._get("/tidemark/topologies")["topologies"])
 
     def pause(self, dag_id: str) -> None:
@@ -99,10 +93,7 @@ class AirflowApi:
         self._call("PATCH", f"{_run(dag_id, run_id)}/taskInstances/{task_id}", {"new_state": state})
 
     def runs(self, dag_id: str) -> dict[str, str]:
-        """Returns states of the newest runs of *dag_id*, newest first.
-
-        They are by run id.
-        """
+        """Returns states of *dag_id*'s newest runs by run id, newest first."""
         runs = self._get(f"/api/v2/dags/{dag_id}/dagRuns?order_by=-run_after")["dag_runs"]
         return {run["dag_run_id"]: run["state"] for run in runs}
 
@@ -111,10 +102,7 @@ class AirflowApi:
         return str(self._get(_run(dag_id, run_id))["state"])
 
     def task_states(self, dag_id: str, run_id: str) -> dict[str, str | None]:
-        """Returns the states of the tasks of a run, by task id.
-
-        None: not scheduled yet.
-        """
+        """Returns the states of a run's tasks; None: not scheduled yet."""
         tasks = self._get(f"{_run(dag_id, run_id)}/taskInstances")["task_instances"]
         return {task["task_id"]: task["state"] for task in tasks}
 

@@ -104,10 +104,7 @@ def start(home: Path, *, port: int | None = None, jars: Path = JARS) -> Embedded
 
 
 def address(home: Path) -> str:
-    """Returns the address that the broker in *home* has or will have.
-
-    Its port is kept from now on.
-    """
+    """Returns the address, kept from now on, of the broker in *home*."""
     if process.find(home, NAME) is None and _last_port_if_free(home) is None:
         home.mkdir(parents=True, exist_ok=True)
         listeners = f"listeners=PLAINTEXT://127.0.0.1:{process.free_port()}\n"
@@ -183,10 +180,7 @@ def server_command(jars: Path, settings: Path) -> list[str]:
 
 
 def format_command(jars: Path, settings: Path, cluster_id: str) -> list[str]:
-    """Returns the command that formats storage before the first start.
-
-    Repeated, it changes nothing.
-    """
+    """Returns the command that formats storage once; repeated, it changes nothing."""
     storage_tool = ["kafka.tools.StorageTool", "format", "--standalone", "--ignore-formatted"]
     options = ["--cluster-id", cluster_id, "--config", str(settings / "server.properties")]
     return [*_java(jars, settings), *storage_tool, *options]

@@ -54,10 +54,7 @@ class Conductor:
         return dag_id(self.topology.name, part)
 
     def start(self) -> tuple[str, AirflowApi]:
-        """Starts Kafka and Airflow; returns Kafka's address and Airflow's API.
-
-        It returns once both are up and the DAGs are parsed.
-        """
+        """Starts Kafka and Airflow; returns, once they are up, address and API."""
         # The address is fixed before the broker starts, so that Airflow can start beside it.
         bootstrap = broker.address(self.home.broker)
         with self.step("starting Kafka and Airflow"), ThreadPoolExecutor(1) as pool:
@@ -118,10 +115,7 @@ class Conductor:
         return all(_runs(control, warm=warm) for control in self.controls())
 
     def restart(self, airflow: AirflowApi, sub_topology: str) -> None:
-        """Replaces the driver of *sub_topology* through Airflow.
-
-        It returns when the new driver runs.
-        """
+        """Replaces *sub_topology*'s driver through Airflow; returns when the new one runs."""
         dag_id = self.dag("streams")
         run_id = next(iter(airflow.runs(dag_id)), None)
         name = self.topology.name

@@ -39,10 +39,7 @@ class LocalCluster:
     workers: tuple[Process, ...]
 
     def living(self) -> int:
-        """Returns the number of live workers.
-
-        0 while the master does not answer.
-        """
+        """Returns the number of live workers, 0 without the master's answer."""
         # A proxy that the environment names cannot reach 127.0.0.1 of this machine.
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         try:
@@ -81,10 +78,7 @@ def worker_command(
 
 
 def start(home: Path, *, workers: int = 2, cores: int, memory: str) -> LocalCluster:
-    """Starts a cluster of so many *workers* and waits for them.
-
-    Each has *cores*, and *memory* such as `2g`.
-    """
+    """Starts so many *workers*, each with *cores* and *memory* such as `2g`."""
     port, page_port = process.free_port(), process.free_port()
     address, env = f"spark://{HOST}:{port}", _environment()
     shared = _secrets(home)

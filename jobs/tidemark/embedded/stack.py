@@ -60,10 +60,7 @@ class Home:
         return [Control(folder) for folder in folders if folder.is_dir()]
 
     def drivers(self) -> list[Path]:
-        """Returns the folders of the driver processes that were launched here.
-
-        A driver runs one stream or several.
-        """
+        """Returns the folders of the driver processes that were launched here."""
         control = self.warehouse / "control"
         of_one, of_several = control.glob(f"*/*/{DRIVER}.pid.json"), control.glob(f"*/*/*/{DRIVER}.pid.json")
         return [file.parent for file in (*of_one, *of_several)]

@@ -18,10 +18,7 @@ PARTITIONS = {"flight_events": 3}
 
 
 def topics_of(topology: Topology) -> dict[str, int]:
-    """Returns the topics that *topology* reads or writes, with their partitions.
-
-    They are those of the cluster `default`.
-    """
+    """Returns *topology*'s topics in the cluster `default`, with their partitions."""
     ends = [o for o in topology.operators.values() if isinstance(o, KafkaEnd) and o.kafka == DEFAULT]
     topics = {end.topic for end in ends if end.topic is not None}
     return {topic: PARTITIONS.get(topic, 1) for topic in sorted(topics)}

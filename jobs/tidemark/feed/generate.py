@@ -27,10 +27,7 @@ NO_AIRCRAFT = ""
 
 @dataclass(frozen=True, kw_only=True)
 class FeedSettings:
-    """Disorder of the feed: shares of aircraft and statuses, and bad records.
-
-    Shares are 0 to 1.
-    """
+    """Disorder of the feed: shares (0 to 1), and bad records."""
 
     seed: int = 7
     offline_share: float = 0.0
@@ -169,10 +166,7 @@ def _delay(records: Sequence[FeedRecord], random: Random) -> list[FeedRecord]:
 
 
 def _bad_records(records: Sequence[FeedRecord], number: int) -> list[FeedRecord]:
-    """Returns *number* broken copies of flight records.
-
-    They are evenly spread over *records*, one fault after the other.
-    """
+    """Returns *number* broken flight records, evenly spread, fault after fault."""
     sound = [record for record in records if record.topic == FLIGHT_EVENTS]
     # The middle record of each of *number* equal parts.
     chosen = (sound[(2 * place + 1) * len(sound) // (2 * number)] for place in range(number))

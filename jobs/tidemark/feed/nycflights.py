@@ -53,10 +53,7 @@ def load(first: date, until: date) -> FlightData:
 
 
 def flight_rows(first: date, until: date) -> Iterator[dict[str, str]]:
-    """Yields the rows of `flights` scheduled in those days.
-
-    They are text by column, `NA` where a value is missing.
-    """
+    """Yields `flights` scheduled in those days, text by column (missing: `NA`)."""
     days = [first + timedelta(days=number) for number in range((until - first).days)]
     wanted = {(str(day.year), str(day.month), str(day.day)) for day in days}
     with zipfile.ZipFile(_data() / "flights.csv.zip") as archive, archive.open("flights.csv") as content:

@@ -80,10 +80,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(
     options: argparse.Namespace, *, clock_ms: Callable[[], int], report: Callable[[str], None]
 ) -> dict[str, object]:
-    """Plays a replay by the *options* of `add_arguments`; returns its summary.
-
-    *report* gets a line of progress now and then.
-    """
+    """Plays a replay, with progress to *report*; returns its summary."""
     unruly = FeedSettings(
         seed=options.seed,
         offline_share=options.offline_share,

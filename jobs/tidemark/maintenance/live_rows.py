@@ -85,9 +85,6 @@ def needed_last_seen(rows: pl.DataFrame) -> pl.Series:
 
 
 def are_in(rows: pl.DataFrame, others: pl.DataFrame, on: Sequence[str]) -> pl.Series:
-    """Returns True for each of *rows* that equals one of *others*.
-
-    Only the columns *on* are compared.
-    """
+    """Returns True for *rows* that equal one of *others* in columns *on*."""
     named = rows.with_row_index("row").join(others, on=on, how="semi")["row"]
     return pl.int_range(rows.height, dtype=pl.UInt32, eager=True).is_in(named.implode())

@@ -140,10 +140,7 @@ def _needed_suppressed(stream: Stream, rows: pl.DataFrame) -> pl.Series:
 
 
 def _read_by_all(stream: Stream, repartition: Repartition) -> int:
-    """Returns the first batch that not every reader has read.
-
-    They read the hop of *repartition*.
-    """
+    """Returns the first batch that not every reader of *repartition* has read."""
     # A hop whose reader never ran keeps all rows.
     come = [(read_progress(reader), operator) for reader, operator in readers(stream, repartition.name)]
     return min((at.read_of(operator.name) if at else 0 for at, operator in come), default=0)

@@ -16,10 +16,7 @@ from tidemark.stream.write.commit import table_names
 
 
 class TablePlace(NamedTuple):
-    """A table and the sub-topology whose stream writes it.
-
-    None: the batch jobs write it.
-    """
+    """A table, and the sub-topology that writes it (None: batch jobs)."""
 
     sub_topology: str | None
     table: str

@@ -166,10 +166,7 @@ def _part(table: RetainedTable, needed: NeededRows, files: Sequence[DataFile]) -
 
 
 def _chosen(path: Path, files: Sequence[DataFile], chosen: pl.Series) -> Iterator[pa.Table]:
-    """Yields the rows of *files* that are *chosen*.
-
-    *chosen* numbers the rows of all files, one file after the other.
-    """
+    """Yields the *chosen* rows of *files*, numbered file after file."""
     start = 0
     for rows in rows_of_each(path, files):
         yield rows.filter(chosen[start : start + rows.num_rows].to_arrow())

@@ -47,10 +47,7 @@ def with_inputs(operators: Mapping[str, Operator]) -> dict[str, Operator]:
 
 
 def without_cycles(file: str, operators: Mapping[str, Operator]) -> tuple[Mapping[str, Operator], list[InvalidSpec]]:
-    """Returns the *operators* that do not depend on a cycle.
-
-    It also returns a mistake for each cycle.
-    """
+    """Returns *operators* that depend on no cycle, and a mistake per cycle."""
     mistakes: list[InvalidSpec] = []
     while True:
         try:
@@ -63,10 +60,7 @@ def without_cycles(file: str, operators: Mapping[str, Operator]) -> tuple[Mappin
 
 
 def in_order(file: str, operators: Mapping[str, Operator]) -> dict[str, Operator]:
-    """Returns the operators, each after the ones it reads.
-
-    Otherwise they are in the order of the file.
-    """
+    """Returns operators after the ones they read, otherwise as in the file."""
     try:
         order = TopologicalSorter({name: operator.inputs for name, operator in operators.items()}).static_order()
         return {name: operators[name] for name in order}
@@ -149,10 +143,7 @@ class OperatorChecks:
 
 
 def completed(ordered: Iterable[Operator]) -> list[Operator]:
-    """Returns *ordered* operators with the fields that follow from others.
-
-    They are keys behind a repartition, and windows of sinks.
-    """
+    """Returns *ordered* operators with keys and windows that follow from others."""
     complete: dict[str, Operator] = {}
     columns: dict[str, WindowColumns] = {}
     for operator in ordered:

@@ -26,10 +26,7 @@ def cores_taken(topologies: Collection[Topology]) -> float:
 
 
 def too_many(topologies: Collection[Topology], cores: int) -> str | None:
-    """Returns a warning with the remedy if schedules do not fit.
-
-    None: they fit.
-    """
+    """Returns a warning with the remedy if schedules do not fit."""
     cores_needed, most = cores_taken(topologies), cores * SHARE
     if cores_needed <= most:
         return None

@@ -62,10 +62,7 @@ class SubTopology:
         return frozenset(operator.name for operator in self.operators if operator.name not in read)
 
     def table_inputs(self) -> frozenset[str]:
-        """Returns operators that are read only as tables of joins.
-
-        They never hold the watermark back.
-        """
+        """Returns operators read only as tables, which never hold watermarks back."""
         readers: dict[str, list[Operator]] = {operator.name: [] for operator in self.operators}
         for operator in self.operators:
             for name in operator.inputs:
@@ -219,10 +216,7 @@ def load(path: Path) -> Topology:
 
 
 def load_part(path: Path) -> tuple[Topology | None, list[InvalidSpec]]:
-    """Returns the part of an invalid file whose columns are known.
-
-    It also returns all mistakes.
-    """
+    """Returns an invalid file's part with known columns, and all mistakes."""
     return parse_part(read_toml(path), file=path.name, folder=path.parent)
 
 
@@ -322,10 +316,7 @@ def _unknown_shards(file: str, subs: Iterable[SubTopology], shards: Mapping[str,
 
 
 def _settings(file: str, folder: Path | None, keys: Keys) -> dict[str, Any]:
-    """Reads the settings of the whole topology, by field of `Topology`.
-
-    They include the tables of its operators.
-    """
+    """Reads all settings by field of `Topology`, the operators' tables included."""
     max_drift_ms = keys.duration("max_drift", "1 min", None)
     max_held = keys.count("max_held", "10_000", MAX_HELD)
     if max_drift_ms is None and "max_held" in keys.content:
@@ -527,10 +518,7 @@ def _cut(subs: Mapping[str, SubTopology], cycle: list[str]) -> str:
 
 
 def _with_hop(operator: Operator, repartitions: frozenset[str]) -> tuple[Operator, ...]:
-    """Returns *operator* with the reading end of its hop, if any.
-
-    A repartition is read through that source.
-    """
+    """Returns *operator*, and the source that reads its hop, if any."""
     inputs = tuple(f"{name}_source" if name in repartitions else name for name in operator.inputs)
     operator = replace(operator, inputs=inputs)
     if not isinstance(operator, Repartition):

@@ -440,10 +440,7 @@ def _database(home: Path, _: Path, memory: str, *, reads_logs: bool) -> duckdb.D
 
 
 def _connect(home: Path, memory: str, *, reads_logs: bool = False) -> duckdb.DuckDBPyConnection:
-    """Returns a new connection to the DuckDB of this process.
-
-    No other connection sees the views that are made in it.
-    """
+    """Returns a new connection, which alone sees the views made in it."""
     places = (home, home) if isinstance(home, ObjectPath) else (home.absolute(), home.resolve())
     with _ONE_AT_A_TIME:
         connection = _database(*places, memory, reads_logs=reads_logs).cursor()

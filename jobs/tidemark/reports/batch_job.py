@@ -78,10 +78,7 @@ def add_instant(arguments: argparse.ArgumentParser, flag: str, name: str, what: 
 
 
 def add_bootstrap(arguments: argparse.ArgumentParser, otherwise: str = "none") -> None:
-    """Adds an argument for addresses of Kafka clusters.
-
-    *otherwise* describes, in the help, the default address.
-    """
+    """Adds addresses of Kafka clusters; *otherwise* describes the default in help."""
     text = f"address of a Kafka cluster, see docs/connections.md; without NAME that of `default` (default: {otherwise})"
     arguments.add_argument(
         "--bootstrap",

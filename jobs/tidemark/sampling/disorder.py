@@ -32,10 +32,7 @@ def behind_ms(times: Iterable[tuple[int, int]], now_ms: int) -> list[int]:
 
 
 def late_share(behind: Sequence[int], bound_ms: int) -> float:
-    """Returns the share of records further *behind* than *bound_ms*.
-
-    0 without records.
-    """
+    """Returns the share of records *behind* over *bound_ms*; 0 without records."""
     return sum(ms > bound_ms for ms in behind) / len(behind) if behind else 0.0
 
 

@@ -83,10 +83,7 @@ class SampledCluster:
         return {name: len(topic.partitions) for name, topic in topics.items() if topic.error is None}
 
     def rights(self, topic: str) -> frozenset[str] | None:
-        """Returns the client's rights on *topic*, such as READ.
-
-        None where the broker does not report them.
-        """
+        """Returns the client's rights on *topic* (READ, …); None if not reported."""
         answers = self._admin.describe_topics(
             TopicCollection([topic]), include_authorized_operations=True, request_timeout=TIMEOUT_S
         )

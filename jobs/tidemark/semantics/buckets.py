@@ -23,10 +23,7 @@ _LN_GAMMA = math.log(GAMMA)
 
 
 def bucket_of(value_ms: int) -> int:
-    """Returns the bucket of a signed value in whole milliseconds.
-
-    The bucket of any 64-bit value is an int16.
-    """
+    """Returns the int16 bucket of a signed 64-bit value in ms."""
     if value_ms == 0:
         return 0
     bucket = 1 + math.ceil(math.log(abs(value_ms)) / _LN_GAMMA)

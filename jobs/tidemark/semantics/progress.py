@@ -78,10 +78,7 @@ class PartitionProgress:
 
 @dataclass(frozen=True, kw_only=True)
 class InputProgress:
-    """A source: its partitions and their combined watermark.
-
-    The watermark is None before the first.
-    """
+    """A source's partitions and combined watermark, None before the first."""
 
     partitions: Mapping[int, PartitionProgress] = field(default_factory=dict)
     watermark_ms: int | None = None
@@ -147,10 +144,7 @@ class StreamProgress:
 
     @property
     def planned_id(self) -> int:
-        """Spark's number of the newest batch; -1: there is none.
-
-        All parts of a batch share it.
-        """
+        """Spark's number of the newest batch and its parts; -1: none."""
         return self.batch_id - self.ahead
 
     def decided_at(self, planned_at_ms: int) -> int:

@@ -47,10 +47,7 @@ def sla_page(warehouse: Path, topology: str, model: Row | None = None) -> str:
 
 
 def write_sla_page(layout: Layout, topology: str) -> None:
-    """Writes the page of *topology* among its reports.
-
-    The file is replaced at once: a reader sees the old page or the new one.
-    """
+    """Replaces *topology*'s page at once: readers see old or new."""
     file = layout.report_pages(topology) / f"{NAME}.html"
     file.parent.mkdir(parents=True, exist_ok=True)
     replace(file, sla_page(layout.warehouse, topology))

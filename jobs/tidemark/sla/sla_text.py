@@ -15,10 +15,7 @@ from tidemark.sla.measures.status import Status
 
 
 def sla_row(status: Status) -> dict[str, Any]:
-    """Returns the columns of sla_results that are about the SLA.
-
-    Those that identify the check are left out.
-    """
+    """Returns the columns of sla_results about the SLA, not the check."""
     spec, sla = status.spec, status.spec.limits if isinstance(status.spec.limits, Sla) else None
     return {
         "sla": spec.name,
@@ -65,10 +62,7 @@ def measurement_text(status: Status) -> str:
 
 
 def _oldest_window(status: Status) -> str:
-    """Formats the age of the oldest window that broke the promise.
-
-    It is empty if there was none.
-    """
+    """Formats the age of the oldest broken window; empty without."""
     return "" if status.age_ms is None else f"; windows were finished up to {for_people(status.age_ms)} after their end"
 
 

@@ -310,10 +310,7 @@ class Engine:
 
 
 def _waiting(entry: Entry) -> int | None:
-    """Returns how many records the batch of *entry* left unread or held.
-
-    None if no source knows its latest offset.
-    """
+    """Returns the records left unread or held; None: no latest offset."""
     seen, operators = [part.seen for part in entry.notes.decision.sources], entry.notes.decision.operators.values()
     ends = [(part.latest_offset, part.until_offset) for part in seen if part.latest_offset is not None]
     unread: int = sum(max(0, latest - until) for latest, until in ends)

@@ -90,10 +90,7 @@ class Pulse:
                 self._try_to_beat(state, trouble)
 
     def _try_to_beat(self, state: StreamState, reason: str | None) -> None:
-        """Writes a beat if the disk takes it.
-
-        Of consecutive failures only the first is logged.
-        """
+        """Writes a beat if the disk takes it; logs the first failure."""
         try:
             self._beat(state, reason)
         except OSError as error:

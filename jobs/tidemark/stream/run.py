@@ -25,10 +25,7 @@ log = logging.getLogger("tidemark.stream")
 
 
 def run_stream(options: RunOptions, session_of: SharedSession) -> int:
-    """Runs a stream as a query of a session.
-
-    It takes the lease of the stream first. Returns the exit status.
-    """
+    """Runs a stream under its lease; returns the exit status."""
     running = digest(options.topology)
     topology = load(options.topology)
     if options.time is Time.PROCESSING:

@@ -254,10 +254,7 @@ class _Walk:
             yield from self._set_aside(flow)
 
     def _reasons(self, operator: Operator, batches: pl.Series) -> str:
-        """Returns why records are quarantined in *batches*.
-
-        Empty if *operator* is not a source.
-        """
+        """Returns why records are quarantined in *batches*, empty except for sources."""
         if not isinstance(operator, Source):
             return ""
         bad = self._scene.of(operator.name).quarantine

@@ -116,10 +116,7 @@ def verdict(window: Mapping[str, Any]) -> str:
 
 
 def _cause_of(part: Mapping[str, Any]) -> str:
-    """Returns the operator, or the cause, of a part of the age.
-
-    It includes the partition if the part is about one.
-    """
+    """Returns the operator or cause of a part, with its partition."""
     cause = PART_WORDS.get(part["kind"], part["operator"])
     return f"{cause} ({part['input']})" if part["input"] else cause
 

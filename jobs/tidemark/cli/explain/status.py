@@ -63,10 +63,7 @@ def _is_asked(options: argparse.Namespace, path: Path, topology: object) -> bool
 
 
 def documents(home: Home, warehouse: Path, topologies: Iterable[object]) -> list[Row]:
-    """Returns the page models of the valid ones of *topologies*.
-
-    Each has a `page`, and `first_latency_ms` for each stream.
-    """
+    """Returns page models of valid *topologies*, each with `page` and `first_latency_ms`."""
     url = airflow.api(home.airflow).url if airflow.runs(home.airflow) else None
     return [document(warehouse, each, url) for each in topologies if isinstance(each, Topology)]
 
@@ -85,10 +82,7 @@ def document(warehouse: Path, topology: Topology, url: str | None = None) -> Row
 
 
 def as_text(models: Iterable[Mapping[str, object]]) -> str:
-    """Formats a line per stream, then the state of each topology.
-
-    The state has its cause.
-    """
+    """Formats a line per stream, then each topology's state with its cause."""
     rows, lines = [], []
     for model in models:
         page = model["page"] or "-"

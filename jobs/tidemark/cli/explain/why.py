@@ -44,10 +44,7 @@ def as_lines(findings: Sequence[WhyFinding]) -> str:
 
 
 def as_objects(findings: Sequence[WhyFinding]) -> str:
-    """Formats a JSON array of an object per finding.
-
-    `since` is an ISO instant or null.
-    """
+    """Formats a JSON array; `since` is an ISO instant or null."""
     return as_document([finding.row for finding in findings])
 
 

@@ -109,10 +109,7 @@ def command(options: argparse.Namespace) -> int:
 
 
 def _from_topic(options: argparse.Namespace) -> int:
-    """Writes a topology for a topic.
-
-    If that is impossible nothing is made or changed.
-    """
+    """Writes a topology for a topic; changes nothing if that is impossible."""
     project = Project(options.folder.resolve())
     is_there = is_project(project.folder)
     if not is_there:

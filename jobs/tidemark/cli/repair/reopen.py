@@ -161,10 +161,7 @@ def _is_forgotten(late: pl.DataFrame, windows: Windows, forgotten_ms: int | None
 
 
 def _forgotten_lines(chosen: _LateRows) -> Iterator[str]:
-    """Yields lines on records that cannot be taken in any more.
-
-    All of them stay in `late_records`.
-    """
+    """Yields lines on records that can only stay in `late_records`."""
     rows = chosen.forgotten
     if rows.is_empty():
         return

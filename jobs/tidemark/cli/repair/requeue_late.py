@@ -133,10 +133,7 @@ def with_bytes(rows: pl.DataFrame, cluster: Cluster) -> pl.DataFrame:
 def _read_again(
     consumer: Consumer, topic: str, number: int, offsets: list[int]
 ) -> Iterator[tuple[int, bytes | None, bytes | None]]:
-    """Yields offset, key and value of the records at *offsets*.
-
-    They come in order, without records that are gone.
-    """
+    """Yields offset, key and value at *offsets*, in order, without lost records."""
     wanted = set(offsets)
     first, end = consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=SILENT_S)
     wanted &= set(range(first, end)) if wanted else set()

@@ -19,10 +19,7 @@ from tidemark.stream.journal.unflushed import unflushed_of
 
 
 def with_decided_at(path: Path) -> pl.DataFrame:
-    """Returns the rows of a driver's table with their decision times.
-
-    The table is at *path*; the new column is `decided_at`, null for a batch without a row in `batches`.
-    """
+    """Returns a table's rows with `decided_at`; null without a `batches` row."""
     unflushed = unflushed_of(path.parent)
     rows = unflushed.scan(path).collect()
     batches = unflushed.scan(path.parent / BATCHES.name).select("batch_id", "decided_at").collect()

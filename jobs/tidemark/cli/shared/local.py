@@ -38,10 +38,7 @@ __all__ = [
 
 
 def running_broker(home: Path) -> str | None:
-    """Returns the address of the local broker; None if none runs.
-
-    It is the broker that `up` started in the state folder *home*.
-    """
+    """Returns the address of the broker that `up` started, if it runs."""
     folder = Home(home.resolve()).broker
     return broker.start(folder).address if process.find(folder, broker.NAME) else None
 

@@ -120,10 +120,7 @@ def run(home: Path, settings: DemoSettings, say: Say) -> list[str]:
 
 
 def _prepare(home: Home) -> None:
-    """Removes the state of the last run from *home*.
-
-    Other files in that folder stay.
-    """
+    """Removes the last run's state from *home*, and no other files."""
     if running := home.running():
         msg = f"a demo needs an unused home, but {', '.join(running)} runs in {home.path}; run `tidemark down` first"
         raise TidemarkError(msg)
@@ -178,10 +175,7 @@ class Demo:
         return process.launch("replay", command, home=home, env={})
 
     def _shown(self, replay: process.Process) -> dict[str, Any]:
-        """Prints the progress of *replay* until it ends; returns its summary.
-
-        It also prints the findings of the streams.
-        """
+        """Prints *replay*'s progress and the streams' findings; returns its summary."""
         story, say = Story(self.conductor.home.warehouse), self.conductor.say
         with replay.log.open(encoding="utf-8") as log:
             alive = True

@@ -274,8 +274,5 @@ class StackStart:
 
 
 def _uses_local_broker(topology: Topology) -> bool:
-    """Returns True if *topology* uses the cluster `default` of this machine.
-
-    That is, no setting gives that cluster an address.
-    """
+    """Returns True if no setting gives *topology*'s cluster `default` an address."""
     return DEFAULT in topology.clusters_used and not with_address([DEFAULT], topology.clusters, {}, os.environ)

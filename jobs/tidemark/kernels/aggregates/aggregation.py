@@ -125,10 +125,7 @@ class Aggregation:
 
 
 def _assigned(rows: pl.DataFrame, records: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Returns *rows* of windows, and *records* without a window.
-
-    `_row` is the place of a record.
-    """
+    """Returns *rows* of windows, and *records* whose `_row` has none."""
     others = records.with_row_index("_row").join(rows.select("_row").unique(), on="_row", how="anti")
     return rows.drop("_row"), others.sort("_row").drop("_row")
 

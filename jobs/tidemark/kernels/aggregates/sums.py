@@ -201,10 +201,7 @@ _NOTHING = pl.lit(None, pl.Float64)
 
 
 def _new_and_old(rows: pl.DataFrame, column: str, kind: pl.DataType) -> tuple[pl.Expr, pl.Expr]:
-    """Returns the values of *column* that each of *rows* adds and retracts.
-
-    Null for none.
-    """
+    """Returns the values of *column* that *rows* add and retract; null: none."""
     new = pl.when(~pl.col("_deleted")).then(pl.col(column)).cast(kind)
     old = pl.col(OLD).struct.field(column).cast(kind) if OLD in rows.columns else pl.lit(None, kind)
     return new, old
@@ -216,10 +213,7 @@ def _finite(*values: pl.Expr) -> pl.Expr:
 
 
 def _odd(new: pl.Expr, old: pl.Expr) -> pl.Expr:
-    """Returns how many of each of _ODD are added less those retracted.
-
-    Null if that is none.
-    """
+    """Returns how many of _ODD are added less those retracted; null: none."""
     counts = [added - gone for added, gone in zip(_flags(new), _flags(old), strict=True)]
     return pl.when(pl.any_horizontal(count != 0 for count in counts)).then(pl.concat_list(counts))
 

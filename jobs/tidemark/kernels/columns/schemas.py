@@ -47,10 +47,7 @@ META_SCHEMA: Mapping[str, pl.DataType] = {
 
 
 def arrow_type(ddl: str) -> pa.DataType:
-    """Returns the Arrow type of a DDL type.
-
-    That is a word, or `array<struct<name:word,…>>`.
-    """
+    """Returns the Arrow type of a DDL word or `array<struct<name:word,…>>`."""
     if ddl.startswith("array<struct<"):
         fields = (field.split(":") for field in ddl.removeprefix("array<struct<").removesuffix(">>").split(","))
         return pa.list_(pa.struct([(name, _ARROW[word]) for name, word in fields]))
@@ -63,10 +60,7 @@ def arrow_schema(table: Table) -> pa.Schema:
 
 
 def record_schema(fields: Mapping[str, str]) -> dict[str, pl.DataType]:
-    """Returns the polars schema of records with these payload *fields*.
-
-    They are names with DDL words.
-    """
+    """Returns the polars schema of records with payload *fields* (DDL words)."""
     return {name: _POLARS[word] for name, word in fields.items()} | dict(META_SCHEMA)
 
 

@@ -77,10 +77,7 @@ def key_value(text: str, kind: pl.DataType) -> pl.Expr:
 
 
 def key_columns(text: str, schema: Mapping[str, pl.DataType]) -> dict[str, pl.Expr]:
-    """Reads the columns of a key back from the column *text*.
-
-    It is the inverse of `key_text`.
-    """
+    """Reads a key's columns from *text*: the inverse of `key_text`."""
     if len(schema) == 1:
         ((name, kind),) = schema.items()
         return {name: key_value(text, kind)}
@@ -111,10 +108,7 @@ def parsed(text: str, schema: Mapping[str, pl.DataType]) -> pl.Expr:
 
 
 def _instant(text: pl.Expr) -> pl.Expr:
-    """Reads instants in ISO 8601.
-
-    An older version wrote epoch ms.
-    """
+    """Reads instants in ISO 8601, or epoch ms of an older version."""
     ms = text.cast(pl.Int64, strict=False)
     iso = pl.when(ms.is_null()).then(text).str.replace("T", " ", literal=True)
     at = iso.str.to_datetime("%Y-%m-%d %H:%M:%S%.f%:z", time_unit="us", time_zone="UTC")
@@ -132,10 +126,7 @@ def _written(kind: pl.DataType) -> pl.DataType:
 
 
 def partition_of(keys: pl.Series, partitions: int) -> pl.Series:
-    """Returns the partition of each key text: CRC-32 modulo *partitions*.
-
-    It is the same on every machine.
-    """
+    """Returns the partition of each key text: CRC-32 modulo *partitions*."""
     unique = keys.unique()
     of = {key: zlib.crc32(key.encode()) % partitions for key in unique if key is not None}
     return keys.replace_strict(of, default=0, return_dtype=pl.Int32)

@@ -169,10 +169,7 @@ def _with_at_most_held(rows: pl.DataFrame, most: int | None) -> pl.DataFrame:
 
 
 def _counted(up_to_ms: int | None) -> pl.Expr:
-    """Returns the time that each record counts as for the watermark.
-
-    It is at most *up_to_ms*, the decision time; epoch ms.
-    """
+    """Returns each record's time for the watermark, *up_to_ms* at most."""
     time, most = pl.col("_timestamp_ms"), pl.lit(up_to_ms, pl.Int64)
     return pl.when(time > most).then(most).otherwise(time)
 

@@ -103,10 +103,7 @@ def _others(record: Mapping[str, Any], words: Mapping[str, str]) -> str | None:
 
 
 def _instants(numbers: list[int | None], unit: str) -> pl.Series:
-    """Returns epoch *numbers* as instants, rounded down.
-
-    Null beyond the years 1 to 9999.
-    """
+    """Returns epoch *numbers* rounded down as instants; null beyond 1 to 9999."""
     us = [None if n is None else n // 1_000 if unit == "nanos" else n * _US[unit] for n in numbers]
     # Numbers beyond 64 bits cannot be in a column, and lie outside of the years anyway.
     return within_years(

@@ -20,10 +20,7 @@ AROUND_HEADER = 12
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """Limits of a topic: record size, and ms around the broker's clock.
-
-    None: no limit.
-    """
+    """A topic's record size and ms around the broker's clock; None: unlimited."""
 
     max_bytes: int | None = None
     before_ms: int | None = None

@@ -32,10 +32,7 @@ def mark_text(writer: str, watermark_ms: int | None, *, idle: bool) -> str:
 
 
 class TimeMark(NamedTuple):
-    """The content of a trusted mark.
-
-    The watermark is epoch ms, None before there is one.
-    """
+    """A trusted mark's content, with the watermark (epoch ms) if any."""
 
     watermark_ms: int | None
     idle: bool

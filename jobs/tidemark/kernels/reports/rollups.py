@@ -170,10 +170,7 @@ def _merged(measured: pl.DataFrame, grain: Grain) -> pl.DataFrame:
 
 
 def _merges() -> list[pl.Expr]:
-    """Merges count and statistics of several rows.
-
-    The statistics are null where no row has any.
-    """
+    """Merges count and statistics of rows; null where no row has any."""
     any_measured = pl.col("sum_ms").count() > 0
     sums = (pl.when(any_measured).then(pl.sum(column)).alias(column) for column in ("sum_ms", "negative_n"))
     return [pl.sum("n"), pl.min("min_ms"), pl.max("max_ms"), *sums]

@@ -45,10 +45,7 @@ FUNCTIONS = """
 
 @cache
 def _functions() -> list[Any]:
-    """Returns the functions of DuckDB.
-
-    They are the same for every connection.
-    """
+    """Returns the functions of DuckDB, the same for every connection."""
     with duckdb.connect() as connection:
         connection.execute("SET enable_progress_bar = false")
         return connection.execute(FUNCTIONS).fetchall()
@@ -65,10 +62,7 @@ class Determinism:
         self._macros: dict[str, list[str]] = {name: macros for name, _, _, macros in functions if macros}
 
     def check(self, sql: str, columns: Collection[str]) -> None:
-        """Raises InvalidArgument where *sql* depends on more than its record.
-
-        *columns* are those of the record.
-        """
+        """Raises InvalidArgument where *sql* depends on more than *columns*."""
         for word, why in self._offences(sql, {column.lower() for column in columns}, frozenset()):
             msg = f"uses {word}, {why}; use the record's columns alone, and its timestamp in place of the clock"
             raise InvalidArgument(msg)

@@ -42,10 +42,7 @@ class Expressions:
         self.failed: list[pl.DataFrame] = []
 
     def check(self, sql: str, columns: Collection[str]) -> None:
-        """Raises InvalidArgument where *sql* depends on more than its record.
-
-        *columns* are those of the record.
-        """
+        """Raises InvalidArgument where *sql* depends on more than *columns*."""
         self._determinism.check(sql, columns)
 
     def misfit(self, sql: str, records: pl.DataFrame) -> str | None:

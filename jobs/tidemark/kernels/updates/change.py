@@ -74,10 +74,7 @@ def _by_key(updates: pl.DataFrame, stored: pl.DataFrame) -> pl.DataFrame:
 
 
 def _emits(rows: pl.DataFrame, first: Array, rule: Rule) -> Array:
-    """Returns True for each row that is sent on.
-
-    *first* marks the first row of each key.
-    """
+    """Returns True for rows sent on; *first* marks each key's first row."""
     value, timestamp_ms = rows["value"], rows["timestamp_ms"].to_numpy()
     repeats = value.eq_missing(value.shift().zip_with(pl.Series(~first), rows["old_value"])).to_numpy()
     # np.roll wraps around at row 0, which is the first row of its key and compared with the stored version.

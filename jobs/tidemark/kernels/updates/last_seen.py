@@ -39,10 +39,7 @@ def with_last_seen(records: pl.DataFrame, asserted: pl.DataFrame, key: Sequence[
 
 
 def last_seen_columns(columns: Collection[str]) -> dict[str, pl.Expr]:
-    """Returns the table columns for last-seen times.
-
-    Empty where *columns* lack them.
-    """
+    """Returns the table columns for last-seen times, if *columns* have them."""
     if _AT not in columns:
         return {}
     return {LAST_SEEN_AT: instants(_AT), SEEN_ONLY: pl.col(SEEN_ONLY), SEEN_ANEW: pl.col(SEEN_ANEW)}

@@ -15,10 +15,7 @@ from tidemark.kernels.updates.emission import JudgedUpdates
 
 
 def changes_rows(operator: str, result: JudgedUpdates, **more: str) -> pl.DataFrame:
-    """Returns the updates that *operator* sent on, as rows of `changes`.
-
-    *more* are columns that only some operators have.
-    """
+    """Returns emitted updates as rows of `changes`, with *more* columns."""
     return result.emitted.select(
         seq=pl.int_range(pl.len(), dtype=pl.Int64),
         operator=pl.lit(operator),
@@ -34,10 +31,7 @@ def changes_rows(operator: str, result: JudgedUpdates, **more: str) -> pl.DataFr
 
 
 def suppressed_rows(operator: str, result: JudgedUpdates, *, joined: bool = False) -> pl.DataFrame:
-    """Returns the suppressed runs of *operator*, as rows of `suppressed`.
-
-    Rows of a *joined* table have all times.
-    """
+    """Returns suppressed runs as rows of `suppressed`; *joined* tables' have all times."""
     times = pl.concat_str(pl.lit("["), pl.col("asserted_ms").cast(pl.List(pl.String)).list.join(","), pl.lit("]"))
     return result.suppressed.select(
         times.alias("asserted_ms") if joined else pl.lit(None, pl.String).alias("asserted_ms"),

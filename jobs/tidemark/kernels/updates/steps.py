@@ -228,10 +228,7 @@ def _joined(
 
 
 def pruned(versions: pl.DataFrame, key: Sequence[str], *, before_ms: int) -> pl.DataFrame:
-    """Drops *versions* that were replaced at or before *before_ms*.
-
-    No record that old asks for them any more.
-    """
+    """Drops *versions* replaced by *before_ms*, which no record asks for."""
     in_order = versions.sort("_valid_from_ms", maintain_order=True)
     replaced_at = pl.col("_valid_from_ms").shift(-1).over(key)
     return in_order.filter((replaced_at > before_ms) | replaced_at.is_null())

@@ -44,10 +44,7 @@ class Join(DeclaredOperator):
         return names
 
     def window_columns(self, read: Sequence[WindowColumns]) -> WindowColumns:
-        """Returns the bounds of both sides.
-
-        The records are results if those of the first input are.
-        """
+        """Returns the bounds of both sides, and the first input's results."""
         stream, *table = read
         joined = table[0].bounds if table else {}
         return WindowColumns({**joined, **stream.bounds}, stream.results)

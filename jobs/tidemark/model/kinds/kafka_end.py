@@ -44,10 +44,7 @@ class KafkaEnd(DeclaredOperator, ABC):
 
 
 def read_kafka_end(keys: Keys, place: Mapping[str, str], folder: Path | None) -> dict[str, Any]:
-    """Reads the fields of a `KafkaEnd` from *keys*.
-
-    *place* has `topic`, or the key of another place.
-    """
+    """Reads a `KafkaEnd`'s fields; *place* has `topic` or another place's key."""
     return {**place, "kafka": _cluster(keys, place), **_format(keys, place, folder)}
 
 

@@ -129,10 +129,7 @@ class Operator(ABC):
         return read
 
     def last_arrived(self, *, reads_updates: bool) -> ArrivalOrder | None:
-        """Returns key and remedy if it keeps a key's last arrived record.
-
-        None if it does not.
-        """
+        """Returns key and remedy if it keeps a key's last arrived record."""
         return None
 
     def renamed(self, names: Mapping[str, str]) -> Mapping[str, str] | None:

@@ -57,10 +57,7 @@ class Sink(KafkaEnd):
 
     @property
     def appends_to(self) -> str | None:
-        """Returns the table to which a batch appends.
-
-        None if it writes to a topic.
-        """
+        """Returns the table that a batch appends to; None for a topic."""
         return f"{CHANGES_OF}{self.table}" if self.table and self.key else self.table
 
     def sends_updates(self, *, reads_updates: bool) -> bool:

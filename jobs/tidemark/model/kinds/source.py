@@ -227,10 +227,7 @@ def _idleness(keys: Keys) -> dict[str, Any]:
 
 
 def _limits(keys: Keys, place: Mapping[str, str]) -> dict[str, Any]:
-    """Reads the limits of a batch.
-
-    They are records of a topic, or files and bytes.
-    """
+    """Reads the limits of a batch: records, or files and bytes."""
     (kind,) = place
     allowed = LIMITS[kind]
     examples = {"max_records": "100000", "max_files": "100", "max_bytes": "16000000"}
@@ -256,10 +253,7 @@ def _nan(keys: Keys, fields: Mapping[str, str]) -> NanPolicy:
 
 
 def _tombstone_time(keys: Keys, key: str | None, timestamp: str | None) -> dict[str, Any]:
-    """Reads the place of a tombstone's time.
-
-    It is a header, or a field of the key.
-    """
+    """Reads where a tombstone's time is: in a header or key field."""
     content = keys.mapping("tombstone_time", '{ header = "deleted_at" }', None)
     if content is None:
         return {}

@@ -40,10 +40,7 @@ Settings = dict[str, str | int | float | bool]
 
 @dataclass(frozen=True)
 class Cluster:
-    """A Kafka cluster, reached at *bootstrap*.
-
-    That is HOST:PORT, several with commas between them.
-    """
+    """A Kafka cluster at *bootstrap*: HOST:PORT, several with commas between."""
 
     bootstrap: str
 
@@ -195,8 +192,5 @@ def flags(clusters: Clusters) -> list[str]:
 
 
 def time_of(clusters: Clusters) -> Cluster | None:
-    """Returns the cluster with whose clock drivers compare theirs.
-
-    None where there is none.
-    """
+    """Returns the cluster with whose clock drivers compare theirs, if any."""
     return clusters.get(DEFAULT) or next((clusters[name] for name in sorted(clusters)), None)

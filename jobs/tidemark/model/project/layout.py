@@ -64,10 +64,7 @@ class Layout:
         return self.reports(topology) / table
 
     def report_pages(self, topology: str) -> Path:
-        """Returns the folder of the pages about *topology*.
-
-        It has one HTML file per interval.
-        """
+        """Returns the folder of *topology*'s pages, an HTML file per interval."""
         return self.reports(topology) / "html"
 
     def report_control(self, topology: str) -> Path:

@@ -51,10 +51,7 @@ _MEMORY = re.compile(r"\d+[mg]")
 
 @dataclass(frozen=True, kw_only=True)
 class SparkSettings:
-    """Spark's *master* and *properties*, by name.
-
-    *master* is None where Airflow's connection has it.
-    """
+    """Spark's *master* (None: Airflow's connection has it) and *properties* by name."""
 
     master: str | None = None
     properties: Mapping[str, str] = field(default_factory=dict, hash=False)

@@ -26,10 +26,7 @@ class Scope(StrEnum):
 
 
 class Grain(StrEnum):
-    """Lengths of interval that facts are rolled up to.
-
-    Each is a whole number of the one before.
-    """
+    """Lengths of rolled-up intervals, each a multiple of the one before."""
 
     MINUTE = "minute"
     HOUR = "hour"

@@ -19,10 +19,7 @@ _HOURS = re.compile(r"(daily|Mon|Tue|Wed|Thu|Fri|Sat|Sun) ([01]\d|2[0-3]):([0-5]
 
 @dataclass(frozen=True)
 class MaintenanceWindow:
-    """From *start_ms* on for *length_ms*, and again every *period_ms*.
-
-    None: once.
-    """
+    """From *start_ms* for *length_ms*, again every *period_ms* (None: once)."""
 
     start_ms: int
     length_ms: int

@@ -144,10 +144,7 @@ class Keys:
         raise error
 
     def get(self, key: str, expected: type | tuple[type, ...], example: str, default: Any = ...) -> Any:
-        """Returns the value of *key*, of the *expected* type.
-
-        *default* when it is missing and a default is given.
-        """
+        """Returns the value of *key*, of the *expected* type, or *default*."""
         self._asked[key] = (example, default is not ...)
         if key not in self.content:
             if default is ...:
@@ -186,10 +183,7 @@ class Keys:
         return value
 
     def one_or_more(self, key: str, example: str, default: tuple[str, ...]) -> tuple[str, ...]:
-        """Returns one string, or a list of them, as a tuple.
-
-        *default* when it is missing.
-        """
+        """Returns one string or a list as a tuple, or *default*."""
         value = self.get(key, (str, list), example, default)
         texts = (value,) if isinstance(value, str) else tuple(value)
         if key in self.content and not (texts and all(isinstance(text, str) and text for text in texts)):
@@ -216,10 +210,7 @@ class Keys:
         return value
 
     def duration(self, key: str, example: str, default: Any = ..., *, zero: bool = False) -> Any:
-        """Returns a length of time in ms, or *default*.
-
-        It is above 0 unless *zero* is allowed.
-        """
+        """Returns a time in ms, above 0 unless *zero*, or *default*."""
         value = self.text(key, example, default)
         if not isinstance(value, str):
             return value
@@ -259,20 +250,14 @@ class Keys:
         return float(value)
 
     def word(self, key: str, words: Collection[str], default: str | None = None) -> str:
-        """Returns one of *words*.
-
-        Without a *default* the key is required.
-        """
+        """Returns one of *words*; without a *default* the key is required."""
         value: str = self.text(key, default or next(iter(words)), ... if default is None else default)
         if value not in words:
             self.fail(key, f"is {value!r}", f"use one of {', '.join(words)}")
         return value
 
     def choice(self, key: str, among: type[E], default: E | None) -> E:
-        """Returns a word of the vocabulary *among*.
-
-        Without a *default* the key is required.
-        """
+        """Returns a word of *among*; without a *default* the key is required."""
         return among(self.word(key, [*among], default))
 
     def one_of(self, examples: Mapping[str, str]) -> dict[str, Any]:

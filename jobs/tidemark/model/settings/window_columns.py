@@ -62,10 +62,7 @@ class SinkWindow:
 
 
 def sink_window(columns: WindowColumns) -> SinkWindow | None:
-    """Returns the windows of a sink's rows; None without windows.
-
-    The sink reads records with *columns*.
-    """
+    """Returns a sink's windows from the *columns* it reads; None without."""
     if columns.results is None:
         return None
     named = {kind: column for column, kind in columns.bounds.items()}

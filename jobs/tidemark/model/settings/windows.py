@@ -75,10 +75,7 @@ class Windows:
 
 
 def read_windows(keys: Keys) -> Windows | None:
-    """Reads `window`, `allowed_lateness` and `reopen_for` of an operator.
-
-    None without a window.
-    """
+    """Reads `window`, `allowed_lateness` and `reopen_for`; None without a window."""
     content = keys.mapping("window", '{ tumbling = "1 min" }', None)
     allowed_lateness_ms = keys.duration("allowed_lateness", "1 min", None, zero=True)
     reopen_for_ms = keys.duration("reopen_for", "1 d", None)

@@ -41,10 +41,7 @@ class Table:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Returns the column names in order.
-
-        Each writer of the table selects them in its last step.
-        """
+        """Returns the column names in the order that writers select them."""
         return tuple(column.name for column in self.columns)
 
 

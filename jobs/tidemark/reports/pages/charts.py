@@ -138,10 +138,7 @@ def windows_spent(rows: Sequence[Row], interval: Interval, apart_ms: int) -> Mar
 
 
 def emission(rows: Sequence[Row], interval: Interval, place_ms: int) -> Markup:
-    """Draws updates emitted and suppressed, a row per operator.
-
-    There is a bar for each *place_ms*.
-    """
+    """Draws updates emitted and suppressed per operator, a bar each *place_ms*."""
     outcomes: Counter[str] = Counter()
     totals: Counter[str] = Counter()
     values = []
@@ -220,18 +217,12 @@ def watermark_lag(lags: Sequence[Row], spans: Sequence[Row], interval: Interval)
 
 
 def _layer(mark: Row, values: Sequence[Row] | None = None, **encoding: Any) -> Row:
-    """Returns a layer with *mark* for each of *values*.
-
-    None: the values of the chart that contains it.
-    """
+    """Returns a layer with *mark* for *values* (None: those around it)."""
     return {"mark": mark, "encoding": encoding} | ({} if values is None else {"data": {"values": values}})
 
 
 def _rows_of(field: str, chart: Row, values: Sequence[Row]) -> Row:
-    """Repeats *chart* for each value of *field*, one below the other.
-
-    Each has a scale of its own.
-    """
+    """Repeats *chart* for each value of *field*, with scales of their own."""
     row = {"field": field, "type": "nominal", "header": {"labelOrient": "top"}}
     own_scale = {"scale": {"y": "independent"}}
     return {"data": {"values": values}, "facet": {"row": row}, "spec": chart, "resolve": own_scale}
@@ -247,10 +238,7 @@ def _time(interval: Interval) -> Row:
 
 
 def _length(field: str, values_ms: Sequence[float]) -> Row:
-    """Returns the axis of *field*, a length in ms.
-
-    The chart shows *values_ms*.
-    """
+    """Returns the axis of *field* (ms) in a chart of *values_ms*."""
     ticks = ticks_ms(min(0, *values_ms), max(0, *values_ms))
     size_ms, unit = _unit(ticks)
     label = f"datum.value == 0 ? '0' : format(datum.value / {size_ms}, ',') + ' {unit}'"

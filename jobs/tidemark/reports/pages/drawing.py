@@ -48,10 +48,7 @@ class Edge:
 
 @dataclass(frozen=True)
 class Drawing:
-    """The drawing of a topology, px.
-
-    Edges of the critical path come last, on top.
-    """
+    """The drawing of a topology (px), edges of the critical path last."""
 
     width: int
     height: int

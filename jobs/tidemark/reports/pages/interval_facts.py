@@ -26,10 +26,7 @@ They are the longest ones.
 
 
 def _holds(column: str) -> str:
-    """Returns a predicate: *column* lies in the interval from $2 to $3.
-
-    These are epoch ms.
-    """
+    """Returns a predicate: *column* is in [$2, $3), epoch ms."""
     return f"{column} >= make_timestamptz($2 * 1000) AND {column} < make_timestamptz($3 * 1000)"
 
 
@@ -157,10 +154,7 @@ class PageFacts:
 
 
 def page_facts(tables: Tables, topology: Topology, interval: Interval) -> PageFacts:
-    """Queries the facts of *interval*.
-
-    Texts are made inert.
-    """
+    """Queries the facts of *interval*, with inert texts."""
 
     def ask(text: str, *more: Any) -> list[Row]:
         rows = tables.ask(text, [topology.name, interval.start_ms, interval.end_ms, *more]).objects

@@ -91,10 +91,7 @@ def _operator(row: Row) -> Row:
 
 
 def _charts(facts: PageFacts, now_ms: int) -> dict[str, Markup | None]:
-    """Draws the charts; None where there is nothing to draw.
-
-    Partitions are drawn until *now_ms*, epoch ms.
-    """
+    """Draws the charts (None: nothing to draw), partitions until *now_ms*."""
     interval = facts.interval
     lags = [row for row in facts.lags if row["at_ms"] <= now_ms]
     spans = [row | {"until_ms": min(row["until_ms"], now_ms)} for row in facts.spans if row["at_ms"] <= now_ms]
@@ -109,10 +106,7 @@ def _charts(facts: PageFacts, now_ms: int) -> dict[str, Markup | None]:
 
 
 def _emission(facts: PageFacts) -> list[tuple[str, int, int]]:
-    """Returns operators, their updates emitted and suppressed.
-
-    The operator that suppressed most comes first.
-    """
+    """Returns operators, updates emitted and suppressed, most suppressed first."""
     totals: dict[str, tuple[int, int]] = {}
     for row in facts.emission:
         emitted, suppressed = totals.get(row["operator"], (0, 0))
@@ -121,10 +115,7 @@ def _emission(facts: PageFacts) -> list[tuple[str, int, int]]:
 
 
 def _write(tables: Tables, topology: Topology, interval: Interval, file: Path, now_ms: int | None) -> Path:
-    """Writes the page.
-
-    The file is replaced at once: a reader sees the old page or the new one.
-    """
+    """Replaces the page at once: readers see the old or the new."""
     file.parent.mkdir(parents=True, exist_ok=True)
     replace(file, page(page_facts(tables, topology, interval), now_ms=now_ms))
     return file

@@ -101,10 +101,7 @@ RUNNING = frozenset({Condition.RUNNING.value, Condition.STARTING.value})
 
 
 def page_model(tables: Tables, layout: Layout, topology: Topology, *, at_ms: int) -> Row:
-    """Returns the state of *topology* at *at_ms*.
-
-    *at_ms* is epoch ms of the drivers' clocks.
-    """
+    """Returns *topology*'s state at *at_ms* of the drivers' clocks."""
     at = scene(topology, layout, at_ms)
     findings = explain(at)
     streams = [_stream(at.facts[sub.name], sub.name) for sub in topology.sub_topologies]

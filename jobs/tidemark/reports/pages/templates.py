@@ -57,10 +57,7 @@ class _CompiledTemplates(FileSystemBytecodeCache):
 
 
 def _compiled_templates() -> _CompiledTemplates | None:
-    """Returns the cache of compiled templates for later jobs.
-
-    None: the user has no safe folder for it.
-    """
+    """Returns the cache of compiled templates; None without a safe folder."""
     with suppress(OSError, RuntimeError):
         return _CompiledTemplates(pattern=f"tidemark-{jinja2.__version__}-%s")
     return None

@@ -247,10 +247,7 @@ class _Facts:
         return rows.objects[0]["n"] if rows else None
 
     def _by(self, key: str, text: str, *more: Any) -> dict[str, Row]:
-        """Returns the answers to the query *text* by *key*.
-
-        A key without answer has an empty row.
-        """
+        """Returns the answers to *text* by *key*, an empty row without one."""
         return defaultdict(dict, {row[key]: row for row in self._ask(text, *more)})
 
     def _ask(self, text: str, *more: Any) -> list[Row]:

@@ -63,10 +63,7 @@ def topology_page(model: Row, facts: Row | None, topology: Topology | None) -> s
 
 
 def problem_page(title: str, detail: str, *, start: str) -> str:
-    """Returns a page with the reason why another page cannot be shown.
-
-    *start* is the address of the start page.
-    """
+    """Returns a page with the reason of a problem, linked to *start*."""
     return template("reports/pages/problem_page.html.j2").render(
         title=title, detail=detail, start=start, refresh_s=REFRESH_S
     )

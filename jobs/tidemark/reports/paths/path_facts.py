@@ -146,10 +146,7 @@ def windows_with_paths(tables: Tables, topology: str, *, at_ms: int | None = Non
 
 
 def physical_name(step: Mapping[str, Any]) -> str:
-    """Returns the operator of *step* with its task: `carrier_state[shard 3]`.
-
-    It is the task that the window waited for.
-    """
+    """Returns *step*'s operator with the task waited for: `carrier_state[shard 3]`."""
     operator, task = step["operator"], step["task"]
     return f"{operator}[{task}]" if task else str(operator)
 
@@ -166,10 +163,7 @@ def task_text(step: Mapping[str, Any]) -> str | None:
 
 
 def physical_path(steps: Sequence[Mapping[str, Any]]) -> str | None:
-    """Formats the path of *steps* in the physical DAG, with latencies.
-
-    None: none of them has several tasks.
-    """
+    """Formats the physical path; None if no step has several tasks."""
     if not any(step["task"] for step in steps):
         return None
     walk = [
@@ -180,10 +174,7 @@ def physical_path(steps: Sequence[Mapping[str, Any]]) -> str | None:
 
 
 def mostly_before_source(window: Mapping[str, Any]) -> str | None:
-    """Names the longest part of the time before the source of *window*.
-
-    None: it is the bound, or not known.
-    """
+    """Names the longest part before the source; None: bound, or unknown."""
     # Parts come longest first.
     longest = next((part["kind"] for part in window["parts"] if part["kind"] in BEFORE_SOURCE), AgeCause.BOUND)
     return None if longest == AgeCause.BOUND else PART_WORDS[longest]

@@ -54,10 +54,7 @@ class WorkChange:
             raise InvalidArgument(msg)
 
     def saved_ms(self, worked_ms: int) -> int:
-        """Returns by how many ms the new time is shorter than *worked_ms*.
-
-        The result is negative if the new time is longer.
-        """
+        """Returns *worked_ms* less the new time, which may be negative."""
         return worked_ms - max(0, round(worked_ms * self.scale) - self.less_ms)
 
 
@@ -160,10 +157,7 @@ class _WindowSavings:
 
 
 def _worked_ms(steps: Mapping[str, PathStep], name: str, rows: Mapping[str, Mapping[str, Any]]) -> int:
-    """Returns the ms that the operator *name* worked on a window.
-
-    It is 0 for a source.
-    """
+    """Returns the ms that *name* worked on a window; 0: a source."""
     step, row = steps[name], rows[name]
     if step.slowest_upstream is None:
         return 0

@@ -259,10 +259,7 @@ def _all_rows(stored: DeltaTable, table: Table) -> ds.Dataset | ds.Scanner:
 
 
 def _came_since(stored: DeltaTable, since_ms: int) -> ds.Dataset:
-    """Returns the rows of *stored* in new files.
-
-    These were committed at *since_ms*, epoch ms, or later.
-    """
+    """Returns *stored*'s rows in files committed at *since_ms* or later."""
     files = pl.DataFrame(stored.get_add_actions(flatten=True)).filter(pl.col("modification_time") >= since_ms)
     new = {Path(place).name for place in files["path"]}
     return in_files(stored, lambda name: 0 if name in new else None)

@@ -62,10 +62,7 @@ def _event_text(change: Mapping[str, Any]) -> str:
 
 
 def _details(change: Mapping[str, Any], notified_ms: int, link: str) -> list[tuple[str, str]]:
-    """Returns names and values of the lines.
-
-    A line without value is left out.
-    """
+    """Returns names and values of the lines that have a value."""
     broken_ms = change["broken_since"]
     # In whole seconds.
     lasted_ms = 0 if broken_ms is None else (change["at"] - broken_ms) // 1_000 * 1_000

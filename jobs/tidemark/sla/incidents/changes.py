@@ -40,10 +40,7 @@ def looks_back_ms(specs: Sequence[SlaSpec]) -> int:
 
 
 def quiet(spec: SlaSpec, at_ms: int, *, is_past: bool) -> str | None:
-    """Returns why a check of *spec* for *at_ms* changes no incident.
-
-    None: it may change one.
-    """
+    """Returns why a check at *at_ms* changes no incident, if so."""
     if is_past:
         return PAST
     return "maintenance" if spec.is_quiet(at_ms) else None

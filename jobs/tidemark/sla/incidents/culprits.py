@@ -154,10 +154,7 @@ def _none_on_error(explain: Callable[P, T | None]) -> Callable[P, T | None]:
 
 
 def _wait_for_input(part: Row) -> str | None:
-    """Formats the wait of a *part* of the age of windows.
-
-    It names the partition that the part waited for; None if it waited for none.
-    """
+    """Formats the wait of *part* for a partition; None without."""
     if part["input"] is None:
         return None
     usual = "" if part["usual_ms"] is None else f", usually {part['usual_ms']:,.0f} ms"
@@ -165,10 +162,7 @@ def _wait_for_input(part: Row) -> str | None:
 
 
 def _operator(spec: SlaSpec, topology: Topology) -> str | None:
-    """Returns the operator whose results *spec* limits.
-
-    None: those of each terminal operator.
-    """
+    """Returns the operator that *spec* limits; None: each terminal one."""
     if spec.subject in topology.operators:
         return spec.subject
     for sub in topology.sub_topologies:

@@ -40,18 +40,12 @@ GIVE_UP_MS = DAY_MS
 
 
 def is_checked_after(layout: Layout, topology: str, at_ms: int, run_id: str) -> bool:
-    """Returns True if another run has checked a later instant.
-
-    It is a check of *topology* by another run than *run_id*, for an instant after *at_ms*.
-    """
+    """Returns True if another run checked *topology* after *at_ms*."""
     return not _checked_by_others(layout, topology, run_id, pc.field("checked_at") > utc(at_ms)).is_empty()
 
 
 def checked_before(layout: Layout, topology: str, at_ms: int, run_id: str) -> int | None:
-    """Returns the last instant before *at_ms* that was checked.
-
-    Another run than *run_id* has checked *topology* for it. It is epoch ms; None: there is none.
-    """
+    """Returns the last instant before *at_ms* that another run checked, if any."""
     checks = _checked_by_others(layout, topology, run_id, pc.field("checked_at") < utc(at_ms))
     newest = checks["checked_at"].dt.epoch("ms").max()
     return newest if isinstance(newest, int) else None

@@ -94,10 +94,7 @@ ACCOUNT = ("sub_topology", "operator", "kind", *COUNTED)
 
 
 def later(tables: Tables, topology: str, *, at_ms: int) -> dict[str, int]:
-    """Returns the first batch finished after *at_ms*, by sub-topology.
-
-    Sub-topologies without such a batch are left out.
-    """
+    """Returns the first batch finished after *at_ms*, by sub-topology with one."""
     rows = tables.ask(f"WITH {KNOWN} SELECT * FROM later", [topology, at_ms]).objects
     return {row["sub_topology"]: row["batch_id"] for row in rows}
 
@@ -194,10 +191,7 @@ def measurements(specs: list[SlaSpec], at_ms: int, *, outcomes: str) -> Iterator
 
 
 def _watermarks() -> Iterator[str]:
-    """Yields SELECTs of the watermarks of sources and sub-topologies.
-
-    Sources also have `idle`.
-    """
+    """Yields SELECTs of watermarks of sources (with `idle`) and sub-topologies."""
     # Rows without partition are about a whole source, and those without source about a sub-topology.
     of_all = f"{BEFORE_LATER} AND t.topology = $1 AND t.partition IS NULL"
     combined = f"FROM watermarks AS t LEFT JOIN ({LIVING}) AS living USING (sub_topology) {of_all}"

@@ -310,10 +310,7 @@ def _is_idle(spec: SlaSpec, topology: Topology, facts: _SlaFacts) -> bool:
 
 
 def sub_topology_of(spec: SlaSpec, topology: Topology) -> SubTopology:
-    """Returns the sub-topology of the subject of *spec*.
-
-    *spec* names it, or an operator that it runs.
-    """
+    """Returns the sub-topology that *spec* names, or that runs its operator."""
     return next(s for s in topology.sub_topologies if spec.subject in {s.name, *(o.name for o in s.operators)})
 
 

@@ -170,10 +170,7 @@ def _with_table_types(rows: pl.DataFrame, schema: pa.Schema) -> pl.DataFrame:
 
 
 def _possible(dataset: ds.Dataset, new: pl.DataFrame, key: Sequence[str]) -> Iterator[ds.ParquetFileFragment]:
-    """Returns the files whose bounds allow a key of *new*.
-
-    The bounds are those in the log of the table.
-    """
+    """Returns the files whose bounds in the log allow a *new* key."""
     within: pc.Expression | None = None
     for column in new.select(key).iter_columns():
         # Nulls and NaN are not inside bounds, and nested columns have none.
@@ -203,10 +200,7 @@ def _rows(part: ds.Fragment, schema: pa.Schema, columns: Sequence[str] | None = 
 
 
 def _in_files(first: Sequence[pl.DataFrame], parts: Iterator[pl.DataFrame]) -> Iterator[pl.DataFrame]:
-    """Yields *first* and *parts*, concatenated to some AT_MOST rows each.
-
-    It yields nothing if there is no row.
-    """
+    """Yields *first* and *parts*, concatenated to some AT_MOST rows each."""
     waiting = [*first]
     for part in parts:
         waiting.append(part)

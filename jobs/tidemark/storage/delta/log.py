@@ -123,10 +123,7 @@ class TableLog:
         return self._batch
 
     def write(self, rows: pa.Table) -> Action:
-        """Writes *rows* to a new file of the table.
-
-        Returns the action that adds the file.
-        """
+        """Writes *rows* to a new file; returns the action that adds it."""
         # Columns that *rows* lack are null for every reader of the file.
         fitted = rows.cast(pa.schema([(name, self._types[name]) for name in rows.column_names]))
         name = f"part-{uuid.uuid4().hex}.parquet"

@@ -55,10 +55,7 @@ class Snapshot:
 
 
 def snapshot_of(path: Path) -> Snapshot | None:
-    """Returns the newest snapshot of the table at *path*.
-
-    None: delta-rs has to read it.
-    """
+    """Returns the table's newest snapshot; None: delta-rs has to read it."""
     if isinstance(path, ObjectPath):
         return None
     try:

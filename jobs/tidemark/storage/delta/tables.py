@@ -268,10 +268,7 @@ def again_after_others(commit: Callable[[], T]) -> T:
 
 
 def append(path: Path, rows: pa.Table) -> None:
-    """Appends *rows* to the table at *path*.
-
-    It tries again if a commit of others comes in between.
-    """
+    """Appends *rows* at *path*, again if others commit in between."""
     again_after_others(partial(write_deltalake, path, rows, mode="append"))
 
 
@@ -386,10 +383,7 @@ class Committer:
         return self._once(path, batch_id, append, notes=notes)
 
     def commit_notes(self, path: Path, batch_id: int, *, notes: Notes) -> int:
-        """Commits *notes* without rows.
-
-        Returns the clock as `commit` does.
-        """
+        """Commits *notes* without rows; returns the clock as `commit` does."""
         return self.adopt(path, Files(()), batch_id, notes=notes)
 
     def adopt(self, path: Path, files: Files, batch_id: int, *, notes: Notes = NOTHING) -> int:

@@ -62,10 +62,7 @@ class BatchAnswers:
         return self.of_partitions[at.name]
 
     def offsets(self, source: Source, partitions: Sequence[int]) -> Mapping[int, tuple[int, int]]:
-        """Returns the earliest and the next offset of each partition.
-
-        The next offset is the one after the newest record of a partition of *source*.
-        """
+        """Returns the earliest offset of each partition, and the next to write."""
         return {number: self.of_offsets[source.name][number] for number in partitions}
 
     def limits(self, sink: Sink) -> Limits:

@@ -30,10 +30,7 @@ WORKED = pa.schema([("shard", pa.int32()), ("worked", pa.binary())])
 
 @dataclass(frozen=True)
 class SparkExecutors:
-    """The executors of the Spark session of *rows*.
-
-    *rows* are those of one batch.
-    """
+    """The executors of the session of *rows*, those of one batch."""
 
     rows: DataFrame
 

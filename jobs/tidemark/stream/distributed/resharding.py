@@ -118,10 +118,7 @@ def _rows(shards: Sequence[StateRuns]) -> int:
 
 
 def remember(control: Path, shards: Sequence[StateRuns], *, check_lease: Callable[[], None]) -> None:
-    """Has the next driver of a stream begin with *shards*.
-
-    *control* is the stream's control folder; only the last call counts.
-    """
+    """Has the next driver begin with *shards*; only the last call counts."""
     notes = {"batch_id": shards[0].batch_id, "state": states_to_json(shards)}
     put_once(_file(control), json.dumps(notes).encode(), check=check_lease)
 

@@ -131,10 +131,7 @@ def sharding(topology: Topology, sub: SubTopology, steps: Steps) -> Sharding:
 
 
 def not_sharded(topology: Topology, steps: Steps) -> list[InvalidSpec]:
-    """Returns why sub-topologies of *topology* cannot run in shards.
-
-    Only those that are to run in shards are asked.
-    """
+    """Returns why sub-topologies that are to run in shards cannot."""
     reasons: list[InvalidSpec] = []
     for sub in (sub for sub in topology.sub_topologies if topology.shards_of(sub.name) > 1):
         try:
@@ -189,10 +186,7 @@ def _groups(sources_of_operators: Iterable[frozenset[str]]) -> set[frozenset[str
 
 
 def _together(streams: Sequence[_Stream]) -> _Stream:
-    """Returns the output of a union of *streams*.
-
-    That of one stream is the stream itself.
-    """
+    """Returns a union's output; that of one stream is itself."""
     first, *others = streams
     columns, key = dict(first.columns), first.key
     for stream in others:
@@ -214,10 +208,7 @@ def _source(operator: Operator, steps: Steps) -> _Stream:
 
 
 def _key_of(operator: Operator, read: _Stream, steps: Steps) -> KeyText | None:
-    """Returns the columns by which *operator* groups or keeps order.
-
-    None: it does neither.
-    """
+    """Returns columns by which *operator* groups or keeps order, if any."""
     step = step_of(operator)
     columns = step.key(operator)
     if columns is None:

@@ -414,10 +414,7 @@ class ShardTask(Task):
         return Run(records, times, Counter(), finished_at_ms=self.clock())
 
     def _numbered(self, name: str, rows: pa.Table, number: int) -> pa.Table:
-        """Returns *rows* with a `seq` that no other shard has.
-
-        Their order within the shard is kept.
-        """
+        """Returns *rows*, in order, with a `seq` no other shard has."""
         if name != CHANGES.name and not isinstance(self.stream.topology.operators.get(name), Repartition):
             return rows
         place = rows.column_names.index("seq")

@@ -87,10 +87,7 @@ class ClockSkew:
         self._history.flush()
 
     def newest(self) -> Skew | None:
-        """Returns the newest estimate.
-
-        None before the first estimate, and if it is older than KEPT_MS.
-        """
+        """Returns the newest estimate; None without one younger than KEPT_MS."""
         newest = self._newest
         return newest[1] if newest and abs(self._clock() - newest[0]) <= KEPT_MS else None
 

@@ -27,10 +27,7 @@ It is the time between a stage and its first task on an idle machine.
 
 @dataclass
 class TaskSlots:
-    """The task slots of one Spark session.
-
-    The streams of its process share them.
-    """
+    """The task slots of a Spark session, which its streams share."""
 
     clock: Clock
     _lock: threading.Lock = field(default_factory=threading.Lock)

@@ -47,10 +47,7 @@ class Usage:
         return {"cpu_share": self._share(cpu_s), "memory_bytes": memory_bytes, "memory_free_bytes": _free_bytes()}
 
     def _share(self, cpu_s: float) -> float | None:
-        """Returns CPU seconds per second since the last call.
-
-        None the first time.
-        """
+        """Returns CPU seconds per second since the last call, if any."""
         # A set wall clock must not change the share.
         at_s = time.monotonic()
         was, self._was = self._was, (at_s, cpu_s)

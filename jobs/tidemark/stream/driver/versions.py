@@ -53,10 +53,7 @@ class Versions:
 
 @cache
 def _digest() -> str:
-    """Returns a digest of this code.
-
-    It is the same in a folder and in an archive.
-    """
+    """Returns a digest of this code, the same in an archive."""
     # Paths differ between a folder and an archive, so only names count.
     code = sorted((file.name, file.read_bytes()) for file in _modules(files("tidemark")))
     return hashlib.sha256(repr(code).encode()).hexdigest()[:12]

@@ -128,10 +128,7 @@ class Waker:
             self._changed.wait(wait_s)
 
     def _look(self, tick: Callable[[], None]) -> float:
-        """Has *tick* cause a batch if one is due.
-
-        Returns the seconds until the next look.
-        """
+        """Has *tick* cause a batch if due; returns seconds until next look."""
         now_ms, due_at_ms = self._clock(), self._due_at_ms()
         if self._is_in_batch:
             return self._every_s

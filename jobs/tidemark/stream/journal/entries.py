@@ -105,10 +105,7 @@ class Journal:
         return self.read(numbers[-1]) if numbers else None
 
     def written_at_ms(self, batch_id: int) -> int:
-        """Returns when the entry of *batch_id* was written.
-
-        Epoch ms of the file system's clock.
-        """
+        """Returns when the entry was written, by the file system (epoch ms)."""
         return self._path(batch_id).stat().st_mtime_ns // 1_000_000
 
     def _path(self, batch_id: int) -> Path:

@@ -42,10 +42,7 @@ def states_to_json(shards: Sequence[StateRuns]) -> dict[str, Any]:
 
 
 def states_from_json(content: Mapping[str, Any] | None) -> tuple[StateRuns, ...] | None:
-    """Returns the runs of each shard that `states_to_json` wrote.
-
-    None if there is no *content*, or if it has another format.
-    """
+    """Returns what `states_to_json` wrote; None without, or in another format."""
     if content is None or content.get("format") not in {FORMAT, ZIPPED}:
         return None
     runs_of_shards = []

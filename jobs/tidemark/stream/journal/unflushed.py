@@ -152,10 +152,7 @@ def unflushed(journal: Path, names: Collection[str] = FACTS_TABLES) -> Unflushed
 
 
 def _facts_in(entry: Entry) -> Iterator[tuple[str, int, Rows]]:
-    """Yields table, batch and rows of all facts in an *entry*.
-
-    The entry is one of decided batches.
-    """
+    """Yields table, batch and rows of all facts in a decided *entry*."""
     about = entry.notes.facts
     for name, rows in entry.tables.items():
         if name in LEDGERS:
@@ -174,10 +171,7 @@ def flushed_before(entry: Entry) -> int:
 
 
 def newest_batch(path: Path, table: DeltaTable | Snapshot) -> int:
-    """Returns the newest batch committed to the *table* at *path*.
-
-    Only commits of a driver count. -1: none.
-    """
+    """Returns the newest batch that a driver committed to *table*; -1: none."""
     newest = table.transaction_version("/".join(path.parts[-3:]))
     return -1 if newest is None else int(newest)
 

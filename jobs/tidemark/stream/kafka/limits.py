@@ -67,10 +67,7 @@ def within_limits(
 
 
 def _fitting(sink: Sink, records: pl.DataFrame) -> tuple[pl.DataFrame, list[pl.DataFrame]]:
-    """Splits *records* into those that fit the Avro schema, and the others.
-
-    The others are rows of quarantine.
-    """
+    """Splits *records* into those that fit the Avro schema, and quarantine rows."""
     if sink.format is not Format.AVRO:
         return records, []
     problems = [value.problem if isinstance(value, Misfit) else None for value in encoded(sink, records)]

@@ -53,10 +53,7 @@ class OutgoingRows:
 
     @property
     def tasks(self) -> int:
-        """Returns how many tasks send it, one for each file.
-
-        0 when it is small: then the driver sends it.
-        """
+        """Returns the sending tasks, one per file; 0: the driver sends it."""
         return len(self.rows.files) if isinstance(self.rows, Files) and self.rows.num_rows >= MANY else 0
 
 

@@ -119,10 +119,7 @@ class KafkaTopicWriter:
         return undeliverable
 
     def _rows(self, to: Collection[int]) -> Iterator[pl.DataFrame]:
-        """Yields the rows for the partitions *to* in order.
-
-        They have `_number` (in the id) and `_to` (the partition).
-        """
+        """Yields *to*'s rows in order, with `_number` (in the id) and `_to`."""
         first = self.outgoing.first
         for rows in frames(self.outgoing.rows):
             numbers = range(first, first + rows.height)
@@ -167,10 +164,7 @@ class RecordSender:
         timestamp_ms: int,
         headers: list[tuple[str, str | bytes | None]],
     ) -> None:
-        """Sends *row* through the client.
-
-        If the client's queue is full, this waits until there is room.
-        """
+        """Sends *row*, once the client's queue has room."""
 
         def delivered(error: KafkaError | None, _: Message) -> None:
             if error is not None:

@@ -59,10 +59,7 @@ class MapStep(KeyedStep[Map]):
 
     @staticmethod
     def origins(operator: Map, read: Origins) -> Origins:
-        """Returns the columns that it hands on as they are.
-
-        Others are calculated.
-        """
+        """Returns the columns that it hands on as they are, not calculated."""
         return {name: read.get(sql.strip()) for name, sql in operator.select.items()}
 
     @staticmethod

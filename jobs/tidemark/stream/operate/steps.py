@@ -113,10 +113,7 @@ class Steps:
         return step.version_schema()
 
     def functions(self, operator: Operator) -> Sequence[AggregateFunction]:
-        """Returns the aggregate functions of *operator*.
-
-        Empty if it is no aggregate.
-        """
+        """Returns the aggregate functions of *operator*, empty for other kinds."""
         step = self._steps[operator.name]
         return step.functions if isinstance(step, AggregateStep) else ()
 
@@ -177,10 +174,7 @@ class Steps:
 
 
 def _key_of(operator: Operator, error: Exception) -> str:
-    """Returns the key of *operator* that *error* is about.
-
-    Empty where *error* is about the whole operator.
-    """
+    """Returns the key of *operator* that *error* is about, empty: all."""
     if isinstance(error, InvalidColumns):
         return error.key
     if isinstance(operator, Join):

@@ -55,10 +55,7 @@ class TableStep(KeyedStep[KeyedTable]):
 
     @cached_property
     def history_ms(self) -> int | None:
-        """Returns how long behind the watermark versions are kept for joins.
-
-        None: for ever.
-        """
+        """Returns how far behind the watermark versions are kept; None: ever."""
         return history_ms(self.shared.topology, self.operator.name)
 
     def version_schema(self) -> dict[str, pl.DataType]:

@@ -202,10 +202,7 @@ def _is_checkpoint(file: Path) -> bool:
 
 
 def _newest_checkpoint(files: Iterable[tuple[int, Path]], *, written_before_ms: int) -> int:
-    """Returns the version of the newest checkpoint *written_before_ms*.
-
-    0 if there is none among *files*.
-    """
+    """Returns the version of the newest checkpoint *written_before_ms*, or 0."""
     checkpoints = [(version, file) for version, file in files if _is_checkpoint(file)]
     old = (version for version, file in checkpoints if file.stat().st_mtime * 1_000 < written_before_ms)
     return max(old, default=0)

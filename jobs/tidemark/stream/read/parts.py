@@ -206,10 +206,7 @@ def _pieces(source: Source, offsets: Offsets) -> int:
 
 
 def _piece(offsets: Offsets, number: int, pieces: int) -> Offsets:
-    """Returns the piece *number* of each partition's offsets.
-
-    There are so many *pieces* of one size.
-    """
+    """Returns the piece *number*, of *pieces* of one size, of the offsets."""
 
     def cut(start: int, end: int, at: int) -> int:
         # Rounding down at both ends makes pieces adjacent.

@@ -186,10 +186,7 @@ def _to_read(part: BatchPart, topic: str) -> Offsets:
 
 
 def kafka_options(source: Source, cluster: Cluster) -> dict[str, str]:
-    """Returns Spark's options to read the topic of *source*.
-
-    They serve a stream and a batch.
-    """
+    """Returns Spark's options to read *source*'s topic, streaming or in batch."""
     return {
         **cluster.spark,
         "subscribe": source.topic or "",

@@ -66,10 +66,7 @@ def _lost(source: Source, read: Mapping[str, Column], fields: Mapping[str, Colum
 
 
 def _others(columns: StructType, declared: Collection[str]) -> Column:
-    """Returns the *columns* that are not *declared*, as a JSON object.
-
-    Null without any.
-    """
+    """Returns the undeclared *columns* as a JSON object; null without any."""
     others = [F.col(f"`{name}`") for name in columns.names if name not in declared]
     # to_json() omits null columns, so a row without others gives an empty object.
     return F.nullif(_json(F.struct(*others)), F.lit("{}")) if others else F.lit(None).cast("string")

@@ -56,10 +56,7 @@ class Deaths:
 
     @classmethod
     def of(cls, kept: Mapping[str, Any]) -> Deaths:
-        """Reads the deaths that a control folder has *kept* as JSON.
-
-        No deaths if it is empty.
-        """
+        """Reads the deaths that a control folder has *kept*, none if empty."""
         if not kept:
             return cls()
         ranges: dict[str, dict[int, tuple[int, int]]] = {}

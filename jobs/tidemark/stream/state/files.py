@@ -162,10 +162,7 @@ class StateFiles:
             self.load(memory, runs, batch_id)
 
     def with_another(self, runs: StateRuns, tables: Tables) -> StateRuns:
-        """Writes *tables* as a run, and returns *runs* with it.
-
-        The new run is the newest.
-        """
+        """Writes *tables* as a run; returns *runs* with it as the newest."""
         merged: dict[str, RunMerge] = {}
         puts: dict[str, int] = {}
         others: Tables = {}

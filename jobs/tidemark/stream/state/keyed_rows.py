@@ -84,10 +84,7 @@ class KeyedRows:
 
     @property
     def bytes(self) -> int:
-        """Size of all rows in memory, estimated by polars.
-
-        Dead rows count, too.
-        """
+        """Size of all rows in memory, dead ones too, estimated by polars."""
         return sum(int(run.rows.estimated_size()) for run in self._runs)
 
     @property
@@ -129,10 +126,7 @@ class KeyedRows:
         return self._puts
 
     def of(self, keys: pl.Series) -> pl.DataFrame:
-        """Returns the rows of *keys* in their order, once each.
-
-        Keys without a row are left out.
-        """
+        """Returns the rows of *keys* in their order, once each, if any."""
         unique = keys.unique(maintain_order=True) if self._runs or self._files else keys.clear()
         hashes = hashes_of(unique)
         # Places in *unique* of keys that have no row yet, by hash: a binary search then reads memory in order.
@@ -173,10 +167,7 @@ class KeyedRows:
         return rows.filter(pl.col(column).is_in(values.implode()))  # other values may have the same hash
 
     def put(self, rows: pl.DataFrame) -> None:
-        """Puts *rows* in place of older rows of the same keys.
-
-        Of several rows of a key the last counts.
-        """
+        """Puts *rows*, of each key the last, in place of older rows."""
         newest = self._newest(rows)
         if newest.is_empty():
             return

@@ -120,10 +120,7 @@ class SortedRows:
         return self._where([pc.less_equal(block[column], value) for block in self.blocks])
 
     def with_any(self, column: str, values: pl.Series) -> Array:
-        """Returns the places of rows whose *column* is one of *values*.
-
-        Every row is looked at.
-        """
+        """Returns places where *column* is one of *values*, from all rows."""
         wanted = pa.array(values.to_arrow())
         return self._where(
             [pc.is_in(block[column], value_set=wanted.cast(block[column].type)) for block in self.blocks]

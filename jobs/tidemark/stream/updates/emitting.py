@@ -215,10 +215,7 @@ class Emitter:
 
 
 def due_at_ms(emission: Emission, was_decided_at_ms: int | None) -> int | None:
-    """Returns when the interval that was open at *was_decided_at_ms* ends.
-
-    None if *emission* has no intervals.
-    """
+    """Returns when *was_decided_at_ms*'s interval ends; None without intervals."""
     if emission.interval_ms is None or was_decided_at_ms is None:
         return None
     return strategy.interval_end_ms(emission.interval_ms, was_decided_at_ms)

@@ -40,10 +40,7 @@ class JudgingStep(OperatorStep[Op]):
         return emission
 
     def judged_rows(self, emitted: EmissionResult, window: Mapping[str, str] | None = None) -> Tables:
-        """Returns the rows of `changes` and `suppressed`.
-
-        *window* maps bounds to the columns that have them.
-        """
+        """Returns rows of `changes` and `suppressed`; *window* maps bounds to columns."""
         name = self.operator.name
         changes = changes_rows(name, emitted.judged, **(window or {}))
         joined = name in self.shared.memory.versions

@@ -153,7 +153,4 @@ class OperatorStep(ABC, Generic[Op]):
 
     @abstractmethod
     def run(self, inputs: list[pl.DataFrame], moves: Moves, moment: Moment) -> Run:
-        """Runs the operator over *inputs*.
-
-        Changes of states go into *moves*.
-        """
+        """Runs the operator over *inputs*; changes of states go into *moves*."""

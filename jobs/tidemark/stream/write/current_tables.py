@@ -63,10 +63,7 @@ class CurrentTables:
 
     @property
     def due_at_ms(self) -> int | None:
-        """When the next merge is due, by the clock, epoch ms.
-
-        None if the tables show all rows.
-        """
+        """When the next merge is due, epoch ms; None: all rows show."""
         waiting = (sink for sink in self._sinks if sink.name in self._waiting)
         # A table that this driver has not merged yet is due at 0, which is at once.
         due_times_ms = (self._merged_at_ms.get(sink.name, -sink.refresh_ms) + sink.refresh_ms for sink in waiting)

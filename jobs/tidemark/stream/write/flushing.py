@@ -104,10 +104,7 @@ class Flusher:
         return entry.batch_id in self._facts.batches()
 
     def with_facts(self, entry: Entry) -> Entry:
-        """Returns *entry* with the facts of the batch before it.
-
-        They are left out if a file has them.
-        """
+        """Returns *entry* with the previous batch's facts unless a file has them."""
         last = self._last
         tables = {f"{FACTS}{name}": rows for name, rows in last.tables.items()} if last else {}
         about = FactsNotes(
@@ -191,10 +188,7 @@ class Flusher:
         self._fence.reached("measured")
 
     def _read(self) -> dict[str, dict[int, Rows]]:
-        """Reads rows that only the journal has, by table and batch.
-
-        Batches that are not carried out are left out.
-        """
+        """Reads rows of carried-out batches in the journal, by table and batch."""
         in_journal = unflushed(self._journal)
         self.flushed = max(self.flushed, in_journal.flushed)
         waiting = {name: in_journal.of(self._home / name)[1] for name in in_journal.rows}

@@ -41,10 +41,7 @@ class OpenWindows:
         self._open_ms: dict[str, set[int]] = {}
 
     def closed(self, sink: Sink, watermark_ms: int | None) -> ClosedRows | None:
-        """Returns the rows of *sink* that become final at *watermark_ms*.
-
-        None if there are none.
-        """
+        """Returns *sink*'s rows that become final at *watermark_ms*, if any."""
         column = closed_column(sink)
         up_to_ms = sink.window.closed_up_to_ms(watermark_ms) if sink.window else None
         if column is None or up_to_ms is None:

@@ -68,10 +68,7 @@ def commented(schema: pa.Schema, sink: Sink, operators: Mapping[str, Operator], 
 
 
 def origin(column: str, operator: Operator, operators: Mapping[str, Operator], columns: Columns) -> str:
-    """Returns where *column* of the records of *operator* comes from.
-
-    It is a field of a source, or an expression.
-    """
+    """Returns the field or expression that *column* of *operator* comes from."""
     read = columns[operator.inputs[0]] if operator.inputs else ()
     return step_of(operator).comment(
         operator, column, read, lambda name: origin(column, operators[name], operators, columns)

@@ -47,10 +47,7 @@ class Inputs:
         return {number: mark for (name, number), mark in marks.items() if name == source and number is not None}
 
     def last_read_ms(self, source: Source) -> int | None:
-        """Returns when the newest batch that read from *source* finished.
-
-        None: none did.
-        """
+        """Returns when the newest batch that read from *source* finished, if any."""
         reads = self._scene.of(source.name).reads.filter(pl.col("source") == source.name, pl.col("n") > 0)
         finished_ms = reads["finished_at"].max()
         return finished_ms if isinstance(finished_ms, int) else None

@@ -25,18 +25,12 @@ def plausible_unit(source: Source, values: list[bytes | None]) -> str | None:
 
 
 def _timestamp(source: Source, value: bytes | None) -> float | None:
-    """Returns the numeric timestamp of the JSON record *value*.
-
-    None where it has none.
-    """
+    """Returns the numeric timestamp of the JSON record *value*, if any."""
     number = (json_object(value) or {}).get(source.timestamp or "")
     return float(number) if isinstance(number, int | float) and not isinstance(number, bool) else None
 
 
 def timestamp_ms(source: Source, value: bytes | None) -> float | None:
-    """Returns the time of the JSON record *value*, epoch ms.
-
-    Its unit is that of *source*. None where it has no number.
-    """
+    """Returns *value*'s time in epoch ms, by *source*'s unit, if numeric."""
     number = _timestamp(source, value)
     return None if number is None else number * _MS_PER[source.timestamp_unit]

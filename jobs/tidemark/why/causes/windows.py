@@ -106,10 +106,7 @@ class HeldWindows:
         )
 
     def _leading(self, sub: SubTopology) -> list[Source]:
-        """Returns the sources whose records move the time of *sub*.
-
-        Those upstream of its hops are included.
-        """
+        """Returns the sources, also upstream of hops, that move *sub*'s time."""
         tables = sub.table_inputs()
         sources: list[Source] = []
         for operator in sub.operators:

@@ -36,10 +36,7 @@ _FITS: Mapping[str, Callable[[object], bool]] = MappingProxyType(
 
 
 def wrong_fields(source: Source, values: list[bytes | None]) -> list[str]:
-    """Returns fields of *source* with a wrong type, the most frequent first.
-
-    *values* are JSON records.
-    """
+    """Returns *source*'s wrongly typed fields in JSON *values*, most frequent first."""
     wrong: Counter[str] = Counter()
     for record in map(json_object, values):
         for name, field in source.field_of.items():

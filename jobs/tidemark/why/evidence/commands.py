@@ -41,10 +41,7 @@ def quarantine_query(scene: Scene, name: str) -> str:
 
 
 def requeue(scene: Scene, source: Source, reason: str = "") -> str:
-    """Returns the command that sends quarantined records of *source* again.
-
-    It is for one *reason* or all.
-    """
+    """Returns the command that resends records quarantined for *reason*, or all."""
     if source.topic is None:  # records can be sent to topics only
         return f"have what writes to {source.delta or source.files} write them again"
     options = f" --reason {reason}" if reason else ""

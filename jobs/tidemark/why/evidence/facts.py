@@ -176,10 +176,7 @@ class StreamFacts:
 
     @cached_property
     def worked_ms(self) -> int:
-        """The driver's newest sign of work.
-
-        It is a batch that finished, or the instant in its newest heartbeat.
-        """
+        """The driver's newest sign of work: a finished batch, or its heartbeat's."""
         beats = self._beats.select(pl.coalesce("batch_started_at", "since", "at"))
         live = self._live()
         live_ms = [] if live is None or live.at_ms > self.at_ms else [live.since_ms or live.at_ms]
@@ -347,10 +344,7 @@ class StreamFacts:
         return unflushed_of(self._home)
 
     def _scan(self, table: Table, name: str = "") -> pl.LazyFrame:
-        """Returns the rows of *table*, called *name*, of tables and journal.
-
-        Instants are epoch ms.
-        """
+        """Returns *table*'s rows of tables and journal, instants in epoch ms."""
         none = pl.DataFrame(arrow_schema(table).empty_table()).lazy()
         unflushed, path = self._unflushed, self._home / (name or table.name)
         rows = unflushed.scan(path) if DeltaTable.is_deltatable(str(path)) else none
