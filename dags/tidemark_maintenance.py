@@ -1,7 +1,4 @@
-"""Keeps the tables of each topology small, beside its running streams.
-
-There is an Airflow DAG per topology, which runs every day.
-"""
+"""Keeps each topology's tables small, by a daily DAG per topology."""
 
 from __future__ import annotations
 

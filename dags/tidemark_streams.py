@@ -1,7 +1,4 @@
-"""Launches and supervises the streams of each topology.
-
-There is an Airflow DAG per topology.
-"""
+"""Launches and supervises each topology's streams, by a DAG per topology."""
 
 from __future__ import annotations
 

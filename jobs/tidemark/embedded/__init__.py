@@ -1,4 +1,1 @@
-"""The local stack of `tidemark up` and `tidemark demo`.
-
-It runs processes on one machine, among them a real Kafka broker.
-"""
+"""Runs the local stack's processes, with a real broker, on one machine."""

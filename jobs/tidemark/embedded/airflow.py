@@ -132,15 +132,8 @@ def environment(
 ) -> dict[str, str]:
     """Returns the whole environment of Airflow's processes.
 
-    Jobs that they submit inherit the part of it that is not Airflow's.
-
-    Args:
-        home: folder of Airflow's state.
-        secrets_of_home: its port and keys.
-        root: the checkout.
-        project: its topologies are scheduled; None: those of the current project.
-        variables: become Airflow variables of the same names in lower case.
-        settings: by SECTION__KEY; they override the settings that are made here.
+    Jobs that they submit inherit the part of it that is not Airflow's. Arguments are those of `start`;
+    *secrets_of_home* are the port and keys of *home*.
     """
     url = f"http://127.0.0.1:{secrets_of_home.port}"
     binaries = Path(sys.executable).parent

@@ -1,7 +1,4 @@
-"""The state that `tidemark up` keeps of an installation.
-
-It has the topologies that are to run, and the DAGs that it unpaused.
-"""
+"""Keeps an installation's topologies to run, and the DAGs it unpaused."""
 
 from __future__ import annotations
 

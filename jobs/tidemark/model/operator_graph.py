@@ -1,7 +1,4 @@
-"""The operators of a topology as a graph.
-
-It has their order, derived fields, and refusals.
-"""
+"""The operators of a topology as a graph: order, derived fields, refusals."""
 
 from __future__ import annotations
 

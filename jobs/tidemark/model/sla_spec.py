@@ -1,7 +1,4 @@
-"""Reads the SLAs of a topology from their TOML file.
-
-Invalid SLAs do not prevent the use of the valid ones.
-"""
+"""Reads the valid SLAs of a topology, even among invalid ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,1 @@
-"""Measures and judges SLAs and contracts, and follows incidents.
-
-It also finds culprits, formats alerts and renders the page of SLAs.
-"""
+"""Measures and judges SLAs and contracts; follows, explains and shows incidents."""

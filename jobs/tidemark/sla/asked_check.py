@@ -1,7 +1,4 @@
-"""Describes a check of SLAs that one process requests from another.
-
-The module is cheap to import.
-"""
+"""Describes a check of SLAs for another process; cheap to import."""
 
 from __future__ import annotations
 

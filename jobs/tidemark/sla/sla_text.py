@@ -1,7 +1,4 @@
-"""Formats the status of an SLA.
-
-It becomes a row of sla_results, and a sentence.
-"""
+"""Formats an SLA's status as a row of sla_results and a sentence."""
 
 from __future__ import annotations
 

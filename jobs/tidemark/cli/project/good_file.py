@@ -1,7 +1,4 @@
-"""Summarizes a valid topology for `tidemark check`.
-
-The summary has its streams, topics, tables, SLAs and DAGs.
-"""
+"""Summarizes a valid topology: streams, topics, tables, SLAs and DAGs."""
 
 from __future__ import annotations
 

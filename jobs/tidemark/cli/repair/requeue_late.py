@@ -1,7 +1,4 @@
-"""Reads the rows of `late_records` that `tidemark requeue --late` sends.
-
-Each has key, value and place in a topic.
-"""
+"""Reads `late_records` for `tidemark requeue --late`, with key, value and place."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Gives commands access to the local stack, `tidemark.embedded`.
-
-All other modules of the command line import it from here.
-"""
+"""Gives all other commands access to the local stack, `tidemark.embedded`."""
 
 from __future__ import annotations
 

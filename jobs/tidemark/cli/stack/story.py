@@ -1,7 +1,4 @@
-"""Reports each finding of a running topology once.
-
-It does so as soon as the finding's table has rows.
-"""
+"""Reports each finding of a running topology once, when it appears."""
 
 from __future__ import annotations
 

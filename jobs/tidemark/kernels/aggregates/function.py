@@ -82,9 +82,9 @@ class AggregateFunction(ABC):
         """
         return {}
 
-    @abstractmethod
     def result(self) -> pl.Expr:
         """Returns the result, computed from the columns of a state row."""
+        return pl.col(self.state)
 
     def does_not_fit(self) -> pl.Expr | None:
         """Returns a condition for results that do not fit their type.

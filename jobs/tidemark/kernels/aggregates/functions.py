@@ -42,10 +42,6 @@ class Count(AggregateFunction):
         return {self.state: pl.col(self.state).sum()}
 
     @override
-    def result(self) -> pl.Expr:
-        return pl.col(self.state)
-
-    @override
     def running(self, states: pl.DataFrame) -> pl.Series:
         return states.select(pl.col(self.state).cum_sum().over(KEY)).to_series()
 
@@ -130,10 +126,6 @@ class Extreme(AggregateFunction):
         return {self.state: state.min() if self.lowest else state.max()}
 
     @override
-    def result(self) -> pl.Expr:
-        return pl.col(self.state)
-
-    @override
     def running(self, states: pl.DataFrame) -> pl.Series:
         state = pl.col(self.state)
         so_far = state.cum_min() if self.lowest else state.cum_max()
@@ -189,10 +181,6 @@ class EndpointFunction(AggregateFunction):
             c: pl.col(c).sort_by(*self._place, nulls_last=self.earliest, maintain_order=True) for c in self.schema
         }
         return {c: rows.first() if self.earliest else rows.last() for c, rows in in_order.items()}
-
-    @override
-    def result(self) -> pl.Expr:
-        return pl.col(self.state)
 
     @override
     def running(self, states: pl.DataFrame) -> pl.Series:

@@ -1,7 +1,4 @@
-"""Maps Spark DDL types to Arrow and polars types.
-
-The DDL is that of `tables.py` and of topologies.
-"""
+"""Maps Spark DDL types of tables and topologies to Arrow and polars."""
 
 from __future__ import annotations
 

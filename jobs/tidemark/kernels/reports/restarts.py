@@ -1,7 +1,4 @@
-"""Finds the times when no driver read, and the records that waited.
-
-A driver was replaced, or it stood still.
-"""
+"""Finds restarts and standstills, when no driver read, and waiting records."""
 
 from __future__ import annotations
 

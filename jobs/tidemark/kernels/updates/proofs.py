@@ -1,7 +1,4 @@
-"""Turns judged updates and late records into rows of the tables.
-
-They are each update that was sent on, and the proof of each that was not.
-"""
+"""Turns judged updates, their proofs, and late records into table rows."""
 
 from __future__ import annotations
 

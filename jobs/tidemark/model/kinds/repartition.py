@@ -1,7 +1,4 @@
-"""The kind `repartition`: records passed on by another key, through a hop.
-
-The next sub-topology reads the hop.
-"""
+"""The kind `repartition`: records passed on by another key, through a hop."""
 
 from __future__ import annotations
 

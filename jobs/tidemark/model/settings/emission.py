@@ -1,7 +1,4 @@
-"""Emission of an operator: when its updates are sent on.
-
-It reads the keys of a topology file for that.
-"""
+"""Reads when the updates of an operator are sent on."""
 
 from __future__ import annotations
 

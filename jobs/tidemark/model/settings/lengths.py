@@ -7,6 +7,11 @@ _UNITS = ((1, "ms", 1_000), (1_000, "s", 120_000), (60_000, "min", 7_200_000), (
 _DAY_MS = 86_400_000
 
 
+def unit_of(ms: float) -> tuple[int, str]:
+    """Returns the most readable unit of a length: its ms and name."""
+    return next(((size, unit) for size, unit, below_ms in _UNITS if abs(ms) < below_ms), (_DAY_MS, "d"))
+
+
 def for_people(ms: float) -> str:
     """Returns a length in its most readable unit.
 
@@ -17,7 +22,7 @@ def for_people(ms: float) -> str:
     >>> for_people(-1_500), for_people(86_400_000), for_people(2_000 * 86_400_000), for_people(0)
     ('-1.5 s', '24 h', '2,000 d', '0 ms')
     """
-    size_ms, unit = next(((size, unit) for size, unit, below_ms in _UNITS if abs(ms) < below_ms), (_DAY_MS, "d"))
+    size_ms, unit = unit_of(ms)
     n = ms / size_ms
     digits = 0 if unit == "ms" or abs(n) >= 100 else 1 if abs(n) >= 10 else 2
     text = f"{n:,.{digits}f}"

@@ -1,7 +1,4 @@
-"""Times in UTC without alerts of a broken SLA.
-
-They are hours of a week or day, or one stretch of time.
-"""
+"""Times without alerts: UTC hours of a week or day, or once."""
 
 from __future__ import annotations
 

@@ -17,14 +17,9 @@ from jinja2.bccache import Bucket
 from markupsafe import Markup, escape
 
 from tidemark.escaping import inert
-from tidemark.model.settings.intervals import Grain, utc
-from tidemark.model.settings.lengths import for_people
+from tidemark.model.settings.intervals import utc
+from tidemark.model.settings.lengths import for_people, unit_of
 
-AGO = ((1_000, "s", 120_000), (60_000, "min", 7_200_000), (3_600_000, "h", 172_800_000))
-"""Units of an age.
-
-Each has its ms, its name, and the age in ms below which it is used.
-"""
 COMMANDS = re.compile(r"`((?:tidemark|airflow) [^`]+)`")
 """Matches commands in remedies.
 
@@ -124,7 +119,7 @@ def ago(ms: float | None) -> str:
     """
     if ms is None:
         return "never"
-    size_ms, unit = next(((size, unit) for size, unit, below_ms in AGO if ms < below_ms), (Grain.DAY.length_ms, "d"))
+    size_ms, unit = unit_of(ms)
     return f"{int(ms // size_ms):,} {unit} ago" if ms >= 1_000 else "now"
 
 

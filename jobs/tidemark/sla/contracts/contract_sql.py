@@ -1,7 +1,4 @@
-"""Builds SQL that counts the rows which break a contract.
-
-It is DuckDB's SQL; a contract is that of one table.
-"""
+"""Builds DuckDB's SQL that counts rows which break a table's contract."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Collects facts about the files of tables with current rows.
-
-They are for SLAs that name such a table as their place.
-"""
+"""Collects file facts of tables with current rows that SLAs name."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ class HostClocks:
 
 
 def _spans(runs: Iterable[TaskRun], *, taking_in: bool) -> dict[str, Span]:
-    """Returns the span of the work of each host in a stage of *runs*.
+    """Returns the span of each host's work in a stage of *runs*.
 
     The first stage is that of tasks *taking_in* partitions; the other is that of shards.
     """

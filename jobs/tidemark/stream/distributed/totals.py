@@ -1,7 +1,4 @@
-"""Sums up the results of the tasks of a batch in shards.
-
-Numbers are summed, and rows are concatenated.
-"""
+"""Sums numbers and concatenates rows of a sharded batch's tasks."""
 
 from __future__ import annotations
 

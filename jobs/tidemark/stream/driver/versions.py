@@ -1,7 +1,4 @@
-"""Compares the versions of processes.
-
-A task works only for a driver of the same versions.
-"""
+"""Compares versions: a task works only for a driver of the same."""
 
 from __future__ import annotations
 

@@ -255,7 +255,7 @@ def _fields_in(cls: type[Any], content: Json) -> dict[str, Any]:
 
 
 def _parsed(cls: type[T], content: Json) -> T:
-    """Returns *content* as a *cls*; keys that it does not know are left out."""
+    """Returns *content* as a *cls*, without the keys unknown to it."""
     return cls(**_fields_in(cls, content))
 
 

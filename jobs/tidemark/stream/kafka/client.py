@@ -1,7 +1,4 @@
-"""Talks to Kafka brokers, apart from Spark's own reading.
-
-Asks for partitions, offsets and limits of topics, and sends records.
-"""
+"""Asks brokers for partitions, offsets and limits, and sends records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,1 @@
-"""Runs each kind of operator over a batch.
-
-Each kind has a file, listed in `registry.py`.
-"""
+"""Runs each kind of operator over a batch; `registry.py` lists them."""

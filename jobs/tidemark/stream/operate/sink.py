@@ -1,7 +1,4 @@
-"""Runs the kind `sink`: hands records out.
-
-They go to a Kafka topic or a Delta table.
-"""
+"""Runs the kind `sink`: hands records to a topic or table."""
 
 from __future__ import annotations
 

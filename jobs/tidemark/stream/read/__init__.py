@@ -1,4 +1,1 @@
-"""Reads the sources of a stream.
-
-It makes what Spark plans, and parses the records.
-"""
+"""Makes what Spark plans for a stream's sources, and parses records."""

@@ -1,7 +1,4 @@
-"""Checks that a source's data has its declared fields and types.
-
-Every value of a field must fit the declared type.
-"""
+"""Checks that every value of a source's fields fits their types."""
 
 from __future__ import annotations
 

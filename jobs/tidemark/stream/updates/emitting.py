@@ -1,7 +1,4 @@
-"""Decides which updates of an operator are sent on in a batch.
-
-The others are suppressed, or held for a later batch.
-"""
+"""Decides which updates are sent on, suppressed, or held for later."""
 
 from __future__ import annotations
 

@@ -139,14 +139,8 @@ class BatchCommitter:
     ) -> dict[str, Clocks]:
         """Commits the data of *entry* and returns the clocks of each operator.
 
-        Args:
-            entry: the journal entry.
-            publishers: send large outputs to topics. None: the driver sends all.
-            recovers: an earlier driver decided the batch and was killed.
-            done_at_ms: when Spark recorded the batch as done, epoch ms. None: it may not have been done.
-
-        Returns:
-            Per operator when it started and finished, how long it was queued, and if it was recovered.
+        The arguments are those of `carry_out`. The clocks are when it started and finished, how long it was queued, and
+        if it was recovered.
         """
         self._undeliverable, self._done_at_ms = [], done_at_ms
         carried_ms = self._fence.clock()

@@ -1,7 +1,4 @@
-"""Describes the columns of a Delta sink, from its topology.
-
-They are the comments of a table that a stream hands out.
-"""
+"""Describes a Delta sink's columns in its table's comments, from the topology."""
 
 from __future__ import annotations
 

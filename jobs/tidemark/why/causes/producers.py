@@ -1,7 +1,4 @@
-"""Finds producers that send records from the future.
-
-Their clocks, time zones or units are wrong.
-"""
+"""Finds producers of future records: wrong clocks, time zones or units."""
 
 from __future__ import annotations
 

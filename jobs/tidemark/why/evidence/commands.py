@@ -1,7 +1,4 @@
-"""The commands in remedies, each in backticks.
-
-They are as they are typed where the tables of *scene* are.
-"""
+"""The commands in remedies, in backticks, for where *scene*'s tables are."""
 
 from __future__ import annotations
 
