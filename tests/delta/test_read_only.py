@@ -54,7 +54,7 @@ def files(folder: Path) -> dict[Path, bytes]:
 def reading_logs(home: Path) -> Warehouse:
     """A warehouse with all possible functions, those for Delta too."""
     warehouse = Warehouse(home)
-    warehouse._connection = sql._connect(home, reads_logs=True)
+    warehouse._connection = sql._connect(home, sql.MEMORY, reads_logs=True)
     return warehouse
 
 

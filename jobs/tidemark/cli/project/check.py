@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from tidemark.cli.project.check_live import live
-from tidemark.cli.project.good_file import good_file
+from tidemark.cli.project.file_summary import file_summary
 from tidemark.cli.shared.local import running_broker
 from tidemark.cli.shared.options import place
 from tidemark.cli.shared.output import say_inert
@@ -174,7 +174,7 @@ def _summary(
         answering = {*([local] if local else []), *(address for _, address in given)}
     asked = {name: SampledCluster(each) for name, each in clusters.items() if each.bootstrap in answering}
     facts = live(topology, specs, asked, local=local) if look else []
-    return [*good_file(topology, specs, clusters, asked), *facts]
+    return [*file_summary(topology, specs, clusters, asked), *facts]
 
 
 def _misfits(topology: Topology, warehouse: Path, mistakes: Sequence[InvalidSpec]) -> list[InvalidSpec]:

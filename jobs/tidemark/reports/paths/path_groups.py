@@ -32,7 +32,7 @@ class PathGroups:
     topology: Topology
     promises: Promises
     interval: Interval
-    known: DriverFacts
+    drivers: DriverFacts
 
     def paths(self, operator_windows: pl.DataFrame) -> Paths:
         """Finds the paths of *operator_windows* in this process."""
@@ -54,13 +54,13 @@ class PathGroups:
         *rows* are those of its windows, and of the windows that their averages look back to.
         """
         windows = pl.DataFrame(rows_of(OPERATOR_WINDOWS, rows.drop(GROUP)))
-        return window_paths(windows, self.topology, self.promises, self._interval(rows[GROUP][0]), self.known)
+        return window_paths(windows, self.topology, self.promises, self._interval(rows[GROUP][0]), self.drivers)
 
     def together(self, groups: Iterable[Paths]) -> Paths:
         """Returns the paths of all *groups*, if any."""
         # Without groups the tables need their columns.
         none = pl.DataFrame(rows_of(OPERATOR_WINDOWS, []))
-        return together([window_paths(none, self.topology, self.promises, self.interval, self.known), *groups])
+        return together([window_paths(none, self.topology, self.promises, self.interval, self.drivers), *groups])
 
     @property
     def group_ms(self) -> int:

@@ -14,7 +14,7 @@ from tidemark.model.topology import Topology
 from tidemark.sampling.topic_sample import SampledCluster
 
 
-def good_file(
+def file_summary(
     topology: Topology, specs: Sequence[SlaSpec], clusters: Clusters, asked: Mapping[str, SampledCluster]
 ) -> list[str]:
     """Returns a line each for streams, topics, tables, SLAs and DAGs.
