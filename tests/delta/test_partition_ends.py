@@ -17,8 +17,8 @@ from tidemark.cli.explain.path import as_text, document
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval
 from tidemark.query.sql import Warehouse
-from tidemark.stream.distributed.tasks import TakingIn, Working
-from tidemark.stream.distributed.totals import Worked
+from tidemark.stream.distributed.tasks import IntakeTask, ShardTask
+from tidemark.stream.distributed.totals import ShardResult
 
 T = 1_400_000_000_000
 COUNTS = """
@@ -63,7 +63,7 @@ class OnOneHost(OneWorker):
         super().__init__(rows)
         self._play = play
 
-    def run(self, taking_in: TakingIn, working: Working) -> list[Worked]:
+    def run(self, taking_in: IntakeTask, working: ShardTask) -> list[ShardResult]:
         first, second = (StandingClock(self._play.now_ms + TASKS_MS[part]) for part in ("taking in", "working"))
         worked = super().run(replace(taking_in, clock=first), replace(working, clock=second))
         self._play.now_ms += TASKS_MS["all"]

@@ -179,6 +179,7 @@ def _partition(
         watermark_ms=bounded_out_of_orderness(newest_ms, bound_ms=bound_ms),
         active_at_ms=active_at_ms,
         until_offset=seen.until_offset,
+        # A start reads waiting records again from here.
         done_until_offset=seen.until_offset if seen.held_from is None else seen.held_from,
         told_idle=told_idle,
         newest_ms=later(was.newest_ms, seen.newest_ms),
@@ -229,7 +230,11 @@ def processing_time(was: InputProgress, seen: Mapping[int, PartitionReading], *,
     """
     partitions = {
         number: PartitionProgress(
-            max_timestamp_ms=now_ms, watermark_ms=now_ms - 1, active_at_ms=now_ms, until_offset=part.until_offset
+            # 1 ms less, so that the records of this batch are not late themselves.
+            max_timestamp_ms=now_ms,
+            watermark_ms=now_ms - 1,
+            active_at_ms=now_ms,
+            until_offset=part.until_offset,
         )
         for number, part in seen.items()
     }

@@ -29,7 +29,7 @@ def per_second(skips: Iterable[Iterable[int]], task: int) -> float:
     >>> per_second([(0, 0, 5), (1, 0, 1), (1, 1, 9)], 0)
     0.1
     """
-    return sum(n for _, of, n in skips if of == task) / (MINUTE_MS / 1_000)
+    return sum(n for _, number, n in skips if number == task) / (MINUTE_MS / 1_000)
 
 
 def ends_at_ms(skips: Skips) -> int | None:

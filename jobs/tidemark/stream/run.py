@@ -54,6 +54,7 @@ def run_stream(options: RunOptions, session_of: SharedSession) -> int:
     try:
         # Before the first batch, which would write over the evidence.
         refuse_unless_sound(evidence(stream_of))
+        # Only of a sound stream: the next start compares the file with these meanings.
         control.keep_meanings(meanings(sub))
         state = StreamQuery(options, stream_of, control, pulse, deaths, session_of).run()
     except LeaseLost as error:

@@ -128,5 +128,5 @@ def _written(kind: pl.DataType) -> pl.DataType:
 def partition_of(keys: pl.Series, partitions: int) -> pl.Series:
     """Returns the partition of each key text: CRC-32 modulo *partitions*."""
     unique = keys.unique()
-    of = {key: zlib.crc32(key.encode()) % partitions for key in unique if key is not None}
-    return keys.replace_strict(of, default=0, return_dtype=pl.Int32)
+    partition = {key: zlib.crc32(key.encode()) % partitions for key in unique if key is not None}
+    return keys.replace_strict(partition, default=0, return_dtype=pl.Int32)

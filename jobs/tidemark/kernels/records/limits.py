@@ -39,6 +39,7 @@ def refused(records: pl.DataFrame, values: pl.Series, limits: Limits, *, now_ms:
     header = pl.element().struct.field("key").str.len_bytes().fill_null(0) + AROUND_HEADER
     header += pl.element().struct.field("value").bin.size().fill_null(0)
     headers = pl.col("_headers").list.eval(header).list.sum().fill_null(0)
+    # The client compresses records together, so what each will take is not known: the whole size counts.
     size = values.cast(pl.Binary).bin.size().fill_null(0) + records["_key"].str.len_bytes().fill_null(0)
     ahead_ms = pl.col("_timestamp_ms") - now_ms
     reason = pl.when(pl.lit(size) + headers + AROUND > pl.lit(limits.max_bytes, pl.Int64)).then(pl.lit(TOO_LARGE))

@@ -231,6 +231,7 @@ def pruned(versions: pl.DataFrame, key: Sequence[str], *, before_ms: int) -> pl.
     """Drops *versions* replaced by *before_ms*, which no record asks for."""
     in_order = versions.sort("_valid_from_ms", maintain_order=True)
     replaced_at = pl.col("_valid_from_ms").shift(-1).over(key)
+    # The newest version of a key is replaced by none, and stays.
     return in_order.filter((replaced_at > before_ms) | replaced_at.is_null())
 
 

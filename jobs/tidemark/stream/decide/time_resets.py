@@ -79,7 +79,7 @@ class TimeResets:
         operator = next(o for o in self._sub.operators if o.name == source)
         bound_ms = operator.bound_ms if isinstance(operator, Source) else 0
         inputs = {**was.inputs, source: set_back(was.inputs[source], partition, to_ms=to_ms, bound_ms=bound_ms)}
-        leading = {name: of for name, of in inputs.items() if name not in self._sub.table_inputs()}
+        leading = {name: part for name, part in inputs.items() if name not in self._sub.table_inputs()}
         # A table input does not hold back the watermark of its stream.
         if source not in leading or was.watermark_ms is None:
             return replace(was, inputs=inputs)
@@ -97,7 +97,7 @@ class TimeResets:
             watermark_ms=time.watermark_ms,
             held_by=time.held_by,
             idle=time.idle,
-            stay_closed={name: tuple(sorted({*of})) for name, of in together.items()},
+            stay_closed={name: tuple(sorted({*windows})) for name, windows in together.items()},
             forgotten=self._forgotten(was, time.watermark_ms, together),
             ended={},
         )
@@ -128,10 +128,10 @@ class TimeResets:
         start, end = (pl.col(f"window_{edge}").dt.epoch("ms").alias(edge) for edge in ("start", "end"))
         changes = scan(self._home / CHANGES.name).select("operator", start, end)
         closed_windows = {}
-        for name, of in self._windows.items():
+        for name, settings in self._windows.items():
             results = changes.filter(pl.col("operator") == name).drop("operator").collect()
-            closed_ms = of.closed_up_to_ms(was_ms, was.ended.get(name))
-            closed_windows[name] = kept(results, closed_ms, of.allowed_lateness_ms)
+            closed_ms = settings.closed_up_to_ms(was_ms, was.ended.get(name))
+            closed_windows[name] = kept(results, closed_ms, settings.allowed_lateness_ms)
         windows = scan_facts(self._home / OPERATOR_WINDOWS.name).select(start).collect()
         # A window is closed when the watermark has reached its last millisecond, so its end may be 1 ms later.
         closed_windows[STREAMING] = kept(windows.with_columns(end=pl.col("start") + self._window_ms), was_ms + 1, 0)
@@ -160,4 +160,4 @@ def _open_at(
 
 
 def _without_empty(windows: Closed) -> Closed:
-    return {name: of for name, of in windows.items() if of}
+    return {name: some for name, some in windows.items() if some}

@@ -148,6 +148,7 @@ def _sharding(topology: Topology, sub: SubTopology, steps: Steps) -> Sharding:
     if topology.time is Time.PROCESSING:
         msg = "processing time is the instant of a batch, which is known only after all of it was read; use event time"
         raise ShardingImpossible(msg)
+    # Every shard has joined tables whole, so their keys decide nothing.
     whole = sub.table_inputs()
     streams: dict[str, _Stream] = {}
     keeping: dict[str, KeyText] = {}
@@ -241,9 +242,9 @@ def _common(
         origins = {origin for origin in key.columns.values() if origin}
         common = origins if common is None else common & origins
         if not common:
-            of, named = ", ".join(key.columns), " and ".join(sorted(sources))
+            key_columns, named = ", ".join(key.columns), " and ".join(sorted(sources))
             msg = (
-                f"{name} groups by {of}, but no column of {named} is part of this key and all keys before it; "
+                f"{name} groups by {key_columns}, but no column of {named} is part of this key and all keys before it; "
                 "put a repartition before it"
             )
             raise ShardingImpossible(msg)

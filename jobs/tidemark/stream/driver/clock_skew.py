@@ -127,6 +127,7 @@ class ClockSkew:
         except KafkaException as refusal:
             if refusal.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise
+        # acks 1: waiting for replicas would add to the round trip, and so to the error.
         return Producer({**self._client, "acks": 1, "linger.ms": 0, "message.timeout.ms": round(TIMEOUT_S * 1_000)})
 
     def _run(self) -> None:

@@ -53,6 +53,7 @@ class Usage:
         was, self._was = self._was, (at_s, cpu_s)
         if was is None or at_s <= was[0]:
             return None
+        # A process that ended takes its CPU time along, so the sum may fall.
         return max(0.0, cpu_s - was[1]) / (at_s - was[0])
 
 

@@ -74,9 +74,9 @@ def _ends(sources: Iterable[str]) -> Ends:
     ends: dict[str, Mapping[int, int]] = {}
     for offsets in _offsets(sources):
         # A topic has an object of its partitions; other sources have numbers and texts.
-        for topic, of in offsets.items():
-            if isinstance(of, dict):
-                ends[topic] = {int(number): end for number, end in of.items()}
+        for topic, partitions in offsets.items():
+            if isinstance(partitions, dict):
+                ends[topic] = {int(number): end for number, end in partitions.items()}
     return ends
 
 

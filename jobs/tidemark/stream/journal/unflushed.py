@@ -158,12 +158,12 @@ def unflushed(journal: Path, names: Collection[str] = FACTS_TABLES) -> Unflushed
 
 def _facts_in(entry: Entry) -> Iterator[tuple[str, int, Rows]]:
     """Yields table, batch and rows of all facts in a decided *entry*."""
-    about = entry.notes.facts
+    notes = entry.notes.facts
     for name, rows in entry.tables.items():
         if name in LEDGERS:
             yield name, entry.batch_id, rows
-        elif name.startswith(FACTS) and about is not None and about.batch_id is not None:
-            yield name.removeprefix(FACTS), about.batch_id, rows
+        elif name.startswith(FACTS) and notes is not None and notes.batch_id is not None:
+            yield name.removeprefix(FACTS), notes.batch_id, rows
 
 
 def flushed_before(entry: Entry) -> int:
@@ -171,8 +171,8 @@ def flushed_before(entry: Entry) -> int:
 
     An older version flushed each batch at once.
     """
-    about = entry.notes.facts
-    return entry.batch_id - 1 if about is None else about.flushed
+    notes = entry.notes.facts
+    return entry.batch_id - 1 if notes is None else notes.flushed
 
 
 def newest_batch(path: Path, table: DeltaTable | Snapshot) -> int:

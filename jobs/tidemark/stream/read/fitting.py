@@ -23,6 +23,7 @@ def require_fitting(types: Mapping[str, str], source: Source) -> None:
 
     They fit if all fields that *source* declares are among them, in types of which every value fits.
     """
+    # The column `key` is a record's own key, and no field.
     declared = {source.field_of[name]: word for name, word in source.fields.items() if name != source.key}
     require_there(types, source)
     if wrong := [f"{n} is {types[n]}, not {word}" for n, word in declared.items() if types[n] not in _FITTING[word]]:

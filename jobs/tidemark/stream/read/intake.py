@@ -239,6 +239,7 @@ class Reader:
         return self._intact.lost_of_hop(source, partitions.get(0, PartitionProgress()).until_offset)
 
     def _hop(self, source: HopSource, raw: pl.DataFrame, was: InputProgress, batch: MicroBatch) -> Intake:
+        # The upstream has judged these records: none is late, held or unreadable here.
         rows = hop_arrivals(source, raw)
         records = self._steps.hop_records(source, rows.rows)
         seen = seen_of_hop(records, rows.last_batch, was, lost=self.lost_of_hop(source, was))

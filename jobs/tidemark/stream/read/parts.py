@@ -54,7 +54,7 @@ class BatchPart:
     @property
     def ends(self) -> Ends:
         """Returns the offset up to which the part reads each partition."""
-        return {topic: {number: end for number, (_, end) in of.items()} for topic, of in self.ranges.items()}
+        return {topic: {number: end for number, (_, end) in offsets.items()} for topic, offsets in self.ranges.items()}
 
     @property
     def is_whole(self) -> bool:
@@ -132,9 +132,9 @@ def _between(left: Ranges, passed_over: Places) -> Iterator[Ranges]:
             pieces[topic, number] = _cut_at(start, end, number, passed_over.get(topic, ()))
     for at in range(max(map(len, pieces.values()), default=1)):
         layer: dict[str, dict[int, tuple[int, int]]] = {topic: {} for topic in left}
-        for (topic, number), of in pieces.items():
+        for (topic, number), cuts in pieces.items():
             # Partitions that are cut less often have an empty last piece in further layers.
-            layer[topic][number] = of[at] if at < len(of) else (of[-1][1], of[-1][1])
+            layer[topic][number] = cuts[at] if at < len(cuts) else (cuts[-1][1], cuts[-1][1])
         yield layer
 
 
@@ -160,7 +160,7 @@ def _starting_with(ranges: Ranges, places: Places) -> dict[str, list[int]]:
 
 def _by_size(ranges: Ranges, pieces: int) -> list[Ranges]:
     """Returns *ranges* in so many *pieces* of one size."""
-    return [{topic: _piece(of, number, pieces) for topic, of in ranges.items()} for number in range(pieces)]
+    return [{topic: _piece(offsets, number, pieces) for topic, offsets in ranges.items()} for number in range(pieces)]
 
 
 def passed_over_rows(operators: Iterable[Operator], part: BatchPart) -> pl.DataFrame:

@@ -41,7 +41,7 @@ class TableMarks:
     def __init__(self, warehouse: Path) -> None:
         self._warehouse = warehouse
         self._ids: dict[str, str] = {}
-        self._known: dict[str, tuple[int, TimeMark | None]] = {}
+        self._newest_marks: dict[str, tuple[int, TimeMark | None]] = {}
 
     def newest(self, source: Source, versions: Mapping[str, int]) -> TimeMark | None:
         """Returns the newest mark for *source* in its table.
@@ -57,9 +57,9 @@ class TableMarks:
             self._ids[source.name] = str(DeltaTable(str(path)).metadata().id)
         # Spark's offset says before which version a batch reads, empty commits included.
         before = versions.get(self._ids[source.name], 0)
-        newest_mark = self._known.get(source.name)
+        newest_mark = self._newest_marks.get(source.name)
         if newest_mark is None or newest_mark[0] != before:
-            newest_mark = self._known[source.name] = (before, _newest(source, path, before))
+            newest_mark = self._newest_marks[source.name] = (before, _newest(source, path, before))
         return newest_mark[1]
 
 

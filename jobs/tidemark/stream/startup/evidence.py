@@ -176,9 +176,9 @@ def _expected(
         if entry and (number < newest or number <= done or not batches.exists)
     }
     number = max(completed, default=-1)
-    about = decided.notes.facts if decided else None
-    expected = about.newest_batches if about else None
-    if decided is None or about is None or number >= decided.batch_id:
+    facts_notes = decided.notes.facts if decided else None
+    expected = facts_notes.newest_batches if facts_notes else None
+    if decided is None or facts_notes is None or number >= decided.batch_id:
         expected = completed[number].notes.newest_batches if completed else None
     return expected or {}
 

@@ -63,7 +63,7 @@ class Deaths:
         for topic, offsets in kept["ranges"].items():
             # JSON has texts for the numbers of partitions, and lists for tuples.
             ranges[topic] = {int(number): (start, end) for number, (start, end) in offsets.items()}
-        places = {topic: [*map(tuple, of)] for topic, of in kept["passed_over"].items()}
+        places = {topic: [*map(tuple, records)] for topic, records in kept["passed_over"].items()}
         return cls(**{**kept, "ranges": ranges, "passed_over": places})
 
 

@@ -74,7 +74,7 @@ class StateFiles:
         self._most_in_journal = min(stream.topology.flush_keys, MANY // shards if shards > 1 else sys.maxsize)
         self._fence = fence
         self.runs = StateRuns()
-        self._known_to = -1
+        self._loaded_to = -1
         self._opened: dict[str, SortedRun] = {}
 
     def load(self, memory: Memory, runs: StateRuns, newest: int) -> None:
@@ -90,7 +90,7 @@ class StateFiles:
         Raises:
             StateUnreadable: A run cannot be read.
         """
-        since = self._known_to
+        since = self._loaded_to
         # The runs are read again where they are others, or where *memory* is older than they are or newer than
         # *newest*.
         if (self.runs.batch_id, self.runs.runs) != (runs.batch_id, runs.runs) or not runs.batch_id <= since <= newest:
@@ -105,7 +105,7 @@ class StateFiles:
             memory.count_held()
         else:
             memory.held |= runs.held
-        self.runs, self._known_to = runs, newest
+        self.runs, self._loaded_to = runs, newest
 
     def _open(self, memory: Memory, runs: StateRuns) -> None:
         """Makes *runs* the base of *memory*."""
@@ -145,7 +145,7 @@ class StateFiles:
         """
         runs, keys, moved = self.runs, memory.pending_n(), memory.tables(moves)
         rows = sum(frame.height for frame in moved.values())
-        is_due = before > self._known_to or before - runs.batch_id >= self._topology.flush_batches
+        is_due = before > self._loaded_to or before - runs.batch_id >= self._topology.flush_batches
         # A batch that moves too many keys for a journal entry goes into a run itself.
         if rows >= self._most_in_journal:
             runs, moved = self._with_pending(runs, memory, batch_id, moved), {}
@@ -160,7 +160,7 @@ class StateFiles:
         *runs* are those that the entry of the batch names. If a run was written, *memory* is loaded from *runs*.
         """
         if self.runs.runs == runs.runs:
-            self.runs, self._known_to = runs, batch_id
+            self.runs, self._loaded_to = runs, batch_id
         else:
             self.load(memory, runs, batch_id)
 
@@ -270,8 +270,8 @@ def _read(path: Path, keys: Mapping[str, str]) -> SortedRun:
 def _alone(rows: pl.DataFrame, key: str) -> RunMerge:
     """Returns *rows* alone: no other rows and no deleted keys."""
     numbered = _numbered(rows)
-    of = SortedRows.of(key, numbered, pl.Series(dtype=pl.String))
-    return RunMerge(numbered.schema, (of,), keeps_gone=False)
+    run = SortedRows.of(key, numbered, pl.Series(dtype=pl.String))
+    return RunMerge(numbered.schema, (run,), keeps_gone=False)
 
 
 def _unzipped(path: Path, keys: Mapping[str, str]) -> SortedRun:

@@ -91,8 +91,8 @@ class Memory:
     def rest_on(self, runs: Sequence[SortedRun]) -> None:
         """Replaces all states by those of *runs*, oldest first."""
         for place, kept in self.kept():
-            of = [run.tables[place] for run in runs if place in run.tables]
-            kept.rest_on(of, puts=max((run.puts.get(place, 0) for run in runs), default=0))
+            tables = [run.tables[place] for run in runs if place in run.tables]
+            kept.rest_on(tables, puts=max((run.puts.get(place, 0) for run in runs), default=0))
         for table, rows in self.versions.items():
             own = [run.others[f"versions/{table}"] for run in runs if f"versions/{table}" in run.others]
             # The topology file may have other columns now than when a run was written.
@@ -169,6 +169,7 @@ class Memory:
 
     def take(self, moves: Moves) -> None:
         """Applies *moves* for the next batch."""
+        # By the same steps as a start from the journal, so that both end in the same state.
         self.put(self.tables(moves))
         self.held |= moves.held
         self.waiting |= moves.waiting

@@ -108,12 +108,12 @@ class Flusher:
         last = self._last
         # Facts of the last batch go into this entry, so that a batch costs one write to the journal.
         tables = {f"{FACTS}{name}": rows for name, rows in last.tables.items()} if last else {}
-        about = FactsNotes(
+        notes = FactsNotes(
             batch_id=last.batch_id if last else None,
             flushed=self.flushed,
             newest_batches=dict(self.newest_batches),
         )
-        return Entry(entry.batch_id, {**entry.tables, **tables}, replace(entry.notes, facts=about))
+        return Entry(entry.batch_id, {**entry.tables, **tables}, replace(entry.notes, facts=notes))
 
     def take(self, entry: Entry, facts: Mapping[str, pa.Table]) -> None:
         """Takes the *facts* of the batch of *entry*, which was carried out.
