@@ -13,6 +13,7 @@
 | `reported_window` | a warehouse with one reported window of `flights` |
 | `flights_day` | a day of flights, played twelve times as fast, and its expected records |
 | `hostile_strings` | `HOSTILE`: strings that programs may obey |
+| `command_line` | `tidemark`: a command, run within the process of the test |
 | `typed_commands` | the commands in a text, checked against the real command line |
 | `small_disk` | `small_disk`: a disk of some megabytes that can be filled |
 | `mail_and_webhook` | `Inbox`, `Receiver`: a mail server and a webhook on loopback |

@@ -4,32 +4,24 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from support.command_line import tidemark
 from tidemark.cli.project.init import init
 from tidemark.errors import InvalidArgument
 from tidemark.model import channel_spec, sla_spec
 from tidemark.model.project.files import is_project
 from tidemark.model.topology import load
 
-CODE = "import sys; from tidemark.cli.main import main; sys.exit(main())"
-
-
-def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", CODE, *arguments]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, env={"PATH": ""})
-
 
 def test_a_new_project_is_checked_without_a_mistake(tmp_path: Path) -> None:
-    made = run(tmp_path, "init", "mine")
+    made = tidemark(tmp_path, "init", "mine")
     steps = [line.split("  ")[1] for line in made.stdout.splitlines() if line.startswith("  ")]
     assert (made.returncode, made.stderr) == (0, "")
     assert steps == ["cd mine", "tidemark check", "tidemark topic create TOPIC --partitions 3", "tidemark up"]
-    checked = run(tmp_path / "mine" / "topologies", "check")
+    checked = tidemark(tmp_path / "mine" / "topologies", "check")
     assert (checked.returncode, checked.stderr) == (0, "")
     assert (tmp_path / "mine" / ".gitignore").read_text() == ".tidemark/\n"
 

@@ -70,7 +70,7 @@ def test_rows_are_the_newest_of_each_key_wherever_they_lie(
 ) -> None:
     monkeypatch.setattr(sorted_rows, "BLOCK", 8)
     draw, rows, runs, expected = Random(seed), KeyedRows(SCHEMA, by=("at", "group")), list[SortedRows](), {}
-    for step in range(40):
+    for step in range(25):
         ids = [f"key-{draw.randrange(60)}" for _ in range(draw.randrange(25))]
         if step % 4 == 3:
             rows.drop(ids)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from support.command_line import tidemark
 from tidemark.cli.project.init import init
 from tidemark.cli.shared.local import AirflowApi, Home, InstallationState
 from tidemark.cli.stack import topic
@@ -49,17 +50,12 @@ def project(tmp_path: Path) -> Project:
     return made
 
 
-def tidemark(project: Project, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", CODE, *arguments]
-    return subprocess.run(command, cwd=project.folder, capture_output=True, text=True, check=False, env={"PATH": ""})
-
-
 def test_status_is_there_before_anything_runs(project: Project) -> None:
-    said = tidemark(project, "status")
+    said = tidemark(project.folder, "status")
     rows = [line.split() for line in said.stdout.splitlines() if "/reading" in line]
     assert rows == [["mine/reading", "never_started", "0", "-", "-"], ["yours/reading", "never_started", "0", "-", "-"]]
     assert "broken.toml: name" in said.stdout
-    (found,) = json.loads(tidemark(project, "status", "mine", "--format", "json").stdout)["topologies"]
+    (found,) = json.loads(tidemark(project.folder, "status", "mine", "--format", "json").stdout)["topologies"]
     assert (found["verdict"], found["page"], found["streams"][0]["first_latency_ms"]) == ("not_running", None, None)
 
 
@@ -82,20 +78,20 @@ def test_sql_of_topologies_shows_no_progress_bar() -> None:
     ],
 )
 def test_where_nothing_runs_the_remedy_is_a_command(project: Project, command: str, said: str) -> None:
-    answer = tidemark(project, *command.split())
+    answer = tidemark(project.folder, *command.split())
     expected = said.format(home=project.state)
     assert (answer.returncode, answer.stderr) == (1, f"tidemark {command.split()[0]}: {expected}\n")
 
 
 def test_down_where_nothing_runs_is_done_at_once(project: Project) -> None:
-    assert tidemark(project, "down").stdout == f"nothing runs in {project.state}\n"
+    assert tidemark(project.folder, "down").stdout == f"nothing runs in {project.state}\n"
 
 
 def test_a_log_is_shown_from_its_end(project: Project) -> None:
     control = project.state / "warehouse" / "control" / "mine" / "reading"
     control.mkdir(parents=True)
     (control / "driver.log").write_text("one\ntwo\nthree\n")
-    assert tidemark(project, "logs", "mine", "-n", "2").stdout == "two\nthree\n"
+    assert tidemark(project.folder, "logs", "mine", "-n", "2").stdout == "two\nthree\n"
 
 
 def test_a_log_is_followed_until_it_is_gone(project: Project) -> None:
