@@ -9,10 +9,10 @@ from typing import Any
 
 import polars as pl
 import pytest
-from apart import OneWorker
-from playing import Play
 
 import critical_path
+from support.play import Play
+from support.separate_executors import OneWorker
 from tidemark.cli.explain.path import as_text, document
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval
@@ -70,12 +70,12 @@ class OnOneHost(OneWorker):
         return worked
 
 
-def _one_shard(home: Path) -> Play:
-    return Play(COUNTS, home, partitions=5)
+def _one_shard(home: Path, partitions: int = 3) -> Play:
+    return Play(COUNTS, home, partitions=partitions)
 
 
-def _two_shards(home: Path) -> Play:
-    play = Play(COUNTS, home, partitions=5)
+def _two_shards(home: Path, partitions: int = 3) -> Play:
+    play = Play(COUNTS, home, partitions=partitions)
     return play.in_shards(2, lambda rows: OnOneHost(rows, play))
 
 
@@ -108,8 +108,8 @@ def _ends(play: Play) -> list[tuple[Any, ...]]:
 def _slow_partition(play: Play) -> Play:
     """Plays a window until 10 s with a slow partition.
 
-    It needs records from 11 s on. Partition 2 has one 4 s after 0 and 1. Partition 3 is idle until it is closed,
-    and 4 is never read.
+    It needs records from 11 s on. Partition 2 has one 4 s after 0 and 1. Partition 3 is idle until the window is
+    closed, and 4 is never read.
     """
     _batch(play, at_s=1, p0=0, p1=0, p2=0, p3=0)
     _batch(play, at_s=12, p0=11.5, p1=11, p2=10.999)
@@ -119,7 +119,7 @@ def _slow_partition(play: Play) -> Play:
 
 
 def test_one_shard_names_the_partition_that_is_4_s_behind(tmp_path: Path) -> None:
-    play = _slow_partition(_one_shard(tmp_path))
+    play = _slow_partition(_one_shard(tmp_path, partitions=5))
     window = _window(play)
     events = window["steps"][0]
     assert (events["task"], events["behind_tasks_ms"], events["tasks_error_ms"]) == ("partition 2", 4_000, 0)
@@ -131,7 +131,7 @@ def test_one_shard_names_the_partition_that_is_4_s_behind(tmp_path: Path) -> Non
 
 def test_two_shards_name_the_partition_that_is_4_s_behind(tmp_path: Path) -> None:
     """Partition 0 is taken in by the closing batch, too."""
-    play = _slow_partition(_two_shards(tmp_path))
+    play = _slow_partition(_two_shards(tmp_path, partitions=5))
     window = _window(play)
     events = window["steps"][0]
     assert (events["task"], events["behind_tasks_ms"], events["tasks_error_ms"]) == ("partition 2", 4_000, 0)

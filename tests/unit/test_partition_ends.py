@@ -86,7 +86,7 @@ SLOW = marks(
     (2, 2, 1_000),
     *((3, 0, 2_000), (3, 3, 5_000)),
 )
-"""Batch 1 passes partitions 0 and 1, and batch 2 partition 2.
+"""Partitions 0 and 1 pass in batch 1, 2 in batch 2.
 
 Partition 3 is silent until the window is closed.
 """
