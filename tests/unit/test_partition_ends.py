@@ -180,7 +180,7 @@ def test_of_equals_the_partition_with_the_last_records_is_named() -> None:
 
 
 def test_time_that_was_set_back_reopens_no_partition() -> None:
-    back = marks((0, 0, 10), (1, 0, -60_000), (2, 0, 20), (2, 1, 0))
+    back = marks((0, 0, 20), (1, 0, -60_000), (2, 0, 10), (2, 1, 0))
     assert {row["partition"]: row["passed_in"] for row in passing_batches(closed(2, 2_000), back).to_dicts()} == {
         0: 0,
         1: 2,
