@@ -44,7 +44,7 @@ class Shard:
         # The shard is removed here and put back by keep(), so that none is used after a failure.
         shard = _KEPT.pop(place, None)
         if shard is None or shard.stream != stream:
-            # Another `stream`: the topology file has changed while the worker's process lived on.
+            # None was kept, or the topology file has changed while this process lived on.
             shard = cls._new(stream, place)
         shard.files.load(shard.steps.memory, runs, was.batch_id)
         shard.steps.forget(shard.steps.memory.versions, watermark_ms=was.watermark_ms)
