@@ -41,8 +41,7 @@ from tidemark.sla.incidents.culprits import NO_EXPLANATION
 from tidemark.stream.decide import decision
 from tidemark.stream.driver.heartbeats import Heartbeats
 from tidemark.stream.write.measurement import Host
-from tidemark.why.evidence.findings import Cause
-from tidemark.why.walk import why
+from tidemark.why.walk import known_causes, why
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # great-expectations imports a module that Python 3.11 deprecates
@@ -699,7 +698,7 @@ def test_the_documentation_lists_these_faults_and_verdicts() -> None:
 def test_every_measure_and_every_cause_is_tested() -> None:
     questions = re.findall(r"^\| (.*?) \| ", section("What to do"), flags=re.MULTILINE)
     named = {word for question in questions for word in re.findall(r"`(\w+)`", question)}
-    assert {*Measure, *Cause} - NO_EXPLANATION - named == set()
+    assert {*Measure, *known_causes()} - NO_EXPLANATION - named == set()
 
 
 def section(title: str) -> str:
@@ -730,19 +729,19 @@ def agree(flow: Flow, fault: Fault, result: Row, told: list[Row]) -> None:
     for finding in why(topology, flow.layout, at_ms=at_ms):
         can_be_typed(finding, topology)
     cause, _, _ = (result["held_by"] or "").partition(": ")
-    if cause in {*Cause}:
+    if cause in {*known_causes()}:
         is_of_one = result["subject"] in topology.operators and result["measure"] != Measure.WATERMARK_LAG
         subject = result["subject"] if is_of_one else None  # a watermark is waited for by those behind it
         lines = [finding.line for finding in why(topology, flow.layout, at_ms=at_ms, operator=subject)]
         assert result["held_by"] in lines
-    if cause == Cause.BOUND_TOO_SMALL:
+    if cause == "bound_too_small":
         costs = bound_rows(flow.layout.warehouse, topology, source=result["culprit"])
         assert [share for _, choice, _, _, _, share, _ in costs if choice == "current"] > [0.0]
     if flow.play.toml == HOP and fault.verdict != "pass":
         windows = windows_with_paths(Warehouse(flow.layout.warehouse), topology.name, last=100)
         worst = max((w["blame"][0] for w in windows if w["blame"]), key=lambda part: part["excess_ms"])
         assert worst["operator"] == result["culprit"]
-        if cause in {Cause.DRIVER_RESTARTED, Cause.BACKLOG}:
+        if cause in {"driver_restarted", "backlog"}:
             assert worst["input"].partition(": ")[2] in result["held_by"]
 
 

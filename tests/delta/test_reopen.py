@@ -22,7 +22,6 @@ from tidemark.model.stream import Stream
 from tidemark.model.tables.catalog import BECAME, CAME_IN
 from tidemark.storage.delta.tables import scan
 from tidemark.stream.journal.entries import Journal
-from tidemark.why.evidence.findings import Cause
 from tidemark.why.walk import why
 
 EVENTS = """
@@ -145,7 +144,7 @@ def test_why_counts_late_records_that_windows_recovered(tmp_path: Path) -> None:
     play.batch([event(play, 5), *(event(play, 3) for _ in range(5))], at_ms=ms(29))
     finding = why(play.topology, Layout(play.home), at_ms=ms(30), operator="counts")[0]
     # 2 records, 1, 2 late ones, these 2 again, and 6 late ones
-    assert finding.cause is Cause.BOUND_TOO_SMALL
+    assert finding.cause == "bound_too_small"
     assert finding.seen.startswith("8 of the 13 records of its last 5 batches were late")
     assert finding.seen.endswith("; 2 late records were processed again by closed windows")
     again = "`tidemark requeue play --late --reopen --operator counts` adds them to closed windows"

@@ -20,7 +20,6 @@ from tidemark.stream.driver.heartbeats import Heartbeats
 from tidemark.stream.read.parts import Ranges
 from tidemark.stream.startup.fatal import Deaths, TryInconclusive, count_deaths, records_to_skip
 from tidemark.stream.startup.unread import unread
-from tidemark.why.evidence.findings import Cause
 from tidemark.why.walk import why
 
 BOMB = ["topic 'events', partition 0, offsets 2 until 7", "topic 'events', partition 1, offsets 0 until 3"]
@@ -131,7 +130,7 @@ def test_why_names_the_offsets_that_a_dead_driver_was_reading(tmp_path: Path) ->
     home = Layout(tmp_path).stream("play", "events")
     tell(Heartbeats(home, topology="play", sub_topology="events"), 5)
     found = why(play.topology, Layout(tmp_path), at_ms=ms(300))
-    dead = next(finding for finding in found if finding.cause is Cause.DRIVER_DEAD)
+    dead = next(finding for finding in found if finding.cause == "driver_dead")
     assert all(place in dead.seen for place in BOMB)
     assert "too large when unpacked" in dead.remedy
 
@@ -143,6 +142,6 @@ def test_why_names_the_batch_seconds_after_the_jvm_was_killed(tmp_path: Path, st
     said = {"reason": reason} if state is StreamState.FAILED else {}
     Control(control(play)).beat(Heartbeat(state=state, epoch=1, launch_id="", at_ms=ms(5), pid=1, batch_id=0, **said))
     found = why(play.topology, Layout(tmp_path), at_ms=ms(20))
-    dead = next(finding for finding in found if finding.cause is Cause.DRIVER_DEAD)
+    dead = next(finding for finding in found if finding.cause == "driver_dead")
     assert all(dead.seen.count(place) == 1 for place in BOMB)
     assert "too large when unpacked" in dead.remedy

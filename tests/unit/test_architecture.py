@@ -50,7 +50,7 @@ IMPORTS = {
     "spark_session": "errors model.project storage",
     "stream.journal": "errors semantics model.tables kernels.records storage storage.delta",
     "stream.driver": (
-        "errors clock semantics model.tables model.project model.kinds model kernels.columns storage "
+        "errors clock semantics model.tables model.project model kernels.columns storage "
         "storage.delta control spark_session stream.journal"
     ),
     "stream.kafka": (
@@ -108,19 +108,18 @@ IMPORTS = {
     "why.causes": "semantics model.settings model.kinds model kernels.reports control why.evidence",
     "why": "errors model.settings model.project model.kinds model why.evidence why.causes",
     "reports": (
-        "errors semantics model.tables model.settings model.project model.kinds model kernels.columns storage "
-        "storage.delta control"
+        "errors semantics model.tables model.settings model.project model kernels.columns storage storage.delta control"
     ),
     "reports.paths": (
         "errors semantics model.tables model.settings model.project model.kinds model kernels.columns "
         "kernels.reports storage spark_session stream.journal query reports"
     ),
     "reports.pages": (
-        "escaping errors semantics model.tables model.settings model.project model.kinds model storage "
+        "escaping errors semantics model.tables model.settings model.project model storage "
         "control why.evidence why reports.paths"
     ),
     "reports.rollups": (
-        "errors semantics model.tables model.settings model.project model.kinds model kernels.columns "
+        "errors semantics model.tables model.settings model.project model kernels.columns "
         "kernels.reports storage spark_session query reports reports.paths"
     ),
     "reports.what_if": "errors semantics model.settings model.kinds model kernels.columns reports.paths",
@@ -130,7 +129,7 @@ IMPORTS = {
         "control stream.journal reports.paths"
     ),
     "sla.incidents": (
-        "escaping errors semantics model.tables model.settings model.project model.kinds model storage "
+        "escaping errors semantics model.tables model.settings model.project model storage "
         "storage.delta why.evidence why reports reports.paths sla.measures"
     ),
     "sla": (
@@ -145,11 +144,11 @@ IMPORTS = {
         "errors clock semantics model.tables model.settings model.project model.kinds kernels.columns "
         "kernels.updates kernels.records storage storage.delta stream.journal stream.state"
     ),
-    "embedded": "errors clock model.project model.kinds model control",
+    "embedded": "errors clock model.project model control",
     "feed": "errors embedded",
     "cli.shared": "escaping errors model.project model storage control reports embedded",
     "cli.explain": (
-        "escaping errors clock semantics model.settings model.project model.kinds model query why.evidence "
+        "escaping errors clock semantics model.settings model.project model query why.evidence "
         "why reports reports.paths reports.pages reports.what_if sla.incidents cli.shared"
     ),
     "cli.project": (
@@ -163,7 +162,7 @@ IMPORTS = {
         "stream.operate stream.decide stream.startup stream.distributed reports cli.shared"
     ),
     "cli.stack": (
-        "escaping errors clock semantics model.tables model.project model.kinds model storage control query "
+        "escaping errors clock semantics model.tables model.project model storage control query "
         "reports reports.pages cli.shared cli.explain"
     ),
     "dags": "errors model.project model",

@@ -3,18 +3,23 @@
 import re
 from pathlib import Path
 
-from tidemark.why.evidence.findings import Cause, Trait, WhyFinding, in_order
+import pytest
+
+from tidemark.why.causes.registry import rules
+from tidemark.why.causes.windows import WINDOW_NOT_CLOSED
+from tidemark.why.evidence.findings import BACKLOG, NOTHING_WRONG, SOURCE_QUIET, Cause, Trait, WhyFinding, in_order
+from tidemark.why.walk import known_causes
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "why.md"
 
 
 def test_the_document_has_each_cause_and_no_other() -> None:
     named = re.findall(r"^\| `(\w+)` \|", DOCUMENT.read_text(encoding="utf-8"), re.MULTILINE)
-    assert sorted(named) == sorted(Cause)
+    assert sorted(named) == sorted(known_causes())
 
 
 def test_each_cause_is_a_fault_or_usual_or_quiet() -> None:
-    for cause in Cause:
+    for cause in known_causes():
         assert cause.traits & (Trait.FAULT | Trait.USUAL | Trait.QUIET) in (Trait.FAULT, Trait.USUAL, Trait.QUIET), (
             cause
         )
@@ -25,16 +30,25 @@ def finding(cause: Cause, operator: str = "board") -> WhyFinding:
 
 
 def test_findings_without_a_remedy_come_last_and_once() -> None:
-    found = [finding(cause) for cause in (Cause.NOTHING_WRONG, Cause.SOURCE_QUIET, Cause.BACKLOG, Cause.BACKLOG)]
-    assert [each.cause for each in in_order(found)] == [Cause.BACKLOG, Cause.SOURCE_QUIET, Cause.NOTHING_WRONG]
+    found = [finding(cause) for cause in (NOTHING_WRONG, SOURCE_QUIET, BACKLOG, BACKLOG)]
+    assert [each.cause for each in in_order(found)] == [BACKLOG, SOURCE_QUIET, NOTHING_WRONG]
 
 
 def test_a_finding_is_one_line() -> None:
     waits = WhyFinding(
-        cause=Cause.WINDOW_NOT_CLOSED, sub_topology="events", operator="per_minute", input="events", partition=1,
+        cause=WINDOW_NOT_CLOSED, sub_topology="events", operator="per_minute", input="events", partition=1,
         since_ms=0, seen="1 results wait", remedy="wait",
     )  # fmt: skip
     assert waits.line == (
         "window_not_closed: per_minute ← events partition 1 since 1970-01-01T00:00:00.000Z: 1 results wait; wait"
     )
-    assert finding(Cause.BACKLOG).line == "backlog: board: it is silent; wait"
+    assert finding(BACKLOG).line == "backlog: board: it is silent; wait"
+
+
+def test_two_causes_with_one_word_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"^backlog: two causes have this word$"):
+        Cause("backlog", Trait.FAULT)
+
+
+def test_a_rule_needs_no_code_outside_of_its_file() -> None:
+    assert "slow_operators" in [rule.__name__ for rule in rules()]

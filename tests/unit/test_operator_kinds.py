@@ -2,24 +2,58 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import get_args
 
 import pytest
 
-from tidemark.kernels.aggregates.functions import FUNCTIONS
 from tidemark.model.checks import CHECKS, CONDITIONS, ConditionKind, is_one_of
 from tidemark.model.kinds.operator import Operator
 from tidemark.model.kinds.registry import KINDS, HandingOut, Reading
-from tidemark.model.kinds.repartition import HopSource
+from tidemark.model.kinds.repartition import HopSource, Repartition
+from tidemark.model.kinds.sink import Sink
 from tidemark.model.settings.aggregate_functions import AGGREGATE_FUNCTIONS
 from tidemark.model.tables.catalog import TABLES
 from tidemark.stream.operate.registry import STEPS
 
 PROJECT = Path(__file__).parents[2]
+PACKAGE = PROJECT / "jobs" / "tidemark"
 ALL: list[type[Operator]] = [*KINDS.values(), HopSource]
+NAMES = {kind.__name__ for kind in ALL}
+OWN = ("model/kinds", "stream/operate")
+MODULES = [path for path in PACKAGE.rglob("*.py") if not str(path.relative_to(PACKAGE)).startswith(OWN)]
+TESTS_FOR_ONE_KIND = {
+    "cli/repair/requeue_late: Source": "late records are sent to its topic again",
+    "model/operator_graph: Source": "two of them may not read one topic of a cluster",
+    "model/row_per_record: Aggregate": "its functions and `select` decide how often a result changes",
+    "model/topology: HopSource": "the topology itself makes the ends of hops",
+    "model/topology: Repartition": "the topology itself makes the ends of hops",
+    "reports/paths/window_parts: Source": "its bound and idle timeout are parts of a path",
+    "stream/distributed/tasks: Aggregate": "only its late records are processed again, by its key",
+    "stream/kafka/outgoing: Sink": "sinks of one topic and cluster share the numbers of ids",
+    "stream/read/parsing: Source": "its fields are parsed",
+    "stream/startup/load: Aggregate": "the groups of its windows are part of its states",
+    "stream/startup/load: KeyedTable": "only its versions are joined",
+    "stream/write/commit: Sink": "only it sends marks of time",
+    "stream/write/measurement: Sink": "of its current rows only the last of a key counts",
+    "why/evidence/snapshot: Source": "the walk ends at it",
+    "why/walk: Source": "its topic and fields are part of remedies",
+}
+"""By module and kind, the need for fields of that kind.
+
+Other questions are those of `model/kinds/operator.py`, and choices are exhaustive.
+"""
+
+
+def named(tree: ast.AST) -> Iterator[str]:
+    """Yields the names in *tree*."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name):
+            yield node.id
 
 
 @pytest.mark.parametrize("kind", ALL, ids=lambda kind: kind.__name__)
@@ -40,8 +74,47 @@ def test_matches_know_every_kind_that_reads_or_hands_out() -> None:
     assert {*get_args(HandingOut)} == {kind for kind in ALL if kind.hands_out}
 
 
-def test_every_aggregate_function_is_calculated_and_documented() -> None:
-    assert [*FUNCTIONS] == [*AGGREGATE_FUNCTIONS]
+def test_a_match_that_names_kinds_is_exhaustive() -> None:
+    for path in MODULES:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Match) and any({*named(case.pattern)} & NAMES for case in node.cases):
+                last = node.cases[-1]
+                assert ast.unparse(last.pattern) == "_", (path, node.lineno)
+                assert ast.unparse(last.body[-1]).startswith("assert_never("), (path, node.lineno)
+
+
+def test_only_listed_modules_test_for_one_kind() -> None:
+    found = {
+        f"{path.relative_to(PACKAGE).with_suffix('')}: {name}"
+        for path in MODULES
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "isinstance"
+        for name in {*named(node.args[1])} & NAMES
+    }
+    assert found == {*TESTS_FOR_ONE_KIND}
+
+
+def test_kinds_say_where_their_rows_go() -> None:
+    common = {"inputs": ("events",), "kafka": "default"}
+    append = Sink(name="alerts", table="alerts", **common)
+    current = Sink(name="now", table="now", key=("id",), **common)
+    topic = Sink(name="out", topic="out", **common)
+    hop = Repartition(name="by_id", key=("id",), columns=("n",))
+    rows = [(o.output_table, o.hop_table, o.result_table, o.appends_to) for o in (append, current, topic, hop)]
+    assert rows == [
+        ("alerts", None, "alerts", "alerts"),
+        ("now", None, "now", "changes_of_now"),
+        (None, None, None, None),
+        ("hop_by_id", "hop_by_id", None, "hop_by_id"),
+    ]
+    assert [(o.appends_each_record, o.keeps_row_of_key) for o in (append, current, hop)] == [
+        (True, False),
+        (False, True),
+        (False, False),
+    ]
+
+
+def test_every_aggregate_function_is_documented() -> None:
     text = (PROJECT / "docs" / "topologies.md").read_text(encoding="utf-8")
     (row,) = re.findall(r"^\| `aggregates` \| .*$", text, flags=re.MULTILINE)
     assert [name for name in AGGREGATE_FUNCTIONS if f"`{name}`" not in row] == []

@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 from tidemark.embedded.broker import create_topics
-from tidemark.model.kinds.kafka_end import KafkaEnd
 from tidemark.model.project.connections import DEFAULT
 from tidemark.model.topology import Topology, load
 
@@ -19,8 +18,7 @@ PARTITIONS = {"flight_events": 3}
 
 def topics_of(topology: Topology) -> dict[str, int]:
     """Returns *topology*'s topics in the cluster `default`, with their partitions."""
-    ends = [o for o in topology.operators.values() if isinstance(o, KafkaEnd) and o.kafka == DEFAULT]
-    topics = {end.topic for end in ends if end.topic is not None}
+    topics = {end.topic for end in topology.kafka_ends if end.topic is not None and end.kafka == DEFAULT}
     return {topic: PARTITIONS.get(topic, 1) for topic in sorted(topics)}
 
 

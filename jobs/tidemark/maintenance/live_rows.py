@@ -15,7 +15,6 @@ from dataclasses import dataclass
 import polars as pl
 
 from tidemark.kernels.records.marks import is_hop_update
-from tidemark.model.kinds.aggregate import Aggregate
 from tidemark.model.kinds.repartition import Repartition
 from tidemark.model.topology import SubTopology
 
@@ -74,7 +73,7 @@ def needed_changes(rows: pl.DataFrame, sub: SubTopology, states: pl.DataFrame) -
     newest |= is_newest(rows, ["operator", "key"], ["timestamp", "batch_id", "seq"])
     for operator in sub.operators:
         mine = rows["operator"] == operator.name
-        if isinstance(operator, Aggregate) and operator.windows:
+        if operator.windows:
             open_ = states.filter(pl.col("operator") == operator.name)["key"]
             newest &= ~mine | rows["key"].is_in(open_.implode())
     return newest

@@ -22,8 +22,6 @@ from tidemark.maintenance.live_rows import (
     needed_watermarks,
 )
 from tidemark.maintenance.progress import ReachedBatch, read_progress
-from tidemark.model.kinds.aggregate import Aggregate
-from tidemark.model.kinds.registry import HandingOut
 from tidemark.model.kinds.repartition import Repartition
 from tidemark.model.kinds.sink import Sink
 from tidemark.model.project.layout import Layout
@@ -72,7 +70,7 @@ def is_of_older_version(stream: Stream, at: ReachedBatch) -> bool:
     if not at.has_state_files:
         return True
     tables = {table.name: table for table in TABLES.values() if table.written_by == "stream"}
-    tables |= {o.output_table: HOP for o in stream.sub.operators if isinstance(o, Repartition)}
+    tables |= {o.hop_table: HOP for o in stream.sub.operators if o.hop_table}
     for name, table in tables.items():
         path = str(stream.home / name)
         if not DeltaTable.is_deltatable(path) or {*table.names} - {f.name for f in DeltaTable(path).schema().fields}:
@@ -91,7 +89,7 @@ def kept_of(stream: Stream, at: ReachedBatch) -> Iterator[RetainedTable]:
         if table.written_by == "stream" and table.name not in asked:
             waits = table == HELD_RECORDS and at.anything_waits
             yield _kept(stream, table.name, None if waits else retention.of_stream(table.name))
-    for operator in (o for o in stream.sub.operators if isinstance(o, HandingOut)):
+    for operator in stream.sub.handing_out:
         match operator:
             case Sink(table=str() as name):
                 for written in dict.fromkeys((name, str(operator.appends_to))):
@@ -131,7 +129,7 @@ def _needed_changes(stream: Stream, at: ReachedBatch, rows: pl.DataFrame) -> pl.
 def _needed_suppressed(stream: Stream, rows: pl.DataFrame) -> pl.Series:
     """Finds when each key with an update in `changes` was last seen."""
     seen = needed_last_seen(rows)
-    windowed = [o.name for o in stream.sub.operators if isinstance(o, Aggregate) and o.windows]
+    windowed = [o.name for o in stream.sub.operators if o.windows]
     if windowed and stream.topology.retention.changes_ms is not None:  # the updates of closed windows go
         of_windows = scan(stream.home / CHANGES.name).filter(pl.col("operator").is_in(windowed))
         with_updates = of_windows.select("operator", "key").unique().collect()

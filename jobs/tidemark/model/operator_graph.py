@@ -7,7 +7,6 @@ from graphlib import CycleError, TopologicalSorter
 
 from tidemark.errors import InvalidSpec
 from tidemark.model.kinds.operator import Operator, Refusal
-from tidemark.model.kinds.sink import Sink
 from tidemark.model.kinds.source import Source
 from tidemark.model.settings.toml_keys import suggestion_of
 from tidemark.model.settings.window_columns import WindowColumns
@@ -126,12 +125,12 @@ class OperatorChecks:
         """Finds sinks that share a table."""
         seen: dict[str, Operator] = {}
         for operator in self._operators.values():
-            if isinstance(operator, Sink) and operator.table:
-                if operator.table in seen:
-                    other = seen[operator.table].name
+            if operator.result_table:
+                if operator.result_table in seen:
+                    other = seen[operator.result_table].name
                     problem = f"is also the table of the sink {other!r}"
                     self._fail(operator, [Refusal("table", problem, "give each sink its own table")])
-                seen[operator.table] = operator
+                seen[operator.result_table] = operator
 
     def _fail(self, operator: Operator, refusals: Iterable[Refusal]) -> None:
         at = f"operators.{operator.name}"

@@ -26,8 +26,8 @@ def row_per_record(topology: Topology) -> Iterator[tuple[str, str]]:
     Each comes with the usual remedies and their keys.
     """
     operators = topology.operators
-    for sink in operators.values():
-        if not isinstance(sink, Sink) or sink.key:
+    for sink in topology.sinks:
+        if sink.key:
             continue
         for aggregate, names in _appended(operators, sink.inputs[0]):
             if why := _why(aggregate):

@@ -10,7 +10,6 @@ from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from tidemark.errors import InvalidArgument, InvalidSpec
-from tidemark.model.kinds.sink import Sink
 from tidemark.model.settings.maintenance_windows import MaintenanceWindow, maintenance_window
 from tidemark.model.settings.toml_keys import IDENTIFIER, Keys, read_toml, suggestion_of
 from tidemark.model.tables.catalog import CHANGES, OUTCOMES, TABLES
@@ -270,18 +269,18 @@ def _place(keys: Keys, measure: Measure, subject: str, topology: Topology) -> Re
     place = ResultPlace(keys.choice("place", ResultPlace, ResultPlace.VIEW))
     if place is ResultPlace.VIEW:
         return place
-    tables = [o for o in topology.operators.values() if isinstance(o, Sink) and o.table]
-    sinks = [o for o in tables if subject == (o.table if measure is Measure.STALENESS else o.name)]
+    tables = [o for o in topology.operators.values() if o.result_table]
+    sinks = [o for o in tables if subject == (o.result_table if measure is Measure.STALENESS else o.name)]
     if not sinks or not (measure is Measure.STALENESS or measure in QUANTILES):
         problem = f"is {place.value!r}, but {measure} of {subject!r} is not measured in a sink's table"
         keys.fail("place", problem, "leave it out, or measure staleness or a latency of a sink with a table")
-    return place if any(sink.key for sink in sinks) else ResultPlace.VIEW
+    return place if any(not sink.appends_each_record for sink in sinks) else ResultPlace.VIEW
 
 
 def subjects(measure: Measure, topology: Topology) -> tuple[str, ...]:
     """Returns the subjects of *topology* that have *measure*."""
     operators = topology.operators.values()
-    sinks = tuple(o.table for o in operators if isinstance(o, Sink) and o.table)
+    sinks = tuple(o.result_table for o in operators if o.result_table)
     if measure is Measure.STALENESS:
         return (*sinks, CHANGES.name)
     if measure is Measure.CONTRACT:

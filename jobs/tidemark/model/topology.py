@@ -16,11 +16,12 @@ from types import MappingProxyType
 from typing import Any
 
 from tidemark.errors import InvalidSpec
-from tidemark.model.kinds.aggregate import Aggregate
 from tidemark.model.kinds.kafka_end import KafkaEnd
 from tidemark.model.kinds.operator import DeclaredOperator, Level, Operator
-from tidemark.model.kinds.registry import Reading
+from tidemark.model.kinds.registry import HandingOut, Reading
 from tidemark.model.kinds.repartition import HopSource, Repartition
+from tidemark.model.kinds.sink import Sink
+from tidemark.model.kinds.source import Source
 from tidemark.model.operator_graph import (
     OperatorChecks,
     completed,
@@ -56,6 +57,27 @@ class SubTopology:
         """The operators that read from outside of it."""
         return [operator for operator in self.operators if isinstance(operator, Reading)]
 
+    # A kind that joins `Reading` or `HandingOut` changes the type of the lists below: then mypy names their users.
+    @property
+    def hops_read(self) -> list[HopSource]:
+        """The hops that it reads."""
+        return [source for source in self.sources if isinstance(source, HopSource)]
+
+    @property
+    def outside_sources(self) -> list[Source]:
+        """The sources whose records come from outside of the topology."""
+        return [source for source in self.sources if not isinstance(source, HopSource)]
+
+    @property
+    def handing_out(self) -> list[HandingOut]:
+        """The operators whose rows leave it."""
+        return [operator for operator in self.operators if isinstance(operator, HandingOut)]
+
+    @property
+    def sinks(self) -> list[Sink]:
+        """The operators whose rows leave the topology."""
+        return [operator for operator in self.handing_out if not isinstance(operator, Repartition)]
+
     def terminals(self) -> frozenset[str]:
         """Returns the operators that no other in this sub-topology reads."""
         read = {name for operator in self.operators for name in operator.inputs}
@@ -76,13 +98,13 @@ class SubTopology:
 
     def windows(self) -> dict[str, Windows]:
         """Returns the windows of its aggregates, by operator."""
-        return {o.name: o.windows for o in self.operators if isinstance(o, Aggregate) and o.windows}
+        return {o.name: o.windows for o in self.operators if o.windows}
 
     def tables_behind_hops(self) -> frozenset[str]:
         """Returns `table_inputs` whose records all come from other sub-topologies."""
         tables: set[str] = set()
         for operator in self.operators:
-            over_hop = isinstance(operator, HopSource) or (operator.inputs and tables.issuperset(operator.inputs))
+            over_hop = operator.hop_of or (operator.inputs and tables.issuperset(operator.inputs))
             if over_hop and operator.name in self.table_inputs():
                 tables.add(operator.name)
         return frozenset(tables)
@@ -152,7 +174,22 @@ class Topology:
     @property
     def clusters_used(self) -> frozenset[str]:
         """The Kafka clusters of its sources and sinks."""
-        return frozenset(o.kafka for o in self.operators.values() if isinstance(o, KafkaEnd) and o.topic)
+        return frozenset(end.kafka for end in self.kafka_ends)
+
+    @property
+    def kafka_ends(self) -> tuple[KafkaEnd, ...]:
+        """The operators that read or write a topic."""
+        return tuple(o for o in self.operators.values() if isinstance(o, KafkaEnd) and o.topic)
+
+    @property
+    def outside_sources(self) -> tuple[Source, ...]:
+        """The sources whose records come from outside of it."""
+        return tuple(source for sub in self.sub_topologies for source in sub.outside_sources)
+
+    @property
+    def sinks(self) -> tuple[Sink, ...]:
+        """The operators whose rows leave it."""
+        return tuple(sink for sub in self.sub_topologies for sink in sub.sinks)
 
     @property
     def upstreams(self) -> Mapping[str, tuple[str, ...]]:
@@ -190,8 +227,14 @@ class Topology:
             if name not in beside:
                 waited_for[name] = tuple(upstream for upstream in upstreams if upstream not in beside)
             else:
-                waited_for[name] = () if isinstance(self.operators[name], HopSource) else upstreams
+                waited_for[name] = () if self.operators[name].hop_of else upstreams
         return MappingProxyType(waited_for)
+
+    def repartition(self, name: str) -> Repartition:
+        """Returns the repartition *name*, of which a hop is read."""
+        operator = self.operators[name]
+        assert isinstance(operator, Repartition)
+        return operator
 
     def sub_topology(self, name: str) -> SubTopology:
         """Returns the sub-topology *name*.
@@ -455,7 +498,7 @@ def _connected_parts(ordered: Iterable[Operator]) -> list[list[Operator]]:
     Parts are in the order of their first operators. The reading end of each hop is added.
     """
     ordered = list(ordered)
-    repartitions = frozenset(o.name for o in ordered if isinstance(o, Repartition))
+    repartitions = frozenset(o.name for o in ordered if o.hop_table)
     operators: list[Operator] = []
     for operator in ordered:
         operators += _with_hop(operator, repartitions)
@@ -491,8 +534,7 @@ def _upstream_first(file: str, subs: Mapping[str, SubTopology]) -> tuple[SubTopo
     """
     upstreams: dict[str, list[str]] = {}
     for name, sub in subs.items():
-        hops = [operator for operator in sub.operators if isinstance(operator, HopSource)]
-        upstreams[name] = list(dict.fromkeys(hop.upstream for hop in hops))
+        upstreams[name] = list(dict.fromkeys(hop.upstream for hop in sub.hops_read))
     try:
         TopologicalSorter(upstreams).prepare()
     except CycleError as error:
@@ -515,8 +557,7 @@ def _cut(subs: Mapping[str, SubTopology], cycle: list[str]) -> str:
     """Returns the remedy for a *cycle*: the repartitions that form it."""
     hops: list[str] = []
     for writer, reader in pairwise(cycle):
-        read = [operator for operator in subs[reader].operators if isinstance(operator, HopSource)]
-        hops += [hop.repartition for hop in read if hop.upstream == writer]
+        hops += [hop.repartition for hop in subs[reader].hops_read if hop.upstream == writer]
     return f"remove one of the repartitions {', '.join(hops)}, or read another topic in its place"
 
 
@@ -544,7 +585,7 @@ def _default_name(part: list[Operator], given: Collection[str | None]) -> str:
 
     Else its first operator without a given name; without any, the first source.
     """
-    hops = {o.name: o.repartition for o in part if isinstance(o, HopSource)}
+    hops = {o.name: o.hop_of for o in part if o.hop_of}
     sources_first = sorted(part, key=lambda operator: not operator.is_source)
     names = [hops.get(operator.name, operator.name) for operator in sources_first]
     return next((name for name in names if name not in given), names[0])

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from tidemark.model.kinds.source import Source
 from tidemark.model.settings.toml_keys import length
 from tidemark.model.sla_spec import QUANTILES, WORK_QUANTILES, ResultPlace, SlaSpec
 from tidemark.model.topology import Topology
@@ -120,6 +119,6 @@ def cannot_be_kept(specs: Iterable[SlaSpec], topology: Topology) -> Iterator[str
         wait = "results wait that long" if is_held else "only results that wait for a window's end wait that long"
         for source in sorted(leading_to(spec.subject, topology)):
             operator = topology.operators[source]
-            if isinstance(operator, Source) and operator.bound_ms > promise.limit_ms:
-                bound = f"the bound of {source} alone is {length(operator.bound_ms)}: {wait}"
+            if operator.out_of_order_ms > promise.limit_ms:
+                bound = f"the bound of {source} alone is {length(operator.out_of_order_ms)}: {wait}"
                 yield f"{named}, and {bound}; shorten it, or raise the limit"

@@ -19,7 +19,6 @@ from pyspark.sql import DataFrame
 
 from tidemark.clock import wall_clock_ms
 from tidemark.control.folder import Control, StreamState
-from tidemark.model.kinds.repartition import HopSource
 from tidemark.model.kinds.source import Source
 from tidemark.model.project.connections import Clusters, addressed_clusters, time_of
 from tidemark.model.stream import Stream
@@ -124,8 +123,7 @@ def check_is_not_due_to_rotate(batches: int, rotate_after: int | None) -> None:
 
 def upstreams(stream_of: Stream) -> list[Path]:
     """Returns the folders of the streams whose hops *stream_of* reads."""
-    hops = (source for source in stream_of.sub.sources if isinstance(source, HopSource))
-    return [stream_of.layout.stream(stream_of.topology.name, hop.upstream) for hop in hops]
+    return [stream_of.layout.stream(stream_of.topology.name, hop.upstream) for hop in stream_of.sub.hops_read]
 
 
 def readers(rows: DataFrame, sub: SubTopology) -> tuple[Collect, SparkExecutors]:

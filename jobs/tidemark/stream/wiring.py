@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from tidemark.control.folder import Control
 from tidemark.errors import InvalidArgument
 from tidemark.kernels.columns.schemas import arrow_schema
-from tidemark.model.kinds.repartition import HopSource
 from tidemark.model.stream import Stream
 from tidemark.model.tables.catalog import CLOCK_SKEW, HOP
 from tidemark.storage.delta.log import HOP_LOG
@@ -72,14 +71,13 @@ def build_engine(
     steps = Steps(topology, Reference(stream.layout.warehouse))
     create_tables(stream.home, sub, steps.schemas)
     hops_begin_at: dict[str, int] = {}
-    for operator in sub.operators:
+    for source in sub.hops_read:
         # The reader creates the hop, so that it may start before the writer.
-        if isinstance(operator, HopSource):
-            hop = stream.layout.hop(topology.name, operator.upstream, operator.repartition)
-            create(hop, arrow_schema(HOP), description=HOP.row, log=HOP_LOG)
-            # After this, what is still missing from the log is lost (read/data_loss.py).
-            put_back(hop, stream.control)
-            hops_begin_at[operator.name] = begins_at(hop, stream.control)
+        hop = stream.layout.hop(topology.name, source.upstream, source.repartition)
+        create(hop, arrow_schema(HOP), description=HOP.row, log=HOP_LOG)
+        # After this, what is still missing from the log is lost (read/data_loss.py).
+        put_back(hop, stream.control)
+        hops_begin_at[source.name] = begins_at(hop, stream.control)
     control = Control(stream.control)
     intact = LossCheck(f"{topology.name} {sub.name}", control.accepted_loss, reread, hops_begin_at)
     table_marks = TableMarks(stream.layout.warehouse)

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from typing import assert_never
 
 import polars as pl
 
 from tidemark.errors import InvalidArgument
-from tidemark.model.kinds.aggregate import Aggregate
-from tidemark.model.kinds.join import Join
 from tidemark.model.kinds.operator import Operator
+from tidemark.model.kinds.registry import Reading
 from tidemark.model.kinds.repartition import HopSource
 from tidemark.model.kinds.source import Source
 from tidemark.model.project.layout import Layout
@@ -24,18 +24,35 @@ from tidemark.model.settings.lengths import for_people
 from tidemark.model.settings.toml_keys import length
 from tidemark.model.topology import SubTopology, Topology
 from tidemark.why.causes.drivers import drivers, restarts
-from tidemark.why.causes.inputs import QUIET_AFTER_MS, Inputs, reasons_of
+from tidemark.why.causes.inputs import QUIET_AFTER_MS, SOURCE_EMPTY, Inputs, reasons_of
+from tidemark.why.causes.registry import rules
 from tidemark.why.causes.watermarks import Watermarks
 from tidemark.why.causes.windows import HeldWindows
 from tidemark.why.evidence.commands import LIVE, logs, quarantine_query, requeue, requeue_late
 from tidemark.why.evidence.facts import StreamFacts
-from tidemark.why.evidence.findings import Cause, WhyFinding, in_order
+from tidemark.why.evidence.findings import (
+    ALL_FILTERED,
+    NOTHING_WRONG,
+    POISON_AT_HEAD,
+    SOURCE_QUIET,
+    UNEXPLAINED,
+    Cause,
+    Trait,
+    WhyFinding,
+    declared,
+    in_order,
+)
 from tidemark.why.evidence.snapshot import Scene, first
 
+HELD_UNTIL_INTERVAL = Cause("held_until_interval", Trait.USUAL)
+"""Results wait for the end of an interval (`periodic`)."""
+ALL_SUPPRESSED = Cause("all_suppressed", Trait.USUAL | Trait.SILENCE)
+"""All updates were unchanged."""
+
 _LEFT_OUT = {
-    "suppressed": (Cause.ALL_SUPPRESSED, "no action is needed if the values are the same; suppressed has each skip"),
-    "filtered": (Cause.ALL_FILTERED, "look at its `where`"),
-    "quarantined": (Cause.POISON_AT_HEAD, "its key is null: look at the records"),
+    "suppressed": (ALL_SUPPRESSED, "no action is needed if the values are the same; suppressed has each skip"),
+    "filtered": (ALL_FILTERED, "look at its `where`"),
+    "quarantined": (POISON_AT_HEAD, "its key is null: look at the records"),
 }
 """By outcome, the cause and the remedy."""
 
@@ -95,6 +112,12 @@ def explain(of: Scene, operator: str | None = None) -> list[WhyFinding]:
     return in_order([finding for name in asked for finding in walk.about(name)])
 
 
+def known_causes() -> tuple[Cause, ...]:
+    """Returns every cause that `why` can find."""
+    rules()
+    return declared()
+
+
 def scene(topology: Topology, layout: Layout, at_ms: int) -> Scene:
     """Returns the facts of *topology* at *at_ms*.
 
@@ -127,38 +150,27 @@ class _Walk:
         # Without a batch there is no table to reason from.
         if not self._scene.of(name).batches.height:
             return findings
-        findings += [*self._walk(name), *self._slow(name)]
+        findings += [*self._walk(name), *(finding for rule in rules() for finding in rule(self._scene, name))]
         return findings or [self._in_time(name)]
-
-    def _slow(self, name: str) -> Iterator[WhyFinding]:
-        """Yields operators that slow down the driver of *name* or upstream ones."""
-        trigger_ms = self._scene.topology.trigger_ms
-        for slow, work_ms, batch_ms in self._scene.of(name).busy():
-            is_source = self._scene.operator(slow).is_source
-            seen = (
-                f"{'reading and parsing take' if is_source else f'{slow} works for'} {length(work_ms)} in each batch, "
-                f"more than half of the trigger interval ({length(trigger_ms)}); batches take {length(batch_ms)}"
-            )
-            command = f"tidemark whatif {self._scene.topology.name} --operator {slow} --scale 0.5"
-            less = "choose a longer trigger" if is_source else f"make it do less, or try: `{command}`"
-            remedy = f"give its driver more cores, or {less}"
-            yield self._scene.finding(Cause.SLOW_OPERATOR, slow, seen, remedy)
-        for operator in self._scene.sub(name).operators:
-            if isinstance(operator, HopSource):
-                yield from self._slow(operator.repartition)
 
     def _walk(self, name: str) -> list[WhyFinding]:
         """Returns reasons in the operator *name* or, without any, upstream."""
         operator = self._scene.operator(name)
-        match operator:
+        if isinstance(operator, Reading):
+            return self._reading(operator)
+        waiting = [*self._inputs.late(operator), *self._held(operator)]
+        before = [finding for flow in operator.flows for finding in self._walk(flow)]
+        return [*waiting, *before, *self._left_out(operator)]
+
+    def _reading(self, source: Reading) -> list[WhyFinding]:
+        """Returns reasons in *source* or, without any, before its hop."""
+        match source:
             case Source():
-                return self._inputs.source(operator)
+                return self._inputs.source(source)
             case HopSource():
-                return self._inputs.hop(operator) or self._walk(operator.repartition)
+                return self._inputs.hop(source) or self._walk(source.repartition)
             case _:
-                waiting = [*self._inputs.late(operator), *self._held(operator)]
-                before = [finding for flow in operator.flows for finding in self._walk(flow)]
-                return [*waiting, *before, *self._left_out(operator)]
+                assert_never(source)
 
     def _left_out(self, operator: Operator) -> list[WhyFinding]:
         """Returns the outcomes of records since the newest result, most first.
@@ -172,17 +184,17 @@ class _Walk:
         for word, n in counts.most_common():
             if n:
                 cause, remedy = _LEFT_OUT[word]
-                if isinstance(operator, Join):
-                    remedy = f"look at `on` and at the rows of {operator.table or operator.delta}, or use how = left"
+                if looked_up := operator.joined_table or operator.joined_delta:
+                    remedy = f"look at `on` and at the rows of {looked_up}, or use how = left"
                 if word == "quarantined":
                     remedy += f": {quarantine_query(self._scene, operator.name)}"
                 since_ms = first(rows, word)
                 seen = f"{n:,} {whole} were {word}"
                 findings.append(self._scene.finding(cause, operator.name, seen, remedy, since_ms=since_ms))
-        if counts["filtered"] and isinstance(operator, Join) and operator.table:
-            of_table = self._walk(operator.table)
+        if counts["filtered"] and operator.joined_table:
+            of_table = self._walk(operator.joined_table)
             # If the table never had a row, its empty source explains more than the missing matches.
-            never_had_rows = any(finding.cause is Cause.SOURCE_EMPTY for finding in of_table)
+            never_had_rows = any(finding.cause is SOURCE_EMPTY for finding in of_table)
             findings = [*of_table, *findings] if never_had_rows else [*findings, *of_table]
         return findings
 
@@ -198,13 +210,13 @@ class _Walk:
             # Intervals begin at the multiples of their length since the epoch.
             due_ms = (newest["decided_at"].item() // emission.interval_ms + 1) * emission.interval_ms
             yield self._scene.finding(
-                Cause.HELD_UNTIL_INTERVAL,
+                HELD_UNTIL_INTERVAL,
                 operator.name,
                 f"{held:,} updates wait for {iso(due_ms)}, the end of an interval of {length(emission.interval_ms)}",
                 "wait, or choose a shorter interval",
                 since_ms=since_ms,
             )
-        elif isinstance(operator, Aggregate) and operator.windows:
+        elif operator.windows:
             yield from self._windows.waiting(operator, operator.windows, since_ms)
 
     def _in_time(self, name: str) -> WhyFinding:
@@ -213,19 +225,19 @@ class _Walk:
         if not rows.height:
             seen = "it has no results yet, and no cause is known"
             remedy = f"look at the table outcomes, and at the driver's log: {logs(self._scene, name)}"
-            return self._scene.finding(Cause.UNEXPLAINED, name, seen, remedy)
+            return self._scene.finding(UNEXPLAINED, name, seen, remedy)
         at_ms = rows["finished_at"].item()
         source = self._scene.first_source(name)
         read_ms = self._inputs.last_read_ms(source)
         if read_ms is not None and self._scene.at_ms - read_ms > (source.idle_after_ms or QUIET_AFTER_MS):
             seen = f"it has been silent for {for_people(self._scene.at_ms - read_ms)}; all earlier records gave results"
             remedy = f"check that its producer runs, if you expect more{f'; {LIVE}' if source.topic else ''}"
-            return self._scene.finding(Cause.SOURCE_QUIET, name, seen, remedy, input=source.name, since_ms=read_ms)
+            return self._scene.finding(SOURCE_QUIET, name, seen, remedy, input=source.name, since_ms=read_ms)
         aside = list(self._set_aside(name))
         exceptions = "".join(f"; {seen}" for seen, _ in aside)
         seen = f"{rows['gave'].item():,} results came, of the newest records that were read{exceptions}"
         remedy = "; ".join(dict.fromkeys(remedy for _, remedy in aside)) or "no action is needed"
-        return self._scene.finding(Cause.NOTHING_WRONG, name, seen, remedy, since_ms=at_ms)
+        return self._scene.finding(NOTHING_WRONG, name, seen, remedy, since_ms=at_ms)
 
     def _set_aside(self, name: str) -> Iterator[tuple[str, str]]:
         """Yields records that operators set aside lately, with remedies.
@@ -233,9 +245,7 @@ class _Walk:
         They are set aside by *name* and its upstreams while other records were good, or were processed again.
         """
         operator = self._scene.operator(name)
-        facts, what = self._scene.of(name), "updates"
-        if isinstance(operator, Source):
-            what = "records"
+        facts, what = self._scene.of(name), "records" if operator.reads_outside else "updates"
         rows = facts.lately(name)
         of = f"of the {rows['records_in'].sum():,} {what} that {name} got in its last {rows.height} batches"
         batches = rows["batch_id"].implode()

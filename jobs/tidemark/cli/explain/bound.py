@@ -13,7 +13,6 @@ from tidemark.cli.shared import options
 from tidemark.cli.shared.options import add_format
 from tidemark.cli.shared.output import say_inert
 from tidemark.errors import InvalidArgument
-from tidemark.model.kinds.source import Source
 from tidemark.model.settings.intervals import instant_ms
 from tidemark.model.topology import Topology
 from tidemark.query.sql import Warehouse
@@ -67,7 +66,7 @@ def bound_rows(
     Raises:
         InvalidArgument: there is no such source, or no table to query.
     """
-    sources = {o.name: o for o in topology.operators.values() if isinstance(o, Source)}
+    sources = {o.name: o for o in topology.outside_sources}
     if source is not None and source not in sources:
         msg = f"{topology.name} has no source {source!r}; known: {', '.join(sources)}"
         raise InvalidArgument(msg)

@@ -20,7 +20,6 @@ from tidemark.errors import InvalidArgument, InvalidSpec
 from tidemark.escaping import one_line
 from tidemark.model import channel_spec, sla_spec
 from tidemark.model.arrival_order import by_arrival
-from tidemark.model.kinds.sink import Sink
 from tidemark.model.operator_graph import updates_tables
 from tidemark.model.project.connections import DEFAULT, LOCAL, Cluster, addressed_clusters, with_address
 from tidemark.model.project.files import Project
@@ -192,7 +191,7 @@ def _misfits(topology: Topology, warehouse: Path, mistakes: Sequence[InvalidSpec
 def _readers_of_updates(topology: Topology) -> list[str]:
     """Returns sinks that write each update of a table as a record."""
     updates = updates_tables(topology.operators)
-    sinks = [o for o in topology.operators.values() if isinstance(o, Sink) and not o.key]
+    sinks = [o for o in topology.operators.values() if o.appends_each_record]
     return [sink.name for sink in sinks if updates.intersection(sink.inputs)]
 
 

@@ -65,13 +65,12 @@ def live(
         InvalidSpec: a topic or a right on it is missing; a line each.
     """
     results = SampleResults()
-    used = [o for o in topology.operators.values() if isinstance(o, KafkaEnd) and o.topic]
-    errors = [error for o in used for error in _topic_refusals(topology, o, asked[o.kafka], local)]
+    errors = [error for o in topology.kafka_ends for error in _topic_refusals(topology, o, asked[o.kafka], local)]
     if errors:
         raise InvalidSpec("\n".join(map(str, errors)))
-    for operator in used:
-        if isinstance(operator, Source):
-            _look_at(topology, operator, asked[operator.kafka], results, clock)
+    for source in topology.outside_sources:
+        if source.topic:
+            _look_at(topology, source, asked[source.kafka], results, clock)
     return [*results.lines, *(f"{topology.name}: {line}" for line in _against_slas(topology, specs, results, clock()))]
 
 
@@ -182,8 +181,7 @@ def _against_slas(topology: Topology, specs: Sequence[SlaSpec], results: SampleR
 def _sources(topology: Topology, subject: str) -> list[Source]:
     """Returns the sources from which the rows of *subject* come."""
     names = {name for top in _operators_of(topology, subject) for name in leading_to(top, topology)}
-    sources = [o for o in topology.operators.values() if isinstance(o, Source) and o.topic]
-    return [o for o in sources if o.name in names]
+    return [o for o in topology.outside_sources if o.topic and o.name in names]
 
 
 def _operators_of(topology: Topology, subject: str) -> list[str]:
@@ -196,7 +194,7 @@ def _operators_of(topology: Topology, subject: str) -> list[str]:
     for sub in topology.sub_topologies:
         if sub.name == subject:
             return [o.name for o in sub.operators]
-    sinks = [o.name for o in topology.operators.values() if isinstance(o, Sink) and o.table == subject]
+    sinks = [o.name for o in topology.operators.values() if o.result_table == subject]
     return sinks or list(topology.operators)
 
 

@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 
 from tidemark.cli.shared.local import PARTS, dag_id
 from tidemark.model.kinds.kafka_end import KafkaEnd
-from tidemark.model.kinds.sink import Sink
-from tidemark.model.kinds.source import Source
 from tidemark.model.project.connections import Clusters, topic_command
 from tidemark.model.sla_spec import SlaSpec
 from tidemark.model.topology import Topology
@@ -25,13 +23,11 @@ def file_summary(
         clusters: the Kafka clusters that have an address.
         asked: the clusters of which partitions are shown, too.
     """
-    topics, tables = [], []
-    for operator in topology.operators.values():
-        if isinstance(operator, KafkaEnd) and operator.topic:
-            verb = "reads" if isinstance(operator, Source) else "writes"
-            topics.append(f"{verb} {operator.topic} at {_place(operator, clusters, asked)}")
-        if isinstance(operator, Sink) and operator.table:
-            tables.append(operator.table)
+    topics = []
+    for end in topology.kafka_ends:
+        verb = "reads" if end.is_source else "writes"
+        topics.append(f"{verb} {end.topic} at {_place(end, clusters, asked)}")
+    tables = [operator.result_table for operator in topology.operators.values() if operator.result_table]
     parts = {
         "streams": [sub.name for sub in topology.sub_topologies],
         "topics": topics,

@@ -22,7 +22,6 @@ from tidemark.control.folder import Control, WindowReopening
 from tidemark.errors import InvalidArgument
 from tidemark.kernels.aggregates.windows import ends_by, in_windows
 from tidemark.kernels.columns.schemas import arrow_schema, rows_of
-from tidemark.model.kinds.aggregate import Aggregate
 from tidemark.model.kinds.operator import Operator
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import iso
@@ -107,7 +106,7 @@ def _late(asked: argparse.Namespace, topology: Topology, sub: SubTopology, layou
 
 def _refusal(operator: Operator) -> str | None:
     """Returns the reason against a reopening of *operator*; None without one."""
-    windows = operator.windows if isinstance(operator, Aggregate) else None
+    windows = operator.windows
     if windows is None:
         return (
             f"a {operator.kind} without windows cannot be reopened; `tidemark requeue --late` sends its late records "
@@ -132,7 +131,6 @@ def _choose(topology: Topology, sub: SubTopology, name: str, late: pl.DataFrame,
     The operator is called *name*. The rows were neither asked for before, nor sent to their topic again.
     """
     operator = topology.operators[name]
-    assert isinstance(operator, Aggregate)
     assert operator.windows is not None
     waiting = late.join(asked_before(topology, sub.name, layout), on=["operator", *PLACE], how="anti")
     waiting = waiting.join(_sent_places(topology, name, layout), on=["partition", "offset"], how="anti")

@@ -10,15 +10,14 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from shlex import quote
+from typing import assert_never
 
 from tidemark.cli.shared import options
 from tidemark.cli.shared.output import say_inert
 from tidemark.clock import Clock, wall_clock_ms
 from tidemark.control.folder import Control, TimeReset
 from tidemark.errors import InvalidArgument
-from tidemark.model.kinds.aggregate import Aggregate
 from tidemark.model.kinds.repartition import HopSource
-from tidemark.model.kinds.sink import Sink
 from tidemark.model.kinds.source import Source
 from tidemark.model.project.files import Project
 from tidemark.model.project.layout import Layout, usable
@@ -118,7 +117,7 @@ def _closed_lines(after: StreamProgress) -> list[str]:
 
 def _refuse_sessions(sub: SubTopology) -> None:
     for operator in sub.operators:
-        if isinstance(operator, Aggregate) and operator.windows and operator.windows.shape is Shape.SESSION:
+        if operator.windows and operator.windows.shape is Shape.SESSION:
             msg = (
                 f"{operator.name}: closed sessions could open again after a reset of time; give the topology a new "
                 "name, under which it reads its topics again"
@@ -132,13 +131,13 @@ def _batch_after_reset(topology: Topology, sub: SubTopology, source: str, layout
     It is 0 for a source that is no hop. Raises InvalidArgument if the upstream was not reset.
     """
     # Marks that the upstream wrote before its reset would move the reader forward again.
-    operator = next((o for o in sub.operators if o.name == source), None)
-    if not isinstance(operator, HopSource):
+    hop = next((o for o in sub.hops_read if o.name == source), None)
+    if hop is None:
         return 0
-    resets = newest_progress(layout, topology.name, operator.upstream).resets
+    resets = newest_progress(layout, topology.name, hop.upstream).resets
     if not resets:
-        command = f"tidemark reset-time {topology.name} {operator.upstream}"
-        msg = f"{source}: its time comes from {operator.upstream}; reset that first: {command} --source …"
+        command = f"tidemark reset-time {topology.name} {hop.upstream}"
+        msg = f"{source}: its time comes from {hop.upstream}; reset that first: {command} --source …"
         raise InvalidArgument(msg)
     return max(resets.values()) + 1
 
@@ -148,21 +147,22 @@ def _readers(topology: Topology, sub: SubTopology, layout: Layout, watermark_ms:
 
     They are written as arguments of the command. The watermark is in record time, epoch ms.
     """
-    topics, tables = set(), set()
-    for operator in sub.operators:
-        if isinstance(operator, Sink) and operator.topic:
-            topics.add(operator.topic)
-        if isinstance(operator, Sink) and operator.table:
-            tables.add(layout.stream_table(topology.name, sub.name, operator.table))
+    topics = {o.topic_written for o in sub.operators if o.topic_written}
+    tables = {layout.stream_table(topology.name, sub.name, o.result_table) for o in sub.operators if o.result_table}
     others = [load(file) for file in sorted(Project.here().topologies.glob("*.toml"))]
     for reader in [topology, *(other for other in others if other.name != topology.name)]:
         for part in reader.sub_topologies:
-            for source in part.operators:
-                behind_hop = isinstance(source, HopSource) and reader is topology and source.upstream == sub.name
-                of_sink = isinstance(source, Source) and (
-                    source.topic in topics or bool(source.delta and layout.warehouse / source.delta in tables)
-                )
-                if not (behind_hop or of_sink) or not layout.control(reader.name, part.name).is_dir():
+            for source in part.sources:
+                match source:
+                    case HopSource():
+                        is_reader = reader is topology and source.upstream == sub.name
+                    case Source():
+                        is_reader = source.topic in topics or bool(
+                            source.delta and layout.warehouse / source.delta in tables
+                        )
+                    case _:
+                        assert_never(source)
+                if not is_reader or not layout.control(reader.name, part.name).is_dir():
                     continue
                 progress = newest_progress(layout, reader.name, part.name).inputs.get(source.name)
                 for number, partition in sorted(progress.partitions.items() if progress else ()):

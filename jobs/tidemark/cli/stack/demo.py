@@ -23,7 +23,6 @@ from tidemark.cli.shared.output import say, say_inert
 from tidemark.cli.stack.story import Story
 from tidemark.cli.stack.summary import problems, summary
 from tidemark.errors import TidemarkError
-from tidemark.model.kinds.source import Source
 from tidemark.model.project.files import CHECKOUT
 from tidemark.model.project.layout import Layout
 from tidemark.query.sql import Warehouse
@@ -204,8 +203,8 @@ class Demo:
             for name, offset in (beat.offsets if beat else {}).items():
                 source = name.rpartition("/")[0]
                 read[source] = read.get(source, 0) + offset
-        sources = [o for o in self.conductor.topology.operators.values() if isinstance(o, Source)]
-        return all(read.get(o.name, 0) >= played["topics"].get(o.topic, 0) for o in sources)
+        sources = [o for o in self.conductor.topology.operators.values() if o.reads_outside]
+        return all(read.get(o.name, 0) >= played["topics"].get(o.topic_read, 0) for o in sources)
 
     def _is_at_rest(self) -> bool:
         """Returns True if every source is idle, including readers of hops.

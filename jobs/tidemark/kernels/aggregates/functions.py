@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 
 import polars as pl
 from typing_extensions import override
@@ -18,6 +19,7 @@ from tidemark.kernels.aggregates.function import KEY, OLD, AggregateFunction
 from tidemark.kernels.aggregates.sums import DoubleSum, ExactSum, WholeSum
 from tidemark.kernels.columns.identity import identity_of
 from tidemark.kernels.columns.schemas import META_SCHEMA
+from tidemark.model.settings.aggregate_functions import AGGREGATE_FUNCTIONS
 
 
 class Count(AggregateFunction):
@@ -285,16 +287,10 @@ class ApproxDistinct(AggregateFunction):
         return pl.when((raw <= 2.5 * m) & (empty > 0)).then(counted).otherwise(raw).round().cast(pl.Int64)
 
 
-FUNCTIONS: Mapping[str, Callable[[str, str, pl.DataType], AggregateFunction]] = {
-    "count": Count,
-    "sum": exact_sum,
-    "avg": Average,
-    "min": Minimum,
-    "max": Maximum,
-    "first": First,
-    "last": Last,
-    "approx_distinct": ApproxDistinct,
-}
+FUNCTIONS: Mapping[str, Callable[[str, str, pl.DataType], AggregateFunction]] = MappingProxyType(
+    {name: globals()[facts.calculation] for name, facts in AGGREGATE_FUNCTIONS.items()}
+)
+"""By name, the calculation that the facts of the function name."""
 
 
 def aggregate_functions(

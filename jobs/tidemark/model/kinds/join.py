@@ -35,6 +35,11 @@ class Join(DeclaredOperator):
         """The operator whose rows it adds; None for a Delta table."""
         return self.table
 
+    @property
+    def joined_delta(self) -> str | None:
+        """The Delta table whose rows it adds; None for an operator's table."""
+        return self.delta
+
     def sends_updates(self, *, reads_updates: bool) -> bool:
         """Returns True if it reads updates, which it sends on."""
         return reads_updates

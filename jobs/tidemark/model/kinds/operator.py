@@ -16,6 +16,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 from tidemark.model.settings.emission import Emission
 from tidemark.model.settings.toml_keys import Keys
 from tidemark.model.settings.window_columns import WindowColumns
+from tidemark.model.settings.windows import Windows
 
 KAFKA_KEY = "_key"
 """Stands for the record's own key among the columns of an order."""
@@ -75,6 +76,8 @@ class Operator(ABC):
     """Its records come from outside of its sub-topology."""
     hands_out: ClassVar[bool] = False
     """Its rows leave the sub-topology, by a commit of its own."""
+    reads_outside: ClassVar[bool] = False
+    """Its records come from outside of the topology."""
     keeps_keyed_state: ClassVar[bool] = False
     """It keeps a state per key, which tasks can share out."""
     retracts: ClassVar[bool] = False
@@ -105,6 +108,36 @@ class Operator(ABC):
         return None
 
     @property
+    def joined_delta(self) -> str | None:
+        """The Delta table that it looks up, or None."""
+        return None
+
+    @property
+    def hop_of(self) -> str | None:
+        """The repartition whose hop it reads, or None."""
+        return None
+
+    @property
+    def topic_read(self) -> str | None:
+        """The topic that it reads, or None."""
+        return None
+
+    @property
+    def key_field(self) -> str | None:
+        """The column that Kafka's key fills, or None."""
+        return None
+
+    @property
+    def out_of_order_ms(self) -> int:
+        """How far records of a partition may be out of order."""
+        return 0
+
+    @property
+    def windows(self) -> Windows | None:
+        """The windows over which it aggregates, or None."""
+        return None
+
+    @property
     def emission(self) -> Emission | None:
         """When its updates are sent on; None if it judges no updates."""
         return None
@@ -113,6 +146,44 @@ class Operator(ABC):
     def output_table(self) -> str | None:
         """The Delta table of its rows, or None."""
         return None
+
+    @property
+    def hop_table(self) -> str | None:
+        """Its `output_table` if that is a hop, or None."""
+        return None
+
+    @property
+    def result_table(self) -> str | None:
+        """Its `output_table` for readers outside of the topology, or None."""
+        return None if self.hop_table else self.output_table
+
+    @property
+    def appends_to(self) -> str | None:
+        """The Delta table to which a batch appends its rows, or None."""
+        return self.output_table
+
+    @property
+    def topic_written(self) -> str | None:
+        """The topic that it writes, or None."""
+        return None
+
+    @property
+    def appends_each_record(self) -> bool:
+        """True if it hands each record to readers outside."""
+        return False
+
+    @property
+    def keeps_row_of_key(self) -> bool:
+        """True if it keeps the last or current row of each key."""
+        return self.emission is not None
+
+    @property
+    def last_seen_at(self) -> bool:
+        """True if it reads suppressed updates, too.
+
+        They tell when a key was last seen.
+        """
+        return False
 
     @abstractmethod
     def sends_updates(self, *, reads_updates: bool) -> bool:

@@ -38,6 +38,11 @@ class Repartition(DeclaredOperator):
         """The table of its hop."""
         return f"hop_{self.name}"
 
+    @property
+    def hop_table(self) -> str:
+        """The table of its hop."""
+        return self.output_table
+
     def sends_updates(self, *, reads_updates: bool) -> bool:
         """Returns False: with an id its records carry the replaced values.
 
@@ -105,6 +110,11 @@ class HopSource(Operator):
 
     repartition: str
     upstream: str
+
+    @property
+    def hop_of(self) -> str:
+        """The repartition."""
+        return self.repartition
 
     @property
     def upstreams(self) -> tuple[str, ...]:

@@ -60,6 +60,21 @@ class Sink(KafkaEnd):
         """Returns the table that a batch appends to; None for a topic."""
         return f"{CHANGES_OF}{self.table}" if self.table and self.key else self.table
 
+    @property
+    def topic_written(self) -> str | None:
+        """The topic that it writes; None for a table."""
+        return self.topic
+
+    @property
+    def appends_each_record(self) -> bool:
+        """True unless it keeps current rows."""
+        return not self.key
+
+    @property
+    def keeps_row_of_key(self) -> bool:
+        """True if it keeps current rows."""
+        return bool(self.key)
+
     def sends_updates(self, *, reads_updates: bool) -> bool:
         """Returns False: no operator reads it."""
         return False

@@ -81,6 +81,7 @@ class Source(KafkaEnd):
 
     kind: ClassVar[str] = "source"
     is_source: ClassVar[bool] = True
+    reads_outside: ClassVar[bool] = True
     is_checked_in_part: ClassVar[bool] = False
     shaping: ClassVar[frozenset[str]] = frozenset({"delta", "fields", "key", "other_fields", "timestamp"})
 
@@ -105,6 +106,21 @@ class Source(KafkaEnd):
     nan: NanPolicy = NanPolicy.KEEP
     tombstone_header: str | None = None
     tombstone_field: str | None = None
+
+    @property
+    def topic_read(self) -> str | None:
+        """The topic that it reads; None for a table or a folder."""
+        return self.topic
+
+    @property
+    def key_field(self) -> str | None:
+        """The field that Kafka's key fills, a string."""
+        return self.key
+
+    @property
+    def out_of_order_ms(self) -> int:
+        """Its bound."""
+        return self.bound_ms
 
     @property
     def field_of(self) -> Mapping[str, str]:

@@ -1,6 +1,6 @@
 """The aggregate functions by name, with facts that need no data.
 
-The calculation of each is a class of `kernels/aggregates/functions.py`; a test compares the names.
+This list is the only one: `kernels/aggregates/functions.py` has the calculations that it names.
 """
 
 from __future__ import annotations
@@ -18,12 +18,14 @@ class FunctionFacts:
     """Facts of an aggregate function for the checks of a topology file.
 
     Attributes:
+        calculation: the name of its class, or of a function that chooses one, in `kernels/aggregates/functions.py`.
         counts_rows: it accepts `*`.
         retracts: it can retract a value that it added.
         changes_often: nearly every record changes its result.
         is_a_value: its result is one of the values that it read.
     """
 
+    calculation: str
     counts_rows: bool = False
     retracts: bool = False
     changes_often: bool = False
@@ -32,14 +34,14 @@ class FunctionFacts:
 
 AGGREGATE_FUNCTIONS: Mapping[str, FunctionFacts] = MappingProxyType(
     {
-        "count": FunctionFacts(counts_rows=True, retracts=True, changes_often=True),
-        "sum": FunctionFacts(retracts=True, changes_often=True),
-        "avg": FunctionFacts(retracts=True, changes_often=True),
-        "min": FunctionFacts(is_a_value=True),
-        "max": FunctionFacts(is_a_value=True),
-        "first": FunctionFacts(is_a_value=True),
-        "last": FunctionFacts(is_a_value=True),
-        "approx_distinct": FunctionFacts(),
+        "count": FunctionFacts(calculation="Count", counts_rows=True, retracts=True, changes_often=True),
+        "sum": FunctionFacts(calculation="exact_sum", retracts=True, changes_often=True),
+        "avg": FunctionFacts(calculation="Average", retracts=True, changes_often=True),
+        "min": FunctionFacts(calculation="Minimum", is_a_value=True),
+        "max": FunctionFacts(calculation="Maximum", is_a_value=True),
+        "first": FunctionFacts(calculation="First", is_a_value=True),
+        "last": FunctionFacts(calculation="Last", is_a_value=True),
+        "approx_distinct": FunctionFacts(calculation="ApproxDistinct"),
     }
 )
 

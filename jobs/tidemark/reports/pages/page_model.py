@@ -15,7 +15,6 @@ from operator import itemgetter
 from typing import Any
 
 from tidemark.errors import InvalidArgument
-from tidemark.model.kinds.sink import Sink
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Grain, utc
 from tidemark.model.topology import Topology
@@ -24,7 +23,7 @@ from tidemark.semantics.incidents import BROKEN
 from tidemark.semantics.sla import Verdict
 from tidemark.why.evidence.conditions import Condition, condition
 from tidemark.why.evidence.facts import StreamFacts
-from tidemark.why.evidence.findings import QUIET, USUAL, Cause, WhyFinding
+from tidemark.why.evidence.findings import NEVER_STARTED, NOTHING_WRONG, Trait, WhyFinding
 from tidemark.why.walk import explain, scene
 
 HOUR_MS = Grain.HOUR.length_ms
@@ -56,6 +55,8 @@ NEWEST_CHECK = """
     FROM sla_results WHERE topology = $1 AND checked_at <= make_timestamptz($2 * 1000)
     QUALIFY dense_rank() OVER (ORDER BY checked_at DESC, run_id DESC) = 1 ORDER BY sla
 """
+HARMLESS = Trait.QUIET | Trait.USUAL
+"""Traits of causes that are no faults."""
 
 
 class PageVerdict(StrEnum):
@@ -107,8 +108,8 @@ def page_model(tables: Tables, layout: Layout, topology: Topology, *, at_ms: int
     streams = [_stream(at.facts[sub.name], sub.name) for sub in topology.sub_topologies]
     slas = _slas(tables, topology, at_ms)
     # Findings come in the order of importance, but what is usual explains less than what is late.
-    reasons = [finding for finding in findings if finding.cause is not Cause.NOTHING_WRONG]
-    late = [finding for finding in reasons if finding.cause not in QUIET | USUAL]
+    reasons = [finding for finding in findings if finding.cause is not NOTHING_WRONG]
+    late = [finding for finding in reasons if not finding.cause.traits & HARMLESS]
     first = next(iter(late or reasons), None)
     return {
         "topology": topology.name,
@@ -219,8 +220,8 @@ def _topology_verdict(streams: Sequence[Row], slas: Row, findings: Sequence[WhyF
         PageVerdict.BROKEN: slas["broken"] > 0,
         PageVerdict.NOT_RUNNING: any(stream["state"] not in RUNNING for stream in streams),
         PageVerdict.WARN: slas["warned"] > 0,
-        PageVerdict.LATE: bool(causes - QUIET - USUAL - {Cause.NEVER_STARTED}),
-        PageVerdict.QUIET: bool(causes & QUIET),
+        PageVerdict.LATE: any(not cause.traits & HARMLESS for cause in causes - {NEVER_STARTED}),
+        PageVerdict.QUIET: any(Trait.QUIET in cause.traits for cause in causes),
         PageVerdict.NOT_CHECKED: not is_measured,
     }
     return next((standing for standing, holds in rules.items() if holds), PageVerdict.ON_TIME).value
@@ -236,17 +237,17 @@ def _operators(topology: Topology, streams: Sequence[Row], slas: Row, findings: 
     for sub in topology.sub_topologies:
         for operator in sub.operators:
             # An SLA of staleness is about the table of a sink.
-            subjects = {operator.name, operator.table} if isinstance(operator, Sink) else {operator.name}
+            subjects = {operator.name, operator.result_table}
             own = [row for row in slas["rows"] if row["subject"] in subjects]
             here = []
             for finding in findings:
-                if operator.name in (finding.operator, finding.input) and finding.cause is not Cause.NOTHING_WRONG:
+                if operator.name in (finding.operator, finding.input) and finding.cause is not NOTHING_WRONG:
                     here.append(finding)
             by_operator[operator.name] = {
                 "verdict": _operator_verdict(states[sub.name], own, here),
                 "state": states[sub.name],
                 "slas": [row["sla"] for row in own if row["verdict"] in BROKEN],
-                "causes": list(dict.fromkeys(finding.cause.value for finding in here)),
+                "causes": list(dict.fromkeys(str(finding.cause) for finding in here)),
             }
     return by_operator
 

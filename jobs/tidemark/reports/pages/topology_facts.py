@@ -12,7 +12,6 @@ from operator import itemgetter
 from typing import Any
 
 from tidemark.control.folder import ALIVE, SILENT_AFTER_MS
-from tidemark.model.kinds.repartition import HopSource
 from tidemark.model.settings.intervals import iso
 from tidemark.model.tables.catalog import HOP_UPDATE
 from tidemark.model.topology import Topology
@@ -230,10 +229,10 @@ class _Facts:
         That of a topic is of the last time when the source asked the broker.
         """
         progress = self._read_to[operator.name]
-        if not isinstance(operator, HopSource):
+        if not operator.hop_of:
             return progress.get("unread_records")
         # The offsets of a hop are batches of its writer.
-        hop = f"hop_{operator.repartition}"
+        hop = f"hop_{operator.hop_of}"
         text = (
             f'SELECT count(*) AS n FROM (FROM "{hop}" WHERE {HOP_UPDATE}) '
             "JOIN batches USING (topology, sub_topology, batch_id) WHERE topology = $1 AND batch_id >= $2 "

@@ -171,7 +171,7 @@ class BatchFacts:
             window_end_ms: end of the window, epoch ms.
         """
         # A source that only feeds the tables of joins closes no window.
-        leading = {o.name: o for o in sub.operators if isinstance(o, Source) and o.name not in sub.table_inputs()}
+        leading = {o.name: o for o in sub.outside_sources if o.name not in sub.table_inputs()}
         blockers: list[Blocker] = []
         for name, source_name, partition in self._marks:
             if name == sub.name and source_name in leading:

@@ -12,7 +12,6 @@ from typing import NamedTuple
 import polars as pl
 import polars.selectors as cs
 
-from tidemark.model.kinds.source import Source
 from tidemark.model.topology import Topology
 
 STEP = ["window_end", "operator"]
@@ -39,7 +38,7 @@ def closed_at_sources(steps: pl.DataFrame, finished: pl.DataFrame, topology: Top
         finished: in which batch, and when (by the clock of all hosts), each operator finished a window.
         topology: as it is now.
     """
-    sources = [o for o in topology.operators.values() if isinstance(o, Source)]
+    sources = topology.outside_sources
     schema = {"operator": pl.String(), "bound_ms": pl.Int64()}
     bounds = pl.DataFrame([(source.name, source.bound_ms) for source in sources], schema=schema, orient="row")
     window_end = pl.col("window_end").dt.epoch("ms")

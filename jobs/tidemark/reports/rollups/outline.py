@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tidemark.kernels.reports.rollups import Outline
-from tidemark.model.kinds.repartition import HopSource
 from tidemark.model.sla_spec import SlaSpec
 from tidemark.model.topology import Topology
 from tidemark.reports.promises import promises
@@ -34,4 +33,4 @@ def path_to(terminal: str, topology: Topology) -> str:
     while upstreams := topology.upstreams[path[0]]:
         path.insert(0, upstreams[0])
     # The reading end of a hop is not in the file.
-    return " → ".join(name for name in path if not isinstance(topology.operators[name], HopSource))
+    return " → ".join(name for name in path if not topology.operators[name].hop_of)

@@ -13,7 +13,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, assert_never
 
 import duckdb
 import polars as pl
@@ -23,6 +23,7 @@ from deltalake.exceptions import DeltaError
 
 from tidemark.kernels.columns.schemas import arrow_schema
 from tidemark.model.checks import SUMS
+from tidemark.model.kinds.registry import HandingOut
 from tidemark.model.kinds.repartition import Repartition
 from tidemark.model.kinds.sink import Sink
 from tidemark.model.project.layout import Layout
@@ -88,9 +89,8 @@ def judge_contracts(layout: Layout, topology: Topology, over: Interval) -> list[
     """Counts the rows of each existing table of *topology*, for *over*."""
     by_table = _Folder(layout.reports(topology.name), _written_by("report"), None, over).judged()
     for sub in topology.sub_topologies:
-        hops = (replace(HOP, name=o.output_table) for o in sub.operators if isinstance(o, Repartition))
-        sinks = (_sink(o, o.table) for o in sub.operators if isinstance(o, Sink) and o.table)
-        declared = [*_written_by("stream"), *hops, *sinks]
+        of_operators = (_declared(o, o.output_table) for o in sub.handing_out if o.output_table)
+        declared = [*_written_by("stream"), *of_operators]
         by_table += _Folder(layout.stream(topology.name, sub.name), declared, sub.name, over).judged()
     return by_table
 
@@ -99,10 +99,16 @@ def _written_by(writer: str) -> list[Table]:
     return [table for table in TABLES.values() if table.written_by == writer]
 
 
-def _sink(sink: Sink, name: str) -> Table:
-    """Returns the declaration of the table *name* of *sink*."""
-    columns = tuple(Column(column, ddl, "") for column, ddl in SINK.items())
-    return Table(name, f"what reached the sink {sink.name}", columns, written_by="sink", key=sink.key)
+def _declared(operator: HandingOut, name: str) -> Table:
+    """Returns the declaration of the table *name* of *operator*."""
+    match operator:
+        case Repartition():
+            return replace(HOP, name=name)
+        case Sink():
+            columns = tuple(Column(column, ddl, "") for column, ddl in SINK.items())
+            return Table(name, f"what reached the sink {operator.name}", columns, written_by="sink", key=operator.key)
+        case _:
+            assert_never(operator)
 
 
 class _Folder:

@@ -8,7 +8,6 @@ from dataclasses import replace
 from functools import cached_property, lru_cache, wraps
 from typing import ParamSpec, TypeVar
 
-from tidemark.model.kinds.sink import Sink
 from tidemark.model.project.layout import Layout
 from tidemark.model.sla_spec import QUANTILES, WORK_QUANTILES, Measure, SlaSpec
 from tidemark.model.topology import Topology
@@ -17,7 +16,7 @@ from tidemark.semantics.blame import AgeCause
 from tidemark.semantics.incidents import BROKEN
 from tidemark.semantics.sla import Sla
 from tidemark.sla.measures.status import Status, sub_topology_of
-from tidemark.why.evidence.findings import SILENCE, Cause, WhyFinding
+from tidemark.why.evidence.findings import NOTHING_WRONG, UNEXPLAINED, Trait, WhyFinding
 from tidemark.why.evidence.snapshot import Scene
 from tidemark.why.walk import explain, restarted_driver, scene, what_holds_time_back
 
@@ -25,7 +24,7 @@ log = logging.getLogger(__name__)
 P = ParamSpec("P")
 T = TypeVar("T")
 
-NO_EXPLANATION = frozenset({Cause.NOTHING_WRONG, Cause.UNEXPLAINED})
+NO_EXPLANATION = frozenset({NOTHING_WRONG, UNEXPLAINED})
 LATENCIES = frozenset({*QUANTILES, *WORK_QUANTILES, Measure.BURN_RATE})
 WAITS_FOR_NOTHING = frozenset({Measure.COMPLETENESS, Measure.CONTRACT})
 """Measures of rows that exist.
@@ -105,8 +104,8 @@ class _Explainer:
         if is_late and (part := self._blamed(spec.subject, spec.over_ms)) is not None:
             culprit, held_by, age_ms = culprit or part["operator"], held_by or _wait_for_input(part), part["age_ms"]
         restart = self._restarted(spec) if is_late and culprit in WAITED_FOR_DRIVER else None
-        if restart is not None and culprit in {None, restart.cause.value}:
-            culprit, held_by = restart.cause.value, restart.line
+        if restart is not None and culprit in {None, str(restart.cause)}:
+            culprit, held_by = str(restart.cause), restart.line
         if culprit is None and finding is not None:
             culprit = finding.input or finding.operator
         return replace(status, culprit=culprit, held_by=held_by, age_ms=age_ms)
@@ -117,8 +116,10 @@ class _Explainer:
 
     def _hold_up(self, operator: str | None, *, is_late: bool) -> WhyFinding | None:
         findings = explain(self._scene, operator)
-        causes = NO_EXPLANATION | SILENCE if is_late else NO_EXPLANATION
-        return next((finding for finding in findings if finding.cause not in causes), None)
+        if is_late:
+            # The record came: silence does not explain why it was late.
+            findings = [finding for finding in findings if Trait.SILENCE not in finding.cause.traits]
+        return next((finding for finding in findings if finding.cause not in NO_EXPLANATION), None)
 
     def _what_holds_back(self, spec: SlaSpec) -> WhyFinding | None:
         if spec.measure is not Measure.WATERMARK_LAG or not isinstance(spec.limits, Sla):
@@ -168,5 +169,5 @@ def _operator(spec: SlaSpec, topology: Topology) -> str | None:
     for sub in topology.sub_topologies:
         if sub.name == spec.subject:
             return sub.operators[-1].name
-    sinks = (o.name for o in topology.operators.values() if isinstance(o, Sink) and o.table == spec.subject)
+    sinks = (o.name for o in topology.operators.values() if o.result_table == spec.subject)
     return next(sinks, None)

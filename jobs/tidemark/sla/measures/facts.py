@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
-from tidemark.model.kinds.sink import Sink
 from tidemark.model.settings.intervals import Interval, is_text
 from tidemark.model.sla_spec import QUANTILES, WORK_QUANTILES, Measure, SlaSpec
 from tidemark.model.tables.catalog import BECAME, BROKERS, CAME_IN
@@ -144,8 +143,8 @@ def newest_of_sinks(tables: Tables, topology: Topology, names: Collection[str], 
 
     There is a fact per sink into one of the tables *names*. The record had reached that table at *at_ms*, epoch ms.
     """
-    all_sinks = (o for o in topology.operators.values() if isinstance(o, Sink))
-    sinks = {o.name: o.table for o in all_sinks if o.table and o.table in names}
+    tables_of = {o.name: o.result_table for o in topology.operators.values() if o.result_table}
+    sinks = {name: table for name, table in tables_of.items() if table in names}
     if not sinks:
         return []
     # Current rows do not show the past: newer rows have replaced those of then. `outcomes` keeps it.

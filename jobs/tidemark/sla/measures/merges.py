@@ -7,7 +7,6 @@ from collections.abc import Container, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from tidemark.model.kinds.sink import Sink
 from tidemark.model.project.layout import Layout
 from tidemark.model.sla_spec import Measure, ResultPlace, SlaSpec
 from tidemark.model.topology import Topology
@@ -57,9 +56,8 @@ def _tables(layout: Layout, topology: Topology, spec: SlaSpec) -> list[Path]:
     if spec.measure is Measure.STALENESS:
         return stream_tables(layout, topology.name, spec.subject)
     sink = topology.operators[spec.subject]
-    assert isinstance(sink, Sink)
     sub = next(sub for sub in topology.sub_topologies if sink in sub.operators)
-    paths = stream_tables(layout, topology.name, str(sink.table))
+    paths = stream_tables(layout, topology.name, str(sink.result_table))
     return [path for path in paths if path.parent.name == sub.name]
 
 

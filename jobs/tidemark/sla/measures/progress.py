@@ -14,7 +14,6 @@ from deltalake import DeltaTable
 
 from tidemark.clock import Clock
 from tidemark.control.folder import ALIVE, BEATS_EVERY_MS, Control, Heartbeat, beats_every_ms
-from tidemark.model.kinds.sink import Sink
 from tidemark.model.project.layout import Layout
 from tidemark.model.sla_spec import Measure
 from tidemark.model.tables.catalog import BATCHES
@@ -83,7 +82,7 @@ def _subs_of(subject: str, topology: Topology) -> set[str]:
 def _subjects(sub: SubTopology) -> set[str | None]:
     """Returns the names of *sub*, its operators and its sinks' tables."""
     operators = {o.name for o in sub.operators}
-    tables = {o.table for o in sub.operators if isinstance(o, Sink)}
+    tables = {o.result_table for o in sub.operators}
     return {sub.name, *operators, *tables}
 
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, assert_never
 
+from tidemark.model.kinds.registry import Reading
 from tidemark.model.kinds.repartition import HopSource
-from tidemark.model.kinds.sink import Sink
 from tidemark.model.kinds.source import Source
 from tidemark.model.sla_spec import ALL_TABLES, QUANTILES, WORK_QUANTILES, Measure, ResultPlace, Severity, SlaSpec
 from tidemark.model.topology import SubTopology, Topology
@@ -304,7 +304,8 @@ def _is_idle(spec: SlaSpec, topology: Topology, facts: _SlaFacts) -> bool:
     """
     if spec.measure is Measure.STALENESS:
         return _is_written_no_more(spec.subject, topology, facts)
-    if isinstance(topology.operators.get(spec.subject), Source):
+    operator = topology.operators.get(spec.subject)
+    if operator is not None and operator.reads_outside:
         return facts.is_idle(spec.subject)
     return _is_at_rest(sub_topology_of(spec, topology), topology, facts)
 
@@ -319,7 +320,7 @@ def _is_written_no_more(table: str, topology: Topology, facts: _SlaFacts) -> boo
 
     Then every sub-topology that writes it is at rest. All of them write a table that no sink has.
     """
-    sinks = {o.name for o in topology.operators.values() if isinstance(o, Sink) and o.table == table}
+    sinks = {o.name for o in topology.operators.values() if o.result_table == table}
     for sub in topology.sub_topologies:
         is_writer = not sinks or not sinks.isdisjoint(operator.name for operator in sub.operators)
         if is_writer and not _is_at_rest(sub, topology, facts):
@@ -333,15 +334,23 @@ def _is_at_rest(sub: SubTopology, topology: Topology, facts: _SlaFacts) -> bool:
     Downstream of a hop they are the sources before it, and the hop must be read to its end.
     """
     # A source that only feeds the table side of joins does not lead: it never holds a watermark back either.
-    leading = [o for o in sub.operators if o.is_source and o.name not in sub.table_inputs()]
-    for source in leading:
-        if isinstance(source, HopSource):
+    leading = [o for o in sub.sources if o.name not in sub.table_inputs()]
+    return all(_gives_nothing(source, topology, facts) for source in leading)
+
+
+def _gives_nothing(source: Reading, topology: Topology, facts: _SlaFacts) -> bool:
+    """Returns True if no record is on its way through *source*.
+
+    A hop is read to its end, and what writes it is at rest.
+    """
+    match source:
+        case Source():
+            return facts.is_idle(source.name)
+        case HopSource():
             read_ms = facts.at_ms(FactKind.SOURCE, source.name)
             sent_ms = facts.at_ms(FactKind.SUB_TOPOLOGY, source.upstream)
             # A reader's watermark of a hop follows that of the writer, and equals it at the end of the hop.
             is_read = read_ms is not None and sent_ms is not None and read_ms >= sent_ms
-            if not is_read or not _is_at_rest(topology.sub_topology(source.upstream), topology, facts):
-                return False
-        elif not facts.is_idle(source.name):
-            return False
-    return True
+            return is_read and _is_at_rest(topology.sub_topology(source.upstream), topology, facts)
+        case _:
+            assert_never(source)

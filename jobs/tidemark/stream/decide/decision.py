@@ -20,10 +20,6 @@ from tidemark.control.folder import Control
 from tidemark.kernels.columns.schemas import rows_of
 from tidemark.kernels.updates.facts import records_per_window
 from tidemark.model.kinds.operator import latency_level
-from tidemark.model.kinds.registry import HandingOut
-from tidemark.model.kinds.repartition import Repartition
-from tidemark.model.kinds.sink import Sink
-from tidemark.model.kinds.source import Source
 from tidemark.model.stream import Stream
 from tidemark.model.tables.catalog import HOP, TABLES
 from tidemark.model.topology import SubTopology, Time, Topology
@@ -124,8 +120,8 @@ class RunTables:
         self._same = {"topology": topology.name, "sub_topology": sub.name}
         levels = {o.name: latency_level(o, sub.terminals()) for o in sub.operators}
         self._measured = [name for name, level in levels.items() if level and topology.level.includes(level)]
-        self._committing = {o.name: o for o in sub.operators if isinstance(o, HandingOut)}
-        self.hops = [o.name for o in sub.operators if isinstance(o, Repartition)]
+        self._committing = {o.name: o for o in sub.handing_out}
+        self.hops = [o.name for o in sub.operators if o.hop_table]
 
     def tables(self, batch_id: int, runs: Mapping[str, Run]) -> dict[str, pa.Table]:
         """Returns the rows of *runs* by name.
@@ -148,7 +144,7 @@ class RunTables:
         for name, operator in self._committing.items():
             if name in runs:
                 rows = runs[name].rows[name]
-                tables[name] = rows_of(HOP, rows, **same) if isinstance(operator, Repartition) else rows.to_arrow()
+                tables[name] = rows_of(HOP, rows, **same) if operator.hop_table else rows.to_arrow()
         return tables
 
     def mark(
@@ -236,7 +232,7 @@ class Decider:
         """
         topology, sub, control = stream.topology, stream.sub, Control(stream.control)
         reader = Reader(
-            [operator for operator in sub.operators if isinstance(operator, Source)],
+            sub.outside_sources,
             broker,
             steps,
             intact,
@@ -370,7 +366,7 @@ class Decider:
             held_by=was.held_by,
             was_decided_at_ms=was.decided_at_ms,
             decided_at_ms=now.decided_at_ms,
-            limits=self.reader.limits([o for o in self._sub.operators if isinstance(o, Sink)]),
+            limits=self.reader.limits(self._sub.sinks),
             stay_closed=was.stay_closed,
             ended=was.ended,
             reopened=self.reopenings.records(was, now.batch_id),

@@ -37,9 +37,9 @@ class DueTimes:
         self._is_on_processing_time = topology.time is Time.PROCESSING
         self._max_drift_ms = topology.max_drift_ms
         self._measures_skips = topology.level.includes(Level.DEBUG)
-        self._sources = [operator for operator in sub.operators if isinstance(operator, Source)]
+        self._sources = sub.outside_sources
         self.leading = [source for source in self._sources if source.name not in sub.table_inputs()]
-        self.marking = [operator for operator in sub.operators if isinstance(operator, Sink) and operator.tells_time]
+        self.marking = [sink for sink in sub.sinks if sink.tells_time]
 
     def next_at_ms(self, was: StreamProgress, looked_at_ms: int) -> int | None:
         """Returns when a batch without records may next change *was*.

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 
 from tidemark.clock import Clock
 from tidemark.model.kinds.operator import Operator
-from tidemark.model.kinds.sink import Sink
 from tidemark.model.topology import SubTopology
 from tidemark.stream.journal.batch import Moment
 from tidemark.stream.operate.steps import Steps
@@ -55,7 +54,7 @@ class Pipeline:
         upstreams = [runs[name] for name in operator.inputs]
         started_at_ms = self._clock()
         inputs = [upstream.output for upstream in upstreams]
-        if isinstance(operator, Sink) and operator.last_seen_at:
+        if operator.last_seen_at:
             # A suppressed update is an observation of its key as well.
             inputs += [upstream.asserted for upstream in upstreams]
         run = self._steps.run(operator, inputs, moves, moment)

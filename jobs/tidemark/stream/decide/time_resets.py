@@ -15,7 +15,6 @@ from pathlib import Path
 import polars as pl
 
 from tidemark.control.folder import TimeReset
-from tidemark.model.kinds.source import Source
 from tidemark.model.tables.catalog import CHANGES, OPERATOR_WINDOWS
 from tidemark.model.topology import SubTopology
 from tidemark.semantics.event_time import set_back, watermark_over_inputs
@@ -77,8 +76,8 @@ class TimeResets:
         if part.max_timestamp_ms is None or was.inputs[source].watermark_ms is None or part.max_timestamp_ms <= to_ms:
             return was
         operator = next(o for o in self._sub.operators if o.name == source)
-        bound_ms = operator.bound_ms if isinstance(operator, Source) else 0
-        inputs = {**was.inputs, source: set_back(was.inputs[source], partition, to_ms=to_ms, bound_ms=bound_ms)}
+        back = set_back(was.inputs[source], partition, to_ms=to_ms, bound_ms=operator.out_of_order_ms)
+        inputs = {**was.inputs, source: back}
         leading = {name: part for name, part in inputs.items() if name not in self._sub.table_inputs()}
         # A table input does not hold back the watermark of its stream.
         if source not in leading or was.watermark_ms is None:

@@ -41,11 +41,10 @@ class BatchAnswers:
             broker: Answers about topics.
             table_marks: Answers about tables.
         """
-        sources = [operator for operator in sub.operators if isinstance(operator, Source)]
         counts: dict[str, int] = {}
         offsets: dict[str, Mapping[int, tuple[int, int]]] = {}
         marks: dict[str, TimeMark | None] = {}
-        for source in sources:
+        for source in sub.outside_sources:
             marks[source.name] = table_marks.newest(source, batch.versions)
             # Tables and files have one partition: the driver numbers their rows.
             counts[source.name] = broker.partitions(source) if source.topic else 1
@@ -54,7 +53,7 @@ class BatchAnswers:
                 partitions_read = was.inputs.get(source.name, InputProgress()).partitions
                 numbers = sorted({*range(counts[source.name]), *partitions_read})
                 offsets[source.name] = broker.offsets(source, numbers)
-        limits = {o.name: broker.limits(o) for o in sub.operators if isinstance(o, Sink) and o.topic}
+        limits = {o.name: broker.limits(o) for o in sub.sinks if o.topic}
         return cls(counts, offsets, limits, marks)
 
     def partitions(self, at: Source | Sink) -> int:

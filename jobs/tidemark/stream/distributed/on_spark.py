@@ -15,7 +15,6 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from tidemark.model.kinds.operator import Operator
-from tidemark.model.kinds.source import Source
 from tidemark.spark_session import forget_archives
 from tidemark.stream.distributed.speculation import without_speculation
 from tidemark.stream.distributed.tasks import Dealt, IntakeTask, ShardTask
@@ -75,7 +74,7 @@ class SparkExecutors:
 
 def _is_a_partition_one_task(source: Operator) -> bool:
     """Returns whether Spark reads each partition of *source* in one task."""
-    return isinstance(source, Source) and source.topic is not None
+    return source.topic_read is not None
 
 
 def _taking_in(task: IntakeTask) -> Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]:

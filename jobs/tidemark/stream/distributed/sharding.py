@@ -17,9 +17,6 @@ from tidemark.kernels.aggregates.windows import WINDOW
 from tidemark.kernels.columns.placement import shard_of
 from tidemark.kernels.columns.values import key_value, parsed, value_text
 from tidemark.model.kinds.operator import Operator
-from tidemark.model.kinds.repartition import HopSource, Repartition
-from tidemark.model.kinds.sink import Sink
-from tidemark.model.kinds.source import Source
 from tidemark.model.topology import SubTopology, Time, Topology
 from tidemark.stream.operate.registry import step_of
 from tidemark.stream.operate.steps import Steps
@@ -162,7 +159,7 @@ def _sharding(topology: Topology, sub: SubTopology, steps: Steps) -> Sharding:
         key = _key_of(operator, read, steps)
         handed_on = step_of(operator).origins(operator, read.columns)
         streams[operator.name] = replace(read, columns=handed_on, key=read.key if key is None else key)
-        if key is not None and (operator.emission or (isinstance(operator, Sink) and operator.key)):
+        if key is not None and operator.keeps_row_of_key:
             keeping[operator.name] = key
         elif key is not None:
             ordering[operator.name] = key
@@ -202,11 +199,10 @@ def _together(streams: Sequence[_Stream]) -> _Stream:
 
 
 def _source(operator: Operator, steps: Steps) -> _Stream:
-    assert isinstance(operator, Source | HopSource)
     columns = {c: c for c in steps.schemas[operator.name] if c not in META}
-    # A key of another type would be text in the record and a number in the column, which are placed differently.
-    key = operator.key if isinstance(operator, Source) and operator.fields.get(operator.key or "") == "string" else None
-    return _Stream(frozenset({operator.name}), columns, KeyText({_KEY: key or _KEY}, {_KEY: pl.String()}))
+    # The field of a key is a string: a number would be text in the record, which is placed differently.
+    key = KeyText({_KEY: operator.key_field or _KEY}, {_KEY: pl.String()})
+    return _Stream(frozenset({operator.name}), columns, key)
 
 
 def _key_of(operator: Operator, read: _Stream, steps: Steps) -> KeyText | None:
@@ -218,8 +214,7 @@ def _key_of(operator: Operator, read: _Stream, steps: Steps) -> KeyText | None:
     if not columns:
         return read.key
     origins = step.origins(operator, read.columns)
-    # A hop has its columns in one text: what a repartition reads has them apart.
-    schema = {**WINDOW, **steps.schemas[operator.inputs[0] if isinstance(operator, Repartition) else operator.name]}
+    schema = {**WINDOW, **steps.schemas[step.holder_of_key(operator)]}
     return KeyText({c: origins.get(c) for c in columns}, {c: schema[c] for c in columns})
 
 

@@ -17,8 +17,6 @@ import polars as pl
 import pyarrow as pa
 
 from tidemark.kernels.columns.schemas import arrow_schema
-from tidemark.model.kinds.join import Join
-from tidemark.model.kinds.repartition import HopSource
 from tidemark.model.stream import Stream
 from tidemark.model.tables.catalog import HOP
 from tidemark.semantics.event_time import PartitionReading
@@ -117,7 +115,7 @@ class Shards:
         self._states: Sequence[StateRuns] | None = None
         self._versions = Versions.here()
         self._sharding = sharding(stream.topology, stream.sub, steps)
-        self._hops = {o.name: steps.hop_columns(o) for o in stream.sub.operators if isinstance(o, HopSource)}
+        self._hops = {o.name: steps.hop_columns(o) for o in stream.sub.hops_read}
 
     def decide(
         self, executors: Executors, collect: Collect, was: StreamProgress, batch: MicroBatch
@@ -241,14 +239,14 @@ class Shards:
         Raises:
             DataLost: the loss was not accepted.
         """
-        read_hops = [source for source in self._stream.sub.operators if isinstance(source, HopSource)]
+        read_hops = self._stream.sub.hops_read
         return any(self._decider.reader.lost_of_hop(source, was.inputs.get(source.name)) for source in read_hops)
 
     def _shard_task(self, task: Task) -> ShardTask:
         stream = self._stream
         # The driver chooses the versions of joined tables, so that all shards of the batch read the same ones.
         reference = Reference(stream.layout.warehouse)
-        joined_tables = [o.delta for o in stream.sub.operators if isinstance(o, Join) and o.delta]
+        joined_tables = [o.joined_delta for o in stream.sub.operators if o.joined_delta]
         return ShardTask(
             **vars(task),
             states=tuple(self._states or ()),

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from platform import node
+from typing import assert_never
 
 import polars as pl
 import pyarrow as pa
@@ -30,7 +31,8 @@ from tidemark.kernels.records.loss import with_gaps
 from tidemark.kernels.updates.facts import TIMES, records_per_window, times_of
 from tidemark.kernels.updates.steps import hop_records
 from tidemark.model.kinds.aggregate import Aggregate
-from tidemark.model.kinds.repartition import HopSource, Repartition
+from tidemark.model.kinds.registry import Reading
+from tidemark.model.kinds.repartition import HopSource
 from tidemark.model.kinds.source import Source
 from tidemark.model.stream import Stream
 from tidemark.model.tables.catalog import CHANGES, DISORDER_BUCKETS
@@ -149,13 +151,9 @@ class Task:
 
     def _partitions(self, name: str) -> int:
         """Returns how many partitions the source *name* has."""
-        operators = self.stream.topology.operators
-        source = operators[name]
-        if not isinstance(source, HopSource):
-            return self.answers.of_partitions[name]
-        repartition = operators[source.repartition]
-        assert isinstance(repartition, Repartition)
-        return repartition.partitions
+        topology = self.stream.topology
+        hop_of = topology.operators[name].hop_of
+        return topology.repartition(hop_of).partitions if hop_of else self.answers.of_partitions[name]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,11 +177,14 @@ class IntakeTask(Task):
         name: str = raw["source"][0]
         source = self.stream.topology.operators[name]
         was = self.was.inputs.get(name, InputProgress())
-        if isinstance(source, HopSource):
-            arrived, records = self._hop(source, raw, was)
-        else:
-            assert isinstance(source, Source)
-            arrived, records = self._source(source, raw, was)
+        assert isinstance(source, Reading)
+        match source:
+            case HopSource():
+                arrived, records = self._hop(source, raw, was)
+            case Source():
+                arrived, records = self._source(source, raw, was)
+            case _:
+                assert_never(source)
         arrived = replace(arrived, host=self.host(), started_at_ms=started_at_ms, finished_at_ms=self.clock())
         yield from self.dealt(name, arrived.partition, records)
         for shard in range(self.shards):
@@ -223,8 +224,7 @@ class IntakeTask(Task):
 
     def _hop(self, source: HopSource, raw: pl.DataFrame, was: InputProgress) -> tuple[PartitionIntake, pl.DataFrame]:
         rows = hop_arrivals(source, raw)
-        repartition = self.stream.topology.operators[source.repartition]
-        assert isinstance(repartition, Repartition)
+        repartition = self.stream.topology.repartition(source.repartition)
         records = hop_records(repartition, rows.rows, self.hops[source.name])
         times = times_of(records)
         arrived = PartitionIntake(
@@ -355,14 +355,25 @@ class ShardTask(Task):
         records_n, key = max(hottest_of_sources, default=(0, ""))
         return (key, records_n / sum(part.records.height for part in parts)) if records_n else None
 
-    def _input(self, decider: Decider, source: Source | HopSource, arrived: list[PartitionIntake]) -> Input | None:
+    def _input(self, decider: Decider, source: Reading, arrived: list[PartitionIntake]) -> Input | None:
         """Returns how far *source* has been read.
 
         None when records of its topic may be lost.
         """
-        before, batch = self.was.inputs.get(source.name, InputProgress()), self.batch
-        if isinstance(source, HopSource):
-            return hop_input(before, arrived, batch)
+        before = self.was.inputs.get(source.name, InputProgress())
+        match source:
+            case HopSource():
+                return hop_input(before, arrived, self.batch)
+            case Source():
+                return self._outside_input(decider, source, arrived, before)
+            case _:
+                assert_never(source)
+
+    def _outside_input(
+        self, decider: Decider, source: Source, arrived: list[PartitionIntake], before: InputProgress
+    ) -> Input | None:
+        """Returns how far a *source* outside of the topology has been read."""
+        batch = self.batch
         read_to = {number: part.until_offset for number, part in before.partitions.items()}
         writers = {number: part.writers for number, part in before.partitions.items()}
         parts: dict[int, PartitionReading] = {}
@@ -417,7 +428,8 @@ class ShardTask(Task):
 
     def _numbered(self, name: str, rows: pa.Table, number: int) -> pa.Table:
         """Returns *rows*, in order, with a `seq` no other shard has."""
-        if name != CHANGES.name and not isinstance(self.stream.topology.operators.get(name), Repartition):
+        operator = self.stream.topology.operators.get(name)
+        if name != CHANGES.name and not (operator and operator.hop_table):
             return rows
         place = rows.column_names.index("seq")
         return rows.set_column(place, rows.schema.field(place), pc.add(rows["seq"], number << SEQ_BITS))

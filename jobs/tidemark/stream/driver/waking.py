@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tidemark.clock import Clock
-from tidemark.model.kinds.repartition import HopSource
 from tidemark.model.topology import SubTopology
 
 log = logging.getLogger("tidemark.stream")
@@ -167,7 +166,7 @@ class Hops:
         They do if it reads only hops whose writers may run in this process. They also do where each look for new
         records costs a request (*asks_seldom*).
         """
-        return (self._is_shared or asks_seldom) and all(isinstance(source, HopSource) for source in sub.sources)
+        return (self._is_shared or asks_seldom) and all(source.hop_of for source in sub.sources)
 
     @contextmanager
     def running(self, stream: Path, upstreams: Collection[Path], waking: Waker) -> Iterator[None]:

@@ -234,8 +234,8 @@ def refuse_marks_in_compacted(topology: Topology, sub: SubTopology, broker: Kafk
 
 def marks_in_compacted(topology: Topology, sub: SubTopology, broker: KafkaBroker) -> Iterator[InvalidSpec]:
     """Yields a mistake for each sink with marks whose topic refuses them."""
-    for sink in sub.operators:
-        if isinstance(sink, Sink) and sink.marks and broker.is_compacted(sink):
+    for sink in sub.sinks:
+        if sink.marks and broker.is_compacted(sink):
             problem = f"is true, but topic {sink.topic!r} is compacted and rejects records without a key"
             yield InvalidSpec.at(topology.file, f"operators.{sink.name}.marks", problem, "leave it out")
 

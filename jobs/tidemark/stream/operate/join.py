@@ -31,6 +31,11 @@ class JoinStep(OperatorStep[Join]):
         self._table = TableStep(table, shared) if isinstance(table, KeyedTable) else None
 
     @staticmethod
+    def key_of_error(operator: Join, error: Exception) -> str:
+        """Returns `on`, or the key of its other side."""
+        return "on" if isinstance(error, pl.exceptions.PolarsError) else "table" if operator.table else "delta"
+
+    @staticmethod
     def comment(operator: Join, column: str, read: Collection[str], ask: Callable[[str], str]) -> str:
         """Returns where *column* comes from: the records, or the table."""
         if column in read:

@@ -44,6 +44,11 @@ class RepartitionStep(KeyedStep[Repartition]):
         """
         return operator.id or operator.key
 
+    @staticmethod
+    def holder_of_key(operator: Repartition) -> str:
+        """Returns its input: a hop has its columns in one text."""
+        return operator.inputs[0]
+
     def updates(self, records: pl.DataFrame) -> pl.DataFrame:
         """Returns *records* as updates of their ids."""
         return repartition_updates(self.operator, records)

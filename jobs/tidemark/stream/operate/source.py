@@ -87,9 +87,7 @@ class HopSourceStep(_ReadingStep[HopSource]):
 
     @property
     def _repartition(self) -> Repartition:
-        repartition = self.shared.topology.operators[self.operator.repartition]
-        assert isinstance(repartition, Repartition)
-        return repartition
+        return self.shared.topology.repartition(self.operator.repartition)
 
     def records(self, rows: pl.DataFrame) -> pl.DataFrame:
         """Returns *rows* of the hop as records for its readers."""

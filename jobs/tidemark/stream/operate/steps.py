@@ -12,7 +12,6 @@ from tidemark.kernels.aggregates.function import AggregateFunction
 from tidemark.kernels.sql.expressions import PROBLEM
 from tidemark.kernels.updates.proofs import quarantine_rows
 from tidemark.kernels.updates.steps import InvalidColumns
-from tidemark.model.kinds.join import Join
 from tidemark.model.kinds.operator import Operator
 from tidemark.model.kinds.repartition import HopSource
 from tidemark.model.kinds.source import Source
@@ -20,7 +19,6 @@ from tidemark.model.operator_graph import updates_tables
 from tidemark.model.toml_operators import misshapen, mistakes_of
 from tidemark.model.topology import Topology
 from tidemark.stream.journal.batch import Moment
-from tidemark.stream.operate.aggregate import AggregateStep
 from tidemark.stream.operate.registry import step_of
 from tidemark.stream.operate.source import HopSourceStep
 from tidemark.stream.operate.table import TableStep
@@ -112,8 +110,7 @@ class Steps:
 
     def functions(self, operator: Operator) -> Sequence[AggregateFunction]:
         """Returns the aggregate functions of *operator*, empty for other kinds."""
-        step = self._steps[operator.name]
-        return step.functions if isinstance(step, AggregateStep) else ()
+        return self._steps[operator.name].functions
 
     def take(self, moves: Moves, *, watermark_ms: int | None) -> None:
         """Applies *moves* to the memory, and drops versions.
@@ -174,9 +171,7 @@ def _key_of(operator: Operator, error: Exception) -> str:
     """Returns the key of *operator* that *error* is about, empty: all."""
     if isinstance(error, InvalidColumns):
         return error.key
-    if isinstance(operator, Join):
-        return "on" if isinstance(error, pl.exceptions.PolarsError) else "table" if operator.table else "delta"
-    return ""
+    return step_of(operator).key_of_error(operator, error)
 
 
 def _without_columns(error: Exception) -> str:

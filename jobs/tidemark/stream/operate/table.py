@@ -13,7 +13,6 @@ import polars as pl
 from tidemark.kernels import META
 from tidemark.kernels.sql.expressions import Expressions
 from tidemark.kernels.updates.steps import MATCHED, pruned, table_updates, value_columns
-from tidemark.model.kinds.aggregate import Aggregate
 from tidemark.model.kinds.table import KeyedTable, NewestRule
 from tidemark.model.topology import Topology
 from tidemark.semantics.strategy import Strategy
@@ -116,7 +115,7 @@ def history_ms(topology: Topology, name: str) -> int | None:
             emission = operator.emission
             if emission is not None and emission.strategy is Strategy.PERIODIC:
                 return None
-            if isinstance(operator, Aggregate) and (windows := operator.windows):
+            if windows := operator.windows:
                 behind_ms = max(behind_ms, windows.behind_ms)
             before += operator.flows
     return behind_ms

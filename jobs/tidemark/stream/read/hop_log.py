@@ -23,7 +23,7 @@ from deltalake import DeltaTable
 
 from tidemark.clock import Clock
 from tidemark.control.folder import ALIVE, SILENT_AFTER_MS, Control
-from tidemark.model.kinds.repartition import HopSource, Repartition
+from tidemark.model.kinds.repartition import HopSource
 from tidemark.model.settings.retention import DAY_MS
 from tidemark.model.stream import Stream
 from tidemark.storage.locks import LockHeld, locked
@@ -54,8 +54,8 @@ def readers(stream: Stream, repartition: str) -> list[tuple[Stream, HopSource]]:
     return [
         (Stream(stream.topology, sub, stream.layout), operator)
         for sub in stream.topology.sub_topologies
-        for operator in sub.operators
-        if isinstance(operator, HopSource) and operator.repartition == repartition
+        for operator in sub.hops_read
+        if operator.repartition == repartition
     ]
 
 
@@ -65,13 +65,13 @@ def trimmers(stream: Stream, clock: Clock) -> dict[str, Callable[[DeltaTable], N
     By the name of the hop. *clock* is in epoch ms.
     """
 
-    def trimmer(repartition: Repartition) -> Callable[[DeltaTable], None]:
-        path = stream.layout.hop(stream.topology.name, stream.sub.name, repartition.name)
+    def trimmer(repartition: str) -> Callable[[DeltaTable], None]:
+        path = stream.layout.hop(stream.topology.name, stream.sub.name, repartition)
         # A stream may read a hop in several operators.
-        controls = list(dict.fromkeys(reader.control for reader, _ in readers(stream, repartition.name)))
+        controls = list(dict.fromkeys(reader.control for reader, _ in readers(stream, repartition)))
         return lambda table: trim(path, table, controls, now_ms=clock())
 
-    return {f"hop_{o.name}": trimmer(o) for o in stream.sub.operators if isinstance(o, Repartition)}
+    return {o.hop_table: trimmer(o.name) for o in stream.sub.operators if o.hop_table}
 
 
 def trim(path: Path, table: DeltaTable, controls: Sequence[Path], *, now_ms: int) -> None:

@@ -84,7 +84,7 @@ def parts(
         passed_over: Records to skip. Each is the first of a part, and then all are read one by one (None: they are
             not).
     """
-    sources = {o.topic: o for o in sub.operators if isinstance(o, Source) and o.topic is not None}
+    sources = {o.topic: o for o in sub.outside_sources if o.topic is not None}
     at_most = {topic: _left(source, ends.get(topic, {}), was, _from_zero) for topic, source in sources.items()}
     # Offsets from 0 are the most that can be unread, so a small batch is known to be small.
     is_small = _most_pieces(sources, at_most) == 1
@@ -168,7 +168,7 @@ def passed_over_rows(operators: Iterable[Operator], part: BatchPart) -> pl.DataF
 
     The rows are as if parsed, but have only the place of the record and a reason. *operators* read the part.
     """
-    names = {o.topic: o.name for o in operators if isinstance(o, Source)}
+    names = {o.topic_read: o.name for o in operators if o.topic_read}
     rows: list[tuple[str, int, int, str]] = []
     for topic, numbers in part.passed_over.items():
         offsets = part.ranges[topic]

@@ -162,7 +162,7 @@ def rows_of_part(rows: DataFrame, sub: SubTopology, clusters: Clusters, part: Ba
 
     The batch is one of *sub*. Of topics Spark reads only the offsets of the part.
     """
-    spark, sources = rows.sparkSession, [o for o in sub.operators if isinstance(o, Source) and o.topic]
+    spark, sources = rows.sparkSession, [o for o in sub.outside_sources if o.topic]
     topics = [source.name for source in sources]
     # Rows without an offset cannot be split, so they are all in the first part.
     others = F.lit(col=part.is_first and len(topics) < len(sub.sources)) & ~F.col("source").isin(topics)

@@ -15,8 +15,6 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from tidemark.control.folder import Control
-from tidemark.model.kinds.repartition import HopSource
-from tidemark.model.kinds.source import Source
 from tidemark.model.stream import Stream
 from tidemark.model.tables.catalog import BATCHES
 from tidemark.semantics.progress import StreamProgress
@@ -75,7 +73,7 @@ def _former(stream: Stream) -> Iterator[tuple[str, tuple[str, ...]]]:
     none does, with the first operator, which could.
     """
     current = {sub.name for sub in stream.topology.sub_topologies}
-    operators = [o for o in stream.sub.operators if not isinstance(o, HopSource)]
+    operators = [o for o in stream.sub.operators if not o.hop_of]
     naming = tuple(o.name for o in operators if o.sub_topology) or (operators[0].name,)
     homes = stream.control.parent.iterdir() if stream.control.parent.is_dir() else []
     for home in sorted(homes):
@@ -185,7 +183,7 @@ def _expected(
 
 def _topics(stream: Stream) -> dict[str, str]:
     """Returns the topics that *stream* reads, by source."""
-    return {o.name: o.topic for o in stream.sub.operators if isinstance(o, Source) and o.topic is not None}
+    return {o.name: o.topic_read for o in stream.sub.operators if o.topic_read is not None}
 
 
 def _read_to(stream: Stream, progress: StreamProgress) -> Ends:

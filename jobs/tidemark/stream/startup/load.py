@@ -18,9 +18,7 @@ from tidemark.kernels.columns.values import key_columns, key_text, keys_as_now, 
 from tidemark.kernels.records.marks import is_hop_update
 from tidemark.kernels.updates.steps import MATCHED
 from tidemark.model.kinds.aggregate import Aggregate
-from tidemark.model.kinds.map import Map
 from tidemark.model.kinds.operator import Operator
-from tidemark.model.kinds.repartition import Repartition
 from tidemark.model.kinds.source import Source
 from tidemark.model.kinds.table import KeyedTable
 from tidemark.model.stream import Stream
@@ -62,9 +60,9 @@ def load_memory(steps: Steps, sub: SubTopology, home: Path, progress: StreamProg
         key, of_it = _key_schema(steps, operator), pl.col("operator") == operator.name
         if operator.name in steps.memory.states:
             _load_states(steps, operator, keys_as_now(states.filter(of_it), "key", key))
-        if isinstance(operator, Repartition):
+        if operator.hop_table:
             columns = ["seq", "id", "value", "value_hash", "timestamp", *HOP_MARK]
-            hop = read_before(home / operator.output_table, before, columns, keep=_updates)
+            hop = read_before(home / operator.hop_table, before, columns, keep=_updates)
             _load_stored(steps, operator, keys_as_now(hop.rename({"id": "key"}), "key", key))
         else:
             sent, again = (keys_as_now(rows.filter(of_it), "key", key) for rows in (changes, asserted))
@@ -78,7 +76,7 @@ def _key_schema(steps: Steps, operator: Operator) -> dict[str, pl.DataType]:
 
     The result is empty if the keys are those of the records.
     """
-    schema = {**WINDOW, **steps.schemas[operator.name if isinstance(operator, Map) else operator.inputs[0]]}
+    schema = {**WINDOW, **steps.schemas[step_of(operator).holder_of_key(operator)]}
     return {column: schema[column] for column in step_of(operator).key(operator) or ()}
 
 
@@ -89,7 +87,7 @@ def _updates(rows: pl.DataFrame) -> pl.DataFrame:
 
 def _load_stored(steps: Steps, operator: Operator, rows: pl.DataFrame) -> None:
     in_order = rows.sort("batch_id", "seq")
-    if isinstance(operator, Aggregate) and operator.windows:
+    if operator.windows:
         # Windows without a state send no more updates, so their last update is not needed.
         open_ = steps.memory.states[operator.name].all()["_key"]
         in_order = in_order.filter(pl.col("key").is_in(open_.implode()))
@@ -198,9 +196,8 @@ def without(tables: Tables, operators: Collection[str]) -> Tables:
 
 def load_waiting(steps: Steps, sub: SubTopology, home: Path, progress: StreamProgress) -> None:
     """Loads the records that were read and not sent on."""
-    for operator in sub.operators:
-        if isinstance(operator, Source):
-            _load_waiting(steps, operator, home, progress)
+    for source in sub.outside_sources:
+        _load_waiting(steps, source, home, progress)
 
 
 def _load_waiting(steps: Steps, source: Source, home: Path, progress: StreamProgress) -> None:

@@ -24,7 +24,6 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from tidemark.escaping import log_to_stderr
-from tidemark.model.kinds.source import Source
 from tidemark.model.project.connections import addressed_clusters
 from tidemark.model.topology import load
 from tidemark.spark_session import session
@@ -98,7 +97,7 @@ def main() -> int:
     topology = load(Path(asked["topology"]))
     given = [(name, address) for name, address in asked["bootstrap"]]
     clusters = addressed_clusters(topology.clusters_used, topology.clusters, given, os.environ)
-    sources = {o.topic: o for o in topology.operators.values() if isinstance(o, Source) and o.topic}
+    sources = {o.topic: o for o in topology.outside_sources if o.topic}
     spark = session("tidemark-trying")
     try:
         for topic, offsets in asked["ranges"].items():

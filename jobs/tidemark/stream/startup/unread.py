@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tidemark.model.kinds.source import Source
 from tidemark.model.topology import SubTopology
 from tidemark.semantics.progress import InputProgress, StreamProgress
 from tidemark.stream.journal.checkpoint import newest_commit, plans
@@ -52,15 +51,16 @@ def unread_ranges(control: Path, sub: SubTopology) -> tuple[int, Ranges]:
         return batch_id, {}
     ranges: dict[str, Offsets] = {}
     for source in sub.operators:
-        if not isinstance(source, Source) or source.topic is None:
+        topic = source.topic_read
+        if topic is None:
             continue
         partitions = progress.inputs.get(source.name, InputProgress()).partitions
         offsets: dict[int, tuple[int, int]] = {}
-        for number, end in sorted(ends.get(source.topic, {}).items()):
+        for number, end in sorted(ends.get(topic, {}).items()):
             start = partitions[number].until_offset if number in partitions else 0
             if start < end:
                 offsets[number] = (start, end)
-        ranges[source.topic] = offsets
+        ranges[topic] = offsets
     return batch_id, {topic: offsets for topic, offsets in ranges.items() if offsets}
 
 

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 import polars as pl
 
+from tidemark.kernels.aggregates.function import AggregateFunction
 from tidemark.kernels.sql.expressions import Expressions
 from tidemark.model.kinds.operator import Operator
 from tidemark.model.topology import Topology
@@ -124,6 +125,19 @@ class OperatorStep(ABC, Generic[Op]):
         return None
 
     @staticmethod
+    def holder_of_key(operator: Op) -> str:
+        """Returns the operator whose output has the columns of `key`."""
+        return operator.name
+
+    @staticmethod
+    def key_of_error(operator: Op, error: Exception) -> str:
+        """Returns the key of *operator* that *error* of its run is about.
+
+        Empty where *error* is about the whole operator.
+        """
+        return ""
+
+    @staticmethod
     def origins(operator: Op, read: Origins) -> Origins:
         """Returns where the columns that *operator* hands on come from.
 
@@ -138,6 +152,11 @@ class OperatorStep(ABC, Generic[Op]):
         *read* are the columns that it reads; *ask* returns the description in another operator.
         """
         return ask(operator.inputs[0])
+
+    @property
+    def functions(self) -> Sequence[AggregateFunction]:
+        """Its aggregate functions; without aggregates none."""
+        return ()
 
     def prepare(self) -> None:
         """Prepares the states of the operator.

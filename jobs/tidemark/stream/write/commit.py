@@ -78,7 +78,7 @@ class BatchCommitter:
         self._operators = {operator.name: operator for operator in sub.operators}
         self._home, self._committer, self._flushing, self._measurer = home, committer, flushing, measurer
         self._broker, self._fence = broker, fence
-        self._handing_out = [o for o in sub.operators if isinstance(o, HandingOut)]
+        self._handing_out = sub.handing_out
         self._shown_by_changes = [
             o.name for o in sub.operators if o.name in sub.terminals() and o.emission and o not in self._handing_out
         ]
@@ -202,11 +202,11 @@ class BatchCommitter:
         rows = entry.tables.get(operator.name)
         if rows is not None and not rows.num_rows:
             rows = None
-        if isinstance(operator, Sink) and operator.appends_to:
-            return self._append(operator, operator.appends_to, rows, entry)
-        if rows is None:
-            return None
         match operator:
+            case Sink(appends_to=str() as table):
+                return self._append(operator, table, rows, entry)
+            case _ if rows is None:
+                return None
             case Repartition():
                 return self._commit(operator.output_table, rows, entry.batch_id)
             # A batch that is done has sent its records, and a topic would take them twice.
@@ -350,14 +350,17 @@ def appended(
     Returns:
         None if the rows belong to no table, or are not appended as they are.
     """
+    if operator is None:
+        return (home / name, rows) if name in TABLES else None
+    if not isinstance(operator, HandingOut) or operator.appends_to is None:
+        return None
     match operator:
         case Repartition():
-            return home / operator.output_table, rows
-        case Sink(appends_to=str() as table):
-            return home / table, sink_rows(operator, rows, batch_id, home)
-        case None if name in TABLES:
-            return home / name, rows
-    return None
+            return home / operator.appends_to, rows
+        case Sink():
+            return home / operator.appends_to, sink_rows(operator, rows, batch_id, home)
+        case _:
+            assert_never(operator)
 
 
 def sink_rows(sink: Sink, records: pa.Table, batch_id: int, home: Path) -> pa.Table:
@@ -420,9 +423,9 @@ _OWN = tuple(table for table in TABLES.values() if table.written_by == "stream")
 
 def table_names(sub: SubTopology) -> list[str]:
     """Returns the names of all tables that batches of *sub* write."""
-    sinks = [o for o in sub.operators if isinstance(o, Sink)]
+    written = [o for o in sub.operators if o.result_table]
     # A sink without a key appends to its table itself, which then has both names.
-    named = (name for o in sinks for name in (o.table, o.appends_to) if name)
+    named = (name for o in written for name in (o.result_table, o.appends_to) if name)
     return [*(table.name for table in _OWN), *_hops(sub), *dict.fromkeys(named)]
 
 
@@ -435,12 +438,12 @@ def tables_alone(home: Path, sub: SubTopology) -> list[str]:
     """
     if isinstance(home, ObjectPath):
         return [name for name in table_names(sub) if name not in {HEARTBEATS.name, CLOCK_SKEW.name}]
-    changes = [o.appends_to for o in sub.operators if isinstance(o, Sink) and o.appends_to and o.key]
+    changes = [o.appends_to for o in sub.operators if o.appends_to and o.appends_to != o.output_table]
     return [HELD_RECORDS.name, *_hops(sub), *changes]
 
 
 def _hops(sub: SubTopology) -> list[str]:
-    return [o.output_table for o in sub.operators if isinstance(o, Repartition)]
+    return [o.hop_table for o in sub.operators if o.hop_table]
 
 
 def create_tables(home: Path, sub: SubTopology, schemas: Mapping[str, Mapping[str, pl.DataType]]) -> None:
@@ -451,13 +454,25 @@ def create_tables(home: Path, sub: SubTopology, schemas: Mapping[str, Mapping[st
     for table in _OWN:
         log = KEPT_LOG if table.name in {CHANGES.name, *LEDGERS} else SHORT_LOG
         create(home / table.name, arrow_schema(table), description=table.row, log=log)
-    for operator in sub.operators:
-        if isinstance(operator, Repartition):
-            create(home / operator.output_table, arrow_schema(HOP), description=HOP.row, log=HOP_LOG)
-        if isinstance(operator, Sink) and operator.table:
+    for operator in sub.handing_out:
+        if operator.output_table:
+            _create_output(home / operator.output_table, operator, sub, schemas)
+
+
+def _create_output(
+    path: Path, operator: HandingOut, sub: SubTopology, schemas: Mapping[str, Mapping[str, pl.DataType]]
+) -> None:
+    """Creates the table at *path* for the rows of *operator*."""
+    match operator:
+        case Repartition():
+            create(path, arrow_schema(HOP), description=HOP.row, log=HOP_LOG)
+        case Sink():
             sent = pl.DataFrame(schema=dict(schemas[operator.name])).to_arrow()
-            schema = _as_it_is(_as_sent(operator, sent, 0).to_arrow().schema, home / operator.table)
-            _create_sink(home, operator, commented(schema, operator, {o.name: o for o in sub.operators}, schemas))
+            schema = _as_it_is(_as_sent(operator, sent, 0).to_arrow().schema, path)
+            operators = {o.name: o for o in sub.operators}
+            _create_sink(path.parent, operator, commented(schema, operator, operators, schemas))
+        case _:
+            assert_never(operator)
 
 
 def _create_sink(home: Path, sink: Sink, schema: pa.Schema) -> None:

@@ -50,7 +50,7 @@ class CurrentTables:
     """
 
     def __init__(self, sub: SubTopology, home: Path, committer: Committer, fence: Fence) -> None:
-        self._sinks = [o for o in sub.operators if isinstance(o, Sink) and o.table and o.key]
+        self._sinks = [sink for sink in sub.sinks if sink.table and sink.key]
         self._home, self._committer, self._fence = home, committer, fence
         self._merges: dict[str, list[tuple[int, int]]] = {}
         self._merged_at_ms: dict[str, int] = {}

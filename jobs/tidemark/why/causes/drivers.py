@@ -7,13 +7,27 @@ from dataclasses import replace
 
 from tidemark.control.folder import StreamState
 from tidemark.kernels.reports.restarts import STILL_AFTER_MS, TRIGGERS
-from tidemark.model.kinds.repartition import HopSource
 from tidemark.model.settings.intervals import iso
 from tidemark.model.settings.toml_keys import length
 from tidemark.why.evidence.commands import logs, start
 from tidemark.why.evidence.facts import BEATS_WITHIN_MS, Beat
-from tidemark.why.evidence.findings import Cause, WhyFinding
+from tidemark.why.evidence.findings import BACKLOG, NEVER_STARTED, Cause, Trait, WhyFinding
 from tidemark.why.evidence.snapshot import Scene
+
+DRIVER_DEAD = Cause("driver_dead", Trait.FAULT | Trait.SILENCE)
+"""Its driver failed, was drained, or sends no heartbeat any more."""
+UPSTREAM_DEAD = Cause("upstream_dead", Trait.FAULT | Trait.SILENCE)
+"""The driver of an upstream sub-topology is dead."""
+DRIVER_STARTING = Cause("driver_starting", Trait.USUAL)
+"""Its driver is starting, and reads nothing yet."""
+DRIVER_RESTARTED = Cause("driver_restarted", Trait.USUAL)
+"""Its driver was replaced, and records waited meanwhile."""
+CANNOT_WRITE = Cause("cannot_write", Trait.FAULT)
+"""Its driver lives, and the disk refuses writes."""
+SHORT_OF_MEMORY = Cause("short_of_memory", Trait.FAULT)
+"""Its driver has less than a tenth of its memory left."""
+SLOW_BATCH = Cause("slow_batch", Trait.FAULT)
+"""Its driver lives, and one batch has been running for long."""
 
 MIB = 2**20
 ENDED_WELL = frozenset({StreamState.DRAINED, StreamState.ROTATED})
@@ -29,11 +43,10 @@ def drivers(scene: Scene, name: str) -> Iterator[WhyFinding]:
     if own:
         yield own
     for operator in _upstreams(scene, name):
-        hop = scene.operator(operator)
-        if isinstance(hop, HopSource):
-            for finding in drivers(scene, hop.repartition):
-                dead = finding.cause is Cause.DRIVER_DEAD
-                yield replace(finding, cause=Cause.UPSTREAM_DEAD) if dead else finding
+        if hop_of := scene.operator(operator).hop_of:
+            for finding in drivers(scene, hop_of):
+                dead = finding.cause is DRIVER_DEAD
+                yield replace(finding, cause=UPSTREAM_DEAD) if dead else finding
 
 
 def _driver(scene: Scene, name: str) -> WhyFinding | None:
@@ -43,7 +56,7 @@ def _driver(scene: Scene, name: str) -> WhyFinding | None:
         return None  # Its driver is of a time before there were heartbeats.
     if beat is None:
         return scene.finding(
-            Cause.NEVER_STARTED, name, f"{sub} has never run: there is no heartbeat and no batch", start(scene, name)
+            NEVER_STARTED, name, f"{sub} has never run: there is no heartbeat and no batch", start(scene, name)
         )
     again, look = start(scene, name), f"look at its log: {logs(scene, name)}"
     dead = {
@@ -65,7 +78,7 @@ def _driver(scene: Scene, name: str) -> WhyFinding | None:
             remedy += "after two such failures the next driver searches for that record and skips it"
         if beat.is_short_of_memory:
             state, remedy = f"{state}; before, {_memory(beat)}", f"give it more memory: {remedy}"
-        return scene.finding(Cause.DRIVER_DEAD, name, f"the driver of {sub} {state}", remedy, since_ms=beat.at_ms)
+        return scene.finding(DRIVER_DEAD, name, f"the driver of {sub} {state}", remedy, since_ms=beat.at_ms)
     return _explain_running(scene, name, beat)
 
 
@@ -80,26 +93,26 @@ def _explain_running(scene: Scene, name: str, beat: Beat) -> WhyFinding | None:
             "free space (`tidemark tables` shows large tables), or make the disk writable; the driver then continues "
         )
         remedy += f"by itself, as its log shows: {logs(scene, name)}"
-        return scene.finding(Cause.CANNOT_WRITE, name, f"the driver of {sub} {beat.reason}", remedy)
+        return scene.finding(CANNOT_WRITE, name, f"the driver of {sub} {beat.reason}", remedy)
     if beat.state is StreamState.STARTING and not facts.finished_after(beat.at_ms):
         seen = f"the driver of {sub} has been starting since {iso(facts.started_ms)}, and reads nothing yet"
         remedy = f"wait; after a minute look at its log: {logs(scene, name)}, or {start(scene, name)}"
-        return scene.finding(Cause.DRIVER_STARTING, name, seen, remedy, since_ms=facts.started_ms)
+        return scene.finding(DRIVER_STARTING, name, seen, remedy, since_ms=facts.started_ms)
     if beat.is_short_of_memory:
         remedy = "give its host or container more memory, or run it in shards on executors (shards); then "
         remedy += start(scene, name)
-        return scene.finding(Cause.SHORT_OF_MEMORY, name, f"the driver of {sub}: {_memory(beat)}", remedy)
+        return scene.finding(SHORT_OF_MEMORY, name, f"the driver of {sub}: {_memory(beat)}", remedy)
     began_ms = beat.batch_started_at_ms
     if began_ms is not None and beat.at_ms - began_ms > SLOW_AFTER_MS:
         seen = f"one batch of {sub} has been running for {length(beat.at_ms - began_ms)}"
         remedy = f"look for the slow operator: `tidemark topology {scene.topology.name}`, or at the driver's log: "
         remedy += logs(scene, name)
-        return scene.finding(Cause.SLOW_BATCH, name, seen, remedy, since_ms=began_ms)
+        return scene.finding(SLOW_BATCH, name, seen, remedy, since_ms=began_ms)
     if facts.batches.height:
         return _standing_still(scene, name)
     seen = f"the driver of {sub} is alive and has not finished a batch yet"
     remedy = f"wait, or look at its log: {logs(scene, name)}"
-    return scene.finding(Cause.NEVER_STARTED, name, seen, remedy, since_ms=beat.at_ms)
+    return scene.finding(NEVER_STARTED, name, seen, remedy, since_ms=beat.at_ms)
 
 
 def _standing_still(scene: Scene, name: str) -> WhyFinding | None:
@@ -113,7 +126,7 @@ def _standing_still(scene: Scene, name: str) -> WhyFinding | None:
     seen = f"the driver of {sub} stands still, and reads nothing: no batch and no heartbeat with work for "
     seen += length(scene.at_ms - since_ms)
     remedy = f"{_why_still(scene, name)}; or {start(scene, name)}"
-    return scene.finding(Cause.BACKLOG, name, seen, remedy, since_ms=since_ms)
+    return scene.finding(BACKLOG, name, seen, remedy, since_ms=since_ms)
 
 
 def _why_still(scene: Scene, name: str) -> str:
@@ -139,9 +152,8 @@ def restarts(scene: Scene, name: str, *, within_ms: int) -> Iterator[WhyFinding]
     if own:
         yield own
     for operator in _upstreams(scene, name):
-        hop = scene.operator(operator)
-        if isinstance(hop, HopSource):
-            yield from restarts(scene, hop.repartition, within_ms=within_ms)
+        if hop_of := scene.operator(operator).hop_of:
+            yield from restarts(scene, hop_of, within_ms=within_ms)
 
 
 def _replaced_meanwhile(scene: Scene, name: str) -> WhyFinding | None:
@@ -164,11 +176,11 @@ def _find_restart(scene: Scene, name: str, *, within_ms: int = RESTARTED_WITHIN_
     driver = f"the driver of {scene.sub(name).name}"
     if restart.stood_still:
         seen = f"{driver} stood still and was not replaced: {restart.seen}"
-        return scene.finding(Cause.BACKLOG, name, seen, _why_still(scene, name), since_ms=restart.from_ms)
+        return scene.finding(BACKLOG, name, seen, _why_still(scene, name), since_ms=restart.from_ms)
     seen = f"{driver} was replaced: {restart.seen}"
     before = logs(scene, name, " --lines 1000")
     remedy = f"no action is needed after a deployment; otherwise look at the log of the driver before: {before}"
-    return scene.finding(Cause.DRIVER_RESTARTED, name, seen, remedy, since_ms=restart.from_ms)
+    return scene.finding(DRIVER_RESTARTED, name, seen, remedy, since_ms=restart.from_ms)
 
 
 def _upstreams(scene: Scene, name: str) -> dict[str, None]:

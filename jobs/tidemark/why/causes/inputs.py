@@ -22,8 +22,29 @@ from tidemark.why.causes.time_unit import plausible_unit
 from tidemark.why.causes.wrong_type import wrong_fields
 from tidemark.why.evidence.commands import LIVE, logs, quarantine_query, requeue, requeue_late, start
 from tidemark.why.evidence.facts import LATELY, NewestWatermark
-from tidemark.why.evidence.findings import Cause, WhyFinding
+from tidemark.why.evidence.findings import (
+    ALL_FILTERED,
+    BACKLOG,
+    POISON_AT_HEAD,
+    Cause,
+    Trait,
+    WhyFinding,
+)
 from tidemark.why.evidence.snapshot import Scene, first, watermark_text
+
+SOURCE_EMPTY = Cause("source_empty", Trait.QUIET | Trait.SILENCE)
+"""A source never had a record."""
+WRONG_TIME_UNIT = Cause("wrong_time_unit", Trait.FAULT)
+"""They are, and their timestamps would be plausible in another unit."""
+ALL_DUPLICATES = Cause("all_duplicates", Trait.FAULT)
+"""All records had been read before.
+
+The ids of a writer that the source names prove it.
+"""
+ALIGNMENT_WAIT = Cause("alignment_wait", Trait.FAULT)
+"""Records of a partition ahead by more than `max_drift` wait."""
+BOUND_TOO_SMALL = Cause("bound_too_small", Trait.FAULT | Trait.EVENT_TIME)
+"""More than half of the records are late."""
 
 QUIET_AFTER_MS = 60_000
 """A source without idle timeout and records for longer is quiet."""
@@ -68,9 +89,7 @@ class Inputs:
         seen = f"{place} never had a record"
         remedy = f"check that its producer runs and writes to it{f'; {LIVE}' if source.topic else ''}"
         since_ms = started.item() if started.len() else None
-        return [
-            self._scene.finding(Cause.SOURCE_EMPTY, source.name, seen, remedy, input=source.name, since_ms=since_ms)
-        ]
+        return [self._scene.finding(SOURCE_EMPTY, source.name, seen, remedy, input=source.name, since_ms=since_ms)]
 
     def source(self, source: Source) -> list[WhyFinding]:
         """Returns why *source*, or a partition of it, gives nothing."""
@@ -87,7 +106,7 @@ class Inputs:
         if kept_alive:
             seen = f"{kept_alive:,} records since its newest result were keep-alives"
             remedy, since_ms = "no action is needed", self._scene.since(source.name, "filtered")
-            findings.append(self._scene.finding(Cause.ALL_FILTERED, source.name, seen, remedy, since_ms=since_ms))
+            findings.append(self._scene.finding(ALL_FILTERED, source.name, seen, remedy, since_ms=since_ms))
         return findings
 
     def _duplicates(self, source: Source) -> Iterator[WhyFinding]:
@@ -98,7 +117,7 @@ class Inputs:
             return
         writers = ", ".join(source.written_by)
         yield self._scene.finding(
-            Cause.ALL_DUPLICATES,
+            ALL_DUPLICATES,
             source.name,
             f"all {repeated:,} records since its newest result have a tidemark-id that was read before",
             f"find out what sends them as {writers}: that writer has a new warehouse, or a service copies its headers",
@@ -129,7 +148,7 @@ class Inputs:
     def _backlog(self, source: Source, number: int, unread: int, reads: pl.DataFrame) -> WhyFinding:
         last = reads.filter(pl.col("n") > 0).tail(1)["finished_at"]
         return self._scene.finding(
-            Cause.BACKLOG,
+            BACKLOG,
             source.name,
             f"{unread:,} records of it wait unread, and the newest batch read none of them",
             f"check in the log that the driver can read the partition: {logs(self._scene, source.name)}; or raise "
@@ -149,7 +168,7 @@ class Inputs:
         if not newest or not isinstance(least, int) or not (last["unread"] > last["n"]).all():
             return None
         return self._scene.finding(
-            Cause.BACKLOG,
+            BACKLOG,
             source.name,
             f"{newest:,} records of it wait unread; its last {last.height} batches read {last['n'].sum():,} and left "
             f"{least:,} or more each",
@@ -176,11 +195,11 @@ class Inputs:
                 f'set timestamp_unit = "{unit}" for {source.name}, {start(self._scene, source.name)}, and {again}; '
                 f"or have the producer send {source.timestamp_unit}"
             )
-            return self._scene.finding(Cause.WRONG_TIME_UNIT, source.name, seen, remedy, **where)
+            return self._scene.finding(WRONG_TIME_UNIT, source.name, seen, remedy, **where)
         seen = f"its newest {rows.height:,} records are quarantined ({reasons_of(source, rows)})"
         look = quarantine_query(self._scene, source.name)
         remedy = f"look at them: {look}; correct the producer or the topology; then {requeue(self._scene, source)}"
-        return self._scene.finding(Cause.POISON_AT_HEAD, source.name, seen, remedy, **where)
+        return self._scene.finding(POISON_AT_HEAD, source.name, seen, remedy, **where)
 
     def _waiting(self, source: Source) -> Iterator[WhyFinding]:
         """Yields partitions of *source* whose records wait for slower ones."""
@@ -201,7 +220,7 @@ class Inputs:
         for number, mark in self.partitions(source.name).items():
             if must_wait(mark.watermark_ms, allowed_ms=allowed_ms):
                 yield self._scene.finding(
-                    Cause.ALIGNMENT_WAIT,
+                    ALIGNMENT_WAIT,
                     source.name,
                     f"{held:,} records wait; at {watermark_text(mark.watermark_ms)} it is more than {length(drift_ms)} "
                     f"(max_drift) ahead of {name} partition {slowest} at {watermark_text(lowest_ms)}{early}",
@@ -215,7 +234,7 @@ class Inputs:
         """Returns all partitions that wait for each other with *source*."""
         sub = self._scene.sub(source.name)
         # A source that only feeds the tables of joins is read as fast as it can be.
-        names = {o.name for o in sub.operators if isinstance(o, Source)} - sub.table_inputs()
+        names = {o.name for o in sub.operators if o.reads_outside} - sub.table_inputs()
         return {
             (name, number): Progress(watermark_ms=mark.watermark_ms, activity=mark.activity or Activity.ACTIVE)
             for name in sorted(names)
@@ -237,7 +256,7 @@ class Inputs:
         source = self._scene.first_source(operator.name)
         assert isinstance(lateness_ms, int)
         finding = self._scene.finding(
-            Cause.BOUND_TOO_SMALL,
+            BOUND_TOO_SMALL,
             operator.name,
             f"{late:,} of the {n:,} records of its last {rows.height} batches were late, by up to "
             f"{length(lateness_ms)}, with a bound of {length(source.bound_ms)}{taken_in_again(rows)}",
@@ -264,7 +283,7 @@ class Inputs:
             return []
         return [
             self._scene.finding(
-                Cause.BACKLOG,
+                BACKLOG,
                 source.name,
                 f"{unread.height:,} batches that {source.repartition} sent on wait unread",
                 f"check that the driver of {self._scene.sub(source.name).name} runs and keeps up: "

@@ -14,8 +14,11 @@ from tidemark.semantics.skew import LEAST_CLOCK_ERROR_MS
 from tidemark.why.causes.time_unit import timestamp_ms
 from tidemark.why.evidence.commands import requeue
 from tidemark.why.evidence.facts import LATELY
-from tidemark.why.evidence.findings import Cause, WhyFinding
+from tidemark.why.evidence.findings import Cause, Trait, WhyFinding
 from tidemark.why.evidence.snapshot import Scene
+
+PRODUCER_AHEAD = Cause("producer_ahead", Trait.FAULT)
+"""A producer sends records from the future."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +51,7 @@ class Producers:
             again = f"; then {requeue(self._scene, source, 'timestamp_in_future')}" if ahead.quarantined else ""
             became = "they are quarantined" if ahead.quarantined else "they move time no further than the clock"
             yield self._scene.finding(
-                Cause.PRODUCER_AHEAD,
+                PRODUCER_AHEAD,
                 source.name,
                 f"{ahead.n:,} records of {source.topic or source.name}{whose} lie up to {length(ahead.by_ms)} ahead of "
                 f"the clock: {became}",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import assert_never
 
 import polars as pl
 
@@ -14,8 +15,19 @@ from tidemark.semantics.idleness import Activity
 from tidemark.why.causes.inputs import Inputs
 from tidemark.why.evidence.commands import LIVE
 from tidemark.why.evidence.facts import NewestWatermark
-from tidemark.why.evidence.findings import Cause, WhyFinding
+from tidemark.why.evidence.findings import (
+    Cause,
+    Trait,
+    WhyFinding,
+)
 from tidemark.why.evidence.snapshot import Scene, watermark_text
+
+UPSTREAM_IDLE = Cause("upstream_idle", Trait.QUIET)
+"""All sources of the upstream sub-topology are idle: time stands still there."""
+PARTITION_IDLE_HOLDS_BACK = Cause("partition_idle_holds_back", Trait.FAULT | Trait.EVENT_TIME)
+"""A silent, not yet idle partition holds the watermark back."""
+PARTITION_BEHIND_HOLDS_BACK = Cause("partition_behind_holds_back", Trait.FAULT | Trait.EVENT_TIME)
+"""A partition with older records than the others holds the watermark back."""
 
 
 class Watermarks:
@@ -36,11 +48,17 @@ class Watermarks:
         all_idle = all(_is_idle(marks.get((o.name, None))) for o in leading)
         ahead = any(_has_reached(mark, needed_ms) for (name, _), mark in marks.items() if name in names)
         for source in leading:
-            if isinstance(source, Source):
-                yield from self._source_holding(source, needed_ms, ahead=ahead)
-            elif not _has_reached(marks.get((source.name, None)), needed_ms):
-                mark = marks.get((source.name, None))
-                yield from self._inputs.hop(source) or self._hop_holding(source, mark, needed_ms, all_idle=all_idle)
+            match source:
+                case Source():
+                    yield from self._source_holding(source, needed_ms, ahead=ahead)
+                case HopSource():
+                    mark = marks.get((source.name, None))
+                    if not _has_reached(mark, needed_ms):
+                        yield from self._inputs.hop(source) or self._hop_holding(
+                            source, mark, needed_ms, all_idle=all_idle
+                        )
+                case _:
+                    assert_never(source)
 
     def _hop_holding(
         self, source: HopSource, mark: NewestWatermark | None, needed_ms: int, *, all_idle: bool
@@ -54,7 +72,7 @@ class Watermarks:
         elif all_idle:
             first = self._scene.first_source(source.repartition)
             yield self._scene.finding(
-                Cause.UPSTREAM_IDLE,
+                UPSTREAM_IDLE,
                 source.name,
                 f"its upstream {source.repartition} is idle: nothing comes from {first.name}, and time stands at "
                 f"{watermark_text(mark.watermark_ms if mark else None)}",
@@ -90,7 +108,7 @@ class Watermarks:
         last = reads.tail(1)
         if last.height and last["batch_id"].item() == newest:
             return self._scene.finding(
-                Cause.PARTITION_BEHIND_HOLDS_BACK,
+                PARTITION_BEHIND_HOLDS_BACK,
                 source.name,
                 f"it gives records, the newest of {watermark_text(mark.max_timestamp_ms)}, while others are ahead",
                 "speed up its producer, or wait until it has caught up",
@@ -106,7 +124,7 @@ class Watermarks:
             else f"it counts as idle only after {length(source.idle_after_ms)} (idle_after)"
         )
         return self._scene.finding(
-            Cause.PARTITION_IDLE_HOLDS_BACK,
+            PARTITION_IDLE_HOLDS_BACK,
             source.name,
             f"{history} and holds the watermark at {watermark_text(mark.watermark_ms)}; {idle}",
             f'give {source.name} a shorter idle_after, such as "30 s", or send keep-alive records to the partition',

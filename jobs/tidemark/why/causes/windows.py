@@ -6,10 +6,11 @@ Its first open window waits for the watermark.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import assert_never
 
 import polars as pl
 
-from tidemark.model.kinds.aggregate import Aggregate
+from tidemark.model.kinds.operator import Operator
 from tidemark.model.kinds.repartition import HopSource
 from tidemark.model.kinds.source import Source
 from tidemark.model.settings.intervals import iso
@@ -19,8 +20,25 @@ from tidemark.model.settings.windows import Shape, Windows
 from tidemark.model.topology import SubTopology
 from tidemark.why.causes.inputs import QUIET_AFTER_MS, Inputs
 from tidemark.why.causes.watermarks import Watermarks
-from tidemark.why.evidence.findings import Cause, WhyFinding
+from tidemark.why.evidence.findings import (
+    NOTHING_WRONG,
+    Cause,
+    Trait,
+    WhyFinding,
+)
 from tidemark.why.evidence.snapshot import Scene, watermark_text
+
+WINDOW_NOT_CLOSED = Cause("window_not_closed", Trait.USUAL | Trait.EVENT_TIME)
+"""Results wait for the watermark to pass the end of their window."""
+TIME_STANDS_STILL = Cause("time_stands_still", Trait.QUIET | Trait.SILENCE | Trait.EVENT_TIME)
+"""Results wait for a window's end, and every source is silent.
+
+Only records move time.
+"""
+ALLOWED_LATENESS_HOLDS = Cause("allowed_lateness_holds", Trait.USUAL)
+"""A window is complete, and its result waits for late records."""
+SESSION_KEPT_OPEN = Cause("session_kept_open", Trait.USUAL)
+"""Records keep a session open, which ends after a gap."""
 
 
 class HeldWindows:
@@ -29,7 +47,7 @@ class HeldWindows:
     def __init__(self, scene: Scene, inputs: Inputs, watermarks: Watermarks) -> None:
         self._scene, self._inputs, self._watermarks = scene, inputs, watermarks
 
-    def waiting(self, operator: Aggregate, windows: Windows, since_ms: int | None) -> Iterator[WhyFinding]:
+    def waiting(self, operator: Operator, windows: Windows, since_ms: int | None) -> Iterator[WhyFinding]:
         """Yields why the open windows of *operator* are not closed.
 
         Their results have waited since *since_ms*. A window that waits for records which come as usual is healthy:
@@ -52,7 +70,7 @@ class HeldWindows:
                 self._stands_still(operator, sub, seen)
                 or self._in_allowed_lateness(operator, windows, sub, end_ms, needed_ms)
                 or self._kept_open(operator, windows, open_windows)
-                or self._scene.finding(Cause.NOTHING_WRONG, operator.name, f"{seen}; its records are coming", "wait")
+                or self._scene.finding(NOTHING_WRONG, operator.name, f"{seen}; its records are coming", "wait")
             )
 
     def _seen(self, sub: SubTopology, n: int, end_ms: int, needed_ms: int) -> str:
@@ -66,7 +84,7 @@ class HeldWindows:
         return mark.watermark_ms if mark else None
 
     def _not_closed(
-        self, operator: Aggregate, sub: SubTopology, seen: str, needed_ms: int, since_ms: int | None
+        self, operator: Operator, sub: SubTopology, seen: str, needed_ms: int, since_ms: int | None
     ) -> WhyFinding:
         mark = self._scene.of(operator.name).marks.get((None, None))
         held_by = mark.held_by if mark else None
@@ -74,7 +92,7 @@ class HeldWindows:
         # A watermark is a bound, and one ms, behind the newest record.
         needed = iso(needed_ms + source.bound_ms + 1)
         return self._scene.finding(
-            Cause.WINDOW_NOT_CLOSED,
+            WINDOW_NOT_CLOSED,
             operator.name,
             seen,
             f"a record of {needed} or later in each partition that is not idle closes it",
@@ -83,7 +101,7 @@ class HeldWindows:
             since_ms=since_ms,
         )
 
-    def _stands_still(self, operator: Aggregate, sub: SubTopology, seen: str) -> WhyFinding | None:
+    def _stands_still(self, operator: Operator, sub: SubTopology, seen: str) -> WhyFinding | None:
         """Returns a finding if every source is silent.
 
         Then record time stands still, as with the last window of the evening.
@@ -97,7 +115,7 @@ class HeldWindows:
             return None
         switch = "idle_advances = true" if newest.idle_after_ms else "idle_after and idle_advances = true"
         return self._scene.finding(
-            Cause.TIME_STANDS_STILL,
+            TIME_STANDS_STILL,
             operator.name,
             f"{seen}, and no source has had a record for {for_people(silence_ms)}: only records move time",
             f"check that the producer of {newest.name} runs; so that windows close in silence, set {switch} for it, "
@@ -110,17 +128,20 @@ class HeldWindows:
         """Returns the sources, also upstream of hops, that move *sub*'s time."""
         tables = sub.table_inputs()
         sources: list[Source] = []
-        for operator in sub.operators:
-            if operator.name in tables:
+        for source in sub.sources:
+            if source.name in tables:
                 continue
-            if isinstance(operator, Source):
-                sources.append(operator)
-            elif isinstance(operator, HopSource):
-                sources += self._leading(self._scene.sub(operator.repartition))
+            match source:
+                case Source():
+                    sources.append(source)
+                case HopSource():
+                    sources += self._leading(self._scene.sub(source.repartition))
+                case _:
+                    assert_never(source)
         return sources
 
     def _in_allowed_lateness(
-        self, operator: Aggregate, windows: Windows, sub: SubTopology, end_ms: int, needed_ms: int
+        self, operator: Operator, windows: Windows, sub: SubTopology, end_ms: int, needed_ms: int
     ) -> WhyFinding | None:
         """Returns a finding if the first window only waits for late records.
 
@@ -131,14 +152,14 @@ class HeldWindows:
             return None
         allowed = length(windows.allowed_lateness_ms)
         return self._scene.finding(
-            Cause.ALLOWED_LATENESS_HOLDS,
+            ALLOWED_LATENESS_HOLDS,
             operator.name,
             f"the window that ended at {iso(end_ms)} is complete, and waits for late records until the watermark, "
             f"now at {watermark_text(watermark_ms)}, is at {iso(needed_ms)} (allowed_lateness = {allowed})",
             "wait, shorten allowed_lateness, or choose strategy = on_change to get results before",
         )
 
-    def _kept_open(self, operator: Aggregate, windows: Windows, open_windows: pl.DataFrame) -> WhyFinding | None:
+    def _kept_open(self, operator: Operator, windows: Windows, open_windows: pl.DataFrame) -> WhyFinding | None:
         """Returns a finding if records keep a session from ending."""
         if windows.shape is not Shape.SESSION:
             return None
@@ -151,7 +172,7 @@ class HeldWindows:
         longest = growing.sort("window_start").row(0, named=True)
         newest_ms = longest["window_end"] - windows.size_ms
         return self._scene.finding(
-            Cause.SESSION_KEPT_OPEN,
+            SESSION_KEPT_OPEN,
             operator.name,
             f"the session {longest['key']} has been open since {iso(longest['window_start'])}: records keep coming, "
             f"the newest of {iso(newest_ms)}; it ends {length(windows.size_ms)} after its last one",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from tidemark.model.kinds.aggregate import Aggregate
 from tidemark.model.kinds.source import Source
 from tidemark.model.settings.windows import Shape
 from tidemark.why.evidence.conditions import Condition, condition
@@ -47,7 +46,7 @@ def requeue_late(scene: Scene, name: str) -> str:
     """Returns where an operator's late records are, and their remedy."""
     operator, sources = scene.operator(name), list(scene.sources(name).values())
     late = f"tidemark requeue {scene.topology.name} --late"
-    windows = operator.windows if isinstance(operator, Aggregate) else None
+    windows = operator.windows
     if windows is not None and windows.reopen_for_ms is not None and windows.shape is not Shape.SESSION:
         remedy = f"; `{late} --reopen --operator {name}` adds them to closed windows"
     elif len(sources) == 1 and sources[0].topic:  # the table does not say which of several

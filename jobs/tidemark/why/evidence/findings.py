@@ -1,4 +1,4 @@
-"""Causes that keep a stream from giving results: a closed vocabulary.
+"""Causes that keep a stream from giving results, and findings of them.
 
 A finding is one row per cause at a place.
 """
@@ -6,7 +6,7 @@ A finding is one row per cause at a place.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Flag, StrEnum, auto
+from enum import Flag, auto
 from typing import Self
 
 from tidemark.model.settings.intervals import iso
@@ -33,91 +33,53 @@ class Trait(Flag):
     """Processing time would avoid it."""
 
 
-class Cause(StrEnum):
-    """A reason why an operator gives no results: its word and traits."""
+class Cause(str):
+    """A reason why an operator gives no results: its word and traits.
+
+    The file that finds it declares it; those that several files name are here.
+    """
 
     traits: Trait
 
     def __new__(cls, word: str, traits: Trait) -> Self:
-        """Creates a cause; its value is *word*."""
-        cause = str.__new__(cls, word)
-        cause._value_, cause.traits = word, traits
+        """Creates a cause with a new *word*.
+
+        Raises:
+            ValueError: another cause has the word.
+        """
+        if word in _DECLARED:
+            msg = f"{word}: two causes have this word"
+            raise ValueError(msg)
+        cause = super().__new__(cls, word)
+        cause.traits = traits
+        _DECLARED[word] = cause
         return cause
 
-    NEVER_STARTED = ("never_started", Trait.FAULT)
-    """Its driver has not finished a batch, or never existed."""
-    DRIVER_DEAD = ("driver_dead", Trait.FAULT | Trait.SILENCE)
-    """Its driver failed, was drained, or sends no heartbeat any more."""
-    UPSTREAM_DEAD = ("upstream_dead", Trait.FAULT | Trait.SILENCE)
-    """The driver of an upstream sub-topology is dead."""
-    DRIVER_STARTING = ("driver_starting", Trait.USUAL)
-    """Its driver is starting, and reads nothing yet."""
-    DRIVER_RESTARTED = ("driver_restarted", Trait.USUAL)
-    """Its driver was replaced, and records waited meanwhile."""
-    CANNOT_WRITE = ("cannot_write", Trait.FAULT)
-    """Its driver lives, and the disk refuses writes."""
-    SHORT_OF_MEMORY = ("short_of_memory", Trait.FAULT)
-    """Its driver has less than a tenth of its memory left."""
-    SLOW_BATCH = ("slow_batch", Trait.FAULT)
-    """Its driver lives, and one batch has been running for long."""
-    SLOW_OPERATOR = ("slow_operator", Trait.USUAL)
-    """An operator uses most of the trigger interval, and batches exceed it."""
-    SOURCE_EMPTY = ("source_empty", Trait.QUIET | Trait.SILENCE)
-    """A source never had a record."""
-    UPSTREAM_IDLE = ("upstream_idle", Trait.QUIET)
-    """All sources of the upstream sub-topology are idle: time stands still there."""
-    SOURCE_QUIET = ("source_quiet", Trait.QUIET | Trait.SILENCE)
-    """A source's records were all processed, and no more come."""
-    BACKLOG = ("backlog", Trait.FAULT)
-    """Records wait unread."""
-    POISON_AT_HEAD = ("poison_at_head", Trait.FAULT)
-    """All records of a partition are quarantined."""
-    WRONG_TIME_UNIT = ("wrong_time_unit", Trait.FAULT)
-    """They are, and their timestamps would be plausible in another unit."""
-    PRODUCER_AHEAD = ("producer_ahead", Trait.FAULT)
-    """A producer sends records from the future."""
-    PARTITION_IDLE_HOLDS_BACK = ("partition_idle_holds_back", Trait.FAULT | Trait.EVENT_TIME)
-    """A silent, not yet idle partition holds the watermark back."""
-    PARTITION_BEHIND_HOLDS_BACK = ("partition_behind_holds_back", Trait.FAULT | Trait.EVENT_TIME)
-    """A partition with older records than the others holds the watermark back."""
-    ALL_DUPLICATES = ("all_duplicates", Trait.FAULT)
-    """All records had been read before.
 
-    The ids of a writer that the source names prove it.
-    """
-    ALIGNMENT_WAIT = ("alignment_wait", Trait.FAULT)
-    """Records of a partition ahead by more than `max_drift` wait."""
-    BOUND_TOO_SMALL = ("bound_too_small", Trait.FAULT | Trait.EVENT_TIME)
-    """More than half of the records are late."""
-    WINDOW_NOT_CLOSED = ("window_not_closed", Trait.USUAL | Trait.EVENT_TIME)
-    """Results wait for the watermark to pass the end of their window."""
-    TIME_STANDS_STILL = ("time_stands_still", Trait.QUIET | Trait.SILENCE | Trait.EVENT_TIME)
-    """Results wait for a window's end, and every source is silent.
-
-    Only records move time.
-    """
-    ALLOWED_LATENESS_HOLDS = ("allowed_lateness_holds", Trait.USUAL)
-    """A window is complete, and its result waits for late records."""
-    SESSION_KEPT_OPEN = ("session_kept_open", Trait.USUAL)
-    """Records keep a session open, which ends after a gap."""
-    HELD_UNTIL_INTERVAL = ("held_until_interval", Trait.USUAL)
-    """Results wait for the end of an interval (`periodic`)."""
-    ALL_SUPPRESSED = ("all_suppressed", Trait.USUAL | Trait.SILENCE)
-    """All updates were unchanged."""
-    ALL_FILTERED = ("all_filtered", Trait.USUAL | Trait.SILENCE)
-    """A condition left out all records, or they had no match."""
-    NOTHING_WRONG = ("nothing_wrong", Trait.USUAL)
-    """Results came, from the newest records that were read."""
-    UNEXPLAINED = ("unexplained", Trait.FAULT)
-    """There are no results, and no other cause applies."""
+_DECLARED: dict[str, Cause] = {}
+"""The causes of all files that were imported, by word."""
 
 
-def _causes_with(trait: Trait) -> frozenset[Cause]:
-    return frozenset(cause for cause in Cause if trait in cause.traits)
+def declared() -> tuple[Cause, ...]:
+    """Returns the causes of all files that were imported."""
+    return tuple(_DECLARED.values())
 
 
-EVENT_TIME, QUIET, USUAL, SILENCE = map(_causes_with, (Trait.EVENT_TIME, Trait.QUIET, Trait.USUAL, Trait.SILENCE))
-_LAST = (Cause.SOURCE_QUIET, Cause.NOTHING_WRONG)
+NEVER_STARTED = Cause("never_started", Trait.FAULT)
+"""Its driver has not finished a batch, or never existed."""
+SOURCE_QUIET = Cause("source_quiet", Trait.QUIET | Trait.SILENCE)
+"""A source's records were all processed, and no more come."""
+BACKLOG = Cause("backlog", Trait.FAULT)
+"""Records wait unread."""
+POISON_AT_HEAD = Cause("poison_at_head", Trait.FAULT)
+"""All records of a partition are quarantined."""
+ALL_FILTERED = Cause("all_filtered", Trait.USUAL | Trait.SILENCE)
+"""A condition left out all records, or they had no match."""
+NOTHING_WRONG = Cause("nothing_wrong", Trait.USUAL)
+"""Results came, from the newest records that were read."""
+UNEXPLAINED = Cause("unexplained", Trait.FAULT)
+"""There are no results, and no other cause applies."""
+_LAST = (SOURCE_QUIET, NOTHING_WRONG)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,7 +110,7 @@ class WhyFinding:
     def row(self) -> dict[str, object]:
         """The finding for programs; `since` is an ISO instant or None."""
         return {
-            "cause": self.cause.value,
+            "cause": str(self.cause),
             "sub_topology": self.sub_topology,
             "operator": self.operator,
             "input": self.input,
@@ -164,7 +126,7 @@ class WhyFinding:
         place = self.operator if self.input in {None, self.operator} else f"{self.operator} ← {self.input}"
         where = place if self.partition is None else f"{place} partition {self.partition}"
         since = "" if self.since_ms is None else f" since {iso(self.since_ms)}"
-        return f"{self.cause.value}: {where}{since}: {self.seen}; {self.remedy}"
+        return f"{self.cause}: {where}{since}: {self.seen}; {self.remedy}"
 
 
 def in_order(findings: list[WhyFinding]) -> list[WhyFinding]:

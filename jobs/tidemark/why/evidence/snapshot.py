@@ -11,7 +11,7 @@ from tidemark.model.kinds.source import Source
 from tidemark.model.settings.intervals import iso
 from tidemark.model.topology import SubTopology, Time, Topology
 from tidemark.why.evidence.facts import StreamFacts
-from tidemark.why.evidence.findings import EVENT_TIME, Cause, WhyFinding
+from tidemark.why.evidence.findings import Cause, Trait, WhyFinding
 
 
 class Scene:
@@ -78,7 +78,7 @@ class Scene:
             partition: the partition of the input.
             since_ms: a clock of the driver; None when it has always been so.
         """
-        if cause in EVENT_TIME and self.topology.time is Time.EVENT:
+        if Trait.EVENT_TIME in cause.traits and self.topology.time is Time.EVENT:
             command = f"`tidemark run {self.topology.name} --time processing`"
             remedy += f"; for results that do not wait for event time: {command}"
         return WhyFinding(

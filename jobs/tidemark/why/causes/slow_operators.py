@@ -1,0 +1,32 @@
+"""Finds operators whose work makes batches exceed the trigger interval."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tidemark.model.settings.toml_keys import length
+from tidemark.why.causes.registry import rule
+from tidemark.why.evidence.findings import Cause, Trait, WhyFinding
+from tidemark.why.evidence.snapshot import Scene
+
+SLOW_OPERATOR = Cause("slow_operator", Trait.USUAL)
+"""An operator uses most of the trigger interval, and batches exceed it."""
+
+
+@rule
+def slow_operators(scene: Scene, name: str) -> Iterator[WhyFinding]:
+    """Yields operators that slow down the driver of *name* or upstream ones."""
+    trigger_ms = scene.topology.trigger_ms
+    for slow, work_ms, batch_ms in scene.of(name).busy():
+        is_source = scene.operator(slow).is_source
+        seen = (
+            f"{'reading and parsing take' if is_source else f'{slow} works for'} {length(work_ms)} in each batch, "
+            f"more than half of the trigger interval ({length(trigger_ms)}); batches take {length(batch_ms)}"
+        )
+        command = f"tidemark whatif {scene.topology.name} --operator {slow} --scale 0.5"
+        less = "choose a longer trigger" if is_source else f"make it do less, or try: `{command}`"
+        remedy = f"give its driver more cores, or {less}"
+        yield scene.finding(SLOW_OPERATOR, slow, seen, remedy)
+    for operator in scene.sub(name).operators:
+        if operator.hop_of:
+            yield from slow_operators(scene, operator.hop_of)
