@@ -1,4 +1,4 @@
-"""Starts a Kafka broker with TLS, logins and ACLs, and all that it trusts.
+"""Starts a Kafka broker with TLS, logins and ACLs.
 
 Certificates, passwords and keys are made for the test. The listener LOGIN takes logins over TLS, CERT takes client
 certificates, and INTERNAL, where everyone is a super user, serves the test itself.
@@ -192,7 +192,7 @@ def answers(admin: AdminClient) -> bool:
 
 
 def certificates(home: Path) -> None:
-    """Writes a CA, the broker's key with its certificate, and those of WRITER.
+    """Writes a CA, and keys with certificates of broker and WRITER.
 
     WRITER's certificate is signed by an intermediate CA that the broker does not know; its file has both.
     """
@@ -211,7 +211,7 @@ Signer = tuple[rsa.RSAPrivateKey, x509.Certificate]
 
 
 def signed(name: str, by: Signer | None, *, is_ca: bool = False) -> Signer:
-    """Returns a new key and its certificate; without a signer it is a CA."""
+    """Returns a key and its certificate, a CA if nothing signs it."""
     key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     issuer = subject if by is None else by[1].subject

@@ -147,7 +147,7 @@ class Ran:
 
 
 def clusters(kafka: Guarded) -> Clusters:
-    """Returns the clusters of *kafka* as a process has them that may log in."""
+    """Returns the clusters of *kafka*; only `wrong` has a wrong secret."""
     source = 'kind = "source"\nkafka = "{0}"\ntopic = "{0}"\nfields = "n bigint"\nbound = "1 s"'
     names = ("login", "plain", "cert", "token", "wrong")
     tables = "\n".join(f"[operators.{name}]\n{source.format(name)}" for name in names)
@@ -194,7 +194,7 @@ def test_a_broker_of_another_ca_is_refused(kafka: Guarded, tmp_path: Path) -> No
 
 
 def test_a_task_sends_with_settings_that_it_does_not_show(kafka: Guarded) -> None:
-    """An executor gets the settings with the task, and has no files of the driver's host."""
+    """An executor gets the settings with its task, and no files."""
     broker = KafkaBroker({"cert": clusters(kafka)["cert"]}, "t", "s", wall_clock_ms)
     schema = record_schema({"n": "bigint"})
     row = {"_key": "a", "_timestamp_ms": wall_clock_ms(), "_partition": 0, "_offset": 0, "_deleted": False, "n": 7}
@@ -254,7 +254,7 @@ def ran(kafka: Guarded, tmp_path_factory: pytest.TempPathFactory) -> Ran:
 
 @contextmanager
 def driver(kafka: Guarded, home: Path) -> Iterator[dict[str, Topology]]:
-    """Runs the streams of all topologies in one process, as Airflow starts it."""
+    """Runs all streams in one process, as Airflow starts it."""
     events = home / "events"
     events.mkdir()
     folder, warehouse = DriverFolder(home / "driver"), home / "warehouse"

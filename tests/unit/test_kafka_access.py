@@ -1,4 +1,4 @@
-"""Rights and logins that a cluster denies, by the words of both clients."""
+"""Rights and logins that a cluster denies to both clients."""
 
 from __future__ import annotations
 

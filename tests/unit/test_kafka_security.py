@@ -1,4 +1,4 @@
-"""Security of Kafka clusters: what both clients are told, and mistakes."""
+"""Security of Kafka clusters: settings of both clients, and mistakes."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ CA, CERTIFICATE, KEY = PEM.format("CERTIFICATE"), PEM.format("CERTIFICATE") + "\
 
 
 def cluster(toml: str, folder: Path, environ: dict[str, str] | None = None, **secrets: str) -> Cluster:
-    """Returns the cluster `eu` of *toml* as a process with *environ* has it."""
+    """Returns the cluster `eu` of *toml* in a process with *environ*."""
     (folder / "ca.pem").write_text(CA + "\n")
     (folder / "client.pem").write_text(CERTIFICATE)
     (folder / "client.key").write_text(KEY + "\n")
@@ -61,7 +61,7 @@ def refusal(toml: str) -> str:
     return str(refused.value)
 
 
-def test_scram_is_told_to_both_clients(tmp_path: Path) -> None:
+def test_scram_reaches_both_clients(tmp_path: Path) -> None:
     of = cluster(SCRAM, tmp_path, {"KAFKA_PASSWORD": 'a"b\\c'})
     assert of.client == {
         "bootstrap.servers": "b:9093",
@@ -89,7 +89,7 @@ def test_plain_has_another_login_module(tmp_path: Path) -> None:
     assert of.spark["kafka.sasl.jaas.config"] == f'{module} required username="ann" password="p";'
 
 
-def test_a_client_certificate_is_told_to_both_clients(tmp_path: Path) -> None:
+def test_a_client_certificate_reaches_both_clients(tmp_path: Path) -> None:
     of = cluster(MTLS, tmp_path)
     assert of.client == {
         "bootstrap.servers": "b:9094",
@@ -111,7 +111,7 @@ def test_a_client_certificate_is_told_to_both_clients(tmp_path: Path) -> None:
     }
 
 
-def test_client_credentials_are_told_to_both_clients(tmp_path: Path) -> None:
+def test_client_credentials_reach_both_clients(tmp_path: Path) -> None:
     of = cluster(TOKENS, tmp_path, client_secret=HIDDEN)
     assert of.client == {
         "bootstrap.servers": "b:9095",
@@ -136,7 +136,7 @@ def test_client_credentials_are_told_to_both_clients(tmp_path: Path) -> None:
 
 
 def test_settings_have_the_name_of_each_client(tmp_path: Path) -> None:
-    """Java ignores names that only librdkafka has, and the other way round it is an error."""
+    """librdkafka refuses names that only Java has."""
     of = cluster(
         'bootstrap = "b:1"\n[settings]\n"client.rack" = "a"\n"request.timeout.ms" = 5000\n"check.crcs" = true\n'
         '"ssl.endpoint.identification.algorithm" = ""\n"broker.address.family" = "v4"\n'
@@ -163,7 +163,7 @@ def test_settings_have_the_name_of_each_client(tmp_path: Path) -> None:
     }
 
 
-def test_without_security_only_the_address_is_told(tmp_path: Path) -> None:
+def test_without_security_only_the_address_is_set(tmp_path: Path) -> None:
     of = cluster('bootstrap = "b:1"', tmp_path)
     assert (of.client, of.spark) == ({"bootstrap.servers": "b:1"}, {"kafka.bootstrap.servers": "b:1"})
 
