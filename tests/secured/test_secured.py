@@ -36,7 +36,7 @@ from tidemark.sampling.topic_sample import SampledCluster
 from tidemark.stream.kafka.access import LoginDenied
 from tidemark.stream.kafka.client import KafkaBroker
 from tidemark.stream.kafka.outgoing import OutgoingRows
-from tidemark.why.evidence.findings import Cause
+from tidemark.why.causes.rights import MISSING_RIGHT
 from tidemark.why.walk import why
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -330,7 +330,7 @@ def test_a_stream_reads_by_one_login_and_writes_by_another(ran: Ran, kafka: Guar
 
 def test_a_topic_without_read_is_a_finding(ran: Ran) -> None:
     (finding, *_) = why(ran.topologies["secured"], ran.layout, at_ms=wall_clock_ms(), operator="never")
-    assert finding.cause is Cause.MISSING_RIGHT
+    assert finding.cause is MISSING_RIGHT
     assert finding.seen == "the driver of unread failed: kafka.login does not grant Read on topic forbidden"
     assert "`kafka-acls --add --allow-principal User:NAME --operation Read --topic forbidden`" in finding.remedy
     assert ran.reason("secured", "unread").startswith(
@@ -341,7 +341,7 @@ def test_a_topic_without_read_is_a_finding(ran: Ran) -> None:
 
 def test_a_topic_without_write_is_a_finding(ran: Ran) -> None:
     (finding, *_) = why(ran.topologies["unwritten"], ran.layout, at_ms=wall_clock_ms(), operator="closed")
-    assert finding.cause is Cause.MISSING_RIGHT
+    assert finding.cause is MISSING_RIGHT
     assert finding.seen == "the driver of unwritten failed: kafka.cert does not grant Write on topic closed"
 
 
