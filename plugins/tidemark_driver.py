@@ -24,14 +24,14 @@ import json
 import platform
 import shlex
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
 from tidemark.clock import wall_clock_ms
-from tidemark.control import process
+from tidemark.control import launch_secrets, process
 from tidemark.control.driver_folder import DriverFolder, StartRequest
 from tidemark.control.folder import Control, Heartbeat, StreamState, beats_every_ms, known_fields
 from tidemark.errors import TidemarkError
@@ -149,6 +149,7 @@ class Driver:
         now_ms: int,
         digest: str = "",
         is_remote: bool = False,
+        secrets: Callable[[], Mapping[str, str]] = dict,
     ) -> Launch:
         """Returns the launch of a live driver, or launches a new one.
 
@@ -163,6 +164,7 @@ class Driver:
             now_ms: the clock.
             digest: of the topology file.
             is_remote: the driver runs in cluster mode.
+            secrets: looks up secrets of Kafka clusters for a new driver, which gets them in a file.
         """
         with self._launching():
             adopted = self._adopt(now_ms)
@@ -172,13 +174,15 @@ class Driver:
                 self.control.request_drain(by=BY_CHANGE, now_ms=now_ms)
             if self.control.drain_requested():
                 self._await_end()
+            values = secrets()
             self._kill()
             self.control.forget_drain()
             self._drain_reported.unlink(missing_ok=True)
             # Written before the start: a worker that dies in between leaves a launch that counts as dead, instead of a
             # driver that no task knows.
             launch = self._remember(Launch(launch_id, now_ms, self._host, digest, is_remote))
-            start = StartRequest(launch_id, str(self.home), (*arguments, *self._take_over()))
+            given = (*self._left(launch_id, values), *self._take_over())
+            start = StartRequest(launch_id, str(self.home), (*arguments, *given))
             self._start([*command, "--driver", str(self.process_home)], env, start)
         return launch
 
@@ -413,6 +417,11 @@ class Driver:
             return self.control.is_held()
         age_ms = wall_clock_ms() - beat.at_ms
         return beat.state not in _ENDED and age_ms <= self._patience.stale_after_s * 1_000
+
+    def _left(self, launch_id: str, secrets: Mapping[str, str]) -> tuple[str, ...]:
+        """Leaves *secrets* for the driver; returns the option that names their file."""
+        launch_secrets.forget(self.home)
+        return ("--secrets", str(launch_secrets.leave(self.home, launch_id, secrets))) if secrets else ()
 
     def _take_over(self) -> tuple[str, ...]:
         """Returns options of a driver that replaces a silent one elsewhere."""

@@ -18,9 +18,11 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 from airflow.providers.standard.hooks.subprocess import SubprocessHook
 from airflow.sdk import BaseHook, Context
 from airflow.sdk.exceptions import AirflowException, AirflowNotFoundException
+from airflow.sdk.log import mask_secret
 
 from tidemark.control.process import without_airflow
 from tidemark.errors import InvalidArgument
+from tidemark.model.project.secrets import SecretPlace
 from tidemark.model.project.spark_settings import (
     JAVA_OPTIONS,
     SPARK_NEEDED,
@@ -59,6 +61,29 @@ def kafka_address(cluster: str) -> str | None:
         return None
     address: str | None = connection.extra_dejson.get("bootstrap.servers")
     return address or (f"{connection.host}:{connection.port or 9092}" if connection.host else None)
+
+
+def airflow_secret(place: str, reference: SecretPlace) -> str:
+    """Returns the secret in Airflow's connection, masked in logs.
+
+    *reference* is its place there, and *place* the key of the table `kafka` that names it.
+
+    Raises:
+        InvalidArgument: there is no such connection, or it does not have the field.
+    """
+    try:
+        connection = BaseHook.get_connection(reference.name)
+    except AirflowNotFoundException:
+        msg = f"kafka.{place}: Airflow has no connection {reference.name}; create it, or correct the name"
+        raise InvalidArgument(msg) from None
+    own = {"login": connection.login, "password": connection.password}
+    secret = own[reference.field] if reference.field in own else connection.extra_dejson.get(reference.field)
+    if not secret:
+        where = reference.field if reference.field in own else f"key {reference.field} in its extra"
+        msg = f"kafka.{place}: Airflow's connection {reference.name} has no {where}; add it, or name another field"
+        raise InvalidArgument(msg)
+    mask_secret(str(secret))
+    return str(secret)
 
 
 class DriverHook(SparkSubmitHook):

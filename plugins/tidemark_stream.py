@@ -37,9 +37,10 @@ from tidemark.errors import InvalidArgument
 from tidemark.escaping import one_message
 from tidemark.model.project.connections import Clusters, addressed_clusters, flags
 from tidemark.model.project.layout import Layout
+from tidemark.model.project.secrets import Kept
 from tidemark.model.topology import OWN, Time, Topology, load, on_processing_time
 from tidemark_driver import BY_CHANGE, Driver, DriverVerdict, Launch, Patience
-from tidemark_spark import DriverHook, kafka_address, script
+from tidemark_spark import DriverHook, airflow_secret, kafka_address, script
 
 BY_USER = "airflow: the task was cleared or marked"
 RETRIES = 5
@@ -230,6 +231,7 @@ class StreamOperator(BaseOperator):
             now_ms=wall_clock_ms(),
             digest=digest(self.topology_file),
             is_remote=_is_remote(command),
+            secrets=self._secrets,
         )
         word = "launched" if launch.launch_id == launch_id else "adopted"
         self.log.info("%s the driver of %s; control folder and log: %s", word, self.sub_topology, driver.home)
@@ -296,6 +298,12 @@ class StreamOperator(BaseOperator):
         return addressed_clusters(
             topology.clusters_used, topology.clusters, given, os.environ, otherwise=self.bootstrap or None
         )
+
+    def _secrets(self) -> dict[str, str]:
+        """Returns the secrets of the topology's clusters that Airflow keeps."""
+        clusters = self._clusters(self._topology()).values()
+        references = {place: value for cluster in clusters for place, value in cluster.references.items()}
+        return {place: airflow_secret(place, of) for place, of in references.items() if of.kept is Kept.AIRFLOW}
 
     def _why(self, driver: Driver, verdict: DriverVerdict) -> str:
         """Returns the problem of the driver, for people."""

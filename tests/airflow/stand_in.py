@@ -24,6 +24,7 @@ def main(arguments: Sequence[str]) -> int:
         parser.add_argument(option, required=True)
     parser.add_argument("--slow", action="append", default=[])
     parser.add_argument("--rotate-after")
+    parser.add_argument("--secrets")
     parser.add_argument("--time", default="event")
     parser.add_argument("--take-over", action="store_true")
     parser.add_argument("--silent-after", type=float, default=60)

@@ -24,6 +24,7 @@ from tidemark.model.topology import Topology
 from tidemark.query.sql import Warehouse
 from tidemark.stream.decide import decision
 from tidemark.stream.driver.heartbeats import Heartbeats
+from tidemark.why.causes.rights import MISSING_RIGHT
 from tidemark.why.evidence.findings import WhyFinding
 from tidemark.why.walk import why
 
@@ -591,6 +592,23 @@ def test_a_driver_that_no_longer_runs(tmp_path: Path, state: StreamState, asked_
     assert place(finding) == ("driver_dead", "board", None, None, ms(20))
     assert finding.seen == seen
     assert finding.remedy.endswith(START.format(sub=play.control.name))
+
+
+def test_a_right_that_the_cluster_does_not_grant(tmp_path: Path) -> None:
+    play = newest(tmp_path)
+    play.batch(10, record(5))
+    beat = Heartbeat(state=StreamState.FAILED, epoch=1, launch_id="", at_ms=ms(20), pid=1)
+    reason = "MissingRight: no right Read on topic readings of kafka.eu; ask the administrator of that cluster"
+    Control(play.control).beat(replace(beat, reason=reason))
+    finding = first(play, 21)
+    assert place(finding) == (MISSING_RIGHT, "board", None, None, ms(20))
+    assert finding.seen == "the driver of events failed: kafka.eu does not grant Read on topic readings"
+    command = "`kafka-acls --add --allow-principal User:NAME --operation Read --topic readings`"
+    assert finding.remedy == (
+        f"ask the administrator of that cluster to grant it: {command}; then {START.format(sub=play.control.name)}"
+    )
+    Control(play.control).beat(replace(beat, reason="PublishError: topic readings"))
+    assert first(play, 21).cause == "driver_dead"
 
 
 def test_a_batch_that_has_been_running_for_long(tmp_path: Path) -> None:

@@ -105,7 +105,7 @@ IMPORTS = {
         "semantics model.tables model.settings model.kinds model kernels.columns kernels.reports control "
         "stream.journal stream.startup"
     ),
-    "why.causes": "semantics model.settings model.kinds model kernels.reports control why.evidence",
+    "why.causes": "semantics model.settings model.project model.kinds model kernels.reports control why.evidence",
     "why": "errors model.settings model.project model.kinds model why.evidence why.causes",
     "reports": (
         "errors semantics model.tables model.settings model.project model kernels.columns storage storage.delta control"

@@ -74,7 +74,7 @@ def test_a_cluster_without_an_address_is_named(tmp_path: Path) -> None:
     ("own", "shared", "seen"),
     [
         ("", None, "t.toml: operators.far.kafka: is 'eu', which neither this file nor connections.toml defines"),
-        (OWN + 'user = "x"\n', None, "t.toml: kafka.eu.user: is not a valid key here; known keys: bootstrap"),
+        (OWN + 'colour = "x"\n', None, "t.toml: kafka.eu.colour: is not a valid key here; known keys: bootstrap"),
         ('[kafka.eu]\nbootstrap = "broker"\n', None, "t.toml: kafka.eu.bootstrap: is 'broker'; write bootstrap ="),
         ('[kafka.EU]\nbootstrap = "b:1"\n', None, "t.toml: kafka.EU: is not a valid cluster name"),
         ("", "[kafka.eu]\nbootstrap = 5\n", "connections.toml: kafka.eu.bootstrap: is 5; write bootstrap ="),

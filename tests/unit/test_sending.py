@@ -30,7 +30,7 @@ class Full:
 
 def test_a_full_queue_waits_until_there_is_room() -> None:
     producer = Full()
-    sending = RecordSender(producer, "out")  # type: ignore[arg-type]
+    sending = RecordSender(producer, "out", "default")  # type: ignore[arg-type]
     for row in range(9):
         sending.send(row, str(row), "k", 0, 0, [])
     assert sending.refused() == {}

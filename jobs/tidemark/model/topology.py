@@ -384,7 +384,7 @@ def _settings(file: str, folder: Path | None, keys: Keys) -> dict[str, Any]:
         "spark": read_spark(file, keys.get("spark", dict, '{ memory = "2g" }', {})),
         "clusters": {
             **(shared_clusters(folder) if folder else {}),
-            **read_clusters(file, keys.get("kafka", dict, f'{{ eu = {{ bootstrap = "{EXAMPLE}" }} }}', {})),
+            **read_clusters(file, keys.get("kafka", dict, f'{{ eu = {{ bootstrap = "{EXAMPLE}" }} }}', {}), folder),
         },
         "operators": keys.get("operators", dict, "a table per operator: [operators.NAME]"),
     }

@@ -14,6 +14,7 @@ from tidemark.errors import InvalidArgument, TidemarkError
 from tidemark.model.project.connections import named_address
 from tidemark.model.project.files import Project
 from tidemark.model.project.layout import Layout
+from tidemark.model.project.secrets import read_given
 from tidemark.model.settings.intervals import instant_ms
 from tidemark.model.sla_spec import SlaSpec, load_usable
 from tidemark.model.topology import Topology, load, load_each
@@ -78,7 +79,7 @@ def add_instant(arguments: argparse.ArgumentParser, flag: str, name: str, what: 
 
 
 def add_bootstrap(arguments: argparse.ArgumentParser, otherwise: str = "none") -> None:
-    """Adds addresses of Kafka clusters; *otherwise* describes the default in help."""
+    """Adds addresses and secrets of Kafka clusters; *otherwise* is for the help."""
     text = f"address of a Kafka cluster, see docs/connections.md; without NAME that of `default` (default: {otherwise})"
     arguments.add_argument(
         "--bootstrap",
@@ -88,6 +89,21 @@ def add_bootstrap(arguments: argparse.ArgumentParser, otherwise: str = "none") -
         metavar="[NAME=]HOST:PORT",
         help=text,
     )
+    arguments.add_argument(
+        "--secrets",
+        type=Path,
+        metavar="FILE",
+        help="JSON file with secrets of Kafka clusters that are in Airflow's connections (default: none)",
+    )
+
+
+def given_secrets(options: argparse.Namespace) -> dict[str, str]:
+    """Returns the secrets in the file of `--secrets`, by their places.
+
+    Raises:
+        InvalidArgument: the file cannot be used.
+    """
+    return read_given(options.secrets) if getattr(options, "secrets", None) else {}
 
 
 def topology(name: str) -> Topology:

@@ -15,6 +15,7 @@ from confluent_kafka.admin import AdminClient
 
 from tidemark.errors import InvalidArgument
 from tidemark.model.project.connections import Cluster
+from tidemark.stream.kafka.access import Refusals, listed, opened
 from tidemark.stream.kafka.client import no_answer
 
 MOST_RECORDS = 2_000
@@ -65,8 +66,8 @@ class SampledCluster:
     """A Kafka *cluster* of which only metadata and records are read."""
 
     def __init__(self, cluster: Cluster) -> None:
-        self._client, self.address = {**cluster.client, **QUIET}, cluster.bootstrap
-        self._admin = AdminClient(self._client)
+        self._cluster, self.address, self._refusals = cluster, cluster.bootstrap, Refusals()
+        self._admin = opened(AdminClient, cluster, {**QUIET, "error_cb": self._refusals})
 
     @cached_property
     def partitions(self) -> Mapping[str, int]:
@@ -74,9 +75,10 @@ class SampledCluster:
 
         Raises:
             InvalidArgument: no broker answers.
+            LoginDenied: the cluster refuses the login.
         """
         try:
-            topics = self._admin.list_topics(timeout=TIMEOUT_S).topics
+            topics = listed(self._admin, self._cluster, self._refusals, TIMEOUT_S).topics
         except KafkaException as error:
             msg = f"{self.address}: {no_answer(error, TIMEOUT_S)}; start it, or correct the address"
             raise InvalidArgument(msg) from error
@@ -104,9 +106,8 @@ class SampledCluster:
         Raises:
             InvalidArgument: the topic may not be read.
         """
-        consumer = Consumer(
-            {**self._client, "group.id": "tidemark-sample", "enable.auto.commit": False, "enable.partition.eof": True}
-        )
+        group = {"group.id": "tidemark-sample", "enable.auto.commit": False, "enable.partition.eof": True}
+        consumer = opened(Consumer, self._cluster, {**QUIET, **group})
         try:
             return self._sampled(consumer, topic, most, time.monotonic() + within_s)
         except KafkaException as error:

@@ -18,9 +18,11 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 
 from tidemark.clock import wall_clock_ms
+from tidemark.control import launch_secrets
 from tidemark.control.folder import Control, StreamState
 from tidemark.model.kinds.source import Source
 from tidemark.model.project.connections import Clusters, addressed_clusters, time_of
+from tidemark.model.project.secrets import read_given
 from tidemark.model.stream import Stream
 from tidemark.model.topology import SubTopology, Time
 from tidemark.spark_session import have_checkpoints_written
@@ -68,6 +70,7 @@ class RunOptions(argparse.Namespace):
         time: the record time to use.
         launch_id: identifies the driver in its heartbeat.
         take_over: replaces a driver without a heartbeat for `silent_after` (seconds).
+        secrets: JSON file with values of secrets of clusters, by their places; None: none.
         rotate_after: the number of batches after which the query ends; None: it never does.
         slow: operators, and the time that each sleeps in a batch (ms).
     """
@@ -80,6 +83,7 @@ class RunOptions(argparse.Namespace):
     launch_id: str
     take_over: bool
     silent_after: float
+    secrets: Path | None
     rotate_after: int | None
     slow: list[tuple[str, int]]
 
@@ -151,6 +155,20 @@ def part_readers(
     return lambda: pl.concat([collect_rows(), skipped], how="diagonal"), DriverIntake(executors)
 
 
+def _read_secrets(options: RunOptions) -> dict[str, str]:
+    """Returns the secrets of Kafka clusters that the launcher gives.
+
+    A file that it wrote for this launch alone is removed.
+    """
+    file = options.secrets
+    if file is None:
+        return {}
+    secrets = read_given(file)
+    if file.name == launch_secrets.name_of(options.launch_id):
+        file.unlink(missing_ok=True)
+    return secrets
+
+
 class StreamQuery:
     """The query of one stream, of which this driver has the lease.
 
@@ -181,8 +199,12 @@ class StreamQuery:
         self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", self._name)
         have_checkpoints_written(self._spark, control.home)
         self._thread_id = self._spark.sparkContext.applicationId
-        self._clusters = addressed_clusters(topology.clusters_used, topology.clusters, options.bootstrap, os.environ)
-        broker = KafkaBroker(self._clusters, topology.name, sub.name, wall_clock_ms)
+        self._secrets = _read_secrets(options)
+        self._clusters = addressed_clusters(
+            topology.clusters_used, topology.clusters, options.bootstrap, os.environ, secrets=self._secrets
+        )
+        self._broker = broker = KafkaBroker(self._clusters, topology.name, sub.name, wall_clock_ms)
+        broker.refuse_denied()
         refuse_marks_in_compacted(topology, sub, broker)
         self._check_lease = partial(control.check_lease, pulse.epoch)
         self._check = partial(check_may_go_on, control, pulse.epoch)
@@ -232,7 +254,8 @@ class StreamQuery:
         try:
             with hops:
                 self._disk.until_written(partial(self._query, rows, ticks))
-            raise self._errors[0]  # the original is clearer than Spark's wrapper around it
+            # The original is clearer than Spark's wrapper around it.
+            raise self._broker.explained(self._errors[0], sub.outside_sources)
         except QueryEnded as end:
             with suppress(QueryEnded):  # raised again on a full disk; the next driver merges what this one cannot
                 self._engine.settle()
@@ -267,7 +290,7 @@ class StreamQuery:
                 log.warning("an older driver resumed and wrote to the checkpoint: restarting the query")
                 self._query(rows, ticks)
             elif not self._errors:
-                raise explained(error) from None
+                raise self._broker.explained(explained(error), self._stream.sub.outside_sources) from None
 
     def _each_batch(self, rows: DataFrame, batch_id: int) -> None:
         """Runs a batch, and keeps its error for `run`."""
@@ -311,6 +334,7 @@ class StreamQuery:
             kills,
             topology=self._options.topology,
             bootstrap=self._options.bootstrap,
+            secrets=self._secrets,
             spark=self._spark,
             check=self._check,
         )

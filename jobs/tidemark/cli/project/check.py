@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 from tidemark.cli.project.check_live import live
 from tidemark.cli.project.file_summary import file_summary
@@ -21,13 +22,13 @@ from tidemark.escaping import one_line
 from tidemark.model import channel_spec, sla_spec
 from tidemark.model.arrival_order import by_arrival
 from tidemark.model.operator_graph import updates_tables
-from tidemark.model.project.connections import DEFAULT, LOCAL, Cluster, addressed_clusters, with_address
+from tidemark.model.project.connections import LOCAL, Clusters, addressed_clusters, in_clear, with_address
 from tidemark.model.project.files import Project
 from tidemark.model.row_per_record import row_per_record
 from tidemark.model.schedules import too_many
 from tidemark.model.sla_spec import SlaSpec
 from tidemark.model.topology import Topology, different_spark, load_each, load_part
-from tidemark.reports.batch_job import add_bootstrap
+from tidemark.reports.batch_job import add_bootstrap, given_secrets
 from tidemark.reports.promises import cannot_be_kept
 from tidemark.sampling.topic_sample import SampledCluster
 from tidemark.storage.delta.tables import Reference
@@ -52,7 +53,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def command(options: argparse.Namespace) -> int:
     """Prints the topologies that can run; a mistake is an error."""
     local = running_broker(options.home)
-    lines = check(options.files, place(options), given=options.bootstrap, local=local, look=options.live)
+    secrets = given_secrets(options)
+    lines = check(
+        options.files, place(options), given=options.bootstrap, local=local, look=options.live, secrets=secrets
+    )
     say_inert("\n".join(lines))
     return 0
 
@@ -65,6 +69,7 @@ def check(
     given: Addresses = (),
     local: str | None = None,
     look: bool = False,
+    secrets: Mapping[str, str] = MappingProxyType({}),
 ) -> list[str]:
     """Returns a line for each streaming query that *files* describe.
 
@@ -78,6 +83,7 @@ def check(
         given: brokers that are asked which topics are compacted, and for their partitions.
         local: the broker that is asked without *given*; None if none runs.
         look: asks the brokers of all topics for these facts, and for a sample of the records.
+        secrets: values of secrets by their places, such as `eu.password`.
 
     Raises:
         InvalidArgument: a broker that was given, or that is asked for records, does not answer.
@@ -85,9 +91,7 @@ def check(
     """
     lines: list[str] = []
     errors: list[InvalidSpec] = []
-    broker = KafkaBroker(_asked_clusters(given, local), "check", "check", wall_clock_ms)
-    if given:
-        broker.refuse_silence()
+    brokers = Brokers(given, local, secrets)
     project = project or Project.here()
     of_project = load_each(project.topologies)
     topologies = {each.name: each for each in of_project.values() if isinstance(each, Topology)}
@@ -102,6 +106,7 @@ def check(
         if not mistakes:
             topologies[topology.name] = topology
         mistakes += _misfits(topology, warehouse, mistakes)
+        broker = brokers.of(topology)
         for sub in topology.sub_topologies:
             mistakes += marks_in_compacted(topology, sub, broker)
         if mistakes:
@@ -118,16 +123,66 @@ def check(
         raise InvalidSpec("\n".join(map(str, errors)))
     lines += _warnings_of_all(project, topologies.values())
     for topology in good:
-        lines += _summary(topology, sla_spec.load(project.slas, topology), given, local, look=look)
+        lines += _summary(topology, sla_spec.load(project.slas, topology), brokers, look=look)
     return lines
 
 
-def _asked_clusters(given: Addresses, local: str | None) -> dict[str, Cluster]:
-    """Returns the clusters that are *given*, and else the broker at *local*."""
-    clusters = {name: Cluster(address) for name, address in given}
-    if local:
-        clusters.setdefault(DEFAULT, Cluster(local))
-    return clusters
+class Brokers:
+    """Clients of the brokers that may be asked about topologies.
+
+    Args:
+        given: names and addresses of clusters from the command line.
+        local: the address of the broker of this machine, if one runs.
+        secrets: values of secrets by their places.
+    """
+
+    def __init__(self, given: Addresses, local: str | None, secrets: Mapping[str, str]) -> None:
+        self.local = local
+        self._given, self._secrets = dict(given), secrets
+        self._brokers: list[tuple[Clusters, KafkaBroker]] = []
+
+    def of(self, topology: Topology) -> KafkaBroker:
+        """Returns a client of the answering clusters of *topology*.
+
+        Raises:
+            InvalidArgument: a broker that was given does not answer.
+        """
+        clusters = self.answering(self.clusters(topology))
+        for asked, broker in self._brokers:
+            if asked == clusters:
+                return broker
+        broker = KafkaBroker(clusters, "check", "check", wall_clock_ms)
+        if self._given:
+            broker.refuse_silence()
+        self._brokers.append((clusters, broker))
+        return broker
+
+    def clusters(self, topology: Topology) -> Clusters:
+        """Returns the clusters of *topology* that have an address, and those given."""
+        names = sorted({*topology.clusters_used, *self._given})
+        return with_address(
+            names, topology.clusters, self._given, os.environ, otherwise=self.local, secrets=self._secrets
+        )
+
+    def all_clusters(self, topology: Topology) -> Clusters:
+        """Returns the clusters of *topology*, and those given.
+
+        Raises:
+            InvalidArgument: one has no address.
+        """
+        return addressed_clusters(
+            topology.clusters_used,
+            topology.clusters,
+            self._given.items(),
+            os.environ,
+            otherwise=self.local,
+            secrets=self._secrets,
+        )
+
+    def answering(self, clusters: Clusters) -> Clusters:
+        """Returns those of *clusters* that may be asked without `--live`."""
+        addresses = {self.local, *self._given.values()}
+        return {name: cluster for name, cluster in clusters.items() if cluster.bootstrap in addresses}
 
 
 def _warnings_of_all(project: Project, topologies: Collection[Topology]) -> Iterator[str]:
@@ -149,6 +204,8 @@ def _lines_of_topology(topology: Topology, file: str) -> list[str]:
         lines.append(f"{file}: {topology.name}/{sub.name}: {', '.join(o.name for o in sub.operators)}")
     for name, problem in (*by_arrival(topology), *row_per_record(topology)):
         lines.append(f"{file}: operators.{name}: warning: {problem}")
+    used = {name: topology.clusters[name] for name in sorted(topology.clusters_used & {*topology.clusters})}
+    lines += [f"{file}: {line}" for line in in_clear(used)]
     for name in _readers_of_updates(topology):
         lines.append(
             f"{file}: operators.{name}: note: writes a row for each update; on_change gives fewer rows than on_update, "
@@ -157,22 +214,15 @@ def _lines_of_topology(topology: Topology, file: str) -> list[str]:
     return lines
 
 
-def _summary(
-    topology: Topology, specs: Sequence[SlaSpec], given: Addresses, local: str | None, *, look: bool
-) -> list[str]:
+def _summary(topology: Topology, specs: Sequence[SlaSpec], brokers: Brokers, *, look: bool) -> list[str]:
     """Returns the summary of *topology*, which can run.
 
     To *look* adds facts from the brokers.
     """
-    if look:
-        clusters = addressed_clusters(topology.clusters_used, topology.clusters, given, os.environ, otherwise=local)
-        answering = {each.bootstrap for each in clusters.values()}
-    else:
-        used = sorted(topology.clusters_used)
-        clusters = with_address(used, topology.clusters, dict(given), os.environ, otherwise=local)
-        answering = {*([local] if local else []), *(address for _, address in given)}
-    asked = {name: SampledCluster(each) for name, each in clusters.items() if each.bootstrap in answering}
-    facts = live(topology, specs, asked, local=local) if look else []
+    clusters = brokers.all_clusters(topology) if look else brokers.clusters(topology)
+    answering = clusters if look else brokers.answering(clusters)
+    asked = {name: SampledCluster(each) for name, each in answering.items()}
+    facts = live(topology, specs, asked, local=brokers.local) if look else []
     return [*file_summary(topology, specs, clusters, asked), *facts]
 
 

@@ -29,7 +29,7 @@ from tidemark.model.project.connections import DEFAULT, LOCAL, Cluster, addresse
 from tidemark.model.project.layout import Layout, usable
 from tidemark.model.tables.catalog import QUARANTINE, REQUEUED
 from tidemark.model.topology import Topology
-from tidemark.reports.batch_job import add_bootstrap, argument_type, report_lock, topology
+from tidemark.reports.batch_job import add_bootstrap, argument_type, given_secrets, report_lock, topology
 from tidemark.storage.delta.tables import append, create
 
 HEADER = "tidemark-requeued"
@@ -155,7 +155,9 @@ def _group_by_cluster(
         of = described(asked.topology)
     operators, configured = (of.operators, of.clusters) if of else ({}, {})
     names = {name: getattr(operators.get(name), "kafka", DEFAULT) for name in rows["source"].unique()}
-    clusters = addressed_clusters({*names.values()}, configured, asked.bootstrap, os.environ, otherwise=local)
+    clusters = addressed_clusters(
+        {*names.values()}, configured, asked.bootstrap, os.environ, otherwise=local, secrets=given_secrets(asked)
+    )
     of_rows = rows["source"].replace_strict(names, return_dtype=pl.String)
     return [(clusters[name], rows.filter(of_rows == name)) for name in sorted({*names.values()})]
 

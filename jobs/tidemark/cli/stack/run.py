@@ -127,7 +127,8 @@ def run(options: argparse.Namespace, warehouse: Path, local: str | None, say: Ca
         topology.clusters_used, topology.clusters, options.bootstrap, os.environ, otherwise=local
     )
     layout = Layout(warehouse.resolve())
-    given = ["--warehouse", str(layout.warehouse), "--topology", str(file), *flags(clusters)]
+    secrets = ["--secrets", str(options.secrets.resolve())] if options.secrets else []
+    given = ["--warehouse", str(layout.warehouse), "--topology", str(file), *flags(clusters), *secrets]
     with _signals() as asked, _only_run(layout, topology):
         _refuse_if_it_runs(layout, topology)
         folder = DriverFolder(_folder(layout, topology))

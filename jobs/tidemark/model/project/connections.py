@@ -1,21 +1,23 @@
-"""The Kafka clusters of a project, and the address of each.
+"""The Kafka clusters of a project, with addresses and security.
 
 A cluster is a table `[kafka.NAME]` with `bootstrap`, in a topology's file or, for all topologies, in
 `connections.toml`. A source or a Kafka sink names it with `kafka = "NAME"`; the default is the cluster `default`.
-docs/connections.md has the order in which addresses count.
+docs/connections.md has the order in which addresses count. `kafka_security.py` has the other keys.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from tidemark.errors import InvalidArgument, InvalidSpec
 from tidemark.model.project.files import Project
+from tidemark.model.project.kafka_security import OPEN, Security, Settings, in_the_clear, not_pem, read_security
+from tidemark.model.project.secrets import NOTHING, SecretPlace, Value, Vault
 from tidemark.model.settings.toml_keys import IDENTIFIER, Keys, read_toml, read_whole
 
 DEFAULT = "default"
@@ -34,38 +36,68 @@ _PLACE = r"[^\s,=:\[\]]+|\[[0-9a-fA-F:]+\]"
 _ADDRESS = re.compile(rf"({_PLACE}):\d{{1,5}}(\s*,\s*({_PLACE}):\d{{1,5}})*")
 
 
-Settings = dict[str, str | int | float | bool]
-"""Settings of a client of `confluent_kafka`."""
-
-
 @dataclass(frozen=True)
 class Cluster:
-    """A Kafka cluster at *bootstrap*: HOST:PORT, several with commas between."""
+    """A Kafka cluster, and how clients reach it.
+
+    Secrets are looked up when `client` or `spark` is read, and are kept in neither.
+
+    Attributes:
+        bootstrap: HOST:PORT, several with commas between them.
+        name: by which sources and sinks name it.
+        security: how clients log in.
+        vault: where the secrets are looked up.
+    """
 
     bootstrap: str
+    name: str = DEFAULT
+    security: Security = OPEN
+    vault: Vault = field(default=NOTHING, repr=False, compare=False)
 
     @property
     def client(self) -> Settings:
-        """The settings of a client of `confluent_kafka`."""
-        return {"bootstrap.servers": self.bootstrap}
+        """The settings of a client of `confluent_kafka`.
+
+        Raises:
+            InvalidArgument: a secret cannot be looked up.
+        """
+        return {"bootstrap.servers": self.bootstrap, **self.security.for_librdkafka(self._text)}
 
     @property
     def spark(self) -> dict[str, str]:
-        """The options of Spark's Kafka source."""
-        return {"kafka.bootstrap.servers": self.bootstrap}
+        """The options of Spark's Kafka source.
+
+        Raises:
+            InvalidArgument: a secret cannot be looked up.
+        """
+        return {"kafka.bootstrap.servers": self.bootstrap, **self.security.for_spark(self._text)}
+
+    @property
+    def references(self) -> dict[str, SecretPlace]:
+        """The places of its secrets, by their places in the table `kafka`."""
+        return {f"{self.name}.{key}": value for key, value in self.security.references.items()}
+
+    def _text(self, key: str, value: Value) -> str:
+        text = self.vault.text(f"{self.name}.{key}", value)
+        if problem := not_pem(key, text):
+            msg = f"kafka.{self.name}.{key}: {problem}"
+            raise InvalidArgument(msg)
+        return text
 
 
 Clusters = Mapping[str, Cluster]
 """By the name that sources and sinks use."""
 
 
-def read_clusters(file: str, content: Mapping[str, Any]) -> Clusters:
+def read_clusters(file: str, content: Mapping[str, Any], folder: Path | None = None) -> Clusters:
     """Reads the clusters of *content*, the table `kafka` of *file*.
+
+    The file lies in *folder*, where relative paths of other files start.
 
     Raises:
         InvalidSpec: a cluster is not valid.
     """
-    return MappingProxyType({name: _read(file, name, table) for name, table in content.items()})
+    return MappingProxyType({name: _read(file, name, table, folder) for name, table in content.items()})
 
 
 def shared_clusters(folder: Path) -> Clusters:
@@ -82,7 +114,8 @@ def shared_clusters(folder: Path) -> Clusters:
     name = project.connections.name
 
     def read(keys: Keys) -> Clusters:
-        return read_clusters(name, keys.get("kafka", dict, f'{{ default = {{ bootstrap = "{EXAMPLE}" }} }}', {}))
+        tables = keys.get("kafka", dict, f'{{ default = {{ bootstrap = "{EXAMPLE}" }} }}', {})
+        return read_clusters(name, tables, project.folder)
 
     clusters, mistakes = read_whole(name, "", read_toml(project.connections), read)
     if mistakes or clusters is None:
@@ -90,7 +123,7 @@ def shared_clusters(folder: Path) -> Clusters:
     return clusters
 
 
-def _read(file: str, name: str, table: Any) -> Cluster:
+def _read(file: str, name: str, table: Any, folder: Path | None) -> Cluster:
     keys = Keys(file, f"kafka.{name}", table if isinstance(table, dict) else {})
     if not IDENTIFIER.fullmatch(name):
         raise InvalidSpec.at(
@@ -104,8 +137,9 @@ def _read(file: str, name: str, table: Any) -> Cluster:
         keys.fail(
             "bootstrap", f"is {bootstrap!r}", f'write bootstrap = "{EXAMPLE}"; separate several addresses by commas'
         )
+    security = read_security(keys, folder)
     keys.done()
-    return Cluster(bootstrap)
+    return Cluster(bootstrap, name, security)
 
 
 def named_address(text: str) -> tuple[str, str]:
@@ -131,6 +165,7 @@ def addressed_clusters(
     environ: Mapping[str, str],
     *,
     otherwise: str | None = None,
+    secrets: Mapping[str, str] = MappingProxyType({}),
 ) -> Clusters:
     """Returns the clusters *names* and those that are *given*.
 
@@ -142,13 +177,14 @@ def addressed_clusters(
         given: names and addresses of the command line.
         environ: the process's environment variables.
         otherwise: for `default`, the address of the broker that runs on this machine.
+        secrets: values of secrets by their places, such as `eu.password`.
 
     Raises:
         InvalidArgument: one has no address.
     """
     by_name = dict(given)
     wanted = sorted({*names, *by_name})
-    clusters = with_address(wanted, configured, by_name, environ, otherwise=otherwise)
+    clusters = with_address(wanted, configured, by_name, environ, otherwise=otherwise, secrets=secrets)
     for name in wanted:
         if name not in clusters:
             flag = "--bootstrap HOST:PORT" if name == DEFAULT else f"--bootstrap {name}=HOST:PORT"
@@ -166,15 +202,21 @@ def with_address(
     environ: Mapping[str, str],
     *,
     otherwise: str | None = None,
+    secrets: Mapping[str, str] = MappingProxyType({}),
 ) -> Clusters:
-    """Returns those of *names* that have an address, as `addressed_clusters` does."""
+    """Returns those of *names* that have an address, as `addressed_clusters` does.
+
+    Each has the security of its table, wherever its address comes from.
+    """
     clusters: dict[str, Cluster] = {}
+    vault = Vault(environ, secrets)
     for name in names:
         local = otherwise if name == DEFAULT else None
         # What is nearer to the start of a driver counts: its command line, its environment, then files.
         written = configured[name].bootstrap if name in configured else local
         if address := given.get(name) or environ.get(f"{VARIABLE}{name.upper()}") or written:
-            clusters[name] = Cluster(address)
+            cluster = configured.get(name, Cluster(address, name))
+            clusters[name] = replace(cluster, bootstrap=address, vault=vault)
     return MappingProxyType(clusters)
 
 
@@ -194,3 +236,9 @@ def flags(clusters: Clusters) -> list[str]:
 def time_of(clusters: Clusters) -> Cluster | None:
     """Returns the cluster with whose clock drivers compare theirs, if any."""
     return clusters.get(DEFAULT) or next((clusters[name] for name in sorted(clusters)), None)
+
+
+def in_clear(clusters: Clusters) -> list[str]:
+    """Returns the places of clusters that send secrets unencrypted, with reasons."""
+    reasons = {name: in_the_clear(cluster.security) for name, cluster in clusters.items()}
+    return [f"kafka.{name}.security_protocol: warning: {reason}" for name, reason in reasons.items() if reason]

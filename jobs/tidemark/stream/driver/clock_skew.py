@@ -16,7 +16,8 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from tidemark.clock import Clock
-from tidemark.model.project.connections import Cluster, Settings
+from tidemark.model.project.connections import Cluster
+from tidemark.model.project.kafka_security import Settings
 from tidemark.model.tables.catalog import BROKERS, CLOCK_SKEW
 from tidemark.semantics.skew import Skew, TimedHeartbeat, minimum_skew
 from tidemark.stream.driver.heartbeats import History

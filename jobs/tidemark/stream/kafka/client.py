@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import TypeVar
 
 import polars as pl
@@ -16,8 +18,20 @@ from tidemark.kernels.records.limits import Limits
 from tidemark.kernels.records.marks import MARK, mark_text
 from tidemark.model.kinds.sink import Sink
 from tidemark.model.kinds.source import Source
-from tidemark.model.project.connections import Clusters, Settings, topic_command
+from tidemark.model.project.connections import Clusters, topic_command
+from tidemark.model.project.kafka_security import Protocol, Settings
+from tidemark.model.project.rights import MissingRight, Operation, Right
 from tidemark.model.topology import SubTopology, Topology
+from tidemark.stream.kafka.access import (
+    LoginDenied,
+    Refusals,
+    denied,
+    denied_group,
+    denied_login,
+    denied_topic,
+    listed,
+    opened,
+)
 from tidemark.stream.kafka.outgoing import OutgoingRows
 from tidemark.stream.kafka.publishing import TIMEOUT_S, KafkaTopicWriter, RecordSender
 
@@ -58,9 +72,12 @@ class KafkaBroker:
     def __init__(self, clusters: Clusters, topology: str, sub_topology: str, clock: Clock) -> None:
         # The group is never joined: these clients only ask for metadata and offsets.
         self._consumers = {
-            name: Consumer({**each.client, "group.id": "tidemark-offsets"}) for name, each in clusters.items()
+            name: opened(Consumer, each, {"group.id": "tidemark-offsets"}) for name, each in clusters.items()
         }
-        self._admins = {name: AdminClient(each.client) for name, each in clusters.items()}
+        self._refusals = {name: Refusals() for name in clusters}
+        self._admins = {
+            name: opened(AdminClient, each, {"error_cb": self._refusals[name]}) for name, each in clusters.items()
+        }
         self._clusters = clusters
         self._producers: dict[_Topic, tuple[Settings, Producer]] = {}
         self._limits: dict[_Topic, tuple[int, Limits]] = {}
@@ -71,22 +88,66 @@ class KafkaBroker:
         """Raises InvalidArgument if the brokers of a cluster do not answer."""
         for name, admin in self._admins.items():
             try:
-                admin.list_topics(timeout=TIMEOUT_S)
+                listed(admin, self._clusters[name], self._refusals[name], TIMEOUT_S)
             except KafkaException as error:
                 seen = no_answer(error, TIMEOUT_S)
                 where = f"{self._clusters[name].bootstrap} (cluster {name})"
                 msg = f"--bootstrap {where}: {seen}; start the broker, correct the address, or leave out --bootstrap"
                 raise InvalidArgument(msg) from error
 
+    def refuse_denied(self) -> None:
+        """Raises LoginDenied if a cluster refuses the login of this process.
+
+        A cluster without security, or whose brokers do not answer, is no error: Spark waits for brokers.
+        """
+        for name, admin in self._admins.items():
+            cluster = self._clusters[name]
+            if cluster.security.protocol is not Protocol.PLAINTEXT:
+                with suppress(KafkaException):
+                    listed(admin, cluster, self._refusals[name], TIMEOUT_S)
+
+    def explained(self, error: Exception, of_stream: Iterable[Source]) -> Exception:
+        """Returns *error*, or a clearer one.
+
+        It is clearer where a cluster denied something to Spark. *of_stream* are the
+        sources of the stream.
+        """
+        sources = [o for o in of_stream if o.topic and o.kafka in self._clusters]
+        if topic := denied_topic(error):
+            source = next((o for o in sources if o.topic == topic), None)
+            if source is None:
+                return error
+            try:
+                self.partitions(source)
+            except MissingRight as missing:
+                return missing
+            except (KafkaException, TidemarkError):
+                return error
+            return MissingRight(Right(Operation.READ, f"topic {topic}", source.kafka), self._user(source.kafka))
+        names = {source.kafka for source in sources}
+        if len(names) == 1:
+            (name,) = names
+            if group := denied_group(error):
+                return MissingRight(Right(Operation.READ, f"group {group}", name), self._user(name))
+            if seen := denied_login(error):
+                return LoginDenied.by(self._clusters[name], seen)
+        return error
+
+    def _user(self, name: str) -> str:
+        return self._clusters[name].security.user
+
     def partitions(self, at: Source | Sink) -> int:
         """Returns the number of partitions of the topic of *at*.
 
         Raises:
+            MissingRight: the cluster does not grant the right to see it.
             TidemarkError: the topic does not exist.
         """
         topic = at.topic or ""
         metadata = self._consumers[at.kafka].list_topics(topic, timeout=TIMEOUT_S).topics[topic]
         if metadata.error is not None:
+            if missing := denied(metadata.error.code(), topic, at.kafka, Operation.DESCRIBE):
+                raise missing
             address = self._clusters[at.kafka].bootstrap
             create = f"create it first: `{topic_command(topic)}`"
             msg = f"topic {topic!r} at {address}: {metadata.error.str()}; {create} at the broker of this machine"
@@ -106,7 +167,11 @@ class KafkaBroker:
         """Asks for the offsets of *partitions* by *spec* in one request."""
         places = {TopicPartition(source.topic or "", number): spec for number in partitions}
         answers = self._admins[source.kafka].list_offsets(places, request_timeout=TIMEOUT_S)
-        return {place.partition: answer.result().offset for place, answer in answers.items()}
+        try:
+            return {place.partition: answer.result().offset for place, answer in answers.items()}
+        except KafkaException as error:
+            missing = denied(error.args[0].code(), source.topic or "", source.kafka, Operation.DESCRIBE)
+            raise missing or error from error
 
     def limits(self, sink: Sink) -> Limits:
         """Returns the limits of the topic of *sink*, at most ASKED_EVERY_MS old.
@@ -185,7 +250,7 @@ class KafkaBroker:
         It comes after all records published so far. If the topic refuses marks, for example because it became
         compacted, this is logged: a mark is not a record, so nothing is lost.
         """
-        sending = RecordSender(self._producer(sink), sink.topic or "")
+        sending = RecordSender(self._producer(sink), sink.topic or "", sink.kafka)
         headers: list[tuple[str, str | bytes | None]] = [(MARK, mark_text(self._writer, watermark_ms, idle=idle))]
         for number in range(self.partitions(sink)):
             sending.send(number, None, None, number, self._clock(), headers)
@@ -205,7 +270,7 @@ class KafkaBroker:
         topic, client = _topic(sink), self._client(sink)
         # librdkafka takes settings when a producer is made, so another limit needs another producer.
         if topic not in self._producers or self._producers[topic][0] != client:
-            self._producers[topic] = client, Producer(dict(client))
+            self._producers[topic] = client, opened(partial(_producer, client), self._clusters[sink.kafka])
         return self._producers[topic][1]
 
     def _client(self, sink: Sink) -> Settings:
@@ -238,6 +303,10 @@ def marks_in_compacted(topology: Topology, sub: SubTopology, broker: KafkaBroker
         if sink.marks and broker.is_compacted(sink):
             problem = f"is true, but topic {sink.topic!r} is compacted and rejects records without a key"
             yield InvalidSpec.at(topology.file, f"operators.{sink.name}.marks", problem, "leave it out")
+
+
+def _producer(client: Settings, _: object) -> Producer:
+    return Producer(dict(client))
 
 
 _SIDES = ("before", "after")

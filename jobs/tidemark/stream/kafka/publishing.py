@@ -14,15 +14,17 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import polars as pl
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from tidemark.errors import TidemarkError
 from tidemark.kernels.records.headers import headers_to_send
-from tidemark.model.project.connections import Settings
+from tidemark.model.project.kafka_security import Settings
+from tidemark.model.project.rights import Operation
 from tidemark.storage.files import frames
+from tidemark.stream.kafka.access import denied
 from tidemark.stream.kafka.broker import RefusedRecord
 from tidemark.stream.kafka.encoding import to_send
 from tidemark.stream.kafka.limits import undeliverable_rows
@@ -70,7 +72,7 @@ class KafkaTopicWriter:
         outgoing: the records.
         partitions: of the topic.
         tasks: into how many it is parted; no more than there are partitions.
-        client: the settings of a producer.
+        client: the settings of a producer. They have secrets, which Spark sends to executors with the task.
         writer: `topology/sub-topology`, with which ids begin.
         hop: the header `tidemark-hop`, with the driver's clock before it sends.
     """
@@ -78,7 +80,7 @@ class KafkaTopicWriter:
     outgoing: OutgoingRows
     partitions: int
     tasks: int
-    client: Settings
+    client: Settings = field(repr=False)
     writer: str
     hop: str
 
@@ -100,7 +102,7 @@ class KafkaTopicWriter:
             PublishError: The broker failed in another way.
         """
         sink = self.outgoing.sink
-        sending = RecordSender(producer, sink.topic or "")
+        sending = RecordSender(producer, sink.topic or "", sink.kafka)
         undeliverable, again = [], []
         for rows in self._rows(to):
             values, misfits = to_send(sink, rows)
@@ -151,10 +153,10 @@ class KafkaTopicWriter:
 
 
 class RecordSender:
-    """Records that are being sent to *topic*, by row number."""
+    """Records that are being sent to *topic* of *cluster*, by row number."""
 
-    def __init__(self, producer: Producer, topic: str) -> None:
-        self._producer, self._topic = producer, topic
+    def __init__(self, producer: Producer, topic: str, cluster: str) -> None:
+        self._producer, self._topic, self._cluster = producer, topic, cluster
         self._errors: dict[int, KafkaError] = {}
 
     def send(
@@ -193,6 +195,7 @@ class RecordSender:
         It waits for the broker's answers first.
 
         Raises:
+            MissingRight: The cluster does not grant the right to write.
             PublishError: The broker did not accept other records; the client sends none of them later.
         """
         unsent = self._producer.flush(TIMEOUT_S)
@@ -202,6 +205,9 @@ class RecordSender:
             self._producer.purge()
             msg = f"topic {self._topic!r}: the broker did not answer for {unsent} records; the batch is sent again"
             raise PublishError(msg)
+        for error in errors.values():
+            if missing := denied(error.code(), self._topic, self._cluster, Operation.WRITE):
+                raise missing
         if failed := [error.str() for error in errors.values() if error.code() not in OF_A_RECORD]:
             msg = f"topic {self._topic!r} rejected {len(failed)} records: {failed[:1]}; they are sent again"
             raise PublishError(msg)

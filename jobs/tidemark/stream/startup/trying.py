@@ -16,7 +16,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -41,7 +41,12 @@ ENDS_WITHIN_S = 10.0
 
 
 def kills(
-    ranges: Ranges, topology: Path, bootstrap: list[tuple[str, str]], spark: SparkSession, check: Callable[[], None]
+    ranges: Ranges,
+    topology: Path,
+    bootstrap: list[tuple[str, str]],
+    secrets: Mapping[str, str],
+    spark: SparkSession,
+    check: Callable[[], None],
 ) -> bool:
     """Returns whether reading *ranges* kills the process or its JVM.
 
@@ -49,6 +54,7 @@ def kills(
         ranges: The offsets to read, by topic and partition.
         topology: The file of the topology that has the topics.
         bootstrap: Addresses of clusters, by name.
+        secrets: Values of secrets of clusters, by their places.
         spark: The session whose memory the JVM of the process gets.
         check: Called meanwhile; raises when there is no more time.
 
@@ -64,7 +70,8 @@ def kills(
     process = subprocess.Popen(command, stdin=subprocess.PIPE, env=environ)
     try:
         assert process.stdin is not None
-        request = {"topology": str(topology), "bootstrap": bootstrap, "ranges": ranges}
+        # Secrets go by standard input, which no other user can read.
+        request = {"topology": str(topology), "bootstrap": bootstrap, "secrets": dict(secrets), "ranges": ranges}
         process.stdin.write(json.dumps(request).encode())
         process.stdin.close()
         status = _awaited(process, check)
@@ -96,7 +103,9 @@ def main() -> int:
     asked = json.load(sys.stdin)
     topology = load(Path(asked["topology"]))
     given = [(name, address) for name, address in asked["bootstrap"]]
-    clusters = addressed_clusters(topology.clusters_used, topology.clusters, given, os.environ)
+    clusters = addressed_clusters(
+        topology.clusters_used, topology.clusters, given, os.environ, secrets=asked["secrets"]
+    )
     sources = {o.topic: o for o in topology.outside_sources if o.topic}
     spark = session("tidemark-trying")
     try:

@@ -9,6 +9,7 @@ from tidemark.control.folder import StreamState
 from tidemark.kernels.reports.restarts import STILL_AFTER_MS, TRIGGERS
 from tidemark.model.settings.intervals import iso
 from tidemark.model.settings.toml_keys import length
+from tidemark.why.causes.rights import without_right
 from tidemark.why.evidence.commands import logs, start
 from tidemark.why.evidence.facts import BEATS_WITHIN_MS, Beat
 from tidemark.why.evidence.findings import BACKLOG, NEVER_STARTED, Cause, Trait, WhyFinding
@@ -58,6 +59,8 @@ def _driver(scene: Scene, name: str) -> WhyFinding | None:
         return scene.finding(
             NEVER_STARTED, name, f"{sub} has never run: there is no heartbeat and no batch", start(scene, name)
         )
+    if (denied := without_right(scene, name, beat)) is not None:
+        return denied
     again, look = start(scene, name), f"look at its log: {logs(scene, name)}"
     dead = {
         StreamState.FAILED: (f"failed: {beat.reason}", f"correct that and {again}"),

@@ -1,0 +1,332 @@
+"""Reads how clients log in to a Kafka cluster.
+
+Gives both clients their settings.
+
+This is the only place where names of librdkafka's and of Java's settings are: the table _NAMES has those of a key.
+Sources: librdkafka's CONFIGURATION.md (2.16), Kafka's consumer configuration (3.9), KIP-651 for PEM, KIP-768 for
+OAUTHBEARER.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+
+from tidemark.model.project.secrets import Kept, SecretPlace, Value, read_value
+from tidemark.model.settings.toml_keys import Keys
+
+Settings = dict[str, str | int | float | bool]
+"""Settings of a client of `confluent_kafka`."""
+Text = Callable[[str, Value], str]
+"""Returns the text of a value by its key and its place."""
+
+
+class Protocol(StrEnum):
+    """Names Kafka's protocols: SSL has TLS, SASL has a login."""
+
+    PLAINTEXT = "PLAINTEXT"
+    SSL = "SSL"
+    SASL_PLAINTEXT = "SASL_PLAINTEXT"
+    SASL_SSL = "SASL_SSL"
+
+    @property
+    def has_tls(self) -> bool:
+        """True if connections are encrypted."""
+        return self in {Protocol.SSL, Protocol.SASL_SSL}
+
+    @property
+    def has_login(self) -> bool:
+        """True if clients log in by SASL."""
+        return self in {Protocol.SASL_PLAINTEXT, Protocol.SASL_SSL}
+
+
+class Mechanism(StrEnum):
+    """Names the ways to log in."""
+
+    PLAIN = "PLAIN"
+    SCRAM_SHA_256 = "SCRAM-SHA-256"
+    SCRAM_SHA_512 = "SCRAM-SHA-512"
+    OAUTHBEARER = "OAUTHBEARER"
+
+
+_OF_PASSWORDS = ("username", "password")
+_OF_TOKENS = ("token_url", "client_id", "client_secret", "scope")
+_OF_TLS = ("ssl_ca", "ssl_certificate", "ssl_key", "ssl_key_password")
+_OPEN = frozenset({"username", "token_url", "client_id", "scope", "ssl_ca", "ssl_certificate"})
+"""Keys whose values may be in the file; other values are secret."""
+_PEM = frozenset({"ssl_ca", "ssl_certificate", "ssl_key"})
+"""Keys whose text is the path of a PEM file."""
+_LOGINS = {"username": "login", "client_id": "login"}
+"""Fields of Airflow's connections that are not `password`."""
+_NAMES = {
+    "username": ("sasl.username", ""),
+    "password": ("sasl.password", ""),
+    "token_url": ("sasl.oauthbearer.token.endpoint.url", "sasl.oauthbearer.token.endpoint.url"),
+    "client_id": ("sasl.oauthbearer.client.id", ""),
+    "client_secret": ("sasl.oauthbearer.client.secret", ""),
+    "scope": ("sasl.oauthbearer.scope", ""),
+    "ssl_ca": ("ssl.ca.pem", "ssl.truststore.certificates"),
+    "ssl_certificate": ("ssl.certificate.pem", "ssl.keystore.certificate.chain"),
+    "ssl_key": ("ssl.key.pem", "ssl.keystore.key"),
+    "ssl_key_password": ("ssl.key.password", "ssl.key.password"),
+}
+"""By key, the names of librdkafka and of Java.
+
+Java has those without a name in `sasl.jaas.config`.
+"""
+_EXAMPLES = {
+    "username": '"tidemark"',
+    "password": '{ env = "KAFKA_PASSWORD" }',
+    "token_url": '"https://login.example.org/token"',
+    "client_id": '"tidemark"',
+    "client_secret": '{ env = "KAFKA_CLIENT_SECRET" }',
+}
+_LOGIN_MODULES = {
+    Mechanism.PLAIN: "plain.PlainLoginModule",
+    Mechanism.SCRAM_SHA_256: "scram.ScramLoginModule",
+    Mechanism.SCRAM_SHA_512: "scram.ScramLoginModule",
+    Mechanism.OAUTHBEARER: "oauthbearer.OAuthBearerLoginModule",
+}
+_JAAS = {
+    "username": "username",
+    "password": "password",
+    "client_id": "clientId",
+    "client_secret": "clientSecret",
+    "scope": "scope",
+}
+"""By key, the options of Java's login modules."""
+_PACKAGE = "org.apache.kafka.common.security"
+_PKCS_1 = re.compile(r"-----BEGIN (RSA|EC|DSA) PRIVATE KEY-----")
+
+_HAS_A_KEY = re.compile(
+    r"bootstrap\.servers|metadata\.broker\.list|security\.protocol|sasl\.(mechanisms?|username|password|jaas\.config)|"
+    r"sasl\.oauthbearer\.(method|token\.endpoint\.url|client\.id|client\.secret|scope)|sasl\.login\.callback.*|"
+    r"ssl\.(ca|certificate|key|truststore|keystore)\..*"
+)
+_OF_TIDEMARK = re.compile(
+    r"group\.id|group\.instance\.id|enable\.auto\.commit|auto\.offset\.reset|(key|value)\.deserializer|acks|"
+    r"enable\.idempotence|transactional\.id|interceptor\.classes|message\.max\.bytes|batch\.size|linger\.ms|"
+    r"max\.poll\.records|enable\.partition\.eof|debug|.*_cb"
+)
+"""Settings on whose values streams depend."""
+_SECRET = re.compile(r".*(password|secret|passphrase|credential|jaas|\.pem).*", re.IGNORECASE)
+_RENAMED = {
+    "receive.buffer.bytes": "socket.receive.buffer.bytes",
+    "send.buffer.bytes": "socket.send.buffer.bytes",
+    "fetch.max.wait.ms": "fetch.wait.max.ms",
+    "request.timeout.ms": "socket.timeout.ms",
+}
+"""By Kafka's name, that of librdkafka where it differs."""
+_JAVA_ALONE = re.compile(
+    r"ssl\.(protocol|provider|enabled\.protocols|keymanager\.algorithm|trustmanager\.algorithm|"
+    r"secure\.random\.implementation|engine\.factory\.class)|security\.providers|metric.*|auto\.include\.jmx\.reporter|"
+    r"default\.api\.timeout\.ms|exclude\.internal\.topics|socket\.connection\.setup\.timeout\.max\.ms|"
+    r"sasl\.login\..*|sasl\.kerberos\.(min\.time\.before\.relogin|ticket\..*)|sasl\.client\.callback\.handler\.class"
+)
+_LIBRDKAFKA_ALONE = re.compile(
+    r"https\..*|broker\..*|socket\.(timeout|send|receive|keepalive|nagle|max|blocking)\..*|topic\..*|log\..*|"
+    r"log_level|enable\.ssl\.certificate\.verification|enable\.sasl\..*|queued\..*|statistics\..*|api\..*|"
+    r"sasl\.oauthbearer\.(extensions|config|assertion.*|grant\.type)"
+)
+_CHECKED_NAME = "ssl.endpoint.identification.algorithm"
+"""Java has an empty text where librdkafka has `none`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Security:
+    """How clients log in to a cluster, and further settings of theirs.
+
+    Attributes:
+        protocol: Kafka's `security.protocol`.
+        mechanism: the way to log in, if clients log in by SASL.
+        values: by key of the TOML table, texts and places of secrets.
+        settings: further settings of clients by Kafka's names.
+    """
+
+    protocol: Protocol = Protocol.PLAINTEXT
+    mechanism: Mechanism | None = None
+    values: Mapping[str, Value] = field(default_factory=dict)
+    settings: Mapping[str, Value | int | float | bool] = field(default_factory=dict)
+
+    @property
+    def references(self) -> dict[str, SecretPlace]:
+        """The places of all secrets, by key of the cluster's table."""
+        all_values = {**self.values, **{f"settings.{name}": value for name, value in self.settings.items()}}
+        return {key: value for key, value in all_values.items() if isinstance(value, SecretPlace)}
+
+    @property
+    def user(self) -> str:
+        """The name of the user or client, if the file has it."""
+        name = self.values.get("username") or self.values.get("client_id")
+        return name if isinstance(name, str) else ""
+
+    def for_librdkafka(self, text: Text) -> Settings:
+        """Returns the settings of a client of `confluent_kafka`."""
+        if self.protocol is Protocol.PLAINTEXT and not self.settings:
+            return {}
+        settings: Settings = {"security.protocol": self.protocol.value}
+        if self.mechanism is not None:
+            settings["sasl.mechanisms"] = self.mechanism.value
+        if self.mechanism is Mechanism.OAUTHBEARER:
+            settings["sasl.oauthbearer.method"] = "oidc"
+        settings |= {_NAMES[key][0]: text(key, value) for key, value in self.values.items()}
+        for name, value in self._settings(text).items():
+            if not _JAVA_ALONE.fullmatch(name):
+                settings[_RENAMED.get(name, name)] = value
+        if settings.get(_CHECKED_NAME) == "":
+            settings[_CHECKED_NAME] = "none"
+        return settings
+
+    def for_spark(self, text: Text) -> dict[str, str]:
+        """Returns the options of Spark's Kafka source, which are Java's settings."""
+        if self.protocol is Protocol.PLAINTEXT and not self.settings:
+            return {}
+        settings = {"security.protocol": self.protocol.value}
+        texts = {key: text(key, value) for key, value in self.values.items()}
+        if self.mechanism is not None:
+            settings |= {"sasl.mechanism": self.mechanism.value, "sasl.jaas.config": _jaas(self.mechanism, texts)}
+        if self.mechanism is Mechanism.OAUTHBEARER:
+            settings["sasl.login.callback.handler.class"] = f"{_PACKAGE}.oauthbearer.OAuthBearerLoginCallbackHandler"
+        settings |= {_NAMES[key][1]: value for key, value in texts.items() if _NAMES[key][1]}
+        stores = {"ssl_ca": "ssl.truststore.type", "ssl_key": "ssl.keystore.type"}
+        settings |= {name: "PEM" for key, name in stores.items() if key in texts}
+        for name, value in self._settings(text).items():
+            if not _LIBRDKAFKA_ALONE.fullmatch(name):
+                settings[name] = str(value).lower() if isinstance(value, bool) else str(value)
+        if settings.get(_CHECKED_NAME) == "none":
+            settings[_CHECKED_NAME] = ""
+        return {f"kafka.{name}": value for name, value in settings.items()}
+
+    def _settings(self, text: Text) -> Settings:
+        return {
+            name: text(f"settings.{name}", value) if isinstance(value, str | SecretPlace) else value
+            for name, value in self.settings.items()
+        }
+
+
+OPEN = Security()
+"""No encryption and no login, as at the broker of `tidemark up`."""
+
+
+def not_pem(key: str, text: str) -> str | None:
+    """Returns why the *text* of *key* is not usable PEM, or None.
+
+    The result has nothing of the text.
+    """
+    if key == "ssl_key" and _PKCS_1.search(text):
+        convert = "`openssl pkcs8 -topk8 -nocrypt -in OLD -out NEW`"
+        return f"Java cannot read a key of the form PKCS#1; convert it with {convert}"
+    if key in _PEM and "-----BEGIN " not in text:
+        return "is not PEM, which has a line -----BEGIN …-----; correct the path, or convert the file"
+    return None
+
+
+def _jaas(mechanism: Mechanism, texts: Mapping[str, str]) -> str:
+    """Returns Java's `sasl.jaas.config` with the login in *texts*."""
+    options = "".join(f' {_JAAS[key]}="{_escaped(value)}"' for key, value in texts.items() if key in _JAAS)
+    return f"{_PACKAGE}.{_LOGIN_MODULES[mechanism]} required{options};"
+
+
+def _escaped(text: str) -> str:
+    """Escapes *text* as Java's StreamTokenizer reads it between quotes."""
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\r", "\\r")
+
+
+def read_security(keys: Keys, folder: Path | None) -> Security:
+    """Reads the keys of a cluster that are about its security.
+
+    Relative paths of files start in *folder*.
+
+    Raises:
+        InvalidSpec: a key is not valid, or does not fit the others.
+    """
+    protocol = keys.choice("security_protocol", Protocol, Protocol.PLAINTEXT)
+    mechanism = _mechanism(keys, protocol)
+    values = {key: value for key in _NAMES if (value := _value(keys, key, folder)) is not None}
+    _refuse_unfitting(keys, protocol, mechanism, values)
+    return Security(protocol=protocol, mechanism=mechanism, values=values, settings=_read_settings(keys, folder))
+
+
+def _mechanism(keys: Keys, protocol: Protocol) -> Mechanism | None:
+    given: str | None = keys.text("sasl_mechanism", Mechanism.SCRAM_SHA_512.value, None)
+    if given is None:
+        if protocol.has_login:
+            words = ", ".join(Mechanism)
+            keys.fail("sasl_mechanism", f"is missing, and security_protocol is {protocol}", f"write one of {words}")
+        return None
+    mechanism = keys.choice("sasl_mechanism", Mechanism, None)
+    if not protocol.has_login:
+        problem = f"is {given!r}, but security_protocol is {protocol}, without a login"
+        keys.fail("sasl_mechanism", problem, 'write security_protocol = "SASL_SSL"', beside="security_protocol")
+    return mechanism
+
+
+def _value(keys: Keys, key: str, folder: Path | None) -> Value | None:
+    # The path of a key is no secret; what the file has is.
+    is_secret = key not in _OPEN and key not in _PEM
+    value = read_value(keys, key, folder, secret=is_secret, field=_LOGINS.get(key, "" if is_secret else key))
+    if key in _PEM and isinstance(value, str):
+        if "-----BEGIN" in value:
+            keys.fail(key, "has a text in PEM", f'write the path of a file, {key} = "client.pem"')
+        return _file(value, folder)
+    return value
+
+
+def _file(path: str, folder: Path | None) -> SecretPlace:
+    return SecretPlace(Kept.FILE, str((folder or Path()).resolve() / path))
+
+
+def _refuse_unfitting(keys: Keys, protocol: Protocol, mechanism: Mechanism | None, values: Mapping[str, Value]) -> None:
+    """Raises InvalidSpec for keys that do not fit each other."""
+    is_token = mechanism is Mechanism.OAUTHBEARER
+    wanted = _OF_TOKENS[:3] if is_token else _OF_PASSWORDS if mechanism else ()
+    for key in wanted:
+        if key not in values:
+            problem = f"is missing, and sasl_mechanism is {mechanism}"
+            keys.fail(key, problem, f"write {key} = {_EXAMPLES[key]}", beside="sasl_mechanism")
+    unfitting: tuple[str, ...] = _OF_PASSWORDS if is_token or not mechanism else ()
+    unfitting += () if is_token else _OF_TOKENS
+    for key in unfitting:
+        if key in values:
+            seen = f"sasl_mechanism is {mechanism}" if mechanism else "there is no sasl_mechanism"
+            keys.fail(key, f"is written, but {seen}", "leave it out, or correct the mechanism", beside="sasl_mechanism")
+    for key in _OF_TLS:
+        if key in values and not protocol.has_tls:
+            problem = f"is written, but security_protocol is {protocol}, without TLS"
+            remedy = f'write security_protocol = "{"SASL_SSL" if protocol.has_login else "SSL"}", or leave it out'
+            keys.fail(key, problem, remedy, beside="security_protocol")
+    for key, other in (
+        ("ssl_certificate", "ssl_key"),
+        ("ssl_key", "ssl_certificate"),
+        ("ssl_key_password", "ssl_key"),
+    ):
+        if key in values and other not in values:
+            keys.fail(key, f"is written without {other}", f"write {other}, too", beside=other)
+
+
+def _read_settings(keys: Keys, folder: Path | None) -> Mapping[str, Value | int | float | bool]:
+    table = keys.get("settings", dict, '{ "client.id" = "tidemark" }', {})
+    inner = Keys(keys.file, f"{keys.at}.settings", table)
+    settings: dict[str, Value | int | float | bool] = {}
+    for name, value in table.items():
+        if _HAS_A_KEY.fullmatch(name):
+            inner.fail(name, f"has a key of its own in [{keys.at}]", "use that; docs/connections.md has the keys")
+        if _OF_TIDEMARK.fullmatch(name):
+            inner.fail(name, "is set by Tidemark", "leave it out")
+        if isinstance(value, str | int | float) and not _SECRET.fullmatch(name):
+            settings[name] = value
+        elif (place := read_value(inner, name, folder)) is not None:
+            settings[name] = place
+    return settings
+
+
+def in_the_clear(security: Security) -> str | None:
+    """Returns a warning if a secret crosses the network unencrypted; else None."""
+    sends_secret = security.mechanism in {Mechanism.PLAIN, Mechanism.OAUTHBEARER}
+    if security.protocol is not Protocol.SASL_PLAINTEXT or not sends_secret:
+        return None
+    what = "the password" if security.mechanism is Mechanism.PLAIN else "the token"
+    return f"{security.mechanism} over SASL_PLAINTEXT sends {what} unencrypted; use SASL_SSL"

@@ -1,0 +1,69 @@
+"""Names rights that a Kafka cluster does not grant."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+
+from tidemark.errors import TidemarkError
+
+
+class Operation(StrEnum):
+    """Names operations of Kafka's ACLs. Read and Write include Describe."""
+
+    READ = "Read"
+    WRITE = "Write"
+    DESCRIBE = "Describe"
+    IDEMPOTENT_WRITE = "IdempotentWrite"
+
+
+@dataclass(frozen=True)
+class Right:
+    """The right to do *operation* with *resource* of a *cluster*.
+
+    *resource* is such as `topic readings`. The word `cluster` is Kafka's name of a cluster itself.
+    """
+
+    operation: Operation
+    resource: str
+    cluster: str
+
+    def __str__(self) -> str:
+        """Formats it for people; `missing_right` reads it again."""
+        return f"{self.operation} on {self.resource} of kafka.{self.cluster}"
+
+
+_TEXT = re.compile(rf"MissingRight: no right ({'|'.join(Operation)}) on (.+?) of kafka\.([a-z0-9_]+)[;: ]")
+
+
+class MissingRight(TidemarkError):
+    """Raised when a cluster does not grant a necessary right."""
+
+    def __init__(self, right: Right, user: str = "") -> None:
+        whom = f" to {user}" if user else ""
+        super().__init__(
+            f"no right {right}; ask the administrator of that cluster to grant it{whom}: {acl(right, user)}"
+        )
+        self.right = right
+
+    def __reduce__(self) -> tuple[type[MissingRight], tuple[Right]]:
+        """Pickles the right, for an error in a Spark task."""
+        return MissingRight, (self.right,)
+
+
+def acl(right: Right, user: str = "") -> str:
+    """Returns options of Kafka's command that grants *right* to *user*."""
+    kind, _, name = right.resource.partition(" ")
+    place = f"--{kind} {name}" if name else f"--{kind}"
+    return f"`kafka-acls --add --allow-principal User:{user or 'NAME'} --operation {right.operation} {place}`"
+
+
+def missing_right(reason: str) -> Right | None:
+    """Returns the right that the *reason* of a failure names, or None.
+
+    >>> missing_right("MissingRight: no right Read on topic readings of kafka.eu; ask")
+    Right(operation=<Operation.READ: 'Read'>, resource='topic readings', cluster='eu')
+    """
+    match = _TEXT.match(reason)
+    return None if match is None else Right(Operation(match[1]), match[2], match[3])

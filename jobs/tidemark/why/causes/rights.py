@@ -1,0 +1,27 @@
+"""Finds rights that a Kafka cluster did not grant to a driver."""
+
+from __future__ import annotations
+
+from tidemark.control.folder import StreamState
+from tidemark.model.project.rights import acl, missing_right
+from tidemark.why.evidence.commands import start
+from tidemark.why.evidence.facts import Beat
+from tidemark.why.evidence.findings import Cause, Trait, WhyFinding
+from tidemark.why.evidence.snapshot import Scene
+
+MISSING_RIGHT = Cause("missing_right", Trait.FAULT | Trait.SILENCE)
+"""Its driver failed because a Kafka cluster denies it a right."""
+
+
+def without_right(scene: Scene, name: str, beat: Beat) -> WhyFinding | None:
+    """Returns a finding if the driver of *name* lacked a right.
+
+    *beat* is its newest heartbeat.
+    """
+    right = missing_right(beat.reason or "") if beat.state is StreamState.FAILED else None
+    if right is None:
+        return None
+    seen = f"the driver of {scene.sub(name).name} failed: kafka.{right.cluster} does not grant {right.operation} on "
+    seen += right.resource
+    remedy = f"ask the administrator of that cluster to grant it: {acl(right)}; then {start(scene, name)}"
+    return scene.finding(MISSING_RIGHT, name, seen, remedy, since_ms=beat.at_ms)
