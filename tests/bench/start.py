@@ -1,4 +1,4 @@
-"""Measures the CPU time of starts from tables and from files.
+"""Measures CPU time and memory of starts from tables and from files.
 
 The first start after an older version reads tables.
 """
@@ -8,7 +8,9 @@ from __future__ import annotations
 import time
 import tomllib
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
+from multiprocessing import get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -29,13 +31,14 @@ from tidemark.storage.fence import Fence
 from tidemark.stream.journal.batch import MicroBatch
 from tidemark.stream.journal.entries import Entry, Journal
 from tidemark.stream.journal.notes import DecisionNotes, EntryNotes
+from tidemark.stream.journal.state_runs import StateRuns
 from tidemark.stream.operate.steps import Steps
 from tidemark.stream.startup.load import load_memory
 from tidemark.stream.state.files import StateFiles
 from tidemark.stream.state.memory import Moves
 from tidemark.stream.wiring import build_engine
 
-KEYS, VERSIONS = 40_000, 50
+KEYS, VERSIONS = 20_000, 250
 NOON_MS = 1_700_000_000_000
 
 
@@ -45,12 +48,33 @@ def figures(runs: int) -> Iterator[Figure]:
         old = _stream(Path(folder) / "old", VERSIONS)
         young = _stream(Path(folder) / "young", 1)
         from_tables = [_start_s(old) for _ in range(runs)]
-        of_files = [(_start_s(old, _with_files(old)), _start_s(young, _with_files(young))) for _ in range(runs)]
-        versions = f"{KEYS:,} keys, {VERSIONS} versions each"
-        ratio = [one / other for one, other in of_files]
-        yield Figure(f"{versions}: a start / with one version of each key", ratio, 1.2, at_most=True)
-        yield Figure("a start", [one for one, _ in of_files], unit="s CPU")
-        yield Figure("the first start after an older version", from_tables, unit="s CPU")
+        # A process gives memory back late or never, so each start is in one of its own.
+        with ProcessPoolExecutor(1, mp_context=get_context("spawn"), max_tasks_per_child=1) as pool:
+            costs = {name: [] for name in ("old", "young")}
+            for name, stream in (("old", old), ("young", young)) * runs:
+                (runs_of_state,) = _with_files(stream).notes.states or ()
+                cost = pool.submit(_cost, stream.layout.warehouse, runs_of_state)
+                costs[name].append(cost.result())
+    versions = f"{KEYS:,} keys, {VERSIONS} versions each"
+    for number, what in enumerate(("CPU time", "memory")):
+        of_old, of_young = ([cost[number] for cost in costs[name]] for name in ("old", "young"))
+        ratio = [one / other for one, other in zip(of_old, of_young, strict=True)]
+        yield Figure(f"{versions}: {what} of a start / with one version of each key", ratio, 1.2, at_most=True)
+        yield Figure(f"{what} of a start", of_old, unit=("ms", "MiB")[number])
+    yield Figure("the first start after an older version", from_tables, unit="s CPU")
+
+
+def _cost(home: Path, runs: StateRuns) -> tuple[float, float]:
+    """Returns CPU time (ms) of a start, and its process's memory (MiB)."""
+    took_s = _start_s(_stream_in(home), runs)
+    # ru_maxrss would begin with the memory of the parent.
+    peak_kib = Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0]
+    return took_s * 1_000, int(peak_kib) / 1_024
+
+
+def _stream_in(home: Path) -> Stream:
+    topology = parse(tomllib.loads(NEWEST), file="play.toml")
+    return Stream(topology, topology.sub_topologies[0], Layout(home))
 
 
 def _stream(home: Path, versions: int) -> Stream:
@@ -58,8 +82,8 @@ def _stream(home: Path, versions: int) -> Stream:
 
     It is written as its driver does.
     """
-    topology = parse(tomllib.loads(NEWEST), file="play.toml")
-    stream = Stream(topology, topology.sub_topologies[0], Layout(home))
+    stream = _stream_in(home)
+    topology = stream.topology
     build_engine(stream, Silence(), thread_id="t", epoch=1, slow_ms={})  # creates the tables
     committer = Committer(f"{topology.name}/{stream.sub.name}", Fence())
     chance = np.random.default_rng(0)
@@ -118,18 +142,17 @@ def _started(stream: Stream) -> tuple[Steps, StreamProgress, Entry]:
     return steps, newest.notes.decision.progress, newest
 
 
-def _start_s(stream: Stream, entry: Entry | None = None) -> float:
-    """Returns the CPU time of a start with *entry* as newest.
+def _start_s(stream: Stream, runs: StateRuns | None = None) -> float:
+    """Returns the CPU time of a start with *runs* of its state.
 
-    Without *entry* the start reads tables.
+    Without *runs* the start reads tables.
     """
-    steps, progress, _ = _started(stream)
+    steps, progress, newest = _started(stream)
     began_s = time.process_time()
-    if entry is None:
+    if runs is None:
         load_memory(steps, stream.sub, stream.home, progress)
     else:
-        (runs,) = entry.notes.decision.states or ()
-        _files(stream).load(steps.memory, runs, entry.batch_id)
+        _files(stream).load(steps.memory, runs, newest.batch_id)
     took_s = time.process_time() - began_s
     assert len(steps.memory.stored["newest"]) == KEYS
     return took_s

@@ -185,7 +185,10 @@ def test_a_missing_warehouse_is_not_an_empty_one(tmp_path: Path, command: str) -
     answers = [tidemark(absent, *command.split()), tidemark(tmp_path, "--warehouse", str(absent), *command.split())]
     assert [(answer.returncode, answer.stdout) for answer in answers] == [(1, ""), (1, "")]
     for answer, place in zip(answers, (absent / "warehouse", absent), strict=True):
-        assert f"{place}: no such folder; choose a warehouse with --home or --warehouse" in answer.stderr
+        assert (
+            f"{place}: no such folder: nothing has run yet (`tidemark up` starts streams), or choose another"
+            in answer.stderr
+        )
     assert not absent.exists()
 
 

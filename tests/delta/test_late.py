@@ -127,7 +127,7 @@ def test_a_long_session_accepts_records_older_than_its_gap(tmp_path: Path) -> No
 
 
 def test_a_strict_source_quarantines_records_behind_watermark(tmp_path: Path) -> None:
-    play = Play(EVENTS + 'allowed_lateness = "10 s"' + ALL, tmp_path)
+    play = Play(EVENTS + 'allowed_lateness = "10 s"\n' + ALL, tmp_path)
     play.batch([event(play, 20)], at_ms=T)  # watermark 16.999
     play.batch([event(play, 7), event(play, 6.999)], at_ms=T + 1000)
     assert [row["v"] for row in play.rows("all_of_it")] == [1, 1]

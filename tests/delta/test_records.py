@@ -153,7 +153,7 @@ def test_a_join_finds_no_row_of_a_key_deleted_by_then(tmp_path: Path) -> None:
 
 
 def test_an_allowed_late_record_finds_the_row_valid_at_its_time(tmp_path: Path) -> None:
-    toml = SOURCE + 'allowed_lateness = "10 s"' + TOLD
+    toml = SOURCE + 'allowed_lateness = "10 s"\n' + TOLD
     play = Play(toml, tmp_path)
     facts = [play.row("facts", T + second * 1000, key="a", who="a", fact=fact) for second, fact in ((1, "x"), (8, "y"))]
     play.batch([*facts, event(play, 12)], at_ms=T)

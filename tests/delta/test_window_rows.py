@@ -121,7 +121,7 @@ def test_a_crash_makes_no_row_final_twice(tmp_path: Path, step: str) -> None:
     ],
 )
 def test_rows_of_closed_windows_are_final_when_written(tmp_path: Path, strategy: str, expected: set[Any]) -> None:
-    play = Play(EVENTS + COUNTS + strategy + SINKS, tmp_path)
+    play = Play(f"{EVENTS}{COUNTS}{strategy}\n{SINKS}", tmp_path)
     take(play, 1, at_s=1)
     take(play, 2, at_s=6)
     if "periodic" in strategy:

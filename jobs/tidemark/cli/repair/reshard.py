@@ -37,7 +37,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "sub_topology",
         nargs="?",
         type=argument_type(usable),
-        help="sub-topology (default: all with `shards = N` in the file)",
+        help="sub-topology (default: all of the topology)",
     )
     parser.add_argument("--shards", type=_number, required=True, metavar="N", help="new number of shards")
 
@@ -77,7 +77,7 @@ def reshard_streams(
     by = list(map(_sharding_of, streams))
     for stream in streams:
         if Control(stream.control).is_held():
-            msg = f"{_name(stream)}: its driver is running; drain it first"
+            msg = f"{_name(stream)}: its driver is running; drain it first (`tidemark down {stream.topology.name}`)"
             raise InvalidArgument(msg)
     for stream, placement in zip(streams, by, strict=True):
         yield _reshard(stream, placement, topology.shards_of(stream.sub.name), say)

@@ -40,6 +40,9 @@ def warehouse(options: argparse.Namespace) -> Path:
     folder: Path = options.warehouse or options.home / WAREHOUSE
     # In an object store a folder without objects does not exist, and proves nothing.
     if not isinstance(folder, ObjectPath) and not folder.is_dir():
-        msg = f"{folder}: no such folder; choose a warehouse with --home or --warehouse"
+        msg = (
+            f"{folder}: no such folder: nothing has run yet (`tidemark up` starts streams), or choose another with "
+            "--home or --warehouse"
+        )
         raise InvalidArgument(msg)
     return folder
