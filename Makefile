@@ -19,7 +19,7 @@ setup: .venv/.ready .jars/.ready .jars/classes.jsa ## install everything; a seco
 	@echo "installing Python packages into .venv (about a minute)"
 	@$(PYTHON) -m venv .venv
 	@$(BIN)/pip -q --disable-pip-version-check install "$$(sed -n 's/^\(uv==[^ ]*\).*/\1/p' requirements.lock)"
-	@$(BIN)/uv pip install --python $(BIN)/python --require-hashes --compile-bytecode -r requirements.lock
+	@$(BIN)/uv pip install -q --python $(BIN)/python --require-hashes --compile-bytecode -r requirements.lock
 	@$(BIN)/uv pip install -q --python $(BIN)/python --no-deps -e .
 	@touch $@
 

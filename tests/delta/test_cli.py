@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
+from support.topologies import sink, source, table, topology_of
 from tidemark.cli.project.check import check
 from tidemark.control.process import wait_until
 from tidemark.errors import InvalidSpec
@@ -286,6 +287,14 @@ def test_check_lists_valid_topologies_and_refuses_invalid_ones(tmp_path: Path) -
     assert "bad.toml: operators.valid_readings.where: is " in refused.stderr
     assert 'Referenced column "temp_k" not found; it reads the columns ' in refused.stderr
     assert all(internal not in refused.stderr for internal in ("_deleted", "_key", "SELECT", "FROM"))
+
+
+def test_check_shows_shards_and_a_shared_driver(tmp_path: Path) -> None:
+    file = tmp_path / "play.toml"
+    head = {"name": "play", "shards": 2, "driver": "small"}
+    file.write_text(topology_of(head, events=source(key="id"), latest=table(), out=sink("latest", table="out")))
+    lines = tidemark(tmp_path, "check", str(file)).stdout.splitlines()
+    assert {"play: streams: events (2 shards)", "play: driver: small"} < {*lines}
 
 
 def project_of_flights(folder: Path) -> Project:

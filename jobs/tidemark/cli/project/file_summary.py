@@ -15,7 +15,7 @@ from tidemark.sampling.topic_sample import SampledCluster
 def file_summary(
     topology: Topology, specs: Sequence[SlaSpec], clusters: Clusters, asked: Mapping[str, SampledCluster]
 ) -> list[str]:
-    """Returns a line each for streams, topics, tables, SLAs and DAGs.
+    """Returns a line each for streams, topics, tables, SLAs, DAGs and driver.
 
     Args:
         topology: the topology.
@@ -29,13 +29,21 @@ def file_summary(
         topics.append(f"{verb} {end.topic} at {_place(end, clusters, asked)}")
     tables = [operator.result_table for operator in topology.operators.values() if operator.result_table]
     parts = {
-        "streams": [sub.name for sub in topology.sub_topologies],
+        "streams": [_stream(topology, sub.name) for sub in topology.sub_topologies],
         "topics": topics,
         "tables": tables,
         "SLAs": [f"{spec.name} ({spec.measure} of {spec.subject})" for spec in specs],
         "DAGs": [dag_id(topology.name, part) for part in PARTS],
     }
+    if topology.driver is not None:
+        parts["driver"] = [topology.driver]
     return [f"{topology.name}: {part}: {', '.join(names) or 'none'}" for part, names in parts.items()]
+
+
+def _stream(topology: Topology, name: str) -> str:
+    """Returns the stream's name, with its shards if it has several."""
+    shards = topology.shards_of(name)
+    return name if shards == 1 else f"{name} ({shards} shards)"
 
 
 def _place(at: KafkaEnd, clusters: Clusters, asked: Mapping[str, SampledCluster]) -> str:
