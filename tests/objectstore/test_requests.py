@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 
+import pyarrow as pa
 from bench.commits import TOPOLOGY, batches
 from deltalake import DeltaTable
 from objectstore.counting import GET, LIST, PUT, Requests
@@ -14,6 +15,9 @@ from objectstore.counting import GET, LIST, PUT, Requests
 from support.play import Play
 from tidemark.control.folder import Control
 from tidemark.model.project.layout import Layout
+from tidemark.storage.delta.tables import Committer, create
+from tidemark.storage.fence import Fence
+from tidemark.stream.write.compaction import EVERY, Compactor
 
 EARLY, LATE = range(5, 15), range(55, 65)
 
@@ -43,3 +47,21 @@ def test_requests_of_a_batch_do_not_grow_with_the_log(warehouse: Path, server_lo
         per_batch = mean(numbers)
         assert (per_batch[PUT] <= 10, per_batch[LIST] <= 6, per_batch[GET] <= 20) == (True, True, True), per_batch
     assert DeltaTable(str(play.table("changes", "status"))).version() == LATE.stop
+
+
+def test_compactions_read_each_commit_and_file_once(warehouse: Path, server_log: Path) -> None:
+    path = warehouse / "streams" / "numbers"
+    create(path, pa.schema([("batch_id", pa.int64()), ("n", pa.int64())]), description="a row for each batch")
+    committer = Committer("play/0", Fence())
+    compactor, requests = Compactor(committer), Requests(server_log, warehouse)
+    counted = []
+    for number in range(2 * EVERY):
+        committer.commit(path, pa.table({"batch_id": [number], "n": [number * number]}), number)
+        compactor.committed(path)
+        compactor.compact()
+        counted.append(requests.since_last()[GET])
+    # Each commit for the checkpoint and for a look at those of others; each file; a few to open the table.
+    assert [sum(counted[start : start + EVERY]) <= 3 * EVERY + 25 for start in (0, EVERY)] == [True, True], counted
+    rows = DeltaTable(str(path)).to_pyarrow_table().sort_by("batch_id")
+    assert rows.to_pydict() == {"batch_id": [*range(2 * EVERY)], "n": [n * n for n in range(2 * EVERY)]}
+    assert len(DeltaTable(str(path)).file_uris()) < EVERY

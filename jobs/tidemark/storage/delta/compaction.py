@@ -20,6 +20,7 @@ from urllib.parse import quote
 
 import polars as pl
 import pyarrow as pa
+import pyarrow.dataset as ds
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
@@ -31,6 +32,7 @@ from tidemark.storage.delta.snapshots import Partition
 from tidemark.storage.delta.tables import in_files
 from tidemark.storage.files import stats_of, write_parquet
 from tidemark.storage.location import put_once
+from tidemark.storage.object_path import ObjectPath
 
 TRIES = 100
 """Attempts at a commit; a stream makes fewer commits during one."""
@@ -104,7 +106,17 @@ def rows_of_each(path: Path, files: Sequence[DataFile], columns: Sequence[str] |
         msg = f"{path}: another writer changed {len(files) - len(fragments)} of {len(files)} files meanwhile"
         raise TableBusy(msg)
     for fragment in fragments:
-        yield fragment.to_table(dataset.schema, None if columns is None else list(columns))
+        whole = _in_memory(path, fragment) if isinstance(path, ObjectPath) else fragment
+        yield whole.to_table(dataset.schema, None if columns is None else list(columns))
+
+
+def _in_memory(path: Path, fragment: ds.ParquetFileFragment) -> ds.ParquetFileFragment:
+    """Returns *fragment* of the table at *path*, read by one request.
+
+    A reader of its parts makes three.
+    """
+    content = pa.BufferReader((path / fragment.path).read_bytes())
+    return fragment.format.make_fragment(content, partition_expression=fragment.partition_expression)
 
 
 @dataclass(frozen=True)

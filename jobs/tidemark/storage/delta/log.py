@@ -15,6 +15,7 @@ import logging
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import MappingProxyType
 from typing import Any
 
@@ -266,6 +267,36 @@ def checkpoint_if_due(table: Path, version: int, *, every: int = CHECKPOINT_EVER
     if (version + 1) % every:
         return
     try:
-        DeltaTable(str(table)).create_checkpoint()
+        if not isinstance(table, ObjectPath) or not _checkpoint_by_copy(table, version):
+            DeltaTable(str(table)).create_checkpoint()
     except (OSError, DeltaError) as error:
         log.warning("%s: cannot write the checkpoint of version %d: %s", table, version, error)
+
+
+def _checkpoint_by_copy(table: ObjectPath, version: int) -> bool:
+    """Makes the checkpoint of *version* from a copy of the log.
+
+    The copy takes one request a commit, and delta-rs four. Returns False, and makes none, if the newest checkpoint has
+    another form than a single file.
+    """
+    newest, name = table / "_delta_log" / "_last_checkpoint", f"{version:020d}.checkpoint.parquet"
+    with TemporaryDirectory() as folder:
+        copy = Path(folder) / "_delta_log"
+        copy.mkdir()
+        first = 0
+        if newest.exists():
+            written = newest.read_text()
+            last = json.loads(written)
+            source = newest.with_name(f"{last['version']:020d}.checkpoint.parquet")
+            if last.get("parts") or last.get("v2Checkpoint") or not source.exists():
+                return False
+            (copy / source.name).write_bytes(source.read_bytes())
+            (copy / newest.name).write_text(written)
+            first = last["version"] + 1
+        for number in range(first, version + 1):
+            commit = commit_file(table, number)
+            (copy / commit.name).write_bytes(commit.read_bytes())
+        DeltaTable(folder).create_checkpoint()
+        newest.with_name(name).write_bytes((copy / name).read_bytes())
+        newest.write_bytes((copy / newest.name).read_bytes())
+    return True
