@@ -20,7 +20,7 @@ from support.topologies import NEWEST
 from tidemark.kernels.columns.schemas import arrow_schema, rows_of
 from tidemark.model.tables.catalog import HOP, TABLES
 from tidemark.query.spark import read
-from tidemark.query.sql import _connect, _source
+from tidemark.query.sql import MEMORY, _connect, _source
 from tidemark.storage.delta.snapshots import snapshot_of
 from tidemark.storage.delta.tables import create
 from tidemark.storage.warehouse import delta_tables
@@ -37,8 +37,8 @@ def by_all_readers(spark, path: Path) -> PartitionReading:
     """Returns the rows at *path*, which all readers must agree on."""
     readers = {
         "Spark": read(spark, path).toArrow(),
-        "DuckDB": _connect(path, reads_logs=True).execute(f"FROM delta_scan('{path}')").to_arrow_table(),
-        "queries": _connect(path).execute(f"FROM {_source(path, snapshot_of(path))}").to_arrow_table(),
+        "DuckDB": _connect(path, MEMORY, reads_logs=True).execute(f"FROM delta_scan('{path}')").to_arrow_table(),
+        "queries": _connect(path, MEMORY).execute(f"FROM {_source(path, snapshot_of(path))}").to_arrow_table(),
         "Polars": pl.scan_delta(str(path)).collect().to_arrow(),
         "delta-rs": pa.table(DeltaTable(path).to_pyarrow_table()),
     }
