@@ -437,6 +437,8 @@ class Driver:
         launch, beat = self.launch(), self.control.heartbeat()
         if launch is None or launch.host in (self._host, ""):
             self._end_process(launch, grace_s, with_others=with_others)
+        # A driver that was killed before it had read its secrets has not removed them.
+        launch_secrets.forget(self.home)
         if self._lives():
             msg = (
                 f"{self.home}: the driver that runs cannot be ended from {self._host} "

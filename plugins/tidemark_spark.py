@@ -82,7 +82,9 @@ def airflow_secret(place: str, reference: SecretPlace) -> str:
         where = reference.field if reference.field in own else f"key {reference.field} in its extra"
         msg = f"kafka.{place}: Airflow's connection {reference.name} has no {where}; add it, or name another field"
         raise InvalidArgument(msg)
-    mask_secret(str(secret))
+    # A user's name is no secret, and occurs in other lines of the log.
+    if reference.field != "login":
+        mask_secret(str(secret))
     return str(secret)
 
 
