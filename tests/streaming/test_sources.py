@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import json
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,6 +21,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 from streaming.drivers import OnlyDriver
 
+from tidemark.control.process import wait_until
 from tidemark.embedded import broker as embedded
 
 NOON_S = 1_400_000_000
@@ -106,6 +108,15 @@ def send(address: str, *numbers: int) -> None:
     assert producer.flush(30) == 0
 
 
+def await_next_modification_time(table_folder: Path) -> None:
+    """Waits until a new file gets a later time than those there.
+
+    Linux changes the time of files only every 4 or 10 ms, and a table is read in the order of these times.
+    """
+    newest_ns = max(file.stat().st_mtime_ns for file in table_folder.glob("*.parquet"))
+    wait_until(lambda: time.time_ns() > newest_ns + 20_000_000, "a later modification time", 10)
+
+
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory, broker: str) -> Path:
     """Creates a warehouse with first records for all sources."""
@@ -115,6 +126,7 @@ def home(tmp_path_factory: pytest.TempPathFactory, broker: str) -> Path:
         (outside / folder).mkdir(parents=True)
     for numbers in ((0, 1), (2,), (3, 4)):
         write_deltalake(outside / "orders", orders(*numbers), mode="append")
+        await_next_modification_time(outside / "orders")
     (outside / "json" / "b.json").write_text(line(0) + line(1, zone="z") + "\n")
     (outside / "csv" / "a.csv").write_text(f"id,n,at\ni0,0,{NOON_S}\ni1,1,{NOON_S + 1}\n")
     pq.write_table(table(0, 1, 2), outside / "parquet" / "a.parquet")
