@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from support.play import Play
-from support.topologies import NEWEST
+from support.topologies import NEWEST, source, table, topology_of
 
 T = 1_770_033_600_000
 
@@ -48,3 +48,14 @@ def test_a_new_driver_knows_the_last_minute(tmp_path: Path) -> None:
     play.batch([play.row("events", T + 30_000, id="a", v=2)], at_ms=T + 30_000)
     play.batch(at_ms=T + 60_000)
     assert rates(play) == [(6, 0.1), (6, 0.1), (6, 0.0)]
+
+
+def test_a_removed_operator_has_no_rates_any_more(tmp_path: Path) -> None:
+    keys = {"level": "debug"}
+    played_once = Play(topology_of(keys, events=source(key="id"), newest=table(), second=table()), tmp_path)
+    played_once.batch([played_once.row("events", T, id="a", v=1)], at_ms=T)
+    play = Play(topology_of(keys, events=source(key="id"), newest=table()), tmp_path)
+    play.resume({play.sub: 1}, {("events", 0): 1})
+    play.batch([play.row("events", T + 1, id="a", v=1)], at_ms=T + 1_000)
+    found = [(row["batch_id"], row["operator"]) for row in play.rows("emission_metrics")]
+    assert found == [(0, "newest"), (0, "second"), (1, "newest")]

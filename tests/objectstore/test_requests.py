@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from functools import partial
 from pathlib import Path
 from statistics import median
 
 import pyarrow as pa
+import pytest
 from bench.commits import TOPOLOGY, batches
 from deltalake import DeltaTable
 from objectstore.counting import GET, LIST, PUT, Requests
@@ -15,6 +17,7 @@ from objectstore.counting import GET, LIST, PUT, Requests
 from support.play import Play
 from tidemark.control.folder import Control
 from tidemark.model.project.layout import Layout
+from tidemark.storage.delta.log import checkpoint_if_due
 from tidemark.storage.delta.tables import Committer, create
 from tidemark.storage.fence import Fence
 from tidemark.stream.write.compaction import EVERY, Compactor
@@ -65,3 +68,13 @@ def test_compactions_read_each_commit_and_file_once(warehouse: Path, server_log:
     rows = DeltaTable(str(path)).to_pyarrow_table().sort_by("batch_id")
     assert rows.to_pydict() == {"batch_id": [*range(2 * EVERY)], "n": [n * n for n in range(2 * EVERY)]}
     assert len(DeltaTable(str(path)).file_uris()) < EVERY
+
+
+@pytest.mark.parametrize("content", ["{", "[]", "{}"])
+def test_a_torn_mark_of_the_last_checkpoint_is_replaced(warehouse: Path, content: str) -> None:
+    path = warehouse / "streams" / "torn"
+    create(path, pa.schema([("n", pa.int64())]), description="a row")
+    last = path / "_delta_log" / "_last_checkpoint"
+    last.write_text(content)
+    checkpoint_if_due(path, 0, every=1)
+    assert json.loads(last.read_text())["version"] == 0

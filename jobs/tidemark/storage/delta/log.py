@@ -45,6 +45,7 @@ OF_FILES = frozenset({"add", "remove", "txn", "commitInfo", "cdc"})
 CHECKPOINT_EVERY = 100
 """Commits between checkpoints; an opener of a table reads fewer commits."""
 CHECKPOINTS = "delta.checkpointInterval"
+LAST_CHECKPOINT = "_last_checkpoint"
 KEPT_LOG = "interval 1 day"
 """Longest pause of a reader of a table's commits."""
 HOP_LOG = "interval 7 days"
@@ -276,27 +277,38 @@ def checkpoint_if_due(table: Path, version: int, *, every: int = CHECKPOINT_EVER
 def _checkpoint_by_copy(table: ObjectPath, version: int) -> bool:
     """Makes the checkpoint of *version* from a copy of the log.
 
-    The copy takes one request a commit, and delta-rs four. Returns False, and makes none, if the newest checkpoint has
-    another form than a single file.
+    The copy takes one request a commit, and delta-rs four. Returns False, and makes none, if the newest checkpoint is
+    torn, or has another form than a single file.
     """
-    newest, name = table / "_delta_log" / "_last_checkpoint", f"{version:020d}.checkpoint.parquet"
+    log_folder = table / "_delta_log"
     with TemporaryDirectory() as folder:
-        copy = Path(folder) / "_delta_log"
+        copy = Path(folder) / log_folder.name
         copy.mkdir()
-        first = 0
-        if newest.exists():
-            written = newest.read_text()
-            last = json.loads(written)
-            source = newest.with_name(f"{last['version']:020d}.checkpoint.parquet")
-            if last.get("parts") or last.get("v2Checkpoint") or not source.exists():
-                return False
-            (copy / source.name).write_bytes(source.read_bytes())
-            (copy / newest.name).write_text(written)
-            first = last["version"] + 1
-        for number in range(first, version + 1):
-            commit = commit_file(table, number)
-            (copy / commit.name).write_bytes(commit.read_bytes())
+        try:
+            _copy_log(log_folder, copy, version)
+        except (AttributeError, FileNotFoundError, LookupError, TypeError, ValueError):
+            return False
         DeltaTable(folder).create_checkpoint()
-        newest.with_name(name).write_bytes((copy / name).read_bytes())
-        newest.write_bytes((copy / newest.name).read_bytes())
+        for name in (_checkpoint_name(version), LAST_CHECKPOINT):
+            (log_folder / name).write_bytes((copy / name).read_bytes())
     return True
+
+
+def _copy_log(log_folder: Path, copy: Path, version: int) -> None:
+    """Copies the newest checkpoint, and the commits after it to *version*."""
+    last, first = log_folder / LAST_CHECKPOINT, 0
+    if last.exists():
+        content = json.loads(last.read_text())
+        if content.get("parts") or content.get("v2Checkpoint"):
+            msg = f"{last}: the checkpoint has several files"
+            raise ValueError(msg)
+        name, first = _checkpoint_name(content["version"]), content["version"] + 1
+        (copy / name).write_bytes((log_folder / name).read_bytes())
+        (copy / last.name).write_text(json.dumps(content))
+    for number in range(first, version + 1):
+        name = commit_file(log_folder.parent, number).name
+        (copy / name).write_bytes((log_folder / name).read_bytes())
+
+
+def _checkpoint_name(version: int) -> str:
+    return f"{version:020d}.checkpoint.parquet"

@@ -216,9 +216,11 @@ class Measurer:
         was, now = notes.was.skipped_lately, notes.progress.skipped_lately
         rows: list[dict[str, Any]] = []
         for name, tasks in notes.progress.skipped.items():
+            # The progress keeps operators that the topology no longer has.
+            operator = notes.operators.get(name)
             # An operator whose skips have left the rate window needs a row that brings the rate back to 0.
             is_silent = bool(was.get(name)) and not now.get(name)
-            if not is_silent and not notes.operators[name].counts.get("records_in"):
+            if not is_silent and not (operator and operator.counts.get("records_in")):
                 continue
             for task, total in tasks.items():
                 rows.append(
