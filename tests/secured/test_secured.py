@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -36,6 +37,7 @@ from tidemark.sampling.topic_sample import SampledCluster
 from tidemark.stream.kafka.access import LoginDenied
 from tidemark.stream.kafka.client import KafkaBroker
 from tidemark.stream.kafka.outgoing import OutgoingRows
+from tidemark.stream.kafka.publishing import KafkaTopicWriter
 from tidemark.why.causes.rights import MISSING_RIGHT
 from tidemark.why.walk import why
 
@@ -195,12 +197,7 @@ def test_a_broker_of_another_ca_is_refused(kafka: Guarded, tmp_path: Path) -> No
 
 def test_a_task_sends_with_settings_that_it_does_not_show(kafka: Guarded) -> None:
     """An executor gets the settings with its task, and no files."""
-    broker = KafkaBroker({"cert": clusters(kafka)["cert"]}, "t", "s", wall_clock_ms)
-    schema = record_schema({"n": "bigint"})
-    row = {"_key": "a", "_timestamp_ms": wall_clock_ms(), "_partition": 0, "_offset": 0, "_deleted": False, "n": 7}
-    rows = pl.DataFrame([{name: row.get(name) for name in schema}], schema=schema).to_arrow()
-    sink = Sink(name="direct", kafka="cert", topic="direct")
-    publishing = replace(broker.publishing(OutgoingRows(sink=sink, rows=rows, batch_id=1, epoch=1, first=0)), tasks=1)
+    publishing = one_record(KafkaBroker({"cert": clusters(kafka)["cert"]}, "t", "s", wall_clock_ms))
     assert "PRIVATE" not in repr(publishing)
     assert cloudpickle.loads(cloudpickle.dumps(publishing))(0) == []
     consumer = Consumer({"bootstrap.servers": kafka.internal, "group.id": "test", "enable.auto.commit": False})
@@ -208,6 +205,27 @@ def test_a_task_sends_with_settings_that_it_does_not_show(kafka: Guarded) -> Non
     (message,) = consumer.consume(1, timeout=30)
     consumer.close()
     assert json.loads(message.value() or b"") == {"n": 7}
+
+
+def test_files_of_secrets_are_read_once(kafka: Guarded, tmp_path: Path) -> None:
+    """A file that is rewritten, or missing meanwhile, stops no stream."""
+    secrets = [shutil.copy(file, tmp_path) for suffix in ("pem", "key") for file in kafka.home.glob(f"*.{suffix}")]
+    toml = tmp_path / "t.toml"
+    toml.write_text(UNWRITTEN + kafka.toml.replace(f"{kafka.home}/", f"{tmp_path}/"))
+    cluster = addressed_clusters(["cert"], load(toml).clusters, [], os.environ)["cert"]
+    broker = KafkaBroker({"cert": cluster}, "t", "s", wall_clock_ms)
+    for copied in secrets:
+        Path(copied).unlink()
+    assert one_record(broker)(0) == []
+
+
+def one_record(broker: KafkaBroker) -> KafkaTopicWriter:
+    """Returns a sender of one record to the topic `direct`."""
+    schema = record_schema({"n": "bigint"})
+    row = {"_key": "a", "_timestamp_ms": wall_clock_ms(), "_partition": 0, "_offset": 0, "_deleted": False, "n": 7}
+    rows = pl.DataFrame([{name: row.get(name) for name in schema}], schema=schema).to_arrow()
+    sink = Sink(name="direct", kafka="cert", topic="direct")
+    return replace(broker.publishing(OutgoingRows(sink=sink, rows=rows, batch_id=1, epoch=1, first=0)), tasks=1)
 
 
 def test_check_names_topic_and_right_that_are_missing(kafka: Guarded, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient
 
 from tidemark.errors import InvalidArgument
 from tidemark.model.project.connections import Cluster
-from tidemark.stream.kafka.access import Refusals, listed, opened
+from tidemark.stream.kafka.access import Refusals, listed, make_client
 from tidemark.stream.kafka.client import no_answer
 
 MOST_RECORDS = 2_000
@@ -67,7 +67,7 @@ class SampledCluster:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster, self.address, self._refusals = cluster, cluster.bootstrap, Refusals()
-        self._admin = opened(AdminClient, cluster, {**QUIET, "error_cb": self._refusals})
+        self._admin = make_client(AdminClient, cluster, {**cluster.client, **QUIET, "error_cb": self._refusals})
 
     @cached_property
     def partitions(self) -> Mapping[str, int]:
@@ -107,7 +107,7 @@ class SampledCluster:
             InvalidArgument: the topic may not be read.
         """
         group = {"group.id": "tidemark-sample", "enable.auto.commit": False, "enable.partition.eof": True}
-        consumer = opened(Consumer, self._cluster, {**QUIET, **group})
+        consumer = make_client(Consumer, self._cluster, {**self._cluster.client, **QUIET, **group})
         try:
             return self._sampled(consumer, topic, most, time.monotonic() + within_s)
         except KafkaException as error:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import Any, Protocol, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
@@ -16,7 +15,6 @@ from tidemark.model.project.connections import Cluster
 from tidemark.model.project.rights import MissingRight, Operation, Right
 
 C = TypeVar("C")
-NO_SETTINGS: Mapping[str, object] = MappingProxyType({})
 
 _OF_LOGIN = frozenset({KafkaError._AUTHENTICATION, KafkaError._SSL, KafkaError.SASL_AUTHENTICATION_FAILED})
 _SHARES = (0.05, 0.1, 0.25, 0.6)
@@ -64,14 +62,14 @@ class Asked(Protocol):
         """Calls the client's callbacks."""
 
 
-def opened(make: Callable[[dict[str, Any]], C], cluster: Cluster, settings: Mapping[str, object] = NO_SETTINGS) -> C:
-    """Makes a client of *cluster* with further *settings*.
+def make_client(make: Callable[[dict[str, Any]], C], cluster: Cluster, settings: Mapping[str, object]) -> C:
+    """Makes a client of *cluster* with *settings*, those of its login included.
 
     Raises:
-        InvalidArgument: the client does not accept a setting, or a secret cannot be looked up.
+        InvalidArgument: the client does not accept a setting.
     """
     try:
-        return make({**cluster.client, **settings})
+        return make({**settings})
     except KafkaException as error:
         seen = error.args[0].str()
         msg = f"kafka.{cluster.name}: {seen}; correct that key, or leave it out of [kafka.{cluster.name}.settings]"

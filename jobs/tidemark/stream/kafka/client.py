@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import TypeVar
 
 import polars as pl
@@ -30,7 +29,7 @@ from tidemark.stream.kafka.access import (
     denied_login,
     denied_topic,
     listed,
-    opened,
+    make_client,
 )
 from tidemark.stream.kafka.outgoing import OutgoingRows
 from tidemark.stream.kafka.publishing import TIMEOUT_S, KafkaTopicWriter, RecordSender
@@ -70,15 +69,18 @@ class KafkaBroker:
     """
 
     def __init__(self, clusters: Clusters, topology: str, sub_topology: str, clock: Clock) -> None:
-        # The group is never joined: these clients only ask for metadata and offsets.
-        self._consumers = {
-            name: opened(Consumer, each, {"group.id": "tidemark-offsets"}) for name, each in clusters.items()
-        }
-        self._refusals = {name: Refusals() for name in clusters}
-        self._admins = {
-            name: opened(AdminClient, each, {"error_cb": self._refusals[name]}) for name, each in clusters.items()
-        }
         self._clusters = clusters
+        # Secrets are looked up once: a file that is rewritten while the stream runs stops no batch.
+        self._client_settings = {name: each.client for name, each in clusters.items()}
+        self._refusals = {name: Refusals() for name in clusters}
+        self._consumers: dict[str, Consumer] = {}
+        self._admins: dict[str, AdminClient] = {}
+        for name, each in clusters.items():
+            # The group is never joined: these clients only ask for metadata and offsets.
+            asking = {**self._client_settings[name], "group.id": "tidemark-offsets"}
+            self._consumers[name] = make_client(Consumer, each, asking)
+            settings = {**self._client_settings[name], "error_cb": self._refusals[name]}
+            self._admins[name] = make_client(AdminClient, each, settings)
         self._producers: dict[_Topic, tuple[Settings, Producer]] = {}
         self._limits: dict[_Topic, tuple[int, Limits]] = {}
         self._counts: dict[_Topic, tuple[int, int]] = {}
@@ -270,7 +272,7 @@ class KafkaBroker:
         topic, client = _topic(sink), self._client(sink)
         # librdkafka takes settings when a producer is made, so another limit needs another producer.
         if topic not in self._producers or self._producers[topic][0] != client:
-            self._producers[topic] = client, opened(partial(_producer, client), self._clusters[sink.kafka])
+            self._producers[topic] = client, make_client(Producer, self._clusters[sink.kafka], client)
         return self._producers[topic][1]
 
     def _client(self, sink: Sink) -> Settings:
@@ -281,7 +283,7 @@ class KafkaBroker:
         most = self.limits(sink).max_bytes or UNLIMITED_BYTES
         # librdkafka accepts `message.max.bytes` from 1,000 to 1,000,000,000.
         return {
-            **self._clusters[sink.kafka].client,
+            **self._client_settings[sink.kafka],
             # Retries of the client neither repeat nor reorder records.
             "enable.idempotence": True,
             # All records of a batch are there at once, so waiting for more only delays them.
@@ -303,10 +305,6 @@ def marks_in_compacted(topology: Topology, sub: SubTopology, broker: KafkaBroker
         if sink.marks and broker.is_compacted(sink):
             problem = f"is true, but topic {sink.topic!r} is compacted and rejects records without a key"
             yield InvalidSpec.at(topology.file, f"operators.{sink.name}.marks", problem, "leave it out")
-
-
-def _producer(client: Settings, _: object) -> Producer:
-    return Producer(dict(client))
 
 
 _SIDES = ("before", "after")
