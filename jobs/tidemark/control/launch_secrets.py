@@ -7,10 +7,10 @@ removes it when it starts.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from tidemark.control.private_file import write_private
 from tidemark.storage.locks import own_folder
 
 _PREFIX = "secrets_"
@@ -29,10 +29,7 @@ def leave(home: Path, launch_id: str, secrets: Mapping[str, str]) -> Path:
     own_folder(home)
     forget(home)
     file = home / name_of(launch_id)
-    # The mode counts from the first byte, so the file is new and never world-readable.
-    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as opened:
-        json.dump(dict(secrets), opened)
+    write_private(file, json.dumps(dict(secrets)))
     return file
 
 

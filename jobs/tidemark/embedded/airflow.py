@@ -25,6 +25,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from tidemark.control import process
+from tidemark.control.private_file import write_private
 from tidemark.embedded.airflow_api import AirflowApi
 from tidemark.errors import TidemarkError
 from tidemark.model.project.files import VARIABLE, Project
@@ -81,7 +82,7 @@ def start(
     secrets_of_home = _secrets(home) if is_running else _with_free_port(home)
     env = environment(home, secrets_of_home, root=root, project=project, variables=variables, settings=settings)
     if not is_running:
-        _write_private(home / "passwords.json", json.dumps({USER: secrets_of_home.password}))
+        write_private(home / "passwords.json", json.dumps({USER: secrets_of_home.password}))
         _migrate(home, env)
     return [process.launch(name, ["airflow", *COMPONENTS[name]], home=home, env=env) for name in components]
 
@@ -197,7 +198,7 @@ def _secrets(home: Path) -> Secrets:
             jwt_secret=secrets.token_urlsafe(64),
             secret_key=secrets.token_urlsafe(32),
         )
-        _write_private(file, json.dumps(asdict(generated)))
+        write_private(file, json.dumps(asdict(generated)))
     return Secrets(**json.loads(file.read_text()))
 
 
@@ -211,16 +212,8 @@ def _with_free_port(home: Path) -> Secrets:
             probe.bind(("127.0.0.1", secrets_of_home.port))
         except OSError:
             secrets_of_home = replace(secrets_of_home, port=process.free_port())
-            _write_private(home / "secrets.json", json.dumps(asdict(secrets_of_home)))
+            write_private(home / "secrets.json", json.dumps(asdict(secrets_of_home)))
     return secrets_of_home
-
-
-def _write_private(file: Path, text: str) -> None:
-    # An older file would keep its mode, which others may be able to read.
-    file.unlink(missing_ok=True)
-    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w") as opened:
-        opened.write(text)
 
 
 def _migrate(home: Path, env: Mapping[str, str]) -> None:

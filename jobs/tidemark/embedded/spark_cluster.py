@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tidemark.control import process
+from tidemark.control.private_file import write_private
 from tidemark.control.process import Process
 
 HOST = "127.0.0.1"
@@ -111,10 +112,7 @@ def _secrets(home: Path) -> Path:
     """Writes a new file of secrets, readable by its owner alone."""
     home.mkdir(parents=True, exist_ok=True)
     file = home / "secrets.conf"
-    file.unlink(missing_ok=True)
-    file.touch(mode=0o600)
-    properties = f"spark.authenticate true\nspark.authenticate.secret {secrets.token_urlsafe(32)}\n"
-    file.write_text(properties, encoding="utf-8")
+    write_private(file, f"spark.authenticate true\nspark.authenticate.secret {secrets.token_urlsafe(32)}\n")
     return file
 
 

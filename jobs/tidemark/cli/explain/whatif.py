@@ -109,12 +109,10 @@ def _work_as_text(comparison: Row, *, windows: bool) -> str:
     scaled = (
         f"{comparison['scale']:g} times as long" if comparison["scale"] != 1 else f"{comparison['less_ms']:,} ms less"
     )
-    before, after = comparison["before"], comparison["after"]
-    rows = [(when, spread["median_ms"], spread["p90_ms"]) for when, spread in (("as it was", before), ("then", after))]
     parts = [
         f"{comparison['topology']}, {comparison['operator']} working {scaled}: {comparison['compared']:,} windows, "
         f"{comparison['other_path']:,} with another path",
-        format_table(("latency", "median_ms", "p90_ms"), rows),
+        _spreads_as_text("latency", comparison),
         "shorter batches may begin sooner and then contain other records",
     ]
     if windows:
@@ -139,17 +137,22 @@ def _change(options: argparse.Namespace) -> WorkChange | PartChange:
 
 
 def _setting_as_text(comparison: Row, *, windows: bool) -> str:
-    spreads = (("as it was", comparison["before"]), ("then", comparison["after"]))
-    rows = [(when, spread["median_ms"], spread["p90_ms"]) for when, spread in spreads]
     parts = [
         f"{comparison['topology']}, a {comparison['setting']} of {comparison['length_ms']:,} ms: "
         f"{comparison['compared']:,} windows",
-        format_table(("age", "median_ms", "p90_ms"), rows),
+        _spreads_as_text("age", comparison),
         "an estimate: all else takes as long as it did",
     ]
     if windows:
         parts.append(format_table(AGES, list(map(itemgetter(*AGES), comparison["windows"]))))
     return "\n\n".join(parts)
+
+
+def _spreads_as_text(measure: str, comparison: Row) -> str:
+    """Returns a table of the *measure*, as it was and changed."""
+    spreads = (("as it was", comparison["before"]), ("then", comparison["after"]))
+    rows = [(when, spread["median_ms"], spread["p90_ms"]) for when, spread in spreads]
+    return format_table((measure, "median_ms", "p90_ms"), rows)
 
 
 def _hint(hint: Row) -> str:

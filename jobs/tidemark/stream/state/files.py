@@ -208,8 +208,9 @@ class StateFiles:
             tables[place] = RunMerge(kept.stored_schema, (*_of(merging, place), newest), keeps_gone=bool(older))
             puts[place] = kept.puts + _height(moved, place)
         # Versions have no keys by which they could hide older ones: a run has only those that older runs lack.
-        others = memory.all_versions(moved)
-        if older:
+        if not older:
+            others = memory.all_versions(moved)
+        else:
             others = {place: _append(merging, place, new) for place, new in versions.items()}
         return StateRuns(batch_id, (*older, self._written(batch_id, tables, puts, others)))
 
