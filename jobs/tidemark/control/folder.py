@@ -245,8 +245,8 @@ class Control:
     def is_held(self) -> bool:
         """Returns True if a driver lives.
 
-        On a disk the lock tells, not a pid, which may be another process's by now. In an object store the driver's
-        signs of life tell.
+        On a disk the lock decides, because another process may have the pid by now. In an object store the driver's
+        signs of life decide.
         """
         if self._lease is not None:
             return self._lease.is_held(SILENT_AFTER_MS)

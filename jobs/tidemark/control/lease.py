@@ -1,6 +1,6 @@
 """Leases a warehouse's tables in an object store to one writer.
 
-Purpose: in an object store no lock tells if a writer lives. Of all processes on all hosts one writes; one that was
+Purpose: no lock of an object store shows if a writer lives. Of all processes on all hosts one writes; one that was
 taken for dead, and wakes up, writes nothing more.
 How it works: `epochs/<number>` in a control folder can be made only once, so each epoch has one holder, and only the
 newest may write. It has the lease as long as it gives signs of life: a driver by its heartbeat, others by writing their

@@ -181,7 +181,7 @@ class Operator(ABC):
     def last_seen_at(self) -> bool:
         """True if it reads suppressed updates, too.
 
-        They tell when a key was last seen.
+        They show when a key was last seen.
         """
         return False
 

@@ -64,7 +64,7 @@ def read_retention(file: str, content: Mapping[str, Any]) -> Retention:
 
 
 def _length_ms(keys: Keys, key: str, example: str, usual_ms: int | None) -> int | None:
-    # `for ever` is None in the settings, and so is a default without a limit: only the key's presence tells.
+    # `for ever` is None in the settings, and so is a default without a limit: only the key itself distinguishes them.
     if keys.text(key, example, FOR_EVER) == FOR_EVER:
         return None if key in keys.content else usual_ms
     length_ms: int = keys.duration(key, example)

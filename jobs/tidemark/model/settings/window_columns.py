@@ -68,7 +68,7 @@ def sink_window(columns: WindowColumns) -> SinkWindow | None:
     named = {kind: column for column, kind in columns.bounds.items()}
     windows, is_closed = columns.results.windows, columns.results.strategy is Strategy.ON_WINDOW_CLOSE
     column, before_ms = named.get(END), 0
-    # Sessions, and days of a local clock, have different lengths: their start does not tell their end.
+    # Sessions, and days of a local clock, have different lengths: their end does not follow from their start.
     if column is None and windows.shape is not Shape.SESSION and windows.timezone is None:
         column, before_ms = named.get(START), windows.size_ms
     return SinkWindow(windows=windows, is_closed=is_closed, column=column, before_ms=before_ms)
