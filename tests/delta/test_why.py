@@ -220,6 +220,9 @@ def test_an_operator_that_takes_most_of_the_trigger_interval(tmp_path: Path, mon
         play.batch(second, record(second - 5))
     slow = [finding.operator for finding in play.why(775) if finding.cause == "slow_operator"]
     assert slow == ["counts", "events", "per_minute"]
+    # Its last batch ended at 774.2 s. Had it been slow for a minute more, one would have run since.
+    assert {finding.cause for finding in play.why(774 + 60 + 4)} == {"slow_operator"}
+    assert [finding.cause for finding in play.why(774 + 60 + 5)] == ["source_quiet"]
 
 
 @pytest.mark.parametrize(

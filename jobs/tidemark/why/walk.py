@@ -24,7 +24,7 @@ from tidemark.model.settings.lengths import for_people
 from tidemark.model.settings.toml_keys import length
 from tidemark.model.topology import SubTopology, Topology
 from tidemark.why.causes.drivers import drivers, restarts
-from tidemark.why.causes.inputs import QUIET_AFTER_MS, SOURCE_EMPTY, Inputs, reasons_of
+from tidemark.why.causes.inputs import SOURCE_EMPTY, Inputs, reasons_of
 from tidemark.why.causes.registry import rules
 from tidemark.why.causes.watermarks import Watermarks
 from tidemark.why.causes.windows import HeldWindows
@@ -229,7 +229,7 @@ class _Walk:
         at_ms = rows["finished_at"].item()
         source = self._scene.first_source(name)
         read_ms = self._inputs.last_read_ms(source)
-        if read_ms is not None and self._scene.at_ms - read_ms > (source.idle_after_ms or QUIET_AFTER_MS):
+        if read_ms is not None and self._inputs.quiet_ms(source) > 0:
             seen = f"it has been silent for {for_people(self._scene.at_ms - read_ms)}; all earlier records gave results"
             remedy = f"check that its producer runs, if you expect more{f'; {LIVE}' if source.topic else ''}"
             return self._scene.finding(SOURCE_QUIET, name, seen, remedy, input=source.name, since_ms=read_ms)

@@ -73,6 +73,14 @@ class Inputs:
         finished_ms = reads["finished_at"].max()
         return finished_ms if isinstance(finished_ms, int) else None
 
+    def quiet_ms(self, source: Source) -> int:
+        """Returns for how long *source* has been silent beyond its limit, in ms.
+
+        It is 0 or less for one that is not silent, and for one that was never read.
+        """
+        read_ms = self.last_read_ms(source)
+        return 0 if read_ms is None else self._scene.at_ms - read_ms - (source.idle_after_ms or QUIET_AFTER_MS)
+
     def never_read(self, source: str) -> bool:
         """Returns True if no record of *source* was ever read."""
         return not self._scene.of(source).reads.filter(pl.col("source") == source)["n"].sum()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tidemark.model.settings.toml_keys import length
+from tidemark.why.causes.inputs import Inputs
 from tidemark.why.causes.registry import rule
 from tidemark.why.evidence.findings import Cause, Trait, WhyFinding
 from tidemark.why.evidence.snapshot import Scene
@@ -17,7 +18,11 @@ SLOW_OPERATOR = Cause("slow_operator", Trait.USUAL)
 def slow_operators(scene: Scene, name: str) -> Iterator[WhyFinding]:
     """Yields operators that slow down the driver of *name* or upstream ones."""
     trigger_ms = scene.topology.trigger_ms
+    inputs = Inputs(scene)
+    quiet_ms = min(inputs.quiet_ms(source) for source in scene.sources(name).values())
     for slow, work_ms, batch_ms in scene.of(name).busy():
+        if quiet_ms > batch_ms:
+            continue  # another slow batch would have ended since
         is_source = scene.operator(slow).is_source
         seen = (
             f"{'reading and parsing take' if is_source else f'{slow} works for'} {length(work_ms)} in each batch, "
