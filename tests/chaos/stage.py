@@ -28,6 +28,7 @@ from tidemark.stream.state.runs import CACHE, SUFFIX
 HERE = Path(__file__).resolve().parent
 TOPOLOGY = "chaos"
 SUBS = ("players", "teams")
+BOARDS = {"players": "board", "teams": "team_board"}
 PATIENCE_S = 180
 
 
@@ -219,7 +220,18 @@ class Stage:
     def _is_done(self, ends: dict[str, int]) -> bool:
         """Returns true if drivers reported it and newest facts are readable."""
         told = {sub: driver.offsets() for sub, driver in self.drivers.items()}
-        return self._have_read(ends, **told) and all(told[sub] == self._read_to(sub) for sub in SUBS)
+        is_read = self._have_read(ends, **told) and all(told[sub] == self._read_to(sub) for sub in SUBS)
+        return is_read and all(self._is_merged(sub, table) for sub, table in BOARDS.items())
+
+    def _is_merged(self, sub: str, table: str) -> bool:
+        """Returns true if the current rows of *table* show all appended changes.
+
+        They are up to a refresh behind.
+        """
+        appended = rows_of(self.warehouse, TOPOLOGY, sub, f"changes_of_{table}")
+        board = DeltaTable(str(Layout(self.warehouse).stream_table(TOPOLOGY, sub, table)))
+        merged = board.transaction_version(f"{TOPOLOGY}/{sub}/{table}")
+        return not appended or (merged is not None and merged >= appended[-1]["batch_id"])
 
     def _read_to(self, sub: str) -> dict[str, int]:
         """Returns the progress of *sub* by its newest row of `batches`.

@@ -15,7 +15,7 @@ from tidemark.cli.shared.local import AirflowApi, Home, InstallationState
 from tidemark.cli.stack import topic
 from tidemark.cli.stack import up as up_command
 from tidemark.cli.stack.up import StackStart
-from tidemark.errors import InvalidArgument
+from tidemark.errors import InvalidArgument, TidemarkError
 from tidemark.model.project.files import Project
 
 CODE = "import sys; from tidemark.cli.main import main; sys.exit(main())"
@@ -174,3 +174,10 @@ def test_a_missing_topic_is_an_error_with_the_creating_command() -> None:
         "its topic a, b is not at 127.0.0.1:1; run "
         "`tidemark topic create a --partitions 3 && tidemark topic create b --partitions 3`"
     )
+
+
+def test_an_airflow_that_was_stopped_is_one_line() -> None:
+    api = AirflowApi("http://127.0.0.1:1", "admin", "any")
+    with pytest.raises(TidemarkError, match=r"^Airflow does not answer at http://127\.0\.0\.1:1 .*`tidemark up`$"):
+        api.runs("tidemark_flights_reports")
+    assert not api.is_healthy()

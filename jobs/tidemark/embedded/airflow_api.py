@@ -44,7 +44,7 @@ class AirflowApi:
         try:
             self._call("GET", "/execution/health", authorised=False)  # tasks use it; its first answer takes seconds
             health = self._call("GET", "/api/v2/monitor/health", authorised=False)
-        except (OSError, AirflowError):
+        except TidemarkError:
             return False
         return all(health[part].get("status") == "healthy" for part in ("scheduler", "dag_processor", "triggerer"))
 
@@ -130,6 +130,9 @@ class AirflowApi:
         except urllib.error.HTTPError as error:
             msg = f"Airflow refused {method} {path}: {error.code} {error.read().decode(errors='replace')[:500]}"
             raise AirflowError(msg, error.code) from error
+        except OSError as error:
+            msg = f"Airflow does not answer at {self.url} ({error}); if it was stopped, start it with `tidemark up`"
+            raise TidemarkError(msg) from error
 
     def _login(self) -> str:
         if self._token is None:
