@@ -39,7 +39,6 @@ from tidemark.why.evidence.findings import (
     Cause,
     Trait,
     WhyFinding,
-    declared,
     in_order,
 )
 from tidemark.why.evidence.snapshot import Scene, first
@@ -107,15 +106,9 @@ def explain(of: Scene, operator: str | None = None) -> list[WhyFinding]:
 
     They are those of *operator*, or of each terminal one.
     """
-    asked = [operator] if operator else of.topology.terminals
+    names = [operator] if operator else of.topology.terminals
     walk = _Walk(of)
-    return in_order([finding for name in asked for finding in walk.about(name)])
-
-
-def known_causes() -> tuple[Cause, ...]:
-    """Returns every cause that `why` can find."""
-    rules()
-    return declared()
+    return in_order([finding for name in names for finding in walk.about(name)])
 
 
 def scene(topology: Topology, layout: Layout, at_ms: int) -> Scene:
@@ -189,8 +182,8 @@ class _Walk:
                 if word == "quarantined":
                     remedy += f": {quarantine_query(self._scene, operator.name)}"
                 since_ms = first(rows, word)
-                seen = f"{n:,} {whole} were {word}"
-                findings.append(self._scene.finding(cause, operator.name, seen, remedy, since_ms=since_ms))
+                observation = f"{n:,} {whole} were {word}"
+                findings.append(self._scene.finding(cause, operator.name, observation, remedy, since_ms=since_ms))
         if counts["filtered"] and operator.joined_table:
             of_table = self._walk(operator.joined_table)
             # If the table never had a row, its empty source explains more than the missing matches.
@@ -223,21 +216,22 @@ class _Walk:
         """Returns a finding for *name* when no other one explains a silence."""
         rows = self._scene.of(name).of_operator(name).filter(pl.col("gave") > 0).tail(1)
         if not rows.height:
-            seen = "it has no results yet, and no cause is known"
+            observation = "it has no results yet, and no cause is known"
             remedy = f"look at the table outcomes, and at the driver's log: {logs(self._scene, name)}"
-            return self._scene.finding(UNEXPLAINED, name, seen, remedy)
+            return self._scene.finding(UNEXPLAINED, name, observation, remedy)
         at_ms = rows["finished_at"].item()
         source = self._scene.first_source(name)
         read_ms = self._inputs.last_read_ms(source)
         if read_ms is not None and self._inputs.quiet_ms(source) > 0:
-            seen = f"it has been silent for {for_people(self._scene.at_ms - read_ms)}; all earlier records gave results"
+            silence = for_people(self._scene.at_ms - read_ms)
+            observation = f"it has been silent for {silence}; all earlier records gave results"
             remedy = f"check that its producer runs, if you expect more{f'; {LIVE}' if source.topic else ''}"
-            return self._scene.finding(SOURCE_QUIET, name, seen, remedy, input=source.name, since_ms=read_ms)
+            return self._scene.finding(SOURCE_QUIET, name, observation, remedy, input=source.name, since_ms=read_ms)
         aside = list(self._set_aside(name))
-        exceptions = "".join(f"; {seen}" for seen, _ in aside)
-        seen = f"{rows['gave'].item():,} results came, of the newest records that were read{exceptions}"
+        exceptions = "".join(f"; {observation}" for observation, _ in aside)
+        observation = f"{rows['gave'].item():,} results came, of the newest records that were read{exceptions}"
         remedy = "; ".join(dict.fromkeys(remedy for _, remedy in aside)) or "no action is needed"
-        return self._scene.finding(NOTHING_WRONG, name, seen, remedy, since_ms=at_ms)
+        return self._scene.finding(NOTHING_WRONG, name, observation, remedy, since_ms=at_ms)
 
     def _set_aside(self, name: str) -> Iterator[tuple[str, str]]:
         """Yields records that operators set aside lately, with remedies.
@@ -251,8 +245,8 @@ class _Walk:
         batches = rows["batch_id"].implode()
         if late := rows["late"].sum():
             by_ms = facts.late_records.filter(pl.col("operator") == name, pl.col("batch_id").is_in(batches))
-            seen = f"{late:,} {of} were late, by up to {length(by_ms['lateness_ms'].max() or 0)}"  # type: ignore[arg-type]
-            yield seen, requeue_late(self._scene, name)
+            observation = f"{late:,} {of} were late, by up to {length(by_ms['lateness_ms'].max() or 0)}"  # type: ignore[arg-type]
+            yield observation, requeue_late(self._scene, name)
         if bad := rows["quarantined"].sum():
             remedy = f"look at what is quarantined: {quarantine_query(self._scene, name)}"
             if isinstance(operator, Source):
