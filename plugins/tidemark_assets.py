@@ -150,12 +150,12 @@ class TableTrigger(BaseEventTrigger):
         warehouse = await sync_to_async(Variable.get)("tidemark_warehouse")
         path = Layout(location(warehouse)).stream_table(*self._place)
         store = self.asset_state_store
-        seen = await store.aget("version", default=None) if store is not None else None
+        last_version = await store.aget("version", default=None) if store is not None else None
         while True:
             state = await asyncio.to_thread(table_state, path)
-            if state is not None and state["version"] != seen:
+            if state is not None and state["version"] != last_version:
                 yield TriggerEvent(state)  # type: ignore[no-untyped-call]  # as above
-                seen = state["version"]
+                last_version = state["version"]
                 if store is not None:
-                    await store.aset("version", seen)
+                    await store.aset("version", last_version)
             await asyncio.sleep(self._every_s)

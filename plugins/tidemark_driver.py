@@ -181,8 +181,8 @@ class Driver:
             # Written before the start: a worker that dies in between leaves a launch that counts as dead, instead of a
             # driver that no task knows.
             launch = self._remember(Launch(launch_id, now_ms, self._host, digest, is_remote))
-            given = (*self._left(launch_id, values), *self._take_over())
-            start = StartRequest(launch_id, str(self.home), (*arguments, *given))
+            start_arguments = (*self._left(launch_id, values), *self._take_over())
+            start = StartRequest(launch_id, str(self.home), (*arguments, *start_arguments))
             self._start([*command, "--driver", str(self.process_home)], env, start)
         return launch
 

@@ -105,8 +105,8 @@ class DriverFolder:
     def launches(self) -> dict[str, str]:
         """Returns the control folders of all requested and running launches."""
         # The requests are read first: the driver lists a launch as running before it removes the request.
-        asked = {start.launch_id: start.control for start in self._asked()}
-        return {**self.running().launches, **asked}
+        requested = {start.launch_id: start.control for start in self._asked()}
+        return {**self.running().launches, **requested}
 
     def running(self) -> RunningLaunches:
         """Returns the launches that the driver wrote last."""

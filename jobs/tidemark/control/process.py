@@ -125,10 +125,10 @@ def stop(home: Path, name: str, *, grace_s: float = 15) -> None:
     process = _recorded_process(home, name)
     if process is None:
         return
-    left = _end(process, set(), signal.SIGTERM, grace_s)
-    left = _end(process, left, signal.SIGKILL, KILLED_WITHIN_S)
-    if left:
-        pids = sorted(member.pid for member in left)
+    members = _end(process, set(), signal.SIGTERM, grace_s)
+    members = _end(process, members, signal.SIGKILL, KILLED_WITHIN_S)
+    if members:
+        pids = sorted(member.pid for member in members)
         msg = f"{name} was killed, but pids {pids} have not ended; end them by hand, and see {process.log}"
         raise TidemarkError(msg)
     _pid_file(home, name).unlink(missing_ok=True)
@@ -160,10 +160,10 @@ def wait_until(condition: Callable[[], bool], what: str, timeout_s: float, *, by
     while not condition():
         dead = next((process for process in by if not is_alive(process)), None)
         if dead or time.monotonic() >= deadline:
-            seen = f"{dead.name} has died; start it again" if dead else f"timeout after {timeout_s:g} s"
+            problem = f"{dead.name} has died; start it again" if dead else f"timeout after {timeout_s:g} s"
             logged = dead or next(iter(by), None)
             log = f"; the end of {logged.log}:\n{_tail(logged.log)}" if logged else ""
-            msg = f"waiting for {what}: {seen}{log}"
+            msg = f"waiting for {what}: {problem}{log}"
             raise TidemarkError(msg)
         time.sleep(POLL_S)
 
@@ -204,16 +204,16 @@ def _end(process: Process, members: set[_Member], number: signal.Signals, within
     """
     deadline = time.monotonic() + within_s
     signalled: set[_Member] = set()
-    while left := _live_members(members | signalled | _family(process)):
-        for member in left - signalled:
+    while alive := _live_members(members | signalled | _family(process)):
+        for member in alive - signalled:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(member.pid, number)
-        signalled |= left
+        signalled |= alive
         if time.monotonic() >= deadline:
             break
         time.sleep(POLL_S)
     is_alive(process)  # reaps it
-    return left
+    return alive
 
 
 def _family(process: Process) -> set[_Member]:

@@ -77,8 +77,8 @@ def share(work: Callable[[], None], folder: Path, *, patience_s: float = PATIENC
         own.unlink(missing_ok=True)
         work()
     finally:
-        for left in (own, answer):
-            left.unlink(missing_ok=True)
+        for file in (own, answer):
+            file.unlink(missing_ok=True)
 
 
 def _ask(work: Callable[[], None], own: Path) -> None:

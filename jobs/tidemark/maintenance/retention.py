@@ -84,9 +84,9 @@ def kept_of(stream: Stream, at: ReachedBatch) -> Iterator[RetainedTable]:
     Tables of which old rows are queried come last.
     """
     retention, done = stream.topology.retention, -1 if at.done is None else at.done
-    asked = {CHANGES.name, OPERATOR_STATE.name, SUPPRESSED.name, WATERMARKS.name}
+    handled = {CHANGES.name, OPERATOR_STATE.name, SUPPRESSED.name, WATERMARKS.name}
     for table in TABLES.values():
-        if table.written_by == "stream" and table.name not in asked:
+        if table.written_by == "stream" and table.name not in handled:
             waits = table == HELD_RECORDS and at.anything_waits
             yield _kept(stream, table.name, None if waits else retention.of_stream(table.name))
     for operator in stream.sub.handing_out:
@@ -128,13 +128,13 @@ def _needed_changes(stream: Stream, at: ReachedBatch, rows: pl.DataFrame) -> pl.
 
 def _needed_suppressed(stream: Stream, rows: pl.DataFrame) -> pl.Series:
     """Finds when each key with an update in `changes` was last seen."""
-    seen = needed_last_seen(rows)
+    needed = needed_last_seen(rows)
     windowed = [o.name for o in stream.sub.operators if o.windows]
     if windowed and stream.topology.retention.changes_ms is not None:  # the updates of closed windows go
         of_windows = scan(stream.home / CHANGES.name).filter(pl.col("operator").is_in(windowed))
         with_updates = of_windows.select("operator", "key").unique().collect()
-        seen &= ~rows["operator"].is_in(windowed) | are_in(rows, with_updates, ["operator", "key"])
-    return seen
+        needed &= ~rows["operator"].is_in(windowed) | are_in(rows, with_updates, ["operator", "key"])
+    return needed
 
 
 def _read_by_all(stream: Stream, repartition: Repartition) -> int:

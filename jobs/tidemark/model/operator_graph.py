@@ -110,27 +110,27 @@ class OperatorChecks:
         yield from operator.refusals(read, self._updates)
 
     def _topics(self) -> None:
-        seen: dict[str, Source] = {}
+        sources_by_topic: dict[str, Source] = {}
         for operator in self._operators.values():
             if isinstance(operator, Source) and operator.topic:
-                if (other := seen.get(operator.topic)) is not None:
+                if (other := sources_by_topic.get(operator.topic)) is not None:
                     seen_at, remedy = f"is already read by {other.name!r}", f"read {other.name!r} instead"
                     if other.kafka != operator.kafka:
                         seen_at = f"has the same name as the topic of {other.name!r} in another cluster"
                         remedy = "read one of them in another topology, and the table of a sink of it here"
                     self._fail(operator, [Refusal("topic", seen_at, remedy)])
-                seen[operator.topic] = operator
+                sources_by_topic[operator.topic] = operator
 
     def sinks(self) -> None:
         """Finds sinks that share a table."""
-        seen: dict[str, Operator] = {}
+        writers: dict[str, Operator] = {}
         for operator in self._operators.values():
             if operator.result_table:
-                if operator.result_table in seen:
-                    other = seen[operator.result_table].name
+                if operator.result_table in writers:
+                    other = writers[operator.result_table].name
                     problem = f"is also the table of the sink {other!r}"
                     self._fail(operator, [Refusal("table", problem, "give each sink its own table")])
-                seen[operator.result_table] = operator
+                writers[operator.result_table] = operator
 
     def _fail(self, operator: Operator, refusals: Iterable[Refusal]) -> None:
         at = f"operators.{operator.name}"

@@ -475,8 +475,8 @@ def _sub_topologies(file: str, ordered: Iterable[Operator]) -> tuple[SubTopology
     logs.
     """
     parts = _connected_parts(ordered)
-    given = [_given_name(file, part) for part in parts]
-    names = [name or _default_name(part, given) for part, name in zip(parts, given, strict=True)]
+    given_names = [_given_name(file, part) for part in parts]
+    names = [name or _default_name(part, given_names) for part, name in zip(parts, given_names, strict=True)]
     if len(set(names)) < len(names):
         problem = f"give sub-topologies the names {names}, not all different"
         raise InvalidSpec.at(file, "operators", problem, "give each its own sub_topology")
@@ -580,12 +580,12 @@ def _given_name(file: str, part: list[Operator]) -> str | None:
     return names[0] if names else None
 
 
-def _default_name(part: list[Operator], given: Collection[str | None]) -> str:
-    """Returns the first source of *part* whose name was not *given*.
+def _default_name(part: list[Operator], given_names: Collection[str | None]) -> str:
+    """Returns the first source of *part* whose name is not in *given_names*.
 
     Else its first operator without a given name; without any, the first source.
     """
     hops = {o.name: o.hop_of for o in part if o.hop_of}
     sources_first = sorted(part, key=lambda operator: not operator.is_source)
     names = [hops.get(operator.name, operator.name) for operator in sources_first]
-    return next((name for name in names if name not in given), names[0])
+    return next((name for name in names if name not in given_names), names[0])

@@ -139,8 +139,8 @@ class Warehouse:
 
     def interrupt(self) -> None:
         """Makes the query that another thread asks raise InvalidArgument soon."""
-        asked = self._of_topology or self
-        asked._connection.interrupt()
+        tables = self._of_topology or self
+        tables._connection.interrupt()
 
     def _asked_topology(self, text: str) -> str | None:
         """Returns the only topology whose rows answer *text*.

@@ -137,7 +137,7 @@ def before_source(
         busy: the part that owns the time in which the driver was busy with the batch before.
     """
     waiting = AgeCause.DRIVER_RESTARTED if closing.has_restarted else AgeCause.BACKLOG
-    left = AgePart.of(waiting if closing.is_unread else AgeCause.LATE_PRODUCER)
+    idle_part = AgePart.of(waiting if closing.is_unread else AgeCause.LATE_PRODUCER)
     is_waiting = closing.is_unread or closing.has_restarted or closing.still_from_ms is not None
     # Each part ends at its instant, or where the part before it ended if that is later.
     until = [
@@ -145,10 +145,11 @@ def before_source(
         (AgePart.of(AgeCause.BLOCKING_PARTITION), ready_ms),
     ]
     if closing.before_began_ms is not None and closing.before_ended_ms is not None:
-        until += [(left, closing.before_began_ms), (left if closing.is_unread else busy, closing.before_ended_ms)]
+        during_before = idle_part if closing.is_unread else busy
+        until += [(idle_part, closing.before_began_ms), (during_before, closing.before_ended_ms)]
     if closing.still_from_ms is not None:
-        until += [(left, closing.still_from_ms)]
-    until += [(AgePart.of(waiting) if is_waiting else left, closing.began_ms - trigger_ms)]
+        until += [(idle_part, closing.still_from_ms)]
+    until += [(AgePart.of(waiting) if is_waiting else idle_part, closing.began_ms - trigger_ms)]
     until += [(AgePart.of(AgeCause.TRIGGER), closing.began_ms)]
     until += [(AgePart.of(AgeCause.QUEUED), closing.began_ms + queued_ms)]
     # One part may own several stretches, which add up.

@@ -82,7 +82,7 @@ class PartitionReading:
 
 def advance(
     was: InputProgress,
-    seen: Mapping[int, PartitionReading],
+    readings: Mapping[int, PartitionReading],
     *,
     bound_ms: int,
     idle_after_ms: int | None,
@@ -95,7 +95,7 @@ def advance(
 
     Args:
         was: the source before the batch.
-        seen: the part of every partition that the batch read.
+        readings: the part of every partition that the batch read.
         bound_ms: the source's bound.
         idle_after_ms: silence of more than this is idleness; None: never.
         now_ms: decision time of the batch.
@@ -103,7 +103,7 @@ def advance(
     """
     partitions = {
         number: _partition(was.partitions.get(number, PartitionProgress()), part, bound_ms, idle_after_ms, now_ms)
-        for number, part in seen.items()
+        for number, part in readings.items()
     }
     parts = {
         str(number): Progress(watermark_ms=part.watermark_ms, activity=part.activity)
@@ -168,29 +168,29 @@ def silence_moves_at_ms(was: InputProgress, *, idle_after_ms: int, idle_advances
 
 
 def _partition(
-    was: PartitionProgress, seen: PartitionReading, bound_ms: int, idle_after_ms: int | None, now_ms: int
+    was: PartitionProgress, reading: PartitionReading, bound_ms: int, idle_after_ms: int | None, now_ms: int
 ) -> PartitionProgress:
     # A partition that never had a record has been silent since the first batch looked at it.
-    active_at_ms = was.active_at_ms if seen.silent and was.active_at_ms is not None else now_ms
-    newest_ms = later(was.max_timestamp_ms, seen.max_timestamp_ms)
-    told_idle = was.told_idle if seen.told_idle is None else seen.told_idle
+    active_at_ms = was.active_at_ms if reading.silent and was.active_at_ms is not None else now_ms
+    newest_ms = later(was.max_timestamp_ms, reading.max_timestamp_ms)
+    told_idle = was.told_idle if reading.told_idle is None else reading.told_idle
     return PartitionProgress(
         max_timestamp_ms=newest_ms,
         watermark_ms=bounded_out_of_orderness(newest_ms, bound_ms=bound_ms),
         active_at_ms=active_at_ms,
-        until_offset=seen.until_offset,
+        until_offset=reading.until_offset,
         # A start reads waiting records again from here.
-        done_until_offset=seen.until_offset if seen.held_from is None else seen.held_from,
+        done_until_offset=reading.until_offset if reading.held_from is None else reading.held_from,
         told_idle=told_idle,
-        newest_ms=later(was.newest_ms, seen.newest_ms),
-        set_back_from_ms=None if seen.went_back else was.set_back_from_ms,
+        newest_ms=later(was.newest_ms, reading.newest_ms),
+        set_back_from_ms=None if reading.went_back else was.set_back_from_ms,
         activity=Activity.IDLE
-        if told_idle and seen.caught_up
+        if told_idle and reading.caught_up
         else activity(
-            silent_since_ms=active_at_ms if seen.silent else None,
+            silent_since_ms=active_at_ms if reading.silent else None,
             now_ms=now_ms,
             idle_after_ms=idle_after_ms,
-            caught_up=seen.caught_up,
+            caught_up=reading.caught_up,
         ),
     )
 
@@ -223,7 +223,7 @@ def set_back(was: InputProgress, number: int, *, to_ms: int, bound_ms: int) -> I
     return _with(replace(was, partitions=partitions), now)
 
 
-def processing_time(was: InputProgress, seen: Mapping[int, PartitionReading], *, now_ms: int) -> InputProgress:
+def processing_time(was: InputProgress, readings: Mapping[int, PartitionReading], *, now_ms: int) -> InputProgress:
     """Returns the source after a batch whose records have the time *now_ms*.
 
     *now_ms* is the decision time of the batch.
@@ -236,13 +236,13 @@ def processing_time(was: InputProgress, seen: Mapping[int, PartitionReading], *,
             active_at_ms=now_ms,
             until_offset=part.until_offset,
         )
-        for number, part in seen.items()
+        for number, part in readings.items()
     }
     return replace(was, partitions=partitions, watermark_ms=now_ms - 1, held_by=None, idle=False)
 
 
 def follow(
-    was: InputProgress, seen: PartitionReading, *, watermark_ms: int | None, idle: bool | None = None, now_ms: int
+    was: InputProgress, reading: PartitionReading, *, watermark_ms: int | None, idle: bool | None = None, now_ms: int
 ) -> InputProgress:
     """Returns the reading end of a hop after a batch.
 
@@ -252,7 +252,7 @@ def follow(
 
     Args:
         was: the input before the batch.
-        seen: the part of the hop that the batch read.
+        reading: the part of the hop that the batch read.
         watermark_ms: the upstream's newest watermark; None: none yet.
         idle: the upstream's status; None: no new one was sent.
         now_ms: decision time of the batch.
@@ -261,10 +261,10 @@ def follow(
     reached_ms = later(was.watermark_ms, watermark_ms)
     idle = was.idle if idle is None else idle
     part = PartitionProgress(
-        max_timestamp_ms=later(before.max_timestamp_ms, seen.max_timestamp_ms),
+        max_timestamp_ms=later(before.max_timestamp_ms, reading.max_timestamp_ms),
         watermark_ms=reached_ms,
-        active_at_ms=before.active_at_ms if seen.silent else now_ms,
-        until_offset=seen.until_offset,
+        active_at_ms=before.active_at_ms if reading.silent else now_ms,
+        until_offset=reading.until_offset,
         activity=Activity.IDLE if idle else Activity.ACTIVE,
     )
     return replace(was, partitions={0: part}, watermark_ms=reached_ms, idle=idle)

@@ -116,7 +116,7 @@ class Bounds:
 
 
 def bounds_of_work(
-    stages: Sequence[Mapping[str, Span]], *, began_ms: int, ended_ms: int, known: Mapping[str, Bounds]
+    stages: Sequence[Mapping[str, Span]], *, began_ms: int, ended_ms: int, skews: Mapping[str, Bounds]
 ) -> dict[str, Bounds]:
     """Returns the offset bounds of each host that worked.
 
@@ -128,13 +128,13 @@ def bounds_of_work(
         stages: the work of each host, one stage after the other.
         began_ms: reference clock before all of the work.
         ended_ms: reference clock after all of it.
-        known: bounds from before; they count unless the work contradicts them, since clocks are set.
+        skews: bounds from before; they count unless the work contradicts them, since clocks are set.
     """
     hosts = set().union(*stages)
     bounds: dict[str, Bounds] = {}
     for host in hosts:
         own_spans = [stage[host] for stage in stages if host in stage]
-        bounds[host] = _bounds(own_spans, began_ms, ended_ms, known.get(host))
+        bounds[host] = _bounds(own_spans, began_ms, ended_ms, skews.get(host))
     for before, after in pairwise(stages):
         _bound_by_order(bounds, before, after)
     return {host: bounds[host] for host in sorted(bounds) if bounds[host].is_possible}

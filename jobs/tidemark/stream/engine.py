@@ -316,8 +316,8 @@ class Engine:
 
 def _waiting(entry: Entry) -> int | None:
     """Returns the records left unread or held; None: no latest offset."""
-    seen, operators = [part.seen for part in entry.notes.decision.sources], entry.notes.decision.operators.values()
-    ends = [(part.latest_offset, part.until_offset) for part in seen if part.latest_offset is not None]
+    readings, operators = [part.seen for part in entry.notes.decision.sources], entry.notes.decision.operators.values()
+    ends = [(part.latest_offset, part.until_offset) for part in readings if part.latest_offset is not None]
     unread: int = sum(max(0, latest - until) for latest, until in ends)
     held: int = sum(operator.counts.get("held_after", 0) for operator in operators)
     return unread + held if ends else None

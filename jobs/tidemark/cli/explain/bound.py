@@ -9,8 +9,7 @@ import argparse
 from dataclasses import astuple
 from pathlib import Path
 
-from tidemark.cli.shared import options
-from tidemark.cli.shared.options import add_format
+from tidemark.cli.shared.options import add_format, add_topology, existing_warehouse
 from tidemark.cli.shared.output import say_inert
 from tidemark.errors import InvalidArgument
 from tidemark.model.settings.intervals import instant_ms
@@ -31,7 +30,7 @@ DISORDER = """
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the command."""
-    options.add_topology(parser)
+    add_topology(parser)
     parser.add_argument("--source", help="only this source (default: all)")
     parser.add_argument(
         "--from", dest="start", metavar="INSTANT", help="only batches with this decision time or a later one, ISO 8601"
@@ -42,12 +41,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_format(parser, FORMATS)
 
 
-def command(asked: argparse.Namespace) -> int:
+def command(options: argparse.Namespace) -> int:
     """Prints the cost of each bound."""
-    start_ms, end_ms = (instant_ms(text) if text else None for text in (asked.start, asked.end))
-    of = topology(asked.topology)
-    rows = bound_rows(options.warehouse(asked), of, source=asked.source, start_ms=start_ms, end_ms=end_ms)
-    say_inert(FORMATS[asked.format](COLUMNS, rows))
+    start_ms, end_ms = (instant_ms(text) if text else None for text in (options.start, options.end))
+    of = topology(options.topology)
+    rows = bound_rows(existing_warehouse(options), of, source=options.source, start_ms=start_ms, end_ms=end_ms)
+    say_inert(FORMATS[options.format](COLUMNS, rows))
     return 0
 
 

@@ -60,8 +60,8 @@ def asked_before(topology: Topology, sub: str, layout: Layout) -> pl.DataFrame:
     control = Control(layout.control(topology.name, sub))
     waiting = [control.reopening(id_) for id_ in control.reopenings()]
     rows = [(each.operator, *place) for each in waiting for place in each.late]
-    asked = pl.DataFrame(rows, schema={"operator": pl.String(), **PLACE}, orient="row")
-    return pl.concat([asked, reopened_places(topology, sub, layout)]).unique()
+    requested = pl.DataFrame(rows, schema={"operator": pl.String(), **PLACE}, orient="row")
+    return pl.concat([requested, reopened_places(topology, sub, layout)]).unique()
 
 
 def reopened_places(topology: Topology, sub: str, layout: Layout) -> pl.DataFrame:

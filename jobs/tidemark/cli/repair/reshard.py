@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from tidemark.cli.shared import options
+from tidemark.cli.shared.options import existing_warehouse
 from tidemark.cli.shared.output import say_inert
 from tidemark.control.folder import Control
 from tidemark.errors import InvalidArgument, TidemarkError
@@ -42,10 +42,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--shards", type=_number, required=True, metavar="N", help="new number of shards")
 
 
-def command(asked: argparse.Namespace) -> int:
+def command(options: argparse.Namespace) -> int:
     """Distributes the state, and prints a line for each stream."""
-    topology, warehouse = topology_named(asked.topology), options.warehouse(asked)
-    for line in reshard_streams(topology, warehouse, asked.sub_topology, asked.shards, say_inert):
+    topology, warehouse = topology_named(options.topology), existing_warehouse(options)
+    for line in reshard_streams(topology, warehouse, options.sub_topology, options.shards, say_inert):
         say_inert(line)
     return 0
 

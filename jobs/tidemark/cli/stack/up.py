@@ -107,12 +107,12 @@ class StackStart:
         loaded = load_each(self.project.topologies)
         available = {path.stem: each for path, each in loaded.items()}
         available |= {each.name: each for each in loaded.values() if isinstance(each, Topology)}
-        asked = list(names) or self._still_there(available) or [path.stem for path in loaded]
-        if not asked:
+        chosen_names = list(names) or self._still_there(available) or [path.stem for path in loaded]
+        if not chosen_names:
             msg = f"{self.project.topologies} has no topology; write one into NAME.toml, as README.md there shows"
             raise InvalidArgument(msg)
         chosen: dict[str, Topology] = {}
-        for name in asked:
+        for name in chosen_names:
             each = available.get(Path(name).stem)
             if isinstance(each, Topology):
                 chosen[each.name] = each
@@ -261,10 +261,10 @@ class StackStart:
         Raises:
             InvalidArgument: none is left.
         """
-        left = {name: each for name, each in topologies.items() if name not in self.problems}
-        if not left:
+        usable = {name: each for name, each in topologies.items() if name not in self.problems}
+        if not usable:
             raise InvalidArgument("\n".join(f"{name}: {problem}" for name, problem in self.problems.items()))
-        return left
+        return usable
 
     def _conductor(self, topology: Topology) -> Conductor:
         return Conductor(self.home, topology, say_inert)

@@ -141,7 +141,7 @@ class DoubleSum(ExactSum):
     def of_earlier(self) -> dict[str, pl.Expr]:
         was = pl.col(self.state).cast(pl.Float64)
         return {
-            self._odd: pl.when(pl.col(self._parts).is_null()).then(_odd(was, _NOTHING)).otherwise(self._odd),
+            self._odd: pl.when(pl.col(self._parts).is_null()).then(_odd(was, _NO_VALUE)).otherwise(self._odd),
             self._parts: pl.coalesce(self._parts, _finite(was)),
         }
 
@@ -197,7 +197,7 @@ class DoubleSum(ExactSum):
         return pl.DataFrame(dict(zip(_ODD, counts, strict=True)))
 
 
-_NOTHING = pl.lit(None, pl.Float64)
+_NO_VALUE = pl.lit(None, pl.Float64)
 
 
 def _new_and_old(rows: pl.DataFrame, column: str, kind: pl.DataType) -> tuple[pl.Expr, pl.Expr]:

@@ -93,16 +93,16 @@ class Sums:
 
     def expansions(self) -> pl.Series:
         """Returns each sum as its one expansion."""
-        limbs, left = _carried(self.limbs), np.arange(self.limbs.shape[1])
-        count, values, owners = self.limbs.shape[1], [np.zeros(0)], [left[:0]]
+        limbs, windows = _carried(self.limbs), np.arange(self.limbs.shape[1])
+        count, values, owners = self.limbs.shape[1], [np.zeros(0)], [windows[:0]]
         # Each round takes the nearest double off every sum that is not 0 yet.
-        while len(left):
+        while len(windows):
             nearest = np.clip(Sums(limbs, self.base).rounded(), -_MAX, _MAX)
             some = nearest != 0
-            nearest, left, limbs = nearest[some], left[some], limbs[:, some]
+            nearest, windows, limbs = nearest[some], windows[some], limbs[:, some]
             values.append(nearest)
-            owners.append(left)
-            at, piece, places = _pieces(-nearest, np.arange(len(left)))
+            owners.append(windows)
+            at, piece, places = _pieces(-nearest, np.arange(len(windows)))
             np.add.at(limbs, (at - self.base, places), piece)
         owner = np.concatenate(owners)
         order = np.argsort(owner, kind="stable")

@@ -108,8 +108,8 @@ def _judged(ids: pl.DataFrame, newest: Mapping[int, Mapping[str, WriterPosition]
         for writer, sent in writers.items():
             places.append((partition, writer, sent.epoch, sent.batch * _PLACES + sent.sequence))
     schema = {"partition": ids.schema["partition"], "writer": pl.String(), "seen_epoch": pl.Int64(), "seen": pl.Int64()}
-    seen = pl.DataFrame(places, schema=schema, orient="row")
-    both = ids.join(seen, on=_WITHIN, how="left", maintain_order="left")
+    batch_places = pl.DataFrame(places, schema=schema, orient="row")
+    both = ids.join(batch_places, on=_WITHIN, how="left", maintain_order="left")
     both = both.with_columns(pl.col("seen_epoch", "seen").fill_null(-1))
     stale = pl.col("epoch") < pl.max_horizontal("seen_epoch", pl.col("epoch").cum_max().over(_WITHIN))
     # The place of a stale writer does not count: it may be ahead of the writer that took over from it.

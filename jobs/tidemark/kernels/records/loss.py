@@ -13,11 +13,11 @@ import polars as pl
 
 def with_gaps(rows: pl.DataFrame, read_to: Mapping[int, int]) -> list[int]:
     """Returns the partitions whose *rows* do not follow *read_to* without a gap."""
-    seen = rows.group_by("partition", maintain_order=True).agg(
+    per_partition = rows.group_by("partition", maintain_order=True).agg(
         first=pl.col("offset").min(), last=pl.col("offset").max(), n=pl.len()
     )
     # Without a gap there are as many rows as offsets from `read_to` to the last one.
-    return [p for p, first, last, n in seen.iter_rows() if last - read_to.get(p, first) + 1 != n]
+    return [p for p, first, last, n in per_partition.iter_rows() if last - read_to.get(p, first) + 1 != n]
 
 
 def lost(rows: pl.DataFrame, partition: int, *, read_to: int, earliest: int) -> tuple[int, int] | None:

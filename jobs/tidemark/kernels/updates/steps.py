@@ -141,8 +141,8 @@ def join_valid(
     _check_on(operator, records, versions)
     key = list(operator.on.values())
     right = versions.unique([*key, "_valid_from_ms"], keep="last", maintain_order=True).sort("_valid_from_ms")
-    asked = pl.max_horizontal("_timestamp_ms", pl.lit(kept_from_ms, pl.Int64))
-    left = records.with_row_index("_row").with_columns(_asked_ms=asked).sort("_asked_ms", maintain_order=True)
+    lookup_ms = pl.max_horizontal("_timestamp_ms", pl.lit(kept_from_ms, pl.Int64))
+    left = records.with_row_index("_row").with_columns(_asked_ms=lookup_ms).sort("_asked_ms", maintain_order=True)
     # join_asof needs both sides in order of time; `_row` restores the order of the records.
     joined = _as_of(operator, left, right, "backward")
     beyond = pl.col(MATCHED).is_null() & is_beyond(kept_from_ms)

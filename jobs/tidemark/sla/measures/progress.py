@@ -48,13 +48,13 @@ def wait_for_facts(
     began_ms = clock()
     # Facts cannot cover an instant in the future.
     at_ms = min(at_ms, began_ms)
-    left = {sub.name for sub in topology.sub_topologies}
+    waiting = {sub.name for sub in topology.sub_topologies}
     wait_ms = _wait_ms(layout)
-    while left := {name for name in left if not _has_passed(layout, topology.name, name, at_ms, clock())}:
+    while waiting := {name for name in waiting if not _has_passed(layout, topology.name, name, at_ms, clock())}:
         if clock() - began_ms >= wait_ms:
             break
         sleep_s(POLL_S)
-    return frozenset(left)
+    return frozenset(waiting)
 
 
 def unknown_if_behind(status: Status, topology: Topology, names: Collection[str]) -> Status:

@@ -103,7 +103,7 @@ WRITTEN = WriterProperties(compression="ZSTD")
 T = TypeVar("T")
 Notes = Mapping[str, str]
 """Additional notes of a commit, by key."""
-NOTHING: Notes = MappingProxyType({})
+NO_NOTES: Notes = MappingProxyType({})
 
 
 def create(
@@ -355,7 +355,7 @@ class Committer:
         self._open: dict[Path, TableLog] = {}
         self._seen: dict[Path, int] = {}
 
-    def commit(self, path: Path, rows: pa.Table, batch_id: int, *, notes: Notes = NOTHING) -> int:
+    def commit(self, path: Path, rows: pa.Table, batch_id: int, *, notes: Notes = NO_NOTES) -> int:
         """Appends *rows* to the table at *path* as batch *batch_id*.
 
         The commit also has *notes*.
@@ -386,7 +386,7 @@ class Committer:
         """Commits *notes* without rows; returns the clock as `commit` does."""
         return self.adopt(path, Files(()), batch_id, notes=notes)
 
-    def adopt(self, path: Path, files: Files, batch_id: int, *, notes: Notes = NOTHING) -> int:
+    def adopt(self, path: Path, files: Files, batch_id: int, *, notes: Notes = NO_NOTES) -> int:
         """Makes *files* in the folder *path* part of the table there.
 
         All else is as in `commit`, but a failed try leaves the files where they are.
@@ -415,7 +415,7 @@ class Committer:
         batch_id: int,
         *,
         key: Sequence[str],
-        shown: Callable[[int], Notes] = lambda shown_at_ms: NOTHING,
+        shown: Callable[[int], Notes] = lambda shown_at_ms: NO_NOTES,
         closed: ClosedRows | None = None,
     ) -> int:
         """Replaces the rows at *path* that have the keys of *rows*.
@@ -517,7 +517,7 @@ class Committer:
         *,
         removes: bool = True,
         reads: bool = False,
-        notes: Notes = NOTHING,
+        notes: Notes = NO_NOTES,
     ) -> int:
         """Commits a batch by *write*, unless it is in the log.
 
@@ -553,7 +553,7 @@ class Committer:
         if log.newest_batch >= batch_id:
             return self._committed_at_ms(DeltaTable(str(path)), batch_id)
         self.check_lease()
-        seen, began_s = log.version, time.time()
+        version_before, began_s = log.version, time.time()
         try:
             write(log, {**notes, "batch_id": str(batch_id)})
         except Exception as error:
@@ -564,7 +564,7 @@ class Committer:
                 log.remove_uncommitted()
                 if removes and self._is_only_writer:
                     self._remove_unused(path, batch_id, since_s=began_s - SKEW_S)
-                if isinstance(error, OSError | DeltaError) and DeltaTable(str(path)).version() > seen:
+                if isinstance(error, OSError | DeltaError) and DeltaTable(str(path)).version() > version_before:
                     # While this driver was stopped its files may have been compacted and, a week later, removed.
                     raise CommitFailedError(str(error)) from error
             elif isinstance(error, CommitFailedError):
@@ -583,10 +583,10 @@ class Committer:
         """
         used = {Path(file).name for file in DeltaTable(str(path)).file_uris()}
         unused = [file for file in path.glob("*.parquet") if file.name not in used]
-        left = [file for file in unused if _is_written_since(file, since_s) and _newest_batch_in(file) == batch_id]
+        own_files = [file for file in unused if _is_written_since(file, since_s) and _newest_batch_in(file) == batch_id]
         # After the listing: a driver that takes the lease later has not written any of these files.
         self.check_lease()
-        for file in left:
+        for file in own_files:
             file.unlink()
 
     def _committed_at_ms(self, table: DeltaTable, batch_id: int) -> int:

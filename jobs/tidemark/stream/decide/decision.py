@@ -258,12 +258,12 @@ class Decider:
         if not self.is_news(was, now, batch, records):
             return None
         moves = Moves()
-        seen: dict[str, Mapping[int, PartitionReading]] = {}
+        readings: dict[str, Mapping[int, PartitionReading]] = {}
         runs_of_sources: dict[str, Run] = {}
         # Only leading sources hold records back.
         leading = {source.name for source in self._leading}
         for name, intake in intakes.items():
-            seen[name], runs_of_sources[name] = intake.seen, intake.run
+            readings[name], runs_of_sources[name] = intake.seen, intake.run
             if name in leading:
                 moves.waiting[name] = intake.waiting
         runs = self.pipeline.run(runs_of_sources, moves, self.moment(was, now))
@@ -271,14 +271,14 @@ class Decider:
         tables = self.for_tables.tables(batch.batch_id, runs)
         # Rows of a hop count from 0, so the mark behind them has their number.
         last = {name: tables[name].num_rows for name in self.for_tables.hops}
-        return BatchDecision(*self.conclude(batch, was, now, seen, tallies, tables, last, _join), moves)
+        return BatchDecision(*self.conclude(batch, was, now, readings, tallies, tables, last, _join), moves)
 
     def conclude(
         self,
         batch: MicroBatch,
         was: StreamProgress,
         now: StreamProgress,
-        seen: Mapping[str, Mapping[int, PartitionReading]],
+        readings: Mapping[str, Mapping[int, PartitionReading]],
         tallies: Mapping[str, Tally],
         tables: Mapping[str, Rows],
         last: Mapping[str, int],
@@ -290,7 +290,7 @@ class Decider:
             batch: the batch.
             was: progress before it.
             now: progress with what the batch read.
-            seen: per source, the partitions as read.
+            readings: per source, the partitions as read.
             tallies: counts and clocks by operator.
             tables: rows by name.
             last: per hop, the `seq` of the mark that ends it.
@@ -303,7 +303,7 @@ class Decider:
             name: join(name, tables[name], self.for_tables.mark(batch.batch_id, was, now, closed, seq=seq))
             for name, seq in last.items()
         }
-        notes = self.notes(batch, was, now, seen, tallies, closed, marks)
+        notes = self.notes(batch, was, now, readings, tallies, closed, marks)
         return Entry(batch.batch_id, {**tables, **hops}, EntryNotes(decided=notes)), now
 
     def with_intakes(self, was: StreamProgress, intakes: Mapping[str, Intake], batch: MicroBatch) -> StreamProgress:
@@ -433,7 +433,7 @@ class Decider:
         batch: MicroBatch,
         was: StreamProgress,
         now: StreamProgress,
-        seen: Mapping[str, Mapping[int, PartitionReading]],
+        readings: Mapping[str, Mapping[int, PartitionReading]],
         tallies: Mapping[str, Tally],
         closed: Iterable[ClosedWindow],
         marks: Mapping[str, SentMark],
@@ -444,13 +444,13 @@ class Decider:
             batch: the batch.
             was: progress before it.
             now: progress after it.
-            seen: per source, the partitions as read.
+            readings: per source, the partitions as read.
             tallies: counts and clocks by operator.
             closed: the streaming windows that the batch closes.
             marks: the marks of time that sinks send.
         """
         sources = []
-        for name, parts in seen.items():
+        for name, parts in readings.items():
             for number, part in parts.items():
                 sources.append(PartitionNotes(source=name, partition=number, seen=part))
         return DecisionNotes(

@@ -51,8 +51,8 @@ class Reopenings:
         request_ids = self._control.reopenings()
         done = [id_ for id_ in request_ids if id_ in was.reopened]
         # A request that could not be removed stays noted, so that it is not carried out twice.
-        left = {id_: was.reopened[id_] for id_ in done if not self._control.remove_reopening(id_)}
-        return replace(was, reopened={**left, **dict.fromkeys(sorted({*request_ids} - {*done}), batch_id)})
+        unremoved = {id_: was.reopened[id_] for id_ in done if not self._control.remove_reopening(id_)}
+        return replace(was, reopened={**unremoved, **dict.fromkeys(sorted({*request_ids} - {*done}), batch_id)})
 
     def records(self, was: StreamProgress, batch_id: int) -> dict[str, pl.DataFrame]:
         """Returns the late records that *batch_id* accepts again, by aggregate."""

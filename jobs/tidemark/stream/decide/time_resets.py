@@ -141,12 +141,12 @@ class TimeResets:
 
         It has passed them by their allowed lateness, too.
         """
-        left: dict[str, tuple[tuple[int, int], ...]] = {}
+        still_closed: dict[str, tuple[tuple[int, int], ...]] = {}
         for name, windows in was.stay_closed.items():
             # Streaming windows, which have no operator, allow no lateness.
             allowed_ms = self._windows[name].allowed_lateness_ms if name in self._windows else 0
-            left[name] = _open_at(was.watermark_ms, windows, allowed_ms)
-        return replace(was, stay_closed=_without_empty(left))
+            still_closed[name] = _open_at(was.watermark_ms, windows, allowed_ms)
+        return replace(was, stay_closed=_without_empty(still_closed))
 
 
 def _open_at(

@@ -42,7 +42,7 @@ class HostClocks:
         earlier = {host: bounds.after(passed_ms) for host, bounds in self._bounds.items()} | {self._host: ONE_CLOCK}
         # Spark begins the second stage when all tasks of the first have ended, which is what bounds the clocks.
         stages = [_spans(runs, taking_in=True), _spans(runs, taking_in=False)]
-        bounds_of_hosts = dict(bounds_of_work(stages, began_ms=began_ms, ended_ms=ended_ms, known=earlier))
+        bounds_of_hosts = dict(bounds_of_work(stages, began_ms=began_ms, ended_ms=ended_ms, skews=earlier))
         bounds_of_hosts[self._host] = ONE_CLOCK
         self._bounds = earlier | bounds_of_hosts
         # A host whose clock was set has bounds that exclude each other: its estimate begins anew.

@@ -260,17 +260,17 @@ class Shards:
         Here the driver reads the batch itself.
         """
         intakes = self._decider.take_in(collect(), task.batch, task.was)
-        seen: dict[str, Mapping[int, PartitionReading]] = {}
+        readings: dict[str, Mapping[int, PartitionReading]] = {}
         tallies: dict[str, Tally] = {}
         runs: dict[str, Run] = {}
         dealt: list[Dealt] = []
         for name, intake in intakes.items():
-            seen[name], runs[name] = intake.seen, intake.run
+            readings[name], runs[name] = intake.seen, intake.run
             tallies[name] = Tally.of(intake.run, window_ms=self._decider.window_ms)
             # All records come from one task here, so their partition matters no more.
             dealt += task.dealt(name, 0, intake.run.output)
         now = self._decider.with_intakes(task.was, intakes, task.batch)
-        return BatchIntake(now=now, seen=seen, tallies=tallies, tables=task.lay_out_large(task.tables(runs))), dealt
+        return BatchIntake(now=now, seen=readings, tallies=tallies, tables=task.lay_out_large(task.tables(runs))), dealt
 
     def _states_after_newest(self) -> Sequence[StateRuns]:
         """Returns the state of each shard after the newest entry.

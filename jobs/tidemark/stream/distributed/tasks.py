@@ -314,7 +314,7 @@ class ShardTask(Task):
         None when records of a topic may be lost.
         """
         progress: dict[str, InputProgress] = {}
-        seen: dict[str, Mapping[int, PartitionReading]] = {}
+        readings: dict[str, Mapping[int, PartitionReading]] = {}
         opened: dict[str, set[int]] = {}
         tallies: dict[str, Tally] = {}
         all_parts: list[PartitionIntake] = []
@@ -324,7 +324,7 @@ class ShardTask(Task):
             # Every shard has the numbers of all partitions, so all shards give up the batch alike.
             if reading is None:
                 return None
-            progress[source.name], seen[source.name] = reading.progress, reading.seen
+            progress[source.name], readings[source.name] = reading.progress, reading.seen
             opened[source.name] = set[int]().union(*(part.windows for part in parts))
             tallies[source.name] = arrival(self.batch, parts)
             all_parts += parts
@@ -332,7 +332,7 @@ class ShardTask(Task):
         return BatchIntake(
             # So windows close in the batch that reaches their end, and not one batch later (decision 62).
             now=decider.progress(self.was, progress, opened, self.batch),
-            seen=seen,
+            seen=readings,
             tallies=tallies,
             tables={**tables, DISORDER_BUCKETS.name: self._disorder(arrived)},
             task_runs=tuple(part.task_run for part in all_parts),
@@ -390,8 +390,8 @@ class ShardTask(Task):
         ends = batch.ends.get(source.topic or "", {})
         if source.topic and any(_may_be_lost(number, doubtful, read_to, ends) for number in doubtful):
             return None
-        seen = dict(decider.reader.marked(source, before, seen_of(parts, read_to, offsets, ends, {}), batch))
-        return Input(decider.reader.progress(source, before, seen, writers, batch), seen)
+        readings = dict(decider.reader.marked(source, before, seen_of(parts, read_to, offsets, ends, {}), batch))
+        return Input(decider.reader.progress(source, before, readings, writers, batch), readings)
 
     def _disorder(self, arrived: Iterable[PartitionIntake]) -> pa.Table:
         """Returns how far the records of each source were behind.

@@ -49,8 +49,8 @@ class PartitionNotes:
     def from_json(cls, content: Json) -> PartitionNotes:
         """Returns the notes that `to_json` wrote, from parsed JSON."""
         lost = content.get("lost")
-        seen = PartitionReading(**{**_fields_in(PartitionReading, content), "lost": lost and (lost[0], lost[1])})
-        return cls(source=content["source"], partition=content["partition"], seen=seen)
+        reading = PartitionReading(**{**_fields_in(PartitionReading, content), "lost": lost and (lost[0], lost[1])})
+        return cls(source=content["source"], partition=content["partition"], seen=reading)
 
 
 @dataclass(frozen=True, kw_only=True)

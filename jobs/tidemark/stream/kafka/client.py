@@ -24,12 +24,12 @@ from tidemark.model.topology import SubTopology, Topology
 from tidemark.stream.kafka.access import (
     LoginDenied,
     Refusals,
-    denied,
-    denied_group,
-    denied_login,
-    denied_topic,
-    listed,
+    list_topics,
+    login_refusal,
     make_client,
+    missing_right_of,
+    unauthorized_group,
+    unauthorized_topic,
 )
 from tidemark.stream.kafka.outgoing import OutgoingRows
 from tidemark.stream.kafka.publishing import TIMEOUT_S, KafkaTopicWriter, RecordSender
@@ -90,11 +90,11 @@ class KafkaBroker:
         """Raises InvalidArgument if the brokers of a cluster do not answer."""
         for name, admin in self._admins.items():
             try:
-                listed(admin, self._clusters[name], self._refusals[name], TIMEOUT_S)
+                list_topics(admin, self._clusters[name], self._refusals[name], TIMEOUT_S)
             except KafkaException as error:
-                seen = no_answer(error, TIMEOUT_S)
+                reason = no_answer(error, TIMEOUT_S)
                 where = f"{self._clusters[name].bootstrap} (cluster {name})"
-                msg = f"--bootstrap {where}: {seen}; start the broker, correct the address, or leave out --bootstrap"
+                msg = f"--bootstrap {where}: {reason}; start the broker, correct the address, or leave out --bootstrap"
                 raise InvalidArgument(msg) from error
 
     def refuse_denied(self) -> None:
@@ -106,7 +106,7 @@ class KafkaBroker:
             cluster = self._clusters[name]
             if cluster.security.protocol is not Protocol.PLAINTEXT:
                 with suppress(KafkaException):
-                    listed(admin, cluster, self._refusals[name], TIMEOUT_S)
+                    list_topics(admin, cluster, self._refusals[name], TIMEOUT_S)
 
     def explained(self, error: Exception, of_stream: Iterable[Source]) -> Exception:
         """Returns *error*, or a clearer one.
@@ -115,7 +115,7 @@ class KafkaBroker:
         sources of the stream.
         """
         sources = [o for o in of_stream if o.topic and o.kafka in self._clusters]
-        if topic := denied_topic(error):
+        if topic := unauthorized_topic(error):
             source = next((o for o in sources if o.topic == topic), None)
             if source is None:
                 return error
@@ -129,10 +129,10 @@ class KafkaBroker:
         names = {source.kafka for source in sources}
         if len(names) == 1:
             (name,) = names
-            if group := denied_group(error):
+            if group := unauthorized_group(error):
                 return MissingRight(Right(Operation.READ, f"group {group}", name), self._user(name))
-            if seen := denied_login(error):
-                return LoginDenied.by(self._clusters[name], seen)
+            if reason := login_refusal(error):
+                return LoginDenied.by(self._clusters[name], reason)
         return error
 
     def _user(self, name: str) -> str:
@@ -148,7 +148,7 @@ class KafkaBroker:
         topic = at.topic or ""
         metadata = self._consumers[at.kafka].list_topics(topic, timeout=TIMEOUT_S).topics[topic]
         if metadata.error is not None:
-            if missing := denied(metadata.error.code(), topic, at.kafka, Operation.DESCRIBE):
+            if missing := missing_right_of(metadata.error.code(), topic, at.kafka, Operation.DESCRIBE):
                 raise missing
             address = self._clusters[at.kafka].bootstrap
             create = f"create it first: `{topic_command(topic)}`"
@@ -172,7 +172,7 @@ class KafkaBroker:
         try:
             return {place.partition: answer.result().offset for place, answer in answers.items()}
         except KafkaException as error:
-            missing = denied(error.args[0].code(), source.topic or "", source.kafka, Operation.DESCRIBE)
+            missing = missing_right_of(error.args[0].code(), source.topic or "", source.kafka, Operation.DESCRIBE)
             raise missing or error from error
 
     def limits(self, sink: Sink) -> Limits:

@@ -24,7 +24,7 @@ from tidemark.kernels.records.headers import headers_to_send
 from tidemark.model.project.kafka_security import Settings
 from tidemark.model.project.rights import Operation
 from tidemark.storage.files import frames
-from tidemark.stream.kafka.access import denied
+from tidemark.stream.kafka.access import missing_right_of
 from tidemark.stream.kafka.broker import RefusedRecord
 from tidemark.stream.kafka.encoding import to_send
 from tidemark.stream.kafka.limits import undeliverable_rows
@@ -206,7 +206,7 @@ class RecordSender:
             msg = f"topic {self._topic!r}: the broker did not answer for {unsent} records; the batch is sent again"
             raise PublishError(msg)
         for error in errors.values():
-            if missing := denied(error.code(), self._topic, self._cluster, Operation.WRITE):
+            if missing := missing_right_of(error.code(), self._topic, self._cluster, Operation.WRITE):
                 raise missing
         if failed := [error.str() for error in errors.values() if error.code() not in OF_A_RECORD]:
             msg = f"topic {self._topic!r} rejected {len(failed)} records: {failed[:1]}; they are sent again"

@@ -91,11 +91,11 @@ def parts(
     if is_small and not is_begun and passed_over is None:
         # The broker need not be asked where new partitions begin.
         return [BatchPart(at_most, is_first=True, is_last=True)]
-    left = {topic: _left(source, ends.get(topic, {}), was, earliest) for topic, source in sources.items()}
-    if is_begun and not _is_any_unread(left):
+    unread = {topic: _left(source, ends.get(topic, {}), was, earliest) for topic, source in sources.items()}
+    if is_begun and not _is_any_unread(unread):
         return []
     ranges_of_parts: list[Ranges] = []
-    for layer in _between(left, passed_over or {}):
+    for layer in _between(unread, passed_over or {}):
         ranges_of_parts += _by_size(layer, _most_pieces(sources, layer))
     last = len(ranges_of_parts) - 1
     return [
@@ -111,8 +111,8 @@ def parts(
     ]
 
 
-def _is_any_unread(left: Ranges) -> bool:
-    offsets = chain.from_iterable(partitions.values() for partitions in left.values())
+def _is_any_unread(unread: Ranges) -> bool:
+    offsets = chain.from_iterable(partitions.values() for partitions in unread.values())
     return any(start < end for start, end in offsets)
 
 
@@ -121,17 +121,17 @@ def _most_pieces(sources: Mapping[str, Source], ranges: Ranges) -> int:
     return max((_pieces(sources[topic], offsets) for topic, offsets in ranges.items()), default=1)
 
 
-def _between(left: Ranges, passed_over: Places) -> Iterator[Ranges]:
-    """Yields the offsets *left*, cut before each record *passed_over*.
+def _between(unread: Ranges, passed_over: Places) -> Iterator[Ranges]:
+    """Yields the offsets *unread*, cut before each record *passed_over*.
 
     They come in layers: each has the next piece of every partition.
     """
     pieces: dict[tuple[str, int], list[tuple[int, int]]] = {}
-    for topic, offsets in left.items():
+    for topic, offsets in unread.items():
         for number, (start, end) in offsets.items():
             pieces[topic, number] = _cut_at(start, end, number, passed_over.get(topic, ()))
     for at in range(max(map(len, pieces.values()), default=1)):
-        layer: dict[str, dict[int, tuple[int, int]]] = {topic: {} for topic in left}
+        layer: dict[str, dict[int, tuple[int, int]]] = {topic: {} for topic in unread}
         for (topic, number), cuts in pieces.items():
             # Partitions that are cut less often have an empty last piece in further layers.
             layer[topic][number] = cuts[at] if at < len(cuts) else (cuts[-1][1], cuts[-1][1])

@@ -45,7 +45,7 @@ from tidemark.semantics.progress import StreamProgress
 from tidemark.storage.delta.current_rows import CLOSED_UP_TO, NEWEST_MS, OF_REPLACING, ClosedRows, closed_row
 from tidemark.storage.delta.current_view import KEPT_BY, kept_by
 from tidemark.storage.delta.log import HOP_LOG, KEPT_LOG, SHORT_LOG
-from tidemark.storage.delta.tables import NOTHING, Committer, Notes, bigint_columns, create
+from tidemark.storage.delta.tables import NO_NOTES, Committer, Notes, bigint_columns, create
 from tidemark.storage.fence import Fence
 from tidemark.storage.files import Files, Rows, frames, write_file
 from tidemark.storage.object_path import ObjectPath
@@ -291,7 +291,7 @@ class BatchCommitter:
         """
         return self._current_tables.due_at_ms
 
-    def _commit(self, name: str, rows: Rows | None, batch_id: int, *, notes: Notes = NOTHING) -> int:
+    def _commit(self, name: str, rows: Rows | None, batch_id: int, *, notes: Notes = NO_NOTES) -> int:
         if rows is None or not rows.num_rows:
             return self._fence.clock()
         path = self._home / name

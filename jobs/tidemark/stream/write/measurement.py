@@ -240,11 +240,11 @@ class Measurer:
         sources: list[dict[str, Any]] = []
         losses: list[dict[str, Any]] = []
         for part in notes.sources:
-            place, seen = {"source": part.source, "partition": part.partition}, part.seen
-            offsets = {"from_offset": seen.from_offset, "until_offset": seen.until_offset}
-            sources.append({**place, **offsets, "latest_offset": seen.latest_offset})
-            if seen.lost:
-                losses.append({**place, "from_offset": seen.lost[0], "until_offset": seen.lost[1]})
+            place, reading = {"source": part.source, "partition": part.partition}, part.seen
+            offsets = {"from_offset": reading.from_offset, "until_offset": reading.until_offset}
+            sources.append({**place, **offsets, "latest_offset": reading.latest_offset})
+            if reading.lost:
+                losses.append({**place, "from_offset": reading.lost[0], "until_offset": reading.lost[1]})
         # What operators hand on was counted at the sources already.
         names = [operator.name for operator in self._sub.operators if operator.is_source]
         return {

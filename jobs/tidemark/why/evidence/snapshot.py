@@ -60,7 +60,7 @@ class Scene:
         self,
         cause: Cause,
         name: str,
-        seen: str,
+        observation: str,
         remedy: str,
         *,
         input: str | None = None,
@@ -72,7 +72,7 @@ class Scene:
         Args:
             cause: its cause. Where it lies in event time, the remedy names the way around it, too.
             name: the operator without results.
-            seen: what the tables show.
+            observation: what the tables show.
             remedy: what to do.
             input: the operator that it waits for.
             partition: the partition of the input.
@@ -88,7 +88,7 @@ class Scene:
             input=input,
             partition=partition,
             since_ms=since_ms,
-            seen=seen,
+            seen=observation,
             remedy=remedy,
         )
 
