@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 import tidemark.arrow  # noqa: F401 - first, before others import pandas
+from tidemark.collecting import names_in
 from tidemark.errors import InvalidArgument
 from tidemark.kernels.reports.rollups import (
     NO_OUTLINE,
@@ -169,7 +170,7 @@ def _refuse_or_warn(gone: Sequence[int], requested: Interval | None, facts: Sequ
     spans = ", ".join(f"[{iso(span.start_ms)}, {iso(span.end_ms)})" for span in join_intervals(gone, Grain.MINUTE))
     observation = f"{spans} have fewer facts than an earlier rollup had; oldest remaining batches: {oldest_batches}"
     if requested and any(requested.start_ms <= start_ms < requested.end_ms for start_ms in gone):
-        tables = " and ".join(table.name for table in ROLLUPS)
+        tables = " and ".join(names_in(ROLLUPS))
         msg = f"{observation}; choose a later --from, or delete the interval's rows from {tables} to remove them"
         raise InvalidArgument(msg)
     log.warning("%s; the stored rows stay, without the late facts", observation)

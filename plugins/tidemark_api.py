@@ -28,6 +28,7 @@ from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse
 from tidemark.cli.explain import path, whatif
 from tidemark.cli.explain import topology as topology_command
 from tidemark.clock import wall_clock_ms
+from tidemark.collecting import index_by_name
 from tidemark.errors import InvalidArgument, TidemarkError
 from tidemark.escaping import inert
 from tidemark.model.project.layout import NAME, Layout
@@ -262,7 +263,7 @@ def show_slas(name: str) -> Response:
 
 
 def _known() -> dict[str, Topology]:
-    return {topology.name: topology for topology in topologies().values()}
+    return index_by_name(topologies().values())
 
 
 def _broken() -> dict[str, TidemarkError]:

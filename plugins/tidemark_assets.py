@@ -17,6 +17,7 @@ from airflow.sdk import Asset, AssetWatcher, Context, Variable
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 from asgiref.sync import sync_to_async
 
+from tidemark.collecting import names_in
 from tidemark.model.project.layout import Layout
 from tidemark.model.tables.catalog import (
     CRITICAL_PATH_LEAVES,
@@ -101,7 +102,7 @@ class TopologyJob(BatchJob):
     def __init__(
         self, *, job: str, topology: Topology, warehouse: str, arguments: Sequence[str] = (), **kwargs: Any
     ) -> None:
-        self.tables = [table.name for table in WRITES[job]]
+        self.tables = names_in(WRITES[job])
         super().__init__(
             task_id=job,
             job=job,

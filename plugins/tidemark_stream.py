@@ -31,6 +31,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from tidemark.clock import wall_clock_ms
+from tidemark.collecting import names_in
 from tidemark.control.folder import digest
 from tidemark.control.process import without_airflow
 from tidemark.errors import InvalidArgument
@@ -344,5 +345,5 @@ def slow_arguments(slow: Sequence[str], topology: Topology, sub_topology: str) -
         if pair.partition("=")[0] not in topology.operators:
             msg = f"slow must name an operator of {topology.name}, got {pair!r}; known: {', '.join(topology.operators)}"
             raise InvalidArgument(msg)
-    own = {operator.name for operator in topology.sub_topology(sub_topology).operators}
+    own = {*names_in(topology.sub_topology(sub_topology).operators)}
     return [word for pair in slow if pair.partition("=")[0] in own for word in ("--slow", pair)]

@@ -44,6 +44,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from tidemark.collecting import pick
 from tidemark.control.lease import Lease, LeaseHeld
 from tidemark.control.news import news_of
 from tidemark.errors import Contradiction, TidemarkError
@@ -174,7 +175,7 @@ class WindowReopening:
 def known_fields(dataclass: type, fields: Mapping[str, Any]) -> dict[str, Any]:
     """Returns those of *fields* that *dataclass* has."""
     # A newer version, whose deploy was rolled back, may have written the file.
-    return {name: value for name, value in fields.items() if name in dataclass.__annotations__}
+    return pick(fields, dataclass.__annotations__)
 
 
 def digest(topology_file: Path) -> str:

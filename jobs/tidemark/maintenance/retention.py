@@ -11,6 +11,7 @@ from typing import assert_never
 import polars as pl
 from deltalake import DeltaTable
 
+from tidemark.collecting import names_in
 from tidemark.maintenance.live_rows import (
     NeededRows,
     are_in,
@@ -73,7 +74,7 @@ def is_of_older_version(stream: Stream, at: ReachedBatch) -> bool:
     tables |= {o.hop_table: HOP for o in stream.sub.operators if o.hop_table}
     for name, table in tables.items():
         path = str(stream.home / name)
-        if not DeltaTable.is_deltatable(path) or {*table.names} - {f.name for f in DeltaTable(path).schema().fields}:
+        if not DeltaTable.is_deltatable(path) or {*table.names} - {*names_in(DeltaTable(path).schema().fields)}:
             return True
     return False
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
 
+from tidemark.collecting import omit
 from tidemark.errors import InvalidSpec
 from tidemark.model.kinds.operator import Operator, Refusal
 from tidemark.model.kinds.source import Source
@@ -38,7 +39,7 @@ def with_inputs(operators: Mapping[str, Operator]) -> dict[str, Operator]:
     whole = dict(operators)
     # Each round may take away an input of other operators.
     while cut := [name for name, operator in whole.items() if not whole.keys() >= {*operator.inputs}]:
-        whole = {name: operator for name, operator in whole.items() if name not in cut}
+        whole = omit(whole, cut)
     return whole
 
 
@@ -52,7 +53,7 @@ def without_cycles(file: str, operators: Mapping[str, Operator]) -> tuple[Mappin
             mistakes.append(error)
             # A CycleError has one cycle, in its second argument; there may be more.
             cycle = error.__cause__.args[1] if error.__cause__ else ()
-            operators = with_inputs({name: o for name, o in operators.items() if name not in cycle})
+            operators = with_inputs(omit(operators, cycle))
 
 
 def in_order(file: str, operators: Mapping[str, Operator]) -> dict[str, Operator]:
@@ -82,7 +83,7 @@ class OperatorChecks:
 
     def sound(self) -> dict[str, Operator]:
         """Returns the operators without a mistake in their inputs."""
-        return {name: operator for name, operator in self._operators.items() if name not in self._unsound}
+        return omit(self._operators, self._unsound)
 
     def mistakes(self) -> list[InvalidSpec]:
         """Returns the mistakes found so far."""

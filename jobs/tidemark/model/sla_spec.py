@@ -9,6 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
+from tidemark.collecting import names_in
 from tidemark.errors import InvalidArgument, InvalidSpec
 from tidemark.model.settings.maintenance_windows import MaintenanceWindow, maintenance_window
 from tidemark.model.settings.toml_keys import IDENTIFIER, Keys, read_toml, suggestion_of
@@ -289,7 +290,7 @@ def subjects(measure: Measure, topology: Topology) -> tuple[str, ...]:
         return (ALL_TABLES, *sinks, *others, *TABLES)
     if measure is Measure.WATERMARK_LAG:
         sources = (o.name for o in operators if o.is_source)
-        return (*sources, *(sub.name for sub in topology.sub_topologies))
+        return (*sources, *names_in(topology.sub_topologies))
     return (OUTCOMES.name,) if measure is Measure.COMPLETENESS else tuple(topology.operators)
 
 

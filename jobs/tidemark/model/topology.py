@@ -15,6 +15,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from tidemark.collecting import index_by_name, names_in
 from tidemark.errors import InvalidSpec
 from tidemark.model.kinds.kafka_end import KafkaEnd
 from tidemark.model.kinds.operator import DeclaredOperator, Level, Operator
@@ -245,7 +246,7 @@ class Topology:
         for sub in self.sub_topologies:
             if sub.name == name:
                 return sub
-        names = ", ".join(sub.name for sub in self.sub_topologies)
+        names = ", ".join(names_in(self.sub_topologies))
         raise InvalidSpec.at(self.name, name, "is not a sub-topology", f"known: {names}")
 
 
@@ -352,7 +353,7 @@ def parse_part(
 
 def _unknown_shards(file: str, subs: Iterable[SubTopology], shards: Mapping[str, int]) -> list[InvalidSpec]:
     """Returns mistakes about *shards* of sub-topologies that do not exist."""
-    names = [sub.name for sub in subs]
+    names = names_in(subs)
     remedy = f"use one of {', '.join(names)}, or write a number for all of them"
     unknown = [name for name in shards if name not in {EVERY, *names}]
     return [InvalidSpec.at(file, f"shards.{name}", "is not a sub-topology", remedy) for name in unknown]
@@ -414,7 +415,7 @@ def on_processing_time(topology: Topology) -> Topology:
     for sub in topology.sub_topologies:
         # A sink writes a table in place of its topic: consumers of the topic must not receive records twice.
         own = tuple(operator.on_processing_time() for operator in sub.operators)
-        operators |= {operator.name: operator for operator in own}
+        operators |= index_by_name(own)
         subs.append(replace(sub, operators=own))
     check = OperatorChecks(topology.file, operators)
     # The new table of a sink may have the name of another sink's.
@@ -483,7 +484,7 @@ def _sub_topologies(file: str, ordered: Iterable[Operator]) -> tuple[SubTopology
     named_parts = dict(zip(names, parts, strict=True))
     home: dict[str, str] = {}
     for name, part in named_parts.items():
-        home |= dict.fromkeys((operator.name for operator in part), name)
+        home |= dict.fromkeys(names_in(part), name)
     # A hop may be read in a part before the one that writes it, so all parts have their names first.
     subs: dict[str, SubTopology] = {}
     for name, part in named_parts.items():

@@ -21,6 +21,7 @@ from typing import Any
 import duckdb
 from deltalake import DeltaTable
 
+from tidemark.collecting import names_in
 from tidemark.errors import InvalidArgument
 from tidemark.model.project.layout import Layout
 from tidemark.model.tables.catalog import TABLES, Table
@@ -148,7 +149,7 @@ class Warehouse:
         None: other topologies may have rows for it, too.
         """
         table, topology = (self._topology is None and read_only.topology_of(self._connection, text)) or ("", None)
-        is_ours = table in TABLES or table in {view.name for view in self._views}
+        is_ours = table in TABLES or table in {*names_in(self._views)}
         return topology if is_ours else None  # a sink's column of that name may say anything
 
     def _open(self, text: str) -> None:

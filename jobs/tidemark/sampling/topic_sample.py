@@ -13,6 +13,7 @@ from functools import cached_property
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from tidemark.collecting import names_in
 from tidemark.errors import InvalidArgument
 from tidemark.model.project.connections import Cluster
 from tidemark.stream.kafka.access import Refusals, list_topics, make_client
@@ -96,7 +97,7 @@ class SampledCluster:
             return frozenset() if refused else None
         except TimeoutError:
             return None
-        return None if allowed is None else frozenset(operation.name for operation in allowed)
+        return None if allowed is None else frozenset(names_in(allowed))
 
     def sample(self, topic: str, *, most: int = MOST_RECORDS, within_s: float = MOST_S) -> TopicSample:
         """Reads at most *most* records of *topic*, equally many of each partition.

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
 
+from tidemark.collecting import present
 from tidemark.errors import InvalidArgument
 from tidemark.semantics.idleness import Activity
 
@@ -44,7 +45,7 @@ class Sla:
     error_after_ms: float | None = None
 
     def __post_init__(self) -> None:
-        limits_ms = [limit_ms for limit_ms in (self.warn_after_ms, self.error_after_ms) if limit_ms is not None]
+        limits_ms = present((self.warn_after_ms, self.error_after_ms))
         if not limits_ms or min(limits_ms) < 0 or limits_ms != sorted(limits_ms):
             msg = (
                 "an SLA needs warn_after or error_after, 0 ms or more, and error_after not below warn_after; "
@@ -61,7 +62,7 @@ class Sla:
         >>> Sla(warn_after_ms=1_000).promised_ms, Sla(warn_after_ms=1_000, error_after_ms=2_000).promised_ms
         (1000, 2000)
         """
-        return round(next(ms for ms in (self.error_after_ms, self.warn_after_ms) if ms is not None))
+        return round(present((self.error_after_ms, self.warn_after_ms))[0])
 
     @property
     def least_ms(self) -> float:
@@ -70,7 +71,7 @@ class Sla:
         >>> Sla(warn_after_ms=1_000, error_after_ms=2_000).least_ms
         1000
         """
-        return min(ms for ms in (self.warn_after_ms, self.error_after_ms) if ms is not None)
+        return min(present((self.warn_after_ms, self.error_after_ms)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +88,7 @@ class RecordMinimums:
     error_below: int | None = None
 
     def __post_init__(self) -> None:
-        limits = [limit for limit in (self.error_below, self.warn_below) if limit is not None]
+        limits = present((self.error_below, self.warn_below))
         if not limits or min(limits) < 1 or limits != sorted(limits):
             msg = (
                 "an SLA of records needs warn_below or error_below, 1 or more, and error_below not above warn_below; "
@@ -274,7 +275,7 @@ def judge_burn(burn_rates: Iterable[float | None], *, warn_at: float, error_at: 
     has not ended yet. Unknown when one is None.
     """
     rates = [*burn_rates]
-    measured = [rate for rate in rates if rate is not None]
+    measured = present(rates)
     if not rates or len(measured) < len(rates):
         return Verdict.UNKNOWN
     # The lowest rate decides, as all windows must burn.

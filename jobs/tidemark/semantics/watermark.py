@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from tidemark.collecting import present
 from tidemark.errors import InvalidArgument
 from tidemark.semantics.idleness import Activity
 
@@ -112,4 +113,4 @@ def is_window_late(end_ms: int, watermark_ms: int | None, *, allowed_lateness_ms
 
 
 def _highest(watermarks_ms: Iterable[int | None]) -> int | None:
-    return max((watermark_ms for watermark_ms in watermarks_ms if watermark_ms is not None), default=None)
+    return max(present(watermarks_ms), default=None)

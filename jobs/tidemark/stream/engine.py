@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
+from tidemark.collecting import present
 from tidemark.errors import Contradiction
 from tidemark.model.stream import Stream
 from tidemark.semantics.progress import StreamProgress
@@ -227,7 +228,7 @@ class Engine:
         self._refresh(self.progress)
         due_at_ms = self._due.next_at_ms(self.progress or was, batch.decided_at_ms)
         due_times_ms = (due_at_ms, self._committing.refresh_at_ms)
-        self.due_at_ms = min((ms for ms in due_times_ms if ms is not None), default=None)
+        self.due_at_ms = min(present(due_times_ms), default=None)
         ended_at_ms = self._fence.clock()
         self.load = {**self.load, "last_batch_ms": ended_at_ms - batch.started_at_ms}
         self.batch_started_at_ms = None

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tidemark.cli.shared.options import add_format, add_topology, existing_warehouse
 from tidemark.cli.shared.output import say_inert
+from tidemark.collecting import index_by_name
 from tidemark.errors import InvalidArgument
 from tidemark.model.settings.intervals import instant_ms
 from tidemark.model.topology import Topology
@@ -65,7 +66,7 @@ def bound_rows(
     Raises:
         InvalidArgument: there is no such source, or no table to query.
     """
-    sources = {o.name: o for o in topology.outside_sources}
+    sources = index_by_name(topology.outside_sources)
     if source is not None and source not in sources:
         msg = f"{topology.name} has no source {source!r}; known: {', '.join(sources)}"
         raise InvalidArgument(msg)

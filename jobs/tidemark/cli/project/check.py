@@ -17,6 +17,7 @@ from tidemark.cli.shared.local import running_broker
 from tidemark.cli.shared.options import place
 from tidemark.cli.shared.output import say_inert
 from tidemark.clock import wall_clock_ms
+from tidemark.collecting import names_in
 from tidemark.errors import InvalidArgument, InvalidSpec
 from tidemark.escaping import one_line
 from tidemark.model import channel_spec, sla_spec
@@ -201,7 +202,7 @@ def _lines_of_topology(topology: Topology, file: str) -> list[str]:
     """Returns a line for each streaming query, warning and note of *topology*."""
     lines = []
     for sub in topology.sub_topologies:
-        lines.append(f"{file}: {topology.name}/{sub.name}: {', '.join(o.name for o in sub.operators)}")
+        lines.append(f"{file}: {topology.name}/{sub.name}: {', '.join(names_in(sub.operators))}")
     for name, problem in (*by_arrival(topology), *row_per_record(topology)):
         lines.append(f"{file}: operators.{name}: warning: {problem}")
     used = {name: topology.clusters[name] for name in sorted(topology.clusters_used & {*topology.clusters})}

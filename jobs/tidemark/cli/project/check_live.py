@@ -11,6 +11,7 @@ import polars as pl
 
 from tidemark.cli.shared.output import say
 from tidemark.clock import Clock, wall_clock_ms
+from tidemark.collecting import names_in
 from tidemark.errors import InvalidSpec
 from tidemark.model.kinds.kafka_end import KafkaEnd
 from tidemark.model.kinds.sink import Sink
@@ -195,7 +196,7 @@ def _operators_of(topology: Topology, subject: str) -> list[str]:
         return [subject]
     for sub in topology.sub_topologies:
         if sub.name == subject:
-            return [o.name for o in sub.operators]
+            return names_in(sub.operators)
     sinks = [o.name for o in topology.operators.values() if o.result_table == subject]
     return sinks or list(topology.operators)
 

@@ -18,6 +18,7 @@ from tidemark.cli.repair.requeue_late import asked_before, reopened_places, sour
 from tidemark.cli.repair.reset_time import newest_progress
 from tidemark.cli.repair.set_aside import requeued_rows, rows_in_span, with_decided_at
 from tidemark.clock import Clock
+from tidemark.collecting import names_in
 from tidemark.control.folder import Control, WindowReopening
 from tidemark.errors import InvalidArgument
 from tidemark.kernels.aggregates.windows import ends_by, in_windows
@@ -68,7 +69,7 @@ def reopen(options: argparse.Namespace, topology: Topology, layout: Layout, cloc
     chosen, refused = [], []
     for sub in topology.sub_topologies:
         late = _late(options, topology, sub, layout)
-        own = {operator.name for operator in sub.operators}
+        own = {*names_in(sub.operators)}
         names = {options.operator} if options.operator else {*late["operator"].unique()}
         # An operator that moved to another sub-topology has late records in both, but only one driver.
         for name in sorted(own & names):

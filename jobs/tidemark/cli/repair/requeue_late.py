@@ -8,6 +8,7 @@ import polars as pl
 from confluent_kafka import Consumer, TopicPartition
 
 from tidemark.cli.repair.set_aside import requeued_rows, with_decided_at
+from tidemark.collecting import index_by_name, present
 from tidemark.control.folder import Control
 from tidemark.errors import InvalidArgument
 from tidemark.model.kinds.source import Source
@@ -29,7 +30,7 @@ def late_rows(topology: Topology, layout: Layout) -> pl.DataFrame:
     Column `kept` is True if the row contains key and value: a source was the operator. Others have to be read again.
     """
     frames = [_late_rows_of(topology, sub.name, layout) for sub in topology.sub_topologies]
-    return pl.concat([frame for frame in frames if frame is not None], how="vertical_relaxed")
+    return pl.concat(present(frames), how="vertical_relaxed")
 
 
 def _late_rows_of(topology: Topology, sub: str, layout: Layout) -> pl.DataFrame | None:
@@ -83,7 +84,7 @@ def source_of(topology: Topology, name: str) -> Source:
     Raises:
         InvalidArgument: there are several.
     """
-    sources = {source.name: source for source in sources_of(topology, name)}
+    sources = index_by_name(sources_of(topology, name))
     if len(sources) != 1:
         msg = (
             f"late records of {name} may come from {' or '.join(sorted(sources))}, and late_records does not name "

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from tidemark.cli.shared.options import existing_warehouse
 from tidemark.cli.shared.output import say_inert
+from tidemark.collecting import names_in
 from tidemark.control.folder import Control
 from tidemark.errors import InvalidArgument, TidemarkError
 from tidemark.model.project.layout import Layout, usable
@@ -70,7 +71,7 @@ def reshard_streams(
         InvalidArgument: a driver of one of the streams lives.
         ShardingImpossible: one of the streams cannot run in shards.
     """
-    names = [name] if name else [sub.name for sub in topology.sub_topologies]
+    names = [name] if name else names_in(topology.sub_topologies)
     wanted = replace(topology, shards={**topology.shards, **dict.fromkeys(names, shards)})
     streams = [Stream(wanted, wanted.sub_topology(each), Layout(warehouse)) for each in names]
     # All streams are checked before the first is changed.

@@ -31,6 +31,7 @@ from tidemark.cli.shared.local import (
 from tidemark.cli.shared.options import add_slow
 from tidemark.cli.shared.output import say, say_inert
 from tidemark.cli.stack import topic
+from tidemark.collecting import omit
 from tidemark.errors import InvalidArgument, TidemarkError
 from tidemark.escaping import one_message
 from tidemark.model.project.connections import DEFAULT, PARTITIONS, with_address
@@ -261,7 +262,7 @@ class StackStart:
         Raises:
             InvalidArgument: none is left.
         """
-        usable = {name: each for name, each in topologies.items() if name not in self.problems}
+        usable = omit(topologies, self.problems)
         if not usable:
             raise InvalidArgument("\n".join(f"{name}: {problem}" for name, problem in self.problems.items()))
         return usable

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import polars as pl
 
+from tidemark.collecting import omit
 from tidemark.kernels import META, payload
 from tidemark.kernels.columns.values import parsed, value_text
 from tidemark.kernels.updates.emission import JudgedUpdates
@@ -66,7 +67,7 @@ def read_again(late: pl.DataFrame, schema: Mapping[str, pl.DataType]) -> pl.Data
     They have the columns of *schema* and are `_repeated`: the time until they came in again is no latency of the
     stream.
     """
-    columns = {name: kind for name, kind in schema.items() if name not in META}
+    columns = omit(schema, META)
     records = late.with_columns(pl.col("value").cast(pl.String)).select(
         parsed("value", columns).struct.unnest(),
         _key="key",

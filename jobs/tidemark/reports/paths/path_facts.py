@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
+from tidemark.collecting import omit
 from tidemark.errors import InvalidArgument
 from tidemark.model.settings.intervals import iso
 from tidemark.semantics.blame import AgeCause
@@ -206,7 +207,7 @@ def _window(window: Row, steps: list[Row], leaves: list[Row], parts: list[Row], 
 
 def _without(row: Row, *names: str) -> Row:
     """Returns *row* without the columns *names*."""
-    return {name: value for name, value in row.items() if name not in names}
+    return omit(row, names)
 
 
 def _step(row: Row) -> PathStep:

@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 import polars as pl
 
+from tidemark.collecting import pick
 from tidemark.kernels.columns.clocks import on_one_clock
 from tidemark.model.kinds.source import Source
 from tidemark.model.topology import Topology
@@ -253,9 +254,7 @@ class _Drivers:
         ewt_ms, began_ms = finished_ms + skew_ms, began_ms + skew_ms
         whole = clock._replace(ewt_ms=ewt_ms, began_ms=began_ms, queued_ms=0, batch_id=batch_id)
         # An operator that closed another window in that batch has its own EWT.
-        return dict.fromkeys(missing, whole) | {
-            name: finish for name, finish in self._batches.get((sub, batch_id), {}).items() if name in missing
-        }
+        return dict.fromkeys(missing, whole) | pick(self._batches.get((sub, batch_id), {}), missing)
 
     def _was_away(self, sub: str, window: tuple[str, int, int], others: Mapping[str, OperatorFinish]) -> bool:
         """Returns True if the driver of *sub* did not run during *window*.

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from tidemark.collecting import names_in
 from tidemark.errors import InvalidArgument
 from tidemark.model.settings.intervals import iso
 from tidemark.model.settings.retention import DAY_MS
@@ -85,7 +86,7 @@ def changes(
     for spec in specs:
         rows += _changes_of_spec(spec, by_sla[spec.name], _is_by_checks(incidents, spec.name), gap_ms)
     # CHECKS is never promised: any check resolves the incident of missed checks.
-    promised = {*unusable, *(spec.name for spec in specs)} - {CHECKS}
+    promised = {*unusable, *names_in(specs)} - {CHECKS}
     for last in open_incidents(incidents).values():
         if last["sla"] not in promised:
             rows.append(_ended(last, at_ms))

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, assert_never
 
+from tidemark.collecting import names_in
 from tidemark.model.kinds.registry import Reading
 from tidemark.model.kinds.repartition import HopSource
 from tidemark.model.kinds.source import Source
@@ -312,7 +313,7 @@ def _is_idle(spec: SlaSpec, topology: Topology, facts: _SlaFacts) -> bool:
 
 def sub_topology_of(spec: SlaSpec, topology: Topology) -> SubTopology:
     """Returns the sub-topology that *spec* names, or that runs its operator."""
-    return next(s for s in topology.sub_topologies if spec.subject in {s.name, *(o.name for o in s.operators)})
+    return next(s for s in topology.sub_topologies if spec.subject in {s.name, *names_in(s.operators)})
 
 
 def _is_written_no_more(table: str, topology: Topology, facts: _SlaFacts) -> bool:
@@ -322,7 +323,7 @@ def _is_written_no_more(table: str, topology: Topology, facts: _SlaFacts) -> boo
     """
     sinks = {o.name for o in topology.operators.values() if o.result_table == table}
     for sub in topology.sub_topologies:
-        is_writer = not sinks or not sinks.isdisjoint(operator.name for operator in sub.operators)
+        is_writer = not sinks or not sinks.isdisjoint(names_in(sub.operators))
         if is_writer and not _is_at_rest(sub, topology, facts):
             return False
     return True

@@ -25,6 +25,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from tidemark.clock import wall_clock_ms
+from tidemark.collecting import names_in
 from tidemark.errors import TidemarkError
 from tidemark.model.settings.retention import DAY_MS
 from tidemark.storage.delta.log import Action, add_action, checkpoint_if_due, commit_file, unknown_features
@@ -243,7 +244,7 @@ def _commit(
     data_change: bool,
     check: Callable[[], None] = lambda: None,
 ) -> None:
-    gone = {file.name for file in old}
+    gone = {*names_in(old)}
     for _ in range(TRIES):
         table = DeltaTable(str(path))
         if missing := gone - {Path(uri).name for uri in table.file_uris()}:

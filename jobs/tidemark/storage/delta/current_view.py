@@ -13,6 +13,7 @@ from pathlib import Path
 
 from deltalake import DeltaTable
 
+from tidemark.collecting import names_in
 from tidemark.kernels.updates.final_rows import WINDOW_FINAL
 from tidemark.kernels.updates.last_seen import LAST_SEEN_AT, SEEN_ANEW, SEEN_ONLY
 from tidemark.model.kinds.sink import CHANGES_OF
@@ -60,7 +61,7 @@ def current_rows(path: Path, changes: Path, read: Read, named: Named, *, only: C
     """
     appended = DeltaTable(str(changes))
     kept = json.loads(appended.metadata().configuration[KEPT_BY])
-    there = {field.name for field in appended.schema().fields}
+    there = {*names_in(appended.schema().fields)}
     tells_seen, closed_column = SEEN_ONLY in there, kept["closed_column"]
     shown = [field.name for field in DeltaTable(str(path)).schema().fields if only is None or field.name in only]
     of_table = f"n.batch_id IS NULL OR n.{SEEN_ONLY}" if tells_seen else "n.batch_id IS NULL"

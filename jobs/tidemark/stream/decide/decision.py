@@ -16,6 +16,7 @@ import polars as pl
 import pyarrow as pa
 
 from tidemark.clock import Clock
+from tidemark.collecting import index_by_name, names_in, omit
 from tidemark.control.folder import Control
 from tidemark.kernels.columns.schemas import rows_of
 from tidemark.kernels.updates.facts import records_per_window
@@ -120,7 +121,7 @@ class RunTables:
         self._same = {"topology": topology.name, "sub_topology": sub.name}
         levels = {o.name: latency_level(o, sub.terminals()) for o in sub.operators}
         self._measured = [name for name, level in levels.items() if level and topology.level.includes(level)]
-        self._committing = {o.name: o for o in sub.handing_out}
+        self._committing = index_by_name(sub.handing_out)
         self.hops = [o.name for o in sub.operators if o.hop_table]
 
     def tables(self, batch_id: int, runs: Mapping[str, Run]) -> dict[str, pa.Table]:
@@ -261,7 +262,7 @@ class Decider:
         readings: dict[str, Mapping[int, PartitionReading]] = {}
         runs_of_sources: dict[str, Run] = {}
         # Only leading sources hold records back.
-        leading = {source.name for source in self._leading}
+        leading = {*names_in(self._leading)}
         for name, intake in intakes.items():
             readings[name], runs_of_sources[name] = intake.seen, intake.run
             if name in leading:
@@ -315,7 +316,7 @@ class Decider:
     def take_in(self, raw: pl.DataFrame, batch: MicroBatch, was: StreamProgress) -> dict[str, Intake]:
         """Returns the intake of each source from the rows *raw* of *batch*."""
         late_up_to_ms, allowed_ms = self.late_up_to_ms(was), self._due.allowed_ms(was)
-        leading = {source.name for source in self._leading}
+        leading = {*names_in(self._leading)}
         intakes: dict[str, Intake] = {}
         # All sources were ready to be taken in when the batch had been read.
         turn_ms = batch.read_at_ms
@@ -389,7 +390,7 @@ class Decider:
             batch: the batch.
         """
         # Inputs of joined tables do not move the stream's watermark.
-        leading = {name: part for name, part in inputs.items() if name not in self._table_inputs}
+        leading = omit(inputs, self._table_inputs)
         time = watermark_over_inputs(leading, previous_ms=was.watermark_ms)
         starts = set[int]().union(*(windows[name] for name in leading))
         # Windows that were closed when time was set back were counted before the reset, and do not open again.

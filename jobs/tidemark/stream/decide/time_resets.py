@@ -14,6 +14,7 @@ from pathlib import Path
 
 import polars as pl
 
+from tidemark.collecting import omit
 from tidemark.control.folder import TimeReset
 from tidemark.model.tables.catalog import CHANGES, OPERATOR_WINDOWS
 from tidemark.model.topology import SubTopology
@@ -78,7 +79,7 @@ class TimeResets:
         operator = next(o for o in self._sub.operators if o.name == source)
         back = set_back(was.inputs[source], partition, to_ms=to_ms, bound_ms=operator.out_of_order_ms)
         inputs = {**was.inputs, source: back}
-        leading = {name: part for name, part in inputs.items() if name not in self._sub.table_inputs()}
+        leading = omit(inputs, self._sub.table_inputs())
         # A table input does not hold back the watermark of its stream.
         if source not in leading or was.watermark_ms is None:
             return replace(was, inputs=inputs)

@@ -24,6 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemark.clock import Clock, wall_clock_ms
+from tidemark.collecting import names_in
 from tidemark.kernels.columns.schemas import record_schema, rows_of
 from tidemark.kernels.columns.values import key_text, value_text
 from tidemark.kernels.records.arrivals import hop_arrivals, rows_in_order
@@ -284,7 +285,7 @@ class ShardTask(Task):
     def _run_operators(
         self, shard: Shard, number: int, decider: Decider, taken_in: BatchIntake, parts: list[ShardRecords]
     ) -> ShardResult:
-        steps, sources = shard.steps, [source.name for source in self.stream.sub.sources]
+        steps, sources = shard.steps, names_in(self.stream.sub.sources)
         arrived = {name: self._run(_records(name, parts, steps)) for name in sources}
         moves, moment = Moves(), self._moment(number, decider.moment(self.was, taken_in.now))
         runs = dict(decider.pipeline.run(arrived, moves, moment))

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from tidemark.collecting import present
 from tidemark.storage.object_path import ObjectPath
 
 PROC = Path("/proc")
@@ -89,7 +90,7 @@ def _free_bytes() -> int | None:
 
     They are those of its host or, where that is less, of its container.
     """
-    free = [bytes_ for bytes_ in (_free_of_host(), _free_of_container()) if bytes_ is not None]
+    free = present((_free_of_host(), _free_of_container()))
     return min(free, default=None)
 
 

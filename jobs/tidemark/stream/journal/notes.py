@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, TypeVar
 
+from tidemark.collecting import omit
 from tidemark.semantics.event_time import PartitionReading
 from tidemark.semantics.progress import StreamProgress
 from tidemark.stream.journal.batch import MicroBatch, QueueWait
@@ -228,7 +229,7 @@ class EntryNotes:
         """Returns the notes that `to_json` wrote, from parsed JSON."""
         facts = content.get("facts")
         return cls(
-            decided={key: value for key, value in content.items() if key not in _BESIDE_DECIDED},
+            decided=omit(content, _BESIDE_DECIDED),
             facts=None if facts is None else FactsNotes.from_json(facts),
             newest_batches=content.get("newest_batches"),
             is_whole=content.get("is_whole"),

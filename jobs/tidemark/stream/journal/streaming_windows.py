@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from tidemark.collecting import pick
 from tidemark.semantics.progress import StreamProgress
 
 NOTHING_PASSED = -(2**63)
@@ -88,7 +89,7 @@ class StreamingWindows:
         if len(kept) <= self.most:
             return kept
         wanted = {*outstanding, *sorted(kept.keys() - {*outstanding})[-self.most :]}
-        return {start: n for start, n in kept.items() if start in wanted}
+        return pick(kept, wanted)
 
     def _spans(self, spans: Spans, more: Iterable[int], passed_ms: int) -> Spans:
         """Returns *spans* and windows *more*, without those up to *passed_ms*.

@@ -24,6 +24,7 @@ import polars as pl
 import pyarrow as pa
 from deltalake import DeltaTable
 
+from tidemark.collecting import names_in
 from tidemark.model.tables.catalog import (
     BATCHES,
     CHANGES,
@@ -42,9 +43,7 @@ from tidemark.storage.delta.snapshots import Snapshot, snapshot_of
 from tidemark.storage.files import Rows, frames
 from tidemark.stream.journal.entries import Entry, Journal
 
-LEDGERS = tuple(
-    table.name for table in (OPERATOR_STATE, HELD_RECORDS, SUPPRESSED, LATE_RECORDS, QUARANTINE, DISORDER_BUCKETS)
-)
+LEDGERS = tuple(names_in((OPERATOR_STATE, HELD_RECORDS, SUPPRESSED, LATE_RECORDS, QUARANTINE, DISORDER_BUCKETS)))
 """Tables of facts whose rows are decided with the batch."""
 FACTS = "facts/"
 """Prefix of the tables with measurements of the batch before.

@@ -14,6 +14,7 @@ from typing import assert_never
 import polars as pl
 
 from tidemark.clock import Clock
+from tidemark.collecting import omit
 from tidemark.kernels.columns.values import value_text
 from tidemark.kernels.records.arrivals import Arrivals, arrivals, disorder, hop_arrivals, rows_in_order, with_future
 from tidemark.kernels.records.headers import split_repeated, trusted_positions
@@ -364,7 +365,7 @@ def without_records(offsets: Mapping[int, tuple[int, int]], read: Collection[int
 
     Only there records may have been lost.
     """
-    return {number: ends for number, ends in offsets.items() if number not in read}
+    return omit(offsets, read)
 
 
 def seen_of(

@@ -21,6 +21,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.readwriter import DataStreamReader
 from pyspark.sql.types import StructType
 
+from tidemark.collecting import names_in
 from tidemark.errors import Contradiction, InvalidArgument
 from tidemark.kernels.records.avro_fields import avro_types
 from tidemark.model.kinds.kafka_end import Format
@@ -163,7 +164,7 @@ def rows_of_part(rows: DataFrame, sub: SubTopology, clusters: Clusters, part: Ba
     The batch is one of *sub*. Of topics Spark reads only the offsets of the part.
     """
     spark, sources = rows.sparkSession, [o for o in sub.outside_sources if o.topic]
-    topics = [source.name for source in sources]
+    topics = names_in(sources)
     # Rows without an offset cannot be split, so they are all in the first part.
     others = F.lit(col=part.is_first and len(topics) < len(sub.sources)) & ~F.col("source").isin(topics)
     frames = [rows.filter(others)]

@@ -14,6 +14,7 @@ from typing import Any
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
+from tidemark.collecting import names_in
 from tidemark.control.folder import Control
 from tidemark.model.stream import Stream
 from tidemark.model.tables.catalog import BATCHES
@@ -72,7 +73,7 @@ def _former(stream: Stream) -> Iterator[tuple[str, tuple[str, ...]]]:
     These are streams that the topology no longer has. Each comes with the operators of *stream* that set its name; if
     none does, with the first operator, which could.
     """
-    current = {sub.name for sub in stream.topology.sub_topologies}
+    current = {*names_in(stream.topology.sub_topologies)}
     operators = [o for o in stream.sub.operators if not o.hop_of]
     naming = tuple(o.name for o in operators if o.sub_topology) or (operators[0].name,)
     homes = stream.control.parent.iterdir() if stream.control.parent.is_dir() else []
@@ -88,7 +89,7 @@ def _has_read(home: Path, stream: Stream) -> bool:
     """
     entry = next(iter(_newest(home / "journal", "data", 1, []).values()), None)
     inputs = entry.notes.progress.inputs if entry else {}
-    names = {source.name for source in stream.sub.sources}
+    names = {*names_in(stream.sub.sources)}
     return not names.isdisjoint(inputs) or bool(inputs and shares_sources(Control(home).meanings(), stream.sub))
 
 

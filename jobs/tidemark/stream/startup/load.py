@@ -12,6 +12,7 @@ from pathlib import Path
 
 import polars as pl
 
+from tidemark.collecting import omit
 from tidemark.kernels import META
 from tidemark.kernels.aggregates.windows import WINDOW
 from tidemark.kernels.columns.values import key_columns, key_text, keys_as_now, parsed
@@ -107,8 +108,8 @@ def _load_versions(steps: Steps, operator: Operator, changes: pl.DataFrame, asse
     Each update is a version, even if it was not sent on. If several have the same instant, the last one applies.
     """
     if isinstance(operator, KeyedTable) and operator.name in steps.memory.versions:
-        schema = {c: kind for c, kind in steps.schemas[operator.name].items() if c not in META}
-        values = {c: kind for c, kind in schema.items() if c not in operator.key}
+        schema = omit(steps.schemas[operator.name], META)
+        values = omit(schema, operator.key)
         values_of = changes.select("key", "value", "value_hash").unique(["key", "value_hash"])
         on = ["key", "value_hash"]
         values_with_hash = values_of.filter(pl.col("value_hash").is_not_null())
@@ -217,7 +218,7 @@ def _load_waiting(steps: Steps, source: Source, home: Path, progress: StreamProg
     columns = ["source", "partition", "offset", "key", "timestamp", "value", "headers"]
     held = read_before(home / HELD_RECORDS.name, progress.batch_id + 1, columns)
     schema = steps.schemas[source.name]
-    payload = {c: kind for c, kind in schema.items() if c not in META}
+    payload = omit(schema, META)
     first = pl.col("partition").replace_strict(done, default=None, return_dtype=pl.Int64)
     rows = held.filter((pl.col("source") == source.name) & (pl.col("offset") >= first))
     # A tombstone has no value, so its key is only in the column of the key.

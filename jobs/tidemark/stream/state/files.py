@@ -20,6 +20,7 @@ from zipfile import BadZipFile
 import polars as pl
 import pyarrow as pa
 
+from tidemark.collecting import names_in
 from tidemark.errors import Contradiction
 from tidemark.model.stream import Stream
 from tidemark.storage.fence import NO_FENCE, Fence
@@ -109,7 +110,7 @@ class StateFiles:
 
     def _open(self, memory: Memory, runs: StateRuns) -> None:
         """Makes *runs* the base of *memory*."""
-        names = [run.name for run in runs.runs]
+        names = names_in(runs.runs)
         keys = {place: kept.key for place, kept in memory.kept()}
         opened_before = self._opened
         self._opened = {

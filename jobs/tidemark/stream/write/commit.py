@@ -22,6 +22,7 @@ import polars as pl
 import pyarrow as pa
 from deltalake import DeltaTable
 
+from tidemark.collecting import index_by_name, names_in
 from tidemark.kernels import payload
 from tidemark.kernels.columns.schemas import INSTANT, UTC_TIMESTAMP, arrow_schema, instants
 from tidemark.kernels.records.marks import MARK, mark_text
@@ -75,7 +76,7 @@ class BatchCommitter:
         broker: TopicBroker,
         fence: Fence,
     ) -> None:
-        self._operators = {operator.name: operator for operator in sub.operators}
+        self._operators = index_by_name(sub.operators)
         self._home, self._committer, self._flushing, self._measurer = home, committer, flushing, measurer
         self._broker, self._fence = broker, fence
         self._handing_out = sub.handing_out
@@ -426,7 +427,7 @@ def table_names(sub: SubTopology) -> list[str]:
     written = [o for o in sub.operators if o.result_table]
     # A sink without a key appends to its table itself, which then has both names.
     named = (name for o in written for name in (o.result_table, o.appends_to) if name)
-    return [*(table.name for table in _OWN), *_hops(sub), *dict.fromkeys(named)]
+    return [*names_in(_OWN), *_hops(sub), *dict.fromkeys(named)]
 
 
 def tables_alone(home: Path, sub: SubTopology) -> list[str]:
@@ -469,7 +470,7 @@ def _create_output(
         case Sink():
             sent = pl.DataFrame(schema=dict(schemas[operator.name])).to_arrow()
             schema = _as_it_is(_as_sent(operator, sent, 0).to_arrow().schema, path)
-            operators = {o.name: o for o in sub.operators}
+            operators = index_by_name(sub.operators)
             _create_sink(path.parent, operator, commented(schema, operator, operators, schemas))
         case _:
             assert_never(operator)
