@@ -86,7 +86,9 @@ def run(
     job = _Job(layout, topology, topology_outline, spark_above)
     rollups, facts = job.opened(), facts_of(layout, topology)
     whole_hours = interval.widened(Grain.HOUR) if interval else None
-    minutes_ms = {minute_ms for part in facts for minute_ms in part.new_minutes(rollups.values())}
+    minutes_ms: set[int] = set()
+    for part in facts:
+        minutes_ms.update(part.new_minutes(rollups.values()))
     minutes_ms |= set(range(whole_hours.start_ms, whole_hours.end_ms, Grain.MINUTE.length_ms)) if whole_hours else set()
     hours = [list(of_hour) for _, of_hour in groupby(sorted(minutes_ms), lambda ms: ms // Grain.HOUR.length_ms)]
     for of_hour in hours:
@@ -156,8 +158,10 @@ def _replaced_predicate(minutes: Sequence[Interval], hour: Interval) -> str:
     It is a rollup of *minutes* of *hour*.
     """
     starts = {Grain.MINUTE: minutes, Grain.HOUR: [hour], Grain.DAY: [hour.widened(Grain.DAY)]}
-    each = [(grain, span) for grain, spans in starts.items() for span in spans]
-    return " or ".join(f"({is_text('grain', grain)} and {span.holds('interval_start')})" for grain, span in each)
+    conditions: list[str] = []
+    for grain, spans in starts.items():
+        conditions += [f"({is_text('grain', grain)} and {span.holds('interval_start')})" for span in spans]
+    return " or ".join(conditions)
 
 
 def _refuse_or_warn(gone: Sequence[int], requested: Interval | None, facts: Sequence[Facts]) -> None:

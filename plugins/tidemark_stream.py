@@ -38,7 +38,7 @@ from tidemark.errors import InvalidArgument
 from tidemark.escaping import one_message
 from tidemark.model.project.connections import Clusters, addressed_clusters, flags
 from tidemark.model.project.layout import Layout
-from tidemark.model.project.secrets import PlaceKind
+from tidemark.model.project.secrets import PlaceKind, SecretPlace
 from tidemark.model.topology import OWN, Time, Topology, load, on_processing_time
 from tidemark_driver import BY_CHANGE, Driver, DriverVerdict, Launch, Patience
 from tidemark_spark import DriverHook, airflow_secret, kafka_address, script
@@ -303,7 +303,9 @@ class StreamOperator(BaseOperator):
     def _secrets(self) -> dict[str, str]:
         """Returns the secrets of the topology's clusters that Airflow keeps."""
         clusters = self._clusters(self._topology()).values()
-        references = {place: value for cluster in clusters for place, value in cluster.references.items()}
+        references: dict[str, SecretPlace] = {}
+        for cluster in clusters:
+            references |= cluster.references
         return {place: airflow_secret(place, of) for place, of in references.items() if of.kind is PlaceKind.AIRFLOW}
 
     def _why(self, driver: Driver, verdict: DriverVerdict) -> str:
@@ -346,4 +348,8 @@ def slow_arguments(slow: Sequence[str], topology: Topology, sub_topology: str) -
             msg = f"slow must name an operator of {topology.name}, got {pair!r}; known: {', '.join(topology.operators)}"
             raise InvalidArgument(msg)
     own = {*names_in(topology.sub_topology(sub_topology).operators)}
-    return [word for pair in slow if pair.partition("=")[0] in own for word in ("--slow", pair)]
+    words: list[str] = []
+    for pair in slow:
+        if pair.partition("=")[0] in own:
+            words += ["--slow", pair]
+    return words

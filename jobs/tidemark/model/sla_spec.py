@@ -208,7 +208,10 @@ def mistakes(path: Path, topologies: Iterable[Topology], names: Collection[str])
         InvalidSpec.at(path.name, name, "is not a topology", suggestion_of(name, names, "topologies"))
         for name in unknown
     ]
-    return [*of_unknown, *(error for each in topologies for error in _slas(content, each, path.name).errors.values())]
+    of_slas: list[InvalidSpec] = []
+    for topology in topologies:
+        of_slas += _slas(content, topology, path.name).errors.values()
+    return [*of_unknown, *of_slas]
 
 
 def _slas(content: Mapping[str, Any], topology: Topology, file: str) -> Slas:

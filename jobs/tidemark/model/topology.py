@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
 from graphlib import CycleError, TopologicalSorter
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -81,7 +81,7 @@ class SubTopology:
 
     def terminals(self) -> frozenset[str]:
         """Returns the operators that no other in this sub-topology reads."""
-        read = {name for operator in self.operators for name in operator.inputs}
+        read = {*chain.from_iterable(operator.inputs for operator in self.operators)}
         return frozenset(operator.name for operator in self.operators if operator.name not in read)
 
     def table_inputs(self) -> frozenset[str]:
@@ -166,7 +166,8 @@ class Topology:
     @property
     def operators(self) -> Mapping[str, Operator]:
         """All operators by name, each after the ones it reads."""
-        return MappingProxyType({o.name: o for sub in self.sub_topologies for o in sub.operators})
+        all_operators = chain.from_iterable(sub.operators for sub in self.sub_topologies)
+        return MappingProxyType(index_by_name(all_operators))
 
     def shards_of(self, sub_topology: str) -> int:
         """Returns the number of shards of *sub_topology*; 1: in the driver."""
@@ -185,12 +186,12 @@ class Topology:
     @property
     def outside_sources(self) -> tuple[Source, ...]:
         """The sources whose records come from outside of it."""
-        return tuple(source for sub in self.sub_topologies for source in sub.outside_sources)
+        return tuple(chain.from_iterable(sub.outside_sources for sub in self.sub_topologies))
 
     @property
     def sinks(self) -> tuple[Sink, ...]:
         """The operators whose rows leave it."""
-        return tuple(sink for sub in self.sub_topologies for sink in sub.sinks)
+        return tuple(chain.from_iterable(sub.sinks for sub in self.sub_topologies))
 
     @property
     def upstreams(self) -> Mapping[str, tuple[str, ...]]:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial
 from importlib.resources import files
+from itertools import chain
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -360,7 +361,7 @@ _SCRIPT_HEAD = f"""\
 
 
 def _where(home: Path, tables: Mapping[str, Sequence[Path]]) -> str:
-    log = next((path for paths in tables.values() for path in paths), home) / "_delta_log" / "*"
+    log = next(chain.from_iterable(tables.values()), home) / "_delta_log" / "*"
     here = f"CASE WHEN EXISTS (FROM glob({_quoted(log)})) THEN {_quoted(home)} ELSE '.' END"
     return f"SET VARIABLE warehouse = coalesce(getvariable('warehouse'), {here})"
 

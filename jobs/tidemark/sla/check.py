@@ -130,9 +130,11 @@ def _longest_ms(specs: Sequence[SlaSpec]) -> int:
 
     An account that is open for so long has reached every limit.
     """
-    limits = (spec.limits for spec in specs if spec.measure is Measure.COMPLETENESS)
-    lengths = [ms for sla in limits if isinstance(sla, Sla) for ms in (sla.warn_after_ms, sla.error_after_ms) if ms]
-    return round(max(lengths, default=0))
+    longest_ms: float = 0
+    for spec in specs:
+        if spec.measure is Measure.COMPLETENESS and isinstance(spec.limits, Sla):
+            longest_ms = max(longest_ms, spec.limits.warn_after_ms or 0, spec.limits.error_after_ms or 0)
+    return round(longest_ms)
 
 
 def _contracts(quality: Quality, by_contract: Sequence[ContractCounts]) -> Iterator[dict[str, Any]]:

@@ -52,8 +52,11 @@ class Files:
 
     def stream(self) -> pa.RecordBatchReader:
         """Returns a reader of their rows, AT_ONCE at a time."""
-        batches = (batch for file in self.files for batch in pq.ParquetFile(_readable(file.path)).iter_batches(AT_ONCE))
-        return pa.RecordBatchReader.from_batches(pq.read_schema(_readable(self.files[0].path)), batches)
+        return pa.RecordBatchReader.from_batches(pq.read_schema(_readable(self.files[0].path)), self._batches())
+
+    def _batches(self) -> Iterator[pa.RecordBatch]:
+        for file in self.files:
+            yield from pq.ParquetFile(_readable(file.path)).iter_batches(AT_ONCE)
 
 
 Rows: TypeAlias = pa.Table | Files

@@ -82,7 +82,7 @@ class ObjectPath(PosixPath):
     def is_dir(self) -> bool:
         """Returns True for a folder: there is an object in it."""
         with _file_errors(self):
-            return any(True for part in self._store.list(f"{self._key}/", chunk_size=1) for _ in part)
+            return any(len(part) for part in self._store.list(f"{self._key}/", chunk_size=1))
 
     def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
         """Returns the length and the time of writing; all else is 0.
@@ -127,7 +127,9 @@ class ObjectPath(PosixPath):
         """Yields the objects below it whose name *pattern* matches."""
         # Spark leaves an object as the mark of a folder that it made; these are among them.
         with _file_errors(self):
-            keys = [entry["path"] for part in self._store.list(f"{self._key}/") for entry in part]
+            keys: list[str] = []
+            for part in self._store.list(f"{self._key}/"):
+                keys += [entry["path"] for entry in part]
         paths = (ObjectPath(*self.parts[:2], *key.split("/")) for key in keys)
         yield from (path for path in paths if fnmatch.fnmatchcase(path.name, pattern))
 

@@ -108,7 +108,10 @@ class Pulse:
             return
         progress = self._engine.progress if self._engine else None
         inputs = progress.inputs if progress else {}
-        offsets = {f"{n}/{p}": part.until_offset for n, i in inputs.items() for p, part in i.partitions.items()}
+        offsets: dict[str, int] = {}
+        for name, source in inputs.items():
+            for number, part in source.partitions.items():
+                offsets[f"{name}/{number}"] = part.until_offset
         beat = Heartbeat(
             state=state,
             epoch=self.epoch,

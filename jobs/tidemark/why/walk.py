@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from itertools import chain
 from typing import assert_never
 
 import polars as pl
@@ -108,7 +109,7 @@ def explain(of: Scene, operator: str | None = None) -> list[WhyFinding]:
     """
     names = [operator] if operator else of.topology.terminals
     walk = _Walk(of)
-    return in_order([finding for name in names for finding in walk.about(name)])
+    return in_order([*chain.from_iterable(map(walk.about, names))])
 
 
 def scene(topology: Topology, layout: Layout, at_ms: int) -> Scene:
@@ -143,7 +144,9 @@ class _Walk:
         # Without a batch there is no table to reason from.
         if not self._scene.of(name).batches.height:
             return findings
-        findings += [*self._walk(name), *(finding for rule in rules() for finding in rule(self._scene, name))]
+        findings += self._walk(name)
+        for rule in rules():
+            findings += rule(self._scene, name)
         return findings or [self._in_time(name)]
 
     def _walk(self, name: str) -> list[WhyFinding]:
@@ -152,7 +155,7 @@ class _Walk:
         if isinstance(operator, Reading):
             return self._reading(operator)
         waiting = [*self._inputs.late(operator), *self._held(operator)]
-        before = [finding for flow in operator.flows for finding in self._walk(flow)]
+        before = chain.from_iterable(map(self._walk, operator.flows))
         return [*waiting, *before, *self._left_out(operator)]
 
     def _reading(self, source: Reading) -> list[WhyFinding]:

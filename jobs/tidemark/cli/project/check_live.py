@@ -183,7 +183,9 @@ def _against_slas(topology: Topology, specs: Sequence[SlaSpec], results: SampleR
 
 def _sources(topology: Topology, subject: str) -> list[Source]:
     """Returns the sources from which the rows of *subject* come."""
-    names = {name for top in _operators_of(topology, subject) for name in leading_to(top, topology)}
+    names: set[str] = set()
+    for top in _operators_of(topology, subject):
+        names.update(leading_to(top, topology))
     return [o for o in topology.outside_sources if o.topic and o.name in names]
 
 

@@ -72,7 +72,9 @@ def _position(home: Path, source: str, partition: int) -> int:
     inputs = entry.notes.progress.inputs if entry else {}
     if source in inputs and partition in inputs[source].partitions:
         return inputs[source].partitions[partition].until_offset
-    places = [f"{name}/{number}" for name in sorted(inputs) for number in sorted(inputs[name].partitions)]
+    places: list[str] = []
+    for name in sorted(inputs):
+        places += [f"{name}/{number}" for number in sorted(inputs[name].partitions)]
     listed = ", ".join(places) or "none (the stream has read no records yet)"
     msg = f"{home}: the stream does not read this partition, got {source}/{partition}; known: {listed}"
     raise InvalidArgument(msg)

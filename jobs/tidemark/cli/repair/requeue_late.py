@@ -59,8 +59,10 @@ def asked_before(topology: Topology, sub: str, layout: Layout) -> pl.DataFrame:
     It returns their operators and places. `tidemark requeue --late --reopen` makes these requests.
     """
     control = Control(layout.control(topology.name, sub))
-    waiting = [control.reopening(id_) for id_ in control.reopenings()]
-    rows = [(each.operator, *place) for each in waiting for place in each.late]
+    rows: list[tuple[object, ...]] = []
+    for id_ in control.reopenings():
+        reopening = control.reopening(id_)
+        rows += [(reopening.operator, *place) for place in reopening.late]
     requested = pl.DataFrame(rows, schema={"operator": pl.String(), **PLACE}, orient="row")
     return pl.concat([requested, reopened_places(topology, sub, layout)]).unique()
 
@@ -116,11 +118,11 @@ def with_bytes(rows: pl.DataFrame, cluster: Cluster) -> pl.DataFrame:
     if again.is_empty():
         return rows
     consumer = Consumer({**cluster.client, "group.id": "tidemark-requeue", "enable.auto.commit": False})
-    records = [
-        {"topic": topic, "partition": number, "offset": offset, "key": key, "value": value}
-        for (topic, number), part in again.group_by("topic", "partition", maintain_order=True)
-        for offset, key, value in _read_again(consumer, str(topic), int(str(number)), part["offset"].sort().to_list())
-    ]
+    records: list[dict[str, object]] = []
+    for (topic, number), part in again.group_by("topic", "partition", maintain_order=True):
+        offsets = part["offset"].sort().to_list()
+        for offset, key, value in _read_again(consumer, str(topic), int(str(number)), offsets):
+            records.append({"topic": topic, "partition": number, "offset": offset, "key": key, "value": value})
     consumer.close()
     place = {"topic": pl.String(), "partition": pl.Int32(), "offset": pl.Int64()}
     read = pl.DataFrame(records, schema={**place, "key": pl.Binary(), "value": pl.Binary()})

@@ -67,11 +67,11 @@ def reset_time(options: argparse.Namespace, warehouse: Path, topology: Topology,
     source = progress.inputs.get(options.source)
     part = source.partitions.get(options.partition) if source else None
     if part is None or part.max_timestamp_ms is None or part.max_timestamp_ms <= options.to:
-        partitions = ", ".join(
-            f"{name}/{number} at {_time_text(of.max_timestamp_ms)}"
-            for name, source in sorted(progress.inputs.items())
-            for number, of in sorted(source.partitions.items())
-        )
+        places: list[str] = []
+        for name, source in sorted(progress.inputs.items()):
+            for number, of in sorted(source.partitions.items()):
+                places.append(f"{name}/{number} at {_time_text(of.max_timestamp_ms)}")
+        partitions = ", ".join(places)
         position = "is not known" if part is None else f"is at {_time_text(part.max_timestamp_ms)}, which is not later"
         partition = f"{options.source}/{options.partition}"
         msg = f"--to {_time_text(options.to)}: {partition} {position}; name one of: {partitions}"
@@ -110,11 +110,10 @@ def reset_time(options: argparse.Namespace, warehouse: Path, topology: Topology,
 
 
 def _closed_lines(after: StreamProgress) -> list[str]:
-    lines = [
-        f"  {'streaming window' if name == STREAMING else name} {_time_text(start)} to {_time_text(end)}"
-        for name, windows in sorted(after.stay_closed.items())
-        for start, end in windows
-    ]
+    lines: list[str] = []
+    for name, windows in sorted(after.stay_closed.items()):
+        owner = "streaming window" if name == STREAMING else name
+        lines += [f"  {owner} {_time_text(start)} to {_time_text(end)}" for start, end in windows]
     return ["windows that stay closed, whose records are late:", *lines] if lines else ["no window stays closed"]
 
 

@@ -144,7 +144,7 @@ def _dealt_out(
 
 
 def _amount(stream: Stream, shards: Sequence[StateRuns]) -> str:
-    rows = sum(run.rows for runs in shards for run in runs.runs)
+    rows = sum(runs.rows for runs in shards)
     size = sum(file.stat().st_size for file in files_of(stream.control, shards))
     return f"{rows:,} rows ({size:,} bytes)"
 

@@ -146,7 +146,10 @@ class StackStart:
         with self._step("starting Kafka"):
             address = broker.start(self.home.broker).address
             if self.project.is_checkout:  # the demo's topics are part of it
-                broker.create_topics(address, {topic: n for each in needed.values() for topic, n in each.items()})
+                demo_topics: dict[str, int] = {}
+                for topics in needed.values():
+                    demo_topics |= topics
+                broker.create_topics(address, demo_topics)
             there = broker.topics(address)
         for name, topics in needed.items():
             if missing := {each: PARTITIONS for each in topics if each not in there}:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from itertools import groupby
+from itertools import chain, groupby
 from typing import Any
 
 import vl_convert
@@ -94,7 +94,8 @@ def latency_bands(rows: Sequence[Row], interval: Interval) -> Markup:
         )
         # A distant promise would flatten the latencies.
         near = [row if (row["sla_ms"] or 0) <= NEAR * highest_ms else row | {"sla_ms": None} for row in of]
-        ends_ms = [row[column] or 0 for row in near for column in ("p50_ms", "p99_ms", "sla_ms")]
+        lengths_ms = chain.from_iterable((row["p50_ms"], row["p99_ms"], row["sla_ms"]) for row in near)
+        ends_ms = [length_ms or 0 for length_ms in lengths_ms]
         layers = [
             _layer({"type": "area", "color": BAND}, y=_length("p50_ms", ends_ms), y2={"field": "p90_ms"}),
             _layer({"type": "area", "color": PALE_BAND}, y=_length("p90_ms", ends_ms), y2={"field": "p99_ms"}),

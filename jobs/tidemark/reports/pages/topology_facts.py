@@ -133,7 +133,9 @@ class _Facts:
 
     def __init__(self, tables: Tables, topology: Topology, at_ms: int) -> None:
         self._tables, self._topology, self._at_ms = tables, topology, at_ms
-        edges = [(name, read) for name, names in topology.upstreams.items() for read in names]
+        edges: list[tuple[str, str]] = []
+        for name, names in topology.upstreams.items():
+            edges += [(name, read) for read in names]
         # SQL takes the edges as two lists of equal length.
         own, read = zip(*edges, strict=True) if edges else ((), ())
         self._beats = self._by("sub_topology", BEATS)

@@ -77,7 +77,9 @@ def looks_back_ms(topology: Topology) -> int:
 
 def together(paths: Sequence[Paths]) -> Paths:
     """Concatenates the rows of *paths*, at least one."""
-    tables = {table: pl.concat(part.tables[table] for part in paths) for table in paths[0].tables}
+    tables: dict[Table, pl.DataFrame] = {}
+    for table in paths[0].tables:
+        tables[table] = pl.concat(part.tables[table] for part in paths)
     return Paths(tables, pl.concat(part.finished for part in paths))
 
 

@@ -170,7 +170,10 @@ def measurements(specs: list[SlaSpec], at_ms: int, *, outcomes: str) -> Iterator
 
     def overs(*measures: Measure) -> Iterator[Interval]:
         # One query for all SLAs over the same interval.
-        lengths = {length for spec in specs if spec.measure in measures for length in spec.lengths_ms}
+        lengths: set[int] = set()
+        for spec in specs:
+            if spec.measure in measures:
+                lengths.update(spec.lengths_ms)
         for over_ms in sorted(lengths):
             yield Interval(at_ms - over_ms, at_ms)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import chain
 from typing import Any, assert_never
 
 from tidemark.collecting import names_in
@@ -143,7 +144,8 @@ class _SlaFacts:
     def clock_error_ms(self) -> int:
         """The greatest error that a clock may have, in ms."""
         by_host = self._facts.get((FactKind.CLOCK.value, None), {})
-        return max(LEAST_CLOCK_ERROR_MS, *(int(fact["n"]) for facts in by_host.values() for fact in facts), 0)
+        facts = chain.from_iterable(by_host.values())
+        return max(LEAST_CLOCK_ERROR_MS, *(int(fact["n"]) for fact in facts), 0)
 
     def ahead(self, now_ms: int) -> str | None:
         """Returns the first subject whose newest instant is ahead of the clock.

@@ -114,7 +114,7 @@ def _of(rows: pl.DataFrame, placed: pl.Series | None, number: int) -> pl.DataFra
 
 
 def _rows(shards: Sequence[StateRuns]) -> int:
-    return sum(run.rows for runs in shards for run in runs.runs)
+    return sum(runs.rows for runs in shards)
 
 
 def remember(control: Path, shards: Sequence[StateRuns], *, check_lease: Callable[[], None]) -> None:

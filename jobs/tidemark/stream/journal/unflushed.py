@@ -131,7 +131,7 @@ def scan_facts(path: Path) -> pl.LazyFrame:
 
 def unflushed(journal: Path, names: Collection[str] = FACTS_TABLES) -> UnflushedRows:
     """Returns what is unflushed in a *journal*, in tables called *names*."""
-    only = tuple(place for name in names for place in (name, f"{FACTS}{name}"))
+    only = (*names, *(f"{FACTS}{name}" for name in names))
     decided, measured = Journal(journal, "data"), Journal(journal, "facts")
     # The folder is listed before any table is opened: what is removed meanwhile is in its table by then.
     numbers = decided.batches()

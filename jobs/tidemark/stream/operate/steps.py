@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import chain
 
 import polars as pl
 
@@ -36,7 +37,7 @@ class Steps:
     """
 
     def __init__(self, topology: Topology, reference: Reference, earlier_mistakes: Sequence[InvalidSpec] = ()) -> None:
-        terminals = {name for sub in topology.sub_topologies for name in sub.terminals()}
+        terminals = frozenset[str]().union(*(sub.terminals() for sub in topology.sub_topologies))
         self._topology = topology
         self._shared = StepContext(topology, reference, updates_tables(topology.operators), terminals)
         self._steps: dict[str, OperatorStep[Operator]] = {}
@@ -97,7 +98,7 @@ class Steps:
 
     def _refused(self, operator: Operator, error: Exception) -> list[ColumnMistake]:
         """Returns the *error* of a run over no records, as mistakes."""
-        columns = dict.fromkeys(c for name in operator.inputs for c in payload(self.schemas[name]))
+        columns = dict.fromkeys(chain.from_iterable(payload(self.schemas[name]) for name in operator.inputs))
         problems = error.problems if isinstance(error, InvalidColumns) else [_without_columns(error)]
         key = _key_of(operator, error)
         return [ColumnMistake(key, f"does not fit what it reads: {problem}", reads(columns)) for problem in problems]

@@ -51,12 +51,12 @@ def readers(stream: Stream, repartition: str) -> list[tuple[Stream, HopSource]]:
 
     They are of the topology of *stream*. Each comes with its reading end.
     """
-    return [
-        (Stream(stream.topology, sub, stream.layout), operator)
-        for sub in stream.topology.sub_topologies
-        for operator in sub.hops_read
-        if operator.repartition == repartition
-    ]
+    readers: list[tuple[Stream, HopSource]] = []
+    for sub in stream.topology.sub_topologies:
+        for source in sub.hops_read:
+            if source.repartition == repartition:
+                readers.append((Stream(stream.topology, sub, stream.layout), source))
+    return readers
 
 
 def trimmers(stream: Stream, clock: Clock) -> dict[str, Callable[[DeltaTable], None]]:

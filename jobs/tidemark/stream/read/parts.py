@@ -54,7 +54,10 @@ class BatchPart:
     @property
     def ends(self) -> Ends:
         """Returns the offset up to which the part reads each partition."""
-        return {topic: {number: end for number, (_, end) in offsets.items()} for topic, offsets in self.ranges.items()}
+        ends: dict[str, dict[int, int]] = {}
+        for topic, offsets in self.ranges.items():
+            ends[topic] = {number: end for number, (_, end) in offsets.items()}
+        return ends
 
     @property
     def is_whole(self) -> bool:
@@ -160,7 +163,10 @@ def _starting_with(ranges: Ranges, places: Places) -> dict[str, list[int]]:
 
 def _by_size(ranges: Ranges, pieces: int) -> list[Ranges]:
     """Returns *ranges* in so many *pieces* of one size."""
-    return [{topic: _piece(offsets, number, pieces) for topic, offsets in ranges.items()} for number in range(pieces)]
+    parts: list[Ranges] = []
+    for number in range(pieces):
+        parts.append({topic: _piece(offsets, number, pieces) for topic, offsets in ranges.items()})
+    return parts
 
 
 def passed_over_rows(operators: Iterable[Operator], part: BatchPart) -> pl.DataFrame:

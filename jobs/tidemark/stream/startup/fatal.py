@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
+from itertools import chain
 from typing import Any
 
 from tidemark.control.folder import Control, Heartbeat, StreamState
@@ -136,7 +137,8 @@ def fatal_record(ranges: Ranges, kills: Callable[[Ranges], bool]) -> tuple[str, 
     Returns:
         Topic, partition and offset; None if there is no such record.
     """
-    first, end = 0, sum(stop - start for offsets in ranges.values() for start, stop in offsets.values())
+    places = chain.from_iterable(offsets.values() for offsets in ranges.values())
+    first, end = 0, sum(stop - start for start, stop in places)
     if not kills(ranges):
         return None
     was_tried = has_lived = False

@@ -246,7 +246,10 @@ def files_of(control: Path, shards: Sequence[StateRuns]) -> list[Path]:
     *control* is the stream's control folder.
     """
     folder = state_folder(control, len(shards))
-    return [folder / str(shard) / run.name for shard, runs in enumerate(shards) for run in runs.runs]
+    files: list[Path] = []
+    for shard, runs in enumerate(shards):
+        files += [folder / str(shard) / run.name for run in runs.runs]
+    return files
 
 
 def state_folder(control: Path, shards: int) -> Path:

@@ -424,10 +424,12 @@ _OWN = tuple(table for table in TABLES.values() if table.written_by == "stream")
 
 def table_names(sub: SubTopology) -> list[str]:
     """Returns the names of all tables that batches of *sub* write."""
-    written = [o for o in sub.operators if o.result_table]
-    # A sink without a key appends to its table itself, which then has both names.
-    named = (name for o in written for name in (o.result_table, o.appends_to) if name)
-    return [*names_in(_OWN), *_hops(sub), *dict.fromkeys(named)]
+    tables: dict[str, None] = {}
+    for operator in sub.operators:
+        if operator.result_table:
+            # A sink without a key appends to its table itself, which then has both names.
+            tables |= dict.fromkeys((operator.result_table, operator.appends_to or operator.result_table))
+    return [*names_in(_OWN), *_hops(sub), *tables]
 
 
 def tables_alone(home: Path, sub: SubTopology) -> list[str]:

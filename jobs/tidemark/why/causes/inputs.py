@@ -246,11 +246,12 @@ class Inputs:
         sub = self._scene.sub(source.name)
         # A source that only feeds the tables of joins is read as fast as it can be.
         names = {o.name for o in sub.operators if o.reads_outside} - sub.table_inputs()
-        return {
-            (name, number): Progress(watermark_ms=mark.watermark_ms, activity=mark.activity or Activity.ACTIVE)
-            for name in sorted(names)
-            for number, mark in self.partitions(name).items()
-        }
+        progress: dict[tuple[str, int], Progress] = {}
+        for name in sorted(names):
+            for number, mark in self.partitions(name).items():
+                activity = mark.activity or Activity.ACTIVE
+                progress[name, number] = Progress(watermark_ms=mark.watermark_ms, activity=activity)
+        return progress
 
     def late(self, operator: Operator) -> list[WhyFinding]:
         """Returns a finding if most of the records lately were late."""
