@@ -28,7 +28,7 @@ from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse
 from tidemark.cli.explain import path, whatif
 from tidemark.cli.explain import topology as topology_command
 from tidemark.clock import wall_clock_ms
-from tidemark.collecting import index_by_name
+from tidemark.collecting import in_order_of, index_by_name
 from tidemark.errors import InvalidArgument, TidemarkError
 from tidemark.escaping import inert
 from tidemark.model.project.layout import NAME, Layout
@@ -140,7 +140,7 @@ def show_status(name: str) -> Response:
 def list_operators(name: str, at: At = None) -> Response:
     """Returns the operators of the document of `tidemark topology`."""
     document = _document(_named(name), at)
-    return _json({field: document[field] for field in ("topology", "at", "operators")})
+    return _json(in_order_of(("topology", "at", "operators"), document))
 
 
 @app.get("/topologies/{name}/operators/{operator}")

@@ -43,3 +43,22 @@ def omit(entries: Mapping[K, V], keys: Container[K]) -> dict[K, V]:
 def present(values: Iterable[V | None]) -> list[V]:
     """Returns the *values* that are not None."""
     return [value for value in values if value is not None]
+
+
+def within(values: Iterable[V], chosen: Container[V]) -> list[V]:
+    """Returns those *values* that are *chosen*, in their order."""
+    return [value for value in values if value in chosen]
+
+
+def outside(values: Iterable[V], excluded: Container[V]) -> list[V]:
+    """Returns those *values* that are not *excluded*, in their order."""
+    return [value for value in values if value not in excluded]
+
+
+def in_order_of(keys: Iterable[K], entries: Mapping[K, V]) -> dict[K, V]:
+    """Returns the *entries* of *keys*, in the order of *keys*.
+
+    Raises:
+        KeyError: a key has no entry.
+    """
+    return {key: entries[key] for key in keys}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
 
-from tidemark.collecting import omit
+from tidemark.collecting import in_order_of, omit
 from tidemark.errors import InvalidSpec
 from tidemark.model.kinds.operator import Operator, Refusal
 from tidemark.model.kinds.source import Source
@@ -60,7 +60,7 @@ def in_order(file: str, operators: Mapping[str, Operator]) -> dict[str, Operator
     """Returns operators after the ones they read, otherwise as in the file."""
     try:
         order = TopologicalSorter({name: operator.inputs for name, operator in operators.items()}).static_order()
-        return {name: operators[name] for name in order}
+        return in_order_of(order, operators)
     except CycleError as error:
         cycle = " → ".join(error.args[1])
         raise InvalidSpec.at(file, "operators", f"form a cycle: {cycle}", "remove one of these inputs") from error
@@ -105,7 +105,7 @@ class OperatorChecks:
         return self._mistakes
 
     def _of_reading(self, operator: Operator) -> Iterator[Refusal]:
-        read = {name: self._operators[name] for name in operator.inputs}
+        read = in_order_of(operator.inputs, self._operators)
         for name in operator.inputs:
             yield from read[name].refusals_of_reader(operator)
         yield from operator.refusals(read, self._updates)
@@ -144,7 +144,7 @@ def completed(ordered: Iterable[Operator]) -> list[Operator]:
     complete: dict[str, Operator] = {}
     columns: dict[str, WindowColumns] = {}
     for operator in ordered:
-        read = {name: complete[name] for name in operator.inputs}
+        read = in_order_of(operator.inputs, complete)
         columns_read = [columns[name] for name in operator.inputs]
         complete[operator.name] = operator.completed(read, operator.window_columns(columns_read))
         # Asked again: an aggregate behind a repartition has its key only now, and its bounds follow from the key.

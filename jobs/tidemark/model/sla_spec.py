@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
-from tidemark.collecting import names_in
+from tidemark.collecting import names_in, outside
 from tidemark.errors import InvalidArgument, InvalidSpec
 from tidemark.model.settings.maintenance_windows import MaintenanceWindow, maintenance_window
 from tidemark.model.settings.toml_keys import IDENTIFIER, Keys, read_toml, suggestion_of
@@ -203,7 +203,7 @@ def mistakes(path: Path, topologies: Iterable[Topology], names: Collection[str])
         return [InvalidSpec.at(path.name, "file", "does not exist", f"write the SLAs into {path}")]
     except InvalidSpec as error:
         return [error]
-    unknown = [name for name in content if name not in names]
+    unknown = outside(content, names)
     of_unknown = [
         InvalidSpec.at(path.name, name, "is not a topology", suggestion_of(name, names, "topologies"))
         for name in unknown

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from tidemark.collecting import index_by_name, names_in
+from tidemark.collecting import index_by_name, names_in, outside
 from tidemark.errors import InvalidSpec
 from tidemark.model.kinds.kafka_end import KafkaEnd
 from tidemark.model.kinds.operator import DeclaredOperator, Level, Operator
@@ -227,7 +227,7 @@ class Topology:
         waited_for: dict[str, tuple[str, ...]] = {}
         for name, upstreams in self.upstreams.items():
             if name not in beside:
-                waited_for[name] = tuple(upstream for upstream in upstreams if upstream not in beside)
+                waited_for[name] = tuple(outside(upstreams, beside))
             else:
                 waited_for[name] = () if self.operators[name].hop_of else upstreams
         return MappingProxyType(waited_for)
@@ -356,7 +356,7 @@ def _unknown_shards(file: str, subs: Iterable[SubTopology], shards: Mapping[str,
     """Returns mistakes about *shards* of sub-topologies that do not exist."""
     names = names_in(subs)
     remedy = f"use one of {', '.join(names)}, or write a number for all of them"
-    unknown = [name for name in shards if name not in {EVERY, *names}]
+    unknown = outside(shards, {EVERY, *names})
     return [InvalidSpec.at(file, f"shards.{name}", "is not a sub-topology", remedy) for name in unknown]
 
 

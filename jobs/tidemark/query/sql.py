@@ -22,7 +22,7 @@ from typing import Any
 import duckdb
 from deltalake import DeltaTable
 
-from tidemark.collecting import names_in
+from tidemark.collecting import names_in, outside
 from tidemark.errors import InvalidArgument
 from tidemark.model.project.layout import Layout
 from tidemark.model.tables.catalog import TABLES, Table
@@ -276,7 +276,7 @@ def _source(path: Path, snapshot: Snapshot | None, *, by_name: bool = True) -> s
         if any(map(GLOB.search, names)):
             return _scan(path)
         values = "".join(f", {_text(value or None)} AS {_named(name)}" for name, value in partition)
-        stored = [name for name in snapshot.columns if name not in dict(partition)]
+        stored = outside(snapshot.columns, dict(partition))
         columns = "*" if by_name else ", ".join(map(_named, stored))
         files = ", ".join(_text(f"{folder}/{name}") for name in names)
         how = f"union_by_name = {by_name}, hive_partitioning = false"

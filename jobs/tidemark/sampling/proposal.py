@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+from tidemark.collecting import outside
 from tidemark.errors import InvalidArgument
 from tidemark.model.settings.toml_keys import length
 from tidemark.model.toml_operators import name_mistake
@@ -97,7 +98,7 @@ def propose(sample: TopicSample, address: str, now_ms: int, *, key: str | None =
     columns = columns_of(raw_objects)
     for rare_name in rare_names_of(raw_objects):
         columns.pop(rare_name, None)
-    others = [name for name in names_of(raw_objects) if name not in columns]
+    others = outside(names_of(raw_objects), columns)
     objects = [_fields_by_column(raw_object, columns) for raw_object in raw_objects]
     read = list(zip(readable, objects, strict=True))
     at = event_time(objects, max(record.timestamp_ms for record in readable))

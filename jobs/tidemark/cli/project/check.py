@@ -17,7 +17,7 @@ from tidemark.cli.shared.local import running_broker
 from tidemark.cli.shared.options import place
 from tidemark.cli.shared.output import say_inert
 from tidemark.clock import wall_clock_ms
-from tidemark.collecting import names_in
+from tidemark.collecting import in_order_of, names_in
 from tidemark.errors import InvalidArgument, InvalidSpec
 from tidemark.escaping import one_line
 from tidemark.model import channel_spec, sla_spec
@@ -205,7 +205,7 @@ def _lines_of_topology(topology: Topology, file: str) -> list[str]:
         lines.append(f"{file}: {topology.name}/{sub.name}: {', '.join(names_in(sub.operators))}")
     for name, problem in (*by_arrival(topology), *row_per_record(topology)):
         lines.append(f"{file}: operators.{name}: warning: {problem}")
-    used = {name: topology.clusters[name] for name in sorted(topology.clusters_used & {*topology.clusters})}
+    used = in_order_of(sorted(topology.clusters_used & {*topology.clusters}), topology.clusters)
     lines += [f"{file}: {line}" for line in in_clear(used)]
     for name in _readers_of_updates(topology):
         lines.append(

@@ -31,7 +31,7 @@ from tidemark.cli.shared.local import (
 from tidemark.cli.shared.options import add_slow
 from tidemark.cli.shared.output import say, say_inert
 from tidemark.cli.stack import topic
-from tidemark.collecting import omit
+from tidemark.collecting import omit, outside, within
 from tidemark.errors import InvalidArgument, TidemarkError
 from tidemark.escaping import one_message
 from tidemark.model.project.connections import DEFAULT, PARTITIONS, with_address
@@ -130,10 +130,10 @@ class StackStart:
         It prints the names of the others: their files are gone.
         """
         ran = self._remembered.ran or []
-        gone = [name for name in ran if name not in available]
+        gone = outside(ran, available)
         if gone:
             say(f"{', '.join(gone)} ran before, but has no file in {self.project.topologies} any more", sys.stderr)
-        return [name for name in ran if name in available]
+        return within(ran, available)
 
     def with_topics(self, topologies: Mapping[str, Topology]) -> dict[str, Topology]:
         """Returns the topologies whose topics exist.

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from tidemark.collecting import in_order_of
 from tidemark.kernels.aggregates.function import AggregateFunction
 from tidemark.kernels.aggregates.windows import WINDOW, ends_by, in_windows
 from tidemark.kernels.columns.schemas import META_SCHEMA
@@ -39,7 +40,7 @@ class Aggregation:
     @property
     def state_schema(self) -> dict[str, pl.DataType]:
         """Columns of a state row."""
-        columns = {c: self.schema[c] for c in self.operator.key} | (WINDOW if self.operator.windows else {})
+        columns = in_order_of(self.operator.key, self.schema) | (WINDOW if self.operator.windows else {})
         for function in self.functions:
             columns |= function.schema
         return {**columns, **META_SCHEMA}

@@ -10,6 +10,7 @@ from dataclasses import asdict
 
 import polars as pl
 
+from tidemark.collecting import outside
 from tidemark.kernels.aggregates.windows import window_start
 from tidemark.kernels.columns.buckets import bucket_of, value_of
 from tidemark.semantics.latency import Times, latency_at
@@ -83,7 +84,7 @@ def add_up(buckets: pl.DataFrame, *, window_ms: int) -> pl.DataFrame:
     """
     finished_ms = pl.col("finished_at").dt.epoch("ms")
     spans = (finished_ms // 60_000).alias("_minute"), ((finished_ms - value_of("bucket")) // window_ms).alias("_window")
-    same = [name for name in buckets.columns if name not in {"batch_id", "finished_at", "n"}]
+    same = outside(buckets.columns, {"batch_id", "finished_at", "n"})
     of_bucket = buckets.sort("batch_id", maintain_order=True).group_by(*same, *spans, maintain_order=True)
     return of_bucket.agg(pl.col("batch_id", "finished_at").last(), pl.col("n").sum()).drop("_minute", "_window")
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import polars as pl
 
-from tidemark.collecting import omit
+from tidemark.collecting import omit, within
 from tidemark.kernels import META, payload
 from tidemark.kernels.columns.values import parsed, value_text
 from tidemark.kernels.updates.emission import JudgedUpdates
@@ -106,7 +106,7 @@ def late_rows(operator: str, late: pl.DataFrame, watermark_ms: int | None, held_
     """
     watermark = pl.lit(watermark_ms, pl.Int64)
     return late.select(
-        *(column for column in ("task", "headers") if column in late.columns),
+        *within(("task", "headers"), late.columns),
         "partition",
         "offset",
         "key",

@@ -21,6 +21,7 @@ import pyarrow.dataset as ds
 from deltalake import DeltaTable, Schema
 from deltalake.exceptions import DeltaError
 
+from tidemark.collecting import within
 from tidemark.kernels.columns.schemas import arrow_schema
 from tidemark.model.checks import SUMS
 from tidemark.model.kinds.registry import HandingOut
@@ -261,7 +262,7 @@ def _all_rows(stored: DeltaTable, table: Table) -> ds.Dataset | ds.Scanner:
     if not _is_current(table):
         return rows
     # MERGE and DELETE of delta-rs leave text in a form that pyarrow cannot compare.
-    return rows.scanner(columns=[name for name in rows.schema.names if name in {*table.key, *SINK}])
+    return rows.scanner(columns=within(rows.schema.names, {*table.key, *SINK}))
 
 
 def _came_since(stored: DeltaTable, since_ms: int) -> ds.Dataset:

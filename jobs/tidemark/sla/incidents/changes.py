@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from tidemark.collecting import names_in
+from tidemark.collecting import in_order_of, names_in
 from tidemark.errors import InvalidArgument
 from tidemark.model.settings.intervals import iso
 from tidemark.model.settings.retention import DAY_MS
@@ -239,7 +239,7 @@ def _changes_of_spec(
 def _row(change: Change, standing: SlaState, result: Row) -> dict[str, Any]:
     opened_ms = standing.opened_at_ms or result["checked_at"]
     return {
-        **{name: result[name] for name in ("topology", "sla", "run_id", *_COPIED)},
+        **in_order_of(("topology", "sla", "run_id", *_COPIED), result),
         "incident": _name(result["sla"], opened_ms),
         "change": change.value,
         "at": result["checked_at"],

@@ -11,6 +11,7 @@ import polars.selectors as cs
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
+from tidemark.collecting import in_order_of
 from tidemark.model.channel_spec import Channel
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval, is_text, utc
@@ -233,7 +234,7 @@ def record_delivery(layout: Layout, change: Mapping[str, Any], channel: Channel,
         at_ms: when that was, epoch ms.
         run_id: of the run that did so.
     """
-    row = {name: change[name] for name in ("incident", "topology", "change")}
+    row = in_order_of(("incident", "topology", "change"), change)
     where = f"{_are_those([change])} AND {is_text('channel', channel.name)}"
     replace_rows(
         [{**row, "channel": channel.name, "delivered_at": at_ms, "run_id": run_id}],

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from deltalake import DeltaTable
 
+from tidemark.collecting import outside
 from tidemark.errors import Contradiction
 from tidemark.kernels.updates.final_rows import WINDOW_FINAL
 from tidemark.kernels.updates.last_seen import SEEN_ANEW, SEEN_ONLY, merged_last_seen
@@ -128,7 +129,7 @@ def write_replacements(
         rows = pl.DataFrame(schema.empty_table()).with_columns(deleted=pl.lit(value=False))
     new = _with_table_types(rows, schema)
     touched = _touched_files(dataset, new, key, closed)
-    kept_columns = [name for name in schema.names if name not in rows.columns]
+    kept_columns = outside(schema.names, rows.columns)
     if kept_columns or SEEN_ONLY in new.columns:
         old = (_rows(part, schema).join(new, on=key, how="semi", nulls_equal=True) for part in touched)
         # A key that is in the table twice would double its new row.

@@ -19,6 +19,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tidemark.collecting import within
 from tidemark.storage.object_path import ObjectPath
 
 COMMIT = re.compile(r"(\d{20})\.json")
@@ -135,7 +136,7 @@ def _actions(log: Path) -> Iterator[Mapping[str, Any]]:
         raise ValueError(msg)
     if since >= 0:
         file = pq.ParquetFile(log / f"{since:020d}.checkpoint.parquet")
-        yield from file.read([name for name in ACTIONS if name in file.schema_arrow.names]).to_pylist()
+        yield from file.read(within(ACTIONS, file.schema_arrow.names)).to_pylist()
     for version in commits:
         with open(f"{log}/{version:020d}.json", "rb") as commit:
             yield from map(json.loads, commit.read().splitlines())

@@ -34,6 +34,7 @@ from deltalake.schema import PrimitiveType
 from deltalake.transaction import AddAction, RemoveAction
 
 from tidemark.clock import wall_clock_ms
+from tidemark.collecting import in_order_of
 from tidemark.errors import Contradiction, InvalidArgument
 from tidemark.storage.delta.current_rows import ClosedRows, write_replacements
 from tidemark.storage.delta.datasets import dataset_of
@@ -163,7 +164,7 @@ def create(
             if name.startswith(OWN_CHECK):
                 table.alter.drop_constraint(name)
         # After the columns: a check may name a new one. delta-rs reads all rows to add it.
-        missing = {name: checks[name] for name in checks.keys() - checked}
+        missing = in_order_of(checks.keys() - checked, checks)
         if missing:
             table.alter.add_constraint(missing)
         return table

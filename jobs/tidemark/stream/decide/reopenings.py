@@ -17,6 +17,7 @@ from pathlib import Path
 
 import polars as pl
 
+from tidemark.collecting import within
 from tidemark.control.folder import Control
 from tidemark.kernels.updates.proofs import read_again
 from tidemark.model.settings.windows import Windows
@@ -49,7 +50,7 @@ class Reopenings:
         """
         # A request is removed only after the entry of its batch is durable, which is in the next batch.
         request_ids = self._control.reopenings()
-        done = [id_ for id_ in request_ids if id_ in was.reopened]
+        done = within(request_ids, was.reopened)
         # A request that could not be removed stays noted, so that it is not carried out twice.
         unremoved = {id_: was.reopened[id_] for id_ in done if not self._control.remove_reopening(id_)}
         return replace(was, reopened={**unremoved, **dict.fromkeys(sorted({*request_ids} - {*done}), batch_id)})

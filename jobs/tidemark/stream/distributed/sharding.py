@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 import polars as pl
 
+from tidemark.collecting import in_order_of
 from tidemark.errors import InvalidSpec
 from tidemark.kernels import META
 from tidemark.kernels.aggregates.windows import WINDOW
@@ -51,7 +52,7 @@ class KeyText:
             ((name, origin),) = self.columns.items()
             value = pl.col(text) if name == _KEY else key_value(text, self.schema[name])
             return {origin: value} if origin else {}
-        whole = parsed(text, {name: self.schema[name] for name in self.columns})
+        whole = parsed(text, in_order_of(self.columns, self.schema))
         return {origin: whole.struct.field(name) for name, origin in self.columns.items() if origin}
 
 
@@ -96,7 +97,7 @@ class Sharding:
             return None
         source, key = self.keys[operator]
         parts = key.parts(text)
-        values = rows.select(**{name: parts[name] for name in self.by[source]})
+        values = rows.select(**in_order_of(self.by[source], parts))
         return _shard(self.by[source], values, shards)
 
 
@@ -215,7 +216,7 @@ def _key_of(operator: Operator, read: _Stream, steps: Steps) -> KeyText | None:
         return read.key
     origins = step.origins(operator, read.columns)
     schema = {**WINDOW, **steps.schemas[step.holder_of_key(operator)]}
-    return KeyText({c: origins.get(c) for c in columns}, {c: schema[c] for c in columns})
+    return KeyText({c: origins.get(c) for c in columns}, in_order_of(columns, schema))
 
 
 def _common(

@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemark.clock import Clock, wall_clock_ms
-from tidemark.collecting import names_in
+from tidemark.collecting import names_in, within
 from tidemark.kernels.columns.schemas import record_schema, rows_of
 from tidemark.kernels.columns.values import key_text, value_text
 from tidemark.kernels.records.arrivals import hop_arrivals, rows_in_order
@@ -457,5 +457,5 @@ def _records(source: str, parts: Iterable[ShardRecords], steps: Steps) -> pl.Dat
     own.sort(key=lambda part: part.partition)
     rows = pl.concat(part.records for part in own)
     # Rows of a hop have the order of their writer (`_batch`, `_seq`) across partitions.
-    order = [c for c in ("_batch", "_seq") if c in rows.columns]
+    order = within(("_batch", "_seq"), rows.columns)
     return rows.sort(order, maintain_order=True).drop(order) if order else rows

@@ -7,6 +7,7 @@ from itertools import chain
 
 import polars as pl
 
+from tidemark.collecting import in_order_of
 from tidemark.errors import InvalidArgument, InvalidSpec
 from tidemark.kernels import payload
 from tidemark.kernels.aggregates.function import AggregateFunction
@@ -87,7 +88,7 @@ class Steps:
         other, and neither has what names them.
         """
         schema = self.schemas[operator.inputs[0]] if operator.inputs else {}
-        columns = {name: schema[name] for name in payload(schema)}
+        columns = in_order_of(payload(schema), schema)
         misfits = step_of(operator).mistakes(operator, columns, self._shared.sql, wrong)
         return [mistake for mistake in misfits if mistake.key not in wrong]
 

@@ -21,6 +21,7 @@ from typing import Any
 import msgspec
 import polars as pl
 
+from tidemark.collecting import in_order_of
 from tidemark.kernels.records.avro_fields import avro_fields
 from tidemark.kernels.records.fields import Fields, texts_of
 from tidemark.kernels.records.iso_times import instant_us
@@ -61,7 +62,7 @@ def parsed(source: Source, raw: pl.DataFrame) -> pl.DataFrame:
         clock_ms="clock_ms",
         _is_key=texts_of(raw["key"]).is_not_null(),
         _unreadable=fields.reasons,
-        **{source.name: pl.DataFrame({name: columns[name] for name in source.columns}).to_struct()},
+        **{source.name: pl.DataFrame(in_order_of(source.columns, columns)).to_struct()},
         **({"written": "written"} if "written" in raw.columns else {}),
     )  # fmt: skip
     timed = _with_times(source, rows)

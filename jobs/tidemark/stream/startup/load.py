@@ -12,7 +12,7 @@ from pathlib import Path
 
 import polars as pl
 
-from tidemark.collecting import omit
+from tidemark.collecting import in_order_of, omit, outside
 from tidemark.kernels import META
 from tidemark.kernels.aggregates.windows import WINDOW
 from tidemark.kernels.columns.values import key_columns, key_text, keys_as_now, parsed
@@ -52,7 +52,7 @@ def load_memory(steps: Steps, sub: SubTopology, home: Path, progress: StreamProg
     before = progress.batch_id + 1
     columns = ["operator", "seq", "key", "value", "value_hash", "timestamp"]
     changes = read_before(home / CHANGES.name, before, columns)
-    columns = [c for c in OPERATOR_STATE.names if c not in SAME]
+    columns = outside(OPERATOR_STATE.names, SAME)
     states = read_before(home / OPERATOR_STATE.name, before, columns)
     columns = ["operator", "key", "value_hash", "asserted_ms"]
     joined = pl.col("operator").is_in([*steps.memory.versions]) & pl.col("asserted_ms").is_not_null()
@@ -78,7 +78,7 @@ def _key_schema(steps: Steps, operator: Operator) -> dict[str, pl.DataType]:
     The result is empty if the keys are those of the records.
     """
     schema = {**WINDOW, **steps.schemas[step_of(operator).holder_of_key(operator)]}
-    return {column: schema[column] for column in step_of(operator).key(operator) or ()}
+    return in_order_of(step_of(operator).key(operator) or (), schema)
 
 
 def _updates(rows: pl.DataFrame) -> pl.DataFrame:
@@ -125,7 +125,7 @@ def _load_versions(steps: Steps, operator: Operator, changes: pl.DataFrame, asse
         )
         in_order = rows.sort("batch_id", "seq", maintain_order=True)
         value = {"_value": parsed("value", values)} if values else {}
-        versions = in_order.with_columns(**value, **key_columns("key", {c: schema[c] for c in operator.key}))
+        versions = in_order.with_columns(**value, **key_columns("key", in_order_of(operator.key, schema)))
         later = versions.select(
             *operator.key,
             *(pl.col("_value").struct.field(name) for name in values),

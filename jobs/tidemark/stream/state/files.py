@@ -20,7 +20,7 @@ from zipfile import BadZipFile
 import polars as pl
 import pyarrow as pa
 
-from tidemark.collecting import names_in
+from tidemark.collecting import names_in, outside
 from tidemark.errors import Contradiction
 from tidemark.model.stream import Stream
 from tidemark.storage.fence import NO_FENCE, Fence
@@ -234,7 +234,7 @@ def remove_unnamed(control: Path, shards: Sequence[StateRuns], *, check_lease: C
     named = {*files_of(control, shards)}
     # Folders of other numbers of shards are searched, too.
     files = (file for file in (control / "state").rglob("*") if file.suffix in WRITTEN)
-    unnamed = [file for file in files if file not in named]
+    unnamed = outside(files, named)
     check_lease()  # after the files were seen: a driver that comes later has not written any of them
     for file in unnamed:
         file.unlink(missing_ok=True)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import polars as pl
 
+from tidemark.collecting import within
 from tidemark.kernels import META
 from tidemark.kernels.aggregates.aggregation import Aggregation, in_open_sessions, merged_sessions
 from tidemark.kernels.aggregates.functions import aggregate_functions
@@ -72,7 +73,7 @@ class Aggregator:
         self._operator, self._sql = operator, sql
         self.kernel = Aggregation(operator, aggregate_functions(operator.aggregates, schema), schema)
         schema_of_states = {**self.kernel.state_schema, **({GROUP: pl.String()} if self._in_sessions else {})}
-        by = [c for c in ("window_end", GROUP) if c in schema_of_states]
+        by = within(("window_end", GROUP), schema_of_states)
         # Closed windows are found by their end, sessions that may merge by their group.
         states = KeyedRows({**schema_of_states, HELD: pl.Boolean()}, key="_key", by=by)
         memory.keep(operator.name, states)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from tidemark.collecting import outside
 from tidemark.errors import InvalidArgument
 from tidemark.kernels.sql.expressions import Expressions
 
@@ -41,7 +42,7 @@ def unknown(named: Mapping[str, Sequence[str]], columns: Collection[str]) -> Ite
     *named* has the columns by key; they must be among *columns*.
     """
     for key, names in named.items():
-        if missing := [name for name in names if name not in columns]:
+        if missing := outside(names, columns):
             yield ColumnMistake(key, f"names {missing}, which are not columns", reads(columns))
 
 

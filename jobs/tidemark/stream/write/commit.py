@@ -22,7 +22,7 @@ import polars as pl
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from tidemark.collecting import index_by_name, names_in
+from tidemark.collecting import index_by_name, names_in, outside
 from tidemark.kernels import payload
 from tidemark.kernels.columns.schemas import INSTANT, UTC_TIMESTAMP, arrow_schema, instants
 from tidemark.kernels.records.marks import MARK, mark_text
@@ -440,7 +440,7 @@ def tables_alone(home: Path, sub: SubTopology) -> list[str]:
     a table.
     """
     if isinstance(home, ObjectPath):
-        return [name for name in table_names(sub) if name not in {HEARTBEATS.name, CLOCK_SKEW.name}]
+        return outside(table_names(sub), {HEARTBEATS.name, CLOCK_SKEW.name})
     changes = [o.appends_to for o in sub.operators if o.appends_to and o.appends_to != o.output_table]
     return [HELD_RECORDS.name, *_hops(sub), *changes]
 

@@ -21,6 +21,7 @@ from pathlib import Path
 
 import polars as pl
 
+from tidemark.collecting import within
 from tidemark.kernels.updates.last_seen import SEEN_ANEW, SEEN_ONLY, newest_rows
 from tidemark.model.kinds.sink import Sink
 from tidemark.model.topology import SubTopology
@@ -146,6 +147,6 @@ def _after(changes: Path, merged: int | None) -> pl.DataFrame:
     if merged is not None:
         rows = rows.filter(pl.col("batch_id") > merged)
     in_order = rows.collect().sort("batch_id", maintain_order=True)
-    flags = [name for name in (SEEN_ONLY, SEEN_ANEW) if name in in_order.columns]
+    flags = within((SEEN_ONLY, SEEN_ANEW), in_order.columns)
     # Rows from before `last_seen_at` was set have null here.
     return in_order.with_columns(pl.col(flags).fill_null(value=False))
