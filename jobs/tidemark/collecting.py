@@ -1,4 +1,4 @@
-"""Selects entries of mappings and values of sequences: shapes that the whole program repeats."""
+"""Selects entries of mappings and values of sequences."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ V = TypeVar("V")
 
 
 class Named(Protocol):
-    """A value with a name: an operator, a table, a column, a file."""
+    """A value with a name: an operator, a table, a column."""
 
     @property
     def name(self) -> str:

@@ -66,8 +66,9 @@ def report_tables(layout: Layout, topology: str) -> list[Path]:
 def is_of_older_version(stream: Stream, at: ReachedBatch) -> bool:
     """Returns True until a driver of this version takes over *stream*.
 
-    The stream has reached *at*. Until then its state may be only in its tables.
+    The stream has reached *at*.
     """
+    # Until a driver of this version takes over, the state may be only in the tables.
     if not at.has_state_files:
         return True
     tables = {table.name: table for table in TABLES.values() if table.written_by == "stream"}

@@ -92,6 +92,7 @@ class ObjectPath(PosixPath):
         with _file_errors(self):
             head = self._store.head(self._key)
         written_s = head["last_modified"].timestamp()
+        # Stores have no owner, inode or mode for an object: those fields are 0.
         return os.stat_result(
             (0, 0, 0, 0, 0, 0, head["size"], int(written_s), int(written_s), int(written_s)),
             {"st_mtime": written_s, "st_mtime_ns": round(written_s * 1e9)},
@@ -160,9 +161,10 @@ class ObjectPath(PosixPath):
     def write_bytes(self, data: Any) -> int:
         """Puts *data* there, in place of an older object.
 
-        A reader sees the old object or the new one. Returns the number of bytes.
+        Returns the number of bytes.
         """
         with _file_errors(self):
+            # A put is atomic: a reader sees the old object or the new one.
             self._store.put(self._key, data)
         return len(data)
 
@@ -194,6 +196,7 @@ class ObjectPath(PosixPath):
 
         None: it has none, or the store does not answer.
         """
+        # A store that does not answer proves nothing about who made the object.
         with suppress(OSError), _file_errors(self):
             return str(self._store.get(self._key).attributes.get(PUT_ID))
         return None

@@ -103,8 +103,7 @@ def write_replacements(
 ) -> tuple[list[File], set[str]]:
     """Writes files in which *rows* replace the rows with their keys.
 
-    A replaced row keeps its values of columns that *rows* does not have. A row may also have only the instant at which
-    its key was last seen (kernels/updates/last_seen.py).
+    A row may also have only the instant at which its key was last seen (kernels/updates/last_seen.py).
 
     Args:
         path: the folder of the table.
@@ -129,6 +128,7 @@ def write_replacements(
         rows = pl.DataFrame(schema.empty_table()).with_columns(deleted=pl.lit(value=False))
     new = _with_table_types(rows, schema)
     touched = _touched_files(dataset, new, key, closed)
+    # A replaced row keeps its values of columns that *rows* does not have.
     kept_columns = outside(schema.names, rows.columns)
     if kept_columns or SEEN_ONLY in new.columns:
         old = (_rows(part, schema).join(new, on=key, how="semi", nulls_equal=True) for part in touched)

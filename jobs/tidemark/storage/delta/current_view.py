@@ -101,12 +101,14 @@ def _newest(key: Sequence[str], *, tells_seen: bool) -> str:
     """
     by_key = f"PARTITION BY {', '.join(key)}"
     rows = "SELECT * FROM appended AS c WHERE deleted IS NOT NULL"
+    # Only rows of sinks with `last_seen_at` may say nothing but when a key was seen.
     if not tells_seen:
         placed = f"SELECT *, row_number() OVER ({by_key} ORDER BY batch_id DESC) AS _place FROM ({rows}) AS c"
         return f"SELECT * FROM ({placed}) AS c WHERE _place = 1"
     begins = f"CASE WHEN deleted OR {SEEN_ANEW} THEN batch_id END"
     lives = f"SELECT *, max({begins}) OVER ({by_key}) AS _life FROM ({rows}) AS c"
     seen_at = f"CASE WHEN NOT deleted AND batch_id >= coalesce(_life, batch_id) THEN {LAST_SEEN_AT} END"
+    # A row that says only when its key was seen comes after all rows with values.
     place = f"row_number() OVER ({by_key} ORDER BY coalesce({SEEN_ONLY}, false), batch_id DESC)"
     timed = f"SELECT *, max({seen_at}) OVER ({by_key}) AS _seen, {place} AS _place FROM ({lives}) AS c"
     return f"SELECT * FROM ({timed}) AS c WHERE _place = 1"

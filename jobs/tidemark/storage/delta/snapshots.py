@@ -130,6 +130,7 @@ def _actions(log: Path) -> Iterator[Mapping[str, Any]]:
         elif ".checkpoint." in file.name:  # in several parts, or of Delta's version 2
             unknown.append(file.name)
     since = max(checkpoints, default=-1)
+    # Commits before the checkpoint may stay in the log until its next clean-up.
     commits = sorted(version for version in versions if version > since)
     if unknown or commits != [*range(since + 1, since + 1 + len(commits))] or (since < 0 and not commits):
         msg = f"{log}: it has {unknown or commits} after the checkpoint of version {since}"

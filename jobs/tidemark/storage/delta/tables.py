@@ -259,9 +259,9 @@ class Reference:
 def again_after_others(commit: Callable[[], T]) -> T:
     """Calls *commit* until it succeeds, and returns its result.
 
-    It fails with CommitFailedError if a commit of others came between its reading and its writing. The last of TRIES
-    such errors is raised.
+    The last of TRIES such errors is raised.
     """
+    # The error means that a commit of others came between the reading and the writing of this one.
     for _ in range(TRIES - 1):
         with suppress(CommitFailedError):
             return commit()
@@ -303,9 +303,9 @@ def rows_of_others(path: Path, table: DeltaTable, *, since: int = -1) -> list[in
     """Returns the versions by which others put rows into *table*.
 
     These are versions after *since*, newest first, whose files are still part of the table at *path*. The last HISTORY
-    commits are searched. Rows that a later commit of others, OPTIMIZE for example, wrote into new files are not
-    followed.
+    commits are searched.
     """
+    # A commit of others that wrote the rows into new files once more, such as OPTIMIZE, hides where they came from.
     newest = table.history(min(HISTORY, table.version() - since))
     versions = [c["version"] for c in newest if c.get("operation") in PUTS_ROWS and not OWN & c.keys()]
     # Rows that were deleted since are no news, so the files of a commit are compared with those of today.
@@ -314,10 +314,8 @@ def rows_of_others(path: Path, table: DeltaTable, *, since: int = -1) -> list[in
 
 
 def _added_files(commit: Path) -> set[str]:
-    """Returns the names of the data files that *commit* added.
-
-    It is empty if the log has removed the commit.
-    """
+    """Returns the names of the data files that *commit* added."""
+    # The log may have removed the commit.
     if not commit.exists():
         return set()
     actions = (json.loads(line) for line in commit.read_text().splitlines())

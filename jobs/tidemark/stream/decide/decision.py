@@ -134,6 +134,7 @@ class RunTables:
         parts_by_table: dict[str, list[pl.DataFrame]] = {}
         for run in runs.values():
             for name, rows in run.rows.items():
+                # Outputs of repartitions and sinks are in *runs* by the operator's name, and follow below.
                 if rows.height and name in TABLES:
                     parts_by_table.setdefault(name, []).append(rows)
         # Operators differ in the columns that they fill; the rest is null.
@@ -343,14 +344,14 @@ class Decider:
     def marks(self, was: StreamProgress, now: StreamProgress, rows: Container[str] = ()) -> dict[str, SentMark]:
         """Returns the marks of time that sinks send in this batch.
 
-        A sink sends one if time moved and its next mark is due. A table that gets *rows* always gets one in the same
-        commit.
+        A sink sends one if time moved and its next mark is due.
         """
         assert now.decided_at_ms is not None
         marks = {}
         for sink in self._due.marking:
             at_ms = next_mark_at_ms(sink, was, now)
             is_due = at_ms is not None and at_ms <= now.decided_at_ms
+            # A table that gets rows always gets a mark in the same commit: another would cost a commit.
             if is_due or (sink.table and sink.name in rows):
                 marks[sink.name] = SentMark(now.decided_at_ms, now.watermark_ms, now.idle)
         return marks

@@ -107,12 +107,10 @@ class StreamingWindows:
         return tuple(joined_spans)
 
     def _after(self, first: int, passed_ms: int) -> int:
-        """Returns *first*, or the first start after *passed_ms*.
-
-        It is a start of the windows that follow *first*.
-        """
+        """Returns *first*, or the first start after *passed_ms*."""
         if first > passed_ms:
             return first
+        # Windows follow each other without a gap, so the next start is a multiple of the length away.
         return first + ((passed_ms - first) // self.window_ms + 1) * self.window_ms
 
 

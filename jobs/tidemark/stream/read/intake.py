@@ -430,11 +430,9 @@ def _bad_rows(source: Source, bad: pl.DataFrame) -> pl.DataFrame:
 
 
 def _held_rows(source: Source, held: pl.DataFrame, read_to: Mapping[int, int]) -> pl.DataFrame:
-    """Returns rows for records that this batch read and that wait.
-
-    Records that waited before have rows already.
-    """
+    """Returns rows for records that this batch read and that wait."""
     read = pl.col("_partition").replace_strict(dict(read_to), default=0, return_dtype=pl.Int64)
+    # Records that waited before have rows already.
     fresh = held.filter(pl.col("_offset") >= read)
     return fresh.select(
         source=pl.lit(source.name),

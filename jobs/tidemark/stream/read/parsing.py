@@ -143,13 +143,11 @@ def _time(text: str, source: Source) -> int | None:
 
 
 def _in_ms(unit: str) -> pl.Expr:
-    """Returns `_event_time`, numbers in *unit*, as ms, rounded down.
-
-    Null where that is beyond 64 bits.
-    """
+    """Returns `_event_time`, numbers in *unit*, as ms, rounded down."""
     event_time = pl.col("_event_time")
     if unit in _PER_MS:
         return event_time // _PER_MS[unit]
+    # A product beyond 64 bits would wrap around to another time, so it becomes null.
     most = _MOST // _MS[unit]
     return pl.when(event_time.is_between(-most, most)).then(event_time) * _MS[unit]
 

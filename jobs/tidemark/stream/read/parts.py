@@ -188,24 +188,20 @@ def _from_zero(_: Source, partitions: list[int]) -> Mapping[int, int]:
 
 
 def _left(source: Source, ends: Mapping[int, int], was: StreamProgress, earliest: Earliest) -> Offsets:
-    """Returns the unread offsets of each partition up to *ends*.
-
-    Where a topic was made anew, an end may be before its start.
-    """
+    """Returns the unread offsets of each partition up to *ends*."""
     partitions_read = was.inputs.get(source.name, InputProgress()).partitions
     new = [number for number, end in ends.items() if number not in partitions_read and end > 0]
     starts = {number: part.until_offset for number, part in partitions_read.items()}
     starts |= earliest(source, new) if new else {}
+    # Where a topic was made anew, an end may be before its start.
     return {number: (starts.get(number, 0), end) for number, end in ends.items()}
 
 
 def _pieces(source: Source, offsets: Offsets) -> int:
-    """Returns into how many parts *offsets* are cut.
-
-    Each has at most `max_records`, where Spark rounds up for each partition.
-    """
+    """Returns into how many parts *offsets* are cut."""
     most, is_anew = source.max_records, any(end < start for start, end in offsets.values())
     count = sum(end - start for start, end in offsets.values())
+    # Spark rounds up for each partition, so a batch may exceed `max_records` by one record a partition.
     if most is None or is_anew or count <= most + len(offsets):
         return 1
     return ceil(count / most)

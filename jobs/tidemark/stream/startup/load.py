@@ -103,10 +103,7 @@ def _asserted(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _load_versions(steps: Steps, operator: Operator, changes: pl.DataFrame, asserted: pl.DataFrame) -> None:
-    """Loads the versions of a joined table.
-
-    Each update is a version, even if it was not sent on. If several have the same instant, the last one applies.
-    """
+    """Loads the versions of a joined table."""
     if isinstance(operator, KeyedTable) and operator.name in steps.memory.versions:
         schema = omit(steps.schemas[operator.name], META)
         values = omit(schema, operator.key)
@@ -123,6 +120,7 @@ def _load_versions(steps: Steps, operator: Operator, changes: pl.DataFrame, asse
                 again.select("batch_id", pl.lit(AFTER_ALL).alias("seq"), "key", "value", at="asserted_ms"),
             ]
         )
+        # Each update is a version, even if it was not sent on. Of several with one instant the last one applies.
         in_order = rows.sort("batch_id", "seq", maintain_order=True)
         value = {"_value": parsed("value", values)} if values else {}
         versions = in_order.with_columns(**value, **key_columns("key", in_order_of(operator.key, schema)))
@@ -202,12 +200,10 @@ def load_waiting(steps: Steps, sub: SubTopology, home: Path, progress: StreamPro
 
 
 def _load_waiting(steps: Steps, source: Source, home: Path, progress: StreamProgress) -> None:
-    """Loads the waiting records of *source*, in offset order.
-
-    In each partition they begin with the first record that was not sent on.
-    """
+    """Loads the waiting records of *source*, in offset order."""
     steps.memory.waiting.pop(source.name, None)
     partitions = progress.inputs.get(source.name, InputProgress()).partitions
+    # In each partition they begin with the first record that was not sent on.
     done = {
         number: part.done_until_offset
         for number, part in partitions.items()

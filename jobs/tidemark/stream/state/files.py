@@ -190,8 +190,9 @@ class StateFiles:
         """Writes a run with the pending states, and returns all runs.
 
         The states pending are those of *memory*, after it took *moved*, that no run has; the result is the state after
-        *batch_id*. Runs that are no larger than those after them are merged with the new one.
+        *batch_id*.
         """
+        # Runs that are no larger than those after them are merged with the new one.
         pending, versions = memory.pending(moved), memory.new_versions(moved)
         rows = sum(map(len, pending.values())) + sum(frame.height for frame in versions.values())
         if not rows:

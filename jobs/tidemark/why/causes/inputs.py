@@ -74,7 +74,7 @@ class Inputs:
         return finished_ms if isinstance(finished_ms, int) else None
 
     def quiet_ms(self, source: Source) -> int:
-        """Returns for how long *source* has been silent beyond its limit, in ms.
+        """Returns how long *source* has been silent beyond its limit, ms.
 
         It is 0 or less for one that is not silent, and for one that was never read.
         """
