@@ -121,10 +121,8 @@ class DriverFolder:
         return path.read_text() if path.exists() else ""
 
     def begin(self, command: str) -> None:
-        """Records that a process of *command* is started.
-
-        The launches of an earlier process do not run any more.
-        """
+        """Records that a process of *command* is started."""
+        # The launches of an earlier process do not run any more.
         (self.home / "running.json").unlink(missing_ok=True)
         replace(self.home / "command.txt", command)
 

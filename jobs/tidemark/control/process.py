@@ -105,12 +105,10 @@ def find(home: Path, name: str) -> Process | None:
 
 
 def is_alive(process: Process) -> bool:
-    """Returns True if that very process runs and is not a zombie.
-
-    It has the same pid and the same start time.
-    """
+    """Returns True if that very process runs and is not a zombie."""
     with contextlib.suppress(ChildProcessError):  # it was launched by another process, which reaps it
         os.waitpid(process.pid, os.WNOHANG)
+    # A pid is given to another process after a while, and then has another start time.
     return bool(_live_members({_Member(process.pid, process.started)}))
 
 
@@ -219,10 +217,11 @@ def _end(process: Process, members: set[_Member], number: signal.Signals, within
 def _family(process: Process) -> set[_Member]:
     """Returns the session of *process* and its descendants.
 
-    They are found even after it died. Empty when its pid belongs to another process now.
+    They are found even after it died.
     """
     stats = _stats()
     leader = stats.get(process.pid)
+    # The pid belongs to another process now.
     if leader is not None and leader.started != process.started:
         return set()
     family = {pid for pid, stat in stats.items() if stat.session == process.pid}

@@ -20,8 +20,9 @@ LAST_INSTANT_MS = 2**63 - 1
 def lowest_reported(group: Iterable[Progress]) -> int | None:
     """Returns the lowest watermark in a *group* of sources.
 
-    Idle sources and sources without a watermark do not count: they have nothing to report. None when no source counts.
+    None when no source counts.
     """
+    # Idle sources, and sources without a watermark, have nothing to report.
     awake = (member.watermark_ms for member in group if member.activity is not Activity.IDLE)
     return min(present(awake), default=None)
 

@@ -168,7 +168,7 @@ def before_source(
 def share_out(wait: tuple[int, int], worked: Mapping[AgePart, tuple[int, int]], length_ms: int) -> dict[AgePart, int]:
     """Splits *length_ms* of queueing among the operators that worked meanwhile.
 
-    The rest is QUEUED. Operators with the longest overlap come first.
+    The rest is QUEUED.
 
     Args:
         wait: the instants between which the operator waited and worked.
@@ -177,6 +177,7 @@ def share_out(wait: tuple[int, int], worked: Mapping[AgePart, tuple[int, int]], 
     """
     overlaps = {part: min(wait[1], end) - max(wait[0], start) for part, (start, end) in worked.items()}
     shares: dict[AgePart, int] = {}
+    # Operators with the longest overlap come first: they get their share before the time is used up.
     for part, overlap_ms in sorted(overlaps.items(), key=lambda item: (-item[1], item[0])):
         share_ms = max(0, min(overlap_ms, length_ms))
         length_ms -= share_ms
@@ -195,8 +196,7 @@ def excesses(
 ) -> list[PartExcess]:
     """Returns every part of a window, the largest excess first.
 
-    The usual length of a part is its median over *kept*, windows that kept the promise. With fewer than ENOUGH of them
-    the usual length is unknown, and the configured length takes its place.
+    The usual length of a part is its median over *kept*, windows that kept the promise.
 
     Args:
         spent: the length of each part.
@@ -205,6 +205,7 @@ def excesses(
         only: names of the parts that can be blamed; None: all.
         promised_ms: the length for which no part is blamed.
     """
+    # With fewer than ENOUGH windows the usual length is unknown, and the configured length takes its place.
     is_known = len(kept) >= ENOUGH
     ages_ms = [sum(each.values()) for each in kept]
 

@@ -63,17 +63,16 @@ class PartitionReading:
     def marked(self, was: PartitionProgress, *, newest_ms: int | None, idle: bool) -> PartitionReading:
         """Returns this reading after a mark of time.
 
-        A mark that repeats what the partition *was* before does not end its silence. A mark from before its writer's
-        time went back is ignored.
-
         Args:
             was: the partition before the batch.
             newest_ms: the mark counts as a record of this time; None: its writer has no watermark yet.
             idle: the status in the mark.
         """
+        # A mark from before its writer's time went back is ignored.
         if not was.believes(newest_ms):
             return self
         reached_ms = later(was.max_timestamp_ms, newest_ms)
+        # A mark that repeats what the partition was before does not end its silence.
         if self.silent and (reached_ms, idle) == (was.max_timestamp_ms, was.told_idle):
             return self
         now_ms, went_back = later(self.max_timestamp_ms, newest_ms), newest_ms is not None
@@ -122,11 +121,10 @@ def _in_silence(
     """Returns the watermark that time in silence has reached.
 
     It is that of a record that would come now, as old as the newest one was when it came.
-
-    The watermark moves when the silence has lasted for *idle_after_ms*, twice as long, four times, and so on. So a
-    whole night takes a dozen steps, and nothing waits for more than twice as long as it must.
     """
     newest_ms = max((p.max_timestamp_ms for p in partitions if p.max_timestamp_ms is not None), default=None)
+    # The watermark moves when the silence has lasted for *idle_after_ms*, twice as long, four times, and so on. So a
+    # whole night takes a dozen steps, and nothing waits for more than twice as long as it must.
     steps = _steps(now_ms - _silent_since_ms(partitions, now_ms), idle_after_ms)
     if newest_ms is None or not steps:
         return None
@@ -219,6 +217,7 @@ def set_back(was: InputProgress, number: int, *, to_ms: int, bound_ms: int) -> I
     parts = {str(n): Progress(watermark_ms=p.watermark_ms, activity=p.activity) for n, p in partitions.items()}
     assert was.watermark_ms is not None
     assert watermark_ms is not None
+    # The watermark goes back no further than *to_ms*, whichever other partition is behind.
     now = combine(parts, previous_ms=min(was.watermark_ms, watermark_ms))
     return _with(replace(was, partitions=partitions), now)
 
@@ -258,6 +257,7 @@ def follow(
         now_ms: decision time of the batch.
     """
     before = was.partitions.get(0, PartitionProgress(active_at_ms=now_ms))
+    # A reader does not ask the broker of its upstream's sources: their idleness comes with the marks.
     reached_ms = later(was.watermark_ms, watermark_ms)
     idle = was.idle if idle is None else idle
     part = PartitionProgress(

@@ -132,12 +132,10 @@ class Judgement:
 
 
 def judge(measured_ms: float | None, sla: Sla) -> Verdict:
-    """Returns the verdict on a measurement; unknown without one.
-
-    A measurement that is equal to a limit reaches it.
-    """
+    """Returns the verdict on a measurement; unknown without one."""
     if measured_ms is None:
         return Verdict.UNKNOWN
+    # A measurement that is equal to a limit reaches it.
     if sla.error_after_ms is not None and measured_ms >= sla.error_after_ms:
         return Verdict.ERROR
     return Verdict.WARN if sla.warn_after_ms is not None and measured_ms >= sla.warn_after_ms else Verdict.PASS

@@ -61,10 +61,8 @@ class Pulse:
         self._does(f"waiting for a batch after {batch_id}")
 
     def waits(self, now_ms: int) -> None:
-        """Restarts the clock of the current step at *now_ms* (epoch ms).
-
-        No batch runs and none is due then, so the step does not count as slow.
-        """
+        """Restarts the clock of the current step at *now_ms* (epoch ms)."""
+        # No batch runs and none is due then, so the step does not count as slow.
         self._since_ms = now_ms
 
     def end(self, state: StreamState, *, reason: str | None = None) -> None:

@@ -34,8 +34,7 @@ class HostClocks:
     def adjusted(self, runs: Sequence[TaskRun], *, began_ms: int, ended_ms: int) -> list[TaskRun]:
         """Returns *runs* of a batch, each with the skew of its host.
 
-        No run gets a skew unless all hosts have bounds. The driver's clock read *began_ms* before the tasks and
-        *ended_ms* after all of them.
+        The driver's clock read *began_ms* before the tasks and *ended_ms* after all of them.
         """
         passed_ms = 0 if self._ended_ms is None else ended_ms - self._ended_ms
         # Clocks drift, so bounds widen with the time that has passed.
@@ -52,6 +51,7 @@ class HostClocks:
         self._ended_ms = ended_ms
         skews = {host: bounds.skew for host, bounds in bounds_of_hosts.items()}
         self._keep(skews, runs, ended_ms)
+        # No run gets a skew unless all hosts have bounds: instants of two kinds could not be compared.
         return [*runs] if contradicted else [_with_skew(run, skews[run.host]) for run in runs]
 
     def _keep(self, skews: Mapping[str, Skew], runs: Sequence[TaskRun], at_ms: int) -> None:

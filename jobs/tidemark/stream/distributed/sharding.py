@@ -44,14 +44,12 @@ class KeyText:
     schema: Mapping[str, pl.DataType]
 
     def parts(self, text: str) -> dict[str, pl.Expr]:
-        """Returns the value of each column of the source.
-
-        The values are read back from the column *text*.
-        """
+        """Returns the value of each column of the source."""
         if len(self.columns) == 1:
             ((name, origin),) = self.columns.items()
             value = pl.col(text) if name == _KEY else key_value(text, self.schema[name])
             return {origin: value} if origin else {}
+        # The text has all columns of the key, so their values are read back from it.
         whole = parsed(text, in_order_of(self.columns, self.schema))
         return {origin: whole.struct.field(name) for name, origin in self.columns.items() if origin}
 
@@ -70,11 +68,12 @@ class Sharding:
     def dealt(self, source: str, records: pl.DataFrame, shards: int, *, partitions: int) -> list[pl.DataFrame]:
         """Returns *records* of *source*, shard by shard.
 
-        A source that every shard has whole is in each of them. Where nothing is kept by key, a shard has neighbours
-        among the *partitions*: so the order of shards is the order of partitions.
+        A source that every shard has whole is in each of them.
         """
         if source not in self.by:
             return [records] * shards
+        # Where nothing is kept by key, a shard has neighbours among the partitions: so the order of shards is the order
+        # of partitions.
         columns = self.by[source]
         last = partitions - 1
         shard = _shard(columns, records, shards) if columns else records["_task"].clip(0, last) * shards // partitions

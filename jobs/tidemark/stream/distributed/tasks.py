@@ -395,30 +395,26 @@ class ShardTask(Task):
         return Input(decider.reader.progress(source, before, readings, writers, batch), readings)
 
     def _disorder(self, arrived: Iterable[PartitionIntake]) -> pa.Table:
-        """Returns how far the records of each source were behind.
-
-        The rows count all partitions of a source.
-        """
+        """Returns how far the records of each source were behind."""
         parts = [part.disorder.with_columns(source=pl.lit(part.source)) for part in arrived if part.disorder.width]
         columns = {"source": pl.String(), "bucket": pl.Int16(), "n": pl.UInt32()}
         # The empty frame gives the columns where no source has measured disorder.
         counts = pl.concat([pl.DataFrame(schema=columns), *parts], how="diagonal_relaxed")
+        # Partitions of a source are added up: its bound is one for all of them.
         counts = counts.group_by("source", "bucket").agg(pl.col("n").sum()).sort("source", "bucket")
         same = {"topology": self.stream.topology.name, "sub_topology": self.stream.sub.name}
         rows = counts.with_columns(decided_at=self.batch.decided_at_ms)
         return rows_of(DISORDER_BUCKETS, rows, **same, batch_id=self.batch.batch_id)
 
     def _moment(self, number: int, moment: Moment) -> Moment:
-        """Returns the *moment* with the late records of shard *number* alone.
-
-        A shard reprocesses the late records of its own keys.
-        """
+        """Returns the *moment* with the late records of shard *number* alone."""
         own_late_rows = {}
         for name, late in moment.reopened.items():
             operator = self.stream.topology.operators[name]
             assert isinstance(operator, Aggregate)
             in_any = late.with_columns(window_start=pl.lit(0, pl.Int64))  # no window is dealt out by itself
             keyed = in_any.with_columns(_state=key_text((*operator.key, "window_start"), in_any.schema))
+            # A shard reprocesses the late records of its own keys.
             own_late_rows[name] = self.sharding.own(number, self.shards, name, keyed, "_state").select(late.columns)
         return replace(moment, reopened=own_late_rows)
 

@@ -98,13 +98,11 @@ class KafkaBroker:
                 raise InvalidArgument(msg) from error
 
     def refuse_denied(self) -> None:
-        """Raises LoginDenied if a cluster refuses the login of this process.
-
-        A cluster without security, or whose brokers do not answer, is no error: Spark waits for brokers.
-        """
+        """Raises LoginDenied if a cluster refuses the login of this process."""
         for name, admin in self._admins.items():
             cluster = self._clusters[name]
             if cluster.security.protocol is not Protocol.PLAINTEXT:
+                # Brokers that do not answer are no error here: Spark waits for them.
                 with suppress(KafkaException):
                     list_topics(admin, cluster, self._refusals[name], TIMEOUT_S)
 
@@ -157,10 +155,8 @@ class KafkaBroker:
         return len(metadata.partitions)
 
     def offsets(self, source: Source, partitions: Sequence[int]) -> Mapping[int, tuple[int, int]]:
-        """Returns the earliest and latest offset of each of *partitions*.
-
-        The latest is the offset after the newest record.
-        """
+        """Returns the earliest and latest offset of each of *partitions*."""
+        # Kafka's latest offset is the one after the newest record.
         specs = (OffsetSpec.earliest(), OffsetSpec.latest())  # type: ignore[no-untyped-call]
         earliest, latest = (self._listed(source, partitions, spec) for spec in specs)
         return {number: (earliest[number], latest[number]) for number in partitions}
@@ -249,22 +245,22 @@ class KafkaBroker:
     def mark(self, sink: Sink, watermark_ms: int | None, *, idle: bool) -> None:
         """Sends a mark of time to each partition of *sink*'s topic.
 
-        It comes after all records published so far. If the topic refuses marks, for example because it became
-        compacted, this is logged: a mark is not a record, so nothing is lost.
+        It comes after all records published so far.
         """
         sending = RecordSender(self._producer(sink), sink.topic or "", sink.kafka)
         headers: list[tuple[str, str | bytes | None]] = [(MARK, mark_text(self._writer, watermark_ms, idle=idle))]
         for number in range(self.partitions(sink)):
             sending.send(number, None, None, number, self._clock(), headers)
+        # A topic that became compacted refuses marks, for example. A mark is not a record, so nothing is lost.
         if refused := sending.refused():
             log.warning("topic %s rejects marks of time: %s", sink.topic, next(iter(refused.values())))
 
     def is_compacted(self, sink: Sink) -> bool:
         """Returns True if the topic of *sink* is compacted.
 
-        A compacted topic keeps the newest record of each key and refuses records without a key. False if the broker
-        does not return its settings.
+        False if the broker does not return its settings.
         """
+        # A compacted topic keeps the newest record of each key, and refuses records without a key.
         return "compact" in (self._settings(sink) or {}).get("cleanup.policy", "")
 
     def _producer(self, sink: Sink) -> Producer:

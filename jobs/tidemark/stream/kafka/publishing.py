@@ -55,12 +55,11 @@ class PublishError(TidemarkError):
 def partition_of(key: str | None, number: int, partitions: int) -> int:
     """Returns the partition of a record.
 
-    It is by the CRC-32 of its *key*, which is librdkafka's default. A record without a key goes by its *number*, not at
-    random: sent again, it must arrive in the same partition.
-
     >>> partition_of("a", 7, 3), partition_of("", 7, 3), partition_of(None, 8, 3)
     (0, 1, 2)
     """
+    # librdkafka's default partitioner takes the CRC-32 of the key, and a random partition without one. A record that is
+    # sent again must arrive in the same partition, so its number decides.
     return (zlib.crc32(key.encode()) if key else number) % partitions
 
 
@@ -87,8 +86,9 @@ class KafkaTopicWriter:
     def __call__(self, task: int) -> list[pl.DataFrame]:
         """Sends the part of *task*; returns rows of `undeliverable`.
 
-        They are records that the topic refused. The client is new: one that a failed task has left may still send.
+        They are records that the topic refused.
         """
+        # The client is new: one that a failed task has left may still send.
         return self.send(Producer(dict(self.client)), range(task, self.partitions, self.tasks))
 
     def send(self, producer: Producer, to: Collection[int]) -> list[pl.DataFrame]:

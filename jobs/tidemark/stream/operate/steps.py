@@ -84,11 +84,11 @@ class Steps:
     def _misfits(self, operator: Operator, wrong: Collection[str]) -> list[ColumnMistake]:
         """Returns what in *operator* does not fit the columns that it reads.
 
-        Joins and unions show it when they run. The *wrong* keys of *operator*, which had a mistake before, have no
-        other, and neither has what names them.
+        The *wrong* keys of *operator*, which had a mistake before, have no other, and neither has what names them.
         """
         schema = self.schemas[operator.inputs[0]] if operator.inputs else {}
         columns = in_order_of(payload(schema), schema)
+        # Joins and unions show what does not fit when they run.
         misfits = step_of(operator).mistakes(operator, columns, self._shared.sql, wrong)
         return [mistake for mistake in misfits if mistake.key not in wrong]
 
@@ -115,11 +115,9 @@ class Steps:
         return self._steps[operator.name].functions
 
     def take(self, moves: Moves, *, watermark_ms: int | None) -> None:
-        """Applies *moves* to the memory, and drops versions.
-
-        Versions are dropped that no record still accepted at *watermark_ms* can ask for.
-        """
+        """Applies *moves* to the memory, and drops versions."""
         self.memory.take(moves)
+        # No record that is still accepted can ask for these versions.
         self.forget(moves.versions, watermark_ms=watermark_ms)
 
     def forget(self, tables: Iterable[str], *, watermark_ms: int | None) -> None:
@@ -177,8 +175,6 @@ def _key_of(operator: Operator, error: Exception) -> str:
 
 
 def _without_columns(error: Exception) -> str:
-    """Returns the text of *error* without polars' list of columns.
-
-    The list has Tidemark's own columns, too.
-    """
+    """Returns the text of *error* without polars' list of columns."""
+    # polars lists all columns of the frame, Tidemark's own included.
     return str(error).splitlines()[0].partition("; valid columns")[0]

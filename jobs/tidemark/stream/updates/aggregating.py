@@ -160,11 +160,11 @@ class Aggregator:
     ) -> _MovedStates:
         """Returns what moves when sessions may merge.
 
-        There is one pass for all *records* of a *turn*. Where each record decides, records take turns: the first of
-        each key, the second, and so on.
+        There is one pass for all *records* of a *turn*.
         """
         closed_ms = self._closed_ms(moment)
         open_, late, results, moved = earlier, records.clear(), [earlier.clear()], [_NO_KEYS]
+        # Where each record decides, records take turns: the first of each key, the second, and so on.
         for part in records.with_columns(_turn=turn).partition_by("_turn", maintain_order=True, include_key=False):
             made = merged_sessions(self.kernel, windows, open_, part, closed_ms)
             replaced = pl.concat([made.moved["_key"], made.gone["_key"]])

@@ -47,10 +47,8 @@ def unknown(named: Mapping[str, Sequence[str]], columns: Collection[str]) -> Ite
 
 
 def of_any_type(key: str, wrong: Collection[str]) -> Schema:
-    """Returns the columns that *key* names where it is *wrong*.
-
-    Their type fits every reader.
-    """
+    """Returns the columns that *key* names where it is *wrong*."""
+    # A column of type Null fits every reader, so that a mistake is reported once.
     return {part.removeprefix(f"{key}."): pl.Null() for part in wrong if part.startswith(f"{key}.")}
 
 

@@ -84,11 +84,9 @@ class CurrentTables:
                 self._merged_at_ms[sink.name] = self._fence.clock()
 
     def _is_due(self, sink: Sink) -> bool:
-        """Returns True if the last merge was `refresh` ago.
-
-        Also if the clock was set back since, and before the first merge.
-        """
+        """Returns True if the last merge was `refresh` ago."""
         merged_at_ms = self._merged_at_ms.get(sink.name)
+        # A clock that was set back would otherwise put the merge off until it catches up.
         return merged_at_ms is None or not 0 <= self._fence.clock() - merged_at_ms < sink.refresh_ms
 
     def _merge(self, sink: Sink, batch_id: int) -> bool:
