@@ -169,9 +169,8 @@ def judge_staleness(
 ) -> Judgement:
     """Returns the verdict on a table by its newest visible event.
 
-    A table is not stale when its *source* is idle, which is silent and read to its end. A backlogged or unknown source
-    is no excuse. Staleness is negative when the newest event lies ahead of *now_ms*; by more than *clock_error_ms* it
-    does not pass, idle or not.
+    A table is not stale when its *source* is idle, which is silent and read to its end. Staleness is negative when the
+    newest event lies ahead of *now_ms*; by more than *clock_error_ms* it does not pass, idle or not.
 
     Args:
         newest_ms: newest visible event; None when it has never had one.
@@ -186,6 +185,7 @@ def judge_staleness(
         verdict = judge_nothing(now_ms=now_ms, sla=sla, begun_ms=begun_ms)
         return Judgement(verdict=verdict, staleness_ms=None, source_idle=idle)
     staleness_ms = now_ms - newest_ms
+    # A backlogged or unknown source is no excuse: its records may lie unread.
     verdict = Verdict.PASS if idle else judge(staleness_ms, sla)
     if is_ahead(newest_ms, now_ms=now_ms, clock_error_ms=clock_error_ms):
         verdict = Verdict.AHEAD_OF_CLOCK
@@ -269,9 +269,9 @@ class BurnRate:
 def judge_burn(burn_rates: Iterable[float | None], *, warn_at: float, error_at: float) -> Verdict:
     """Returns the verdict on burn rates; all must reach a limit.
 
-    They are of a long and a short window, or more. The long one proves that the breach matters, the short one that it
-    has not ended yet. Unknown when one is None.
+    They are of a long and a short window, or more. Unknown when one is None.
     """
+    # The long window proves that the breach matters, the short one that it has not ended yet.
     rates = [*burn_rates]
     measured = present(rates)
     if not rates or len(measured) < len(rates):

@@ -139,8 +139,7 @@ def in_open_sessions(
 
     Returns the records with their sessions, and the records of the other keys, for `merged_sessions`. It can where the
     records of a key are in order and none is before the start of the key's newest session: then no two sessions merge,
-    and each record continues the newest one or opens another. A record alone in a session that would end at *closed_ms*
-    at the latest is left to `merged_sessions`, too.
+    and each record continues the newest one or opens another.
 
     Args:
         kernel: the aggregation.
@@ -158,6 +157,8 @@ def in_open_sessions(
     rows = records.with_columns(_group=group, window_end=at + windows.size_ms)
     rows = rows.join(newest, on="_group", how="left", maintain_order="left", nulls_equal=True)
     before = at.shift().over("_group")
+    # Where the records of a key are in order and none is before the start of its newest session, no two sessions merge.
+    # A record alone in a session that would be closed is left to `merged_sessions`.
     orderly = (at >= pl.coalesce(before, "_newest_start", at)) & ~ends_by(closed_ms)
     rows = rows.with_columns(
         _orderly=orderly.all().over("_group"),
@@ -191,8 +192,6 @@ def merged_sessions(
 ) -> Sessions:
     """Merges *records* and open sessions of their keys into new sessions.
 
-    A session that ends at *closed_ms* at the latest when all its records are in takes none of them.
-
     The arguments are those of `in_open_sessions`.
     """
     gap = pl.col("_timestamp_ms") + windows.size_ms
@@ -213,6 +212,7 @@ def merged_sessions(
     place = ("_partition", "_offset", "_task", *_GROWING, "_repeated")
     at = moved.select("_session", *place, _into="_key")
     gone = states.filter(~pl.col("_new")).drop(place).join(at, on="_session")
+    # A session that is closed when all its records are in takes none of them.
     late = states.filter("_new").join(closed, on="_session", how="semi")["_row"].sort() - open_states.height
     columns = list(kernel.state_schema)
     return Sessions(

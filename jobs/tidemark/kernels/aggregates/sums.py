@@ -186,13 +186,11 @@ class DoubleSum(ExactSum):
         return _with_odd(Sums.of(states[self._parts]).rounded(), self._counts(states))
 
     def _counts(self, states: pl.DataFrame) -> pl.DataFrame:
-        """Returns how many of each of _ODD are in each of *states*.
-
-        In merged states the counts follow one another.
-        """
+        """Returns how many of each of _ODD are in each of *states*."""
         listed = states[self._odd]
         if not (listed.list.len() > 0).any():
             return pl.DataFrame({name: np.zeros(len(listed), np.int64) for name in _ODD})
+        # In merged states the counts follow one another.
         counts = [listed.list.gather_every(len(_ODD), at).list.sum().fill_null(0) for at in range(len(_ODD))]
         return pl.DataFrame(dict(zip(_ODD, counts, strict=True)))
 

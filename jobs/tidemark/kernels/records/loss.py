@@ -29,6 +29,7 @@ def lost(rows: pl.DataFrame, partition: int, *, read_to: int, earliest: int) -> 
     read = rows.filter(pl.col("partition") == partition)["offset"]
     if earliest > read_to and isinstance(first_read := read.min(), int) and first_read > read_to:
         return read_to, min(first_read, earliest)
+    # A gap may begin after rows of the batch: a topic can remove records while it is read.
     before = rows.filter((pl.col("partition") == partition) & (pl.col("offset") < earliest))["offset"].max()
     first = before + 1 if isinstance(before, int) else read_to
     return (first, earliest) if first < earliest else None

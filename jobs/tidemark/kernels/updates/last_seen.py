@@ -48,8 +48,7 @@ def last_seen_columns(columns: Collection[str]) -> dict[str, pl.Expr]:
 def newest_rows(rows: pl.DataFrame, key: Sequence[str]) -> pl.DataFrame:
     """Reduces *rows* of several batches to the newest of each *key*.
 
-    The result is what one batch with all *rows* would have had. The time at which a key was last seen is the newest
-    one since its last deletion.
+    The result is what one batch with all *rows* would have had.
 
     Args:
         rows: rows for the table, in the order of their batches.
@@ -61,6 +60,7 @@ def newest_rows(rows: pl.DataFrame, key: Sequence[str]) -> pl.DataFrame:
     life = (pl.col("deleted") | pl.col(SEEN_ANEW)).cast(pl.Int64).cum_sum().over(key)
     in_life = rows.with_columns(_life=life).with_columns(_newest_life=pl.col("_life").max().over(key))
     is_counted = (pl.col("_life") == pl.col("_newest_life")) & ~pl.col("deleted")
+    # The time at which a key was last seen is the newest one since its last deletion.
     newest_seen_at = pl.when(is_counted).then(LAST_SEEN_AT).max().over(key)
     dated = in_life.with_columns(newest_seen_at.alias(LAST_SEEN_AT), (pl.col("_newest_life") > 0).alias(SEEN_ANEW))
     by_weight = dated.sort(~pl.col(SEEN_ONLY), maintain_order=True)  # a whole row says more than one of a time alone

@@ -62,12 +62,9 @@ def as_late(records: pl.DataFrame) -> pl.DataFrame:
 
 
 def read_again(late: pl.DataFrame, schema: Mapping[str, pl.DataType]) -> pl.DataFrame:
-    """Returns the records of *late*, rows that `as_late` wrote.
-
-    They have the columns of *schema* and are `_repeated`: the time until they came in again is no latency of the
-    stream.
-    """
+    """Returns the records of *late*, rows that `as_late` wrote."""
     columns = omit(schema, META)
+    # The time until the records came in again is no latency of the stream.
     records = late.with_columns(pl.col("value").cast(pl.String)).select(
         parsed("value", columns).struct.unnest(),
         _key="key",

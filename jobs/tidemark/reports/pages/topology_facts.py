@@ -226,12 +226,10 @@ class _Facts:
         }
 
     def _unread(self, operator: Any) -> int | None:
-        """Returns the number of records that *operator*, a source, has not read.
-
-        That of a topic is of the last time when the source asked the broker.
-        """
+        """Returns the number of records that *operator*, a source, has not read."""
         progress = self._read_to[operator.name]
         if not operator.hop_of:
+            # The number of a topic is of the last time when the source asked the broker.
             return progress.get("unread_records")
         # The offsets of a hop are batches of its writer.
         hop = f"hop_{operator.hop_of}"

@@ -214,6 +214,7 @@ def _clocks(at_ms: int) -> str:
     # Intervals exclude their end.
     day = Interval(at_ms - WITHOUT_BEATS_MS, at_ms + 1)
     lately = day.holds('"at"')
+    # The clock of a producer says nothing about the hosts of drivers.
     of_drivers = f"coalesce(reference, '{BROKERS}') = '{BROKERS}'"
     return f"{wrong_ms} FROM clock_skew WHERE topology = $1 AND {lately} AND {of_drivers} GROUP BY host"
 

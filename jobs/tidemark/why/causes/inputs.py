@@ -170,12 +170,10 @@ class Inputs:
         )
 
     def _lagging(self, source: Source, number: int, reads: pl.DataFrame) -> WhyFinding | None:
-        """Returns a finding if a partition is read too slowly.
-
-        Its last LATELY batches each left more unread than they read.
-        """
+        """Returns a finding if a partition is read too slowly."""
         last = reads.filter(pl.col("n") > 0).tail(LATELY)
         newest, least = reads["unread"].tail(1).sum(), last["unread"].min()
+        # Its last LATELY batches each left more unread than they read.
         if not newest or not isinstance(least, int) or not (last["unread"] > last["n"]).all():
             return None
         return self._scene.finding(

@@ -64,12 +64,10 @@ class Watermarks:
     def _hop_holding(
         self, source: HopSource, mark: NewestWatermark | None, needed_ms: int, *, all_idle: bool
     ) -> Iterator[WhyFinding]:
-        """Yields what holds the hop of *source* back.
-
-        An idle hop holds nothing back unless every input is idle.
-        """
+        """Yields what holds the hop of *source* back."""
         if not _is_idle(mark):
             yield from self.holding(self._scene.sub(source.repartition), needed_ms)
+        # An idle hop holds nothing back unless every input is idle.
         elif all_idle:
             first = self._scene.first_source(source.repartition)
             yield self._scene.finding(

@@ -50,8 +50,7 @@ class HeldWindows:
     def waiting(self, operator: Operator, windows: Windows, since_ms: int | None) -> Iterator[WhyFinding]:
         """Yields why the open windows of *operator* are not closed.
 
-        Their results have waited since *since_ms*. A window that waits for records which come as usual is healthy:
-        NOTHING_WRONG.
+        Their results have waited since *since_ms*.
         """
         open_windows = self._scene.of(operator.name).held_windows(operator.name)
         end_ms = open_windows["window_end"].min()
@@ -70,6 +69,7 @@ class HeldWindows:
                 self._stands_still(operator, sub, observation)
                 or self._in_allowed_lateness(operator, windows, sub, end_ms, needed_ms)
                 or self._kept_open(operator, windows, open_windows)
+                # A window that waits for records which come as usual is healthy.
                 or self._scene.finding(NOTHING_WRONG, operator.name, f"{observation}; its records are coming", "wait")
             )
 
@@ -102,14 +102,12 @@ class HeldWindows:
         )
 
     def _stands_still(self, operator: Operator, sub: SubTopology, observation: str) -> WhyFinding | None:
-        """Returns a finding if every source is silent.
-
-        Then record time stands still, as with the last window of the evening.
-        """
+        """Returns a finding if every source is silent."""
         reads = [(self._inputs.last_read_ms(source), source) for source in self._leading(sub)]
         read_ms, newest = max(reads, key=lambda read: read[0] or 0)
         if read_ms is None or newest.idle_advances:
             return None
+        # Record time stands still then, as with the last window of the evening.
         silence_ms = self._scene.at_ms - read_ms
         if silence_ms <= (newest.idle_after_ms or QUIET_AFTER_MS):
             return None

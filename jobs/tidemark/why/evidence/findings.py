@@ -140,8 +140,6 @@ class WhyFinding:
 
 
 def in_order(findings: list[WhyFinding]) -> list[WhyFinding]:
-    """Returns *findings* once each, in order, but ends of records last.
-
-    Findings that say that there are no more records come after those of a wait.
-    """
+    """Returns *findings* once each, in order, but ends of records last."""
+    # Findings that say that there are no more records come after those of a wait.
     return sorted(dict.fromkeys(findings), key=lambda each: _LAST.index(each.cause) + 1 if each.cause in _LAST else 0)
