@@ -6,6 +6,7 @@ It has no DAG. An import error removes all DAGs of its file, so the other DAG fi
 # Airflow reads only files whose text has both words, DAG and Airflow.
 from __future__ import annotations
 
+from tidemark.collecting import names_in
 from tidemark.errors import InvalidSpec
 from tidemark.model import channel_spec, sla_spec
 from tidemark_dags import TOPOLOGIES, broken, topologies
@@ -14,7 +15,7 @@ from tidemark_sla import CHANNELS, SLAS
 usable = topologies().values()
 # A file that cannot be used may have SLAs, too: it is known by its name alone.
 names = {file.stem for file in TOPOLOGIES.glob("*.toml")}
-names |= {topology.name for topology in usable}
+names |= {*names_in(usable)}
 mistakes = (
     ([*broken().values()], "Until then their DAGs do not run and are not listed; drivers continue."),
     (

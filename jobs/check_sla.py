@@ -27,23 +27,23 @@ def main() -> None:
     arguments = parser(__doc__)
     add_instant(arguments, "--at", "at_ms", "instant of the check")
     arguments.add_argument("--run-id", required=True, help="id of the run that makes the check")
-    given = arguments.parse_args()
-    if given.at_ms > (now_ms := wall_clock_ms()) + CLOCKS_APART_MS:
+    options = arguments.parse_args()
+    if options.at_ms > (now_ms := wall_clock_ms()) + CLOCKS_APART_MS:
         arguments.error(
-            f"argument --at: {iso(given.at_ms)} is in the future, it is {iso(now_ms)} now; use an earlier instant"
+            f"argument --at: {iso(options.at_ms)} is in the future, it is {iso(now_ms)} now; use an earlier instant"
         )
-    slas = load_usable(Project.here().slas, given.topology)
+    slas = load_usable(Project.here().slas, options.topology)
     if not slas.specs:
         slas.refuse()
-    asked = AskedCheck(
-        layout=given.warehouse,
-        topology=given.topology,
+    check = AskedCheck(
+        layout=options.warehouse,
+        topology=options.topology,
         specs=slas.specs,
-        at_ms=given.at_ms,
-        run_id=given.run_id,
+        at_ms=options.at_ms,
+        run_id=options.run_id,
         unusable=frozenset(slas.errors),
     )
-    share(asked, checks_of(given.warehouse.warehouse))
+    share(check, checks_of(options.warehouse.warehouse))
     slas.refuse()
 
 

@@ -54,24 +54,24 @@ SPARK_ABOVE = 1_000_000
 
 def main() -> None:
     """Replaces the paths that the command line asks for."""
-    arguments = interval_parser(__doc__)
-    arguments.add_argument(
+    parser = interval_parser(__doc__)
+    parser.add_argument(
         "--html",
         type=argument_type(location),
         metavar="FILE|FOLDER",
         help="write a page to this place; to a folder also the page of the day",
     )
     spark_above = "rows of operator_windows above which Spark reads them by hour (default: %(default)s)"
-    arguments.add_argument("--spark-above", type=int, default=SPARK_ABOVE, metavar="ROWS", help=spark_above)
-    given = arguments.parse_args()
-    interval, specs = Interval(given.start_ms, given.end_ms), load_usable_slas(given.topology)
-    with report_lock(given.warehouse, given.topology.name):
-        earlier_hours = run(given.warehouse, given.topology, specs, interval, spark_above=given.spark_above)
-    if given.html:
-        tables = Warehouse(given.warehouse.warehouse, topology=given.topology.name)
-        others = [] if given.html.suffix == ".html" else earlier_hours
+    parser.add_argument("--spark-above", type=int, default=SPARK_ABOVE, metavar="ROWS", help=spark_above)
+    arguments = parser.parse_args()
+    interval, specs = Interval(arguments.start_ms, arguments.end_ms), load_usable_slas(arguments.topology)
+    with report_lock(arguments.warehouse, arguments.topology.name):
+        earlier_hours = run(arguments.warehouse, arguments.topology, specs, interval, spark_above=arguments.spark_above)
+    if arguments.html:
+        tables = Warehouse(arguments.warehouse.warehouse, topology=arguments.topology.name)
+        others = [] if arguments.html.suffix == ".html" else earlier_hours
         for each in dict.fromkeys([*others, interval]):
-            write_pages(tables, given.topology, each, given.html, now_ms=wall_clock_ms())
+            write_pages(tables, arguments.topology, each, arguments.html, now_ms=wall_clock_ms())
 
 
 def run(

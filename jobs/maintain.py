@@ -31,8 +31,8 @@ COLUMNS = ("sub_topology", "table", "files", "bytes", "rows", "files_before", "b
 def main() -> None:
     """Maintains the tables that the command line names, and prints their sizes."""
     log_to_stderr()
-    given = parser(__doc__).parse_args()
-    rows = run(given.warehouse, given.topology, now_ms=wall_clock_ms())
+    arguments = parser(__doc__).parse_args()
+    rows = run(arguments.warehouse, arguments.topology, now_ms=wall_clock_ms())
     sys.stdout.write(format_table(COLUMNS, list(map(itemgetter(*COLUMNS), rows))) + "\n")
 
 

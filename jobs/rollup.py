@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 import tidemark.arrow  # noqa: F401 - first, before others import pandas
+from tidemark.collecting import names_in
 from tidemark.errors import InvalidArgument
 from tidemark.kernels.reports.rollups import (
     NO_OUTLINE,
@@ -46,16 +47,17 @@ ROLLUPS = (LATENCY_BUCKET_ROLLUP, LATENCY_ROLLUP)
 
 def main() -> None:
     """Runs the rollup that the command line asks for."""
-    arguments = interval_parser(__doc__, required=False)
+    parser = interval_parser(__doc__, required=False)
     spark_above = "rows of facts of an hour above which Spark counts them (default: %(default)s)"
-    arguments.add_argument("--spark-above", type=int, default=SPARK_ABOVE, metavar="ROWS", help=spark_above)
-    given = arguments.parse_args()
-    if (given.start_ms is None) != (given.end_ms is None):
-        arguments.error("an interval has two ends; give both --from and --to, or neither")
-    interval = Interval(given.start_ms, given.end_ms) if given.start_ms is not None else None
-    paths_and_promises = outline(given.topology, load_usable_slas(given.topology))
-    with report_lock(given.warehouse, given.topology.name):
-        run(given.warehouse, given.topology.name, interval, paths_and_promises, spark_above=given.spark_above)
+    parser.add_argument("--spark-above", type=int, default=SPARK_ABOVE, metavar="ROWS", help=spark_above)
+    arguments = parser.parse_args()
+    if (arguments.start_ms is None) != (arguments.end_ms is None):
+        parser.error("an interval has two ends; give both --from and --to, or neither")
+    interval = Interval(arguments.start_ms, arguments.end_ms) if arguments.start_ms is not None else None
+    layout, topology = arguments.warehouse, arguments.topology
+    paths_and_promises = outline(topology, load_usable_slas(topology))
+    with report_lock(layout, topology.name):
+        run(layout, topology.name, interval, paths_and_promises, spark_above=arguments.spark_above)
 
 
 def run(
@@ -83,14 +85,16 @@ def run(
     """
     job = _Job(layout, topology, topology_outline, spark_above)
     rollups, facts = job.opened(), facts_of(layout, topology)
-    asked = interval.widened(Grain.HOUR) if interval else None
-    minutes_ms = {minute_ms for part in facts for minute_ms in part.new_minutes(rollups.values())}
-    minutes_ms |= set(range(asked.start_ms, asked.end_ms, Grain.MINUTE.length_ms)) if asked else set()
+    whole_hours = interval.widened(Grain.HOUR) if interval else None
+    minutes_ms: set[int] = set()
+    for part in facts:
+        minutes_ms.update(part.new_minutes(rollups.values()))
+    minutes_ms |= set(range(whole_hours.start_ms, whole_hours.end_ms, Grain.MINUTE.length_ms)) if whole_hours else set()
     hours = [list(of_hour) for _, of_hour in groupby(sorted(minutes_ms), lambda ms: ms // Grain.HOUR.length_ms)]
     for of_hour in hours:
         # Only the commit of the last hour marks the facts as read: a run that dies before it is repeated whole.
         read_facts = facts if of_hour is hours[-1] else []
-        again_after_others(partial(job.replace, of_hour, asked, read_facts))
+        again_after_others(partial(job.replace, of_hour, whole_hours, read_facts))
 
 
 @dataclass(frozen=True)
@@ -109,11 +113,11 @@ class _Job:
         """Returns the rollups as they are now."""
         return {table: open_report(table, self.layout.report_table(self.topology, table.name)) for table in ROLLUPS}
 
-    def replace(self, minutes_ms: Sequence[int], asked: Interval | None, read_facts: Sequence[Facts]) -> None:
+    def replace(self, minutes_ms: Sequence[int], requested: Interval | None, read_facts: Sequence[Facts]) -> None:
         """Rolls up the minutes *minutes_ms* (epoch ms) of one hour.
 
         The commit marks all of *read_facts* as read. Raises InvalidArgument if minutes whose facts are gone are
-        *asked* for.
+        *requested* for.
         """
         rollups = self.opened()  # before the facts: then no rollup that it replaces was made from newer ones
         facts = facts_of(self.layout, self.topology)
@@ -122,7 +126,7 @@ class _Job:
         tasks = pl.concat([NO_TASKS, *(part.by_minute(minutes, self.spark_above) for part in facts)])
         stored = pl.concat([rows_in(rollup, _day_condition(hour)) for rollup in rollups.values()], how="diagonal")
         if gone := shrunk_minutes(stored.filter(starts_in(minutes)), tasks):
-            _refuse_or_warn(gone, asked, facts)
+            _refuse_or_warn(gone, requested, facts)
             minutes = join_intervals(set(minutes_ms) - set(gone), Grain.MINUTE)
         new = in_scopes(tasks.filter(starts_in(minutes)), self.outline.paths)
         measured = by_grain(new, rows_to_keep(stored, hour, minutes))
@@ -154,24 +158,26 @@ def _replaced_predicate(minutes: Sequence[Interval], hour: Interval) -> str:
     It is a rollup of *minutes* of *hour*.
     """
     starts = {Grain.MINUTE: minutes, Grain.HOUR: [hour], Grain.DAY: [hour.widened(Grain.DAY)]}
-    each = [(grain, span) for grain, spans in starts.items() for span in spans]
-    return " or ".join(f"({is_text('grain', grain)} and {span.holds('interval_start')})" for grain, span in each)
+    conditions: list[str] = []
+    for grain, spans in starts.items():
+        conditions += [f"({is_text('grain', grain)} and {span.holds('interval_start')})" for span in spans]
+    return " or ".join(conditions)
 
 
-def _refuse_or_warn(gone: Sequence[int], asked: Interval | None, facts: Sequence[Facts]) -> None:
-    """Refuses minutes *gone* that are *asked* for; logs that others stay.
+def _refuse_or_warn(gone: Sequence[int], requested: Interval | None, facts: Sequence[Facts]) -> None:
+    """Refuses minutes *gone* that are *requested* for; logs that others stay.
 
     Raises:
-        InvalidArgument: one of the minutes is *asked* for.
+        InvalidArgument: one of the minutes is *requested* for.
     """
-    left = ", ".join(f"{part.oldest} of {part.sub_topology}" for part in facts) or "none"
+    oldest_batches = ", ".join(f"{part.oldest} of {part.sub_topology}" for part in facts) or "none"
     spans = ", ".join(f"[{iso(span.start_ms)}, {iso(span.end_ms)})" for span in join_intervals(gone, Grain.MINUTE))
-    seen = f"{spans} have fewer facts than an earlier rollup had; oldest remaining batches: {left}"
-    if asked and any(asked.start_ms <= start_ms < asked.end_ms for start_ms in gone):
-        tables = " and ".join(table.name for table in ROLLUPS)
-        msg = f"{seen}; choose a later --from, or delete the interval's rows from {tables} to remove them"
+    observation = f"{spans} have fewer facts than an earlier rollup had; oldest remaining batches: {oldest_batches}"
+    if requested and any(requested.start_ms <= start_ms < requested.end_ms for start_ms in gone):
+        tables = " and ".join(names_in(ROLLUPS))
+        msg = f"{observation}; choose a later --from, or delete the interval's rows from {tables} to remove them"
         raise InvalidArgument(msg)
-    log.warning("%s; the stored rows stay, without the late facts", seen)
+    log.warning("%s; the stored rows stay, without the late facts", observation)
 
 
 if __name__ == "__main__":

@@ -27,13 +27,13 @@ from tidemark.stream.run import run_stream
 
 def main() -> int:
     """Runs one stream, or those of a folder; returns the exit status."""
-    given, own = several().parse_known_args()
-    options = None if given.driver else arguments().parse_args(own, RunOptions())
+    shared_options, stream_arguments = several().parse_known_args()
+    options = None if shared_options.driver else arguments().parse_args(stream_arguments, RunOptions())
     log_to_stderr(by_thread=options is None)
     if options is None:
-        spark = SharedSession(f"tidemark-{DriverFolder(given.driver).name}", is_shared=True)
-        status = DriverFolder(given.driver).drive(
-            lambda asked: run_stream(arguments().parse_args(asked, RunOptions()), spark)
+        spark = SharedSession(f"tidemark-{DriverFolder(shared_options.driver).name}", is_shared=True)
+        status = DriverFolder(shared_options.driver).drive(
+            lambda launch_arguments: run_stream(arguments().parse_args(launch_arguments, RunOptions()), spark)
         )
     else:
         spark = SharedSession(f"tidemark-{options.topology.stem}-{options.sub_topology}", is_shared=False)

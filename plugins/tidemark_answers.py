@@ -91,8 +91,8 @@ class PageAnswers:
         except TimeoutError:
             if answer.done():  # *compute* itself raised it
                 raise
-            seen = f"this answer takes longer than {WAITS_S:g} s"
-            raise _busy(seen) from None
+            problem = f"this answer takes longer than {WAITS_S:g} s"
+            raise _busy(problem) from None
 
     async def soon(self, request: Hashable, compute: Callable[[], T], *, within_s: float) -> T | None:
         """Returns the last answer to *request*, while a newer one is computed.
@@ -115,11 +115,11 @@ class PageAnswers:
     def _computed(self, request: Hashable, compute: Callable[[], T]) -> Future[T]:
         now_s = time.monotonic()
         with self._lock:
-            self._kept = {asked: answer for asked, answer in self._kept.items() if answer.is_kept(now_s)}
+            self._kept = {question: answer for question, answer in self._kept.items() if answer.is_kept(now_s)}
             if request not in self._kept:
                 if sum(not answer.future.done() for answer in self._kept.values()) >= MOST_WAITING:
-                    seen = f"{MOST_WAITING} other answers are pending"
-                    raise _busy(seen)
+                    problem = f"{MOST_WAITING} other answers are pending"
+                    raise _busy(problem)
                 # Threads of a pool do not inherit the context variables of the request.
                 future = self._threads.submit(copy_context().run, compute)
                 self._kept[request] = PageAnswer(future, now_s)
@@ -150,7 +150,7 @@ def _compute_and_keep(answers: dict[Hashable, Any], request: Hashable, compute: 
     return answer
 
 
-def _busy(seen: str) -> PagesBusy:
+def _busy(problem: str) -> PagesBusy:
     return PagesBusy(
-        f"the pages answer {AT_ONCE} different requests at a time, and {seen}; ask again in {AGAIN_AFTER_S} s"
+        f"the pages answer {AT_ONCE} different requests at a time, and {problem}; ask again in {AGAIN_AFTER_S} s"
     )

@@ -28,6 +28,7 @@ from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse
 from tidemark.cli.explain import path, whatif
 from tidemark.cli.explain import topology as topology_command
 from tidemark.clock import wall_clock_ms
+from tidemark.collecting import in_order_of, index_by_name
 from tidemark.errors import InvalidArgument, TidemarkError
 from tidemark.escaping import inert
 from tidemark.model.project.layout import NAME, Layout
@@ -139,7 +140,7 @@ def show_status(name: str) -> Response:
 def list_operators(name: str, at: At = None) -> Response:
     """Returns the operators of the document of `tidemark topology`."""
     document = _document(_named(name), at)
-    return _json({field: document[field] for field in ("topology", "at", "operators")})
+    return _json(in_order_of(("topology", "at", "operators"), document))
 
 
 @app.get("/topologies/{name}/operators/{operator}")
@@ -210,8 +211,8 @@ def show_what_if(
     """
     topology = _named(name)
     values = zip(CHANGES, (scale, less, bound, trigger), strict=True)
-    given = {what: value for what, value in values if value is not None}
-    change = _change(topology, operator, given)
+    parameters = {what: value for what, value in values if value is not None}
+    change = _change(topology, operator, parameters)
     start_ms, end_ms = _instant_ms(start), _instant_ms(end)
     with _as_unknown_name():
         return _json(whatif.document(_warehouse(), topology, change, start_ms=start_ms, end_ms=end_ms))
@@ -262,7 +263,7 @@ def show_slas(name: str) -> Response:
 
 
 def _known() -> dict[str, Topology]:
-    return {topology.name: topology for topology in topologies().values()}
+    return index_by_name(topologies().values())
 
 
 def _broken() -> dict[str, TidemarkError]:
@@ -315,23 +316,23 @@ def _having(topology: Topology, operator: str) -> Topology:
     return topology
 
 
-def _change(topology: Topology, operator: str | None, given: Mapping[str, float | str]) -> WorkChange | PartChange:
-    """Returns the one change that is *given*.
+def _change(topology: Topology, operator: str | None, parameters: Mapping[str, float | str]) -> WorkChange | PartChange:
+    """Returns the one change that is *parameters*.
 
     It is a change of an operator's work, and then *operator* names the operator, or else of a setting.
     """
-    how = next(iter(given), None)
-    length_ms = 0 if how in (None, "scale") else duration_ms(str(given[how]))
-    if len(given) != 1 or length_ms is None or (how in WORK) != (operator is not None):
+    how = next(iter(parameters), None)
+    length_ms = 0 if how in (None, "scale") else duration_ms(str(parameters[how]))
+    if len(parameters) != 1 or length_ms is None or (how in WORK) != (operator is not None):
         msg = (
-            f"got operator={operator} and {', '.join(given) or 'no change'}; give an operator and either scale, such "
-            'as 0.5, or a length less, such as "400 ms"; or no operator, and bound or trigger'
+            f"got operator={operator} and {', '.join(parameters) or 'no change'}; give an operator and either scale, "
+            'such as 0.5, or a length less, such as "400 ms"; or no operator, and bound or trigger'
         )
         raise InvalidArgument(msg)
     if operator is None:
         return PartChange(cause=AgeCause(str(how)), length_ms=length_ms)
     _having(topology, operator)
-    return WorkChange(operator=operator, scale=float(given.get("scale", 1.0)), less_ms=length_ms)
+    return WorkChange(operator=operator, scale=float(parameters.get("scale", 1.0)), less_ms=length_ms)
 
 
 @contextmanager

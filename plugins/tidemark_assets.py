@@ -17,6 +17,7 @@ from airflow.sdk import Asset, AssetWatcher, Context, Variable
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 from asgiref.sync import sync_to_async
 
+from tidemark.collecting import names_in
 from tidemark.model.project.layout import Layout
 from tidemark.model.tables.catalog import (
     CRITICAL_PATH_LEAVES,
@@ -101,7 +102,7 @@ class TopologyJob(BatchJob):
     def __init__(
         self, *, job: str, topology: Topology, warehouse: str, arguments: Sequence[str] = (), **kwargs: Any
     ) -> None:
-        self.tables = [table.name for table in WRITES[job]]
+        self.tables = names_in(WRITES[job])
         super().__init__(
             task_id=job,
             job=job,
@@ -150,12 +151,12 @@ class TableTrigger(BaseEventTrigger):
         warehouse = await sync_to_async(Variable.get)("tidemark_warehouse")
         path = Layout(location(warehouse)).stream_table(*self._place)
         store = self.asset_state_store
-        seen = await store.aget("version", default=None) if store is not None else None
+        last_version = await store.aget("version", default=None) if store is not None else None
         while True:
             state = await asyncio.to_thread(table_state, path)
-            if state is not None and state["version"] != seen:
+            if state is not None and state["version"] != last_version:
                 yield TriggerEvent(state)  # type: ignore[no-untyped-call]  # as above
-                seen = state["version"]
+                last_version = state["version"]
                 if store is not None:
-                    await store.aset("version", seen)
+                    await store.aset("version", last_version)
             await asyncio.sleep(self._every_s)

@@ -31,6 +31,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from tidemark.clock import wall_clock_ms
+from tidemark.collecting import names_in
 from tidemark.control import launch_secrets, process
 from tidemark.control.driver_folder import DriverFolder, StartRequest
 from tidemark.control.folder import Control, Heartbeat, StreamState, beats_every_ms, known_fields
@@ -181,8 +182,8 @@ class Driver:
             # Written before the start: a worker that dies in between leaves a launch that counts as dead, instead of a
             # driver that no task knows.
             launch = self._remember(Launch(launch_id, now_ms, self._host, digest, is_remote))
-            given = (*self._left(launch_id, values), *self._take_over())
-            start = StartRequest(launch_id, str(self.home), (*arguments, *given))
+            start_arguments = (*self._left(launch_id, values), *self._take_over())
+            start = StartRequest(launch_id, str(self.home), (*arguments, *start_arguments))
             self._start([*command, "--driver", str(self.process_home)], env, start)
         return launch
 
@@ -393,7 +394,7 @@ class Driver:
         # Only streams of the own topology are drained here: no command changes those of others.
         topologies = {control.home.parent for control in controls}
         if others := topologies - {self.home.parent}:
-            names = ", ".join(sorted(home.name for home in others))
+            names = ", ".join(sorted(names_in(others)))
             msg = (
                 f"{self.process_home}: streams of one driver need the same [spark] and version of Tidemark, but those "
                 f"of {names} were started with others; give this topology another driver, or drain those first"

@@ -31,13 +31,14 @@ from airflow.sdk.exceptions import AirflowFailException
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from tidemark.clock import wall_clock_ms
+from tidemark.collecting import names_in
 from tidemark.control.folder import digest
 from tidemark.control.process import without_airflow
 from tidemark.errors import InvalidArgument
 from tidemark.escaping import one_message
 from tidemark.model.project.connections import Clusters, addressed_clusters, flags
 from tidemark.model.project.layout import Layout
-from tidemark.model.project.secrets import Kept
+from tidemark.model.project.secrets import PlaceKind, SecretPlace
 from tidemark.model.topology import OWN, Time, Topology, load, on_processing_time
 from tidemark_driver import BY_CHANGE, Driver, DriverVerdict, Launch, Patience
 from tidemark_spark import DriverHook, airflow_secret, kafka_address, script
@@ -294,16 +295,18 @@ class StreamOperator(BaseOperator):
 
         An Airflow connection `tidemark_kafka_NAME` takes precedence over files.
         """
-        given = [(name, address) for name in topology.clusters_used if (address := kafka_address(name))]
+        addresses = [(name, address) for name in topology.clusters_used if (address := kafka_address(name))]
         return addressed_clusters(
-            topology.clusters_used, topology.clusters, given, os.environ, otherwise=self.bootstrap or None
+            topology.clusters_used, topology.clusters, addresses, os.environ, otherwise=self.bootstrap or None
         )
 
     def _secrets(self) -> dict[str, str]:
         """Returns the secrets of the topology's clusters that Airflow keeps."""
         clusters = self._clusters(self._topology()).values()
-        references = {place: value for cluster in clusters for place, value in cluster.references.items()}
-        return {place: airflow_secret(place, of) for place, of in references.items() if of.kept is Kept.AIRFLOW}
+        references: dict[str, SecretPlace] = {}
+        for cluster in clusters:
+            references |= cluster.references
+        return {place: airflow_secret(place, of) for place, of in references.items() if of.kind is PlaceKind.AIRFLOW}
 
     def _why(self, driver: Driver, verdict: DriverVerdict) -> str:
         """Returns the problem of the driver, for people."""
@@ -344,5 +347,9 @@ def slow_arguments(slow: Sequence[str], topology: Topology, sub_topology: str) -
         if pair.partition("=")[0] not in topology.operators:
             msg = f"slow must name an operator of {topology.name}, got {pair!r}; known: {', '.join(topology.operators)}"
             raise InvalidArgument(msg)
-    own = {operator.name for operator in topology.sub_topology(sub_topology).operators}
-    return [word for pair in slow if pair.partition("=")[0] in own for word in ("--slow", pair)]
+    own = {*names_in(topology.sub_topology(sub_topology).operators)}
+    words: list[str] = []
+    for pair in slow:
+        if pair.partition("=")[0] in own:
+            words += ["--slow", pair]
+    return words

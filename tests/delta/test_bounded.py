@@ -25,7 +25,7 @@ SUB = "events"
 
 
 @dataclass(frozen=True)
-class Kept:
+class Footprint:
     """Files, bytes and objects that remain between two batches."""
 
     control_files: int  # those with states beside
@@ -37,7 +37,7 @@ class Kept:
     own_bytes: int  # that Tidemark's lines have asked Python for
 
 
-def kept(play: Play) -> Kept:
+def footprint(play: Play) -> Footprint:
     engine, control = play._engines[SUB], Layout(play.home).control("play", SUB)
     states = control / "state" / "1" / "0"
     assert engine.progress is not None
@@ -45,7 +45,7 @@ def kept(play: Play) -> Kept:
     asked_for = tracemalloc.take_snapshot().filter_traces(
         [tracemalloc.Filter(inclusive=True, filename_pattern="*/tidemark/*")]
     )
-    return Kept(
+    return Footprint(
         control_files=sum(path.is_file() and path.parent != states for path in control.rglob("*")),
         state_bytes=sum(path.stat().st_size for path in states.iterdir()),
         open_files=len(os.listdir("/proc/self/fd")),
@@ -69,10 +69,10 @@ def test_memory_of_a_driver_does_not_grow_with_its_batches(tmp_path: Path) -> No
     tracemalloc.start()
     for number in range(15):
         play_batch(play, number)
-    early = kept(play)
+    early = footprint(play)
     for number in range(15, 35):
         play_batch(play, number)
-    late = kept(play)
+    late = footprint(play)
     tracemalloc.stop()
     assert early.control_files == late.control_files == 2 * (KEPT + 1)
     assert late.state_bytes < 2 * early.state_bytes

@@ -21,6 +21,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 import critical_path
+from support.causes import known_causes
 from support.play import NOON, Play, Row, bad, ms, record, tell
 from support.quiet_broker import Ends
 from support.topologies import aggregate, join, map_of, operators, repartition, sink, source, table, topology_of
@@ -41,7 +42,7 @@ from tidemark.sla.incidents.culprits import NO_EXPLANATION
 from tidemark.stream.decide import decision
 from tidemark.stream.driver.heartbeats import Heartbeats
 from tidemark.stream.write.measurement import Host
-from tidemark.why.walk import known_causes, why
+from tidemark.why.walk import why
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # great-expectations imports a module that Python 3.11 deprecates

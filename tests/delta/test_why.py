@@ -67,7 +67,7 @@ table = "board"
 """
 
 
-class Asked:
+class ExplainedPlay:
     """A play for `why`; all clocks of a batch are its tick's."""
 
     def __init__(self, home: Path, toml: str, *, partitions: int = 1) -> None:
@@ -117,21 +117,21 @@ class Asked:
 BEHIND_A_HOP = {"sums", "minutes"}
 
 
-def windows(home: Path, *, source: str = "", partitions: int = 2) -> Asked:
+def windows(home: Path, *, source: str = "", partitions: int = 2) -> ExplainedPlay:
     """Plays counts per minute, sent when the minute is over.
 
     Each minute needs a watermark of its last millisecond.
     """
-    return Asked(home, SOURCE.format(top="", source=source) + WINDOWS, partitions=partitions)
+    return ExplainedPlay(home, SOURCE.format(top="", source=source) + WINDOWS, partitions=partitions)
 
 
-def newest(home: Path, *, top: str = "", source: str = "", table: str = "", partitions: int = 1) -> Asked:
+def newest(home: Path, *, top: str = "", source: str = "", table: str = "", partitions: int = 1) -> ExplainedPlay:
     """The newest amount per id, given out when it changes."""
     toml = SOURCE.format(top=top, source=source) + NEWEST.format(table=table)
-    return Asked(home, toml, partitions=partitions)
+    return ExplainedPlay(home, toml, partitions=partitions)
 
 
-def first(play: Asked, at_s: float) -> WhyFinding:
+def first(play: ExplainedPlay, at_s: float) -> WhyFinding:
     return play.why(at_s)[0]
 
 
@@ -348,13 +348,13 @@ def test_a_restart_in_a_quiet_night_is_not_a_cause(tmp_path: Path) -> None:
     assert first(play, 401).cause == "nothing_wrong"
 
 
-def on_wall_time(home: Path, *, partitions: int = 1) -> Asked:
+def on_wall_time(home: Path, *, partitions: int = 1) -> ExplainedPlay:
     """Plays `newest` with records up to an hour ahead.
 
     As without `max_ahead`.
     """
     source = SOURCE.replace('max_ahead = "unlimited"', 'max_ahead = "1 h"').format(top="", source="")
-    return Asked(home, source + NEWEST.format(table=""), partitions=partitions)
+    return ExplainedPlay(home, source + NEWEST.format(table=""), partitions=partitions)
 
 
 def test_a_producer_whose_clock_is_an_hour_ahead(tmp_path: Path) -> None:
@@ -452,7 +452,7 @@ def test_allowed_lateness_that_holds_results_back(tmp_path: Path) -> None:
     toml = SOURCE.format(top="", source="") + WINDOWS.replace(
         "[operators.counts]", 'allowed_lateness = "5 min"\n[operators.counts]'
     )
-    play = Asked(tmp_path, toml)
+    play = ExplainedPlay(tmp_path, toml)
     play.batch(10, record(5))
     play.batch(70, record(65))
     finding = first(play, 71)
@@ -463,7 +463,7 @@ def test_allowed_lateness_that_holds_results_back(tmp_path: Path) -> None:
 
 def test_a_session_that_its_own_records_keep_open(tmp_path: Path) -> None:
     toml = SOURCE.format(top="", source="") + WINDOWS.replace('{ tumbling = "1 min" }', '{ session = "30 s" }')
-    play = Asked(tmp_path, toml)
+    play = ExplainedPlay(tmp_path, toml)
     play.batch(10, record(5))
     assert first(play, 11).cause == "nothing_wrong"
     for second in (30, 50, 70):
@@ -552,7 +552,9 @@ def test_a_source_that_is_empty(tmp_path: Path) -> None:
 
 
 def test_an_upstream_that_is_dead(tmp_path: Path) -> None:
-    play = Asked(tmp_path, SOURCE.format(top="", source='sub_topology = "reads"') + NEWEST.format(table="") + GROUPS)
+    play = ExplainedPlay(
+        tmp_path, SOURCE.format(top="", source='sub_topology = "reads"') + NEWEST.format(table="") + GROUPS
+    )
     beats = {
         name: Heartbeats(tmp_path / "streams" / "play" / name, topology="play", sub_topology=name)
         for name in ("reads", "sums")
@@ -663,7 +665,9 @@ def test_all_updates_were_suppressed(tmp_path: Path) -> None:
 
 
 def test_rows_that_a_hop_has_not_read_are_a_backlog(tmp_path: Path) -> None:
-    play = Asked(tmp_path, SOURCE.format(top="", source='sub_topology = "reads"') + NEWEST.format(table="") + GROUPS)
+    play = ExplainedPlay(
+        tmp_path, SOURCE.format(top="", source='sub_topology = "reads"') + NEWEST.format(table="") + GROUPS
+    )
     play.batch(10, record(5), sub="reads")
     play.batch(11, sub="sums")
     play.batch(20, record(6, amount=2.0), sub="reads")
@@ -678,7 +682,7 @@ def test_a_window_after_a_hop_leads_to_the_blocking_partition(tmp_path: Path) ->
     hop = operators(by_id=repartition(key=["id"], columns=["amount"]))
     behind = WINDOWS.replace('input = "events"\nkey = ["id"]', 'input = "by_id"\nsub_topology = "minutes"')
     toml = SOURCE.format(top="", source='sub_topology = "reads"') + hop + behind
-    play = Asked(tmp_path, toml, partitions=2)
+    play = ExplainedPlay(tmp_path, toml, partitions=2)
     play.batch(10, record(5, part=0), record(5, part=1), sub="reads")
     play.batch(11, sub="minutes")
     play.batch(70, record(65, part=0), sub="reads")
@@ -704,7 +708,7 @@ def test_all_records_were_dropped_by_a_condition(tmp_path: Path) -> None:
     toml = SOURCE.format(top="", source="") + (
         operators(large=map_of(select={"id": "id"}, where="amount > 10"), board=sink("large", table="board"))
     )
-    play = Asked(tmp_path, toml)
+    play = ExplainedPlay(tmp_path, toml)
     play.batch(10, record(5), record(6))
     assert place(first(play, 11)) == ("all_filtered", "large", None, None, ms(10))
 
@@ -718,7 +722,7 @@ def test_an_inner_join_with_an_empty_table_leads_to_its_source(tmp_path: Path) -
             board=sink("rated", table="board"),
         )
     )
-    play = Asked(tmp_path, toml)
+    play = ExplainedPlay(tmp_path, toml)
     play.batch(10, record(5))
     empty, filtered = play.why(11)
     assert (filtered.cause, filtered.operator) == ("all_filtered", "rated")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import AclOperation
-from secured.guarded import READER, SERVICE, WRITER, Guarded, guarded
+from secured.secured_broker import READER, SERVICE, WRITER, SecuredBroker, secured_broker
 
 from tidemark.embedded import broker as embedded
 
@@ -15,10 +15,10 @@ TOPICS = ("readings", "by_token", "forbidden", "copies", "closed", "hidden", "di
 
 
 @pytest.fixture(scope="session")
-def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredBroker]:
     """Yields the broker, with topics, rights, and passwords in the environment."""
-    home: Path = tmp_path_factory.mktemp("guarded")
-    with guarded(home) as broker, pytest.MonkeyPatch.context() as environment:
+    home: Path = tmp_path_factory.mktemp("secured")
+    with secured_broker(home) as broker, pytest.MonkeyPatch.context() as environment:
         environment.setenv("KAFKA_TEST_PASSWORD", broker.password)
         environment.setenv("KAFKA_TEST_WRONG", "wrong-" + broker.password)
         embedded.create_topics(broker.internal, dict.fromkeys(TOPICS, 1))

@@ -18,7 +18,7 @@ import polars as pl
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from pyspark import cloudpickle
-from secured.guarded import READER, Guarded
+from secured.secured_broker import READER, SecuredBroker
 
 from tidemark.cli.project.check import check
 from tidemark.clock import wall_clock_ms
@@ -148,7 +148,7 @@ class Ran:
         return beat.reason or ""
 
 
-def clusters(kafka: Guarded) -> Clusters:
+def clusters(kafka: SecuredBroker) -> Clusters:
     """Returns the clusters of *kafka*; only `wrong` has a wrong secret."""
     source = 'kind = "source"\nkafka = "{0}"\ntopic = "{0}"\nfields = "n bigint"\nbound = "1 s"'
     names = ("login", "plain", "cert", "token", "wrong")
@@ -161,7 +161,7 @@ def clusters(kafka: Guarded) -> Clusters:
 
 
 @pytest.mark.parametrize("name", ["login", "plain", "cert", "token"])
-def test_a_client_logs_in_each_way(kafka: Guarded, name: str) -> None:
+def test_a_client_logs_in_each_way(kafka: SecuredBroker, name: str) -> None:
     cluster = clusters(kafka)[name]
     broker = KafkaBroker({name: cluster}, "t", "s", wall_clock_ms)
     broker.refuse_silence()
@@ -173,7 +173,7 @@ def test_a_client_logs_in_each_way(kafka: Guarded, name: str) -> None:
     assert {*SampledCluster(cluster).partitions} == expected.get(name, {"by_token"})
 
 
-def test_a_wrong_password_is_named_with_its_key(kafka: Guarded) -> None:
+def test_a_wrong_password_is_named_with_its_key(kafka: SecuredBroker) -> None:
     wrong = clusters(kafka)["wrong"]
     broker = KafkaBroker({"wrong": wrong}, "t", "s", wall_clock_ms)
     with pytest.raises(LoginDenied) as refused:
@@ -184,7 +184,7 @@ def test_a_wrong_password_is_named_with_its_key(kafka: Guarded) -> None:
     assert kafka.password not in said
 
 
-def test_a_broker_of_another_ca_is_refused(kafka: Guarded, tmp_path: Path) -> None:
+def test_a_broker_of_another_ca_is_refused(kafka: SecuredBroker, tmp_path: Path) -> None:
     (tmp_path / "ca.pem").write_text((kafka.home / "writer.pem").read_text())
     file = tmp_path / "t.toml"
     toml = kafka.toml.replace(f"{kafka.home}/ca.pem", "ca.pem")
@@ -195,7 +195,7 @@ def test_a_broker_of_another_ca_is_refused(kafka: Guarded, tmp_path: Path) -> No
         KafkaBroker({"login": cluster}, "t", "s", wall_clock_ms).refuse_silence()
 
 
-def test_a_task_sends_with_settings_that_it_does_not_show(kafka: Guarded) -> None:
+def test_a_task_sends_with_settings_that_it_does_not_show(kafka: SecuredBroker) -> None:
     """An executor gets the settings with its task, and no files."""
     publishing = one_record(KafkaBroker({"cert": clusters(kafka)["cert"]}, "t", "s", wall_clock_ms))
     assert "PRIVATE" not in repr(publishing)
@@ -207,7 +207,7 @@ def test_a_task_sends_with_settings_that_it_does_not_show(kafka: Guarded) -> Non
     assert json.loads(message.value() or b"") == {"n": 7}
 
 
-def test_files_of_secrets_are_read_once(kafka: Guarded, tmp_path: Path) -> None:
+def test_files_of_secrets_are_read_once(kafka: SecuredBroker, tmp_path: Path) -> None:
     """A file that is rewritten, or missing meanwhile, stops no stream."""
     secrets = [shutil.copy(file, tmp_path) for suffix in ("pem", "key") for file in kafka.home.glob(f"*.{suffix}")]
     toml = tmp_path / "t.toml"
@@ -228,7 +228,7 @@ def one_record(broker: KafkaBroker) -> KafkaTopicWriter:
     return replace(broker.publishing(OutgoingRows(sink=sink, rows=rows, batch_id=1, epoch=1, first=0)), tasks=1)
 
 
-def test_check_names_topic_and_right_that_are_missing(kafka: Guarded, tmp_path: Path) -> None:
+def test_check_names_topic_and_right_that_are_missing(kafka: SecuredBroker, tmp_path: Path) -> None:
     for name in ("topologies", "expectations"):
         (tmp_path / name).mkdir()
     (tmp_path / "channels.toml").write_text("")
@@ -251,7 +251,7 @@ def test_check_names_topic_and_right_that_are_missing(kafka: Guarded, tmp_path: 
 
 
 @pytest.fixture(scope="module")
-def ran(kafka: Guarded, tmp_path_factory: pytest.TempPathFactory) -> Ran:
+def ran(kafka: SecuredBroker, tmp_path_factory: pytest.TempPathFactory) -> Ran:
     """Runs all streams in one process until each has copied or failed."""
     home = tmp_path_factory.mktemp("driver")
     producer = Producer({"bootstrap.servers": kafka.internal})
@@ -271,7 +271,7 @@ def ran(kafka: Guarded, tmp_path_factory: pytest.TempPathFactory) -> Ran:
 
 
 @contextmanager
-def driver(kafka: Guarded, home: Path) -> Iterator[dict[str, Topology]]:
+def driver(kafka: SecuredBroker, home: Path) -> Iterator[dict[str, Topology]]:
     """Runs all streams in one process, as Airflow starts it."""
     events = home / "events"
     events.mkdir()
@@ -326,7 +326,7 @@ def has_failed(control: Control) -> bool:
     return beat is not None and beat.state is StreamState.FAILED
 
 
-def copied(kafka: Guarded) -> int:
+def copied(kafka: SecuredBroker) -> int:
     consumer = Consumer({"bootstrap.servers": kafka.internal, "group.id": "test"})
     end: int = consumer.get_watermark_offsets(TopicPartition("copies", 0), timeout=30)[1]
     consumer.close()
@@ -338,7 +338,7 @@ def kept(ran: Ran) -> int:
     return sum(beat.offsets.values()) if beat else 0
 
 
-def test_a_stream_reads_by_one_login_and_writes_by_another(ran: Ran, kafka: Guarded) -> None:
+def test_a_stream_reads_by_one_login_and_writes_by_another(ran: Ran, kafka: SecuredBroker) -> None:
     consumer = Consumer({"bootstrap.servers": kafka.internal, "group.id": "test", "enable.auto.commit": False})
     consumer.assign([TopicPartition("copies", 0, 0)])
     values = [json.loads(message.value() or b"{}")["n"] for message in consumer.consume(RECORDS, timeout=30)]
@@ -369,7 +369,7 @@ def test_a_driver_with_a_wrong_password_says_so(ran: Ran) -> None:
     assert "; correct password, ssl_ca, username of [kafka.wrong]" in reason
 
 
-def test_no_secret_is_in_arguments_logs_or_files(ran: Ran, kafka: Guarded) -> None:
+def test_no_secret_is_in_arguments_logs_or_files(ran: Ran, kafka: SecuredBroker) -> None:
     key = (kafka.home / "writer.key").read_text().splitlines()[3]
     canaries = [canary.encode() for canary in (kafka.password[-32:], kafka.client_secret, key)]
     assert any(str(ran.home).encode() in command for command in ran.commands)

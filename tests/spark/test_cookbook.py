@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from support.both_engines import Asked, Rows
+from support.both_engines import BothEngines, Rows
 from support.flights_day import FlightsDay, PartitionIntake
 from tidemark.feed.feed_record import FLIGHT_EVENTS, RecordKind
 from tidemark.model.project.layout import Layout
@@ -73,7 +73,7 @@ def expected(flights_day) -> Expected:
 
 @pytest.fixture(scope="module")
 def answers(spark, flights_day):
-    asked = Asked(spark, flights_day[1])
+    asked = BothEngines(spark, flights_day[1])
 
     def answer(number: int) -> Rows:
         """DuckDB's answer, which is Spark's too, in the same order."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from support.both_engines import Asked
+from support.both_engines import BothEngines
 from tidemark.clock import wall_clock_ms
 from tidemark.model.project.layout import Layout
 from tidemark.model.tables.catalog import (
@@ -36,7 +36,7 @@ def ask(spark, shared_warehouse):
     """Registers one warehouse in Spark for all tests, as that is slow."""
     for part in (changed, measured, finished, watched, judged_by_sla, counted, passed_by_tasks):
         part(shared_warehouse)
-    return Asked(spark, shared_warehouse.layout)
+    return BothEngines(spark, shared_warehouse.layout)
 
 
 def change(batch_id, seq, key, at_ms, value, **more):
@@ -311,7 +311,7 @@ def test_a_shard_ends_with_the_batch_that_closed_the_window(ask):
 
 
 def test_an_empty_warehouse_has_every_view_without_rows(spark, tmp_path):
-    ask = Asked(spark, Layout(tmp_path))
+    ask = BothEngines(spark, Layout(tmp_path))
     for view in views():
         assert view.row, view.name
         assert ask(f"SELECT * FROM {view.name}") == []

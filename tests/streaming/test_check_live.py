@@ -65,7 +65,7 @@ def project(folder: Path, *, bound: str = "20 s", limit: str = "2 h", topic: str
 
 def lines(folder: Path, broker: str, **changes: str) -> list[str]:
     file = project(folder, **changes)
-    return check([file], folder / "w", Project(folder), given=[(DEFAULT, broker)], look=True)
+    return check([file], folder / "w", Project(folder), addresses=[(DEFAULT, broker)], look=True)
 
 
 def test_a_good_file_ends_with_a_summary_and_a_sample(readings: str, tmp_path: Path) -> None:
@@ -107,11 +107,11 @@ def test_a_topic_that_is_not_there_is_refused_with_its_remedy(readings: str, tmp
         (None, "ask the administrator"),
     ):
         with pytest.raises(InvalidSpec, match=r"live\.toml: operators\.readings\.topic: is 'elsewhere'") as refused:
-            check([file], tmp_path / "w", Project(tmp_path), given=[(DEFAULT, readings)], look=True, local=local)
+            check([file], tmp_path / "w", Project(tmp_path), addresses=[(DEFAULT, readings)], look=True, local=local)
         assert remedy in str(refused.value)
     near = project(tmp_path, topic="live_reading")
     with pytest.raises(InvalidSpec, match=r"; did you mean live_readings\? else ask the administrator"):
-        check([near], tmp_path / "w", Project(tmp_path), given=[(DEFAULT, readings)], look=True)
+        check([near], tmp_path / "w", Project(tmp_path), addresses=[(DEFAULT, readings)], look=True)
 
 
 def test_a_right_that_is_missing_is_named(broker: str, tmp_path: Path) -> None:

@@ -85,7 +85,7 @@ def test_iso_times_without_a_key_pass_the_live_check(broker: str, tmp_path: Path
     assert (source.timestamp, source.fields["read_at"], table.key) == ("read_at", "timestamp", ("user_id",))
     with pytest.raises(InvalidArgument, match=r"clicks\.toml already exists"):
         init(tmp_path, broker, "clicks")
-    lines = check([], tmp_path / "w", Project(tmp_path / "mine"), given=[(DEFAULT, broker)], look=True)
+    lines = check([], tmp_path / "w", Project(tmp_path / "mine"), addresses=[(DEFAULT, broker)], look=True)
     sampled = "clicks: clicks: sampled 61 of 61 records, of which 1 (1.6 %) would be quarantined: 1 malformed_json"
     assert sampled in lines
     assert [line for line in lines if "warning" in line and "malformed_json" not in line] == []

@@ -147,7 +147,7 @@ def test_marks_reach_every_partition_and_no_compacted_topic(broker: str, tmp_pat
     file = tmp_path / "play.toml"
     file.write_text(MARKING)
     with pytest.raises(InvalidSpec, match=r"play.toml: operators.out.marks: is true, but topic 'marked' is compacted"):
-        check([file], tmp_path, given=[(DEFAULT, broker)])
+        check([file], tmp_path, addresses=[(DEFAULT, broker)])
 
 
 def settle(address: str, topic: str, settings: dict[str, str]) -> None:

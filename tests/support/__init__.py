@@ -16,9 +16,10 @@
 | `command_line` | `tidemark`: a command, run within the process of the test |
 | `typed_commands` | the commands in a text, checked against the real command line |
 | `small_disk` | `small_disk`: a disk of some megabytes that can be filled |
+| `causes` | `known_causes`: the causes that `tidemark why` can find |
 | `mail_and_webhook` | `Inbox`, `Receiver`: a mail server and a webhook on loopback |
 | `shared_spark` | `one_spark`: one Spark session for a process |
-| `both_engines` | `Asked`: one query, asked of Spark and of DuckDB, with equal results |
+| `both_engines` | `BothEngines`: one query, asked of Spark and of DuckDB, with equal results |
 | `airflow_checkout` | `own_checkout`: DAGs and plugins with a test's own topology |
 | `supervised_streams` | `Stage`, `Supervised`: a real Airflow and streams that it launches, kills and clears |
 """

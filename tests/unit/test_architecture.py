@@ -26,97 +26,104 @@ PACKAGE = PROJECT / "jobs" / "tidemark"
 HEAVY = {"pyspark", "great_expectations", "pandas", "polars", "pyarrow", "duckdb", "deltalake", "numpy", "airflow"}
 """Packages that rules and models must not import."""
 IMPORTS = {
+    "collecting": "",
     "escaping": "",
     "errors": "escaping",
     "clock": "",
-    "semantics": "errors",
-    "model.tables": "",
-    "model.settings": "errors semantics model.tables",
+    "semantics": "collecting errors",
+    "model.tables": "collecting",
+    "model.settings": "collecting errors semantics model.tables",
     "model.project": "errors model.settings",
     "model.kinds": "semantics model.tables model.settings model.project",
-    "model": "errors semantics model.tables model.settings model.project model.kinds",
+    "model": "collecting errors semantics model.tables model.settings model.project model.kinds",
     "kernels": "",
-    "kernels.columns": "errors semantics model.tables",
+    "kernels.columns": "collecting errors semantics model.tables",
     "kernels.aggregates": "errors semantics model.settings model.kinds kernels.columns",
     "kernels.reports": "semantics model.settings",
     "kernels.sql": "errors kernels.columns",
     "kernels.updates": (
-        "errors semantics model.settings model.kinds kernels kernels.columns kernels.aggregates kernels.sql"
+        "collecting errors semantics model.settings model.kinds kernels kernels.columns kernels.aggregates kernels.sql"
     ),
-    "kernels.records": "semantics model.tables model.kinds kernels.columns kernels.updates",
+    "kernels.records": "collecting semantics model.tables model.kinds kernels.columns kernels.updates",
     "storage": "errors clock model.project",
-    "storage.delta": "errors clock model.settings model.kinds kernels.columns kernels.updates storage",
-    "control": "errors clock storage",
+    "storage.delta": "collecting errors clock model.settings model.kinds kernels.columns kernels.updates storage",
+    "control": "collecting errors clock storage",
     "spark_session": "errors model.project storage",
-    "stream.journal": "errors semantics model.tables kernels.records storage storage.delta",
+    "stream.journal": "collecting errors semantics model.tables kernels.records storage storage.delta",
     "stream.driver": (
-        "errors clock semantics model.tables model.project model kernels.columns storage "
+        "collecting errors clock semantics model.tables model.project model kernels.columns storage "
         "storage.delta control spark_session stream.journal"
     ),
     "stream.kafka": (
-        "errors clock model.project model.kinds model kernels kernels.columns kernels.updates kernels.records "
-        "storage stream.journal"
+        "errors clock model.project model.kinds model kernels kernels.columns kernels.updates "
+        "kernels.records storage stream.journal"
     ),
-    "stream.state": "errors model kernels.updates storage stream.journal",
+    "stream.state": "collecting errors model kernels.updates storage stream.journal",
     "stream.updates": (
         "errors semantics model.settings model.kinds model kernels kernels.columns kernels.aggregates "
         "kernels.sql kernels.updates stream.journal stream.state"
     ),
     "stream.operate": (
-        "errors semantics model.tables model.kinds model kernels kernels.columns kernels.aggregates "
-        "kernels.sql kernels.updates stream.journal stream.kafka stream.state stream.updates"
+        "collecting errors semantics model.tables model.kinds model kernels kernels.columns "
+        "kernels.aggregates kernels.sql kernels.updates stream.journal stream.kafka stream.state "
+        "stream.updates"
     ),
     "stream.read": (
-        "errors clock semantics model.tables model.settings model.project model.kinds model kernels.columns "
-        "kernels.updates kernels.records storage storage.delta control stream.journal stream.driver "
-        "stream.kafka stream.updates stream.operate"
+        "collecting errors clock semantics model.tables model.settings model.project model.kinds model "
+        "kernels.columns kernels.updates kernels.records storage storage.delta control stream.journal "
+        "stream.driver stream.kafka stream.updates stream.operate"
     ),
     "stream.decide": (
-        "clock semantics model.tables model.settings model.kinds model kernels.columns kernels.updates "
-        "storage storage.delta control stream.journal stream.kafka stream.state stream.updates stream.operate "
-        "stream.read"
+        "collecting clock semantics model.tables model.settings model.kinds model kernels.columns "
+        "kernels.updates storage storage.delta control stream.journal stream.kafka stream.state "
+        "stream.updates stream.operate stream.read"
     ),
     "stream.write": (
-        "errors semantics model.tables model.kinds model kernels kernels.columns kernels.updates "
-        "kernels.records storage storage.delta stream.journal stream.kafka stream.operate stream.decide"
+        "collecting errors semantics model.tables model.kinds model kernels kernels.columns "
+        "kernels.updates kernels.records storage storage.delta stream.journal stream.kafka "
+        "stream.operate stream.decide"
     ),
     "stream.startup": (
-        "escaping errors semantics model.tables model.project model.kinds model kernels kernels.columns "
-        "kernels.aggregates kernels.updates kernels.records storage storage.delta control spark_session "
-        "stream.journal stream.state stream.updates stream.operate stream.read stream.write"
+        "collecting escaping errors semantics model.tables model.project model.kinds model kernels "
+        "kernels.columns kernels.aggregates kernels.updates kernels.records storage storage.delta "
+        "control spark_session stream.journal stream.state stream.updates stream.operate stream.read "
+        "stream.write"
     ),
     "stream.distributed": (
-        "errors clock semantics model.tables model.kinds model kernels kernels.columns kernels.aggregates "
-        "kernels.updates kernels.records storage storage.delta spark_session stream.journal stream.driver "
-        "stream.kafka stream.state stream.updates stream.operate stream.read stream.decide stream.write "
-        "stream.startup"
+        "collecting errors clock semantics model.tables model.kinds model kernels kernels.columns "
+        "kernels.aggregates kernels.updates kernels.records storage storage.delta spark_session "
+        "stream.journal stream.driver stream.kafka stream.state stream.updates stream.operate "
+        "stream.read stream.decide stream.write stream.startup"
     ),
     "stream": (
-        "errors clock semantics model.tables model.project model.kinds model kernels.columns storage "
-        "storage.delta control spark_session stream.journal stream.driver stream.kafka stream.state "
-        "stream.operate stream.read stream.decide stream.write stream.startup stream.distributed"
+        "collecting errors clock semantics model.tables model.project model.kinds model kernels.columns "
+        "storage storage.delta control spark_session stream.journal stream.driver stream.kafka "
+        "stream.state stream.operate stream.read stream.decide stream.write stream.startup "
+        "stream.distributed"
     ),
-    "query": "escaping errors model.tables model.project storage storage.delta stream.journal",
+    "query": "collecting escaping errors model.tables model.project storage storage.delta stream.journal",
     "sampling": (
-        "errors model.settings model.project model.kinds model kernels.columns kernels.records stream.kafka "
-        "stream.read stream.write"
+        "collecting errors model.settings model.project model.kinds model kernels.columns "
+        "kernels.records stream.kafka stream.read stream.write"
     ),
     "why.evidence": (
-        "semantics model.tables model.settings model.kinds model kernels.columns kernels.reports control "
-        "stream.journal stream.startup"
+        "semantics model.tables model.settings model.kinds model kernels.columns kernels.reports "
+        "control stream.journal stream.startup"
     ),
-    "why.causes": "semantics model.settings model.project model.kinds model kernels.reports control why.evidence",
+    "why.causes": (
+        "collecting semantics model.settings model.project model.kinds model kernels.reports control why.evidence"
+    ),
     "why": "errors model.settings model.project model.kinds model why.evidence why.causes",
     "reports": (
         "errors semantics model.tables model.settings model.project model kernels.columns storage storage.delta control"
     ),
     "reports.paths": (
-        "errors semantics model.tables model.settings model.project model.kinds model kernels.columns "
-        "kernels.reports storage spark_session stream.journal query reports"
+        "collecting errors semantics model.tables model.settings model.project model.kinds model "
+        "kernels.columns kernels.reports storage spark_session stream.journal query reports"
     ),
     "reports.pages": (
-        "escaping errors semantics model.tables model.settings model.project model storage "
-        "control why.evidence why reports.paths"
+        "escaping errors semantics model.tables model.settings model.project model storage control "
+        "why.evidence why reports.paths"
     ),
     "reports.rollups": (
         "errors semantics model.tables model.settings model.project model kernels.columns "
@@ -125,58 +132,59 @@ IMPORTS = {
     "reports.what_if": "errors semantics model.settings model.kinds model kernels.columns reports.paths",
     "sla.contracts": "model.tables model.settings model.project model.kinds model kernels.columns storage.delta",
     "sla.measures": (
-        "clock semantics model.tables model.settings model.project model.kinds model storage storage.delta "
-        "control stream.journal reports.paths"
+        "collecting clock semantics model.tables model.settings model.project model.kinds model storage "
+        "storage.delta control stream.journal reports.paths"
     ),
     "sla.incidents": (
-        "escaping errors semantics model.tables model.settings model.project model storage "
+        "collecting escaping errors semantics model.tables model.settings model.project model storage "
         "storage.delta why.evidence why reports reports.paths sla.measures"
     ),
     "sla": (
-        "clock semantics model.tables model.settings model.project model.kinds model storage query reports "
-        "reports.paths reports.pages sla.contracts sla.measures sla.incidents"
+        "clock semantics model.tables model.settings model.project model.kinds model storage query "
+        "reports reports.paths reports.pages sla.contracts sla.measures sla.incidents"
     ),
     "maintenance": (
-        "semantics model.tables model.project model.kinds model kernels.records storage storage.delta control "
-        "stream.journal stream.read stream.write stream.startup"
+        "collecting semantics model.tables model.project model.kinds model kernels.records storage "
+        "storage.delta control stream.journal stream.read stream.write stream.startup"
     ),
     "api": (
         "errors clock semantics model.tables model.settings model.project model.kinds kernels.columns "
         "kernels.updates kernels.records storage storage.delta stream.journal stream.state"
     ),
-    "embedded": "errors clock model.project model control",
+    "embedded": "collecting errors clock model.project model control",
     "feed": "errors embedded",
-    "cli.shared": "escaping errors model.project model storage control reports embedded",
+    "cli.shared": "collecting escaping errors model.project model storage control reports embedded",
     "cli.explain": (
-        "escaping errors clock semantics model.settings model.project model query why.evidence "
-        "why reports reports.paths reports.pages reports.what_if sla.incidents cli.shared"
+        "collecting escaping errors clock semantics model.settings model.project model query "
+        "why.evidence why reports reports.paths reports.pages reports.what_if sla.incidents cli.shared"
     ),
     "cli.project": (
-        "escaping errors clock semantics model.tables model.settings model.project model.kinds model storage "
-        "storage.delta stream.kafka stream.operate stream.write stream.distributed query sampling why.causes "
-        "reports cli.shared"
+        "collecting escaping errors clock semantics model.tables model.settings model.project "
+        "model.kinds model storage storage.delta stream.kafka stream.operate stream.write "
+        "stream.distributed query sampling why.causes reports cli.shared"
     ),
     "cli.repair": (
-        "errors clock semantics model.tables model.settings model.project model.kinds model kernels.columns "
-        "kernels.aggregates kernels.records storage storage.delta control stream.journal stream.state "
-        "stream.operate stream.decide stream.startup stream.distributed reports cli.shared"
+        "collecting errors clock semantics model.tables model.settings model.project model.kinds model "
+        "kernels.columns kernels.aggregates kernels.records storage storage.delta control "
+        "stream.journal stream.state stream.operate stream.decide stream.startup stream.distributed "
+        "reports cli.shared"
     ),
     "cli.stack": (
-        "escaping errors clock semantics model.tables model.project model storage control query "
-        "reports reports.pages cli.shared cli.explain"
+        "collecting escaping errors clock semantics model.tables model.project model storage control "
+        "query reports reports.pages cli.shared cli.explain"
     ),
-    "dags": "errors model.project model",
+    "dags": "collecting errors model.project model",
     "plugins": (
-        "escaping errors clock semantics model.tables model.settings model.project model storage control "
-        "query reports reports.paths reports.pages reports.rollups reports.what_if sla.incidents sla "
-        "cli.explain"
+        "collecting escaping errors clock semantics model.tables model.settings model.project model "
+        "storage control query reports reports.paths reports.pages reports.rollups reports.what_if "
+        "sla.incidents sla cli.explain"
     ),
     "arrow": "model.project",
     "cli": "escaping errors model.project storage reports cli.shared arrow",
     "jobs": (
-        "escaping errors clock semantics model.tables model.settings model.project model kernels.columns "
-        "kernels.reports storage storage.delta control stream.driver stream query reports reports.paths "
-        "reports.pages reports.rollups sla maintenance feed cli.shared arrow"
+        "collecting escaping errors clock semantics model.tables model.settings model.project model "
+        "kernels.columns kernels.reports storage storage.delta control stream.driver stream query "
+        "reports reports.paths reports.pages reports.rollups sla maintenance feed cli.shared arrow"
     ),
 }
 """Maps each room to all rooms that it imports.

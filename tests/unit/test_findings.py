@@ -1,14 +1,17 @@
 """Findings of `tidemark why` are a closed, documented vocabulary."""
 
+import pickle
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from support.causes import known_causes
 from tidemark.why.causes.registry import rules
 from tidemark.why.causes.windows import WINDOW_NOT_CLOSED
 from tidemark.why.evidence.findings import BACKLOG, NOTHING_WRONG, SOURCE_QUIET, Cause, Trait, WhyFinding, in_order
-from tidemark.why.walk import known_causes
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "why.md"
 
@@ -48,6 +51,18 @@ def test_a_finding_is_one_line() -> None:
 def test_two_causes_with_one_word_are_refused() -> None:
     with pytest.raises(ValueError, match=r"^backlog: two causes have this word$"):
         Cause("backlog", Trait.FAULT)
+
+
+def test_a_cause_is_pickled_with_its_traits() -> None:
+    silent = pickle.loads(pickle.dumps(SOURCE_QUIET))
+    assert (silent, silent.traits) == ("source_quiet", Trait.QUIET | Trait.SILENCE)
+
+
+def test_a_cause_is_unpickled_without_the_file_that_declares_it() -> None:
+    read = "import pickle, sys; cause = pickle.load(sys.stdin.buffer); print(cause, cause.traits.name)"
+    pickled = pickle.dumps(WINDOW_NOT_CLOSED)
+    other = subprocess.run([sys.executable, "-c", read], input=pickled, capture_output=True, check=True)
+    assert other.stdout.decode().split() == ["window_not_closed", "USUAL|EVENT_TIME"]
 
 
 def test_a_rule_needs_no_code_outside_of_its_file() -> None:

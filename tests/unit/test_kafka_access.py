@@ -8,7 +8,13 @@ import pytest
 from confluent_kafka import KafkaError
 
 from tidemark.model.project.rights import MissingRight, Operation, Right, missing_right
-from tidemark.stream.kafka.access import Refusals, denied, denied_group, denied_login, denied_topic
+from tidemark.stream.kafka.access import (
+    Refusals,
+    login_refusal,
+    missing_right_of,
+    unauthorized_group,
+    unauthorized_topic,
+)
 from tidemark.stream.read.poison_record import as_reason
 
 JAVA = "Job aborted due to stage failure: Task 0 in stage 0.0 failed: org.apache.kafka.common.errors."
@@ -18,26 +24,26 @@ def test_java_names_what_it_may_not_use() -> None:
     topic = RuntimeError(f"{JAVA}TopicAuthorizationException: Not authorized to access topics: [readings]\n\nDriver")
     group = RuntimeError(f"{JAVA}GroupAuthorizationException: Not authorized to access group: spark-kafka-source-1\n")
     login = RuntimeError(f"{JAVA}SaslAuthenticationException: Authentication failed: invalid credentials\n\tat x")
-    assert [denied_topic(error) for error in (topic, group, login)] == ["readings", None, None]
-    assert [denied_group(error) for error in (topic, group, login)] == [None, "spark-kafka-source-1", None]
-    assert denied_login(login) == "Authentication failed: invalid credentials"
-    assert (denied_login(topic), denied_login(group)) == (None, None)
+    assert [unauthorized_topic(error) for error in (topic, group, login)] == ["readings", None, None]
+    assert [unauthorized_group(error) for error in (topic, group, login)] == [None, "spark-kafka-source-1", None]
+    assert login_refusal(login) == "Authentication failed: invalid credentials"
+    assert (login_refusal(topic), login_refusal(group)) == (None, None)
 
 
 def test_a_cause_of_an_error_is_read_too() -> None:
     with pytest.raises(ValueError, match="outer") as raised:
         raise ValueError("outer") from RuntimeError("Not authorized to access topics: [inner]")  # noqa: EM101
-    assert denied_topic(raised.value) == "inner"
+    assert unauthorized_topic(raised.value) == "inner"
 
 
 def test_a_broker_names_what_it_denies() -> None:
-    missing = denied(KafkaError.TOPIC_AUTHORIZATION_FAILED, "out", "eu", Operation.WRITE)
+    missing = missing_right_of(KafkaError.TOPIC_AUTHORIZATION_FAILED, "out", "eu", Operation.WRITE)
     assert missing is not None
     assert missing.right == Right(Operation.WRITE, "topic out", "eu")
-    of_cluster = denied(KafkaError.CLUSTER_AUTHORIZATION_FAILED, "out", "eu", Operation.WRITE)
+    of_cluster = missing_right_of(KafkaError.CLUSTER_AUTHORIZATION_FAILED, "out", "eu", Operation.WRITE)
     assert of_cluster is not None
     assert of_cluster.right == Right(Operation.IDEMPOTENT_WRITE, "cluster", "eu")
-    assert denied(KafkaError.UNKNOWN_TOPIC_OR_PART, "out", "eu", Operation.WRITE) is None
+    assert missing_right_of(KafkaError.UNKNOWN_TOPIC_OR_PART, "out", "eu", Operation.WRITE) is None
 
 
 @pytest.mark.parametrize(
@@ -58,7 +64,7 @@ def test_a_right_is_read_from_the_reason_of_a_failure(right: Right) -> None:
 def test_only_refused_logins_are_kept() -> None:
     refusals = Refusals()
     refusals(KafkaError(KafkaError._TRANSPORT, "gone"))
-    assert refusals.seen is None
+    assert refusals.last_reason is None
     refusals(KafkaError(KafkaError._AUTHENTICATION, "no"))
     refusals(KafkaError(KafkaError._ALL_BROKERS_DOWN, "all"))
-    assert refusals.seen == "no"
+    assert refusals.last_reason == "no"

@@ -68,7 +68,7 @@ def bounds(low_ms, high_ms):
 
 def test_work_lies_between_two_instants_of_the_reference_clock():
     # 10 ms from the beginning to its start and 30 from its last end; its clock is 5 s ahead.
-    found = bounds_of_work([{"a": span(6010, 6470)}], began_ms=1000, ended_ms=1500, known={})
+    found = bounds_of_work([{"a": span(6010, 6470)}], began_ms=1000, ended_ms=1500, skews={})
     assert found == {"a": bounds(1000 - 6010 - 1, 1500 - 6470 + 1)} == {"a": bounds(-5011, -4969)}
     assert found["a"].skew == Skew(offset_ms=-4990, error_ms=21)
 
@@ -77,9 +77,9 @@ def test_a_host_is_not_taken_to_be_behind_since_others_are_slow():
     partitions = {"fast": span(6010, 6100), "slow": span(1020, 1110)}
     shards = {"fast": span(6130, 6150), "slow": span(1140, 1980)}  # in shards "slow" works 820 ms longer
     one_by_one = [{host: span(partitions[host].first_ms, shards[host].last_ms)} for host in ("fast", "slow")]
-    alone = bounds_of_work(one_by_one[:1], began_ms=1000, ended_ms=2000, known={})["fast"].skew
+    alone = bounds_of_work(one_by_one[:1], began_ms=1000, ended_ms=2000, skews={})["fast"].skew
     assert alone == Skew(offset_ms=-4580, error_ms=431)
-    found = bounds_of_work([partitions, shards], began_ms=1000, ended_ms=2000, known={})
+    found = bounds_of_work([partitions, shards], began_ms=1000, ended_ms=2000, skews={})
     # By its last end "slow" is 21 ms behind at most, so that shards were begun by 1140 + 21 + 1.
     assert found["fast"] == bounds(-5011, 1162 - 6100)
     assert found["fast"].skew == Skew(offset_ms=-4975, error_ms=37)
@@ -87,9 +87,9 @@ def test_a_host_is_not_taken_to_be_behind_since_others_are_slow():
 
 def test_bounds_from_before_count_unless_work_contradicts_them():
     work = [{"a": span(1010, 1480)}]
-    assert bounds_of_work(work, began_ms=1000, ended_ms=1500, known={"a": bounds(-3, 4)}) == {"a": bounds(-3, 4)}
+    assert bounds_of_work(work, began_ms=1000, ended_ms=1500, skews={"a": bounds(-3, 4)}) == {"a": bounds(-3, 4)}
     fresh = {"a": bounds(-11, 21)}
-    assert bounds_of_work(work, began_ms=1000, ended_ms=1500, known={"a": bounds(50, 60)}) == fresh
+    assert bounds_of_work(work, began_ms=1000, ended_ms=1500, skews={"a": bounds(50, 60)}) == fresh
     assert bounds(-3, 4).after(10_000) == bounds(-4, 5)  # two clocks drift by 0.1 ms a second
 
 
@@ -99,12 +99,12 @@ def test_work_that_was_done_again_bounds_no_other_by_its_order():
     The result of a partition was lost.
     """
     again = [{"a": span(5000, 5100)}, {"a": span(1050, 5900), "b": span(1050, 1100)}]
-    found = bounds_of_work(again, began_ms=1000, ended_ms=6000, known={})
+    found = bounds_of_work(again, began_ms=1000, ended_ms=6000, skews={})
     assert found == {"a": bounds(-51, 101), "b": bounds(-51, 4901)}
 
 
 def test_a_host_whose_clock_was_set_meanwhile_has_no_bounds():
-    assert bounds_of_work([{"a": span(1010, 9000)}], began_ms=1000, ended_ms=1500, known={}) == {}
+    assert bounds_of_work([{"a": span(1010, 9000)}], began_ms=1000, ended_ms=1500, skews={}) == {}
 
 
 LENGTHS = st.integers(0, 1000)
@@ -124,7 +124,7 @@ def test_the_true_offset_is_within_the_bounds_of_work(hosts, gap_ms):
             ended.append(last)
         stages.append(spans)
         now_ms = max(ended) + gap_ms
-    found = bounds_of_work(stages, began_ms=0, ended_ms=math.floor(now_ms), known={})
+    found = bounds_of_work(stages, began_ms=0, ended_ms=math.floor(now_ms), skews={})
     assert found.keys() == hosts.keys()
     for host, (offset_ms, *_) in hosts.items():
         assert abs(found[host].skew.offset_ms - offset_ms) <= found[host].skew.error_ms

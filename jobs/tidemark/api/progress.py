@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from typing import Any
 
 from tidemark.model.kinds.operator import Level
@@ -21,7 +22,7 @@ def batch_row(progress: Mapping[str, Any]) -> dict[str, Any]:
         "started_at": started_at_ms,
         "finished_at": started_at_ms + duration_ms,
         "duration_ms": duration_ms,
-        "sources": [part for source in progress["sources"] for part in _partitions(source)],
+        "sources": list(chain.from_iterable(map(_partitions, progress["sources"]))),
         "records_in": progress["numInputRows"],
         "watermark": watermark_ms(progress),
     }

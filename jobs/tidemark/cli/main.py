@@ -145,9 +145,10 @@ def _parser(words: Collection[str] | None = None) -> argparse.ArgumentParser:
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser("tidemark", description=DESCRIPTION, epilog=EXAMPLES, formatter_class=raw)
     parser.add_argument("--home", type=Path, help="state folder (default: $TIDEMARK_HOME, or .tidemark of the project)")
-    given = os.environ.get("TIDEMARK_WAREHOUSE")
+    named = os.environ.get("TIDEMARK_WAREHOUSE")
+    warehouse = location(named) if named else None
     where = "folder of the tables, or s3a:// (default: $TIDEMARK_WAREHOUSE, or `warehouse` in the state folder)"
-    parser.add_argument("--warehouse", type=argument_type(location), default=given and location(given), help=where)
+    parser.add_argument("--warehouse", type=argument_type(location), default=warehouse, help=where)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, module, text in COMMANDS:
         added = commands.add_parser(name, help=text, description=text, add_help=name != PASSED_ON)

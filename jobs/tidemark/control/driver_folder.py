@@ -105,8 +105,8 @@ class DriverFolder:
     def launches(self) -> dict[str, str]:
         """Returns the control folders of all requested and running launches."""
         # The requests are read first: the driver lists a launch as running before it removes the request.
-        asked = {start.launch_id: start.control for start in self._asked()}
-        return {**self.running().launches, **asked}
+        requested = {start.launch_id: start.control for start in self._asked()}
+        return {**self.running().launches, **requested}
 
     def running(self) -> RunningLaunches:
         """Returns the launches that the driver wrote last."""
@@ -121,10 +121,8 @@ class DriverFolder:
         return path.read_text() if path.exists() else ""
 
     def begin(self, command: str) -> None:
-        """Records that a process of *command* is started.
-
-        The launches of an earlier process do not run any more.
-        """
+        """Records that a process of *command* is started."""
+        # The launches of an earlier process do not run any more.
         (self.home / "running.json").unlink(missing_ok=True)
         replace(self.home / "command.txt", command)
 

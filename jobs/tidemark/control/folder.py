@@ -44,6 +44,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from tidemark.collecting import pick
 from tidemark.control.lease import Lease, LeaseHeld
 from tidemark.control.news import news_of
 from tidemark.errors import Contradiction, TidemarkError
@@ -174,7 +175,7 @@ class WindowReopening:
 def known_fields(dataclass: type, fields: Mapping[str, Any]) -> dict[str, Any]:
     """Returns those of *fields* that *dataclass* has."""
     # A newer version, whose deploy was rolled back, may have written the file.
-    return {name: value for name, value in fields.items() if name in dataclass.__annotations__}
+    return pick(fields, dataclass.__annotations__)
 
 
 def digest(topology_file: Path) -> str:
@@ -245,12 +246,12 @@ class Control:
     def is_held(self) -> bool:
         """Returns True if a driver lives.
 
-        On a disk the lock decides, because another process may have the pid by now. In an object store the driver's
-        signs of life decide.
+        In an object store the driver's signs of life decide.
         """
         if self._lease is not None:
             return self._lease.is_held(SILENT_AFTER_MS)
         try:
+            # The pid in the file proves nothing: another process may have it by now.
             lock = os.open(self.home / "driver.lock", os.O_RDWR)
         except FileNotFoundError:
             return False
@@ -293,9 +294,10 @@ class Control:
     def held_alone(self, *, patience_s: float = 0.0) -> Iterator[None]:
         """Holds the lease of an object store during the context.
 
-        In an object store a table has one writing process. On a disk this does nothing. Raises AlreadyRunning if
-        another process still has the lease after *patience_s*.
+        In an object store a table has one writing process. Raises AlreadyRunning if another process still has the lease
+        after *patience_s*.
         """
+        # On a disk several processes may write a table.
         if self._lease is None:
             yield
             return
@@ -312,16 +314,14 @@ class Control:
             yield
 
     def beat(self, heartbeat: Heartbeat) -> None:
-        """Publishes *heartbeat* in place of the last one.
-
-        On a full disk it is written over the last one, whose space it needs.
-        """
+        """Publishes *heartbeat* in place of the last one."""
         own_folder(self.home)
         text = json.dumps(asdict(heartbeat))
         whole_pages = text.ljust(PAGE * (1 + len(text) // PAGE))
         try:
             replace(self.home / "heartbeat.json", whole_pages)
         except OSError:
+            # A full disk refuses a new file, so the beat is written over the last one, whose space it needs.
             if self._lease is not None:
                 raise
             _overwrite(self.home / "heartbeat.json", whole_pages)
@@ -370,13 +370,11 @@ class Control:
         }
 
     def request_time_reset(self, reset: TimeReset) -> None:
-        """Asks the driver to carry out *reset* with its next batch.
-
-        If no driver runs, the next one does so with its first batch.
-        """
+        """Asks the driver to carry out *reset* with its next batch."""
         own_folder(self.home)
         resets = [asdict(each) for each in (*self.time_resets(), reset)]
         replace(self.home / "time_resets.json", json.dumps(resets))
+        # Without a driver the next one carries it out with its first batch.
         self._spread_news()
 
     def time_resets(self) -> list[TimeReset]:
@@ -411,6 +409,7 @@ class Control:
         another driver has started.
         """
         resets = [reset.id for reset in self.time_resets()]
+        # Another driver has started, or a drain was requested.
         ends = ["end"] if self.drain_requested() or self.epoch() != epoch else []
         return (*self.reopenings(), *resets, *ends)
 
@@ -567,6 +566,7 @@ def _overwrite(path: Path, text: str) -> None:
 
     Raises OSError unless the file at *path* has as many bytes as *text*.
     """
+    # A file of the same length needs no new block, which a full disk would refuse.
     content = text.encode()
     if path.stat().st_size != len(content):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))

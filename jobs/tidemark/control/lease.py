@@ -61,12 +61,12 @@ class Lease:
             InvalidArgument: the store makes an object twice, so a lease is not safe there.
         """
         # Two different signs of life prove that the holder lives. One proves only that it lived at that instant.
-        seen = None
+        last_alive_ms = None
         while (alive_ms := self._alive_ms(silent_after_ms)) is not None:
-            if seen not in {None, alive_ms}:
+            if last_alive_ms not in {None, alive_ms}:
                 msg = "another process with this lease is still alive"
                 raise LeaseHeld(msg)
-            seen = alive_ms
+            last_alive_ms = alive_ms
             self._sleep_s(POLL_S)
         epoch = self.epoch() + 1
         try:

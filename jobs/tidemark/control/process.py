@@ -105,12 +105,10 @@ def find(home: Path, name: str) -> Process | None:
 
 
 def is_alive(process: Process) -> bool:
-    """Returns True if that very process runs and is not a zombie.
-
-    It has the same pid and the same start time.
-    """
+    """Returns True if that very process runs and is not a zombie."""
     with contextlib.suppress(ChildProcessError):  # it was launched by another process, which reaps it
         os.waitpid(process.pid, os.WNOHANG)
+    # A pid is given to another process after a while, and then has another start time.
     return bool(_live_members({_Member(process.pid, process.started)}))
 
 
@@ -125,10 +123,10 @@ def stop(home: Path, name: str, *, grace_s: float = 15) -> None:
     process = _recorded_process(home, name)
     if process is None:
         return
-    left = _end(process, set(), signal.SIGTERM, grace_s)
-    left = _end(process, left, signal.SIGKILL, KILLED_WITHIN_S)
-    if left:
-        pids = sorted(member.pid for member in left)
+    members = _end(process, set(), signal.SIGTERM, grace_s)
+    members = _end(process, members, signal.SIGKILL, KILLED_WITHIN_S)
+    if members:
+        pids = sorted(member.pid for member in members)
         msg = f"{name} was killed, but pids {pids} have not ended; end them by hand, and see {process.log}"
         raise TidemarkError(msg)
     _pid_file(home, name).unlink(missing_ok=True)
@@ -160,10 +158,10 @@ def wait_until(condition: Callable[[], bool], what: str, timeout_s: float, *, by
     while not condition():
         dead = next((process for process in by if not is_alive(process)), None)
         if dead or time.monotonic() >= deadline:
-            seen = f"{dead.name} has died; start it again" if dead else f"timeout after {timeout_s:g} s"
+            problem = f"{dead.name} has died; start it again" if dead else f"timeout after {timeout_s:g} s"
             logged = dead or next(iter(by), None)
             log = f"; the end of {logged.log}:\n{_tail(logged.log)}" if logged else ""
-            msg = f"waiting for {what}: {seen}{log}"
+            msg = f"waiting for {what}: {problem}{log}"
             raise TidemarkError(msg)
         time.sleep(POLL_S)
 
@@ -204,25 +202,26 @@ def _end(process: Process, members: set[_Member], number: signal.Signals, within
     """
     deadline = time.monotonic() + within_s
     signalled: set[_Member] = set()
-    while left := _live_members(members | signalled | _family(process)):
-        for member in left - signalled:
+    while alive := _live_members(members | signalled | _family(process)):
+        for member in alive - signalled:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(member.pid, number)
-        signalled |= left
+        signalled |= alive
         if time.monotonic() >= deadline:
             break
         time.sleep(POLL_S)
     is_alive(process)  # reaps it
-    return left
+    return alive
 
 
 def _family(process: Process) -> set[_Member]:
     """Returns the session of *process* and its descendants.
 
-    They are found even after it died. Empty when its pid belongs to another process now.
+    They are found even after it died.
     """
     stats = _stats()
     leader = stats.get(process.pid)
+    # The pid belongs to another process now.
     if leader is not None and leader.started != process.started:
         return set()
     family = {pid for pid, stat in stats.items() if stat.session == process.pid}

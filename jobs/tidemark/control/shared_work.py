@@ -77,8 +77,8 @@ def share(work: Callable[[], None], folder: Path, *, patience_s: float = PATIENC
         own.unlink(missing_ok=True)
         work()
     finally:
-        for left in (own, answer):
-            left.unlink(missing_ok=True)
+        for file in (own, answer):
+            file.unlink(missing_ok=True)
 
 
 def _ask(work: Callable[[], None], own: Path) -> None:
@@ -86,6 +86,7 @@ def _ask(work: Callable[[], None], own: Path) -> None:
 
     Raises ForeignOwner if another user may have made its folder.
     """
+    # What lies in the folder is unpickled, so another user must not choose it.
     if own.parent.is_symlink():
         msg = f"{own.parent} must be a folder, and is a symbolic link"
         raise ForeignOwner(msg)
@@ -94,15 +95,13 @@ def _ask(work: Callable[[], None], own: Path) -> None:
 
 
 def _do_all(own: Callable[[], None], folder: Path) -> None:
-    """Does *own* and all work that waits in *folder*.
-
-    It goes on after failures, and raises that of *own* at the end.
-    """
+    """Does *own* and all work that waits in *folder*."""
     failure = _failure(own)
     # Others may ask as long as this process has the lock.
     while waiting := [*folder.glob(f"*{WORK}")]:
         for file in waiting:
             _do_waiting(file)
+    # The failures of others are in their answers; this process raises its own alone.
     if failure is not None:
         raise failure
 

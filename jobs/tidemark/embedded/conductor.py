@@ -120,8 +120,8 @@ class Conductor:
         run_id = next(iter(airflow.runs(dag_id)), None)
         name = self.topology.name
         if run_id is None or airflow.is_paused(dag_id):
-            seen = "was never started here" if run_id is None else f"has a paused DAG, {dag_id}"
-            msg = f"{name} cannot be restarted, because it {seen}; run `tidemark up {name} --unpause`"
+            problem = "was never started here" if run_id is None else f"has a paused DAG, {dag_id}"
+            msg = f"{name} cannot be restarted, because it {problem}; run `tidemark up {name} --unpause`"
             raise TidemarkError(msg)
         (control,) = (control for control in self.controls() if control.home.name == sub_topology)
         before = control.heartbeat()

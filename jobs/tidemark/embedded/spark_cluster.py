@@ -14,6 +14,7 @@ import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 
+from tidemark.collecting import omit
 from tidemark.control import process
 from tidemark.control.private_file import write_private
 from tidemark.control.process import Process
@@ -126,7 +127,7 @@ def _environment() -> dict[str, str]:
     Executors have to use the code that is shipped to them.
     """
     environment = process.without_airflow(os.environ)
-    inherited = {name: value for name, value in environment.items() if name not in {"PYTHONPATH", "SPARK_HOME"}}
+    inherited = omit(environment, {"PYTHONPATH", "SPARK_HOME"})
     binaries = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
     daemons = {"SPARK_DAEMON_MEMORY": "256m", "SPARK_DAEMON_JAVA_OPTS": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"}
     return {**inherited, **daemons, "PATH": binaries, "SPARK_LOCAL_IP": HOST}

@@ -87,20 +87,20 @@ def _statuses(flight: Flight, range_start_ms: int) -> list[FeedRecord]:
     ]
 
 
-def _observation(seen: Weather) -> FeedRecord:
+def _observation(weather: Weather) -> FeedRecord:
     return FeedRecord(
         topic=WEATHER,
         partition=0,
-        key=seen.origin,
+        key=weather.origin,
         kind=RecordKind.WEATHER,
-        happened_at_ms=seen.observed_at_ms,
-        sent_at_ms=seen.observed_at_ms,
+        happened_at_ms=weather.observed_at_ms,
+        sent_at_ms=weather.observed_at_ms,
         fields={
-            "origin": seen.origin,
-            "temp_f": seen.temp_f,
-            "wind_mph": seen.wind_mph,
-            "precip_in": seen.precip_in,
-            "visibility_mi": seen.visibility_mi,
+            "origin": weather.origin,
+            "temp_f": weather.temp_f,
+            "wind_mph": weather.wind_mph,
+            "precip_in": weather.precip_in,
+            "visibility_mi": weather.visibility_mi,
         },
     )
 

@@ -49,7 +49,7 @@ def load(first: date, until: date) -> FlightData:
     with (_data() / "weather.csv").open(encoding="utf-8", newline="") as lines:
         weather = [weather_from(row) for row in csv.DictReader(lines)]
     start_ms, end_ms = midnight_ms(first), midnight_ms(until)
-    return FlightData(flights, [seen for seen in weather if start_ms <= seen.observed_at_ms < end_ms])
+    return FlightData(flights, [report for report in weather if start_ms <= report.observed_at_ms < end_ms])
 
 
 def flight_rows(first: date, until: date) -> Iterator[dict[str, str]]:

@@ -210,10 +210,13 @@ class Outbox:
 
     def flush(self) -> None:
         """Returns when all sent records are acknowledged."""
-        left = self._producer.flush(DELIVERED_WITHIN_S)
+        unacknowledged = self._producer.flush(DELIVERED_WITHIN_S)
         self._check()
-        if left:
-            msg = f"Kafka has not acknowledged {left} records within {DELIVERED_WITHIN_S} s; check that the broker runs"
+        if unacknowledged:
+            msg = (
+                f"Kafka has not acknowledged {unacknowledged} records within {DELIVERED_WITHIN_S} s; check that the "
+                "broker runs"
+            )
             raise TidemarkError(msg)
 
     def _delivered(self, refusal: KafkaError | None, _: Message) -> None:

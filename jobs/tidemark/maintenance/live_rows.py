@@ -64,16 +64,14 @@ def needed_of_hop(repartition: Repartition, rows: pl.DataFrame) -> pl.Series:
 
 
 def needed_changes(rows: pl.DataFrame, sub: SubTopology, states: pl.DataFrame) -> pl.Series:
-    """Marks in `changes` the newest row of each key.
-
-    So it does the row with the latest record time, which may be another one. A key with a window is needed only while
-    *states* contains it: its window is open.
-    """
+    """Marks in `changes` the newest row of each key."""
     newest = is_newest(rows, ["operator", "key"], ["batch_id", "seq"])
+    # The row with the latest record time may be another one.
     newest |= is_newest(rows, ["operator", "key"], ["timestamp", "batch_id", "seq"])
     for operator in sub.operators:
         mine = rows["operator"] == operator.name
         if operator.windows:
+            # A key with a window is needed only while its window is open, and then its state is among *states*.
             open_ = states.filter(pl.col("operator") == operator.name)["key"]
             newest &= ~mine | rows["key"].is_in(open_.implode())
     return newest

@@ -36,8 +36,10 @@ class ReachedBatch:
     @property
     def anything_waits(self) -> bool:
         """True if records were read and not sent on."""
-        parts = [part for i in self.progress.inputs.values() for part in i.partitions.values()]
-        return any(part.done_until_offset < part.until_offset for part in parts)
+        for source in self.progress.inputs.values():
+            if any(part.done_until_offset < part.until_offset for part in source.partitions.values()):
+                return True
+        return False
 
     def read_of(self, hop_source: str) -> int:
         """Returns the first batch of the upstream that *hop_source* has not read.

@@ -11,6 +11,7 @@ from typing import assert_never
 import polars as pl
 from deltalake import DeltaTable
 
+from tidemark.collecting import names_in
 from tidemark.maintenance.live_rows import (
     NeededRows,
     are_in,
@@ -65,15 +66,16 @@ def report_tables(layout: Layout, topology: str) -> list[Path]:
 def is_of_older_version(stream: Stream, at: ReachedBatch) -> bool:
     """Returns True until a driver of this version takes over *stream*.
 
-    The stream has reached *at*. Until then its state may be only in its tables.
+    The stream has reached *at*.
     """
+    # Until a driver of this version takes over, the state may be only in the tables.
     if not at.has_state_files:
         return True
     tables = {table.name: table for table in TABLES.values() if table.written_by == "stream"}
     tables |= {o.hop_table: HOP for o in stream.sub.operators if o.hop_table}
     for name, table in tables.items():
         path = str(stream.home / name)
-        if not DeltaTable.is_deltatable(path) or {*table.names} - {f.name for f in DeltaTable(path).schema().fields}:
+        if not DeltaTable.is_deltatable(path) or {*table.names} - {*names_in(DeltaTable(path).schema().fields)}:
             return True
     return False
 
@@ -84,9 +86,9 @@ def kept_of(stream: Stream, at: ReachedBatch) -> Iterator[RetainedTable]:
     Tables of which old rows are queried come last.
     """
     retention, done = stream.topology.retention, -1 if at.done is None else at.done
-    asked = {CHANGES.name, OPERATOR_STATE.name, SUPPRESSED.name, WATERMARKS.name}
+    handled = {CHANGES.name, OPERATOR_STATE.name, SUPPRESSED.name, WATERMARKS.name}
     for table in TABLES.values():
-        if table.written_by == "stream" and table.name not in asked:
+        if table.written_by == "stream" and table.name not in handled:
             waits = table == HELD_RECORDS and at.anything_waits
             yield _kept(stream, table.name, None if waits else retention.of_stream(table.name))
     for operator in stream.sub.handing_out:
@@ -128,13 +130,13 @@ def _needed_changes(stream: Stream, at: ReachedBatch, rows: pl.DataFrame) -> pl.
 
 def _needed_suppressed(stream: Stream, rows: pl.DataFrame) -> pl.Series:
     """Finds when each key with an update in `changes` was last seen."""
-    seen = needed_last_seen(rows)
+    needed = needed_last_seen(rows)
     windowed = [o.name for o in stream.sub.operators if o.windows]
     if windowed and stream.topology.retention.changes_ms is not None:  # the updates of closed windows go
         of_windows = scan(stream.home / CHANGES.name).filter(pl.col("operator").is_in(windowed))
         with_updates = of_windows.select("operator", "key").unique().collect()
-        seen &= ~rows["operator"].is_in(windowed) | are_in(rows, with_updates, ["operator", "key"])
-    return seen
+        needed &= ~rows["operator"].is_in(windowed) | are_in(rows, with_updates, ["operator", "key"])
+    return needed
 
 
 def _read_by_all(stream: Stream, repartition: Repartition) -> int:

@@ -63,10 +63,8 @@ TRIES = 3
 
 
 def maintain_stream(stream: Stream, *, now_ms: int, closed_after_ms: int = CLOSED_AFTER_MS) -> None:
-    """Keeps the tables of *stream* small.
-
-    A stream that may not go on as it is keeps all it has. So does one without a batch.
-    """
+    """Keeps the tables of *stream* small."""
+    # A stream that may not go on as it is keeps all it has: the remedy may need any of its rows.
     reasons = [finding for finding in findings(evidence(stream)) if not finding.fault.startswith("checkpoint")]
     for finding in reasons:
         log.warning("%s/%s is left as it is: %s", stream.topology.name, stream.sub.name, finding.lines)
@@ -127,22 +125,17 @@ def _next(table: RetainedTable, files: Sequence[DataFile], now_ms: int, until_ms
 
 
 def _too_old(table: RetainedTable, files: Sequence[DataFile], now_ms: int) -> list[DataFile]:
-    """Returns the files that may go.
-
-    The newest one never goes: it shows since when no record has come.
-    """
+    """Returns the files that may go."""
     if table.retention_ms is None:
         return []
     before_ms = now_ms - table.retention_ms
+    # The newest file never goes: it shows since when no record has come.
     may_go = [file for file in files if file.name.startswith(SUPERSEDED)] if table.needed else files[:-1]
     return [file for file in may_go if file.written_at_ms < before_ms]
 
 
 def _mixed_files(table: RetainedTable, closed: Sequence[DataFile]) -> list[DataFile]:
-    """Returns the files whose rows are to be parted.
-
-    There are none if no new file was written since they were parted last.
-    """
+    """Returns the files whose rows are to be parted."""
     files = [
         file
         for file in closed
@@ -150,6 +143,7 @@ def _mixed_files(table: RetainedTable, closed: Sequence[DataFile]) -> list[DataF
         and file.newest_batch is not None
         and file.newest_batch < table.before_batch
     ]
+    # No new file was written since the rows were parted last.
     return [] if all(file.name.startswith(NEEDED) for file in files) else files
 
 

@@ -8,6 +8,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from tidemark.collecting import outside
 from tidemark.errors import InvalidSpec
 from tidemark.model.settings.toml_keys import IDENTIFIER, Keys, read_toml
 from tidemark.model.sla_spec import Severity
@@ -133,6 +134,6 @@ def _notifier(keys: Keys) -> tuple[str, dict[str, Any]]:
 
 def _words(keys: Keys, key: str, among: type[StrEnum]) -> tuple[str, ...] | None:
     words: tuple[str, ...] | None = keys.names(key, f'["{next(iter(among))}"]', None)
-    if words and (unknown := [word for word in words if word not in list(among)]):
+    if words and (unknown := outside(words, list(among))):
         keys.fail(key, f"has {unknown[0]!r}", f"use any of {', '.join(among)}")
     return words

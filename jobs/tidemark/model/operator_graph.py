@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
 
+from tidemark.collecting import in_order_of, omit
 from tidemark.errors import InvalidSpec
 from tidemark.model.kinds.operator import Operator, Refusal
 from tidemark.model.kinds.source import Source
@@ -38,7 +39,7 @@ def with_inputs(operators: Mapping[str, Operator]) -> dict[str, Operator]:
     whole = dict(operators)
     # Each round may take away an input of other operators.
     while cut := [name for name, operator in whole.items() if not whole.keys() >= {*operator.inputs}]:
-        whole = {name: operator for name, operator in whole.items() if name not in cut}
+        whole = omit(whole, cut)
     return whole
 
 
@@ -52,14 +53,14 @@ def without_cycles(file: str, operators: Mapping[str, Operator]) -> tuple[Mappin
             mistakes.append(error)
             # A CycleError has one cycle, in its second argument; there may be more.
             cycle = error.__cause__.args[1] if error.__cause__ else ()
-            operators = with_inputs({name: o for name, o in operators.items() if name not in cycle})
+            operators = with_inputs(omit(operators, cycle))
 
 
 def in_order(file: str, operators: Mapping[str, Operator]) -> dict[str, Operator]:
     """Returns operators after the ones they read, otherwise as in the file."""
     try:
         order = TopologicalSorter({name: operator.inputs for name, operator in operators.items()}).static_order()
-        return {name: operators[name] for name in order}
+        return in_order_of(order, operators)
     except CycleError as error:
         cycle = " → ".join(error.args[1])
         raise InvalidSpec.at(file, "operators", f"form a cycle: {cycle}", "remove one of these inputs") from error
@@ -82,7 +83,7 @@ class OperatorChecks:
 
     def sound(self) -> dict[str, Operator]:
         """Returns the operators without a mistake in their inputs."""
-        return {name: operator for name, operator in self._operators.items() if name not in self._unsound}
+        return omit(self._operators, self._unsound)
 
     def mistakes(self) -> list[InvalidSpec]:
         """Returns the mistakes found so far."""
@@ -104,33 +105,33 @@ class OperatorChecks:
         return self._mistakes
 
     def _of_reading(self, operator: Operator) -> Iterator[Refusal]:
-        read = {name: self._operators[name] for name in operator.inputs}
+        read = in_order_of(operator.inputs, self._operators)
         for name in operator.inputs:
             yield from read[name].refusals_of_reader(operator)
         yield from operator.refusals(read, self._updates)
 
     def _topics(self) -> None:
-        seen: dict[str, Source] = {}
+        sources_by_topic: dict[str, Source] = {}
         for operator in self._operators.values():
             if isinstance(operator, Source) and operator.topic:
-                if (other := seen.get(operator.topic)) is not None:
+                if (other := sources_by_topic.get(operator.topic)) is not None:
                     seen_at, remedy = f"is already read by {other.name!r}", f"read {other.name!r} instead"
                     if other.kafka != operator.kafka:
                         seen_at = f"has the same name as the topic of {other.name!r} in another cluster"
                         remedy = "read one of them in another topology, and the table of a sink of it here"
                     self._fail(operator, [Refusal("topic", seen_at, remedy)])
-                seen[operator.topic] = operator
+                sources_by_topic[operator.topic] = operator
 
     def sinks(self) -> None:
         """Finds sinks that share a table."""
-        seen: dict[str, Operator] = {}
+        writers: dict[str, Operator] = {}
         for operator in self._operators.values():
             if operator.result_table:
-                if operator.result_table in seen:
-                    other = seen[operator.result_table].name
+                if operator.result_table in writers:
+                    other = writers[operator.result_table].name
                     problem = f"is also the table of the sink {other!r}"
                     self._fail(operator, [Refusal("table", problem, "give each sink its own table")])
-                seen[operator.result_table] = operator
+                writers[operator.result_table] = operator
 
     def _fail(self, operator: Operator, refusals: Iterable[Refusal]) -> None:
         at = f"operators.{operator.name}"
@@ -143,7 +144,7 @@ def completed(ordered: Iterable[Operator]) -> list[Operator]:
     complete: dict[str, Operator] = {}
     columns: dict[str, WindowColumns] = {}
     for operator in ordered:
-        read = {name: complete[name] for name in operator.inputs}
+        read = in_order_of(operator.inputs, complete)
         columns_read = [columns[name] for name in operator.inputs]
         complete[operator.name] = operator.completed(read, operator.window_columns(columns_read))
         # Asked again: an aggregate behind a repartition has its key only now, and its bounds follow from the key.

@@ -30,10 +30,10 @@ def too_many(topologies: Collection[Topology], cores: int) -> str | None:
     cores_needed, most = cores_taken(topologies), cores * SHARE
     if cores_needed <= most:
         return None
-    left = most - len(topologies) * REPORTS_CPU_S / HOUR_S
-    seen = f"checks and reports of {len(topologies):,} topologies take about {cores_needed:.1f} of {cores} cores"
-    if left <= 0:
-        return f"{seen}; schedule some of them on another machine"
-    often_ms = len(topologies) * CHECK_CPU_S * 1_000 / left
+    spare_cores = most - len(topologies) * REPORTS_CPU_S / HOUR_S
+    observation = f"checks and reports of {len(topologies):,} topologies take about {cores_needed:.1f} of {cores} cores"
+    if spare_cores <= 0:
+        return f"{observation}; schedule some of them on another machine"
+    often_ms = len(topologies) * CHECK_CPU_S * 1_000 / spare_cores
     oftener = ", ".join(sorted(t.name for t in topologies if t.check_every_ms < often_ms))
-    return f"{seen}; set check_every of {oftener} to {for_people(-(-often_ms // 60_000) * 60_000)} or longer"
+    return f"{observation}; set check_every of {oftener} to {for_people(-(-often_ms // 60_000) * 60_000)} or longer"

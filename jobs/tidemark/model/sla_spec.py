@@ -9,6 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
+from tidemark.collecting import names_in, outside
 from tidemark.errors import InvalidArgument, InvalidSpec
 from tidemark.model.settings.maintenance_windows import MaintenanceWindow, maintenance_window
 from tidemark.model.settings.toml_keys import IDENTIFIER, Keys, read_toml, suggestion_of
@@ -202,12 +203,15 @@ def mistakes(path: Path, topologies: Iterable[Topology], names: Collection[str])
         return [InvalidSpec.at(path.name, "file", "does not exist", f"write the SLAs into {path}")]
     except InvalidSpec as error:
         return [error]
-    unknown = [name for name in content if name not in names]
+    unknown = outside(content, names)
     of_unknown = [
         InvalidSpec.at(path.name, name, "is not a topology", suggestion_of(name, names, "topologies"))
         for name in unknown
     ]
-    return [*of_unknown, *(error for each in topologies for error in _slas(content, each, path.name).errors.values())]
+    of_slas: list[InvalidSpec] = []
+    for topology in topologies:
+        of_slas += _slas(content, topology, path.name).errors.values()
+    return [*of_unknown, *of_slas]
 
 
 def _slas(content: Mapping[str, Any], topology: Topology, file: str) -> Slas:
@@ -289,7 +293,7 @@ def subjects(measure: Measure, topology: Topology) -> tuple[str, ...]:
         return (ALL_TABLES, *sinks, *others, *TABLES)
     if measure is Measure.WATERMARK_LAG:
         sources = (o.name for o in operators if o.is_source)
-        return (*sources, *(sub.name for sub in topology.sub_topologies))
+        return (*sources, *names_in(topology.sub_topologies))
     return (OUTCOMES.name,) if measure is Measure.COMPLETENESS else tuple(topology.operators)
 
 

@@ -10,11 +10,12 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
 from graphlib import CycleError, TopologicalSorter
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from tidemark.collecting import index_by_name, names_in, outside
 from tidemark.errors import InvalidSpec
 from tidemark.model.kinds.kafka_end import KafkaEnd
 from tidemark.model.kinds.operator import DeclaredOperator, Level, Operator
@@ -80,7 +81,7 @@ class SubTopology:
 
     def terminals(self) -> frozenset[str]:
         """Returns the operators that no other in this sub-topology reads."""
-        read = {name for operator in self.operators for name in operator.inputs}
+        read = {*chain.from_iterable(operator.inputs for operator in self.operators)}
         return frozenset(operator.name for operator in self.operators if operator.name not in read)
 
     def table_inputs(self) -> frozenset[str]:
@@ -165,7 +166,8 @@ class Topology:
     @property
     def operators(self) -> Mapping[str, Operator]:
         """All operators by name, each after the ones it reads."""
-        return MappingProxyType({o.name: o for sub in self.sub_topologies for o in sub.operators})
+        all_operators = chain.from_iterable(sub.operators for sub in self.sub_topologies)
+        return MappingProxyType(index_by_name(all_operators))
 
     def shards_of(self, sub_topology: str) -> int:
         """Returns the number of shards of *sub_topology*; 1: in the driver."""
@@ -184,12 +186,12 @@ class Topology:
     @property
     def outside_sources(self) -> tuple[Source, ...]:
         """The sources whose records come from outside of it."""
-        return tuple(source for sub in self.sub_topologies for source in sub.outside_sources)
+        return tuple(chain.from_iterable(sub.outside_sources for sub in self.sub_topologies))
 
     @property
     def sinks(self) -> tuple[Sink, ...]:
         """The operators whose rows leave it."""
-        return tuple(sink for sub in self.sub_topologies for sink in sub.sinks)
+        return tuple(chain.from_iterable(sub.sinks for sub in self.sub_topologies))
 
     @property
     def upstreams(self) -> Mapping[str, tuple[str, ...]]:
@@ -225,7 +227,7 @@ class Topology:
         waited_for: dict[str, tuple[str, ...]] = {}
         for name, upstreams in self.upstreams.items():
             if name not in beside:
-                waited_for[name] = tuple(upstream for upstream in upstreams if upstream not in beside)
+                waited_for[name] = tuple(outside(upstreams, beside))
             else:
                 waited_for[name] = () if self.operators[name].hop_of else upstreams
         return MappingProxyType(waited_for)
@@ -245,7 +247,7 @@ class Topology:
         for sub in self.sub_topologies:
             if sub.name == name:
                 return sub
-        names = ", ".join(sub.name for sub in self.sub_topologies)
+        names = ", ".join(names_in(self.sub_topologies))
         raise InvalidSpec.at(self.name, name, "is not a sub-topology", f"known: {names}")
 
 
@@ -352,9 +354,9 @@ def parse_part(
 
 def _unknown_shards(file: str, subs: Iterable[SubTopology], shards: Mapping[str, int]) -> list[InvalidSpec]:
     """Returns mistakes about *shards* of sub-topologies that do not exist."""
-    names = [sub.name for sub in subs]
+    names = names_in(subs)
     remedy = f"use one of {', '.join(names)}, or write a number for all of them"
-    unknown = [name for name in shards if name not in {EVERY, *names}]
+    unknown = outside(shards, {EVERY, *names})
     return [InvalidSpec.at(file, f"shards.{name}", "is not a sub-topology", remedy) for name in unknown]
 
 
@@ -414,7 +416,7 @@ def on_processing_time(topology: Topology) -> Topology:
     for sub in topology.sub_topologies:
         # A sink writes a table in place of its topic: consumers of the topic must not receive records twice.
         own = tuple(operator.on_processing_time() for operator in sub.operators)
-        operators |= {operator.name: operator for operator in own}
+        operators |= index_by_name(own)
         subs.append(replace(sub, operators=own))
     check = OperatorChecks(topology.file, operators)
     # The new table of a sink may have the name of another sink's.
@@ -475,15 +477,15 @@ def _sub_topologies(file: str, ordered: Iterable[Operator]) -> tuple[SubTopology
     logs.
     """
     parts = _connected_parts(ordered)
-    given = [_given_name(file, part) for part in parts]
-    names = [name or _default_name(part, given) for part, name in zip(parts, given, strict=True)]
+    given_names = [_given_name(file, part) for part in parts]
+    names = [name or _default_name(part, given_names) for part, name in zip(parts, given_names, strict=True)]
     if len(set(names)) < len(names):
         problem = f"give sub-topologies the names {names}, not all different"
         raise InvalidSpec.at(file, "operators", problem, "give each its own sub_topology")
     named_parts = dict(zip(names, parts, strict=True))
     home: dict[str, str] = {}
     for name, part in named_parts.items():
-        home |= dict.fromkeys((operator.name for operator in part), name)
+        home |= dict.fromkeys(names_in(part), name)
     # A hop may be read in a part before the one that writes it, so all parts have their names first.
     subs: dict[str, SubTopology] = {}
     for name, part in named_parts.items():
@@ -580,12 +582,12 @@ def _given_name(file: str, part: list[Operator]) -> str | None:
     return names[0] if names else None
 
 
-def _default_name(part: list[Operator], given: Collection[str | None]) -> str:
-    """Returns the first source of *part* whose name was not *given*.
+def _default_name(part: list[Operator], given_names: Collection[str | None]) -> str:
+    """Returns the first source of *part* whose name is not in *given_names*.
 
     Else its first operator without a given name; without any, the first source.
     """
     hops = {o.name: o.hop_of for o in part if o.hop_of}
     sources_first = sorted(part, key=lambda operator: not operator.is_source)
     names = [hops.get(operator.name, operator.name) for operator in sources_first]
-    return next((name for name in names if name not in given), names[0])
+    return next((name for name in names if name not in given_names), names[0])

@@ -28,11 +28,10 @@ class StoredTable(NamedTuple):
 
 def inventory(warehouse: Path) -> list[StoredTable]:
     """Returns all Delta tables of *warehouse*, by name and place."""
-    return [
-        size_of_table(name, path, str(path.parent.relative_to(warehouse)))
-        for name, paths in delta_tables(warehouse).items()
-        for path in paths
-    ]
+    tables: list[StoredTable] = []
+    for name, paths in delta_tables(warehouse).items():
+        tables += [size_of_table(name, path, str(path.parent.relative_to(warehouse))) for path in paths]
+    return tables
 
 
 def size_of_table(name: str, path: Path, where: str) -> StoredTable:

@@ -88,7 +88,9 @@ def _sink_frames(frames: Sequence[DataFrame]) -> Iterator[DataFrame]:
 
     Older versions wrote epoch ms in columns that are timestamps in other frames; these become timestamps.
     """
-    instants = {field.name for frame in frames for field in frame.schema if field.dataType == TimestampType()}
+    instants: set[str] = set()
+    for frame in frames:
+        instants.update(field.name for field in frame.schema if field.dataType == TimestampType())
     for frame in frames:
         in_ms = [field.name for field in frame.schema if field.name in instants and field.dataType == LongType()]
         yield frame.withColumns({name: F.timestamp_millis(F.col(name)) for name in in_ms}) if in_ms else frame

@@ -14,6 +14,7 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial
 from importlib.resources import files
+from itertools import chain
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -21,6 +22,7 @@ from typing import Any
 import duckdb
 from deltalake import DeltaTable
 
+from tidemark.collecting import names_in, outside
 from tidemark.errors import InvalidArgument
 from tidemark.model.project.layout import Layout
 from tidemark.model.tables.catalog import TABLES, Table
@@ -139,8 +141,8 @@ class Warehouse:
 
     def interrupt(self) -> None:
         """Makes the query that another thread asks raise InvalidArgument soon."""
-        asked = self._of_topology or self
-        asked._connection.interrupt()
+        tables = self._of_topology or self
+        tables._connection.interrupt()
 
     def _asked_topology(self, text: str) -> str | None:
         """Returns the only topology whose rows answer *text*.
@@ -148,7 +150,7 @@ class Warehouse:
         None: other topologies may have rows for it, too.
         """
         table, topology = (self._topology is None and read_only.topology_of(self._connection, text)) or ("", None)
-        is_ours = table in TABLES or table in {view.name for view in self._views}
+        is_ours = table in TABLES or table in {*names_in(self._views)}
         return topology if is_ours else None  # a sink's column of that name may say anything
 
     def _open(self, text: str) -> None:
@@ -274,7 +276,7 @@ def _source(path: Path, snapshot: Snapshot | None, *, by_name: bool = True) -> s
         if any(map(GLOB.search, names)):
             return _scan(path)
         values = "".join(f", {_text(value or None)} AS {_named(name)}" for name, value in partition)
-        stored = [name for name in snapshot.columns if name not in dict(partition)]
+        stored = outside(snapshot.columns, dict(partition))
         columns = "*" if by_name else ", ".join(map(_named, stored))
         files = ", ".join(_text(f"{folder}/{name}") for name in names)
         how = f"union_by_name = {by_name}, hive_partitioning = false"
@@ -359,7 +361,7 @@ _SCRIPT_HEAD = f"""\
 
 
 def _where(home: Path, tables: Mapping[str, Sequence[Path]]) -> str:
-    log = next((path for paths in tables.values() for path in paths), home) / "_delta_log" / "*"
+    log = next(chain.from_iterable(tables.values()), home) / "_delta_log" / "*"
     here = f"CASE WHEN EXISTS (FROM glob({_quoted(log)})) THEN {_quoted(home)} ELSE '.' END"
     return f"SET VARIABLE warehouse = coalesce(getvariable('warehouse'), {here})"
 

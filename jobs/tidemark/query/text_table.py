@@ -38,8 +38,10 @@ def format_table(columns: Sequence[str], rows: Sequence[Row]) -> str:
 
 def as_csv(columns: Sequence[str], rows: Sequence[Row]) -> str:
     """Formats CSV with a heading; null is an empty field."""
-    cells = (["" if value is None else _text(value) for value in row] for row in rows)
-    return "\n".join(map(_csv_line, [columns, *cells]))
+    lines = [_csv_line(columns)]
+    for row in rows:
+        lines.append(_csv_line(["" if value is None else _text(value) for value in row]))
+    return "\n".join(lines)
 
 
 def as_json(columns: Sequence[str], rows: Sequence[Row]) -> str:

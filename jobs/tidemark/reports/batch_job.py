@@ -44,10 +44,8 @@ def parser(description: str | None) -> argparse.ArgumentParser:
 
 
 def report_lock(layout: Layout, topology: str) -> AbstractContextManager[None]:
-    """Holds a lock while a job writes reports of *topology*.
-
-    In an object store other jobs wait for it, AT_MOST_S at most, and then give up.
-    """
+    """Holds a lock while a job writes reports of *topology*."""
+    # In an object store other jobs wait for the lease, AT_MOST_S at most, and then give up.
     return Control(layout.report_control(topology)).held_alone(patience_s=AT_MOST_S)
 
 

@@ -48,7 +48,10 @@ class Promises:
     @property
     def end_to_end_ms(self) -> dict[str, int]:
         """The lowest latency limit of the records of each operator, ms."""
-        return {name: min(each.limit_ms for each in of) for name, of in self.records.items()}
+        lowest_ms: dict[str, int] = {}
+        for name, limits in self.records.items():
+            lowest_ms[name] = min(limit.limit_ms for limit in limits)
+        return lowest_ms
 
 
 def promises(specs: Iterable[SlaSpec]) -> Promises:

@@ -211,13 +211,13 @@ def _type(values: Sequence[Any], of: int) -> tuple[str, str]:
         kinds["double"] += kinds.pop("bigint", 0)
     ((kind, n),) = kinds.most_common(1)
     usual = n >= USUAL * len(values)
-    seen = [f"for example {json.dumps(values[0])[:40]}"]
+    remarks = [f"for example {json.dumps(values[0])[:40]}"]
     part = next(iter(values[0]), "") if isinstance(values[0], dict) else ""
-    seen += [f"an object, whose {part} is column ->> '$.{part}' in SQL"] if IDENTIFIER.fullmatch(part) else []
-    seen += [f"missing in {of - len(values)} of {of}"] if len(values) < of else []
-    seen += [f"{len(values) - n} of another type"] if n < len(values) and usual else []
-    seen += ["of several types, so text"] if not usual else []
-    return (kind if usual else "string"), ", ".join(seen)
+    remarks += [f"an object, whose {part} is column ->> '$.{part}' in SQL"] if IDENTIFIER.fullmatch(part) else []
+    remarks += [f"missing in {of - len(values)} of {of}"] if len(values) < of else []
+    remarks += [f"{len(values) - n} of another type"] if n < len(values) and usual else []
+    remarks += ["of several types, so text"] if not usual else []
+    return (kind if usual else "string"), ", ".join(remarks)
 
 
 def _kind(value: Any) -> str:

@@ -77,8 +77,8 @@ def key_of(
         )
         raise InvalidArgument(msg)
     best = max(values, key=lambda name: (name.endswith("id"), values[name]))
-    seen = f"{without_key} in Kafka; this field has {values[best]} values"
-    return Key(best, from_kafka=False, seen=f"{seen}: correct it if rows are about something else")
+    observation = f"{without_key} in Kafka; this field has {values[best]} values"
+    return Key(best, from_kafka=False, seen=f"{observation}: correct it if rows are about something else")
 
 
 def _kafka_key(
@@ -92,12 +92,12 @@ def _kafka_key(
     """
     # A record without a value deletes its key. It has no fields, so only Kafka's key says which.
     deletes = any(record.value is None and record.key is not None for record in records)
-    seen = f"Kafka's key of all {len(keyed)} records"
+    observation = f"Kafka's key of all {len(keyed)} records"
     for name in types:
         if _repeats_key(name, keyed):
             more = "; records without a value delete it" if deletes else ""
-            return Key(name, from_kafka=deletes, seen=f"the same as {seen}{more}")
-    return Key(KAFKA_KEY, from_kafka=True, seen=f"{seen}, which no field repeats")
+            return Key(name, from_kafka=deletes, seen=f"the same as {observation}{more}")
+    return Key(KAFKA_KEY, from_kafka=True, seen=f"{observation}, which no field repeats")
 
 
 def _repeats_key(name: str, keyed: Sequence[tuple[bytes | None, dict[str, Any]]]) -> bool:

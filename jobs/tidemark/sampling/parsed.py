@@ -30,17 +30,11 @@ def parse_sample(source: Source, sample: TopicSample, now_ms: int) -> pl.DataFra
     *now_ms* is the decision time. Rows are ordered by partition and offset. Marks of time are no records, and left out.
     """
     unmarked = [record for record in sample.records if MARK not in dict(record.headers)]
-    records = [
-        {
-            "key": record.key,
-            "value": record.value,
-            "partition": record.partition,
-            "offset": record.offset,
-            "clock_ms": record.timestamp_ms,
-            "headers": [{"key": name, "value": value} for name, value in record.headers],
-        }
-        for record in unmarked
-    ]
+    records: list[dict[str, object]] = []
+    for record in unmarked:
+        headers = [{"key": name, "value": value} for name, value in record.headers]
+        place = {"partition": record.partition, "offset": record.offset, "clock_ms": record.timestamp_ms}
+        records.append({"key": record.key, "value": record.value, **place, "headers": headers})
     raw = pl.DataFrame(records, schema=_RAW).with_columns(source=pl.lit(source.name))
     return with_future(source, parsing.parsed(source, raw), now_ms).sort("partition", "offset")
 

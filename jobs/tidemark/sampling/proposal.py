@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+from tidemark.collecting import outside
 from tidemark.errors import InvalidArgument
 from tidemark.model.settings.toml_keys import length
 from tidemark.model.toml_operators import name_mistake
@@ -97,7 +98,7 @@ def propose(sample: TopicSample, address: str, now_ms: int, *, key: str | None =
     columns = columns_of(raw_objects)
     for rare_name in rare_names_of(raw_objects):
         columns.pop(rare_name, None)
-    others = [name for name in names_of(raw_objects) if name not in columns]
+    others = outside(names_of(raw_objects), columns)
     objects = [_fields_by_column(raw_object, columns) for raw_object in raw_objects]
     read = list(zip(readable, objects, strict=True))
     at = event_time(objects, max(record.timestamp_ms for record in readable))
@@ -110,11 +111,11 @@ def propose(sample: TopicSample, address: str, now_ms: int, *, key: str | None =
     measured = _measure(sample, read, at, now_ms)
     name = slug(sample.topic)
     unreadable = len(sample.records) - len(read)
-    seen = f"{len(sample.records):,} of {sample.there:,} records in {len(sample.ends)} partitions"
-    seen += f"; {unreadable} are no JSON objects, and quarantined unless they delete their key" if unreadable else ""
+    extent = f"{len(sample.records):,} of {sample.there:,} records in {len(sample.ends)} partitions"
+    extent += f"; {unreadable} are no JSON objects, and quarantined unless they delete their key" if unreadable else ""
     topology = [
         f"# Proposed for the topic {sample.topic} at {address}, from its newest records:",
-        f"# {seen}.",
+        f"# {extent}.",
         f'name = "{name}"',
         'window = "10 s"  # streaming window: by it operators are compared',
         'trigger = "1 s"  # a batch each second',
@@ -126,7 +127,7 @@ def propose(sample: TopicSample, address: str, now_ms: int, *, key: str | None =
     if own_cluster:
         topology += ["", "[kafka.default]", f'bootstrap = "{address}"  # where the sample was read']
     notes = (
-        f"sampled {seen}",
+        f"sampled {extent}",
         f"event time: {NO_TIME if at is None else f'{at.name}, {at.text}'}",
         f"key {table_key.name}: {table_key.seen}",
         f"bound {length(measured.bound_ms)} covers {measured.covers:g} % of the sample",
@@ -156,16 +157,16 @@ def _declared_types(types: Mapping[str, tuple[str, str]], columns: Mapping[str, 
     """
     named = {column: name for name, column in columns.items() if name != column}
     declared: dict[str, tuple[str, str]] = {}
-    for column, (kind, seen) in types.items():
-        declared[column] = (f"{kind} from {named[column]}" if column in named else kind, seen)
+    for column, (kind, remark) in types.items():
+        declared[column] = (f"{kind} from {named[column]}" if column in named else kind, remark)
     return declared
 
 
 def _refuse_unreadable(sample: TopicSample, readable: int, address: str) -> None:
     where = f"topic {sample.topic} at {address}"
     if not sample.records:
-        seen = "is empty" if sample.complete else "gave no record in time"
-        msg = f"{where} {seen}: nothing can be derived; send some records first, and repeat the command"
+        problem = "is empty" if sample.complete else "gave no record in time"
+        msg = f"{where} {problem}: nothing can be derived; send some records first, and repeat the command"
         raise InvalidArgument(msg)
     if not readable:
         values = [record.value for record in sample.records if record.value is not None]
@@ -217,8 +218,8 @@ def _source(
     idle_ms, quiet = _idle(sample, measured.bound_ms)
     covers = f"covers {measured.covers:g} % of the sample; the furthest record is {length(measured.furthest_ms)}"
     comments, declared = [], []
-    for field, (kind, seen) in types.items():
-        comments.append(f"# {field} {kind}: {_plain(seen)}")
+    for field, (kind, remark) in types.items():
+        comments.append(f"# {field} {kind}: {_plain(remark)}")
         declared.append(f"{field} {kind}")
     return [
         "",
@@ -242,8 +243,8 @@ def _line_of_others(names: Sequence[str], types: Mapping[str, tuple[str, str]]) 
     if not names:
         return []
     column = "others_as_json" if "other_fields" in types else "other_fields"
-    seen = f"as JSON, what few records have or no column can be named: {_plain(', '.join(names))[:100]}"
-    return [f'other_fields = "{column}"  # {seen}']
+    remark = f"as JSON, what few records have or no column can be named: {_plain(', '.join(names))[:100]}"
+    return [f'other_fields = "{column}"  # {remark}']
 
 
 def _table_and_sink(name: str, key: Key) -> list[str]:
@@ -269,9 +270,9 @@ def _time_lines(at: EventTime | None) -> list[str]:
     """Returns the lines of the event time."""
     if at is None:
         return [f"# {NO_TIME}"]
-    seen = f"the likeliest event time, in {100 * at.share:.4g} % of the records: {at.text}"
+    remark = f"the likeliest event time, in {100 * at.share:.4g} % of the records: {at.text}"
     unit = [f'timestamp_unit = "{at.unit}"  # by the size of its numbers'] if at.unit else []
-    return [f'timestamp = "{at.name}"  # {seen}', *unit]
+    return [f'timestamp = "{at.name}"  # {remark}', *unit]
 
 
 def _idle(sample: TopicSample, bound_ms: int) -> tuple[int, str]:

@@ -13,9 +13,10 @@ from functools import cached_property
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from tidemark.collecting import names_in
 from tidemark.errors import InvalidArgument
 from tidemark.model.project.connections import Cluster
-from tidemark.stream.kafka.access import Refusals, listed, make_client
+from tidemark.stream.kafka.access import Refusals, list_topics, make_client
 from tidemark.stream.kafka.client import no_answer
 
 MOST_RECORDS = 2_000
@@ -78,7 +79,7 @@ class SampledCluster:
             LoginDenied: the cluster refuses the login.
         """
         try:
-            topics = listed(self._admin, self._cluster, self._refusals, TIMEOUT_S).topics
+            topics = list_topics(self._admin, self._cluster, self._refusals, TIMEOUT_S).topics
         except KafkaException as error:
             msg = f"{self.address}: {no_answer(error, TIMEOUT_S)}; start it, or correct the address"
             raise InvalidArgument(msg) from error
@@ -96,7 +97,7 @@ class SampledCluster:
             return frozenset() if refused else None
         except TimeoutError:
             return None
-        return None if allowed is None else frozenset(operation.name for operation in allowed)
+        return None if allowed is None else frozenset(names_in(allowed))
 
     def sample(self, topic: str, *, most: int = MOST_RECORDS, within_s: float = MOST_S) -> TopicSample:
         """Reads at most *most* records of *topic*, equally many of each partition.
@@ -124,8 +125,8 @@ class SampledCluster:
         consumer.assign([TopicPartition(topic, n, start) for n, start in starts.items()])
         records: list[SampledRecord] = []
         unread = set(starts)
-        while unread and (left := until - time.monotonic()) > 0:
-            for message in consumer.consume(AT_ONCE, timeout=min(1.0, left)):
+        while unread and (seconds_left := until - time.monotonic()) > 0:
+            for message in consumer.consume(AT_ONCE, timeout=min(1.0, seconds_left)):
                 number, offset = message.partition() or 0, message.offset() or 0
                 if (error := message.error()) is not None:
                     # The end of a partition is an event of its own: its last offsets may be marks

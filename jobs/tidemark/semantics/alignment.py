@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from tidemark.collecting import present
 from tidemark.errors import InvalidArgument
 from tidemark.semantics.idleness import Activity
 from tidemark.semantics.watermark import Progress
@@ -19,10 +20,11 @@ LAST_INSTANT_MS = 2**63 - 1
 def lowest_reported(group: Iterable[Progress]) -> int | None:
     """Returns the lowest watermark in a *group* of sources.
 
-    Idle sources and sources without a watermark do not count: they have nothing to report. None when no source counts.
+    None when no source counts.
     """
+    # Idle sources, and sources without a watermark, have nothing to report.
     awake = (member.watermark_ms for member in group if member.activity is not Activity.IDLE)
-    return min((watermark_ms for watermark_ms in awake if watermark_ms is not None), default=None)
+    return min(present(awake), default=None)
 
 
 def max_allowed_ms(group: Iterable[Progress], *, max_drift_ms: int) -> int | None:

@@ -137,7 +137,7 @@ def before_source(
         busy: the part that owns the time in which the driver was busy with the batch before.
     """
     waiting = AgeCause.DRIVER_RESTARTED if closing.has_restarted else AgeCause.BACKLOG
-    left = AgePart.of(waiting if closing.is_unread else AgeCause.LATE_PRODUCER)
+    idle_part = AgePart.of(waiting if closing.is_unread else AgeCause.LATE_PRODUCER)
     is_waiting = closing.is_unread or closing.has_restarted or closing.still_from_ms is not None
     # Each part ends at its instant, or where the part before it ended if that is later.
     until = [
@@ -145,10 +145,11 @@ def before_source(
         (AgePart.of(AgeCause.BLOCKING_PARTITION), ready_ms),
     ]
     if closing.before_began_ms is not None and closing.before_ended_ms is not None:
-        until += [(left, closing.before_began_ms), (left if closing.is_unread else busy, closing.before_ended_ms)]
+        during_before = idle_part if closing.is_unread else busy
+        until += [(idle_part, closing.before_began_ms), (during_before, closing.before_ended_ms)]
     if closing.still_from_ms is not None:
-        until += [(left, closing.still_from_ms)]
-    until += [(AgePart.of(waiting) if is_waiting else left, closing.began_ms - trigger_ms)]
+        until += [(idle_part, closing.still_from_ms)]
+    until += [(AgePart.of(waiting) if is_waiting else idle_part, closing.began_ms - trigger_ms)]
     until += [(AgePart.of(AgeCause.TRIGGER), closing.began_ms)]
     until += [(AgePart.of(AgeCause.QUEUED), closing.began_ms + queued_ms)]
     # One part may own several stretches, which add up.
@@ -167,7 +168,7 @@ def before_source(
 def share_out(wait: tuple[int, int], worked: Mapping[AgePart, tuple[int, int]], length_ms: int) -> dict[AgePart, int]:
     """Splits *length_ms* of queueing among the operators that worked meanwhile.
 
-    The rest is QUEUED. Operators with the longest overlap come first.
+    The rest is QUEUED.
 
     Args:
         wait: the instants between which the operator waited and worked.
@@ -176,6 +177,7 @@ def share_out(wait: tuple[int, int], worked: Mapping[AgePart, tuple[int, int]], 
     """
     overlaps = {part: min(wait[1], end) - max(wait[0], start) for part, (start, end) in worked.items()}
     shares: dict[AgePart, int] = {}
+    # Operators with the longest overlap come first: they get their share before the time is used up.
     for part, overlap_ms in sorted(overlaps.items(), key=lambda item: (-item[1], item[0])):
         share_ms = max(0, min(overlap_ms, length_ms))
         length_ms -= share_ms
@@ -194,8 +196,7 @@ def excesses(
 ) -> list[PartExcess]:
     """Returns every part of a window, the largest excess first.
 
-    The usual length of a part is its median over *kept*, windows that kept the promise. With fewer than ENOUGH of them
-    the usual length is unknown, and the configured length takes its place.
+    The usual length of a part is its median over *kept*, windows that kept the promise.
 
     Args:
         spent: the length of each part.
@@ -204,6 +205,7 @@ def excesses(
         only: names of the parts that can be blamed; None: all.
         promised_ms: the length for which no part is blamed.
     """
+    # With fewer than ENOUGH windows the usual length is unknown, and the configured length takes its place.
     is_known = len(kept) >= ENOUGH
     ages_ms = [sum(each.values()) for each in kept]
 

@@ -37,8 +37,7 @@ class BoundCost:
 def bound_costs(counts: Sequence[tuple[int, int]], *, bound_ms: int) -> list[BoundCost]:
     """Returns the price of no bound, of each share, and of *bound_ms*.
 
-    A bound for a share is the upper edge of its bucket, so at most 2 % longer than the records need. Empty without
-    records.
+    Empty without records.
 
     Args:
         counts: (bucket, n) of the bounds that records need.
@@ -51,6 +50,7 @@ def bound_costs(counts: Sequence[tuple[int, int]], *, bound_ms: int) -> list[Bou
         return []
     choices = {"none": 0}
     for share in SHARES:
+        # The upper edge of a bucket is at most 2 % longer than the records need.
         choices[f"{share} % in time"] = _bound_ms(buckets, in_time, Decimal(share))
     choices["current"] = bound_ms
     return [_cost(choice, choice_ms, buckets, in_time) for choice, choice_ms in choices.items()]

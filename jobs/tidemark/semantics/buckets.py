@@ -52,6 +52,7 @@ def quantile(counts: Iterable[tuple[int, int]], q: float) -> float | None:
         msg = f"a quantile must be between 0 and 1, got {q}; the 99th percentile is 0.99"
         raise InvalidArgument(msg)
     ordered = sorted((bucket, n) for bucket, n in counts if n)
+    # The lower of two neighbours counts, as in `numpy.quantile(..., method="lower")` and DDSketch.
     rank = math.floor(q * (sum(n for _, n in ordered) - 1))
     for bucket, n in ordered:
         if rank < n:

@@ -63,17 +63,16 @@ class PartitionReading:
     def marked(self, was: PartitionProgress, *, newest_ms: int | None, idle: bool) -> PartitionReading:
         """Returns this reading after a mark of time.
 
-        A mark that repeats what the partition *was* before does not end its silence. A mark from before its writer's
-        time went back is ignored.
-
         Args:
             was: the partition before the batch.
             newest_ms: the mark counts as a record of this time; None: its writer has no watermark yet.
             idle: the status in the mark.
         """
+        # A mark from before its writer's time went back is ignored.
         if not was.believes(newest_ms):
             return self
         reached_ms = later(was.max_timestamp_ms, newest_ms)
+        # A mark that repeats what the partition was before does not end its silence.
         if self.silent and (reached_ms, idle) == (was.max_timestamp_ms, was.told_idle):
             return self
         now_ms, went_back = later(self.max_timestamp_ms, newest_ms), newest_ms is not None
@@ -82,7 +81,7 @@ class PartitionReading:
 
 def advance(
     was: InputProgress,
-    seen: Mapping[int, PartitionReading],
+    readings: Mapping[int, PartitionReading],
     *,
     bound_ms: int,
     idle_after_ms: int | None,
@@ -95,7 +94,7 @@ def advance(
 
     Args:
         was: the source before the batch.
-        seen: the part of every partition that the batch read.
+        readings: the part of every partition that the batch read.
         bound_ms: the source's bound.
         idle_after_ms: silence of more than this is idleness; None: never.
         now_ms: decision time of the batch.
@@ -103,7 +102,7 @@ def advance(
     """
     partitions = {
         number: _partition(was.partitions.get(number, PartitionProgress()), part, bound_ms, idle_after_ms, now_ms)
-        for number, part in seen.items()
+        for number, part in readings.items()
     }
     parts = {
         str(number): Progress(watermark_ms=part.watermark_ms, activity=part.activity)
@@ -122,11 +121,10 @@ def _in_silence(
     """Returns the watermark that time in silence has reached.
 
     It is that of a record that would come now, as old as the newest one was when it came.
-
-    The watermark moves when the silence has lasted for *idle_after_ms*, twice as long, four times, and so on. So a
-    whole night takes a dozen steps, and nothing waits for more than twice as long as it must.
     """
     newest_ms = max((p.max_timestamp_ms for p in partitions if p.max_timestamp_ms is not None), default=None)
+    # The watermark moves when the silence has lasted for *idle_after_ms*, twice as long, four times, and so on. So a
+    # whole night takes a dozen steps, and nothing waits for more than twice as long as it must.
     steps = _steps(now_ms - _silent_since_ms(partitions, now_ms), idle_after_ms)
     if newest_ms is None or not steps:
         return None
@@ -168,29 +166,29 @@ def silence_moves_at_ms(was: InputProgress, *, idle_after_ms: int, idle_advances
 
 
 def _partition(
-    was: PartitionProgress, seen: PartitionReading, bound_ms: int, idle_after_ms: int | None, now_ms: int
+    was: PartitionProgress, reading: PartitionReading, bound_ms: int, idle_after_ms: int | None, now_ms: int
 ) -> PartitionProgress:
     # A partition that never had a record has been silent since the first batch looked at it.
-    active_at_ms = was.active_at_ms if seen.silent and was.active_at_ms is not None else now_ms
-    newest_ms = later(was.max_timestamp_ms, seen.max_timestamp_ms)
-    told_idle = was.told_idle if seen.told_idle is None else seen.told_idle
+    active_at_ms = was.active_at_ms if reading.silent and was.active_at_ms is not None else now_ms
+    newest_ms = later(was.max_timestamp_ms, reading.max_timestamp_ms)
+    told_idle = was.told_idle if reading.told_idle is None else reading.told_idle
     return PartitionProgress(
         max_timestamp_ms=newest_ms,
         watermark_ms=bounded_out_of_orderness(newest_ms, bound_ms=bound_ms),
         active_at_ms=active_at_ms,
-        until_offset=seen.until_offset,
+        until_offset=reading.until_offset,
         # A start reads waiting records again from here.
-        done_until_offset=seen.until_offset if seen.held_from is None else seen.held_from,
+        done_until_offset=reading.until_offset if reading.held_from is None else reading.held_from,
         told_idle=told_idle,
-        newest_ms=later(was.newest_ms, seen.newest_ms),
-        set_back_from_ms=None if seen.went_back else was.set_back_from_ms,
+        newest_ms=later(was.newest_ms, reading.newest_ms),
+        set_back_from_ms=None if reading.went_back else was.set_back_from_ms,
         activity=Activity.IDLE
-        if told_idle and seen.caught_up
+        if told_idle and reading.caught_up
         else activity(
-            silent_since_ms=active_at_ms if seen.silent else None,
+            silent_since_ms=active_at_ms if reading.silent else None,
             now_ms=now_ms,
             idle_after_ms=idle_after_ms,
-            caught_up=seen.caught_up,
+            caught_up=reading.caught_up,
         ),
     )
 
@@ -219,11 +217,12 @@ def set_back(was: InputProgress, number: int, *, to_ms: int, bound_ms: int) -> I
     parts = {str(n): Progress(watermark_ms=p.watermark_ms, activity=p.activity) for n, p in partitions.items()}
     assert was.watermark_ms is not None
     assert watermark_ms is not None
+    # The watermark goes back no further than *to_ms*, whichever other partition is behind.
     now = combine(parts, previous_ms=min(was.watermark_ms, watermark_ms))
     return _with(replace(was, partitions=partitions), now)
 
 
-def processing_time(was: InputProgress, seen: Mapping[int, PartitionReading], *, now_ms: int) -> InputProgress:
+def processing_time(was: InputProgress, readings: Mapping[int, PartitionReading], *, now_ms: int) -> InputProgress:
     """Returns the source after a batch whose records have the time *now_ms*.
 
     *now_ms* is the decision time of the batch.
@@ -236,13 +235,13 @@ def processing_time(was: InputProgress, seen: Mapping[int, PartitionReading], *,
             active_at_ms=now_ms,
             until_offset=part.until_offset,
         )
-        for number, part in seen.items()
+        for number, part in readings.items()
     }
     return replace(was, partitions=partitions, watermark_ms=now_ms - 1, held_by=None, idle=False)
 
 
 def follow(
-    was: InputProgress, seen: PartitionReading, *, watermark_ms: int | None, idle: bool | None = None, now_ms: int
+    was: InputProgress, reading: PartitionReading, *, watermark_ms: int | None, idle: bool | None = None, now_ms: int
 ) -> InputProgress:
     """Returns the reading end of a hop after a batch.
 
@@ -252,19 +251,20 @@ def follow(
 
     Args:
         was: the input before the batch.
-        seen: the part of the hop that the batch read.
+        reading: the part of the hop that the batch read.
         watermark_ms: the upstream's newest watermark; None: none yet.
         idle: the upstream's status; None: no new one was sent.
         now_ms: decision time of the batch.
     """
     before = was.partitions.get(0, PartitionProgress(active_at_ms=now_ms))
+    # A reader does not ask the broker of its upstream's sources: their idleness comes with the marks.
     reached_ms = later(was.watermark_ms, watermark_ms)
     idle = was.idle if idle is None else idle
     part = PartitionProgress(
-        max_timestamp_ms=later(before.max_timestamp_ms, seen.max_timestamp_ms),
+        max_timestamp_ms=later(before.max_timestamp_ms, reading.max_timestamp_ms),
         watermark_ms=reached_ms,
-        active_at_ms=before.active_at_ms if seen.silent else now_ms,
-        until_offset=seen.until_offset,
+        active_at_ms=before.active_at_ms if reading.silent else now_ms,
+        until_offset=reading.until_offset,
         activity=Activity.IDLE if idle else Activity.ACTIVE,
     )
     return replace(was, partitions={0: part}, watermark_ms=reached_ms, idle=idle)

@@ -69,12 +69,10 @@ class SlaState:
 
 
 def interrupted(standing: SlaState) -> SlaState:
-    """Returns the state of an SLA after a time without checks.
-
-    Neither a breach nor a recovery is assumed to have lasted through that time.
-    """
+    """Returns the state of an SLA after a time without checks."""
     if standing.opened_at_ms is None:
         return SlaState()
+    # Neither a breach nor a recovery is assumed to have lasted through that time.
     return replace(standing, held_since_ms=None)
 
 

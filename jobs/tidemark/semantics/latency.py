@@ -36,10 +36,8 @@ class Latency:
 
 
 def latency_at(times: Times, *, finished_at_ms: int) -> Latency:
-    """Returns the latencies of a batch that was finished at *finished_at_ms*.
-
-    The minimum is that clock less the newest timestamp, the maximum is that clock less the oldest.
-    """
+    """Returns the latencies of a batch that was finished at *finished_at_ms*."""
+    # The oldest record has the longest latency, so minimum and maximum change places.
     return Latency(
         n=times.n,
         min_ms=None if times.max_ms is None else finished_at_ms - times.max_ms,

@@ -58,13 +58,14 @@ def minimum_skew(
 ) -> Skew | None:
     """Returns an estimate from the fastest of the last *samples* heartbeats.
 
-    The delay of a heartbeat is between 0 and its round trip. With half of the round trip subtracted the offset is
-    within half of it (Cristian 1989), so the shortest round trip gives the best bound. Without round trips the estimate
-    is the lowest difference, which still includes the shortest delay, and has no bound. None without heartbeats.
+    None without heartbeats.
     """
     last = heartbeats[-samples:] if samples else ()
+    # The delay of a heartbeat is between 0 and its round trip. With half of the round trip subtracted the offset is
+    # within half of it (Cristian 1989), so the shortest round trip gives the best bound.
     timed = [(heartbeat.round_trip_ms, heartbeat) for heartbeat in last if heartbeat.round_trip_ms is not None]
     if not timed:
+        # Without round trips the lowest difference still includes the shortest delay, and has no bound.
         lowest_ms = min((heartbeat.received_ms - heartbeat.sent_ms for heartbeat in last), default=None)
         return None if lowest_ms is None else Skew(offset_ms=lowest_ms, error_ms=None)
     round_trip_ms, fastest = min(timed, key=lambda pair: pair[0])
@@ -99,10 +100,8 @@ class Bounds:
 
     @property
     def is_possible(self) -> bool:
-        """True if an offset is within the bounds.
-
-        There is none when a clock was set meanwhile.
-        """
+        """True if an offset is within the bounds."""
+        # There is no possible offset when a clock was set meanwhile.
         return self.low_ms <= self.high_ms
 
     def both(self, other: Bounds) -> Bounds:
@@ -116,25 +115,25 @@ class Bounds:
 
 
 def bounds_of_work(
-    stages: Sequence[Mapping[str, Span]], *, began_ms: int, ended_ms: int, known: Mapping[str, Bounds]
+    stages: Sequence[Mapping[str, Span]], *, began_ms: int, ended_ms: int, skews: Mapping[str, Bounds]
 ) -> dict[str, Bounds]:
     """Returns the offset bounds of each host that worked.
 
-    Nothing of a stage starts before all of the stage before has ended. So each stage bounds the clocks of the hosts in
-    the next one, and the other way round, and a host does not look behind because others were slow. Hosts whose clock
-    was set in between are left out.
+    Hosts whose clock was set in between are left out.
 
     Args:
         stages: the work of each host, one stage after the other.
         began_ms: reference clock before all of the work.
         ended_ms: reference clock after all of it.
-        known: bounds from before; they count unless the work contradicts them, since clocks are set.
+        skews: bounds from before; they count unless the work contradicts them, since clocks are set.
     """
     hosts = set().union(*stages)
     bounds: dict[str, Bounds] = {}
     for host in hosts:
         own_spans = [stage[host] for stage in stages if host in stage]
-        bounds[host] = _bounds(own_spans, began_ms, ended_ms, known.get(host))
+        bounds[host] = _bounds(own_spans, began_ms, ended_ms, skews.get(host))
+    # Nothing of a stage starts before all of the stage before has ended. So each stage bounds the clocks of the hosts
+    # in the next one, and the other way round, and a host does not look behind because others were slow.
     for before, after in pairwise(stages):
         _bound_by_order(bounds, before, after)
     return {host: bounds[host] for host in sorted(bounds) if bounds[host].is_possible}
@@ -143,22 +142,21 @@ def bounds_of_work(
 def _bounds(spans: Sequence[Span], began_ms: int, ended_ms: int, earlier: Bounds | None) -> Bounds:
     """Returns the bounds of a host that worked between two instants.
 
-    The instants are of the reference clock, *spans* are in order. Clocks show whole milliseconds: an instant is up to 1
-    ms later than shown.
+    The instants are of the reference clock, *spans* are in order.
     """
     first_ms = min(span.first_ms for span in spans)
     last_ms = max(span.last_ms for span in spans)
+    # Clocks show whole milliseconds: an instant is up to 1 ms later than shown.
     of_work = Bounds(low_ms=began_ms - first_ms - 1, high_ms=ended_ms - last_ms + 1)
     both = of_work if earlier is None else of_work.both(earlier)
     return both if both.is_possible else of_work
 
 
 def _bound_by_order(bounds: dict[str, Bounds], before: Mapping[str, Span], after: Mapping[str, Span]) -> None:
-    """Narrows *bounds*: all work *before* ended when the work *after* started.
-
-    A host that contradicts this did some work again because its result was lost. Then nothing follows from the order.
-    """
+    """Narrows *bounds*: all work *before* ended when the work *after* started."""
     is_done_again = any(before[host].last_ms > after[host].first_ms for host in before.keys() & after.keys())
+    # A host that contradicts the order did some work again because its result was lost. Then nothing follows from the
+    # order.
     if is_done_again or not before or not after:
         return
     ended_from_ms = max(span.last_ms + bounds[host].low_ms for host, span in before.items())

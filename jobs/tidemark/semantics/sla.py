@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
 
+from tidemark.collecting import present
 from tidemark.errors import InvalidArgument
 from tidemark.semantics.idleness import Activity
 
@@ -44,7 +45,7 @@ class Sla:
     error_after_ms: float | None = None
 
     def __post_init__(self) -> None:
-        limits_ms = [limit_ms for limit_ms in (self.warn_after_ms, self.error_after_ms) if limit_ms is not None]
+        limits_ms = present((self.warn_after_ms, self.error_after_ms))
         if not limits_ms or min(limits_ms) < 0 or limits_ms != sorted(limits_ms):
             msg = (
                 "an SLA needs warn_after or error_after, 0 ms or more, and error_after not below warn_after; "
@@ -61,7 +62,7 @@ class Sla:
         >>> Sla(warn_after_ms=1_000).promised_ms, Sla(warn_after_ms=1_000, error_after_ms=2_000).promised_ms
         (1000, 2000)
         """
-        return round(next(ms for ms in (self.error_after_ms, self.warn_after_ms) if ms is not None))
+        return round(present((self.error_after_ms, self.warn_after_ms))[0])
 
     @property
     def least_ms(self) -> float:
@@ -70,7 +71,7 @@ class Sla:
         >>> Sla(warn_after_ms=1_000, error_after_ms=2_000).least_ms
         1000
         """
-        return min(ms for ms in (self.warn_after_ms, self.error_after_ms) if ms is not None)
+        return min(present((self.warn_after_ms, self.error_after_ms)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +88,7 @@ class RecordMinimums:
     error_below: int | None = None
 
     def __post_init__(self) -> None:
-        limits = [limit for limit in (self.error_below, self.warn_below) if limit is not None]
+        limits = present((self.error_below, self.warn_below))
         if not limits or min(limits) < 1 or limits != sorted(limits):
             msg = (
                 "an SLA of records needs warn_below or error_below, 1 or more, and error_below not above warn_below; "
@@ -131,12 +132,10 @@ class Judgement:
 
 
 def judge(measured_ms: float | None, sla: Sla) -> Verdict:
-    """Returns the verdict on a measurement; unknown without one.
-
-    A measurement that is equal to a limit reaches it.
-    """
+    """Returns the verdict on a measurement; unknown without one."""
     if measured_ms is None:
         return Verdict.UNKNOWN
+    # A measurement that is equal to a limit reaches it.
     if sla.error_after_ms is not None and measured_ms >= sla.error_after_ms:
         return Verdict.ERROR
     return Verdict.WARN if sla.warn_after_ms is not None and measured_ms >= sla.warn_after_ms else Verdict.PASS
@@ -170,9 +169,8 @@ def judge_staleness(
 ) -> Judgement:
     """Returns the verdict on a table by its newest visible event.
 
-    A table is not stale when its *source* is idle, which is silent and read to its end. A backlogged or unknown source
-    is no excuse. Staleness is negative when the newest event lies ahead of *now_ms*; by more than *clock_error_ms* it
-    does not pass, idle or not.
+    A table is not stale when its *source* is idle, which is silent and read to its end. Staleness is negative when the
+    newest event lies ahead of *now_ms*; by more than *clock_error_ms* it does not pass, idle or not.
 
     Args:
         newest_ms: newest visible event; None when it has never had one.
@@ -187,6 +185,7 @@ def judge_staleness(
         verdict = judge_nothing(now_ms=now_ms, sla=sla, begun_ms=begun_ms)
         return Judgement(verdict=verdict, staleness_ms=None, source_idle=idle)
     staleness_ms = now_ms - newest_ms
+    # A backlogged or unknown source is no excuse: its records may lie unread.
     verdict = Verdict.PASS if idle else judge(staleness_ms, sla)
     if is_ahead(newest_ms, now_ms=now_ms, clock_error_ms=clock_error_ms):
         verdict = Verdict.AHEAD_OF_CLOCK
@@ -270,11 +269,11 @@ class BurnRate:
 def judge_burn(burn_rates: Iterable[float | None], *, warn_at: float, error_at: float) -> Verdict:
     """Returns the verdict on burn rates; all must reach a limit.
 
-    They are of a long and a short window, or more. The long one proves that the breach matters, the short one that it
-    has not ended yet. Unknown when one is None.
+    They are of a long and a short window, or more. Unknown when one is None.
     """
+    # The long window proves that the breach matters, the short one that it has not ended yet.
     rates = [*burn_rates]
-    measured = [rate for rate in rates if rate is not None]
+    measured = present(rates)
     if not rates or len(measured) < len(rates):
         return Verdict.UNKNOWN
     # The lowest rate decides, as all windows must burn.

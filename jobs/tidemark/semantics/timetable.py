@@ -39,10 +39,11 @@ class Timetable:
         """Returns by how much sooner the work on a window begins.
 
         The window was in the batch that began at *began_ms*. Its last upstream finished it at *upstream_ms*, and would
-        have done so *upstream_sooner_ms* sooner. If the window was not in an earlier batch that was possible, it had
-        become visible only after that batch began.
+        have done so *upstream_sooner_ms* sooner.
         """
         before_ms = self._was.last_before(began_ms)
+        # If the window was not in an earlier batch that was possible, it had become visible only after that batch
+        # began.
         visible_ms = min(upstream_ms if before_ms is None else max(upstream_ms, before_ms + 1), began_ms)
         then_ms = self._then.first_from(visible_ms - upstream_sooner_ms)
         return upstream_sooner_ms if then_ms is None else began_ms - then_ms
@@ -82,8 +83,7 @@ class _BatchStarts:
 def _runs(batches: Sequence[TimetableBatch], interval_ms: int) -> Iterator[tuple[int, int]]:
     """Yields runs of begins: the first of each, and their number.
 
-    The last run is the begin of the last of *batches*. A batch takes as long as the one that ran at that instant, less
-    what that one saves.
+    The last run is the begin of the last of *batches*.
     """
     if not batches:
         return
@@ -102,6 +102,7 @@ def _runs(batches: Sequence[TimetableBatch], interval_ms: int) -> Iterator[tuple
             yield at_ms, 1
             # Spark began the next batch so long after the trigger; that delay would have been the same.
             planning_ms = (following.started_ms - free_ms) % interval_ms
+            # A batch takes as long as the one that ran at that instant, less what that one saves.
             length_ms = batch.finished_ms - batch.started_ms - batch.saved_ms
             at_ms = max(at_ms + 1, at_ms + length_ms, _trigger_after(at_ms, interval_ms)) + planning_ms
     yield batches[-1].started_ms, 1

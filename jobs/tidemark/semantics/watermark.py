@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from tidemark.collecting import present
 from tidemark.errors import InvalidArgument
 from tidemark.semantics.idleness import Activity
 
@@ -46,8 +47,8 @@ def later(one_ms: int | None, other_ms: int | None) -> int | None:
 def bounded_out_of_orderness(max_timestamp_ms: int | None, *, bound_ms: int) -> int | None:
     """Returns a partition's watermark: newest timestamp − bound − 1 ms.
 
-    The 1 ms keeps a second record of the same timestamp in time. Keep-alive records, which carry a timestamp and
-    nothing else, count like any record. None stays None. Source: Flink, BoundedOutOfOrdernessWatermarks.
+    Keep-alive records, which carry a timestamp and nothing else, count like any record. None stays None. Source: Flink,
+    BoundedOutOfOrdernessWatermarks.
 
     Raises:
         InvalidArgument: *bound_ms* is negative.
@@ -58,6 +59,7 @@ def bounded_out_of_orderness(max_timestamp_ms: int | None, *, bound_ms: int) -> 
     if bound_ms < 0:
         msg = f"the bound must be 0 ms or more, got {bound_ms}; 0 means that records come in order"
         raise InvalidArgument(msg)
+    # The 1 ms keeps a second record of the same timestamp in time.
     return None if max_timestamp_ms is None else max_timestamp_ms - bound_ms - 1
 
 
@@ -65,14 +67,15 @@ def combine(parts: Mapping[str, Progress], *, previous_ms: int | None) -> Combin
     """Returns the watermark of one source over its partitions.
 
     It is the lowest over the partitions that are not idle, and never earlier than *previous_ms*, the one before. A
-    partition with unread records, or without a record yet, holds it back. When all are idle nothing more is coming:
-    then it is the highest of all, and idle. Of equally low partitions the first by name counts as holding. Without
-    partitions the watermark stays, idle once there has been one. Source: Flink, CombinedWatermarkStatus (FLINK-38454).
+    partition with unread records, or without a record yet, holds it back. Of equally low partitions the first by name
+    counts as holding. Without partitions the watermark stays, idle once there has been one. Source: Flink,
+    CombinedWatermarkStatus (FLINK-38454).
     """
     if not parts:
         return CombinedWatermark(watermark_ms=previous_ms, idle=previous_ms is not None, held_by=None)
     awake = {name: part.watermark_ms for name, part in parts.items() if part.activity is not Activity.IDLE}
     if not awake:
+        # When all are idle nothing more is coming: then the watermark is the highest of all.
         highest = _highest(part.watermark_ms for part in parts.values())
         return CombinedWatermark(watermark_ms=later(previous_ms, highest), idle=True, held_by=None)
     # A partition without a watermark holds back before any other, so None sorts first.
@@ -86,6 +89,7 @@ def combine_inputs(inputs: Mapping[str, Progress], *, previous_ms: int | None) -
     The rule is that of `combine`, except that an input behind *previous_ms*, because it was idle while the others
     advanced, does not hold back until it has caught up. Source: Flink, StatusWatermarkValve (FLINK-40475).
     """
+    # An input that was idle while the others advanced does not hold back until it has caught up.
     aligned = {
         name: part
         for name, part in inputs.items()
@@ -105,11 +109,12 @@ def is_late(timestamp_ms: int, watermark_ms: int | None, *, allowed_lateness_ms:
 def is_window_late(end_ms: int, watermark_ms: int | None, *, allowed_lateness_ms: int = 0) -> bool:
     """Returns True once a window takes no more records.
 
-    The window is half-open: its last instant is *end_ms* − 1. With an allowed lateness of 0 this is also the moment at
-    which it is complete. Source: Flink, WindowOperator.isWindowLate.
+    With an allowed lateness of 0 this is also the moment at which it is complete. Source: Flink,
+    WindowOperator.isWindowLate.
     """
+    # The window is half-open: its last instant is 1 ms before its end.
     return is_late(end_ms - 1, watermark_ms, allowed_lateness_ms=allowed_lateness_ms)
 
 
 def _highest(watermarks_ms: Iterable[int | None]) -> int | None:
-    return max((watermark_ms for watermark_ms in watermarks_ms if watermark_ms is not None), default=None)
+    return max(present(watermarks_ms), default=None)

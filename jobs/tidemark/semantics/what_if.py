@@ -51,9 +51,6 @@ def sooner_ewts_ms(
 ) -> dict[str, int]:
     """Returns the EWTs of a closed window after saved work.
 
-    Operators share drivers, which run them one after another: time that one saves is saved for all that its driver
-    finished later.
-
     Args:
         upstreams: the topology.
         ewt_ms: the window's EWTs.
@@ -83,6 +80,7 @@ def sooner_ewts_ms(
         by_ms = begins[driver](last[1], last[1] - then[1]) if last and then else 0
         # The sort is stable: operators that finished at the same instant stay in the order of the topology.
         for name in sorted(operators[driver], key=ewt_ms.__getitem__):
+            # A driver runs its operators one after another: time that one saves is saved for all that finished later.
             by_ms += saved_ms.get(name, 0)
             then_ms[name] = ewt_ms[name] - by_ms
     return then_ms

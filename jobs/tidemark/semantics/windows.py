@@ -18,11 +18,11 @@ _MILLISECOND = timedelta(milliseconds=1)
 def latest_shown_ms(at_ms: int, zone: ZoneInfo) -> int:
     """Returns the latest time that a zone's clock showed by *at_ms*.
 
-    It is in ms since the clock would have shown 1970. While an hour comes for the second time this stays at the end of
-    the first pass. An instant is in a window of the local clock if this number is.
+    It is in ms since the clock would have shown 1970. An instant is in a window of the local clock if this number is.
     """
     shown_ms = clock_ms(at_ms, zone)
     before_ms, after_ms = instant_of(shown_ms, zone), at_ms
+    # It is the first instant at which the clock shows this time.
     if before_ms == after_ms:
         return shown_ms
     ahead_ms = shown_ms - before_ms
@@ -33,6 +33,7 @@ def latest_shown_ms(at_ms: int, zone: ZoneInfo) -> int:
             before_ms = middle_ms
         else:
             after_ms = middle_ms
+    # While an hour comes for the second time this stays at the end of the first pass.
     return before_ms + ahead_ms
 
 

@@ -56,9 +56,7 @@ class AskedCheck:
 
 
 def checks_of(warehouse: Path) -> Path:
-    """Returns the folder where processes that check SLAs find one another.
-
-    They are processes of this user on this host, for one *warehouse*.
-    """
+    """Returns the folder where processes that check SLAs find one another."""
+    # Only processes of this user on this host share work, and only those for one warehouse.
     name = hashlib.sha256(str(warehouse.absolute()).encode()).hexdigest()[:16]
     return Path(tempfile.gettempdir()) / f"tidemark-{os.geteuid()}-checks-{name}"

@@ -118,21 +118,21 @@ def _newest_fact(table: str, path: Path, later: Mapping[str, int]) -> dict[str, 
 def _since_the_check_before(layout: Layout, topology: str, *, at_ms: int, run_id: str) -> Interval:
     """Returns the interval whose rows are judged by contracts.
 
-    It begins at the check before, less the difference that clocks may have, so that no row is left out. It is
-    CONTRACTS_OVER_MS long at least.
+    It is CONTRACTS_OVER_MS long at least.
     """
+    # The interval begins earlier by the difference that clocks may have, so that no row is left out.
     before_ms = checked_before(layout, topology, at_ms, run_id)
     return Interval(min(at_ms - CONTRACTS_OVER_MS, at_ms if before_ms is None else before_ms - CLOCKS_APART_MS), at_ms)
 
 
 def _longest_ms(specs: Sequence[SlaSpec]) -> int:
-    """Returns the longest limit of completeness in *specs*, in ms.
-
-    An account that is open for so long has reached every limit.
-    """
-    limits = (spec.limits for spec in specs if spec.measure is Measure.COMPLETENESS)
-    lengths = [ms for sla in limits if isinstance(sla, Sla) for ms in (sla.warn_after_ms, sla.error_after_ms) if ms]
-    return round(max(lengths, default=0))
+    """Returns the longest limit of completeness in *specs*, in ms."""
+    # An account that is open for so long has reached every limit.
+    longest_ms: float = 0
+    for spec in specs:
+        if spec.measure is Measure.COMPLETENESS and isinstance(spec.limits, Sla):
+            longest_ms = max(longest_ms, spec.limits.warn_after_ms or 0, spec.limits.error_after_ms or 0)
+    return round(longest_ms)
 
 
 def _contracts(quality: Quality, by_contract: Sequence[ContractCounts]) -> Iterator[dict[str, Any]]:

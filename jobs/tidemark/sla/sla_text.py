@@ -52,10 +52,10 @@ def measurement_text(status: Status) -> str:
             limits = _limits(
                 {"warning": spec.limits.warn_after_ms, "error": spec.limits.error_after_ms}, "from {} on", _limit_text
             )
-            seen = "not measured" if status.observed_ms is None else for_people(status.observed_ms)
+            value = "not measured" if status.observed_ms is None else for_people(status.observed_ms)
             ahead = ", ahead of the clock" if status.verdict is Verdict.AHEAD_OF_CLOCK else ""
             age = _oldest_window(status)
-            return f"{spec.measure} of {spec.subject} is {seen}{ahead}{_excuse(status)}; {limits}{age}"
+            return f"{spec.measure} of {spec.subject} is {value}{ahead}{_excuse(status)}; {limits}{age}"
 
 
 def _oldest_window(status: Status) -> str:

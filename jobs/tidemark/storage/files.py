@@ -52,8 +52,11 @@ class Files:
 
     def stream(self) -> pa.RecordBatchReader:
         """Returns a reader of their rows, AT_ONCE at a time."""
-        batches = (batch for file in self.files for batch in pq.ParquetFile(_readable(file.path)).iter_batches(AT_ONCE))
-        return pa.RecordBatchReader.from_batches(pq.read_schema(_readable(self.files[0].path)), batches)
+        return pa.RecordBatchReader.from_batches(pq.read_schema(_readable(self.files[0].path)), self._batches())
+
+    def _batches(self) -> Iterator[pa.RecordBatch]:
+        for file in self.files:
+            yield from pq.ParquetFile(_readable(file.path)).iter_batches(AT_ONCE)
 
 
 Rows: TypeAlias = pa.Table | Files
@@ -102,10 +105,10 @@ def batch_of(file: Path) -> int | None:
 def write_file(folder: Path, rows: pa.Table, *, batch_id: int | None = None) -> File:
     """Writes *rows* to a new file in *folder*.
 
-    The file is durable when this returns, and there is none if it raises. Its name begins with *batch_id*, if there is
-    one: until that batch is carried out the file may still be committed. The rest of the name is random, so no other
-    attempt at the same work has the same.
+    The file is durable when this returns, and there is none if it raises.
     """
+    # Until its batch is carried out the file may still be committed, so maintenance finds that batch in its name. The
+    # rest of the name is random, so no other attempt at the same work has the same.
     path = folder / f"{'current-' if batch_id is None else _begins(batch_id)}{uuid.uuid4().hex}.parquet"
     write_parquet(path, rows)
     return File(str(path), rows.num_rows, stats_of(pl.DataFrame(rows)))
@@ -144,6 +147,7 @@ def stats_of(rows: pl.DataFrame) -> dict[str, Any]:
             # A column of nulls has no bounds, and Delta's readers know it by its count.
             continue
         bounds = _bounds(column)
+        # JSON cannot represent a bound exactly: NaN, infinity, decimals.
         if bounds is None:
             return {"numRecords": rows.height}
         lowest[column.name], highest[column.name] = bounds

@@ -18,15 +18,13 @@ PACKAGE = Path(__file__).parents[1]
 
 
 def archive(folder: Path) -> Path:
-    """Makes a zip in *folder* for `spark-submit --py-files`; returns its path.
-
-    The same code makes the same bytes and the same name.
-    """
+    """Makes a zip in *folder* for `spark-submit --py-files`; returns its path."""
     # An archive is never overwritten: executors that join a running driver later still ask for the one of its start.
     content = _content()
     file = folder / f"tidemark-{_digest(content)}.zip"
     if not file.exists():
         folder.mkdir(parents=True, exist_ok=True)
+        # Another process makes the same file: the same code makes the same bytes and the same name.
         with suppress(FileExistsError):
             put_once(file, content)
     return file

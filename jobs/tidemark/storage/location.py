@@ -86,11 +86,13 @@ def put_written(path: Path, write: Callable[[BinaryIO], object], *, check: Calla
     *write* writes its content to the given file.
     """
     if isinstance(path, ObjectPath):
+        # A store shows an object only as a whole, so no second name is needed.
         content = io.BytesIO()
         write(content)
         check()
         path.create(content.getvalue())
         return
+    # A reader must never see half a file, so the content is written under another name first.
     partial = path.with_suffix(f".{uuid.uuid4().hex}.partial")
     try:
         with partial.open("wb") as file:

@@ -35,6 +35,7 @@ def own_folder(folder: Path) -> None:
 
     In an object store it does nothing. Raises ForeignOwner if the folder belongs to another user.
     """
+    # An object store has no owners of folders; its policies protect them.
     if isinstance(folder, ObjectPath):
         return
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -71,6 +72,7 @@ def take_lock(lock: int, *, within_s: float) -> bool:
     deadline = time.monotonic() + within_s
     while True:
         try:
+            # flock has no timeout, so a waiter tries again and again.
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if time.monotonic() >= deadline:

@@ -82,7 +82,7 @@ class ObjectPath(PosixPath):
     def is_dir(self) -> bool:
         """Returns True for a folder: there is an object in it."""
         with _file_errors(self):
-            return any(True for part in self._store.list(f"{self._key}/", chunk_size=1) for _ in part)
+            return any(len(part) for part in self._store.list(f"{self._key}/", chunk_size=1))
 
     def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
         """Returns the length and the time of writing; all else is 0.
@@ -92,6 +92,7 @@ class ObjectPath(PosixPath):
         with _file_errors(self):
             head = self._store.head(self._key)
         written_s = head["last_modified"].timestamp()
+        # Stores have no owner, inode or mode for an object: those fields are 0.
         return os.stat_result(
             (0, 0, 0, 0, 0, 0, head["size"], int(written_s), int(written_s), int(written_s)),
             {"st_mtime": written_s, "st_mtime_ns": round(written_s * 1e9)},
@@ -127,7 +128,9 @@ class ObjectPath(PosixPath):
         """Yields the objects below it whose name *pattern* matches."""
         # Spark leaves an object as the mark of a folder that it made; these are among them.
         with _file_errors(self):
-            keys = [entry["path"] for part in self._store.list(f"{self._key}/") for entry in part]
+            keys: list[str] = []
+            for part in self._store.list(f"{self._key}/"):
+                keys += [entry["path"] for entry in part]
         paths = (ObjectPath(*self.parts[:2], *key.split("/")) for key in keys)
         yield from (path for path in paths if fnmatch.fnmatchcase(path.name, pattern))
 
@@ -158,9 +161,10 @@ class ObjectPath(PosixPath):
     def write_bytes(self, data: Any) -> int:
         """Puts *data* there, in place of an older object.
 
-        A reader sees the old object or the new one. Returns the number of bytes.
+        Returns the number of bytes.
         """
         with _file_errors(self):
+            # A put is atomic: a reader sees the old object or the new one.
             self._store.put(self._key, data)
         return len(data)
 
@@ -192,6 +196,7 @@ class ObjectPath(PosixPath):
 
         None: it has none, or the store does not answer.
         """
+        # A store that does not answer proves nothing about who made the object.
         with suppress(OSError), _file_errors(self):
             return str(self._store.get(self._key).attributes.get(PUT_ID))
         return None

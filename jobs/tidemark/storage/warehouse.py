@@ -75,6 +75,7 @@ def named_in(text: str, names: Collection[str], views: Iterable[View]) -> list[s
     Tables come first, and each view after the views that it reads. *views* are in that order, too.
     """
     words, last_first = _words(text), []
+    # Backwards: each view adds the words of its SELECT before the views that it may read are looked at.
     for view in reversed([*views]):
         if view.name.lower() in words:
             last_first.append(view.name)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
+from tidemark.collecting import present
 from tidemark.errors import Contradiction
 from tidemark.model.stream import Stream
 from tidemark.semantics.progress import StreamProgress
@@ -227,7 +228,7 @@ class Engine:
         self._refresh(self.progress)
         due_at_ms = self._due.next_at_ms(self.progress or was, batch.decided_at_ms)
         due_times_ms = (due_at_ms, self._committing.refresh_at_ms)
-        self.due_at_ms = min((ms for ms in due_times_ms if ms is not None), default=None)
+        self.due_at_ms = min(present(due_times_ms), default=None)
         ended_at_ms = self._fence.clock()
         self.load = {**self.load, "last_batch_ms": ended_at_ms - batch.started_at_ms}
         self.batch_started_at_ms = None
@@ -316,8 +317,8 @@ class Engine:
 
 def _waiting(entry: Entry) -> int | None:
     """Returns the records left unread or held; None: no latest offset."""
-    seen, operators = [part.seen for part in entry.notes.decision.sources], entry.notes.decision.operators.values()
-    ends = [(part.latest_offset, part.until_offset) for part in seen if part.latest_offset is not None]
+    readings, operators = [part.seen for part in entry.notes.decision.sources], entry.notes.decision.operators.values()
+    ends = [(part.latest_offset, part.until_offset) for part in readings if part.latest_offset is not None]
     unread: int = sum(max(0, latest - until) for latest, until in ends)
     held: int = sum(operator.counts.get("held_after", 0) for operator in operators)
     return unread + held if ends else None

@@ -61,10 +61,8 @@ class Pulse:
         self._does(f"waiting for a batch after {batch_id}")
 
     def waits(self, now_ms: int) -> None:
-        """Restarts the clock of the current step at *now_ms* (epoch ms).
-
-        No batch runs and none is due then, so the step does not count as slow.
-        """
+        """Restarts the clock of the current step at *now_ms* (epoch ms)."""
+        # No batch runs and none is due then, so the step does not count as slow.
         self._since_ms = now_ms
 
     def end(self, state: StreamState, *, reason: str | None = None) -> None:
@@ -108,7 +106,10 @@ class Pulse:
             return
         progress = self._engine.progress if self._engine else None
         inputs = progress.inputs if progress else {}
-        offsets = {f"{n}/{p}": part.until_offset for n, i in inputs.items() for p, part in i.partitions.items()}
+        offsets: dict[str, int] = {}
+        for name, source in inputs.items():
+            for number, part in source.partitions.items():
+                offsets[f"{name}/{number}"] = part.until_offset
         beat = Heartbeat(
             state=state,
             epoch=self.epoch,

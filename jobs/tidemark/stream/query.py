@@ -156,14 +156,12 @@ def part_readers(
 
 
 def _read_secrets(options: RunOptions) -> dict[str, str]:
-    """Returns the secrets of Kafka clusters that the launcher gives.
-
-    A file that it wrote for this launch alone is removed.
-    """
+    """Returns the secrets of Kafka clusters that the launcher gives."""
     file = options.secrets
     if file is None:
         return {}
     secrets = read_given(file)
+    # The launcher wrote the file for this launch alone, so no other process reads it.
     if file.name == launch_secrets.name_of(options.launch_id):
         file.unlink(missing_ok=True)
     return secrets

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from itertools import chain
 from typing import assert_never
 
 import polars as pl
@@ -39,7 +40,6 @@ from tidemark.why.evidence.findings import (
     Cause,
     Trait,
     WhyFinding,
-    declared,
     in_order,
 )
 from tidemark.why.evidence.snapshot import Scene, first
@@ -107,15 +107,9 @@ def explain(of: Scene, operator: str | None = None) -> list[WhyFinding]:
 
     They are those of *operator*, or of each terminal one.
     """
-    asked = [operator] if operator else of.topology.terminals
+    names = [operator] if operator else of.topology.terminals
     walk = _Walk(of)
-    return in_order([finding for name in asked for finding in walk.about(name)])
-
-
-def known_causes() -> tuple[Cause, ...]:
-    """Returns every cause that `why` can find."""
-    rules()
-    return declared()
+    return in_order([*chain.from_iterable(map(walk.about, names))])
 
 
 def scene(topology: Topology, layout: Layout, at_ms: int) -> Scene:
@@ -150,7 +144,9 @@ class _Walk:
         # Without a batch there is no table to reason from.
         if not self._scene.of(name).batches.height:
             return findings
-        findings += [*self._walk(name), *(finding for rule in rules() for finding in rule(self._scene, name))]
+        findings += self._walk(name)
+        for rule in rules():
+            findings += rule(self._scene, name)
         return findings or [self._in_time(name)]
 
     def _walk(self, name: str) -> list[WhyFinding]:
@@ -159,7 +155,7 @@ class _Walk:
         if isinstance(operator, Reading):
             return self._reading(operator)
         waiting = [*self._inputs.late(operator), *self._held(operator)]
-        before = [finding for flow in operator.flows for finding in self._walk(flow)]
+        before = chain.from_iterable(map(self._walk, operator.flows))
         return [*waiting, *before, *self._left_out(operator)]
 
     def _reading(self, source: Reading) -> list[WhyFinding]:
@@ -189,8 +185,8 @@ class _Walk:
                 if word == "quarantined":
                     remedy += f": {quarantine_query(self._scene, operator.name)}"
                 since_ms = first(rows, word)
-                seen = f"{n:,} {whole} were {word}"
-                findings.append(self._scene.finding(cause, operator.name, seen, remedy, since_ms=since_ms))
+                observation = f"{n:,} {whole} were {word}"
+                findings.append(self._scene.finding(cause, operator.name, observation, remedy, since_ms=since_ms))
         if counts["filtered"] and operator.joined_table:
             of_table = self._walk(operator.joined_table)
             # If the table never had a row, its empty source explains more than the missing matches.
@@ -223,21 +219,22 @@ class _Walk:
         """Returns a finding for *name* when no other one explains a silence."""
         rows = self._scene.of(name).of_operator(name).filter(pl.col("gave") > 0).tail(1)
         if not rows.height:
-            seen = "it has no results yet, and no cause is known"
+            observation = "it has no results yet, and no cause is known"
             remedy = f"look at the table outcomes, and at the driver's log: {logs(self._scene, name)}"
-            return self._scene.finding(UNEXPLAINED, name, seen, remedy)
+            return self._scene.finding(UNEXPLAINED, name, observation, remedy)
         at_ms = rows["finished_at"].item()
         source = self._scene.first_source(name)
         read_ms = self._inputs.last_read_ms(source)
         if read_ms is not None and self._inputs.quiet_ms(source) > 0:
-            seen = f"it has been silent for {for_people(self._scene.at_ms - read_ms)}; all earlier records gave results"
+            silence = for_people(self._scene.at_ms - read_ms)
+            observation = f"it has been silent for {silence}; all earlier records gave results"
             remedy = f"check that its producer runs, if you expect more{f'; {LIVE}' if source.topic else ''}"
-            return self._scene.finding(SOURCE_QUIET, name, seen, remedy, input=source.name, since_ms=read_ms)
+            return self._scene.finding(SOURCE_QUIET, name, observation, remedy, input=source.name, since_ms=read_ms)
         aside = list(self._set_aside(name))
-        exceptions = "".join(f"; {seen}" for seen, _ in aside)
-        seen = f"{rows['gave'].item():,} results came, of the newest records that were read{exceptions}"
+        exceptions = "".join(f"; {observation}" for observation, _ in aside)
+        observation = f"{rows['gave'].item():,} results came, of the newest records that were read{exceptions}"
         remedy = "; ".join(dict.fromkeys(remedy for _, remedy in aside)) or "no action is needed"
-        return self._scene.finding(NOTHING_WRONG, name, seen, remedy, since_ms=at_ms)
+        return self._scene.finding(NOTHING_WRONG, name, observation, remedy, since_ms=at_ms)
 
     def _set_aside(self, name: str) -> Iterator[tuple[str, str]]:
         """Yields records that operators set aside lately, with remedies.
@@ -251,8 +248,8 @@ class _Walk:
         batches = rows["batch_id"].implode()
         if late := rows["late"].sum():
             by_ms = facts.late_records.filter(pl.col("operator") == name, pl.col("batch_id").is_in(batches))
-            seen = f"{late:,} {of} were late, by up to {length(by_ms['lateness_ms'].max() or 0)}"  # type: ignore[arg-type]
-            yield seen, requeue_late(self._scene, name)
+            observation = f"{late:,} {of} were late, by up to {length(by_ms['lateness_ms'].max() or 0)}"  # type: ignore[arg-type]
+            yield observation, requeue_late(self._scene, name)
         if bad := rows["quarantined"].sum():
             remedy = f"look at what is quarantined: {quarantine_query(self._scene, name)}"
             if isinstance(operator, Source):

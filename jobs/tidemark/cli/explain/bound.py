@@ -9,9 +9,9 @@ import argparse
 from dataclasses import astuple
 from pathlib import Path
 
-from tidemark.cli.shared import options
-from tidemark.cli.shared.options import add_format
+from tidemark.cli.shared.options import add_format, add_topology, existing_warehouse
 from tidemark.cli.shared.output import say_inert
+from tidemark.collecting import index_by_name
 from tidemark.errors import InvalidArgument
 from tidemark.model.settings.intervals import instant_ms
 from tidemark.model.topology import Topology
@@ -31,7 +31,7 @@ DISORDER = """
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the command."""
-    options.add_topology(parser)
+    add_topology(parser)
     parser.add_argument("--source", help="only this source (default: all)")
     parser.add_argument(
         "--from", dest="start", metavar="INSTANT", help="only batches with this decision time or a later one, ISO 8601"
@@ -42,12 +42,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_format(parser, FORMATS)
 
 
-def command(asked: argparse.Namespace) -> int:
+def command(options: argparse.Namespace) -> int:
     """Prints the cost of each bound."""
-    start_ms, end_ms = (instant_ms(text) if text else None for text in (asked.start, asked.end))
-    of = topology(asked.topology)
-    rows = bound_rows(options.warehouse(asked), of, source=asked.source, start_ms=start_ms, end_ms=end_ms)
-    say_inert(FORMATS[asked.format](COLUMNS, rows))
+    start_ms, end_ms = (instant_ms(text) if text else None for text in (options.start, options.end))
+    of = topology(options.topology)
+    rows = bound_rows(existing_warehouse(options), of, source=options.source, start_ms=start_ms, end_ms=end_ms)
+    say_inert(FORMATS[options.format](COLUMNS, rows))
     return 0
 
 
@@ -66,7 +66,7 @@ def bound_rows(
     Raises:
         InvalidArgument: there is no such source, or no table to query.
     """
-    sources = {o.name: o for o in topology.outside_sources}
+    sources = index_by_name(topology.outside_sources)
     if source is not None and source not in sources:
         msg = f"{topology.name} has no source {source!r}; known: {', '.join(sources)}"
         raise InvalidArgument(msg)

@@ -6,8 +6,7 @@ import argparse
 import getpass
 from pathlib import Path
 
-from tidemark.cli.shared import options
-from tidemark.cli.shared.options import add_format
+from tidemark.cli.shared.options import add_format, add_topology, existing_warehouse
 from tidemark.cli.shared.output import say_inert
 from tidemark.clock import Clock, wall_clock_ms
 from tidemark.errors import InvalidArgument
@@ -38,43 +37,43 @@ KNOWN = "SELECT incident FROM incident_history WHERE topology = $1 ORDER BY open
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the command."""
-    options.add_topology(parser)
-    asked = parser.add_mutually_exclusive_group()
-    asked.add_argument("--all", action="store_true", help="include resolved incidents")
-    asked.add_argument(
+    add_topology(parser)
+    choice = parser.add_mutually_exclusive_group()
+    choice.add_argument("--all", action="store_true", help="include resolved incidents")
+    choice.add_argument(
         "--history", metavar="INCIDENT", help="show the changes of an incident and the channels that received them"
     )
-    asked.add_argument("--acknowledge", metavar="INCIDENT", help="acknowledge an open incident")
+    choice.add_argument("--acknowledge", metavar="INCIDENT", help="acknowledge an open incident")
     parser.add_argument("--by", help="person who acknowledges it (default: the user of this machine)")
     parser.add_argument("--note", default="", help="comment on the acknowledgement")
     add_format(parser, FORMATS)
 
 
-def command(asked: argparse.Namespace) -> int:
+def command(options: argparse.Namespace) -> int:
     """Prints the incidents, or acknowledges one."""
-    say_inert(incidents(asked, options.warehouse(asked), topology_named(asked.topology).name))
+    say_inert(incidents(options, existing_warehouse(options), topology_named(options.topology).name))
     return 0
 
 
-def incidents(asked: argparse.Namespace, warehouse: Path, topology: str, clock: Clock = wall_clock_ms) -> str:
-    """Returns the answer to the command line *asked*.
+def incidents(options: argparse.Namespace, warehouse: Path, topology: str, clock: Clock = wall_clock_ms) -> str:
+    """Returns the answer to the command line *options*.
 
     Raises InvalidArgument for an unknown incident, and for one to acknowledge that is not open.
     """
-    if asked.acknowledge:
-        layout, by = Layout(warehouse), asked.by or getpass.getuser()
+    if options.acknowledge:
+        layout, by = Layout(warehouse), options.by or getpass.getuser()
         with report_lock(layout, topology):
-            is_new = acknowledge(layout, topology, asked.acknowledge, by=by, note=asked.note, at_ms=clock())
-        return one_line(f"{asked.acknowledge} is acknowledged by {by}") if is_new else "already acknowledged"
+            is_new = acknowledge(layout, topology, options.acknowledge, by=by, note=options.note, at_ms=clock())
+        return one_line(f"{options.acknowledge} is acknowledged by {by}") if is_new else "already acknowledged"
     tables = Warehouse(warehouse, topology=topology)
-    if asked.history:
-        answer = tables.ask(HISTORY, [topology, asked.history])
+    if options.history:
+        answer = tables.ask(HISTORY, [topology, options.history])
         if not answer.rows:
             newest = ", ".join(row[0] for row in tables.ask(KNOWN, [topology]).rows) or "none"
-            msg = f"there is no incident {asked.history!r}; the newest of {topology}: {newest}"
+            msg = f"there is no incident {options.history!r}; the newest of {topology}: {newest}"
             raise InvalidArgument(msg)
     else:
-        answer = tables.ask(LISTED, [topology, asked.all])
-    if not answer.rows and asked.format == "table":
-        return "No incidents." if asked.all else "No open incidents."
-    return FORMATS[asked.format](answer.columns, answer.rows)
+        answer = tables.ask(LISTED, [topology, options.all])
+    if not answer.rows and options.format == "table":
+        return "No incidents." if options.all else "No open incidents."
+    return FORMATS[options.format](answer.columns, answer.rows)

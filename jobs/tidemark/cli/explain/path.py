@@ -12,8 +12,7 @@ from pathlib import Path
 from textwrap import fill, indent
 from typing import Any
 
-from tidemark.cli.shared.options import add_format, add_topology
-from tidemark.cli.shared.options import warehouse as existing_warehouse
+from tidemark.cli.shared.options import add_format, add_topology, existing_warehouse
 from tidemark.cli.shared.output import say_inert
 from tidemark.escaping import one_line
 from tidemark.model.settings.intervals import instant_ms
@@ -105,14 +104,14 @@ def _columns(step: Row) -> list[Any]:
 def verdict(window: Mapping[str, Any]) -> str:
     """Returns the sentence on the operator to blame for *window*, if any."""
     promised = "nothing is promised" if window["sla_ms"] is None else f"records are promised {window['sla_ms']:,} ms"
-    seen = f"it took {window['age_ms']:,} ms from the window's end to {window['leaf']}, where {promised}"
+    age = f"it took {window['age_ms']:,} ms from the window's end to {window['leaf']}, where {promised}"
     if not window["over_sla"]:
-        return f"no operator is to blame: {seen}"
+        return f"no operator is to blame: {age}"
     if not window["blame"]:
-        return f"over its SLA, but no operator took longer than usual: {seen}"
+        return f"over its SLA, but no operator took longer than usual: {age}"
     first = window["blame"][0]
     usual = "" if first["usual_ms"] is None else f", usually {first['usual_ms']:,.0f} ms"
-    return f"{_cause_of(first)} is to blame: {first['excess_ms']:,.0f} ms too many{usual}; {seen}"
+    return f"{_cause_of(first)} is to blame: {first['excess_ms']:,.0f} ms too many{usual}; {age}"
 
 
 def _cause_of(part: Mapping[str, Any]) -> str:

@@ -10,7 +10,7 @@ import re
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 
-from tidemark.cli.shared.options import add_format, warehouse
+from tidemark.cli.shared.options import add_format, existing_warehouse
 from tidemark.cli.shared.output import say, say_inert
 from tidemark.errors import InvalidArgument
 from tidemark.query.sql import MEMORY, Answer, Warehouse, attach_script
@@ -71,7 +71,7 @@ def command(options: argparse.Namespace) -> int:
     if options.script == (options.query is not None):
         msg = "give either a query or --script"
         raise InvalidArgument(msg)
-    home = warehouse(options)
+    home = existing_warehouse(options)
     if options.script:
         say_inert(attach_script(home.resolve()))
         return 0

@@ -75,7 +75,9 @@ def document(warehouse: Path, topology: Topology, url: str | None = None) -> Row
     """
     tables = Warehouse(warehouse, topology=topology.name)
     model = page_model(tables, Layout(warehouse), topology, at_ms=wall_clock_ms())
-    ends = [name for sub in topology.sub_topologies for name in sub.terminals()]
+    ends: list[str] = []
+    for sub in topology.sub_topologies:
+        ends += sub.terminals()
     first = dict(tables.ask(FIRST_LATENCY, [topology.name, ends]).rows)
     streams = [{**stream, "first_latency_ms": first.get(stream["sub_topology"])} for stream in model["streams"]]
     return {**model, "streams": streams, "page": None if url is None else f"{url}{PAGES}{topology.name}"}

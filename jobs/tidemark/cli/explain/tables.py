@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from tidemark.cli.shared.options import warehouse
+from tidemark.cli.shared.options import existing_warehouse
 from tidemark.cli.shared.output import say_inert
 from tidemark.query.inventory import StoredTable, inventory
 from tidemark.query.text_table import format_table
@@ -16,5 +16,5 @@ def add_options(_: argparse.ArgumentParser) -> None:
 
 def command(options: argparse.Namespace) -> int:
     """Show them."""
-    say_inert(format_table(StoredTable._fields, inventory(warehouse(options))))
+    say_inert(format_table(StoredTable._fields, inventory(existing_warehouse(options))))
     return 0

@@ -9,8 +9,7 @@ import argparse
 from pathlib import Path
 
 from tidemark.cli.explain.path import FORMATS
-from tidemark.cli.shared.options import add_format, add_topology
-from tidemark.cli.shared.options import warehouse as existing_warehouse
+from tidemark.cli.shared.options import add_format, add_topology, existing_warehouse
 from tidemark.cli.shared.output import say_inert
 from tidemark.clock import wall_clock_ms
 from tidemark.escaping import one_line

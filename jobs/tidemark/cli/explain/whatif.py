@@ -10,8 +10,7 @@ from operator import itemgetter
 from pathlib import Path
 
 from tidemark.cli.explain.path import FORMATS
-from tidemark.cli.shared.options import add_format, add_topology
-from tidemark.cli.shared.options import warehouse as existing_warehouse
+from tidemark.cli.shared.options import add_format, add_topology, existing_warehouse
 from tidemark.cli.shared.output import say_inert
 from tidemark.errors import InvalidArgument
 from tidemark.model.settings.intervals import instant_ms

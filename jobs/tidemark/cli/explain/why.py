@@ -9,8 +9,7 @@ import argparse
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
-from tidemark.cli.shared import options
-from tidemark.cli.shared.options import add_format
+from tidemark.cli.shared.options import add_format, add_topology, existing_warehouse
 from tidemark.cli.shared.output import say_inert
 from tidemark.clock import wall_clock_ms
 from tidemark.escaping import one_line
@@ -24,17 +23,18 @@ from tidemark.why.evidence.findings import WhyFinding
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the command."""
-    options.add_topology(parser)
+    add_topology(parser)
     parser.add_argument("operator", nargs="?", help="operator without results (default: every terminal operator)")
     parser.add_argument("--at", metavar="INSTANT", help="explain the state at this instant, ISO 8601 (default: now)")
     add_format(parser, FORMATS)
 
 
-def command(asked: argparse.Namespace) -> int:
+def command(options: argparse.Namespace) -> int:
     """Prints the findings."""
-    at_ms = instant_ms(asked.at) if asked.at else wall_clock_ms()
-    layout = Layout(options.warehouse(asked))
-    say_inert(FORMATS[asked.format](walk.why(topology(asked.topology), layout, at_ms=at_ms, operator=asked.operator)))
+    at_ms = instant_ms(options.at) if options.at else wall_clock_ms()
+    layout = Layout(existing_warehouse(options))
+    findings = walk.why(topology(options.topology), layout, at_ms=at_ms, operator=options.operator)
+    say_inert(FORMATS[options.format](findings))
     return 0
 
 

@@ -17,6 +17,7 @@ from tidemark.cli.shared.local import running_broker
 from tidemark.cli.shared.options import place
 from tidemark.cli.shared.output import say_inert
 from tidemark.clock import wall_clock_ms
+from tidemark.collecting import in_order_of, names_in
 from tidemark.errors import InvalidArgument, InvalidSpec
 from tidemark.escaping import one_line
 from tidemark.model import channel_spec, sla_spec
@@ -55,7 +56,7 @@ def command(options: argparse.Namespace) -> int:
     local = running_broker(options.home)
     secrets = given_secrets(options)
     lines = check(
-        options.files, place(options), given=options.bootstrap, local=local, look=options.live, secrets=secrets
+        options.files, place(options), addresses=options.bootstrap, local=local, look=options.live, secrets=secrets
     )
     say_inert("\n".join(lines))
     return 0
@@ -66,7 +67,7 @@ def check(
     warehouse: Path,
     project: Project | None = None,
     *,
-    given: Addresses = (),
+    addresses: Addresses = (),
     local: str | None = None,
     look: bool = False,
     secrets: Mapping[str, str] = MappingProxyType({}),
@@ -80,8 +81,8 @@ def check(
         files: topology files; none: all topologies of the project.
         warehouse: contains the Delta tables that joins name.
         project: contains SLAs and channels; None: the current project.
-        given: brokers that are asked which topics are compacted, and for their partitions.
-        local: the broker that is asked without *given*; None if none runs.
+        addresses: brokers that are asked which topics are compacted, and for their partitions.
+        local: the broker that is asked without *addresses*; None if none runs.
         look: asks the brokers of all topics for these facts, and for a sample of the records.
         secrets: values of secrets by their places, such as `eu.password`.
 
@@ -91,7 +92,7 @@ def check(
     """
     lines: list[str] = []
     errors: list[InvalidSpec] = []
-    brokers = Brokers(given, local, secrets)
+    brokers = Brokers(addresses, local, secrets)
     project = project or Project.here()
     of_project = load_each(project.topologies)
     topologies = {each.name: each for each in of_project.values() if isinstance(each, Topology)}
@@ -131,14 +132,14 @@ class Brokers:
     """Clients of the brokers that may be asked about topologies.
 
     Args:
-        given: names and addresses of clusters from the command line.
+        addresses: names and addresses of clusters from the command line.
         local: the address of the broker of this machine, if one runs.
         secrets: values of secrets by their places.
     """
 
-    def __init__(self, given: Addresses, local: str | None, secrets: Mapping[str, str]) -> None:
+    def __init__(self, addresses: Addresses, local: str | None, secrets: Mapping[str, str]) -> None:
         self.local = local
-        self._given, self._secrets = dict(given), secrets
+        self._addresses, self._secrets = dict(addresses), secrets
         self._brokers: list[tuple[Clusters, KafkaBroker]] = []
 
     def of(self, topology: Topology) -> KafkaBroker:
@@ -148,20 +149,20 @@ class Brokers:
             InvalidArgument: a broker that was given does not answer.
         """
         clusters = self.answering(self.clusters(topology))
-        for asked, broker in self._brokers:
-            if asked == clusters:
+        for known_clusters, broker in self._brokers:
+            if known_clusters == clusters:
                 return broker
         broker = KafkaBroker(clusters, "check", "check", wall_clock_ms)
-        if self._given:
+        if self._addresses:
             broker.refuse_silence()
         self._brokers.append((clusters, broker))
         return broker
 
     def clusters(self, topology: Topology) -> Clusters:
         """Returns the clusters of *topology* that have an address, and those given."""
-        names = sorted({*topology.clusters_used, *self._given})
+        names = sorted({*topology.clusters_used, *self._addresses})
         return with_address(
-            names, topology.clusters, self._given, os.environ, otherwise=self.local, secrets=self._secrets
+            names, topology.clusters, self._addresses, os.environ, otherwise=self.local, secrets=self._secrets
         )
 
     def all_clusters(self, topology: Topology) -> Clusters:
@@ -173,7 +174,7 @@ class Brokers:
         return addressed_clusters(
             topology.clusters_used,
             topology.clusters,
-            self._given.items(),
+            self._addresses.items(),
             os.environ,
             otherwise=self.local,
             secrets=self._secrets,
@@ -181,7 +182,7 @@ class Brokers:
 
     def answering(self, clusters: Clusters) -> Clusters:
         """Returns those of *clusters* that may be asked without `--live`."""
-        addresses = {self.local, *self._given.values()}
+        addresses = {self.local, *self._addresses.values()}
         return {name: cluster for name, cluster in clusters.items() if cluster.bootstrap in addresses}
 
 
@@ -201,10 +202,10 @@ def _lines_of_topology(topology: Topology, file: str) -> list[str]:
     """Returns a line for each streaming query, warning and note of *topology*."""
     lines = []
     for sub in topology.sub_topologies:
-        lines.append(f"{file}: {topology.name}/{sub.name}: {', '.join(o.name for o in sub.operators)}")
+        lines.append(f"{file}: {topology.name}/{sub.name}: {', '.join(names_in(sub.operators))}")
     for name, problem in (*by_arrival(topology), *row_per_record(topology)):
         lines.append(f"{file}: operators.{name}: warning: {problem}")
-    used = {name: topology.clusters[name] for name in sorted(topology.clusters_used & {*topology.clusters})}
+    used = in_order_of(sorted(topology.clusters_used & {*topology.clusters}), topology.clusters)
     lines += [f"{file}: {line}" for line in in_clear(used)]
     for name in _readers_of_updates(topology):
         lines.append(
@@ -221,9 +222,9 @@ def _summary(topology: Topology, specs: Sequence[SlaSpec], brokers: Brokers, *, 
     """
     clusters = brokers.all_clusters(topology) if look else brokers.clusters(topology)
     answering = clusters if look else brokers.answering(clusters)
-    asked = {name: SampledCluster(each) for name, each in answering.items()}
-    facts = live(topology, specs, asked, local=brokers.local) if look else []
-    return [*file_summary(topology, specs, clusters, asked), *facts]
+    sampled_clusters = {name: SampledCluster(each) for name, each in answering.items()}
+    facts = live(topology, specs, sampled_clusters, local=brokers.local) if look else []
+    return [*file_summary(topology, specs, clusters, sampled_clusters), *facts]
 
 
 def _misfits(topology: Topology, warehouse: Path, mistakes: Sequence[InvalidSpec]) -> list[InvalidSpec]:

@@ -11,6 +11,7 @@ import polars as pl
 
 from tidemark.cli.shared.output import say
 from tidemark.clock import Clock, wall_clock_ms
+from tidemark.collecting import names_in
 from tidemark.errors import InvalidSpec
 from tidemark.model.kinds.kafka_end import KafkaEnd
 from tidemark.model.kinds.sink import Sink
@@ -46,7 +47,7 @@ class SampleResults:
 def live(
     topology: Topology,
     specs: Sequence[SlaSpec],
-    asked: Mapping[str, SampledCluster],
+    sampled_clusters: Mapping[str, SampledCluster],
     *,
     local: str | None,
     clock: Clock = wall_clock_ms,
@@ -56,7 +57,7 @@ def live(
     Args:
         topology: the topology, which can run.
         specs: its SLAs.
-        asked: the clusters by name.
+        sampled_clusters: the clusters by name.
         local: the broker of this machine.
         clock: gives the age of records.
 
@@ -65,12 +66,14 @@ def live(
         InvalidSpec: a topic or a right on it is missing; a line each.
     """
     results = SampleResults()
-    errors = [error for o in topology.kafka_ends for error in _topic_refusals(topology, o, asked[o.kafka], local)]
+    errors: list[InvalidSpec] = []
+    for end in topology.kafka_ends:
+        errors += _topic_refusals(topology, end, sampled_clusters[end.kafka], local)
     if errors:
         raise InvalidSpec("\n".join(map(str, errors)))
     for source in topology.outside_sources:
         if source.topic:
-            _look_at(topology, source, asked[source.kafka], results, clock)
+            _look_at(topology, source, sampled_clusters[source.kafka], results, clock)
     return [*results.lines, *(f"{topology.name}: {line}" for line in _against_slas(topology, specs, results, clock()))]
 
 
@@ -82,9 +85,9 @@ def _topic_refusals(
     if topic not in cluster.partitions:
         remedy = f"create it with `{topic_command(topic)}`"
         if cluster.address != local:
-            asked = "ask the administrator of that cluster for it, or for the right DESCRIBE on it"
+            request = "ask the administrator of that cluster for it, or for the right DESCRIBE on it"
             near = difflib.get_close_matches(topic, cluster.partitions, n=1, cutoff=0.8)
-            remedy = f"did you mean {near[0]}? else {asked}" if near else asked
+            remedy = f"did you mean {near[0]}? else {request}" if near else request
         problem = f"is {topic!r}, which is not at {cluster.address}, or may not be seen there"
         yield InvalidSpec.at(topology.file, key, problem, remedy)
         return
@@ -141,12 +144,12 @@ def _bound(source: Source, rows: pl.DataFrame, now_ms: int) -> Iterator[str]:
     if not lags:
         return
     late = late_share(lags, source.bound_ms)
-    seen = f"bound {length(source.bound_ms)} covers {percent(1 - late)} of them"
+    coverage = f"bound {length(source.bound_ms)} covers {percent(1 - late)} of them"
     if late > TOLERATED:
         needed = length(covering_ms(lags))
-        yield f"warning: {seen}, and {percent(late)} would be late; 99 % need a bound of {needed}"
+        yield f"warning: {coverage}, and {percent(late)} would be late; 99 % need a bound of {needed}"
     else:
-        yield f"{seen}; the furthest is {length_of_ms(max(lags))} behind a newer one of its partition"
+        yield f"{coverage}; the furthest is {length_of_ms(max(lags))} behind a newer one of its partition"
 
 
 def _silent(sample: TopicSample) -> Iterator[str]:
@@ -172,15 +175,17 @@ def _against_slas(topology: Topology, specs: Sequence[SlaSpec], results: SampleR
         limit_ms = spec.limits.promised_ms
         if age_ms >= limit_ms:
             behind_bound = f" behind its bound of {length(judged.bound_ms)}" if waits else ""
-            seen = f"the newest record of {judged.name} is {length_of(now_ms - results.newest_ms[judged.name])}"
+            newest_age = f"the newest record of {judged.name} is {length_of(now_ms - results.newest_ms[judged.name])}"
             still = "; broken until newer ones come" + (", or ignored when idle" if spec.ignore_when_idle else "")
             promised = f"{spec.measure} of {spec.subject} below {length(limit_ms)}"
-            yield f"warning: SLA {spec.name} promises {promised}, and {seen}{behind_bound}{still}"
+            yield f"warning: SLA {spec.name} promises {promised}, and {newest_age}{behind_bound}{still}"
 
 
 def _sources(topology: Topology, subject: str) -> list[Source]:
     """Returns the sources from which the rows of *subject* come."""
-    names = {name for top in _operators_of(topology, subject) for name in leading_to(top, topology)}
+    names: set[str] = set()
+    for top in _operators_of(topology, subject):
+        names.update(leading_to(top, topology))
     return [o for o in topology.outside_sources if o.topic and o.name in names]
 
 
@@ -193,7 +198,7 @@ def _operators_of(topology: Topology, subject: str) -> list[str]:
         return [subject]
     for sub in topology.sub_topologies:
         if sub.name == subject:
-            return [o.name for o in sub.operators]
+            return names_in(sub.operators)
     sinks = [o.name for o in topology.operators.values() if o.result_table == subject]
     return sinks or list(topology.operators)
 

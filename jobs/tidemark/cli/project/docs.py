@@ -94,7 +94,9 @@ def _view(view: View, empty: Warehouse) -> str:
 def _table(table: Table) -> str:
     rows = ((f"`{column.name}`", f"`{column.type}`", column.comment) for column in table.columns)
     columns = _columns(("column", "type", "meaning"), rows)
-    holds = [condition for named in CONDITIONS.get(table.name, {}).values() for condition in named.values()]
+    holds: list[str] = []
+    for conditions in CONDITIONS.get(table.name, {}).values():
+        holds += conditions.values()
     if whole := SUMS.get(table.name):
         holds.append(f"{whole.whole} = sum of {whole.parts} in {whole.of}, by key")
     checks = "\nHolds:\n\n" + "".join(f"* `{condition}`\n" for condition in holds) if holds else ""
@@ -104,7 +106,12 @@ def _table(table: Table) -> str:
 
 def _columns(heading: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     lines = [heading, ("---",) * len(heading), *rows]
-    return "".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |\n" for line in lines)
+    text = ""
+    for line in lines:
+        # A bar would end the cell, even in code.
+        cells = [cell.replace("|", "\\|") for cell in line]
+        text += f"| {' | '.join(cells)} |\n"
+    return text
 
 
 def _word(kind: str) -> str:

@@ -13,7 +13,7 @@ from tidemark.sampling.topic_sample import SampledCluster
 
 
 def file_summary(
-    topology: Topology, specs: Sequence[SlaSpec], clusters: Clusters, asked: Mapping[str, SampledCluster]
+    topology: Topology, specs: Sequence[SlaSpec], clusters: Clusters, sampled_clusters: Mapping[str, SampledCluster]
 ) -> list[str]:
     """Returns a line each for streams, topics, tables, SLAs, DAGs and driver.
 
@@ -21,12 +21,12 @@ def file_summary(
         topology: the topology.
         specs: its SLAs.
         clusters: the Kafka clusters that have an address.
-        asked: the clusters of which partitions are shown, too.
+        sampled_clusters: the clusters of which partitions are shown, too.
     """
     topics = []
     for end in topology.kafka_ends:
         verb = "reads" if end.is_source else "writes"
-        topics.append(f"{verb} {end.topic} at {_place(end, clusters, asked)}")
+        topics.append(f"{verb} {end.topic} at {_place(end, clusters, sampled_clusters)}")
     tables = [operator.result_table for operator in topology.operators.values() if operator.result_table]
     parts = {
         "streams": [_stream(topology, sub.name) for sub in topology.sub_topologies],
@@ -46,14 +46,14 @@ def _stream(topology: Topology, name: str) -> str:
     return name if shards == 1 else f"{name} ({shards} shards)"
 
 
-def _place(at: KafkaEnd, clusters: Clusters, asked: Mapping[str, SampledCluster]) -> str:
+def _place(at: KafkaEnd, clusters: Clusters, sampled_clusters: Mapping[str, SampledCluster]) -> str:
     """Returns the broker of a topic, and its partitions if known."""
     if at.kafka not in clusters:
         return "the broker that `tidemark up` starts"
     address = clusters[at.kafka].bootstrap
-    if at.kafka not in asked:
+    if at.kafka not in sampled_clusters:
         return address
-    number = asked[at.kafka].partitions.get(at.topic or "")
+    number = sampled_clusters[at.kafka].partitions.get(at.topic or "")
     if number is None:
         return f"{address} (not there yet: `{topic_command(at.topic or '')}` makes it at the broker of this machine)"
     return f"{address} ({number} partition{'s' if number != 1 else ''})"

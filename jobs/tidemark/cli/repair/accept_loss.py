@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from tidemark.cli.shared import options
+from tidemark.cli.shared.options import existing_warehouse
 from tidemark.cli.shared.output import say_inert
 from tidemark.clock import Clock, wall_clock_ms
 from tidemark.control.folder import AcceptedLoss, Control
@@ -34,31 +34,31 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--reason", required=True, metavar="TEXT", help="reason why the records are not needed")
 
 
-def command(asked: argparse.Namespace) -> int:
+def command(options: argparse.Namespace) -> int:
     """Records the decision, and prints it."""
-    say_inert(accept_loss(asked, options.warehouse(asked)))
+    say_inert(accept_loss(options, existing_warehouse(options)))
     return 0
 
 
-def accept_loss(asked: argparse.Namespace, warehouse: Path, clock: Clock = wall_clock_ms) -> str:
+def accept_loss(options: argparse.Namespace, warehouse: Path, clock: Clock = wall_clock_ms) -> str:
     """Records the decision in the stream's control folder; returns it as text.
 
     Raises InvalidArgument if the stream does not read the partition.
     """
-    control = Control(Layout(warehouse).control(asked.topology, asked.sub_topology))
-    at = _position(control.home, asked.source, asked.partition)
+    control = Control(Layout(warehouse).control(options.topology, options.sub_topology))
+    at = _position(control.home, options.source, options.partition)
     control.accept_loss(
         AcceptedLoss(
-            source=asked.source,
-            partition=asked.partition,
+            source=options.source,
+            partition=options.partition,
             from_offset=at,
-            until_offset=asked.until,
-            by=asked.by,
-            reason=asked.reason,
+            until_offset=options.until,
+            by=options.by,
+            reason=options.reason,
             at_ms=clock(),
         )
     )
-    place = f"{asked.source}, partition {asked.partition}"
+    place = f"{options.source}, partition {options.partition}"
     return f"{place}: the lost records from offset {at} on are skipped; start the stream"
 
 
@@ -72,7 +72,9 @@ def _position(home: Path, source: str, partition: int) -> int:
     inputs = entry.notes.progress.inputs if entry else {}
     if source in inputs and partition in inputs[source].partitions:
         return inputs[source].partitions[partition].until_offset
-    places = [f"{name}/{number}" for name in sorted(inputs) for number in sorted(inputs[name].partitions)]
+    places: list[str] = []
+    for name in sorted(inputs):
+        places += [f"{name}/{number}" for number in sorted(inputs[name].partitions)]
     listed = ", ".join(places) or "none (the stream has read no records yet)"
     msg = f"{home}: the stream does not read this partition, got {source}/{partition}; known: {listed}"
     raise InvalidArgument(msg)

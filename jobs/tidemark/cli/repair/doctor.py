@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 
-from tidemark.cli.shared import options
+from tidemark.cli.shared.options import add_topology, existing_warehouse
 from tidemark.cli.shared.output import say_inert
 from tidemark.control.folder import Control
 from tidemark.model.project.layout import Layout
@@ -23,22 +23,22 @@ REMOVE_TORN = "remove-torn"
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the command."""
-    options.add_topology(parser)
+    add_topology(parser)
     parser.add_argument("sub_topology", metavar="SUB_TOPOLOGY", nargs="?", help="sub-topology to check (default: all)")
     parser.add_argument(
         "--apply", choices=[REMOVE_TORN], help="remove torn files of the checkpoint that nothing depends on"
     )
 
 
-def command(asked: argparse.Namespace) -> int:
+def command(options: argparse.Namespace) -> int:
     """Prints the faults of each stream; returns 1 if one is unsound."""
-    layout, of = Layout(options.warehouse(asked)), topology_named(asked.topology)
-    faults_by_stream = doctor(of, layout, asked.sub_topology, remove_torn=asked.apply == REMOVE_TORN)
+    layout, of = Layout(existing_warehouse(options)), topology_named(options.topology)
+    faults_by_stream = doctor(of, layout, options.sub_topology, remove_torn=options.apply == REMOVE_TORN)
     for sub_topology, faults in faults_by_stream.items():
         say_inert(f"{sub_topology}: {'unsound' if faults else 'sound'}")
         if faults:
             say_inert(faults)
-    for sub_topology, reading in undecided_batches(of, layout, asked.sub_topology).items():
+    for sub_topology, reading in undecided_batches(of, layout, options.sub_topology).items():
         say_inert(f"{sub_topology}: its newest batch is not decided: {reading}")
     return 1 if any(faults_by_stream.values()) else 0
 

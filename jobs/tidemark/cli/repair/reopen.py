@@ -18,6 +18,7 @@ from tidemark.cli.repair.requeue_late import asked_before, reopened_places, sour
 from tidemark.cli.repair.reset_time import newest_progress
 from tidemark.cli.repair.set_aside import requeued_rows, rows_in_span, with_decided_at
 from tidemark.clock import Clock
+from tidemark.collecting import names_in
 from tidemark.control.folder import Control, WindowReopening
 from tidemark.errors import InvalidArgument
 from tidemark.kernels.aggregates.windows import ends_by, in_windows
@@ -50,11 +51,11 @@ class _LateRows:
     n: int
 
 
-def reopen(asked: argparse.Namespace, topology: Topology, layout: Layout, clock: Clock) -> str:
+def reopen(options: argparse.Namespace, topology: Topology, layout: Layout, clock: Clock) -> str:
     """Asks the drivers to take in late records again.
 
     Args:
-        asked: the command line.
+        options: the command line.
         topology: the topology.
         layout: the warehouse.
         clock: epoch ms UTC.
@@ -63,24 +64,24 @@ def reopen(asked: argparse.Namespace, topology: Topology, layout: Layout, clock:
         The numbers of records that are taken in, and the records that cannot be, as text.
 
     Raises:
-        InvalidArgument: the operator that was *asked* for cannot be reopened, or no record can any more.
+        InvalidArgument: the operator that was *options* for cannot be reopened, or no record can any more.
     """
     chosen, refused = [], []
     for sub in topology.sub_topologies:
-        late = _late(asked, topology, sub, layout)
-        own = {operator.name for operator in sub.operators}
-        names = {asked.operator} if asked.operator else {*late["operator"].unique()}
+        late = _late(options, topology, sub, layout)
+        own = {*names_in(sub.operators)}
+        names = {options.operator} if options.operator else {*late["operator"].unique()}
         # An operator that moved to another sub-topology has late records in both, but only one driver.
         for name in sorted(own & names):
             if why := _refusal(topology.operators[name]):
                 refused.append(f"operators.{name}: {why}")
             else:
                 chosen.append(_choose(topology, sub, name, late.filter(pl.col("operator") == name), layout))
-    if asked.operator and not chosen and not refused:
+    if options.operator and not chosen and not refused:
         windowed = [o.name for o in topology.operators.values() if _refusal(o) is None]
-        msg = f"--operator {asked.operator}: is not an operator of {topology.name}; known: {', '.join(windowed)}"
+        msg = f"--operator {options.operator}: is not an operator of {topology.name}; known: {', '.join(windowed)}"
         raise InvalidArgument(msg)
-    verb = "would be" if asked.dry_run else "are"
+    verb = "would be" if options.dry_run else "are"
     lines = []
     for each in chosen:
         refused += _forgotten_lines(each)
@@ -90,18 +91,18 @@ def reopen(asked: argparse.Namespace, topology: Topology, layout: Layout, clock:
         )
     if refused and not any(each.taken.height for each in chosen):
         raise InvalidArgument("\n".join(refused))
-    if not asked.dry_run:
+    if not options.dry_run:
         for each in chosen:
             _request(topology, each, layout, clock)
     return "\n".join([*lines, *refused]) or "no late records"
 
 
-def _late(asked: argparse.Namespace, topology: Topology, sub: SubTopology, layout: Layout) -> pl.DataFrame:
-    """Returns the late records of *sub* that were *asked* for."""
+def _late(options: argparse.Namespace, topology: Topology, sub: SubTopology, layout: Layout) -> pl.DataFrame:
+    """Returns the late records of *sub* that were *options* for."""
     path = layout.stream_table(topology.name, sub.name, LATE_RECORDS.name)
     if not DeltaTable.is_deltatable(str(path)):
         return pl.DataFrame(arrow_schema(LATE_RECORDS).empty_table())
-    return rows_in_span(with_decided_at(path), asked)
+    return rows_in_span(with_decided_at(path), options)
 
 
 def _refusal(operator: Operator) -> str | None:
@@ -187,8 +188,9 @@ def _request(topology: Topology, chosen: _LateRows, layout: Layout, clock: Clock
     create(path, arrow_schema(REQUEUED), description=REQUEUED.row)
     waiting = control.reopenings()
     same = {"sub_topology": chosen.sub.name, "reason": REOPENED, "topology": topology.name, "requeued_at": clock()}
-    asked = asked_before(topology, chosen.sub.name, layout)
-    new = asked.join(reopened_places(topology, chosen.sub.name, layout), on=asked.columns, how="anti")
+    requested_before = asked_before(topology, chosen.sub.name, layout)
+    reopened = reopened_places(topology, chosen.sub.name, layout)
+    new = requested_before.join(reopened, on=requested_before.columns, how="anti")
     new = new.select("partition", "offset", source="operator", late_batch="batch_id")
     append(path, rows_of(REQUEUED, new, **same))
     for id_ in waiting:

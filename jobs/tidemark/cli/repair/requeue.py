@@ -18,8 +18,8 @@ from confluent_kafka import KafkaError, Message, Producer
 from tidemark.cli.repair.reopen import reopen
 from tidemark.cli.repair.requeue_late import late_rows, with_bytes
 from tidemark.cli.repair.set_aside import requeued_rows, rows_in_span, with_decided_at
-from tidemark.cli.shared import options
 from tidemark.cli.shared.local import running_broker
+from tidemark.cli.shared.options import existing_warehouse
 from tidemark.cli.shared.output import say_inert
 from tidemark.clock import Clock, wall_clock_ms
 from tidemark.errors import InvalidArgument, TidemarkError
@@ -62,27 +62,27 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dry-run", action="store_true", help="count the records, and send none")
 
 
-def command(asked: argparse.Namespace) -> int:
+def command(options: argparse.Namespace) -> int:
     """Sends the records, and prints their number."""
-    say_inert(requeue(asked, options.warehouse(asked), running_broker(asked.home)))
+    say_inert(requeue(options, existing_warehouse(options), running_broker(options.home)))
     return 0
 
 
 def requeue(
-    asked: argparse.Namespace,
+    options: argparse.Namespace,
     warehouse: Path,
     local: str | None,
     clock: Clock = wall_clock_ms,
     described: Callable[[str], Topology] = topology,
 ) -> str:
-    """Sends the records that were *asked* for and were not sent before.
+    """Sends the records that were *options* for and were not sent before.
 
     Records are sent AT_ONCE at a time, and then recorded in `requeued`: an interrupted run may send as many twice. Two
     of these must not run at once. A record that is still unusable comes to quarantine with its new offset, and may be
     sent again from there.
 
     Args:
-        asked: the command line.
+        options: the command line.
         warehouse: the warehouse.
         local: the address of the broker for the cluster `default`, if nothing else gives one.
         clock: epoch ms UTC.
@@ -92,50 +92,51 @@ def requeue(
         The number of records, as text.
     """
     layout = Layout(warehouse)
-    _refuse_unfitting(asked)
-    with report_lock(layout, asked.topology):
-        if asked.reopen:
-            return reopen(asked, described(asked.topology), layout, clock)
-        rows = (
-            late_rows(described(asked.topology), layout) if asked.late else _quarantined_records(layout, asked.topology)
-        )
+    _refuse_unfitting(options)
+    with report_lock(layout, options.topology):
+        if options.reopen:
+            return reopen(options, described(options.topology), layout, clock)
+        if options.late:
+            rows = late_rows(described(options.topology), layout)
+        else:
+            rows = _quarantined_records(layout, options.topology)
         return _requeued(
-            asked, _chosen(rows, asked), layout, partial(_group_by_cluster, asked, described, local), clock
+            options, _chosen(rows, options), layout, partial(_group_by_cluster, options, described, local), clock
         )
 
 
-def _refuse_unfitting(asked: argparse.Namespace) -> None:
+def _refuse_unfitting(options: argparse.Namespace) -> None:
     """Raises InvalidArgument for options that do not go together."""
-    if asked.reopen and not asked.late:
+    if options.reopen and not options.late:
         msg = "--reopen: only late records can be processed again; write --late --reopen"
         raise InvalidArgument(msg)
-    if asked.operator and not asked.reopen:
-        msg = f"--operator {asked.operator}: needs --reopen; add that, or choose by --source"
+    if options.operator and not options.reopen:
+        msg = f"--operator {options.operator}: needs --reopen; add that, or choose by --source"
         raise InvalidArgument(msg)
-    if asked.reopen and (asked.source or asked.reason):
+    if options.reopen and (options.source or options.reason):
         msg = "--reopen: takes no --source and no --reason; choose by --operator, --from and --to"
         raise InvalidArgument(msg)
 
 
 def _requeued(
-    asked: argparse.Namespace, rows: pl.DataFrame, layout: Layout, by_cluster: ByCluster, clock: Clock
+    options: argparse.Namespace, rows: pl.DataFrame, layout: Layout, by_cluster: ByCluster, clock: Clock
 ) -> str:
-    path = layout.report_table(asked.topology, REQUEUED.name)
+    path = layout.report_table(options.topology, REQUEUED.name)
     waiting = rows.join(_sent_places(path), on=list(PLACE), how="anti").sort(PLACE)
-    if asked.dry_run:
+    if options.dry_run:
         return f"{waiting.height} of {rows.height} records would be sent again"
     parts, sent = by_cluster(waiting), 0
     create(path, arrow_schema(REQUEUED), description=REQUEUED.row)
     for cluster, of_cluster in parts:
-        there = with_bytes(of_cluster, cluster) if asked.late else of_cluster
+        there = with_bytes(of_cluster, cluster) if options.late else of_cluster
         for part in there.iter_slices(AT_ONCE):
             # Recorded after each part, so that an interrupted run sends at most one part twice.
             accepted, failed = _send(part, cluster)
             requeued_rows = accepted.select("sub_topology", "source", *PLACE, "reason")
-            append(path, rows_of(REQUEUED, requeued_rows, topology=asked.topology, requeued_at=clock()))
+            append(path, rows_of(REQUEUED, requeued_rows, topology=options.topology, requeued_at=clock()))
             if failed:
-                seen = f"{len(failed)} of {part.height} records were not accepted: {failed[0]}"
-                msg = f"{cluster.bootstrap}: {seen}; run this again"
+                observation = f"{len(failed)} of {part.height} records were not accepted: {failed[0]}"
+                msg = f"{cluster.bootstrap}: {observation}; run this again"
                 raise TidemarkError(msg)
         sent += there.height
     gone = waiting.height - sent
@@ -144,7 +145,7 @@ def _requeued(
 
 
 def _group_by_cluster(
-    asked: argparse.Namespace, described: Callable[[str], Topology], local: str | None, rows: pl.DataFrame
+    options: argparse.Namespace, described: Callable[[str], Topology], local: str | None, rows: pl.DataFrame
 ) -> list[tuple[Cluster, pl.DataFrame]]:
     """Groups *rows* by the cluster that their sources read.
 
@@ -152,11 +153,11 @@ def _group_by_cluster(
     """
     of: Topology | None = None
     with suppress(InvalidArgument):  # the file may be gone; quarantine has all else that is needed
-        of = described(asked.topology)
+        of = described(options.topology)
     operators, configured = (of.operators, of.clusters) if of else ({}, {})
     names = {name: getattr(operators.get(name), "kafka", DEFAULT) for name in rows["source"].unique()}
     clusters = addressed_clusters(
-        {*names.values()}, configured, asked.bootstrap, os.environ, otherwise=local, secrets=given_secrets(asked)
+        {*names.values()}, configured, options.bootstrap, os.environ, otherwise=local, secrets=given_secrets(options)
     )
     of_rows = rows["source"].replace_strict(names, return_dtype=pl.String)
     return [(clusters[name], rows.filter(of_rows == name)) for name in sorted({*names.values()})]
@@ -177,20 +178,20 @@ def _quarantined_records(layout: Layout, name: str) -> pl.DataFrame:
     return pl.concat([with_decided_at(path) for path in paths])
 
 
-def _chosen(rows: pl.DataFrame, asked: argparse.Namespace) -> pl.DataFrame:
-    """Returns the records among *rows* that were *asked* for, once each.
+def _chosen(rows: pl.DataFrame, options: argparse.Namespace) -> pl.DataFrame:
+    """Returns the records among *rows* that were *options* for, once each.
 
     Rows that are of no topic are left out, and so are records that kill drivers.
     """
     rows = rows.filter(pl.col("topic").is_not_null(), pl.col("reason").ne_missing(KILLS_DRIVERS))
-    for column, wanted in (("source", asked.source), ("reason", asked.reason)):
+    for column, wanted in (("source", options.source), ("reason", options.reason)):
         if wanted is not None:
             values = sorted(rows[column].drop_nulls().unique())
             if wanted not in values:
                 msg = f"no record was set aside with the {column} {wanted!r}; known: {', '.join(values) or 'none'}"
                 raise InvalidArgument(msg)
             rows = rows.filter(pl.col(column) == wanted)
-    return rows_in_span(rows, asked).unique(PLACE, keep="first", maintain_order=True)
+    return rows_in_span(rows, options).unique(PLACE, keep="first", maintain_order=True)
 
 
 def _send(rows: pl.DataFrame, cluster: Cluster) -> tuple[pl.DataFrame, list[str]]:

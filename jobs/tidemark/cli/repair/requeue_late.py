@@ -8,6 +8,7 @@ import polars as pl
 from confluent_kafka import Consumer, TopicPartition
 
 from tidemark.cli.repair.set_aside import requeued_rows, with_decided_at
+from tidemark.collecting import index_by_name, present
 from tidemark.control.folder import Control
 from tidemark.errors import InvalidArgument
 from tidemark.model.kinds.source import Source
@@ -29,7 +30,7 @@ def late_rows(topology: Topology, layout: Layout) -> pl.DataFrame:
     Column `kept` is True if the row contains key and value: a source was the operator. Others have to be read again.
     """
     frames = [_late_rows_of(topology, sub.name, layout) for sub in topology.sub_topologies]
-    return pl.concat([frame for frame in frames if frame is not None], how="vertical_relaxed")
+    return pl.concat(present(frames), how="vertical_relaxed")
 
 
 def _late_rows_of(topology: Topology, sub: str, layout: Layout) -> pl.DataFrame | None:
@@ -58,10 +59,12 @@ def asked_before(topology: Topology, sub: str, layout: Layout) -> pl.DataFrame:
     It returns their operators and places. `tidemark requeue --late --reopen` makes these requests.
     """
     control = Control(layout.control(topology.name, sub))
-    waiting = [control.reopening(id_) for id_ in control.reopenings()]
-    rows = [(each.operator, *place) for each in waiting for place in each.late]
-    asked = pl.DataFrame(rows, schema={"operator": pl.String(), **PLACE}, orient="row")
-    return pl.concat([asked, reopened_places(topology, sub, layout)]).unique()
+    rows: list[tuple[object, ...]] = []
+    for id_ in control.reopenings():
+        reopening = control.reopening(id_)
+        rows += [(reopening.operator, *place) for place in reopening.late]
+    requested = pl.DataFrame(rows, schema={"operator": pl.String(), **PLACE}, orient="row")
+    return pl.concat([requested, reopened_places(topology, sub, layout)]).unique()
 
 
 def reopened_places(topology: Topology, sub: str, layout: Layout) -> pl.DataFrame:
@@ -83,7 +86,7 @@ def source_of(topology: Topology, name: str) -> Source:
     Raises:
         InvalidArgument: there are several.
     """
-    sources = {source.name: source for source in sources_of(topology, name)}
+    sources = index_by_name(sources_of(topology, name))
     if len(sources) != 1:
         msg = (
             f"late records of {name} may come from {' or '.join(sorted(sources))}, and late_records does not name "
@@ -115,11 +118,11 @@ def with_bytes(rows: pl.DataFrame, cluster: Cluster) -> pl.DataFrame:
     if again.is_empty():
         return rows
     consumer = Consumer({**cluster.client, "group.id": "tidemark-requeue", "enable.auto.commit": False})
-    records = [
-        {"topic": topic, "partition": number, "offset": offset, "key": key, "value": value}
-        for (topic, number), part in again.group_by("topic", "partition", maintain_order=True)
-        for offset, key, value in _read_again(consumer, str(topic), int(str(number)), part["offset"].sort().to_list())
-    ]
+    records: list[dict[str, object]] = []
+    for (topic, number), part in again.group_by("topic", "partition", maintain_order=True):
+        offsets = part["offset"].sort().to_list()
+        for offset, key, value in _read_again(consumer, str(topic), int(str(number)), offsets):
+            records.append({"topic": topic, "partition": number, "offset": offset, "key": key, "value": value})
     consumer.close()
     place = {"topic": pl.String(), "partition": pl.Int32(), "offset": pl.Int64()}
     read = pl.DataFrame(records, schema={**place, "key": pl.Binary(), "value": pl.Binary()})

@@ -12,7 +12,7 @@ from pathlib import Path
 from shlex import quote
 from typing import assert_never
 
-from tidemark.cli.shared import options
+from tidemark.cli.shared.options import existing_warehouse
 from tidemark.cli.shared.output import say_inert
 from tidemark.clock import Clock, wall_clock_ms
 from tidemark.control.folder import Control, TimeReset
@@ -48,56 +48,59 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--reason", required=True, metavar="TEXT", help="reason for the reset")
 
 
-def command(asked: argparse.Namespace) -> int:
+def command(options: argparse.Namespace) -> int:
     """Requests the reset, and prints its consequences."""
-    say_inert(reset_time(asked, options.warehouse(asked), topology_named(asked.topology)))
+    say_inert(reset_time(options, existing_warehouse(options), topology_named(options.topology)))
     return 0
 
 
-def reset_time(asked: argparse.Namespace, warehouse: Path, topology: Topology, clock: Clock = wall_clock_ms) -> str:
+def reset_time(options: argparse.Namespace, warehouse: Path, topology: Topology, clock: Clock = wall_clock_ms) -> str:
     """Asks the driver to set the time of a partition back.
 
     Returns the windows that stay closed, and the commands that reset readers, as text. Raises InvalidArgument if the
     partition is unknown or not later than the new time, if a session would stay closed, or if the upstream of a hop was
     not reset before.
     """
-    sub = topology.sub_topology(asked.sub_topology)
+    sub = topology.sub_topology(options.sub_topology)
     layout = Layout(warehouse)
     progress = newest_progress(layout, topology.name, sub.name)
-    part = progress.inputs[asked.source].partitions.get(asked.partition) if asked.source in progress.inputs else None
-    if part is None or part.max_timestamp_ms is None or part.max_timestamp_ms <= asked.to:
-        partitions = ", ".join(
-            f"{name}/{number} at {_time_text(of.max_timestamp_ms)}"
-            for name, source in sorted(progress.inputs.items())
-            for number, of in sorted(source.partitions.items())
-        )
-        seen = "is not known" if part is None else f"is at {_time_text(part.max_timestamp_ms)}, which is not later"
-        msg = f"--to {_time_text(asked.to)}: {asked.source}/{asked.partition} {seen}; name one of: {partitions}"
+    source = progress.inputs.get(options.source)
+    part = source.partitions.get(options.partition) if source else None
+    if part is None or part.max_timestamp_ms is None or part.max_timestamp_ms <= options.to:
+        places: list[str] = []
+        for name, source in sorted(progress.inputs.items()):
+            for number, of in sorted(source.partitions.items()):
+                places.append(f"{name}/{number} at {_time_text(of.max_timestamp_ms)}")
+        partitions = ", ".join(places)
+        position = "is not known" if part is None else f"is at {_time_text(part.max_timestamp_ms)}, which is not later"
+        partition = f"{options.source}/{options.partition}"
+        msg = f"--to {_time_text(options.to)}: {partition} {position}; name one of: {partitions}"
         raise InvalidArgument(msg)
     _refuse_sessions(sub)
     control = Control(layout.control(topology.name, sub.name))
     resets = TimeResets(sub, layout.stream(topology.name, sub.name), control.time_resets, window_ms=topology.window_ms)
-    after = resets.preview(progress, asked.source, asked.partition, asked.to)
-    from_offset = _batch_after_reset(topology, sub, asked.source, layout)
+    after = resets.preview(progress, options.source, options.partition, options.to)
+    from_offset = _batch_after_reset(topology, sub, options.source, layout)
     control.request_time_reset(
         TimeReset(
             id=uuid.uuid4().hex,
-            source=asked.source,
-            partition=asked.partition,
-            to_ms=asked.to,
+            source=options.source,
+            partition=options.partition,
+            to_ms=options.to,
             from_offset=from_offset,
-            by=asked.by,
-            reason=asked.reason,
+            by=options.by,
+            reason=options.reason,
             at_ms=clock(),
         )
     )
     lines = [
-        f"{asked.source}, partition {asked.partition}: time goes back from {_time_text(part.max_timestamp_ms)} to "
-        f"{_time_text(asked.to)} with the next batch; the watermark is {_time_text(after.watermark_ms)} then",
+        f"{options.source}, partition {options.partition}: time goes back from {_time_text(part.max_timestamp_ms)} to "
+        f"{_time_text(options.to)} with the next batch; the watermark is {_time_text(after.watermark_ms)} then",
         *_closed_lines(after),
     ]
     if after.watermark_ms != progress.watermark_ms and after.watermark_ms is not None:
-        arguments = f"--to {_time_text(after.watermark_ms + 1)} --by {quote(asked.by)} --reason {quote(asked.reason)}"
+        author = f"--by {quote(options.by)} --reason {quote(options.reason)}"
+        arguments = f"--to {_time_text(after.watermark_ms + 1)} {author}"
         commands = [
             f"  tidemark reset-time {place} {arguments}"
             for place in _readers(topology, sub, layout, after.watermark_ms)
@@ -107,11 +110,10 @@ def reset_time(asked: argparse.Namespace, warehouse: Path, topology: Topology, c
 
 
 def _closed_lines(after: StreamProgress) -> list[str]:
-    lines = [
-        f"  {'streaming window' if name == STREAMING else name} {_time_text(start)} to {_time_text(end)}"
-        for name, windows in sorted(after.stay_closed.items())
-        for start, end in windows
-    ]
+    lines: list[str] = []
+    for name, windows in sorted(after.stay_closed.items()):
+        owner = "streaming window" if name == STREAMING else name
+        lines += [f"  {owner} {_time_text(start)} to {_time_text(end)}" for start, end in windows]
     return ["windows that stay closed, whose records are late:", *lines] if lines else ["no window stays closed"]
 
 

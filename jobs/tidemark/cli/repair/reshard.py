@@ -11,8 +11,9 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from tidemark.cli.shared import options
+from tidemark.cli.shared.options import existing_warehouse
 from tidemark.cli.shared.output import say_inert
+from tidemark.collecting import names_in
 from tidemark.control.folder import Control
 from tidemark.errors import InvalidArgument, TidemarkError
 from tidemark.model.project.layout import Layout, usable
@@ -42,10 +43,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--shards", type=_number, required=True, metavar="N", help="new number of shards")
 
 
-def command(asked: argparse.Namespace) -> int:
+def command(options: argparse.Namespace) -> int:
     """Distributes the state, and prints a line for each stream."""
-    topology, warehouse = topology_named(asked.topology), options.warehouse(asked)
-    for line in reshard_streams(topology, warehouse, asked.sub_topology, asked.shards, say_inert):
+    topology, warehouse = topology_named(options.topology), existing_warehouse(options)
+    for line in reshard_streams(topology, warehouse, options.sub_topology, options.shards, say_inert):
         say_inert(line)
     return 0
 
@@ -70,7 +71,7 @@ def reshard_streams(
         InvalidArgument: a driver of one of the streams lives.
         ShardingImpossible: one of the streams cannot run in shards.
     """
-    names = [name] if name else [sub.name for sub in topology.sub_topologies]
+    names = [name] if name else names_in(topology.sub_topologies)
     wanted = replace(topology, shards={**topology.shards, **dict.fromkeys(names, shards)})
     streams = [Stream(wanted, wanted.sub_topology(each), Layout(warehouse)) for each in names]
     # All streams are checked before the first is changed.
@@ -143,7 +144,7 @@ def _dealt_out(
 
 
 def _amount(stream: Stream, shards: Sequence[StateRuns]) -> str:
-    rows = sum(run.rows for runs in shards for run in runs.runs)
+    rows = sum(runs.rows for runs in shards)
     size = sum(file.stat().st_size for file in files_of(stream.control, shards))
     return f"{rows:,} rows ({size:,} bytes)"
 

@@ -26,15 +26,15 @@ def with_decided_at(path: Path) -> pl.DataFrame:
     return rows.join(batches, on="batch_id", how="left")
 
 
-def rows_in_span(rows: pl.DataFrame, asked: Namespace) -> pl.DataFrame:
+def rows_in_span(rows: pl.DataFrame, options: Namespace) -> pl.DataFrame:
     """Returns the *rows* of batches decided in a span.
 
-    It is [`first`, `until`) of the arguments *asked*; an end that is None is open.
+    It is [`first`, `until`) of the arguments *options*; an end that is None is open.
     """
-    if asked.first is not None:
-        rows = rows.filter(pl.col("decided_at") >= utc(instant_ms(asked.first)))
-    if asked.until is not None:
-        rows = rows.filter(pl.col("decided_at") < utc(instant_ms(asked.until)))
+    if options.first is not None:
+        rows = rows.filter(pl.col("decided_at") >= utc(instant_ms(options.first)))
+    if options.until is not None:
+        rows = rows.filter(pl.col("decided_at") < utc(instant_ms(options.until)))
     return rows
 
 

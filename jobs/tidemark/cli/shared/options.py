@@ -35,7 +35,7 @@ def place(options: argparse.Namespace) -> Path:
     return folder
 
 
-def warehouse(options: argparse.Namespace) -> Path:
+def existing_warehouse(options: argparse.Namespace) -> Path:
     """Returns the warehouse; raises InvalidArgument if the folder does not exist."""
     folder: Path = options.warehouse or options.home / WAREHOUSE
     # In an object store a folder without objects does not exist, and proves nothing.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from tidemark.collecting import index_by_name
 from tidemark.errors import InvalidArgument
 from tidemark.model.topology import SubTopology, Topology
 from tidemark.reports.batch_job import topology
@@ -22,7 +23,7 @@ def stream(name: str) -> tuple[Topology, SubTopology]:
     """
     of, _, sub_name = name.partition("/")
     parent = topology(of)
-    subs = {sub.name: sub for sub in parent.sub_topologies}
+    subs = index_by_name(parent.sub_topologies)
     if not sub_name and len(subs) == 1:
         return parent, parent.sub_topologies[0]
     if sub_name not in subs:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import product, starmap
 
 from tidemark.cli.shared.local import (
     PARTS,
@@ -67,7 +68,7 @@ def _pause(api: AirflowApi, remembered: InstallationState, names: Sequence[str])
     The next `up` unpauses them again.
     """
     # Otherwise runs that are due by then would take the slots before the streams do.
-    for dag in [dag_id(name, part) for name in names for part in PARTS]:
+    for dag in starmap(dag_id, product(names, PARTS)):
         if dag in remembered.unpaused and not api.is_paused(dag):
             api.pause(dag)
             remembered.unpaused.remove(dag)

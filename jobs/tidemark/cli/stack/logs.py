@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections import deque
+from itertools import product
 from pathlib import Path
 from typing import TextIO
 
@@ -37,7 +38,8 @@ def command(options: argparse.Namespace) -> int:
     layout = Layout(place(options))
     control, shared = layout.control(topology.name, sub.name), layout.driver(topology.name, topology.driver)
     folders = [control, *shared.glob("*/"), *layout.driver(topology.name, None).glob("*/")]
-    logs = [folder / name for folder in folders for name in NAMES if (folder / name).is_file()]
+    candidates = [folder / name for folder, name in product(folders, NAMES)]
+    logs = list(filter(Path.is_file, candidates))
     if not logs:
         msg = f"{topology.name}/{sub.name} has no log in {control}; `tidemark up {topology.name}` starts it"
         raise InvalidArgument(msg)

@@ -65,13 +65,13 @@ class RunningStream:
         control = Control(layout.control(topology.name, sub_topology))
         return cls(sub_topology, control, f"run-{uuid.uuid4().hex}")
 
-    def start(self, given: Sequence[str]) -> StartRequest:
+    def start(self, common_arguments: Sequence[str]) -> StartRequest:
         """Returns the request for the process to start this stream.
 
-        *given* are the arguments of all streams.
+        *common_arguments* are the arguments of all streams.
         """
         self.control.forget_drain()
-        arguments = (*given, "--sub-topology", self.sub_topology, "--launch-id", self.launch_id)
+        arguments = (*common_arguments, "--sub-topology", self.sub_topology, "--launch-id", self.launch_id)
         return StartRequest(self.launch_id, str(self.control.home), arguments)
 
     def failure(self, log: Path) -> str | None:
@@ -128,22 +128,22 @@ def run(options: argparse.Namespace, warehouse: Path, local: str | None, say: Ca
     )
     layout = Layout(warehouse.resolve())
     secrets = ["--secrets", str(options.secrets.resolve())] if options.secrets else []
-    given = ["--warehouse", str(layout.warehouse), "--topology", str(file), *flags(clusters), *secrets]
-    with _signals() as asked, _only_run(layout, topology):
+    common_arguments = ["--warehouse", str(layout.warehouse), "--topology", str(file), *flags(clusters), *secrets]
+    with _signals() as signals, _only_run(layout, topology):
         _refuse_if_it_runs(layout, topology)
         folder = DriverFolder(_folder(layout, topology))
         own_folder(folder.home)
         streams = [RunningStream.of(layout, topology, sub.name) for sub in topology.sub_topologies]
         try:
             for stream in streams:
-                folder.ask(stream.start([*given, "--time", options.time.value]))
+                folder.ask(stream.start([*common_arguments, "--time", options.time.value]))
             command = [sys.executable, str(JOB), "--driver", str(folder.home)]
             started = process.launch(NAME, command, home=folder.home, env=process.without_airflow(os.environ))
             names = ", ".join(stream.sub_topology for stream in streams)
             say(f"{topology.name} runs on {options.time.value} time: {names}; Ctrl-C drains it. Log: {started.log}")
-            failures = _until_ended(folder, started, streams, asked)
+            failures = _until_ended(folder, started, streams, signals)
         finally:
-            _end(folder, streams, asked)
+            _end(folder, streams, signals)
     if failures:
         raise TidemarkError("; ".join(failures))
     say(f"{topology.name}: all streams have ended")
@@ -199,13 +199,13 @@ def _refuse_if_it_runs(layout: Layout, topology: Topology) -> None:
 
 
 def _until_ended(
-    folder: DriverFolder, started: process.Process, streams: Sequence[RunningStream], asked: Sequence[int]
+    folder: DriverFolder, started: process.Process, streams: Sequence[RunningStream], signals: Sequence[int]
 ) -> list[str]:
     """Waits until all streams have ended; returns their failures.
 
     It returns early at a signal, or when a stream failed.
     """
-    while not asked:
+    while not signals:
         lives, running = process.is_alive(started), folder.launches()
         ended = [stream for stream in streams if not lives or stream.launch_id not in running]
         failures = [failure for stream in ended if (failure := stream.failure(started.log))]
@@ -215,7 +215,7 @@ def _until_ended(
     return []
 
 
-def _end(folder: DriverFolder, streams: Sequence[RunningStream], asked: Sequence[int]) -> None:
+def _end(folder: DriverFolder, streams: Sequence[RunningStream], signals: Sequence[int]) -> None:
     """Drains *streams*, and kills the process if it does not end.
 
     It is killed after DRAINED_WITHIN_S, or at one more signal.
@@ -225,9 +225,9 @@ def _end(folder: DriverFolder, streams: Sequence[RunningStream], asked: Sequence
             stream.control.request_drain(by="tidemark run", now_ms=wall_clock_ms())
         folder.withdraw(stream.launch_id)
     # The signal that ended the run is among *asked* already.
-    deadline, before = time.monotonic() + DRAINED_WITHIN_S, len(asked)
+    deadline, before = time.monotonic() + DRAINED_WITHIN_S, len(signals)
     while process.find(folder.home, NAME) is not None:
-        if time.monotonic() > deadline or len(asked) > before:
+        if time.monotonic() > deadline or len(signals) > before:
             break
         time.sleep(POLL_S)
     process.stop(folder.home, NAME, grace_s=TERMINATED_WITHIN_S)

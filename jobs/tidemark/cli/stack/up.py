@@ -31,6 +31,7 @@ from tidemark.cli.shared.local import (
 from tidemark.cli.shared.options import add_slow
 from tidemark.cli.shared.output import say, say_inert
 from tidemark.cli.stack import topic
+from tidemark.collecting import omit, outside, within
 from tidemark.errors import InvalidArgument, TidemarkError
 from tidemark.escaping import one_message
 from tidemark.model.project.connections import DEFAULT, PARTITIONS, with_address
@@ -107,12 +108,12 @@ class StackStart:
         loaded = load_each(self.project.topologies)
         available = {path.stem: each for path, each in loaded.items()}
         available |= {each.name: each for each in loaded.values() if isinstance(each, Topology)}
-        asked = list(names) or self._still_there(available) or [path.stem for path in loaded]
-        if not asked:
+        chosen_names = list(names) or self._still_there(available) or [path.stem for path in loaded]
+        if not chosen_names:
             msg = f"{self.project.topologies} has no topology; write one into NAME.toml, as README.md there shows"
             raise InvalidArgument(msg)
         chosen: dict[str, Topology] = {}
-        for name in asked:
+        for name in chosen_names:
             each = available.get(Path(name).stem)
             if isinstance(each, Topology):
                 chosen[each.name] = each
@@ -129,10 +130,10 @@ class StackStart:
         It prints the names of the others: their files are gone.
         """
         ran = self._remembered.ran or []
-        gone = [name for name in ran if name not in available]
+        gone = outside(ran, available)
         if gone:
             say(f"{', '.join(gone)} ran before, but has no file in {self.project.topologies} any more", sys.stderr)
-        return [name for name in ran if name in available]
+        return within(ran, available)
 
     def with_topics(self, topologies: Mapping[str, Topology]) -> dict[str, Topology]:
         """Returns the topologies whose topics exist.
@@ -145,7 +146,10 @@ class StackStart:
         with self._step("starting Kafka"):
             address = broker.start(self.home.broker).address
             if self.project.is_checkout:  # the demo's topics are part of it
-                broker.create_topics(address, {topic: n for each in needed.values() for topic, n in each.items()})
+                demo_topics: dict[str, int] = {}
+                for topics in needed.values():
+                    demo_topics |= topics
+                broker.create_topics(address, demo_topics)
             there = broker.topics(address)
         for name, topics in needed.items():
             if missing := {each: PARTITIONS for each in topics if each not in there}:
@@ -261,10 +265,10 @@ class StackStart:
         Raises:
             InvalidArgument: none is left.
         """
-        left = {name: each for name, each in topologies.items() if name not in self.problems}
-        if not left:
+        usable = omit(topologies, self.problems)
+        if not usable:
             raise InvalidArgument("\n".join(f"{name}: {problem}" for name, problem in self.problems.items()))
-        return left
+        return usable
 
     def _conductor(self, topology: Topology) -> Conductor:
         return Conductor(self.home, topology, say_inert)

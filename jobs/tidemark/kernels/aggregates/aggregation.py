@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from tidemark.collecting import in_order_of
 from tidemark.kernels.aggregates.function import AggregateFunction
 from tidemark.kernels.aggregates.windows import WINDOW, ends_by, in_windows
 from tidemark.kernels.columns.schemas import META_SCHEMA
@@ -39,7 +40,7 @@ class Aggregation:
     @property
     def state_schema(self) -> dict[str, pl.DataType]:
         """Columns of a state row."""
-        columns = {c: self.schema[c] for c in self.operator.key} | (WINDOW if self.operator.windows else {})
+        columns = in_order_of(self.operator.key, self.schema) | (WINDOW if self.operator.windows else {})
         for function in self.functions:
             columns |= function.schema
         return {**columns, **META_SCHEMA}
@@ -138,8 +139,7 @@ def in_open_sessions(
 
     Returns the records with their sessions, and the records of the other keys, for `merged_sessions`. It can where the
     records of a key are in order and none is before the start of the key's newest session: then no two sessions merge,
-    and each record continues the newest one or opens another. A record alone in a session that would end at *closed_ms*
-    at the latest is left to `merged_sessions`, too.
+    and each record continues the newest one or opens another.
 
     Args:
         kernel: the aggregation.
@@ -157,6 +157,8 @@ def in_open_sessions(
     rows = records.with_columns(_group=group, window_end=at + windows.size_ms)
     rows = rows.join(newest, on="_group", how="left", maintain_order="left", nulls_equal=True)
     before = at.shift().over("_group")
+    # Where the records of a key are in order and none is before the start of its newest session, no two sessions merge.
+    # A record alone in a session that would be closed is left to `merged_sessions`.
     orderly = (at >= pl.coalesce(before, "_newest_start", at)) & ~ends_by(closed_ms)
     rows = rows.with_columns(
         _orderly=orderly.all().over("_group"),
@@ -190,8 +192,6 @@ def merged_sessions(
 ) -> Sessions:
     """Merges *records* and open sessions of their keys into new sessions.
 
-    A session that ends at *closed_ms* at the latest when all its records are in takes none of them.
-
     The arguments are those of `in_open_sessions`.
     """
     gap = pl.col("_timestamp_ms") + windows.size_ms
@@ -212,6 +212,7 @@ def merged_sessions(
     place = ("_partition", "_offset", "_task", *_GROWING, "_repeated")
     at = moved.select("_session", *place, _into="_key")
     gone = states.filter(~pl.col("_new")).drop(place).join(at, on="_session")
+    # A session that is closed when all its records are in takes none of them.
     late = states.filter("_new").join(closed, on="_session", how="semi")["_row"].sort() - open_states.height
     columns = list(kernel.state_schema)
     return Sessions(

@@ -141,7 +141,7 @@ class DoubleSum(ExactSum):
     def of_earlier(self) -> dict[str, pl.Expr]:
         was = pl.col(self.state).cast(pl.Float64)
         return {
-            self._odd: pl.when(pl.col(self._parts).is_null()).then(_odd(was, _NOTHING)).otherwise(self._odd),
+            self._odd: pl.when(pl.col(self._parts).is_null()).then(_odd(was, _NO_VALUE)).otherwise(self._odd),
             self._parts: pl.coalesce(self._parts, _finite(was)),
         }
 
@@ -186,18 +186,16 @@ class DoubleSum(ExactSum):
         return _with_odd(Sums.of(states[self._parts]).rounded(), self._counts(states))
 
     def _counts(self, states: pl.DataFrame) -> pl.DataFrame:
-        """Returns how many of each of _ODD are in each of *states*.
-
-        In merged states the counts follow one another.
-        """
+        """Returns how many of each of _ODD are in each of *states*."""
         listed = states[self._odd]
         if not (listed.list.len() > 0).any():
             return pl.DataFrame({name: np.zeros(len(listed), np.int64) for name in _ODD})
+        # In merged states the counts follow one another.
         counts = [listed.list.gather_every(len(_ODD), at).list.sum().fill_null(0) for at in range(len(_ODD))]
         return pl.DataFrame(dict(zip(_ODD, counts, strict=True)))
 
 
-_NOTHING = pl.lit(None, pl.Float64)
+_NO_VALUE = pl.lit(None, pl.Float64)
 
 
 def _new_and_old(rows: pl.DataFrame, column: str, kind: pl.DataType) -> tuple[pl.Expr, pl.Expr]:

@@ -32,16 +32,15 @@ def in_windows(records: pl.DataFrame, windows: Windows) -> pl.DataFrame:
     """
     if windows.timezone is None:
         return _in_windows(records.with_columns(_shown="_timestamp_ms"), windows)
+    # A window of a time zone is found by what its clock shows, and then turned back into instants.
     zone = ZoneInfo(windows.timezone)
     rows = _in_windows(records.with_columns(_latest_shown(records["_timestamp_ms"], zone)), windows)
     return rows.with_columns(_instants(rows[name], zone) for name in WINDOW)
 
 
 def _in_windows(records: pl.DataFrame, windows: Windows) -> pl.DataFrame:
-    """Returns the windows by `_shown`, what the clock of the windows shows.
-
-    Their boundaries are times of that clock.
-    """
+    """Returns the windows by `_shown`, what the clock of the windows shows."""
+    # Boundaries of windows are times of their own clock, which may skip or repeat an hour.
     latest = window_start(pl.col("_shown"), size_ms=windows.hop_ms, offset_ms=windows.offset_ms)
     # A time is in at most ⌈size / hop⌉ windows.
     before = pl.int_range(0, -(-windows.size_ms // windows.hop_ms), eager=True).reverse() * windows.hop_ms

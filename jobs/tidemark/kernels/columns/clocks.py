@@ -9,8 +9,7 @@ def on_one_clock(rows: pl.DataFrame) -> pl.DataFrame:
     """Returns *rows* with one clock offset per host and window.
 
     *rows* are of one topology's `operator_windows`, instants as epoch ms. The offset is the estimate with the smallest
-    error. Where the offset of one host is unknown, none is applied in the window: a correction at only one end of a hop
-    would invent a wait, or hide one. The columns are the same.
+    error. The columns are the same.
     """
     # 2^62 is above every error: an estimate without a bound loses to all others.
     window, skew, error = ("window_start", "window_end"), pl.col("skew_ms"), pl.col("skew_error_ms").fill_null(2**62)
@@ -18,6 +17,7 @@ def on_one_clock(rows: pl.DataFrame) -> pl.DataFrame:
     corrected = rows.with_columns(
         _offset=best.over(*window, "host"), _error=pl.col("skew_error_ms").min().over(*window, "host")
     )
+    # A correction at only one end of a hop would invent a wait, or hide one.
     is_known = pl.col("_offset").is_not_null().all().over(*window)
     corrected = corrected.with_columns(pl.when(is_known).then(name).alias(name) for name in ("_offset", "_error"))
     moved = pl.col("ewt_adjusted_at") - skew.fill_null(0) + pl.col("_offset").fill_null(0)

@@ -66,10 +66,7 @@ class Sums:
         return Sums(np.stack([along[name].to_numpy() for name in frame.columns]), self.base)
 
     def rounded(self) -> Array:
-        """Returns each sum as the nearest double, ties to even.
-
-        ±infinity beyond the largest double.
-        """
+        """Returns each sum as the nearest double, ties to even."""
         limbs = _carried(self.limbs)
         negative = limbs[-1] < 0
         digits = _carried(np.where(negative, -limbs, limbs)) if negative.any() else limbs
@@ -86,6 +83,7 @@ class Sums:
         below = ((low << shift) & np.uint64(_MASK)) != 0
         below |= filled.any(axis=0) & (np.argmax(filled, axis=0) < top - 2)
         exponent = (top - 2 + self.base - 1) * _BITS - shift.astype(np.int64) + _LOWEST
+        # A sum beyond the largest double becomes ±infinity, which is no error here.
         with np.errstate(over="ignore"):
             magnitude = np.ldexp((word | below).astype(np.float64), exponent)
         signed: np.ndarray[Any, np.dtype[Any]] = np.where(negative, -magnitude, magnitude)
@@ -93,16 +91,16 @@ class Sums:
 
     def expansions(self) -> pl.Series:
         """Returns each sum as its one expansion."""
-        limbs, left = _carried(self.limbs), np.arange(self.limbs.shape[1])
-        count, values, owners = self.limbs.shape[1], [np.zeros(0)], [left[:0]]
+        limbs, windows = _carried(self.limbs), np.arange(self.limbs.shape[1])
+        count, values, owners = self.limbs.shape[1], [np.zeros(0)], [windows[:0]]
         # Each round takes the nearest double off every sum that is not 0 yet.
-        while len(left):
+        while len(windows):
             nearest = np.clip(Sums(limbs, self.base).rounded(), -_MAX, _MAX)
             some = nearest != 0
-            nearest, left, limbs = nearest[some], left[some], limbs[:, some]
+            nearest, windows, limbs = nearest[some], windows[some], limbs[:, some]
             values.append(nearest)
-            owners.append(left)
-            at, piece, places = _pieces(-nearest, np.arange(len(left)))
+            owners.append(windows)
+            at, piece, places = _pieces(-nearest, np.arange(len(windows)))
             np.add.at(limbs, (at - self.base, places), piece)
         owner = np.concatenate(owners)
         order = np.argsort(owner, kind="stable")
@@ -130,11 +128,9 @@ def _pieces(values: Array, places: Array) -> tuple[Array, Array, Array]:
 
 
 def _carried(limbs: Array) -> Array:
-    """Returns the same sums in limbs of 0 to 2^32 − 1.
-
-    The highest limb has the sign.
-    """
+    """Returns the same sums in limbs of 0 to 2^32 − 1."""
     digits = limbs.copy()
+    # The highest limb keeps the sign, so it is not cut to its bits.
     for number in range(len(digits) - 1):
         digits[number + 1] += digits[number] >> _BITS
         digits[number] &= _MASK

@@ -149,12 +149,10 @@ def _map(values: pa.Array) -> pa.Array:
 
 
 def _counted(tag: bytes, lists: pa.Array, encoded_items: pa.Array) -> pa.Array:
-    """Returns tag, length and items of each of *lists*.
-
-    *encoded_items* come one list after the other.
-    """
+    """Returns tag, length and items of each of *lists*."""
     lengths = pc.list_value_length(lists)
     offsets = np.concatenate([[0], np.cumsum(pc.fill_null(lengths, 0))])
+    # Arrow joins the bytes of a list at once: the items come one list after the other.
     items = pc.binary_join(pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), encoded_items), b"")
     return _joined(tag, _digits(lengths), b":", items)
 

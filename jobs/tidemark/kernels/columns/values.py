@@ -41,19 +41,15 @@ def _field(column: str, kind: pl.DataType) -> pl.Expr:
 
 
 def _encoded(value: pl.Expr) -> pl.Expr:
-    """Returns each value as polars writes it into a JSON object.
-
-    It is cut out of an object that has nothing else.
-    """
+    """Returns each value as polars writes it into a JSON object."""
+    # polars encodes structs alone: the value is cut out of an object that has nothing else.
     return pl.struct(value.alias("")).struct.json_encode().str.slice(len('{"":')).str.head(-1)
 
 
 def key_text(columns: Sequence[str], schema: Mapping[str, pl.DataType]) -> pl.Expr:
-    """Returns the *columns* of one key as text.
-
-    Null when the column of a single-column key is.
-    """
+    """Returns the *columns* of one key as text."""
     if len(columns) == 1:
+        # Null when the column is: the record has no key.
         return pl.col(columns[0]).cast(pl.String)
     return value_text(columns, schema)
 
@@ -86,12 +82,10 @@ def key_columns(text: str, schema: Mapping[str, pl.DataType]) -> dict[str, pl.Ex
 
 
 def keys_as_now(rows: pl.DataFrame, text: str, schema: Mapping[str, pl.DataType]) -> pl.DataFrame:
-    """Rewrites the keys in column *text* as `key_text` writes them today.
-
-    An older version wrote instants as epoch ms.
-    """
+    """Rewrites the keys in column *text* as `key_text` writes them today."""
     if INSTANT not in schema.values():
         return rows
+    # An older version wrote instants as epoch ms.
     keys = rows.select(**key_columns(text, schema)).select(key_text([*schema], schema).alias(text))
     return rows.with_columns(keys)
 
@@ -116,12 +110,10 @@ def _instant(text: pl.Expr) -> pl.Expr:
 
 
 def _written(kind: pl.DataType) -> pl.DataType:
-    """Returns the type that reads values of *kind* from JSON.
-
-    Instants are text, and so are doubles, since NaN and infinities are.
-    """
+    """Returns the type that reads values of *kind* from JSON."""
     if isinstance(kind, pl.List) and isinstance(kind.inner, pl.Float64):
         return pl.List(pl.String())
+    # JSON has no NaN and no infinity, so doubles are text, and so are instants.
     return pl.String() if kind.is_float() or kind == INSTANT else kind
 
 

@@ -9,6 +9,8 @@ from datetime import date
 
 import polars as pl
 
+from tidemark.collecting import present
+
 BEYOND = "a time outside of the years 1 to 9999"
 _EPOCH = date(1970, 1, 1).toordinal()
 _FIRST, _END = date.min.toordinal() - _EPOCH, date.max.toordinal() - _EPOCH + 1
@@ -40,7 +42,7 @@ def _beyond(value: pl.Expr, kind: object) -> pl.Expr | None:
             return None if one is None else value.list.eval(one).list.any()
         case pl.Struct():
             parts = [_beyond(value.struct.field(name), inner) for name, inner in kind.to_schema().items()]
-            own = [part for part in parts if part is not None]
+            own = present(parts)
             return pl.any_horizontal(own) if own else None
     return None
 

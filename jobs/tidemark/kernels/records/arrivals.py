@@ -49,10 +49,8 @@ class Arrivals:
 
     @property
     def measured(self) -> pl.DataFrame:
-        """Records that the source finished, for its latency.
-
-        Late records count (KIP-613), records that are held do not yet.
-        """
+        """Records that the source finished, for its latency."""
+        # Late records count (KIP-613), records that are held do not yet.
         late = self.late.select(_timestamp_ms="timestamp_ms", _task="partition")
         return pl.concat([self.on_time.select("_timestamp_ms", "_task"), late])
 
@@ -159,13 +157,14 @@ def arrivals(
 def _with_at_most_held(rows: pl.DataFrame, most: int | None) -> pl.DataFrame:
     """Releases `_held` rows beyond *most*, those least far ahead first.
 
-    *rows* are in order of partition and offset. `_before`, how far its partition had come, never falls, so each
-    partition releases its records in the order of offsets.
+    *rows* are in order of partition and offset.
     """
     too_many = 0 if most is None else rows.filter("_held").height - most
     if too_many <= 0:
         return rows
     numbered = rows.with_row_index("_row")
+    # `_before`, how far its partition had come, never falls, so each partition releases its records in the order of
+    # offsets.
     first = numbered.filter("_held").sort("_before", "_row").head(too_many)["_row"]
     return numbered.with_columns(_held=pl.col("_held") & ~pl.col("_row").is_in(first.implode())).drop("_row")
 
@@ -204,10 +203,8 @@ def rows_in_order(source: Source, raw: pl.DataFrame, *, numbered_from: int) -> p
 
 
 def disorder(timestamps_ms: pl.Series, reached_ms: int | None) -> pl.DataFrame:
-    """Counts *timestamps_ms* per bucket of their distance behind *reached_ms*.
-
-    Those ahead of it are in bucket 0.
-    """
+    """Counts *timestamps_ms* per bucket of their distance behind *reached_ms*."""
+    # A record ahead of all before it is not behind, so it counts in bucket 0.
     behind = pl.lit(reached_ms, pl.Int64) - pl.col("timestamp_ms")
     in_time = pl.DataFrame({"timestamp_ms": timestamps_ms}).select(bucket=bucket_of(behind.fill_null(0).clip(0)))
     return in_time.group_by("bucket").agg(n=pl.len()).sort("bucket")

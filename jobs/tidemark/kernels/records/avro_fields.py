@@ -14,6 +14,7 @@ from typing import Any
 import fastavro
 import polars as pl
 
+from tidemark.collecting import pick
 from tidemark.kernels.columns.schemas import INSTANT, record_schema
 from tidemark.kernels.columns.years import within_years
 from tidemark.kernels.records.fields import INVALID_UTF8, MALFORMED_AVRO, WRONG_TYPE, Fields, RecordUnreadable
@@ -46,7 +47,7 @@ def avro_fields(values: pl.Series, words: Mapping[str, str], schema: str, *, oth
         schema: Avro schema of the records.
         others: keep the fields that are not declared, too.
     """
-    units = {name: unit for name, unit in _units(schema).items() if name in words}
+    units = pick(_units(schema), words)
     parsed = fastavro.parse_schema(_with_numbers(schema, units))
     records: list[Mapping[str, Any]] = []
     rest: list[str | None] = []

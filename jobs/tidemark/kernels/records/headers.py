@@ -50,7 +50,7 @@ def split_repeated(
     """Splits the *rows* of a topic into new and repeated ones.
 
     A row repeats when its epoch is lower than one before it, or its batch and sequence are not above all of those
-    before it. A row without the id of a trusted writer is always new.
+    before it.
 
     Args:
         rows: in offset order.
@@ -61,6 +61,7 @@ def split_repeated(
         The new rows, the repeated ones, and *newest* after them.
     """
     last_sent = trusted_positions(newest, trusted)
+    # A row without the id of a trusted writer is always new: any producer may write such a header.
     ids = _ids(rows, trusted) if trusted else None
     if ids is None or not ids.height:
         return rows, rows.clear(), last_sent
@@ -82,8 +83,7 @@ def trusted_positions(
 def _ids(rows: pl.DataFrame, trusted: Collection[str]) -> pl.DataFrame:
     """Returns the trusted id of each of *rows* that has one.
 
-    Columns are row number, partition, writer, epoch and place, which is batch and sequence in one number. Of several
-    ids in one record the last counts: a program that sends a record on adds its own behind those that it received.
+    Columns are row number, partition, writer, epoch and place, which is batch and sequence in one number.
     """
     headers = rows.select("partition", "headers", row=pl.int_range(pl.len())).explode("headers").unnest("headers")
     value = pl.col("value")
@@ -92,6 +92,7 @@ def _ids(rows: pl.DataFrame, trusted: Collection[str]) -> pl.DataFrame:
     with_id = headers.filter((pl.col("key") == ID) & from_trusted & value.bin.encode("hex").str.contains(_ASCII))
     read = with_id.with_columns(value.cast(pl.String).str.extract_groups(_ID_FORM)).unnest("value")
     read = read.filter(pl.col("writer").is_in(list(trusted)))
+    # A program that sends a record on adds its own id behind those that it received, so the last one counts.
     numbers = read.unique("row", keep="last", maintain_order=True)
     numbers = numbers.with_columns(pl.col("epoch", "batch", "sequence").cast(pl.Int64))
     # Batch and sequence have at most 9 digits each, so both fit into 64 bits.
@@ -108,8 +109,8 @@ def _judged(ids: pl.DataFrame, newest: Mapping[int, Mapping[str, WriterPosition]
         for writer, sent in writers.items():
             places.append((partition, writer, sent.epoch, sent.batch * _PLACES + sent.sequence))
     schema = {"partition": ids.schema["partition"], "writer": pl.String(), "seen_epoch": pl.Int64(), "seen": pl.Int64()}
-    seen = pl.DataFrame(places, schema=schema, orient="row")
-    both = ids.join(seen, on=_WITHIN, how="left", maintain_order="left")
+    batch_places = pl.DataFrame(places, schema=schema, orient="row")
+    both = ids.join(batch_places, on=_WITHIN, how="left", maintain_order="left")
     both = both.with_columns(pl.col("seen_epoch", "seen").fill_null(-1))
     stale = pl.col("epoch") < pl.max_horizontal("seen_epoch", pl.col("epoch").cum_max().over(_WITHIN))
     # The place of a stale writer does not count: it may be ahead of the writer that took over from it.

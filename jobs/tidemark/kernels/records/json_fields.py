@@ -18,6 +18,7 @@ from typing import Annotated, Any
 import msgspec
 import polars as pl
 
+from tidemark.collecting import omit
 from tidemark.kernels.records.fields import INVALID_UTF8, MALFORMED_JSON, WRONG_TYPE, Fields, RecordUnreadable, texts_of
 from tidemark.kernels.records.iso_times import instants_of
 
@@ -146,7 +147,7 @@ class _Parser:
         return {**parsed, **{name: float(parsed[name]) for name in texts}}
 
     def _others(self, record: dict[str, Any]) -> str | None:
-        others = {name: value for name, value in record.items() if name not in self._words}
+        others = omit(record, self._words)
         return json_of(others) if others else None
 
 

@@ -13,11 +13,11 @@ import polars as pl
 
 def with_gaps(rows: pl.DataFrame, read_to: Mapping[int, int]) -> list[int]:
     """Returns the partitions whose *rows* do not follow *read_to* without a gap."""
-    seen = rows.group_by("partition", maintain_order=True).agg(
+    per_partition = rows.group_by("partition", maintain_order=True).agg(
         first=pl.col("offset").min(), last=pl.col("offset").max(), n=pl.len()
     )
     # Without a gap there are as many rows as offsets from `read_to` to the last one.
-    return [p for p, first, last, n in seen.iter_rows() if last - read_to.get(p, first) + 1 != n]
+    return [p for p, first, last, n in per_partition.iter_rows() if last - read_to.get(p, first) + 1 != n]
 
 
 def lost(rows: pl.DataFrame, partition: int, *, read_to: int, earliest: int) -> tuple[int, int] | None:
@@ -29,6 +29,7 @@ def lost(rows: pl.DataFrame, partition: int, *, read_to: int, earliest: int) -> 
     read = rows.filter(pl.col("partition") == partition)["offset"]
     if earliest > read_to and isinstance(first_read := read.min(), int) and first_read > read_to:
         return read_to, min(first_read, earliest)
+    # A gap may begin after rows of the batch: a topic can remove records while it is read.
     before = rows.filter((pl.col("partition") == partition) & (pl.col("offset") < earliest))["offset"].max()
     first = before + 1 if isinstance(before, int) else read_to
     return (first, earliest) if first < earliest else None

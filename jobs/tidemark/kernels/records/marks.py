@@ -78,8 +78,7 @@ def with_marks(source: Source, rows: pl.DataFrame, was: InputProgress) -> tuple[
     """Turns marks among the *rows* of *source* into keep-alive records.
 
     The time of such a record is the one that makes the watermark of its partition that of the mark; it is null for a
-    mark that is not trusted. A partition is idle if its newest row is a mark with that status. A mark from before the
-    time of the source was set back is not trusted.
+    mark that is not trusted.
 
     Args:
         source: the source.
@@ -105,12 +104,14 @@ def with_marks(source: Source, rows: pl.DataFrame, was: InputProgress) -> tuple[
     # The inverse of `bounded_out_of_orderness`.
     at_ms = mark.field("watermark").cast(pl.Int64, strict=False) + source.bound_ms + 1
     set_back = {n: part.set_back_from_ms for n, part in was.partitions.items() if part.set_back_from_ms is not None}
+    # A mark from before the time of the source was set back is not trusted.
     from_ms = pl.col("partition").replace_strict(set_back, default=None, return_dtype=pl.Int64)
     is_trusted = mark.field("writer").is_in(_believed(source)) & (from_ms.is_null() | (at_ms < from_ms))
     marked = marked.with_columns(
         _idle=(is_trusted & (mark.field("status") == Activity.IDLE.value)).fill_null(value=False),
         _at_ms=pl.when(is_trusted).then(at_ms),
     )
+    # A partition is idle if its newest row is a mark with that status: a record after the mark ends it.
     newest = marked.group_by("partition", maintain_order=True).agg(pl.col("_idle").last())
     went_back = frozenset(marked.filter(pl.col("_at_ms").is_not_null())["partition"]) & {*set_back}
     is_mark = pl.col("_mark").is_not_null()

@@ -15,8 +15,6 @@ import polars as pl
 def with_tombstone_times(rows: pl.DataFrame, newest_ms: Mapping[int, int]) -> tuple[pl.DataFrame, dict[int, int]]:
     """Returns *rows* of a source with a time for all tombstones.
 
-    A tombstone in a partition that never had a usable record is `missing_timestamp`.
-
     Args:
         rows: in offset order.
         newest_ms: by partition, the newest event time of all usable records.
@@ -31,6 +29,7 @@ def with_tombstone_times(rows: pl.DataFrame, newest_ms: Mapping[int, int]) -> tu
     timeless = pl.col("deleted") & pl.col("reason").is_null() & pl.col("timestamp_ms").is_null()
     marked = rows.with_columns(_newest=newest, _timeless=timeless)
     now = marked.group_by("partition").agg(pl.col("_newest").max()).drop_nulls()
+    # No record has shown the time of the partition yet.
     unknown = pl.col("_timeless") & pl.col("_newest").is_null()
     timed = marked.with_columns(
         timestamp_ms=pl.when("_timeless").then("_newest").otherwise("timestamp_ms"),

@@ -58,8 +58,7 @@ class Restart(NamedTuple):
 def restarts(batches: pl.DataFrame, beats: pl.DataFrame, *, trigger_ms: int) -> list[Restart]:
     """Returns the times when no driver of one sub-topology read, oldest first.
 
-    A driver reads nothing after its last batch or, where that is later, its last heartbeat. Drivers that finished no
-    batch do not count. See `_standstill` for a driver that was not replaced.
+    Drivers that finished no batch do not count. See `_standstill` for a driver that was not replaced.
 
     Args:
         batches: rows of `batches`, instants as epoch ms.
@@ -77,6 +76,7 @@ def restarts(batches: pl.DataFrame, beats: pl.DataFrame, *, trigger_ms: int) -> 
         if epoch == before["epoch"]:
             times += _standstill(signs.get(epoch, []), ended_ms, batch, TRIGGERS * trigger_ms)
         elif decided_ms - idle_since_ms.get(epoch, decided_ms) <= IDLE_FOR_MS:
+            # A driver reads nothing after its last batch or, where that is later, its last heartbeat.
             from_ms = max(ended_ms, last_beat_ms.get(before["epoch"], ended_ms))
             times.append(Restart(batch["batch_id"], from_ms, batch["finished_at"], batch["records_in"]))
     return [each for each in times if each.to_ms - each.from_ms > TRIGGERS * trigger_ms]
@@ -93,11 +93,10 @@ def _signs(running: pl.DataFrame) -> dict[int, list[_Sign]]:
     """Returns signs of work from the beats of *running* drivers.
 
     They are by epoch.
-
-    The beats of a driver continue while it hangs, its work does not.
     """
     # While a driver waits and nothing is due, `since` moves along (Pulse.waits); in a hang it does not.
     worked = pl.coalesce("batch_started_at", "since", "at")
+    # The beats of a driver continue while it hangs, its work does not.
     by_epoch = running.sort("at").select("epoch", "at", worked).rows_by_key("epoch")
     signs: dict[int, list[_Sign]] = {}
     for epoch, beats in by_epoch.items():
@@ -110,7 +109,7 @@ def _standstill(signs: list[_Sign], ended_ms: int, batch: dict[str, int], short_
 
     It came after the batch that ended at *ended_ms*. It lies between two signs of work, for longer than STILL_AFTER_MS
     and *short_ms*, or than the latter alone where a beat shows that the driver had not worked for as long. The batch
-    follows it within *short_ms*. Without later beats a driver is not assumed to have stood still.
+    follows it within *short_ms*.
     """
     began_ms = batch["started_at"]
     if not signs or began_ms is None:
@@ -119,6 +118,7 @@ def _standstill(signs: list[_Sign], ended_ms: int, batch: dict[str, int], short_
     worked = sorted({ended_ms, began_ms, *(sign.worked_ms for sign in between if sign.worked_ms > ended_ms)})
     hung = {max(ended_ms, sign.worked_ms) for sign in between if sign.at_ms - max(ended_ms, sign.worked_ms) > short_ms}
     for from_ms, to_ms in pairwise(worked):
+        # Without later beats a driver is not assumed to have stood still: it may have been gone.
         is_long = to_ms - from_ms > max(STILL_AFTER_MS, short_ms) and signs[-1].at_ms > from_ms
         if (is_long or from_ms in hung) and began_ms - to_ms <= short_ms:
             yield Restart(batch["batch_id"], from_ms, to_ms, batch["records_in"], stood_still=True)

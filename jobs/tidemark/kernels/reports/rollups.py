@@ -147,11 +147,12 @@ def latencies(measured: pl.DataFrame, outline: Outline) -> pl.DataFrame:
 def shrunk_minutes(stored: pl.DataFrame, tasks: pl.DataFrame) -> list[int]:
     """Returns minutes of *stored* rows of which *tasks* count fewer records.
 
-    They are epoch ms of the minutes' starts. Facts are only ever added, so some facts of these minutes were removed.
+    They are epoch ms of the minutes' starts.
     """
     of_tasks = stored.filter(grain=Grain.MINUTE.value, scope=Scope.TASK.value)
     row = [*TASK, "interval_start", "bucket"]
     joined = of_tasks.join(tasks.select(*row, left_n="n"), on=row, how="left", nulls_equal=True)
+    # Facts are only ever added, so some facts of these minutes were removed.
     fewer = joined.filter(pl.col("left_n").fill_null(0) < pl.col("n"))
     return fewer["interval_start"].dt.epoch("ms").unique().sort().to_list()
 
@@ -186,13 +187,11 @@ def _promised(outline: Outline) -> pl.Expr:
 
 
 def _of_buckets(counts: pl.DataFrame, by: list[str]) -> pl.DataFrame:
-    """Returns quantiles and the records over the SLA per *by*.
-
-    The rank is that of `buckets.quantile`, ⌊q · (N − 1)⌋.
-    """
+    """Returns quantiles and the records over the SLA per *by*."""
     stands_for = {bucket: value_of(bucket) for bucket in counts["bucket"].unique()}
     value_ms = pl.col("bucket").replace_strict(stands_for, return_dtype=pl.Float64)
     up_to, total = pl.col("n").cum_sum(), pl.col("n").sum()
+    # The rank is that of `buckets.quantile`, ⌊q · (N − 1)⌋.
     quantiles = {name: value_ms.filter(up_to > (q * (total - 1)).floor()).min() for name, q in QUANTILES.items()}
     over_n = pl.col("n").filter(value_ms > pl.col("sla_ms")).sum()
     over_sla_n = pl.when(pl.col("sla_ms").first().is_not_null()).then(over_n)

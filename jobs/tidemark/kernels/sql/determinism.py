@@ -110,8 +110,8 @@ class Determinism:
 
         It has the error where *sql* is not a list of expressions.
         """
-        asked = self._connection.execute("SELECT json_serialize_sql($1::VARCHAR)", [f"SELECT {sql}"])
-        (text,) = asked.fetchone() or ("{}",)
+        query = self._connection.execute("SELECT json_serialize_sql($1::VARCHAR)", [f"SELECT {sql}"])
+        (text,) = query.fetchone() or ("{}",)
         return json.loads(text)
 
 

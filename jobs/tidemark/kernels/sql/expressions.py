@@ -158,10 +158,8 @@ def _run(connection: duckdb.DuckDBPyConnection, query: str, frame: pl.DataFrame,
 
 
 def _with_infinite_seconds(result: duckdb.DuckDBPyRelation) -> duckdb.DuckDBPyRelation:
-    """Returns *result* with TIMESTAMP_MS for TIMESTAMP_S.
-
-    polars, which counts in ms, makes 1969 of infinite seconds.
-    """
+    """Returns *result* with TIMESTAMP_MS for TIMESTAMP_S."""
+    # polars, which counts in ms, makes 1969 of infinite seconds.
     kinds = [re.sub(r"\bTIMESTAMP_S\b", "TIMESTAMP_MS", str(kind)) for kind in result.types]
     if all(kind == str(old) for kind, old in zip(kinds, result.types, strict=True)):
         return result

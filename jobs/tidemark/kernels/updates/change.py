@@ -59,8 +59,9 @@ def judge(updates: pl.DataFrame, stored: pl.DataFrame, *, rule: Rule) -> pl.Data
 def _by_key(updates: pl.DataFrame, stored: pl.DataFrame) -> pl.DataFrame:
     """Returns the updates key by key, with the key's stored version.
 
-    They are in order within a key. polars keeps the order of rows within a group, so nothing is sorted.
+    They are in order within a key.
     """
+    # polars keeps the order of rows within a group, so nothing is sorted.
     old = stored.select("key", old_value="value", old_timestamp_ms="timestamp_ms")
     return (
         updates.with_row_index("row")
@@ -112,4 +113,5 @@ def _last_sent_before(emit: Array, first: Array) -> Array:
     positions = np.arange(len(emit))
     sent = np.maximum.accumulate(np.where(emit, positions, -1))
     before = np.concatenate([[-1], sent[:-1]])
+    # A position before the first row of its key is that of another key.
     return np.where(before >= np.maximum.accumulate(np.where(first, positions, 0)), before, -1)

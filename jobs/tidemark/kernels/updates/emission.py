@@ -85,10 +85,8 @@ def sent_on(updates: pl.DataFrame, stored: pl.DataFrame, emission: Emission) -> 
 
 
 def newest_per_key(updates: pl.DataFrame) -> pl.DataFrame:
-    """Returns the last of *updates* of each key.
-
-    It counts as repeated only if all updates of its key are.
-    """
+    """Returns the last of *updates* of each key."""
+    # The result counts as repeated only if all updates of its key are.
     together = updates.with_columns(pl.col("_repeated").all().over("_key"))
     return together.unique("_key", keep="last", maintain_order=True)
 
@@ -128,6 +126,7 @@ def replacing(updates: pl.DataFrame, stored: pl.DataFrame, *, everything: bool =
         _old_timestamp_ms=pl.when(first).then("_stored_ms").otherwise("_old_timestamp_ms"),
     )
     rows = rows.drop("_stored_identity", "_stored_ms")
+    # Readers know no such key, so its deletion says nothing to them.
     nothing = pl.col("_deleted") & pl.col("_old_identity").is_null() & pl.lit(value=not everything)
     per_task = dict(rows.group_by("_task").agg(nothing.sum()).iter_rows())
     return JudgedUpdates(

@@ -10,6 +10,7 @@ from dataclasses import asdict
 
 import polars as pl
 
+from tidemark.collecting import outside
 from tidemark.kernels.aggregates.windows import window_start
 from tidemark.kernels.columns.buckets import bucket_of, value_of
 from tidemark.semantics.latency import Times, latency_at
@@ -24,10 +25,8 @@ TIMES: Mapping[str, pl.DataType] = {
 
 
 def times_of(records: pl.DataFrame) -> pl.DataFrame:
-    """Counts *records* by their times and task.
-
-    A repeated record does not count as finished.
-    """
+    """Counts *records* by their times and task."""
+    # A repeated record has finished before.
     fresh = records.filter(~pl.col("_repeated")) if "_repeated" in records.columns else records
     per_time = _with_newest(fresh.lazy()).group_by("_timestamp_ms", "_newest_ms", "_task").agg(n=pl.len())
     return per_time.select(*TIMES).collect()
@@ -77,13 +76,13 @@ def latency_histogram(times: pl.DataFrame | pl.LazyFrame, *, finished_at_ms: int
 def add_up(buckets: pl.DataFrame, *, window_ms: int) -> pl.DataFrame:
     """Merges rows of `latency_buckets` of several batches.
 
-    Rows of one task and bucket become one row, with the last of their batches. Rollups by minute of the finish clock,
-    and windows of *window_ms* of record time, which is that clock less the latency, count the same as before: rows of
-    two minutes or windows are not merged.
+    Rows of one task and bucket become one row, with the last of their batches.
     """
     finished_ms = pl.col("finished_at").dt.epoch("ms")
+    # Rows of two minutes or two windows are not merged: rollups by minute, and windows of record time, which is the
+    # finish clock less the latency, count the same as before.
     spans = (finished_ms // 60_000).alias("_minute"), ((finished_ms - value_of("bucket")) // window_ms).alias("_window")
-    same = [name for name in buckets.columns if name not in {"batch_id", "finished_at", "n"}]
+    same = outside(buckets.columns, {"batch_id", "finished_at", "n"})
     of_bucket = buckets.sort("batch_id", maintain_order=True).group_by(*same, *spans, maintain_order=True)
     return of_bucket.agg(pl.col("batch_id", "finished_at").last(), pl.col("n").sum()).drop("_minute", "_window")
 

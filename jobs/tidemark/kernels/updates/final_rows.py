@@ -18,7 +18,7 @@ _FINAL = "_window_final"
 def with_final(window: SinkWindow, records: pl.DataFrame, watermark_ms: int | None) -> pl.DataFrame:
     """Marks the *records* that are final results of their windows.
 
-    Null: not known. Of several results of one window in a batch only the last may be final.
+    Null: not known.
     """
     up_to_ms = window.closed_up_to_ms(watermark_ms)
     if window.is_closed:
@@ -28,6 +28,7 @@ def with_final(window: SinkWindow, records: pl.DataFrame, watermark_ms: int | No
     elif up_to_ms is None:
         final = pl.lit(value=False)
     else:
+        # Of several results of one window in a batch only the last may be final.
         final = (pl.col(window.column) <= up_to_ms) & pl.col("_key").is_last_distinct()
     return records.with_columns(final.alias(_FINAL))
 

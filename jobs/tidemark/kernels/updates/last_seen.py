@@ -30,8 +30,8 @@ def with_last_seen(records: pl.DataFrame, asserted: pl.DataFrame, key: Sequence[
     # A life of a key ends with its deletion; only the last one counts.
     lives = asserted.with_columns(_life=pl.col("_deleted").cast(pl.Int64).cum_sum().over(key))
     is_last = (pl.col("_life") == pl.col("_life").max().over(key)) & ~pl.col("_deleted")
-    seen = lives.filter(is_last).group_by(key, maintain_order=True)
-    seen_ms = seen.agg(pl.col("_timestamp_ms").max().alias(_AT), (pl.col("_life") > 0).any().alias(SEEN_ANEW))
+    last_updates = lives.filter(is_last).group_by(key, maintain_order=True)
+    seen_ms = last_updates.agg(pl.col("_timestamp_ms").max().alias(_AT), (pl.col("_life") > 0).any().alias(SEEN_ANEW))
     timed = records.join(seen_ms, on=key, how="left", nulls_equal=True, maintain_order="left")
     others = seen_ms.join(records, on=key, how="anti", nulls_equal=True, maintain_order="left")
     others = others.with_columns(pl.lit(value=True).alias(SEEN_ONLY), _deleted=pl.lit(value=False))
@@ -48,8 +48,7 @@ def last_seen_columns(columns: Collection[str]) -> dict[str, pl.Expr]:
 def newest_rows(rows: pl.DataFrame, key: Sequence[str]) -> pl.DataFrame:
     """Reduces *rows* of several batches to the newest of each *key*.
 
-    The result is what one batch with all *rows* would have had. The time at which a key was last seen is the newest
-    one since its last deletion.
+    The result is what one batch with all *rows* would have had.
 
     Args:
         rows: rows for the table, in the order of their batches.
@@ -61,6 +60,7 @@ def newest_rows(rows: pl.DataFrame, key: Sequence[str]) -> pl.DataFrame:
     life = (pl.col("deleted") | pl.col(SEEN_ANEW)).cast(pl.Int64).cum_sum().over(key)
     in_life = rows.with_columns(_life=life).with_columns(_newest_life=pl.col("_life").max().over(key))
     is_counted = (pl.col("_life") == pl.col("_newest_life")) & ~pl.col("deleted")
+    # The time at which a key was last seen is the newest one since its last deletion.
     newest_seen_at = pl.when(is_counted).then(LAST_SEEN_AT).max().over(key)
     dated = in_life.with_columns(newest_seen_at.alias(LAST_SEEN_AT), (pl.col("_newest_life") > 0).alias(SEEN_ANEW))
     by_weight = dated.sort(~pl.col(SEEN_ONLY), maintain_order=True)  # a whole row says more than one of a time alone
@@ -84,7 +84,7 @@ def merged_last_seen(new: pl.DataFrame, stored: pl.DataFrame, key: Sequence[str]
     timed = new.join(was, on=key, how="left", nulls_equal=True, maintain_order="left").with_columns(
         newest.alias(LAST_SEEN_AT)
     )
-    seen = timed.filter(SEEN_ONLY).select(*key, LAST_SEEN_AT)
-    again = stored.drop(LAST_SEEN_AT).join(seen, on=key, how="inner", nulls_equal=True, maintain_order="right")
+    confirmations = timed.filter(SEEN_ONLY).select(*key, LAST_SEEN_AT)
+    again = stored.drop(LAST_SEEN_AT).join(confirmations, on=key, how="inner", nulls_equal=True, maintain_order="right")
     whole = timed.filter(~pl.col(SEEN_ONLY)).drop("_was", SEEN_ONLY, SEEN_ANEW)
     return pl.concat([whole, again.with_columns(deleted=pl.lit(value=False))], how="diagonal")

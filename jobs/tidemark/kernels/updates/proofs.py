@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import polars as pl
 
+from tidemark.collecting import omit, within
 from tidemark.kernels import META, payload
 from tidemark.kernels.columns.values import parsed, value_text
 from tidemark.kernels.updates.emission import JudgedUpdates
@@ -61,12 +62,9 @@ def as_late(records: pl.DataFrame) -> pl.DataFrame:
 
 
 def read_again(late: pl.DataFrame, schema: Mapping[str, pl.DataType]) -> pl.DataFrame:
-    """Returns the records of *late*, rows that `as_late` wrote.
-
-    They have the columns of *schema* and are `_repeated`: the time until they came in again is no latency of the
-    stream.
-    """
-    columns = {name: kind for name, kind in schema.items() if name not in META}
+    """Returns the records of *late*, rows that `as_late` wrote."""
+    columns = omit(schema, META)
+    # The time until the records came in again is no latency of the stream.
     records = late.with_columns(pl.col("value").cast(pl.String)).select(
         parsed("value", columns).struct.unnest(),
         _key="key",
@@ -105,7 +103,7 @@ def late_rows(operator: str, late: pl.DataFrame, watermark_ms: int | None, held_
     """
     watermark = pl.lit(watermark_ms, pl.Int64)
     return late.select(
-        *(column for column in ("task", "headers") if column in late.columns),
+        *within(("task", "headers"), late.columns),
         "partition",
         "offset",
         "key",

@@ -7,6 +7,7 @@ from typing import Literal
 
 import polars as pl
 
+from tidemark.collecting import in_order_of, outside
 from tidemark.errors import InvalidArgument
 from tidemark.kernels import META, payload
 from tidemark.kernels.aggregates.function import OLD
@@ -112,7 +113,7 @@ def value_columns(operator: KeyedTable, columns: Sequence[str]) -> tuple[str, ..
 
     They are the ones named, or all of a record that are not its key.
     """
-    return operator.columns or tuple(c for c in payload(columns) if c not in operator.key)
+    return operator.columns or tuple(outside(payload(columns), operator.key))
 
 
 MATCHED = "_matched"
@@ -141,14 +142,14 @@ def join_valid(
     _check_on(operator, records, versions)
     key = list(operator.on.values())
     right = versions.unique([*key, "_valid_from_ms"], keep="last", maintain_order=True).sort("_valid_from_ms")
-    asked = pl.max_horizontal("_timestamp_ms", pl.lit(kept_from_ms, pl.Int64))
-    left = records.with_row_index("_row").with_columns(_asked_ms=asked).sort("_asked_ms", maintain_order=True)
+    lookup_ms = pl.max_horizontal("_timestamp_ms", pl.lit(kept_from_ms, pl.Int64))
+    left = records.with_row_index("_row").with_columns(_asked_ms=lookup_ms).sort("_asked_ms", maintain_order=True)
     # join_asof needs both sides in order of time; `_row` restores the order of the records.
     joined = _as_of(operator, left, right, "backward")
     beyond = pl.col(MATCHED).is_null() & is_beyond(kept_from_ms)
     first_after = _as_of(operator, joined.filter(beyond).select(left.columns), right, "forward")
     joined = pl.concat([joined.filter(~beyond), first_after])
-    added = [c for c in right.columns if c not in {*key, "_valid_from_ms", MATCHED}]
+    added = outside(right.columns, {*key, "_valid_from_ms", MATCHED})
     return _joined(operator, joined.sort("_row"), records.columns, added, updates=updates)
 
 
@@ -189,7 +190,7 @@ def join_newest(operator: Join, records: pl.DataFrame, rows: pl.DataFrame, *, up
     key = list(operator.on.values())
     right = rows.unique(key, keep="last", maintain_order=True).with_columns(pl.lit(value=True).alias(MATCHED))
     joined = records.join(right, left_on=list(operator.on), right_on=key, how="left", maintain_order="left")
-    added = [c for c in rows.columns if c not in key]
+    added = outside(rows.columns, key)
     return _joined(operator, joined, records.columns, added, updates=updates)
 
 
@@ -267,7 +268,7 @@ def hop_rows(operator: Repartition, emitted: pl.DataFrame) -> pl.DataFrame:
 
     They are two rows where the new key is another one. *emitted* has `_old_value`.
     """
-    schema = {c: emitted.schema[c] for c in repartition_columns(operator)}
+    schema = in_order_of(repartition_columns(operator), emitted.schema)
     rows = emitted.with_row_index("_row").with_columns(_old=parsed("_old_value", schema))
     old_group = rows.select(pl.col("_old").struct.field(*schema)).select(key_text(operator.key, schema)).to_series()
     rows = rows.with_columns(_old_group=pl.when(pl.col("_old_value").is_not_null()).then(old_group))

@@ -17,7 +17,7 @@ from typing import Any
 from tidemark.errors import InvalidArgument, InvalidSpec
 from tidemark.model.project.files import Project
 from tidemark.model.project.kafka_security import OPEN, Security, Settings, in_the_clear, not_pem, read_security
-from tidemark.model.project.secrets import NOTHING, SecretPlace, Value, Vault
+from tidemark.model.project.secrets import EMPTY_VAULT, SecretPlace, Value, Vault
 from tidemark.model.settings.toml_keys import IDENTIFIER, Keys, read_toml, read_whole
 
 DEFAULT = "default"
@@ -52,7 +52,7 @@ class Cluster:
     bootstrap: str
     name: str = DEFAULT
     security: Security = OPEN
-    vault: Vault = field(default=NOTHING, repr=False, compare=False)
+    vault: Vault = field(default=EMPTY_VAULT, repr=False, compare=False)
 
     @property
     def client(self) -> Settings:
@@ -161,20 +161,20 @@ def named_address(text: str) -> tuple[str, str]:
 def addressed_clusters(
     names: Iterable[str],
     configured: Clusters,
-    given: Iterable[tuple[str, str]],
+    addresses: Iterable[tuple[str, str]],
     environ: Mapping[str, str],
     *,
     otherwise: str | None = None,
     secrets: Mapping[str, str] = MappingProxyType({}),
 ) -> Clusters:
-    """Returns the clusters *names* and those that are *given*.
+    """Returns the clusters *names* and those that are *addresses*.
 
     Of several addresses the first one counts.
 
     Args:
         names: clusters that a topology uses.
         configured: those of its file and of its project.
-        given: names and addresses of the command line.
+        addresses: names and addresses of the command line.
         environ: the process's environment variables.
         otherwise: for `default`, the address of the broker that runs on this machine.
         secrets: values of secrets by their places, such as `eu.password`.
@@ -182,7 +182,7 @@ def addressed_clusters(
     Raises:
         InvalidArgument: one has no address.
     """
-    by_name = dict(given)
+    by_name = dict(addresses)
     wanted = sorted({*names, *by_name})
     clusters = with_address(wanted, configured, by_name, environ, otherwise=otherwise, secrets=secrets)
     for name in wanted:
@@ -198,7 +198,7 @@ def addressed_clusters(
 def with_address(
     names: Iterable[str],
     configured: Clusters,
-    given: Mapping[str, str],
+    addresses: Mapping[str, str],
     environ: Mapping[str, str],
     *,
     otherwise: str | None = None,
@@ -214,7 +214,7 @@ def with_address(
         local = otherwise if name == DEFAULT else None
         # What is nearer to the start of a driver counts: its command line, its environment, then files.
         written = configured[name].bootstrap if name in configured else local
-        if address := given.get(name) or environ.get(f"{VARIABLE}{name.upper()}") or written:
+        if address := addresses.get(name) or environ.get(f"{VARIABLE}{name.upper()}") or written:
             cluster = configured.get(name, Cluster(address, name))
             clusters[name] = replace(cluster, bootstrap=address, vault=vault)
     return MappingProxyType(clusters)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
-from tidemark.model.project.secrets import Kept, SecretPlace, Value, read_value
+from tidemark.model.project.secrets import PlaceKind, SecretPlace, Value, read_value
 from tidemark.model.settings.toml_keys import Keys
 
 Settings = dict[str, str | int | float | bool]
@@ -251,15 +251,15 @@ def read_security(keys: Keys, folder: Path | None) -> Security:
 
 
 def _mechanism(keys: Keys, protocol: Protocol) -> Mechanism | None:
-    given: str | None = keys.text("sasl_mechanism", Mechanism.SCRAM_SHA_512.value, None)
-    if given is None:
+    written_mechanism: str | None = keys.text("sasl_mechanism", Mechanism.SCRAM_SHA_512.value, None)
+    if written_mechanism is None:
         if protocol.has_login:
             words = ", ".join(Mechanism)
             keys.fail("sasl_mechanism", f"is missing, and security_protocol is {protocol}", f"write one of {words}")
         return None
     mechanism = keys.choice("sasl_mechanism", Mechanism, None)
     if not protocol.has_login:
-        problem = f"is {given!r}, but security_protocol is {protocol}, without a login"
+        problem = f"is {written_mechanism!r}, but security_protocol is {protocol}, without a login"
         keys.fail("sasl_mechanism", problem, 'write security_protocol = "SASL_SSL"', beside="security_protocol")
     return mechanism
 
@@ -276,7 +276,7 @@ def _value(keys: Keys, key: str, folder: Path | None) -> Value | None:
 
 
 def _file(path: str, folder: Path | None) -> SecretPlace:
-    return SecretPlace(Kept.FILE, str((folder or Path()).resolve() / path))
+    return SecretPlace(PlaceKind.FILE, str((folder or Path()).resolve() / path))
 
 
 def _refuse_unfitting(keys: Keys, protocol: Protocol, mechanism: Mechanism | None, values: Mapping[str, Value]) -> None:
@@ -291,8 +291,10 @@ def _refuse_unfitting(keys: Keys, protocol: Protocol, mechanism: Mechanism | Non
     unfitting += () if is_token else _OF_TOKENS
     for key in unfitting:
         if key in values:
-            seen = f"sasl_mechanism is {mechanism}" if mechanism else "there is no sasl_mechanism"
-            keys.fail(key, f"is written, but {seen}", "leave it out, or correct the mechanism", beside="sasl_mechanism")
+            login = f"sasl_mechanism is {mechanism}" if mechanism else "there is no sasl_mechanism"
+            keys.fail(
+                key, f"is written, but {login}", "leave it out, or correct the mechanism", beside="sasl_mechanism"
+            )
     for key in _OF_TLS:
         if key in values and not protocol.has_tls:
             problem = f"is written, but security_protocol is {protocol}, without TLS"

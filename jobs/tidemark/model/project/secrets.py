@@ -18,7 +18,7 @@ from tidemark.model.settings.toml_keys import Keys
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
-class Kept(StrEnum):
+class PlaceKind(StrEnum):
     """Names the places where secrets may be kept."""
 
     ENV = "env"
@@ -31,12 +31,12 @@ class SecretPlace:
     """The place of a secret.
 
     Attributes:
-        kept: the kind of place.
+        kind: the kind of place.
         name: of the environment variable, the file or the Airflow connection.
         field: of an Airflow connection: `password`, `login`, or a key of its extra.
     """
 
-    kept: Kept
+    kind: PlaceKind
     name: str
     field: str = ""
 
@@ -50,11 +50,11 @@ class Vault:
 
     Args:
         environ: the environment variables of this process.
-        given: values of references by their place, such as `eu.password`. They take precedence.
+        values: of references by their place, such as `eu.password`. They take precedence.
     """
 
-    def __init__(self, environ: Mapping[str, str], given: Mapping[str, str]) -> None:
-        self._environ, self._given = environ, given
+    def __init__(self, environ: Mapping[str, str], values: Mapping[str, str]) -> None:
+        self._environ, self._values = environ, values
 
     def __repr__(self) -> str:
         """Hides all values."""
@@ -72,30 +72,30 @@ class Vault:
         """
         if isinstance(value, str):
             return value
-        text = self._given[place] if place in self._given else self._kept(f"kafka.{place}", value)
+        text = self._values[place] if place in self._values else self._look_up(f"kafka.{place}", value)
         if not text:
-            msg = f"kafka.{place}: {_described(value)} is empty; correct it, or the key"
+            msg = f"kafka.{place}: {_describe(value)} is empty; correct it, or the key"
             raise InvalidArgument(msg)
         return text
 
-    def _kept(self, at: str, value: SecretPlace) -> str:
-        match value.kept:
-            case Kept.ENV:
+    def _look_up(self, at: str, value: SecretPlace) -> str:
+        match value.kind:
+            case PlaceKind.ENV:
                 if value.name not in self._environ:
-                    msg = f"{at}: {_described(value)} is not set; set it for the process that connects to Kafka"
+                    msg = f"{at}: {_describe(value)} is not set; set it for the process that connects to Kafka"
                     raise InvalidArgument(msg)
                 return self._environ[value.name]
-            case Kept.FILE:
+            case PlaceKind.FILE:
                 return _content(at, value)
-            case Kept.AIRFLOW:
+            case PlaceKind.AIRFLOW:
                 msg = (
-                    f"{at}: only Airflow reads {_described(value)}; let Airflow start the stream, or write the value "
+                    f"{at}: only Airflow reads {_describe(value)}; let Airflow start the stream, or write the value "
                     "into a JSON file and give --secrets FILE"
                 )
                 raise InvalidArgument(msg)
 
 
-NOTHING = Vault({}, {})
+EMPTY_VAULT = Vault({}, {})
 """A vault without values; files are readable."""
 
 
@@ -103,18 +103,18 @@ def _content(at: str, value: SecretPlace) -> str:
     try:
         return Path(value.name).read_text(encoding="utf-8").rstrip("\r\n")
     except (OSError, UnicodeDecodeError) as error:
-        seen = error.strerror if isinstance(error, OSError) else "is not UTF-8"
-        msg = f"{at}: {_described(value)}: {seen}; correct the path, or make it readable where the stream runs"
+        problem = error.strerror if isinstance(error, OSError) else "is not UTF-8"
+        msg = f"{at}: {_describe(value)}: {problem}; correct the path, or make it readable where the stream runs"
         raise InvalidArgument(msg) from None
 
 
-def _described(value: SecretPlace) -> str:
-    match value.kept:
-        case Kept.ENV:
+def _describe(value: SecretPlace) -> str:
+    match value.kind:
+        case PlaceKind.ENV:
             return f"environment variable {value.name}"
-        case Kept.FILE:
+        case PlaceKind.FILE:
             return f"file {value.name}"
-        case Kept.AIRFLOW:
+        case PlaceKind.AIRFLOW:
             return f"Airflow's connection {value.name} ({value.field})"
 
 
@@ -134,8 +134,8 @@ def read_value(keys: Keys, key: str, folder: Path | None, *, secret: bool = True
         InvalidSpec: the value is not a reference where it must be one, or names several places.
     """
     example = f'{{ env = "KAFKA_{key.rpartition(".")[2].upper()}" }}'
-    given = keys.content.get(key)
-    if secret and key in keys.content and not isinstance(given, dict):
+    written_value = keys.content.get(key)
+    if secret and key in keys.content and not isinstance(written_value, dict):
         keys.fail(key, "is written in the file itself", f'write {key} = {example}, {{ file = "…" }} or an Airflow one')
     value = keys.get(key, (dict, str), example, None)
     if isinstance(value, dict):
@@ -145,21 +145,21 @@ def read_value(keys: Keys, key: str, folder: Path | None, *, secret: bool = True
 
 def _reference(keys: Keys, key: str, table: Mapping[str, object], folder: Path | None, field: str) -> SecretPlace:
     inner = Keys(keys.file, f"{keys.at}.{key}", table)
-    places = [kept for kept in Kept if kept in table]
+    places = [kind for kind in PlaceKind if kind in table]
     if len(places) != 1:
-        seen = f"names {' and '.join(places)}" if places else "names no place"
-        keys.fail(key, seen, f"write exactly one of {', '.join(Kept)}")
-    (kept,) = places
-    name = table[kept]
+        problem = f"names {' and '.join(places)}" if places else "names no place"
+        keys.fail(key, problem, f"write exactly one of {', '.join(PlaceKind)}")
+    (kind,) = places
+    name = table[kind]
     if not isinstance(name, str) or not name:
-        inner.fail(kept, "is not a name", f'write {kept} = "NAME"')
-    if kept is Kept.ENV and not _VARIABLE.fullmatch(name):
-        inner.fail(kept, "is not the name of an environment variable", "use letters, digits and _")
-    allowed = {kept, "field"} if kept is Kept.AIRFLOW else {kept}
+        inner.fail(kind, "is not a name", f'write {kind} = "NAME"')
+    if kind is PlaceKind.ENV and not _VARIABLE.fullmatch(name):
+        inner.fail(kind, "is not the name of an environment variable", "use letters, digits and _")
+    allowed = {kind, "field"} if kind is PlaceKind.AIRFLOW else {kind}
     inner.refuse_all_but(allowed)
-    if kept is Kept.FILE:
-        return SecretPlace(kept, str((folder or Path()).resolve() / name))
-    return SecretPlace(kept, name, inner.text("field", "password", field) if kept is Kept.AIRFLOW else "")
+    if kind is PlaceKind.FILE:
+        return SecretPlace(kind, str((folder or Path()).resolve() / name))
+    return SecretPlace(kind, name, inner.text("field", "password", field) if kind is PlaceKind.AIRFLOW else "")
 
 
 def read_given(file: Path) -> dict[str, str]:

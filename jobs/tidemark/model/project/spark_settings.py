@@ -62,7 +62,8 @@ def jars(project: Path) -> list[str]:
 
     Those for object stores exist only after `make object-store`.
     """
-    return sorted(str(jar) for folder in ("spark", "s3") for jar in (project / ".jars" / folder).glob("*.jar"))
+    folder = project / ".jars"
+    return sorted(map(str, [*folder.glob("spark/*.jar"), *folder.glob("s3/*.jar")]))
 
 
 def settings(file: Path) -> Iterator[tuple[str, str]]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from tidemark.collecting import pick
 from tidemark.model.settings.windows import Shape, Windows
 from tidemark.semantics.strategy import Strategy
 
@@ -84,7 +85,7 @@ def selected_bounds(select: Mapping[str, str], bounds: Mapping[str, str]) -> dic
 
 def bounds_among(columns: Collection[str], bounds: Mapping[str, str]) -> dict[str, str]:
     """Returns those of *bounds* that are among *columns*."""
-    return {column: kind for column, kind in bounds.items() if column in columns}
+    return pick(bounds, columns)
 
 
 def common(read: Sequence[WindowColumns]) -> WindowColumns:

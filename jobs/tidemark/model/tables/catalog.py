@@ -14,6 +14,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from tidemark.collecting import index_by_name, names_in
+
 
 @dataclass(frozen=True)
 class Column:
@@ -42,7 +44,7 @@ class Table:
     @property
     def names(self) -> tuple[str, ...]:
         """Returns the column names in the order that writers select them."""
-        return tuple(column.name for column in self.columns)
+        return tuple(names_in(self.columns))
 
 
 def _columns(*triples: tuple[str, str, str]) -> tuple[Column, ...]:
@@ -897,9 +899,8 @@ TABLE_FILES = Table(
 )
 
 TABLES = MappingProxyType(
-    {
-        table.name: table
-        for table in (
+    index_by_name(
+        (
             BATCHES,
             OUTCOMES,
             OPERATOR_LATENCY,
@@ -931,5 +932,5 @@ TABLES = MappingProxyType(
             REQUEUED,
             TABLE_FILES,
         )
-    }
+    )
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from itertools import groupby
+from itertools import chain, groupby
 from typing import Any
 
 import vl_convert
@@ -94,7 +94,9 @@ def latency_bands(rows: Sequence[Row], interval: Interval) -> Markup:
         )
         # A distant promise would flatten the latencies.
         near = [row if (row["sla_ms"] or 0) <= NEAR * highest_ms else row | {"sla_ms": None} for row in of]
-        ends_ms = [row[column] or 0 for row in near for column in ("p50_ms", "p99_ms", "sla_ms")]
+        lengths_ms = chain.from_iterable((row["p50_ms"], row["p99_ms"], row["sla_ms"]) for row in near)
+        ends_ms = [length_ms or 0 for length_ms in lengths_ms]
+        # Layers are drawn one over the other: bands first, then the median and the promise.
         layers = [
             _layer({"type": "area", "color": BAND}, y=_length("p50_ms", ends_ms), y2={"field": "p90_ms"}),
             _layer({"type": "area", "color": PALE_BAND}, y=_length("p90_ms", ends_ms), y2={"field": "p99_ms"}),
@@ -274,13 +276,14 @@ def _colors(field: str, colors: dict[str, str]) -> Row:
 def _with_gaps(rows: Sequence[Row]) -> list[Row]:
     """Adds a row without measurements where minutes are missing.
 
-    It is the minute after the last one before the gap. So lines break there.
+    It is the minute after the last one before the gap.
     """
     with_gaps: list[Row] = []
     for row, following in zip(rows, [*rows[1:], None], strict=True):
         with_gaps.append(row)
         next_ms = row["at_ms"] + Grain.MINUTE.length_ms
         if following and following["operator"] == row["operator"] and following["at_ms"] > next_ms:
+            # A row without measurements breaks the line; Vega-Lite would connect its ends.
             with_gaps.append({"operator": row["operator"], "at_ms": next_ms, "sla_ms": row["sla_ms"]})
     return with_gaps
 

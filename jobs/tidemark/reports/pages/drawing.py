@@ -64,6 +64,7 @@ def draw(upstreams: Upstreams, path: Sequence[str]) -> Drawing:
     """
     column: dict[str, int] = {}
     row: dict[str, int] = {}
+    # An operator stands one column behind the furthest operator that it reads.
     for name in in_order(upstreams):
         column[name] = 1 + max((column[read] for read in upstreams.get(name, ())), default=-1)
     names_by_column: dict[int, list[str]] = defaultdict(list)

@@ -47,12 +47,13 @@ def write_pages(
 def name_of(interval: Interval) -> str:
     """Returns the name of the page of *interval*.
 
-    It is a day, an hour, or the instants of the interval. Names sort by time.
+    It is a day, an hour, or the instants of the interval.
 
     >>> name_of(Interval(0, 3_600_000)), name_of(Interval(0, 86_400_000)), name_of(Interval(0, 1_500))
     ('1970-01-01T00', '1970-01-01', '1970-01-01T000000Z--1970-01-01T000001Z')
     """
     start, end = utc(interval.start_ms), utc(interval.end_ms)
+    # Names sort by time.
     for grain, form in ((Grain.DAY, "%Y-%m-%d"), (Grain.HOUR, "%Y-%m-%dT%H")):
         if interval.length_ms == grain.length_ms and interval == interval.widened(grain):
             return start.strftime(form)
@@ -72,7 +73,7 @@ def page(facts: PageFacts, *, now_ms: int | None = None) -> str:
         path=path,
         drawing=draw(facts.topology.upstreams, path),
         box=BOX,
-        told={name: _operator(row) for name, row in facts.operators.items()},
+        box_facts={name: _operator(row) for name, row in facts.operators.items()},
         charts=_charts(facts, facts.interval.end_ms if now_ms is None else now_ms),
         no_operator=PART_WORDS,
         start=utc(facts.interval.start_ms),

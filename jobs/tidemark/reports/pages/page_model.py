@@ -156,8 +156,8 @@ def worst(words: Iterable[str]) -> str:
     >>> worst(["running", "drained"]), worst(["on_time", "warn"])
     ('drained', 'warn')
     """
-    present, worst_first = set(words), [word.value for kind in (PageVerdict, Condition) for word in kind]
-    return next(str(word) for word in worst_first if word in present)
+    present, worst_first = set(words), map(str, [*PageVerdict, *Condition])
+    return next(word for word in worst_first if word in present)
 
 
 def newest_report(layout: Layout, topology: str) -> str | None:

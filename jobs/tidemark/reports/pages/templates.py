@@ -87,11 +87,9 @@ def _environment() -> Environment:
 
 
 def _without_controls(value: Any) -> Any:
-    """Removes characters from text that a browser obeys instead of showing.
-
-    Such a character turns the direction of writing.
-    """
+    """Removes characters from text that a browser obeys instead of showing."""
     # Markup stays markup.
+    # A browser obeys characters that turn the direction of writing, and text could then show as something else.
     return type(value)(inert(value)) if isinstance(value, str) else value
 
 

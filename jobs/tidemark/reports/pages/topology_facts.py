@@ -133,7 +133,9 @@ class _Facts:
 
     def __init__(self, tables: Tables, topology: Topology, at_ms: int) -> None:
         self._tables, self._topology, self._at_ms = tables, topology, at_ms
-        edges = [(name, read) for name, names in topology.upstreams.items() for read in names]
+        edges: list[tuple[str, str]] = []
+        for name, names in topology.upstreams.items():
+            edges += [(name, read) for read in names]
         # SQL takes the edges as two lists of equal length.
         own, read = zip(*edges, strict=True) if edges else ((), ())
         self._beats = self._by("sub_topology", BEATS)
@@ -224,12 +226,10 @@ class _Facts:
         }
 
     def _unread(self, operator: Any) -> int | None:
-        """Returns the number of records that *operator*, a source, has not read.
-
-        That of a topic is of the last time when the source asked the broker.
-        """
+        """Returns the number of records that *operator*, a source, has not read."""
         progress = self._read_to[operator.name]
         if not operator.hop_of:
+            # The number of a topic is of the last time when the source asked the broker.
             return progress.get("unread_records")
         # The offsets of a hop are batches of its writer.
         hop = f"hop_{operator.hop_of}"

@@ -48,7 +48,7 @@ def topology_page(model: Row, facts: Row | None, topology: Topology | None) -> s
     checked_at = model["slas"]["checked_at"] if "slas" in model else None
     return template("reports/pages/topology_page.html.j2").render(
         model={"error": None, **model},
-        told=facts,
+        progress=facts,
         topology=topology,
         path=path,
         drawing=draw(topology.upstreams, path) if topology else None,

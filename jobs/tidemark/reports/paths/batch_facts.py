@@ -183,12 +183,10 @@ class BatchFacts:
         return max(blockers, key=lambda each: (each.ready_ms, each.source.name, each.partition), default=no_partition)
 
     def _ready(self, sub: str, source: Source, partition: int, batch_id: int, window_end_ms: int) -> Blocker | None:
-        """Returns the partition if it let the window close in batch *batch_id*.
-
-        None: it did so before, or has not.
-        """
+        """Returns the partition if it let the window close in batch *batch_id*."""
         marks = self._marks[sub, source.name, partition]
         place = bisect_left(marks, batch_id, key=lambda each: each.batch_id)
+        # The partition let the window close in an earlier batch, or has not yet.
         if (
             place == len(marks)
             or marks[place].batch_id != batch_id

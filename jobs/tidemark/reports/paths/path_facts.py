@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
+from tidemark.collecting import omit
 from tidemark.errors import InvalidArgument
 from tidemark.model.settings.intervals import iso
 from tidemark.semantics.blame import AgeCause
@@ -206,7 +207,7 @@ def _window(window: Row, steps: list[Row], leaves: list[Row], parts: list[Row], 
 
 def _without(row: Row, *names: str) -> Row:
     """Returns *row* without the columns *names*."""
-    return {name: value for name, value in row.items() if name not in names}
+    return omit(row, names)
 
 
 def _step(row: Row) -> PathStep:
@@ -241,12 +242,12 @@ def _explain_no_path(tables: Tables, topology: str, at_ms: int | None) -> str:
         remedy = f"run the DAG tidemark_{topology}_reports, or jobs/critical_path.py"
         return _no_path(topology, "no report has seen a window of it", remedy)
     if not counts["closed"]:
-        seen = f"{counts['seen']} were seen, but none was finished by every operator"
-        return _no_path(topology, seen, f"`tidemark why {topology}` shows what each operator waits for")
+        observation = f"{counts['seen']} were seen, but none was finished by every operator"
+        return _no_path(topology, observation, f"`tidemark why {topology}` shows what each operator waits for")
     first, last = (iso(round(counts[name].timestamp() * 1000)) for name in ("first_at", "last_at"))
     at = "that interval" if at_ms is None else iso(at_ms)
     return _no_path(topology, f"{at} has none; the closed ones lie between {first} and {last}", "ask for one of them")
 
 
-def _no_path(topology: str, seen: str, remedy: str) -> str:
-    return f"{topology}: no closed streaming window to show: {seen}; {remedy}"
+def _no_path(topology: str, observation: str, remedy: str) -> str:
+    return f"{topology}: no closed streaming window to show: {observation}; {remedy}"

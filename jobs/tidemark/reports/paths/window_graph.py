@@ -13,12 +13,13 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from itertools import groupby
+from itertools import chain, groupby
 from operator import attrgetter
 from typing import NamedTuple
 
 import polars as pl
 
+from tidemark.collecting import pick
 from tidemark.kernels.columns.clocks import on_one_clock
 from tidemark.model.kinds.source import Source
 from tidemark.model.topology import Topology
@@ -160,11 +161,12 @@ class PassedWindows:
 def places_of(topology: Topology) -> dict[str, OperatorPlace]:
     """Returns the place of each operator in *topology*."""
     waited_for, read_by = topology.waited_for, topology.read_by
-    return {
-        o.name: OperatorPlace(sub.name, o.kind, waited_for[o.name], read_by[o.name])
-        for sub in topology.sub_topologies
-        for o in sub.operators
-    }
+    places: dict[str, OperatorPlace] = {}
+    for sub in topology.sub_topologies:
+        for operator in sub.operators:
+            name = operator.name
+            places[name] = OperatorPlace(sub.name, operator.kind, waited_for[name], read_by[name])
+    return places
 
 
 def windows_finished(
@@ -253,9 +255,7 @@ class _Drivers:
         ewt_ms, began_ms = finished_ms + skew_ms, began_ms + skew_ms
         whole = clock._replace(ewt_ms=ewt_ms, began_ms=began_ms, queued_ms=0, batch_id=batch_id)
         # An operator that closed another window in that batch has its own EWT.
-        return dict.fromkeys(missing, whole) | {
-            name: finish for name, finish in self._batches.get((sub, batch_id), {}).items() if name in missing
-        }
+        return dict.fromkeys(missing, whole) | pick(self._batches.get((sub, batch_id), {}), missing)
 
     def _was_away(self, sub: str, window: tuple[str, int, int], others: Mapping[str, OperatorFinish]) -> bool:
         """Returns True if the driver of *sub* did not run during *window*.
@@ -333,7 +333,8 @@ def _joined_up(places: Mapping[str, OperatorPlace], current: Mapping[str, Operat
                 operators |= dict.fromkeys(nearest(getattr(current[name], side), side))
         return tuple(operators)
 
-    if all(name in places for place in places.values() for name in (*place.waits_for, *place.read_by)):
+    neighbours = chain.from_iterable((*place.waits_for, *place.read_by) for place in places.values())
+    if places.keys() >= {*neighbours}:
         return dict(places)
     return {
         name: place._replace(waits_for=nearest(place.waits_for, "waits_for"), read_by=nearest(place.read_by, "read_by"))

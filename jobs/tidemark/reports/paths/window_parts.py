@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import polars as pl
 import polars.selectors as cs
 
+from tidemark.collecting import names_in
 from tidemark.kernels.reports.restarts import Restart
 from tidemark.model.kinds.source import Source
 from tidemark.model.topology import Topology
@@ -195,7 +196,7 @@ class WindowParts:
     def _candidates(self, subject: str, age: Age) -> Collection[str]:
         """Returns the names of parts that can delay records of *subject*."""
         # The watermark delays records only where they wait for the end of a window.
-        return {part.name for part in age.spent} - (frozenset() if self._waits[subject] else HELD_BY_WATERMARK)
+        return {*names_in(age.spent)} - (frozenset() if self._waits[subject] else HELD_BY_WATERMARK)
 
     def _configured_ms(self, age: Age) -> dict[str, int]:
         source = age.blocker.source

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import polars as pl
 
+from tidemark.collecting import present
 from tidemark.kernels.columns.schemas import rows_of
 from tidemark.model.settings.intervals import Interval
 from tidemark.model.tables.catalog import CRITICAL_PATH_LEAVES, CRITICAL_PATH_STEPS, CRITICAL_PATHS, Table
@@ -76,7 +77,9 @@ def looks_back_ms(topology: Topology) -> int:
 
 def together(paths: Sequence[Paths]) -> Paths:
     """Concatenates the rows of *paths*, at least one."""
-    tables = {table: pl.concat(part.tables[table] for part in paths) for table in paths[0].tables}
+    tables: dict[Table, pl.DataFrame] = {}
+    for table in paths[0].tables:
+        tables[table] = pl.concat(part.tables[table] for part in paths)
     return Paths(tables, pl.concat(part.finished for part in paths))
 
 
@@ -306,11 +309,11 @@ def _skew_error_ms(walk: list[OperatorFinish]) -> int | None:
     errors_ms = [finish.skew_error_ms for finish in walk]
     if len(clocks) == 1 and walk[0].host is not None:
         return 0
-    known_ms = [error_ms for error_ms in errors_ms if error_ms is not None]
+    known_ms = present(errors_ms)
     return max(known_ms) if len(known_ms) == len(errors_ms) else None
 
 
 def _sum(values: Iterable[int | None]) -> int | None:
     """Adds *values*; None if any of them is None."""
     addends = list(values)
-    return None if None in addends else sum(value for value in addends if value is not None)
+    return None if None in addends else sum(present(addends))

@@ -148,10 +148,11 @@ def judge_records(
         .group_by("operator", "start_ms")
         .agg("bucket", "n")
     )
-    return {
-        (operator, start_ms): any(each.is_broken(zip(bucket, n, strict=True)) for each in promises.records[operator])
-        for operator, start_ms, bucket, n in counted.iter_rows()
-    }
+    broken: dict[tuple[str, int], bool] = {}
+    for operator, start_ms, bucket, n in counted.iter_rows():
+        counts = list(zip(bucket, n, strict=True))
+        broken[operator, start_ms] = any(each.is_broken(counts) for each in promises.records[operator])
+    return broken
 
 
 class _StreamReader:

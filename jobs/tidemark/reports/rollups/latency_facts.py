@@ -160,5 +160,5 @@ def _files(table: Path) -> pl.DataFrame:
     files = pl.DataFrame(DeltaTable(str(table)).get_add_actions(flatten=True)) if is_table(table) else pl.DataFrame()
     if files.is_empty():
         return files
-    statistics = (f"{bound}.{column}" for column in ("batch_id", "finished_at") for bound in ("min", "max"))
+    statistics = ("min.batch_id", "max.batch_id", "min.finished_at", "max.finished_at")
     return files.select("num_records", *statistics, table=pl.lit(table.name), path=f"{table}/" + pl.col("path"))

@@ -16,6 +16,7 @@ from typing import Any
 import polars as pl
 import polars.selectors as cs
 
+from tidemark.collecting import in_order_of
 from tidemark.errors import InvalidArgument
 from tidemark.kernels.columns.clocks import on_one_clock
 from tidemark.model.kinds.registry import KINDS
@@ -119,7 +120,7 @@ def _closed_windows(operator_windows: pl.DataFrame, upstreams: Upstreams) -> Ite
     for _, of_window in rows.group_by("window_start", "window_end", maintain_order=True):
         by_operator = {row["operator"]: row for row in of_window.iter_rows(named=True)}
         if set(upstreams) <= set(by_operator):
-            yield {name: by_operator[name] for name in upstreams}
+            yield in_order_of(upstreams, by_operator)
 
 
 class _WindowSavings:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tidemark.collecting import within
 from tidemark.model.checks import CONDITIONS, SUMS, ConditionKind, Conditions
 from tidemark.model.tables.catalog import HOP, Table
 
@@ -35,7 +36,7 @@ def counting_select(table: Table, rows: str, parts: str | None) -> str:
     Its columns: the number of *rows*, the COUNTS of those that break the contract, key and culprit of one of these.
     *rows* and *parts* come after FROM. *parts* are the rows that SUMS adds up to *rows*; None: sums are not judged.
     """
-    identity = table.key or [name for name in table.names if name in PLACE]
+    identity = table.key or within(table.names, PLACE)
     key = "{" + ", ".join(f"'{name}': \"{name}\"" for name in identity) + "} AS key"
     culprit = next((name for name in ("operator", "source") if name in table.names), "NULL")
     # A condition that is null breaks the rule.

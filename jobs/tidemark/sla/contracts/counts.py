@@ -21,6 +21,7 @@ import pyarrow.dataset as ds
 from deltalake import DeltaTable, Schema
 from deltalake.exceptions import DeltaError
 
+from tidemark.collecting import within
 from tidemark.kernels.columns.schemas import arrow_schema
 from tidemark.model.checks import SUMS
 from tidemark.model.kinds.registry import HandingOut
@@ -73,10 +74,8 @@ class ContractCounts:
 
     @property
     def is_readable(self) -> bool:
-        """True if queries can read it.
-
-        Columns that are missing are null to them.
-        """
+        """True if queries can read it."""
+        # Columns that are missing are null to queries.
         return not self.schema["unreadable"] and not self.schema["wrong_types"]
 
     @property
@@ -132,10 +131,8 @@ class _Folder:
         self._batches = self._finished() if self._is_sound(BATCHES.name) else None
 
     def judged(self) -> list[ContractCounts]:
-        """Counts the rows of each table, parts before wholes.
-
-        So a whole is not compared with parts that turned out to be unreadable.
-        """
+        """Counts the rows of each table, parts before wholes."""
+        # Parts come before wholes, so that a whole is not compared with parts that turned out to be unreadable.
         for table in reversed(self._declared):
             self._opened[table.name] = self._judged(table)
         return list(self._opened.values())
@@ -253,15 +250,13 @@ def _is_current(table: Table) -> bool:
 
 
 def _all_rows(stored: DeltaTable, table: Table) -> ds.Dataset | ds.Scanner:
-    """Returns the rows of *stored*, of which DuckDB reads what it needs.
-
-    Others may write into a table with current rows: it is returned as a scanner, of which pyarrow filters no rows.
-    """
+    """Returns the rows of *stored*, of which DuckDB reads what it needs."""
     rows = dataset_of(stored)
+    # Others may write into a table with current rows: it is returned as a scanner, of which pyarrow filters no rows.
     if not _is_current(table):
         return rows
     # MERGE and DELETE of delta-rs leave text in a form that pyarrow cannot compare.
-    return rows.scanner(columns=[name for name in rows.schema.names if name in {*table.key, *SINK}])
+    return rows.scanner(columns=within(rows.schema.names, {*table.key, *SINK}))
 
 
 def _came_since(stored: DeltaTable, since_ms: int) -> ds.Dataset:

@@ -78,9 +78,9 @@ class Quality:
 
 
 def _row(suite: str, result: Any) -> dict[str, Any]:
-    expectation, seen = result.expectation_config, result.result or {}
+    expectation, details = result.expectation_config, result.result or {}
     # Expectations about whole columns have a value, and those about rows a list of broken ones.
-    observed = seen.get("observed_value", seen.get("partial_unexpected_list"))
+    observed = details.get("observed_value", details.get("partial_unexpected_list"))
     if observed is None:
         observed = [error["exception_message"] for error in _errors(result.exception_info or {})]
     return {
@@ -90,7 +90,7 @@ def _row(suite: str, result: Any) -> dict[str, Any]:
         "severity": str(expectation.severity.value),
         "success": bool(result.success),
         "observed": json.dumps(observed, default=_plain),
-        "unexpected_count": seen.get("unexpected_count"),
+        "unexpected_count": details.get("unexpected_count"),
     }
 
 

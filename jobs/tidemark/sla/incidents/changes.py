@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from tidemark.collecting import in_order_of, names_in
 from tidemark.errors import InvalidArgument
 from tidemark.model.settings.intervals import iso
 from tidemark.model.settings.retention import DAY_MS
@@ -85,7 +86,7 @@ def changes(
     for spec in specs:
         rows += _changes_of_spec(spec, by_sla[spec.name], _is_by_checks(incidents, spec.name), gap_ms)
     # CHECKS is never promised: any check resolves the incident of missed checks.
-    promised = {*unusable, *(spec.name for spec in specs)} - {CHECKS}
+    promised = {*unusable, *names_in(specs)} - {CHECKS}
     for last in open_incidents(incidents).values():
         if last["sla"] not in promised:
             rows.append(_ended(last, at_ms))
@@ -97,9 +98,8 @@ def missed_check(
 ) -> list[dict[str, Any]]:
     """Returns a row that opens an incident if a check was missed.
 
-    No check of the SLAs of *topology* finished in time at *at_ms*. A check that takes longer is not distinguished from
-    one that does not run. The incident is resolved like that of an SLA that is not promised any more: by the next
-    check, or at once if this is one.
+    No check of the SLAs of *topology* finished in time at *at_ms*. The incident is resolved like that of an SLA that is
+    not promised any more: by the next check, or at once if this is one.
 
     Args:
         topology: whose SLAs are checked.
@@ -116,6 +116,7 @@ def missed_check(
     if last_ms is not None and since_ms >= at_ms:
         return []
     before = "" if last_ms is None else f" since the one for {iso(last_ms)}"
+    # A check that takes longer is not distinguished from one that does not run.
     text = (
         f"no check of the SLAs of {topology.name} has finished{before}, due every {length(topology.check_every_ms)}: "
         f"checks do not run, fail, or take longer than {length(gap_ms(topology))}; look at the DAG "
@@ -146,14 +147,12 @@ def _ended(last: Row, at_ms: int) -> dict[str, Any]:
 
 
 def open_incidents(incidents: Sequence[Row]) -> dict[str, dict[str, Any]]:
-    """Returns the newest change of each open incident, by its name.
-
-    Acknowledgements do not count: the change was made by a check.
-    """
+    """Returns the newest change of each open incident, by its name."""
     newest: dict[str, dict[str, Any]] = {}
     for row in sorted(incidents, key=in_time):
         if row["change"] == Change.RESOLVED:
             newest.pop(row["incident"], None)
+        # Acknowledgements do not count: the change was made by a check.
         elif row["change"] != Change.ACKNOWLEDGED:
             newest[row["incident"]] = dict(row)
     return newest
@@ -238,7 +237,7 @@ def _changes_of_spec(
 def _row(change: Change, standing: SlaState, result: Row) -> dict[str, Any]:
     opened_ms = standing.opened_at_ms or result["checked_at"]
     return {
-        **{name: result[name] for name in ("topology", "sla", "run_id", *_COPIED)},
+        **in_order_of(("topology", "sla", "run_id", *_COPIED), result),
         "incident": _name(result["sla"], opened_ms),
         "change": change.value,
         "at": result["checked_at"],

@@ -138,16 +138,14 @@ class _Explainer:
 
 
 def _none_on_error(explain: Callable[P, T | None]) -> Callable[P, T | None]:
-    """Makes *explain* return None where it raises.
-
-    An SLA is broken whether or not that can be explained.
-    """
+    """Makes *explain* return None where it raises."""
 
     @wraps(explain)
     def explained(*args: P.args, **kwargs: P.kwargs) -> T | None:
         try:
             return explain(*args, **kwargs)
         except Exception:
+            # An SLA is broken whether or not that can be explained.
             log.exception("the cause of a broken SLA was not determined")
             return None
 

@@ -11,6 +11,7 @@ import polars.selectors as cs
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
+from tidemark.collecting import in_order_of
 from tidemark.model.channel_spec import Channel
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval, is_text, utc
@@ -125,8 +126,9 @@ def miss(layout: Layout, topology: Topology, *, at_ms: int) -> list[dict[str, An
 def _last_check_ms(results: DeltaTable, at_ms: int) -> int | None:
     """Returns the newest instant before *at_ms* that was checked.
 
-    It may be long ago. Checks for the past do not count. It is epoch ms; None: there is none.
+    It may be long ago. It is epoch ms; None: there is none.
     """
+    # Checks for the past do not count.
     before = (pc.field("checked_at") < utc(at_ms)) & (pc.field("quiet").is_null() | (pc.field("quiet") != PAST))
     times = pl.DataFrame(dataset_of(results).to_table(["checked_at"], filter=before))["checked_at"]
     newest = times.dt.epoch("ms").max()
@@ -138,7 +140,7 @@ def _add(
 ) -> list[dict[str, Any]]:
     """Writes and returns the rows of *new_rows*.
 
-    *new_rows* derives them from the rows that are stored. It is called again if others wrote meanwhile.
+    *new_rows* derives them from the rows that are stored.
     """
 
     def write() -> list[dict[str, Any]]:
@@ -148,6 +150,7 @@ def _add(
             replace_in(stored, rows, INCIDENTS, where=_are_those(rows))
         return rows
 
+    # Rows are derived again if others wrote meanwhile.
     return again_after_others(write)
 
 
@@ -207,11 +210,10 @@ def untold(layout: Layout, topology: str, channel: Channel, *, now_ms: int) -> l
 def channel_lock(layout: Layout, topology: str, channel: Channel) -> Iterator[None]:
     """Holds the lock of *channel* of *topology*.
 
-    So one process at a time delivers to it.
-
     Raises:
         LockHeld: another process has held it for AT_MOST_S.
     """
+    # One process at a time delivers to a channel, so that no change is delivered twice.
     with report_lock(layout, topology):
         home = layout.report_control(topology)
         # In an object store the lease of `report_lock` covers all channels.
@@ -233,7 +235,7 @@ def record_delivery(layout: Layout, change: Mapping[str, Any], channel: Channel,
         at_ms: when that was, epoch ms.
         run_id: of the run that did so.
     """
-    row = {name: change[name] for name in ("incident", "topology", "change")}
+    row = in_order_of(("incident", "topology", "change"), change)
     where = f"{_are_those([change])} AND {is_text('channel', channel.name)}"
     replace_rows(
         [{**row, "channel": channel.name, "delivered_at": at_ms, "run_id": run_id}],

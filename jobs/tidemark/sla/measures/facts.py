@@ -170,7 +170,10 @@ def measurements(specs: list[SlaSpec], at_ms: int, *, outcomes: str) -> Iterator
 
     def overs(*measures: Measure) -> Iterator[Interval]:
         # One query for all SLAs over the same interval.
-        lengths = {length for spec in specs if spec.measure in measures for length in spec.lengths_ms}
+        lengths: set[int] = set()
+        for spec in specs:
+            if spec.measure in measures:
+                lengths.update(spec.lengths_ms)
         for over_ms in sorted(lengths):
             yield Interval(at_ms - over_ms, at_ms)
 
@@ -211,6 +214,7 @@ def _clocks(at_ms: int) -> str:
     # Intervals exclude their end.
     day = Interval(at_ms - WITHOUT_BEATS_MS, at_ms + 1)
     lately = day.holds('"at"')
+    # The clock of a producer says nothing about the hosts of drivers.
     of_drivers = f"coalesce(reference, '{BROKERS}') = '{BROKERS}'"
     return f"{wrong_ms} FROM clock_skew WHERE topology = $1 AND {lately} AND {of_drivers} GROUP BY host"
 

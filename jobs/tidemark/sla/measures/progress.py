@@ -13,6 +13,7 @@ from dataclasses import replace
 from deltalake import DeltaTable
 
 from tidemark.clock import Clock
+from tidemark.collecting import names_in
 from tidemark.control.folder import ALIVE, BEATS_EVERY_MS, Control, Heartbeat, beats_every_ms
 from tidemark.model.project.layout import Layout
 from tidemark.model.sla_spec import Measure
@@ -48,13 +49,13 @@ def wait_for_facts(
     began_ms = clock()
     # Facts cannot cover an instant in the future.
     at_ms = min(at_ms, began_ms)
-    left = {sub.name for sub in topology.sub_topologies}
+    waiting = {*names_in(topology.sub_topologies)}
     wait_ms = _wait_ms(layout)
-    while left := {name for name in left if not _has_passed(layout, topology.name, name, at_ms, clock())}:
+    while waiting := {name for name in waiting if not _has_passed(layout, topology.name, name, at_ms, clock())}:
         if clock() - began_ms >= wait_ms:
             break
         sleep_s(POLL_S)
-    return frozenset(left)
+    return frozenset(waiting)
 
 
 def unknown_if_behind(status: Status, topology: Topology, names: Collection[str]) -> Status:
@@ -81,7 +82,7 @@ def _subs_of(subject: str, topology: Topology) -> set[str]:
 
 def _subjects(sub: SubTopology) -> set[str | None]:
     """Returns the names of *sub*, its operators and its sinks' tables."""
-    operators = {o.name for o in sub.operators}
+    operators = {*names_in(sub.operators)}
     tables = {o.result_table for o in sub.operators}
     return {sub.name, *operators, *tables}
 

@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import chain
 from typing import Any, assert_never
 
+from tidemark.collecting import names_in
 from tidemark.model.kinds.registry import Reading
 from tidemark.model.kinds.repartition import HopSource
 from tidemark.model.kinds.source import Source
@@ -142,7 +144,8 @@ class _SlaFacts:
     def clock_error_ms(self) -> int:
         """The greatest error that a clock may have, in ms."""
         by_host = self._facts.get((FactKind.CLOCK.value, None), {})
-        return max(LEAST_CLOCK_ERROR_MS, *(int(fact["n"]) for facts in by_host.values() for fact in facts), 0)
+        facts = chain.from_iterable(by_host.values())
+        return max(LEAST_CLOCK_ERROR_MS, *(int(fact["n"]) for fact in facts), 0)
 
     def ahead(self, now_ms: int) -> str | None:
         """Returns the first subject whose newest instant is ahead of the clock.
@@ -312,7 +315,7 @@ def _is_idle(spec: SlaSpec, topology: Topology, facts: _SlaFacts) -> bool:
 
 def sub_topology_of(spec: SlaSpec, topology: Topology) -> SubTopology:
     """Returns the sub-topology that *spec* names, or that runs its operator."""
-    return next(s for s in topology.sub_topologies if spec.subject in {s.name, *(o.name for o in s.operators)})
+    return next(s for s in topology.sub_topologies if spec.subject in {s.name, *names_in(s.operators)})
 
 
 def _is_written_no_more(table: str, topology: Topology, facts: _SlaFacts) -> bool:
@@ -322,7 +325,7 @@ def _is_written_no_more(table: str, topology: Topology, facts: _SlaFacts) -> boo
     """
     sinks = {o.name for o in topology.operators.values() if o.result_table == table}
     for sub in topology.sub_topologies:
-        is_writer = not sinks or not sinks.isdisjoint(operator.name for operator in sub.operators)
+        is_writer = not sinks or not sinks.isdisjoint(names_in(sub.operators))
         if is_writer and not _is_at_rest(sub, topology, facts):
             return False
     return True

@@ -25,6 +25,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from tidemark.clock import wall_clock_ms
+from tidemark.collecting import names_in
 from tidemark.errors import TidemarkError
 from tidemark.model.settings.retention import DAY_MS
 from tidemark.storage.delta.log import Action, add_action, checkpoint_if_due, commit_file, unknown_features
@@ -102,6 +103,7 @@ def rows_of_each(path: Path, files: Sequence[DataFile], columns: Sequence[str] |
     place = {file.name: number for number, file in enumerate(files)}
     dataset = in_files(DeltaTable(str(path)), place.get)
     fragments = list(dataset.get_fragments())
+    # Another compaction or a deletion may have committed since the caller listed the files.
     if len(fragments) < len(files):
         msg = f"{path}: another writer changed {len(files) - len(fragments)} of {len(files)} files meanwhile"
         raise TableBusy(msg)
@@ -111,10 +113,8 @@ def rows_of_each(path: Path, files: Sequence[DataFile], columns: Sequence[str] |
 
 
 def _in_memory(path: Path, fragment: ds.ParquetFileFragment) -> ds.ParquetFileFragment:
-    """Returns *fragment* of the table at *path*, read by one request.
-
-    A reader of its parts makes three.
-    """
+    """Returns *fragment* of the table at *path*, read by one request."""
+    # A reader of its parts makes three requests.
     content = pa.BufferReader((path / fragment.path).read_bytes())
     return fragment.format.make_fragment(content, partition_expression=fragment.partition_expression)
 
@@ -218,6 +218,7 @@ def mergeable_groups(files: Iterable[DataFile]) -> Iterator[list[DataFile]]:
     The files of a group have one partition, and one UTC day of writing. *files* are in the order of their age.
     """
     by_folder = sorted(files, key=lambda file: file.folder)
+    # A day's files stay apart, so that retention can remove files as a whole, by their age.
     for _, group in groupby(by_folder, lambda file: (file.folder, file.written_at_ms // DAY_MS)):
         yield list(group)
 
@@ -243,7 +244,7 @@ def _commit(
     data_change: bool,
     check: Callable[[], None] = lambda: None,
 ) -> None:
-    gone = {file.name for file in old}
+    gone = {*names_in(old)}
     for _ in range(TRIES):
         table = DeltaTable(str(path))
         if missing := gone - {Path(uri).name for uri in table.file_uris()}:
@@ -272,6 +273,7 @@ def _refuse_what_is_not_known(path: Path, table: DeltaTable, files: Sequence[Dat
 
     They would need other actions, or another form of the same.
     """
+    # The actions of this module name a file as the log does, and know text in partitions alone.
     for file in files:
         is_text = all(isinstance(value, str | None) for _, value in file.partition)
         if not is_text or quote(file.place, safe="/=") != file.place:

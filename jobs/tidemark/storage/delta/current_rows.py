@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from deltalake import DeltaTable
 
+from tidemark.collecting import outside
 from tidemark.errors import Contradiction
 from tidemark.kernels.updates.final_rows import WINDOW_FINAL
 from tidemark.kernels.updates.last_seen import SEEN_ANEW, SEEN_ONLY, merged_last_seen
@@ -102,8 +103,7 @@ def write_replacements(
 ) -> tuple[list[File], set[str]]:
     """Writes files in which *rows* replace the rows with their keys.
 
-    A replaced row keeps its values of columns that *rows* does not have. A row may also have only the instant at which
-    its key was last seen (kernels/updates/last_seen.py).
+    A row may also have only the instant at which its key was last seen (kernels/updates/last_seen.py).
 
     Args:
         path: the folder of the table.
@@ -128,7 +128,8 @@ def write_replacements(
         rows = pl.DataFrame(schema.empty_table()).with_columns(deleted=pl.lit(value=False))
     new = _with_table_types(rows, schema)
     touched = _touched_files(dataset, new, key, closed)
-    kept_columns = [name for name in schema.names if name not in rows.columns]
+    # A replaced row keeps its values of columns that *rows* does not have.
+    kept_columns = outside(schema.names, rows.columns)
     if kept_columns or SEEN_ONLY in new.columns:
         old = (_rows(part, schema).join(new, on=key, how="semi", nulls_equal=True) for part in touched)
         # A key that is in the table twice would double its new row.

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from deltalake import DeltaTable
 
+from tidemark.collecting import names_in
 from tidemark.kernels.updates.final_rows import WINDOW_FINAL
 from tidemark.kernels.updates.last_seen import LAST_SEEN_AT, SEEN_ANEW, SEEN_ONLY
 from tidemark.model.kinds.sink import CHANGES_OF
@@ -60,7 +61,7 @@ def current_rows(path: Path, changes: Path, read: Read, named: Named, *, only: C
     """
     appended = DeltaTable(str(changes))
     kept = json.loads(appended.metadata().configuration[KEPT_BY])
-    there = {field.name for field in appended.schema().fields}
+    there = {*names_in(appended.schema().fields)}
     tells_seen, closed_column = SEEN_ONLY in there, kept["closed_column"]
     shown = [field.name for field in DeltaTable(str(path)).schema().fields if only is None or field.name in only]
     of_table = f"n.batch_id IS NULL OR n.{SEEN_ONLY}" if tells_seen else "n.batch_id IS NULL"
@@ -100,12 +101,14 @@ def _newest(key: Sequence[str], *, tells_seen: bool) -> str:
     """
     by_key = f"PARTITION BY {', '.join(key)}"
     rows = "SELECT * FROM appended AS c WHERE deleted IS NOT NULL"
+    # Only rows of sinks with `last_seen_at` may say nothing but when a key was seen.
     if not tells_seen:
         placed = f"SELECT *, row_number() OVER ({by_key} ORDER BY batch_id DESC) AS _place FROM ({rows}) AS c"
         return f"SELECT * FROM ({placed}) AS c WHERE _place = 1"
     begins = f"CASE WHEN deleted OR {SEEN_ANEW} THEN batch_id END"
     lives = f"SELECT *, max({begins}) OVER ({by_key}) AS _life FROM ({rows}) AS c"
-    seen = f"CASE WHEN NOT deleted AND batch_id >= coalesce(_life, batch_id) THEN {LAST_SEEN_AT} END"
+    seen_at = f"CASE WHEN NOT deleted AND batch_id >= coalesce(_life, batch_id) THEN {LAST_SEEN_AT} END"
+    # A row that says only when its key was seen comes after all rows with values.
     place = f"row_number() OVER ({by_key} ORDER BY coalesce({SEEN_ONLY}, false), batch_id DESC)"
-    timed = f"SELECT *, max({seen}) OVER ({by_key}) AS _seen, {place} AS _place FROM ({lives}) AS c"
+    timed = f"SELECT *, max({seen_at}) OVER ({by_key}) AS _seen, {place} AS _place FROM ({lives}) AS c"
     return f"SELECT * FROM ({timed}) AS c WHERE _place = 1"

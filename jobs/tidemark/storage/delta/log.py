@@ -79,6 +79,7 @@ def unknown_features(table: DeltaTable) -> set[str]:
     It is `more` if the table requires some and does not name them.
     """
     protocol = table.protocol()
+    # A newer protocol requires features by its number alone, if it does not name them.
     unnamed = [] if protocol.min_writer_version <= OLDEST_FEATURES else ["more"]
     features = set(protocol.writer_features or unnamed)
     return features - FEATURES
@@ -135,10 +136,8 @@ class TableLog:
 
     @property
     def is_grown(self) -> bool:
-        """True if a checkpoint was due since the table was opened.
-
-        Older commits may have been removed then.
-        """
+        """True if a checkpoint was due since the table was opened."""
+        # Older commits may have been removed then.
         return (self._opened_at + 1) // self._checkpoint_every < (self.version + 1) // self._checkpoint_every
 
     def append(self, files: Sequence[Action], batch_id: int | None, noted: Mapping[str, str]) -> None:
@@ -260,16 +259,14 @@ def commit_file(table: Path, version: int) -> Path:
 
 
 def checkpoint_if_due(table: Path, version: int, *, every: int = CHECKPOINT_EVERY) -> None:
-    """Makes a checkpoint if one is due after *version*.
-
-    A failure is only logged: openers of the table then read more commits until the next checkpoint.
-    """
+    """Makes a checkpoint if one is due after *version*."""
     # delta-rs makes its checkpoints at the same versions.
     if (version + 1) % every:
         return
     try:
         if not isinstance(table, ObjectPath) or not _checkpoint_by_copy(table, version):
             DeltaTable(str(table)).create_checkpoint()
+    # A failure is only logged: openers of the table then read more commits until the next checkpoint.
     except (OSError, DeltaError) as error:
         log.warning("%s: cannot write the checkpoint of version %d: %s", table, version, error)
 
@@ -277,15 +274,16 @@ def checkpoint_if_due(table: Path, version: int, *, every: int = CHECKPOINT_EVER
 def _checkpoint_by_copy(table: ObjectPath, version: int) -> bool:
     """Makes the checkpoint of *version* from a copy of the log.
 
-    The copy takes one request a commit, and delta-rs four. Returns False, and makes none, if the newest checkpoint is
-    torn, or has another form than a single file.
+    Returns False, and makes none, if the newest checkpoint is torn, or has another form than a single file.
     """
+    # The copy takes one request a commit, and delta-rs four.
     log_folder = table / "_delta_log"
     with TemporaryDirectory() as folder:
         copy = Path(folder) / log_folder.name
         copy.mkdir()
         try:
             _copy_log(log_folder, copy, version)
+        # The newest checkpoint is torn, or has another form than a single file.
         except (AttributeError, FileNotFoundError, LookupError, TypeError, ValueError):
             return False
         DeltaTable(folder).create_checkpoint()

@@ -51,10 +51,8 @@ def merge_notes(appended: pl.DataFrame, shown_at_ms: int) -> dict[str, str]:
 
 
 def merges(path: Path) -> Iterator[Merge]:
-    """Yields the merges in the log of a table, newest first.
-
-    The table is at *path*; its log keeps commits for a day.
-    """
+    """Yields the merges in the log of a table, newest first."""
+    # The log keeps commits for a day.
     for commit in DeltaTable(str(path)).history():
         if MERGE in commit:
             notes = json.loads(commit[MERGE])

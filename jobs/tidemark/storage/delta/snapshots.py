@@ -19,6 +19,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tidemark.collecting import within
 from tidemark.storage.object_path import ObjectPath
 
 COMMIT = re.compile(r"(\d{20})\.json")
@@ -129,13 +130,14 @@ def _actions(log: Path) -> Iterator[Mapping[str, Any]]:
         elif ".checkpoint." in file.name:  # in several parts, or of Delta's version 2
             unknown.append(file.name)
     since = max(checkpoints, default=-1)
+    # Commits before the checkpoint may stay in the log until its next clean-up.
     commits = sorted(version for version in versions if version > since)
     if unknown or commits != [*range(since + 1, since + 1 + len(commits))] or (since < 0 and not commits):
         msg = f"{log}: it has {unknown or commits} after the checkpoint of version {since}"
         raise ValueError(msg)
     if since >= 0:
         file = pq.ParquetFile(log / f"{since:020d}.checkpoint.parquet")
-        yield from file.read([name for name in ACTIONS if name in file.schema_arrow.names]).to_pylist()
+        yield from file.read(within(ACTIONS, file.schema_arrow.names)).to_pylist()
     for version in commits:
         with open(f"{log}/{version:020d}.json", "rb") as commit:
             yield from map(json.loads, commit.read().splitlines())

@@ -34,6 +34,7 @@ from deltalake.schema import PrimitiveType
 from deltalake.transaction import AddAction, RemoveAction
 
 from tidemark.clock import wall_clock_ms
+from tidemark.collecting import in_order_of
 from tidemark.errors import Contradiction, InvalidArgument
 from tidemark.storage.delta.current_rows import ClosedRows, write_replacements
 from tidemark.storage.delta.datasets import dataset_of
@@ -103,7 +104,7 @@ WRITTEN = WriterProperties(compression="ZSTD")
 T = TypeVar("T")
 Notes = Mapping[str, str]
 """Additional notes of a commit, by key."""
-NOTHING: Notes = MappingProxyType({})
+NO_NOTES: Notes = MappingProxyType({})
 
 
 def create(
@@ -163,7 +164,7 @@ def create(
             if name.startswith(OWN_CHECK):
                 table.alter.drop_constraint(name)
         # After the columns: a check may name a new one. delta-rs reads all rows to add it.
-        missing = {name: checks[name] for name in checks.keys() - checked}
+        missing = in_order_of(checks.keys() - checked, checks)
         if missing:
             table.alter.add_constraint(missing)
         return table
@@ -258,9 +259,9 @@ class Reference:
 def again_after_others(commit: Callable[[], T]) -> T:
     """Calls *commit* until it succeeds, and returns its result.
 
-    It fails with CommitFailedError if a commit of others came between its reading and its writing. The last of TRIES
-    such errors is raised.
+    The last of TRIES such errors is raised.
     """
+    # The error means that a commit of others came between the reading and the writing of this one.
     for _ in range(TRIES - 1):
         with suppress(CommitFailedError):
             return commit()
@@ -302,9 +303,9 @@ def rows_of_others(path: Path, table: DeltaTable, *, since: int = -1) -> list[in
     """Returns the versions by which others put rows into *table*.
 
     These are versions after *since*, newest first, whose files are still part of the table at *path*. The last HISTORY
-    commits are searched. Rows that a later commit of others, OPTIMIZE for example, wrote into new files are not
-    followed.
+    commits are searched.
     """
+    # A commit of others that wrote the rows into new files once more, such as OPTIMIZE, hides where they came from.
     newest = table.history(min(HISTORY, table.version() - since))
     versions = [c["version"] for c in newest if c.get("operation") in PUTS_ROWS and not OWN & c.keys()]
     # Rows that were deleted since are no news, so the files of a commit are compared with those of today.
@@ -313,10 +314,8 @@ def rows_of_others(path: Path, table: DeltaTable, *, since: int = -1) -> list[in
 
 
 def _added_files(commit: Path) -> set[str]:
-    """Returns the names of the data files that *commit* added.
-
-    It is empty if the log has removed the commit.
-    """
+    """Returns the names of the data files that *commit* added."""
+    # The log may have removed the commit.
     if not commit.exists():
         return set()
     actions = (json.loads(line) for line in commit.read_text().splitlines())
@@ -355,7 +354,7 @@ class Committer:
         self._open: dict[Path, TableLog] = {}
         self._seen: dict[Path, int] = {}
 
-    def commit(self, path: Path, rows: pa.Table, batch_id: int, *, notes: Notes = NOTHING) -> int:
+    def commit(self, path: Path, rows: pa.Table, batch_id: int, *, notes: Notes = NO_NOTES) -> int:
         """Appends *rows* to the table at *path* as batch *batch_id*.
 
         The commit also has *notes*.
@@ -386,7 +385,7 @@ class Committer:
         """Commits *notes* without rows; returns the clock as `commit` does."""
         return self.adopt(path, Files(()), batch_id, notes=notes)
 
-    def adopt(self, path: Path, files: Files, batch_id: int, *, notes: Notes = NOTHING) -> int:
+    def adopt(self, path: Path, files: Files, batch_id: int, *, notes: Notes = NO_NOTES) -> int:
         """Makes *files* in the folder *path* part of the table there.
 
         All else is as in `commit`, but a failed try leaves the files where they are.
@@ -415,7 +414,7 @@ class Committer:
         batch_id: int,
         *,
         key: Sequence[str],
-        shown: Callable[[int], Notes] = lambda shown_at_ms: NOTHING,
+        shown: Callable[[int], Notes] = lambda shown_at_ms: NO_NOTES,
         closed: ClosedRows | None = None,
     ) -> int:
         """Replaces the rows at *path* that have the keys of *rows*.
@@ -517,7 +516,7 @@ class Committer:
         *,
         removes: bool = True,
         reads: bool = False,
-        notes: Notes = NOTHING,
+        notes: Notes = NO_NOTES,
     ) -> int:
         """Commits a batch by *write*, unless it is in the log.
 
@@ -553,7 +552,7 @@ class Committer:
         if log.newest_batch >= batch_id:
             return self._committed_at_ms(DeltaTable(str(path)), batch_id)
         self.check_lease()
-        seen, began_s = log.version, time.time()
+        version_before, began_s = log.version, time.time()
         try:
             write(log, {**notes, "batch_id": str(batch_id)})
         except Exception as error:
@@ -564,7 +563,7 @@ class Committer:
                 log.remove_uncommitted()
                 if removes and self._is_only_writer:
                     self._remove_unused(path, batch_id, since_s=began_s - SKEW_S)
-                if isinstance(error, OSError | DeltaError) and DeltaTable(str(path)).version() > seen:
+                if isinstance(error, OSError | DeltaError) and DeltaTable(str(path)).version() > version_before:
                     # While this driver was stopped its files may have been compacted and, a week later, removed.
                     raise CommitFailedError(str(error)) from error
             elif isinstance(error, CommitFailedError):
@@ -583,10 +582,10 @@ class Committer:
         """
         used = {Path(file).name for file in DeltaTable(str(path)).file_uris()}
         unused = [file for file in path.glob("*.parquet") if file.name not in used]
-        left = [file for file in unused if _is_written_since(file, since_s) and _newest_batch_in(file) == batch_id]
+        own_files = [file for file in unused if _is_written_since(file, since_s) and _newest_batch_in(file) == batch_id]
         # After the listing: a driver that takes the lease later has not written any of these files.
         self.check_lease()
-        for file in left:
+        for file in own_files:
             file.unlink()
 
     def _committed_at_ms(self, table: DeltaTable, batch_id: int) -> int:

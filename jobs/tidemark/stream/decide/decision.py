@@ -16,6 +16,7 @@ import polars as pl
 import pyarrow as pa
 
 from tidemark.clock import Clock
+from tidemark.collecting import index_by_name, names_in, omit
 from tidemark.control.folder import Control
 from tidemark.kernels.columns.schemas import rows_of
 from tidemark.kernels.updates.facts import records_per_window
@@ -120,7 +121,7 @@ class RunTables:
         self._same = {"topology": topology.name, "sub_topology": sub.name}
         levels = {o.name: latency_level(o, sub.terminals()) for o in sub.operators}
         self._measured = [name for name, level in levels.items() if level and topology.level.includes(level)]
-        self._committing = {o.name: o for o in sub.handing_out}
+        self._committing = index_by_name(sub.handing_out)
         self.hops = [o.name for o in sub.operators if o.hop_table]
 
     def tables(self, batch_id: int, runs: Mapping[str, Run]) -> dict[str, pa.Table]:
@@ -133,6 +134,7 @@ class RunTables:
         parts_by_table: dict[str, list[pl.DataFrame]] = {}
         for run in runs.values():
             for name, rows in run.rows.items():
+                # Outputs of repartitions and sinks are in *runs* by the operator's name, and follow below.
                 if rows.height and name in TABLES:
                     parts_by_table.setdefault(name, []).append(rows)
         # Operators differ in the columns that they fill; the rest is null.
@@ -258,12 +260,12 @@ class Decider:
         if not self.is_news(was, now, batch, records):
             return None
         moves = Moves()
-        seen: dict[str, Mapping[int, PartitionReading]] = {}
+        readings: dict[str, Mapping[int, PartitionReading]] = {}
         runs_of_sources: dict[str, Run] = {}
         # Only leading sources hold records back.
-        leading = {source.name for source in self._leading}
+        leading = {*names_in(self._leading)}
         for name, intake in intakes.items():
-            seen[name], runs_of_sources[name] = intake.seen, intake.run
+            readings[name], runs_of_sources[name] = intake.seen, intake.run
             if name in leading:
                 moves.waiting[name] = intake.waiting
         runs = self.pipeline.run(runs_of_sources, moves, self.moment(was, now))
@@ -271,14 +273,14 @@ class Decider:
         tables = self.for_tables.tables(batch.batch_id, runs)
         # Rows of a hop count from 0, so the mark behind them has their number.
         last = {name: tables[name].num_rows for name in self.for_tables.hops}
-        return BatchDecision(*self.conclude(batch, was, now, seen, tallies, tables, last, _join), moves)
+        return BatchDecision(*self.conclude(batch, was, now, readings, tallies, tables, last, _join), moves)
 
     def conclude(
         self,
         batch: MicroBatch,
         was: StreamProgress,
         now: StreamProgress,
-        seen: Mapping[str, Mapping[int, PartitionReading]],
+        readings: Mapping[str, Mapping[int, PartitionReading]],
         tallies: Mapping[str, Tally],
         tables: Mapping[str, Rows],
         last: Mapping[str, int],
@@ -290,7 +292,7 @@ class Decider:
             batch: the batch.
             was: progress before it.
             now: progress with what the batch read.
-            seen: per source, the partitions as read.
+            readings: per source, the partitions as read.
             tallies: counts and clocks by operator.
             tables: rows by name.
             last: per hop, the `seq` of the mark that ends it.
@@ -303,7 +305,7 @@ class Decider:
             name: join(name, tables[name], self.for_tables.mark(batch.batch_id, was, now, closed, seq=seq))
             for name, seq in last.items()
         }
-        notes = self.notes(batch, was, now, seen, tallies, closed, marks)
+        notes = self.notes(batch, was, now, readings, tallies, closed, marks)
         return Entry(batch.batch_id, {**tables, **hops}, EntryNotes(decided=notes)), now
 
     def with_intakes(self, was: StreamProgress, intakes: Mapping[str, Intake], batch: MicroBatch) -> StreamProgress:
@@ -315,7 +317,7 @@ class Decider:
     def take_in(self, raw: pl.DataFrame, batch: MicroBatch, was: StreamProgress) -> dict[str, Intake]:
         """Returns the intake of each source from the rows *raw* of *batch*."""
         late_up_to_ms, allowed_ms = self.late_up_to_ms(was), self._due.allowed_ms(was)
-        leading = {source.name for source in self._leading}
+        leading = {*names_in(self._leading)}
         intakes: dict[str, Intake] = {}
         # All sources were ready to be taken in when the batch had been read.
         turn_ms = batch.read_at_ms
@@ -342,14 +344,14 @@ class Decider:
     def marks(self, was: StreamProgress, now: StreamProgress, rows: Container[str] = ()) -> dict[str, SentMark]:
         """Returns the marks of time that sinks send in this batch.
 
-        A sink sends one if time moved and its next mark is due. A table that gets *rows* always gets one in the same
-        commit.
+        A sink sends one if time moved and its next mark is due.
         """
         assert now.decided_at_ms is not None
         marks = {}
         for sink in self._due.marking:
             at_ms = next_mark_at_ms(sink, was, now)
             is_due = at_ms is not None and at_ms <= now.decided_at_ms
+            # A table that gets rows always gets a mark in the same commit: another would cost a commit.
             if is_due or (sink.table and sink.name in rows):
                 marks[sink.name] = SentMark(now.decided_at_ms, now.watermark_ms, now.idle)
         return marks
@@ -389,7 +391,7 @@ class Decider:
             batch: the batch.
         """
         # Inputs of joined tables do not move the stream's watermark.
-        leading = {name: part for name, part in inputs.items() if name not in self._table_inputs}
+        leading = omit(inputs, self._table_inputs)
         time = watermark_over_inputs(leading, previous_ms=was.watermark_ms)
         starts = set[int]().union(*(windows[name] for name in leading))
         # Windows that were closed when time was set back were counted before the reset, and do not open again.
@@ -433,7 +435,7 @@ class Decider:
         batch: MicroBatch,
         was: StreamProgress,
         now: StreamProgress,
-        seen: Mapping[str, Mapping[int, PartitionReading]],
+        readings: Mapping[str, Mapping[int, PartitionReading]],
         tallies: Mapping[str, Tally],
         closed: Iterable[ClosedWindow],
         marks: Mapping[str, SentMark],
@@ -444,13 +446,13 @@ class Decider:
             batch: the batch.
             was: progress before it.
             now: progress after it.
-            seen: per source, the partitions as read.
+            readings: per source, the partitions as read.
             tallies: counts and clocks by operator.
             closed: the streaming windows that the batch closes.
             marks: the marks of time that sinks send.
         """
         sources = []
-        for name, parts in seen.items():
+        for name, parts in readings.items():
             for number, part in parts.items():
                 sources.append(PartitionNotes(source=name, partition=number, seen=part))
         return DecisionNotes(

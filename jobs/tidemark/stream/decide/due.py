@@ -44,20 +44,18 @@ class DueTimes:
     def next_at_ms(self, was: StreamProgress, looked_at_ms: int) -> int | None:
         """Returns when a batch without records may next change *was*.
 
-        The instant is later than *looked_at_ms*, the decision time of the newest batch, which did all that was due by
-        then. None: never.
+        None: never.
         """
         # In processing time every batch advances time.
         if self._is_on_processing_time or self._goes_on_at_once(was):
             return looked_at_ms + 1
         instants = [*self.results_at_ms(was), *self._marks_at_ms(was), *self._silence_moves_at_ms(was, looked_at_ms)]
+        # The newest batch did all that was due by its decision time.
         return min((at_ms for at_ms in instants if at_ms > looked_at_ms), default=None)
 
     def results_at_ms(self, was: StreamProgress) -> Iterator[int]:
-        """Yields when operators are due to send results after *was*.
-
-        Also yields when a rate of suppressed updates falls to zero, because this measurement is written, too.
-        """
+        """Yields when operators are due to send results after *was*."""
+        # The fall of a rate of suppressed updates to zero is a measurement that must be written.
         for skips in was.skipped_lately.values() if self._measures_skips else ():
             if (at_ms := skip_rate.ends_at_ms(skips)) is not None:
                 yield at_ms
@@ -79,12 +77,10 @@ class DueTimes:
         return max_allowed_ms(partitions, max_drift_ms=self._max_drift_ms)
 
     def _goes_on_at_once(self, was: StreamProgress) -> bool:
-        """Returns True if the next batch has an effect at any time.
-
-        It may read waiting records, mark a partition as backlogged, or mark a source as idle.
-        """
+        """Returns True if the next batch has an effect at any time."""
         allowed_ms = self.allowed_ms(was)
         for source, part in self._partitions(was):
+            # Records wait that were read: the next batch may send them on, or mark the partition as backlogged.
             if part.done_until_offset < part.until_offset:
                 may_be_read = not must_wait(part.watermark_ms, allowed_ms=allowed_ms)
                 if may_be_read or part.activity is not Activity.BACKLOGGED:

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import polars as pl
 
+from tidemark.collecting import within
 from tidemark.control.folder import Control
 from tidemark.kernels.updates.proofs import read_again
 from tidemark.model.settings.windows import Windows
@@ -49,10 +50,10 @@ class Reopenings:
         """
         # A request is removed only after the entry of its batch is durable, which is in the next batch.
         request_ids = self._control.reopenings()
-        done = [id_ for id_ in request_ids if id_ in was.reopened]
+        done = within(request_ids, was.reopened)
         # A request that could not be removed stays noted, so that it is not carried out twice.
-        left = {id_: was.reopened[id_] for id_ in done if not self._control.remove_reopening(id_)}
-        return replace(was, reopened={**left, **dict.fromkeys(sorted({*request_ids} - {*done}), batch_id)})
+        unremoved = {id_: was.reopened[id_] for id_ in done if not self._control.remove_reopening(id_)}
+        return replace(was, reopened={**unremoved, **dict.fromkeys(sorted({*request_ids} - {*done}), batch_id)})
 
     def records(self, was: StreamProgress, batch_id: int) -> dict[str, pl.DataFrame]:
         """Returns the late records that *batch_id* accepts again, by aggregate."""
@@ -75,18 +76,18 @@ class Reopenings:
     def forgotten(self, was: StreamProgress, watermark_ms: int | None = None) -> dict[str, int]:
         """Returns the latest end of a window without states, by aggregate.
 
-        The states are gone after *was*, and at *watermark_ms* if given. Windows before a new or longer `reopen_for`
-        stay forgotten.
+        The states are gone after *was*, and at *watermark_ms* if given.
         """
+        # Windows before a new or longer `reopen_for` stay forgotten: their states are gone already.
         forgotten_before = forgotten(self._windows, was)
         return forgotten_before if watermark_ms is None else self._ends_ms(watermark_ms, forgotten_before)
 
     def ended(self, now: StreamProgress) -> dict[str, int]:
         """Returns the latest end of a window without states, by aggregate.
 
-        The states are gone because time has advanced to *now*. The end does not go back where `allowed_lateness` or
-        `reopen_for` was made longer.
+        The states are gone because time has advanced to *now*.
         """
+        # The end does not go back where `allowed_lateness` or `reopen_for` was made longer.
         return {**now.ended} if now.watermark_ms is None else self._ends_ms(now.watermark_ms, now.ended)
 
     def _ends_ms(self, watermark_ms: int, at_least_ms: Mapping[str, int]) -> dict[str, int]:
@@ -102,9 +103,10 @@ class Reopenings:
 def forgotten(of: Mapping[str, Windows], was: StreamProgress) -> dict[str, int]:
     """Returns the latest end of a window without states, by aggregate.
 
-    The states are gone after *was*; *of* has the windows of each aggregate. An older version kept no state of a closed
-    window. An aggregate whose windows are all open is left out.
+    The states are gone after *was*; *of* has the windows of each aggregate. An aggregate whose windows are all open is
+    left out.
     """
+    # An older version kept no state of a closed window.
     if was.watermark_ms is None:
         return {name: was.forgotten[name] for name in of if name in was.forgotten}
     return {name: was.forgotten.get(name, windows.closed_up_to_ms(was.watermark_ms)) for name, windows in of.items()}

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import polars as pl
 
+from tidemark.collecting import omit
 from tidemark.control.folder import TimeReset
 from tidemark.model.tables.catalog import CHANGES, OPERATOR_WINDOWS
 from tidemark.model.topology import SubTopology
@@ -78,7 +79,7 @@ class TimeResets:
         operator = next(o for o in self._sub.operators if o.name == source)
         back = set_back(was.inputs[source], partition, to_ms=to_ms, bound_ms=operator.out_of_order_ms)
         inputs = {**was.inputs, source: back}
-        leading = {name: part for name, part in inputs.items() if name not in self._sub.table_inputs()}
+        leading = omit(inputs, self._sub.table_inputs())
         # A table input does not hold back the watermark of its stream.
         if source not in leading or was.watermark_ms is None:
             return replace(was, inputs=inputs)
@@ -141,12 +142,12 @@ class TimeResets:
 
         It has passed them by their allowed lateness, too.
         """
-        left: dict[str, tuple[tuple[int, int], ...]] = {}
+        still_closed: dict[str, tuple[tuple[int, int], ...]] = {}
         for name, windows in was.stay_closed.items():
             # Streaming windows, which have no operator, allow no lateness.
             allowed_ms = self._windows[name].allowed_lateness_ms if name in self._windows else 0
-            left[name] = _open_at(was.watermark_ms, windows, allowed_ms)
-        return replace(was, stay_closed=_without_empty(left))
+            still_closed[name] = _open_at(was.watermark_ms, windows, allowed_ms)
+        return replace(was, stay_closed=_without_empty(still_closed))
 
 
 def _open_at(

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from tidemark.collecting import in_order_of
 from tidemark.kernels.records.limits import Limits
 from tidemark.kernels.records.marks import TimeMark
 from tidemark.model.kinds.sink import Sink
@@ -62,7 +63,7 @@ class BatchAnswers:
 
     def offsets(self, source: Source, partitions: Sequence[int]) -> Mapping[int, tuple[int, int]]:
         """Returns the earliest offset of each partition, and the next to write."""
-        return {number: self.of_offsets[source.name][number] for number in partitions}
+        return in_order_of(partitions, self.of_offsets[source.name])
 
     def limits(self, sink: Sink) -> Limits:
         """Returns the limits of the topic of *sink*."""

@@ -34,15 +34,14 @@ class HostClocks:
     def adjusted(self, runs: Sequence[TaskRun], *, began_ms: int, ended_ms: int) -> list[TaskRun]:
         """Returns *runs* of a batch, each with the skew of its host.
 
-        No run gets a skew unless all hosts have bounds. The driver's clock read *began_ms* before the tasks and
-        *ended_ms* after all of them.
+        The driver's clock read *began_ms* before the tasks and *ended_ms* after all of them.
         """
         passed_ms = 0 if self._ended_ms is None else ended_ms - self._ended_ms
         # Clocks drift, so bounds widen with the time that has passed.
         earlier = {host: bounds.after(passed_ms) for host, bounds in self._bounds.items()} | {self._host: ONE_CLOCK}
         # Spark begins the second stage when all tasks of the first have ended, which is what bounds the clocks.
         stages = [_spans(runs, taking_in=True), _spans(runs, taking_in=False)]
-        bounds_of_hosts = dict(bounds_of_work(stages, began_ms=began_ms, ended_ms=ended_ms, known=earlier))
+        bounds_of_hosts = dict(bounds_of_work(stages, began_ms=began_ms, ended_ms=ended_ms, skews=earlier))
         bounds_of_hosts[self._host] = ONE_CLOCK
         self._bounds = earlier | bounds_of_hosts
         # A host whose clock was set has bounds that exclude each other: its estimate begins anew.
@@ -52,6 +51,7 @@ class HostClocks:
         self._ended_ms = ended_ms
         skews = {host: bounds.skew for host, bounds in bounds_of_hosts.items()}
         self._keep(skews, runs, ended_ms)
+        # No run gets a skew unless all hosts have bounds: instants of two kinds could not be compared.
         return [*runs] if contradicted else [_with_skew(run, skews[run.host]) for run in runs]
 
     def _keep(self, skews: Mapping[str, Skew], runs: Sequence[TaskRun], at_ms: int) -> None:

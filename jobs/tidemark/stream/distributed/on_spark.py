@@ -8,6 +8,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 
 import polars as pl
 import pyarrow as pa
@@ -85,7 +86,7 @@ def _taking_in(task: IntakeTask) -> Callable[[Iterable[pa.RecordBatch]], Iterabl
         if read and (rows := pa.Table.from_batches(read)).num_rows:
             parsed = parsed_batch(pl.DataFrame(rows), task.stream.sub.operators)
             parts = parsed.partition_by("source", "partition", maintain_order=True)
-            yield _as_batch(DEALT, (dealt for part in parts for dealt in task(part)))
+            yield _as_batch(DEALT, chain.from_iterable(map(task, parts)))
 
     return take_in
 

@@ -40,8 +40,6 @@ def reshard(
 ) -> list[StateRuns]:
     """Writes the state after the *newest* entry as runs of new shards.
 
-    Only one old shard is in memory at a time.
-
     Args:
         stream: The stream; it has the new number of shards.
         journal: Its journal.
@@ -57,6 +55,7 @@ def reshard(
     shards = [StateRuns(newest.batch_id)] * stream.shards
     n = len(newest.notes.states or [StateRuns()])
     for old in range(n):
+        # Only one old shard is in memory at a time.
         before = _rows(shards)
         shards = _with_old(_old_shard(stream, journal, newest, old), shards, sharding, files_of_shard)
         say(f"partitioned the state of {old + 1} of {n} shards: {_rows(shards) - before:,} rows")
@@ -81,11 +80,11 @@ def _with_old(
 def _old_shard(stream: Stream, journal: Journal, newest: Entry, number: int) -> Tables:
     """Returns the state of an old shard.
 
-    *number* is that of the shard among those that *newest* names. Of an older version, which names none, it returns the
-    whole state, from its tables.
+    *number* is that of the shard among those that *newest* names.
     """
     old = newest.notes.states
     steps = Steps(stream.topology, Reference(stream.layout.warehouse))
+    # An older version names no shards: its whole state is in its tables.
     if old is None:
         # Tables of an older version lack columns that are read.
         create_tables(stream.home, stream.sub, steps.schemas)
@@ -114,7 +113,7 @@ def _of(rows: pl.DataFrame, placed: pl.Series | None, number: int) -> pl.DataFra
 
 
 def _rows(shards: Sequence[StateRuns]) -> int:
-    return sum(run.rows for runs in shards for run in runs.runs)
+    return sum(runs.rows for runs in shards)
 
 
 def remember(control: Path, shards: Sequence[StateRuns], *, check_lease: Callable[[], None]) -> None:

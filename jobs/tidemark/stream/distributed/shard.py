@@ -58,10 +58,8 @@ class Shard:
         return cls(stream, Steps(stream.topology, reference), files, reference, place)
 
     def keep(self) -> None:
-        """Keeps the shard for the next batch.
-
-        A shard whose batch failed half-way is not kept, and is read anew.
-        """
+        """Keeps the shard for the next batch."""
+        # A shard whose batch failed half-way is not kept, and is read anew.
         _KEPT[self.place] = self
 
     def read_versions(self, versions: Mapping[str, int]) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 import polars as pl
 
+from tidemark.collecting import in_order_of
 from tidemark.errors import InvalidSpec
 from tidemark.kernels import META
 from tidemark.kernels.aggregates.windows import WINDOW
@@ -43,15 +44,13 @@ class KeyText:
     schema: Mapping[str, pl.DataType]
 
     def parts(self, text: str) -> dict[str, pl.Expr]:
-        """Returns the value of each column of the source.
-
-        The values are read back from the column *text*.
-        """
+        """Returns the value of each column of the source."""
         if len(self.columns) == 1:
             ((name, origin),) = self.columns.items()
             value = pl.col(text) if name == _KEY else key_value(text, self.schema[name])
             return {origin: value} if origin else {}
-        whole = parsed(text, {name: self.schema[name] for name in self.columns})
+        # The text has all columns of the key, so their values are read back from it.
+        whole = parsed(text, in_order_of(self.columns, self.schema))
         return {origin: whole.struct.field(name) for name, origin in self.columns.items() if origin}
 
 
@@ -69,11 +68,12 @@ class Sharding:
     def dealt(self, source: str, records: pl.DataFrame, shards: int, *, partitions: int) -> list[pl.DataFrame]:
         """Returns *records* of *source*, shard by shard.
 
-        A source that every shard has whole is in each of them. Where nothing is kept by key, a shard has neighbours
-        among the *partitions*: so the order of shards is the order of partitions.
+        A source that every shard has whole is in each of them.
         """
         if source not in self.by:
             return [records] * shards
+        # Where nothing is kept by key, a shard has neighbours among the partitions: so the order of shards is the order
+        # of partitions.
         columns = self.by[source]
         last = partitions - 1
         shard = _shard(columns, records, shards) if columns else records["_task"].clip(0, last) * shards // partitions
@@ -96,7 +96,7 @@ class Sharding:
             return None
         source, key = self.keys[operator]
         parts = key.parts(text)
-        values = rows.select(**{name: parts[name] for name in self.by[source]})
+        values = rows.select(**in_order_of(self.by[source], parts))
         return _shard(self.by[source], values, shards)
 
 
@@ -215,7 +215,7 @@ def _key_of(operator: Operator, read: _Stream, steps: Steps) -> KeyText | None:
         return read.key
     origins = step.origins(operator, read.columns)
     schema = {**WINDOW, **steps.schemas[step.holder_of_key(operator)]}
-    return KeyText({c: origins.get(c) for c in columns}, {c: schema[c] for c in columns})
+    return KeyText({c: origins.get(c) for c in columns}, in_order_of(columns, schema))
 
 
 def _common(

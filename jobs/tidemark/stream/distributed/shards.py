@@ -148,10 +148,8 @@ class Shards:
         return decision
 
     def _refuse_if_records_wait(self, was: StreamProgress) -> None:
-        """Raises ShardingImpossible where records wait for `max_drift`.
-
-        A driver with `max_drift` left them, and no shard would send them on.
-        """
+        """Raises ShardingImpossible where records wait for `max_drift`."""
+        # A driver with `max_drift` left them, and no shard would send them on.
         steps = Steps(self._stream.topology, Reference(self._stream.layout.warehouse))
         load_waiting(steps, self._stream.sub, self._stream.home, was)
         for source, rows in steps.memory.waiting.items():
@@ -166,22 +164,20 @@ class Shards:
     def _forget(self, epoch: int) -> None:
         """Removes the rows of earlier batches.
 
-        Those batches are finished once another is to be decided. The rows of drivers newer than *epoch* stay: a driver
-        that has lost its lease without noticing must remove nothing of theirs.
+        Those batches are finished once another is to be decided.
         """
         # The folders are named by the epochs of drivers.
         for folder in (self._stream.control / ROWS).glob("*"):
+            # A driver that has lost its lease without noticing must remove nothing of newer drivers.
             if int(folder.name) <= epoch:
                 remove_folder(folder)
 
     def _decide_or_clean_up(self, executors: Executors, collect: Collect, task: Task) -> BatchDecision | None:
-        """Returns the decision on the batch of *task*.
-
-        If the disk rejects a file, all files of the batch are removed.
-        """
+        """Returns the decision on the batch of *task*."""
         try:
             return self._decide(executors, collect, task)
         except Exception as error:
+            # The disk rejects a file: the space of the batch's other files is given back before the next try.
             if trouble_of(error) is not None:
                 written = files_of(self._stream.home, task.batch.batch_id)
                 # After the files were seen: a driver that comes later has not written any of them.
@@ -260,17 +256,17 @@ class Shards:
         Here the driver reads the batch itself.
         """
         intakes = self._decider.take_in(collect(), task.batch, task.was)
-        seen: dict[str, Mapping[int, PartitionReading]] = {}
+        readings: dict[str, Mapping[int, PartitionReading]] = {}
         tallies: dict[str, Tally] = {}
         runs: dict[str, Run] = {}
         dealt: list[Dealt] = []
         for name, intake in intakes.items():
-            seen[name], runs[name] = intake.seen, intake.run
+            readings[name], runs[name] = intake.seen, intake.run
             tallies[name] = Tally.of(intake.run, window_ms=self._decider.window_ms)
             # All records come from one task here, so their partition matters no more.
             dealt += task.dealt(name, 0, intake.run.output)
         now = self._decider.with_intakes(task.was, intakes, task.batch)
-        return BatchIntake(now=now, seen=seen, tallies=tallies, tables=task.lay_out_large(task.tables(runs))), dealt
+        return BatchIntake(now=now, seen=readings, tallies=tallies, tables=task.lay_out_large(task.tables(runs))), dealt
 
     def _states_after_newest(self) -> Sequence[StateRuns]:
         """Returns the state of each shard after the newest entry.

@@ -27,8 +27,7 @@ _WITHOUT: list[dict[str, str]] = []
 def without_speculation(conf: SparkConf) -> Iterator[None]:
     """Prevents speculation of stages submitted until the context ends.
 
-    *conf* is that of the Spark context, not a copy. Streams that share the Spark context may overlap: the last one to
-    end restores the settings.
+    *conf* is that of the Spark context, not a copy.
     """
     with _LOCK:
         # A second stream would otherwise read the settings that the first has switched off.
@@ -39,6 +38,7 @@ def without_speculation(conf: SparkConf) -> Iterator[None]:
         yield
     finally:
         with _LOCK:
+            # Streams that share the Spark context may overlap: the last one to end restores the settings.
             _WITHOUT.pop()
             if not _WITHOUT:
                 conf.setAll([*before.items()])

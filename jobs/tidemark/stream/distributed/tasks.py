@@ -24,6 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemark.clock import Clock, wall_clock_ms
+from tidemark.collecting import names_in, within
 from tidemark.kernels.columns.schemas import record_schema, rows_of
 from tidemark.kernels.columns.values import key_text, value_text
 from tidemark.kernels.records.arrivals import hop_arrivals, rows_in_order
@@ -284,7 +285,7 @@ class ShardTask(Task):
     def _run_operators(
         self, shard: Shard, number: int, decider: Decider, taken_in: BatchIntake, parts: list[ShardRecords]
     ) -> ShardResult:
-        steps, sources = shard.steps, [source.name for source in self.stream.sub.sources]
+        steps, sources = shard.steps, names_in(self.stream.sub.sources)
         arrived = {name: self._run(_records(name, parts, steps)) for name in sources}
         moves, moment = Moves(), self._moment(number, decider.moment(self.was, taken_in.now))
         runs = dict(decider.pipeline.run(arrived, moves, moment))
@@ -314,7 +315,7 @@ class ShardTask(Task):
         None when records of a topic may be lost.
         """
         progress: dict[str, InputProgress] = {}
-        seen: dict[str, Mapping[int, PartitionReading]] = {}
+        readings: dict[str, Mapping[int, PartitionReading]] = {}
         opened: dict[str, set[int]] = {}
         tallies: dict[str, Tally] = {}
         all_parts: list[PartitionIntake] = []
@@ -324,7 +325,7 @@ class ShardTask(Task):
             # Every shard has the numbers of all partitions, so all shards give up the batch alike.
             if reading is None:
                 return None
-            progress[source.name], seen[source.name] = reading.progress, reading.seen
+            progress[source.name], readings[source.name] = reading.progress, reading.seen
             opened[source.name] = set[int]().union(*(part.windows for part in parts))
             tallies[source.name] = arrival(self.batch, parts)
             all_parts += parts
@@ -332,7 +333,7 @@ class ShardTask(Task):
         return BatchIntake(
             # So windows close in the batch that reaches their end, and not one batch later (decision 62).
             now=decider.progress(self.was, progress, opened, self.batch),
-            seen=seen,
+            seen=readings,
             tallies=tallies,
             tables={**tables, DISORDER_BUCKETS.name: self._disorder(arrived)},
             task_runs=tuple(part.task_run for part in all_parts),
@@ -390,34 +391,30 @@ class ShardTask(Task):
         ends = batch.ends.get(source.topic or "", {})
         if source.topic and any(_may_be_lost(number, doubtful, read_to, ends) for number in doubtful):
             return None
-        seen = dict(decider.reader.marked(source, before, seen_of(parts, read_to, offsets, ends, {}), batch))
-        return Input(decider.reader.progress(source, before, seen, writers, batch), seen)
+        readings = dict(decider.reader.marked(source, before, seen_of(parts, read_to, offsets, ends, {}), batch))
+        return Input(decider.reader.progress(source, before, readings, writers, batch), readings)
 
     def _disorder(self, arrived: Iterable[PartitionIntake]) -> pa.Table:
-        """Returns how far the records of each source were behind.
-
-        The rows count all partitions of a source.
-        """
+        """Returns how far the records of each source were behind."""
         parts = [part.disorder.with_columns(source=pl.lit(part.source)) for part in arrived if part.disorder.width]
         columns = {"source": pl.String(), "bucket": pl.Int16(), "n": pl.UInt32()}
         # The empty frame gives the columns where no source has measured disorder.
         counts = pl.concat([pl.DataFrame(schema=columns), *parts], how="diagonal_relaxed")
+        # Partitions of a source are added up: its bound is one for all of them.
         counts = counts.group_by("source", "bucket").agg(pl.col("n").sum()).sort("source", "bucket")
         same = {"topology": self.stream.topology.name, "sub_topology": self.stream.sub.name}
         rows = counts.with_columns(decided_at=self.batch.decided_at_ms)
         return rows_of(DISORDER_BUCKETS, rows, **same, batch_id=self.batch.batch_id)
 
     def _moment(self, number: int, moment: Moment) -> Moment:
-        """Returns the *moment* with the late records of shard *number* alone.
-
-        A shard reprocesses the late records of its own keys.
-        """
+        """Returns the *moment* with the late records of shard *number* alone."""
         own_late_rows = {}
         for name, late in moment.reopened.items():
             operator = self.stream.topology.operators[name]
             assert isinstance(operator, Aggregate)
             in_any = late.with_columns(window_start=pl.lit(0, pl.Int64))  # no window is dealt out by itself
             keyed = in_any.with_columns(_state=key_text((*operator.key, "window_start"), in_any.schema))
+            # A shard reprocesses the late records of its own keys.
             own_late_rows[name] = self.sharding.own(number, self.shards, name, keyed, "_state").select(late.columns)
         return replace(moment, reopened=own_late_rows)
 
@@ -456,5 +453,5 @@ def _records(source: str, parts: Iterable[ShardRecords], steps: Steps) -> pl.Dat
     own.sort(key=lambda part: part.partition)
     rows = pl.concat(part.records for part in own)
     # Rows of a hop have the order of their writer (`_batch`, `_seq`) across partitions.
-    order = [c for c in ("_batch", "_seq") if c in rows.columns]
+    order = within(("_batch", "_seq"), rows.columns)
     return rows.sort(order, maintain_order=True).drop(order) if order else rows

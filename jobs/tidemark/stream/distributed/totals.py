@@ -199,8 +199,7 @@ def tally_operators(
 ) -> dict[str, Tally]:
     """Returns the numbers of each operator, over all tasks.
 
-    Instants are by the driver's clock. An operator worked from the first start to the last end of its *runs*, within
-    *began_ms* to *ended_ms*: no skew that is not known makes it finish before it was started.
+    Instants are by the driver's clock.
 
     Args:
         taken_in: The result of the sources.
@@ -217,6 +216,7 @@ def tally_operators(
         finished_ms[run.operator] = max(run.finished_ms, finished_ms.get(run.operator, run.finished_ms))
 
     def within(at_ms: int) -> int:
+        # No skew that is not known makes an operator finish before it was started.
         return min(max(at_ms, began_ms), ended_ms)
 
     tallies = {}

@@ -77,8 +77,7 @@ class TaskSlots:
 def _waits(context: SparkContext, since_ms: int) -> Iterator[tuple[int, int]]:
     """Yields when each job's first stage was submitted and launched.
 
-    Jobs are those of the current job group since *since_ms*, newest first. Later stages of a job wait for data, too, so
-    they are not counted.
+    Jobs are those of the current job group since *since_ms*, newest first.
     """
     group = context.getLocalProperty("spark.jobGroup.id")
     tracker, store = context.statusTracker(), context._jsc.sc().statusStore()
@@ -88,6 +87,7 @@ def _waits(context: SparkContext, since_ms: int) -> Iterator[tuple[int, int]]:
         if info is None or not info.stageIds:  # Spark keeps the newest 1,000 jobs; one over no rows has no stage
             continue
         try:
+            # Later stages of a job wait for data, too, so they are not counted.
             stage = store.lastStageAttempt(min(info.stageIds))
         except Py4JJavaError:  # Spark writes what happened in a thread of its own, and may be behind
             continue

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from tidemark.collecting import present
 from tidemark.storage.object_path import ObjectPath
 
 PROC = Path("/proc")
@@ -85,11 +86,9 @@ def _tree(root: int, processes: dict[int, _Process]) -> set[int]:
 
 
 def _free_bytes() -> int | None:
-    """Returns the bytes that the driver may use besides.
-
-    They are those of its host or, where that is less, of its container.
-    """
-    free = [bytes_ for bytes_ in (_free_of_host(), _free_of_container()) if bytes_ is not None]
+    """Returns the bytes that the driver may use besides."""
+    # A container may have less than its host.
+    free = present((_free_of_host(), _free_of_container()))
     return min(free, default=None)
 
 
@@ -117,10 +116,8 @@ def _free_of_container() -> int | None:
 
 
 def bytes_in(folder: Path) -> int | None:
-    """Returns the bytes of the files under *folder*.
-
-    None in an object store, where each look costs a request.
-    """
+    """Returns the bytes of the files under *folder*."""
+    # Each look costs a request in an object store.
     if isinstance(folder, ObjectPath):
         return None
     total = 0

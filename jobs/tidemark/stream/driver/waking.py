@@ -56,7 +56,7 @@ class Waker:
     def __init__(
         self,
         due_at_ms: Callable[[], int | None],
-        asked: Callable[[], Hashable],
+        requests: Callable[[], Hashable],
         waits: Callable[[int], None],
         clock: Clock,
         *,
@@ -65,7 +65,7 @@ class Waker:
         is_woken: bool = False,
         trigger_ms: int = 0,
     ) -> None:
-        self._due_at_ms, self._asked, self._waits = due_at_ms, asked, waits
+        self._due_at_ms, self._asked, self._waits = due_at_ms, requests, waits
         self._clock, self._every_s, self.is_woken = clock, every_s, is_woken
         self.own_sign_every_ms = self.sign_every_ms = sign_every_ms
         self._trigger_ms, self._has_read = trigger_ms, False

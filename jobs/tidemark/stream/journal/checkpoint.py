@@ -64,9 +64,10 @@ def _plan(checkpoint: Path, batch_id: int) -> tuple[str, list[str]]:
 def last_tick(checkpoint: Path) -> int:
     """Returns the offset of the source of ticks in the newest plan.
 
-    It is the first source of a query. -1 before the first plan.
+    -1 before the first plan.
     """
     numbers = _numbers(checkpoint / "offsets")
+    # The source of ticks is the first source of every query.
     return int(_plan(checkpoint, numbers[-1])[1][0]) if numbers else -1
 
 
@@ -104,10 +105,10 @@ def _versions(sources: Iterable[str]) -> dict[str, int]:
 def version_read(checkpoint: Path, table_id: str) -> int | None:
     """Returns the first version of a Delta table yet to be read.
 
-    A plan that is not done counts as not read. None: the stream with *checkpoint* has not begun to read the table
-    *table_id*, or the file is torn.
+    None: the stream with *checkpoint* has not begun to read the table *table_id*, or the file is torn.
     """
     committed, _ = newest_commit(checkpoint)
+    # A plan that is not done counts as not read: Spark reads it again.
     numbers = [number for number in _numbers(checkpoint / "offsets") if committed is None or number >= committed]
     with suppress(ValueError, FileNotFoundError):  # a running driver deletes old plans
         lines = _plan(checkpoint, numbers[0])[1] if numbers else []
@@ -119,14 +120,14 @@ def version_read(checkpoint: Path, table_id: str) -> int | None:
 def plans(checkpoint: Path) -> dict[int, Ends | None]:
     """Returns the ends of every batch in *checkpoint*, oldest first.
 
-    None for a plan that is torn. A plan with fewer lines than an earlier one is torn, because a query never changes
-    its sources.
+    None for a plan that is torn.
     """
     ends: dict[int, Ends | None] = {}
     most = 0
     for number in _numbers(checkpoint / "offsets"):
         with suppress(FileNotFoundError):  # a running driver deletes old plans
             lines = len((checkpoint / "offsets" / str(number)).read_text().splitlines())
+            # A query never changes its sources, so a plan with fewer lines than an earlier one is torn.
             ends[number] = None if lines < most else _ends_or_none(checkpoint, number)
             most = max(most, lines)
     return ends
@@ -148,9 +149,10 @@ def newest_commit(checkpoint: Path) -> tuple[int | None, bool]:
 def committed_at_ms(checkpoint: Path, batch_id: int) -> int | None:
     """Returns when Spark recorded *batch_id* as done, epoch ms.
 
-    The time is by the file system's clock. None if the checkpoint has no record.
+    None if the checkpoint has no record.
     """
     with suppress(FileNotFoundError):
+        # The file of a commit has no time in it, so its time of writing counts, by the file system's clock.
         return (checkpoint / "commits" / str(batch_id)).stat().st_mtime_ns // 1_000_000
     return None
 

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, TypeVar
 
+from tidemark.collecting import omit
 from tidemark.semantics.event_time import PartitionReading
 from tidemark.semantics.progress import StreamProgress
 from tidemark.stream.journal.batch import MicroBatch, QueueWait
@@ -49,8 +50,8 @@ class PartitionNotes:
     def from_json(cls, content: Json) -> PartitionNotes:
         """Returns the notes that `to_json` wrote, from parsed JSON."""
         lost = content.get("lost")
-        seen = PartitionReading(**{**_fields_in(PartitionReading, content), "lost": lost and (lost[0], lost[1])})
-        return cls(source=content["source"], partition=content["partition"], seen=seen)
+        reading = PartitionReading(**{**_fields_in(PartitionReading, content), "lost": lost and (lost[0], lost[1])})
+        return cls(source=content["source"], partition=content["partition"], seen=reading)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,7 +229,7 @@ class EntryNotes:
         """Returns the notes that `to_json` wrote, from parsed JSON."""
         facts = content.get("facts")
         return cls(
-            decided={key: value for key, value in content.items() if key not in _BESIDE_DECIDED},
+            decided=omit(content, _BESIDE_DECIDED),
             facts=None if facts is None else FactsNotes.from_json(facts),
             newest_batches=content.get("newest_batches"),
             is_whole=content.get("is_whole"),

@@ -35,6 +35,11 @@ class StateRuns:
     runs: tuple[StateRun, ...] = ()
     held: Mapping[str, int] | None = field(default_factory=dict)
 
+    @property
+    def rows(self) -> int:
+        """The number of rows of its runs."""
+        return sum(run.rows for run in self.runs)
+
 
 def states_to_json(shards: Sequence[StateRuns]) -> dict[str, Any]:
     """Returns the runs of all *shards* as a JSON object."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from tidemark.collecting import pick
 from tidemark.semantics.progress import StreamProgress
 
 NOTHING_PASSED = -(2**63)
@@ -67,28 +68,28 @@ class StreamingWindows:
                 closed.append(ClosedWindow(start, {name: per.get(start, 0) for name, per in records.items()}))
             else:
                 outstanding.append(start)
-        too_many, left = outstanding[: -self.most], outstanding[-self.most :]
+        too_many, newest = outstanding[: -self.most], outstanding[-self.most :]
         uncounted = self._spans(now.uncounted, too_many, passed_ms)
         # Counts of windows before the oldest measured one are of windows in spans, or of closed ones.
-        first_ms = left[0] if uncounted and left else passed_ms + 1
-        kept = {name: self._measured(per, first_ms, left) for name, per in records.items()}
-        return replace(now, windows=tuple(left), uncounted=uncounted, records=kept), closed
+        first_ms = newest[0] if uncounted and newest else passed_ms + 1
+        kept = {name: self._measured(per, first_ms, newest) for name, per in records.items()}
+        return replace(now, windows=tuple(newest), uncounted=uncounted, records=kept), closed
 
     def _passed(self, watermark_ms: int | None) -> int:
         """Returns the latest start of a window closed by `is_window_late`."""
         # A window [start, start + size) is closed when the watermark has reached its last millisecond.
         return NOTHING_PASSED if watermark_ms is None else watermark_ms + 1 - self.window_ms
 
-    def _measured(self, per: Mapping[int, int], first_ms: int, left: Iterable[int]) -> dict[int, int]:
+    def _measured(self, per: Mapping[int, int], first_ms: int, outstanding: Iterable[int]) -> dict[int, int]:
         """Returns the counts *per* window, from *first_ms* on.
 
-        They are those of windows *left*, and of as many others, the newest.
+        They are those of windows *outstanding*, and of as many others, the newest.
         """
         kept = {start: n for start, n in per.items() if start >= first_ms}
         if len(kept) <= self.most:
             return kept
-        wanted = {*left, *sorted(kept.keys() - {*left})[-self.most :]}
-        return {start: n for start, n in kept.items() if start in wanted}
+        wanted = {*outstanding, *sorted(kept.keys() - {*outstanding})[-self.most :]}
+        return pick(kept, wanted)
 
     def _spans(self, spans: Spans, more: Iterable[int], passed_ms: int) -> Spans:
         """Returns *spans* and windows *more*, without those up to *passed_ms*.
@@ -106,12 +107,10 @@ class StreamingWindows:
         return tuple(joined_spans)
 
     def _after(self, first: int, passed_ms: int) -> int:
-        """Returns *first*, or the first start after *passed_ms*.
-
-        It is a start of the windows that follow *first*.
-        """
+        """Returns *first*, or the first start after *passed_ms*."""
         if first > passed_ms:
             return first
+        # Windows follow each other without a gap, so the next start is a multiple of the length away.
         return first + ((passed_ms - first) // self.window_ms + 1) * self.window_ms
 
 

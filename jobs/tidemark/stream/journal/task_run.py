@@ -27,16 +27,12 @@ class TaskRun:
 
     @property
     def started_ms(self) -> int:
-        """Returns the start by the driver's clock, epoch ms.
-
-        With an unknown skew it is by the clock of the host.
-        """
+        """Returns the start by the driver's clock, epoch ms."""
+        # With an unknown skew it is by the clock of the host.
         return self.started_at_ms + (self.skew_ms or 0)
 
     @property
     def finished_ms(self) -> int:
-        """Returns the end by the driver's clock, epoch ms.
-
-        With an unknown skew it is by the clock of the host.
-        """
+        """Returns the end by the driver's clock, epoch ms."""
+        # With an unknown skew it is by the clock of the host.
         return self.finished_at_ms + (self.skew_ms or 0)

@@ -24,6 +24,7 @@ import polars as pl
 import pyarrow as pa
 from deltalake import DeltaTable
 
+from tidemark.collecting import names_in
 from tidemark.model.tables.catalog import (
     BATCHES,
     CHANGES,
@@ -42,9 +43,7 @@ from tidemark.storage.delta.snapshots import Snapshot, snapshot_of
 from tidemark.storage.files import Rows, frames
 from tidemark.stream.journal.entries import Entry, Journal
 
-LEDGERS = tuple(
-    table.name for table in (OPERATOR_STATE, HELD_RECORDS, SUPPRESSED, LATE_RECORDS, QUARANTINE, DISORDER_BUCKETS)
-)
+LEDGERS = tuple(names_in((OPERATOR_STATE, HELD_RECORDS, SUPPRESSED, LATE_RECORDS, QUARANTINE, DISORDER_BUCKETS)))
 """Tables of facts whose rows are decided with the batch."""
 FACTS = "facts/"
 """Prefix of the tables with measurements of the batch before.
@@ -97,9 +96,10 @@ class UnflushedRows:
 def unflushed_of(home: Path, names: Collection[str] = FACTS_TABLES) -> UnflushedRows:
     """Returns what is unflushed in tables called *names*.
 
-    The tables lie in *home*, which is that of a stream. A user who may not read the control folder gets nothing.
+    The tables lie in *home*, which is that of a stream.
     """
     journal = home.parent.parent.parent / "control" / home.parent.name / home.name / "journal"
+    # A user who may not read the control folder gets nothing.
     with suppress(PermissionError):
         if journal.is_dir() and not _is_at_rest(journal, home / BATCHES.name):
             return unflushed(journal, names)
@@ -107,10 +107,7 @@ def unflushed_of(home: Path, names: Collection[str] = FACTS_TABLES) -> Unflushed
 
 
 def _is_at_rest(journal: Path, batches: Path) -> bool:
-    """Returns whether all tables have the newest decided batch.
-
-    It was flushed; the table *batches* gets it last.
-    """
+    """Returns whether all tables have the newest decided batch."""
     newest = Journal(journal, "data").batches()[-1:]
     if not newest:
         return True
@@ -119,6 +116,7 @@ def _is_at_rest(journal: Path, batches: Path) -> bool:
     # A flush of a part of the tables leaves the others behind.
     file = _read(Journal(journal, "facts"), newest[0], only=())
     is_whole = file is not None and file.notes.is_whole is not False
+    # A flush commits `batches` last, so its newest batch stands for all tables.
     return is_whole and newest_batch(batches, snapshot_of(batches) or DeltaTable(str(batches))) >= newest[0]
 
 
@@ -132,7 +130,7 @@ def scan_facts(path: Path) -> pl.LazyFrame:
 
 def unflushed(journal: Path, names: Collection[str] = FACTS_TABLES) -> UnflushedRows:
     """Returns what is unflushed in a *journal*, in tables called *names*."""
-    only = tuple(place for name in names for place in (name, f"{FACTS}{name}"))
+    only = (*names, *(f"{FACTS}{name}" for name in names))
     decided, measured = Journal(journal, "data"), Journal(journal, "facts")
     # The folder is listed before any table is opened: what is removed meanwhile is in its table by then.
     numbers = decided.batches()
@@ -167,11 +165,9 @@ def _facts_in(entry: Entry) -> Iterator[tuple[str, int, Rows]]:
 
 
 def flushed_before(entry: Entry) -> int:
-    """Returns the newest batch that all tables had before *entry*.
-
-    An older version flushed each batch at once.
-    """
+    """Returns the newest batch that all tables had before *entry*."""
     notes = entry.notes.facts
+    # An older version flushed each batch at once, and noted nothing.
     return entry.batch_id - 1 if notes is None else notes.flushed
 
 

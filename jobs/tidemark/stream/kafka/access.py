@@ -28,14 +28,14 @@ class LoginDenied(TidemarkError):
     """Raised when a cluster refuses a client's login or certificate."""
 
     @classmethod
-    def by(cls, cluster: Cluster, seen: str) -> LoginDenied:
-        """Makes the error of *cluster*; *seen* are its words."""
+    def by(cls, cluster: Cluster, reason: str) -> LoginDenied:
+        """Makes the error of *cluster*; *reason* are its words."""
         security = cluster.security
         whom = f" of {security.user}" if security.user else ""
         how = f" by {security.mechanism}" if security.mechanism else " by TLS"
         keys = ", ".join(sorted(security.values)) or "security_protocol"
         return cls(
-            f"kafka.{cluster.name}: {cluster.bootstrap} refuses the login{whom}{how}: {seen}; correct {keys} of "
+            f"kafka.{cluster.name}: {cluster.bootstrap} refuses the login{whom}{how}: {reason}; correct {keys} of "
             f"[kafka.{cluster.name}], or what they name"
         )
 
@@ -44,15 +44,15 @@ class Refusals:
     """Keeps the last reason for which brokers refused a client's login."""
 
     def __init__(self) -> None:
-        self.seen: str | None = None
+        self.last_reason: str | None = None
 
     def __call__(self, error: KafkaError) -> None:
         """Receives an error of a client; the client calls it when polled."""
         if error.code() in _OF_LOGIN:
-            self.seen = error.str()
+            self.last_reason = error.str()
 
 
-class Asked(Protocol):
+class TopicLister(Protocol):
     """A client that lists topics."""
 
     def list_topics(self, topic: str = ..., timeout: float = ...) -> ClusterMetadata:
@@ -71,12 +71,12 @@ def make_client(make: Callable[[dict[str, Any]], C], cluster: Cluster, settings:
     try:
         return make({**settings})
     except KafkaException as error:
-        seen = error.args[0].str()
-        msg = f"kafka.{cluster.name}: {seen}; correct that key, or leave it out of [kafka.{cluster.name}.settings]"
+        reason = error.args[0].str()
+        msg = f"kafka.{cluster.name}: {reason}; correct that key, or leave it out of [kafka.{cluster.name}.settings]"
         raise InvalidArgument(msg) from None
 
 
-def listed(client: Asked, cluster: Cluster, refusals: Refusals, within_s: float) -> ClusterMetadata:
+def list_topics(client: TopicLister, cluster: Cluster, refusals: Refusals, within_s: float) -> ClusterMetadata:
     """Returns the brokers and topics of *cluster*, *within_s* seconds.
 
     The *client* has *refusals* as its `error_cb`.
@@ -91,13 +91,13 @@ def listed(client: Asked, cluster: Cluster, refusals: Refusals, within_s: float)
             return client.list_topics(timeout=min(share * within_s, max(0.01, until - time.monotonic())))
         except KafkaException as error:
             client.poll(0)
-            if refusals.seen:
-                raise LoginDenied.by(cluster, refusals.seen) from None
+            if refusals.last_reason:
+                raise LoginDenied.by(cluster, refusals.last_reason) from None
             last = error
     raise last
 
 
-def denied(code: int, topic: str, cluster: str, operation: Operation) -> MissingRight | None:
+def missing_right_of(code: int, topic: str, cluster: str, operation: Operation) -> MissingRight | None:
     """Returns the error for the *code* of an answer; None for others.
 
     Args:
@@ -113,19 +113,19 @@ def denied(code: int, topic: str, cluster: str, operation: Operation) -> Missing
     return None
 
 
-def denied_topic(error: Exception) -> str | None:
+def unauthorized_topic(error: Exception) -> str | None:
     """Returns the topic that *error* of Java's client denies, or None."""
     match = _TOPICS.search(_whole(error))
     return match[1].strip() if match else None
 
 
-def denied_group(error: Exception) -> str | None:
+def unauthorized_group(error: Exception) -> str | None:
     """Returns the group that *error* of Java's client denies, or None."""
     match = _GROUP.search(_whole(error))
     return match[1].strip(".") if match else None
 
 
-def denied_login(error: Exception) -> str | None:
+def login_refusal(error: Exception) -> str | None:
     """Returns why *error* of Java's client denies a login, or None."""
     match = _LOGIN.search(_whole(error))
     return match[1].strip() if match else None

@@ -24,12 +24,12 @@ from tidemark.model.topology import SubTopology, Topology
 from tidemark.stream.kafka.access import (
     LoginDenied,
     Refusals,
-    denied,
-    denied_group,
-    denied_login,
-    denied_topic,
-    listed,
+    list_topics,
+    login_refusal,
     make_client,
+    missing_right_of,
+    unauthorized_group,
+    unauthorized_topic,
 )
 from tidemark.stream.kafka.outgoing import OutgoingRows
 from tidemark.stream.kafka.publishing import TIMEOUT_S, KafkaTopicWriter, RecordSender
@@ -90,23 +90,21 @@ class KafkaBroker:
         """Raises InvalidArgument if the brokers of a cluster do not answer."""
         for name, admin in self._admins.items():
             try:
-                listed(admin, self._clusters[name], self._refusals[name], TIMEOUT_S)
+                list_topics(admin, self._clusters[name], self._refusals[name], TIMEOUT_S)
             except KafkaException as error:
-                seen = no_answer(error, TIMEOUT_S)
+                reason = no_answer(error, TIMEOUT_S)
                 where = f"{self._clusters[name].bootstrap} (cluster {name})"
-                msg = f"--bootstrap {where}: {seen}; start the broker, correct the address, or leave out --bootstrap"
+                msg = f"--bootstrap {where}: {reason}; start the broker, correct the address, or leave out --bootstrap"
                 raise InvalidArgument(msg) from error
 
     def refuse_denied(self) -> None:
-        """Raises LoginDenied if a cluster refuses the login of this process.
-
-        A cluster without security, or whose brokers do not answer, is no error: Spark waits for brokers.
-        """
+        """Raises LoginDenied if a cluster refuses the login of this process."""
         for name, admin in self._admins.items():
             cluster = self._clusters[name]
             if cluster.security.protocol is not Protocol.PLAINTEXT:
+                # Brokers that do not answer are no error here: Spark waits for them.
                 with suppress(KafkaException):
-                    listed(admin, cluster, self._refusals[name], TIMEOUT_S)
+                    list_topics(admin, cluster, self._refusals[name], TIMEOUT_S)
 
     def explained(self, error: Exception, of_stream: Iterable[Source]) -> Exception:
         """Returns *error*, or a clearer one.
@@ -115,7 +113,7 @@ class KafkaBroker:
         sources of the stream.
         """
         sources = [o for o in of_stream if o.topic and o.kafka in self._clusters]
-        if topic := denied_topic(error):
+        if topic := unauthorized_topic(error):
             source = next((o for o in sources if o.topic == topic), None)
             if source is None:
                 return error
@@ -129,10 +127,10 @@ class KafkaBroker:
         names = {source.kafka for source in sources}
         if len(names) == 1:
             (name,) = names
-            if group := denied_group(error):
+            if group := unauthorized_group(error):
                 return MissingRight(Right(Operation.READ, f"group {group}", name), self._user(name))
-            if seen := denied_login(error):
-                return LoginDenied.by(self._clusters[name], seen)
+            if reason := login_refusal(error):
+                return LoginDenied.by(self._clusters[name], reason)
         return error
 
     def _user(self, name: str) -> str:
@@ -148,7 +146,7 @@ class KafkaBroker:
         topic = at.topic or ""
         metadata = self._consumers[at.kafka].list_topics(topic, timeout=TIMEOUT_S).topics[topic]
         if metadata.error is not None:
-            if missing := denied(metadata.error.code(), topic, at.kafka, Operation.DESCRIBE):
+            if missing := missing_right_of(metadata.error.code(), topic, at.kafka, Operation.DESCRIBE):
                 raise missing
             address = self._clusters[at.kafka].bootstrap
             create = f"create it first: `{topic_command(topic)}`"
@@ -157,10 +155,8 @@ class KafkaBroker:
         return len(metadata.partitions)
 
     def offsets(self, source: Source, partitions: Sequence[int]) -> Mapping[int, tuple[int, int]]:
-        """Returns the earliest and latest offset of each of *partitions*.
-
-        The latest is the offset after the newest record.
-        """
+        """Returns the earliest and latest offset of each of *partitions*."""
+        # Kafka's latest offset is the one after the newest record.
         specs = (OffsetSpec.earliest(), OffsetSpec.latest())  # type: ignore[no-untyped-call]
         earliest, latest = (self._listed(source, partitions, spec) for spec in specs)
         return {number: (earliest[number], latest[number]) for number in partitions}
@@ -172,7 +168,7 @@ class KafkaBroker:
         try:
             return {place.partition: answer.result().offset for place, answer in answers.items()}
         except KafkaException as error:
-            missing = denied(error.args[0].code(), source.topic or "", source.kafka, Operation.DESCRIBE)
+            missing = missing_right_of(error.args[0].code(), source.topic or "", source.kafka, Operation.DESCRIBE)
             raise missing or error from error
 
     def limits(self, sink: Sink) -> Limits:
@@ -249,22 +245,22 @@ class KafkaBroker:
     def mark(self, sink: Sink, watermark_ms: int | None, *, idle: bool) -> None:
         """Sends a mark of time to each partition of *sink*'s topic.
 
-        It comes after all records published so far. If the topic refuses marks, for example because it became
-        compacted, this is logged: a mark is not a record, so nothing is lost.
+        It comes after all records published so far.
         """
         sending = RecordSender(self._producer(sink), sink.topic or "", sink.kafka)
         headers: list[tuple[str, str | bytes | None]] = [(MARK, mark_text(self._writer, watermark_ms, idle=idle))]
         for number in range(self.partitions(sink)):
             sending.send(number, None, None, number, self._clock(), headers)
+        # A topic that became compacted refuses marks, for example. A mark is not a record, so nothing is lost.
         if refused := sending.refused():
             log.warning("topic %s rejects marks of time: %s", sink.topic, next(iter(refused.values())))
 
     def is_compacted(self, sink: Sink) -> bool:
         """Returns True if the topic of *sink* is compacted.
 
-        A compacted topic keeps the newest record of each key and refuses records without a key. False if the broker
-        does not return its settings.
+        False if the broker does not return its settings.
         """
+        # A compacted topic keeps the newest record of each key, and refuses records without a key.
         return "compact" in (self._settings(sink) or {}).get("cleanup.policy", "")
 
     def _producer(self, sink: Sink) -> Producer:

@@ -36,14 +36,13 @@ class Misfit:
 def to_send(sink: Sink, rows: pl.DataFrame) -> tuple[dict[int, bytes | str | None], list[RefusedRecord]]:
     """Encodes *rows* and separates those that do not fit the schema.
 
-    Such a row fitted when its batch was decided: the schema was changed before the batch was carried out.
-
     Returns:
         The values by number of the row, None for a row that deletes its key; and the rows that do not fit.
     """
     values: dict[int, bytes | str | None] = {}
     refused: list[RefusedRecord] = []
     for row, value in enumerate(encoded(sink, rows)):
+        # The row fitted when its batch was decided: the schema was changed before the batch was carried out.
         if isinstance(value, Misfit):
             refused.append(RefusedRecord(row, value.problem))
         else:
@@ -110,7 +109,8 @@ def _is_instant(type_: Any) -> bool:
 def _instants(row: Mapping[str, Any], names: Iterable[str]) -> dict[str, datetime]:
     """Returns those *names* that *row* has as `datetime`.
 
-    The row has them as instants or epoch ms. fastavro converts a `datetime` to every unit.
+    The row has them as instants or epoch ms.
     """
     values = {name: row[name] for name in names if row.get(name) is not None}
+    # fastavro converts a `datetime` to every unit.
     return {n: at if isinstance(at, datetime) else EPOCH + timedelta(milliseconds=at) for n, at in values.items()}

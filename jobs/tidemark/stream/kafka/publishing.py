@@ -24,7 +24,7 @@ from tidemark.kernels.records.headers import headers_to_send
 from tidemark.model.project.kafka_security import Settings
 from tidemark.model.project.rights import Operation
 from tidemark.storage.files import frames
-from tidemark.stream.kafka.access import denied
+from tidemark.stream.kafka.access import missing_right_of
 from tidemark.stream.kafka.broker import RefusedRecord
 from tidemark.stream.kafka.encoding import to_send
 from tidemark.stream.kafka.limits import undeliverable_rows
@@ -55,12 +55,11 @@ class PublishError(TidemarkError):
 def partition_of(key: str | None, number: int, partitions: int) -> int:
     """Returns the partition of a record.
 
-    It is by the CRC-32 of its *key*, which is librdkafka's default. A record without a key goes by its *number*, not at
-    random: sent again, it must arrive in the same partition.
-
     >>> partition_of("a", 7, 3), partition_of("", 7, 3), partition_of(None, 8, 3)
     (0, 1, 2)
     """
+    # librdkafka's default partitioner takes the CRC-32 of the key, and a random partition without one. A record that is
+    # sent again must arrive in the same partition, so its number decides.
     return (zlib.crc32(key.encode()) if key else number) % partitions
 
 
@@ -87,8 +86,9 @@ class KafkaTopicWriter:
     def __call__(self, task: int) -> list[pl.DataFrame]:
         """Sends the part of *task*; returns rows of `undeliverable`.
 
-        They are records that the topic refused. The client is new: one that a failed task has left may still send.
+        They are records that the topic refused.
         """
+        # The client is new: one that a failed task has left may still send.
         return self.send(Producer(dict(self.client)), range(task, self.partitions, self.tasks))
 
     def send(self, producer: Producer, to: Collection[int]) -> list[pl.DataFrame]:
@@ -206,7 +206,7 @@ class RecordSender:
             msg = f"topic {self._topic!r}: the broker did not answer for {unsent} records; the batch is sent again"
             raise PublishError(msg)
         for error in errors.values():
-            if missing := denied(error.code(), self._topic, self._cluster, Operation.WRITE):
+            if missing := missing_right_of(error.code(), self._topic, self._cluster, Operation.WRITE):
                 raise missing
         if failed := [error.str() for error in errors.values() if error.code() not in OF_A_RECORD]:
             msg = f"topic {self._topic!r} rejected {len(failed)} records: {failed[:1]}; they are sent again"

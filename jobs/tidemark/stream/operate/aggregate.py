@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import polars as pl
 
+from tidemark.collecting import in_order_of
 from tidemark.errors import InvalidArgument
 from tidemark.kernels import META
 from tidemark.kernels.aggregates.aggregation import Aggregation
@@ -140,4 +141,4 @@ def _results(operator: Aggregate, columns: Schema, bad: Collection[str]) -> Sche
     sound = {name: call for name, call in operator.aggregates.items() if f"aggregates.{name}" not in bad}
     kernel = Aggregation(replace(operator, aggregates=sound), aggregate_functions(sound, columns), columns)
     results = kernel.results(pl.DataFrame(schema=kernel.state_schema)).schema
-    return {name: results[name] for name in (*operator.key, *(WINDOW if operator.windows else ()), *sound)}
+    return in_order_of((*operator.key, *(WINDOW if operator.windows else ()), *sound), results)

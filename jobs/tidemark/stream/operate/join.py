@@ -63,14 +63,12 @@ class JoinStep(OperatorStep[Join]):
         return self.operator.name in self.shared.updates
 
     def _with_versions(self, table: TableStep, records: pl.DataFrame, moves: Moves, moment: Moment) -> Run:
-        """Joins records with the versions of *table* valid at their time.
-
-        A record that asks for a version beyond the history of *table* may be late.
-        """
+        """Joins records with the versions of *table* valid at their time."""
         was_ms, behind_ms = moment.was_watermark_ms, table.history_ms
         kept_from_ms = None if was_ms is None or behind_ms is None else was_ms - behind_ms
         # A record that deletes its key looks nothing up.
         beyond = is_beyond(kept_from_ms) & ~pl.col("_deleted")
+        # A record that asks for a version beyond the history of the table may be late.
         is_late = beyond & pl.lit(value=table.operator.is_strict)
         late, asking = records.filter(is_late), records.filter(~is_late)
         versions = self._versions(table.operator.name, moves)

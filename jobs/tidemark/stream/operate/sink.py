@@ -65,9 +65,9 @@ class SinkStep(OperatorStep[Sink]):
             records = with_final(sink.window, records, moment.watermark_ms)
         kept = records
         if sink.last_seen_at:
-            seen = with_last_seen(records, inputs[1] if len(inputs) > 1 else records, sink.key)
+            stamped = with_last_seen(records, inputs[1] if len(inputs) > 1 else records, sink.key)
             counts = Counter(records_in=records.height, passed=records.height)
-            return Run(seen, times_of(records), counts, {sink.name: seen})
+            return Run(stamped, times_of(records), counts, {sink.name: stamped})
         if sink.topic and (limits := moment.limits.get(sink.name)):
             kept, rows[QUARANTINE.name] = within_limits(sink, records, limits, now_ms=moment.decided_at_ms)
         counts = Counter(records_in=records.height, passed=kept.height, quarantined=records.height - kept.height)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 
 import polars as pl
 
+from tidemark.collecting import in_order_of
 from tidemark.errors import InvalidArgument
 from tidemark.kernels.columns.schemas import META_SCHEMA, record_schema
 from tidemark.kernels.sql.expressions import Expressions
@@ -83,7 +84,7 @@ class HopSourceStep(_ReadingStep[HopSource]):
     def columns(self) -> dict[str, pl.DataType]:
         """Returns the columns that the repartition hands on."""
         schema = self.shared.schemas[self._repartition.inputs[0]]
-        return {column: schema[column] for column in repartition_columns(self._repartition)}
+        return in_order_of(repartition_columns(self._repartition), schema)
 
     @property
     def _repartition(self) -> Repartition:

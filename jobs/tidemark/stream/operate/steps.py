@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import chain
 
 import polars as pl
 
+from tidemark.collecting import in_order_of
 from tidemark.errors import InvalidArgument, InvalidSpec
 from tidemark.kernels import payload
 from tidemark.kernels.aggregates.function import AggregateFunction
@@ -36,7 +38,7 @@ class Steps:
     """
 
     def __init__(self, topology: Topology, reference: Reference, earlier_mistakes: Sequence[InvalidSpec] = ()) -> None:
-        terminals = {name for sub in topology.sub_topologies for name in sub.terminals()}
+        terminals = frozenset[str]().union(*(sub.terminals() for sub in topology.sub_topologies))
         self._topology = topology
         self._shared = StepContext(topology, reference, updates_tables(topology.operators), terminals)
         self._steps: dict[str, OperatorStep[Operator]] = {}
@@ -82,11 +84,11 @@ class Steps:
     def _misfits(self, operator: Operator, wrong: Collection[str]) -> list[ColumnMistake]:
         """Returns what in *operator* does not fit the columns that it reads.
 
-        Joins and unions show it when they run. The *wrong* keys of *operator*, which had a mistake before, have no
-        other, and neither has what names them.
+        The *wrong* keys of *operator*, which had a mistake before, have no other, and neither has what names them.
         """
         schema = self.schemas[operator.inputs[0]] if operator.inputs else {}
-        columns = {name: schema[name] for name in payload(schema)}
+        columns = in_order_of(payload(schema), schema)
+        # Joins and unions show what does not fit when they run.
         misfits = step_of(operator).mistakes(operator, columns, self._shared.sql, wrong)
         return [mistake for mistake in misfits if mistake.key not in wrong]
 
@@ -97,7 +99,7 @@ class Steps:
 
     def _refused(self, operator: Operator, error: Exception) -> list[ColumnMistake]:
         """Returns the *error* of a run over no records, as mistakes."""
-        columns = dict.fromkeys(c for name in operator.inputs for c in payload(self.schemas[name]))
+        columns = dict.fromkeys(chain.from_iterable(payload(self.schemas[name]) for name in operator.inputs))
         problems = error.problems if isinstance(error, InvalidColumns) else [_without_columns(error)]
         key = _key_of(operator, error)
         return [ColumnMistake(key, f"does not fit what it reads: {problem}", reads(columns)) for problem in problems]
@@ -113,11 +115,9 @@ class Steps:
         return self._steps[operator.name].functions
 
     def take(self, moves: Moves, *, watermark_ms: int | None) -> None:
-        """Applies *moves* to the memory, and drops versions.
-
-        Versions are dropped that no record still accepted at *watermark_ms* can ask for.
-        """
+        """Applies *moves* to the memory, and drops versions."""
         self.memory.take(moves)
+        # No record that is still accepted can ask for these versions.
         self.forget(moves.versions, watermark_ms=watermark_ms)
 
     def forget(self, tables: Iterable[str], *, watermark_ms: int | None) -> None:
@@ -175,8 +175,6 @@ def _key_of(operator: Operator, error: Exception) -> str:
 
 
 def _without_columns(error: Exception) -> str:
-    """Returns the text of *error* without polars' list of columns.
-
-    The list has Tidemark's own columns, too.
-    """
+    """Returns the text of *error* without polars' list of columns."""
+    # polars lists all columns of the frame, Tidemark's own included.
     return str(error).splitlines()[0].partition("; valid columns")[0]

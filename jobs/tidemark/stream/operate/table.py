@@ -10,6 +10,7 @@ from functools import cached_property
 
 import polars as pl
 
+from tidemark.collecting import omit
 from tidemark.kernels import META
 from tidemark.kernels.sql.expressions import Expressions
 from tidemark.kernels.updates.steps import MATCHED, pruned, table_updates, value_columns
@@ -62,7 +63,7 @@ class TableStep(KeyedStep[KeyedTable]):
 
         They are those of the table, and the record time from which the version holds.
         """
-        columns = {c: kind for c, kind in self.shared.schemas[self.operator.name].items() if c not in META}
+        columns = omit(self.shared.schemas[self.operator.name], META)
         return {**columns, MATCHED: pl.Boolean(), "_valid_from_ms": pl.Int64()}
 
     def forget(self, watermark_ms: int | None) -> None:

@@ -144,14 +144,14 @@ class LossCheck:
     def _accepted_anew(self, source: Source, number: int, at: int, earliest: int, end: int) -> int:
         accepted = self._accepted().get((source.name, number, at))
         if accepted is None or not earliest <= accepted <= end:
-            seen = f"the topic was recreated: it ends at offset {end}, but {at} was the next to read"
-            raise self._refused(source, number, seen, earliest)
+            observation = f"the topic was recreated: it ends at offset {end}, but {at} was the next to read"
+            raise self._refused(source, number, observation, earliest)
         return accepted
 
-    def _refused(self, source: Source, number: int, seen: str, until: int) -> DataLost:
+    def _refused(self, source: Source, number: int, observation: str, until: int) -> DataLost:
         return DataLost(
-            f"topic {source.topic!r}, partition {number}: {seen}; records are never skipped silently: restore them, "
-            f"or accept the loss and continue from offset {until}: {self._command(source.name, number, until)}"
+            f"topic {source.topic!r}, partition {number}: {observation}; records are never skipped silently: restore "
+            f"them, or accept the loss and continue from offset {until}: {self._command(source.name, number, until)}"
         )
 
     def _refused_hop(self, source: HopSource, read_to: int, until: int) -> DataLost:

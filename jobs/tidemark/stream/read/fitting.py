@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from tidemark.collecting import outside
 from tidemark.errors import InvalidArgument
 from tidemark.model.kinds.source import Source
 
@@ -35,6 +36,6 @@ def require_there(fields: Iterable[str], source: Source) -> None:
     """Raises InvalidArgument unless *fields* are all that *source* declares."""
     there = [*fields]
     declared = [source.field_of[name] for name in source.fields if name != source.key]
-    if missing := [field for field in declared if field not in there]:
+    if missing := outside(declared, there):
         msg = f"operators.{source.name}.fields names {', '.join(missing)}; it reads the fields: {', '.join(there)}"
         raise InvalidArgument(msg)

@@ -51,12 +51,12 @@ def readers(stream: Stream, repartition: str) -> list[tuple[Stream, HopSource]]:
 
     They are of the topology of *stream*. Each comes with its reading end.
     """
-    return [
-        (Stream(stream.topology, sub, stream.layout), operator)
-        for sub in stream.topology.sub_topologies
-        for operator in sub.hops_read
-        if operator.repartition == repartition
-    ]
+    readers: list[tuple[Stream, HopSource]] = []
+    for sub in stream.topology.sub_topologies:
+        for source in sub.hops_read:
+            if source.repartition == repartition:
+                readers.append((Stream(stream.topology, sub, stream.layout), source))
+    return readers
 
 
 def trimmers(stream: Stream, clock: Clock) -> dict[str, Callable[[DeltaTable], None]]:
@@ -77,8 +77,6 @@ def trimmers(stream: Stream, clock: Clock) -> dict[str, Callable[[DeltaTable], N
 def trim(path: Path, table: DeltaTable, controls: Sequence[Path], *, now_ms: int) -> None:
     """Shortens the log of a hop to what its readers need.
 
-    A failure is logged: the log is shortened with the next checkpoint.
-
     Args:
         path: folder of the hop.
         table: the hop's table.
@@ -90,6 +88,7 @@ def trim(path: Path, table: DeltaTable, controls: Sequence[Path], *, now_ms: int
     try:
         with _alone(path):
             _trim(path, str(table.metadata().id), controls, now_ms=now_ms)
+    # The log is shortened with the next checkpoint.
     except (OSError, LockHeld) as error:
         log.warning("%s: cannot shorten its log for now: %s", path, error)
 
@@ -172,13 +171,12 @@ def _position(path: Path, control: Path) -> int | None:
 
 
 def _alone(path: Path) -> AbstractContextManager[None]:
-    """Locks the log of the hop at *path*.
-
-    So no driver moves commits while a reader moves them back. In an object store no commits are moved.
-    """
+    """Locks the log of the hop at *path*."""
+    # No commits are moved in an object store.
     if isinstance(path, ObjectPath):
         return nullcontext()
     (path / KEPT).mkdir(exist_ok=True)
+    # No driver may move commits away while a reader moves them back.
     return locked(path / KEPT / ".lock", within_s=WAITS_S)
 
 
@@ -209,9 +207,7 @@ def _newest_checkpoint(files: Iterable[tuple[int, Path]], *, written_before_ms: 
 
 
 def _checkpoint_before(version: int, files: Iterable[Path]) -> int:
-    """Returns the newest checkpoint among *files* up to *version*; 0 if none.
-
-    A reader of *version* reads the log from this checkpoint on.
-    """
+    """Returns the newest checkpoint among *files* up to *version*; 0 if none."""
     versions = (int(file.name[:_DIGITS]) for file in files if _is_checkpoint(file))
+    # A reader of *version* reads the log from this checkpoint on.
     return max((number for number in versions if number <= version), default=0)

@@ -14,6 +14,7 @@ from typing import assert_never
 import polars as pl
 
 from tidemark.clock import Clock
+from tidemark.collecting import omit
 from tidemark.kernels.columns.values import value_text
 from tidemark.kernels.records.arrivals import Arrivals, arrivals, disorder, hop_arrivals, rows_in_order, with_future
 from tidemark.kernels.records.headers import split_repeated, trusted_positions
@@ -149,8 +150,8 @@ class Reader:
             max_held=self._max_held,
         )
         read = seen_of(sorted_rows.seen, read_to, offsets, batch.ends.get(source.topic or "", {}), checked.losses)
-        seen = self.marked(source, was, read, batch)
-        progress = self.progress(source, was, seen, sorted_rows.writers, batch)
+        readings = self.marked(source, was, read, batch)
+        progress = self.progress(source, was, readings, sorted_rows.writers, batch)
         run = self._run(batch, sorted_rows.rows.on_time, sorted_rows.rows.measured, sorted_rows.counts)
         run.rows = dict(sorted_rows.tables)
         # In processing time all records of a batch have one time, so there is no disorder to measure.
@@ -158,19 +159,19 @@ class Reader:
             run.rows[DISORDER_BUCKETS.name] = sorted_rows.disorder.with_columns(
                 source=pl.lit(source.name), decided_at=batch.decided_at_ms
             )
-        return Intake(run, progress, seen, sorted_rows.windows, sorted_rows.rows.held)
+        return Intake(run, progress, readings, sorted_rows.windows, sorted_rows.rows.held)
 
     def marked(
-        self, source: Source, was: InputProgress, seen: Mapping[int, PartitionReading], batch: MicroBatch
+        self, source: Source, was: InputProgress, readings: Mapping[int, PartitionReading], batch: MicroBatch
     ) -> Mapping[int, PartitionReading]:
-        """Adds marks of time from commits of *source*'s table to *seen*.
+        """Adds marks of time from commits of *source*'s table to *readings*.
 
         A mark advances time like a record: up to the decision time of *batch* at most, and not at all if it is beyond
         `max_ahead`. *was* is the progress before the batch.
         """
         mark = None if self._processing_time else self._table_marks.newest(source, batch.versions)
         if mark is None:
-            return seen
+            return readings
         # A record of this time has the mark's watermark: a record moves the watermark to its time - bound - 1 ms.
         newest_ms = None if mark.watermark_ms is None else mark.watermark_ms + source.bound_ms + 1
         if newest_ms is not None and source.max_ahead_ms is not None:
@@ -178,13 +179,13 @@ class Reader:
             is_taken = newest_ms <= batch.decided_at_ms + source.max_ahead_ms
             newest_ms = min(newest_ms, batch.decided_at_ms) if is_taken else None
         before = was.partitions.get(0, PartitionProgress())
-        return {number: part.marked(before, newest_ms=newest_ms, idle=mark.idle) for number, part in seen.items()}
+        return {number: part.marked(before, newest_ms=newest_ms, idle=mark.idle) for number, part in readings.items()}
 
     def progress(
         self,
         source: Source,
         was: InputProgress,
-        seen: Mapping[int, PartitionReading],
+        readings: Mapping[int, PartitionReading],
         writers: Mapping[int, Mapping[str, WriterPosition]],
         batch: MicroBatch,
     ) -> InputProgress:
@@ -193,16 +194,16 @@ class Reader:
         Args:
             source: the source.
             was: its progress before the batch.
-            seen: each partition as read.
+            readings: each partition as read.
             writers: per partition, its writers that number their records, by name.
             batch: the batch.
         """
         if self._processing_time:
-            progress = processing_time(was, seen, now_ms=batch.decided_at_ms)
+            progress = processing_time(was, readings, now_ms=batch.decided_at_ms)
         else:
             progress = advance(
                 was,
-                seen,
+                readings,
                 bound_ms=source.bound_ms,
                 idle_after_ms=source.idle_after_ms,
                 idle_advances=source.idle_advances,
@@ -242,10 +243,10 @@ class Reader:
         # The upstream has judged these records: none is late, held or unreadable here.
         rows = hop_arrivals(source, raw)
         records = self._steps.hop_records(source, rows.rows)
-        seen = seen_of_hop(records, rows.last_batch, was, lost=self.lost_of_hop(source, was))
-        progress = follow(was, seen, watermark_ms=rows.watermark_ms, idle=rows.idle, now_ms=batch.decided_at_ms)
+        reading = seen_of_hop(records, rows.last_batch, was, lost=self.lost_of_hop(source, was))
+        progress = follow(was, reading, watermark_ms=rows.watermark_ms, idle=rows.idle, now_ms=batch.decided_at_ms)
         counts = Counter(records_in=records.height, passed=records.height)
-        return Intake(self._run(batch, records, records, counts), progress, {0: seen}, frozenset(rows.windows))
+        return Intake(self._run(batch, records, records, counts), progress, {0: reading}, frozenset(rows.windows))
 
     def _run(self, batch: MicroBatch, records: pl.DataFrame, measured: pl.DataFrame, counts: Counter[str]) -> Run:
         times, started_at_ms = times_of(measured), batch.started_at_ms
@@ -344,7 +345,7 @@ def source_rows(
     reached_ms = None if was.watermark_ms is None else was.watermark_ms + source.bound_ms + 1
     disorder_rows = disorder(usable, reached_ms)
     windows = windows_of(rows.on_time, window_ms=window_ms)
-    seen = {
+    readings = {
         n: replace(part, newest_ms=event_ms.get(n), went_back=n in marks.went_back)
         for n, part in rows.seen(read_to, counts_up_to_ms).items()
     }
@@ -355,7 +356,7 @@ def source_rows(
         tables,
         disorder_rows,
         windows,
-        seen,
+        readings,
     )
 
 
@@ -364,26 +365,26 @@ def without_records(offsets: Mapping[int, tuple[int, int]], read: Collection[int
 
     Only there records may have been lost.
     """
-    return {number: ends for number, ends in offsets.items() if number not in read}
+    return omit(offsets, read)
 
 
 def seen_of(
-    seen: Mapping[int, PartitionReading],
+    readings: Mapping[int, PartitionReading],
     read_to: Mapping[int, int],
     offsets: Mapping[int, tuple[int, int]],
     ends: Mapping[int, int],
     losses: Mapping[int, tuple[int, int]],
 ) -> dict[int, PartitionReading]:
-    """Completes *seen* with offsets, and with partitions without rows.
+    """Completes *readings* with offsets, and with partitions without rows.
 
     Args:
-        seen: each partition that has rows, as read.
+        readings: each partition that has rows, as read.
         read_to: per partition, the offset from which the batch read.
         offsets: per partition, the earliest and latest offset.
         ends: per partition, the offset up to which Spark reads.
         losses: per partition, the offsets that were lost and are skipped.
     """
-    partitions = dict(seen)
+    partitions = dict(readings)
     for number, (earliest, latest) in offsets.items():
         at = read_to.get(number, earliest)
         silent = PartitionReading(from_offset=at, until_offset=at)
@@ -429,11 +430,9 @@ def _bad_rows(source: Source, bad: pl.DataFrame) -> pl.DataFrame:
 
 
 def _held_rows(source: Source, held: pl.DataFrame, read_to: Mapping[int, int]) -> pl.DataFrame:
-    """Returns rows for records that this batch read and that wait.
-
-    Records that waited before have rows already.
-    """
+    """Returns rows for records that this batch read and that wait."""
     read = pl.col("_partition").replace_strict(dict(read_to), default=0, return_dtype=pl.Int64)
+    # Records that waited before have rows already.
     fresh = held.filter(pl.col("_offset") >= read)
     return fresh.select(
         source=pl.lit(source.name),

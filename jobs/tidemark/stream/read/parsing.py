@@ -21,6 +21,7 @@ from typing import Any
 import msgspec
 import polars as pl
 
+from tidemark.collecting import in_order_of
 from tidemark.kernels.records.avro_fields import avro_fields
 from tidemark.kernels.records.fields import Fields, texts_of
 from tidemark.kernels.records.iso_times import instant_us
@@ -61,7 +62,7 @@ def parsed(source: Source, raw: pl.DataFrame) -> pl.DataFrame:
         clock_ms="clock_ms",
         _is_key=texts_of(raw["key"]).is_not_null(),
         _unreadable=fields.reasons,
-        **{source.name: pl.DataFrame({name: columns[name] for name in source.columns}).to_struct()},
+        **{source.name: pl.DataFrame(in_order_of(source.columns, columns)).to_struct()},
         **({"written": "written"} if "written" in raw.columns else {}),
     )  # fmt: skip
     timed = _with_times(source, rows)
@@ -142,13 +143,11 @@ def _time(text: str, source: Source) -> int | None:
 
 
 def _in_ms(unit: str) -> pl.Expr:
-    """Returns `_event_time`, numbers in *unit*, as ms, rounded down.
-
-    Null where that is beyond 64 bits.
-    """
+    """Returns `_event_time`, numbers in *unit*, as ms, rounded down."""
     event_time = pl.col("_event_time")
     if unit in _PER_MS:
         return event_time // _PER_MS[unit]
+    # A product beyond 64 bits would wrap around to another time, so it becomes null.
     most = _MOST // _MS[unit]
     return pl.when(event_time.is_between(-most, most)).then(event_time) * _MS[unit]
 

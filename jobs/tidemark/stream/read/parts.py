@@ -54,7 +54,10 @@ class BatchPart:
     @property
     def ends(self) -> Ends:
         """Returns the offset up to which the part reads each partition."""
-        return {topic: {number: end for number, (_, end) in offsets.items()} for topic, offsets in self.ranges.items()}
+        ends: dict[str, dict[int, int]] = {}
+        for topic, offsets in self.ranges.items():
+            ends[topic] = {number: end for number, (_, end) in offsets.items()}
+        return ends
 
     @property
     def is_whole(self) -> bool:
@@ -91,11 +94,11 @@ def parts(
     if is_small and not is_begun and passed_over is None:
         # The broker need not be asked where new partitions begin.
         return [BatchPart(at_most, is_first=True, is_last=True)]
-    left = {topic: _left(source, ends.get(topic, {}), was, earliest) for topic, source in sources.items()}
-    if is_begun and not _is_any_unread(left):
+    unread = {topic: _left(source, ends.get(topic, {}), was, earliest) for topic, source in sources.items()}
+    if is_begun and not _is_any_unread(unread):
         return []
     ranges_of_parts: list[Ranges] = []
-    for layer in _between(left, passed_over or {}):
+    for layer in _between(unread, passed_over or {}):
         ranges_of_parts += _by_size(layer, _most_pieces(sources, layer))
     last = len(ranges_of_parts) - 1
     return [
@@ -111,8 +114,8 @@ def parts(
     ]
 
 
-def _is_any_unread(left: Ranges) -> bool:
-    offsets = chain.from_iterable(partitions.values() for partitions in left.values())
+def _is_any_unread(unread: Ranges) -> bool:
+    offsets = chain.from_iterable(partitions.values() for partitions in unread.values())
     return any(start < end for start, end in offsets)
 
 
@@ -121,17 +124,17 @@ def _most_pieces(sources: Mapping[str, Source], ranges: Ranges) -> int:
     return max((_pieces(sources[topic], offsets) for topic, offsets in ranges.items()), default=1)
 
 
-def _between(left: Ranges, passed_over: Places) -> Iterator[Ranges]:
-    """Yields the offsets *left*, cut before each record *passed_over*.
+def _between(unread: Ranges, passed_over: Places) -> Iterator[Ranges]:
+    """Yields the offsets *unread*, cut before each record *passed_over*.
 
     They come in layers: each has the next piece of every partition.
     """
     pieces: dict[tuple[str, int], list[tuple[int, int]]] = {}
-    for topic, offsets in left.items():
+    for topic, offsets in unread.items():
         for number, (start, end) in offsets.items():
             pieces[topic, number] = _cut_at(start, end, number, passed_over.get(topic, ()))
     for at in range(max(map(len, pieces.values()), default=1)):
-        layer: dict[str, dict[int, tuple[int, int]]] = {topic: {} for topic in left}
+        layer: dict[str, dict[int, tuple[int, int]]] = {topic: {} for topic in unread}
         for (topic, number), cuts in pieces.items():
             # Partitions that are cut less often have an empty last piece in further layers.
             layer[topic][number] = cuts[at] if at < len(cuts) else (cuts[-1][1], cuts[-1][1])
@@ -160,7 +163,10 @@ def _starting_with(ranges: Ranges, places: Places) -> dict[str, list[int]]:
 
 def _by_size(ranges: Ranges, pieces: int) -> list[Ranges]:
     """Returns *ranges* in so many *pieces* of one size."""
-    return [{topic: _piece(offsets, number, pieces) for topic, offsets in ranges.items()} for number in range(pieces)]
+    parts: list[Ranges] = []
+    for number in range(pieces):
+        parts.append({topic: _piece(offsets, number, pieces) for topic, offsets in ranges.items()})
+    return parts
 
 
 def passed_over_rows(operators: Iterable[Operator], part: BatchPart) -> pl.DataFrame:
@@ -182,24 +188,20 @@ def _from_zero(_: Source, partitions: list[int]) -> Mapping[int, int]:
 
 
 def _left(source: Source, ends: Mapping[int, int], was: StreamProgress, earliest: Earliest) -> Offsets:
-    """Returns the unread offsets of each partition up to *ends*.
-
-    Where a topic was made anew, an end may be before its start.
-    """
+    """Returns the unread offsets of each partition up to *ends*."""
     partitions_read = was.inputs.get(source.name, InputProgress()).partitions
     new = [number for number, end in ends.items() if number not in partitions_read and end > 0]
     starts = {number: part.until_offset for number, part in partitions_read.items()}
     starts |= earliest(source, new) if new else {}
+    # Where a topic was made anew, an end may be before its start.
     return {number: (starts.get(number, 0), end) for number, end in ends.items()}
 
 
 def _pieces(source: Source, offsets: Offsets) -> int:
-    """Returns into how many parts *offsets* are cut.
-
-    Each has at most `max_records`, where Spark rounds up for each partition.
-    """
+    """Returns into how many parts *offsets* are cut."""
     most, is_anew = source.max_records, any(end < start for start, end in offsets.values())
     count = sum(end - start for start, end in offsets.values())
+    # Spark rounds up for each partition, so a batch may exceed `max_records` by one record a partition.
     if most is None or is_anew or count <= most + len(offsets):
         return 1
     return ceil(count / most)

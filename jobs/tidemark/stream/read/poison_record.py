@@ -16,8 +16,7 @@ Errors of the broker and the disk are not about a record.
 def blame(error: Exception, rows: pl.DataFrame, again: Callable[[pl.DataFrame], object]) -> None:
     """Adds a note to *error* that names the row that causes it.
 
-    *again* raised the error over *rows*. The row is found by bisection of the number of rows, which works if a single
-    record is at fault; otherwise no note may be added. Nothing is added to errors that are not about a record.
+    *again* raised the error over *rows*. Nothing is added to errors that are not about a record.
     """
     if not isinstance(error, MENDED_BY_HAND):
         return
@@ -29,6 +28,7 @@ def blame(error: Exception, rows: pl.DataFrame, again: Callable[[pl.DataFrame], 
             return type(raised) is type(error)
         return False
 
+    # Bisection of the number of rows works if a single record is at fault.
     fine, failing = 0, rows.height
     while failing - fine > 1:
         middle = (fine + failing) // 2

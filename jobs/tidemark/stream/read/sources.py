@@ -21,6 +21,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.readwriter import DataStreamReader
 from pyspark.sql.types import StructType
 
+from tidemark.collecting import names_in
 from tidemark.errors import Contradiction, InvalidArgument
 from tidemark.kernels.records.avro_fields import avro_types
 from tidemark.model.kinds.kafka_end import Format
@@ -101,11 +102,7 @@ def _nothing(ticks: Ticks) -> DataFrame:
 
 
 def _kafka(spark: SparkSession, source: Source, cluster: Cluster) -> DataFrame:
-    """Returns the rows of the topic of *source*, from its earliest offset.
-
-    Known limitation: Spark fails on a record whose Kafka timestamp, not that of its payload, is 292,000 years away,
-    before this code sees the record. By default a broker accepts no timestamp more than an hour ahead.
-    """
+    """Returns the rows of the topic of *source*, from its earliest offset."""
     # Only a new checkpoint begins at the earliest offset: later starts continue where it ends.
     raw = spark.readStream.format("kafka").options(**kafka_options(source, cluster), startingOffsets="earliest")
     if source.max_records is not None:
@@ -113,6 +110,8 @@ def _kafka(spark: SparkSession, source: Source, cluster: Cluster) -> DataFrame:
     # A schema that does not fit fails the start, and not each record.
     if source.format is Format.AVRO:
         require_fitting(avro_types(source.avro_schema or ""), source)
+    # Spark fails on a record whose Kafka timestamp, not that of its payload, is 292,000 years away, before this code
+    # sees the record. By default a broker accepts no timestamp more than an hour ahead.
     return records_of(raw.load(), source)
 
 
@@ -163,7 +162,7 @@ def rows_of_part(rows: DataFrame, sub: SubTopology, clusters: Clusters, part: Ba
     The batch is one of *sub*. Of topics Spark reads only the offsets of the part.
     """
     spark, sources = rows.sparkSession, [o for o in sub.outside_sources if o.topic]
-    topics = [source.name for source in sources]
+    topics = names_in(sources)
     # Rows without an offset cannot be split, so they are all in the first part.
     others = F.lit(col=part.is_first and len(topics) < len(sub.sources)) & ~F.col("source").isin(topics)
     frames = [rows.filter(others)]
@@ -176,11 +175,12 @@ def rows_of_part(rows: DataFrame, sub: SubTopology, clusters: Clusters, part: Ba
 def _to_read(part: BatchPart, topic: str) -> Offsets:
     """Returns the offsets that *part* reads of *topic*, by partition.
 
-    Starts are inclusive and ends exclusive. A part that passes over a record begins after it.
+    Starts are inclusive and ends exclusive.
     """
     skipped = part.passed_over.get(topic, ())
     to_read: dict[int, tuple[int, int]] = {}
     for number, (start, end) in part.ranges[topic].items():
+        # A part that passes over a record begins after it.
         first = start + (number in skipped)
         if first < end:
             to_read[number] = (first, end)
@@ -200,9 +200,7 @@ def kafka_options(source: Source, cluster: Cluster) -> dict[str, str]:
 def _delta(spark: SparkSession, source: Source, path: Path) -> DataFrame:
     """Returns rows appended to the table at *path*, from its oldest version.
 
-    Deleted rows have been read, or are read before that commit: the commit has no record, so it is passed over
-    (`ignoreDeletes`). A commit that rewrites rows has both new and old ones, and nothing distinguishes them: Spark ends
-    the query with an error that names the table and the version.
+    A commit that rewrites rows ends the query with an error that names the table and the version.
     """
     if not is_table(path):
         msg = f"operators.{source.name}.delta: {path}: no Delta table; create it before the stream starts"
@@ -223,6 +221,8 @@ def _appended(
 
     With *from_any_version*, older versions may be missing.
     """
+    # Deleted rows have been read, or are read before that commit: the commit has no record, so it is passed over. A
+    # commit that rewrites rows has both new and old ones, and nothing distinguishes them: Spark ends the query.
     reader = spark.readStream.format("delta").option("ignoreDeletes", "true")
     # Otherwise Spark ends the query over a missing version; of a hop that is cut, data_loss.py decides.
     reader = reader.option("failOnDataLoss", str(not from_any_version).lower())
@@ -230,10 +230,8 @@ def _appended(
 
 
 def _paced(reader: DataStreamReader, *, max_files: int | None, max_bytes: int | None) -> DataStreamReader:
-    """Returns *reader* with limits on the files and bytes of a batch.
-
-    A batch has at least one file. For a folder Spark accepts only one of the limits.
-    """
+    """Returns *reader* with limits on the files and bytes of a batch."""
+    # A batch has at least one file, however large. For a folder Spark accepts only one of the limits.
     limits = {"maxFilesPerTrigger": max_files, "maxBytesPerTrigger": max_bytes}
     return reader.options(**{name: most for name, most in limits.items() if most is not None})
 
@@ -270,6 +268,7 @@ def _files(spark: SparkSession, source: Source, folder: Path) -> DataFrame:
         return lines.select(F.lit(source.name).alias("source"), F.lit(0).alias("partition"), value, "written")
     # Without `enforceSchema` Spark compares the header of each file with the schema.
     reader = {"header": "true", "enforceSchema": "false"} if source.format is Format.CSV else {}
+    # Spark ignores files whose names begin with a dot or an underscore, and cannot infer columns without a file.
     has_files = any(file.is_file() and file.name[0] not in "._" for file in folder.iterdir())
     texts = source.format is Format.CSV
     declared = source.types_of_fields.items()
@@ -334,13 +333,11 @@ def parsed_batch(raw: pl.DataFrame, operators: Iterable[Operator]) -> pl.DataFra
 
 
 def _with_modification_times(rows: pl.DataFrame) -> pl.DataFrame:
-    """Returns *rows* with modification times of the files of Delta tables.
-
-    They go into `written.at_ms`, which Spark leaves null for Delta tables in a stream.
-    """
+    """Returns *rows* with modification times of the files of Delta tables."""
     if "written" not in rows.columns:
         return rows
     place = pl.col("written").struct
+    # Spark leaves the time null for Delta tables in a stream.
     unknown = rows.filter(place.field("at_ms").is_null()).select(place.field("file")).to_series().drop_nulls().unique()
     # Spark reports files as URLs, with escaped characters.
     at_ms = {file: _modified_ms(Path(unquote(urlsplit(file).path))) for file in unknown}
@@ -349,11 +346,9 @@ def _with_modification_times(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _modified_ms(file: Path) -> int | None:
-    """Returns when *file* was last written, epoch ms.
-
-    None if the file system does not know; rows are then sorted by the name of the file alone.
-    """
+    """Returns when *file* was last written, epoch ms."""
     try:
         return file.stat().st_mtime_ns // 1_000_000
+    # The file system does not know; rows are then sorted by the name of the file alone.
     except OSError:
         return None

@@ -14,6 +14,7 @@ from typing import Any
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
+from tidemark.collecting import names_in
 from tidemark.control.folder import Control
 from tidemark.model.stream import Stream
 from tidemark.model.tables.catalog import BATCHES
@@ -69,11 +70,11 @@ def evidence(stream: Stream) -> Evidence:
 def _former(stream: Stream) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Yields former streams that have read a source of *stream*.
 
-    These are streams that the topology no longer has. Each comes with the operators of *stream* that set its name; if
-    none does, with the first operator, which could.
+    These are streams that the topology no longer has.
     """
-    current = {sub.name for sub in stream.topology.sub_topologies}
+    current = {*names_in(stream.topology.sub_topologies)}
     operators = [o for o in stream.sub.operators if not o.hop_of]
+    # Without an operator that sets the name, the first one could set it.
     naming = tuple(o.name for o in operators if o.sub_topology) or (operators[0].name,)
     homes = stream.control.parent.iterdir() if stream.control.parent.is_dir() else []
     for home in sorted(homes):
@@ -84,11 +85,12 @@ def _former(stream: Stream) -> Iterator[tuple[str, tuple[str, ...]]]:
 def _has_read(home: Path, stream: Stream) -> bool:
     """Returns True if another stream has read a source of *stream*.
 
-    *home* is the other stream's control folder. The source may have had another name there.
+    *home* is the other stream's control folder.
     """
     entry = next(iter(_newest(home / "journal", "data", 1, []).values()), None)
     inputs = entry.notes.progress.inputs if entry else {}
-    names = {source.name for source in stream.sub.sources}
+    names = {*names_in(stream.sub.sources)}
+    # The source may have had another name there.
     return not names.isdisjoint(inputs) or bool(inputs and shares_sources(Control(home).meanings(), stream.sub))
 
 
@@ -132,12 +134,10 @@ def _unflushed(home: Path, newest: Entry, unreadable: list[str]) -> Iterator[Ent
 
 
 def _gone(entry: Entry, tables: Iterable[TableCommit]) -> Iterator[str]:
-    """Yields a text for each missing file that *entry* names.
-
-    Only files for *tables* that do not have the entry's batch are needed.
-    """
+    """Yields a text for each missing file that *entry* names."""
     waiting: dict[str, Path] = {}
     for table in tables:
+        # A table that has the entry's batch has its rows, even if their files were compacted since.
         if table.newest_batch is None or table.newest_batch < entry.batch_id:
             waiting[table.path.name] = table.path
     for rows in entry.tables.values():
@@ -211,12 +211,13 @@ def _table(path: Path, app_id: str, alone: Container[str]) -> TableCommit:
 def _restored(table: DeltaTable, newest: int) -> tuple[int | None, str | None]:
     """Looks for a restore of *table* after the commit of batch *newest*.
 
-    The table's transaction does not show a restore, because it stays in the log. Of several restores the last counts.
+    Of several restores the last counts.
 
     Returns:
         The version that the batch made, and the older place to which the table was restored. None for both: the commit
         is not in the history. None for the place: no restore to an older one.
     """
+    # The table's transaction does not show a restore, because it stays in the log.
     restore: Mapping[str, Any] | None = None
     # The history is newest first.
     for commit in table.history(HISTORY):
@@ -229,11 +230,9 @@ def _restored(table: DeltaTable, newest: int) -> tuple[int | None, str | None]:
 
 
 def _older(restore: Mapping[str, Any], than: int) -> str | None:
-    """Returns where *restore* went back to, if before the version *than*.
-
-    A restore to an instant may be to an older version, and counts as one.
-    """
+    """Returns where *restore* went back to, if before the version *than*."""
     version = str(restore.get("operationParameters", {}).get("version", ""))
+    # A restore to an instant may be to an older version, and counts as one.
     if not version.isdecimal():
         return "an instant"
     return f"version {version}" if int(version) < than else None

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
+from itertools import chain
 from typing import Any
 
 from tidemark.control.folder import Control, Heartbeat, StreamState
@@ -94,7 +95,9 @@ def _was_killed(beat: Heartbeat) -> bool:
     A driver only counts if it was killed during a batch; its JVM always counts. *beat* is the driver's last heartbeat.
     """
     if beat.state is StreamState.FAILED:
+        # The driver outlived its JVM, which a record may have killed.
         return (beat.reason or "").startswith(WITHOUT_JVM)
+    # A driver that was killed between batches read no record then.
     return beat.state in KILLED and beat.doing.startswith("batch")
 
 
@@ -103,11 +106,10 @@ def records_to_skip(control: Control, deaths: Deaths, kills: Callable[[Ranges], 
 
     After ENOUGH deaths it first searches for the record that *kills* its reader, and keeps it in *control*.
 
-    Returns:
-        Per topic, by partition and offset. None: the batch is read like any other. After ENOUGH deaths the result is
-        never None, even without such a record: then records are read one by one, because Kafka's client also unpacks
-        records after those that it is to read.
+    Returns: Per topic, by partition and offset. None: the batch is read like any other.
     """
+    # After ENOUGH deaths records are read one by one even if none is found, because Kafka's client also unpacks records
+    # after those that it is to read.
     if deaths.times < ENOUGH:
         return deaths.passed_over or None
     log.warning("%s drivers were killed in batch %s: searching for the record", deaths.times, deaths.batch_id)
@@ -130,13 +132,14 @@ def records_to_skip(control: Control, deaths: Deaths, kills: Callable[[Ranges], 
 def fatal_record(ranges: Ranges, kills: Callable[[Ranges], bool]) -> tuple[str, int, int] | None:
     """Finds the record in *ranges* that alone *kills* its reader.
 
-    All records are tried first, then halves: at most 2 + log2 n tries for n records. Of several such records it finds
-    the first. If every try was killed, a try that reads nothing must survive: otherwise the host kills processes.
+    Of several such records it finds the first.
 
     Returns:
         Topic, partition and offset; None if there is no such record.
     """
-    first, end = 0, sum(stop - start for offsets in ranges.values() for start, stop in offsets.values())
+    places = chain.from_iterable(offsets.values() for offsets in ranges.values())
+    first, end = 0, sum(stop - start for start, stop in places)
+    # All records are tried first, then halves: at most 2 + log2 n tries for n records.
     if not kills(ranges):
         return None
     was_tried = has_lived = False
@@ -147,6 +150,7 @@ def fatal_record(ranges: Ranges, kills: Callable[[Ranges], bool]) -> tuple[str, 
         first, end = (first, middle) if was_tried else (middle, end)
     alone = _within(ranges, first, end)
     # The record was not tried alone if the last try, of the half before it, survived.
+    # If every try was killed, a try that reads nothing must survive: otherwise the host kills processes.
     if (has_lived and not was_tried and not kills(alone)) or (not has_lived and kills({})):
         return None
     ((topic, offsets),) = alone.items()

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import polars as pl
 
+from tidemark.collecting import in_order_of, omit, outside
 from tidemark.kernels import META
 from tidemark.kernels.aggregates.windows import WINDOW
 from tidemark.kernels.columns.values import key_columns, key_text, keys_as_now, parsed
@@ -51,7 +52,7 @@ def load_memory(steps: Steps, sub: SubTopology, home: Path, progress: StreamProg
     before = progress.batch_id + 1
     columns = ["operator", "seq", "key", "value", "value_hash", "timestamp"]
     changes = read_before(home / CHANGES.name, before, columns)
-    columns = [c for c in OPERATOR_STATE.names if c not in SAME]
+    columns = outside(OPERATOR_STATE.names, SAME)
     states = read_before(home / OPERATOR_STATE.name, before, columns)
     columns = ["operator", "key", "value_hash", "asserted_ms"]
     joined = pl.col("operator").is_in([*steps.memory.versions]) & pl.col("asserted_ms").is_not_null()
@@ -77,7 +78,7 @@ def _key_schema(steps: Steps, operator: Operator) -> dict[str, pl.DataType]:
     The result is empty if the keys are those of the records.
     """
     schema = {**WINDOW, **steps.schemas[step_of(operator).holder_of_key(operator)]}
-    return {column: schema[column] for column in step_of(operator).key(operator) or ()}
+    return in_order_of(step_of(operator).key(operator) or (), schema)
 
 
 def _updates(rows: pl.DataFrame) -> pl.DataFrame:
@@ -102,13 +103,10 @@ def _asserted(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _load_versions(steps: Steps, operator: Operator, changes: pl.DataFrame, asserted: pl.DataFrame) -> None:
-    """Loads the versions of a joined table.
-
-    Each update is a version, even if it was not sent on. If several have the same instant, the last one applies.
-    """
+    """Loads the versions of a joined table."""
     if isinstance(operator, KeyedTable) and operator.name in steps.memory.versions:
-        schema = {c: kind for c, kind in steps.schemas[operator.name].items() if c not in META}
-        values = {c: kind for c, kind in schema.items() if c not in operator.key}
+        schema = omit(steps.schemas[operator.name], META)
+        values = omit(schema, operator.key)
         values_of = changes.select("key", "value", "value_hash").unique(["key", "value_hash"])
         on = ["key", "value_hash"]
         values_with_hash = values_of.filter(pl.col("value_hash").is_not_null())
@@ -122,9 +120,10 @@ def _load_versions(steps: Steps, operator: Operator, changes: pl.DataFrame, asse
                 again.select("batch_id", pl.lit(AFTER_ALL).alias("seq"), "key", "value", at="asserted_ms"),
             ]
         )
+        # Each update is a version, even if it was not sent on. Of several with one instant the last one applies.
         in_order = rows.sort("batch_id", "seq", maintain_order=True)
         value = {"_value": parsed("value", values)} if values else {}
-        versions = in_order.with_columns(**value, **key_columns("key", {c: schema[c] for c in operator.key}))
+        versions = in_order.with_columns(**value, **key_columns("key", in_order_of(operator.key, schema)))
         later = versions.select(
             *operator.key,
             *(pl.col("_value").struct.field(name) for name in values),
@@ -201,12 +200,10 @@ def load_waiting(steps: Steps, sub: SubTopology, home: Path, progress: StreamPro
 
 
 def _load_waiting(steps: Steps, source: Source, home: Path, progress: StreamProgress) -> None:
-    """Loads the waiting records of *source*, in offset order.
-
-    In each partition they begin with the first record that was not sent on.
-    """
+    """Loads the waiting records of *source*, in offset order."""
     steps.memory.waiting.pop(source.name, None)
     partitions = progress.inputs.get(source.name, InputProgress()).partitions
+    # In each partition they begin with the first record that was not sent on.
     done = {
         number: part.done_until_offset
         for number, part in partitions.items()
@@ -217,7 +214,7 @@ def _load_waiting(steps: Steps, source: Source, home: Path, progress: StreamProg
     columns = ["source", "partition", "offset", "key", "timestamp", "value", "headers"]
     held = read_before(home / HELD_RECORDS.name, progress.batch_id + 1, columns)
     schema = steps.schemas[source.name]
-    payload = {c: kind for c, kind in schema.items() if c not in META}
+    payload = omit(schema, META)
     first = pl.col("partition").replace_strict(done, default=None, return_dtype=pl.Int64)
     rows = held.filter((pl.col("source") == source.name) & (pl.col("offset") >= first))
     # A tombstone has no value, so its key is only in the column of the key.

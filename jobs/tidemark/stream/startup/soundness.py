@@ -159,148 +159,148 @@ class Unsound(Contradiction):
     """Raised when a driver is started on inconsistent evidence."""
 
 
-def refuse_unless_sound(seen: Evidence) -> None:
+def refuse_unless_sound(evidence: Evidence) -> None:
     """Raises Unsound with all findings, if there are any."""
-    if all_findings := findings(seen):
+    if all_findings := findings(evidence):
         report = "\n".join(finding.lines for finding in all_findings)
-        msg = f"checkpoint, journal and tables are inconsistent (tidemark doctor {seen.name}):\n{report}"
+        msg = f"checkpoint, journal and tables are inconsistent (tidemark doctor {evidence.name}):\n{report}"
         raise Unsound(msg)
 
 
-def findings(seen: Evidence) -> list[Inconsistency]:
+def findings(evidence: Evidence) -> list[Inconsistency]:
     """Returns every fault; none when the stream may continue."""
-    return [*_of_topology(seen), *_of_checkpoint(seen), *_of_journal(seen), *_of_tables(seen)]
+    return [*_of_topology(evidence), *_of_checkpoint(evidence), *_of_journal(evidence), *_of_tables(evidence)]
 
 
-def _of_topology(seen: Evidence) -> Iterator[Inconsistency]:
+def _of_topology(evidence: Evidence) -> Iterator[Inconsistency]:
     ways = (
         "restore the previous file",
         "give the changed operator or table a new name in the file, under which it starts with the next record",
-        _start_anew(seen),
+        _start_anew(evidence),
     )
-    for observation in seen.changed:
+    for observation in evidence.changed:
         yield Inconsistency(fault=Fault.TOPOLOGY_CHANGED, seen=observation, ways=ways)
-    for former, naming in seen.former.items():
+    for former, naming in evidence.former.items():
         again = (
             f"its sources were read by the stream {former}; under another name it would read them again from the start"
         )
         places = " and ".join(f"[operators.{name}]" for name in naming)
         # With the old name in the file, the operators keep their progress, states and tables.
         rename = f'write sub_topology = "{former}" below {places}, to continue under the old name'
-        forget = f"to read its sources from the start, move {seen.control.parent / former} elsewhere"
+        forget = f"to read its sources from the start, move {evidence.control.parent / former} elsewhere"
         yield Inconsistency(fault=Fault.STREAM_RENAMED, seen=again, ways=(rename, forget))
 
 
-def _of_checkpoint(seen: Evidence) -> Iterator[Inconsistency]:
-    planned = max(seen.planned, default=None)
+def _of_checkpoint(evidence: Evidence) -> Iterator[Inconsistency]:
+    planned = max(evidence.planned, default=None)
     if planned is None:
-        if seen.decided is not None or any(table.newest_batch is not None for table in seen.tables):
-            observation = f"{seen.control}/checkpoint plans no batch, but batches were decided or committed before"
-            yield Inconsistency(fault=Fault.CHECKPOINT_GONE, seen=observation, ways=_put_back(seen, "checkpoint"))
+        if evidence.decided is not None or any(table.newest_batch is not None for table in evidence.tables):
+            observation = f"{evidence.control}/checkpoint plans no batch, but batches were decided or committed before"
+            yield Inconsistency(fault=Fault.CHECKPOINT_GONE, seen=observation, ways=_put_back(evidence, "checkpoint"))
         return
-    torn = list(_torn(seen, planned))
+    torn = list(_torn(evidence, planned))
     yield from torn
-    if seen.decided_as is not None and seen.decided_as > planned:
-        observation = f"the checkpoint has planned batches until {planned}, but batch {seen.decided_as} was decided"
-        yield Inconsistency(fault=Fault.CHECKPOINT_BEHIND, seen=observation, ways=_put_back(seen, "checkpoint"))
+    if evidence.decided_as is not None and evidence.decided_as > planned:
+        observation = f"the checkpoint has planned batches until {planned}, but batch {evidence.decided_as} was decided"
+        yield Inconsistency(fault=Fault.CHECKPOINT_BEHIND, seen=observation, ways=_put_back(evidence, "checkpoint"))
     # Missing files explain ends that differ, so only a whole checkpoint is compared.
     elif not torn:
-        yield from _of_ends(seen)
+        yield from _of_ends(evidence)
 
 
-def _torn(seen: Evidence, planned: int) -> Iterator[Inconsistency]:
-    checkpoint = seen.control / "checkpoint"
-    remove = (
-        f"remove it, so that the batch is planned or processed again: tidemark doctor {seen.name} --apply remove-torn"
-    )
-    if seen.commit_is_torn:
-        observation = f"{checkpoint}/commits/{seen.committed} is incomplete"
-        files = _with_checksum(checkpoint / "commits" / str(seen.committed))
+def _torn(evidence: Evidence, planned: int) -> Iterator[Inconsistency]:
+    checkpoint = evidence.control / "checkpoint"
+    command = f"tidemark doctor {evidence.name} --apply remove-torn"
+    remove = f"remove it, so that the batch is planned or processed again: {command}"
+    if evidence.commit_is_torn:
+        observation = f"{checkpoint}/commits/{evidence.committed} is incomplete"
+        files = _with_checksum(checkpoint / "commits" / str(evidence.committed))
         yield Inconsistency(fault=Fault.CHECKPOINT_TORN, seen=observation, ways=(remove,), removable=files)
     # At a start Spark reads the newest plan and the one before it.
-    for number in sorted({planned, planned - 1, seen.reached} & set(seen.planned)):
-        if seen.planned[number] is None:
+    for number in sorted({planned, planned - 1, evidence.reached} & set(evidence.planned)):
+        if evidence.planned[number] is None:
             path = checkpoint / "offsets" / str(number)
             # A torn plan of a batch that nothing has used yet can be removed: Spark plans that batch again.
-            is_new = number == planned > seen.reached
+            is_new = number == planned > evidence.reached
             observation = f"{path} is incomplete" + ("; it is not used yet" if is_new else "")
-            ways = (remove,) if is_new else _put_back(seen, "checkpoint")
+            ways = (remove,) if is_new else _put_back(evidence, "checkpoint")
             files = _with_checksum(path) if is_new else ()
             yield Inconsistency(fault=Fault.CHECKPOINT_TORN, seen=observation, ways=ways, removable=files)
     # Spark plans a batch before it commits one, so a plan has been deleted.
-    if seen.committed is not None and seen.committed not in seen.planned:
-        observation = f"batch {seen.committed} is committed, but {checkpoint}/offsets/{seen.committed} is missing"
-        yield Inconsistency(fault=Fault.CHECKPOINT_TORN, seen=observation, ways=_put_back(seen, "checkpoint"))
+    if evidence.committed is not None and evidence.committed not in evidence.planned:
+        plan = checkpoint / "offsets" / str(evidence.committed)
+        observation = f"batch {evidence.committed} is committed, but {plan} is missing"
+        yield Inconsistency(fault=Fault.CHECKPOINT_TORN, seen=observation, ways=_put_back(evidence, "checkpoint"))
 
 
-def _of_ends(seen: Evidence) -> Iterator[Inconsistency]:
+def _of_ends(evidence: Evidence) -> Iterator[Inconsistency]:
     """Compares the planned end offsets with those that the stream has read.
 
     Both are those of the newest batch that is committed or decided.
     """
-    ends = seen.planned.get(seen.reached)
+    ends = evidence.planned.get(evidence.reached)
     if ends is None:
         return
     # Each file of the checkpoint names all topics of its query, so another set is another stream.
-    if set(ends) != seen.topics:
-        observation = f"the checkpoint reads {_listed(ends)}, but the stream reads {_listed(seen.topics)}"
-        yield Inconsistency(fault=Fault.CHECKPOINT_OF_ANOTHER, seen=observation, ways=_put_back(seen, "checkpoint"))
+    if set(ends) != evidence.topics:
+        observation = f"the checkpoint reads {_listed(ends)}, but the stream reads {_listed(evidence.topics)}"
+        yield Inconsistency(fault=Fault.CHECKPOINT_OF_ANOTHER, seen=observation, ways=_put_back(evidence, "checkpoint"))
         return
-    for topic, partitions in seen.read_to.items():
+    for topic, partitions in evidence.read_to.items():
         for number, read_to in partitions.items():
             end = ends[topic].get(number, read_to)
             # While parts of a batch are undecided, Spark's end of the whole batch is ahead of what was read.
-            if end == read_to or (end > read_to and seen.is_in_parts):
+            if end == read_to or (end > read_to and evidence.is_in_parts):
                 continue
             fault = Fault.CHECKPOINT_BEHIND if end < read_to else Fault.CHECKPOINT_AHEAD
             observation = (
-                f"topic {topic!r}, partition {number}: by batch {seen.reached} the checkpoint has read until offset "
-                f"{end}, but the stream has read until {read_to}"
+                f"topic {topic!r}, partition {number}: by batch {evidence.reached} the checkpoint has read until "
+                f"offset {end}, but the stream has read until {read_to}"
             )
-            yield Inconsistency(fault=fault, seen=observation, ways=_put_back(seen, "checkpoint"))
+            yield Inconsistency(fault=fault, seen=observation, ways=_put_back(evidence, "checkpoint"))
 
 
-def _of_journal(seen: Evidence) -> Iterator[Inconsistency]:
-    if seen.unreadable:
-        observation = f"damaged, so that decided batches cannot be read: {', '.join(seen.unreadable)}"
-        yield Inconsistency(fault=Fault.JOURNAL_UNREADABLE, seen=observation, ways=_put_back(seen, "journal"))
-    in_tables = {table.path.name: table.newest_batch for table in seen.tables if table.newest_batch is not None}
-    if seen.decided is None:
-        if in_tables or seen.committed is not None:
-            observation = f"{seen.control}/journal has no batch, but batches were committed before"
-            yield Inconsistency(fault=Fault.JOURNAL_GONE, seen=observation, ways=_put_back(seen, "journal"))
+def _of_journal(evidence: Evidence) -> Iterator[Inconsistency]:
+    if evidence.unreadable:
+        observation = f"damaged, so that decided batches cannot be read: {', '.join(evidence.unreadable)}"
+        yield Inconsistency(fault=Fault.JOURNAL_UNREADABLE, seen=observation, ways=_put_back(evidence, "journal"))
+    in_tables = {table.path.name: table.newest_batch for table in evidence.tables if table.newest_batch is not None}
+    if evidence.decided is None:
+        if in_tables or evidence.committed is not None:
+            observation = f"{evidence.control}/journal has no batch, but batches were committed before"
+            yield Inconsistency(fault=Fault.JOURNAL_GONE, seen=observation, ways=_put_back(evidence, "journal"))
         return
-    if ahead := {name: newest for name, newest in in_tables.items() if newest > seen.decided}:
-        observation = f"the newest decided batch is {seen.decided}, but newer batches are in {_listed(ahead)}"
-        yield Inconsistency(fault=Fault.TABLES_AHEAD, seen=observation, ways=_put_back(seen, "journal"))
+    if ahead := {name: newest for name, newest in in_tables.items() if newest > evidence.decided}:
+        observation = f"the newest decided batch is {evidence.decided}, but newer batches are in {_listed(ahead)}"
+        yield Inconsistency(fault=Fault.TABLES_AHEAD, seen=observation, ways=_put_back(evidence, "journal"))
 
 
-def _of_tables(seen: Evidence) -> Iterator[Inconsistency]:
-    for table in seen.tables:
-        path, expected = table.path, seen.newest_batches.get(table.path.name)
+def _of_tables(evidence: Evidence) -> Iterator[Inconsistency]:
+    for table in evidence.tables:
+        path, expected = table.path, evidence.newest_batches.get(table.path.name)
         if table.error is not None:
             observation = f"{path}: {table.error}"
-            yield Inconsistency(fault=Fault.TABLE_UNREADABLE, seen=observation, ways=_put_back(seen, path.name))
+            yield Inconsistency(fault=Fault.TABLE_UNREADABLE, seen=observation, ways=_put_back(evidence, path.name))
         elif not table.exists and expected is not None:
             observation = f"{path} no longer exists, but had rows of batch {expected}"
-            yield Inconsistency(fault=Fault.TABLE_DELETED, seen=observation, ways=_put_back(seen, path.name))
+            yield Inconsistency(fault=Fault.TABLE_DELETED, seen=observation, ways=_put_back(evidence, path.name))
         # A driver commits a batch to every table that gets rows of it, so an older newest batch is a loss.
         elif table.exists and expected is not None and (table.newest_batch is None or table.newest_batch < expected):
             newest = "none" if table.newest_batch is None else table.newest_batch
             observation = (
                 f"the newest batch of {path} was {expected}, but now is {newest}: it is an older copy, or was recreated"
             )
-            yield Inconsistency(fault=Fault.TABLE_RESTORED, seen=observation, ways=_put_back(seen, path.name))
+            yield Inconsistency(fault=Fault.TABLE_RESTORED, seen=observation, ways=_put_back(evidence, path.name))
         elif table.restored_to is not None:
             observation = f"{path} was restored to {table.restored_to}, so that newer rows are missing"
             command = f"python -c 'import deltalake; deltalake.DeltaTable(\"{path}\").restore({table.version})'"
             way = f"restore it to version {table.version}, the one with its newest batch: {command}"
-            yield Inconsistency(fault=Fault.TABLE_RESTORED, seen=observation, ways=(way, _start_anew(seen)))
+            yield Inconsistency(fault=Fault.TABLE_RESTORED, seen=observation, ways=(way, _start_anew(evidence)))
         for version in table.others:
-            yield _of_others(seen, table, version)
+            yield _of_others(evidence, table, version)
 
 
-def _of_others(seen: Evidence, table: TableCommit, version: int) -> Inconsistency:
+def _of_others(evidence: Evidence, table: TableCommit, version: int) -> Inconsistency:
     """Returns the finding that another writer's *version* added rows."""
     observation = f"{table.path} has rows of another writer, added with version {version}"
     python, delta_table = "python -c 'import deltalake; ", f'deltalake.DeltaTable("{table.path}")'
@@ -308,20 +308,20 @@ def _of_others(seen: Evidence, table: TableCommit, version: int) -> Inconsistenc
     # A restore of the version before is safe only if the stream has committed no batch since.
     if table.version is not None and version == min(table.others) and table.version < version:
         ways.insert(0, f"restore the version before: {python}{delta_table}.restore({version - 1})'")
-    return Inconsistency(fault=Fault.TABLE_OF_OTHERS, seen=observation, ways=(*ways, _start_anew(seen)))
+    return Inconsistency(fault=Fault.TABLE_OF_OTHERS, seen=observation, ways=(*ways, _start_anew(evidence)))
 
 
-def _put_back(seen: Evidence, what: str) -> tuple[str, ...]:
+def _put_back(evidence: Evidence, what: str) -> tuple[str, ...]:
     """Returns the remedies where *what* has to be restored."""
     return (
-        f"restore {what} to its content when the stream last ended; from a backup, restore all of {seen.control} and "
-        "the stream's tables of one instant at which the stream was stopped",
-        _start_anew(seen),
+        f"restore {what} to its content when the stream last ended; from a backup, restore all of {evidence.control} "
+        "and the stream's tables of one instant at which the stream was stopped",
+        _start_anew(evidence),
     )
 
 
-def _start_anew(seen: Evidence) -> str:
-    topology = seen.name.split()[0]
+def _start_anew(evidence: Evidence) -> str:
+    topology = evidence.name.split()[0]
     return (
         f"start from the beginning: give the topology another `name` in its TOML file, under which it reads everything "
         f"again; the tables of {topology} do not change"

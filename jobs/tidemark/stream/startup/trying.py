@@ -100,16 +100,16 @@ def _awaited(process: subprocess.Popen[bytes], check: Callable[[], None]) -> int
 def main() -> int:
     """Reads the ranges that standard input names."""
     log_to_stderr()
-    asked = json.load(sys.stdin)
-    topology = load(Path(asked["topology"]))
-    given = [(name, address) for name, address in asked["bootstrap"]]
+    request = json.load(sys.stdin)
+    topology = load(Path(request["topology"]))
+    addresses = [(name, address) for name, address in request["bootstrap"]]
     clusters = addressed_clusters(
-        topology.clusters_used, topology.clusters, given, os.environ, secrets=asked["secrets"]
+        topology.clusters_used, topology.clusters, addresses, os.environ, secrets=request["secrets"]
     )
     sources = {o.topic: o for o in topology.outside_sources if o.topic}
     spark = session("tidemark-trying")
     try:
-        for topic, offsets in asked["ranges"].items():
+        for topic, offsets in request["ranges"].items():
             source = sources[topic]
             read = {int(number): (start, end) for number, (start, end) in offsets.items()}
             read_again(spark, source, clusters[source.kafka], read, one_by_one=True)

@@ -24,11 +24,11 @@ def unread(control: Path, sub: SubTopology) -> list[str]:
     The batch of *sub* was planned and not decided; empty if there is none. *control* is the control folder.
     """
     _, ranges = unread_ranges(control, sub)
-    return [
-        f"topic {topic!r}, partition {number}, offsets {start} until {end}"
-        for topic, offsets in ranges.items()
-        for number, (start, end) in offsets.items()
-    ]
+    texts: list[str] = []
+    for topic, offsets in ranges.items():
+        for number, (start, end) in offsets.items():
+            texts.append(f"topic {topic!r}, partition {number}, offsets {start} until {end}")
+    return texts
 
 
 def unread_ranges(control: Path, sub: SubTopology) -> tuple[int, Ranges]:

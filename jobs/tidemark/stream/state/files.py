@@ -20,6 +20,7 @@ from zipfile import BadZipFile
 import polars as pl
 import pyarrow as pa
 
+from tidemark.collecting import names_in, outside
 from tidemark.errors import Contradiction
 from tidemark.model.stream import Stream
 from tidemark.storage.fence import NO_FENCE, Fence
@@ -109,7 +110,7 @@ class StateFiles:
 
     def _open(self, memory: Memory, runs: StateRuns) -> None:
         """Makes *runs* the base of *memory*."""
-        names = [run.name for run in runs.runs]
+        names = names_in(runs.runs)
         keys = {place: kept.key for place, kept in memory.kept()}
         opened_before = self._opened
         self._opened = {
@@ -189,8 +190,9 @@ class StateFiles:
         """Writes a run with the pending states, and returns all runs.
 
         The states pending are those of *memory*, after it took *moved*, that no run has; the result is the state after
-        *batch_id*. Runs that are no larger than those after them are merged with the new one.
+        *batch_id*.
         """
+        # Runs that are no larger than those after them are merged with the new one.
         pending, versions = memory.pending(moved), memory.new_versions(moved)
         rows = sum(map(len, pending.values())) + sum(frame.height for frame in versions.values())
         if not rows:
@@ -233,7 +235,7 @@ def remove_unnamed(control: Path, shards: Sequence[StateRuns], *, check_lease: C
     named = {*files_of(control, shards)}
     # Folders of other numbers of shards are searched, too.
     files = (file for file in (control / "state").rglob("*") if file.suffix in WRITTEN)
-    unnamed = [file for file in files if file not in named]
+    unnamed = outside(files, named)
     check_lease()  # after the files were seen: a driver that comes later has not written any of them
     for file in unnamed:
         file.unlink(missing_ok=True)
@@ -245,7 +247,10 @@ def files_of(control: Path, shards: Sequence[StateRuns]) -> list[Path]:
     *control* is the stream's control folder.
     """
     folder = state_folder(control, len(shards))
-    return [folder / str(shard) / run.name for shard, runs in enumerate(shards) for run in runs.runs]
+    files: list[Path] = []
+    for shard, runs in enumerate(shards):
+        files += [folder / str(shard) / run.name for run in runs.runs]
+    return files
 
 
 def state_folder(control: Path, shards: int) -> Path:

@@ -23,10 +23,8 @@ WORD = 8
 
 
 def hashes_of(values: pl.Series) -> Array:
-    """Returns a 64-bit number for each of *values*.
-
-    An integer is its own number; equal texts have equal numbers.
-    """
+    """Returns a 64-bit number for each of *values*."""
+    # An integer is its own number, without a look at its bytes.
     return values.to_numpy() if values.dtype.is_integer() else text_hashes(values)
 
 
@@ -52,13 +50,11 @@ def text_hashes(texts: pl.Series) -> Array:
 
 
 def _utf8(texts: pl.Series) -> tuple[Array, Array, Array]:
-    """Returns the starts, lengths and bytes of *texts*.
-
-    A word of zeros follows the bytes, so that a word can be read from any place in them.
-    """
+    """Returns the starts, lengths and bytes of *texts*."""
     array = pa.array(texts.to_arrow()).cast(pa.large_string())
     _, offsets, data = array.buffers()
     bounds = np.frombuffer(offsets, np.int64)[array.offset : array.offset + len(array) + 1]
+    # A word of zeros follows the bytes, so that a word can be read from any place in them.
     content = np.zeros(int(bounds[-1]) + WORD, np.uint8)
     content[: bounds[-1]] = np.frombuffer(data, np.uint8)[: bounds[-1]] if data else 0
     return bounds[:-1], np.diff(bounds), content

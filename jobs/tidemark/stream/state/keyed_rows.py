@@ -60,10 +60,8 @@ class KeyedRows:
         self._puts = puts
 
     def __len__(self) -> int:
-        """Returns the number of keys that have a row.
-
-        It looks at every row in files.
-        """
+        """Returns the number of keys that have a row."""
+        # A row in a file may be hidden by a newer one, so this looks at every row in files.
         return self._living + sum(len(self._of_file(number, rows.all())) for number, rows in enumerate(self._files))
 
     @property

@@ -113,10 +113,8 @@ class SortedRows:
         return np.flatnonzero(~self.hidden)
 
     def up_to(self, column: str, value: int) -> Array:
-        """Returns the places of rows whose *column* is at most *value*.
-
-        *column* has integers; every row is looked at.
-        """
+        """Returns the places of rows whose *column* is at most *value*."""
+        # Rows are sorted by their keys alone, so every row is looked at.
         return self._where([pc.less_equal(block[column], value) for block in self.blocks])
 
     def with_any(self, column: str, values: pl.Series) -> Array:
@@ -190,11 +188,10 @@ class RunMerge:
 
 
 def fitted(schema: Mapping[str, pl.DataType], rows: pl.DataFrame) -> pl.DataFrame:
-    """Returns *rows* with the columns of *schema*.
-
-    A value is null where there was no column, or where it does not fit the type.
-    """
+    """Returns *rows* with the columns of *schema*."""
     if rows.schema == schema:
         return rows
     columns = {name: pl.col(name) if name in rows.columns else pl.lit(None) for name in schema}
+    # A topology may have been changed since: a value is null where there was no column, or where it does not fit the
+    # type.
     return rows.select(**{name: column.cast(schema[name], strict=False) for name, column in columns.items()})

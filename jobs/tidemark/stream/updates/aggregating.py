@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import polars as pl
 
+from tidemark.collecting import within
 from tidemark.kernels import META
 from tidemark.kernels.aggregates.aggregation import Aggregation, in_open_sessions, merged_sessions
 from tidemark.kernels.aggregates.functions import aggregate_functions
@@ -72,7 +73,7 @@ class Aggregator:
         self._operator, self._sql = operator, sql
         self.kernel = Aggregation(operator, aggregate_functions(operator.aggregates, schema), schema)
         schema_of_states = {**self.kernel.state_schema, **({GROUP: pl.String()} if self._in_sessions else {})}
-        by = [c for c in ("window_end", GROUP) if c in schema_of_states]
+        by = within(("window_end", GROUP), schema_of_states)
         # Closed windows are found by their end, sessions that may merge by their group.
         states = KeyedRows({**schema_of_states, HELD: pl.Boolean()}, key="_key", by=by)
         memory.keep(operator.name, states)
@@ -159,11 +160,11 @@ class Aggregator:
     ) -> _MovedStates:
         """Returns what moves when sessions may merge.
 
-        There is one pass for all *records* of a *turn*. Where each record decides, records take turns: the first of
-        each key, the second, and so on.
+        There is one pass for all *records* of a *turn*.
         """
         closed_ms = self._closed_ms(moment)
         open_, late, results, moved = earlier, records.clear(), [earlier.clear()], [_NO_KEYS]
+        # Where each record decides, records take turns: the first of each key, the second, and so on.
         for part in records.with_columns(_turn=turn).partition_by("_turn", maintain_order=True, include_key=False):
             made = merged_sessions(self.kernel, windows, open_, part, closed_ms)
             replaced = pl.concat([made.moved["_key"], made.gone["_key"]])

@@ -141,22 +141,18 @@ class Emitter:
         return EmissionResult(replace(result, superseded=superseded), repeated, held_before, held_after, ended.height)
 
     def _replacing(self, updates: pl.DataFrame) -> JudgedUpdates:
-        """Decides *updates* that replace results sent on before.
-
-        A closed window that was corrected to the same value is suppressed.
-        """
+        """Decides *updates* that replace results sent on before."""
         stored = self.memory.stored[self.name].of(updates["_key"])
+        # A closed window that was corrected to the same value is suppressed.
         if self.emission.strategy is Strategy.ON_WINDOW_CLOSE:
             return judged(updates, stored, Rule.VALUE_ONLY)
         return replacing(updates, stored)
 
     def _waiting(self, newest: pl.DataFrame) -> pl.DataFrame:
-        """Returns the states *newest* as held.
-
-        A state only repeats a result that was sent on if the state that it replaces does so, too.
-        """
+        """Returns the states *newest* as held."""
         before = self._states.of(newest["_key"]).select("_key", _known="_repeated")
         rows = newest.join(before, on="_key", how="left", maintain_order="left")
+        # A state only repeats a result that was sent on if the state that it replaces does so, too.
         repeated = pl.col("_repeated") & pl.col("_known").fill_null(value=True)
         return rows.with_columns(pl.lit(value=True).alias(HELD), _repeated=repeated).select(*self._states.schema)
 
@@ -171,14 +167,12 @@ class Emitter:
         return self.memory.states[self.name]
 
     def _released(self, waiting: pl.DataFrame, gone: pl.Series, moment: Moment) -> pl.DataFrame:
-        """Returns the states whose updates are sent on now.
-
-        They are the states of closed windows; all states when an interval ends.
-        """
+        """Returns the states whose updates are sent on now."""
         closed = self._closed(waiting, moment).filter(~pl.col("_key").is_in(gone.implode()))
         end_ms = due_at_ms(self.emission, moment.was_decided_at_ms)
         if end_ms is None or moment.decided_at_ms < end_ms:
             return closed.filter(HELD)
+        # An interval ends: all states are due.
         rest = self._states.all().filter(~pl.col("_key").is_in(pl.concat([waiting["_key"], gone]).implode()))
         if self.windows is not None:
             # The result of a closed window is not repeated.

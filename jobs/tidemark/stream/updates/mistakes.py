@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from tidemark.collecting import outside
 from tidemark.errors import InvalidArgument
 from tidemark.kernels.sql.expressions import Expressions
 
@@ -41,15 +42,13 @@ def unknown(named: Mapping[str, Sequence[str]], columns: Collection[str]) -> Ite
     *named* has the columns by key; they must be among *columns*.
     """
     for key, names in named.items():
-        if missing := [name for name in names if name not in columns]:
+        if missing := outside(names, columns):
             yield ColumnMistake(key, f"names {missing}, which are not columns", reads(columns))
 
 
 def of_any_type(key: str, wrong: Collection[str]) -> Schema:
-    """Returns the columns that *key* names where it is *wrong*.
-
-    Their type fits every reader.
-    """
+    """Returns the columns that *key* names where it is *wrong*."""
+    # A column of type Null fits every reader, so that a mistake is reported once.
     return {part.removeprefix(f"{key}."): pl.Null() for part in wrong if part.startswith(f"{key}.")}
 
 

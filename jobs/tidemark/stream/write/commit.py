@@ -22,6 +22,7 @@ import polars as pl
 import pyarrow as pa
 from deltalake import DeltaTable
 
+from tidemark.collecting import index_by_name, names_in, outside
 from tidemark.kernels import payload
 from tidemark.kernels.columns.schemas import INSTANT, UTC_TIMESTAMP, arrow_schema, instants
 from tidemark.kernels.records.marks import MARK, mark_text
@@ -45,7 +46,7 @@ from tidemark.semantics.progress import StreamProgress
 from tidemark.storage.delta.current_rows import CLOSED_UP_TO, NEWEST_MS, OF_REPLACING, ClosedRows, closed_row
 from tidemark.storage.delta.current_view import KEPT_BY, kept_by
 from tidemark.storage.delta.log import HOP_LOG, KEPT_LOG, SHORT_LOG
-from tidemark.storage.delta.tables import NOTHING, Committer, Notes, bigint_columns, create
+from tidemark.storage.delta.tables import NO_NOTES, Committer, Notes, bigint_columns, create
 from tidemark.storage.fence import Fence
 from tidemark.storage.files import Files, Rows, frames, write_file
 from tidemark.storage.object_path import ObjectPath
@@ -75,7 +76,7 @@ class BatchCommitter:
         broker: TopicBroker,
         fence: Fence,
     ) -> None:
-        self._operators = {operator.name: operator for operator in sub.operators}
+        self._operators = index_by_name(sub.operators)
         self._home, self._committer, self._flushing, self._measurer = home, committer, flushing, measurer
         self._broker, self._fence = broker, fence
         self._handing_out = sub.handing_out
@@ -90,10 +91,8 @@ class BatchCommitter:
         self._done_at_ms: int | None = None
 
     def lay_out(self, entry: Entry) -> Entry:
-        """Returns *entry* with large outputs written as files of their tables.
-
-        They are written once, before the journal, and no reader sees them until they are committed.
-        """
+        """Returns *entry* with large outputs written as files of their tables."""
+        # Large outputs are written once, before the journal, and no reader sees them until they are committed.
         tables = {name: self._lay_out_rows(name, entry) for name in entry.tables}
         if any(rows is not entry.tables[name] for name, rows in tables.items()):
             self._fence.reached("laid out")
@@ -170,16 +169,14 @@ class BatchCommitter:
         return clocks
 
     def _mark(self, sink: Sink, mark: MarkNotes, entry: Entry) -> None:
-        """Writes a mark of time for the readers of *sink*.
-
-        A table that gets rows has its mark in the commit of the rows.
-        """
+        """Writes a mark of time for the readers of *sink*."""
         if sink.table is None:
             # A batch that is done has sent its mark.
             if self._done_at_ms is not None:
                 return
             self._fence.check_lease()
             self._broker.mark(sink, mark.watermark_ms, idle=mark.idle)
+        # A table that gets rows has its mark in the commit of the rows.
         elif _has_rows(sink, entry):
             return
         else:
@@ -253,12 +250,10 @@ class BatchCommitter:
         return None if rows is None else at_ms
 
     def _in_its_folder(self, rows: Rows, table: str) -> Rows:
-        """Returns *rows* in memory, or as files in *table*'s folder.
-
-        An older version wrote its files into another folder; those are read.
-        """
+        """Returns *rows* in memory, or as files in *table*'s folder."""
         if isinstance(rows, pa.Table) or all(Path(file.path).parent.name == table for file in rows.files):
             return rows
+        # An older version wrote its files into another folder; those are read.
         return pl.concat(frames(rows)).to_arrow()
 
     def _with_closed(self, rows: Rows | None, table: str, closed: ClosedRows | None, batch_id: int) -> Rows | None:
@@ -291,7 +286,7 @@ class BatchCommitter:
         """
         return self._current_tables.due_at_ms
 
-    def _commit(self, name: str, rows: Rows | None, batch_id: int, *, notes: Notes = NOTHING) -> int:
+    def _commit(self, name: str, rows: Rows | None, batch_id: int, *, notes: Notes = NO_NOTES) -> int:
         if rows is None or not rows.num_rows:
             return self._fence.clock()
         path = self._home / name
@@ -370,11 +365,11 @@ def sink_rows(sink: Sink, records: pa.Table, batch_id: int, home: Path) -> pa.Ta
     only the last record of each key is returned. *records* have when a key was last seen if they were decided with
     `last_seen_at`.
 
-    Instants and bounds of windows are timestamps. In a bigint column, which an older version created, they are epoch
-    ms.
+    Instants and bounds of windows are timestamps.
     """
     rows = _as_sent(sink, records, batch_id)
     at = [name for name, kind in rows.schema.items() if kind == INSTANT and name in payload(records.column_names)]
+    # In a bigint column, which an older version created, instants are epoch ms.
     in_ms = bigint_columns(home / (sink.table or "")) if at else frozenset()
     return rows.with_columns(pl.col(name).dt.epoch("ms") for name in at if name in in_ms).to_arrow()
 
@@ -397,21 +392,17 @@ def _as_sent(sink: Sink, records: pa.Table, batch_id: int) -> pl.DataFrame:
 
 
 def _newest_columns(columns: Collection[str]) -> dict[str, pl.Expr]:
-    """Returns the newest record time of rows with these *columns*.
-
-    It is null for a row that only repeats others.
-    """
+    """Returns the newest record time of rows with these *columns*."""
     newest = pl.col("_newest_ms" if "_newest_ms" in columns else "_timestamp_ms")
+    # A row that only repeats others is no news about time.
     return {NEWEST_MS: pl.when(~pl.col("_repeated")).then(newest) if "_repeated" in columns else newest}
 
 
 def _as_it_is(schema: pa.Schema, path: Path) -> pa.Schema:
-    """Returns *schema* with the column types of an older table at *path*.
-
-    Instants that the table holds as epoch ms are bigint.
-    """
+    """Returns *schema* with the column types of an older table at *path*."""
     if not DeltaTable.is_deltatable(str(path)):
         return schema
+    # A Delta table cannot change the type of a column: older tables hold instants as bigint.
     in_ms = [f for f in schema if f.type == UTC_TIMESTAMP and f.name in bigint_columns(path)]
     for field in in_ms:
         schema = schema.set(schema.get_field_index(field.name), field.with_type(pa.int64()))
@@ -423,21 +414,20 @@ _OWN = tuple(table for table in TABLES.values() if table.written_by == "stream")
 
 def table_names(sub: SubTopology) -> list[str]:
     """Returns the names of all tables that batches of *sub* write."""
-    written = [o for o in sub.operators if o.result_table]
-    # A sink without a key appends to its table itself, which then has both names.
-    named = (name for o in written for name in (o.result_table, o.appends_to) if name)
-    return [*(table.name for table in _OWN), *_hops(sub), *dict.fromkeys(named)]
+    tables: dict[str, None] = {}
+    for operator in sub.operators:
+        if operator.result_table:
+            # A sink without a key appends to its table itself, which then has both names.
+            tables |= dict.fromkeys((operator.result_table, operator.appends_to or operator.result_table))
+    return [*names_in(_OWN), *_hops(sub), *tables]
 
 
 def tables_alone(home: Path, sub: SubTopology) -> list[str]:
-    """Returns the names of tables that only the driver may write.
-
-    On a disk these are the tables that a driver reads, because it takes every row there for one of the stream. In an
-    object store these are all tables into which a driver commits its batches, because there only one process may write
-    a table.
-    """
+    """Returns the names of tables that only the driver may write."""
+    # In an object store only one process may write a table into which a driver commits its batches.
     if isinstance(home, ObjectPath):
-        return [name for name in table_names(sub) if name not in {HEARTBEATS.name, CLOCK_SKEW.name}]
+        return outside(table_names(sub), {HEARTBEATS.name, CLOCK_SKEW.name})
+    # A driver takes every row of these tables for one of its stream.
     changes = [o.appends_to for o in sub.operators if o.appends_to and o.appends_to != o.output_table]
     return [HELD_RECORDS.name, *_hops(sub), *changes]
 
@@ -469,7 +459,7 @@ def _create_output(
         case Sink():
             sent = pl.DataFrame(schema=dict(schemas[operator.name])).to_arrow()
             schema = _as_it_is(_as_sent(operator, sent, 0).to_arrow().schema, path)
-            operators = {o.name: o for o in sub.operators}
+            operators = index_by_name(sub.operators)
             _create_sink(path.parent, operator, commented(schema, operator, operators, schemas))
         case _:
             assert_never(operator)

@@ -44,10 +44,9 @@ class Compactor:
         self._commits: Counter[Path] = Counter()
 
     def committed(self, path: Path) -> None:
-        """Counts a commit of the table at *path*.
-
-        The first commit of a driver counts as EVERY, except in an object store, where a look at a table costs requests.
-        """
+        """Counts a commit of the table at *path*."""
+        # The first commit of a driver counts as EVERY: the table may have had many before. In an object store a look at
+        # a table costs requests.
         self._commits[path] += 1 if path in self._commits or isinstance(path, ObjectPath) else EVERY
 
     def compact(self) -> Path | None:

@@ -21,6 +21,7 @@ from pathlib import Path
 
 import polars as pl
 
+from tidemark.collecting import within
 from tidemark.kernels.updates.last_seen import SEEN_ANEW, SEEN_ONLY, newest_rows
 from tidemark.model.kinds.sink import Sink
 from tidemark.model.topology import SubTopology
@@ -83,11 +84,9 @@ class CurrentTables:
                 self._merged_at_ms[sink.name] = self._fence.clock()
 
     def _is_due(self, sink: Sink) -> bool:
-        """Returns True if the last merge was `refresh` ago.
-
-        Also if the clock was set back since, and before the first merge.
-        """
+        """Returns True if the last merge was `refresh` ago."""
         merged_at_ms = self._merged_at_ms.get(sink.name)
+        # A clock that was set back would otherwise put the merge off until it catches up.
         return merged_at_ms is None or not 0 <= self._fence.clock() - merged_at_ms < sink.refresh_ms
 
     def _merge(self, sink: Sink, batch_id: int) -> bool:
@@ -146,6 +145,6 @@ def _after(changes: Path, merged: int | None) -> pl.DataFrame:
     if merged is not None:
         rows = rows.filter(pl.col("batch_id") > merged)
     in_order = rows.collect().sort("batch_id", maintain_order=True)
-    flags = [name for name in (SEEN_ONLY, SEEN_ANEW) if name in in_order.columns]
+    flags = within((SEEN_ONLY, SEEN_ANEW), in_order.columns)
     # Rows from before `last_seen_at` was set have null here.
     return in_order.with_columns(pl.col(flags).fill_null(value=False))

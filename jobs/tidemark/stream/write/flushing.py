@@ -97,10 +97,8 @@ class Flusher:
         self._carried_out = newest.batch_id if newest else -1
 
     def has_facts_of(self, entry: Entry) -> bool:
-        """Returns True if a file has the facts of *entry*'s batch.
-
-        Then the batch was carried out.
-        """
+        """Returns True if a file has the facts of *entry*'s batch."""
+        # Facts are measured after the commits, so the batch was carried out then.
         return entry.batch_id in self._facts.batches()
 
     def with_facts(self, entry: Entry) -> Entry:

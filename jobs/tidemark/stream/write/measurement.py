@@ -240,11 +240,11 @@ class Measurer:
         sources: list[dict[str, Any]] = []
         losses: list[dict[str, Any]] = []
         for part in notes.sources:
-            place, seen = {"source": part.source, "partition": part.partition}, part.seen
-            offsets = {"from_offset": seen.from_offset, "until_offset": seen.until_offset}
-            sources.append({**place, **offsets, "latest_offset": seen.latest_offset})
-            if seen.lost:
-                losses.append({**place, "from_offset": seen.lost[0], "until_offset": seen.lost[1]})
+            place, reading = {"source": part.source, "partition": part.partition}, part.seen
+            offsets = {"from_offset": reading.from_offset, "until_offset": reading.until_offset}
+            sources.append({**place, **offsets, "latest_offset": reading.latest_offset})
+            if reading.lost:
+                losses.append({**place, "from_offset": reading.lost[0], "until_offset": reading.lost[1]})
         # What operators hand on was counted at the sources already.
         names = [operator.name for operator in self._sub.operators if operator.is_source]
         return {
@@ -264,10 +264,8 @@ class Measurer:
 
 
 def _as_columns(notes: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns *notes* with instants renamed to their columns.
-
-    Columns of instants have no unit in their name: `decided_at_ms` becomes `decided_at`.
-    """
+    """Returns *notes* with instants renamed to their columns."""
+    # Columns of instants have no unit in their name: `decided_at_ms` becomes `decided_at`.
     return {name.removesuffix("_ms") if name.endswith("_at_ms") else name: value for name, value in notes.items()}
 
 
@@ -286,7 +284,7 @@ def _places(topology: Topology) -> dict[str, dict[str, str]]:
 def _newest_ms(sink: Sink, rows: Rows | None) -> int | None:
     """Returns the newest event time that *sink* hands to its table.
 
-    Where the sink has a key, only the last row of each key counts: it replaces the others. None without rows.
+    None without rows.
     """
     if rows is None or not rows.num_rows:
         return None
@@ -294,6 +292,7 @@ def _newest_ms(sink: Sink, rows: Rows | None) -> int | None:
     # Rows in files of the table have its columns; rows in memory have those of a record.
     is_laid_out = "_timestamp_ms" not in frame.collect_schema()
     at = pl.col("timestamp").dt.epoch("ms") if is_laid_out else pl.col("_timestamp_ms")
+    # Of a key only the last row counts: it replaces the others.
     if sink.key:
         frame = frame.unique(sink.key, keep="last", maintain_order=True)
     newest_ms = frame.select(at.max()).collect().item()

@@ -8,6 +8,7 @@ The open windows are remembered, so that only a driver's first batch reads the t
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 import polars as pl
@@ -48,7 +49,8 @@ class OpenWindows:
             return None
         # Only the first batch of a driver reads the tables.
         if sink.name not in self._open_ms:
-            self._open_ms[sink.name] = {ms for rows in self._not_final(sink, column) for ms in _ends_ms(rows, column)}
+            ends_ms = (_ends_ms(rows, column) for rows in self._not_final(sink, column))
+            self._open_ms[sink.name] = {*chain.from_iterable(ends_ms)}
         is_any_closed = any(ms <= up_to_ms for ms in self._open_ms[sink.name])
         return ClosedRows(column, up_to_ms) if is_any_closed else None
 

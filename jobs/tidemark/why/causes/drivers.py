@@ -59,8 +59,8 @@ def _driver(scene: Scene, name: str) -> WhyFinding | None:
         return scene.finding(
             NEVER_STARTED, name, f"{sub} has never run: there is no heartbeat and no batch", start(scene, name)
         )
-    if (denied := without_right(scene, name, beat)) is not None:
-        return denied
+    if (missing_right := without_right(scene, name, beat)) is not None:
+        return missing_right
     again, look = start(scene, name), f"look at its log: {logs(scene, name)}"
     dead = {
         StreamState.FAILED: (f"failed: {beat.reason}", f"correct that and {again}"),
@@ -98,24 +98,24 @@ def _explain_running(scene: Scene, name: str, beat: Beat) -> WhyFinding | None:
         remedy += f"by itself, as its log shows: {logs(scene, name)}"
         return scene.finding(CANNOT_WRITE, name, f"the driver of {sub} {beat.reason}", remedy)
     if beat.state is StreamState.STARTING and not facts.finished_after(beat.at_ms):
-        seen = f"the driver of {sub} has been starting since {iso(facts.started_ms)}, and reads nothing yet"
+        observation = f"the driver of {sub} has been starting since {iso(facts.started_ms)}, and reads nothing yet"
         remedy = f"wait; after a minute look at its log: {logs(scene, name)}, or {start(scene, name)}"
-        return scene.finding(DRIVER_STARTING, name, seen, remedy, since_ms=facts.started_ms)
+        return scene.finding(DRIVER_STARTING, name, observation, remedy, since_ms=facts.started_ms)
     if beat.is_short_of_memory:
         remedy = "give its host or container more memory, or run it in shards on executors (shards); then "
         remedy += start(scene, name)
         return scene.finding(SHORT_OF_MEMORY, name, f"the driver of {sub}: {_memory(beat)}", remedy)
     began_ms = beat.batch_started_at_ms
     if began_ms is not None and beat.at_ms - began_ms > SLOW_AFTER_MS:
-        seen = f"one batch of {sub} has been running for {length(beat.at_ms - began_ms)}"
+        observation = f"one batch of {sub} has been running for {length(beat.at_ms - began_ms)}"
         remedy = f"look for the slow operator: `tidemark topology {scene.topology.name}`, or at the driver's log: "
         remedy += logs(scene, name)
-        return scene.finding(SLOW_BATCH, name, seen, remedy, since_ms=began_ms)
+        return scene.finding(SLOW_BATCH, name, observation, remedy, since_ms=began_ms)
     if facts.batches.height:
         return _standing_still(scene, name)
-    seen = f"the driver of {sub} is alive and has not finished a batch yet"
+    observation = f"the driver of {sub} is alive and has not finished a batch yet"
     remedy = f"wait, or look at its log: {logs(scene, name)}"
-    return scene.finding(NEVER_STARTED, name, seen, remedy, since_ms=beat.at_ms)
+    return scene.finding(NEVER_STARTED, name, observation, remedy, since_ms=beat.at_ms)
 
 
 def _standing_still(scene: Scene, name: str) -> WhyFinding | None:
@@ -126,10 +126,10 @@ def _standing_still(scene: Scene, name: str) -> WhyFinding | None:
     since_ms, sub = scene.of(name).worked_ms, scene.sub(name).name
     if scene.at_ms - since_ms <= max(STILL_AFTER_MS, TRIGGERS * scene.topology.trigger_ms):
         return None
-    seen = f"the driver of {sub} stands still, and reads nothing: no batch and no heartbeat with work for "
-    seen += length(scene.at_ms - since_ms)
+    observation = f"the driver of {sub} stands still, and reads nothing: no batch and no heartbeat with work for "
+    observation += length(scene.at_ms - since_ms)
     remedy = f"{_why_still(scene, name)}; or {start(scene, name)}"
-    return scene.finding(BACKLOG, name, seen, remedy, since_ms=since_ms)
+    return scene.finding(BACKLOG, name, observation, remedy, since_ms=since_ms)
 
 
 def _why_still(scene: Scene, name: str) -> str:
@@ -178,12 +178,12 @@ def _find_restart(scene: Scene, name: str, *, within_ms: int = RESTARTED_WITHIN_
         return None
     driver = f"the driver of {scene.sub(name).name}"
     if restart.stood_still:
-        seen = f"{driver} stood still and was not replaced: {restart.seen}"
-        return scene.finding(BACKLOG, name, seen, _why_still(scene, name), since_ms=restart.from_ms)
-    seen = f"{driver} was replaced: {restart.seen}"
+        observation = f"{driver} stood still and was not replaced: {restart.seen}"
+        return scene.finding(BACKLOG, name, observation, _why_still(scene, name), since_ms=restart.from_ms)
+    observation = f"{driver} was replaced: {restart.seen}"
     before = logs(scene, name, " --lines 1000")
     remedy = f"no action is needed after a deployment; otherwise look at the log of the driver before: {before}"
-    return scene.finding(DRIVER_RESTARTED, name, seen, remedy, since_ms=restart.from_ms)
+    return scene.finding(DRIVER_RESTARTED, name, observation, remedy, since_ms=restart.from_ms)
 
 
 def _upstreams(scene: Scene, name: str) -> dict[str, None]:

@@ -94,10 +94,13 @@ class Inputs:
             return unread
         started = self._scene.of(source.name).batches["finished_at"].head(1)
         place = source.topic or source.delta or source.files
-        seen = f"{place} never had a record"
+        observation = f"{place} never had a record"
         remedy = f"check that its producer runs and writes to it{f'; {LIVE}' if source.topic else ''}"
         since_ms = started.item() if started.len() else None
-        return [self._scene.finding(SOURCE_EMPTY, source.name, seen, remedy, input=source.name, since_ms=since_ms)]
+        finding = self._scene.finding(
+            SOURCE_EMPTY, source.name, observation, remedy, input=source.name, since_ms=since_ms
+        )
+        return [finding]
 
     def source(self, source: Source) -> list[WhyFinding]:
         """Returns why *source*, or a partition of it, gives nothing."""
@@ -112,9 +115,9 @@ class Inputs:
         findings += self._duplicates(source)
         kept_alive = facts.since_last_result(source.name)["filtered"].sum()
         if kept_alive:
-            seen = f"{kept_alive:,} records since its newest result were keep-alives"
+            observation = f"{kept_alive:,} records since its newest result were keep-alives"
             remedy, since_ms = "no action is needed", self._scene.since(source.name, "filtered")
-            findings.append(self._scene.finding(ALL_FILTERED, source.name, seen, remedy, since_ms=since_ms))
+            findings.append(self._scene.finding(ALL_FILTERED, source.name, observation, remedy, since_ms=since_ms))
         return findings
 
     def _duplicates(self, source: Source) -> Iterator[WhyFinding]:
@@ -167,12 +170,10 @@ class Inputs:
         )
 
     def _lagging(self, source: Source, number: int, reads: pl.DataFrame) -> WhyFinding | None:
-        """Returns a finding if a partition is read too slowly.
-
-        Its last LATELY batches each left more unread than they read.
-        """
+        """Returns a finding if a partition is read too slowly."""
         last = reads.filter(pl.col("n") > 0).tail(LATELY)
         newest, least = reads["unread"].tail(1).sum(), last["unread"].min()
+        # Its last LATELY batches each left more unread than they read.
         if not newest or not isinstance(least, int) or not (last["unread"] > last["n"]).all():
             return None
         return self._scene.finding(
@@ -196,18 +197,18 @@ class Inputs:
         where = {"input": source.name, "partition": number, "since_ms": bad["finished_at"].head(1).item()}
         absurd = rows.filter(pl.col("reason") == "timestamp_out_of_range")
         if absurd.height * 2 > rows.height and (unit := plausible_unit(source, absurd["value"].to_list())):
-            seen = f"the timestamps of its newest {absurd.height:,} records are out of range as {source.timestamp_unit}"
-            seen += f" and plausible as {unit}"
+            newest = f"the timestamps of its newest {absurd.height:,} records"
+            observation = f"{newest} are out of range as {source.timestamp_unit} and plausible as {unit}"
             again = requeue(self._scene, source, "timestamp_out_of_range")
             remedy = (
                 f'set timestamp_unit = "{unit}" for {source.name}, {start(self._scene, source.name)}, and {again}; '
                 f"or have the producer send {source.timestamp_unit}"
             )
-            return self._scene.finding(WRONG_TIME_UNIT, source.name, seen, remedy, **where)
-        seen = f"its newest {rows.height:,} records are quarantined ({reasons_of(source, rows)})"
+            return self._scene.finding(WRONG_TIME_UNIT, source.name, observation, remedy, **where)
+        observation = f"its newest {rows.height:,} records are quarantined ({reasons_of(source, rows)})"
         look = quarantine_query(self._scene, source.name)
         remedy = f"look at them: {look}; correct the producer or the topology; then {requeue(self._scene, source)}"
-        return self._scene.finding(POISON_AT_HEAD, source.name, seen, remedy, **where)
+        return self._scene.finding(POISON_AT_HEAD, source.name, observation, remedy, **where)
 
     def _waiting(self, source: Source) -> Iterator[WhyFinding]:
         """Yields partitions of *source* whose records wait for slower ones."""
@@ -243,11 +244,12 @@ class Inputs:
         sub = self._scene.sub(source.name)
         # A source that only feeds the tables of joins is read as fast as it can be.
         names = {o.name for o in sub.operators if o.reads_outside} - sub.table_inputs()
-        return {
-            (name, number): Progress(watermark_ms=mark.watermark_ms, activity=mark.activity or Activity.ACTIVE)
-            for name in sorted(names)
-            for number, mark in self.partitions(name).items()
-        }
+        progress: dict[tuple[str, int], Progress] = {}
+        for name in sorted(names):
+            for number, mark in self.partitions(name).items():
+                activity = mark.activity or Activity.ACTIVE
+                progress[name, number] = Progress(watermark_ms=mark.watermark_ms, activity=activity)
+        return progress
 
     def late(self, operator: Operator) -> list[WhyFinding]:
         """Returns a finding if most of the records lately were late."""

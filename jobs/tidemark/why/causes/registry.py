@@ -19,10 +19,10 @@ Rule: TypeAlias = Callable[[Scene, str], Iterator[WhyFinding]]
 _RULES: dict[str, Rule] = {}
 
 
-def rule(asked: Rule) -> Rule:
+def rule(function: Rule) -> Rule:
     """Registers a function of this folder, as a decorator."""
-    _RULES[f"{asked.__module__}.{asked.__name__}"] = asked
-    return asked
+    _RULES[f"{function.__module__}.{function.__name__}"] = function
+    return function
 
 
 def rules() -> tuple[Rule, ...]:

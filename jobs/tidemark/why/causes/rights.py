@@ -21,7 +21,7 @@ def without_right(scene: Scene, name: str, beat: Beat) -> WhyFinding | None:
     right = missing_right(beat.reason or "") if beat.state is StreamState.FAILED else None
     if right is None:
         return None
-    seen = f"the driver of {scene.sub(name).name} failed: kafka.{right.cluster} does not grant {right.operation} on "
-    seen += right.resource
+    failure = f"the driver of {scene.sub(name).name} failed"
+    observation = f"{failure}: kafka.{right.cluster} does not grant {right.operation} on {right.resource}"
     remedy = f"ask the administrator of that cluster to grant it: {acl(right)}; then {start(scene, name)}"
-    return scene.finding(MISSING_RIGHT, name, seen, remedy, since_ms=beat.at_ms)
+    return scene.finding(MISSING_RIGHT, name, observation, remedy, since_ms=beat.at_ms)

@@ -24,14 +24,14 @@ def slow_operators(scene: Scene, name: str) -> Iterator[WhyFinding]:
         if quiet_ms > batch_ms:
             continue  # another slow batch would have ended since
         is_source = scene.operator(slow).is_source
-        seen = (
+        observation = (
             f"{'reading and parsing take' if is_source else f'{slow} works for'} {length(work_ms)} in each batch, "
             f"more than half of the trigger interval ({length(trigger_ms)}); batches take {length(batch_ms)}"
         )
         command = f"tidemark whatif {scene.topology.name} --operator {slow} --scale 0.5"
         less = "choose a longer trigger" if is_source else f"make it do less, or try: `{command}`"
         remedy = f"give its driver more cores, or {less}"
-        yield scene.finding(SLOW_OPERATOR, slow, seen, remedy)
+        yield scene.finding(SLOW_OPERATOR, slow, observation, remedy)
     for operator in scene.sub(name).operators:
         if operator.hop_of:
             yield from slow_operators(scene, operator.hop_of)

@@ -17,9 +17,9 @@ def plausible_unit(source: Source, values: list[bytes | None]) -> str | None:
     """
     low_ms, high_ms = source.timestamp_range_ms
     numbers = [number for value in values if (number := _timestamp(source, value)) is not None]
-    fits = Counter(
-        unit for number in numbers for unit, ms in _MS_PER.items() if low_ms <= number * ms < high_ms
-    )  # fmt: skip
+    fits: Counter[str] = Counter()
+    for number in numbers:
+        fits.update(unit for unit, ms in _MS_PER.items() if low_ms <= number * ms < high_ms)
     unit, n = fits.most_common(1)[0] if fits else ("", 0)
     return unit if n * 2 > len(values) else None
 

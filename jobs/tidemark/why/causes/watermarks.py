@@ -7,6 +7,7 @@ from typing import assert_never
 
 import polars as pl
 
+from tidemark.collecting import names_in
 from tidemark.model.kinds.repartition import HopSource
 from tidemark.model.kinds.source import Source
 from tidemark.model.settings.toml_keys import length
@@ -44,7 +45,7 @@ class Watermarks:
         marks = self._scene.of(sub.operators[0].name).marks
         tables = sub.table_inputs()
         leading = [o for o in sub.sources if o.name not in tables]
-        names = {o.name for o in leading}
+        names = {*names_in(leading)}
         all_idle = all(_is_idle(marks.get((o.name, None))) for o in leading)
         ahead = any(_has_reached(mark, needed_ms) for (name, _), mark in marks.items() if name in names)
         for source in leading:
@@ -63,12 +64,10 @@ class Watermarks:
     def _hop_holding(
         self, source: HopSource, mark: NewestWatermark | None, needed_ms: int, *, all_idle: bool
     ) -> Iterator[WhyFinding]:
-        """Yields what holds the hop of *source* back.
-
-        An idle hop holds nothing back unless every input is idle.
-        """
+        """Yields what holds the hop of *source* back."""
         if not _is_idle(mark):
             yield from self.holding(self._scene.sub(source.repartition), needed_ms)
+        # An idle hop holds nothing back unless every input is idle.
         elif all_idle:
             first = self._scene.first_source(source.repartition)
             yield self._scene.finding(

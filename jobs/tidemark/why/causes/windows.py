@@ -50,8 +50,7 @@ class HeldWindows:
     def waiting(self, operator: Operator, windows: Windows, since_ms: int | None) -> Iterator[WhyFinding]:
         """Yields why the open windows of *operator* are not closed.
 
-        Their results have waited since *since_ms*. A window that waits for records which come as usual is healthy:
-        NOTHING_WRONG.
+        Their results have waited since *since_ms*.
         """
         open_windows = self._scene.of(operator.name).held_windows(operator.name)
         end_ms = open_windows["window_end"].min()
@@ -62,15 +61,16 @@ class HeldWindows:
         needed_ms = end_ms - 1 + windows.allowed_lateness_ms
         blocked = list(self._watermarks.holding(sub, needed_ms))
         yield from blocked
-        seen = self._seen(sub, open_windows.height, end_ms, needed_ms)
+        observation = self._seen(sub, open_windows.height, end_ms, needed_ms)
         if blocked:
-            yield self._not_closed(operator, sub, seen, needed_ms, since_ms)
+            yield self._not_closed(operator, sub, observation, needed_ms, since_ms)
         else:
             yield (
-                self._stands_still(operator, sub, seen)
+                self._stands_still(operator, sub, observation)
                 or self._in_allowed_lateness(operator, windows, sub, end_ms, needed_ms)
                 or self._kept_open(operator, windows, open_windows)
-                or self._scene.finding(NOTHING_WRONG, operator.name, f"{seen}; its records are coming", "wait")
+                # A window that waits for records which come as usual is healthy.
+                or self._scene.finding(NOTHING_WRONG, operator.name, f"{observation}; its records are coming", "wait")
             )
 
     def _seen(self, sub: SubTopology, n: int, end_ms: int, needed_ms: int) -> str:
@@ -84,7 +84,7 @@ class HeldWindows:
         return mark.watermark_ms if mark else None
 
     def _not_closed(
-        self, operator: Operator, sub: SubTopology, seen: str, needed_ms: int, since_ms: int | None
+        self, operator: Operator, sub: SubTopology, observation: str, needed_ms: int, since_ms: int | None
     ) -> WhyFinding:
         mark = self._scene.of(operator.name).marks.get((None, None))
         held_by = mark.held_by if mark else None
@@ -94,22 +94,20 @@ class HeldWindows:
         return self._scene.finding(
             WINDOW_NOT_CLOSED,
             operator.name,
-            seen,
+            observation,
             f"a record of {needed} or later in each partition that is not idle closes it",
             input=held_by or source.name,
             partition=self._watermarks.slowest(sub, held_by),
             since_ms=since_ms,
         )
 
-    def _stands_still(self, operator: Operator, sub: SubTopology, seen: str) -> WhyFinding | None:
-        """Returns a finding if every source is silent.
-
-        Then record time stands still, as with the last window of the evening.
-        """
+    def _stands_still(self, operator: Operator, sub: SubTopology, observation: str) -> WhyFinding | None:
+        """Returns a finding if every source is silent."""
         reads = [(self._inputs.last_read_ms(source), source) for source in self._leading(sub)]
         read_ms, newest = max(reads, key=lambda read: read[0] or 0)
         if read_ms is None or newest.idle_advances:
             return None
+        # Record time stands still then, as with the last window of the evening.
         silence_ms = self._scene.at_ms - read_ms
         if silence_ms <= (newest.idle_after_ms or QUIET_AFTER_MS):
             return None
@@ -117,7 +115,7 @@ class HeldWindows:
         return self._scene.finding(
             TIME_STANDS_STILL,
             operator.name,
-            f"{seen}, and no source has had a record for {for_people(silence_ms)}: only records move time",
+            f"{observation}, and no source has had a record for {for_people(silence_ms)}: only records move time",
             f"check that the producer of {newest.name} runs; so that windows close in silence, set {switch} for it, "
             "or have its producer send keep-alive records",
             input=newest.name,

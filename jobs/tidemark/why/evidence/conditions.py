@@ -52,10 +52,8 @@ def _works_for_ms(beat: Beat) -> int:
 
 
 def _is_held(facts: StreamFacts) -> bool:
-    """Returns True if a driver has the lease.
-
-    False, too, for a user who may not read the control folder.
-    """
+    """Returns True if a driver has the lease."""
+    # A user who may not read the control folder learns less, and gets no error.
     with suppress(PermissionError):
         return Control(facts.control).is_held()
     return False

@@ -107,13 +107,11 @@ class StreamFacts:
 
     @cached_property
     def beat(self) -> Beat | None:
-        """The newest heartbeat, from the control folder or from the table.
-
-        The folder has those of every second, the table those of every 15 s.
-        """
+        """The newest heartbeat, from the control folder or from the table."""
         rows = self._beats.tail(1).select("state", "at", "batch_started_at", "reason", *_MEMORY).rows()
         memory = dict(zip(_MEMORY, rows[0][4:], strict=True)) if rows else {}
         newest = Beat(StreamState(rows[0][0]), *rows[0][1:4], **memory) if rows else None
+        # The folder has the heartbeats of every second, the table those of every 15 s.
         live = self._live()
         if live is None or live.at_ms > self.at_ms or (newest and newest.at_ms > live.at_ms):
             return newest
@@ -142,10 +140,8 @@ class StreamFacts:
 
     @cached_property
     def restart(self) -> Restart | None:
-        """The newest restart that had begun; None: there was none.
-
-        It has its end even if that came later.
-        """
+        """The newest restart that had begun; None: there was none."""
+        # A restart that had begun counts with its end, even if that came later.
         every_restart = restarts(self._every_batch, self._every_beat, trigger_ms=self._trigger_ms)
         begun_restarts = [restart for restart in every_restart if restart.from_ms <= self.at_ms]
         return begun_restarts[-1] if begun_restarts else None
@@ -184,10 +180,8 @@ class StreamFacts:
         return max(signs_ms, default=self.at_ms)
 
     def finished_after(self, at_ms: int) -> bool:
-        """Returns True if a batch finished after the heartbeat of *at_ms*.
-
-        The heartbeat is one of every 15 s.
-        """
+        """Returns True if a batch finished after the heartbeat of *at_ms*."""
+        # Heartbeats in the table come every 15 s, so a batch may be newer.
         return bool((self.batches["finished_at"] > at_ms).any())
 
     @cached_property
@@ -258,6 +252,7 @@ class StreamFacts:
             "partition",
             "finished_at",
             "until_offset",
+            # Where a topic has gaps, this is more than there were records.
             n=pl.col("until_offset") - pl.col("from_offset"),
             unread=pl.col("latest_offset") - pl.col("until_offset"),
             bad=pl.col("bad").fill_null(0).cast(pl.Int64),

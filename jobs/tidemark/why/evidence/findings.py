@@ -5,6 +5,7 @@ A finding is one row per cause at a place.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Flag, auto
 from typing import Self
@@ -55,14 +56,23 @@ class Cause(str):
         _DECLARED[word] = cause
         return cause
 
+    def __reduce__(self) -> tuple[Callable[[str, Trait], Cause], tuple[str, Trait]]:
+        """Pickles word and traits; the default would pickle the word alone."""
+        return _unpickle, (str(self), self.traits)
+
+
+def _unpickle(word: str, traits: Trait) -> Cause:
+    """Returns the declared cause of *word*; else one that is not declared."""
+    if word in _DECLARED:
+        return _DECLARED[word]
+    # The file that declares it may be imported here later, and must find its word free.
+    cause = str.__new__(Cause, word)
+    cause.traits = traits
+    return cause
+
 
 _DECLARED: dict[str, Cause] = {}
 """The causes of all files that were imported, by word."""
-
-
-def declared() -> tuple[Cause, ...]:
-    """Returns the causes of all files that were imported."""
-    return tuple(_DECLARED.values())
 
 
 NEVER_STARTED = Cause("never_started", Trait.FAULT)
@@ -130,8 +140,6 @@ class WhyFinding:
 
 
 def in_order(findings: list[WhyFinding]) -> list[WhyFinding]:
-    """Returns *findings* once each, in order, but ends of records last.
-
-    Findings that say that there are no more records come after those of a wait.
-    """
+    """Returns *findings* once each, in order, but ends of records last."""
+    # Findings that say that there are no more records come after those of a wait.
     return sorted(dict.fromkeys(findings), key=lambda each: _LAST.index(each.cause) + 1 if each.cause in _LAST else 0)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import polars as pl
 
+from tidemark.collecting import names_in
 from tidemark.model.kinds.operator import Operator
 from tidemark.model.kinds.source import Source
 from tidemark.model.settings.intervals import iso
@@ -20,7 +21,9 @@ class Scene:
     def __init__(self, topology: Topology, facts: Mapping[str, StreamFacts], at_ms: int) -> None:
         self.topology, self.at_ms = topology, at_ms
         self.facts = facts
-        self._subs = {operator.name: sub for sub in topology.sub_topologies for operator in sub.operators}
+        self._subs: dict[str, SubTopology] = {}
+        for sub in topology.sub_topologies:
+            self._subs |= dict.fromkeys(names_in(sub.operators), sub)
 
     def operator(self, name: str) -> Operator:
         """Returns the operator *name*."""
@@ -60,7 +63,7 @@ class Scene:
         self,
         cause: Cause,
         name: str,
-        seen: str,
+        observation: str,
         remedy: str,
         *,
         input: str | None = None,
@@ -72,7 +75,7 @@ class Scene:
         Args:
             cause: its cause. Where it lies in event time, the remedy names the way around it, too.
             name: the operator without results.
-            seen: what the tables show.
+            observation: what the tables show.
             remedy: what to do.
             input: the operator that it waits for.
             partition: the partition of the input.
@@ -88,7 +91,7 @@ class Scene:
             input=input,
             partition=partition,
             since_ms=since_ms,
-            seen=seen,
+            seen=observation,
             remedy=remedy,
         )
 

@@ -42,7 +42,7 @@ from cryptography.x509.oid import NameOID
 from tidemark.control import process
 from tidemark.embedded import broker as embedded
 
-NAME = "guarded"
+NAME = "secured"
 READER, WRITER, SERVICE = "ann", "writer", "tidemark"
 """Users: one logs in by password, one by certificate, one by token."""
 SECURITY = "org.apache.kafka.common.security"
@@ -87,7 +87,7 @@ sasl.oauthbearer.expected.issuer=test
 
 
 @dataclass(frozen=True)
-class Guarded:
+class SecuredBroker:
     """A running broker.
 
     *home* has the files that it and clients use, *password* is that of READER, *client_secret* that of SERVICE.
@@ -139,7 +139,7 @@ class Guarded:
 
 
 @contextmanager
-def guarded(home: Path) -> Iterator[Guarded]:
+def secured_broker(home: Path) -> Iterator[SecuredBroker]:
     """Runs the broker with its files in *home*."""
     # Characters that JAAS, TOML and JSON would each take for their own.
     password, client_secret = f'p"\\;= {secrets.token_hex(16)}', secrets.token_hex(16)
@@ -176,7 +176,7 @@ def guarded(home: Path) -> Iterator[Guarded]:
             for done in admin.alter_user_scram_credentials([upsert]).values():
                 done.result(30)
         url = f"http://127.0.0.1:{server.server_port}/token"
-        yield Guarded(home, **addresses, password=password, client_secret=client_secret, token_url=url)
+        yield SecuredBroker(home, **addresses, password=password, client_secret=client_secret, token_url=url)
     finally:
         process.stop(home, NAME)
         server.shutdown()
