@@ -130,15 +130,14 @@ ANSWERS = PageAnswers()
 
 
 def shared(answer: Callable[..., Response]) -> Callable[..., Awaitable[Response]]:
-    """Wraps *answer*, a function of a request's arguments, with ANSWERS.
-
-    Each request gets a response of its own: middleware, such as Airflow's that compresses, writes into its headers.
-    """
+    """Wraps *answer*, a function of a request's arguments, with ANSWERS."""
 
     @wraps(answer)
     async def by_answers(**arguments: Any) -> Response:
         request = (answer.__name__, *sorted(arguments.items()))
         response = await ANSWERS.to(request, partial(answer, **arguments))
+        # Each request gets a response of its own: middleware, such as Airflow's that compresses, writes into its
+        # headers.
         return Response(response.body, response.status_code, headers=dict(response.headers))
 
     return by_answers

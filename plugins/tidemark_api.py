@@ -337,13 +337,11 @@ def _change(topology: Topology, operator: str | None, parameters: Mapping[str, f
 
 @contextmanager
 def _as_unknown_name() -> Iterator[None]:
-    """Turns InvalidArgument into UnknownName.
-
-    It surrounds calls whose arguments are valid: they are refused only where there is nothing.
-    """
+    """Turns InvalidArgument into UnknownName."""
     try:
         yield
     except InvalidArgument as error:
+        # The arguments are valid: calls are refused only where there is nothing.
         raise UnknownName(str(error)) from error
 
 

@@ -61,8 +61,6 @@ def stream_table(
 ) -> Asset:
     """Returns the asset of a stream's table, for schedules.
 
-    It has a watcher, which Airflow runs only for assets in schedules.
-
     Args:
         topology: the topology.
         sub_topology: the stream.
@@ -72,6 +70,7 @@ def stream_table(
     trigger = TableTrigger(
         topology=topology, sub_topology=sub_topology, table=table, every_s=at_most_every.total_seconds()
     )
+    # Airflow runs a watcher only for assets in schedules.
     watcher = AssetWatcher(name=f"{topology}/{sub_topology}/{table}", trigger=trigger)
     return table_asset(topology, table, sub_topology=sub_topology, watchers=[watcher])
 

@@ -210,10 +210,8 @@ class Driver:
         return DriverVerdict.STUCK if self._is_stuck(beat) else DriverVerdict.ALIVE
 
     def stop(self, launch_id: str, *, by: str, now_ms: int) -> None:
-        """Drains the driver of *launch_id*, or kills it if necessary.
-
-        A younger driver is left alone.
-        """
+        """Drains the driver of *launch_id*, or kills it if necessary."""
+        # A younger driver is left alone.
         if not self._is_newest(launch_id):
             return
         self.control.request_drain(by=by, now_ms=now_ms)
@@ -223,16 +221,14 @@ class Driver:
                 self._kill()
 
     def kill(self, launch_id: str) -> None:
-        """Kills the driver of *launch_id* at once.
-
-        A silent one elsewhere cannot be killed, and is replaced later.
-        """
+        """Kills the driver of *launch_id* at once."""
         with self._launching():
             if self._is_newest(launch_id):
                 # The other streams of the process die too, and must not count that as their failure.
                 for other, home in self._folder.launches().items():
                     if other != launch_id:
                         Control(Path(home)).kill_for(other, "/".join(self.home.parts[-2:]))
+                # A silent driver elsewhere cannot be killed, and is replaced later.
                 self._kill(grace_s=0, with_others=True)
 
     def killed_for(self) -> str | None:
@@ -308,25 +304,21 @@ class Driver:
             self._write("failures.json", replace(failures, told=True))
 
     def log_tail(self) -> str:
-        """Returns the last lines of the driver's log.
-
-        In cluster mode they are those of spark-submit.
-        """
+        """Returns the last lines of the driver's log."""
+        # In cluster mode this log is that of spark-submit.
         log = self.process_home / f"{NAME}.log"
         lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.exists() else []
         return inert("\n".join(lines[-TAIL_LINES:]))
 
     def _adopt(self, now_ms: int) -> Launch | None:
-        """Returns the launch of the driver that lives or is about to.
-
-        A driver that was started by hand becomes the newest launch.
-        """
+        """Returns the launch of the driver that lives or is about to."""
         if self.verdict(now_ms=now_ms) is DriverVerdict.ALIVE:
             return self.launch()
         beat = self.control.heartbeat()
         if beat is None or beat.state in _ENDED or self.heartbeat() is not None or self._runs_what_we_launched():
             return None
         if self._lives():
+            # A driver that was started by hand becomes the newest launch.
             return self._remember(Launch(beat.launch_id, now_ms, beat.host, beat.digest))
         return None
 
@@ -339,10 +331,8 @@ class Driver:
         return beat.host in (self._host, "")
 
     def _is_stuck(self, beat: Heartbeat) -> bool:
-        """Returns True if it does the same for too long.
-
-        A driver that waits for its disk reports that, and may wait.
-        """
+        """Returns True if it does the same for too long."""
+        # A driver that waits for its disk reports that as its reason, and may wait.
         if beat.since_ms is None or beat.reason is not None or beat.state in _ENDED:
             return False
         is_starting = beat.state is StreamState.STARTING

@@ -46,10 +46,7 @@ class OrphanListener:
 
 
 def orphans() -> list[StreamTrigger]:
-    """Returns the triggers of drivers for which no task waits any more.
-
-    A task may wait with another trigger for the same driver.
-    """
+    """Returns the triggers of drivers for which no task waits any more."""
     from airflow.models.taskinstance import TaskInstance  # the database is for the triggerer alone
     from airflow.models.trigger import Trigger
     from airflow.utils.session import create_session
@@ -63,6 +60,7 @@ def orphans() -> list[StreamTrigger]:
         waited_for = session.query(TaskInstance.trigger_id).filter(TaskInstance.state == TaskInstanceState.DEFERRED)
         ids = {id_ for (id_,) in waited_for}
         needed = {_home(trigger) for trigger in triggers if trigger.id in ids}
+        # A task may wait with another trigger for the same driver.
         return [StreamTrigger(**trigger.kwargs) for trigger in triggers if _home(trigger) not in needed]
 
 

@@ -35,14 +35,11 @@ def sla_asset(topology: str) -> Asset:
 
 
 def channels(topology: str) -> list[Channel]:
-    """Returns the channels for incidents of *topology*, the log first.
-
-    If the file of channels cannot be used, it is the log alone: SLAs are checked nevertheless, and
-    `dags/tidemark_topologies.py` shows the mistake.
-    """
+    """Returns the channels for incidents of *topology*, the log first."""
     try:
         configured = load(CHANNELS)
     except InvalidSpec:
+        # SLAs are checked nevertheless, and `dags/tidemark_topologies.py` shows the mistake.
         configured = ()
     matching = [channel for channel in configured if channel.topologies is None or topology in channel.topologies]
     return [Channel(name=LOG, notifier="tidemark_sla.LogNotifier", arguments={"text": "{{ alert.text }}"}), *matching]
@@ -148,6 +145,7 @@ def tell_of_missed_checks(topology_file: str, context: Mapping[str, Any] | None 
     except Exception as error:
         log.exception("it is unknown if the SLAs of %s are checked", topology.name)
         (row,) = missed_check(topology, None, [], at_ms=wall_clock_ms(), is_due=True)
+        # That the warehouse does not answer may be why checks are missing.
         unrecorded = {**row, "said": f"{row['said']}; the warehouse does not answer: {error}"}
     for channel in channels(topology.name):
         try:

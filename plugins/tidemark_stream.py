@@ -262,10 +262,10 @@ class StreamOperator(BaseOperator):
     def _shared(self) -> Path | None:
         """Returns the folder of the processes that run several streams.
 
-        None: this stream has one of its own. So it has in cluster mode, where this host cannot see whether a process
-        lives that could run another stream.
+        None: this stream has one of its own.
         """
         topology = self._topology()
+        # In cluster mode this host cannot see whether a process lives that could run another stream.
         if topology.driver == OWN or _is_remote(self._command()):
             return None
         return Layout(Path(self.warehouse)).driver(topology.name, topology.driver)
@@ -330,10 +330,8 @@ def _stop(driver: Driver, by: str) -> None:
 
 
 def kind(why: str) -> str:
-    """Returns *why* without the differences between failures of one kind.
-
-    These are numbers, ids, and all but the first line.
-    """
+    """Returns *why* without the differences between failures of one kind."""
+    # Numbers and ids differ between failures of one kind, and so do all lines but the first.
     return re.sub(r"\b[0-9a-f]*\d[0-9a-f]*\b", "#", why.partition("\n")[0])
 
 

@@ -96,12 +96,12 @@ A module has `add_options(parser)`, and `command(options)`, which returns the ex
 def main() -> int:
     """Runs the command; returns its exit code.
 
-    It is 0 if all is well, 1 if something is wrong, and 2 for wrong usage. If the reader of its output closes the pipe,
-    the command continues without output.
+    It is 0 if all is well, 1 if something is wrong, and 2 for wrong usage.
     """
     try:
         return _main()
     finally:
+        # If the reader of the output closes the pipe, the command continues without output.
         flush()
 
 
@@ -160,8 +160,6 @@ def _parser(words: Collection[str] | None = None) -> argparse.ArgumentParser:
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
-    """Ends a command at SIGTERM and SIGHUP as Ctrl-C does.
-
-    So it runs its clean-up.
-    """
+    """Ends a command at SIGTERM and SIGHUP as Ctrl-C does."""
+    # A command runs its clean-up only after an exception.
     raise KeyboardInterrupt

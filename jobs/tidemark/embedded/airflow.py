@@ -155,6 +155,7 @@ def environment(
             {"conn_type": "spark", "host": "local[2]", "extra": {"deploy-mode": "client"}}
         ),
     }
+    # Airflow takes variables from its environment before its database, and settings before its file.
     for name, value in variables.items():
         env[f"AIRFLOW_VAR_{name.upper()}"] = value
     for name, value in {**_settings(home, secrets_of_home, root, url), **settings}.items():

@@ -75,11 +75,9 @@ def words(table: Table, column: str) -> list[str]:
 
 
 def is_one_of(column: str, words: Iterable[str]) -> Conditions:
-    """Returns the condition that *column* has one of *words*.
-
-    Its name changes with the words.
-    """
+    """Returns the condition that *column* has one of *words*."""
     listed = ", ".join(f"'{word}'" for word in words)
+    # Constraints are compared by their names (storage/delta/tables.py), so the name changes with the words.
     digest = hashlib.sha256(listed.encode()).hexdigest()[:8]
     return {
         ConditionKind.KNOWN_WORDS: {f"tidemark_known_{column}_{digest}": f"{column} is null or {column} in ({listed})"}

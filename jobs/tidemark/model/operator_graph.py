@@ -16,10 +16,11 @@ from tidemark.model.settings.window_columns import WindowColumns
 def updates_tables(operators: Mapping[str, Operator]) -> frozenset[str]:
     """Returns the *operators* that send updates of a table, not events.
 
-    *operators* are in order. An update replaces the one before of its key: a reader must not just add it to a sum.
+    *operators* are in order.
     """
     senders: set[str] = set()
     for operator in operators.values():
+        # An update replaces the one before of its key: a reader must not just add it to a sum.
         if operator.sends_updates(reads_updates=not senders.isdisjoint(operator.flows)):
             senders.add(operator.name)
     return frozenset(senders)

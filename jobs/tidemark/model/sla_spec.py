@@ -266,10 +266,7 @@ def _subject(keys: Keys, measure: Measure, topology: Topology) -> str:
 
 
 def _place(keys: Keys, measure: Measure, subject: str, topology: Topology) -> ResultPlace:
-    """Reads where readers of *subject* look.
-
-    Both places of an append-only table are the same.
-    """
+    """Reads where readers of *subject* look."""
     place = ResultPlace(keys.choice("place", ResultPlace, ResultPlace.VIEW))
     if place is ResultPlace.VIEW:
         return place
@@ -278,6 +275,7 @@ def _place(keys: Keys, measure: Measure, subject: str, topology: Topology) -> Re
     if not sinks or not (measure is Measure.STALENESS or measure in QUANTILES):
         problem = f"is {place.value!r}, but {measure} of {subject!r} is not measured in a sink's table"
         keys.fail("place", problem, "leave it out, or measure staleness or a latency of a sink with a table")
+    # Both places of an append-only table are the same.
     return place if any(not sink.appends_each_record for sink in sinks) else ResultPlace.VIEW
 
 

@@ -91,6 +91,7 @@ class SubTopology:
             for name in operator.inputs:
                 readers[name].append(operator)
         tables: set[str] = set()
+        # Readers come after what they read, so their own place is known when an operator is looked at.
         for operator in reversed(self.operators):
             reading = readers[operator.name]
             if reading and all(by.name in tables or by.joined_table == operator.name for by in reading):
@@ -229,6 +230,7 @@ class Topology:
             if name not in beside:
                 waited_for[name] = tuple(outside(upstreams, beside))
             else:
+                # The reading end of such a table waits for nothing.
                 waited_for[name] = () if self.operators[name].hop_of else upstreams
         return MappingProxyType(waited_for)
 
@@ -464,6 +466,7 @@ def _named_in(tables: Mapping[str, Any], whole: Collection[str]) -> set[str]:
         if name in whole or not isinstance(table, dict):
             continue
         for value in table.values():
+            # Any text may be the name of an input: the tables were not understood, so their keys say nothing.
             texts = value if isinstance(value, list) else [value]
             named.update(text for text in texts if isinstance(text, str) and text in tables)
     return named
@@ -529,8 +532,6 @@ def _with_upstream(home: Mapping[str, str], operator: Operator) -> Operator:
 def _upstream_first(file: str, subs: Mapping[str, SubTopology]) -> tuple[SubTopology, ...]:
     """Returns *subs*, each after those whose hops it reads.
 
-    Otherwise they keep their order.
-
     Raises:
         InvalidSpec: they read each other in a cycle.
     """
@@ -545,6 +546,7 @@ def _upstream_first(file: str, subs: Mapping[str, SubTopology]) -> tuple[SubTopo
         raise InvalidSpec.at(file, "operators", problem, _cut(subs, error.args[1])) from error
     ordered: dict[str, SubTopology] = {}
 
+    # A topological sort alone would not keep the order of sub-topologies that do not read each other.
     def add(name: str) -> None:
         for upstream in upstreams[name]:
             add(upstream)

@@ -76,22 +76,18 @@ def no_rows(spark: SparkSession, table: Table) -> DataFrame:
 
 
 def _union(frames: Iterable[DataFrame]) -> DataFrame:
-    """Returns all rows of *frames*.
-
-    A column that one of them lacks, which an older version wrote for example, is null in its rows.
-    """
+    """Returns all rows of *frames*."""
+    # An older version wrote fewer columns: what a frame lacks is null in its rows.
     return reduce(partial(DataFrame.unionByName, allowMissingColumns=True), frames)
 
 
 def _sink_frames(frames: Sequence[DataFrame]) -> Iterator[DataFrame]:
-    """Yields *frames* of sinks' tables of one name, with the same types.
-
-    Older versions wrote epoch ms in columns that are timestamps in other frames; these become timestamps.
-    """
+    """Yields *frames* of sinks' tables of one name, with the same types."""
     instants: set[str] = set()
     for frame in frames:
         instants.update(field.name for field in frame.schema if field.dataType == TimestampType())
     for frame in frames:
+        # Older versions wrote epoch ms in columns that are timestamps in other frames.
         in_ms = [field.name for field in frame.schema if field.name in instants and field.dataType == LongType()]
         yield frame.withColumns({name: F.timestamp_millis(F.col(name)) for name in in_ms}) if in_ms else frame
 

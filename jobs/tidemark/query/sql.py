@@ -261,8 +261,7 @@ def _current(path: Path, read: Callable[[Path], str]) -> str:
 def _source(path: Path, snapshot: Snapshot | None, *, by_name: bool = True) -> str:
     """Returns the SQL that reads the local table at *path*.
 
-    It reads the files, or the table if there are more than MOST_FILES. Unless *by_name*, the query fails if a file
-    lacks a column, but DuckDB opens no file before it reads its rows.
+    It reads the files, or the table if there are more than MOST_FILES.
     """
     # DuckDB reads the log of a table for each query, twice for the first. That takes longer than to read the rows.
     if snapshot is None or snapshot.file_count > MOST_FILES or GLOB.search(str(path)):
@@ -279,6 +278,7 @@ def _source(path: Path, snapshot: Snapshot | None, *, by_name: bool = True) -> s
         stored = outside(snapshot.columns, dict(partition))
         columns = "*" if by_name else ", ".join(map(_named, stored))
         files = ", ".join(_text(f"{folder}/{name}") for name in names)
+        # By position the query fails if a file lacks a column, but DuckDB opens no file before it reads its rows.
         how = f"union_by_name = {by_name}, hive_partitioning = false"
         parts.append(f"SELECT {columns}{values} FROM read_parquet([{files}], {how})")
     return f"({' UNION ALL BY NAME '.join(parts)})"
@@ -314,7 +314,7 @@ def _duckdb_type(kind: Any) -> str:
 def _in_ms(paths: Sequence[Path], columns_of: Callable[[Path], Mapping[str, Any]]) -> dict[Path, list[str]]:
     """Returns columns in epoch ms that are timestamps in other tables.
 
-    They are by the path of the table, all of one name. An older version made these columns.
+    They are by the path of the table, all of one name.
     """
     if len(paths) < 2:
         return {}
@@ -323,6 +323,7 @@ def _in_ms(paths: Sequence[Path], columns_of: Callable[[Path], Mapping[str, Any]
     for columns in types.values():
         instants.update(name for name, kind in columns.items() if kind == INSTANT)
     in_ms = {}
+    # An older version made columns of epoch ms.
     for path, columns in types.items():
         in_ms[path] = [name for name in columns if name in instants and columns[name] == EPOCH_MS]
     return in_ms
@@ -336,9 +337,8 @@ def _as_instants(columns: Sequence[str]) -> str:
 def attach_script(home: Path) -> str:
     """Returns SQL that gives another DuckDB access to the warehouse *home*.
 
-    It has the tables that are there now. It needs no download: DuckDB's extension for Delta is that of the installed
-    package. Paths of tables are relative to the variable `warehouse`, so the script still works after the folder was
-    moved. Raises InvalidArgument for a warehouse in an object store.
+    It has the tables that are there now. Paths of tables are relative to the variable `warehouse`, so the script still
+    works after the folder was moved. Raises InvalidArgument for a warehouse in an object store.
     """
     if isinstance(home, ObjectPath):
         msg = f"{home}: a script is for tables on this machine; use tidemark sql, or copy the warehouse here first"
@@ -348,6 +348,7 @@ def attach_script(home: Path) -> str:
     selects = _selects(tables, lambda path: _from_variable(path.relative_to(place)))
     macros = [f"CREATE {word}" for word in SPARKS_WORDS]
     views_of_tables = [f"CREATE VIEW {_named(name)} AS\n{select()}" for name, select in selects.items()]
+    # DuckDB's extension for Delta is that of the installed package, so the script needs no download.
     settings = [f"LOAD {_quoted(_extension())}", UTC, _where(place, tables)]
     return _SCRIPT_HEAD + ";\n".join([*settings, *macros, *views_of_tables, ""])
 
@@ -371,10 +372,8 @@ def _from_variable(path: Path) -> str:
 
 
 def _no_rows(table: Table) -> str:
-    """Returns a SELECT without rows, with the columns of *table*.
-
-    So a table has all its columns before it is written, and if an older version wrote it.
-    """
+    """Returns a SELECT without rows, with the columns of *table*."""
+    # A table has all its columns before it is written, and if an older version wrote it.
     columns = (f'CAST(NULL AS {_type(column.type)}) AS "{column.name}"' for column in table.columns)
     return f"SELECT {', '.join(columns)} WHERE false"
 

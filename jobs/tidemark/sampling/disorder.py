@@ -51,10 +51,9 @@ def covering_ms(behind: Sequence[int], share: float = TARGET) -> int:
 def rounded_up(length_ms: int) -> int:
     """Returns the least of ROUND_MS that is not below *length_ms*.
 
-    Beyond them it is in whole days.
-
     >>> rounded_up(1_001), rounded_up(90_000_000)
     (2000, 172800000)
     """
+    # Beyond the round lengths it is in whole days.
     day_ms = ROUND_MS[-1]
     return next((ms for ms in ROUND_MS if ms >= length_ms), math.ceil(length_ms / day_ms) * day_ms)

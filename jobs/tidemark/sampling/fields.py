@@ -69,10 +69,8 @@ def names_of(objects: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def rare_names_of(objects: Sequence[dict[str, Any]]) -> list[str]:
-    """Returns names that less than one in RARE of *objects* has.
-
-    Most of them are mistakes of a producer.
-    """
+    """Returns names that less than one in RARE of *objects* has."""
+    # Most rare names are mistakes of a producer.
     having = Counter(chain.from_iterable(objects))
     return [name for name, n in having.items() if n * RARE < len(objects)]
 
@@ -107,10 +105,8 @@ def _free_name(column: str, used: Collection[str]) -> str:
 
 
 def _column(field: str) -> str:
-    """Returns a column name for *field*.
-
-    It is not one that a Delta sink adds itself.
-    """
+    """Returns a column name for *field*."""
+    # A Delta sink adds columns of its own, whose names are taken.
     if IDENTIFIER.fullmatch(field):
         return f"{field}_field" if field in TIDEMARKS_OWN else field
     words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", field).lower()

@@ -56,10 +56,8 @@ class TopicSample:
 
     @property
     def there(self) -> int:
-        """The number of offsets in the topic.
-
-        It is the number of records, plus those that compaction or transactions left out.
-        """
+        """The number of offsets in the topic."""
+        # Compaction and transactions leave out offsets, so there may be fewer records.
         return sum(end - first for first, end in self.ends.values())
 
 

@@ -210,13 +210,12 @@ def _waits(topology: Topology, subject: str) -> bool:
 def percent(share: float) -> str:
     """Formats *share* for people.
 
-    It is never rounded up to all or down to nothing.
-
     >>> percent(1), percent(0.99996), percent(0.0213), percent(0)
     ('100 %', '99.9 %', '2.1 %', '0 %')
     """
     if share in (0, 1):
         return f"{100 * share:.0f} %"
+    # A share of 99.96 % is not all of the records, and one of 0.01 % is some of them.
     return f"{min(99.9, max(0.1, 100 * share)):.1f} %"
 
 

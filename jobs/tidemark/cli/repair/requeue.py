@@ -75,11 +75,10 @@ def requeue(
     clock: Clock = wall_clock_ms,
     described: Callable[[str], Topology] = topology,
 ) -> str:
-    """Sends the records that were *options* for and were not sent before.
+    """Sends the records that *options* choose and that were not sent before.
 
-    Records are sent AT_ONCE at a time, and then recorded in `requeued`: an interrupted run may send as many twice. Two
-    of these must not run at once. A record that is still unusable comes to quarantine with its new offset, and may be
-    sent again from there.
+    Two of these must not run at once. A record that is still unusable comes to quarantine with its new offset, and may
+    be sent again from there.
 
     Args:
         options: the command line.
@@ -100,6 +99,7 @@ def requeue(
             rows = late_rows(described(options.topology), layout)
         else:
             rows = _quarantined_records(layout, options.topology)
+        # Records are sent AT_ONCE at a time, and then recorded: an interrupted run may send as many twice.
         return _requeued(
             options, _chosen(rows, options), layout, partial(_group_by_cluster, options, described, local), clock
         )
@@ -179,10 +179,8 @@ def _quarantined_records(layout: Layout, name: str) -> pl.DataFrame:
 
 
 def _chosen(rows: pl.DataFrame, options: argparse.Namespace) -> pl.DataFrame:
-    """Returns the records among *rows* that were *options* for, once each.
-
-    Rows that are of no topic are left out, and so are records that kill drivers.
-    """
+    """Returns the records among *rows* that *options* choose, once each."""
+    # Rows of no topic cannot be sent, and records that kill drivers must not be.
     rows = rows.filter(pl.col("topic").is_not_null(), pl.col("reason").ne_missing(KILLS_DRIVERS))
     for column, wanted in (("source", options.source), ("reason", options.reason)):
         if wanted is not None:
@@ -212,6 +210,7 @@ def _send(rows: pl.DataFrame, cluster: Cluster) -> tuple[pl.DataFrame, list[str]
     for row, (topic, partition, offset, key, value) in enumerate(rows.select(*PLACE, "key", "value").iter_rows()):
         headers: list[tuple[str, str | bytes | None]] = [(HEADER, f"{partition}/{offset}")]
         producer.produce(topic, value, key, partition, headers=headers, on_delivery=partial(delivered, row))
+        # The producer calls `delivered` only within poll and flush.
         producer.poll(0)
     unsent = producer.flush(SENT_WITHIN_S)
     return rows[sorted(accepted)], failed or ["the broker did not answer"] * unsent

@@ -111,8 +111,7 @@ def sources_of(topology: Topology, name: str) -> Iterator[Source]:
 def with_bytes(rows: pl.DataFrame, cluster: Cluster) -> pl.DataFrame:
     """Returns *rows* with key and value.
 
-    Where the rows do not contain them, they are read from the topics. Rows whose records are gone from a topic are left
-    out.
+    Where the rows do not contain them, they are read from the topics.
     """
     again = rows.filter(~pl.col("kept"))
     if again.is_empty():
@@ -126,6 +125,7 @@ def with_bytes(rows: pl.DataFrame, cluster: Cluster) -> pl.DataFrame:
     consumer.close()
     place = {"topic": pl.String(), "partition": pl.Int32(), "offset": pl.Int64()}
     read = pl.DataFrame(records, schema={**place, "key": pl.Binary(), "value": pl.Binary()})
+    # The join leaves out records that are gone from their topic.
     completed = again.drop("key", "value").join(read, on=list(place), how="inner").select(rows.columns)
     return pl.concat([rows.filter("kept"), completed]).sort(list(place))
 

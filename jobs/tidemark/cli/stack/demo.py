@@ -193,10 +193,8 @@ class Demo:
         return played
 
     def _has_read(self, played: Mapping[str, Any]) -> bool:
-        """Returns True if the streams have read all that was published.
-
-        The offsets in the heartbeats are compared with the number of records of each topic. The topics were new.
-        """
+        """Returns True if the streams have read all that was published."""
+        # The topics were new, so offsets count records.
         read: dict[str, int] = {}
         for control in self.conductor.controls():
             beat = control.heartbeat()
@@ -207,10 +205,8 @@ class Demo:
         return all(read.get(o.name, 0) >= played["topics"].get(o.topic_read, 0) for o in sources)
 
     def _is_at_rest(self) -> bool:
-        """Returns True if every source is idle, including readers of hops.
-
-        Then all records were read.
-        """
+        """Returns True if every source is idle, including readers of hops."""
+        # Idle sources were read to their ends, and so were hops.
         rows = Warehouse(self.conductor.home.warehouse).ask(AT_REST).rows
         return bool(rows[0][0])
 

@@ -224,7 +224,7 @@ def _end(folder: DriverFolder, streams: Sequence[RunningStream], signals: Sequen
         if stream.control.is_held():
             stream.control.request_drain(by="tidemark run", now_ms=wall_clock_ms())
         folder.withdraw(stream.launch_id)
-    # The signal that ended the run is among *asked* already.
+    # The signal that ended the run is among *signals* already.
     deadline, before = time.monotonic() + DRAINED_WITHIN_S, len(signals)
     while process.find(folder.home, NAME) is not None:
         if time.monotonic() > deadline or len(signals) > before:

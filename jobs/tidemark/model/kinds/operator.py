@@ -265,10 +265,8 @@ class DeclaredOperator(Operator):
 
 
 def latency_level(operator: Operator, terminals: frozenset[str]) -> Level | None:
-    """Returns the level at which latency is written, or None (KIP-613).
-
-    INFO for sources and terminals, TRACE for stateful operators.
-    """
+    """Returns the level at which latency is written, or None (KIP-613)."""
+    # KIP-613 has the same levels: INFO for sources and terminals, TRACE for stateful operators.
     if operator.is_source or operator.name in terminals:
         return Level.INFO
     return Level.TRACE if operator.emission else None

@@ -102,10 +102,8 @@ class Sink(KafkaEnd):
         return replace(self, bounds=dict(columns.bounds), window=sink_window(columns))
 
     def on_processing_time(self) -> Self:
-        """Returns the sink with a table in place of its topic.
-
-        Readers of the topic must not see records of processing time.
-        """
+        """Returns the sink with a table in place of its topic."""
+        # Readers of the topic must not see records of processing time.
         return replace(self, topic=None, table=self.name) if self.topic else self
 
     @classmethod
@@ -150,12 +148,10 @@ def _refresh_ms(keys: Keys, mode: str) -> int:
 
 
 def _marks(keys: Keys, place: Mapping[str, str], mode: str) -> dict[str, Any]:
-    """Reads whether a topic gets marks of time, and how often.
-
-    An append-only table always gets them.
-    """
+    """Reads whether a topic gets marks of time, and how often."""
     if mode == "current":
         return {}
+    # An append-only table always gets marks, in the commits of its rows or by a commit of its own.
     marks = keys.get("marks", bool, "true", False) if "topic" in place else False
     every_ms = keys.duration("mark_every", "10 s", None)
     if every_ms is not None and "topic" in place and not marks:

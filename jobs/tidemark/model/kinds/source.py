@@ -142,10 +142,8 @@ class Source(KafkaEnd):
         return False
 
     def ordered_by(self, read: frozenset[str]) -> frozenset[str]:
-        """Returns the record's key, which is in one partition.
-
-        A table or a folder has one partition.
-        """
+        """Returns the record's key, which is in one partition."""
+        # Kafka puts records of one key into one partition. A table or a folder has one partition.
         return frozenset({KAFKA_KEY, *([self.key] if self.key else [])}) if self.topic else ORDERED
 
     def on_processing_time(self) -> Self:

@@ -58,10 +58,8 @@ class SparkSettings:
 
 
 def jars(project: Path) -> list[str]:
-    """Returns the jars that jobs of the checkout *project* need.
-
-    Those for object stores exist only after `make object-store`.
-    """
+    """Returns the jars that jobs of the checkout *project* need."""
+    # Jars for object stores exist only after `make object-store`.
     folder = project / ".jars"
     return sorted(map(str, [*folder.glob("spark/*.jar"), *folder.glob("s3/*.jar")]))
 
@@ -75,12 +73,10 @@ def settings(file: Path) -> Iterator[tuple[str, str]]:
 
 
 def driver_settings(project: Path) -> dict[str, str]:
-    """Returns `docker/spark-defaults.conf` for a driver on this machine.
-
-    Its JVM starts from the archive of Spark's classes, if `make setup` has made one; a JVM of another build, or with
-    another class path, silently ignores it.
-    """
+    """Returns `docker/spark-defaults.conf` for a driver on this machine."""
     properties = dict(settings(project / "docker" / "spark-defaults.conf"))
+    # The JVM starts from the archive of Spark's classes. One of another build, or with another class path, silently
+    # ignores it.
     archive = project / ".jars" / "classes.jsa"
     # Java options are separated by blanks, and a path in them cannot be quoted.
     if archive.is_file() and " " not in str(archive):
@@ -100,9 +96,8 @@ def driver_address(master: str) -> dict[str, str]:
     """Returns the properties that keep a local driver off the network.
 
     A driver is local if *master* is.
-
-    Other drivers find their address by SPARK_LOCAL_HOSTNAME, SPARK_LOCAL_IP or the host's name.
     """
+    # Other drivers find their address by SPARK_LOCAL_HOSTNAME, SPARK_LOCAL_IP or the host's name.
     return {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK} if is_local(master) else {}
 
 

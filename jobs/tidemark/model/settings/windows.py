@@ -49,10 +49,8 @@ class Windows:
 
     @property
     def longest_ms(self) -> int:
-        """The length that no window exceeds.
-
-        A local clock may be put back meanwhile, by a day at most.
-        """
+        """The length that no window exceeds."""
+        # A local clock may be put back meanwhile, by a day at most.
         return self.size_ms + (DAY_MS if self.timezone else 0)
 
     @property
@@ -63,10 +61,10 @@ class Windows:
     def closed_up_to_ms(self, watermark_ms: int, ended_ms: int | None = None) -> int:
         """Returns the latest end of a closed window.
 
-        The definition is that of `semantics.watermark.is_window_late`. Windows up to *ended_ms* are closed, too:
-        `allowed_lateness` was shorter when the watermark passed them.
+        The definition is that of `semantics.watermark.is_window_late`.
         """
         closed_ms = watermark_ms + 1 - self.allowed_lateness_ms
+        # `allowed_lateness` was shorter when the watermark passed these windows.
         return closed_ms if ended_ms is None else max(closed_ms, ended_ms)
 
     def forgotten_up_to_ms(self, watermark_ms: int) -> int:
