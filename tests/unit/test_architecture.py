@@ -38,7 +38,7 @@ IMPORTS = {
     "model": "collecting errors semantics model.tables model.settings model.project model.kinds",
     "kernels": "",
     "kernels.columns": "collecting errors semantics model.tables",
-    "kernels.aggregates": "errors semantics model.settings model.kinds kernels.columns",
+    "kernels.aggregates": "collecting errors semantics model.settings model.kinds kernels.columns",
     "kernels.reports": "semantics model.settings",
     "kernels.sql": "errors kernels.columns",
     "kernels.updates": (
@@ -60,8 +60,8 @@ IMPORTS = {
     ),
     "stream.state": "collecting errors model kernels.updates storage stream.journal",
     "stream.updates": (
-        "errors semantics model.settings model.kinds model kernels kernels.columns kernels.aggregates "
-        "kernels.sql kernels.updates stream.journal stream.state"
+        "collecting errors semantics model.settings model.kinds model kernels kernels.columns "
+        "kernels.aggregates kernels.sql kernels.updates stream.journal stream.state"
     ),
     "stream.operate": (
         "collecting errors semantics model.tables model.kinds model kernels kernels.columns "
@@ -107,8 +107,8 @@ IMPORTS = {
         "kernels.records stream.kafka stream.read stream.write"
     ),
     "why.evidence": (
-        "semantics model.tables model.settings model.kinds model kernels.columns kernels.reports "
-        "control stream.journal stream.startup"
+        "collecting semantics model.tables model.settings model.kinds model kernels.columns "
+        "kernels.reports control stream.journal stream.startup"
     ),
     "why.causes": (
         "collecting semantics model.settings model.project model.kinds model kernels.reports control why.evidence"
@@ -129,8 +129,10 @@ IMPORTS = {
         "errors semantics model.tables model.settings model.project model kernels.columns "
         "kernels.reports storage spark_session query reports reports.paths"
     ),
-    "reports.what_if": "errors semantics model.settings model.kinds model kernels.columns reports.paths",
-    "sla.contracts": "model.tables model.settings model.project model.kinds model kernels.columns storage.delta",
+    "reports.what_if": "collecting errors semantics model.settings model.kinds model kernels.columns reports.paths",
+    "sla.contracts": (
+        "collecting model.tables model.settings model.project model.kinds model kernels.columns storage.delta"
+    ),
     "sla.measures": (
         "collecting clock semantics model.tables model.settings model.project model.kinds model storage "
         "storage.delta control stream.journal reports.paths"
