@@ -155,7 +155,7 @@ IMPORTS = {
     ),
     "embedded": "collecting errors clock model.project model control",
     "feed": "errors embedded",
-    "cli.shared": "collecting escaping errors model.project model storage control reports embedded",
+    "cli.shared": "collecting escaping errors model.settings model.project model storage control reports embedded",
     "cli.explain": (
         "collecting escaping errors clock semantics model.settings model.project model query "
         "why.evidence why reports reports.paths reports.pages reports.what_if sla.incidents cli.shared"

@@ -365,9 +365,10 @@ class Control:
 
         Keys are the source, the partition, and the offset at which the stream is.
         """
-        return {
-            (loss["source"], loss["partition"], loss["from_offset"]): loss["until_offset"] for loss in self._losses()
-        }
+        accepted: dict[tuple[str, int, int], int] = {}
+        for loss in self._losses():
+            accepted[loss["source"], loss["partition"], loss["from_offset"]] = loss["until_offset"]
+        return accepted
 
     def request_time_reset(self, reset: TimeReset) -> None:
         """Asks the driver to carry out *reset* with its next batch."""

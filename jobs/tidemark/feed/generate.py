@@ -64,27 +64,30 @@ def feed(
 
 
 def _statuses(flight: Flight, range_start_ms: int) -> list[FeedRecord]:
-    return [
-        FeedRecord(
+    records: list[FeedRecord] = []
+    for change in status_changes(flight):
+        at_ms = max(change.happened_at_ms, range_start_ms)
+        fields: dict[str, str | float | None] = {
+            "flight": flight.flight_id,
+            "carrier": flight.carrier,
+            "origin": flight.origin,
+            "dest": flight.dest,
+            "tailnum": flight.tailnum,
+            "status": change.status,
+            "dep_delay_min": flight.dep_delay_min if change.status in DEPARTURE_KNOWN else None,
+            "arr_delay_min": flight.arr_delay_min if change.status is FlightStatus.ARRIVED else None,
+        }
+        record = FeedRecord(
             topic=FLIGHT_EVENTS,
             partition=AIRPORTS.index(flight.origin),
             key=flight.flight_id,
             kind=RecordKind.STATUS,
-            happened_at_ms=max(change.happened_at_ms, range_start_ms),
-            sent_at_ms=max(change.happened_at_ms, range_start_ms),
-            fields={
-                "flight": flight.flight_id,
-                "carrier": flight.carrier,
-                "origin": flight.origin,
-                "dest": flight.dest,
-                "tailnum": flight.tailnum,
-                "status": change.status,
-                "dep_delay_min": flight.dep_delay_min if change.status in DEPARTURE_KNOWN else None,
-                "arr_delay_min": flight.arr_delay_min if change.status is FlightStatus.ARRIVED else None,
-            },
+            happened_at_ms=at_ms,
+            sent_at_ms=at_ms,
+            fields=fields,
         )
-        for change in status_changes(flight)
-    ]
+        records.append(record)
+    return records
 
 
 def _observation(weather: Weather) -> FeedRecord:
@@ -110,11 +113,10 @@ def _with_repeats(statuses: list[FeedRecord], share: float, random: Random) -> l
 
     Each comes before the next status happens.
     """
-    repeats = [
-        _repeat(status, following, random)
-        for status, following in zip(statuses, [*statuses[1:], None], strict=True)
-        if random.random() < share
-    ]
+    repeats: list[FeedRecord] = []
+    for status, following in zip(statuses, [*statuses[1:], None], strict=True):
+        if random.random() < share:
+            repeats.append(_repeat(status, following, random))
     return statuses + repeats
 
 
@@ -141,11 +143,11 @@ def _held_back(records: list[FeedRecord], share: float, random: Random) -> list[
         start_ms = random.choice(happened[aircraft])
         offline[aircraft] = range(start_ms, start_ms + random.randint(*OFFLINE_MS))
     never = range(0)
-    windows = [offline.get(_aircraft(record), never) for record in records]
-    return [
-        replace(record, sent_at_ms=window.stop) if record.happened_at_ms in window else record
-        for record, window in zip(records, windows, strict=True)
-    ]
+    sent: list[FeedRecord] = []
+    for record in records:
+        window = offline.get(_aircraft(record), never)
+        sent.append(replace(record, sent_at_ms=window.stop) if record.happened_at_ms in window else record)
+    return sent
 
 
 def _aircraft(record: FeedRecord) -> str:
@@ -158,22 +160,22 @@ def _delay(records: Sequence[FeedRecord], random: Random) -> list[FeedRecord]:
     An aircraft that reconnects sends all it has in one burst, without delay.
     """
     # Drawn for every record, so that another share of offline aircraft leaves the delays of the others.
-    drawn = (min(DELAY_LIMIT_MS, round(random.expovariate(1 / DELAY_MEAN_MS))) for _ in records)
-    return [
-        record if record.was_held_back else replace(record, delay_ms=delay_ms)
-        for record, delay_ms in zip(records, drawn, strict=True)
-    ]
+    delayed: list[FeedRecord] = []
+    for record in records:
+        delay_ms = min(DELAY_LIMIT_MS, round(random.expovariate(1 / DELAY_MEAN_MS)))
+        delayed.append(record if record.was_held_back else replace(record, delay_ms=delay_ms))
+    return delayed
 
 
 def _bad_records(records: Sequence[FeedRecord], number: int) -> list[FeedRecord]:
     """Returns *number* broken flight records, evenly spread, fault after fault."""
     sound = [record for record in records if record.topic == FLIGHT_EVENTS]
-    # The middle record of each of *number* equal parts.
-    chosen = (sound[(2 * place + 1) * len(sound) // (2 * number)] for place in range(number))
-    return [
-        replace(record, kind=RecordKind.BAD, fault=fault)
-        for record, fault in zip(chosen, cycle(FeedFault), strict=False)
-    ]
+    bad: list[FeedRecord] = []
+    for place, fault in zip(range(number), cycle(FeedFault), strict=False):
+        # The middle record of each of *number* equal parts.
+        record = sound[(2 * place + 1) * len(sound) // (2 * number)]
+        bad.append(replace(record, kind=RecordKind.BAD, fault=fault))
+    return bad
 
 
 def _sending_order(record: FeedRecord) -> tuple[int, int, str, str]:

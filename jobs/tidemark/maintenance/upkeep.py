@@ -136,13 +136,11 @@ def _too_old(table: RetainedTable, files: Sequence[DataFile], now_ms: int) -> li
 
 def _mixed_files(table: RetainedTable, closed: Sequence[DataFile]) -> list[DataFile]:
     """Returns the files whose rows are to be parted."""
-    files = [
-        file
-        for file in closed
-        if not file.name.startswith(SUPERSEDED)
-        and file.newest_batch is not None
-        and file.newest_batch < table.before_batch
-    ]
+    files: list[DataFile] = []
+    for file in closed:
+        is_done = file.newest_batch is not None and file.newest_batch < table.before_batch
+        if is_done and not file.name.startswith(SUPERSEDED):
+            files.append(file)
     # No new file was written since the rows were parted last.
     return [] if all(file.name.startswith(NEEDED) for file in files) else files
 
@@ -152,11 +150,11 @@ def _part(table: RetainedTable, needed: NeededRows, files: Sequence[DataFile]) -
     # First the columns that decide, of all files together; the whole rows are then read and written file by file.
     keys = pl.concat([pl.DataFrame(rows) for rows in rows_of_each(table.path, files, needed.columns)])
     is_needed = needed.of(keys).fill_null(value=True)  # a row without a key stays: none supersedes it
-    new = chain.from_iterable(
-        write_files(table.path, _chosen(table.path, files, chosen), prefix=prefix, like=files[-1])
-        for prefix, chosen in ((NEEDED, is_needed), (SUPERSEDED, ~is_needed))
-    )
-    replace_files(table.path, files, new)
+    needed_rows, others = _chosen(table.path, files, is_needed), _chosen(table.path, files, ~is_needed)
+    # Generators: a file is written when it is asked for, one after the other.
+    of_needed = write_files(table.path, needed_rows, prefix=NEEDED, like=files[-1])
+    of_others = write_files(table.path, others, prefix=SUPERSEDED, like=files[-1])
+    replace_files(table.path, files, chain(of_needed, of_others))
 
 
 def _chosen(path: Path, files: Sequence[DataFile], chosen: pl.Series) -> Iterator[pa.Table]:
@@ -180,7 +178,11 @@ def _small(table: RetainedTable, closed: Sequence[DataFile]) -> list[DataFile]:
 
     Together they have about AT_MOST rows.
     """
-    small = [file for file in closed if file.name.startswith(_prefix(table)) and file.rows < AT_MOST // 2]
+    small: list[DataFile] = []
+    for file in closed:
+        # Two files of half the rows fit into one.
+        if file.name.startswith(_prefix(table)) and file.rows < AT_MOST // 2:
+            small.append(file)
     for day in mergeable_groups(small):
         rows_before = accumulate((file.rows for file in day), initial=0)
         files = [file for file, before in zip(day, rows_before, strict=False) if before < AT_MOST]

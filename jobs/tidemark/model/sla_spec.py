@@ -204,14 +204,13 @@ def mistakes(path: Path, topologies: Iterable[Topology], names: Collection[str])
     except InvalidSpec as error:
         return [error]
     unknown = outside(content, names)
-    of_unknown = [
-        InvalidSpec.at(path.name, name, "is not a topology", suggestion_of(name, names, "topologies"))
-        for name in unknown
-    ]
-    of_slas: list[InvalidSpec] = []
+    errors: list[InvalidSpec] = []
+    for name in unknown:
+        remedy = suggestion_of(name, names, "topologies")
+        errors.append(InvalidSpec.at(path.name, name, "is not a topology", remedy))
     for topology in topologies:
-        of_slas += _slas(content, topology, path.name).errors.values()
-    return [*of_unknown, *of_slas]
+        errors += _slas(content, topology, path.name).errors.values()
+    return errors
 
 
 def _slas(content: Mapping[str, Any], topology: Topology, file: str) -> Slas:

@@ -83,6 +83,11 @@ class Path:
     steps: tuple[PathStep, ...]
 
     @property
+    def operators(self) -> list[str]:
+        """The names of its operators, source first."""
+        return [step.operator for step in self.steps]
+
+    @property
     def latency_ms(self) -> int:
         """Sum of the known latencies; a lower bound unless `is_complete`."""
         return sum(step.latency_ms or 0 for step in self.steps)

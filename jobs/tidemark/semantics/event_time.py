@@ -100,15 +100,11 @@ def advance(
         now_ms: decision time of the batch.
         idle_advances: time advances in silence.
     """
-    partitions = {
-        number: _partition(was.partitions.get(number, PartitionProgress()), part, bound_ms, idle_after_ms, now_ms)
-        for number, part in readings.items()
-    }
-    parts = {
-        str(number): Progress(watermark_ms=part.watermark_ms, activity=part.activity)
-        for number, part in partitions.items()
-    }
-    now = combine(parts, previous_ms=was.watermark_ms)
+    partitions: dict[int, PartitionProgress] = {}
+    for number, part in readings.items():
+        before = was.partitions.get(number, PartitionProgress())
+        partitions[number] = _partition(before, part, bound_ms, idle_after_ms, now_ms)
+    now = combine(_by_number(partitions), previous_ms=was.watermark_ms)
     if now.idle and idle_advances and idle_after_ms is not None:
         silent_ms = _in_silence(partitions.values(), bound_ms=bound_ms, idle_after_ms=idle_after_ms, now_ms=now_ms)
         now = replace(now, watermark_ms=later(now.watermark_ms, silent_ms))
@@ -214,12 +210,16 @@ def set_back(was: InputProgress, number: int, *, to_ms: int, bound_ms: int) -> I
         set_back_from_ms=was.partitions[number].max_timestamp_ms,
     )
     partitions = {**was.partitions, number: part}
-    parts = {str(n): Progress(watermark_ms=p.watermark_ms, activity=p.activity) for n, p in partitions.items()}
     assert was.watermark_ms is not None
     assert watermark_ms is not None
     # The watermark goes back no further than *to_ms*, whichever other partition is behind.
-    now = combine(parts, previous_ms=min(was.watermark_ms, watermark_ms))
+    now = combine(_by_number(partitions), previous_ms=min(was.watermark_ms, watermark_ms))
     return _with(replace(was, partitions=partitions), now)
+
+
+def _by_number(partitions: Mapping[int, PartitionProgress]) -> dict[str, Progress]:
+    # `combine` knows the parts of a source by name.
+    return {str(n): Progress(watermark_ms=part.watermark_ms, activity=part.activity) for n, part in partitions.items()}
 
 
 def processing_time(was: InputProgress, readings: Mapping[int, PartitionReading], *, now_ms: int) -> InputProgress:
@@ -227,16 +227,15 @@ def processing_time(was: InputProgress, readings: Mapping[int, PartitionReading]
 
     *now_ms* is the decision time of the batch.
     """
-    partitions = {
-        number: PartitionProgress(
+    partitions: dict[int, PartitionProgress] = {}
+    for number, part in readings.items():
+        partitions[number] = PartitionProgress(
             # 1 ms less, so that the records of this batch are not late themselves.
             max_timestamp_ms=now_ms,
             watermark_ms=now_ms - 1,
             active_at_ms=now_ms,
             until_offset=part.until_offset,
         )
-        for number, part in readings.items()
-    }
     return replace(was, partitions=partitions, watermark_ms=now_ms - 1, held_by=None, idle=False)
 
 
@@ -275,10 +274,10 @@ def watermark_over_inputs(inputs: Mapping[str, InputProgress], *, previous_ms: i
 
     *inputs* are those that may hold it back.
     """
-    parts = {
-        name: Progress(watermark_ms=part.watermark_ms, activity=Activity.IDLE if part.idle else Activity.ACTIVE)
-        for name, part in inputs.items()
-    }
+    parts: dict[str, Progress] = {}
+    for name, part in inputs.items():
+        activity = Activity.IDLE if part.idle else Activity.ACTIVE
+        parts[name] = Progress(watermark_ms=part.watermark_ms, activity=activity)
     return combine_inputs(parts, previous_ms=previous_ms)
 
 

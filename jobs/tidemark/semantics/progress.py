@@ -85,11 +85,16 @@ class InputProgress:
     held_by: str | None = None
     idle: bool = False
 
+    @property
+    def offsets_read(self) -> dict[int, int]:
+        """The offset up to which each partition was read."""
+        return {number: part.until_offset for number, part in self.partitions.items()}
+
     def with_writers(self, writers: Mapping[int, Mapping[str, WriterPosition]]) -> InputProgress:
         """Returns this progress with the *writers* of each partition."""
-        partitions = {
-            number: replace(part, writers=writers.get(number, {})) for number, part in self.partitions.items()
-        }
+        partitions: dict[int, PartitionProgress] = {}
+        for number, part in self.partitions.items():
+            partitions[number] = replace(part, writers=writers.get(number, {}))
         return replace(self, partitions=partitions)
 
 

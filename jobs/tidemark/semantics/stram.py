@@ -21,15 +21,14 @@ def critical_path(upstreams: Upstreams, slowest: Mapping[str, str], average_ms: 
     *average_ms* is the moving average of each operator's latency, 0 where it has none.
     """
     read = set().union(*upstreams.values())
-    steps = {
-        operator: PathStep(
+    steps: dict[str, PathStep] = {}
+    for operator in {*upstreams, *read}:
+        steps[operator] = PathStep(
             operator=operator,
             state=LatencyState.MEASURED if operator in slowest else LatencyState.INPUT,
             latency_ms=average_ms.get(operator, 0),
             slowest_upstream=slowest.get(operator),
         )
-        for operator in {*upstreams, *read}
-    }
     # max keeps the first of equal paths, as Apex does.
     paths = (path_to(leaf, steps) for leaf in upstreams if leaf not in read)
     return max(paths, key=lambda path: path.latency_ms)

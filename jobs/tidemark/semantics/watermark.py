@@ -90,11 +90,11 @@ def combine_inputs(inputs: Mapping[str, Progress], *, previous_ms: int | None) -
     advanced, does not hold back until it has caught up. Source: Flink, StatusWatermarkValve (FLINK-40475).
     """
     # An input that was idle while the others advanced does not hold back until it has caught up.
-    aligned = {
-        name: part
-        for name, part in inputs.items()
-        if part.activity is not Activity.IDLE and later(part.watermark_ms, previous_ms) == part.watermark_ms
-    }
+    aligned: dict[str, Progress] = {}
+    for name, part in inputs.items():
+        has_caught_up = later(part.watermark_ms, previous_ms) == part.watermark_ms
+        if has_caught_up and part.activity is not Activity.IDLE:
+            aligned[name] = part
     return combine(aligned or inputs, previous_ms=previous_ms)
 
 

@@ -65,7 +65,10 @@ def views() -> list[View]:
     """Returns all views, each after those that it reads, by name."""
     texts = {file.stem: file.read_text(encoding="utf-8") for file in sorted(VIEWS.glob("*.sql"))}
     by_name = {name: _view(name, text) for name, text in texts.items()}
-    reads = {name: by_name.keys() & set(re.findall(r"\w+", view.select)) - {name} for name, view in by_name.items()}
+    reads: dict[str, set[str]] = {}
+    for name, view in by_name.items():
+        # Its own name among its words, that of a column for example, is no cycle.
+        reads[name] = by_name.keys() & set(re.findall(r"\w+", view.select)) - {name}
     return [by_name[name] for name in TopologicalSorter(reads).static_order()]
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from itertools import chain
 from typing import assert_never
 
 import polars as pl
@@ -109,7 +108,10 @@ def explain(of: Scene, operator: str | None = None) -> list[WhyFinding]:
     """
     names = [operator] if operator else of.topology.terminals
     walk = _Walk(of)
-    return in_order([*chain.from_iterable(map(walk.about, names))])
+    findings: list[WhyFinding] = []
+    for name in names:
+        findings += walk.about(name)
+    return in_order(findings)
 
 
 def scene(topology: Topology, layout: Layout, at_ms: int) -> Scene:
@@ -117,15 +119,10 @@ def scene(topology: Topology, layout: Layout, at_ms: int) -> Scene:
 
     Each table is read once, when it is first needed.
     """
-    facts = {
-        sub.name: StreamFacts(
-            layout.stream(topology.name, sub.name),
-            layout.control(topology.name, sub.name),
-            at_ms,
-            topology.trigger_ms,
-        )
-        for sub in topology.sub_topologies
-    }
+    facts: dict[str, StreamFacts] = {}
+    for sub in topology.sub_topologies:
+        home, control = layout.stream(topology.name, sub.name), layout.control(topology.name, sub.name)
+        facts[sub.name] = StreamFacts(home, control, at_ms, topology.trigger_ms)
     return Scene(topology, facts, at_ms)
 
 
@@ -154,9 +151,10 @@ class _Walk:
         operator = self._scene.operator(name)
         if isinstance(operator, Reading):
             return self._reading(operator)
-        waiting = [*self._inputs.late(operator), *self._held(operator)]
-        before = chain.from_iterable(map(self._walk, operator.flows))
-        return [*waiting, *before, *self._left_out(operator)]
+        findings = [*self._inputs.late(operator), *self._held(operator)]
+        for flow in operator.flows:
+            findings += self._walk(flow)
+        return [*findings, *self._left_out(operator)]
 
     def _reading(self, source: Reading) -> list[WhyFinding]:
         """Returns reasons in *source* or, without any, before its hop."""

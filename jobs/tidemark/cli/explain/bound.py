@@ -9,11 +9,10 @@ import argparse
 from dataclasses import astuple
 from pathlib import Path
 
-from tidemark.cli.shared.options import add_format, add_topology, existing_warehouse
+from tidemark.cli.shared.options import add_format, add_topology, existing_warehouse, span_ms
 from tidemark.cli.shared.output import say_inert
 from tidemark.collecting import index_by_name
 from tidemark.errors import InvalidArgument
-from tidemark.model.settings.intervals import instant_ms
 from tidemark.model.topology import Topology
 from tidemark.query.sql import Warehouse
 from tidemark.query.text_table import FORMATS
@@ -44,7 +43,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def command(options: argparse.Namespace) -> int:
     """Prints the cost of each bound."""
-    start_ms, end_ms = (instant_ms(text) if text else None for text in (options.start, options.end))
+    start_ms, end_ms = span_ms(options)
     of = topology(options.topology)
     rows = bound_rows(existing_warehouse(options), of, source=options.source, start_ms=start_ms, end_ms=end_ms)
     say_inert(FORMATS[options.format](COLUMNS, rows))

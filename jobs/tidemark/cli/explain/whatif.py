@@ -10,10 +10,9 @@ from operator import itemgetter
 from pathlib import Path
 
 from tidemark.cli.explain.path import FORMATS
-from tidemark.cli.shared.options import add_format, add_topology, existing_warehouse
+from tidemark.cli.shared.options import add_format, add_topology, existing_warehouse, span_ms
 from tidemark.cli.shared.output import say_inert
 from tidemark.errors import InvalidArgument
-from tidemark.model.settings.intervals import instant_ms
 from tidemark.model.settings.toml_keys import duration_ms
 from tidemark.model.topology import Topology
 from tidemark.query.sql import Warehouse
@@ -69,7 +68,7 @@ def whatif(options: argparse.Namespace, warehouse: Path, topology: Topology) -> 
 
     Raises InvalidArgument if there is nothing to compare, or no such operator.
     """
-    start_ms, end_ms = (instant_ms(text) if text else None for text in (options.start, options.end))
+    start_ms, end_ms = span_ms(options)
     change = _change(options)
     comparison = document(warehouse, topology, change, start_ms=start_ms, end_ms=end_ms)
     if options.format == "json":

@@ -101,10 +101,8 @@ def reset_time(options: argparse.Namespace, warehouse: Path, topology: Topology,
     if after.watermark_ms != progress.watermark_ms and after.watermark_ms is not None:
         author = f"--by {quote(options.by)} --reason {quote(options.reason)}"
         arguments = f"--to {_time_text(after.watermark_ms + 1)} {author}"
-        commands = [
-            f"  tidemark reset-time {place} {arguments}"
-            for place in _readers(topology, sub, layout, after.watermark_ms)
-        ]
+        readers = _readers(topology, sub, layout, after.watermark_ms)
+        commands = [f"  tidemark reset-time {place} {arguments}" for place in readers]
         lines += ["then, once that batch is done, for each reader:", *commands] if commands else []
     return "\n".join(lines)
 

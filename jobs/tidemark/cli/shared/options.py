@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tidemark.errors import InvalidArgument
 from tidemark.model.project.files import WAREHOUSE
+from tidemark.model.settings.intervals import instant_ms
 from tidemark.storage.object_path import ObjectPath
 
 
@@ -27,6 +28,13 @@ def add_slow(parser: argparse.ArgumentParser, *default: str) -> None:
     """Adds the option for operators that are to be slow."""
     text = f"make an operator sleep after each batch, to see an SLA break (default: {' '.join(default) or 'none'})"
     parser.add_argument("--slow", nargs="*", default=list(default), metavar="OPERATOR=MS", help=text)
+
+
+def span_ms(options: argparse.Namespace) -> tuple[int | None, int | None]:
+    """Returns the instants `start` and `end` of *options*, epoch ms; None: not given."""
+    start_ms = instant_ms(options.start) if options.start else None
+    end_ms = instant_ms(options.end) if options.end else None
+    return start_ms, end_ms
 
 
 def place(options: argparse.Namespace) -> Path:

@@ -138,11 +138,11 @@ def _latency(answer: Answer) -> str:
 
 
 def _paths(answer: Answer) -> str:
-    lines = [
-        f"{start:%H:%M:%S}  {_age(age_ms, before_ms)}{path}" + ("" if state == "measured" else f"  ({state})")
-        for start, path, state, age_ms, before_ms in answer.rows
-    ]
-    wrapped = (fill(line, WIDTH, subsequent_indent=" " * 10, break_on_hyphens=False) for line in lines)
+    wrapped: list[str] = []
+    for start, path, state, age_ms, before_ms in answer.rows:
+        remark = "" if state == "measured" else f"  ({state})"
+        line = f"{start:%H:%M:%S}  {_age(age_ms, before_ms)}{path}{remark}"
+        wrapped.append(fill(line, WIDTH, subsequent_indent=" " * 10, break_on_hyphens=False))
     return "\n".join(wrapped) or "no window was closed"
 
 

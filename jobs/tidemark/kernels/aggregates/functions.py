@@ -180,9 +180,9 @@ class EndpointFunction(AggregateFunction):
     @override
     def merged(self) -> dict[str, pl.Expr]:
         # Values without a time are null: they sort to the other end, so that they are never chosen.
-        in_order = {
-            c: pl.col(c).sort_by(*self._place, nulls_last=self.earliest, maintain_order=True) for c in self.schema
-        }
+        in_order: dict[str, pl.Expr] = {}
+        for column in self.schema:
+            in_order[column] = pl.col(column).sort_by(*self._place, nulls_last=self.earliest, maintain_order=True)
         return {c: rows.first() if self.earliest else rows.last() for c, rows in in_order.items()}
 
     @override

@@ -72,8 +72,9 @@ class Arrivals:
             .group_by("partition")
             .agg(first=pl.col("offset").min(), last=pl.col("offset").max())
         )
-        return {
-            partition: PartitionReading(
+        readings: dict[int, PartitionReading] = {}
+        for partition, first, last in ends.iter_rows():
+            readings[partition] = PartitionReading(
                 from_offset=read_to.get(partition, first),
                 # Records that waited are from before `read_to`.
                 until_offset=max(last + 1, read_to.get(partition, 0)),
@@ -81,8 +82,7 @@ class Arrivals:
                 held_from=held_from.get(partition),
                 told_idle=self.told_idle.get(partition),
             )
-            for partition, first, last in ends.iter_rows()
-        }
+        return readings
 
 
 def arrivals(

@@ -118,12 +118,11 @@ def by_grain(minutes: pl.DataFrame, stored: pl.DataFrame) -> pl.DataFrame:
     hours = _merged(with_stored(minutes, Grain.MINUTE), Grain.HOUR)
     days = _merged(with_stored(hours, Grain.HOUR), Grain.DAY)
     frames = {Grain.MINUTE: minutes.select(hours.columns), Grain.HOUR: hours, Grain.DAY: days}
-    return pl.concat(
-        frame.with_columns(
-            grain=pl.lit(grain.value), interval_end=pl.col("interval_start").dt.offset_by(_LENGTH[grain])
-        )
-        for grain, frame in frames.items()
-    )
+    rows: list[pl.DataFrame] = []
+    for grain, frame in frames.items():
+        interval_end = pl.col("interval_start").dt.offset_by(_LENGTH[grain])
+        rows.append(frame.with_columns(grain=pl.lit(grain.value), interval_end=interval_end))
+    return pl.concat(rows)
 
 
 def buckets(measured: pl.DataFrame) -> pl.DataFrame:

@@ -48,10 +48,10 @@ def judge(updates: pl.DataFrame, stored: pl.DataFrame, *, rule: Rule) -> pl.Data
     first = rows["group"].is_first_distinct().to_numpy()
     emit = _emits(rows, first, rule)
     last = _last_sent_before(emit, first)
-    old_value, old_timestamp_ms = (
-        rows[f"old_{column}"].zip_with(pl.Series(last < 0), rows[column].gather(np.maximum(last, 0)))
-        for column in ("value", "timestamp_ms")
-    )
+    # Without an earlier update in the batch a row is compared with the stored version of its key.
+    is_first_sent, place = pl.Series(last < 0), np.maximum(last, 0)
+    old_value = rows["old_value"].zip_with(is_first_sent, rows["value"].gather(place))
+    old_timestamp_ms = rows["old_timestamp_ms"].zip_with(is_first_sent, rows["timestamp_ms"].gather(place))
     verdicts = pl.DataFrame({"row": rows["row"], "emit": emit}).with_columns(old_value, old_timestamp_ms)
     return verdicts.sort("row").drop("row")
 

@@ -197,11 +197,11 @@ def join_newest(operator: Join, records: pl.DataFrame, rows: pl.DataFrame, *, up
 def _check_on(operator: Join, records: pl.DataFrame, rows: pl.DataFrame) -> None:
     """Raises InvalidColumns unless `on` names columns of both sides."""
     sides = (("the record", operator.on, records), ("the row", operator.on.values(), rows))
-    problems = [
-        f"names {unknown}, which are no columns of {side}; it has {', '.join(payload(frame.columns))}"
-        for side, names, frame in sides
-        if (unknown := sorted(set(names) - set(frame.columns)))
-    ]
+    problems: list[str] = []
+    for side, names, frame in sides:
+        if unknown := sorted(set(names) - set(frame.columns)):
+            own = ", ".join(payload(frame.columns))
+            problems.append(f"names {unknown}, which are no columns of {side}; it has {own}")
     if problems:
         raise InvalidColumns(problems, key="on")
 

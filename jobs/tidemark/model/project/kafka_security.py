@@ -201,10 +201,10 @@ class Security:
         return {f"kafka.{name}": value for name, value in settings.items()}
 
     def _settings(self, text: Text) -> Settings:
-        return {
-            name: text(f"settings.{name}", value) if isinstance(value, str | SecretPlace) else value
-            for name, value in self.settings.items()
-        }
+        texts: dict[str, str | int | float | bool] = {}
+        for name, value in self.settings.items():
+            texts[name] = text(f"settings.{name}", value) if isinstance(value, str | SecretPlace) else value
+        return texts
 
 
 OPEN = Security()

@@ -80,9 +80,9 @@ def draw(upstreams: Upstreams, path: Sequence[str]) -> Drawing:
                 lowest += 1
             row[name] = lowest
             occupied.add(lowest)
-    corner = {
-        name: (MARGIN + column[name] * (BOX[0] + GAP[0]), MARGIN + row[name] * (BOX[1] + GAP[1])) for name in column
-    }
+    corner: dict[str, tuple[int, int]] = {}
+    for name, place in column.items():
+        corner[name] = MARGIN + place * (BOX[0] + GAP[0]), MARGIN + row[name] * (BOX[1] + GAP[1])
     boxes = [Box(name, x, y, name in path) for name, (x, y) in corner.items()]
     steps = set(pairwise(path))
     edges: list[Edge] = []

@@ -29,9 +29,8 @@ def start_page(lines: Sequence[Row], *, at: datetime, folder: Path) -> str:
     """
     is_whole = all("verdict" in line for line in lines)
     # The template reads these fields of every line, and pages refuse names that are not defined.
-    whole_lines = [
-        {"verdict": None, "error": None, "cause": None, "slas": None, "report": None, **line} for line in lines
-    ]
+    no_fields: Row = dict.fromkeys(("verdict", "error", "cause", "slas", "report"))
+    whole_lines = [{**no_fields, **line} for line in lines]
     return template("reports/pages/start_page.html.j2").render(
         lines=whole_lines, words=VERDICT_WORDS, at=at, folder=str(folder), refresh_s=REFRESH_S if is_whole else SOON_S
     )

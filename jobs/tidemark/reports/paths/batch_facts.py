@@ -102,11 +102,10 @@ class BatchFacts:
         for sub, *values, source, partition in _rows(of_partitions, *columns):
             self._marks[sub, source, partition].append(Mark(*values))
         # The record with the longest latency of a task is its oldest one.
-        by_task = _rows(latencies, "operator", "task_id", "finished_at", "max_ms")
-        self._oldest_ms = {
-            (sub, batch_id, operator, task_id): finished_ms - max_ms
-            for sub, batch_id, operator, task_id, finished_ms, max_ms in by_task
-        }
+        self._oldest_ms: dict[tuple[str, int, str, str], int] = {}
+        for *task, finished_ms, max_ms in _rows(latencies, "operator", "task_id", "finished_at", "max_ms"):
+            sub, batch_id, operator, task_id = task
+            self._oldest_ms[sub, batch_id, operator, task_id] = finished_ms - max_ms
 
     def before(self, sub_topology: str, batch_id: int) -> BatchRun | None:
         """Returns the batch before *batch_id* that wrote anything; None: none."""

@@ -140,10 +140,11 @@ def windows_with_paths(tables: Tables, topology: str, *, at_ms: int | None = Non
     leaves = _group_by_window(tables.ask(LEAVES, [topology, ends]).objects)
     parts = _group_by_window(tables.ask(PARTS, [topology, ends]).objects)
     blame = _group_by_window(tables.ask(BLAME, [topology, ends]).objects)
-    return [
-        _window(window, steps[end], leaves[end], parts[end], blame[end])
-        for end, window in zip(ends, windows, strict=True)
-    ]
+    described: list[Row] = []
+    for window in windows:
+        end = window["window_end"]
+        described.append(_window(window, steps[end], leaves[end], parts[end], blame[end]))
+    return described
 
 
 def physical_name(step: Mapping[str, Any]) -> str:
@@ -167,10 +168,10 @@ def physical_path(steps: Sequence[Mapping[str, Any]]) -> str | None:
     """Formats the physical path; None if no step has several tasks."""
     if not any(step["task"] for step in steps):
         return None
-    walk = [
-        PathStep(operator=physical_name(step), state=LatencyState(step["state"]), latency_ms=step["task_latency_ms"])
-        for step in steps
-    ]
+    walk: list[PathStep] = []
+    for step in steps:
+        name, state = physical_name(step), LatencyState(step["state"])
+        walk.append(PathStep(operator=name, state=state, latency_ms=step["task_latency_ms"]))
     return str(Path(tuple(walk)))
 
 
@@ -221,7 +222,7 @@ def _step(row: Row) -> PathStep:
 
 def _walk(path: Path) -> Row:
     return {
-        "path": [step.operator for step in path.steps],
+        "path": path.operators,
         "latencies_ms": [step.latency_ms for step in path.steps],
     }
 

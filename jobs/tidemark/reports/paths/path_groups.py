@@ -39,14 +39,12 @@ class PathGroups:
         end_ms = pl.col("window_end").dt.epoch("ms")
         numbers = operator_windows.select((end_ms - self.interval.start_ms) // self.group_ms).to_series().unique()
         # Numbers below 0 are of windows before the interval, which only averages need.
-        needed = {number: self.averaged(self._interval(number)) for number in sorted(numbers) if number >= 0}
-        groups = (
-            operator_windows.filter(end_ms.is_between(of.start_ms, of.end_ms, closed="left")).with_columns(
-                pl.lit(number).alias(GROUP)
-            )
-            for number, of in needed.items()
-        )
-        return self.together(map(self.of_group, groups))
+        paths_of_groups: list[Paths] = []
+        for number in sorted(number for number in numbers if number >= 0):
+            needed = self.averaged(self._interval(number))
+            rows = operator_windows.filter(end_ms.is_between(needed.start_ms, needed.end_ms, closed="left"))
+            paths_of_groups.append(self.of_group(rows.with_columns(pl.lit(number).alias(GROUP))))
+        return self.together(paths_of_groups)
 
     def of_group(self, rows: pl.DataFrame) -> Paths:
         """Finds the paths of the windows of one group.

@@ -336,7 +336,8 @@ def _joined_up(places: Mapping[str, OperatorPlace], current: Mapping[str, Operat
     neighbours = chain.from_iterable((*place.waits_for, *place.read_by) for place in places.values())
     if places.keys() >= {*neighbours}:
         return dict(places)
-    return {
-        name: place._replace(waits_for=nearest(place.waits_for, "waits_for"), read_by=nearest(place.read_by, "read_by"))
-        for name, place in places.items()
-    }
+    connected: dict[str, OperatorPlace] = {}
+    for name, place in places.items():
+        waits_for, read_by = nearest(place.waits_for, "waits_for"), nearest(place.read_by, "read_by")
+        connected[name] = place._replace(waits_for=waits_for, read_by=read_by)
+    return connected

@@ -282,11 +282,10 @@ class WindowParts:
         if own.waited_ms:
             spent.update(self._waited(own, own.waited_ms, by_operator))
         if own.queued_ms:
-            beside = {
-                other.part: (other.ewt_ms - (other.worked_ms or 0), other.ewt_ms)
-                for other in by_operator.values()
-                if other.sub_topology == own.sub_topology and other not in walk
-            }
+            beside: dict[AgePart, tuple[int, int]] = {}
+            for other in by_operator.values():
+                if other.sub_topology == own.sub_topology and other not in walk:
+                    beside[other.part] = other.ewt_ms - (other.worked_ms or 0), other.ewt_ms
             # It was queued between the beginning of its batch and its EWT.
             wait = (own.ewt_ms - (own.latency_ms or 0) + (own.waited_ms or 0), own.ewt_ms)
             spent.update(share_out(wait, beside, own.queued_ms))

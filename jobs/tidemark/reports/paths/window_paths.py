@@ -138,11 +138,10 @@ class _PathFinder:
     def measured(self, finished: WindowFinishes) -> dict[str, PathStep]:
         """Measures the latency of every operator in a window."""
         upstreams, ewt_ms = finished.upstreams, finished.ewt_ms
-        behind = {
-            name: self._behind(finished.window[2], name, read)
-            for name, read in upstreams.items()
-            if read and name not in ewt_ms
-        }
+        behind: dict[str, int] = {}
+        for name, read in upstreams.items():
+            if read and name not in ewt_ms:
+                behind[name] = self._behind(finished.window[2], name, read)
         return measure(upstreams, ewt_ms, windows_behind=behind, limits=self._limits)
 
     def _behind(self, end_ms: int, name: str, upstreams: Iterable[str]) -> int:
@@ -217,7 +216,7 @@ class _PathFinder:
         return {"waited_ms": waited_ms, "queued_ms": queued_ms, "worked_ms": worked_ms}
 
     def _step(self, step: PathStep, critical: Path | None, slack: int | None, finished: WindowFinishes) -> Row:
-        walk = [each.operator for each in critical.steps] if critical else []
+        walk = critical.operators if critical else []
         place = walk.index(step.operator) if step.operator in walk else None
         at = finished.places[step.operator]
         return {

@@ -222,11 +222,13 @@ def hints(critical_path_steps: pl.DataFrame, topology: Topology, tasks: Mapping[
     worked = on_path.group_by("operator", "sub_topology").agg(
         ms=pl.col("worked_ms").sum(), median_ms=pl.col("worked_ms").median(), windows=pl.len()
     )
-    return [
-        _hint(topology, row, tasks.get(row["sub_topology"], 1), row["ms"] / whole_ms if whole_ms else 0.0)
-        for row in worked.sort("ms", "operator", descending=[True, False]).iter_rows(named=True)
-        if row["operator"] in topology.operators
-    ] + _occupants(critical_path_steps, set(worked["sub_topology"]), set(worked["operator"]))
+    all_hints: list[Hint] = []
+    for row in worked.sort("ms", "operator", descending=[True, False]).iter_rows(named=True):
+        # A path may have an operator that the topology has no more.
+        if row["operator"] in topology.operators:
+            share = row["ms"] / whole_ms if whole_ms else 0.0
+            all_hints.append(_hint(topology, row, tasks.get(row["sub_topology"], 1), share))
+    return all_hints + _occupants(critical_path_steps, set(worked["sub_topology"]), set(worked["operator"]))
 
 
 def _occupants(critical_path_steps: pl.DataFrame, drivers: set[str], on_path: set[str]) -> list[Hint]:
@@ -240,20 +242,15 @@ def _occupants(critical_path_steps: pl.DataFrame, drivers: set[str], on_path: se
     worked = measured.group_by("operator", "sub_topology").agg(ms=pl.col("worked_ms").sum(), windows=pl.len())
     shares = worked.with_columns(share=pl.col("ms") / pl.col("ms").sum().over("sub_topology"))
     off_path = shares.filter((pl.col("share") >= LARGE_SHARE) & ~pl.col("operator").is_in(list(on_path)))
-    return [
-        Hint(
-            operator=row["operator"],
-            helps=False,
-            worked_share=row["share"],
-            windows=0,
-            saves_ms=0,
-            reasons=(
-                f"off the path: {row['share']:.0%} of the work of the driver {row['sub_topology']}, for which its "
-                "other operators wait; run it in a sub-topology of its own",
-            ),
+    occupants: list[Hint] = []
+    for row in off_path.sort("ms", "operator", descending=[True, False]).iter_rows(named=True):
+        name, share = row["operator"], row["share"]
+        reason = (
+            f"off the path: {share:.0%} of the work of the driver {row['sub_topology']}, for which its "
+            "other operators wait; run it in a sub-topology of its own"
         )
-        for row in off_path.sort("ms", "operator", descending=[True, False]).iter_rows(named=True)
-    ]
+        occupants.append(Hint(operator=name, helps=False, worked_share=share, windows=0, saves_ms=0, reasons=(reason,)))
+    return occupants
 
 
 def _hint(topology: Topology, row: Mapping[str, Any], tasks: int, share: float) -> Hint:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict
-from typing import Any
 
 import polars as pl
 
@@ -18,7 +17,6 @@ from tidemark.model.settings.intervals import iso
 from tidemark.model.topology import Topology
 from tidemark.reports.paths.path_facts import Row, Rows, Tables
 from tidemark.reports.what_if.estimates import ComparedWindow, WorkChange, hints, tasks_of, what_if
-from tidemark.semantics.critical_path import Path
 
 IN_INTERVAL = """
     topology = $1 AND coalesce(window_end >= make_timestamptz($2 * 1000), true)
@@ -67,8 +65,8 @@ def what_if_facts(
         "from": start,
         "to": end,
         "compared": len(windows),
-        "before": _spread([row["latency_ms"] for row in rows]),
-        "after": _spread([row["then_latency_ms"] for row in rows]),
+        "before": spread([row["latency_ms"] for row in rows]),
+        "after": spread([row["then_latency_ms"] for row in rows]),
         "other_path": sum(row["path"] != row["then_path"] for row in rows),
         # The driver writes windows; their steps come with the next report.
         "hints": list(map(asdict, hints(steps, topology, tasks))) if len(steps) else [],
@@ -80,12 +78,11 @@ def _frame(answer: Rows) -> pl.DataFrame:
     return pl.DataFrame(answer.rows, schema=list(answer.columns), orient="row", infer_schema_length=None)
 
 
-def _spread(latencies_ms: list[int]) -> Row:
-    """Returns median and 90th percentile of *latencies_ms*."""
+def spread(lengths_ms: list[int]) -> Row:
+    """Returns median and 90th percentile of *lengths_ms*."""
+    ordered, last = sorted(lengths_ms), len(lengths_ms) - 1
     # Of two neighbours the lower one counts, as in the rollups.
-    ordered = sorted(latencies_ms)
-    median_ms, p90_ms = (ordered[math.floor(q * (len(ordered) - 1))] for q in (0.5, 0.9))
-    return {"median_ms": median_ms, "p90_ms": p90_ms}
+    return {"median_ms": ordered[math.floor(0.5 * last)], "p90_ms": ordered[math.floor(0.9 * last)]}
 
 
 def _row(window: ComparedWindow) -> Row:
@@ -93,11 +90,7 @@ def _row(window: ComparedWindow) -> Row:
         "window_start": iso(window.start_ms),
         "window_end": iso(window.end_ms),
         "latency_ms": window.was.latency_ms,
-        "path": _names(window.was),
+        "path": window.was.operators,
         "then_latency_ms": window.then.latency_ms,
-        "then_path": _names(window.then),
+        "then_path": window.then.operators,
     }
-
-
-def _names(path: Path) -> list[Any]:
-    return [step.operator for step in path.steps]

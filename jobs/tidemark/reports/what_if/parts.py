@@ -7,13 +7,13 @@ Lengths are whole ms.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from tidemark.errors import InvalidArgument
 from tidemark.model.settings.intervals import iso
 from tidemark.model.topology import Topology
 from tidemark.reports.paths.path_facts import Row, Tables
+from tidemark.reports.what_if.facts import spread
 from tidemark.semantics.blame import AgeCause
 
 AGES = """
@@ -68,15 +68,7 @@ def what_if_setting(
         "from": None if start_ms is None else iso(start_ms),
         "to": None if end_ms is None else iso(end_ms),
         "compared": len(rows),
-        "before": _spread([row["age_ms"] for row in rows]),
-        "after": _spread(then_ms),
+        "before": spread([row["age_ms"] for row in rows]),
+        "after": spread(then_ms),
         "windows": [row | {"then_age_ms": then} for row, then in zip(rows, then_ms, strict=True)],
     }
-
-
-def _spread(ages_ms: list[int]) -> Row:
-    """Returns median and 90th percentile of *ages_ms*."""
-    # Of two neighbours the lower one counts, as in the rollups.
-    ordered = sorted(ages_ms)
-    median_ms, p90_ms = (ordered[math.floor(q * (len(ordered) - 1))] for q in (0.5, 0.9))
-    return {"median_ms": median_ms, "p90_ms": p90_ms}

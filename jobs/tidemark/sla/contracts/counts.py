@@ -222,7 +222,7 @@ class _Folder:
         # All rows of a key are judged: an older row may have stayed beside the current one.
         # A newer row may have replaced that of the interval, so there is no upper bound.
         if _is_current(table):
-            key = ", ".join(f'"{name}"' for name in table.key)
+            key = _key_columns(table)
             since = f"batch_id >= {self._batches[0]}" if self._batches else "false"
             keys = f'SELECT {key} FROM "{_stored(table.name)}" WHERE {since}'
             return f'"{_stored(table.name)}" WHERE ({key}) IN ({keys})'
@@ -233,7 +233,7 @@ class _Folder:
 
         They are the rows of the table *parts* that have the key of a new row of *table*.
         """
-        key = ", ".join(f'"{name}"' for name in table.key)
+        key = _key_columns(table)
         return f'"{_stored(parts)}" WHERE ({key}) IN (SELECT {key} FROM "{_new(table.name)}")'
 
     def _is_of_batches(self, table: Table) -> bool:
@@ -277,6 +277,10 @@ def _unreadable(opened: ContractCounts, error: Exception) -> ContractCounts:
 
 def _named(name: str) -> str:
     return f'"{name}"'
+
+
+def _key_columns(table: Table) -> str:
+    return ", ".join(_named(name) for name in table.key)
 
 
 def _stored(name: str) -> str:

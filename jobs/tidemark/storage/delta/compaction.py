@@ -28,6 +28,7 @@ from tidemark.clock import wall_clock_ms
 from tidemark.collecting import names_in
 from tidemark.errors import TidemarkError
 from tidemark.model.settings.retention import DAY_MS
+from tidemark.storage.delta.datasets import file_names
 from tidemark.storage.delta.log import Action, add_action, checkpoint_if_due, commit_file, unknown_features
 from tidemark.storage.delta.snapshots import Partition
 from tidemark.storage.delta.tables import in_files
@@ -89,10 +90,11 @@ def files_of(path: Path) -> list[DataFile]:
         "path", "size_bytes", pl.col("num_records").fill_null(0), "modification_time", "max.batch_id", *columns
     )
     names = [column.removeprefix(PARTITION) for column in columns]
-    return [
-        DataFile(place, size, rows, written_at_ms, newest, tuple(zip(names, partition, strict=True)))
-        for place, size, rows, written_at_ms, newest, *partition in chosen.iter_rows()
-    ]
+    files: list[DataFile] = []
+    for place, size, rows, written_at_ms, newest, *values in chosen.iter_rows():
+        partition = tuple(zip(names, values, strict=True))
+        files.append(DataFile(place, size, rows, written_at_ms, newest, partition))
+    return files
 
 
 def rows_of_each(path: Path, files: Sequence[DataFile], columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
@@ -196,7 +198,7 @@ def replace_files(
         _commit(path, old, made, data_change=False, check=check)
     except TidemarkError:  # after any other error the commit may be in the log, so the files stay
         with suppress(OSError, DeltaError):
-            names = {Path(uri).name for uri in DeltaTable(str(path)).file_uris()}
+            names = file_names(DeltaTable(str(path)))
             _remove(path, [part for part in made if part.file.name not in names])
         raise
 
@@ -247,7 +249,7 @@ def _commit(
     gone = {*names_in(old)}
     for _ in range(TRIES):
         table = DeltaTable(str(path))
-        if missing := gone - {Path(uri).name for uri in table.file_uris()}:
+        if missing := gone - file_names(table):
             msg = f"{path}: another writer changed {len(missing)} of {len(gone)} files meanwhile"
             raise TableBusy(msg)
         _refuse_what_is_not_known(path, table, old, data_change=data_change)

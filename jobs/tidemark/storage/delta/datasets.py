@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import PurePosixPath
 from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
@@ -31,6 +32,11 @@ def dataset_of(table: DeltaTable) -> ds.Dataset:
     form = ds.ParquetFileFormat(default_fragment_scan_options=ds.ParquetFragmentScanOptions(pre_buffer=True))
     fragments = [form.make_fragment(file, filesystem=filesystem) for file in files]
     return ds.FileSystemDataset(fragments, pa.schema(table.schema().to_arrow()), form, filesystem)
+
+
+def file_names(table: DeltaTable) -> set[str]:
+    """Returns the names of the data files of *table*, without their folders."""
+    return {PurePosixPath(uri).name for uri in table.file_uris()}
 
 
 def _few_files(table: DeltaTable, folder: str) -> list[str] | None:

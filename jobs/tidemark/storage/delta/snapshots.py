@@ -108,7 +108,8 @@ class _Actions:
         for name, partition in self.files.items():
             # The log has URL-encoded names.
             files.setdefault(partition, []).append(unquote(name))
-        return Snapshot(columns, {each: tuple(names) for each, names in files.items()}, self.transactions)
+        names_by_partition = {each: tuple(names) for each, names in files.items()}
+        return Snapshot(columns, names_by_partition, self.transactions)
 
 
 def _is_below(name: str) -> bool:

@@ -37,7 +37,7 @@ from tidemark.clock import wall_clock_ms
 from tidemark.collecting import in_order_of
 from tidemark.errors import Contradiction, InvalidArgument
 from tidemark.storage.delta.current_rows import ClosedRows, write_replacements
-from tidemark.storage.delta.datasets import dataset_of
+from tidemark.storage.delta.datasets import dataset_of, file_names
 from tidemark.storage.delta.log import (
     CHECK,
     CHECKPOINT_EVERY,
@@ -309,7 +309,7 @@ def rows_of_others(path: Path, table: DeltaTable, *, since: int = -1) -> list[in
     newest = table.history(min(HISTORY, table.version() - since))
     versions = [c["version"] for c in newest if c.get("operation") in PUTS_ROWS and not OWN & c.keys()]
     # Rows that were deleted since are no news, so the files of a commit are compared with those of today.
-    there = {Path(file).name for file in table.file_uris()} if versions else set()
+    there = file_names(table) if versions else set()
     return [version for version in versions if there & _added_files(commit_file(path, version))]
 
 
@@ -580,9 +580,13 @@ class Committer:
         They have rows of the batch, are in no commit, and were written at *since_s* (seconds since the epoch) or later.
         Raises the error of `check_lease`: a newer driver may be about to commit them.
         """
-        used = {Path(file).name for file in DeltaTable(str(path)).file_uris()}
+        used = file_names(DeltaTable(str(path)))
         unused = [file for file in path.glob("*.parquet") if file.name not in used]
-        own_files = [file for file in unused if _is_written_since(file, since_s) and _newest_batch_in(file) == batch_id]
+        own_files: list[Path] = []
+        for file in unused:
+            # The time of writing is asked first: it costs no look into the file.
+            if _is_written_since(file, since_s) and _newest_batch_in(file) == batch_id:
+                own_files.append(file)
         # After the listing: a driver that takes the lease later has not written any of these files.
         self.check_lease()
         for file in own_files:

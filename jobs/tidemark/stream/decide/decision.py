@@ -301,10 +301,10 @@ class Decider:
         now, closed = self.count_windows(now, tallies)
         marks = self.marks(was, now, {name for name, rows in tables.items() if rows.num_rows})
         now = replace(now, marks={**was.marks, **marks})
-        hops = {
-            name: join(name, tables[name], self.for_tables.mark(batch.batch_id, was, now, closed, seq=seq))
-            for name, seq in last.items()
-        }
+        hops: dict[str, Rows] = {}
+        for name, seq in last.items():
+            mark = self.for_tables.mark(batch.batch_id, was, now, closed, seq=seq)
+            hops[name] = join(name, tables[name], mark)
         notes = self.notes(batch, was, now, readings, tallies, closed, marks)
         return Entry(batch.batch_id, {**tables, **hops}, EntryNotes(decided=notes)), now
 

@@ -88,9 +88,9 @@ class TimeResets:
         # A watermark never regresses by itself, so the previous one is lowered first.
         time = watermark_over_inputs(leading, previous_ms=min(was.watermark_ms, reached_ms))
         closed = self._closed(was, was.watermark_ms, time.watermark_ms)
-        together = {
-            name: (*was.stay_closed.get(name, ()), *closed.get(name, ())) for name in {*was.stay_closed, *closed}
-        }
+        together: dict[str, tuple[tuple[int, int], ...]] = {}
+        for name in {*was.stay_closed, *closed}:
+            together[name] = *was.stay_closed.get(name, ()), *closed.get(name, ())
         return replace(
             was,
             inputs=inputs,
@@ -154,9 +154,11 @@ def _open_at(
     watermark_ms: int | None, windows: Iterable[tuple[int, int]], allowed_ms: int
 ) -> tuple[tuple[int, int], ...]:
     """Returns those *windows*, from start to end, that *watermark_ms* has not closed."""
-    return tuple(
-        (start, end) for start, end in windows if not is_window_late(end, watermark_ms, allowed_lateness_ms=allowed_ms)
-    )
+    open_windows: list[tuple[int, int]] = []
+    for start, end in windows:
+        if not is_window_late(end, watermark_ms, allowed_lateness_ms=allowed_ms):
+            open_windows.append((start, end))
+    return tuple(open_windows)
 
 
 def _without_empty(windows: Closed) -> Closed:

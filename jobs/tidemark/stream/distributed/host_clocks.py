@@ -56,11 +56,12 @@ class HostClocks:
 
     def _keep(self, skews: Mapping[str, Skew], runs: Sequence[TaskRun], at_ms: int) -> None:
         """Adds the rows that are due to the history."""
-        due = [
-            host
-            for host in skews
-            if host != self._host and not 0 <= at_ms - self._kept_at_ms.get(host, at_ms - EVERY_MS) < EVERY_MS
-        ]
+        due: list[str] = []
+        for host in skews:
+            age_ms = at_ms - self._kept_at_ms.get(host, at_ms - EVERY_MS)
+            # A clock that was set back would otherwise stop the history until it catches up.
+            if host != self._host and not 0 <= age_ms < EVERY_MS:
+                due.append(host)
         self._kept_at_ms |= dict.fromkeys(due, at_ms)
         if due:
             self._history.add(*(self._row(host, skews[host], runs, at_ms) for host in due))

@@ -132,12 +132,13 @@ class Task:
 
     def lay_out_large(self, tables: Mapping[str, pa.Table]) -> dict[str, Rows]:
         """Returns *tables* with rows; those with many rows as files."""
-        return {
-            # The entry gets the rows of all shards, so each may keep a shard's part of MANY in it.
-            name: self.lay_out(name, rows) if rows.num_rows >= MANY // self.shards else rows
-            for name, rows in tables.items()
-            if rows.num_rows
-        }
+        laid_out: dict[str, Rows] = {}
+        for name, rows in tables.items():
+            if rows.num_rows:
+                # The entry gets the rows of all shards, so each may keep a shard's part of MANY in it.
+                is_large = rows.num_rows >= MANY // self.shards
+                laid_out[name] = self.lay_out(name, rows) if is_large else rows
+        return laid_out
 
     def tables(self, runs: Mapping[str, Run]) -> dict[str, pa.Table]:
         """Returns the rows of *runs*, by name as in a journal entry."""
@@ -193,7 +194,7 @@ class IntakeTask(Task):
             yield shard, pickle.dumps(arrived.numbers if shard else arrived)
 
     def _source(self, source: Source, raw: pl.DataFrame, was: InputProgress) -> tuple[PartitionIntake, pl.DataFrame]:
-        read_to = {number: part.until_offset for number, part in was.partitions.items()}
+        read_to = was.offsets_read
         fresh = rows_in_order(source, raw, numbered_from=read_to.get(0, 0))
         intake = source_rows(
             source,
@@ -375,7 +376,7 @@ class ShardTask(Task):
     ) -> Input | None:
         """Returns how far a *source* outside of the topology has been read."""
         batch = self.batch
-        read_to = {number: part.until_offset for number, part in before.partitions.items()}
+        read_to = before.offsets_read
         writers = {number: part.writers for number, part in before.partitions.items()}
         parts: dict[int, PartitionReading] = {}
         without_gap: set[int] = set()

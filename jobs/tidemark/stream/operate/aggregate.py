@@ -58,10 +58,9 @@ class AggregateStep(JudgingStep[Aggregate]):
         windows, at = operator.windows, f"operators.{operator.name}"
         over = f"{windows.shape} of {windows.size_ms}/{windows.hop_ms}+{windows.offset_ms} ms" if windows else "no"
         over += f" in {windows.timezone}" if windows and windows.timezone else ""
-        values = {
-            f"{at}.aggregates.{name}": f"{function}({column})"
-            for name, (function, column) in operator.aggregates.items()
-        }
+        values: dict[str, str] = {}
+        for name, (function, column) in operator.aggregates.items():
+            values[f"{at}.aggregates.{name}"] = f"{function}({column})"
         return {at: f"an aggregate by {', '.join(operator.key) or 'no column'} over {over} windows", **values}
 
     @staticmethod

@@ -76,10 +76,11 @@ class Steps:
                 self._prepare(operator)
             except (InvalidArgument, pl.exceptions.PolarsError) as error:
                 mistakes = self._refused(operator, error)
-        return [
-            InvalidSpec.at(self._topology.file, f"{at}.{each.key}" if each.key else at, each.problem, each.remedy)
-            for each in mistakes
-        ]
+        errors: list[InvalidSpec] = []
+        for mistake in mistakes:
+            place = f"{at}.{mistake.key}" if mistake.key else at
+            errors.append(InvalidSpec.at(self._topology.file, place, mistake.problem, mistake.remedy))
+        return errors
 
     def _misfits(self, operator: Operator, wrong: Collection[str]) -> list[ColumnMistake]:
         """Returns what in *operator* does not fit the columns that it reads.

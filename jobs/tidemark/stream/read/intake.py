@@ -127,7 +127,7 @@ class Reader:
         late_up_to_ms: int | None,
         allowed_ms: int | None,
     ) -> Intake:
-        read_to: Mapping[int, int] = {number: part.until_offset for number, part in was.partitions.items()}
+        read_to: Mapping[int, int] = was.offsets_read
         fresh = rows_in_order(source, raw, numbered_from=read_to.get(0, 0))
         offsets = self.offsets(source, set(fresh["partition"]), read_to)
         # Rows without a gap prove that nothing before them was lost, so the broker's answer counts for the others.
@@ -345,10 +345,9 @@ def source_rows(
     reached_ms = None if was.watermark_ms is None else was.watermark_ms + source.bound_ms + 1
     disorder_rows = disorder(usable, reached_ms)
     windows = windows_of(rows.on_time, window_ms=window_ms)
-    readings = {
-        n: replace(part, newest_ms=event_ms.get(n), went_back=n in marks.went_back)
-        for n, part in rows.seen(read_to, counts_up_to_ms).items()
-    }
+    readings: dict[int, PartitionReading] = {}
+    for n, part in rows.seen(read_to, counts_up_to_ms).items():
+        readings[n] = replace(part, newest_ms=event_ms.get(n), went_back=n in marks.went_back)
     return SourceRows(
         rows,
         counts,
@@ -389,11 +388,12 @@ def seen_of(
         at = read_to.get(number, earliest)
         silent = PartitionReading(from_offset=at, until_offset=at)
         partitions[number] = replace(partitions.get(number, silent), latest_offset=latest)
-    # The last offsets of a topic may be markers of transactions, which are no rows: the plan's end is past them.
-    return {
-        number: replace(part, until_offset=max(part.until_offset, ends.get(number, 0)), lost=losses.get(number))
-        for number, part in sorted(partitions.items())
-    }
+    whole: dict[int, PartitionReading] = {}
+    for number, part in sorted(partitions.items()):
+        # The last offsets of a topic may be markers of transactions, which are no rows: the plan's end is past them.
+        until_offset = max(part.until_offset, ends.get(number, 0))
+        whole[number] = replace(part, until_offset=until_offset, lost=losses.get(number))
+    return whole
 
 
 def seen_of_hop(

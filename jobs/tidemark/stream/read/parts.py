@@ -100,18 +100,18 @@ def parts(
     ranges_of_parts: list[Ranges] = []
     for layer in _between(unread, passed_over or {}):
         ranges_of_parts += _by_size(layer, _most_pieces(sources, layer))
-    last = len(ranges_of_parts) - 1
-    return [
-        BatchPart(
+    cut: list[BatchPart] = []
+    for number, ranges in enumerate(ranges_of_parts):
+        part = BatchPart(
             ranges,
             # Only the first part reads sources without a topic, so a driver that continues has none.
             is_first=number == 0 and not is_begun,
-            is_last=number == last,
+            is_last=number == len(ranges_of_parts) - 1,
             passed_over=_starting_with(ranges, passed_over or {}),
             one_by_one=passed_over is not None,
         )
-        for number, ranges in enumerate(ranges_of_parts)
-    ]
+        cut.append(part)
+    return cut
 
 
 def _is_any_unread(unread: Ranges) -> bool:
@@ -189,9 +189,8 @@ def _from_zero(_: Source, partitions: list[int]) -> Mapping[int, int]:
 
 def _left(source: Source, ends: Mapping[int, int], was: StreamProgress, earliest: Earliest) -> Offsets:
     """Returns the unread offsets of each partition up to *ends*."""
-    partitions_read = was.inputs.get(source.name, InputProgress()).partitions
-    new = [number for number, end in ends.items() if number not in partitions_read and end > 0]
-    starts = {number: part.until_offset for number, part in partitions_read.items()}
+    starts = was.inputs.get(source.name, InputProgress()).offsets_read
+    new = [number for number, end in ends.items() if number not in starts and end > 0]
     starts |= earliest(source, new) if new else {}
     # Where a topic was made anew, an end may be before its start.
     return {number: (starts.get(number, 0), end) for number, end in ends.items()}
@@ -214,6 +213,7 @@ def _piece(offsets: Offsets, number: int, pieces: int) -> Offsets:
         # Rounding down at both ends makes pieces adjacent.
         return start + (end - start) * at // pieces
 
-    return {
-        partition: (cut(start, end, number), cut(start, end, number + 1)) for partition, (start, end) in offsets.items()
-    }
+    pieces_of_partitions: dict[int, tuple[int, int]] = {}
+    for partition, (start, end) in offsets.items():
+        pieces_of_partitions[partition] = cut(start, end, number), cut(start, end, number + 1)
+    return pieces_of_partitions

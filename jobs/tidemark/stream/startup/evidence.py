@@ -168,11 +168,10 @@ def _expected(
     batches = next(table for table in tables if table.path.name == BATCHES.name)
     newest, done = max(facts, default=-1), -1 if batches.newest_batch is None else batches.newest_batch
     # A driver creates `batches` before any flush: if it is missing, it was removed, and flushes count as completed.
-    completed = {
-        number: entry
-        for number, entry in facts.items()
-        if entry and (number < newest or number <= done or not batches.exists)
-    }
+    completed: dict[int, Entry] = {}
+    for number, entry in facts.items():
+        if entry and (number < newest or number <= done or not batches.exists):
+            completed[number] = entry
     number = max(completed, default=-1)
     facts_notes = decided.notes.facts if decided else None
     expected = facts_notes.newest_batches if facts_notes else None
@@ -190,8 +189,7 @@ def _read_to(stream: Stream, progress: StreamProgress) -> Ends:
     ends: dict[str, dict[int, int]] = {}
     for source, topic in _topics(stream).items():
         if source in progress.inputs:
-            partitions = progress.inputs[source].partitions
-            ends[topic] = {number: part.until_offset for number, part in partitions.items()}
+            ends[topic] = progress.inputs[source].offsets_read
     return ends
 
 

@@ -204,11 +204,10 @@ def _load_waiting(steps: Steps, source: Source, home: Path, progress: StreamProg
     steps.memory.waiting.pop(source.name, None)
     partitions = progress.inputs.get(source.name, InputProgress()).partitions
     # In each partition they begin with the first record that was not sent on.
-    done = {
-        number: part.done_until_offset
-        for number, part in partitions.items()
-        if part.done_until_offset < part.until_offset
-    }
+    done: dict[int, int] = {}
+    for number, part in partitions.items():
+        if part.done_until_offset < part.until_offset:
+            done[number] = part.done_until_offset
     if not done:
         return
     columns = ["source", "partition", "offset", "key", "timestamp", "value", "headers"]

@@ -112,10 +112,11 @@ class StateFiles:
         """Makes *runs* the base of *memory*."""
         names = names_in(runs.runs)
         keys = {place: kept.key for place, kept in memory.kept()}
-        opened_before = self._opened
-        self._opened = {
-            name: opened_before[name] if name in opened_before else _read(self._home / name, keys) for name in names
-        }
+        opened: dict[str, SortedRun] = {}
+        for name in names:
+            # A run never changes, so one that is mapped already is not read again.
+            opened[name] = self._opened[name] if name in self._opened else _read(self._home / name, keys)
+        self._opened = opened
         forget_copies(self._home, names)
         memory.rest_on([*self._opened.values()])
 
@@ -125,11 +126,11 @@ class StateFiles:
         for batch_id in batches:
             entry = self._journal.read(batch_id, only=self._moved)
             assert entry is not None
-            yield {
-                name.removeprefix(self._moved): pl.DataFrame(rows)
-                for name, rows in entry.tables.items()
-                if isinstance(rows, pa.Table)
-            }
+            moved: Tables = {}
+            for name, rows in entry.tables.items():
+                if isinstance(rows, pa.Table):
+                    moved[name.removeprefix(self._moved)] = pl.DataFrame(rows)
+            yield moved
 
     def entry_states(
         self, memory: Memory, before: int, batch_id: int, moves: Moves

@@ -100,11 +100,10 @@ class SortedRows:
         ascending = places[order]
         # A block has BLOCK rows, so the bounds of blocks follow from the places alone.
         bounds = np.searchsorted(ascending, np.arange(len(blocks) + 1) * BLOCK)
-        parts = [
-            block.take(pa.array(ascending[first:end] - number * BLOCK))
-            for number, (block, first, end) in enumerate(zip(blocks, bounds[:-1], bounds[1:], strict=True))
-            if end > first
-        ]
+        parts: list[pa.RecordBatch] = []
+        for number, (block, first, end) in enumerate(zip(blocks, bounds[:-1], bounds[1:], strict=True)):
+            if end > first:
+                parts.append(block.take(pa.array(ascending[first:end] - number * BLOCK)))
         rows = pl.DataFrame(pa.Table.from_batches(parts))
         return rows if np.array_equal(ascending, places) else rows[np.argsort(order)]
 
@@ -162,11 +161,10 @@ class RunMerge:
         for start in range(0, len(source), BLOCK):
             at = np.arange(start, min(start + BLOCK, len(source)))
             of_run = [at[source[at] == number] for number in range(len(self.runs))]
-            parts = [
-                fitted(self.schema, run.take(place[here]))
-                for run, here in zip(self.runs, of_run, strict=True)
-                if len(here)
-            ]
+            parts: list[pl.DataFrame] = []
+            for run, here in zip(self.runs, of_run, strict=True):
+                if len(here):
+                    parts.append(fitted(self.schema, run.take(place[here])))
             # Parts come run by run; this puts their rows back into the order of hashes.
             order = np.argsort(np.concatenate(of_run))
             yield from pl.concat(parts)[order].to_arrow().combine_chunks().to_batches()

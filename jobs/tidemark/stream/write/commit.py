@@ -80,9 +80,11 @@ class BatchCommitter:
         self._home, self._committer, self._flushing, self._measurer = home, committer, flushing, measurer
         self._broker, self._fence = broker, fence
         self._handing_out = sub.handing_out
-        self._shown_by_changes = [
-            o.name for o in sub.operators if o.name in sub.terminals() and o.emission and o not in self._handing_out
-        ]
+        self._shown_by_changes: list[str] = []
+        for operator in sub.operators:
+            has_reader = operator.name not in sub.terminals() or operator in self._handing_out
+            if operator.emission and not has_reader:
+                self._shown_by_changes.append(operator.name)
         self._compactor, self._hops = Compactor(committer), frozenset(_hops(sub))
         self._open_windows = OpenWindows(home)
         self._current_tables = CurrentTables(sub, home, committer, fence)

@@ -107,10 +107,8 @@ class Measurer:
                 "thread_id": self._thread_id,
                 **_as_columns(clock),
             }
-            stats += [
-                {**measured, **row, "task_id": self._task(task)}
-                for task, row in latency_stats(frame, finished_at_ms=clock["finished_at_ms"]).items()
-            ]
+            for task, row in latency_stats(frame, finished_at_ms=clock["finished_at_ms"]).items():
+                stats.append({**measured, **row, "task_id": self._task(task)})
             histogram = latency_histogram(frame, finished_at_ms=clock["finished_at_ms"]).with_columns(
                 **{name: pl.lit(value) for name, value in named.items()}, finished_at=clock["finished_at_ms"]
             )
@@ -275,10 +273,10 @@ def _places(topology: Topology) -> dict[str, dict[str, str]]:
     These are columns of `operator_windows`.
     """
     read_by = topology.read_by
-    return {
-        name: {"upstreams": ",".join(waited_for), "read_by": ",".join(read_by[name])}
-        for name, waited_for in topology.waited_for.items()
-    }
+    places: dict[str, dict[str, str]] = {}
+    for name, waited_for in topology.waited_for.items():
+        places[name] = {"upstreams": ",".join(waited_for), "read_by": ",".join(read_by[name])}
+    return places
 
 
 def _newest_ms(sink: Sink, rows: Rows | None) -> int | None:

@@ -84,9 +84,10 @@ class Watermarks:
     def _source_holding(self, source: Source, needed_ms: int, *, ahead: bool) -> Iterator[WhyFinding]:
         partitions = self._inputs.partitions(source.name)
         # The watermark of a source is the lowest of its partitions that are not idle.
-        behind = {
-            n: m for n, m in partitions.items() if m.activity is not Activity.IDLE and not _has_reached(m, needed_ms)
-        }
+        behind: dict[int, NewestWatermark] = {}
+        for number, mark in partitions.items():
+            if mark.activity is not Activity.IDLE and not _has_reached(mark, needed_ms):
+                behind[number] = mark
         if behind and self._inputs.never_read(source.name):
             yield from self._inputs.empty(source)
             return

@@ -15,6 +15,7 @@ import polars as pl
 import polars.selectors as cs
 from deltalake import DeltaTable
 
+from tidemark.collecting import omit
 from tidemark.control.folder import ALIVE, Control, Heartbeat, StreamState
 from tidemark.kernels.columns.schemas import arrow_schema
 from tidemark.kernels.reports.restarts import Restart, restarts
@@ -344,11 +345,8 @@ class StreamFacts:
         unflushed, path = self._unflushed, self._home / (name or table.name)
         rows = unflushed.scan(path) if DeltaTable.is_deltatable(str(path)) else none
         # A table of an older version lacks columns until a driver of this version opens it.
-        later = [
-            pl.lit(None).cast(kind).alias(column)
-            for column, kind in none.collect_schema().items()
-            if column not in rows.collect_schema()
-        ]
+        lacking = omit(none.collect_schema(), rows.collect_schema())
+        later = [pl.lit(None).cast(kind).alias(column) for column, kind in lacking.items()]
         return rows.with_columns(later).with_columns(cs.datetime().dt.epoch("ms"))
 
     def _rows(self, table: Table) -> pl.DataFrame:
