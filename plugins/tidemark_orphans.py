@@ -54,9 +54,9 @@ def orphans() -> list[StreamTrigger]:
 
     from tidemark_stream import StreamTrigger
 
-    ours = "tidemark_stream.StreamTrigger"
+    classpath = "tidemark_stream.StreamTrigger"
     with create_session() as session:
-        triggers = session.query(Trigger).filter(Trigger.classpath == ours).all()
+        triggers = session.query(Trigger).filter(Trigger.classpath == classpath).all()
         waited_for = session.query(TaskInstance.trigger_id).filter(TaskInstance.state == TaskInstanceState.DEFERRED)
         ids = {id_ for (id_,) in waited_for}
         needed = {_home(trigger) for trigger in triggers if trigger.id in ids}

@@ -106,10 +106,10 @@ def tell(channel: Channel, layout: Layout, topology: str, context: Mapping[str, 
         run_id: is recorded with each delivery.
     """
     # Parsers of DAGs import this module, and need no polars.
-    from tidemark.sla.incidents.tables import channel_lock, record_delivery, untold
+    from tidemark.sla.incidents.tables import channel_lock, pending_changes, record_delivery
 
     with channel_lock(layout, topology, channel):
-        waiting = untold(layout, topology, channel, now_ms=wall_clock_ms())
+        waiting = pending_changes(layout, topology, channel, now_ms=wall_clock_ms())
         for change in waiting:
             _notify(channel, change, context)
             record_delivery(layout, change, channel, at_ms=wall_clock_ms(), run_id=run_id)

@@ -59,19 +59,19 @@ def test_a_drain_is_asked_for_once_and_can_be_withdrawn(tmp_path):
 def test_each_request_and_another_driver_change_what_is_asked(tmp_path):
     control = Control(tmp_path)
     epoch = control.acquire()
-    asked = [control.asked(epoch)]
+    asked = [control.request_names(epoch)]
     assert asked == [()]
     for id_ in ("first", "second"):
         reset = TimeReset(
             id=id_, source="events", partition=0, to_ms=1, from_offset=0, by="ann", reason="clock", at_ms=2
         )
         control.request_time_reset(reset)
-        asked.append(control.asked(epoch))
+        asked.append(control.request_names(epoch))
     control.request_drain(by="ann", now_ms=3)
-    asked.append(control.asked(epoch))
+    asked.append(control.request_names(epoch))
     control.forget_drain()
-    assert control.asked(epoch) == asked[2]
-    assert control.asked(epoch - 1) == asked[3], "a driver that has lost its lease is to end, too"
+    assert control.request_names(epoch) == asked[2]
+    assert control.request_names(epoch - 1) == asked[3], "a driver that has lost its lease is to end, too"
     assert len({*asked}) == 4
 
 

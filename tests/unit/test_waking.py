@@ -186,9 +186,9 @@ def test_a_reader_of_another_process_looks_seldom_when_idle() -> None:
 def test_it_goes_on_looking_after_an_error() -> None:
     stream = Stream()
     stream.asked = property()  # type: ignore[assignment]
-    stream.waking._asked = lambda: 1 // 0  # type: ignore[method-assign]
+    stream.waking._requests = lambda: 1 // 0  # type: ignore[method-assign]
     with stream.running():
         stream.batch()
         stream.look()
-        stream.waking._asked = tuple  # type: ignore[method-assign]
+        stream.waking._requests = tuple  # type: ignore[method-assign]
         assert stream.look(at_ms=T + SIGN_EVERY_MS) == 1

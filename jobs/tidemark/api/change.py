@@ -109,8 +109,8 @@ class State:
         columns = ["operator", "seq", "key", "value", "value_hash", "timestamp"]
         # The batch itself is included: it has rows here if it was run before.
         rows = read_before(self._query.table(CHANGES.name), batch_id + 1, columns)
-        mine = rows.filter(pl.col("operator") == self._operator).sort("batch_id", "seq")
-        before, sent = mine.filter(pl.col("batch_id") < batch_id), mine.filter(pl.col("batch_id") == batch_id)
+        own_rows = rows.filter(pl.col("operator") == self._operator).sort("batch_id", "seq")
+        before, sent = own_rows.filter(pl.col("batch_id") < batch_id), own_rows.filter(pl.col("batch_id") == batch_id)
         self._stored = KeyedRows(STORED)
         self._stored.put(
             before.select("key", "value", identity="value_hash", timestamp_ms=pl.col("timestamp").dt.epoch("ms"))

@@ -105,7 +105,7 @@ class DriverFolder:
     def launches(self) -> dict[str, str]:
         """Returns the control folders of all requested and running launches."""
         # The requests are read first: the driver lists a launch as running before it removes the request.
-        requested = {start.launch_id: start.control for start in self._asked()}
+        requested = {start.launch_id: start.control for start in self._start_requests()}
         return {**self.running().launches, **requested}
 
     def running(self) -> RunningLaunches:
@@ -134,7 +134,7 @@ class DriverFolder:
         """
         threads, said_ms = _Threads(run), 0
         while threads.controls or not self._has_nothing_to_run():
-            starts, has_ended = self._asked(), threads.forget_ended()
+            starts, has_ended = self._start_requests(), threads.forget_ended()
             # A launch is listed before its request is removed, so that a launcher finds it in one of the two.
             threads.controls |= {start.launch_id: start.control for start in starts}
             if starts or has_ended or wall_clock_ms() - said_ms >= SAID_EVERY_MS:
@@ -150,7 +150,7 @@ class DriverFolder:
         with suppress(OSError):  # a full disk ends no stream
             replace(self.home / "running.json", json.dumps(asdict(running)))
 
-    def _asked(self) -> list[StartRequest]:
+    def _start_requests(self) -> list[StartRequest]:
         starts = []
         for path in sorted(self.home.glob("start_*.json")):
             with suppress(FileNotFoundError):  # the driver has begun it, or its launcher has withdrawn it
@@ -161,7 +161,7 @@ class DriverFolder:
     def _has_nothing_to_run(self) -> bool:
         """Returns True if no launcher asks, and there is no request."""
         lock = open_lock(self.home / "asking.lock")
-        if take_lock(lock, within_s=0) and not self._asked():
+        if take_lock(lock, within_s=0) and not self._start_requests():
             # The file stays open, so that no launcher can ask until the end of this process releases the lock.
             self._ending = lock
             return True

@@ -403,7 +403,7 @@ class Control:
         paths = self._answer("reopenings", lambda: [*self.home.glob("reopen_*.json")])
         return sorted(path.stem.removeprefix("reopen_") for path in paths)
 
-    def asked(self, epoch: int) -> tuple[str, ...]:
+    def request_names(self, epoch: int) -> tuple[str, ...]:
         """Returns the names of all requests to the driver of *epoch*.
 
         These are ids of reopenings and of time resets, and `end` if the driver is to end: a drain was requested, or

@@ -87,9 +87,9 @@ def start_airflow(home: Home, *, bootstrap: str, project: Project | None = None)
 def drain(home: Home, *, by: str, topologies: Collection[str] | None = None) -> None:
     """Requests every live driver to end, and waits for its last batch.
 
-    With *topologies* only their drivers are drained. A topology on processing time has drivers of another name, which
-    end with it.
+    With *topologies* only their drivers are drained.
     """
+    # A topology on processing time has drivers of another name, which end with it.
     names = None if topologies is None else {*topologies, *map("{}_on_processing_time".format, topologies)}
     living: list[Control] = []
     for control in home.controls():
@@ -110,6 +110,7 @@ def stop(home: Home) -> None:
     # A second Ctrl-C would leave processes behind.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
+    # All are asked first, so that they finish their batches at the same time.
     for control in home.controls():
         control.request_drain(by="tidemark", now_ms=wall_clock_ms())
     process.stop(home.path, "replay")

@@ -69,11 +69,11 @@ def needed_changes(rows: pl.DataFrame, sub: SubTopology, states: pl.DataFrame) -
     # The row with the latest record time may be another one.
     newest |= is_newest(rows, ["operator", "key"], ["timestamp", "batch_id", "seq"])
     for operator in sub.operators:
-        mine = rows["operator"] == operator.name
+        is_own = rows["operator"] == operator.name
         if operator.windows:
             # A key with a window is needed only while its window is open, and then its state is among *states*.
             open_ = states.filter(pl.col("operator") == operator.name)["key"]
-            newest &= ~mine | rows["key"].is_in(open_.implode())
+            newest &= ~is_own | rows["key"].is_in(open_.implode())
     return newest
 
 

@@ -230,7 +230,7 @@ class StreamQuery:
         self._is_woken = session_of.hops.wakes(sub, asks_seldom=asks_seldom)
         self._waking = Waker(
             self._due_at_ms,
-            partial(control.asked, pulse.epoch),
+            partial(control.request_names, pulse.epoch),
             pulse.waits,
             wall_clock_ms,
             every_s=BEAT_S,

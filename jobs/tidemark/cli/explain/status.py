@@ -44,7 +44,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def command(options: argparse.Namespace) -> int:
     """Show them, whether anything runs or not."""
     project = Project.here()
-    topologies = {path: each for path, each in load_each(project.topologies).items() if _is_asked(options, path, each)}
+    topologies = {path: each for path, each in load_each(project.topologies).items() if _is_chosen(options, path, each)}
     models = documents(Home(options.home.resolve()), place(options), topologies.values())
     broken = {path.name: str(each) for path, each in topologies.items() if not isinstance(each, Topology)}
     if options.format == "json":
@@ -56,7 +56,7 @@ def command(options: argparse.Namespace) -> int:
     return 0
 
 
-def _is_asked(options: argparse.Namespace, path: Path, topology: object) -> bool:
+def _is_chosen(options: argparse.Namespace, path: Path, topology: object) -> bool:
     # A file that cannot be read is asked for by its own name.
     names = {path.stem, topology.name if isinstance(topology, Topology) else path.stem}
     return not options.topologies or bool(names & {*options.topologies})

@@ -14,7 +14,7 @@ import polars as pl
 from deltalake import DeltaTable
 
 from tidemark.cli.repair.requeue_late import REASON as LATE
-from tidemark.cli.repair.requeue_late import asked_before, reopened_places, sources_of
+from tidemark.cli.repair.requeue_late import reopened_places, requested_places, sources_of
 from tidemark.cli.repair.reset_time import newest_progress
 from tidemark.cli.repair.set_aside import requeued_rows, rows_in_span, with_decided_at
 from tidemark.clock import Clock
@@ -133,7 +133,7 @@ def _choose(topology: Topology, sub: SubTopology, name: str, late: pl.DataFrame,
     """
     operator = topology.operators[name]
     assert operator.windows is not None
-    waiting = late.join(asked_before(topology, sub.name, layout), on=["operator", *PLACE], how="anti")
+    waiting = late.join(requested_places(topology, sub.name, layout), on=["operator", *PLACE], how="anti")
     waiting = waiting.join(_sent_places(topology, name, layout), on=["partition", "offset"], how="anti")
     progress = newest_progress(layout, topology.name, sub.name)
     forgotten_ms = forgotten(sub.windows(), progress)
@@ -188,7 +188,7 @@ def _request(topology: Topology, chosen: _LateRows, layout: Layout, clock: Clock
     create(path, arrow_schema(REQUEUED), description=REQUEUED.row)
     waiting = control.reopenings()
     same = {"sub_topology": chosen.sub.name, "reason": REOPENED, "topology": topology.name, "requeued_at": clock()}
-    requested_before = asked_before(topology, chosen.sub.name, layout)
+    requested_before = requested_places(topology, chosen.sub.name, layout)
     reopened = reopened_places(topology, chosen.sub.name, layout)
     new = requested_before.join(reopened, on=requested_before.columns, how="anti")
     new = new.select("partition", "offset", source="operator", late_batch="batch_id")

@@ -36,7 +36,7 @@ def late_rows(topology: Topology, layout: Layout) -> pl.DataFrame:
 def _late_rows_of(topology: Topology, sub: str, layout: Layout) -> pl.DataFrame | None:
     path = layout.stream_table(topology.name, sub, LATE_RECORDS.name)
     late = with_decided_at(path)
-    requested = asked_before(topology, sub, layout)
+    requested = requested_places(topology, sub, layout)
     late = late.join(requested, on=requested.columns, how="anti")
     source_names: dict[str, str] = {}
     topics: dict[str, str | None] = {}
@@ -53,7 +53,7 @@ def _late_rows_of(topology: Topology, sub: str, layout: Layout) -> pl.DataFrame 
     ).select(COLUMNS)
 
 
-def asked_before(topology: Topology, sub: str, layout: Layout) -> pl.DataFrame:
+def requested_places(topology: Topology, sub: str, layout: Layout) -> pl.DataFrame:
     """Returns the late records of requests to reopen closed windows of *sub*.
 
     It returns their operators and places. `tidemark requeue --late --reopen` makes these requests.

@@ -31,7 +31,7 @@ def add_slow(parser: argparse.ArgumentParser, *default: str) -> None:
 
 
 def span_ms(options: argparse.Namespace) -> tuple[int | None, int | None]:
-    """Returns the instants `start` and `end` of *options*, epoch ms; None: not given."""
+    """Returns `start` and `end` of *options*, epoch ms; None: not given."""
     start_ms = instant_ms(options.start) if options.start else None
     end_ms = instant_ms(options.end) if options.end else None
     return start_ms, end_ms

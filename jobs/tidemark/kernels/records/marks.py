@@ -88,7 +88,7 @@ def with_marks(source: Source, rows: pl.DataFrame, was: InputProgress) -> tuple[
     Returns:
         The rows, and the effect of the marks.
     """
-    nothing = pl.all_horizontal(
+    is_empty = pl.all_horizontal(
         pl.col("key").is_null(),
         pl.col("reason").is_null() | pl.col("reason").is_in(_WITHOUT_A_VALUE),
         *(pl.col(source.name).struct.field(column).is_null() for column in source.columns),
@@ -97,7 +97,7 @@ def with_marks(source: Source, rows: pl.DataFrame, was: InputProgress) -> tuple[
         pl.element().struct.field("value").filter(pl.element().struct.field("key") == MARK)
     )
     text = header.list.last().cast(pl.String, strict=False)
-    marked = rows.with_columns(_mark=pl.when(nothing).then(text))
+    marked = rows.with_columns(_mark=pl.when(is_empty).then(text))
     if not marked["_mark"].is_not_null().any():
         return rows, Marks(dict.fromkeys(rows["partition"].unique().to_list(), False))
     mark = pl.col("_mark").str.extract_groups(_FORM).struct

@@ -127,11 +127,11 @@ def replacing(updates: pl.DataFrame, stored: pl.DataFrame, *, everything: bool =
     )
     rows = rows.drop("_stored_identity", "_stored_ms")
     # Readers know no such key, so its deletion says nothing to them.
-    nothing = pl.col("_deleted") & pl.col("_old_identity").is_null() & pl.lit(value=not everything)
-    per_task = dict(rows.group_by("_task").agg(nothing.sum()).iter_rows())
+    is_void = pl.col("_deleted") & pl.col("_old_identity").is_null() & pl.lit(value=not everything)
+    per_task = dict(rows.group_by("_task").agg(is_void.sum()).iter_rows())
     return JudgedUpdates(
-        rows.filter(~nothing),
-        _runs(rows.filter(nothing).with_columns(_run=pl.lit(0), _stands=pl.lit(value=False))),
+        rows.filter(~is_void),
+        _runs(rows.filter(is_void).with_columns(_run=pl.lit(0), _stands=pl.lit(value=False))),
         per_task,
     )
 

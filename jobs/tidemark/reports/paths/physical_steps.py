@@ -66,10 +66,8 @@ def _largest(error_ms: str) -> pl.Expr:
 
 
 def _several(tasks: pl.DataFrame) -> pl.DataFrame:
-    """Returns the shards in *tasks* of operators that have several.
-
-    Their EWT is by their driver's clock.
-    """
+    """Returns the shards in *tasks* of operators that have several."""
+    # The EWT of a shard is by its driver's clock.
     finished_ms = pl.col("finished_at").dt.epoch("ms") + pl.col("skew_ms").fill_null(0)
     shards = tasks.drop_nulls("shard").sort("shard")
     named = shards.with_columns(task=pl.format("shard {}", "shard"), ewt_ms=finished_ms)
@@ -79,12 +77,10 @@ def _several(tasks: pl.DataFrame) -> pl.DataFrame:
 
 
 def _steps_of_path(placed: pl.DataFrame) -> pl.DataFrame:
-    """Returns *placed* steps with the shard of their path.
-
-    Steps in shards on a path have the shard of the last of them in their driver.
-    """
+    """Returns *placed* steps with the shard of their path."""
     in_shards = pl.col("step").is_not_null() & pl.col("task").is_not_null()
     path = ["window_end", "sub_topology"]
+    # A record stays in its shard, so steps in shards on a path have the shard of the last of them in their driver.
     of_last = placed.filter(in_shards).group_by(path).agg(of_last=pl.col("task").sort_by("step").last())
     with_last = placed.join(of_last, on=path, how="left")
     return with_last.with_columns(task=pl.when(in_shards).then("of_last").otherwise("task")).drop("of_last")

@@ -109,19 +109,15 @@ class WindowFinishes:
 
     @property
     def ends(self) -> list[str]:
-        """The terminal operators, which no other reads.
-
-        Tables of joins downstream of a hop are not among them.
-        """
+        """The terminal operators, which no other reads."""
+        # Tables of joins downstream of a hop have a reader, and no window waits for them.
         return [name for name, place in sorted(self.places.items()) if not place.read_by]
 
 
 def _last_of(names: tuple[str, ...], arrival_ms: Mapping[str, float]) -> tuple[str, ...]:
-    """Returns the *names* with the latest arrival.
-
-    All are returned if the arrival of any is not known.
-    """
+    """Returns the *names* with the latest arrival."""
     if not arrival_ms.keys() >= {*names}:
+        # Where the arrival of one is not known, each may have been the last.
         return names
     last = max((arrival_ms[name] for name in names), default=NOT)
     return names if last == NOT else tuple(name for name in names if arrival_ms[name] == last)
@@ -214,10 +210,7 @@ class _Drivers:
             self._places[place.sub_topology][name] = place
 
     def finished(self, window: tuple[str, int, int], rows: list[_Row], later: Collection[str]) -> WindowFinishes:
-        """Returns *window*, by its *rows*.
-
-        Operators without a row whose first row comes *later* did not exist yet.
-        """
+        """Returns *window*, by its *rows*."""
         finishes: dict[str, OperatorFinish] = {}
         places: dict[str, OperatorPlace] = {}
         row_places: dict[str, dict[str, OperatorPlace]] = defaultdict(dict)
@@ -235,6 +228,7 @@ class _Drivers:
         for sub, others in self._places.items():
             if sub in has_rows or self._was_away(sub, window, finishes):
                 continue
+            # An operator whose first row comes later did not exist yet.
             missing = {name: place for name, place in others.items() if name not in finishes and name not in later}
             places |= missing
             finishes |= self._passing(sub, missing, window)
@@ -292,10 +286,7 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def _without_unread(places: Mapping[str, OperatorPlace]) -> dict[str, OperatorPlace]:
-    """Removes sub-topologies that were not read with the window.
-
-    They read other sub-topologies, whose places do not name them as readers.
-    """
+    """Removes sub-topologies that were not read with the window."""
     read_places = dict(places)
     names_by_sub: dict[str, list[str]] = defaultdict(list)
     for name, place in places.items():
@@ -305,6 +296,7 @@ def _without_unread(places: Mapping[str, OperatorPlace]) -> dict[str, OperatorPl
         sources = [name for name in names if places[name].kind == Source.kind]
         # A source that waits for nothing reads from outside, and needs no upstream to name it.
         reads_hops_alone = bool(sources) and all(places[name].waits_for for name in sources)
+        # Such a sub-topology reads others whose places do not name it as a reader.
         if reads_hops_alone and not any(_is_read_by(read_places, name) for name in sources):
             for name in names:
                 del read_places[name]

@@ -237,9 +237,9 @@ class WindowParts:
     def _restarted(self, walk: list[OperatorWork], blocker: Blocker) -> tuple[AgeCause, str] | None:
         """Finds a driver on the way that restarted or stood still.
 
-        Returns the cause, and a text with its time and the number of records that waited. None: there is none. Of
-        several drivers it is the driver next to the source.
+        Returns the cause, and a text with its time and the number of records that waited. None: there is none.
         """
+        # Of several drivers it is the one next to the source: those behind it waited for it.
         for each in reversed(walk):
             of_source = blocker if each is walk[-1] else None
             restart = self._facts.restart(each.sub_topology, each.batch_id, of_source)

@@ -196,10 +196,7 @@ class _PathFinder:
         return [] if waits else settled
 
     def _spent(self, step: PathStep, finishes: Mapping[str, OperatorFinish]) -> Row:
-        """Returns `waited_ms`, `queued_ms` and `worked_ms` of a step.
-
-        They are None without a latency, or where the rows lack them.
-        """
+        """Returns `waited_ms`, `queued_ms` and `worked_ms` of a step."""
         if step.latency_ms is None:
             return dict.fromkeys(("waited_ms", "queued_ms", "worked_ms"))
         # A driver that stands still waits.
@@ -210,6 +207,7 @@ class _PathFinder:
         if step.slowest_upstream is not None:
             before_ms = None if own.began_ms is None else own.began_ms - finishes[step.slowest_upstream].ewt_ms
         of = parts(step.latency_ms, before_batch_ms=before_ms or 0, queued_ms=own.queued_ms or 0)
+        # The rows of older versions lack the beginning of a batch, or the length of its queue.
         waited_ms = None if before_ms is None else of.waited_ms
         queued_ms = None if own.queued_ms is None else of.queued_ms
         worked_ms = None if waited_ms is None or queued_ms is None else of.worked_ms
@@ -300,12 +298,10 @@ def _before_source_ms(path: Path, finished: WindowFinishes) -> int:
 
 
 def _skew_error_ms(walk: list[OperatorFinish]) -> int | None:
-    """Returns the largest error of the clocks of *walk*, in ms.
-
-    It is 0 if all instants are by one clock, and None if an error is not known.
-    """
+    """Returns the largest error of the clocks of *walk*, in ms."""
     clocks = {(finish.host, finish.skew_ms) for finish in walk}
     errors_ms = [finish.skew_error_ms for finish in walk]
+    # Instants of one clock have no error against each other.
     if len(clocks) == 1 and walk[0].host is not None:
         return 0
     known_ms = present(errors_ms)

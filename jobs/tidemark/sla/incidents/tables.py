@@ -189,7 +189,7 @@ def made_by(layout: Layout, topology: str, run_id: str) -> list[dict[str, Any]]:
     return rows.with_columns(cs.datetime().dt.to_string("iso:strict")).to_dicts()
 
 
-def untold(layout: Layout, topology: str, channel: Channel, *, now_ms: int) -> list[dict[str, Any]]:
+def pending_changes(layout: Layout, topology: str, channel: Channel, *, now_ms: int) -> list[dict[str, Any]]:
     """Returns the changes that *channel* has to deliver, oldest first.
 
     They match its filters and are not delivered by it yet; instants are epoch ms. Changes of resolved incidents are

@@ -65,7 +65,7 @@ class Waker:
         is_woken: bool = False,
         trigger_ms: int = 0,
     ) -> None:
-        self._due_at_ms, self._asked, self._waits = due_at_ms, requests, waits
+        self._due_at_ms, self._requests, self._waits = due_at_ms, requests, waits
         self._clock, self._every_s, self.is_woken = clock, every_s, is_woken
         self.own_sign_every_ms = self.sign_every_ms = sign_every_ms
         self._trigger_ms, self._has_read = trigger_ms, False
@@ -137,7 +137,7 @@ class Waker:
         at_ms = sign_at_ms if due_at_ms is None else min(sign_at_ms, due_at_ms)
         # A wake-up needs no look at requests or due times: there is something to read.
         if not self._is_woken:
-            self._seen = self._asked()
+            self._seen = self._requests()
             if at_ms > now_ms and self._seen == self._done:
                 self._waits(now_ms)
                 return min(self._every_s, (at_ms - now_ms) / 1_000)
