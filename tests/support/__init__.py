@@ -20,6 +20,7 @@
 | `mail_and_webhook` | `Inbox`, `Receiver`: a mail server and a webhook on loopback |
 | `shared_spark` | `one_spark`: one Spark session for a process |
 | `both_engines` | `BothEngines`: one query, asked of Spark and of DuckDB, with equal results |
+| `syntax` | `nodes`, `top_level`: syntax trees of the product's files, parsed once |
 | `airflow_checkout` | `own_checkout`: DAGs and plugins with a test's own topology |
 | `supervised_streams` | `Stage`, `Supervised`: a real Airflow and streams that it launches, kills and clears |
 """
