@@ -6,6 +6,8 @@
 | `play` | `Play`: batches of a topology over rows written by hand, without Spark or a broker |
 | `quiet_broker` | `Silence`: a broker in memory that keeps what is published |
 | `crashes` | `crash_at`: the end of a driver at a named step of its batch |
+| `oracle` | `Oracle`: the results of a topology declared in Python, record by record |
+| `oracle_parts` | values of the oracle: records, batches, emit-on-change, record time |
 | `separate_executors` | `Apart`, `OneWorker`, `Workers`: executors for shards that share nothing but files |
 | `plain_topology` | the expected results of a drawn topology, record by record |
 | `report_warehouse` | `TestWarehouse`: rows of any table, written as a stream or a report would |
