@@ -78,7 +78,7 @@ check: setup ## lint, language and types
 unit: setup ## the rules and the kernels, in under 20 s
 	$(PYTEST) tests/unit tests/vectors tests/reference jobs/tidemark/semantics jobs/tidemark/model
 
-proof: setup ## every property with 2,000 examples instead of 50, and the long cases of tests/delta
+proof: setup ## every property with 2,000 examples instead of 25, and the long cases of tests/delta
 	$(BIN)/pytest -q tests/unit tests/vectors --hypothesis-profile=proof
 	$(BIN)/pytest -q -m long tests/delta
 

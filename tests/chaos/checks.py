@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any
 
 from chaos.feed import TOPIC
-from chaos.oracle import Players, Teams
+from chaos.oracle import players_of, teams_of
 from chaos.stage import TOPOLOGY, Stage
 from streaming.drivers import Row, batch_of, in_kafka, rows_of
 from streaming.laws import (
@@ -27,7 +27,8 @@ from streaming.laws import (
     skips_of,
     updates_of,
 )
-from streaming.oracle_parts import Handed, Message, Place
+
+from support.oracle_parts import Handed, Message, Place
 
 
 class Left:
@@ -38,10 +39,10 @@ class Left:
         self.events = {message.place: message for message in in_kafka(stage.address, TOPIC)}
         self.rows = cache(lambda sub, table: rows_of(stage.warehouse, TOPOLOGY, sub, table))
         self.news: list[Message] = in_kafka(stage.address, "news")
-        self.players = Players(self.events, map(batch_of, self.rows("players", "batches")))
+        self.players = players_of(self.events, map(batch_of, self.rows("players", "batches")))
         self._is_one = stage.shards == 1
-        handed = self.players.handed if self._is_one else self._handed()
-        self.teams = Teams(handed, map(batch_of, self.rows("teams", "batches")))
+        handed = self.players["by_team"].handed if self._is_one else self._handed()
+        self.teams = teams_of(self.players, handed, map(batch_of, self.rows("teams", "batches")))
 
     def in_order(self, found: list[Any], expected: list[Any], *key: int) -> None:
         """Fails unless both are equal.
@@ -102,15 +103,15 @@ def _in_the_tables_once(left: Left) -> None:
     late = [late.place for late in late_of(left.rows("players", "late_records"), "events")]
     bad = [Place(r["topic"], r["partition"], r["offset"]) for r in left.rows("players", "quarantine")]
     _same([*seen, *late, *bad], left.events)
-    _same(seen, left.players.seen)
-    _same(late_of(left.rows("players", "late_records"), "events"), left.players.late)
-    _same(bad, left.players.quarantined)
+    _same(seen, [row.place for row in left.players["seen"].rows])
+    _same(late_of(left.rows("players", "late_records"), "events"), left.players["events"].late)
+    _same(bad, [place for place, _ in left.players.quarantined])
 
 
 def _history(left: Left) -> None:
     """Checks that sent updates are the oracle's changes, in order."""
-    left.in_order(updates_of(left.rows("players", "changes"), "newest"), left.players.newest.sent, 0)
-    left.in_order(updates_of(left.rows("teams", "changes"), "totals"), left.teams.totals.sent, 0)
+    left.in_order(updates_of(left.rows("players", "changes"), "newest"), left.players["newest"].changes.sent, 0)
+    left.in_order(updates_of(left.rows("teams", "changes"), "totals"), left.teams["totals"].changes.sent, 0)
 
 
 def _news(left: Left) -> None:
@@ -121,22 +122,23 @@ def _news(left: Left) -> None:
         fields = message.value and json.loads(message.value)
         record = ((message.key or b"").decode(), fields and {"team": fields["team"], "points": fields["points"]})
         assert told.setdefault((int(batch), int(sequence)), record) == record, f"two records with one id: {record}"
-    sent = [(update.key, update.value and json.loads(update.value)) for update in left.players.newest.sent]
+    sent = [(update.key, update.value and json.loads(update.value)) for update in left.players["newest"].changes.sent]
     left.in_order([told[place] for place in sorted(told)], sent, 0)
 
 
 def _current(left: Left) -> None:
     """The current rows of both boards, and the state, are the oracle's."""
     board = [(r["player"], _text(r, "team", "points"), r["timestamp"]) for r in left.rows("players", "board")]
-    stored = left.players.newest.stored
+    stored = left.players["newest"].changes.stored
     _same(board, [(key, value, at_ms) for key, (value, at_ms) in stored.items() if value is not None])
     teams = [(r["team"], _text(r, "members", "level"), r["timestamp"]) for r in left.rows("teams", "team_board")]
-    _same(teams, [(key, value, at_ms) for key, (value, at_ms) in left.teams.totals.stored.items()])
+    _same(teams, [(key, value, at_ms) for key, (value, at_ms) in left.teams["totals"].changes.stored.items()])
     newest = {row["key"]: row for row in left.rows("teams", "operator_state")}
     state = [(key, row["timestamp"], json.loads(row["state"])) for key, row in newest.items()]
     expected = [
-        (key, t.newest_ms, {"team": key, "@n": t.n, "@points@low": t.points, "@points@high": 0})  # less than 2^63
-        for key, t in left.teams.teams.items()
+        (key, team.newest_ms, {"team": key, "@n": len(team.rows), "@points@low": points, "@points@high": 0})
+        for key, team in left.teams["totals"].groups.items()
+        for points in [sum(row.fields["points"] for row in team.rows)]  # less than 2^63
     ]
     _same(map(str, state), map(str, expected))
 
@@ -148,21 +150,23 @@ def _suppressed(left: Left) -> None:
     """
     ledger = [row for row in left.rows("players", "suppressed") if row["operator"] == "newest"]
     within: Counter[tuple[str, int, int, int]] = Counter()
-    for key, place in left.players.skipped:
+    for key, place in left.players["newest"].changes.skips:
         (run,) = (r for r in ledger if r["key"] == key and r["source_partition"] == place.partition
                   and r["first_offset"] <= place.offset <= r["last_offset"])  # fmt: skip
         within[key, place.partition, run["first_offset"], run["last_offset"]] += 1
     named = [(r["key"], r["source_partition"], r["first_offset"], r["last_offset"]) for r in ledger]
     _same(within.elements(), [name for name, row in zip(named, ledger, strict=True) for _ in range(row["n"])])
-    skips = {"newest": left.players.newest, "by_team": left.players.by_team}
+    skips = {operator: left.players[operator].changes for operator in ("newest", "by_team")}
     for operator, judge in skips.items():
         _same(skips_of(left.rows("players", "suppressed"), operator).elements(), judge.skipped.elements())
-    _same(skips_of(left.rows("teams", "suppressed"), "totals").elements(), left.teams.totals.skipped.elements())
+    _same(
+        skips_of(left.rows("teams", "suppressed"), "totals").elements(), left.teams["totals"].changes.skipped.elements()
+    )
 
 
 def _hop(left: Left) -> None:
     """Checks that the hop has the oracle's rows once, in order."""
-    expected = [(batch_id, *row) for batch_id, handed in left.players.handed.items() for row in handed]
+    expected = [(batch_id, *row) for batch_id, handed in left.players["by_team"].handed.items() for row in handed]
     left.in_order(_rows_of_hop(left), expected, 0, 5, 6)
 
 

@@ -23,6 +23,7 @@ import polars as pl
 import pytest
 from cluster.submitting import spark_table, submit_command
 from streaming.drivers import PATIENCE_S, PROJECT, Driver, Row, batch_of, in_kafka, rows_of
+from streaming.flights_oracle import FLIGHTS, WEATHER, carriers_of, delays, status_of
 from streaming.laws import (
     ONE_ROW_PER,
     check_accounting,
@@ -32,9 +33,9 @@ from streaming.laws import (
     skips_of,
     updates_of,
 )
-from streaming.oracle import FLIGHTS, WEATHER, Oracle
-from streaming.oracle_parts import Late, Place, sum_in_state
 
+from support.oracle import Oracle
+from support.oracle_parts import Late, Place, sum_in_state
 from tidemark.clock import wall_clock_ms
 from tidemark.embedded import broker as embedded
 from tidemark.embedded.spark_cluster import LocalCluster
@@ -145,7 +146,7 @@ def flow(tmp_path_factory: pytest.TempPathFactory, broker: str, cluster: LocalCl
         exits.append(carriers.drain())
     messages = [message for topic in (FLIGHTS, WEATHER) for message in in_kafka(broker, topic)]
     batches = map(batch_of, rows_of(warehouse, "flights", "status", "batches"))
-    oracle = Oracle(messages, batches, bound_ms=BOUND_MS, idle_after_ms=IDLE_AFTER_MS)
+    oracle = status_of(messages, batches, bound_ms=BOUND_MS, idle_after_ms=IDLE_AFTER_MS)
     return Flow(topology, warehouse, submit, exits, cluster.living(), oracle)
 
 
@@ -175,20 +176,28 @@ def test_every_batch_has_each_row_once_and_its_accounting_closes(flow: Flow) -> 
 
 def test_the_tables_are_what_a_calculation_makes_of_the_records(flow: Flow) -> None:
     oracle, changes = flow.oracle, flow.rows("changes")
-    for operator, judge in {"flight_status": oracle.flight_status, "weather_now": oracle.weather_now}.items():
+    for operator in ("flight_status", "weather_now"):
+        judge = oracle[operator].changes
         assert sorted(updates_of(changes, operator)) == sorted(judge.sent)
         assert skips_of(flow.rows("suppressed"), operator) == judge.skipped
-    quarantined = [Place(row["topic"], row["partition"], row["offset"]) for row in flow.rows("quarantine")]
+    quarantined = [
+        (Place(row["topic"], row["partition"], row["offset"]), row["reason"]) for row in flow.rows("quarantine")
+    ]
     assert sorted(quarantined) == sorted(oracle.quarantined)
     late = [
         Late(Place(r["operator"], r["partition"], r["offset"]), r["timestamp"], r["watermark"])
         for r in flow.rows("late_records")
     ]
-    assert sorted(late) == sorted(oracle.late)
+    assert sorted(late) == sorted(oracle[FLIGHTS].late)
     board = [{k: v for k, v in row.items() if k not in ("batch_id", "deleted")} for row in flow.rows("flight_board")]
     expected = [
-        {**fields, "timestamp": at_ms, "source_partition": at.partition, "source_offset": at.offset}
-        for fields, at_ms, at in oracle.board
+        {
+            **row.fields,
+            "timestamp": row.timestamp_ms,
+            "source_partition": row.place.partition,
+            "source_offset": row.place.offset,
+        }
+        for row in oracle["flight_board"].rows
     ]
     assert sorted(board, key=str) == sorted(expected, key=str)
 
@@ -198,11 +207,11 @@ def test_behind_the_hop_each_carrier_sums_up_its_flights(flow: Flow) -> None:
     assert last == {
         key: {
             **json.loads(key),
-            "@flights": c.flights,
-            "@departed": c.departed,
-            **sum_in_state("delay_min", c.delay_min),
+            "@flights": len(carrier.rows),
+            "@departed": len(minutes := delays([row.fields for row in carrier.rows])),
+            **sum_in_state("delay_min", sum(minutes)),
         }
-        for key, c in flow.oracle.carriers.items()
+        for key, carrier in carriers_of(flow.oracle)["carrier_state"].groups.items()
     }
 
 

@@ -10,8 +10,8 @@ from tempfile import TemporaryDirectory
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from streaming.oracle_parts import Place
 
+from support.oracle_parts import Place
 from support.plain_topology import MAX_AHEAD_MS, Event, PlainTopology, Shape
 from support.play import Play
 from support.topologies import operators, repartition

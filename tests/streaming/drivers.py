@@ -16,8 +16,8 @@ from typing import Any
 
 import polars.selectors as cs
 from confluent_kafka import Consumer, TopicPartition
-from streaming.oracle_parts import Batch, Message, Place, Read
 
+from support.oracle_parts import Batch, Message, Place, Read
 from tidemark.control.driver_folder import DriverFolder, StartRequest
 from tidemark.control.folder import Control
 from tidemark.control.process import wait_until

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping
 from itertools import pairwise
 
 from streaming.drivers import BECAME, Row
-from streaming.oracle_parts import Late, Place, Reached, Update
+
+from support.oracle_parts import Late, Place, Reached, Update
 
 COUNTED = ("records_in", "held_before", *BECAME, "fan_out", "repeated")
 UPDATE = ("key", "value", "timestamp", "old_timestamp", "source_partition", "source_offset")

@@ -32,11 +32,12 @@ from streaming.laws import (
     times_of,
     updates_of,
 )
-from streaming.oracle_parts import EmitOnChange, Fields, Handed, Message, Place, text
 from streaming.orders_feed import ALL_CLOSED, CUSTOMERS, SETTLED, SIZE, STOCK, closing, edge, feed
-from streaming.orders_oracle import ALLOWED_LATENESS_MS, BOUND_MS, ORDERS, PRICES, Pricing, Products, Regions
+from streaming.orders_oracle import ALLOWED_LATENESS_MS, BOUND_MS, ORDERS, PRICES, pricing_of, products_of, regions_of
 from streaming.sending import WriterPosition, send
 
+from support.oracle import Oracle
+from support.oracle_parts import EmitOnChange, Fields, Handed, Message, Place, text
 from tidemark.embedded.broker import create_topics
 
 TOPOLOGY = "orders"
@@ -54,15 +55,15 @@ class Flow:
     messages: list[Message]
     sinks: Mapping[str, list[Message]]
     warehouse: Path
-    pricing: Pricing
-    regions: Regions
-    products: Products
+    pricing: Oracle
+    regions: Oracle
+    products: Oracle
 
     def rows(self, sub_topology: str, table: str) -> list[Row]:
         return rows_of(self.warehouse, TOPOLOGY, sub_topology, table)
 
     @property
-    def oracles(self) -> dict[str, Pricing | Regions | Products]:
+    def oracles(self) -> dict[str, Oracle]:
         return {"pricing": self.pricing, "regions": self.regions, "products": self.products}
 
 
@@ -144,8 +145,8 @@ def flow(broker: str, tmp_path_factory: pytest.TempPathFactory) -> Flow:
         name: [batch_of(row) for row in rows_of(shop.warehouse, TOPOLOGY, name, "batches")] for name in shop.drivers
     }
     regions = {customer: region for customer, region in CUSTOMERS.items() if region is not None}
-    pricing = Pricing(messages, shop.stock, regions, batches["pricing"])
-    behind = Regions(pricing, batches["regions"]), Products(pricing, batches["products"])
+    pricing = pricing_of(messages, shop.stock, regions, batches["pricing"])
+    behind = regions_of(pricing, batches["regions"]), products_of(pricing, batches["products"])
     return Flow(start_ms, exits, messages, sinks, shop.warehouse, pricing, *behind)
 
 
@@ -181,24 +182,25 @@ def test_no_partition_was_so_far_ahead_that_it_had_to_wait(flow: Flow) -> None:
 
 
 def test_prices_and_stock_change_when_a_value_does(flow: Flow) -> None:
-    for operator, oracle in {"price_now": flow.pricing.prices.now, "stock_now": flow.pricing.stock.now}.items():
-        assert updates_of(flow.rows("pricing", "changes"), operator) == oracle.sent
-        assert skips_of(flow.rows("pricing", "suppressed"), operator) == oracle.skipped
-    assert flow.pricing.prices.now.skipped.total() > 0
+    for operator in ("price_now", "stock_now"):
+        changes = flow.pricing[operator].changes
+        assert updates_of(flow.rows("pricing", "changes"), operator) == changes.sent
+        assert skips_of(flow.rows("pricing", "suppressed"), operator) == changes.skipped
+    assert flow.pricing["price_now"].changes.skipped.total() > 0
 
 
 def test_every_priced_order_is_handed_on_by_region(flow: Flow) -> None:
-    check_handed(flow.rows("pricing", "hop_by_region"), flow.pricing.by_region, partitions=2)
-    assert {row.key for rows in flow.pricing.by_region.values() for row in rows} == {
+    check_handed(flow.rows("pricing", "hop_by_region"), flow.pricing["by_region"].handed, partitions=2)
+    assert {row.key for rows in flow.pricing["by_region"].handed.values() for row in rows} == {
         *("north", "south", "west", "unknown")
     }
 
 
 def test_a_corrected_order_retracts_what_it_was_before(flow: Flow) -> None:
-    check_handed(flow.rows("pricing", "hop_by_product"), flow.pricing.by_product, partitions=1)
-    handed = [row for rows in flow.pricing.by_product.values() for row in rows]
+    check_handed(flow.rows("pricing", "hop_by_product"), flow.pricing["by_product"].handed, partitions=1)
+    handed = [row for rows in flow.pricing["by_product"].handed.values() for row in rows]
     assert {(row.old is None, row.new is None) for row in handed} == {(True, False), (False, True), (False, False)}
-    assert skips_of(flow.rows("pricing", "suppressed"), "by_product") == flow.pricing.updates.skipped
+    assert skips_of(flow.rows("pricing", "suppressed"), "by_product") == flow.pricing["by_product"].changes.skipped
 
 
 def check_handed(rows: Sequence[Row], handed: Mapping[int, Sequence[Handed]], *, partitions: int) -> None:
@@ -218,13 +220,13 @@ def _text(value: Fields | None) -> str | None:
 
 
 def test_a_dear_order_is_sent_on_when_its_hundreds_are_others(flow: Flow) -> None:
-    changes, dear = flow.rows("pricing", "changes"), flow.pricing.dear
+    changes, dear = flow.rows("pricing", "changes"), flow.pricing["dear_orders"].changes
     assert without_values(changes, "dear_orders") == [update._replace(value=None) for update in dear.sent]
     assert skips_of(flow.rows("pricing", "suppressed"), "dear_orders") == dear.skipped
     amounts = [json.loads(row["value"])["amount"] for row in changes if row["operator"] == "dear_orders"]
-    assert amounts == [sent["amount"] for sent in flow.pricing.dear_sink]
+    assert amounts == [row.fields["amount"] for row in flow.pricing["dear"].rows]
     sent = [((message.key or b"").decode(), json.loads(message.value or b"")) for message in flow.sinks["dear_orders"]]
-    assert sent == [(value["product"], value) for value in flow.pricing.dear_sink]
+    assert sent == [(row.fields["product"], row.fields) for row in flow.pricing["dear"].rows]
     assert dear.skipped.total() > 0
 
 
@@ -233,9 +235,9 @@ def without_values(changes: Sequence[Row], operator: str) -> list[object]:
 
 
 def test_orders_are_late_where_no_window_takes_them_any_more(flow: Flow) -> None:
-    assert late_of(flow.rows("pricing", "late_records"), "orders") == sorted(flow.pricing.late)
-    for operator, late in flow.regions.late.items():
-        assert late_of(flow.rows("regions", "late_records"), operator) == sorted(late)
+    assert late_of(flow.rows("pricing", "late_records"), "orders") == sorted(flow.pricing["orders"].late)
+    for operator in ("revenue", "best_sellers"):
+        assert late_of(flow.rows("regions", "late_records"), operator) == sorted(flow.regions[operator].late)
 
 
 def test_on_the_edge_a_record_is_late_by_the_millisecond(flow: Flow) -> None:
@@ -251,22 +253,22 @@ def test_on_the_edge_a_record_is_late_by_the_millisecond(flow: Flow) -> None:
 
 def test_the_final_revenue_of_a_window_is_sent_once_when_closed(flow: Flow) -> None:
     changes = [row for row in flow.rows("regions", "changes") if row["operator"] == "revenue"]
-    assert by_batch(changes, "revenue") == {n: found for n, found in flow.regions.revenue.items() if found}
+    assert by_batch(changes, "revenue") == {n: found for n, found in flow.regions["revenue"].sent.items() if found}
     check_final(flow.rows("regions", "batches"), changes, closed_after_ms=ALLOWED_LATENESS_MS)
-    assert not flow.regions.open
+    assert not flow.regions["revenue"].groups
 
 
 def test_the_revenue_board_has_a_row_per_region_and_window(flow: Flow) -> None:
     expected = [
         (batch_id, update.key, update.value, update.timestamp_ms, update.partition, update.offset)
-        for batch_id, updates in flow.regions.revenue.items()
+        for batch_id, updates in flow.regions["revenue"].sent.items()
         for update in updates
     ]
     assert sorted(board_of(flow, "revenue_board", ("n", "revenue", "products"))) == sorted(expected)
 
 
 def test_best_sellers_are_sent_on_with_every_update(flow: Flow) -> None:
-    sent = flow.regions.best_sellers
+    sent = flow.regions["best_sellers"].updates
     assert updates_of(flow.rows("regions", "changes"), "best_sellers") == sent
     board = [row[1:] for row in board_of(flow, "best_sellers_board", ("sold", "largest"))]
     assert board == [(u.key, u.value, u.timestamp_ms, u.partition, u.offset) for u in sent]
@@ -290,15 +292,17 @@ def board_of(flow: Flow, table: str, columns: Sequence[str]) -> list[tuple[objec
 
 def test_totals_are_sent_on_once_an_interval(flow: Flow) -> None:
     found = by_batch(flow.rows("products", "changes"), "product_totals")
-    assert found == {n: updates for n, updates in flow.products.product_totals.items() if updates}
+    assert found == {n: updates for n, updates in flow.products["product_totals"].sent.items() if updates}
     rows = flow.rows("products", "product_board")
-    said = ("product", "orders", "sold", "mean_amount", "timestamp")
-    assert {row["product"]: {name: row[name] for name in said} for row in rows} == flow.products.board
-    assert len(rows) == len(flow.products.board)
+    said, board = ("product", "orders", "sold", "mean_amount", "timestamp"), flow.products["product_board"].current
+    assert {row["product"]: [row[name] for name in said] for row in rows} == {
+        product: [row[name] for name in said] for product, row in board.items()
+    }
+    assert len(rows) == len(board)
 
 
 def test_at_the_end_the_board_has_every_order_once(flow: Flow) -> None:
-    orders = [json.loads(value) for value, _ in flow.pricing.updates.stored.values() if value is not None]
+    orders = [json.loads(value) for value, _ in flow.pricing["by_product"].changes.stored.values() if value is not None]
     sold = {row["product"]: (row["orders"], row["sold"]) for row in flow.rows("products", "product_board")}
     assert sold == {
         product: (len(of), sum(order["quantity"] for order in of))
@@ -308,7 +312,7 @@ def test_at_the_end_the_board_has_every_order_once(flow: Flow) -> None:
 
 
 def test_demand_is_sent_on_when_its_class_is_another(flow: Flow) -> None:
-    demand: EmitOnChange = flow.products.demand
+    demand: EmitOnChange = flow.products["demand"].changes
     assert updates_of(flow.rows("products", "changes"), "demand") == demand.sent
     assert skips_of(flow.rows("products", "suppressed"), "demand") == demand.skipped
     sent = [((message.key or b"").decode(), json.loads(message.value or b"")) for message in flow.sinks["demand"]]
@@ -320,14 +324,7 @@ def test_orders_lead_and_what_is_behind_the_hops_comes_as_far(flow: Flow) -> Non
         check_never_back(flow.rows(name, "watermarks"))
     batches = flow.rows("pricing", "batches")
     for source in (ORDERS, PRICES):
-        expected = {
-            batch_id: {number: reached for (name, number), reached in times.items() if name == source}
-            for batch_id, times in flow.pricing.times.items()
-        }
-        assert times_of(flow.rows("pricing", "watermarks"), batches, source) == expected
-    assert {b["batch_id"]: b["watermark"] for b in batches} == {
-        number: times[ORDERS, None].watermark_ms for number, times in flow.pricing.times.items()
-    }
-    for name, oracle in (("regions", flow.regions), ("products", flow.products)):
-        assert {b["batch_id"]: b["watermark"] for b in flow.rows(name, "batches")} == oracle.times
+        assert times_of(flow.rows("pricing", "watermarks"), batches, source) == flow.pricing.times_of(source)
+    for name, oracle in flow.oracles.items():
+        assert {b["batch_id"]: b["watermark"] for b in flow.rows(name, "batches")} == oracle.watermarks
     assert flow.rows("regions", "batches")[-1]["watermark"] == flow.start_ms + ALL_CLOSED - BOUND_MS - 1

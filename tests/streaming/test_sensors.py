@@ -29,11 +29,12 @@ from streaming.laws import (
     times_of,
     updates_of,
 )
-from streaming.oracle_parts import Message, Place
 from streaming.sending import send
 from streaming.sensors_feed import ALL_CLOSED, PARTITION, SETTLED, TOPIC, closing, edge, feed
-from streaming.sensors_oracle import ALLOWED_LATENESS_MS, BOUND_MS, SensorsOracle
+from streaming.sensors_oracle import ALLOWED_LATENESS_MS, BOUND_MS, sensors_of
 
+from support.oracle import Oracle
+from support.oracle_parts import Message, Place
 from tidemark.embedded.broker import create_topics
 
 TOPOLOGY, SUB = "sensors", "readings"
@@ -50,7 +51,7 @@ class Flow:
     exit: int
     messages: list[Message]
     warehouse: Path
-    oracle: SensorsOracle
+    oracle: Oracle
 
     def rows(self, table: str) -> list[Row]:
         return rows_of(self.warehouse, TOPOLOGY, SUB, table)
@@ -95,7 +96,7 @@ def flow(broker: str, tmp_path_factory: pytest.TempPathFactory) -> Flow:
         driver.end()
     messages = in_kafka(broker, TOPIC, source="readings")
     batches = rows_of(home / "warehouse", TOPOLOGY, SUB, "batches")
-    oracle = SensorsOracle(messages, map(batch_of, batches))
+    oracle = sensors_of(messages, map(batch_of, batches))
     return Flow(start_ms, exit_status, messages, home / "warehouse", oracle)
 
 
@@ -127,12 +128,12 @@ def test_an_unusable_record_is_quarantined_with_its_reason(flow: Flow) -> None:
 
 def test_a_day_of_old_readings_is_late_at_the_source(flow: Flow) -> None:
     late = late_of(flow.rows("late_records"), "readings")
-    assert late == sorted(flow.oracle.late["readings"])
+    assert late == sorted(flow.oracle["readings"].late)
     assert sum(one.timestamp_ms < flow.start_ms for one in late) == 24
 
 
 def test_a_reading_is_late_exactly_when_its_session_has_closed(flow: Flow) -> None:
-    assert late_of(flow.rows("late_records"), "device_sessions") == sorted(flow.oracle.late["device_sessions"])
+    assert late_of(flow.rows("late_records"), "device_sessions") == sorted(flow.oracle["device_sessions"].late)
     edge = {
         (row["key"], row["operator"], row["lateness_ms"])
         for row in flow.rows("late_records")
@@ -143,9 +144,9 @@ def test_a_reading_is_late_exactly_when_its_session_has_closed(flow: Flow) -> No
 
 
 def test_a_devices_state_changes_with_a_value_of_any_age(flow: Flow) -> None:
-    assert updates_of(flow.rows("changes"), "device_now") == flow.oracle.device_now.sent
-    assert skips_of(flow.rows("suppressed"), "device_now") == flow.oracle.device_now.skipped
-    assert flow.oracle.device_now.skipped.total() > 100
+    assert updates_of(flow.rows("changes"), "device_now") == flow.oracle["device_now"].changes.sent
+    assert skips_of(flow.rows("suppressed"), "device_now") == flow.oracle["device_now"].changes.skipped
+    assert flow.oracle["device_now"].changes.skipped.total() > 100
     check_suppressed(flow.rows("outcomes"), flow.rows("suppressed"))
 
 
@@ -158,16 +159,18 @@ def test_every_skip_names_the_change_that_it_repeats(flow: Flow) -> None:
 def test_devices_has_the_state_of_each_device_not_deleted(flow: Flow) -> None:
     rows = flow.rows("devices")
     said = ("device", "temp_c", "battery", "other", "timestamp", "batch_id")
-    assert {row["device"]: {name: row[name] for name in said} for row in rows} == flow.oracle.devices
-    assert len(rows) == len(flow.oracle.devices)
-    assert {"a", "c", "d", "e"} <= set(flow.oracle.devices)
-    assert "b" not in flow.oracle.devices
-    assert flow.oracle.devices["a"]["other"] in {'{"humidity":40}', '{"humidity":41}'}
+    assert {row["device"]: {name: row[name] for name in said} for row in rows} == flow.oracle["devices"].current
+    assert len(rows) == len(flow.oracle["devices"].current)
+    assert {"a", "c", "d", "e"} <= set(flow.oracle["devices"].current)
+    assert "b" not in flow.oracle["devices"].current
+    assert flow.oracle["devices"].current["a"]["other"] in {'{"humidity":40}', '{"humidity":41}'}
 
 
 def test_the_final_result_of_a_session_is_sent_once_when_closed(flow: Flow) -> None:
     changes = [row for row in flow.rows("changes") if row["operator"] == "device_sessions"]
-    assert by_batch(changes, "device_sessions") == {n: found for n, found in flow.oracle.sessions.items() if found}
+    assert by_batch(changes, "device_sessions") == {
+        n: found for n, found in flow.oracle["device_sessions"].sent.items() if found
+    }
     check_final(flow.rows("batches"), changes, closed_after_ms=ALLOWED_LATENESS_MS)
     assert all(
         (row["window_start"], row["window_end"])
@@ -188,25 +191,25 @@ def test_the_sink_has_a_row_per_session_and_the_feed_closes_all(flow: Flow) -> N
             "deleted": False,
             "window_final": True,
         }
-        for batch_id, updates in flow.oracle.sessions.items()
+        for batch_id, updates in flow.oracle["device_sessions"].sent.items()
         for update in updates
     ]
     rows = sorted(flow.rows("sessions"), key=lambda row: (row["batch_id"], row["device"], row["window_start"]))
     assert rows == sorted(expected, key=lambda row: (row["batch_id"], row["device"], row["window_start"]))
     assert [row["readings"] for row in rows if row["device"] == "joined"] == [3]
-    assert not any(flow.oracle.open.values())
+    assert not flow.oracle["device_sessions"].groups
 
 
 def test_partitions_and_source_advance_as_the_records_do(flow: Flow) -> None:
     check_never_back(flow.rows("watermarks"))
     batches = flow.rows("batches")
-    assert times_of(flow.rows("watermarks"), batches, "readings") == flow.oracle.times
+    assert times_of(flow.rows("watermarks"), batches, "readings") == flow.oracle.times_of("readings")
     whole = {batch["batch_id"]: batch["watermark"] for batch in batches}
-    assert whole == {batch_id: times[None].watermark_ms for batch_id, times in flow.oracle.times.items()}
+    assert whole == flow.oracle.watermarks
     assert batches[-1]["watermark"] == flow.start_ms + ALL_CLOSED - BOUND_MS - 1
 
 
 def test_a_silent_device_holds_back_only_until_it_is_idle(flow: Flow) -> None:
-    activity = [times[2].activity for times in flow.oracle.times.values()]
+    activity = [times["readings", 2].activity for times in flow.oracle.times.values()]
     assert "idle" in activity
     assert "active" in activity[activity.index("idle") :], "it came back"

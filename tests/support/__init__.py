@@ -6,6 +6,8 @@
 | `play` | `Play`: batches of a topology over rows written by hand, without Spark or a broker |
 | `quiet_broker` | `Silence`: a broker in memory that keeps what is published |
 | `crashes` | `crash_at`: the end of a driver at a named step of its batch |
+| `oracle` | `Oracle`: the results of a topology declared in Python, record by record |
+| `oracle_parts` | values of the oracle: records, batches, emit-on-change, record time |
 | `separate_executors` | `Apart`, `OneWorker`, `Workers`: executors for shards that share nothing but files |
 | `plain_topology` | the expected results of a drawn topology, record by record |
 | `report_warehouse` | `TestWarehouse`: rows of any table, written as a stream or a report would |
@@ -20,6 +22,7 @@
 | `mail_and_webhook` | `Inbox`, `Receiver`: a mail server and a webhook on loopback |
 | `shared_spark` | `one_spark`: one Spark session for a process |
 | `both_engines` | `BothEngines`: one query, asked of Spark and of DuckDB, with equal results |
+| `syntax` | `nodes`, `top_level`: syntax trees of the product's files, parsed once |
 | `airflow_checkout` | `own_checkout`: DAGs and plugins with a test's own topology |
 | `supervised_streams` | `Stage`, `Supervised`: a real Airflow and streams that it launches, kills and clears |
 """

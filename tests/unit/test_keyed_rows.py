@@ -39,11 +39,11 @@ def test_keys_are_hashed_as_published() -> None:
 def test_more_runs_are_merged_than_a_byte_can_count() -> None:
     schema = {"key": pl.String(), "at": pl.Int64()}
     none_gone = pl.Series(dtype=pl.String)
-    runs = [SortedRows.of("key", pl.DataFrame([(f"k{n}", n)], schema, orient="row"), none_gone) for n in range(300)]
+    runs = [SortedRows.of("key", pl.DataFrame([(f"k{n}", n)], schema, orient="row"), none_gone) for n in range(257)]
     merged = RunMerge(schema, runs, keeps_gone=False)
     _, source, place = merged.sources()
     rows = pl.concat([pl.DataFrame(block) for block in merged.blocks(source, place)])
-    assert sorted(rows["at"].to_list()) == list(range(300))
+    assert sorted(rows["at"].to_list()) == list(range(257))
 
 
 def written(path: Path, rows: KeyedRows, runs: list[SortedRows], *, merging: int) -> list[SortedRows]:

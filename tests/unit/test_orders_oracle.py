@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from streaming import orders_feed
-from streaming.oracle_parts import Batch, Fields, Handed, Late, Message, Place, Read, Update
 from streaming.orders_feed import SETTLED, SIZE, edge, feed
-from streaming.orders_oracle import ORDERS, PRICES, Pricing, Products, Regions
+from streaming.orders_oracle import ORDERS, PRICES, pricing_of, products_of, regions_of
+
+from support.oracle import Oracle
+from support.oracle_parts import Batch, Fields, Handed, Late, Message, Place, Read, Update
 
 T = 1_700_000_000_000
 """Record time from which these tests count.
@@ -35,7 +37,7 @@ def alive(at: int) -> Record:
     return ORDERS, {"event_time": T + at}
 
 
-def pricing(*batches: list[Record], stock: Sequence[Fields] = ()) -> Pricing:
+def pricing(*batches: list[Record], stock: Sequence[Fields] = ()) -> Oracle:
     """Returns the first sub-topology after batches of a partition each.
 
     They are a second apart; the first reads *stock*.
@@ -50,15 +52,15 @@ def pricing(*batches: list[Record], stock: Sequence[Fields] = ()) -> Pricing:
         reads = [Read(source, 0, start, len(messages[source])) for source, start in starts.items()]
         reads += [Read("stock_counts", 0, 0, len(stock))] if number == 0 else []
         read.append(Batch(DECIDED_AT + 1_000 * number, reads, number))
-    return Pricing([*messages[ORDERS], *messages[PRICES]], stock, CUSTOMERS, read)
+    return pricing_of([*messages[ORDERS], *messages[PRICES]], stock, CUSTOMERS, read)
 
 
-def each_by_each(first: Pricing) -> list[Batch]:
+def each_by_each(first: Oracle, hop: str) -> list[Batch]:
     """Returns downstream batches that read one of its batches each.
 
     They are a second apart.
     """
-    return [Batch(DECIDED_AT + 1_000 * n, [Read("a hop", 0, n, n + 1)], n) for n in first.outcomes]
+    return [Batch(DECIDED_AT + 1_000 * n, [Read(hop, 0, n, n + 1)], n) for n in first.outcomes]
 
 
 def handed(rows: Mapping[int, Sequence[Handed]]) -> list[tuple[str, Fields | None, Fields | None]]:
@@ -67,7 +69,7 @@ def handed(rows: Mapping[int, Sequence[Handed]]) -> list[tuple[str, Fields | Non
 
 def test_an_order_costs_the_price_of_its_time_or_is_left_out() -> None:
     oracle = pricing([order(1, 3_000), order(2, 2_999), order(3, 999), price(3_000, 2.0), price(1_000, 1.5)])
-    assert [row.new for row in oracle.by_region[0]] == [
+    assert [row.new for row in oracle["by_region"].handed[0]] == [
         {"region": "north", "product": "figs", "quantity": 2, "amount": 4.0},
         {"region": "north", "product": "figs", "quantity": 2, "amount": 3.0},
     ]
@@ -76,29 +78,29 @@ def test_an_order_costs_the_price_of_its_time_or_is_left_out() -> None:
 
 def test_of_prices_of_one_instant_the_last_holds() -> None:
     oracle = pricing([price(0, 1.0), price(0, 2.0), price(5, 2.0), price(0, 2.0), order(1, 5)])
-    assert [(update.value, update.timestamp_ms) for update in oracle.prices.now.sent] == [
+    assert [(update.value, update.timestamp_ms) for update in oracle["price_now"].changes.sent] == [
         ('{"price":1.0}', T),
         ('{"price":2.0}', T),
         ('{"price":2.0}', T),
     ]
-    assert oracle.prices.now.skipped == {"figs": 1}
-    assert oracle.by_region[0][0].new == {"region": "north", "product": "figs", "quantity": 2, "amount": 4.0}
+    assert oracle["price_now"].changes.skipped == {"figs": 1}
+    assert oracle["by_region"].handed[0][0].new == {"region": "north", "product": "figs", "quantity": 2, "amount": 4.0}
 
 
 def test_a_price_of_a_later_batch_changes_no_earlier_order() -> None:
     oracle = pricing([price(0, 1.0), order(1, 10)], [price(5, 9.0), order(2, 10)])
-    assert [row.new["amount"] for rows in oracle.by_region.values() for row in rows if row.new] == [2.0, 18.0]
+    assert [row.new["amount"] for rows in oracle["by_region"].handed.values() for row in rows if row.new] == [2.0, 18.0]
 
 
 def test_an_unknown_customer_has_the_region_unknown() -> None:
     oracle = pricing([price(0, 1.0), order(1, 10, customer="zoe")])
-    assert [row.key for row in oracle.by_region[0]] == ["unknown"]
+    assert [row.key for row in oracle["by_region"].handed[0]] == ["unknown"]
 
 
 def test_a_dear_order_is_news_when_its_hundreds_are_others() -> None:
     quantities = (99, 100, 199, 200, 150)
     oracle = pricing([price(0, 1.0), *(order(n, 10 + n, quantity=q) for n, q in enumerate(quantities))])
-    assert [sent["amount"] for sent in oracle.dear_sink] == [100.0, 200.0, 150.0]
+    assert [row.fields["amount"] for row in oracle["dear"].rows] == [100.0, 200.0, 150.0]
     assert oracle.outcomes[0]["dear_orders"] == Counter(records_in=5, filtered=1, suppressed=1, emitted=3)
 
 
@@ -107,7 +109,7 @@ def test_a_corrected_order_moves_to_another_product_in_two_rows() -> None:
     oracle = pricing([*records, order(1, 30, product="eggs"), order(1, 31, product="eggs")])
     two, five = ({"product": "figs", "quantity": n, "amount": float(n)} for n in (2, 5))
     eggs = {"product": "eggs", "quantity": 2, "amount": 6.0}
-    assert handed(oracle.by_product) == [
+    assert handed(oracle["by_product"].handed) == [
         ("figs", None, two),
         ("figs", two, five),
         ("figs", five, None),
@@ -119,7 +121,7 @@ def test_a_corrected_order_moves_to_another_product_in_two_rows() -> None:
 def test_an_order_is_late_at_the_source_when_no_window_takes_it() -> None:
     # The first batch brings the watermark to 10,000: windows of 4 s that are open for 2 s more end behind 8,001.
     oracle = pricing([price(0, 1.0), alive(11_001)], [order(1, 4_000), order(2, 4_001)])
-    assert oracle.late == [Late(Place(ORDERS, 0, 1), T + 4_000, T + 10_000)]
+    assert oracle["orders"].late == [Late(Place(ORDERS, 0, 1), T + 4_000, T + 10_000)]
     assert oracle.outcomes[1]["orders"] == Counter(records_in=2, late=1, passed=1)
 
 
@@ -132,19 +134,19 @@ def test_stock_is_a_table_too() -> None:
 def test_revenue_is_final_once_per_region_and_window() -> None:
     # 3,000 is in the windows from 0 and 2,000, which close at 5,999 and 7,999.
     first = pricing([price(0, 1.25), order(1, 3_000), order(2, 3_000, product="eggs")], [alive(6_999)], [alive(7_000)])
-    oracle = Regions(first, each_by_each(first))
-    assert (oracle.revenue[0], oracle.revenue[1]) == ([], [])
+    oracle = regions_of(first, each_by_each(first, "by_region_source"))
+    assert (oracle["revenue"].sent[0], oracle["revenue"].sent[1]) == ([], [])
     key = f'{{"region":"north","window_start":{T}}}'
-    assert oracle.revenue[2] == [Update(key, '{"n":1,"revenue":2.5,"products":1}', T + 3_999, None, 0, 0)]
+    assert oracle["revenue"].sent[2] == [Update(key, '{"n":1,"revenue":2.5,"products":1}', T + 3_999, None, 0, 0)]
     assert oracle.outcomes[0]["revenue"] == Counter(records_in=2, held_after=2)
     assert oracle.outcomes[2]["revenue"] == Counter(held_before=2, emitted=1, held_after=1)
 
 
 def test_best_sellers_say_every_update() -> None:
     first = pricing([price(0, 1.0), order(1, 2_000, quantity=3), order(2, 1_000, quantity=3)])
-    oracle = Regions(first, each_by_each(first))
+    oracle = regions_of(first, each_by_each(first, "by_region_source"))
     key = f'{{"region":"north","window_start":{T}}}'
-    assert oracle.best_sellers == [
+    assert oracle["best_sellers"].updates == [
         Update(key, '{"sold":3,"largest":3.0}', T + 2_000, None, 0, 0),
         Update(key, '{"sold":6,"largest":3.0}', T + 2_000, T + 2_000, 0, 1),
     ]
@@ -155,9 +157,10 @@ def test_an_order_is_late_in_windows_when_all_of_its_are_closed() -> None:
     sent = [json.loads(one.value or b"") for one in edge(T + watermark)]
     orders = [(ORDERS, {**fields, "product": "figs"}) for fields in sent]
     first = pricing([price(0, 1.0), alive(watermark + 1_001)], orders)
-    oracle = Regions(first, each_by_each(first))
-    assert [late.timestamp_ms - T - watermark for late in first.late] == [-6_000]
-    late = {name: [one.timestamp_ms - T - watermark for one in found] for name, found in oracle.late.items()}
+    oracle = regions_of(first, each_by_each(first, "by_region_source"))
+    assert [late.timestamp_ms - T - watermark for late in first["orders"].late] == [-6_000]
+    all_late = {name: oracle[name].late for name in ("revenue", "best_sellers")}
+    late = {name: [one.timestamp_ms - T - watermark for one in found] for name, found in all_late.items()}
     assert late == {"revenue": [-5_999, -4_000], "best_sellers": [-5_999, -4_000, -3_999, 0]}
     # Of revenue 3,999 ms of age fit into one open window, the two youngest into two each.
     assert oracle.outcomes[1]["revenue"] == Counter(records_in=7, late=2, superseded=2, held_after=3)
@@ -165,9 +168,12 @@ def test_an_order_is_late_in_windows_when_all_of_its_are_closed() -> None:
 
 def test_behind_pricing_the_last_batch_read_gives_the_watermark() -> None:
     first = pricing([alive(5_000)], [alive(6_000)], [alive(7_000)])
-    both = [Batch(DECIDED_AT, [Read("a hop", 0, 0, 2)], 0), Batch(DECIDED_AT, [Read("a hop", 0, 2, 3)], 1)]
-    oracle = Regions(first, both)
-    assert oracle.times == {0: T + 4_999, 1: T + 5_999}
+    both = [
+        Batch(DECIDED_AT, [Read("by_region_source", 0, 0, 2)], 0),
+        Batch(DECIDED_AT, [Read("by_region_source", 0, 2, 3)], 1),
+    ]
+    oracle = regions_of(first, both)
+    assert oracle.watermarks == {0: T + 4_999, 1: T + 5_999}
 
 
 def test_totals_are_sent_in_the_first_batch_of_an_interval() -> None:
@@ -177,10 +183,10 @@ def test_totals_are_sent_in_the_first_batch_of_an_interval() -> None:
     )
     # T is 2,000 ms behind a multiple of 3,000: the first of the next one is the batch at T + 1,000.
     assert T % 3_000 == 2_000
-    batches = [Batch(T + at, [Read("a hop", 0, n, n + 1)], n) for n, at in enumerate((0, 1_000, 4_000))]
-    oracle = Products(first, batches)
+    batches = [Batch(T + at, [Read("by_product_source", 0, n, n + 1)], n) for n, at in enumerate((0, 1_000, 4_000))]
+    oracle = products_of(first, batches)
     figs, two_eggs = '{"orders":1,"sold":2,"mean_amount":3.0}', '{"orders":1,"sold":2,"mean_amount":2.0}'
-    assert oracle.product_totals == {
+    assert oracle["product_totals"].sent == {
         0: [],
         1: [Update("eggs", two_eggs, T + 20, None, 0, 1), Update("figs", figs, T + 10, None, 0, 0)],
         2: [],
@@ -193,16 +199,21 @@ def test_totals_are_sent_in_the_first_batch_of_an_interval() -> None:
 
 def test_totals_take_back_what_a_correction_replaces() -> None:
     first = pricing([price(0, 1.0), price(0, 1.0, "eggs"), order(1, 10), order(2, 20), order(2, 30, product="eggs")])
-    oracle = Products(first, each_by_each(first))
-    totals = {product: (total.orders, total.sold, total.newest_ms - T) for product, total in oracle.totals.items()}
+    oracle = products_of(first, each_by_each(first, "by_product_source"))
+    totals = {
+        product: (len(group.rows), sum(row.fields["quantity"] for row in group.rows), group.newest_ms - T)
+        for product, group in oracle["product_totals"].groups.items()
+    }
     assert totals == {"figs": (1, 2, 30), "eggs": (1, 2, 30)}
 
 
 def test_demand_is_news_when_its_class_is_another() -> None:
     orders = [order(n, 10 * n, quantity=4) for n in range(1, 6)]
     first = pricing([price(0, 1.0), *orders, order(5, 60, quantity=3)])
-    oracle = Products(first, each_by_each(first))
-    sent = [(json.loads(update.value or "")["demand"], update.timestamp_ms - T) for update in oracle.demand.sent]
+    oracle = products_of(first, each_by_each(first, "by_product_source"))
+    sent = [
+        (json.loads(update.value or "")["demand"], update.timestamp_ms - T) for update in oracle["demand"].changes.sent
+    ]
     assert sent == [("low", 10), ("some", 20), ("high", 50), ("some", 60)]
 
 

@@ -48,16 +48,25 @@ def checked(project: Project) -> list[str]:
     return [line for line in check([], project.folder / "w", project) if "warning" in line or "error" in line]
 
 
-@pytest.mark.parametrize(
-    "topic",
-    [*sorted({*TABLES, *RESERVED}), "hop_x", "orders_source", "hop_source", "1st", "Ä-1", "x" * 249, "_", "status"],
-)
-def test_every_topic_gives_a_topology(tmp_path: Path, topic: str) -> None:
-    project, name = proposed(tmp_path, topic, [{"id": f"s{n % 2}", "at": NOON_MS + 1_000 * n} for n in range(6)])
-    assert checked(project) == []
+OBJECTS = [{"id": f"s{n % 2}", "at": NOON_MS + 1_000 * n} for n in range(6)]
+
+
+def topic_of(project: Project, name: str) -> str:
     source, *_ = load(project.topologies / f"{name}.toml").operators.values()
     assert isinstance(source, Source)
-    assert source.topic == topic
+    return source.topic
+
+
+@pytest.mark.parametrize("topic", ["hop_x", "orders_source", "1st", "Ä-1", "x" * 249, "_", "batches", "timestamp_ms"])
+def test_every_topic_gives_a_topology(tmp_path: Path, topic: str) -> None:
+    project, name = proposed(tmp_path, topic, OBJECTS)
+    assert checked(project) == []
+    assert topic_of(project, name) == topic
+
+
+def test_a_topic_may_be_named_as_a_table_or_column_of_ours(tmp_path: Path) -> None:
+    for topic in sorted({*TABLES, *RESERVED, "hop_source"}):
+        assert topic_of(*proposed(tmp_path / topic, topic, OBJECTS)) == topic
 
 
 def test_fields_in_any_style_become_columns(tmp_path: Path) -> None:

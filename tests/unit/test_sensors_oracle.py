@@ -4,9 +4,11 @@ import json
 from collections import Counter
 from typing import Any
 
-from streaming.oracle_parts import Batch, Late, Message, Place, Read, Update
 from streaming.sensors_feed import SETTLED, feed
-from streaming.sensors_oracle import SensorsOracle, fields_of
+from streaming.sensors_oracle import fields_of, sensors_of
+
+from support.oracle import Oracle
+from support.oracle_parts import Batch, Late, Message, Place, Read, Update
 
 T = 1_700_000_000_000
 """The record time from which these tests count."""
@@ -20,7 +22,7 @@ def reading(at: int, temp_c: float | None, device: str = "a", **other: Any) -> R
     return device, {"temp_c": temp_c, "battery": 50, "event_time": T + at, **other}, at
 
 
-def after(*batches: list[Record]) -> SensorsOracle:
+def after(*batches: list[Record]) -> Oracle:
     """The oracle after these batches of one partition, a second apart."""
     messages, read = [], []
     for number, records in enumerate(batches):
@@ -31,30 +33,31 @@ def after(*batches: list[Record]) -> SensorsOracle:
             messages.append(Message(place, None if key is None else key.encode(), octets, T + at))
         part = Read("readings", 0, start, len(messages), len(messages))
         read.append(Batch(DECIDED_AT + 1_000 * number, [part], number))
-    return SensorsOracle(messages, read)
+    return sensors_of(messages, read)
 
 
 def test_an_equal_value_is_not_sent_on_whenever_it_was_measured() -> None:
     oracle = after([reading(0, 20.0), reading(5, 20), reading(-1, 20.0)])
     value = '{"temp_c":20.0,"battery":50,"other":null}'
-    assert oracle.device_now.sent == [Update("a", value, T, None, 0, 0)]
-    assert oracle.device_now.skipped == {"a": 2}
+    assert oracle["device_now"].changes.sent == [Update("a", value, T, None, 0, 0)]
+    assert oracle["device_now"].changes.skipped == {"a": 2}
 
 
 def test_a_field_that_is_not_declared_makes_a_new_value() -> None:
     oracle = after([reading(0, 20.0), reading(5, 20.0, humidity=40)])
-    assert json.loads(oracle.device_now.sent[1].value or "")["other"] == '{"humidity":40}'
-    assert oracle.devices["a"]["timestamp"] == T + 5
+    assert json.loads(oracle["device_now"].changes.sent[1].value or "")["other"] == '{"humidity":40}'
+    assert oracle["devices"].current["a"]["timestamp"] == T + 5
 
 
 def test_a_record_without_a_value_deletes_its_device_once() -> None:
     oracle = after([reading(0, 20.0), ("a", None, 10), ("a", None, 20), ("b", None, 30)], [reading(40, 20.0)])
     sent = [
-        (update.value is None, update.timestamp_ms - T, update.old_timestamp_ms) for update in oracle.device_now.sent
+        (update.value is None, update.timestamp_ms - T, update.old_timestamp_ms)
+        for update in oracle["device_now"].changes.sent
     ]
     assert sent == [(False, 0, None), (True, 0, T), (False, 40, T)]
-    assert oracle.device_now.skipped == {"a": 1, "b": 1}
-    assert oracle.devices["a"]["batch_id"] == 1
+    assert oracle["device_now"].changes.skipped == {"a": 1, "b": 1}
+    assert oracle["devices"].current["a"]["batch_id"] == 1
 
 
 def test_deletions_and_impossible_temperatures_are_no_readings() -> None:
@@ -68,8 +71,8 @@ def test_readings_the_gap_apart_share_a_session() -> None:
     oracle = after(
         [reading(0, 20.0), reading(5_000, 21.0), (None, {"event_time": T + 21_999}, 0)], [reading(22_000, 1.0)]
     )
-    assert oracle.sessions[0] == []
-    (final,) = oracle.sessions[1]
+    assert oracle["device_sessions"].sent[0] == []
+    (final,) = oracle["device_sessions"].sent[1]
     assert final.key == f'{{"device":"a","window_start":{T}}}'
     assert json.loads(final.value or "") == {
         "readings": 2,
@@ -86,15 +89,16 @@ def test_readings_the_gap_apart_share_a_session() -> None:
 
 def test_a_reading_between_two_sessions_makes_them_one() -> None:
     oracle = after([reading(0, 20.0), reading(8_000, 23.0)], [reading(4_000, 21.0)])
-    (session,) = oracle.open["a"]
+    (session,) = oracle["device_sessions"].groups.values()
     assert (session.start_ms, session.end_ms, session.place.offset) == (T, T + 13_000, 2)
     assert oracle.outcomes[1]["device_sessions"] == Counter(records_in=1, held_before=2, superseded=2, held_after=1)
-    assert json.loads(session.result("a").value or "")["risen_c"] == 3.0
+    assert oracle["device_sessions"].value(session)["risen_c"] == 3.0
 
 
 def test_of_readings_of_one_instant_arrival_decides() -> None:
     oracle = after([reading(0, 20.0), reading(0, 25.0), reading(1, 30.0), reading(1, 22.0)])
-    assert json.loads(oracle.open["a"][0].result("a").value or "")["risen_c"] == 2.0
+    (session,) = oracle["device_sessions"].groups.values()
+    assert oracle["device_sessions"].value(session)["risen_c"] == 2.0
 
 
 def test_lateness_at_the_source_and_at_sessions_differ() -> None:
@@ -103,24 +107,24 @@ def test_lateness_at_the_source_and_at_sessions_differ() -> None:
         [(None, {"event_time": T + 32_001}, 0)],
         [reading(15_000, 1.0), reading(15_001, 2.0, "b"), reading(15_002, 3.0, "c")],
     )
-    assert oracle.late["readings"] == [Late(Place("readings", 0, 1), T + 15_000, T + 30_000)]
-    assert oracle.late["device_sessions"] == [Late(Place("device_sessions", 0, 2), T + 15_001, T + 30_000)]
+    assert oracle["readings"].late == [Late(Place("readings", 0, 1), T + 15_000, T + 30_000)]
+    assert oracle["device_sessions"].late == [Late(Place("device_sessions", 0, 2), T + 15_001, T + 30_000)]
     assert oracle.outcomes[1]["readings"] == Counter(records_in=3, late=1, passed=2)
-    assert {device for device, sessions in oracle.open.items() if sessions} == {"c"}
+    assert [session.key["device"] for session in oracle["device_sessions"].groups.values()] == ["c"]
 
 
 def test_a_record_with_only_a_time_moves_time() -> None:
     oracle = after([(None, {"event_time": T + 9_001}, 0)])
     assert oracle.outcomes[0]["readings"] == Counter(records_in=1, filtered=1)
-    assert oracle.time.watermark_ms == T + 7_000
+    assert oracle.watermark_ms == T + 7_000
 
 
 def test_a_partition_silent_for_5_s_and_read_to_its_end_is_idle() -> None:
     message = Message(Place("readings", 0, 0), b"a", json.dumps({"event_time": T}).encode(), T)
     batches = [Batch(T, [Read("readings", 0, 0, 1, 1)])]
     batches += [Batch(T + silent_ms, [Read("readings", 0, 1, 1, 1)], n) for n, silent_ms in ((1, 5_000), (2, 5_001))]
-    oracle = SensorsOracle([message], batches)
-    assert [oracle.times[number][None].activity for number in range(3)] == ["active", "active", "idle"]
+    oracle = sensors_of([message], batches)
+    assert [oracle.times[number]["readings", None].activity for number in range(3)] == ["active", "active", "idle"]
 
 
 def test_every_reason_for_quarantine_is_in_the_feed() -> None:

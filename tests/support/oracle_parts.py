@@ -1,6 +1,6 @@
-"""Shared parts of oracles: records, batches, emit-on-change and record time.
+"""Has the values of the oracle: records, batches, emit-on-change and record time.
 
-Standard library only, and nothing of the engine's, as in the oracles themselves. Instants are epoch ms, UTC.
+Standard library only, and nothing of the engine's, as in the oracle itself. Instants are epoch ms, UTC.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class EmitOnChange:
     rule: str = "strictly_newer"
     stored: dict[str, tuple[str | None, int]] = field(default_factory=dict)
     sent: list[Update] = field(default_factory=list)
-    skipped: Counter[str] = field(default_factory=Counter)
+    skips: list[tuple[str, Place]] = field(default_factory=list)
     identities: dict[str, str | None] = field(default_factory=dict)
 
     def offer(
@@ -117,11 +117,16 @@ class EmitOnChange:
         compared = value if identity is None else identity
         _, old_ms = self.stored.get(key, (None, None))
         if compared == self.identities.get(key) and self._is_old_news(compared, timestamp_ms, old_ms):
-            self.skipped[key] += 1
+            self.skips.append((key, place))
             return False
         self.stored[key], self.identities[key] = (value, timestamp_ms), compared
         self.sent.append(Update(key, value, timestamp_ms, old_ms, place.partition, place.offset))
         return True
+
+    @property
+    def skipped(self) -> Counter[str]:
+        """Returns the number of suppressed updates of each key."""
+        return Counter(key for key, _ in self.skips)
 
     def _is_old_news(self, value: str | None, timestamp_ms: int, old_ms: int | None) -> bool:
         """Returns true if the equal stored value must not be sent again.
@@ -203,10 +208,12 @@ def typed(value: bytes, types: Mapping[str, type]) -> Fields | str:
         return "invalid_utf8"
     except ValueError:
         return "malformed_json"
+    if not isinstance(content, dict):
+        return "malformed_json"
     fields: Fields = {}
     for name, kind in types.items():
-        found = content.get(name)
-        fields[name] = float(found) if kind is float and type(found) is int else found
+        value_of_field = content.get(name)
+        fields[name] = float(value_of_field) if kind is float and type(value_of_field) is int else value_of_field
         if fields[name] is not None and type(fields[name]) is not kind:
             return "wrong_type"
     if fields["event_time"] is None:

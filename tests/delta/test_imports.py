@@ -1,0 +1,65 @@
+"""Jobs and commands import heavy packages only when needed.
+
+Each test starts a process, so that it sees only its own imports.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+
+from tidemark.cli.main import COMMANDS
+from tidemark.model.project.layout import Layout
+from tidemark.model.project.spark_settings import WITHOUT_SPARK
+
+PROJECT = Path(__file__).parents[2]
+
+
+def imported_by(jobs: Iterable[str], watched: Iterable[str], **environment: str) -> dict[str, list[str]]:
+    """Returns the *watched* packages in memory after the import of each job.
+
+    One process imports the *jobs* in this order, so an import is seen at its job and at all later ones.
+    """
+    lines = [f"import {job}; found[{job!r}] = [name for name in {[*watched]} if name in sys.modules]" for job in jobs]
+    code = "\n".join(["import json, sys", "found = {}", *lines, "print(json.dumps(found))"])
+    ran = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=PROJECT / "jobs",
+        env={**os.environ, **environment},
+    )
+    modules: dict[str, list[str]] = json.loads(ran.stdout)
+    return modules
+
+
+def test_a_batch_job_imports_heavy_packages_only_when_needed():
+    jobs = ["rollup", "critical_path", "check_sla", "maintain"]
+    assert imported_by(jobs, ["pyspark", "great_expectations", "altair"]) == {job: [] for job in jobs}
+
+
+@pytest.mark.parametrize("words", [["--help"], ["sql", "--help"], ["sql", "FROM batches WHERE topology = 'x'"]])
+def test_a_command_imports_no_other_one_and_no_pandas(words, tmp_path):
+    write_deltalake(Layout(tmp_path).stream("x", "y") / "batches", pa.table({"batch_id": [1]}))
+    words = ["--warehouse", str(tmp_path), *words]
+    modules = [f"tidemark.cli.{module}" for _, module, _ in COMMANDS if module != "explain.query"]
+    check = (
+        f"import sys; sys.argv = ['tidemark', *{words!r}]; import atexit; from tidemark.cli.main import main; "
+        f"atexit.register(lambda: print([name for name in [*{modules}, 'pandas'] if name in sys.modules])); main()"
+    )
+    ran = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
+    assert ran.stdout.splitlines()[-1] == "[]"
+
+
+def test_a_job_that_airflow_runs_without_spark_imports_no_pandas():
+    jobs = ["rollup", "critical_path", "maintain"]
+    assert imported_by(jobs, ["pandas"], **{WITHOUT_SPARK: "1"}) == {job: [] for job in jobs}
