@@ -20,7 +20,7 @@ from deltalake import DeltaTable
 
 import tidemark.arrow  # noqa: F401 - first, before others import pandas
 from tidemark.clock import wall_clock_ms
-from tidemark.errors import InvalidArgument
+from tidemark.errors import InvalidArgument, argument_type
 from tidemark.kernels.columns.schemas import arrow_schema, rows_of
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Grain, Interval, iso, utc
@@ -28,7 +28,7 @@ from tidemark.model.sla_spec import SlaSpec
 from tidemark.model.tables.catalog import BATCHES, CRITICAL_PATH_STEPS, CRITICAL_PATHS, OPERATOR_WINDOWS, Table
 from tidemark.model.topology import Topology
 from tidemark.query.sql import Warehouse
-from tidemark.reports.batch_job import argument_type, interval_parser, load_usable_slas, report_lock
+from tidemark.reports.batch_job import interval_parser, load_usable_slas, report_lock
 from tidemark.reports.pages.interval_page import write_pages
 from tidemark.reports.paths.path_groups import PathGroups
 from tidemark.reports.paths.window_graph import PassedWindows

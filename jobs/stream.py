@@ -16,9 +16,10 @@ from pathlib import Path
 
 from tidemark.control.driver_folder import DriverFolder
 from tidemark.control.folder import SILENT_AFTER_MS
+from tidemark.errors import argument_type
 from tidemark.escaping import log_to_stderr
 from tidemark.model.topology import Time
-from tidemark.reports.batch_job import add_bootstrap, argument_type
+from tidemark.reports.batch_job import add_bootstrap
 from tidemark.storage.location import location
 from tidemark.stream.driver.shared_session import SharedSession
 from tidemark.stream.query import RunOptions

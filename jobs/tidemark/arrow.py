@@ -1,4 +1,4 @@
-"""Imports Arrow's datasets without pandas; import it first.
+"""Keeps Arrow's datasets from importing pandas; import it first.
 
 pyarrow imports pandas with its datasets if it is installed, and that takes longer than all other imports of a job.
 This module has an effect only in the project's own processes: the command, and jobs that Airflow runs without Spark.
@@ -14,13 +14,17 @@ from pathlib import Path
 
 from tidemark.model.project.spark_settings import WITHOUT_SPARK
 
+DATASETS, LAST_NAME = "pyarrow.dataset", "write_dataset"
+"""Arrow's datasets, and a name that the complete module has."""
+
 
 class _PandasHider(MetaPathFinder):
-    """Hides pandas from imports."""
+    """Hides pandas while Arrow's datasets are imported."""
 
     def find_spec(self, name: str, *_: object) -> None:
         """Raises ImportError for pandas; leaves other modules to the other finders."""
-        if name == "pandas":
+        # pyarrow looks for pandas once, at this import. All other imports of pandas work as ever.
+        if name == "pandas" and DATASETS in sys.modules and not hasattr(sys.modules[DATASETS], LAST_NAME):
             raise ModuleNotFoundError(name=name)
 
 
@@ -28,16 +32,5 @@ def _is_own_process() -> bool:
     return WITHOUT_SPARK in os.environ or Path(sys.argv[0]).name == "tidemark"
 
 
-def _import_datasets() -> None:
-    """Imports Arrow's datasets while pandas is hidden."""
-    # pyarrow looks for pandas once, at this import. Later imports of pandas work as ever.
-    finder = _PandasHider()
-    sys.meta_path.insert(0, finder)
-    try:
-        import pyarrow.dataset  # noqa: F401
-    finally:
-        sys.meta_path.remove(finder)
-
-
 if _is_own_process() and "pandas" not in sys.modules:
-    _import_datasets()
+    sys.meta_path.insert(0, _PandasHider())

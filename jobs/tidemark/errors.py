@@ -10,7 +10,13 @@ TidemarkError
 
 from __future__ import annotations
 
+import argparse
+from collections.abc import Callable
+from typing import TypeVar
+
 from tidemark.escaping import one_line
+
+T = TypeVar("T")
 
 
 class TidemarkError(Exception):
@@ -56,3 +62,16 @@ class InvalidTimestamp(TidemarkError, ValueError):
 
 class Contradiction(TidemarkError):
     """Raised when checkpoint, journal and tables cannot all be right."""
+
+
+def argument_type(read: Callable[[str], T]) -> Callable[[str], T]:
+    """Makes *read* raise an error that argparse shows."""
+
+    def read_text(text: str) -> T:
+        try:
+            return read(text)
+        except TidemarkError as error:
+            # argparse hides the message of any other error.
+            raise argparse.ArgumentTypeError(str(error)) from error
+
+    return read_text

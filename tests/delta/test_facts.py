@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -246,6 +248,28 @@ def test_readers_see_facts_that_only_the_journal_has(tmp_path):
     drain(playing)
     assert warehouse.ask(asked).rows == ((0,), (1,))
     assert Warehouse(tmp_path).ask(asked).rows == tuple((number,) for number in range(12))
+
+
+def imports_and_answer(home: Path, query: str) -> tuple[set[str], int]:
+    """Runs `tidemark sql`; returns large packages that it imported, and its answer."""
+    code = "import atexit, sys; sys.argv[0] = 'tidemark'; atexit.register(lambda: print(*sys.modules)); "
+    arguments = ["--warehouse", str(home), "sql", "--format", "csv", query]
+    ran = subprocess.run(
+        [sys.executable, "-c", f"{code}from tidemark.cli.main import main; main()", *arguments],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    _, answer, modules = ran.stdout.splitlines()
+    return {"duckdb", "pyarrow", "polars", "deltalake", "numpy", "pandas"} & {*modules.split()}, int(answer)
+
+
+def test_a_query_of_flushed_facts_imports_duckdb_alone(tmp_path):
+    """Arrow, polars and delta-rs take longer to import than the query takes."""
+    playing = play(tmp_path)
+    run(playing, range(3), {})
+    imported, batches = imports_and_answer(tmp_path, "select count(*) from batches")
+    assert ("pyarrow" in imported, batches) == (True, 2)
+    drain(playing)
+    assert imports_and_answer(tmp_path, "select count(*) from batches") == ({"duckdb"}, 3)
 
 
 def test_killed_in_the_flush_of_a_start_a_stream_looks_sound(tmp_path, at_once):

@@ -33,8 +33,7 @@ from support.topologies import (
 )
 from tidemark.cli.repair.reshard import reshard_streams
 from tidemark.control.folder import Control, WindowReopening
-from tidemark.model.kinds.sink import CHANGES_OF
-from tidemark.model.project.layout import Layout
+from tidemark.model.project.layout import CHANGES_OF, Layout
 from tidemark.model.settings.intervals import Interval, utc
 from tidemark.model.tables.catalog import CRITICAL_PATH_STEPS, OPERATOR_TASKS, Table
 from tidemark.storage.delta.tables import scan

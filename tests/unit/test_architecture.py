@@ -41,7 +41,7 @@ IMPORTS = {
     ),
     "kernels.records": "collecting semantics model.tables model.kinds kernels.columns kernels.updates",
     "storage": "errors clock model.project",
-    "storage.delta": "collecting errors clock model.settings model.kinds kernels.columns kernels.updates storage",
+    "storage.delta": "collecting errors clock model.settings kernels.columns kernels.updates storage",
     "control": "collecting errors clock storage",
     "spark_session": "errors model.project storage",
     "stream.journal": "collecting errors semantics model.tables kernels.records storage storage.delta",
@@ -126,7 +126,7 @@ IMPORTS = {
     ),
     "reports.what_if": "collecting errors semantics model.settings model.kinds model kernels.columns reports.paths",
     "sla.contracts": (
-        "collecting model.tables model.settings model.project model.kinds model kernels.columns storage.delta"
+        "collecting model.tables model.settings model.project model.kinds model kernels.columns storage storage.delta"
     ),
     "sla.measures": (
         "collecting clock semantics model.tables model.settings model.project model.kinds model storage "
@@ -177,7 +177,7 @@ IMPORTS = {
         "sla.incidents sla cli.explain"
     ),
     "arrow": "model.project",
-    "cli": "escaping errors model.project storage reports cli.shared arrow",
+    "cli": "escaping errors model.project storage cli.shared arrow",
     "jobs": (
         "collecting escaping errors clock semantics model.tables model.settings model.project model "
         "kernels.columns kernels.reports storage storage.delta control stream.driver stream query "

@@ -14,10 +14,9 @@ from typing import NoReturn
 
 import tidemark.arrow  # noqa: F401 - first, before others import pandas
 from tidemark.cli.shared.output import flush, say
-from tidemark.errors import TidemarkError
+from tidemark.errors import TidemarkError, argument_type
 from tidemark.escaping import one_message
 from tidemark.model.project.files import Project
-from tidemark.reports.batch_job import argument_type
 from tidemark.storage.location import location
 
 DESCRIPTION = "Measures the latency of streams, finds the operator that causes it, and sends on only changed values."

@@ -12,8 +12,8 @@ from pyspark.sql.types import LongType, TimestampType
 
 from tidemark.model.project.layout import Layout
 from tidemark.model.tables.catalog import TABLES, Table
-from tidemark.storage.delta.current_view import changes_of, current_rows
-from tidemark.storage.warehouse import delta_tables, is_table, named_in, stream_tables, views
+from tidemark.storage.delta.current_view import current_rows
+from tidemark.storage.warehouse import changes_of, delta_tables, is_table, named_in, stream_tables, views
 
 
 def read_table(spark: SparkSession, layout: Layout, topology: str, table: Table) -> DataFrame:

@@ -1,6 +1,9 @@
 """Answers SQL over a warehouse with DuckDB.
 
 There is a view per table name, over all Delta tables of that name, and those of `warehouse.views` and `kafka_metrics`.
+
+Most queries need neither Arrow nor polars nor delta-rs, and to import them takes longer than to answer. So functions
+that need them import them.
 """
 
 from __future__ import annotations
@@ -17,22 +20,22 @@ from importlib.resources import files
 from itertools import chain
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import duckdb
-from deltalake import DeltaTable
 
 from tidemark.collecting import names_in, outside
 from tidemark.errors import InvalidArgument
 from tidemark.model.project.layout import Layout
 from tidemark.model.tables.catalog import TABLES, Table
 from tidemark.query import kafka_metrics, read_only
-from tidemark.storage.delta.current_view import changes_of, current_rows
-from tidemark.storage.delta.datasets import MOST_FILES, dataset_of
-from tidemark.storage.delta.snapshots import Snapshot, snapshot_of
+from tidemark.storage.delta.snapshots import MOST_FILES, Snapshot, snapshot_of
 from tidemark.storage.object_path import ObjectPath
-from tidemark.storage.warehouse import delta_tables, named_in, views
-from tidemark.stream.journal.unflushed import FACTS_TABLES, UnflushedRows, as_table, unflushed_of
+from tidemark.storage.warehouse import changes_of, delta_tables, named_in, views
+from tidemark.stream.journal.place import FACTS_TABLES, journal_with_facts
+
+if TYPE_CHECKING:
+    from tidemark.stream.journal.unflushed import UnflushedRows
 
 SPARKS_WORDS = (
     "MACRO unix_millis(instant) AS epoch_ms(instant)",
@@ -104,7 +107,8 @@ class Warehouse:
         self._views = [view for view in [*views(), kafka_metrics.VIEW] if view.name not in self.tables]
         self._snapshots = cache(snapshot_of)
         self._selects = _selects(self.tables, self._from, self._columns)
-        self._streams, self._unflushed = Layout(home).stream("*", "*").parent.parent, dict[Path, UnflushedRows]()
+        self._streams = Layout(home).stream("*", "*").parent.parent
+        self._unflushed: dict[Path, UnflushedRows | None] = {}
         self._connection, self._reads_logs, self._by_name = _connect(home, memory), False, False
         self._of_topology: Warehouse | None = None
         self._opened, self._arrow = dict[str, str](), dict[str, Any]()
@@ -181,13 +185,15 @@ class Warehouse:
         if isinstance(path, ObjectPath):
             # delta-rs reads a table in an object store as Arrow, with the credentials of the environment. DuckDB would
             # need an extension that must be downloaded, and the credentials in SQL.
-            self._arrow[str(path)] = dataset_of(DeltaTable(str(path)))
+            self._arrow[str(path)] = _dataset(path)
             source = _named(str(path))
         else:
             source = _source(path, snapshot, by_name=self._by_name)
-        flushed, later = unflushed.of(path, snapshot)
+        flushed, later = unflushed.of(path, snapshot) if unflushed else (-1, {})
         if not later:
             return source
+        from tidemark.stream.journal.unflushed import as_table
+
         self._arrow[f"unflushed {path}"] = as_table(later)
         rows = f"SELECT * FROM {_named(f'unflushed {path}')}"
         return f"(SELECT * FROM {source} WHERE batch_id <= {flushed} UNION ALL BY NAME {rows})"
@@ -197,21 +203,36 @@ class Warehouse:
         snapshot = self._snapshots(path)
         return snapshot.columns if snapshot else _columns_of(path)
 
-    def _unflushed_of(self, path: Path) -> UnflushedRows:
-        """Returns the unflushed facts of the stream of *path*.
+    def _unflushed_of(self, path: Path) -> UnflushedRows | None:
+        """Returns the unflushed facts of the stream of *path*; None without.
 
         They are those of the moment when one of its tables was opened first.
         """
         folder = path.parent
         if path.name not in FACTS_TABLES or folder.parent.parent != self._streams:
-            return UnflushedRows()
+            return None
         if folder not in self._unflushed:
-            self._unflushed[folder] = unflushed_of(folder)
+            self._unflushed[folder] = None
+            if journal_with_facts(folder) is not None:
+                from tidemark.stream.journal.unflushed import unflushed_of
+
+                self._unflushed[folder] = unflushed_of(folder)
         return self._unflushed[folder]
+
+
+def _dataset(path: Path) -> Any:
+    """Returns the table at *path* as an unread Arrow dataset."""
+    from deltalake import DeltaTable
+
+    from tidemark.storage.delta.datasets import dataset_of
+
+    return dataset_of(DeltaTable(str(path)))
 
 
 def _columns_of(path: Path) -> Mapping[str, Any]:
     """Returns the columns of a table, with Delta's types (JSON)."""
+    from deltalake import DeltaTable
+
     fields = json.loads(DeltaTable(str(path)).schema().to_json())["fields"]
     return {field["name"]: field["type"] for field in fields}
 
@@ -255,7 +276,11 @@ def _current(path: Path, read: Callable[[Path], str]) -> str:
     A table with current rows includes the rows appended since it was merged.
     """
     changes = changes_of(path)
-    return read(path) if changes is None else f"({current_rows(path, changes, read, _named)})"
+    if changes is None:
+        return read(path)
+    from tidemark.storage.delta.current_view import current_rows
+
+    return f"({current_rows(path, changes, read, _named)})"
 
 
 def _source(path: Path, snapshot: Snapshot | None, *, by_name: bool = True) -> str:
@@ -435,6 +460,8 @@ def _database(home: Path, _: Path, memory: str, *, reads_logs: bool) -> duckdb.D
     database.execute("SET enable_progress_bar = false")
     database.execute(UTC.replace("SET", "SET GLOBAL"))
     database.execute(f"SET memory_limit = {_text(memory)}")
+    # The operating system caches the files of this machine.
+    database.execute("SET enable_external_file_cache = false")
     # Only this user can read what is spilled. DuckDB would put it into the current folder, where others may.
     spill = tempfile.mkdtemp(prefix="tidemark-sql-")
     atexit.register(shutil.rmtree, spill, ignore_errors=True)

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import argparse
 import logging
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TypeVar
 
 from tidemark.control.folder import Control
-from tidemark.errors import InvalidArgument, TidemarkError
+from tidemark.errors import InvalidArgument, argument_type
 from tidemark.model.project.connections import named_address
 from tidemark.model.project.files import Project
 from tidemark.model.project.layout import Layout
@@ -22,7 +20,6 @@ from tidemark.storage.location import location
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T")
 AT_MOST_S = 600.0
 
 
@@ -143,16 +140,3 @@ def load_usable_slas(topology: Topology) -> tuple[SlaSpec, ...]:
     for error in slas.errors.values():
         log.warning("%s; its promise is left out", error)
     return slas.specs
-
-
-def argument_type(read: Callable[[str], T]) -> Callable[[str], T]:
-    """Makes *read* raise an error that argparse shows."""
-
-    def read_text(text: str) -> T:
-        try:
-            return read(text)
-        except TidemarkError as error:
-            # argparse hides the message of any other error.
-            raise argparse.ArgumentTypeError(str(error)) from error
-
-    return read_text

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from graphlib import TopologicalSorter
 from pathlib import Path
 
-from tidemark.model.project.layout import Layout
+from tidemark.model.project.layout import CHANGES_OF, Layout
 
 VIEWS = Path(__file__).parents[1] / "views"
 WORD = re.compile(r"\w+")
@@ -59,6 +59,15 @@ def stream_tables(layout: Layout, topology: str, table: str) -> list[Path]:
 def is_table(path: Path) -> bool:
     """Returns True if there is a Delta table at *path*."""
     return (path / "_delta_log").is_dir()
+
+
+def changes_of(path: Path) -> Path | None:
+    """Returns the table of appended rows beside the table at *path*.
+
+    The table at *path* may not show these rows yet. None: it keeps no current rows.
+    """
+    changes = path.with_name(f"{CHANGES_OF}{path.name}")
+    return changes if is_table(changes) else None
 
 
 def views() -> list[View]:

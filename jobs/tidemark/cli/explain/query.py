@@ -12,10 +12,9 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 from tidemark.cli.shared.options import add_format, existing_warehouse
 from tidemark.cli.shared.output import say, say_inert
-from tidemark.errors import InvalidArgument
+from tidemark.errors import InvalidArgument, argument_type
 from tidemark.query.sql import MEMORY, Answer, Warehouse, attach_script
 from tidemark.query.text_table import FORMATS
-from tidemark.reports.batch_job import argument_type
 
 TIMEOUT_S = 300.0
 _SIZE = re.compile(r"[1-9][0-9]*[KMGT]i?B")

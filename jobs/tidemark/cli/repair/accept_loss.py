@@ -12,9 +12,8 @@ from tidemark.cli.shared.options import existing_warehouse
 from tidemark.cli.shared.output import say_inert
 from tidemark.clock import Clock, wall_clock_ms
 from tidemark.control.folder import AcceptedLoss, Control
-from tidemark.errors import InvalidArgument
+from tidemark.errors import InvalidArgument, argument_type
 from tidemark.model.project.layout import Layout, usable
-from tidemark.reports.batch_job import argument_type
 from tidemark.stream.journal.entries import Journal
 
 

@@ -22,14 +22,14 @@ from tidemark.cli.shared.local import running_broker
 from tidemark.cli.shared.options import existing_warehouse
 from tidemark.cli.shared.output import say_inert
 from tidemark.clock import Clock, wall_clock_ms
-from tidemark.errors import InvalidArgument, TidemarkError
+from tidemark.errors import InvalidArgument, TidemarkError, argument_type
 from tidemark.kernels.columns.schemas import arrow_schema, rows_of
 from tidemark.kernels.records.arrivals import KILLS_DRIVERS
 from tidemark.model.project.connections import DEFAULT, LOCAL, Cluster, addressed_clusters
 from tidemark.model.project.layout import Layout, usable
 from tidemark.model.tables.catalog import QUARANTINE, REQUEUED
 from tidemark.model.topology import Topology
-from tidemark.reports.batch_job import add_bootstrap, argument_type, given_secrets, report_lock, topology
+from tidemark.reports.batch_job import add_bootstrap, given_secrets, report_lock, topology
 from tidemark.storage.delta.tables import append, create
 
 HEADER = "tidemark-requeued"

@@ -16,7 +16,7 @@ from tidemark.cli.shared.options import existing_warehouse
 from tidemark.cli.shared.output import say_inert
 from tidemark.clock import Clock, wall_clock_ms
 from tidemark.control.folder import Control, TimeReset
-from tidemark.errors import InvalidArgument
+from tidemark.errors import InvalidArgument, argument_type
 from tidemark.model.kinds.repartition import HopSource
 from tidemark.model.kinds.source import Source
 from tidemark.model.project.files import Project
@@ -24,7 +24,6 @@ from tidemark.model.project.layout import Layout, usable
 from tidemark.model.settings.intervals import instant_ms, iso
 from tidemark.model.settings.windows import Shape
 from tidemark.model.topology import SubTopology, Topology, load
-from tidemark.reports.batch_job import argument_type
 from tidemark.reports.batch_job import topology as topology_named
 from tidemark.semantics.progress import STREAMING, StreamProgress
 from tidemark.stream.decide.time_resets import TimeResets

@@ -15,11 +15,10 @@ from tidemark.cli.shared.options import existing_warehouse
 from tidemark.cli.shared.output import say_inert
 from tidemark.collecting import names_in
 from tidemark.control.folder import Control
-from tidemark.errors import InvalidArgument, TidemarkError
+from tidemark.errors import InvalidArgument, TidemarkError, argument_type
 from tidemark.model.project.layout import Layout, usable
 from tidemark.model.stream import Stream
 from tidemark.model.topology import Topology
-from tidemark.reports.batch_job import argument_type
 from tidemark.reports.batch_job import topology as topology_named
 from tidemark.storage.delta.tables import Reference
 from tidemark.storage.fence import Fence

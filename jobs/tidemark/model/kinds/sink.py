@@ -9,15 +9,10 @@ from typing import Any, ClassVar, Self
 
 from tidemark.model.kinds.kafka_end import KafkaEnd, read_kafka_end
 from tidemark.model.kinds.operator import ArrivalOrder, Operator, Refusal
+from tidemark.model.project.layout import CHANGES_OF
 from tidemark.model.settings.toml_keys import IDENTIFIER, Keys
 from tidemark.model.settings.window_columns import SinkWindow, WindowColumns, sink_window
 from tidemark.model.tables.catalog import TABLES
-
-CHANGES_OF = "changes_of_"
-"""Prefix of the name of a table with rows to be merged.
-
-The table of current rows may not show these rows yet.
-"""
 
 
 @dataclass(frozen=True, kw_only=True)

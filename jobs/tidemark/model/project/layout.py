@@ -23,6 +23,11 @@ from tidemark.errors import InvalidArgument
 
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 """A name that can be the name of a folder."""
+CHANGES_OF = "changes_of_"
+"""Prefix of the name of a table with rows to be merged.
+
+The table of current rows may not show these rows yet.
+"""
 
 
 def usable(name: str) -> str:

@@ -32,9 +32,10 @@ from tidemark.model.settings.intervals import Interval
 from tidemark.model.tables.catalog import BATCHES, CLOCK_SKEW, HEARTBEATS, HOP, TABLES, Column, Table
 from tidemark.model.topology import Topology
 from tidemark.sla.contracts.contract_sql import COUNTS, counted_of, counting_select
-from tidemark.storage.delta.current_view import changes_of, current_rows
+from tidemark.storage.delta.current_view import current_rows
 from tidemark.storage.delta.datasets import dataset_of
 from tidemark.storage.delta.tables import in_files
+from tidemark.storage.warehouse import changes_of
 
 OF_NO_BATCH = frozenset({HEARTBEATS.name, CLOCK_SKEW.name})
 """Tables of streams that drivers write beside their batches."""

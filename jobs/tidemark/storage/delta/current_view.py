@@ -16,9 +16,7 @@ from deltalake import DeltaTable
 from tidemark.collecting import names_in
 from tidemark.kernels.updates.final_rows import WINDOW_FINAL
 from tidemark.kernels.updates.last_seen import LAST_SEEN_AT, SEEN_ANEW, SEEN_ONLY
-from tidemark.model.kinds.sink import CHANGES_OF
 from tidemark.storage.delta.current_rows import CLOSED_UP_TO
-from tidemark.storage.warehouse import is_table
 
 KEPT_BY = "tidemark.current"
 """Property of a table `changes_of_T`: how T keeps current rows.
@@ -38,15 +36,6 @@ def kept_by(key: Sequence[str], closed_column: str | None) -> str:
         closed_column: column with the end of a row's window; None: the rows have no windows.
     """
     return json.dumps({"key": list(key), "closed_column": closed_column})
-
-
-def changes_of(path: Path) -> Path | None:
-    """Returns the table of appended rows beside the table at *path*.
-
-    The table at *path* may not show these rows yet. None: it keeps no current rows.
-    """
-    changes = path.with_name(f"{CHANGES_OF}{path.name}")
-    return changes if is_table(changes) else None
 
 
 def current_rows(path: Path, changes: Path, read: Read, named: Named, *, only: Container[str] | None = None) -> str:

@@ -10,11 +10,7 @@ import pyarrow.dataset as ds
 from deltalake import DeltaTable
 from pyarrow import fs
 
-MOST_FILES = 200
-"""Files from which the bounds in a log are worth their cost.
-
-By these bounds a reader leaves out files that cannot have a row of the answer.
-"""
+from tidemark.storage.delta.snapshots import MOST_FILES
 
 
 def dataset_of(table: DeltaTable) -> ds.Dataset:

@@ -16,12 +16,14 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from tidemark.collecting import within
 from tidemark.storage.object_path import ObjectPath
 
+MOST_FILES = 200
+"""Files from which the bounds in a log are worth their cost.
+
+By these bounds a reader leaves out files that cannot have a row of the answer.
+"""
 COMMIT = re.compile(r"(\d{20})\.json")
 CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.parquet")
 ACTIONS = ("add", "metaData", "protocol", "txn")
@@ -64,7 +66,7 @@ def snapshot_of(path: Path) -> Snapshot | None:
         for action in _actions(path / "_delta_log"):
             state.apply(action)
         return state.snapshot()
-    except (OSError, ValueError, KeyError, TypeError, pa.ArrowException):  # delta-rs has a better message for it
+    except (OSError, ValueError, KeyError, TypeError):  # delta-rs has a better message for it
         return None
 
 
@@ -137,8 +139,24 @@ def _actions(log: Path) -> Iterator[Mapping[str, Any]]:
         msg = f"{log}: it has {unknown or commits} after the checkpoint of version {since}"
         raise ValueError(msg)
     if since >= 0:
-        file = pq.ParquetFile(log / f"{since:020d}.checkpoint.parquet")
-        yield from file.read(within(ACTIONS, file.schema_arrow.names)).to_pylist()
+        yield from _of_checkpoint(log / f"{since:020d}.checkpoint.parquet")
     for version in commits:
         with open(f"{log}/{version:020d}.json", "rb") as commit:
             yield from map(json.loads, commit.read().splitlines())
+
+
+def _of_checkpoint(path: Path) -> list[dict[str, Any]]:
+    """Returns the actions of the checkpoint at *path*.
+
+    Raises ValueError or OSError if it cannot be read.
+    """
+    # Short logs have no checkpoint, and to import Arrow takes longer than to read them.
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        file = pq.ParquetFile(path)
+        actions: list[dict[str, Any]] = file.read(within(ACTIONS, file.schema_arrow.names)).to_pylist()
+    except pa.ArrowException as error:
+        raise ValueError(str(error)) from error
+    return actions

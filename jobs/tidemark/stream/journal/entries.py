@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import io
 import json
-import re
 import zipfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -31,13 +30,13 @@ from tidemark.storage.fence import NO_FENCE, Fence
 from tidemark.storage.files import File, Files, Rows
 from tidemark.storage.location import put_once
 from tidemark.stream.journal.notes import EntryNotes
+from tidemark.stream.journal.place import NOTES, batches_in, entry_path
 
 KEPT = 5
 """Number of entries that are always kept."""
 MANY = 5_000
 """With so many rows of a table, entries only name their files."""
 COMPRESSED = pa.ipc.IpcWriteOptions(compression="zstd")
-_NAME = re.compile(r"(\d{20})\.(data|facts)\.zip")
 
 
 @dataclass(frozen=True)
@@ -109,12 +108,11 @@ class Journal:
         return self._path(batch_id).stat().st_mtime_ns // 1_000_000
 
     def _path(self, batch_id: int) -> Path:
-        return self._home / f"{batch_id:020d}.{self._kind}.zip"
+        return entry_path(self._home, self._kind, batch_id)
 
     def batches(self) -> list[int]:
         """Returns the batches that have an entry, oldest first."""
-        matches = (_NAME.fullmatch(file.name) for file in self._home.iterdir())
-        return sorted(int(match[1]) for match in matches if match and match[2] == self._kind)
+        return batches_in(self._home, self._kind)
 
     def _cleared(self) -> list[int]:
         """Removes partial files of killed drivers.
@@ -145,7 +143,7 @@ def pack(entry: Entry) -> bytes:
     content = io.BytesIO()
     # Arrow streams are compressed already.
     with zipfile.ZipFile(content, "w", zipfile.ZIP_STORED) as archive:
-        archive.writestr("notes.json", json.dumps(entry.notes.to_json()))
+        archive.writestr(NOTES, json.dumps(entry.notes.to_json()))
         for name, rows in entry.tables.items():
             if isinstance(rows, Files):
                 archive.writestr(f"{name}.files", json.dumps(asdict(rows)))
@@ -171,4 +169,4 @@ def unpack(batch_id: int, content: bytes, *, only: str | tuple[str, ...] = "") -
             elif name.endswith(".files"):
                 files = json.loads(archive.read(name))
                 tables[name.removesuffix(".files")] = Files(tuple(File(**file) for file in files["files"]))
-        return Entry(batch_id, tables, EntryNotes.from_json(json.loads(archive.read("notes.json"))))
+        return Entry(batch_id, tables, EntryNotes.from_json(json.loads(archive.read(NOTES))))

@@ -26,22 +26,18 @@ from deltalake import DeltaTable
 
 from tidemark.collecting import names_in
 from tidemark.model.tables.catalog import (
-    BATCHES,
-    CHANGES,
-    CLOCK_SKEW,
     DISORDER_BUCKETS,
-    HEARTBEATS,
     HELD_RECORDS,
     LATE_RECORDS,
     OPERATOR_STATE,
     QUARANTINE,
     SUPPRESSED,
-    TABLES,
 )
 from tidemark.storage.delta.datasets import dataset_of
-from tidemark.storage.delta.snapshots import Snapshot, snapshot_of
+from tidemark.storage.delta.snapshots import Snapshot
 from tidemark.storage.files import Rows, frames
 from tidemark.stream.journal.entries import Entry, Journal
+from tidemark.stream.journal.place import FACTS_TABLES, journal_with_facts, newest_batch
 
 LEDGERS = tuple(names_in((OPERATOR_STATE, HELD_RECORDS, SUPPRESSED, LATE_RECORDS, QUARANTINE, DISORDER_BUCKETS)))
 """Tables of facts whose rows are decided with the batch."""
@@ -50,13 +46,6 @@ FACTS = "facts/"
 
 They are tables of a journal entry.
 """
-FACTS_TABLES = frozenset(table.name for table in TABLES.values() if table.written_by == "stream") - {
-    CHANGES.name,
-    CLOCK_SKEW.name,
-    HEARTBEATS.name,
-}
-"""Tables of which a journal may have rows that are flushed."""
-
 ByBatch = Mapping[int, Rows]
 
 
@@ -98,26 +87,12 @@ def unflushed_of(home: Path, names: Collection[str] = FACTS_TABLES) -> Unflushed
 
     The tables lie in *home*, which is that of a stream.
     """
-    journal = home.parent.parent.parent / "control" / home.parent.name / home.name / "journal"
-    # A user who may not read the control folder gets nothing.
-    with suppress(PermissionError):
-        if journal.is_dir() and not _is_at_rest(journal, home / BATCHES.name):
+    journal = journal_with_facts(home)
+    if journal is not None:
+        # A user who may not read the control folder gets nothing.
+        with suppress(PermissionError):
             return unflushed(journal, names)
     return UnflushedRows()
-
-
-def _is_at_rest(journal: Path, batches: Path) -> bool:
-    """Returns whether all tables have the newest decided batch."""
-    newest = Journal(journal, "data").batches()[-1:]
-    if not newest:
-        return True
-    if Journal(journal, "facts").batches()[-1:] != newest or not DeltaTable.is_deltatable(str(batches)):
-        return False
-    # A flush of a part of the tables leaves the others behind.
-    file = _read(Journal(journal, "facts"), newest[0], only=())
-    is_whole = file is not None and file.notes.is_whole is not False
-    # A flush commits `batches` last, so its newest batch stands for all tables.
-    return is_whole and newest_batch(batches, snapshot_of(batches) or DeltaTable(str(batches))) >= newest[0]
 
 
 def scan_facts(path: Path) -> pl.LazyFrame:
@@ -169,12 +144,6 @@ def flushed_before(entry: Entry) -> int:
     notes = entry.notes.facts
     # An older version flushed each batch at once, and noted nothing.
     return entry.batch_id - 1 if notes is None else notes.flushed
-
-
-def newest_batch(path: Path, table: DeltaTable | Snapshot) -> int:
-    """Returns the newest batch that a driver committed to *table*; -1: none."""
-    newest = table.transaction_version("/".join(path.parts[-3:]))
-    return -1 if newest is None else int(newest)
 
 
 def as_frame(rows: Rows) -> pl.DataFrame:

@@ -1,0 +1,92 @@
+"""Finds a stream's journal, and the facts that are only there.
+
+Queries of the command line open tables whose facts are all flushed. To import what reads entries takes longer than such
+a query, so this module reads names and notes by itself.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import zipfile
+from contextlib import suppress
+from pathlib import Path
+from typing import Protocol
+
+from tidemark.model.tables.catalog import BATCHES, CHANGES, CLOCK_SKEW, HEARTBEATS, TABLES
+from tidemark.storage.delta.snapshots import snapshot_of
+
+NOTES = "notes.json"
+"""The file in an entry with all that is not rows."""
+FACTS_TABLES = frozenset(table.name for table in TABLES.values() if table.written_by == "stream") - {
+    CHANGES.name,
+    CLOCK_SKEW.name,
+    HEARTBEATS.name,
+}
+"""Tables of which a journal may have rows that are flushed."""
+_NAME = re.compile(r"(\d{20})\.(data|facts)\.zip")
+
+
+class OpenTable(Protocol):
+    """A Delta table as delta-rs or `snapshots` opens it."""
+
+    def transaction_version(self, app_id: str, /) -> int | None:
+        """Returns the newest transaction of *app_id*; None: there is none."""
+
+
+def entry_path(journal: Path, kind: str, batch_id: int) -> Path:
+    """Returns the path of an entry of a *kind*: data or facts."""
+    return journal / f"{batch_id:020d}.{kind}.zip"
+
+
+def batches_in(journal: Path, kind: str) -> list[int]:
+    """Returns the batches with an entry of *kind*, oldest first."""
+    matches = (_NAME.fullmatch(file.name) for file in journal.iterdir())
+    return sorted(int(match[1]) for match in matches if match and match[2] == kind)
+
+
+def journal_with_facts(home: Path) -> Path | None:
+    """Returns the stream's journal if tables may lack its facts.
+
+    The tables lie in *home*. None: they lack none, or this user may not read the control folder.
+    """
+    journal = home.parent.parent.parent / "control" / home.parent.name / home.name / "journal"
+    with suppress(PermissionError):
+        if journal.is_dir() and not _is_at_rest(journal, home / BATCHES.name):
+            return journal
+    return None
+
+
+def newest_batch(path: Path, table: OpenTable) -> int:
+    """Returns the newest batch that a driver committed to *table*; -1: none."""
+    newest = table.transaction_version("/".join(path.parts[-3:]))
+    return -1 if newest is None else int(newest)
+
+
+def _is_at_rest(journal: Path, batches: Path) -> bool:
+    """Returns whether all tables have the newest decided batch.
+
+    It was flushed; the table *batches* gets it last.
+    """
+    newest = batches_in(journal, "data")[-1:]
+    if not newest:
+        return True
+    if batches_in(journal, "facts")[-1:] != newest:
+        return False
+    try:
+        content = entry_path(journal, "facts", newest[0]).read_bytes()
+    except FileNotFoundError:  # the driver has flushed it since, and forgotten it
+        return False
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        is_whole = json.loads(archive.read(NOTES)).get("is_whole")
+    # A flush of a part of the tables leaves the others behind.
+    return is_whole is not False and _newest_batch_at(batches) >= newest[0]
+
+
+def _newest_batch_at(path: Path) -> int:
+    if (snapshot := snapshot_of(path)) is not None:
+        return newest_batch(path, snapshot)
+    from deltalake import DeltaTable
+
+    return newest_batch(path, DeltaTable(str(path))) if DeltaTable.is_deltatable(str(path)) else -1
