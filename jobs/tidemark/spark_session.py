@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import pickle
+import shutil
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
+from functools import cache
+from importlib.resources import files
 from pathlib import Path
 from typing import TypeVar
 
@@ -29,7 +34,7 @@ from tidemark.storage.library import PACKAGE
 from tidemark.storage.object_path import ObjectPath
 
 T = TypeVar("T")
-BY_PUT = "org.apache.spark.internal.io.cloud.AbortableStreamBasedCheckpointFileManager"
+BY_PUT = "tidemark.CheckpointFiles"
 BY_RENAME = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 SECRETS = "TIDEMARK_SPARK_SECRETS"
 """Environment variable with the path of a properties file.
@@ -120,7 +125,29 @@ def have_checkpoints_written(spark: SparkSession, place: Path) -> None:
     Of two drivers that write one file the second fails.
     """
     # In an object store a rename is a copy, so a file is written by one PUT. On a disk it is renamed. Spark's default
-    # does that, too, but also looks up links, for which Hadoop starts 20 processes a batch. By either way a driver
-    # looks for the file before it renames its own.
+    # does that, too, but also looks up links, for which Hadoop starts 20 processes a batch. There a driver looks for
+    # the file before it renames its own.
+    if isinstance(place, ObjectPath):
+        _load_class(spark, BY_PUT)
     manager = BY_PUT if isinstance(place, ObjectPath) else BY_RENAME
     spark.conf.set("spark.sql.streaming.checkpointFileManagerClass", manager)
+
+
+@cache
+def _load_class(spark: SparkSession, name: str) -> None:
+    """Compiles the Java class *name* of the package `storage` for Spark."""
+    jvm = spark._jvm
+    assert jvm is not None
+    loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
+    # Spark compiles its queries by Janino, so each driver has it, and none needs a Java compiler.
+    compiler = jvm.org.codehaus.janino.SimpleCompiler()
+    compiler.setParentClassLoader(loader)
+    compiler.cook(files("tidemark.storage").joinpath(f"{name.rpartition('.')[2]}.java").read_text(encoding="utf-8"))
+    folder = Path(tempfile.mkdtemp(prefix="tidemark-classes-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    for compiled, content in dict(compiler.getBytecodes()).items():
+        file = folder.joinpath(*compiled.split(".")).with_suffix(".class")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(content)
+    loader.addURL(jvm.java.io.File(str(folder)).toURI().toURL())
+    loader.loadClass(name)
