@@ -1,20 +1,24 @@
 """A driver's heartbeats are kept as history and never block its stream."""
 
 import logging
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 
 from support.play import Play
 from support.quiet_broker import Ends
 from support.topologies import EVENTS, NEWEST, operators, repartition, sink
 from tidemark.control.folder import Control, Heartbeat, StreamState
 from tidemark.model.project.layout import Layout
+from tidemark.model.tables.catalog import CLOCK_SKEW
 from tidemark.query.sql import Warehouse
 from tidemark.storage.delta.tables import scan
-from tidemark.stream.driver.heartbeats import Heartbeats
+from tidemark.stream.driver.heartbeats import Heartbeats, History
+from tidemark.stream.driver.usage import usage_of
 from tidemark.stream.pulse import Pulse
 
 NOON = 1_400_000_000_000
@@ -65,6 +69,17 @@ def test_a_failed_write_of_a_heartbeat_is_only_logged(tmp_path: Path, caplog: py
     assert "heartbeats: cannot write rows" in caplog.text
 
 
+def test_later_estimates_of_a_clock_are_one_commit(tmp_path: Path) -> None:
+    told = History(tmp_path, CLOCK_SKEW, topology="flights", sub_topology="status", together_s=3_600)
+    path = tmp_path / "clock_skew"
+    for seconds, rows_written in ((0, 1), (15, 1), (30, 1)):
+        told.add({"host": "h", "at": NOON + seconds * 1_000, "offset_ms": 3, "error_ms": 2, "samples": 5})
+        assert scan(path).collect().height == rows_written
+    told.flush()
+    # The table was made by a commit without rows.
+    assert (scan(path).collect().height, DeltaTable(str(path)).version()) == (3, 2)
+
+
 def test_a_driver_reports_its_start_and_end(tmp_path: Path) -> None:
     control = Control(tmp_path / "control")
     pulse = Pulse(control, history(tmp_path), control.acquire(), "l")
@@ -82,6 +97,13 @@ def test_a_heartbeat_has_memory_and_cpu_of_the_driver(tmp_path: Path) -> None:
     assert memory > 10 * 2**20
     assert cpu >= 0
     assert (checkpoint, waiting) == (0, None)
+
+
+def test_streams_of_a_process_share_a_measurement() -> None:
+    first, second = (usage_of(os.getpid()) for _ in range(2))
+    first.now()
+    of_first = first.now()
+    assert (second.now() is of_first, of_first["cpu_share"] is not None) == (True, True)
 
 
 def test_an_engine_reports_its_backlog(tmp_path: Path) -> None:

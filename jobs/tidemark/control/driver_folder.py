@@ -6,7 +6,7 @@ does not end between the search and the request.
 | file | written by | says |
 |---|---|---|
 | `start_ID.json` | the launcher of a stream | the launch ID, the stream's control folder, the arguments of its job |
-| `running.json` | the driver, every second | its host, the launches that it runs, and the time of writing |
+| `running.json` | the driver, at changes and every ten seconds | its host, the launches that it runs, and the time |
 | `command.txt` | the process that starts the driver | its command |
 | `asking.lock` | held by a launcher that asks, and by a driver without streams until it ends | which one may ask |
 
@@ -26,14 +26,15 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from tidemark.clock import wall_clock_ms
+from tidemark.clock import Clock, wall_clock_ms
 from tidemark.storage.location import replace
 from tidemark.storage.locks import locked, open_lock, own_folder, take_lock
 
 log = logging.getLogger("tidemark.driver")
 
-POLL_S = 0.1
-SAID_EVERY_MS = 1_000
+POLL_S = 0.5
+"""Seconds between two looks for requests and ended streams."""
+SAID_EVERY_MS = 10_000
 
 
 @dataclass(frozen=True)
@@ -66,10 +67,15 @@ class RunningLaunches:
 
 
 class DriverFolder:
-    """Reads and writes the folder *home* of a driver."""
+    """Reads and writes the folder *home* of a driver.
 
-    def __init__(self, home: Path) -> None:
-        self.home = home
+    *clock* returns epoch ms, and *sleep_s* waits for seconds.
+    """
+
+    def __init__(
+        self, home: Path, *, clock: Clock = wall_clock_ms, sleep_s: Callable[[float], None] = time.sleep
+    ) -> None:
+        self.home, self._clock, self._sleep_s = home, clock, sleep_s
         self._ending: int | None = None
 
     @property
@@ -137,13 +143,13 @@ class DriverFolder:
             starts, has_ended = self._start_requests(), threads.forget_ended()
             # A launch is listed before its request is removed, so that a launcher finds it in one of the two.
             threads.controls |= {start.launch_id: start.control for start in starts}
-            if starts or has_ended or wall_clock_ms() - said_ms >= SAID_EVERY_MS:
-                said_ms = wall_clock_ms()
+            if starts or has_ended or self._clock() - said_ms >= SAID_EVERY_MS:
+                said_ms = self._clock()
                 self._say(RunningLaunches(said_ms, platform.node(), threads.controls))
             for start in starts:
                 if self.withdraw(start.launch_id):  # one of two processes succeeds in this
                     threads.begin(start)
-            time.sleep(POLL_S)
+            self._sleep_s(POLL_S)
         return max(threads.statuses)
 
     def _say(self, running: RunningLaunches) -> None:

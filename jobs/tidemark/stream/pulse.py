@@ -12,7 +12,7 @@ from tidemark.clock import wall_clock_ms
 from tidemark.control.folder import Control, Heartbeat, StreamState, beats_every_ms
 from tidemark.storage.disk import Disk
 from tidemark.stream.driver.heartbeats import Heartbeats
-from tidemark.stream.driver.usage import Usage, bytes_in
+from tidemark.stream.driver.usage import bytes_in, usage_of
 from tidemark.stream.engine import Engine
 
 log = logging.getLogger("tidemark.stream")
@@ -34,7 +34,7 @@ class Pulse:
         self.epoch = epoch
         self._control, self._history, self._launch_id, self._digest = control, history, launch_id, digest
         self._doing, self._since_ms, self.batches = "starting", wall_clock_ms(), 0
-        self._usage = Usage(os.getpid())
+        self._usage = usage_of(os.getpid())
         self._engine: Engine | None = None
         self._disk: Disk | None = None
         self._thread_id: str | None = None

@@ -37,6 +37,8 @@ SAMPLES = 5
 Each is sent when the one before was acknowledged.
 """
 TIMEOUT_S = 5.0
+TOGETHER_S = 60.0
+"""Rows of so many seconds are written by one commit."""
 KEPT_MS = 300_000
 """An estimate without a newer one is used for so long.
 
@@ -68,7 +70,8 @@ class ClockSkew:
         # Level 0 is silent: the stream's own clients log that there is no broker.
         self._client: Settings = {**(cluster.client if cluster else {}), "log_level": 0}
         self._is_wanted = cluster is not None
-        self._history = History(home, CLOCK_SKEW, topology=topology, sub_topology=sub_topology)
+        same = {"topology": topology, "sub_topology": sub_topology}
+        self._history = History(home, CLOCK_SKEW, **same, together_s=TOGETHER_S)
         self._key, self._host, self._clock = f"{topology}/{sub_topology}", host, clock
         self._newest: tuple[int, Skew] | None = None
         self._is_heard = True

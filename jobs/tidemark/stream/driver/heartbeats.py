@@ -29,14 +29,14 @@ It is less than the five minutes for which checks take a driver for alive after 
 class History:
     """Appends rows to a *table* that a driver writes apart from batches.
 
-    The table is in *home*, the driver's folder of tables. In an object store rows of TOGETHER_S are written together. A
-    failure is logged and the rows are lost, because the stream matters more.
+    The table is in *home*, the driver's folder of tables. Rows of *together_s* are written together, and those of
+    TOGETHER_S in an object store. A failure is logged and the rows are lost, because the stream matters more.
     """
 
-    def __init__(self, home: Path, table: Table, *, topology: str, sub_topology: str) -> None:
+    def __init__(self, home: Path, table: Table, *, topology: str, sub_topology: str, together_s: float = 0.0) -> None:
         self._path, self._table = home / table.name, table
         self._same = {"topology": topology, "sub_topology": sub_topology}
-        self._together_s = TOGETHER_S if isinstance(home, ObjectPath) else 0.0
+        self._together_s = TOGETHER_S if isinstance(home, ObjectPath) else together_s
         self._appender: Appender | None = None
         self._waiting: list[dict[str, object]] = []
         self._written_s = float("-inf")

@@ -7,8 +7,10 @@ these started.
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 from tidemark.collecting import present
@@ -16,6 +18,8 @@ from tidemark.storage.object_path import ObjectPath
 
 PROC = Path("/proc")
 CGROUP = Path("/sys/fs/cgroup")
+SHARED_S = 10.0
+"""Time for which a measurement serves all streams of a process."""
 _PAGE, _TICKS = os.sysconf("SC_PAGE_SIZE"), os.sysconf("SC_CLK_TCK")
 
 
@@ -28,12 +32,23 @@ class Usage:
     def __init__(self, pid: int) -> None:
         self._pid = pid
         self._was: tuple[float, float] | None = None
+        self._lock = threading.Lock()
+        self._newest: tuple[float, dict[str, object]] = (0.0, {})
 
     def now(self) -> dict[str, object]:
         """Returns the columns of `heartbeats` about CPU and memory.
 
-        They are null where the host does not report them.
+        They are null where the host does not report them, and up to SHARED_S old.
         """
+        with self._lock:
+            measured_s, newest = self._newest
+            # The first measurement has no CPU.
+            if newest.get("cpu_share") is None or time.monotonic() - measured_s >= SHARED_S:
+                newest = self._measure()
+                self._newest = time.monotonic(), newest
+            return newest
+
+    def _measure(self) -> dict[str, object]:
         processes = dict(_processes())
         if self._pid not in processes:
             return {}
@@ -56,6 +71,12 @@ class Usage:
             return None
         # A process that ended takes its CPU time along, so the sum may fall.
         return max(0.0, cpu_s - was[1]) / (at_s - was[0])
+
+
+@cache
+def usage_of(pid: int) -> Usage:
+    """Returns the Usage of the process *pid*, which its streams share."""
+    return Usage(pid)
 
 
 class _Process:
@@ -120,11 +141,18 @@ def bytes_in(folder: Path) -> int | None:
     # Each look costs a request in an object store.
     if isinstance(folder, ObjectPath):
         return None
-    total = 0
-    for place, _, names in os.walk(folder):
-        for name in names:
+    total, folders = 0, [str(folder)]
+    while folders:
+        try:
+            entries = [*os.scandir(folders.pop())]
+        except OSError:  # it has just been removed, or was never made
+            continue
+        for entry in entries:
             try:
-                total += (Path(place) / name).stat().st_size
+                if entry.is_dir(follow_symlinks=False):
+                    folders.append(entry.path)
+                else:
+                    total += entry.stat().st_size
             except OSError:  # it has just been removed
                 continue
     return total
