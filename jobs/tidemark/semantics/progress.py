@@ -55,6 +55,7 @@ class PartitionProgress:
             this time.
         set_back_from_ms: the time from which it was set back (`tidemark reset-time`), until its writer's marks carry an
             earlier one; None: it was not, or they do.
+        topic_id: Kafka's id of the topic in which `until_offset` is a position; None: not known.
     """
 
     max_timestamp_ms: int | None = None
@@ -67,6 +68,7 @@ class PartitionProgress:
     told_idle: bool = False
     newest_ms: int | None = None
     set_back_from_ms: int | None = None
+    topic_id: str | None = None
 
     def believes(self, mark_ms: int | None) -> bool:
         """Returns True if a mark was sent after time was set back.
@@ -90,6 +92,16 @@ class InputProgress:
         partitions = {
             number: replace(part, writers=writers.get(number, {})) for number, part in self.partitions.items()
         }
+        return replace(self, partitions=partitions)
+
+    @property
+    def topic_ids(self) -> dict[int, str | None]:
+        """Returns the topic id of each partition."""
+        return {number: part.topic_id for number, part in self.partitions.items()}
+
+    def with_topic_ids(self, ids: Mapping[int, str | None]) -> InputProgress:
+        """Returns this progress with the topic id of each partition."""
+        partitions = {number: replace(part, topic_id=ids.get(number)) for number, part in self.partitions.items()}
         return replace(self, partitions=partitions)
 
 

@@ -154,7 +154,7 @@ class Task:
         """Returns how many partitions the source *name* has."""
         topology = self.stream.topology
         hop_of = topology.operators[name].hop_of
-        return topology.repartition(hop_of).partitions if hop_of else self.answers.of_partitions[name]
+        return topology.repartition(hop_of).partitions if hop_of else self.answers.partitions(name)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -385,14 +385,18 @@ class ShardTask(Task):
                 parts[part.partition] = part.seen
             if not part.gap:
                 without_gap.add(part.partition)
-        offsets = decider.reader.offsets(source, [part.partition for part in arrived], read_to)
+        topic = decider.reader.topic(source)
+        offsets = decider.reader.offsets(source, [part.partition for part in arrived], before, topic)
         # A partition without records, or with a gap in them, is checked against the broker.
         doubtful = without_records(offsets, without_gap)
         ends = batch.ends.get(source.topic or "", {})
         if source.topic and any(_may_be_lost(number, doubtful, read_to, ends) for number in doubtful):
             return None
+        if topic and any(map(topic.replaces, before.topic_ids.values())):
+            return None
         readings = dict(decider.reader.marked(source, before, seen_of(parts, read_to, offsets, ends, {}), batch))
-        return Input(decider.reader.progress(source, before, readings, writers, batch), readings)
+        ids = dict.fromkeys(readings, topic.id if topic else None)
+        return Input(decider.reader.progress(source, before, readings, writers, ids, batch), readings)
 
     def _disorder(self, arrived: Iterable[PartitionIntake]) -> pa.Table:
         """Returns how far the records of each source were behind."""
