@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from support.play import NOON, Play
 from support.separate_executors import Apart
 from support.topologies import operators, sink, source
+from tidemark.cli.repair.accept_loss import accept_loss
 from tidemark.stream.read.data_loss import DataLost
 
 KEPT = 'name = "play"\n' + operators(events=source("id string", bound="1 s"), kept=sink("events", table="kept"))
@@ -79,3 +81,19 @@ def test_a_stream_of_an_older_version_takes_the_id_it_finds(play: Play) -> None:
     play.broker.topic_ids["events"] = "new"
     with pytest.raises(DataLost, match="its id was first seen and is new"):
         play.batch(at_ms=NOON + 2_000)
+
+
+def test_lost_records_of_an_added_partition_end_the_stream(play: Play) -> None:
+    """Partition 1 was added and lost two records before the stream read it."""
+    play.batch([play.row("events", NOON, id="a")], at_ms=NOON)
+    play.broker.partitions, play.broker.earliest_of = 2, {1: 2}
+    rows = [play.row("events", NOON, partition=1, id=str(n)) for n in range(3)]
+    with pytest.raises(DataLost, match=r"partition 1: offsets 0 until 2 were lost unread; .* --partition 1 --until 2 "):
+        play.batch(rows[2:], at_ms=NOON + 1_000)
+    asked = Namespace(topology="play", sub_topology=play.sub, source="events", partition=1, until=2, topic_id=None)
+    accept_loss(Namespace(**vars(asked), by="Ann", reason="holiday"), play.home)
+    play.process(1, rows[2:], at_ms=NOON + 1_000)
+    assert [row["id"] for row in play.rows("kept")] == ["a", "2"]
+    assert play.rows("batches")[-1]["accepted_loss"] == [
+        {"source": "events", "partition": 1, "from_offset": 0, "until_offset": 2}
+    ]

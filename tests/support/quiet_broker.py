@@ -33,6 +33,7 @@ class Silence:
         self.published: list[tuple[str, Row]] = []
         self.sent_by_tasks: list[OutgoingRows] = []
         self.earliest = 0
+        self.earliest_of: dict[int, int] = {}
         self.marked: list[tuple[str, int | None, bool]] = []
         self.topic_limits: dict[str, Limits] = {}
         self.refuses: Callable[[Row], bool] = lambda row: False
@@ -43,7 +44,8 @@ class Silence:
         return TopicState(self.topic_ids.get(name), partitions)
 
     def offsets(self, source: Source, partitions: Sequence[int]) -> Mapping[int, tuple[int, int]]:
-        return {number: (self.earliest, self._ends[source.topic or "", number]) for number in partitions}
+        first = {number: self.earliest_of.get(number, self.earliest) for number in partitions}
+        return {number: (first[number], self._ends[source.topic or "", number]) for number in partitions}
 
     def read_to(self) -> dict[str, dict[int, int]]:
         """Where each partition ends, by topic."""

@@ -94,6 +94,14 @@ class InputProgress:
         }
         return replace(self, partitions=partitions)
 
+    def positions(self, numbers: Iterable[int]) -> dict[int, int]:
+        """Returns the next offset to read of each partition.
+
+        Partitions among *numbers* that were added since the first batch begin at 0.
+        """
+        added = dict.fromkeys(numbers, 0) if self.partitions else {}
+        return {**added, **{number: part.until_offset for number, part in self.partitions.items()}}
+
     @property
     def topic_ids(self) -> dict[int, str | None]:
         """Returns the topic id of each partition."""

@@ -82,6 +82,8 @@ def _positions(home: Path, source: str, partition: int | None) -> dict[int, int]
     positions = {number: partitions[number].until_offset for number in sorted(partitions)}
     if partition is None and positions:
         return positions
+    if partition is not None and positions and partition > max(positions):
+        return {partition: 0}  # it was added to the topic, and the stream has not read it
     if partition in positions:
         return {partition: positions[partition]}
     places: list[str] = []

@@ -193,7 +193,7 @@ class IntakeTask(Task):
             yield shard, pickle.dumps(arrived.numbers if shard else arrived)
 
     def _source(self, source: Source, raw: pl.DataFrame, was: InputProgress) -> tuple[PartitionIntake, pl.DataFrame]:
-        read_to = {number: part.until_offset for number, part in was.partitions.items()}
+        read_to = was.positions(raw["partition"].head(1))
         fresh = rows_in_order(source, raw, numbered_from=read_to.get(0, 0))
         intake = source_rows(
             source,
@@ -375,7 +375,6 @@ class ShardTask(Task):
     ) -> Input | None:
         """Returns how far a *source* outside of the topology has been read."""
         batch = self.batch
-        read_to = {number: part.until_offset for number, part in before.partitions.items()}
         writers = {number: part.writers for number, part in before.partitions.items()}
         parts: dict[int, PartitionReading] = {}
         without_gap: set[int] = set()
@@ -387,6 +386,7 @@ class ShardTask(Task):
                 without_gap.add(part.partition)
         topic = decider.reader.topic(source)
         offsets = decider.reader.offsets(source, [part.partition for part in arrived], before, topic)
+        read_to = before.positions(offsets)
         # A partition without records, or with a gap in them, is checked against the broker.
         doubtful = without_records(offsets, without_gap)
         ends = batch.ends.get(source.topic or "", {})

@@ -119,7 +119,7 @@ class LossCheck:
         Raises:
             DataLost: the topic was recreated, and no person accepted that.
         """
-        read_to = {number: part.until_offset for number, part in was.partitions.items()}
+        read_to = was.positions(offsets)
         earlier = {n: part for n, part in was.partitions.items() if topic and topic.replaces(part.topic_id)}
         if topic is None or not earlier:
             return CheckedRows(rows, read_to, {})

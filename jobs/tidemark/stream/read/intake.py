@@ -129,8 +129,7 @@ class Reader:
         late_up_to_ms: int | None,
         allowed_ms: int | None,
     ) -> Intake:
-        read_to: Mapping[int, int] = {number: part.until_offset for number, part in was.partitions.items()}
-        fresh = rows_in_order(source, raw, numbered_from=read_to.get(0, 0))
+        fresh = rows_in_order(source, raw, numbered_from=was.positions(()).get(0, 0))
         # The broker is asked after the rows were read, so they are of this topic or an earlier one.
         topic = self.topic(source)
         offsets = self.offsets(source, set(fresh["partition"]), was, topic)
