@@ -84,7 +84,7 @@ def test_a_stream_of_an_older_version_takes_the_id_it_finds(play: Play) -> None:
 
 
 def test_lost_records_of_an_added_partition_end_the_stream(play: Play) -> None:
-    """Partition 1 was added and lost two records before the stream read it."""
+    """Partition 1 lost two records before the stream read it."""
     play.batch([play.row("events", NOON, id="a")], at_ms=NOON)
     play.broker.partitions, play.broker.earliest_of = 2, {1: 2}
     rows = [play.row("events", NOON, partition=1, id=str(n)) for n in range(3)]

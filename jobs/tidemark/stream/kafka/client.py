@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from typing import TypeVar
 
 import polars as pl
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicCollection, TopicPartition
-from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec  # type: ignore[attr-defined]
+from confluent_kafka.admin import AdminClient, ConfigResource, ListOffsetsResultInfo, OffsetSpec  # type: ignore[attr-defined]
 
 from tidemark.clock import Clock
 from tidemark.errors import InvalidArgument, InvalidSpec, TidemarkError
@@ -186,13 +187,19 @@ class KafkaBroker:
         """Returns the earliest and latest offset of each of *partitions*."""
         # Kafka's latest offset is the one after the newest record.
         specs = (OffsetSpec.earliest(), OffsetSpec.latest())  # type: ignore[no-untyped-call]
-        earliest, latest = (self._listed(source, partitions, spec) for spec in specs)
+        places = [TopicPartition(source.topic or "", number) for number in partitions]
+        # Both requests are under way before the first answer is awaited.
+        asked = [
+            self._admins[source.kafka].list_offsets(dict.fromkeys(places, spec), request_timeout=TIMEOUT_S)
+            for spec in specs
+        ]
+        earliest, latest = (self._listed(source, answers) for answers in asked)
         return {number: (earliest[number], latest[number]) for number in partitions}
 
-    def _listed(self, source: Source, partitions: Sequence[int], spec: OffsetSpec) -> dict[int, int]:
-        """Asks for the offsets of *partitions* by *spec* in one request."""
-        places = {TopicPartition(source.topic or "", number): spec for number in partitions}
-        answers = self._admins[source.kafka].list_offsets(places, request_timeout=TIMEOUT_S)
+    def _listed(
+        self, source: Source, answers: Mapping[TopicPartition, Future[ListOffsetsResultInfo]]
+    ) -> dict[int, int]:
+        """Awaits the offsets of partitions of *source*'s topic."""
         try:
             return {place.partition: answer.result().offset for place, answer in answers.items()}
         except KafkaException as error:
