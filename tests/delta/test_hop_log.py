@@ -214,7 +214,14 @@ def test_a_reader_that_starts_too_late_reports_the_lost_commits(late: Play) -> N
 
 def accepted(play: Play, until: int) -> None:
     asked = argparse.Namespace(
-        topology="play", sub_topology=READER, source="by_v_source", partition=0, until=until, by="Ann", reason="holiday"
+        topology="play",
+        sub_topology=READER,
+        source="by_v_source",
+        partition=0,
+        until=until,
+        by="Ann",
+        reason="holiday",
+        topic_id=None,
     )
     accept_loss(asked, play.home)
     play.start(READER)

@@ -215,7 +215,14 @@ def test_commands_answer_alike_from_object_store_and_folder(tmp_path: Path, play
 
 def test_a_loss_is_accepted_where_the_journal_says_the_stream_is(played: Play) -> None:
     asked = argparse.Namespace(
-        topology="play", sub_topology=SUB, source="events", partition=0, until=9, by="Ann", reason="retention"
+        topology="play",
+        sub_topology=SUB,
+        source="events",
+        partition=0,
+        until=9,
+        by="Ann",
+        reason="retention",
+        topic_id=None,
     )
     accept_loss.accept_loss(asked, played.home)
     assert Control(Layout(played.home).control("play", SUB)).accepted_loss() == {("events", 0, 6): 9}

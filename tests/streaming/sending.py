@@ -40,11 +40,11 @@ table = "kept"
 """
 
 
-def send_numbers(address: str, topic: str, *numbers: int) -> None:
-    """Sends *numbers* to partition 0 of *topic* and waits for acknowledgement."""
+def send_numbers(address: str, topic: str, *numbers: int, partition: int = 0) -> None:
+    """Sends *numbers* to a *partition* of *topic* and waits for acknowledgement."""
     producer = Producer({"bootstrap.servers": address})
     for n in numbers:
-        producer.produce(topic, json.dumps({"n": n, "at": NOON_MS + n}), "k", 0)
+        producer.produce(topic, json.dumps({"n": n, "at": NOON_MS + n}), "k", partition)
     assert producer.flush(30) == 0
 
 

@@ -93,7 +93,7 @@ def play_day(home: Path) -> FlightsDay:
     records = feed(data.flights, data.weather, range_start_ms=start_ms, settings=unruly)
     timeline = Timeline(started_at_ms=STARTED_AT_MS, range_start_ms=start_ms, speed=12)
     play, day = TickingPlay(STRICT, home, partitions=len(PARTITIONS)), FlightsDay()
-    play.broker._partitions = {topic: 3 if topic == FLIGHT_EVENTS else 1 for topic in (FLIGHT_EVENTS, WEATHER)}
+    play.broker.partitions = {topic: 3 if topic == FLIGHT_EVENTS else 1 for topic in (FLIGHT_EVENTS, WEATHER)}
 
     def batch_of(record: FeedRecord) -> int:
         return (timeline.delivery_ms(record) - STARTED_AT_MS) // BATCH_MS

@@ -14,7 +14,7 @@ from tidemark.kernels.records.limits import Limits
 from tidemark.model.kinds.sink import Sink
 from tidemark.model.kinds.source import Source
 from tidemark.storage.files import frames
-from tidemark.stream.kafka.broker import RefusedRecord
+from tidemark.stream.kafka.broker import RefusedRecord, TopicState
 from tidemark.stream.kafka.encoding import to_send
 from tidemark.stream.kafka.limits import undeliverable_rows
 from tidemark.stream.kafka.outgoing import OutgoingRows
@@ -27,20 +27,25 @@ class Silence:
     """A broker that ends where it was read and remembers publications."""
 
     def __init__(self, partitions: int | Mapping[str, int] = 1) -> None:
-        self._partitions = partitions
+        self.partitions = partitions
+        self.topic_ids: dict[str, str] = {}
         self._ends: dict[tuple[str, int], int] = defaultdict(int)
         self.published: list[tuple[str, Row]] = []
         self.sent_by_tasks: list[OutgoingRows] = []
         self.earliest = 0
+        self.earliest_of: dict[int, int] = {}
         self.marked: list[tuple[str, int | None, bool]] = []
         self.topic_limits: dict[str, Limits] = {}
         self.refuses: Callable[[Row], bool] = lambda row: False
 
-    def partitions(self, at: Source | Sink) -> int:
-        return self._partitions if isinstance(self._partitions, int) else self._partitions[at.topic or ""]
+    def topic(self, source: Source) -> TopicState:
+        name = source.topic or ""
+        partitions = self.partitions if isinstance(self.partitions, int) else self.partitions[name]
+        return TopicState(self.topic_ids.get(name), partitions)
 
     def offsets(self, source: Source, partitions: Sequence[int]) -> Mapping[int, tuple[int, int]]:
-        return {number: (self.earliest, self._ends[source.topic or "", number]) for number in partitions}
+        first = {number: self.earliest_of.get(number, self.earliest) for number in partitions}
+        return {number: (first[number], self._ends[source.topic or "", number]) for number in partitions}
 
     def read_to(self) -> dict[str, dict[int, int]]:
         """Where each partition ends, by topic."""

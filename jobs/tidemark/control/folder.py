@@ -128,7 +128,8 @@ class Heartbeat:
 class AcceptedLoss:
     """The decision to skip lost offsets of a partition of *source*.
 
-    The record at `from_offset` is gone; the stream continues at `until_offset`.
+    The record at `from_offset` is gone; the stream continues at `until_offset`. If a topic was recreated, `topic_id` is
+    that of the new topic, and `from_offset` an offset of the earlier one.
     """
 
     source: str
@@ -138,6 +139,7 @@ class AcceptedLoss:
     by: str
     reason: str
     at_ms: int
+    topic_id: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -355,19 +357,20 @@ class Control:
     def accept_loss(self, loss: AcceptedLoss) -> None:
         """Lets the driver skip *loss*, once.
 
-        It skips only from the offset at which the stream was when the loss was accepted.
+        It skips only from the offset at which the stream was when the loss was accepted, or to the topic of that id.
         """
         own_folder(self.home)
         replace(self.home / "loss.json", json.dumps([*self._losses(), asdict(loss)]))
 
-    def accepted_loss(self) -> dict[tuple[str, int, int], int]:
+    def accepted_loss(self) -> dict[tuple[str, int, int | str], int]:
         """Returns the offsets at which the stream may continue.
 
-        Keys are the source, the partition, and the offset at which the stream is.
+        Keys are the source, the partition, and the offset at which the stream is, or the id of a recreated topic.
         """
-        accepted: dict[tuple[str, int, int], int] = {}
+        accepted: dict[tuple[str, int, int | str], int] = {}
         for loss in self._losses():
-            accepted[loss["source"], loss["partition"], loss["from_offset"]] = loss["until_offset"]
+            place = loss.get("topic_id") or loss["from_offset"]
+            accepted[loss["source"], loss["partition"], place] = loss["until_offset"]
         return accepted
 
     def request_time_reset(self, reset: TimeReset) -> None:

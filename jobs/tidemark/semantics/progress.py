@@ -55,6 +55,7 @@ class PartitionProgress:
             this time.
         set_back_from_ms: the time from which it was set back (`tidemark reset-time`), until its writer's marks carry an
             earlier one; None: it was not, or they do.
+        topic_id: Kafka's id of the topic in which `until_offset` is a position; None: not known.
     """
 
     max_timestamp_ms: int | None = None
@@ -67,6 +68,7 @@ class PartitionProgress:
     told_idle: bool = False
     newest_ms: int | None = None
     set_back_from_ms: int | None = None
+    topic_id: str | None = None
 
     def believes(self, mark_ms: int | None) -> bool:
         """Returns True if a mark was sent after time was set back.
@@ -95,6 +97,24 @@ class InputProgress:
         partitions: dict[int, PartitionProgress] = {}
         for number, part in self.partitions.items():
             partitions[number] = replace(part, writers=writers.get(number, {}))
+        return replace(self, partitions=partitions)
+
+    def positions(self, numbers: Iterable[int]) -> dict[int, int]:
+        """Returns the next offset to read of each partition.
+
+        Partitions among *numbers* that were added since the first batch begin at 0.
+        """
+        added = dict.fromkeys(numbers, 0) if self.partitions else {}
+        return {**added, **{number: part.until_offset for number, part in self.partitions.items()}}
+
+    @property
+    def topic_ids(self) -> dict[int, str | None]:
+        """Returns the topic id of each partition."""
+        return {number: part.topic_id for number, part in self.partitions.items()}
+
+    def with_topic_ids(self, ids: Mapping[int, str | None]) -> InputProgress:
+        """Returns this progress with the topic id of each partition."""
+        partitions = {number: replace(part, topic_id=ids.get(number)) for number, part in self.partitions.items()}
         return replace(self, partitions=partitions)
 
 

@@ -25,10 +25,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("topology", type=argument_type(usable), help="name of the topology")
     parser.add_argument("sub_topology", type=argument_type(usable), help="name of the sub-topology")
     parser.add_argument("--source", required=True, help="the source that reads the topic or the hop")
-    parser.add_argument("--partition", type=int, required=True, help="partition of the topic; 0 for a hop")
+    parser.add_argument(
+        "--partition", type=int, help="partition of the topic; 0 for a hop; with --topic-id the default is all"
+    )
     parser.add_argument(
         "--until", type=int, required=True, metavar="OFFSET", help="offset to continue from; for a hop, the batch"
     )
+    parser.add_argument("--topic-id", metavar="ID", help="id of the new topic, if the topic was recreated")
     parser.add_argument("--by", required=True, metavar="NAME", help="person who accepts the loss")
     parser.add_argument("--reason", required=True, metavar="TEXT", help="reason why the records are not needed")
 
@@ -44,36 +47,48 @@ def accept_loss(options: argparse.Namespace, warehouse: Path, clock: Clock = wal
 
     Raises InvalidArgument if the stream does not read the partition.
     """
+    if options.partition is None and options.topic_id is None:
+        msg = "--partition: is missing; name the partition that lost records, as the reason of the driver's end does"
+        raise InvalidArgument(msg)
     control = Control(Layout(warehouse).control(options.topology, options.sub_topology))
-    at = _position(control.home, options.source, options.partition)
-    control.accept_loss(
-        AcceptedLoss(
-            source=options.source,
-            partition=options.partition,
-            from_offset=at,
-            until_offset=options.until,
-            by=options.by,
-            reason=options.reason,
-            at_ms=clock(),
+    positions = _positions(control.home, options.source, options.partition)
+    for partition, at in positions.items():
+        control.accept_loss(
+            AcceptedLoss(
+                source=options.source,
+                partition=partition,
+                from_offset=at,
+                until_offset=options.until,
+                by=options.by,
+                reason=options.reason,
+                at_ms=clock(),
+                topic_id=options.topic_id,
+            )
         )
-    )
-    place = f"{options.source}, partition {options.partition}"
-    return f"{place}: the lost records from offset {at} on are skipped; start the stream"
+    lost = ", ".join(f"partition {partition} from offset {at} on" for partition, at in positions.items())
+    return f"{options.source}: the lost records are skipped, {lost}; start the stream"
 
 
-def _position(home: Path, source: str, partition: int) -> int:
-    """Returns the next offset that a stream reads from a partition.
+def _positions(home: Path, source: str, partition: int | None) -> dict[int, int]:
+    """Returns the next offset that a stream reads, by partition.
 
-    It is a partition of *source*, and *home* is the control folder of the stream. Raises InvalidArgument if the stream
-    does not read the partition.
+    It is that of *partition* of *source*, or of all its partitions if that is None. *home* is the control folder of the
+    stream. Raises InvalidArgument if the stream does not read the partition.
     """
     entry = Journal(home / "journal", "data").newest() if home.is_dir() else None
     inputs = entry.notes.progress.inputs if entry else {}
-    if source in inputs and partition in inputs[source].partitions:
-        return inputs[source].partitions[partition].until_offset
+    partitions = inputs[source].partitions if source in inputs else {}
+    positions = {number: partitions[number].until_offset for number in sorted(partitions)}
+    if partition is None and positions:
+        return positions
+    if partition is not None and positions and partition > max(positions):
+        return {partition: 0}  # it was added to the topic, and the stream has not read it
+    if partition in positions:
+        return {partition: positions[partition]}
     places: list[str] = []
     for name in sorted(inputs):
         places += [f"{name}/{number}" for number in sorted(inputs[name].partitions)]
+    place = "all" if partition is None else partition
     listed = ", ".join(places) or "none (the stream has read no records yet)"
-    msg = f"{home}: the stream does not read this partition, got {source}/{partition}; known: {listed}"
+    msg = f"{home}: the stream does not read this partition, got {source}/{place}; known: {listed}"
     raise InvalidArgument(msg)

@@ -16,7 +16,7 @@ from tidemark.model.kinds.source import Source
 from tidemark.model.topology import SubTopology
 from tidemark.semantics.progress import InputProgress, StreamProgress
 from tidemark.stream.journal.batch import MicroBatch
-from tidemark.stream.kafka.broker import Answers
+from tidemark.stream.kafka.broker import Answers, TopicState
 from tidemark.stream.read.table_marks import NewestMarks
 
 
@@ -24,7 +24,7 @@ from tidemark.stream.read.table_marks import NewestMarks
 class BatchAnswers:
     """Answers by the name of the source or sink."""
 
-    of_partitions: Mapping[str, int]
+    of_topics: Mapping[str, TopicState]
     of_offsets: Mapping[str, Mapping[int, tuple[int, int]]]
     of_limits: Mapping[str, Limits]
     of_marks: Mapping[str, TimeMark | None]
@@ -42,24 +42,28 @@ class BatchAnswers:
             broker: Answers about topics.
             table_marks: Answers about tables.
         """
-        counts: dict[str, int] = {}
+        topics: dict[str, TopicState] = {}
         offsets: dict[str, Mapping[int, tuple[int, int]]] = {}
         marks: dict[str, TimeMark | None] = {}
         for source in sub.outside_sources:
             marks[source.name] = table_marks.newest(source, batch.versions)
-            # Tables and files have one partition: the driver numbers their rows.
-            counts[source.name] = broker.partitions(source) if source.topic else 1
             if source.topic:
-                # A topic that was made anew may have fewer partitions than were read before.
-                partitions_read = was.inputs.get(source.name, InputProgress()).partitions
-                numbers = sorted({*range(counts[source.name]), *partitions_read})
+                topic = topics[source.name] = broker.topic(source)
+                numbers = topic.numbers(was.inputs.get(source.name, InputProgress()).topic_ids)
                 offsets[source.name] = broker.offsets(source, numbers)
         limits = {o.name: broker.limits(o) for o in sub.sinks if o.topic}
-        return cls(counts, offsets, limits, marks)
+        return cls(topics, offsets, limits, marks)
 
-    def partitions(self, at: Source | Sink) -> int:
-        """Returns how many partitions the topic of *at* has."""
-        return self.of_partitions[at.name]
+    def topic(self, source: Source) -> TopicState:
+        """Returns the topic of *source*."""
+        return self.of_topics[source.name]
+
+    def partitions(self, name: str) -> int:
+        """Returns how many partitions the source *name* has.
+
+        Tables and files have one partition: the driver numbers their rows.
+        """
+        return self.of_topics[name].partitions if name in self.of_topics else 1
 
     def offsets(self, source: Source, partitions: Sequence[int]) -> Mapping[int, tuple[int, int]]:
         """Returns the earliest offset of each partition, and the next to write."""

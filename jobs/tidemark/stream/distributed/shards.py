@@ -37,7 +37,7 @@ from tidemark.stream.driver.versions import Versions
 from tidemark.stream.journal.batch import MicroBatch, QueueWait
 from tidemark.stream.journal.entries import Journal
 from tidemark.stream.journal.state_runs import StateRuns
-from tidemark.stream.kafka.broker import Answers, Publishers, TopicWriter
+from tidemark.stream.kafka.broker import Answers, Publishers, TopicState, TopicWriter
 from tidemark.stream.operate.steps import Steps
 from tidemark.stream.read.table_marks import NewestMarks
 from tidemark.stream.startup.load import load_waiting
@@ -196,7 +196,9 @@ class Shards:
         intake_task = IntakeTask(**vars(task), late_up_to_ms=self._decider.late_up_to_ms(was), hops=self._hops)
         results = executors.run(intake_task, shard_task)
         taken_in = results[0].taken_in
-        if taken_in is None or any(shard.is_doubtful for shard in results):
+        # A topic that was recreated while tasks read it has given them records of two topics.
+        is_recreated = task.answers.of_topics != self._topics_now()
+        if taken_in is None or is_recreated or any(shard.is_doubtful for shard in results):
             log.warning("a topic or hop may have lost records, or a record is skipped: the driver reads this batch")
             taken_in, dealt = self._read_by_driver(collect, task)
             results = executors.work(replace(shard_task, taken_in=taken_in), dealt)
@@ -228,6 +230,9 @@ class Shards:
         entry, now = self._decider.conclude(batch, was, taken_in.now, taken_in.seen, tallies, tables, last, join)
         notes = entry.notes.with_states([shard.state for shard in results], tasks=runs)
         return BatchDecision(replace(entry, tables={**entry.tables, **moved}, notes=notes), now, None, state_bytes)
+
+    def _topics_now(self) -> dict[str, TopicState]:
+        return {o.name: self._broker.topic(o) for o in self._stream.sub.outside_sources if o.topic}
 
     def _is_any_hop_cut(self, was: StreamProgress) -> bool:
         """Returns whether the log of a hop lacks batches that are unread.

@@ -155,7 +155,7 @@ class Task:
         """Returns how many partitions the source *name* has."""
         topology = self.stream.topology
         hop_of = topology.operators[name].hop_of
-        return topology.repartition(hop_of).partitions if hop_of else self.answers.of_partitions[name]
+        return topology.repartition(hop_of).partitions if hop_of else self.answers.partitions(name)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,7 +194,7 @@ class IntakeTask(Task):
             yield shard, pickle.dumps(arrived.numbers if shard else arrived)
 
     def _source(self, source: Source, raw: pl.DataFrame, was: InputProgress) -> tuple[PartitionIntake, pl.DataFrame]:
-        read_to = was.offsets_read
+        read_to = was.positions(raw["partition"].head(1))
         fresh = rows_in_order(source, raw, numbered_from=read_to.get(0, 0))
         intake = source_rows(
             source,
@@ -376,7 +376,6 @@ class ShardTask(Task):
     ) -> Input | None:
         """Returns how far a *source* outside of the topology has been read."""
         batch = self.batch
-        read_to = before.offsets_read
         writers = {number: part.writers for number, part in before.partitions.items()}
         parts: dict[int, PartitionReading] = {}
         without_gap: set[int] = set()
@@ -386,14 +385,19 @@ class ShardTask(Task):
                 parts[part.partition] = part.seen
             if not part.gap:
                 without_gap.add(part.partition)
-        offsets = decider.reader.offsets(source, [part.partition for part in arrived], read_to)
+        topic = decider.reader.topic(source)
+        offsets = decider.reader.offsets(source, [part.partition for part in arrived], before, topic)
+        read_to = before.positions(offsets)
         # A partition without records, or with a gap in them, is checked against the broker.
         doubtful = without_records(offsets, without_gap)
         ends = batch.ends.get(source.topic or "", {})
         if source.topic and any(_may_be_lost(number, doubtful, read_to, ends) for number in doubtful):
             return None
+        if topic and any(map(topic.replaces, before.topic_ids.values())):
+            return None
         readings = dict(decider.reader.marked(source, before, seen_of(parts, read_to, offsets, ends, {}), batch))
-        return Input(decider.reader.progress(source, before, readings, writers, batch), readings)
+        ids = dict.fromkeys(readings, topic.id if topic else None)
+        return Input(decider.reader.progress(source, before, readings, writers, ids, batch), readings)
 
     def _disorder(self, arrived: Iterable[PartitionIntake]) -> pa.Table:
         """Returns how far the records of each source were behind."""

@@ -28,11 +28,34 @@ class RefusedRecord:
     error: str
 
 
-class Answers(Protocol):
-    """Knows partitions and offsets, by which idleness is decided, and limits."""
+@dataclass(frozen=True)
+class TopicState:
+    """A topic as it is now: its id and partitions.
 
-    def partitions(self, at: Source | Sink) -> int:
-        """Returns the number of partitions of the topic of *at*."""
+    Kafka gives each topic an id, so a recreated topic has another one. None: the cluster gives topics no ids.
+    """
+
+    id: str | None
+    partitions: int
+
+    def replaces(self, topic_id: str | None) -> bool:
+        """Returns True if the topic with *topic_id* was another one."""
+        return None not in {topic_id, self.id} and topic_id != self.id
+
+    def numbers(self, read: Mapping[int, str | None]) -> list[int]:
+        """Returns the partitions of the topic, and those that were *read*.
+
+        *read* has the id of the topic in which each was read: a recreated topic may have fewer partitions.
+        """
+        of_this = (number for number, topic_id in read.items() if not self.replaces(topic_id))
+        return sorted({*range(self.partitions), *of_this})
+
+
+class Answers(Protocol):
+    """Knows topics and offsets, by which idleness is decided, and limits."""
+
+    def topic(self, source: Source) -> TopicState:
+        """Returns the topic of *source* as it is now."""
 
     def offsets(self, source: Source, partitions: Sequence[int]) -> Mapping[int, tuple[int, int]]:
         """Returns the earliest and latest offset of each of *partitions*.

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from typing import TypeVar
 
 import polars as pl
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec  # type: ignore[attr-defined]
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient, ConfigResource, ListOffsetsResultInfo, OffsetSpec  # type: ignore[attr-defined]
 
 from tidemark.clock import Clock
 from tidemark.errors import InvalidArgument, InvalidSpec, TidemarkError
@@ -31,6 +32,7 @@ from tidemark.stream.kafka.access import (
     unauthorized_group,
     unauthorized_topic,
 )
+from tidemark.stream.kafka.broker import TopicState
 from tidemark.stream.kafka.outgoing import OutgoingRows
 from tidemark.stream.kafka.publishing import TIMEOUT_S, KafkaTopicWriter, RecordSender
 
@@ -41,6 +43,8 @@ ASKED_EVERY_MS = 60_000
 
 They may change meanwhile.
 """
+NO_TOPIC_ID = "A" * 22
+"""The id of topics without one: a UUID of zeros."""
 UNLIMITED_BYTES = 1_000_000_000
 """Largest request of a client in bytes.
 
@@ -146,25 +150,56 @@ class KafkaBroker:
         topic = at.topic or ""
         metadata = self._consumers[at.kafka].list_topics(topic, timeout=TIMEOUT_S).topics[topic]
         if metadata.error is not None:
-            if missing := missing_right_of(metadata.error.code(), topic, at.kafka, Operation.DESCRIBE):
-                raise missing
-            address = self._clusters[at.kafka].bootstrap
-            create = f"create it first: `{topic_command(topic)}`"
-            msg = f"topic {topic!r} at {address}: {metadata.error.str()}; {create} at the broker of this machine"
-            raise TidemarkError(msg)
+            raise self._not_described(metadata.error, at)
         return len(metadata.partitions)
+
+    def topic(self, source: Source) -> TopicState:
+        """Returns the topic of *source* as it is now.
+
+        Raises:
+            MissingRight: the cluster does not grant the right to see it.
+            TidemarkError: the topic does not exist.
+        """
+        name = source.topic or ""
+        answers = self._admins[source.kafka].describe_topics(TopicCollection([name]), request_timeout=TIMEOUT_S)
+        try:
+            description = answers[name].result()
+        except KafkaException as error:
+            raise self._not_described(error.args[0], source) from error
+        topic_id = str(description.topic_id)
+        return TopicState(None if topic_id == NO_TOPIC_ID else topic_id, len(description.partitions))
+
+    def _not_described(self, error: KafkaError, at: Source | Sink) -> Exception:
+        """Returns the error for a topic that was not described.
+
+        It is the topic of *at*, and the cluster answered *error*.
+        """
+        topic = at.topic or ""
+        if missing := missing_right_of(error.code(), topic, at.kafka, Operation.DESCRIBE):
+            return missing
+        if error.code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+            return KafkaException(error)
+        address, create = self._clusters[at.kafka].bootstrap, f"create it first: `{topic_command(topic)}`"
+        msg = f"topic {topic!r} at {address}: {error.str()}; {create} at the broker of this machine"
+        return TidemarkError(msg)
 
     def offsets(self, source: Source, partitions: Sequence[int]) -> Mapping[int, tuple[int, int]]:
         """Returns the earliest and latest offset of each of *partitions*."""
         # Kafka's latest offset is the one after the newest record.
         specs = (OffsetSpec.earliest(), OffsetSpec.latest())  # type: ignore[no-untyped-call]
-        earliest, latest = (self._listed(source, partitions, spec) for spec in specs)
+        places = [TopicPartition(source.topic or "", number) for number in partitions]
+        # Both requests are under way before the first answer is awaited.
+        asked = [
+            self._admins[source.kafka].list_offsets(dict.fromkeys(places, spec), request_timeout=TIMEOUT_S)
+            for spec in specs
+        ]
+        earliest, latest = (self._listed(source, answers) for answers in asked)
         return {number: (earliest[number], latest[number]) for number in partitions}
 
-    def _listed(self, source: Source, partitions: Sequence[int], spec: OffsetSpec) -> dict[int, int]:
-        """Asks for the offsets of *partitions* by *spec* in one request."""
-        places = {TopicPartition(source.topic or "", number): spec for number in partitions}
-        answers = self._admins[source.kafka].list_offsets(places, request_timeout=TIMEOUT_S)
+    def _listed(
+        self, source: Source, answers: Mapping[TopicPartition, Future[ListOffsetsResultInfo]]
+    ) -> dict[int, int]:
+        """Awaits the offsets of partitions of *source*'s topic."""
         try:
             return {place.partition: answer.result().offset for place, answer in answers.items()}
         except KafkaException as error:

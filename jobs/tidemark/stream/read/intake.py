@@ -32,7 +32,7 @@ from tidemark.model.tables.catalog import DISORDER_BUCKETS, HELD_RECORDS, LATE_R
 from tidemark.semantics.event_time import PartitionReading, advance, follow, processing_time
 from tidemark.semantics.progress import InputProgress, PartitionProgress, WriterPosition
 from tidemark.stream.journal.batch import MicroBatch
-from tidemark.stream.kafka.broker import Answers
+from tidemark.stream.kafka.broker import Answers, TopicState
 from tidemark.stream.operate.steps import Steps
 from tidemark.stream.read.data_loss import LossCheck
 from tidemark.stream.read.table_marks import NewestMarks
@@ -83,7 +83,9 @@ class Reader:
         self._max_held = max_held
         self._broker, self._steps, self._intact, self._window_ms = broker, steps, intact, window_ms
         self._processing_time = processing_time
-        self._partitions = {s.name: broker.partitions(s) if s.topic else 1 for s in sources}
+        # A missing topic is found before the first batch.
+        for source in sources:
+            self.topic(source)
 
     def limits(self, sinks: Iterable[Sink]) -> dict[str, Limits]:
         """Returns the limits of the topics of *sinks*, by sink."""
@@ -127,13 +129,16 @@ class Reader:
         late_up_to_ms: int | None,
         allowed_ms: int | None,
     ) -> Intake:
-        read_to: Mapping[int, int] = was.offsets_read
-        fresh = rows_in_order(source, raw, numbered_from=read_to.get(0, 0))
-        offsets = self.offsets(source, set(fresh["partition"]), read_to)
+        fresh = rows_in_order(source, raw, numbered_from=was.positions(()).get(0, 0))
+        # The broker is asked after the rows were read, so they are of this topic or an earlier one.
+        topic = self.topic(source)
+        offsets = self.offsets(source, set(fresh["partition"]), was, topic)
+        anew = self._intact.read_anew(source, fresh, was, topic, offsets, batch)
+        fresh, read_to = anew.rows, anew.read_to
         # Rows without a gap prove that nothing before them was lost, so the broker's answer counts for the others.
         doubtful = without_records(offsets, set(fresh["partition"]) - {*with_gaps(fresh, read_to)})
         checked = self._intact.check(source, fresh, read_to, doubtful, batch)
-        fresh, read_to = checked.rows, checked.read_to
+        fresh, read_to, losses = checked.rows, checked.read_to, {**anew.losses, **checked.losses}
         if self._processing_time:
             fresh = fresh.with_columns(timestamp_ms=pl.lit(batch.decided_at_ms, pl.Int64))
         waiting = self._steps.waiting(source)
@@ -149,9 +154,10 @@ class Reader:
             decided_at_ms=batch.decided_at_ms,
             max_held=self._max_held,
         )
-        read = seen_of(sorted_rows.seen, read_to, offsets, batch.ends.get(source.topic or "", {}), checked.losses)
+        read = seen_of(sorted_rows.seen, read_to, offsets, batch.ends.get(source.topic or "", {}), losses)
         readings = self.marked(source, was, read, batch)
-        progress = self.progress(source, was, readings, sorted_rows.writers, batch)
+        ids = {**dict.fromkeys(readings, topic.id if topic else None), **anew.topic_ids}
+        progress = self.progress(source, was, readings, sorted_rows.writers, ids, batch)
         run = self._run(batch, sorted_rows.rows.on_time, sorted_rows.rows.measured, sorted_rows.counts)
         run.rows = dict(sorted_rows.tables)
         # In processing time all records of a batch have one time, so there is no disorder to measure.
@@ -187,6 +193,7 @@ class Reader:
         was: InputProgress,
         readings: Mapping[int, PartitionReading],
         writers: Mapping[int, Mapping[str, WriterPosition]],
+        topic_ids: Mapping[int, str | None],
         batch: MicroBatch,
     ) -> InputProgress:
         """Returns the progress of *source* after a batch.
@@ -196,6 +203,7 @@ class Reader:
             was: its progress before the batch.
             readings: each partition as read.
             writers: per partition, its writers that number their records, by name.
+            topic_ids: per partition, the id of the topic that was read.
             batch: the batch.
         """
         if self._processing_time:
@@ -209,20 +217,27 @@ class Reader:
                 idle_advances=source.idle_advances,
                 now_ms=batch.decided_at_ms,
             )
-        return progress.with_writers(trusted_positions(writers, source.written_by))
+        return progress.with_writers(trusted_positions(writers, source.written_by)).with_topic_ids(topic_ids)
+
+    def topic(self, source: Source) -> TopicState | None:
+        """Returns the topic of *source* as it is now.
+
+        None for a table or a folder. Since the last batch it may have got partitions, or have been recreated.
+        """
+        return self._broker.topic(source) if source.topic else None
 
     def offsets(
-        self, source: Source, read: Collection[int], read_to: Mapping[int, int]
+        self, source: Source, read: Collection[int], was: InputProgress, topic: TopicState | None
     ) -> Mapping[int, tuple[int, int]]:
         """Returns the earliest and latest offset of each partition.
 
-        Of a source without a topic, only partitions that are not in *read* have an entry.
+        Of a source without a *topic*, only partitions that are not in *read* have an entry. *was* is its progress.
         """
-        partitions = sorted({*range(self._partitions[source.name]), *read_to})
-        if source.topic is None:
-            # Without a topic, a partition of which a batch read nothing was read to its end before.
-            return {number: (0, read_to.get(number, 0)) for number in partitions if number not in read}
-        return self._broker.offsets(source, partitions)
+        if topic is None:
+            # Tables and files have one partition. One of which a batch read nothing was read to its end before.
+            ends = {0: 0, **{number: part.until_offset for number, part in was.partitions.items()}}
+            return {number: (0, end) for number, end in sorted(ends.items()) if number not in read}
+        return self._broker.offsets(source, topic.numbers(was.topic_ids))
 
     def earliest(self, source: Source, partitions: Sequence[int]) -> dict[int, int]:
         """Returns the earliest offset of *partitions* of *source*'s topic."""
