@@ -25,6 +25,7 @@ from tidemark.errors import InvalidArgument
 from tidemark.model.project.secrets import SecretPlace
 from tidemark.model.project.spark_settings import (
     JAVA_OPTIONS,
+    ONE_ATTEMPT,
     SPARK_NEEDED,
     WITHOUT_SPARK,
     SparkSettings,
@@ -101,7 +102,8 @@ class DriverHook(SparkSubmitHook):
         master = self._connection["master"]
         is_here = self._connection["deploy_mode"] != "cluster"
         java = {JAVA_OPTIONS: driver_settings(ROOT)[JAVA_OPTIONS]} if is_here else {}
-        self._conf = {**driver_address(master), **java, **spark.properties, **(conf or {})}
+        attempts = ONE_ATTEMPT if master == "yarn" else {}
+        self._conf = {**driver_address(master), **java, **attempts, **spark.properties, **(conf or {})}
         if not is_local(master):
             self._py_files = str(archive(LIBRARIES))
 

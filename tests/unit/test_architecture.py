@@ -28,7 +28,7 @@ IMPORTS = {
     "semantics": "collecting errors",
     "model.tables": "collecting",
     "model.settings": "collecting errors semantics model.tables",
-    "model.project": "errors model.settings",
+    "model.project": "escaping errors model.settings",
     "model.kinds": "semantics model.tables model.settings model.project",
     "model": "collecting errors semantics model.tables model.settings model.project model.kinds",
     "kernels": "",
@@ -64,9 +64,9 @@ IMPORTS = {
         "stream.updates"
     ),
     "stream.read": (
-        "collecting errors clock semantics model.tables model.settings model.project model.kinds model "
-        "kernels.columns kernels.updates kernels.records storage storage.delta control stream.journal "
-        "stream.driver stream.kafka stream.updates stream.operate"
+        "collecting escaping errors clock semantics model.tables model.settings model.project model.kinds "
+        "model kernels.columns kernels.updates kernels.records storage storage.delta control "
+        "stream.journal stream.driver stream.kafka stream.updates stream.operate"
     ),
     "stream.decide": (
         "collecting clock semantics model.tables model.settings model.kinds model kernels.columns "
@@ -162,9 +162,9 @@ IMPORTS = {
     ),
     "cli.repair": (
         "collecting errors clock semantics model.tables model.settings model.project model.kinds model "
-        "kernels.columns kernels.aggregates kernels.records storage storage.delta control "
-        "stream.journal stream.state stream.operate stream.decide stream.startup stream.distributed "
-        "reports cli.shared"
+        "kernels.columns kernels.aggregates kernels.records storage storage.delta control stream.journal "
+        "stream.kafka stream.state stream.operate stream.decide stream.startup stream.distributed reports "
+        "cli.shared"
     ),
     "cli.stack": (
         "collecting escaping errors clock semantics model.tables model.project model storage control "

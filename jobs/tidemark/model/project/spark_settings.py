@@ -31,6 +31,7 @@ TIDEMARKS_OWN = frozenset(
     {
         "spark.authenticate",
         "spark.authenticate.secret",
+        "spark.driver.supervise",
         JAVA_OPTIONS,
         "spark.executor.extraJavaOptions",
         "spark.jars",
@@ -39,11 +40,18 @@ TIDEMARKS_OWN = frozenset(
         "spark.sql.extensions",
         "spark.sql.session.timeZone",
         "spark.submit.pyFiles",
+        "spark.yarn.maxAppAttempts",
     }
 )
 """Properties that Tidemark sets itself.
 
 Without them tables would be wrong, jobs would not find their code, or other users could stop them.
+"""
+ONE_ATTEMPT = {"spark.yarn.maxAppAttempts": "1"}
+"""Keeps YARN from starting a driver again.
+
+The second one would find no secrets, because the first has removed the file, and would have the launch of the first.
+Airflow starts the next driver itself.
 """
 _MASTER = re.compile(r"local(\[.+\])?|yarn|(spark|k8s)://.+")
 _MEMORY = re.compile(r"\d+[mg]")
