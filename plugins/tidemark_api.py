@@ -32,7 +32,7 @@ from tidemark.collecting import in_order_of, index_by_name
 from tidemark.errors import InvalidArgument, TidemarkError
 from tidemark.escaping import inert
 from tidemark.model.project.layout import NAME, Layout
-from tidemark.model.settings.intervals import Grain, instant_ms, utc
+from tidemark.model.settings.intervals import Grain, instant_ms, instants_ms, utc
 from tidemark.model.settings.toml_keys import duration_ms
 from tidemark.model.topology import Topology
 from tidemark.query.sql import Warehouse
@@ -63,7 +63,6 @@ LINES_WITHIN_S = 0.6
 """The start page waits so long for fresh lines."""
 WORK = ("scale", "less")
 CHANGES = (*WORK, AgeCause.BOUND.value, AgeCause.TRIGGER.value)
-YEAR_10_000_MS = 253_402_300_800_000
 
 At = Annotated[str | None, Query(description="ISO 8601, by default in UTC")]
 From = Annotated[str | None, Query(alias="from", description="first instant, as at")]
@@ -167,7 +166,7 @@ def show_latency(
     """
     topology = _named(name) if operator is None else _having(_named(name), operator)
     tables = Warehouse(_warehouse(), topology=topology.name)
-    start_ms, end_ms = _instant_ms(start), _instant_ms(end)
+    start_ms, end_ms = instants_ms(start, end)
     return _json(rollup_facts(tables, topology.name, grain, operator=operator, start_ms=start_ms, end_ms=end_ms))
 
 
@@ -178,7 +177,7 @@ def show_path(name: str, at: At = None, last: int = 1) -> Response:
     if not 1 <= last <= MOST_WINDOWS:
         msg = f"last must be a number of windows from 1 to {MOST_WINDOWS}, got {last}"
         raise InvalidArgument(msg)
-    topology, at_ms = _named(name), _instant_ms(at)
+    topology, at_ms = _named(name), None if at is None else instant_ms(at)
     with _as_unknown_name():
         return _json(path.document(_warehouse(), topology.name, at_ms=at_ms, last=last))
 
@@ -213,7 +212,7 @@ def show_what_if(
     values = zip(CHANGES, (scale, less, bound, trigger), strict=True)
     parameters = {what: value for what, value in values if value is not None}
     change = _change(topology, operator, parameters)
-    start_ms, end_ms = _instant_ms(start), _instant_ms(end)
+    start_ms, end_ms = instants_ms(start, end)
     with _as_unknown_name():
         return _json(whatif.document(_warehouse(), topology, change, start_ms=start_ms, end_ms=end_ms))
 
@@ -346,18 +345,8 @@ def _as_unknown_name() -> Iterator[None]:
 
 
 def _document(topology: Topology, at: str | None) -> Row:
-    at_ms = _instant_ms(at)
-    return topology_command.document(_warehouse(), topology, at_ms=wall_clock_ms() if at_ms is None else at_ms)
-
-
-def _instant_ms(text: str | None) -> int | None:
-    if text is None:
-        return None
-    at_ms = instant_ms(text)
-    if not 0 <= at_ms < YEAR_10_000_MS:
-        msg = f"an instant must be after 1970 and before the year 10000, got {text!r}"
-        raise InvalidArgument(msg)
-    return at_ms
+    at_ms = wall_clock_ms() if at is None else instant_ms(at)
+    return topology_command.document(_warehouse(), topology, at_ms=at_ms)
 
 
 def _warehouse() -> Path:

@@ -189,6 +189,12 @@ def test_missing_things_are_not_found_with_the_existing_names(client: Client, ur
         ("/topologies/flights?at=yesterday", "ISO 8601, got 'yesterday'"),
         ("/topologies/flights?at=0001-01-01T00:00:00Z", "after 1970"),
         ("/topologies/flights?at=2026-01-01T00:00:00%1b[31m", r"\\x1b"),
+        ("/topologies/flights?at=2026-W01-1", "ISO 8601, got '2026-W01-1'; write, for example, 2026-01-31T12:00:00Z"),
+        ("/topologies/flights?at=", "ISO 8601, got ''"),
+        ("/topologies/flights/operators?at=20260101", "ISO 8601, got '20260101'"),
+        ("/topologies/flights/path?at=2026-01-01T00:00:00+01:00", "write . as %2B"),
+        ("/topologies/flights/latency?from=2026-01-02&to=2026-01-01", "from must be before to.*swap them"),
+        ("/topologies/flights/whatif?bound=1%20s&from=2026-01-02&to=2026-01-02", "from must be before to"),
         ("/topologies/flights/path?last=0", "from 1 to 1000, got 0"),
         ("/topologies/flights/latency?from=tomorrow", "ISO 8601"),
         (

@@ -149,7 +149,7 @@ IMPORTS = {
         "kernels.updates kernels.records storage storage.delta stream.journal stream.state"
     ),
     "embedded": "collecting errors clock model.project model control",
-    "feed": "errors embedded",
+    "feed": "errors model.settings embedded",
     "cli.shared": "collecting escaping errors model.settings model.project model storage control reports embedded",
     "cli.explain": (
         "collecting escaping errors clock semantics model.settings model.project model query "
@@ -167,8 +167,8 @@ IMPORTS = {
         "cli.shared"
     ),
     "cli.stack": (
-        "collecting escaping errors clock semantics model.tables model.project model storage control "
-        "query reports reports.pages cli.shared cli.explain"
+        "collecting escaping errors clock semantics model.tables model.settings model.project model "
+        "storage control query reports reports.pages cli.shared cli.explain"
     ),
     "dags": "collecting errors model.project model",
     "plugins": (

@@ -5,11 +5,8 @@ There is a view per table name, over all Delta tables of that name, and those of
 
 from __future__ import annotations
 
-import atexit
 import json
 import re
-import shutil
-import tempfile
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial
@@ -27,6 +24,7 @@ from tidemark.errors import InvalidArgument
 from tidemark.model.project.layout import Layout
 from tidemark.model.tables.catalog import TABLES, Table
 from tidemark.query import kafka_metrics, read_only
+from tidemark.query.spill_folder import spill_folder
 from tidemark.storage.delta.current_view import changes_of, current_rows
 from tidemark.storage.delta.datasets import MOST_FILES, dataset_of
 from tidemark.storage.delta.snapshots import Snapshot, snapshot_of
@@ -436,9 +434,7 @@ def _database(home: Path, _: Path, memory: str, *, reads_logs: bool) -> duckdb.D
     database.execute(UTC.replace("SET", "SET GLOBAL"))
     database.execute(f"SET memory_limit = {_text(memory)}")
     # Only this user can read what is spilled. DuckDB would put it into the current folder, where others may.
-    spill = tempfile.mkdtemp(prefix="tidemark-sql-")
-    atexit.register(shutil.rmtree, spill, ignore_errors=True)
-    database.execute(f"SET temp_directory = {_text(spill)}")
+    database.execute(f"SET temp_directory = {_quoted(spill_folder())}")
     for statement in _confining_settings(home):
         database.execute(statement)
     return database

@@ -25,7 +25,9 @@ from tidemark.cli.stack.summary import problems, summary
 from tidemark.errors import TidemarkError
 from tidemark.model.project.files import CHECKOUT
 from tidemark.model.project.layout import Layout
+from tidemark.model.settings.intervals import iso_day
 from tidemark.query.sql import Warehouse
+from tidemark.reports.batch_job import argument_type
 
 CAUGHT_UP_WITHIN_S = 300.0
 ENDED_WITHIN_S = 60.0
@@ -61,13 +63,25 @@ class DemoSettings:
     keep: bool
 
 
+def _day(text: str) -> str:
+    return iso_day(text).isoformat()
+
+
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the command."""
     parser.add_argument(
-        "--from", dest="first", default="2013-06-27", help="first New York day of 2013 (default: %(default)s)"
+        "--from",
+        dest="first",
+        type=argument_type(_day),
+        default="2013-06-27",
+        help="first New York day of 2013 (default: %(default)s)",
     )
     parser.add_argument(
-        "--to", dest="until", default="2013-06-29", help="day after the last one (default: %(default)s)"
+        "--to",
+        dest="until",
+        type=argument_type(_day),
+        default="2013-06-29",
+        help="day after the last one (default: %(default)s)",
     )
     parser.add_argument(
         "--speed", type=float, default=2880, help="times real time; 1440 plays a day in a minute (default: %(default)s)"
