@@ -4,9 +4,9 @@ The JSON is that of `tidemark topology`, `path` and `whatif`. DuckDB and delta-r
 and an answer is kept for a few seconds: see `tidemark_answers`. Only names from topology files are looked up in the
 warehouse.
 
-A request without a login is answered 401; a browser that requests a page is sent to Airflow's login. An unknown name is
-a 404, an invalid argument a 400, and `detail` has the remedy. A request that would wait too long behind others is
-answered 503.
+A request without a login is answered 401; a browser that requests a page is sent to Airflow's login. A topology whose
+DAG the user may not read is a 403, an unknown name a 404, an invalid argument a 400, and `detail` has the remedy. A
+request that would wait too long behind others is answered 503. All answers have HEADERS.
 """
 
 from __future__ import annotations
@@ -18,12 +18,16 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated
 
 from airflow.sdk import Variable
 from fastapi import FastAPI, HTTPException, Query, Request, Response
 from fastapi.exception_handlers import http_exception_handler
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse
+from starlette.datastructures import MutableHeaders
+from starlette.types import Message, Receive, Scope, Send
 
 from tidemark.cli.explain import path, whatif
 from tidemark.cli.explain import topology as topology_command
@@ -49,7 +53,7 @@ from tidemark.sla.page import sla_page
 from tidemark.storage.location import location
 from tidemark_answers import AGAIN_AFTER_S, ANSWERS, PagesBusy, shared
 from tidemark_dags import TOPOLOGIES, broken, topologies
-from tidemark_login import SIGNED_IN, login_url
+from tidemark_login import MAY_READ, READABLE, SIGNED_IN, Readable, login_url
 
 log = logging.getLogger(__name__)
 HEADERS = {
@@ -58,6 +62,7 @@ HEADERS = {
     "X-Content-Type-Options": "nosniff",
 }
 MOST_WINDOWS = 1_000
+_NO_RIGHT = "you may not read this topology's DAG; ask an administrator of Airflow for the right to read it"
 NAMED = re.compile(r"""^name\s*=\s*["']([^"']+)["']""", re.MULTILINE)
 LINES_WITHIN_S = 0.6
 """The start page waits so long for fresh lines."""
@@ -68,7 +73,23 @@ At = Annotated[str | None, Query(description="ISO 8601, by default in UTC")]
 From = Annotated[str | None, Query(alias="from", description="first instant, as at")]
 To = Annotated[str | None, Query(alias="to", description="instant after the last, as at")]
 
-app = FastAPI(title="Tidemark", docs_url=None, redoc_url=None, openapi_url=None, dependencies=[SIGNED_IN])
+app = FastAPI(title="Tidemark", docs_url=None, redoc_url=None, openapi_url=None, dependencies=[SIGNED_IN, MAY_READ])
+
+
+async def application(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answers by `app`, and adds HEADERS to every answer.
+
+    Those of Starlette itself, such as 404, 405 and 500, have none otherwise.
+    """
+
+    async def send_with_headers(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = MutableHeaders(scope=message)
+            for name, value in HEADERS.items():
+                headers.setdefault(name, value)
+        await send(message)
+
+    await app(scope, receive, send_with_headers)
 
 
 class UnknownName(InvalidArgument):
@@ -89,11 +110,15 @@ def problem(request: Request, error: TidemarkError) -> Response:
     again = {"Retry-After": str(AGAIN_AFTER_S)} if isinstance(error, PagesBusy) else {}
     place, detail = _place(request), inert(str(error))
     if _is_page(place):
-        start = "../" * (place.count("/") - 1) or "./"
-        return HTMLResponse(
-            problem_page("This page cannot be shown", detail, start=start), status, headers=HEADERS | again
-        )
+        return _problem_page(place, detail, status, again)
     return JSONResponse({"detail": detail}, status, headers=HEADERS | again)
+
+
+def _problem_page(place: str, detail: str, status: int, more: Mapping[str, str] = MappingProxyType({})) -> Response:
+    """Returns the page that is shown for the page at *place*; *more* are headers."""
+    start = "../" * (place.count("/") - 1) or "./"
+    page = problem_page("This page cannot be shown", detail, start=start)
+    return HTMLResponse(page, status, headers={**HEADERS, **more})
 
 
 @app.exception_handler(HTTPException)
@@ -102,7 +127,18 @@ async def refused(request: Request, error: HTTPException) -> Response:
     wants_page = _is_page(_place(request)) and "text/html" in request.headers.get("accept", "")
     if error.status_code == 401 and wants_page:
         return RedirectResponse(login_url(request), headers=HEADERS)
+    if error.status_code == 403 and wants_page:
+        return _problem_page(_place(request), _NO_RIGHT, 403)
     return await http_exception_handler(request, error)
+
+
+@app.exception_handler(RequestValidationError)
+def invalid(request: Request, error: RequestValidationError) -> Response:
+    """Answers an argument of the wrong type as any other invalid argument."""
+    mistakes = []
+    for mistake in error.errors():
+        mistakes.append(f"{mistake['loc'][-1]}: {mistake['msg']}, got {mistake.get('input')!r}; correct it")
+    return problem(request, InvalidArgument(" and ".join(mistakes)))
 
 
 def _place(request: Request) -> str:
@@ -115,9 +151,9 @@ def _is_page(place: str) -> bool:
 
 
 @app.get("/topologies")
-def list_topologies() -> Response:
-    """Returns the names of all topologies."""
-    return _json({"topologies": [*_known()]})
+def list_topologies(readable: Readable = READABLE) -> Response:
+    """Returns the names of all topologies that the user may read."""
+    return _json({"topologies": readable.of(_known())})
 
 
 @app.get("/topologies/{name}")
@@ -218,12 +254,12 @@ def show_what_if(
 
 
 @app.get("/")
-async def first_page() -> Response:
-    """Returns the start page, with a line per topology.
+async def first_page(readable: Readable = READABLE) -> Response:
+    """Returns the start page, with a line per topology that the user may read.
 
     It shows at once what is known.
     """
-    names = await asyncio.to_thread(lambda: sorted({*_known(), *_broken()}))
+    names = await asyncio.to_thread(lambda: readable.of(sorted({*_known(), *_broken()})))
     # Without a warehouse the page is refused; its lines would only lack their contents.
     await asyncio.to_thread(_warehouse)
     lines = await asyncio.gather(
