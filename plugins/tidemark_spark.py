@@ -8,6 +8,7 @@ requirements.lock.
 from __future__ import annotations
 
 import os
+import shutil
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowNotFoundException
 from airflow.sdk.log import mask_secret
 
 from tidemark.control.process import without_airflow
+from tidemark.control.spark_files import LOCAL_DIRS, PREFIX
 from tidemark.errors import InvalidArgument
 from tidemark.model.project.secrets import SecretPlace
 from tidemark.model.project.spark_settings import (
@@ -35,6 +37,7 @@ from tidemark.model.project.spark_settings import (
     jars,
 )
 from tidemark.storage.library import archive
+from tidemark.storage.private_folder import private_folder
 
 ROOT = Path(__file__).resolve().parents[1]
 PROPERTIES = str(ROOT / "docker" / "spark-defaults.conf")
@@ -127,7 +130,12 @@ class DriverHook(SparkSubmitHook):
 
     def submit(self, application: str = "", **kwargs: Any) -> str | None:
         """Runs *application* to its end, without Airflow's environment."""
-        return super().submit(application, env=without_airflow(os.environ), **kwargs)
+        folder = private_folder(PREFIX)
+        try:
+            # The environment may name another folder.
+            return super().submit(application, env={LOCAL_DIRS: str(folder), **without_airflow(os.environ)}, **kwargs)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 class BatchJob(SparkSubmitOperator):

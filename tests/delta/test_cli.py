@@ -20,7 +20,7 @@ from tidemark.control.process import wait_until
 from tidemark.errors import InvalidSpec
 from tidemark.model.project.files import CHECKOUT, Project
 from tidemark.model.project.layout import Layout
-from tidemark.query.spill_folder import spill_folder
+from tidemark.storage.private_folder import private_folder
 
 
 def tidemark(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -141,7 +141,7 @@ def test_folders_and_links_of_others_are_left_alone(tmp_path: Path, monkeypatch:
     (tmp_path / "tidemark-sql-file").touch()
     (tmp_path / "tidemark-sql-left").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    made = spill_folder()
+    made = private_folder("tidemark-sql-")
     assert made.stat().st_mode & 0o777 == 0o700
     names = {"elsewhere", "tidemark-sql-link", "tidemark-sql-file", made.name}
     assert {entry.name for entry in tmp_path.iterdir()} == names

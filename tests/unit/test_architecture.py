@@ -43,7 +43,7 @@ IMPORTS = {
     "storage": "errors clock model.project",
     "storage.delta": "collecting errors clock model.settings model.kinds kernels.columns kernels.updates storage",
     "control": "collecting errors clock storage",
-    "spark_session": "errors model.project storage",
+    "spark_session": "errors model.project storage control",
     "stream.journal": "collecting errors semantics model.tables kernels.records storage storage.delta",
     "stream.driver": (
         "collecting errors clock semantics model.tables model.project model kernels.columns storage "

@@ -24,11 +24,11 @@ from tidemark.errors import InvalidArgument
 from tidemark.model.project.layout import Layout
 from tidemark.model.tables.catalog import TABLES, Table
 from tidemark.query import kafka_metrics, read_only
-from tidemark.query.spill_folder import spill_folder
 from tidemark.storage.delta.current_view import changes_of, current_rows
 from tidemark.storage.delta.datasets import MOST_FILES, dataset_of
 from tidemark.storage.delta.snapshots import Snapshot, snapshot_of
 from tidemark.storage.object_path import ObjectPath
+from tidemark.storage.private_folder import private_folder
 from tidemark.storage.warehouse import delta_tables, named_in, views
 from tidemark.stream.journal.unflushed import FACTS_TABLES, UnflushedRows, as_table, unflushed_of
 
@@ -434,7 +434,7 @@ def _database(home: Path, _: Path, memory: str, *, reads_logs: bool) -> duckdb.D
     database.execute(UTC.replace("SET", "SET GLOBAL"))
     database.execute(f"SET memory_limit = {_text(memory)}")
     # Only this user can read what is spilled. DuckDB would put it into the current folder, where others may.
-    database.execute(f"SET temp_directory = {_quoted(spill_folder())}")
+    database.execute(f"SET temp_directory = {_quoted(private_folder('tidemark-sql-'))}")
     for statement in _confining_settings(home):
         database.execute(statement)
     return database

@@ -1,4 +1,4 @@
-"""Makes the folder into which DuckDB spills.
+"""Makes folders for temporary files of this process, which others cannot read.
 
 It also removes those of killed processes.
 """
@@ -12,17 +12,15 @@ import shutil
 import tempfile
 from pathlib import Path
 
-PREFIX = "tidemark-sql-"
 
-
-def spill_folder() -> Path:
+def private_folder(prefix: str) -> Path:
     """Makes a folder of this user that ends with this process.
 
-    Folders whose processes were killed are removed: a process holds the lock of its folder while it lives.
+    Folders of *prefix* whose processes were killed are removed: a process holds the lock of its folder while it lives.
     """
-    _remove_unlocked(Path(tempfile.gettempdir()))
+    _remove_unlocked(Path(tempfile.gettempdir()), prefix)
     while True:
-        folder = Path(tempfile.mkdtemp(prefix=PREFIX))
+        folder = Path(tempfile.mkdtemp(prefix=prefix))
         # The lock is held until the process ends, however it ends.
         if _lock(folder) is not None:
             atexit.register(shutil.rmtree, folder, ignore_errors=True)
@@ -49,9 +47,9 @@ def _lock(folder: Path) -> int | None:
     return None
 
 
-def _remove_unlocked(parent: Path) -> None:
+def _remove_unlocked(parent: Path, prefix: str) -> None:
     """Removes this user's folders in *parent* that no process holds."""
-    for folder in parent.glob(f"{PREFIX}*"):
+    for folder in parent.glob(f"{prefix}*"):
         if _is_own(folder) and (descriptor := _lock(folder)) is not None:
             shutil.rmtree(folder, ignore_errors=True)
             os.close(descriptor)
