@@ -1,6 +1,6 @@
 # Two commands matter: `make demo` and `make test`. Both set everything up first.
 .DEFAULT_GOAL := help
-.PHONY: help setup secrets object-store lock fmt check unit proof browser postgres test audit supervision environments chaos bench demo up down clean
+.PHONY: help setup secrets pins object-store lock fmt check unit proof browser postgres test audit supervision environments chaos bench demo up down clean
 
 PYTHON ?= python3.11
 BIN := .venv/bin
@@ -41,6 +41,9 @@ setup: .venv/.ready .jars/.ready .jars/classes.jsa ## install everything; a seco
 
 secrets: ## make the passwords and keys of docker/compose.yaml, once
 	@python3 docker/make_secrets.py docker/secrets
+
+pins: ## write the digests of docker/'s images into docker/.env; asks their registry
+	@python3 docker/pin_images.py docker/.env
 
 object-store: setup .jars/s3/.ready .venv-s3/.ready ## what Spark needs for s3a://, and a server for tests/objectstore
 

@@ -4,9 +4,9 @@ The JSON is that of `tidemark topology`, `path` and `whatif`. DuckDB and delta-r
 and an answer is kept for a few seconds: see `tidemark_answers`. Only names from topology files are looked up in the
 warehouse.
 
-A request without a login is answered 401; a browser that requests a page is sent to Airflow's login. An unknown name is
-a 404, an invalid argument a 400, and `detail` has the remedy. A request that would wait too long behind others is
-answered 503.
+A request without a login is answered 401; a browser that requests a page is sent to Airflow's login. A topology whose
+DAG the user may not read is a 403, an unknown name a 404, an invalid argument a 400, and `detail` has the remedy. A
+request that would wait too long behind others is answered 503. All answers have HEADERS.
 """
 
 from __future__ import annotations
@@ -18,12 +18,16 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated
 
 from airflow.sdk import Variable
 from fastapi import FastAPI, HTTPException, Query, Request, Response
 from fastapi.exception_handlers import http_exception_handler
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse
+from starlette.datastructures import MutableHeaders
+from starlette.types import Message, Receive, Scope, Send
 
 from tidemark.cli.explain import path, whatif
 from tidemark.cli.explain import topology as topology_command
@@ -32,7 +36,7 @@ from tidemark.collecting import in_order_of, index_by_name
 from tidemark.errors import InvalidArgument, TidemarkError
 from tidemark.escaping import inert
 from tidemark.model.project.layout import NAME, Layout
-from tidemark.model.settings.intervals import Grain, instant_ms, utc
+from tidemark.model.settings.intervals import Grain, instant_ms, instants_ms, utc
 from tidemark.model.settings.toml_keys import duration_ms
 from tidemark.model.topology import Topology
 from tidemark.query.sql import Warehouse
@@ -49,7 +53,7 @@ from tidemark.sla.page import sla_page
 from tidemark.storage.location import location
 from tidemark_answers import AGAIN_AFTER_S, ANSWERS, PagesBusy, shared
 from tidemark_dags import TOPOLOGIES, broken, topologies
-from tidemark_login import SIGNED_IN, login_url
+from tidemark_login import MAY_READ, READABLE, SIGNED_IN, Readable, login_url
 
 log = logging.getLogger(__name__)
 HEADERS = {
@@ -58,18 +62,34 @@ HEADERS = {
     "X-Content-Type-Options": "nosniff",
 }
 MOST_WINDOWS = 1_000
+_NO_RIGHT = "you may not read this topology's DAG; ask an administrator of Airflow for the right to read it"
 NAMED = re.compile(r"""^name\s*=\s*["']([^"']+)["']""", re.MULTILINE)
 LINES_WITHIN_S = 0.6
 """The start page waits so long for fresh lines."""
 WORK = ("scale", "less")
 CHANGES = (*WORK, AgeCause.BOUND.value, AgeCause.TRIGGER.value)
-YEAR_10_000_MS = 253_402_300_800_000
 
 At = Annotated[str | None, Query(description="ISO 8601, by default in UTC")]
 From = Annotated[str | None, Query(alias="from", description="first instant, as at")]
 To = Annotated[str | None, Query(alias="to", description="instant after the last, as at")]
 
-app = FastAPI(title="Tidemark", docs_url=None, redoc_url=None, openapi_url=None, dependencies=[SIGNED_IN])
+app = FastAPI(title="Tidemark", docs_url=None, redoc_url=None, openapi_url=None, dependencies=[SIGNED_IN, MAY_READ])
+
+
+async def application(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answers by `app`, and adds HEADERS to every answer.
+
+    Those of Starlette itself, such as 404, 405 and 500, have none otherwise.
+    """
+
+    async def send_with_headers(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = MutableHeaders(scope=message)
+            for name, value in HEADERS.items():
+                headers.setdefault(name, value)
+        await send(message)
+
+    await app(scope, receive, send_with_headers)
 
 
 class UnknownName(InvalidArgument):
@@ -90,11 +110,15 @@ def problem(request: Request, error: TidemarkError) -> Response:
     again = {"Retry-After": str(AGAIN_AFTER_S)} if isinstance(error, PagesBusy) else {}
     place, detail = _place(request), inert(str(error))
     if _is_page(place):
-        start = "../" * (place.count("/") - 1) or "./"
-        return HTMLResponse(
-            problem_page("This page cannot be shown", detail, start=start), status, headers=HEADERS | again
-        )
+        return _problem_page(place, detail, status, again)
     return JSONResponse({"detail": detail}, status, headers=HEADERS | again)
+
+
+def _problem_page(place: str, detail: str, status: int, more: Mapping[str, str] = MappingProxyType({})) -> Response:
+    """Returns the page that is shown for the page at *place*; *more* are headers."""
+    start = "../" * (place.count("/") - 1) or "./"
+    page = problem_page("This page cannot be shown", detail, start=start)
+    return HTMLResponse(page, status, headers={**HEADERS, **more})
 
 
 @app.exception_handler(HTTPException)
@@ -103,7 +127,18 @@ async def refused(request: Request, error: HTTPException) -> Response:
     wants_page = _is_page(_place(request)) and "text/html" in request.headers.get("accept", "")
     if error.status_code == 401 and wants_page:
         return RedirectResponse(login_url(request), headers=HEADERS)
+    if error.status_code == 403 and wants_page:
+        return _problem_page(_place(request), _NO_RIGHT, 403)
     return await http_exception_handler(request, error)
+
+
+@app.exception_handler(RequestValidationError)
+def invalid(request: Request, error: RequestValidationError) -> Response:
+    """Answers an argument of the wrong type as any other invalid argument."""
+    mistakes = []
+    for mistake in error.errors():
+        mistakes.append(f"{mistake['loc'][-1]}: {mistake['msg']}, got {mistake.get('input')!r}; correct it")
+    return problem(request, InvalidArgument(" and ".join(mistakes)))
 
 
 def _place(request: Request) -> str:
@@ -116,9 +151,9 @@ def _is_page(place: str) -> bool:
 
 
 @app.get("/topologies")
-def list_topologies() -> Response:
-    """Returns the names of all topologies."""
-    return _json({"topologies": [*_known()]})
+def list_topologies(readable: Readable = READABLE) -> Response:
+    """Returns the names of all topologies that the user may read."""
+    return _json({"topologies": readable.of(_known())})
 
 
 @app.get("/topologies/{name}")
@@ -167,7 +202,7 @@ def show_latency(
     """
     topology = _named(name) if operator is None else _having(_named(name), operator)
     tables = Warehouse(_warehouse(), topology=topology.name)
-    start_ms, end_ms = _instant_ms(start), _instant_ms(end)
+    start_ms, end_ms = instants_ms(start, end)
     return _json(rollup_facts(tables, topology.name, grain, operator=operator, start_ms=start_ms, end_ms=end_ms))
 
 
@@ -178,7 +213,7 @@ def show_path(name: str, at: At = None, last: int = 1) -> Response:
     if not 1 <= last <= MOST_WINDOWS:
         msg = f"last must be a number of windows from 1 to {MOST_WINDOWS}, got {last}"
         raise InvalidArgument(msg)
-    topology, at_ms = _named(name), _instant_ms(at)
+    topology, at_ms = _named(name), None if at is None else instant_ms(at)
     with _as_unknown_name():
         return _json(path.document(_warehouse(), topology.name, at_ms=at_ms, last=last))
 
@@ -213,18 +248,18 @@ def show_what_if(
     values = zip(CHANGES, (scale, less, bound, trigger), strict=True)
     parameters = {what: value for what, value in values if value is not None}
     change = _change(topology, operator, parameters)
-    start_ms, end_ms = _instant_ms(start), _instant_ms(end)
+    start_ms, end_ms = instants_ms(start, end)
     with _as_unknown_name():
         return _json(whatif.document(_warehouse(), topology, change, start_ms=start_ms, end_ms=end_ms))
 
 
 @app.get("/")
-async def first_page() -> Response:
-    """Returns the start page, with a line per topology.
+async def first_page(readable: Readable = READABLE) -> Response:
+    """Returns the start page, with a line per topology that the user may read.
 
     It shows at once what is known.
     """
-    names = await asyncio.to_thread(lambda: sorted({*_known(), *_broken()}))
+    names = await asyncio.to_thread(lambda: readable.of(sorted({*_known(), *_broken()})))
     # Without a warehouse the page is refused; its lines would only lack their contents.
     await asyncio.to_thread(_warehouse)
     lines = await asyncio.gather(
@@ -346,18 +381,8 @@ def _as_unknown_name() -> Iterator[None]:
 
 
 def _document(topology: Topology, at: str | None) -> Row:
-    at_ms = _instant_ms(at)
-    return topology_command.document(_warehouse(), topology, at_ms=wall_clock_ms() if at_ms is None else at_ms)
-
-
-def _instant_ms(text: str | None) -> int | None:
-    if text is None:
-        return None
-    at_ms = instant_ms(text)
-    if not 0 <= at_ms < YEAR_10_000_MS:
-        msg = f"an instant must be after 1970 and before the year 10000, got {text!r}"
-        raise InvalidArgument(msg)
-    return at_ms
+    at_ms = wall_clock_ms() if at is None else instant_ms(at)
+    return topology_command.document(_warehouse(), topology, at_ms=at_ms)
 
 
 def _warehouse() -> Path:

@@ -35,6 +35,7 @@ from tidemark.collecting import names_in
 from tidemark.control import launch_secrets, process
 from tidemark.control.driver_folder import DriverFolder, StartRequest
 from tidemark.control.folder import Control, Heartbeat, StreamState, beats_every_ms, known_fields
+from tidemark.control.spark_files import with_spark_folder
 from tidemark.errors import TidemarkError
 from tidemark.escaping import inert
 from tidemark.storage import location
@@ -376,7 +377,8 @@ class Driver:
             self._folder.ask(start)
             if self._process() is None:
                 self._folder.begin(line)
-                process.launch(NAME, command, home=self.process_home, env=env)
+                private = with_spark_folder(self.process_home, env)
+                process.launch(NAME, command, home=self.process_home, env=private)
 
     def _end_older_command(self) -> None:
         """Drains and ends a process that another command started."""

@@ -16,9 +16,9 @@ PREFIX = "/tidemark"
 
 
 async def app(scope: Any, receive: Any, send: Any) -> None:
-    """Forwards to `tidemark_api.app`, an ASGI application."""
+    """Forwards to `tidemark_api.application`, an ASGI application."""
     api = await asyncio.to_thread(import_module, "tidemark_api")
-    await api.app(scope, receive, send)
+    await api.application(scope, receive, send)
 
 
 class TidemarkPlugin(AirflowPlugin):

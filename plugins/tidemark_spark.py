@@ -8,6 +8,7 @@ requirements.lock.
 from __future__ import annotations
 
 import os
+import shutil
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -21,10 +22,12 @@ from airflow.sdk.exceptions import AirflowException, AirflowNotFoundException
 from airflow.sdk.log import mask_secret
 
 from tidemark.control.process import without_airflow
+from tidemark.control.spark_files import LOCAL_DIRS, PREFIX
 from tidemark.errors import InvalidArgument
 from tidemark.model.project.secrets import SecretPlace
 from tidemark.model.project.spark_settings import (
     JAVA_OPTIONS,
+    ONE_ATTEMPT,
     SPARK_NEEDED,
     WITHOUT_SPARK,
     SparkSettings,
@@ -34,6 +37,7 @@ from tidemark.model.project.spark_settings import (
     jars,
 )
 from tidemark.storage.library import archive
+from tidemark.storage.private_folder import private_folder
 
 ROOT = Path(__file__).resolve().parents[1]
 PROPERTIES = str(ROOT / "docker" / "spark-defaults.conf")
@@ -101,7 +105,8 @@ class DriverHook(SparkSubmitHook):
         master = self._connection["master"]
         is_here = self._connection["deploy_mode"] != "cluster"
         java = {JAVA_OPTIONS: driver_settings(ROOT)[JAVA_OPTIONS]} if is_here else {}
-        self._conf = {**driver_address(master), **java, **spark.properties, **(conf or {})}
+        attempts = ONE_ATTEMPT if master == "yarn" else {}
+        self._conf = {**driver_address(master), **java, **attempts, **spark.properties, **(conf or {})}
         if not is_local(master):
             self._py_files = str(archive(LIBRARIES))
 
@@ -125,7 +130,12 @@ class DriverHook(SparkSubmitHook):
 
     def submit(self, application: str = "", **kwargs: Any) -> str | None:
         """Runs *application* to its end, without Airflow's environment."""
-        return super().submit(application, env=without_airflow(os.environ), **kwargs)
+        folder = private_folder(PREFIX)
+        try:
+            # The environment may name another folder.
+            return super().submit(application, env={LOCAL_DIRS: str(folder), **without_airflow(os.environ)}, **kwargs)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 class BatchJob(SparkSubmitOperator):

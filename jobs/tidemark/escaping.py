@@ -1,9 +1,36 @@
-"""Makes text of others harmless for terminals and logs."""
+"""Makes text of others harmless for terminals and logs, and hides secrets."""
 
 from __future__ import annotations
 
 import json
 import logging
+
+LEAST = 6
+"""Shortest secret that is hidden; shorter ones are parts of words."""
+_LINE = 20
+"""Shortest line of a PEM file that is hidden."""
+_HIDDEN: set[str] = set()
+"""Forms of the secrets that this process has looked up."""
+
+
+def hide(secret: str) -> None:
+    """Has `without_secrets` hide *secret* from now on.
+
+    A text of several lines, such as a key, is hidden line by line, too.
+    """
+    if len(secret) < LEAST:
+        return
+    quoted = secret.replace("\\", "\\\\").replace('"', '\\"')
+    lines = {line for line in secret.splitlines() if len(line) >= _LINE and not line.startswith("-----")}
+    _HIDDEN.update({secret, quoted, json.dumps(secret)[1:-1]}, lines if "\n" in secret else ())
+
+
+def without_secrets(text: str) -> str:
+    """Returns *text* with asterisks in the place of each hidden secret."""
+    # The longest first: a secret may contain another one.
+    for form in sorted([*_HIDDEN], key=len, reverse=True):
+        text = text.replace(form, "*****")
+    return text
 
 
 def inert(text: str) -> str:
@@ -44,13 +71,14 @@ class _OneMessage(logging.Formatter):
     """Formats each record, with the trace of its exception, as one message."""
 
     def format(self, record: logging.LogRecord) -> str:
-        return one_message(super().format(record))
+        return one_message(without_secrets(super().format(record)))
 
 
 def log_to_stderr(*, by_thread: bool = False) -> None:
     """Makes the program log to stderr, *by_thread* with the thread's name.
 
-    A line that begins with an instant is one that the program wrote: text of others is indented or escaped.
+    A line that begins with an instant is one that the program wrote: text of others is indented or escaped. Secrets are
+    hidden.
     """
     thread = " %(threadName)s" if by_thread else ""
     handler = logging.StreamHandler()

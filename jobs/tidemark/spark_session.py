@@ -8,7 +8,8 @@ import pickle
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -19,6 +20,7 @@ import pyarrow as pa
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import Column, DataFrame, SparkSession
 
+from tidemark.control.spark_files import LOCAL_DIRS, PREFIX
 from tidemark.errors import InvalidArgument
 from tidemark.model.project.files import CHECKOUT
 from tidemark.model.project.spark_settings import (
@@ -32,6 +34,7 @@ from tidemark.model.project.spark_settings import (
 )
 from tidemark.storage.library import PACKAGE
 from tidemark.storage.object_path import ObjectPath
+from tidemark.storage.private_folder import private_folder
 
 T = TypeVar("T")
 BY_PUT = "tidemark.CheckpointFiles"
@@ -58,12 +61,30 @@ def session(name: str) -> SparkSession:
     else:
         address = driver_address("local")
         builder = builder.config(map={**driver_settings(CHECKOUT), **address, "spark.jars": ",".join(jars(CHECKOUT))})
-    spark = builder.getOrCreate()
+    with _private_files():
+        spark = builder.getOrCreate()
     context = spark.sparkContext
     # Local workers run this process's code and interpreter. Those of other machines have settings for it.
     if is_local(str(context.master)):
         context.environment["PYTHONPATH"], context.pythonExec = str(PACKAGE.parent), sys.executable
     return spark
+
+
+@contextmanager
+def _private_files() -> Iterator[None]:
+    """Has a JVM that starts now write into a private folder.
+
+    Nothing changes if the environment names a folder, as it does for drivers, or if the JVM runs already.
+    """
+    if os.environ.get(LOCAL_DIRS) or "PYSPARK_GATEWAY_PORT" in os.environ:
+        yield
+        return
+    os.environ[LOCAL_DIRS] = str(private_folder(PREFIX))
+    try:
+        yield
+    finally:
+        # Processes that this one starts have folders of their own.
+        del os.environ[LOCAL_DIRS]
 
 
 def _secret(master: str) -> dict[str, str]:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
@@ -36,7 +36,7 @@ with warnings.catch_warnings():
     import tidemark_api
     import tidemark_dags
     from tidemark_answers import ANSWERS, PageAnswers
-    from tidemark_login import SIGNED_IN
+    from tidemark_login import MAY_READ, READABLE, SIGNED_IN
 
 AT = "2026-01-01T12:00:10Z"
 ROUTES = [
@@ -55,14 +55,24 @@ ROUTES = [
 ]
 
 
+class All:
+    """Reads all topologies; tests/airflow/test_rights.py has users with fewer rights."""
+
+    def of(self, topologies: Iterable[str]) -> list[str]:
+        return [*topologies]
+
+
 class Client:
     """Calls the app without a server, through Airflow's compression."""
 
     def get(self, url: str, **headers: str) -> httpx.Response:
+        return self.request("GET", url, **headers)
+
+    def request(self, method: str, url: str, **headers: str) -> httpx.Response:
         async def answer() -> httpx.Response:
-            transport = httpx.ASGITransport(GZipMiddleware(tidemark_api.app), raise_app_exceptions=False)
+            transport = httpx.ASGITransport(GZipMiddleware(tidemark_api.application), raise_app_exceptions=False)
             async with httpx.AsyncClient(transport=transport, base_url="http://airflow") as client:
-                return await client.get(url, headers=headers)
+                return await client.request(method, url, headers=headers)
 
         return asyncio.run(answer())
 
@@ -81,7 +91,8 @@ def anonymous(warehouse: Path, monkeypatch: pytest.MonkeyPatch) -> Client:
 
 @pytest.fixture
 def client(anonymous: Client) -> Iterator[Client]:
-    tidemark_api.app.dependency_overrides[SIGNED_IN.dependency] = lambda: None
+    overrides = tidemark_api.app.dependency_overrides
+    overrides |= {SIGNED_IN.dependency: lambda: None, MAY_READ.dependency: lambda: None, READABLE.dependency: All}
     yield anonymous
     tidemark_api.app.dependency_overrides.clear()
     ANSWERS.forget()
@@ -189,6 +200,12 @@ def test_missing_things_are_not_found_with_the_existing_names(client: Client, ur
         ("/topologies/flights?at=yesterday", "ISO 8601, got 'yesterday'"),
         ("/topologies/flights?at=0001-01-01T00:00:00Z", "after 1970"),
         ("/topologies/flights?at=2026-01-01T00:00:00%1b[31m", r"\\x1b"),
+        ("/topologies/flights?at=2026-W01-1", "ISO 8601, got '2026-W01-1'; write, for example, 2026-01-31T12:00:00Z"),
+        ("/topologies/flights?at=", "ISO 8601, got ''"),
+        ("/topologies/flights/operators?at=20260101", "ISO 8601, got '20260101'"),
+        ("/topologies/flights/path?at=2026-01-01T00:00:00+01:00", "write . as %2B"),
+        ("/topologies/flights/latency?from=2026-01-02&to=2026-01-01", "from must be before to.*swap them"),
+        ("/topologies/flights/whatif?bound=1%20s&from=2026-01-02&to=2026-01-02", "from must be before to"),
         ("/topologies/flights/path?last=0", "from 1 to 1000, got 0"),
         ("/topologies/flights/latency?from=tomorrow", "ISO 8601"),
         (
@@ -200,6 +217,8 @@ def test_missing_things_are_not_found_with_the_existing_names(client: Client, ur
         ("/topologies/flights/whatif?scale=0.5", "got operator=None and scale"),
         ("/topologies/flights/whatif?operator=carrier_state&bound=1%20s", "or no operator, and bound or trigger"),
         ("/topologies/flights/whatif?bound=1%20s&trigger=1%20s", "got operator=None and bound, trigger"),
+        ("/topologies/flights/path?last=x", "last: Input should be a valid integer.*, got 'x'; correct it"),
+        ("/topologies/flights/latency?grain=week", "grain: .*'minute', 'hour' or 'day', got 'week'; correct it"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_with_the_remedy(client: Client, url: str, said: str) -> None:
@@ -214,9 +233,39 @@ def test_without_a_warehouse_the_answer_names_the_variable(client: Client, monke
     assert (answer.status_code, "variable tidemark_warehouse" in answer.json()["detail"]) == (503, True)
 
 
-@pytest.mark.parametrize("url", ["/topologies", "/pages/flights", "/topologies/nights"])
-def test_no_answer_may_run_anything_or_be_framed_by_others(client: Client, url: str) -> None:
-    headers = client.get(url).headers
+@pytest.mark.parametrize(
+    ("method", "url", "status"),
+    [
+        ("GET", "/topologies", 200),
+        ("GET", "/pages/flights", 200),
+        ("GET", "/topologies/nights", 404),
+        ("GET", "/pages/nights", 404),
+        ("GET", "/no/such/place", 404),
+        ("POST", "/topologies", 405),
+        ("GET", "/topologies/", 307),
+        ("GET", "/topologies/flights?at=x", 400),
+        ("GET", "/topologies/flights/path?last=x", 400),
+        ("GET", "/topologies/flights/status", 500),
+    ],
+)
+def test_no_answer_may_run_anything_or_be_framed_by_others(
+    client: Client, monkeypatch: pytest.MonkeyPatch, method: str, url: str, status: int
+) -> None:
+    if status == 500:
+        monkeypatch.setattr(tidemark_api, "_model", lambda _: 1 // 0)
+    answer = client.request(method, url)
+    assert answer.status_code == status
+    check_headers(answer)
+
+
+@pytest.mark.parametrize("url", ["/topologies", "/pages/flights"])
+def test_the_anonymous_get_the_same_headers(anonymous: Client, url: str) -> None:
+    check_headers(anonymous.get(url))
+
+
+def check_headers(answer: httpx.Response) -> None:
+    headers = answer.headers
+    assert headers["cache-control"] == "no-store"
     assert "default-src 'none'" in headers["content-security-policy"]
     assert "frame-ancestors 'self'" in headers["content-security-policy"]
     assert headers["x-content-type-options"] == "nosniff"
@@ -348,7 +397,7 @@ print("pyspark" in sys.modules)
 
 
 async def answers(urls: list[str]) -> list[httpx.Response]:
-    transport = httpx.ASGITransport(GZipMiddleware(tidemark_api.app), raise_app_exceptions=False)
+    transport = httpx.ASGITransport(GZipMiddleware(tidemark_api.application), raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://airflow") as asking:
         return await asyncio.gather(*(asking.get(url) for url in urls))
 

@@ -12,7 +12,7 @@ import pytest
 from airflow.sdk.exceptions import AirflowException
 
 import tidemark_spark
-from tidemark.errors import InvalidArgument
+from tidemark.errors import InvalidArgument, InvalidSpec
 from tidemark.model.project.spark_settings import SparkSettings, read_spark
 from tidemark_spark import BatchJob, DriverHook
 
@@ -45,6 +45,14 @@ def test_a_topology_names_another_master_and_its_executors(libraries: Path) -> N
     assert found["--master"] == "spark://elsewhere:7077"
     assert (found["spark.cores.max"], found["spark.executor.memory"]) == ("2", "3g")
     assert "spark.driver.host" not in found
+
+
+def test_yarn_starts_a_driver_once(libraries: Path) -> None:
+    """The first attempt removes the file of secrets."""
+    assert submitted(SparkSettings(master="yarn"))["spark.yarn.maxAppAttempts"] == "1"
+    assert "spark.yarn.maxAppAttempts" not in submitted(SparkSettings())
+    with pytest.raises(InvalidSpec, match='maxAppAttempts": is reserved for Tidemark; leave it out'):
+        read_spark("x.toml", {"conf": {"spark.yarn.maxAppAttempts": "2"}})
 
 
 def test_executors_on_other_machines_get_the_library(libraries: Path) -> None:

@@ -99,6 +99,15 @@ def test_a_launched_stream_runs_until_a_drain_and_succeeds(driver: Driver) -> No
     assert not driver.control.is_held()
 
 
+def test_spark_writes_its_files_below_the_control_folder(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SPARK_LOCAL_DIRS", raising=False)
+    deferred(operator(driver).execute)
+    variables = Path(f"/proc/{running(driver)}/environ").read_bytes().split(b"\0")
+    (folder,) = (Path(value[17:].decode()) for value in variables if value.startswith(b"SPARK_LOCAL_DIRS="))
+    assert folder == driver.process_home / "spark"
+    assert folder.stat().st_mode & 0o777 == 0o700
+
+
 def test_processing_time_has_a_control_folder_of_its_own(driver: Driver) -> None:
     control = driver.home.parents[1] / "flights_on_processing_time"
     separate = Driver(control / "status", PATIENCE, shared=control / ".driver")

@@ -4,8 +4,10 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pyarrow as pa
@@ -18,6 +20,7 @@ from tidemark.control.process import wait_until
 from tidemark.errors import InvalidSpec
 from tidemark.model.project.files import CHECKOUT, Project
 from tidemark.model.project.layout import Layout
+from tidemark.storage.private_folder import private_folder
 
 
 def tidemark(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -87,6 +90,63 @@ def test_a_signal_ends_a_query_and_leaves_no_file(home: Path, tmp_path: Path, nu
     assert not list(tmp_path.glob("tidemark-sql-*"))
 
 
+@pytest.mark.parametrize("number", [None, signal.SIGTERM])
+def test_a_store_that_does_not_answer_ends_with_the_limit(tmp_path: Path, number: signal.Signals | None) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        endpoint = f"http://127.0.0.1:{server.getsockname()[1]}"
+        store = {"AWS_ENDPOINT_URL": endpoint, "AWS_ALLOW_HTTP": "true", "AWS_REGION": "us-east-1"}
+        keys = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "TIDEMARK_WAREHOUSE": "s3a://bucket/w"}
+        limit = "1" if number is None else "600"
+        query = asked(tmp_path, tmp_path, "select 1", "--timeout", limit, **store, **keys)
+        server.settimeout(60)
+        with server.accept()[0]:  # it never answers
+            if number is not None:
+                query.send_signal(number)
+            error = query.communicate(timeout=60)[1]
+    listed = "s3a://bucket/w: its tables could not be listed within 1 s; see if the store answers"
+    assert error == f"tidemark sql: {listed if number is None else 'interrupted'}\n"
+    assert query.returncode == (1 if number is None else 130)
+    assert not list(tmp_path.glob("tidemark-sql-*"))
+
+
+def test_a_pipe_in_the_place_of_a_table_ends_with_the_limit(home: Path, tmp_path: Path) -> None:
+    """A file system that does not answer, after the tables were listed."""
+    (log,) = home.rglob("00000000000000000000.json")
+    log.unlink()
+    os.mkfifo(log)
+    query = asked(home, tmp_path, "select * from operator_latency", "--timeout", "1")
+    assert "longer than 1 s" in query.communicate(timeout=60)[1]
+    assert query.returncode == 1
+
+
+def test_a_killed_query_leaves_no_folder_for_long(home: Path, tmp_path: Path) -> None:
+    """Only folders of processes that have ended are removed."""
+    killed, living = (asked(home, tmp_path, ENDLESS) for _ in range(2))
+    wait_until(lambda: len([*tmp_path.glob("tidemark-sql-*")]) == 2, "two connections", 60)
+    killed.kill()
+    killed.communicate(timeout=60)
+    assert asked(home, tmp_path, "select 1").communicate(timeout=60)[1] == ""
+    (left,) = tmp_path.glob("tidemark-sql-*")
+    held = [Path(os.readlink(entry)) for entry in Path(f"/proc/{living.pid}/fd").iterdir()]
+    assert left in held
+    living.terminate()
+    living.communicate(timeout=60)
+    assert not list(tmp_path.glob("tidemark-sql-*"))
+
+
+def test_folders_and_links_of_others_are_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (tmp_path / "tidemark-sql-link").symlink_to(elsewhere)
+    (tmp_path / "tidemark-sql-file").touch()
+    (tmp_path / "tidemark-sql-left").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    made = private_folder("tidemark-sql-")
+    assert made.stat().st_mode & 0o777 == 0o700
+    names = {"elsewhere", "tidemark-sql-link", "tidemark-sql-file", made.name}
+    assert {entry.name for entry in tmp_path.iterdir()} == names
+
+
 @pytest.mark.parametrize(
     ("option", "message"),
     [
@@ -99,11 +159,11 @@ def test_an_impossible_limit_of_a_query_is_refused(home: Path, option: tuple[str
     assert (answer.returncode, answer.stderr.splitlines()[-1].endswith(message)) == (2, True), answer.stderr
 
 
-def asked(home: Path, folder: Path, *arguments: str) -> subprocess.Popen[str]:
+def asked(home: Path, folder: Path, *arguments: str, **environment: str) -> subprocess.Popen[str]:
     """Starts `tidemark sql`, whose temporary files are in *folder*."""
     code = "import sys; from tidemark.cli.main import main; sys.exit(main())"
     command = [sys.executable, "-c", code, "--home", str(home), "sql", *arguments]
-    env = {"PATH": "", "TMPDIR": str(folder)}
+    env = {"PATH": "", "TMPDIR": str(folder), **environment}
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
 
 

@@ -42,7 +42,8 @@ from cryptography.x509.oid import NameOID
 from tidemark.control import process
 from tidemark.embedded import broker as embedded
 
-NAME = "secured"
+NAME = "guarded"
+TOPICS = ("readings", "by_token", "forbidden", "copies", "closed", "hidden", "direct", "certified")
 READER, WRITER, SERVICE = "ann", "writer", "tidemark"
 """Users: one logs in by password, one by certificate, one by token."""
 SECURITY = "org.apache.kafka.common.security"
@@ -136,6 +137,24 @@ class SecuredBroker:
         admin = AdminClient({"bootstrap.servers": self.internal})
         for done in admin.create_acls([acl]).values():
             done.result(30)
+
+
+@contextmanager
+def granted(home: Path) -> Iterator[SecuredBroker]:
+    """Runs the broker with TOPICS and a few rights of users."""
+    with secured_broker(home) as broker:
+        embedded.create_topics(broker.internal, dict.fromkeys(TOPICS, 1))
+        for user, topic, operation in (
+            (READER, "readings", AclOperation.READ),
+            (SERVICE, "by_token", AclOperation.READ),
+            (READER, "forbidden", AclOperation.DESCRIBE),
+            (WRITER, "certified", AclOperation.READ),
+            (WRITER, "copies", AclOperation.WRITE),
+            (WRITER, "direct", AclOperation.WRITE),
+            (WRITER, "closed", AclOperation.DESCRIBE),
+        ):
+            broker.grant(user, topic, operation)
+        yield broker
 
 
 @contextmanager

@@ -3,41 +3,58 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
+import pickle
 import shutil
 import signal
+import socket
+import socketserver
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import polars as pl
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AclOperation
 from pyspark import cloudpickle
-from secured.secured_broker import READER, SecuredBroker
+from pyspark.errors import AnalysisException
+from pyspark.sql import SparkSession
+from secured.secured_broker import READER, TOPICS, WRITER, SecuredBroker
 
+from support.process_watch import watched
+from support.shared_spark import one_spark
 from tidemark.cli.project.check import check
 from tidemark.clock import wall_clock_ms
 from tidemark.control.driver_folder import DriverFolder, StartRequest
 from tidemark.control.folder import Control, StreamState
 from tidemark.control.launch_secrets import leave
 from tidemark.control.process import wait_until, without_airflow
+from tidemark.embedded import broker as embedded
 from tidemark.errors import InvalidSpec
+from tidemark.escaping import _OneMessage
 from tidemark.kernels.columns.schemas import record_schema
 from tidemark.model.kinds.sink import Sink
-from tidemark.model.project.connections import Clusters, addressed_clusters
+from tidemark.model.kinds.source import Source
+from tidemark.model.project.connections import Cluster, Clusters, addressed_clusters
 from tidemark.model.project.files import Project
+from tidemark.model.project.kafka_security import Mechanism, Protocol, Security
 from tidemark.model.project.layout import Layout
 from tidemark.model.topology import Topology, load
 from tidemark.sampling.topic_sample import SampledCluster
-from tidemark.stream.kafka.access import LoginDenied
+from tidemark.stream.driver import clock_skew
+from tidemark.stream.driver.clock_skew import ClockSkew
+from tidemark.stream.kafka.access import LoginDenied, LoginInterrupted
 from tidemark.stream.kafka.client import KafkaBroker
 from tidemark.stream.kafka.outgoing import OutgoingRows
 from tidemark.stream.kafka.publishing import KafkaTopicWriter
+from tidemark.stream.read.poison_record import as_reason
+from tidemark.stream.read.sources import _kafka, _records_at, kafka_options
 from tidemark.why.causes.rights import MISSING_RIGHT
 from tidemark.why.walk import why
 
@@ -74,6 +91,19 @@ bound = "1 s"
 kind = "sink"
 input = "granted"
 table = "kept"
+
+[operators.certified]
+kind = "source"
+sub_topology = "certificates"
+kafka = "cert"
+topic = "certified"
+fields = "n bigint"
+bound = "1 s"
+
+[operators.signed]
+kind = "sink"
+input = "certified"
+table = "signed"
 
 [operators.forbidden]
 kind = "source"
@@ -124,6 +154,23 @@ input = "readings"
 table = "denied"
 """
 
+LOG4J2 = """
+rootLogger.level = info
+rootLogger.appenderRef.stderr.ref = stderr
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+appender.stderr.layout.type = PatternLayout
+appender.stderr.layout.pattern = %p %c: %m%n%ex
+logger.kafka.name = org.apache.kafka
+logger.kafka.level = info
+logger.source.name = org.apache.spark.sql.kafka010
+logger.source.level = info
+logger.streaming.name = org.apache.spark.sql.execution.streaming
+logger.streaming.level = debug
+"""
+"""Both clients and the engine log their settings and plans."""
+
 
 @dataclass(frozen=True)
 class Ran:
@@ -168,9 +215,9 @@ def test_a_client_logs_in_each_way(kafka: SecuredBroker, name: str) -> None:
     expected = {
         "login": {"readings", "forbidden"},
         "plain": {"readings", "forbidden"},
-        "cert": {"copies", "closed", "direct"},
+        "cert": {"certified", "copies", "closed", "direct"},
     }
-    assert {*SampledCluster(cluster).partitions} == expected.get(name, {"by_token"})
+    assert {*SampledCluster(cluster).partitions} & {*TOPICS} == expected.get(name, {"by_token"})
 
 
 def test_a_wrong_password_is_named_with_its_key(kafka: SecuredBroker) -> None:
@@ -255,7 +302,7 @@ def ran(kafka: SecuredBroker, tmp_path_factory: pytest.TempPathFactory) -> Ran:
     """Runs all streams in one process until each has copied or failed."""
     home = tmp_path_factory.mktemp("driver")
     producer = Producer({"bootstrap.servers": kafka.internal})
-    for topic in ("readings", "by_token", "forbidden"):
+    for topic in ("readings", "by_token", "certified", "forbidden"):
         for n in range(RECORDS):
             producer.produce(topic, json.dumps({"n": n}), str(n))
     assert producer.flush(30) == 0
@@ -263,7 +310,8 @@ def ran(kafka: SecuredBroker, tmp_path_factory: pytest.TempPathFactory) -> Ran:
     with watched(commands), driver(kafka, home) as topologies:
         ran = Ran(home, topologies, commands)
         wait_until(lambda: copied(kafka) == RECORDS, "the copies", PATIENCE_S)
-        wait_until(lambda: kept(ran) == RECORDS, "the table", PATIENCE_S)
+        for sub in ("tokens", "certificates"):
+            wait_until(lambda s=sub: kept(ran, s) == RECORDS, f"the table of {sub}", PATIENCE_S)  # type: ignore[misc]
         for topology, sub in (("secured", "unread"), ("unwritten", "unwritten"), ("denied", "denied")):
             control = ran.control(topology, sub)
             wait_until(lambda c=control: has_failed(c), f"the failure of {sub}", PATIENCE_S)  # type: ignore[misc]
@@ -291,7 +339,11 @@ def driver(kafka: SecuredBroker, home: Path) -> Iterator[dict[str, Topology]]:
                 folder.ask(StartRequest(sub.name, str(control), (*arguments, *given)))
     command = [sys.executable, str(PROJECT / "jobs" / "stream.py"), "--driver", str(folder.home)]
     conf = f"--conf spark.eventLog.enabled=true --conf spark.eventLog.compress=false --conf spark.eventLog.dir={events}"
+    settings = home / "conf"
+    settings.mkdir()
+    (settings / "log4j2.properties").write_text(LOG4J2)
     environment = {**without_airflow(os.environ), "PYSPARK_SUBMIT_ARGS": f"{conf} pyspark-shell"}
+    environment["SPARK_CONF_DIR"] = str(settings)
     with (home / "driver.log").open("a") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True, env=environment)
     try:
@@ -299,26 +351,6 @@ def driver(kafka: SecuredBroker, home: Path) -> Iterator[dict[str, Topology]]:
     finally:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait(30)
-
-
-@contextmanager
-def watched(commands: set[bytes]) -> Iterator[None]:
-    """Collects the command lines of all processes of this machine."""
-    over = threading.Event()
-
-    def look() -> None:
-        while not over.wait(0.2):
-            for entry in Path("/proc").glob("[0-9]*"):
-                with suppress(OSError):  # it has ended
-                    commands.add((entry / "cmdline").read_bytes())
-
-    thread = threading.Thread(target=look)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
 
 
 def has_failed(control: Control) -> bool:
@@ -333,8 +365,8 @@ def copied(kafka: SecuredBroker) -> int:
     return end
 
 
-def kept(ran: Ran) -> int:
-    beat = ran.control("secured", "tokens").heartbeat()
+def kept(ran: Ran, sub: str) -> int:
+    beat = ran.control("secured", sub).heartbeat()
     return sum(beat.offsets.values()) if beat else 0
 
 
@@ -346,14 +378,17 @@ def test_a_stream_reads_by_one_login_and_writes_by_another(ran: Ran, kafka: Secu
     assert values == [*range(RECORDS)]
 
 
-def test_a_topic_without_read_is_a_finding(ran: Ran) -> None:
+def test_a_topic_without_read_is_a_finding(ran: Ran, kafka: SecuredBroker) -> None:
     (finding, *_) = why(ran.topologies["secured"], ran.layout, at_ms=wall_clock_ms(), operator="never")
     assert finding.cause is MISSING_RIGHT
     assert finding.seen == "the driver of unread failed: kafka.login does not grant Read on topic forbidden"
-    assert "`kafka-acls --add --allow-principal User:NAME --operation Read --topic forbidden`" in finding.remedy
+    grant = (
+        f"`kafka-acls --bootstrap-server {kafka.login} --add --allow-principal User:{READER} --operation Read --topic"
+    )
+    assert f"{grant} forbidden`" in finding.remedy
     assert ran.reason("secured", "unread").startswith(
         "MissingRight: no right Read on topic forbidden of kafka.login; ask the administrator of that cluster to "
-        f"grant it to {READER}: `kafka-acls --add --allow-principal User:{READER} --operation Read --topic forbidden`"
+        f"grant it to {READER}: {grant} forbidden`"
     )
 
 
@@ -377,8 +412,142 @@ def test_no_secret_is_in_arguments_logs_or_files(ran: Ran, kafka: SecuredBroker)
     files = [file for file in ran.home.rglob("*") if file.is_file() and not file.is_symlink()]
     leaked = [str(file) for file in files if any(canary in content(file) for canary in canaries)]
     assert leaked == []
+    log = (ran.home / "driver.log").read_text()
+    assert "ssl.keystore.key = [hidden]" in log
+    assert "sasl.jaas.config = [hidden]" in log
     for kind in ("driver.log", "heartbeat.json", "*.parquet", "events_1_*", "start_*.json"):
         assert kind == "start_*.json" or any(file.match(kind) for file in files), kind
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    with one_spark() as spark:
+        yield spark
+
+
+def test_no_key_is_in_a_plan_of_a_source(
+    kafka: SecuredBroker, spark: SparkSession, capsys: pytest.CaptureFixture[str]
+) -> None:
+    producer = Producer({"bootstrap.servers": kafka.internal})
+    producer.produce("certified", json.dumps({"n": 0}), "0")
+    assert producer.flush(30) == 0
+    used = clusters(kafka)
+    canaries = ["-----BEGIN PRIVATE KEY", (kafka.home / "writer.key").read_text().splitlines()[3], kafka.password[-32:]]
+    for name, given in (("cert", canaries[:2]), ("login", canaries[2:])):
+        topic = {"cert": "certified", "login": "readings"}[name]
+        fields = {"n": "bigint"}
+        source = Source(name="s", kafka=name, topic=topic, fields=fields, bound_ms=0, timestamp_range_ms=(0, 1))
+        options = repr(kafka_options(source, used[name]))
+        assert all(canary in options for canary in given)
+        batch = _records_at(spark, source, used[name], {0: (0, 1)}, one_by_one=False)
+        streaming = _kafka(spark, source, used[name])
+        for mode in ("simple", "extended", "formatted", "cost", "codegen"):
+            batch.explain(mode=mode)
+        sys.stdout.write(batch._jdf.queryExecution().toString())
+        for mode in ("simple", "formatted", "codegen"):
+            streaming.explain(mode=mode)
+        shown = capsys.readouterr().out
+        assert "afka" in shown
+        assert [canary for canary in canaries if canary in shown] == []
+        # Errors of Spark quote the analyzed plan, which has all options: Tidemark hides them where it passes errors on.
+        with pytest.raises(AnalysisException) as refused:
+            streaming.select("no_such_column")
+        quoted = str(refused.value) + streaming._jdf.queryExecution().toString()
+        assert any(canary in quoted for canary in given)
+        caught = RuntimeError(quoted)
+        logged = _OneMessage().format(logging.makeLogRecord({"msg": quoted}))
+        assert [canary for canary in given[-1:] if canary in as_reason(caught) + logged] == []
+
+
+def test_a_refused_login_on_a_sink_is_named(kafka: SecuredBroker) -> None:
+    """A driver asks before it sends; a task only sends."""
+    used = clusters(kafka)
+    with pytest.raises(LoginDenied, match=r"^kafka\.wrong: .* refuses the login of ann by SCRAM-SHA-256: "):
+        one_record(KafkaBroker({"cert": used["wrong"]}, "t", "s", wall_clock_ms))
+    allowed = one_record(KafkaBroker({"cert": used["cert"]}, "t", "s", wall_clock_ms))
+    task = replace(allowed, cluster=used["wrong"], client=used["wrong"].client)
+    with pytest.raises(LoginDenied) as refused:
+        cloudpickle.loads(cloudpickle.dumps(task))(0)
+    said = str(pickle.loads(pickle.dumps(refused.value)))
+    assert said.startswith(f"kafka.wrong: {kafka.login} refuses the login of {READER} by SCRAM-SHA-256: ")
+    assert kafka.password not in said
+
+
+def test_a_connection_cut_at_the_login_is_no_refusal(kafka: SecuredBroker) -> None:
+    with cutting(kafka.internal) as address:
+        security = Security(
+            protocol=Protocol.SASL_PLAINTEXT,
+            mechanism=Mechanism.SCRAM_SHA_256,
+            values={"username": READER, "password": "unsaid"},
+        )
+        cluster = Cluster(address, "cut", security)
+        broker = KafkaBroker({"cut": cluster}, "t", "s", wall_clock_ms)
+        with pytest.raises(LoginInterrupted) as interrupted:
+            broker.refuse_silence()
+        broker.refuse_denied()  # a broker that restarts ends no stream
+    said = str(interrupted.value)
+    assert said.startswith(f"kafka.cut: {address} ended the connection during the login, without a refusal: ")
+    assert "unsaid" not in said
+
+
+@contextmanager
+def cutting(to: str) -> Iterator[str]:
+    """Yields an address where the broker at *to* answers one request.
+
+    The connection ends at the next request.
+    """
+
+    class Cutting(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            host, port = to.split(":")
+            with socket.create_connection((host, int(port))) as upstream:
+                upstream.sendall(self.request.recv(65_536))
+                self.request.sendall(upstream.recv(65_536))
+                self.request.recv(65_536)
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Cutting) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"127.0.0.1:{server.server_address[1]}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_write_alone_is_enough_for_the_clock_skew(
+    kafka: SecuredBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clock_skew, "TOPIC", "heartbeats_of_an_administrator")
+    ClockSkew(Cluster(kafka.internal), tmp_path, "t", "s", "here", wall_clock_ms).producer()
+    kafka.grant(WRITER, clock_skew.TOPIC, AclOperation.WRITE)
+    skew = ClockSkew(clusters(kafka)["cert"], tmp_path, "t", "s", "here", wall_clock_ms)
+    assert skew.estimate(skew.producer()) is not None
+
+
+def test_create_and_write_make_the_topic_of_the_skew(
+    kafka: SecuredBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clock_skew, "TOPIC", "heartbeats_of_a_driver")
+    for operation in (AclOperation.CREATE, AclOperation.WRITE):
+        kafka.grant(WRITER, clock_skew.TOPIC, operation)
+    skew = ClockSkew(clusters(kafka)["cert"], tmp_path, "t", "s", "here", wall_clock_ms)
+    assert skew.estimate(skew.producer()) is not None
+
+
+def test_without_rights_the_clock_skew_warns_once(
+    kafka: SecuredBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(clock_skew, "TOPIC", "heartbeats_of_others")
+    monkeypatch.setattr(clock_skew, "EVERY_S", 0.1)
+    embedded.create_topics(kafka.internal, {clock_skew.TOPIC: 1})
+    skew = ClockSkew(clusters(kafka)["cert"], tmp_path, "t", "s", "here", wall_clock_ms)
+    skew.start()
+    wait_until(lambda: "cannot estimate the clock offset of here" in caplog.text, "a warning", 60)
+    skew.end()
+    assert "Topic authorization failed" in caplog.text
+    assert "topic heartbeats_of_others: " in caplog.text
+    assert skew.newest() is None
 
 
 def test_the_file_of_a_launch_is_gone_when_it_was_read(ran: Ran) -> None:

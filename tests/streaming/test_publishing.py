@@ -33,6 +33,7 @@ from tidemark.storage.files import Files
 from tidemark.stream.distributed import tasks
 from tidemark.stream.distributed.on_spark import SparkExecutors
 from tidemark.stream.kafka import outgoing
+from tidemark.stream.kafka.access import Refusals
 from tidemark.stream.kafka.broker import TopicWriter
 from tidemark.stream.kafka.client import KafkaBroker
 from tidemark.stream.kafka.outgoing import OutgoingRows
@@ -92,7 +93,7 @@ class Interrupted:
         whole = self.publishing.outgoing
         assert isinstance(whole.rows, Files)
         half = replace(self.publishing, outgoing=replace(whole, rows=Files(whole.rows.files[:2])))
-        half.send(confluent_kafka.Producer(dict(half.client)), range(0, half.partitions, self.tasks))
+        half.send(confluent_kafka.Producer(dict(half.client)), range(0, half.partitions, self.tasks), Refusals())
         wait_until(self.seen.exists, "a look at the stage", 60)
         msg = "half of it was sent"
         raise RuntimeError(msg)

@@ -20,6 +20,7 @@
 | `small_disk` | `small_disk`: a disk of some megabytes that can be filled |
 | `causes` | `known_causes`: the causes that `tidemark why` can find |
 | `mail_and_webhook` | `Inbox`, `Receiver`: a mail server and a webhook on loopback |
+| `process_watch` | `watched`: the command lines of all processes while something runs |
 | `shared_spark` | `one_spark`: one Spark session for a process |
 | `both_engines` | `BothEngines`: one query, asked of Spark and of DuckDB, with equal results |
 | `syntax` | `nodes`, `top_level`: syntax trees of the product's files, parsed once |

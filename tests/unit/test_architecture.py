@@ -28,7 +28,7 @@ IMPORTS = {
     "semantics": "collecting errors",
     "model.tables": "collecting",
     "model.settings": "collecting errors semantics model.tables",
-    "model.project": "errors model.settings",
+    "model.project": "escaping errors model.settings",
     "model.kinds": "semantics model.tables model.settings model.project",
     "model": "collecting errors semantics model.tables model.settings model.project model.kinds",
     "kernels": "",
@@ -43,7 +43,7 @@ IMPORTS = {
     "storage": "errors clock model.project",
     "storage.delta": "collecting errors clock model.settings kernels.columns kernels.updates storage",
     "control": "collecting errors clock storage",
-    "spark_session": "errors model.project storage",
+    "spark_session": "errors model.project storage control",
     "stream.journal": "collecting errors semantics model.tables kernels.records storage storage.delta",
     "stream.driver": (
         "collecting errors clock semantics model.tables model.project model kernels.columns storage "
@@ -64,9 +64,9 @@ IMPORTS = {
         "stream.updates"
     ),
     "stream.read": (
-        "collecting errors clock semantics model.tables model.settings model.project model.kinds model "
-        "kernels.columns kernels.updates kernels.records storage storage.delta control stream.journal "
-        "stream.driver stream.kafka stream.updates stream.operate"
+        "collecting escaping errors clock semantics model.tables model.settings model.project model.kinds "
+        "model kernels.columns kernels.updates kernels.records storage storage.delta control "
+        "stream.journal stream.driver stream.kafka stream.updates stream.operate"
     ),
     "stream.decide": (
         "collecting clock semantics model.tables model.settings model.kinds model kernels.columns "
@@ -149,7 +149,7 @@ IMPORTS = {
         "kernels.updates kernels.records storage storage.delta stream.journal stream.state"
     ),
     "embedded": "collecting errors clock model.project model control",
-    "feed": "errors embedded",
+    "feed": "errors model.settings embedded",
     "cli.shared": "collecting escaping errors model.settings model.project model storage control reports embedded",
     "cli.explain": (
         "collecting escaping errors clock semantics model.settings model.project model query "
@@ -162,13 +162,13 @@ IMPORTS = {
     ),
     "cli.repair": (
         "collecting errors clock semantics model.tables model.settings model.project model.kinds model "
-        "kernels.columns kernels.aggregates kernels.records storage storage.delta control "
-        "stream.journal stream.state stream.operate stream.decide stream.startup stream.distributed "
-        "reports cli.shared"
+        "kernels.columns kernels.aggregates kernels.records storage storage.delta control stream.journal "
+        "stream.kafka stream.state stream.operate stream.decide stream.startup stream.distributed reports "
+        "cli.shared"
     ),
     "cli.stack": (
-        "collecting escaping errors clock semantics model.tables model.project model storage control "
-        "query reports reports.pages cli.shared cli.explain"
+        "collecting escaping errors clock semantics model.tables model.settings model.project model "
+        "storage control query reports reports.pages cli.shared cli.explain"
     ),
     "dags": "collecting errors model.project model",
     "plugins": (

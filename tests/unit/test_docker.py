@@ -6,6 +6,7 @@ Images are not built here, and containers not run.
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -129,8 +130,42 @@ def test_a_service_is_limited_hardened_and_has_a_health_check(name: str) -> None
 def test_no_container_runs_as_root() -> None:
     users = re.findall(r"^USER (.*)$", (DOCKER / "Dockerfile").read_text(), flags=re.MULTILINE)
     assert users == ["50000"]
-    assert {name: service["user"] for name, service in SERVICES.items() if "user" in service} == {
-        "postgres": "postgres"
+    assert {service["user"] for name, service in SERVICES.items() if name != "postgres"} == {"50000:50000"}
+    assert SERVICES["postgres"]["user"] == "postgres"
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_a_container_writes_only_to_volumes_and_tmp(name: str) -> None:
+    service = SERVICES[name]
+    assert service["read_only"] is True
+    volumes = [volume.rpartition(":")[2] for volume in service.get("volumes", [])]
+    folders = [mount.partition(":")[0] for mount in service["tmpfs"]]
+    assert (volumes + folders).count("/tmp") == 1
+    allowed = {"/tmp", "/home/tidemark", "/var/run/postgresql", "/opt/airflow", "/var/lib/postgresql/data"}
+    assert {*volumes, *folders} <= allowed | {"/data/warehouse", "/data/kafka"}
+    # A tmpfs is memory, and what Spark spills may be more than that.
+    assert ("/tmp" in volumes) is ("/data/warehouse" in volumes)
+
+
+def test_images_of_others_can_be_pinned_by_digest(tmp_path: Path) -> None:
+    """The registry is a script here: no image was pulled."""
+    digest = f"sha256:{'ab' * 32}"
+    docker = tmp_path / "docker"
+    docker.write_text(f'#!/bin/sh\n[ "$1 $2 $3" = "buildx imagetools inspect" ] && echo {digest}\n')
+    docker.chmod(0o755)
+    file = tmp_path / ".env"
+    command = [sys.executable, str(DOCKER / "pin_images.py"), str(file)]
+    subprocess.run(command, check=True, env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"})
+    python, postgres = f"python:3.11-slim-bookworm@{digest}", f"postgres:17-bookworm@{digest}"
+    assert file.read_text() == f"POSTGRES_IMAGE={postgres}\nPYTHON_IMAGE={python}\n"
+    images = {service["image"] for service in SERVICES.values()}
+    assert images == {"tidemark:local", "${POSTGRES_IMAGE:-postgres:17-bookworm}"}
+    assert (
+        "ARG PYTHON_IMAGE=python:3.11-slim-bookworm\nFROM ${PYTHON_IMAGE} AS base\n"
+        in (DOCKER / "Dockerfile").read_text()
+    )
+    assert {service["build"]["args"]["PYTHON_IMAGE"] for service in SERVICES.values() if "build" in service} == {
+        "${PYTHON_IMAGE:-python:3.11-slim-bookworm}"
     }
 
 

@@ -7,8 +7,11 @@ import pickle
 import pytest
 from confluent_kafka import KafkaError
 
-from tidemark.model.project.rights import MissingRight, Operation, Right, missing_right
+from tidemark.model.project.connections import Cluster
+from tidemark.model.project.rights import MissingRight, Operation, Right, acl, missing_right
 from tidemark.stream.kafka.access import (
+    LoginDenied,
+    LoginInterrupted,
     Refusals,
     login_refusal,
     missing_right_of,
@@ -17,6 +20,7 @@ from tidemark.stream.kafka.access import (
 )
 from tidemark.stream.read.poison_record import as_reason
 
+EU = Cluster("broker.eu:9093", "eu")
 JAVA = "Job aborted due to stage failure: Task 0 in stage 0.0 failed: org.apache.kafka.common.errors."
 
 
@@ -37,13 +41,13 @@ def test_a_cause_of_an_error_is_read_too() -> None:
 
 
 def test_a_broker_names_what_it_denies() -> None:
-    missing = missing_right_of(KafkaError.TOPIC_AUTHORIZATION_FAILED, "out", "eu", Operation.WRITE)
+    missing = missing_right_of(KafkaError.TOPIC_AUTHORIZATION_FAILED, "out", EU, Operation.WRITE)
     assert missing is not None
     assert missing.right == Right(Operation.WRITE, "topic out", "eu")
-    of_cluster = missing_right_of(KafkaError.CLUSTER_AUTHORIZATION_FAILED, "out", "eu", Operation.WRITE)
+    of_cluster = missing_right_of(KafkaError.CLUSTER_AUTHORIZATION_FAILED, "out", EU, Operation.WRITE)
     assert of_cluster is not None
     assert of_cluster.right == Right(Operation.IDEMPOTENT_WRITE, "cluster", "eu")
-    assert missing_right_of(KafkaError.UNKNOWN_TOPIC_OR_PART, "out", "eu", Operation.WRITE) is None
+    assert missing_right_of(KafkaError.UNKNOWN_TOPIC_OR_PART, "out", EU, Operation.WRITE) is None
 
 
 @pytest.mark.parametrize(
@@ -58,7 +62,50 @@ def test_a_right_is_read_from_the_reason_of_a_failure(right: Right) -> None:
     for user in ("", "ann"):
         assert missing_right(as_reason(MissingRight(right, user))) == right
     assert missing_right(as_reason(pickle.loads(pickle.dumps(MissingRight(right, "ann"))))) == right
+    assert missing_right(as_reason(MissingRight(right, "ann", "b:1"))) == right
     assert missing_right(f"PublishError: {MissingRight(right)}") is None
+
+
+def test_the_remedy_is_a_whole_command() -> None:
+    right = Right(Operation.READ, "topic readings", "eu")
+    command = "kafka-acls --bootstrap-server broker.eu:9093 --add --allow-principal User:ann --operation Read"
+    assert acl(right, "ann", "broker.eu:9093") == f"`{command} --topic readings`"
+    missing = missing_right_of(KafkaError.TOPIC_AUTHORIZATION_FAILED, "readings", EU, Operation.READ)
+    for each in (missing, pickle.loads(pickle.dumps(missing))):
+        assert "`kafka-acls --bootstrap-server broker.eu:9093 --add --allow-principal User:NAME" in str(each)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "SASL SCRAM-SHA-256 mechanism handshake failed: Local: Broker transport failure: broker's supp: ",
+        "SASL authentication error: SaslAuthenticateRequest failed: Local: Timed out (after 10 ms in state AUTH_REQ)",
+        "Disconnected: hung up from peer in state AUTH_LEGACY",
+    ],
+)
+def test_a_cut_connection_is_no_refused_login(words: str) -> None:
+    refusals = Refusals()
+    refusals(KafkaError(KafkaError._AUTHENTICATION, words))
+    assert refusals.last_reason is None
+    with pytest.raises(
+        LoginInterrupted, match=r"kafka\.eu: broker\.eu:9093 ended the connection during the login, with"
+    ):
+        refusals.raise_for(EU)
+    refusals(KafkaError(KafkaError._AUTHENTICATION, "SASL authentication error: Authentication failed during auth"))
+    with pytest.raises(
+        LoginDenied, match=r"kafka\.eu: broker\.eu:9093 refuses the login by TLS: SASL authentication err"
+    ):
+        refusals.raise_for(EU)
+    refusals.forget()
+    refusals.raise_for(EU)
+
+
+def test_a_provider_without_a_token_is_no_broker() -> None:
+    refusals = Refusals()
+    words = 'Failed to acquire SASL OAUTHBEARER token: Failed to retrieve OIDC token from "u": timed out (-1)'
+    refusals(KafkaError(KafkaError._AUTHENTICATION, words))
+    with pytest.raises(LoginDenied, match=r"kafka\.eu: the provider of token_url gives no token: Failed to acquire"):
+        refusals.raise_for(EU)
 
 
 def test_only_refused_logins_are_kept() -> None:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
 import tomllib
 from pathlib import Path
 
 import pytest
+from confluent_kafka import KafkaException, Producer
+from unit.kafka_settings import HAS_A_KEY, OF_JAVA, OF_LIBRDKAFKA
 
 from tidemark.errors import InvalidArgument, InvalidSpec
 from tidemark.model.project.connections import Cluster, addressed_clusters, in_clear, read_clusters
 from tidemark.model.project.secrets import Vault, read_given
+from tidemark.stream.read.poison_record import as_reason
 
 HIDDEN = "hunter2-canary"
 HIDDEN_NUMBER = 918273645
@@ -40,6 +44,7 @@ client_id = "tidemark"
 client_secret = { airflow = "kafka_eu" }
 scope = "kafka"
 """
+UNSAFE = "kafka.eu.token_url: begins with http://, so the client's secret would cross the network unencrypted; write h"
 PEM = "-----BEGIN {0}-----\nAAAA\n-----END {0}-----"
 CA, CERTIFICATE, KEY = PEM.format("CERTIFICATE"), PEM.format("CERTIFICATE") + "\n", PEM.format("PRIVATE KEY")
 
@@ -182,6 +187,21 @@ def test_no_text_of_a_cluster_has_its_secret(tmp_path: Path) -> None:
     assert HIDDEN.encode() not in pickle.dumps(of)
 
 
+def test_an_error_that_quotes_a_secret_hides_it(tmp_path: Path) -> None:
+    """Plans in errors of Spark have the options of sources."""
+    lines = "MIIEvQIBADANBgkqhkiG9w0BAQEFAASC\nBKcwggSjAgEAAoIBAQDjHrK8ceTIPoPL"
+    key = KEY.replace("AAAA", lines)
+    scram = cluster(SCRAM, tmp_path, {"KAFKA_PASSWORD": 'hunter2\\"canary'})
+    mtls = cluster(MTLS, tmp_path)
+    (tmp_path / "client.key").write_text(key)
+    options = [*scram.spark.values(), *mtls.spark.values()]
+    plan = f"AnalysisException: no column x;\n~StreamingRelationV2 DataSource({', '.join(options)})"
+    reason = as_reason(RuntimeError(f"{plan}\n{json.dumps(scram.client)}\n  {key.splitlines()[2]} ann"))
+    for secret in ("hunter2", "canary", *key.splitlines()[1:3]):
+        assert secret not in reason
+    assert reason.endswith("  ***** ann")
+
+
 def test_what_airflow_has_to_look_up_is_known_by_place(tmp_path: Path) -> None:
     of = cluster(TOKENS.replace('client_id = "tidemark"', 'client_id = { airflow = "kafka_eu" }'), tmp_path)
     kept = {place: (value.name, value.field) for place, value in of.references.items()}
@@ -216,6 +236,11 @@ def test_what_airflow_has_to_look_up_is_known_by_place(tmp_path: Path) -> None:
             "settings.sasl.username: has a key of its own in [kafka.eu]; use that",
         ),
         ("", '[settings]\n"group.id" = "g"', "kafka.eu.settings.group.id: is set by Tidemark; leave it out"),
+        (
+            "",
+            '[settings]\n"sasl.oauthbearer.extensions" = "a=b"',
+            "kafka.eu.settings.sasl.oauthbearer.extensions: needs OAUTHBEARER; leave it out",
+        ),
         ("", "settings = 5", "kafka.eu.settings: is 5; write settings ="),
     ],
 )
@@ -264,6 +289,74 @@ def test_a_file_of_another_form_is_refused_unsaid(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match=r"kafka.eu.ssl_key: is not PEM") as other:
         of.client  # noqa: B018
     assert HIDDEN not in f"{refused.value}{other.value}"
+
+
+@pytest.mark.parametrize(
+    ("url", "seen"),
+    [
+        ("http://login.example.org/token", UNSAFE),
+        ("http://127.0.0.1.example.org/token", UNSAFE),
+        ("HTTP://login.example.org/token", UNSAFE),
+        ("https://login.example.org/token", None),
+        ("http://127.0.0.1:8080/token", None),
+        ("http://[::1]:8080/token", None),
+        ("http://localhost/token", None),
+    ],
+)
+def test_tokens_come_by_https_or_the_loopback(url: str, seen: str | None, tmp_path: Path) -> None:
+    written = TOKENS.replace("https://login.example.org/token", url)
+    placed = TOKENS.replace('"https://login.example.org/token"', '{ env = "URL" }')
+    of = cluster(placed, tmp_path, {"URL": url}, client_secret="s")
+    if seen:
+        assert seen in refusal(written)
+        for settings in ("client", "spark"):
+            with pytest.raises(InvalidArgument, match=re.escape(seen)):
+                getattr(of, settings)
+    else:
+        assert of.client == cluster(written, tmp_path, client_secret="s").client
+
+
+@pytest.mark.parametrize("url", ["login.example.org/token", "file:///etc/token", "https:///token"])
+def test_a_token_url_is_an_address(url: str) -> None:
+    seen = "kafka.eu.token_url: is not an address of a token endpoint; write https://HOST/PATH"
+    assert seen in refusal(TOKENS.replace("https://login.example.org/token", url))
+
+
+def test_extensions_reach_both_clients(tmp_path: Path) -> None:
+    table = '[settings]\n"sasl.oauthbearer.extensions" = '
+    of = cluster(f'{TOKENS}{table}"logicalCluster=lkc-1,poolId=a=b"', tmp_path, client_secret="s")
+    assert of.client["sasl.oauthbearer.extensions"] == "logicalCluster=lkc-1,poolId=a=b"
+    assert of.spark["kafka.sasl.jaas.config"].endswith(
+        ' scope="kafka" extension_logicalCluster="lkc-1" extension_poolId="a=b";'
+    )
+    assert "kafka.sasl.oauthbearer.extensions" not in of.spark
+    seen = "settings.sasl.oauthbearer.extensions: is not a list of pairs; write NAME=VALUE with commas between them"
+    for text in ('"a"', '"a=b,"', '"auth=x"', '"a-b=c"', "5"):
+        assert seen in refusal(f"{TOKENS}{table}{text}")
+    placed = cluster(f'{TOKENS}{table}{{ env = "PAIRS" }}', tmp_path, {"PAIRS": "no pair"}, client_secret="s")
+    with pytest.raises(InvalidArgument, match=f"kafka.eu.{seen}"):
+        placed.spark  # noqa: B018
+
+
+def test_librdkafka_knows_each_setting_that_it_gets(tmp_path: Path) -> None:
+    seen = []
+    for name in sorted(OF_JAVA):
+        if not HAS_A_KEY.match(name):
+            of = cluster(f'bootstrap = "b:1"\n[settings]\n"{name}" = {{ env = "X" }}\n', tmp_path, {"X": "zz"})
+            try:
+                Producer({**of.client, "log_level": 0})
+            except KafkaException as error:
+                seen.append(error.args[0].str())
+    assert any("Invalid value" in words for words in seen)
+    assert [words for words in seen if "No such configuration property" in words] == []
+
+
+def test_java_gets_only_settings_that_it_knows(tmp_path: Path) -> None:
+    names = [name for name in sorted(OF_LIBRDKAFKA) if not HAS_A_KEY.match(name)]
+    settings = "\n".join(f'"{name}" = {{ env = "X" }}' for name in names)
+    of = cluster(f"{TOKENS}[settings]\n{settings}\n", tmp_path, {"X": "a=1"}, client_secret="s")
+    given = {name.removeprefix("kafka.") for name in of.spark}
+    assert given & OF_LIBRDKAFKA <= OF_JAVA
 
 
 def test_a_login_in_the_clear_is_a_warning(tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from tidemark.model.project.connections import Cluster
+from tidemark.stream.kafka.access import Refusals
 from tidemark.stream.kafka.publishing import RecordSender
 
 
@@ -30,7 +32,7 @@ class Full:
 
 def test_a_full_queue_waits_until_there_is_room() -> None:
     producer = Full()
-    sending = RecordSender(producer, "out", "default")  # type: ignore[arg-type]
+    sending = RecordSender(producer, "out", Cluster("b:1"), Refusals())  # type: ignore[arg-type]
     for row in range(9):
         sending.send(row, str(row), "k", 0, 0, [])
     assert sending.refused() == {}

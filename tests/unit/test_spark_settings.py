@@ -82,6 +82,52 @@ def test_a_wrong_table_is_refused_with_file_key_and_remedy(said: dict[str, Any],
     assert str(raised.value).startswith(refusal)
 
 
+SECRETS = [
+    "spark.hadoop.fs.s3a.secret.key",
+    "spark.hadoop.fs.s3a.access.key",
+    "spark.hadoop.fs.s3a.session.token",
+    "spark.hadoop.fs.azure.account.key.store.dfs.core.windows.net",
+    "spark.hadoop.fs.azure.account.oauth2.client.secret",
+    "spark.ssl.keyPassword",
+    "spark.ssl.historyServer.trustStorePassword",
+    "spark.executorEnv.KAFKA_PASSWORD",
+    "spark.yarn.appMasterEnv.API_TOKEN",
+    "spark.kafka.clusters.eu.sasl.jaas.config",
+]
+PLACES = [
+    "spark.hadoop.hadoop.security.credential.provider.path",
+    "spark.hadoop.fs.s3a.aws.credentials.provider",
+    "spark.kubernetes.driver.secretKeyRef.KAFKA_PASSWORD",
+    "spark.kubernetes.executor.secrets.kafka",
+    "spark.kubernetes.authenticate.driver.oauthTokenFile",
+    "spark.kafka.clusters.eu.sasl.token.mechanism",
+    "spark.security.credentials.hive.enabled",
+    "spark.io.encryption.keySizeBits",
+    "spark.io.encryption.enabled",
+    "spark.network.crypto.enabled",
+    "spark.redaction.string.regex",
+    "spark.ssl.keyStore",
+    "spark.executor.memoryOverhead",
+    "spark.sql.columnNameOfCorruptRecord",
+]
+
+
+@pytest.mark.parametrize("name", SECRETS)
+@pytest.mark.parametrize("value", ["hunter2-canary", 918273645])
+def test_a_secret_that_would_be_an_argument_is_refused(name: str, value: object) -> None:
+    with pytest.raises(InvalidSpec) as raised:
+        read_spark("x.toml", {"conf": {name: value}})
+    said = str(raised.value)
+    assert said.startswith(f'x.toml: spark.conf."{name}": has a secret, which would be an argument of spark-submit')
+    assert "[kafka.NAME]" in said
+    assert str(value) not in said
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_a_property_that_names_a_place_is_allowed(name: str) -> None:
+    assert read_spark("x.toml", {"conf": {name: "x"}}).properties == {name: "x"}
+
+
 @pytest.mark.parametrize(
     ("master", "host"), [("local", "127.0.0.1"), ("local[2]", "127.0.0.1"), ("spark://a:7077", None)]
 )

@@ -18,6 +18,7 @@ from tidemark.collecting import omit
 from tidemark.control import process
 from tidemark.control.private_file import write_private
 from tidemark.control.process import Process
+from tidemark.control.spark_files import with_spark_folder
 
 HOST = "127.0.0.1"
 MASTER = "master"
@@ -82,7 +83,7 @@ def worker_command(
 def start(home: Path, *, workers: int = 2, cores: int, memory: str) -> LocalCluster:
     """Starts so many *workers*, each with *cores* and *memory* such as `2g`."""
     port, page_port = process.free_port(), process.free_port()
-    address, env = f"spark://{HOST}:{port}", _environment()
+    address, env = f"spark://{HOST}:{port}", with_spark_folder(home, _environment())
     shared = _secrets(home)
     command = master_command(host=HOST, port=port, page_port=page_port, properties=str(shared))
     master = process.launch(MASTER, command, home=home, env=env)

@@ -22,6 +22,7 @@ from tidemark.feed.feed_record import PARTITIONS, WEATHER, FeedFault, FeedRecord
 from tidemark.feed.flights import NEW_YORK, midnight_ms
 from tidemark.feed.generate import FeedSettings, feed
 from tidemark.feed.nycflights import load
+from tidemark.model.settings.intervals import iso_day
 
 POLL_MS = 100
 PROGRESS_EVERY_MS = 5_000
@@ -51,10 +52,17 @@ class ReplaySettings:
             raise InvalidArgument(msg)
 
 
+def _day(text: str) -> date:
+    try:
+        return iso_day(text)
+    except InvalidArgument as error:
+        raise argparse.ArgumentTypeError(str(error)) from None  # argparse hides the message of any other error
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options of a replay, which `run` takes, to *parser*."""
     add = parser.add_argument
-    day = date.fromisoformat
+    day = _day
     add("--bootstrap", default="127.0.0.1:9092", metavar="HOST:PORT", help="Kafka to play into (default: %(default)s)")
     add(
         "--from", dest="first", type=day, default="2013-06-27", help="first New York day of 2013 (default: %(default)s)"

@@ -8,11 +8,8 @@ that need them import them.
 
 from __future__ import annotations
 
-import atexit
 import json
 import re
-import shutil
-import tempfile
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial
@@ -31,6 +28,7 @@ from tidemark.model.tables.catalog import TABLES, Table
 from tidemark.query import kafka_metrics, read_only
 from tidemark.storage.delta.snapshots import MOST_FILES, Snapshot, snapshot_of
 from tidemark.storage.object_path import ObjectPath
+from tidemark.storage.private_folder import private_folder
 from tidemark.storage.warehouse import changes_of, delta_tables, named_in, views
 from tidemark.stream.journal.place import FACTS_TABLES, journal_with_facts
 
@@ -463,9 +461,7 @@ def _database(home: Path, _: Path, memory: str, *, reads_logs: bool) -> duckdb.D
     # The operating system caches the files of this machine.
     database.execute("SET enable_external_file_cache = false")
     # Only this user can read what is spilled. DuckDB would put it into the current folder, where others may.
-    spill = tempfile.mkdtemp(prefix="tidemark-sql-")
-    atexit.register(shutil.rmtree, spill, ignore_errors=True)
-    database.execute(f"SET temp_directory = {_text(spill)}")
+    database.execute(f"SET temp_directory = {_quoted(private_folder('tidemark-sql-'))}")
     for statement in _confining_settings(home):
         database.execute(statement)
     return database

@@ -54,7 +54,7 @@ def command(options: argparse.Namespace) -> int:
 
 def path(options: argparse.Namespace, warehouse: Path, topology: str) -> str:
     """Returns the answer as text; raises InvalidArgument without closed windows."""
-    at_ms = instant_ms(options.at) if options.at else None
+    at_ms = None if options.at is None else instant_ms(options.at)
     answer = document(warehouse, topology, at_ms=at_ms, last=options.last)
     if options.format == "json":
         return as_document(answer)

@@ -8,7 +8,8 @@ from __future__ import annotations
 import argparse
 import re
 import threading
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+import time
+from concurrent.futures import Future, wait
 
 from tidemark.cli.shared.options import add_format, existing_warehouse
 from tidemark.cli.shared.output import say, say_inert
@@ -17,6 +18,8 @@ from tidemark.query.sql import MEMORY, Answer, Warehouse, attach_script
 from tidemark.query.text_table import FORMATS
 
 TIMEOUT_S = 300.0
+NOTICED_WITHIN_S = 3.0
+"""DuckDB notices an interruption within this."""
 _SIZE = re.compile(r"[1-9][0-9]*[KMGT]i?B")
 
 
@@ -70,33 +73,62 @@ def command(options: argparse.Namespace) -> int:
     if options.script == (options.query is not None):
         msg = "give either a query or --script"
         raise InvalidArgument(msg)
-    home = existing_warehouse(options)
     if options.script:
-        say_inert(attach_script(home.resolve()))
+        say_inert(attach_script(existing_warehouse(options).resolve()))
         return 0
-    # In the main thread DuckDB would handle signals itself, and ignore some. There it only waits.
-    with ThreadPoolExecutor(1) as thread:
-        tables = thread.submit(Warehouse, home, memory=options.memory).result()
-        if not tables.tables:
-            msg = f"{home} has no Delta tables yet; choose another place with --home or --warehouse"
-            raise InvalidArgument(msg)
-        answer = _result(thread.submit(tables.ask, options.query), tables, options.timeout)
+    answer = _Question(options).answer()
     say(FORMATS[options.format](answer.columns, answer.rows))  # CSV is exact, whatever a terminal does
     return 0
 
 
-def _result(answer: Future[Answer], tables: Warehouse, timeout_s: float) -> Answer:
-    """Returns *answer*, for which a thread asks *tables*.
+class _Question:
+    """The query of *options* in a thread of its own.
 
-    Raises InvalidArgument if it takes longer than *timeout_s*.
+    In the main thread DuckDB would handle signals itself, and ignore some. There it only waits. The process does not
+    wait for the thread at its end: a store that does not answer may hold it for minutes.
     """
-    try:
-        return answer.result(timeout_s)
-    except TimeoutError:
-        msg = f"the query took longer than {timeout_s:g} s; read less, or give more time with --timeout"
-        raise InvalidArgument(msg) from None
-    finally:
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self._options = options
+        self._tables: Warehouse | None = None
+        self._answer: Future[Answer] = Future()
+        self._thread = threading.Thread(target=self._ask, daemon=True)
+
+    def answer(self) -> Answer:
+        """Returns the answer.
+
+        Raises:
+            InvalidArgument: the query is not valid, or takes longer than its time limit.
+        """
+        timeout_s: float = self._options.timeout
+        self._thread.start()
+        try:
+            return self._answer.result(timeout_s)
+        except TimeoutError:
+            msg = f"the query took longer than {timeout_s:g} s; read less, or give more time with --timeout"
+            if self._tables is None:
+                where = self._options.warehouse or self._options.home
+                msg = f"{where}: its tables could not be listed within {timeout_s:g} s; see if the store answers"
+            raise InvalidArgument(msg) from None
+        finally:
+            self._interrupt()
+
+    def _interrupt(self) -> None:
+        """Ends the query, if it is DuckDB that takes so long."""
+        until = time.monotonic() + NOTICED_WITHIN_S
         # A query that has not begun yet does not notice an interruption.
-        while not answer.done():
-            tables.interrupt()
-            wait([answer], 0.1)
+        while not self._answer.done() and time.monotonic() < until:
+            if self._tables is not None:
+                self._tables.interrupt()
+            wait([self._answer], 0.1)
+
+    def _ask(self) -> None:
+        try:
+            home = existing_warehouse(self._options)
+            self._tables = Warehouse(home, memory=self._options.memory)
+            if not self._tables.tables:
+                msg = f"{home} has no Delta tables yet; choose another place with --home or --warehouse"
+                raise InvalidArgument(msg)
+            self._answer.set_result(self._tables.ask(self._options.query))
+        except BaseException as error:
+            self._answer.set_exception(error)

@@ -49,7 +49,8 @@ def command(options: argparse.Namespace) -> int:
 
 def topology(options: argparse.Namespace, warehouse: Path, of: Topology) -> str:
     """Returns the answer as text."""
-    facts = document(warehouse, of, at_ms=instant_ms(options.at) if options.at else wall_clock_ms())
+    at_ms = wall_clock_ms() if options.at is None else instant_ms(options.at)
+    facts = document(warehouse, of, at_ms=at_ms)
     return as_document(facts) if options.format == "json" else as_text(facts)
 
 

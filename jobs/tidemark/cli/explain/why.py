@@ -31,7 +31,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def command(options: argparse.Namespace) -> int:
     """Prints the findings."""
-    at_ms = instant_ms(options.at) if options.at else wall_clock_ms()
+    at_ms = wall_clock_ms() if options.at is None else instant_ms(options.at)
     layout = Layout(existing_warehouse(options))
     findings = walk.why(topology(options.topology), layout, at_ms=at_ms, operator=options.operator)
     say_inert(FORMATS[options.format](findings))

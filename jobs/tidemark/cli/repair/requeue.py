@@ -31,6 +31,7 @@ from tidemark.model.tables.catalog import QUARANTINE, REQUEUED
 from tidemark.model.topology import Topology
 from tidemark.reports.batch_job import add_bootstrap, given_secrets, report_lock, topology
 from tidemark.storage.delta.tables import append, create
+from tidemark.stream.kafka.access import Refusals
 
 HEADER = "tidemark-requeued"
 """Header with `<partition>/<offset>` of the record that was sent again."""
@@ -196,8 +197,14 @@ def _send(rows: pl.DataFrame, cluster: Cluster) -> tuple[pl.DataFrame, list[str]
     """Sends key and value of *rows* to their partitions again.
 
     Returns the rows that the broker accepted, and its errors for the others.
+
+    Raises:
+        LoginDenied: the cluster refuses the login.
+        LoginInterrupted: it ended the connection during the login.
     """
-    producer = Producer({**cluster.client, "enable.idempotence": True, "message.max.bytes": 100_000_000})
+    refusals = Refusals()
+    settings = {"enable.idempotence": True, "message.max.bytes": 100_000_000, "error_cb": refusals}
+    producer = Producer({**cluster.client, **settings})
     accepted: list[int] = []
     failed: list[str] = []
 
@@ -213,4 +220,6 @@ def _send(rows: pl.DataFrame, cluster: Cluster) -> tuple[pl.DataFrame, list[str]
         # The producer calls `delivered` only within poll and flush.
         producer.poll(0)
     unsent = producer.flush(SENT_WITHIN_S)
+    if unsent and not accepted:
+        refusals.raise_for(cluster)
     return rows[sorted(accepted)], failed or ["the broker did not answer"] * unsent

@@ -12,7 +12,7 @@ import polars as pl
 from deltalake import DeltaTable
 
 from tidemark.kernels.columns.schemas import arrow_schema
-from tidemark.model.settings.intervals import instant_ms, utc
+from tidemark.model.settings.intervals import instants_ms, utc
 from tidemark.model.tables.catalog import BATCHES, REQUEUED
 from tidemark.storage.delta.tables import scan
 from tidemark.stream.journal.unflushed import unflushed_of
@@ -31,10 +31,11 @@ def rows_in_span(rows: pl.DataFrame, options: Namespace) -> pl.DataFrame:
 
     It is [`first`, `until`) of the arguments *options*; an end that is None is open.
     """
-    if options.first is not None:
-        rows = rows.filter(pl.col("decided_at") >= utc(instant_ms(options.first)))
-    if options.until is not None:
-        rows = rows.filter(pl.col("decided_at") < utc(instant_ms(options.until)))
+    start_ms, end_ms = instants_ms(options.first, options.until)
+    if start_ms is not None:
+        rows = rows.filter(pl.col("decided_at") >= utc(start_ms))
+    if end_ms is not None:
+        rows = rows.filter(pl.col("decided_at") < utc(end_ms))
     return rows
 
 

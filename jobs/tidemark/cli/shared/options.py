@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tidemark.errors import InvalidArgument
 from tidemark.model.project.files import WAREHOUSE
-from tidemark.model.settings.intervals import instant_ms
+from tidemark.model.settings.intervals import instants_ms
 from tidemark.storage.object_path import ObjectPath
 
 
@@ -32,9 +32,7 @@ def add_slow(parser: argparse.ArgumentParser, *default: str) -> None:
 
 def span_ms(options: argparse.Namespace) -> tuple[int | None, int | None]:
     """Returns `start` and `end` of *options*, epoch ms; None: not given."""
-    start_ms = instant_ms(options.start) if options.start else None
-    end_ms = instant_ms(options.end) if options.end else None
-    return start_ms, end_ms
+    return instants_ms(options.start, options.end)
 
 
 def place(options: argparse.Namespace) -> Path:

@@ -22,9 +22,10 @@ from tidemark.cli.shared.options import add_slow
 from tidemark.cli.shared.output import say, say_inert
 from tidemark.cli.stack.story import Story
 from tidemark.cli.stack.summary import problems, summary
-from tidemark.errors import TidemarkError
+from tidemark.errors import TidemarkError, argument_type
 from tidemark.model.project.files import CHECKOUT
 from tidemark.model.project.layout import Layout
+from tidemark.model.settings.intervals import iso_day
 from tidemark.query.sql import Warehouse
 
 CAUGHT_UP_WITHIN_S = 300.0
@@ -61,13 +62,25 @@ class DemoSettings:
     keep: bool
 
 
+def _day(text: str) -> str:
+    return iso_day(text).isoformat()
+
+
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the command."""
     parser.add_argument(
-        "--from", dest="first", default="2013-06-27", help="first New York day of 2013 (default: %(default)s)"
+        "--from",
+        dest="first",
+        type=argument_type(_day),
+        default="2013-06-27",
+        help="first New York day of 2013 (default: %(default)s)",
     )
     parser.add_argument(
-        "--to", dest="until", default="2013-06-29", help="day after the last one (default: %(default)s)"
+        "--to",
+        dest="until",
+        type=argument_type(_day),
+        default="2013-06-29",
+        help="day after the last one (default: %(default)s)",
     )
     parser.add_argument(
         "--speed", type=float, default=2880, help="times real time; 1440 plays a day in a minute (default: %(default)s)"

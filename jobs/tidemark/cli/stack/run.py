@@ -29,6 +29,7 @@ from tidemark.cli.shared.output import say_inert
 from tidemark.clock import wall_clock_ms
 from tidemark.control.driver_folder import DriverFolder, StartRequest
 from tidemark.control.folder import Control, StreamState
+from tidemark.control.spark_files import with_spark_folder
 from tidemark.errors import InvalidArgument, TidemarkError
 from tidemark.escaping import one_message
 from tidemark.model.project.connections import LOCAL, addressed_clusters, flags
@@ -138,7 +139,8 @@ def run(options: argparse.Namespace, warehouse: Path, local: str | None, say: Ca
             for stream in streams:
                 folder.ask(stream.start([*common_arguments, "--time", options.time.value]))
             command = [sys.executable, str(JOB), "--driver", str(folder.home)]
-            started = process.launch(NAME, command, home=folder.home, env=process.without_airflow(os.environ))
+            env = with_spark_folder(folder.home, process.without_airflow(os.environ))
+            started = process.launch(NAME, command, home=folder.home, env=env)
             names = ", ".join(stream.sub_topology for stream in streams)
             say(f"{topology.name} runs on {options.time.value} time: {names}; Ctrl-C drains it. Log: {started.log}")
             failures = _until_ended(folder, started, streams, signals)

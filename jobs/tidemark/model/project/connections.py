@@ -15,8 +15,17 @@ from types import MappingProxyType
 from typing import Any
 
 from tidemark.errors import InvalidArgument, InvalidSpec
+from tidemark.escaping import hide
 from tidemark.model.project.files import Project
-from tidemark.model.project.kafka_security import OPEN, Security, Settings, in_the_clear, not_pem, read_security
+from tidemark.model.project.kafka_security import (
+    OPEN,
+    OPEN_KEYS,
+    Security,
+    Settings,
+    in_the_clear,
+    read_security,
+    unusable,
+)
 from tidemark.model.project.secrets import EMPTY_VAULT, SecretPlace, Value, Vault
 from tidemark.model.settings.toml_keys import IDENTIFIER, Keys, read_toml, read_whole
 
@@ -79,9 +88,11 @@ class Cluster:
 
     def _text(self, key: str, value: Value) -> str:
         text = self.vault.text(f"{self.name}.{key}", value)
-        if problem := not_pem(key, text):
+        if problem := unusable(key, text):
             msg = f"kafka.{self.name}.{key}: {problem}"
             raise InvalidArgument(msg)
+        if isinstance(value, SecretPlace) and key not in OPEN_KEYS:
+            hide(text)
         return text
 
 

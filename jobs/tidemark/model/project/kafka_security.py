@@ -13,7 +13,9 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from ipaddress import ip_address
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from tidemark.model.project.secrets import PlaceKind, SecretPlace, Value, read_value
 from tidemark.model.settings.toml_keys import Keys
@@ -55,7 +57,7 @@ class Mechanism(StrEnum):
 _OF_PASSWORDS = ("username", "password")
 _OF_TOKENS = ("token_url", "client_id", "client_secret", "scope")
 _OF_TLS = ("ssl_ca", "ssl_certificate", "ssl_key", "ssl_key_password")
-_OPEN = frozenset({"username", "token_url", "client_id", "scope", "ssl_ca", "ssl_certificate"})
+OPEN_KEYS = frozenset({"username", "token_url", "client_id", "scope", "ssl_ca", "ssl_certificate"})
 """Keys whose values may be in the file; other values are secret."""
 _PEM = frozenset({"ssl_ca", "ssl_certificate", "ssl_key"})
 """Keys whose text is the path of a PEM file."""
@@ -122,15 +124,36 @@ _RENAMED = {
 """By Kafka's name, that of librdkafka where it differs."""
 _JAVA_ALONE = re.compile(
     r"ssl\.(protocol|provider|enabled\.protocols|keymanager\.algorithm|trustmanager\.algorithm|"
-    r"secure\.random\.implementation|engine\.factory\.class)|security\.providers|metric.*|auto\.include\.jmx\.reporter|"
-    r"default\.api\.timeout\.ms|exclude\.internal\.topics|socket\.connection\.setup\.timeout\.max\.ms|"
-    r"sasl\.login\..*|sasl\.kerberos\.(min\.time\.before\.relogin|ticket\..*)|sasl\.client\.callback\.handler\.class"
+    r"secure\.random\.implementation|engine\.factory\.class)|security\.providers|metric\.reporters|metrics\..*|"
+    r"auto\.include\.jmx\.reporter|default\.api\.timeout\.ms|exclude\.internal\.topics|"
+    r"socket\.connection\.setup\.timeout\.max\.ms|sasl\.login\..*|sasl\.client\.callback\.handler\.class|"
+    r"sasl\.kerberos\.ticket\..*|"
+    r"sasl\.oauthbearer\.(clock\.skew\.seconds|expected\..*|header\.urlencode|jwks\..*|scope\.claim\.name)"
 )
 _LIBRDKAFKA_ALONE = re.compile(
-    r"https\..*|broker\..*|socket\.(timeout|send|receive|keepalive|nagle|max|blocking)\..*|topic\..*|log\..*|"
-    r"log_level|enable\.ssl\.certificate\.verification|enable\.sasl\..*|queued\..*|statistics\..*|api\..*|"
-    r"sasl\.oauthbearer\.(extensions|config|assertion.*|grant\.type)"
+    # of all clients
+    r"builtin\.features|(message\.copy|receive\.message)\.max\.bytes|max\.in\.flight.*|topic\..*|"
+    r"metadata\.recovery\.rebootstrap\..*|"
+    r"socket\.(timeout|send|receive|keepalive|nagle|max|blocking)\..*|broker\..*|reconnect\.backoff\.jitter\.ms|"
+    r"statistics\..*|enabled_events|log\..*|log_level|enable\.random\.seed|internal\..*|api\..*|plugin\..*|"
+    r"https\..*|ssl\.(curves\.list|sigalgs\.list|crl\.location|providers|engine\.(location|id))|"
+    r"enable\.(ssl\.certificate\.verification|sasl\..*)|sasl\.kerberos\.(principal|keytab)|"
+    r"sasl\.oauthbearer\.(extensions|config|assertion.*|grant\.type|metadata\..*|client\..*)|"
+    # of consumers
+    r"group\.protocol\.type|coordinator\..*|enable\.auto\.offset\.store|queued\..*|fetch\.wait\.max\.ms|"
+    r"fetch\.(queue|error)\.backoff\.ms|fetch\.message\.max\.bytes|offset\.store\..*|share\..*|auto\.commit\.enable|"
+    r"consume\..*|"
+    # of producers
+    r"transaction\.timeout\.ms|enable\.gapless\.guarantee|queue\..*|queuing\..*|message\.(send|timeout)\..*|retries|"
+    r"compression\..*|batch\.num\.messages|delivery\..*|sticky\..*|request\.required\.acks|produce\..*|partitioner|"
+    r"msg_order_cmp"
 )
+_EXTENSIONS = "sasl.oauthbearer.extensions"
+"""Pairs that a client sends with its token (KIP-342).
+
+librdkafka has them in this setting, Java in `sasl.jaas.config`.
+"""
+_PAIR = re.compile(r"(?!auth=)[A-Za-z]+=[\x21-\x7e\t ]*")
 _CHECKED_NAME = "ssl.endpoint.identification.algorithm"
 """Java has an empty text where librdkafka has `none`."""
 
@@ -187,7 +210,9 @@ class Security:
         settings = {"security.protocol": self.protocol.value}
         texts = {key: text(key, value) for key, value in self.values.items()}
         if self.mechanism is not None:
-            settings |= {"sasl.mechanism": self.mechanism.value, "sasl.jaas.config": _jaas(self.mechanism, texts)}
+            extensions = _pairs(str(self._settings(text).get(_EXTENSIONS, "")))
+            jaas = _jaas(self.mechanism, {**_options(texts), **extensions})
+            settings |= {"sasl.mechanism": self.mechanism.value, "sasl.jaas.config": jaas}
         if self.mechanism is Mechanism.OAUTHBEARER:
             settings["sasl.login.callback.handler.class"] = f"{_PACKAGE}.oauthbearer.OAuthBearerLoginCallbackHandler"
         settings |= {_NAMES[key][1]: value for key, value in texts.items() if _NAMES[key][1]}
@@ -211,11 +236,15 @@ OPEN = Security()
 """No encryption and no login, as at the broker of `tidemark up`."""
 
 
-def not_pem(key: str, text: str) -> str | None:
-    """Returns why the *text* of *key* is not usable PEM, or None.
+def unusable(key: str, text: str) -> str | None:
+    """Returns why the *text* of *key* is not usable, or None.
 
     The result has nothing of the text.
     """
+    if key == "token_url":
+        return _unsafe_url(text)
+    if key == f"settings.{_EXTENSIONS}" and not all(map(_PAIR.fullmatch, text.split(","))):
+        return "is not a list of pairs; write NAME=VALUE with commas between them; a NAME has only letters"
     if key == "ssl_key" and _PKCS_1.search(text):
         convert = "`openssl pkcs8 -topk8 -nocrypt -in OLD -out NEW`"
         return f"Java cannot read a key of the form PKCS#1; convert it with {convert}"
@@ -224,10 +253,42 @@ def not_pem(key: str, text: str) -> str | None:
     return None
 
 
-def _jaas(mechanism: Mechanism, texts: Mapping[str, str]) -> str:
-    """Returns Java's `sasl.jaas.config` with the login in *texts*."""
-    options = "".join(f' {_JAAS[key]}="{_escaped(value)}"' for key, value in texts.items() if key in _JAAS)
-    return f"{_PACKAGE}.{_LOGIN_MODULES[mechanism]} required{options};"
+def _unsafe_url(text: str) -> str | None:
+    """Returns why no secret may be sent to *text*, or None."""
+    parts = urlsplit(text)
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        return "is not an address of a token endpoint; write https://HOST/PATH"
+    if parts.scheme == "http" and not _is_loopback(parts.hostname):
+        return "begins with http://, so the client's secret would cross the network unencrypted; write https://"
+    return None
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:  # a name
+        return False
+
+
+def _options(texts: Mapping[str, str]) -> dict[str, str]:
+    """Returns the options of a login module for the login in *texts*."""
+    return {_JAAS[key]: value for key, value in texts.items() if key in _JAAS}
+
+
+def _pairs(extensions: str) -> dict[str, str]:
+    """Returns the options of a login module for *extensions*.
+
+    >>> _pairs("logicalCluster=lkc-1,poolId=a=b")
+    {'extension_logicalCluster': 'lkc-1', 'extension_poolId': 'a=b'}
+    """
+    pairs = (pair.split("=", 1) for pair in extensions.split(",") if pair)
+    return {f"extension_{name}": value for name, value in pairs}
+
+
+def _jaas(mechanism: Mechanism, options: Mapping[str, str]) -> str:
+    """Returns Java's `sasl.jaas.config` with *options* of the login module."""
+    words = "".join(f' {name}="{_escaped(value)}"' for name, value in options.items())
+    return f"{_PACKAGE}.{_LOGIN_MODULES[mechanism]} required{words};"
 
 
 def _escaped(text: str) -> str:
@@ -247,7 +308,15 @@ def read_security(keys: Keys, folder: Path | None) -> Security:
     mechanism = _mechanism(keys, protocol)
     values = {key: value for key in _NAMES if (value := _value(keys, key, folder)) is not None}
     _refuse_unfitting(keys, protocol, mechanism, values)
-    return Security(protocol=protocol, mechanism=mechanism, values=values, settings=_read_settings(keys, folder))
+    settings = _read_settings(keys, folder)
+    if _EXTENSIONS in settings and mechanism is not Mechanism.OAUTHBEARER:
+        name = f"settings.{_EXTENSIONS}"
+        keys.fail(name, "needs OAUTHBEARER", 'leave it out, or write sasl_mechanism = "OAUTHBEARER"', beside="settings")
+    written = {**values, **{f"settings.{name}": setting for name, setting in settings.items()}}
+    for key, text in written.items():
+        if not isinstance(text, SecretPlace) and (problem := unusable(key, str(text))):
+            keys.fail(key, *problem.split("; ", 1))
+    return Security(protocol=protocol, mechanism=mechanism, values=values, settings=settings)
 
 
 def _mechanism(keys: Keys, protocol: Protocol) -> Mechanism | None:
@@ -266,7 +335,7 @@ def _mechanism(keys: Keys, protocol: Protocol) -> Mechanism | None:
 
 def _value(keys: Keys, key: str, folder: Path | None) -> Value | None:
     # The path of a key is no secret; what the file has is.
-    is_secret = key not in _OPEN and key not in _PEM
+    is_secret = key not in OPEN_KEYS and key not in _PEM
     value = read_value(keys, key, folder, secret=is_secret, field=_LOGINS.get(key, "" if is_secret else key))
     if key in _PEM and isinstance(value, str):
         if "-----BEGIN" in value:

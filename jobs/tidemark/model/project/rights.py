@@ -40,23 +40,26 @@ _TEXT = re.compile(rf"MissingRight: no right ({'|'.join(Operation)}) on (.+?) of
 class MissingRight(TidemarkError):
     """Raised when a cluster does not grant a necessary right."""
 
-    def __init__(self, right: Right, user: str = "") -> None:
+    def __init__(self, right: Right, user: str = "", address: str = "") -> None:
         whom = f" to {user}" if user else ""
-        super().__init__(
-            f"no right {right}; ask the administrator of that cluster to grant it{whom}: {acl(right, user)}"
-        )
-        self.right = right
+        grant = acl(right, user, address)
+        super().__init__(f"no right {right}; ask the administrator of that cluster to grant it{whom}: {grant}")
+        self.right, self._user, self._address = right, user, address
 
-    def __reduce__(self) -> tuple[type[MissingRight], tuple[Right]]:
-        """Pickles the right, for an error in a Spark task."""
-        return MissingRight, (self.right,)
+    def __reduce__(self) -> tuple[type[MissingRight], tuple[Right, str, str]]:
+        """Pickles the arguments, for an error in a Spark task."""
+        return MissingRight, (self.right, self._user, self._address)
 
 
-def acl(right: Right, user: str = "") -> str:
-    """Returns options of Kafka's command that grants *right* to *user*."""
+def acl(right: Right, user: str = "", address: str = "") -> str:
+    """Returns Kafka's command that grants *right* to *user*.
+
+    It asks a broker at *address*; an administrator may need `--command-config`, too.
+    """
     kind, _, name = right.resource.partition(" ")
     place = f"--{kind} {name}" if name else f"--{kind}"
-    return f"`kafka-acls --add --allow-principal User:{user or 'NAME'} --operation {right.operation} {place}`"
+    command = f"kafka-acls --bootstrap-server {address or 'HOST:PORT'} --add --allow-principal User:{user or 'NAME'}"
+    return f"`{command} --operation {right.operation} {place}`"
 
 
 def missing_right(reason: str) -> Right | None:

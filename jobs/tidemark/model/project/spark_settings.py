@@ -31,6 +31,7 @@ TIDEMARKS_OWN = frozenset(
     {
         "spark.authenticate",
         "spark.authenticate.secret",
+        "spark.driver.supervise",
         JAVA_OPTIONS,
         "spark.executor.extraJavaOptions",
         "spark.jars",
@@ -39,13 +40,37 @@ TIDEMARKS_OWN = frozenset(
         "spark.sql.extensions",
         "spark.sql.session.timeZone",
         "spark.submit.pyFiles",
+        "spark.yarn.maxAppAttempts",
     }
 )
 """Properties that Tidemark sets itself.
 
 Without them tables would be wrong, jobs would not find their code, or other users could stop them.
 """
+ONE_ATTEMPT = {"spark.yarn.maxAppAttempts": "1"}
+"""Keeps YARN from starting a driver again.
+
+The second one would find no secrets, because the first has removed the file, and would have the launch of the first.
+Airflow starts the next driver itself.
+"""
+_SECRET = re.compile(
+    r".*(password|passphrase|passwd|secret|token|credential|jaas|sas\b|(access|account|api|private|shared)[._-]?key)|.*\.key(\.|$)",
+    re.IGNORECASE,
+)
+"""Properties whose values are secrets, by their names."""
+_NO_SECRET = re.compile(
+    r"spark\.kubernetes\.(driver|executor)\.(secrets|secretKeyRef)\..*|"
+    r".*(\.|_|-|(?<=[a-z]))(path|file|location|dir|provider|providers|class|impl|enabled|name|mechanism|type|algorithm|regex|"
+    r"ratio|interval|timeout|ms|length|bits|size)",
+    re.IGNORECASE,
+)
+"""Properties that name the place or the kind of a secret."""
 _MASTER = re.compile(r"local(\[.+\])?|yarn|(spark|k8s)://.+")
+_OTHER_WAYS = (
+    "leave it out: keys of object stores come from the environment (docs/object-store.md), secrets of Kafka from "
+    "[kafka.NAME] (docs/connections.md), and others from the keystore in "
+    '"spark.hadoop.hadoop.security.credential.provider.path"'
+)
 _MEMORY = re.compile(r"\d+[mg]")
 
 
@@ -140,6 +165,9 @@ def _check_property(keys: Keys, name: str, value: object, own: Mapping[str, str]
     *own* are the properties that other keys of the table set.
     """
     key = f'conf."{name}"'
+    if _SECRET.match(name) and not _NO_SECRET.fullmatch(name):
+        problem = "has a secret, which would be an argument of spark-submit, and every user of the host can read that"
+        keys.fail(key, problem, _OTHER_WAYS)
     if not name.startswith("spark.") or not isinstance(value, str):
         keys.fail(key, f"is {value!r}", 'write names in quotes, and strings: "spark.executor.memoryOverhead" = "1g"')
     if name in TIDEMARKS_OWN:

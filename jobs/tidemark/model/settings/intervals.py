@@ -5,9 +5,10 @@ Facts are rolled up to grains. Predicates are text that Spark and delta-rs read 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from enum import StrEnum
 
 from tidemark.errors import InvalidArgument
@@ -91,21 +92,69 @@ def join_intervals(starts_ms: Iterable[int], grain: Grain) -> list[Interval]:
     return intervals
 
 
+_DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+_INSTANT = re.compile(
+    rf"{_DAY.pattern}([T ][0-9]{{2}}:[0-9]{{2}}(:[0-9]{{2}}(\.[0-9]{{1,9}})?)?(Z|[+-][0-9]{{2}}:[0-9]{{2}})?)?"
+)
+"""RFC 3339, whose zone, seconds and time of day are optional."""
+_YEAR_10_000_MS = 253_402_300_800_000
+
+
 def instant_ms(text: str) -> int:
     """Returns epoch ms of an ISO instant, by default in UTC.
 
     Raises:
-        InvalidArgument: it is no instant.
+        InvalidArgument: it is no instant, or has another form of ISO 8601, such as a week.
 
     >>> instant_ms("1970-01-01T01:00:00+01:00")
     0
     """
     try:
-        at = datetime.fromisoformat(text)
+        # Python reads more forms, and others in each version.
+        at = datetime.fromisoformat(text) if _INSTANT.fullmatch(text) else None
     except ValueError:
-        msg = f"an instant must be in ISO 8601, got {text!r}; write, for example, 2026-01-31T12:00:00Z"
-        raise InvalidArgument(msg) from None
-    return round((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000)
+        at = None
+    if at is None:
+        hint = "; in a URL, write + as %2B" if re.search(r"[0-9] [0-9]{2}:[0-9]{2}$", text) else ""
+        msg = f"an instant must be in ISO 8601, got {text!r}; write, for example, 2026-01-31T12:00:00Z{hint}"
+        raise InvalidArgument(msg)
+    at_ms = round((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000)
+    if not 0 <= at_ms < _YEAR_10_000_MS:
+        msg = f"an instant must be after 1970 and before the year 10000, got {text!r}; correct the year"
+        raise InvalidArgument(msg)
+    return at_ms
+
+
+def instants_ms(start: str | None, end: str | None) -> tuple[int | None, int | None]:
+    """Returns epoch ms of *start* and *end*; each may be None.
+
+    Raises:
+        InvalidArgument: one is no instant, or no instant is between them.
+
+    >>> instants_ms("1970-01-01T00:00:01Z", None)
+    (1000, None)
+    """
+    start_ms, end_ms = (None if text is None else instant_ms(text) for text in (start, end))
+    if start_ms is not None and end_ms is not None and start_ms >= end_ms:
+        msg = f"from must be before to, got from {start!r} and to {end!r}; swap them, or leave one out"
+        raise InvalidArgument(msg)
+    return start_ms, end_ms
+
+
+def iso_day(text: str) -> date:
+    """Returns the day that *text* names, such as 2013-06-27.
+
+    Raises:
+        InvalidArgument: it is no day.
+    """
+    try:
+        day = date.fromisoformat(text) if _DAY.fullmatch(text) else None
+    except ValueError:
+        day = None
+    if day is None:
+        msg = f"a day must be in ISO 8601, got {text!r}; write, for example, 2013-06-27"
+        raise InvalidArgument(msg)
+    return day
 
 
 def iso(at_ms: int) -> str:

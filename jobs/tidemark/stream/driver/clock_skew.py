@@ -44,6 +44,11 @@ KEPT_MS = 300_000
 
 Clocks drift apart by about 0.05 ms a second.
 """
+_MAY_EXIST = frozenset({KafkaError.TOPIC_ALREADY_EXISTS, KafkaError.TOPIC_AUTHORIZATION_FAILED})
+"""Errors of a creation after which the topic may exist.
+
+Brokers answer to a client without the right Create by the second one, whether the topic exists or not.
+"""
 ROUNDING_MS = 1
 """Host and broker give times in whole milliseconds."""
 
@@ -75,6 +80,7 @@ class ClockSkew:
         self._key, self._host, self._clock = f"{topology}/{sub_topology}", host, clock
         self._newest: tuple[int, Skew] | None = None
         self._is_heard = True
+        self._unsent: str | None = None
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -118,6 +124,8 @@ class ClockSkew:
     def producer(self) -> Producer:
         """Creates the topic if it is missing, and a producer for `estimate`.
 
+        A cluster that denies the right Create may have the topic, so it is tried.
+
         Raises:
             KafkaException: the topic cannot be created.
         """
@@ -129,7 +137,7 @@ class ClockSkew:
         try:
             created.result()
         except KafkaException as refusal:
-            if refusal.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+            if refusal.args[0].code() not in _MAY_EXIST:
                 raise
         # acks 1: waiting for replicas would add to the round trip, and so to the error.
         return Producer({**self._client, "acks": 1, "linger.ms": 0, "message.timeout.ms": round(TIMEOUT_S * 1_000)})
@@ -141,7 +149,12 @@ class ClockSkew:
             try:
                 producer = producer or self.producer()
                 if self.estimate(producer) is None:
-                    why = f"no broker answered in time, or topic {TOPIC} lacks message.timestamp.type LogAppendTime"
+                    unstamped = (
+                        f"no broker answered in time, or topic {TOPIC} lacks message.timestamp.type LogAppendTime"
+                    )
+                    why = f"topic {TOPIC}: {self._unsent}" if self._unsent else unstamped
+            except KafkaException as error:
+                why = f"topic {TOPIC}: {error.args[0].str()}"
             except Exception as error:
                 why = str(error)
             if why is not None and self._is_heard:  # repeated failures are logged once
@@ -157,8 +170,12 @@ class ClockSkew:
         """
         stamps: list[tuple[int, int]] = []
 
+        self._unsent = None
+
         def delivered(error: KafkaError | None, message: Message) -> None:
-            if error is None:
+            if error is not None:
+                self._unsent = error.str()
+            else:
                 stamps.append(message.timestamp())
 
         # The round trip is by a monotonic clock: the wall clock may be set meanwhile.

@@ -17,6 +17,13 @@ from tidemark.model.project.rights import MissingRight, Operation, Right
 C = TypeVar("C")
 
 _OF_LOGIN = frozenset({KafkaError._AUTHENTICATION, KafkaError._SSL, KafkaError.SASL_AUTHENTICATION_FAILED})
+_CUT_OFF = re.compile(r"Local: (Broker transport failure|Timed out)|Disconnected|hung up", re.IGNORECASE)
+"""librdkafka's words if a connection ended while a client logged in.
+
+It has the code of a refused login, but the broker refused nothing.
+"""
+_NO_TOKEN = re.compile(r"Failed to (acquire|retrieve) .*token", re.IGNORECASE)
+"""librdkafka's words if the OIDC provider gave no token."""
 _SHARES = (0.05, 0.1, 0.25, 0.6)
 """Shares of the time to answer; refusals are read between them."""
 _TOPICS = re.compile(r"Not authorized to access topics: \[([^\],]+)")
@@ -31,6 +38,11 @@ class LoginDenied(TidemarkError):
     def by(cls, cluster: Cluster, reason: str) -> LoginDenied:
         """Makes the error of *cluster*; *reason* are its words."""
         security = cluster.security
+        if _NO_TOKEN.search(reason):
+            return cls(
+                f"kafka.{cluster.name}: the provider of token_url gives no token: {reason}; correct client_id, "
+                f"client_secret, scope, token_url of [kafka.{cluster.name}], or what they name"
+            )
         whom = f" of {security.user}" if security.user else ""
         how = f" by {security.mechanism}" if security.mechanism else " by TLS"
         keys = ", ".join(sorted(security.values)) or "security_protocol"
@@ -40,16 +52,55 @@ class LoginDenied(TidemarkError):
         )
 
 
+class LoginInterrupted(TidemarkError):
+    """Raised when a connection ended before a cluster answered to a login."""
+
+    @classmethod
+    def by(cls, cluster: Cluster, reason: str) -> LoginInterrupted:
+        """Makes the error of *cluster*; *reason* are the client's words."""
+        return cls(
+            f"kafka.{cluster.name}: {cluster.bootstrap} ended the connection during the login, without a refusal: "
+            f"{reason}; look at the broker's log, and compare security_protocol and sasl_mechanism of "
+            f"[kafka.{cluster.name}] with its listener"
+        )
+
+
 class Refusals:
-    """Keeps the last reason for which brokers refused a client's login."""
+    """Keeps the last reasons for which a client could not log in.
+
+    Attributes:
+        last_reason: brokers, or the provider of tokens, refused the login.
+        cut_off: the connection ended during the login.
+    """
 
     def __init__(self) -> None:
         self.last_reason: str | None = None
+        self.cut_off: str | None = None
 
     def __call__(self, error: KafkaError) -> None:
         """Receives an error of a client; the client calls it when polled."""
-        if error.code() in _OF_LOGIN:
+        if error.code() not in _OF_LOGIN:
+            return
+        if _CUT_OFF.search(error.str()) and not _NO_TOKEN.search(error.str()):
+            self.cut_off = error.str()
+        else:
             self.last_reason = error.str()
+
+    def forget(self) -> None:
+        """Forgets the reasons, after the client has logged in."""
+        self.last_reason = self.cut_off = None
+
+    def raise_for(self, cluster: Cluster) -> None:
+        """Raises the last reason, if there is one.
+
+        Raises:
+            LoginDenied: it refused the login.
+            LoginInterrupted: it ended the connection during the login.
+        """
+        if self.last_reason:
+            raise LoginDenied.by(cluster, self.last_reason)
+        if self.cut_off:
+            raise LoginInterrupted.by(cluster, self.cut_off)
 
 
 class TopicLister(Protocol):
@@ -84,33 +135,43 @@ def list_topics(client: TopicLister, cluster: Cluster, refusals: Refusals, withi
     Raises:
         KafkaException: no broker answers.
         LoginDenied: the cluster refuses the login.
+        LoginInterrupted: it ended the connection during each login.
     """
     until = time.monotonic() + within_s
     for share in _SHARES:
         try:
-            return client.list_topics(timeout=min(share * within_s, max(0.01, until - time.monotonic())))
+            metadata = client.list_topics(timeout=min(share * within_s, max(0.01, until - time.monotonic())))
         except KafkaException as error:
             client.poll(0)
             if refusals.last_reason:
                 raise LoginDenied.by(cluster, refusals.last_reason) from None
             last = error
+        else:
+            refusals.forget()
+            return metadata
+    refusals.raise_for(cluster)
     raise last
 
 
-def missing_right_of(code: int, topic: str, cluster: str, operation: Operation) -> MissingRight | None:
+def missing_right_of(code: int, topic: str, cluster: Cluster, operation: Operation) -> MissingRight | None:
     """Returns the error for the *code* of an answer; None for others.
 
     Args:
         code: that of a KafkaError.
         topic: the topic of the request.
-        cluster: the name of the cluster.
+        cluster: the cluster that answered.
         operation: the operation on the topic that the request needs.
     """
     if code == KafkaError.TOPIC_AUTHORIZATION_FAILED:
-        return MissingRight(Right(operation, f"topic {topic}", cluster))
+        return missing_from(cluster, operation, f"topic {topic}")
     if code == KafkaError.CLUSTER_AUTHORIZATION_FAILED:
-        return MissingRight(Right(Operation.IDEMPOTENT_WRITE, "cluster", cluster))
+        return missing_from(cluster, Operation.IDEMPOTENT_WRITE, "cluster")
     return None
+
+
+def missing_from(cluster: Cluster, operation: Operation, resource: str) -> MissingRight:
+    """Returns the error for a right that *cluster* does not grant."""
+    return MissingRight(Right(operation, resource, cluster.name), cluster.security.user, cluster.bootstrap)
 
 
 def unauthorized_topic(error: Exception) -> str | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
 from typing import TypeVar
 
 import polars as pl
@@ -20,14 +19,16 @@ from tidemark.model.kinds.sink import Sink
 from tidemark.model.kinds.source import Source
 from tidemark.model.project.connections import Clusters, topic_command
 from tidemark.model.project.kafka_security import Protocol, Settings
-from tidemark.model.project.rights import MissingRight, Operation, Right
+from tidemark.model.project.rights import MissingRight, Operation
 from tidemark.model.topology import SubTopology, Topology
 from tidemark.stream.kafka.access import (
     LoginDenied,
+    LoginInterrupted,
     Refusals,
     list_topics,
     login_refusal,
     make_client,
+    missing_from,
     missing_right_of,
     unauthorized_group,
     unauthorized_topic,
@@ -81,9 +82,8 @@ class KafkaBroker:
         self._admins: dict[str, AdminClient] = {}
         for name, each in clusters.items():
             # The group is never joined: these clients only ask for metadata and offsets.
-            asking = {**self._client_settings[name], "group.id": "tidemark-offsets"}
-            self._consumers[name] = make_client(Consumer, each, asking)
             settings = {**self._client_settings[name], "error_cb": self._refusals[name]}
+            self._consumers[name] = make_client(Consumer, each, {**settings, "group.id": "tidemark-offsets"})
             self._admins[name] = make_client(AdminClient, each, settings)
         self._producers: dict[_Topic, tuple[Settings, Producer]] = {}
         self._limits: dict[_Topic, tuple[int, Limits]] = {}
@@ -106,9 +106,12 @@ class KafkaBroker:
         for name, admin in self._admins.items():
             cluster = self._clusters[name]
             if cluster.security.protocol is not Protocol.PLAINTEXT:
-                # Brokers that do not answer are no error here: Spark waits for them.
-                with suppress(KafkaException):
+                try:
                     list_topics(admin, cluster, self._refusals[name], TIMEOUT_S)
+                except LoginInterrupted as error:
+                    log.warning("%s", error)
+                except KafkaException:
+                    pass  # brokers that do not answer are no error here: Spark waits for them
 
     def explained(self, error: Exception, of_stream: Iterable[Source]) -> Exception:
         """Returns *error*, or a clearer one.
@@ -127,28 +130,32 @@ class KafkaBroker:
                 return missing
             except (KafkaException, TidemarkError):
                 return error
-            return MissingRight(Right(Operation.READ, f"topic {topic}", source.kafka), self._user(source.kafka))
+            return missing_from(self._clusters[source.kafka], Operation.READ, f"topic {topic}")
         names = {source.kafka for source in sources}
         if len(names) == 1:
             (name,) = names
             if group := unauthorized_group(error):
-                return MissingRight(Right(Operation.READ, f"group {group}", name), self._user(name))
+                return missing_from(self._clusters[name], Operation.READ, f"group {group}")
             if reason := login_refusal(error):
                 return LoginDenied.by(self._clusters[name], reason)
         return error
-
-    def _user(self, name: str) -> str:
-        return self._clusters[name].security.user
 
     def partitions(self, at: Source | Sink) -> int:
         """Returns the number of partitions of the topic of *at*.
 
         Raises:
+            LoginDenied: the cluster refuses the login.
             MissingRight: the cluster does not grant the right to see it.
             TidemarkError: the topic does not exist.
         """
-        topic = at.topic or ""
-        metadata = self._consumers[at.kafka].list_topics(topic, timeout=TIMEOUT_S).topics[topic]
+        topic, cluster = at.topic or "", self._clusters[at.kafka]
+        consumer = self._consumers[at.kafka]
+        try:
+            metadata = consumer.list_topics(topic, timeout=TIMEOUT_S).topics[topic]
+        except KafkaException:
+            consumer.poll(0)  # it calls error_cb
+            self._refusals[at.kafka].raise_for(cluster)
+            raise
         if metadata.error is not None:
             raise self._not_described(metadata.error, at)
         return len(metadata.partitions)
@@ -157,6 +164,7 @@ class KafkaBroker:
         """Returns the topic of *source* as it is now.
 
         Raises:
+            LoginDenied: the cluster refuses the login.
             MissingRight: the cluster does not grant the right to see it.
             TidemarkError: the topic does not exist.
         """
@@ -165,6 +173,8 @@ class KafkaBroker:
         try:
             description = answers[name].result()
         except KafkaException as error:
+            self._admins[source.kafka].poll(0)  # it calls error_cb
+            self._refusals[source.kafka].raise_for(self._clusters[source.kafka])
             raise self._not_described(error.args[0], source) from error
         topic_id = str(description.topic_id)
         return TopicState(None if topic_id == NO_TOPIC_ID else topic_id, len(description.partitions))
@@ -175,7 +185,7 @@ class KafkaBroker:
         It is the topic of *at*, and the cluster answered *error*.
         """
         topic = at.topic or ""
-        if missing := missing_right_of(error.code(), topic, at.kafka, Operation.DESCRIBE):
+        if missing := missing_right_of(error.code(), topic, self._clusters[at.kafka], Operation.DESCRIBE):
             return missing
         if error.code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
             return KafkaException(error)
@@ -203,7 +213,8 @@ class KafkaBroker:
         try:
             return {place.partition: answer.result().offset for place, answer in answers.items()}
         except KafkaException as error:
-            missing = missing_right_of(error.args[0].code(), source.topic or "", source.kafka, Operation.DESCRIBE)
+            cluster, code = self._clusters[source.kafka], error.args[0].code()
+            missing = missing_right_of(code, source.topic or "", cluster, Operation.DESCRIBE)
             raise missing or error from error
 
     def limits(self, sink: Sink) -> Limits:
@@ -262,7 +273,8 @@ class KafkaBroker:
             Rows of `undeliverable` for the records that the topic refused.
         """
         publishing = self.publishing(outgoing)
-        return publishing.send(self._producer(outgoing.sink), range(publishing.partitions))
+        producer, refusals = self._producer(outgoing.sink), self._refusals[outgoing.sink.kafka]
+        return publishing.send(producer, range(publishing.partitions), refusals)
 
     def publishing(self, outgoing: OutgoingRows) -> KafkaTopicWriter:
         """Returns a callable that sends *outgoing* in tasks."""
@@ -272,6 +284,7 @@ class KafkaBroker:
             outgoing=outgoing,
             partitions=partitions,
             tasks=min(outgoing.tasks, partitions),
+            cluster=self._clusters[sink.kafka],
             client=self._client(sink),
             writer=self._writer,
             hop=f"{self._topology}/{sink.name}:{self._clock()}",
@@ -282,7 +295,8 @@ class KafkaBroker:
 
         It comes after all records published so far.
         """
-        sending = RecordSender(self._producer(sink), sink.topic or "", sink.kafka)
+        cluster, refusals = self._clusters[sink.kafka], self._refusals[sink.kafka]
+        sending = RecordSender(self._producer(sink), sink.topic or "", cluster, refusals)
         headers: list[tuple[str, str | bytes | None]] = [(MARK, mark_text(self._writer, watermark_ms, idle=idle))]
         for number in range(self.partitions(sink)):
             sending.send(number, None, None, number, self._clock(), headers)
@@ -303,7 +317,8 @@ class KafkaBroker:
         topic, client = _topic(sink), self._client(sink)
         # librdkafka takes settings when a producer is made, so another limit needs another producer.
         if topic not in self._producers or self._producers[topic][0] != client:
-            self._producers[topic] = client, make_client(Producer, self._clusters[sink.kafka], client)
+            settings = {**client, "error_cb": self._refusals[sink.kafka]}
+            self._producers[topic] = client, make_client(Producer, self._clusters[sink.kafka], settings)
         return self._producers[topic][1]
 
     def _client(self, sink: Sink) -> Settings:

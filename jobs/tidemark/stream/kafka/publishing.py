@@ -21,10 +21,11 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from tidemark.errors import TidemarkError
 from tidemark.kernels.records.headers import headers_to_send
+from tidemark.model.project.connections import Cluster
 from tidemark.model.project.kafka_security import Settings
 from tidemark.model.project.rights import Operation
 from tidemark.storage.files import frames
-from tidemark.stream.kafka.access import missing_right_of
+from tidemark.stream.kafka.access import Refusals, missing_right_of
 from tidemark.stream.kafka.broker import RefusedRecord
 from tidemark.stream.kafka.encoding import to_send
 from tidemark.stream.kafka.limits import undeliverable_rows
@@ -71,6 +72,7 @@ class KafkaTopicWriter:
         outgoing: the records.
         partitions: of the topic.
         tasks: into how many it is parted; no more than there are partitions.
+        cluster: the topic's cluster; a task gets it without secrets.
         client: the settings of a producer. They have secrets, which Spark sends to executors with the task.
         writer: `topology/sub-topology`, with which ids begin.
         hop: the header `tidemark-hop`, with the driver's clock before it sends.
@@ -79,6 +81,7 @@ class KafkaTopicWriter:
     outgoing: OutgoingRows
     partitions: int
     tasks: int
+    cluster: Cluster
     client: Settings = field(repr=False)
     writer: str
     hop: str
@@ -88,21 +91,26 @@ class KafkaTopicWriter:
 
         They are records that the topic refused.
         """
+        refusals = Refusals()
         # The client is new: one that a failed task has left may still send.
-        return self.send(Producer(dict(self.client)), range(task, self.partitions, self.tasks))
+        producer = Producer({**self.client, "error_cb": refusals})
+        return self.send(producer, range(task, self.partitions, self.tasks), refusals)
 
-    def send(self, producer: Producer, to: Collection[int]) -> list[pl.DataFrame]:
+    def send(self, producer: Producer, to: Collection[int], refusals: Refusals) -> list[pl.DataFrame]:
         """Sends the records of the partitions *to*.
+
+        The *producer* has *refusals* as its `error_cb`.
 
         Returns, once the broker has answered, rows of `undeliverable`. A row that deletes its key has no value.
         Undeliverable are records that do not fit the sink's schema, and those that the topic refuses for their size or
         time. A broker refuses others along with these: all are sent again, one by one, after all the rest.
 
         Raises:
+            LoginDenied: The cluster refuses the login.
             PublishError: The broker failed in another way.
         """
         sink = self.outgoing.sink
-        sending = RecordSender(producer, sink.topic or "", sink.kafka)
+        sending = RecordSender(producer, sink.topic or "", self.cluster, refusals)
         undeliverable, again = [], []
         for rows in self._rows(to):
             values, misfits = to_send(sink, rows)
@@ -153,10 +161,13 @@ class KafkaTopicWriter:
 
 
 class RecordSender:
-    """Records that are being sent to *topic* of *cluster*, by row number."""
+    """Records that are being sent to *topic* of *cluster*, by row number.
 
-    def __init__(self, producer: Producer, topic: str, cluster: str) -> None:
-        self._producer, self._topic, self._cluster = producer, topic, cluster
+    The *producer* has *refusals* as its `error_cb`.
+    """
+
+    def __init__(self, producer: Producer, topic: str, cluster: Cluster, refusals: Refusals) -> None:
+        self._producer, self._topic, self._cluster, self._refusals = producer, topic, cluster, refusals
         self._errors: dict[int, KafkaError] = {}
 
     def send(
@@ -195,6 +206,8 @@ class RecordSender:
         It waits for the broker's answers first.
 
         Raises:
+            LoginDenied: The cluster refuses the login.
+            LoginInterrupted: It ended the connection during the login.
             MissingRight: The cluster does not grant the right to write.
             PublishError: The broker did not accept other records; the client sends none of them later.
         """
@@ -203,8 +216,10 @@ class RecordSender:
         if unsent:
             # Records left in the queue must not arrive after the batch is sent again.
             self._producer.purge()
+            self._refusals.raise_for(self._cluster)
             msg = f"topic {self._topic!r}: the broker did not answer for {unsent} records; the batch is sent again"
             raise PublishError(msg)
+        self._refusals.forget()
         for error in errors.values():
             if missing := missing_right_of(error.code(), self._topic, self._cluster, Operation.WRITE):
                 raise missing

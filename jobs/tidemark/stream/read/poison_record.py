@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 import polars as pl
 
+from tidemark.escaping import without_secrets
+
 MENDED_BY_HAND = (ValueError, pl.exceptions.PolarsError)
 """Errors that expressions and operators raise over a record.
 
@@ -45,4 +47,5 @@ def blame(error: Exception, rows: pl.DataFrame, again: Callable[[pl.DataFrame], 
 
 def as_reason(error: Exception) -> str:
     """Returns the text of *error* for a heartbeat: type, message and notes."""
-    return "\n".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", ())])
+    # Plans in Spark's errors have the options of sources.
+    return without_secrets("\n".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", ())]))

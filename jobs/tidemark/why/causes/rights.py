@@ -23,5 +23,7 @@ def without_right(scene: Scene, name: str, beat: Beat) -> WhyFinding | None:
         return None
     failure = f"the driver of {scene.sub(name).name} failed"
     observation = f"{failure}: kafka.{right.cluster} does not grant {right.operation} on {right.resource}"
-    remedy = f"ask the administrator of that cluster to grant it: {acl(right)}; then {start(scene, name)}"
+    cluster = scene.topology.clusters.get(right.cluster)
+    grant = acl(right, cluster.security.user, cluster.bootstrap) if cluster else acl(right)
+    remedy = f"ask the administrator of that cluster to grant it: {grant}; then {start(scene, name)}"
     return scene.finding(MISSING_RIGHT, name, observation, remedy, since_ms=beat.at_ms)
