@@ -451,8 +451,8 @@ class Driver:
         """Raises TidemarkError if a driver elsewhere could not read *secrets*."""
         if secrets and is_remote and isinstance(self.home, ObjectPath):
             msg = (
-                f"kafka.{min(secrets)}: a driver in cluster mode, with a warehouse in an object store, cannot get secrets "
-                "from an Airflow connection; name an environment variable or a file of its host"
+                f"kafka.{min(secrets)}: a driver in cluster mode, with a warehouse in an object store, cannot get "
+                "secrets from an Airflow connection; name an environment variable or a file of its host"
             )
             raise TidemarkError(msg)
 

@@ -29,6 +29,7 @@ from airflow.configuration import conf
 from airflow.sdk import BaseOperator, Context
 from airflow.sdk.exceptions import AirflowFailException
 from airflow.triggers.base import BaseTrigger, TriggerEvent
+from asgiref.sync import sync_to_async
 
 from tidemark.clock import wall_clock_ms
 from tidemark.collecting import names_in
@@ -43,6 +44,7 @@ from tidemark.model.topology import OWN, Time, Topology, load, on_processing_tim
 from tidemark.storage.location import location
 from tidemark_driver import BY_CHANGE, Driver, DriverVerdict, Launch, Patience
 from tidemark_spark import DriverHook, airflow_secret, kafka_address, script
+from tidemark_store import warehouse_at
 
 BY_USER = "airflow: the task was cleared or marked"
 RETRIES = 5
@@ -85,6 +87,7 @@ class StreamTrigger(BaseTrigger):
         shared: str | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # Airflow's triggers have no types
+        self.home = home
         looks = {"poll_s": poll_s, "first_look_s": first_look_s}
         self._kwargs = {"home": home, "launch_id": launch_id, **looks, "patience": patience, "shared": shared}
         self._driver = Driver(location(home), Patience(**patience), shared=location(shared) if shared else None)
@@ -97,6 +100,7 @@ class StreamTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Yields one event: the verdict."""
+        await sync_to_async(warehouse_at)(self.home)
         await asyncio.sleep(self._first_look_s)
         while (verdict := await asyncio.to_thread(self._verdict)) is DriverVerdict.ALIVE:
             await asyncio.sleep(self._poll_s)
@@ -104,11 +108,12 @@ class StreamTrigger(BaseTrigger):
 
     async def on_kill(self) -> None:
         """Stops the driver of a deferred task that was cleared or marked."""
+        await sync_to_async(warehouse_at)(self.home)
         await asyncio.to_thread(self.stop)
 
     def stop(self) -> None:
         """Drains the driver, then kills it, and checks that it is gone."""
-        self.log.info("draining %s, because the task was cleared or marked", self._kwargs["home"])
+        self.log.info("draining %s, because the task was cleared or marked", self.home)
         self._driver.stop(self._launch_id, by=BY_USER, now_ms=wall_clock_ms())
         self.log.info("no driver of launch %s runs any more", self._launch_id)
 
@@ -236,7 +241,9 @@ class StreamOperator(BaseOperator):
             secrets=self._secrets,
         )
         word = "launched" if launch.launch_id == launch_id else "adopted"
-        self.log.info("%s the driver of %s; control folder: %s; log: %s", word, self.sub_topology, driver.home, driver.log_file)
+        self.log.info(
+            "%s the driver of %s; control folder: %s; log: %s", word, self.sub_topology, driver.home, driver.log_file
+        )
         return launch
 
     def _defer(self, driver: Driver, launch: Launch) -> NoReturn:
@@ -251,7 +258,7 @@ class StreamOperator(BaseOperator):
         self.defer(trigger=trigger, method_name="resume")
 
     def _driver(self) -> Driver:
-        home = Layout(location(self.warehouse)).control(self._topology().name, self.sub_topology)
+        home = Layout(warehouse_at(self.warehouse)).control(self._topology().name, self.sub_topology)
         return Driver(home, self.supervision.patience, shared=self._shared())
 
     def _shared(self) -> Path | None:
