@@ -438,11 +438,11 @@ class Driver:
         return self.control.is_held(dead_epoch=beat.epoch if beat is not None and self._is_dead(beat) else None)
 
     def _is_dead(self, beat: Heartbeat) -> bool:
-        """Returns True if the process that sent *beat* ran here, and is gone."""
+        """Returns True if *beat* came from a process here that has ended."""
         return beat.host == self._host and not process.exists(beat.pid)
 
     def _release_for_dead(self) -> None:
-        """Gives back the lease of a dead driver, so that the next need not wait for it."""
+        """Gives back a dead driver's lease: the next one need not wait."""
         beat = self.control.heartbeat()
         if beat is not None and beat.state not in _ENDED and self._is_dead(beat):
             self.control.release_for(beat.epoch)

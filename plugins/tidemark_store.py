@@ -1,4 +1,4 @@
-"""Finds the warehouse, and gives this process the credentials of its object store.
+"""Finds the warehouse and the credentials of its object store.
 
 Purpose: drivers, jobs and libraries take credentials from the environment. Airflow's connection `tidemark_store` may
 keep them instead. Each process of Airflow that uses the warehouse calls `warehouse_at` first. Processes that it starts

@@ -1,4 +1,4 @@
-"""A real Airflow runs streams and batch jobs of a warehouse in an object store.
+"""A real Airflow runs streams and jobs in an object store.
 
 Its credentials are in an Airflow connection alone.
 """

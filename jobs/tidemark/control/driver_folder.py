@@ -41,7 +41,7 @@ AIRFLOW_HOME = "AIRFLOW_HOME"
 
 
 def processes_of(control: Path) -> Path:
-    """Returns the folder on this host for processes of the folder *control*.
+    """Returns the folder on this host for processes of *control*.
 
     It is *control* itself on a disk. Locks, logs and records of processes cannot be in an object store, so for one they
     are in Airflow's home.

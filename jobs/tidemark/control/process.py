@@ -113,7 +113,7 @@ def is_alive(process: Process) -> bool:
 
 
 def exists(pid: int) -> bool:
-    """Returns True if a process *pid* runs here and is not a zombie."""
+    """Returns True if *pid* runs here and is no zombie."""
     stat = _stats().get(pid)
     return stat is not None and not stat.has_ended
 

@@ -1,4 +1,4 @@
-"""Reads the settings of an object store from the fields of a connection.
+"""Reads the settings of an object store from a connection.
 
 Programs of a store (obstore, delta-rs, Spark) take its settings from variables of their environment. Airflow keeps them
 in a connection, whose fields have the names of Amazon's provider for Airflow.
@@ -58,16 +58,16 @@ def store_variables(place: ObjectPath, connection: str, fields: Mapping[str, str
     Raises:
         InvalidArgument: a field is unknown, or a required one is missing. The message has no values.
     """
-    known = FIELDS[place.parts[0]]
+    of_store = FIELDS[place.parts[0]]
     given = {field: value for field, value in fields.items() if value}
-    if unknown := sorted(given.keys() - known.variables.keys()):
-        msg = f"connection {connection}: unknown field {unknown[0]}; known: {', '.join(sorted(known.variables))}"
+    if unknown := sorted(given.keys() - of_store.variables.keys()):
+        msg = f"connection {connection}: unknown field {unknown[0]}; known: {', '.join(sorted(of_store.variables))}"
         raise InvalidArgument(msg)
-    if missing := sorted(known.required - given.keys()):
+    if missing := sorted(of_store.required - given.keys()):
         msg = f"connection {connection}: {missing[0]} is missing; a store {place.parts[0]}// needs it"
         raise InvalidArgument(msg)
-    unset: dict[str, str | None] = {known.variables[field]: None for field in known.identity - given.keys()}
-    variables = {known.variables[field]: value for field, value in given.items()}
+    unset: dict[str, str | None] = {of_store.variables[field]: None for field in of_store.identity - given.keys()}
+    variables = {of_store.variables[field]: value for field, value in given.items()}
     without_tls = {
         allow: "true" for variable, allow in ALLOW_HTTP.items() if variables.get(variable, "").startswith("http://")
     }
