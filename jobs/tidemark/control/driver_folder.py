@@ -37,7 +37,7 @@ log = logging.getLogger("tidemark.driver")
 POLL_S = 0.1
 SAID_EVERY_MS = 1_000
 AIRFLOW_HOME = "AIRFLOW_HOME"
-"""Variable with the folder of Airflow on this host; default: `~/airflow`, as for Airflow."""
+"""Variable with the folder of Airflow on this host; default `~/airflow`."""
 
 
 def processes_of(control: Path) -> Path:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tidemark.errors import InvalidArgument
-from tidemark.storage.object_path import SCHEME, ObjectPath
+from tidemark.storage.object_path import ADLS, GCS, SCHEME, ObjectPath
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,21 @@ FIELDS = {
         },
         identity=frozenset({"login", "password", "aws_session_token"}),
         required=frozenset({"login", "password"}),
-    )
+    ),
+    GCS: StoreFields(
+        variables={"key_path": "GOOGLE_APPLICATION_CREDENTIALS"},
+        identity=frozenset({"key_path"}),
+        required=frozenset({"key_path"}),
+    ),
+    ADLS: StoreFields(
+        variables={
+            "login": "AZURE_STORAGE_CLIENT_ID",
+            "password": "AZURE_STORAGE_CLIENT_SECRET",
+            "tenant_id": "AZURE_STORAGE_TENANT_ID",
+        },
+        identity=frozenset({"login", "password", "tenant_id"}),
+        required=frozenset({"login", "password", "tenant_id"}),
+    ),
 }
 """The fields of connections by the scheme of the store."""
 SECRETS = frozenset({"password", "aws_session_token"})
