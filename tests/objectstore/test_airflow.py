@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
+import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -31,6 +33,7 @@ from tidemark.query.sql import Warehouse
 from tidemark.storage.delta.tables import scan
 from tidemark.storage.location import location
 
+PAGE = (CHECKOUT / "docs" / "object-store.md").read_text(encoding="utf-8")
 WITHIN_S = 180.0
 SECRET = "secret-of-the-test"
 ORDERS = """
@@ -132,16 +135,31 @@ def flow(store: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flow]
                 home / "airflow",
                 root=CHECKOUT,
                 project=project,
-                variables={"tidemark_warehouse": str(warehouse), "tidemark_bootstrap": address},
+                variables={"tidemark_bootstrap": address},
                 settings={"WORKERS__MIN_HEARTBEAT_INTERVAL": "1"},
             )
+        _follow_the_page(home, store)
         api = airflow.wait_until_healthy(home / "airflow", parts)
-        extra = json.dumps({"region_name": "us-east-1", "endpoint_url": store})
-        api.add_connection("tidemark_store", conn_type="aws", login="test", password=SECRET, extra=extra)
         for part in ("streams", "reports", "sla_check", "maintenance"):
             process.wait_until(lambda part=part: api.has_dag(f"tidemark_orders_{part}"), part, WITHIN_S)  # type: ignore[misc]
             api.unpause(f"tidemark_orders_{part}")
         yield Flow(warehouse, home, api, address)
+
+
+def _follow_the_page(home: Path, store: str) -> None:
+    """Writes the page's file with this store's values, and runs its commands."""
+    section = PAGE.split("\n## Airflow\n")[1].split("\n## ")[0]
+    (text,) = re.findall(r"```json\n(.*?)```", section, re.DOTALL)
+    (commands,) = re.findall(r"```sh\n(.*?)```", section, re.DOTALL)
+    connections = json.loads(text)
+    connections["tidemark_store"] |= {"login": "test", "password": SECRET}
+    connections["tidemark_store"]["extra"] |= {"endpoint_url": store}
+    (home / "store.json").write_text(json.dumps(connections))
+    env = airflow.environment(home / "airflow", airflow._secrets(home / "airflow"), root=CHECKOUT, variables={})
+    script = commands.replace("s3://bucket/warehouse", "s3://tests/airflow/warehouse")
+    done = subprocess.run(["bash", "-e"], cwd=home, env=env, input=script, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert not (home / "store.json").exists()
 
 
 def _end_drivers(warehouse: Path) -> None:

@@ -78,10 +78,6 @@ class AirflowApi:
         """Unpauses *dag_id*."""
         self._call("PATCH", f"/api/v2/dags/{dag_id}", {"is_paused": False})
 
-    def add_connection(self, connection_id: str, **fields: str) -> None:
-        """Adds a connection with *fields* such as `conn_type`, `login` and `password`."""
-        self._call("POST", "/api/v2/connections", {"connection_id": connection_id, **fields})
-
     def trigger(self, dag_id: str, conf: dict[str, Any]) -> str:
         """Triggers a run of *dag_id* with the params *conf*; returns its id."""
         run = self._call("POST", f"/api/v2/dags/{dag_id}/dagRuns", {"logical_date": None, "conf": conf})

@@ -25,7 +25,7 @@ NAME = re.compile(r"[A-Za-z0-9._=-]+")
 CONTAINER = re.compile(r"[a-z0-9-]+@[a-z0-9]+\.dfs\.core\.windows\.net")
 """A container of Azure with its account."""
 STORES = {"s3": (SCHEME, NAME), "s3a": (SCHEME, NAME), "gs": (GCS, NAME), "abfss": (ADLS, CONTAINER)}
-"""The scheme of paths, and the form of buckets, by the scheme of URLs."""
+"""Scheme of paths and form of buckets by scheme of URLs."""
 
 
 def location(text: str | Path) -> Path:
