@@ -122,8 +122,9 @@ environments: check object-store ## a day of flights and all batch jobs on a Spa
 
 KILLS ?= 10
 SHARDS ?= 1
-chaos: setup ## KILLS=10 SEED=any SHARDS=1: kill and hinder real drivers, and compare what they leave with a calculation
-	@PYTHONPATH=tests $(BIN)/python -m chaos --kills $(KILLS) --shards $(SHARDS) $(if $(SEED),--seed $(SEED))
+chaos: setup ## KILLS=10 SEED=any SHARDS=1 WAREHOUSE=a new folder (or s3://...): kill and hinder real drivers, and compare what they leave with a calculation
+	@PYTHONPATH=tests $(BIN)/python -m chaos --kills $(KILLS) --shards $(SHARDS) $(if $(SEED),--seed $(SEED)) \
+		$(if $(WAREHOUSE),--warehouse $(WAREHOUSE))
 
 bench: setup ## PARTS=all: what it costs, as ratios, beside what was aimed at (40 minutes)
 	@PYTHONPATH=tests $(BIN)/python -m bench $(PARTS)
