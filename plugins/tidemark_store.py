@@ -10,7 +10,9 @@ Known limitation: the triggerer and the API server open a store once, so they se
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
@@ -23,23 +25,27 @@ from tidemark.storage.store_settings import SECRETS, store_variables
 CONNECTION = "tidemark_store"
 
 
-def warehouse_at(text: str) -> Path:
+def warehouse_at(text: str, connect: Callable[[str], Any] = BaseHook.get_connection) -> Path:
     """Returns the folder *text*, which this process can use then.
 
     For an object store it takes the credentials of the connection `tidemark_store`, if there is one.
+
+    Args:
+        text: a folder, or the URL of one.
+        connect: returns a connection by its name. Default: the function for tasks, triggers and the API server.
 
     Raises:
         InvalidArgument: *text* is no place, or the connection is not one for this store.
     """
     place = location(text)
     if isinstance(place, ObjectPath):
-        _use_connection(place)
+        _use_connection(place, connect)
     return place
 
 
-def _use_connection(place: ObjectPath) -> None:
+def _use_connection(place: ObjectPath, connect: Callable[[str], Any]) -> None:
     try:
-        connection = BaseHook.get_connection(CONNECTION)
+        connection = connect(CONNECTION)
     except AirflowNotFoundException:
         return
     own = {"login": connection.login, "password": connection.password}

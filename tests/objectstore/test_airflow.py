@@ -128,22 +128,27 @@ def flow(store: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flow]
         env.setenv("AIRFLOW_HOME", str(home / "airflow"))
         stack.callback(_end_drivers, warehouse)
         stack.callback(airflow.stop, home / "airflow")
-        with pytest.MonkeyPatch.context() as without:
-            for name in [name for name in os.environ if name.startswith("AWS_")]:
-                without.delenv(name)  # no process of Airflow inherits a credential
-            parts = airflow.start(
-                home / "airflow",
-                root=CHECKOUT,
-                project=project,
-                variables={"tidemark_bootstrap": address},
-                settings={"WORKERS__MIN_HEARTBEAT_INTERVAL": "1"},
-            )
+        parts = _start(home, address)
         _follow_the_page(home, store)
         api = airflow.wait_until_healthy(home / "airflow", parts)
         for part in ("streams", "reports", "sla_check", "maintenance"):
             process.wait_until(lambda part=part: api.has_dag(f"tidemark_orders_{part}"), part, WITHIN_S)  # type: ignore[misc]
             api.unpause(f"tidemark_orders_{part}")
         yield Flow(warehouse, home, api, address)
+
+
+def _start(home: Path, address: str) -> list[process.Process]:
+    """Starts Airflow, without a credential in the environment that it inherits."""
+    with pytest.MonkeyPatch.context() as without:
+        for name in [name for name in os.environ if name.startswith("AWS_")]:
+            without.delenv(name)
+        return airflow.start(
+            home / "airflow",
+            root=CHECKOUT,
+            project=Project(home / "project"),
+            variables={"tidemark_bootstrap": address},
+            settings={"WORKERS__MIN_HEARTBEAT_INTERVAL": "1"},
+        )
 
 
 def _follow_the_page(home: Path, store: str) -> None:
@@ -192,6 +197,8 @@ def test_reports_checks_and_upkeep_run_beside_a_drain(flow: Flow, first: str) ->
     assert tables.ask("select sla, change from incidents").rows == (("board_is_fresh", "opened"),)
     assert tables.ask("select channel from deliveries").rows == (("log",),)
     assert list((Layout(flow.warehouse).report_pages("orders")).rglob("*.html"))
+    answer = flow.api._get("/tidemark/topologies/orders/latency?grain=minute&operator=board")
+    assert sum(row["n"] for row in answer["latencies"]) == 2
 
 
 def test_a_drained_stream_goes_on_and_a_killed_one_is_replaced(flow: Flow, first: str) -> None:
@@ -206,10 +213,16 @@ def test_a_drained_stream_goes_on_and_a_killed_one_is_replaced(flow: Flow, first
 
 
 @pytest.mark.long
-def test_a_marked_task_leaves_no_driver(flow: Flow, first: str) -> None:
-    runs = flow.api.runs("tidemark_orders_streams")
-    (run_id,) = [run_id for run_id, state in runs.items() if state == "running"]
+def test_a_task_marked_without_a_triggerer_leaves_no_driver(flow: Flow, first: str) -> None:
+    flow.running()
+    triggerer = process.find(flow.home / "airflow", "triggerer")
+    assert triggerer is not None
+    os.kill(triggerer.pid, signal.SIGKILL)
+    process.wait_until(lambda: not process.is_alive(triggerer), "the end of the triggerer", WITHIN_S)
+    (run_id,) = [run for run, state in flow.api.runs("tidemark_orders_streams").items() if state == "running"]
     flow.api.mark("tidemark_orders_streams", run_id, "placed", "success")
+    assert flow.control.is_held()
+    _start(flow.home, flow.address)
     process.wait_until(lambda: not flow.control.is_held(), "the end of the driver", WITHIN_S)
 
 
