@@ -119,13 +119,15 @@ supervision: check postgres ## every case of a real Airflow that is killed, clea
 	$(BIN)/pytest -q -m long tests/streaming/test_flow.py tests/streaming/test_slowed.py \
 		tests/streaming/test_fatal.py tests/streaming/test_parts.py
 
-environments: check ## a day of flights and all batch jobs on a Spark standalone cluster, one of whose workers is killed (five minutes)
+environments: check object-store ## a day of flights and all batch jobs on a Spark standalone cluster, and Airflow with an object store (15 minutes)
 	$(BIN)/pytest -q -m "long or not long" tests/cluster
+	$(BIN)/pytest -q -m long tests/objectstore
 
 KILLS ?= 10
 SHARDS ?= 1
-chaos: setup ## KILLS=10 SEED=any SHARDS=1: kill and hinder real drivers, and compare what they leave with a calculation
-	@PYTHONPATH=tests $(BIN)/python -m chaos --kills $(KILLS) --shards $(SHARDS) $(if $(SEED),--seed $(SEED))
+chaos: setup ## KILLS=10 SEED=any SHARDS=1 WAREHOUSE=a new folder (or s3://...): kill and hinder real drivers, and compare what they leave with a calculation
+	@PYTHONPATH=tests $(BIN)/python -m chaos --kills $(KILLS) --shards $(SHARDS) $(if $(SEED),--seed $(SEED)) \
+		$(if $(WAREHOUSE),--warehouse $(WAREHOUSE))
 
 bench: setup ## PARTS=all: what it costs, as ratios, beside what was aimed at (40 minutes)
 	@PYTHONPATH=tests $(BIN)/python -m bench $(PARTS)

@@ -50,10 +50,10 @@ from tidemark.reports.what_if.estimates import WorkChange
 from tidemark.reports.what_if.parts import PartChange
 from tidemark.semantics.blame import AgeCause
 from tidemark.sla.page import sla_page
-from tidemark.storage.location import location
 from tidemark_answers import AGAIN_AFTER_S, ANSWERS, PagesBusy, shared
 from tidemark_dags import TOPOLOGIES, broken, topologies
 from tidemark_login import MAY_READ, READABLE, SIGNED_IN, Readable, login_url
+from tidemark_store import warehouse_at
 
 log = logging.getLogger(__name__)
 HEADERS = {
@@ -390,7 +390,7 @@ def _warehouse() -> Path:
     if not warehouse:
         msg = "Airflow's variable tidemark_warehouse must name the warehouse, but is not set"
         raise NoWarehouse(msg)
-    return location(warehouse)
+    return warehouse_at(warehouse)
 
 
 def _json(document: Row) -> Response:

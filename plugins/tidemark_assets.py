@@ -32,8 +32,8 @@ from tidemark.model.tables.catalog import (
     WINDOW_PARTS,
 )
 from tidemark.model.topology import Topology
-from tidemark.storage.location import location
 from tidemark_spark import BatchJob
+from tidemark_store import warehouse_at
 
 WRITES = {
     "rollup": (LATENCY_BUCKET_ROLLUP, LATENCY_ROLLUP),
@@ -124,7 +124,7 @@ class TopologyJob(BatchJob):
             context["outlet_events"][asset].extra.update(state)
 
     def _states(self) -> dict[str, Any]:
-        layout = Layout(location(self.warehouse))
+        layout = Layout(warehouse_at(self.warehouse))
         return {table: table_state(layout.report_table(self.topology, table)) for table in self.tables}
 
 
@@ -148,7 +148,7 @@ class TableTrigger(BaseEventTrigger):
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Yields an event for all commits since the last one."""
         warehouse = await sync_to_async(Variable.get)("tidemark_warehouse")
-        path = Layout(location(warehouse)).stream_table(*self._place)
+        path = Layout(await sync_to_async(warehouse_at)(warehouse)).stream_table(*self._place)
         store = self.asset_state_store
         last_version = await store.aget("version", default=None) if store is not None else None
         while True:

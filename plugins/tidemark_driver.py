@@ -14,6 +14,10 @@ writes.
 run a stream (see `tidemark.control.driver_folder`). The process is killed when a stream hangs; as long as it runs other
 streams, for no other reason.
 
+If the control folder is in an object store, the files of processes, their secrets and `launch.lock` lie on this host
+(`control.driver_folder.processes_of`). No lock there ends with a process. So the process with the heartbeat's pid
+decides about a driver on this host, and the lease of a dead one is given back for it before the next one starts.
+
 Known limitation: a driver elsewhere can be drained but not killed from here. Clock: epoch ms UTC, the caller's; those
 of several hosts must agree to within a few seconds.
 """
@@ -33,14 +37,15 @@ from pathlib import Path
 from tidemark.clock import wall_clock_ms
 from tidemark.collecting import names_in
 from tidemark.control import launch_secrets, process
-from tidemark.control.driver_folder import DriverFolder, StartRequest
-from tidemark.control.folder import Control, Heartbeat, StreamState, beats_every_ms, known_fields
+from tidemark.control.driver_folder import DriverFolder, StartRequest, processes_of
+from tidemark.control.folder import BEATS_EVERY_MS, Control, Heartbeat, StreamState, beats_every_ms, known_fields
 from tidemark.control.spark_files import with_spark_folder
 from tidemark.errors import TidemarkError
 from tidemark.escaping import inert
 from tidemark.storage import location
 from tidemark.storage.library import version
 from tidemark.storage.locks import locked, own_folder
+from tidemark.storage.object_path import ObjectPath
 
 NAME = "driver"
 POLL_S = 0.1
@@ -128,16 +133,22 @@ class Driver:
     """The driver whose control folder is *home*, as seen from *host*.
 
     *host* is by default this one. The driver's process has the folder `process_home`: one in *shared* for each host, if
-    it runs several streams, else *home*.
+    it runs several streams, else *home*. For an object store it is the folder on this host that belongs to it.
     """
 
     def __init__(self, home: Path, patience: Patience, *, host: str | None = None, shared: Path | None = None) -> None:
         self.home, self.shared = home, shared
         self.control = Control(home)
-        # At least three beats, in seconds: beats in an object store are 20 s apart.
-        self._patience = replace(patience, stale_after_s=max(patience.stale_after_s, 3e-3 * beats_every_ms(home)))
+        # In an object store a driver beats, and reads requests, every 20 s. Silence is at least three beats.
+        beat_s, later_s = beats_every_ms(home) / 1_000, (beats_every_ms(home) - BEATS_EVERY_MS) / 1_000
+        self._patience = replace(
+            patience,
+            stale_after_s=max(patience.stale_after_s, 3 * beat_s),
+            drain_within_s=patience.drain_within_s + later_s,
+        )
         self._host = platform.node() if host is None else host
-        self.process_home = home if shared is None else shared / self._host
+        self._here = processes_of(home)
+        self.process_home = self._here if shared is None else processes_of(shared) / self._host
         self._folder = DriverFolder(self.process_home)
         self._drain_reported = home / "drain.told"
 
@@ -177,7 +188,9 @@ class Driver:
             if self.control.drain_requested():
                 self._await_end()
             values = secrets()
+            self._refuse_secrets_elsewhere(values, is_remote=is_remote)
             self._kill()
+            self._release_for_dead()
             self.control.forget_drain()
             self._drain_reported.unlink(missing_ok=True)
             # Written before the start: a worker that dies in between leaves a launch that counts as dead, instead of a
@@ -203,8 +216,7 @@ class Driver:
             return (
                 _is_within(now_ms - launch.at_ms, self._patience.start_within_s) if has_process else DriverVerdict.DEAD
             )
-        has_ended = not self.control.is_held() if self._is_here(beat) else beat.state in _ENDED
-        if has_ended:
+        if self._has_ended(beat):
             return _ENDED.get(beat.state, DriverVerdict.DEAD)
         if (pulse := _is_within(now_ms - beat.at_ms, self._patience.stale_after_s)) is DriverVerdict.STALE:
             return pulse
@@ -228,7 +240,7 @@ class Driver:
                 # The other streams of the process die too, and must not count that as their failure.
                 for other, home in self._folder.launches().items():
                     if other != launch_id:
-                        Control(Path(home)).kill_for(other, "/".join(self.home.parts[-2:]))
+                        Control(location.location(home)).kill_for(other, "/".join(self.home.parts[-2:]))
                 # A silent driver elsewhere cannot be killed, and is replaced later.
                 self._kill(grace_s=0, with_others=True)
 
@@ -266,7 +278,7 @@ class Driver:
 
     def report_drain(self) -> None:
         """Records that a task has succeeded on the requested drain."""
-        self._drain_reported.touch()
+        location.replace(self._drain_reported, "")
 
     def count_failure(self, kind: str, *, got_on: bool) -> int:
         """Returns how often in a row drivers have failed in one way.
@@ -304,10 +316,15 @@ class Driver:
         if (failures := self.failures()) is not None:
             self._write("failures.json", replace(failures, told=True))
 
+    @property
+    def log_file(self) -> Path:
+        """The file on this host with the log of the driver's process."""
+        return self.process_home / f"{NAME}.log"
+
     def log_tail(self) -> str:
         """Returns the last lines of the driver's log."""
         # In cluster mode this log is that of spark-submit.
-        log = self.process_home / f"{NAME}.log"
+        log = self.log_file
         lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.exists() else []
         return inert("\n".join(lines[-TAIL_LINES:]))
 
@@ -330,6 +347,13 @@ class Driver:
 
     def _is_here(self, beat: Heartbeat) -> bool:
         return beat.host in (self._host, "")
+
+    def _has_ended(self, beat: Heartbeat) -> bool:
+        if not self._is_here(beat):
+            return beat.state in _ENDED
+        if isinstance(self.home, ObjectPath) and beat.state not in _ENDED:
+            return self._is_dead(beat)  # a look at the lease would cost requests, every few seconds
+        return not self._is_held(beat)
 
     def _is_stuck(self, beat: Heartbeat) -> bool:
         """Returns True if it does the same for too long."""
@@ -382,7 +406,7 @@ class Driver:
 
     def _end_older_command(self) -> None:
         """Drains and ends a process that another command started."""
-        controls = [Control(Path(home)) for home in self._folder.launches().values()]
+        controls = [Control(location.location(home)) for home in self._folder.launches().values()]
         # Only streams of the own topology are drained here: no command changes those of others.
         topologies = {control.home.parent for control in controls}
         if others := topologies - {self.home.parent}:
@@ -407,14 +431,37 @@ class Driver:
         """Returns True if a driver holds the lock here, or beats elsewhere."""
         beat = self.control.heartbeat()
         if beat is None or self._is_here(beat):
-            return self.control.is_held()
+            return self._is_held(beat)
         age_ms = wall_clock_ms() - beat.at_ms
         return beat.state not in _ENDED and age_ms <= self._patience.stale_after_s * 1_000
 
+    def _is_held(self, beat: Heartbeat | None) -> bool:
+        """Returns True if a driver here has the lease, and lives."""
+        return self.control.is_held(dead_epoch=beat.epoch if beat is not None and self._is_dead(beat) else None)
+
+    def _is_dead(self, beat: Heartbeat) -> bool:
+        """Returns True if *beat* came from a process here that has ended."""
+        return beat.host == self._host and not process.exists(beat.pid)
+
+    def _release_for_dead(self) -> None:
+        """Gives back a dead driver's lease: the next one need not wait."""
+        beat = self.control.heartbeat()
+        if beat is not None and beat.state not in _ENDED and self._is_dead(beat):
+            self.control.release_for(beat.epoch)
+
+    def _refuse_secrets_elsewhere(self, secrets: Mapping[str, str], *, is_remote: bool) -> None:
+        """Raises TidemarkError if a driver elsewhere could not read *secrets*."""
+        if secrets and is_remote and isinstance(self.home, ObjectPath):
+            msg = (
+                f"kafka.{min(secrets)}: a driver in cluster mode, with a warehouse in an object store, cannot get "
+                "secrets from an Airflow connection; name an environment variable or a file of its host"
+            )
+            raise TidemarkError(msg)
+
     def _left(self, launch_id: str, secrets: Mapping[str, str]) -> tuple[str, ...]:
         """Leaves *secrets* for the driver; returns the option that names their file."""
-        launch_secrets.forget(self.home)
-        return ("--secrets", str(launch_secrets.leave(self.home, launch_id, secrets))) if secrets else ()
+        launch_secrets.forget(self._here)
+        return ("--secrets", str(launch_secrets.leave(self._here, launch_id, secrets))) if secrets else ()
 
     def _take_over(self) -> tuple[str, ...]:
         """Returns options of a driver that replaces a silent one elsewhere."""
@@ -431,7 +478,7 @@ class Driver:
         if launch is None or launch.host in (self._host, ""):
             self._end_process(launch, grace_s, with_others=with_others)
         # A driver that was killed before it had read its secrets has not removed them.
-        launch_secrets.forget(self.home)
+        launch_secrets.forget(self._here)
         if self._lives():
             msg = (
                 f"{self.home}: the driver that runs cannot be ended from {self._host} "
@@ -442,9 +489,9 @@ class Driver:
             raise TidemarkError(msg)
 
     def _end_process(self, launch: Launch | None, grace_s: float, *, with_others: bool) -> None:
-        if self.process_home != self.home:
+        if self.process_home != self._here:
             # An older version, or an earlier topology file, gave the stream a process of its own.
-            process.stop(self.home, NAME, grace_s=grace_s)
+            process.stop(self._here, NAME, grace_s=grace_s)
         with self._folder.asking(within_s=LAUNCHED_WITHIN_S):
             others = {*self._folder.launches()} - {launch.launch_id if launch else ""}
             if with_others or not (others and self._process()):
@@ -465,8 +512,8 @@ class Driver:
 
     @contextmanager
     def _launching(self) -> Iterator[None]:
-        own_folder(self.home)
-        with locked(self.home / "launch.lock", within_s=LAUNCHED_WITHIN_S + self._patience.drain_within_s):
+        own_folder(self._here)
+        with locked(self._here / "launch.lock", within_s=LAUNCHED_WITHIN_S + self._patience.drain_within_s):
             yield
 
 

@@ -38,8 +38,13 @@ class OrphanListener:
         # *component* is a job whose kind Airflow has not set yet.
         if "triggerer" not in sys.argv:
             return
+        from airflow.models.connection import Connection
+
+        from tidemark_store import warehouse_at
+
         for trigger in orphans():
             try:
+                warehouse_at(trigger.home, Connection.get_connection_from_secrets)
                 trigger.stop()
             except Exception:
                 log.exception("an unsupervised driver could not be ended; the triggerer starts nevertheless")

@@ -19,7 +19,7 @@ from tidemark.model.channel_spec import LOG, Channel, load
 from tidemark.model.project.files import Project
 from tidemark.model.project.layout import Layout
 from tidemark.model.topology import load as load_topology
-from tidemark.storage.location import location
+from tidemark_store import warehouse_at
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ class PublishChanges(BaseOperator):
         """Publishes the changes, or skips."""
         from tidemark.sla.incidents.tables import made_by  # costs 1 s, and only tasks need it
 
-        changes = made_by(Layout(location(self.warehouse)), self.topology, str(context["run_id"]))
+        changes = made_by(Layout(warehouse_at(self.warehouse)), self.topology, str(context["run_id"]))
         if not changes:
             msg = "no incident changed"
             raise AirflowSkipException(msg)
@@ -87,7 +87,7 @@ class DeliverChanges(BaseOperator):
 
     def execute(self, context: Context) -> None:
         """Delivers the changes, the oldest first."""
-        layout = Layout(location(self.warehouse))
+        layout = Layout(warehouse_at(self.warehouse))
         if not tell(self.channel, layout, self.topology, context, run_id=str(context["run_id"])):
             msg = "every change was delivered before"
             raise AirflowSkipException(msg)
@@ -139,7 +139,7 @@ def tell_of_missed_checks(topology_file: str, context: Mapping[str, Any] | None 
     topology = load_topology(Path(topology_file))
     unrecorded = None
     try:
-        layout = Layout(location(Variable.get("tidemark_warehouse")))
+        layout = Layout(warehouse_at(Variable.get("tidemark_warehouse")))
         with report_lock(layout, topology.name):
             miss(layout, topology, at_ms=wall_clock_ms())
     except Exception as error:

@@ -29,6 +29,7 @@ from airflow.configuration import conf
 from airflow.sdk import BaseOperator, Context
 from airflow.sdk.exceptions import AirflowFailException
 from airflow.triggers.base import BaseTrigger, TriggerEvent
+from asgiref.sync import sync_to_async
 
 from tidemark.clock import wall_clock_ms
 from tidemark.collecting import names_in
@@ -40,8 +41,10 @@ from tidemark.model.project.connections import Clusters, addressed_clusters, fla
 from tidemark.model.project.layout import Layout
 from tidemark.model.project.secrets import PlaceKind, SecretPlace
 from tidemark.model.topology import OWN, Time, Topology, load, on_processing_time
+from tidemark.storage.location import location
 from tidemark_driver import BY_CHANGE, Driver, DriverVerdict, Launch, Patience
 from tidemark_spark import DriverHook, airflow_secret, kafka_address, script
+from tidemark_store import warehouse_at
 
 BY_USER = "airflow: the task was cleared or marked"
 RETRIES = 5
@@ -84,9 +87,10 @@ class StreamTrigger(BaseTrigger):
         shared: str | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # Airflow's triggers have no types
+        self.home = home
         looks = {"poll_s": poll_s, "first_look_s": first_look_s}
         self._kwargs = {"home": home, "launch_id": launch_id, **looks, "patience": patience, "shared": shared}
-        self._driver = Driver(Path(home), Patience(**patience), shared=Path(shared) if shared else None)
+        self._driver = Driver(location(home), Patience(**patience), shared=location(shared) if shared else None)
         self._launch_id = launch_id
         self._poll_s, self._first_look_s = poll_s, first_look_s
 
@@ -96,6 +100,7 @@ class StreamTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Yields one event: the verdict."""
+        await sync_to_async(warehouse_at)(self.home)
         await asyncio.sleep(self._first_look_s)
         while (verdict := await asyncio.to_thread(self._verdict)) is DriverVerdict.ALIVE:
             await asyncio.sleep(self._poll_s)
@@ -103,11 +108,12 @@ class StreamTrigger(BaseTrigger):
 
     async def on_kill(self) -> None:
         """Stops the driver of a deferred task that was cleared or marked."""
+        await sync_to_async(warehouse_at)(self.home)
         await asyncio.to_thread(self.stop)
 
     def stop(self) -> None:
         """Drains the driver, then kills it, and checks that it is gone."""
-        self.log.info("draining %s, because the task was cleared or marked", self._kwargs["home"])
+        self.log.info("draining %s, because the task was cleared or marked", self.home)
         self._driver.stop(self._launch_id, by=BY_USER, now_ms=wall_clock_ms())
         self.log.info("no driver of launch %s runs any more", self._launch_id)
 
@@ -235,7 +241,9 @@ class StreamOperator(BaseOperator):
             secrets=self._secrets,
         )
         word = "launched" if launch.launch_id == launch_id else "adopted"
-        self.log.info("%s the driver of %s; control folder and log: %s", word, self.sub_topology, driver.home)
+        self.log.info(
+            "%s the driver of %s; control folder: %s; log: %s", word, self.sub_topology, driver.home, driver.log_file
+        )
         return launch
 
     def _defer(self, driver: Driver, launch: Launch) -> NoReturn:
@@ -250,13 +258,7 @@ class StreamOperator(BaseOperator):
         self.defer(trigger=trigger, method_name="resume")
 
     def _driver(self) -> Driver:
-        if "://" in self.warehouse:
-            msg = (
-                f"Airflow supervises drivers only if the warehouse is a folder, got {self.warehouse}; "
-                "docs/object-store.md has the command for an object store"
-            )
-            raise AirflowFailException(msg)
-        home = Layout(Path(self.warehouse)).control(self._topology().name, self.sub_topology)
+        home = Layout(warehouse_at(self.warehouse)).control(self._topology().name, self.sub_topology)
         return Driver(home, self.supervision.patience, shared=self._shared())
 
     def _shared(self) -> Path | None:
@@ -268,7 +270,7 @@ class StreamOperator(BaseOperator):
         # In cluster mode this host cannot see whether a process lives that could run another stream.
         if topology.driver == OWN or _is_remote(self._command()):
             return None
-        return Layout(Path(self.warehouse)).driver(topology.name, topology.driver)
+        return Layout(location(self.warehouse)).driver(topology.name, topology.driver)
 
     def _topology(self) -> Topology:
         topology = load(self.topology_file)

@@ -33,7 +33,7 @@ from tidemark.model.project.spark_settings import (
     settings,
 )
 from tidemark.storage.library import PACKAGE
-from tidemark.storage.object_path import ObjectPath
+from tidemark.storage.object_path import SCHEME
 from tidemark.storage.private_folder import private_folder
 
 T = TypeVar("T")
@@ -145,12 +145,12 @@ def have_checkpoints_written(spark: SparkSession, place: Path) -> None:
 
     Of two drivers that write one file the second fails.
     """
-    # In an object store a rename is a copy, so a file is written by one PUT. On a disk it is renamed. Spark's default
-    # does that, too, but also looks up links, for which Hadoop starts 20 processes a batch. There a driver looks for
-    # the file before it renames its own.
-    if isinstance(place, ObjectPath):
-        _load_class(spark, BY_PUT)
-    manager = BY_PUT if isinstance(place, ObjectPath) else BY_RENAME
+    # In an S3 store a rename is a copy, so a file is written by one PUT, which Hadoop makes conditional for S3 alone.
+    # Elsewhere it is renamed. Spark's default does that, too, but also looks up links, for which Hadoop starts 20
+    # processes a batch. There a driver looks for the file before it renames its own.
+    manager = BY_RENAME
+    if place.parts[:1] == (SCHEME,):
+        _load_class(spark, manager := BY_PUT)
     spark.conf.set("spark.sql.streaming.checkpointFileManagerClass", manager)
 
 

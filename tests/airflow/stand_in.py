@@ -16,6 +16,7 @@ from pathlib import Path
 from tidemark.control.driver_folder import DriverFolder
 from tidemark.control.folder import AlreadyRunning, Control, Heartbeat, StreamState, digest
 from tidemark.model.project.layout import Layout
+from tidemark.storage.location import location
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -30,7 +31,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--silent-after", type=float, default=60)
     args = parser.parse_args(arguments)
     name = Path(args.topology).stem + ("_on_processing_time" if args.time == "processing" else "")
-    control = Control(Layout(Path(args.warehouse)).control(name, args.sub_topology))
+    control = Control(Layout(location(args.warehouse)).control(name, args.sub_topology))
     running = digest(Path(args.topology))
     try:
         epoch = control.acquire(

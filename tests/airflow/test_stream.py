@@ -415,12 +415,12 @@ def test_an_unknown_connection_is_refused_and_nothing_submitted(driver: Driver) 
     assert driver.launch() is None
 
 
-def test_an_object_store_is_refused_and_no_such_folder_made(
+def test_an_unknown_store_is_refused_and_no_such_folder_made(
     driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(AirflowFailException, match="a folder, got s3a://bucket/warehouse"):
-        operator(driver, warehouse="s3a://bucket/warehouse").execute({})
+    with pytest.raises(InvalidArgument, match="got 'ftp://bucket/warehouse'"):
+        operator(driver, warehouse="ftp://bucket/warehouse").execute({})
     assert not [*tmp_path.iterdir()]
 
 

@@ -22,6 +22,8 @@ from chaos.checks import Left, broken
 from chaos.faults import Draw, Fault
 from chaos.stage import SUBS, Stage
 
+from tidemark.storage.location import location
+
 
 def main() -> int:
     """Exit status: 0 all passed, 1 something failed."""
@@ -29,6 +31,7 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=10, help="how many faults (%(default)s)")
     parser.add_argument("--seed", type=int, help="draws the same faults and records again (default: any)")
     parser.add_argument("--shards", type=int, default=1, help="in which the operators of each driver run (%(default)s)")
+    parser.add_argument("--warehouse", type=location, help="a new folder in an object store (default: on this disk)")
     options = parser.parse_args()
     seed = SystemRandom().randrange(1_000_000) if options.seed is None else options.seed
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
@@ -36,9 +39,10 @@ def main() -> int:
     try:
         with (
             tempfile.TemporaryDirectory(prefix="tidemark-chaos-") as home,
-            Stage(Path(home), seed, options.shards) as stage,
+            Stage(Path(home), seed, options.shards, warehouse=options.warehouse) as stage,
         ):
-            failed = run(stage, itertools.islice(Draw(seed).faults(), options.kills))
+            drawn = Draw(seed).faults(disk=not stage.is_in_store)
+            failed = run(stage, itertools.islice(drawn, options.kills))
     except Exception:
         traceback.print_exc()
         say("nothing was tried to its end")

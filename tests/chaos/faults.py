@@ -53,14 +53,18 @@ class Draw:
         self.chance = Random(seed)
         self._left: list[tuple[str, str]] = []
 
-    def faults(self) -> Iterator[Fault]:
-        """Draws every kind of fault once, then any, mostly kills."""
-        first = list(KINDS)
+    def faults(self, *, disk: bool = True) -> Iterator[Fault]:
+        """Draws every kind of fault once, then any, mostly kills.
+
+        Without a *disk* it draws none that a disk has.
+        """
+        kinds = {kind: often for kind, often in KINDS.items() if disk or kind is not disk_full}
+        first = list(kinds)
         self.chance.shuffle(first)
         for kind in first:
             yield kind(self)
         while True:
-            (kind,) = self.chance.choices(list(KINDS), list(KINDS.values()))
+            (kind,) = self.chance.choices(list(kinds), list(kinds.values()))
             yield kind(self)
 
     def step(self) -> tuple[str, str]:

@@ -21,6 +21,7 @@ from tidemark.embedded import broker
 from tidemark.model.project.layout import Layout
 from tidemark.model.stream import Stream
 from tidemark.model.topology import load
+from tidemark.storage.object_path import ObjectPath
 from tidemark.stream.startup.evidence import evidence
 from tidemark.stream.startup.soundness import findings
 from tidemark.stream.state.runs import CACHE, SUFFIX
@@ -38,11 +39,11 @@ class StagedDriver(Driver):
     The next batch that reaches the step triggers it (driver.py).
     """
 
-    def __init__(self, sub: str, home: Path, address: str, *arguments: str) -> None:
+    def __init__(self, sub: str, home: Path, address: str, *arguments: str, warehouse: Path) -> None:
         self._told = home / f"{sub}.told"
         self._reached = self._told.with_suffix(".reached")
         self.script = (str(HERE / "driver.py"), str(self._told))
-        super().__init__(sub, home, address, *arguments, topology=TOPOLOGY)
+        super().__init__(sub, home, address, *arguments, topology=TOPOLOGY, warehouse=warehouse)
 
     def tell(self, number: signal.Signals, step: str) -> None:
         """Have it send itself the signal *number* at *step*."""
@@ -84,12 +85,13 @@ class StagedDriver(Driver):
 class Stage:
     """Starts all parts of a chaos run in the folder *home*.
 
-    All of them end with the `with` block.
+    All of them end with the `with` block. The warehouse is in *home*, or in an object store.
     """
 
-    def __init__(self, home: Path, seed: int, shards: int = 1) -> None:
-        self.home, self.warehouse, self._seed = home, home / "warehouse", seed
+    def __init__(self, home: Path, seed: int, shards: int = 1, *, warehouse: Path | None = None) -> None:
+        self.home, self.warehouse, self._seed = home, warehouse or home / "warehouse", seed
         self.shards = shards
+        self.is_in_store = isinstance(warehouse, ObjectPath)
         self.drivers: dict[str, StagedDriver] = {}
         self.ended: list[str] = []  # drivers that ended by themselves and were started again
         self._cleaning = ExitStack()
@@ -97,10 +99,13 @@ class Stage:
     def __enter__(self) -> Stage:
         with ExitStack() as stack:
             self.warehouse.mkdir(parents=True)
-            self._is_mounted = _run("mount", "-t", "tmpfs", "-o", "size=4g", "tidemark-chaos", str(self.warehouse))
+            disk = ("mount", "-t", "tmpfs", "-o", "size=4g", "tidemark-chaos", str(self.warehouse))
+            self._is_mounted = not self.is_in_store and _run(*disk)
             if self._is_mounted:
                 stack.callback(_run, "umount", "--lazy", str(self.warehouse))
             toml = (HERE / f"{TOPOLOGY}.toml").read_text()
+            if self.is_in_store:  # facts come once a minute there, for which every look at the tables would wait
+                toml = toml.replace('facts_every = "1 s"', 'facts_every = "0 s"')
             (self.home / f"{TOPOLOGY}.toml").write_text(f"shards = {self.shards}\n{toml}")
             stack.callback(broker.stop, self.home / "broker")
             self.address = broker.start(self.home / "broker").address
@@ -127,7 +132,10 @@ class Stage:
 
     def start(self, sub: str, *arguments: str) -> StagedDriver:
         """Starts a new driver of *sub* and makes it the current one."""
-        driver = self.drivers[sub] = StagedDriver(sub, self.home, self.address, *arguments)
+        # A lease in a store does not end with its driver, which is dead here.
+        soon = ("--silent-after", "2") if self.is_in_store else ()
+        driver = StagedDriver(sub, self.home, self.address, *soon, *arguments, warehouse=self.warehouse)
+        self.drivers[sub] = driver
         self._cleaning.callback(driver.end)
         return driver
 
@@ -138,7 +146,7 @@ class Stage:
 
     def second(self, sub: str) -> Driver:
         """Starts one more driver of *sub* beside the current one."""
-        driver = Driver(sub, self.home, self.address, topology=TOPOLOGY)
+        driver = Driver(sub, self.home, self.address, topology=TOPOLOGY, warehouse=self.warehouse)
         self._cleaning.callback(driver.end)
         return driver
 

@@ -25,9 +25,11 @@ def test_a_place_has_names_of_a_path_and_sparks_scheme():
     assert location("/srv/warehouse") == Path("/srv/warehouse")
 
 
-@pytest.mark.parametrize("text", ["gs://bucket/warehouse", "s3a://", "http://bucket", "s3a://bucket/ware house"])
+@pytest.mark.parametrize("text", ["az://bucket/warehouse", "s3a://", "http://bucket", "s3a://bucket/ware house"])
 def test_a_place_of_another_kind_is_refused(text):
-    with pytest.raises(InvalidArgument, match="a place is a path of this machine, or s3a:// with a bucket and folders"):
+    with pytest.raises(
+        InvalidArgument, match=r"a place is a path of this machine, s3:// or gs:// with a bucket, or abfss"
+    ):
         location(text)
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from tidemark.clock import wall_clock_ms
 from tidemark.control import process
+from tidemark.control.driver_folder import processes_of
 from tidemark.control.folder import StreamState
 from tidemark.embedded import airflow
 from tidemark.embedded.airflow_api import AirflowApi
@@ -184,7 +185,7 @@ class Supervised:
         for entry in Path("/proc").iterdir():
             with suppress(OSError):  # no process, or it has ended
                 program, *words = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
-                is_ours = any(word.startswith(f"{self.warehouse}/") for word in words)
+                is_ours = any(word.startswith(f"{processes_of(self.warehouse)}/") for word in words)
                 if "python" in program and is_ours and words[0].endswith(self.kind.program):
                     pids.append(int(entry.name))
         return pids

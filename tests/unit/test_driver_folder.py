@@ -1,11 +1,14 @@
-"""A driver that only waits looks and writes seldom."""
+"""Drivers wait for requests cheaply; their files are on their host."""
 
 from __future__ import annotations
 
 import threading
 from pathlib import Path
 
-from tidemark.control.driver_folder import DriverFolder, StartRequest
+import pytest
+
+from tidemark.control.driver_folder import DriverFolder, StartRequest, processes_of
+from tidemark.storage.location import location
 
 MINUTE_MS = 60_000
 
@@ -27,3 +30,19 @@ def test_a_waiting_minute_is_120_looks_and_six_writes(tmp_path: Path) -> None:
     assert folder.drive(lambda _: 0 if is_over.wait() else 1) == 0
     assert counted == [120]
     assert sorted(at_ms for at_ms in written_ms if at_ms < MINUTE_MS) == [0, 10_000, 20_000, 30_000, 40_000, 50_000]
+
+
+def test_processes_of_a_warehouse_on_disk_are_in_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW_HOME", "/srv/airflow")
+    assert processes_of(tmp_path) == tmp_path
+
+
+@pytest.mark.parametrize(("home", "root"), [("/srv/airflow", "/srv/airflow"), ("", "/home/ann/airflow")])
+def test_processes_for_an_object_store_are_in_airflows_home(
+    monkeypatch: pytest.MonkeyPatch, home: str, root: str
+) -> None:
+    monkeypatch.setenv("AIRFLOW_HOME", home)
+    monkeypatch.setenv("HOME", "/home/ann")
+    folder = processes_of(location("s3://bucket/wh/control/flights/.driver"))
+    assert folder == Path(f"{root}/tidemark/processes/bucket/wh/control/flights/.driver")
+    assert DriverFolder(folder / "host").name == "flights"

@@ -10,6 +10,7 @@ does not end between the search and the request.
 | `command.txt` | the process that starts the driver | its command |
 | `asking.lock` | held by a launcher that asks, and by a driver without streams until it ends | which one may ask |
 
+The folder is on the driver's host, also if the warehouse is in an object store (`processes_of`).
 Clock: epoch ms UTC of the driver's host.
 """
 
@@ -29,12 +30,27 @@ from pathlib import Path
 from tidemark.clock import Clock, wall_clock_ms
 from tidemark.storage.location import replace
 from tidemark.storage.locks import locked, open_lock, own_folder, take_lock
+from tidemark.storage.object_path import ObjectPath
 
 log = logging.getLogger("tidemark.driver")
 
 POLL_S = 0.5
 """Seconds between two looks for requests and ended streams."""
 SAID_EVERY_MS = 10_000
+AIRFLOW_HOME = "AIRFLOW_HOME"
+"""Variable with the folder of Airflow on this host; default `~/airflow`."""
+
+
+def processes_of(control: Path) -> Path:
+    """Returns the folder on this host for processes of *control*.
+
+    It is *control* itself on a disk. Locks, logs and records of processes cannot be in an object store, so for one they
+    are in Airflow's home.
+    """
+    if not isinstance(control, ObjectPath):
+        return control
+    home = Path(os.environ.get(AIRFLOW_HOME) or Path.home() / "airflow")
+    return home.joinpath("tidemark", "processes", *control.parts[1:])
 
 
 @dataclass(frozen=True)

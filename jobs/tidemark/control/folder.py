@@ -245,13 +245,14 @@ class Control:
             )
             raise LeaseLost(msg)
 
-    def is_held(self) -> bool:
+    def is_held(self, *, dead_epoch: int | None = None) -> bool:
         """Returns True if a driver lives.
 
-        In an object store the driver's signs of life decide.
+        In an object store the driver's signs of life decide, and the caller may know that the driver of *dead_epoch* is
+        dead.
         """
         if self._lease is not None:
-            return self._lease.is_held(SILENT_AFTER_MS)
+            return self._lease.epoch() != dead_epoch and self._lease.is_held(SILENT_AFTER_MS)
         try:
             # The pid in the file proves nothing: another process may have it by now.
             lock = os.open(self.home / "driver.lock", os.O_RDWR)
@@ -272,6 +273,14 @@ class Control:
             # Without this write the next driver waits until this one has been silent for long.
             with suppress(OSError):
                 self._lease.release(self._epoch)
+
+    def release_for(self, dead_epoch: int) -> None:
+        """Gives the lease of *dead_epoch* back in place of its driver.
+
+        The caller knows that this driver is dead. On a disk its lock ended with it.
+        """
+        if self._lease is not None:
+            self._lease.release(dead_epoch)
 
     def _unlock(self) -> None:
         if self._lock is not None:

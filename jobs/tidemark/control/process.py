@@ -112,6 +112,12 @@ def is_alive(process: Process) -> bool:
     return bool(_live_members({_Member(process.pid, process.started)}))
 
 
+def exists(pid: int) -> bool:
+    """Returns True if *pid* runs here and is no zombie."""
+    stat = _stats().get(pid)
+    return stat is not None and not stat.has_ended
+
+
 def stop(home: Path, name: str, *, grace_s: float = 15) -> None:
     """Stops the process *name* and all that it started, and forgets it.
 

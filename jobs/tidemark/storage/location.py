@@ -18,16 +18,21 @@ from pathlib import Path
 from typing import BinaryIO
 
 from tidemark.errors import InvalidArgument
-from tidemark.storage.object_path import SCHEME, ObjectPath
+from tidemark.storage.object_path import ADLS, GCS, SCHEME, ObjectPath
 
 NAME = re.compile(r"[A-Za-z0-9._=-]+")
 """Names of folders that delta-rs does not change in URLs."""
+CONTAINER = re.compile(r"[a-z0-9-]+@[a-z0-9]+\.dfs\.core\.windows\.net")
+"""A container of Azure with its account."""
+STORES = {"s3": (SCHEME, NAME), "s3a": (SCHEME, NAME), "gs": (GCS, NAME), "abfss": (ADLS, CONTAINER)}
+"""Scheme of paths and form of buckets by scheme of URLs."""
 
 
 def location(text: str | Path) -> Path:
     """Returns the path of *text*, local or in an object store.
 
-    In an object store it is `s3a://` or `s3://` with bucket and folder. Raises InvalidArgument for any other URL.
+    In an object store it is `s3a://`, `s3://` or `gs://` with bucket and folder, or `abfss://` with
+    CONTAINER@ACCOUNT.dfs.core.windows.net and folder. Raises InvalidArgument for any other URL.
 
     >>> str(location("s3://bucket/warehouse") / "streams")
     's3a://bucket/warehouse/streams'
@@ -39,14 +44,16 @@ def location(text: str | Path) -> Path:
     scheme, separator, rest = text.partition("://")
     if not separator:
         return Path(text)
-    names = [name for name in rest.split("/") if name]
-    if f"{scheme}:" not in {SCHEME, "s3:"} or not names or not all(map(NAME.fullmatch, names)):
+    bucket, *folders = [name for name in rest.split("/") if name] or [""]
+    own_scheme, form = STORES.get(scheme, (SCHEME, NAME))
+    if scheme not in STORES or not form.fullmatch(bucket) or not all(map(NAME.fullmatch, folders)):
         msg = (
-            "a place is a path of this machine, or s3a:// with a bucket and folders, of letters, digits, '.', '_', '-' "
-            f"and '=', got {text!r}"
+            "a place is a path of this machine, s3:// or gs:// with a bucket, or abfss:// with a container "
+            "(CONTAINER@ACCOUNT.dfs.core.windows.net), and folders of letters, digits, '.', '_', '-' and '=', "
+            f"got {text!r}"
         )
         raise InvalidArgument(msg)
-    return ObjectPath(SCHEME, *names)
+    return ObjectPath(own_scheme, bucket, *folders)
 
 
 @contextmanager

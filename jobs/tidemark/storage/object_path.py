@@ -1,11 +1,12 @@
-"""Paths of objects in an S3 store, with the methods of `pathlib.Path`.
+"""Paths of objects in a store, with the methods of `pathlib.Path`.
 
 How it works: an `ObjectPath` has the methods of `Path` for files. Python's other file functions (`open(path)`, `os`,
 `shutil`) refuse it: it is not a local file.
 Requirements: the store is consistent, and can refuse a PUT of an object that is there (`If-None-Match: *`).
 Configuration: the place of the store and the credentials come from the environment alone: AWS_ACCESS_KEY_ID,
 AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN, AWS_REGION; for a store that is not Amazon's also AWS_ENDPOINT_URL, and
-AWS_ALLOW_HTTP=true without TLS.
+AWS_ALLOW_HTTP=true without TLS. `tidemark.storage.store_settings` has the variables of all stores.
+Known limitation: only stores with the S3 interface were tested, not Google's and Azure's.
 """
 
 from __future__ import annotations
@@ -23,12 +24,17 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from tidemark.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from obstore.store import S3Store
+    from obstore.store import AzureStore, GCSStore, S3Store
 
 SCHEME = "s3a:"
-"""The URL scheme that Spark, delta-rs and polars all know."""
-PUT_ID = "tidemark-put-id"
-"""Metadata key with the id of the call that made an object."""
+"""The URL scheme of S3 that Spark, delta-rs and polars all know."""
+GCS, ADLS = "gs:", "abfss:"
+SCHEMES = frozenset({SCHEME, GCS, ADLS})
+PUT_ID = "tidemarkputid"
+"""Metadata key with the id of the call that made an object.
+
+Azure refuses a hyphen in a key, and some proxies an underscore.
+"""
 
 
 class ObjectPath(PosixPath):
@@ -40,8 +46,8 @@ class ObjectPath(PosixPath):
     def __str__(self) -> str:
         """Returns `s3a://`, bucket and key; for a relative path its names."""
         # pathlib joins `s3a:` and the bucket with one slash.
-        names = super().__str__()
-        return names.replace(f"{SCHEME}/", f"{SCHEME}//", 1) if self.parts[:1] == (SCHEME,) else names
+        names, scheme = super().__str__(), self.parts[0] if self.parts else ""
+        return names.replace(f"{scheme}/", f"{scheme}//", 1) if scheme in SCHEMES else names
 
     def __fspath__(self) -> NoReturn:
         """Raises TypeError for `open`, `os` and `shutil`."""
@@ -53,8 +59,8 @@ class ObjectPath(PosixPath):
         return "/".join(self.parts[2:])
 
     @property
-    def _store(self) -> S3Store:
-        return _store(self.parts[1])
+    def _store(self) -> S3Store | GCSStore | AzureStore:
+        return _store(self.parts[0], self.parts[1])
 
     def absolute(self) -> ObjectPath:
         """Returns the path itself."""
@@ -232,13 +238,18 @@ class _Ranges(io.RawIOBase):
 
 
 @lru_cache
-def _store(bucket: str) -> S3Store:
+def _store(scheme: str, bucket: str) -> S3Store | GCSStore | AzureStore:
     try:
         # Only a warehouse in an object store needs this package, and DAGs are parsed without it.
-        from obstore.store import S3Store
+        from obstore.store import AzureStore, GCSStore, S3Store
     except ImportError as error:
-        msg = f"{SCHEME}//{bucket}: a warehouse in an object store needs the package obstore; pip install obstore"
+        msg = f"{scheme}//{bucket}: a warehouse in an object store needs the package obstore; pip install obstore"
         raise InvalidArgument(msg) from error
+    if scheme == GCS:
+        return GCSStore(bucket)
+    if scheme == ADLS:
+        container, _, host = bucket.partition("@")
+        return AzureStore(container, account_name=host.partition(".")[0])
     return S3Store(bucket)
 
 

@@ -29,7 +29,7 @@ class StandIn(StreamOperator):
 
         A file requests it.
         """
-        waiting = Path(self.warehouse) / "launch slowly"
+        waiting = Path(self.warehouse) / "launch slowly"  # never in an object store
         if waiting.exists():
             waiting.rename(Path(self.warehouse) / "launched")
             (Path(self.warehouse) / "task.pid").write_text(str(os.getpid()))

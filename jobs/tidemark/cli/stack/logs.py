@@ -15,6 +15,7 @@ from typing import TextIO
 from tidemark.cli.shared.options import place
 from tidemark.cli.shared.output import say_inert
 from tidemark.cli.shared.streams import add_stream, stream
+from tidemark.control.driver_folder import processes_of
 from tidemark.errors import InvalidArgument
 from tidemark.model.project.layout import Layout
 
@@ -36,8 +37,9 @@ def command(options: argparse.Namespace) -> int:
     """Prints the end of the newest log."""
     topology, sub = stream(options.stream)
     layout = Layout(place(options))
-    control, shared = layout.control(topology.name, sub.name), layout.driver(topology.name, topology.driver)
-    folders = [control, *shared.glob("*/"), *layout.driver(topology.name, None).glob("*/")]
+    control = processes_of(layout.control(topology.name, sub.name))
+    shared, of_topology = (processes_of(layout.driver(topology.name, name)) for name in (topology.driver, None))
+    folders = [control, *shared.glob("*/"), *of_topology.glob("*/")]
     candidates = [folder / name for folder, name in product(folders, NAMES)]
     logs = list(filter(Path.is_file, candidates))
     if not logs:

@@ -1,0 +1,60 @@
+"""Finds the warehouse and the credentials of its object store.
+
+Purpose: drivers, jobs and libraries take credentials from the environment. Airflow's connection `tidemark_store` may
+keep them instead. Each process of Airflow that uses the warehouse calls `warehouse_at` first. Processes that it starts
+inherit its environment; no argument and no log has credentials.
+
+Known limitation: the triggerer and the API server open a store once, so they see a changed connection after a restart.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from airflow.sdk import BaseHook
+from airflow.sdk.exceptions import AirflowNotFoundException
+from airflow.sdk.log import mask_secret
+
+from tidemark.storage.location import location
+from tidemark.storage.object_path import ObjectPath
+from tidemark.storage.store_settings import SECRETS, store_variables
+
+CONNECTION = "tidemark_store"
+
+
+def warehouse_at(text: str, connect: Callable[[str], Any] = BaseHook.get_connection) -> Path:
+    """Returns the folder *text*, which this process can use then.
+
+    For an object store it takes the credentials of the connection `tidemark_store`, if there is one.
+
+    Args:
+        text: a folder, or the URL of one.
+        connect: returns a connection by its name. Default: the function for tasks, triggers and the API server.
+
+    Raises:
+        InvalidArgument: *text* is no place, or the connection is not one for this store.
+    """
+    place = location(text)
+    if isinstance(place, ObjectPath):
+        _use_connection(place, connect)
+    return place
+
+
+def _use_connection(place: ObjectPath, connect: Callable[[str], Any]) -> None:
+    try:
+        connection = connect(CONNECTION)
+    except AirflowNotFoundException:
+        return
+    own = {"login": connection.login, "password": connection.password}
+    extra = {name: str(value) for name, value in connection.extra_dejson.items()}
+    fields = {**extra, **{name: value for name, value in own.items() if value}}
+    for secret in (value for name, value in fields.items() if name in SECRETS):
+        mask_secret(secret)
+    for variable, value in store_variables(place, CONNECTION, fields).items():
+        if value is None:
+            os.environ.pop(variable, None)
+        else:
+            os.environ[variable] = value
