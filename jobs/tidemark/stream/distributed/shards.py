@@ -197,7 +197,10 @@ class Shards:
         results = executors.run(intake_task, shard_task)
         taken_in = results[0].taken_in
         if taken_in is None or any(shard.is_doubtful for shard in results):
-            log.warning("a topic or hop may have lost records, or a record is skipped: the driver reads this batch")
+            log.warning(
+                "a topic or hop may have lost records, a record is skipped, or one has a new schema: "
+                "the driver reads this batch"
+            )
             taken_in, dealt = self._read_by_driver(collect, task)
             results = executors.work(replace(shard_task, taken_in=taken_in), dealt)
         ended_ms = self._fence.clock()
