@@ -67,10 +67,10 @@ def kafka_address(cluster: str) -> str | None:
     return address or (f"{connection.host}:{connection.port or 9092}" if connection.host else None)
 
 
-def airflow_secret(place: str, reference: SecretPlace) -> str:
+def airflow_secret(at: str, reference: SecretPlace) -> str:
     """Returns the secret in Airflow's connection, masked in logs.
 
-    *reference* is its place there, and *place* the key of the table `kafka` that names it.
+    *reference* is its place there, and *at* the dotted key that names it.
 
     Raises:
         InvalidArgument: there is no such connection, or it does not have the field.
@@ -78,13 +78,13 @@ def airflow_secret(place: str, reference: SecretPlace) -> str:
     try:
         connection = BaseHook.get_connection(reference.name)
     except AirflowNotFoundException:
-        msg = f"kafka.{place}: Airflow has no connection {reference.name}; create it, or correct the name"
+        msg = f"{at}: Airflow has no connection {reference.name}; create it, or correct the name"
         raise InvalidArgument(msg) from None
     own = {"login": connection.login, "password": connection.password}
     secret = own[reference.field] if reference.field in own else connection.extra_dejson.get(reference.field)
     if not secret:
         where = reference.field if reference.field in own else f"key {reference.field} in its extra"
-        msg = f"kafka.{place}: Airflow's connection {reference.name} has no {where}; add it, or name another field"
+        msg = f"{at}: Airflow's connection {reference.name} has no {where}; add it, or name another field"
         raise InvalidArgument(msg)
     # A user's name is no secret, and occurs in other lines of the log.
     if reference.field != "login":

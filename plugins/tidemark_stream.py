@@ -19,7 +19,7 @@ import asyncio
 import os
 import re
 import uuid
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -39,7 +39,7 @@ from tidemark.errors import InvalidArgument
 from tidemark.escaping import one_message
 from tidemark.model.project.connections import Clusters, addressed_clusters, flags
 from tidemark.model.project.layout import Layout
-from tidemark.model.project.secrets import PlaceKind, SecretPlace
+from tidemark.model.project.secrets import KAFKA, PlaceKind, SecretPlace
 from tidemark.model.topology import OWN, Time, Topology, load, on_processing_time
 from tidemark.storage.location import location
 from tidemark_driver import BY_CHANGE, Driver, DriverVerdict, Launch, Patience
@@ -303,12 +303,17 @@ class StreamOperator(BaseOperator):
         )
 
     def _secrets(self) -> dict[str, str]:
-        """Returns the secrets of the topology's clusters that Airflow keeps."""
-        clusters = self._clusters(self._topology()).values()
-        references: dict[str, SecretPlace] = {}
-        for cluster in clusters:
-            references |= cluster.references
-        return {place: airflow_secret(place, of) for place, of in references.items() if of.kind is PlaceKind.AIRFLOW}
+        """Returns the secrets of the topology that Airflow keeps.
+
+        They are those of its clusters and registries.
+        """
+        topology = self._topology()
+        secrets: dict[str, str] = {}
+        for cluster in self._clusters(topology).values():
+            secrets |= _of_airflow(cluster.references, f"{KAFKA}.")
+        for registry in topology.registries_used.values():
+            secrets |= _of_airflow(registry.references)
+        return secrets
 
     def _why(self, driver: Driver, verdict: DriverVerdict) -> str:
         """Returns the problem of the driver, for people."""
@@ -319,6 +324,15 @@ class StreamOperator(BaseOperator):
             return f"{self.sub_topology} is {verdict.value}, and has sent no heartbeat yet"
         doing = f"it was doing: {beat.doing}" if beat.doing else "it gave no reason"
         return f"{self.sub_topology} is {verdict.value}: {one_message(beat.reason or doing)}"
+
+
+def _of_airflow(references: Mapping[str, SecretPlace], table: str = "") -> dict[str, str]:
+    """Returns the secrets of *references* that Airflow keeps.
+
+    Their dotted keys begin with *table* where they do not name it.
+    """
+    kept = {place: of for place, of in references.items() if of.kind is PlaceKind.AIRFLOW}
+    return {place: airflow_secret(f"{table}{place}", of) for place, of in kept.items()}
 
 
 def _is_remote(command: Sequence[str]) -> bool:

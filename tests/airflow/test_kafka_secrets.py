@@ -26,6 +26,8 @@ name = "secured"
 kind = "source"
 kafka = "eu"
 topic = "readings"
+format = "avro"
+registry = "main"
 fields = "n bigint"
 bound = "1 s"
 [operators.kept]
@@ -39,6 +41,10 @@ sasl_mechanism = "SCRAM-SHA-512"
 username = { airflow = "kafka_eu" }
 password = { airflow = "kafka_eu" }
 ssl_ca = { airflow = "kafka_eu", field = "ca" }
+[registry.main]
+url = "https://127.0.0.1:2"
+username = { airflow = "kafka_eu" }
+password = { airflow = "kafka_eu" }
 """
 
 
@@ -83,7 +89,13 @@ def test_secrets_of_a_connection_come_in_a_file_alone(
     assert launch is not None
     file = driver.home / f"secrets_{launch.launch_id}.json"
     assert file.stat().st_mode & 0o777 == 0o600
-    assert json.loads(file.read_text()) == {"eu.username": "ann", "eu.password": secret, "eu.ssl_ca": ca}
+    assert json.loads(file.read_text()) == {
+        "eu.username": "ann",
+        "eu.password": secret,
+        "eu.ssl_ca": ca,
+        "registry.main.username": "ann",
+        "registry.main.password": secret,
+    }
     others = [each for each in driver.home.parents[2].rglob("*") if each.is_file() and each != file]
     assert [each for each in others if secret.encode() in each.read_bytes()] == []
     environments = [(entry / "cmdline").read_bytes() for entry in Path("/proc").glob("[0-9]*") if entry.exists()]

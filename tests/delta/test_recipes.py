@@ -123,3 +123,17 @@ def test_orders_joined_to_customers(tmp_path: Path) -> None:
     assert told(play, "order_board", "order_id", "customer", "amount", "tier") == [
         ("o1", "c1", 5.0, "basic"), ("o2", "c1", 5.0, "gold"), ("o3", "c9", 5.0, None), ("o4", "c1", 5.0, "basic")
     ]  # fmt: skip
+
+
+def test_the_newest_reading_of_several_versions(tmp_path: Path) -> None:
+    play = recipe("registry", tmp_path)
+
+    def reading(at_s: int, sensor: str, temp_c: float, **fields: str) -> Row:
+        return play.row("readings", ms(at_s), sensor=sensor, temp_c=temp_c, **fields)
+
+    play.batch([reading(10, "a", 20.0), reading(12, "b", 18.0)], at_ms=ms(20))  # a version without `site`
+    play.batch([reading(30, "a", 21.0, site="hall", other='{"unit":"C"}'), reading(11, "b", 17.0)], at_ms=ms(40))
+    columns = ("sensor", "temp_c", "site", "other", "read_at")
+    play.settle()
+    rows = sorted(tuple(row[column] for column in columns) for row in play.rows("sensors"))
+    assert rows == [("a", 21.0, "hall", '{"unit":"C"}', ms(30)), ("b", 18.0, None, None, ms(12))]

@@ -640,6 +640,20 @@ def test_a_driver_on_a_full_disk_reports_it_outside_of_tables(tmp_path: Path) ->
     assert first(play, 81).cause == "source_quiet"
 
 
+def test_a_driver_that_waits_for_a_schema_names_its_registry(tmp_path: Path) -> None:
+    play = newest(tmp_path)
+    play.batch(10, record(5))
+    control = Control(Layout(tmp_path).control("play", "events"))
+    beat = Heartbeat(state=StreamState.RUNNING, epoch=1, launch_id="", at_ms=ms(80), pid=1)
+    waits = "waits for the schema 7: registry.main: https://registry does not answer: timed out"
+    control.beat(replace(beat, reason=waits))
+    finding = first(play, 81)
+    assert place(finding) == ("registry_silent", "board", None, None, None)
+    assert finding.seen == f"the driver of events {waits}"
+    control.beat(beat)
+    assert first(play, 81).cause == "source_quiet"
+
+
 def test_a_driver_without_a_batch(tmp_path: Path) -> None:
     beats = Heartbeats(tmp_path / "streams" / "play" / "events", topology="play", sub_topology="events")
     tell(beats, 0, StreamState.STARTING)

@@ -40,6 +40,7 @@ IMPORTS = {
         "collecting errors semantics model.settings model.kinds kernels kernels.columns kernels.aggregates kernels.sql"
     ),
     "kernels.records": "collecting semantics model.tables model.kinds kernels.columns kernels.updates",
+    "kernels.formats": "model.kinds kernels.columns kernels.records",
     "storage": "errors clock model.project",
     "storage.delta": "collecting errors clock model.settings kernels.columns kernels.updates storage",
     "control": "collecting errors clock storage",
@@ -60,12 +61,13 @@ IMPORTS = {
     ),
     "stream.operate": (
         "collecting errors semantics model.tables model.kinds model kernels kernels.columns "
-        "kernels.aggregates kernels.sql kernels.updates stream.journal stream.kafka stream.state "
-        "stream.updates"
+        "kernels.aggregates kernels.formats kernels.sql kernels.updates stream.journal stream.kafka "
+        "stream.state stream.updates"
     ),
+    "stream.schemas": "errors clock model.project model.kinds kernels.formats storage",
     "stream.read": (
         "collecting escaping errors clock semantics model.tables model.settings model.project model.kinds "
-        "model kernels.columns kernels.updates kernels.records storage storage.delta control "
+        "model kernels.columns kernels.updates kernels.records kernels.formats storage storage.delta control "
         "stream.journal stream.driver stream.kafka stream.updates stream.operate"
     ),
     "stream.decide": (
@@ -80,20 +82,20 @@ IMPORTS = {
     ),
     "stream.startup": (
         "collecting escaping errors semantics model.tables model.project model.kinds model kernels "
-        "kernels.columns kernels.aggregates kernels.updates kernels.records storage storage.delta "
-        "control spark_session stream.journal stream.state stream.updates stream.operate stream.read "
+        "kernels.columns kernels.aggregates kernels.updates kernels.records storage storage.delta control "
+        "spark_session stream.journal stream.state stream.updates stream.operate stream.read stream.schemas "
         "stream.write"
     ),
     "stream.distributed": (
         "collecting errors clock semantics model.tables model.kinds model kernels kernels.columns "
-        "kernels.aggregates kernels.updates kernels.records storage storage.delta spark_session "
-        "stream.journal stream.driver stream.kafka stream.state stream.updates stream.operate "
-        "stream.read stream.decide stream.write stream.startup"
+        "kernels.aggregates kernels.updates kernels.records kernels.formats storage storage.delta "
+        "spark_session stream.journal stream.driver stream.kafka stream.state stream.updates stream.operate "
+        "stream.read stream.schemas stream.decide stream.write stream.startup"
     ),
     "stream": (
         "collecting errors clock semantics model.tables model.project model.kinds model kernels.columns "
-        "storage storage.delta control spark_session stream.journal stream.driver stream.kafka "
-        "stream.state stream.operate stream.read stream.decide stream.write stream.startup "
+        "storage storage.delta control spark_session stream.journal stream.driver stream.kafka stream.state "
+        "stream.operate stream.read stream.schemas stream.decide stream.write stream.startup "
         "stream.distributed"
     ),
     "query": "collecting escaping errors model.tables model.project storage storage.delta stream.journal",
@@ -156,8 +158,8 @@ IMPORTS = {
         "why.evidence why reports reports.paths reports.pages reports.what_if sla.incidents cli.shared"
     ),
     "cli.project": (
-        "collecting escaping errors clock semantics model.tables model.settings model.project "
-        "model.kinds model storage storage.delta stream.kafka stream.operate stream.write "
+        "collecting escaping errors clock semantics model.tables model.settings model.project model.kinds "
+        "model storage storage.delta stream.kafka stream.operate stream.schemas stream.read stream.write "
         "stream.distributed query sampling why.causes reports cli.shared"
     ),
     "cli.repair": (

@@ -27,7 +27,11 @@ NOT_TOGETHER = {  # what a key needs beside it, or instead of something, to be m
     ("source", "max_files"): {"topic": None, "delta": "reference/readings"},
     ("source", "max_bytes"): {"topic": None, "delta": "reference/readings"},
     ("source", "idle_advances"): {"idle_after": "30 s"},
+    ("source", "schema"): {"format": "avro"},
     ("source", "avro_schema"): {"format": "avro"},
+    ("source", "message"): {"format": "protobuf", "schema": "readings.desc"},
+    ("source", "registry"): {"format": "avro"},
+    ("source", "subject"): {"format": "avro", "registry": "main"},
     ("source", "tombstone_time"): {"key": "device"},
     ("map", "key"): {"strategy": "on_change"},
     ("map", "identity"): {"strategy": "on_change"},
@@ -38,6 +42,7 @@ NOT_TOGETHER = {  # what a key needs beside it, or instead of something, to be m
     ("sink", "topic"): {"table": None},
     ("sink", "kafka"): {"table": None, "topic": "alerts"},
     ("sink", "format"): {"table": None, "topic": "alerts"},
+    ("sink", "schema"): {"table": None, "topic": "alerts", "format": "avro"},
     ("sink", "avro_schema"): {"table": None, "topic": "alerts", "format": "avro"},
     ("sink", "marks"): {"table": None, "topic": "alerts"},
     ("sink", "mark_every"): {"table": None, "topic": "alerts", "marks": True},
@@ -94,7 +99,7 @@ def test_every_key_of_the_topology_has_an_accepted_example() -> None:
 def test_every_key_of_a_kind_has_an_accepted_example(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("readings.avsc", "alerts.avsc"):
+    for name in ("readings.avsc", "readings.desc", "alerts.avsc"):
         (tmp_path / name).write_text("{}")
     text = section(kind).split("A window is one of these")[0]
     explained = keys_in(text)
@@ -136,7 +141,10 @@ DEPENDS = {  # defaults that follow from other keys, or that are written in anot
     ("source", "delta"): "one of the three",
     ("source", "files"): "one of the three",
     ("source", "timestamp"): "none; required without a topic",
-    ("source", "avro_schema"): "required with `avro`",
+    ("source", "schema"): "this or `registry` with `avro`, `protobuf`",
+    ("source", "avro_schema"): "none",
+    ("source", "message"): "required with `protobuf` and `schema`",
+    ("source", "subject"): "the topic's name and `-value`",
     ("source", "max_ahead"): '`"1 h"`',
     ("map", "strategy"): "none",
     ("table", "history"): '`"1 h"`',
@@ -145,7 +153,8 @@ DEPENDS = {  # defaults that follow from other keys, or that are written in anot
     ("aggregate", "select"): "the aggregates",
     ("sink", "topic"): "one of the two",
     ("sink", "table"): "one of the two",
-    ("sink", "avro_schema"): "required with `avro`",
+    ("sink", "schema"): "required with `avro`",
+    ("sink", "avro_schema"): "none",
     ("sink", "mark_every"): '`"10 s"`',
     ("sink", "key"): "required with `current`",
     ("sink", "refresh"): '`"1 min"`',
@@ -165,7 +174,7 @@ def _default(default: Any) -> str:
 
 @pytest.mark.parametrize("kind", list(KINDS))
 def test_type_and_default_of_every_key_are_said(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("readings.avsc", "alerts.avsc"):
+    for name in ("readings.avsc", "readings.desc", "alerts.avsc"):
         (tmp_path / name).write_text("{}")
     text = section(kind).split("A window is one of these")[0]
     rows = re.findall(r"^\| `(\w+)` \| `?.*?`? \| ([^|]*) \| ([^|]*) \|", text, flags=re.MULTILINE)

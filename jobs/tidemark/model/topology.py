@@ -32,6 +32,8 @@ from tidemark.model.operator_graph import (
     without_cycles,
 )
 from tidemark.model.project.connections import DEFAULT, EXAMPLE, Clusters, read_clusters, shared_clusters
+from tidemark.model.project.registries import EXAMPLE as REGISTRY_EXAMPLE
+from tidemark.model.project.registries import Registries, read_registries, shared_registries
 from tidemark.model.project.spark_settings import SparkSettings, read_spark
 from tidemark.model.settings.retention import Retention, read_retention
 from tidemark.model.settings.toml_keys import Keys, read_toml, read_whole
@@ -140,6 +142,7 @@ class Topology:
         check_every_ms: how often its SLAs are checked.
         driver: the process of its streams: None for one of its own, a name that other topologies may share, or OWN.
         clusters: by name, those of its file and of its project.
+        registries: by name, those of its file and of its project.
         file: name of its file, for errors.
     """
 
@@ -162,6 +165,7 @@ class Topology:
     check_every_ms: int = 600_000
     driver: str | None = None
     clusters: Clusters = field(default_factory=dict)
+    registries: Registries = field(default_factory=dict)
     file: str = field(default="", compare=False)
 
     @property
@@ -178,6 +182,12 @@ class Topology:
     def clusters_used(self) -> frozenset[str]:
         """The Kafka clusters of its sources and sinks."""
         return frozenset(end.kafka for end in self.kafka_ends)
+
+    @property
+    def registries_used(self) -> Registries:
+        """The registries of its sources, by name."""
+        names = {source.registry for source in self.outside_sources if source.registry}
+        return MappingProxyType({name: self.registries[name] for name in sorted(names)})
 
     @property
     def kafka_ends(self) -> tuple[KafkaEnd, ...]:
@@ -332,6 +342,7 @@ def parse_part(
         if _is_looked_at(operator, wrong) and operator.inputs == (table.get("input"),):
             vague[key] = operator
     mistakes += _unknown_clusters(file, all_read, settings["clusters"])
+    mistakes += _unknown_registries(file, all_read, settings["registries"])
     mistakes += unknown_inputs(file, {**operators, **vague}, tables)
     whole, cycles = without_cycles(file, with_inputs(operators))
     whole = {**whole, **_reading(whole, vague)}
@@ -389,6 +400,12 @@ def _settings(file: str, folder: Path | None, keys: Keys) -> dict[str, Any]:
         "clusters": {
             **(shared_clusters(folder) if folder else {}),
             **read_clusters(file, keys.get("kafka", dict, f'{{ eu = {{ bootstrap = "{EXAMPLE}" }} }}', {}), folder),
+        },
+        "registries": {
+            **(shared_registries(folder) if folder else {}),
+            **read_registries(
+                file, keys.get("registry", dict, f'{{ main = {{ url = "{REGISTRY_EXAMPLE}" }} }}', {}), folder
+            ),
         },
         "operators": keys.get("operators", dict, "a table per operator: [operators.NAME]"),
     }
@@ -454,6 +471,16 @@ def _unknown_clusters(file: str, operators: Iterable[Operator], names: Collectio
                 f", or use one of {', '.join(sorted(names))}" if names else ""
             )
             yield InvalidSpec.at(file, f"operators.{operator.name}.kafka", problem, remedy)
+
+
+def _unknown_registries(file: str, operators: Iterable[Operator], names: Collection[str]) -> Iterator[InvalidSpec]:
+    for source in operators:
+        if isinstance(source, Source) and source.registry is not None and source.registry not in names:
+            problem = f"is {source.registry!r}, which neither this file nor connections.toml defines"
+            remedy = f'write [registry.{source.registry}] with url = "{REGISTRY_EXAMPLE}"' + (
+                f", or use one of {', '.join(sorted(names))}" if names else ""
+            )
+            yield InvalidSpec.at(file, f"operators.{source.name}.registry", problem, remedy)
 
 
 def _named_in(tables: Mapping[str, Any], whole: Collection[str]) -> set[str]:

@@ -11,6 +11,7 @@ from tidemark.model.kinds.source import Source
 from tidemark.sampling.disorder import behind_ms
 from tidemark.sampling.topic_sample import TopicSample
 from tidemark.stream.read import parsing
+from tidemark.stream.read.parsing import SchemasOf, no_schemas
 
 _RAW = pl.Schema(
     {
@@ -24,10 +25,11 @@ _RAW = pl.Schema(
 )
 
 
-def parse_sample(source: Source, sample: TopicSample, now_ms: int) -> pl.DataFrame:
+def parse_sample(source: Source, sample: TopicSample, now_ms: int, schemas: SchemasOf = no_schemas) -> pl.DataFrame:
     """Returns the rows that *source* has of *sample* at *now_ms*.
 
-    *now_ms* is the decision time. Rows are ordered by partition and offset. Marks of time are no records, and left out.
+    *now_ms* is the decision time, and *schemas* gets those of registries. Rows are ordered by partition and offset.
+    Marks of time are no records, and left out.
     """
     unmarked = [record for record in sample.records if MARK not in dict(record.headers)]
     records: list[dict[str, object]] = []
@@ -36,7 +38,7 @@ def parse_sample(source: Source, sample: TopicSample, now_ms: int) -> pl.DataFra
         place = {"partition": record.partition, "offset": record.offset, "clock_ms": record.timestamp_ms}
         records.append({"key": record.key, "value": record.value, **place, "headers": headers})
     raw = pl.DataFrame(records, schema=_RAW).with_columns(source=pl.lit(source.name))
-    return with_future(source, parsing.parsed(source, raw), now_ms).sort("partition", "offset")
+    return with_future(source, parsing.parsed(source, raw, schemas(raw, [source])), now_ms).sort("partition", "offset")
 
 
 def lags_ms(rows: pl.DataFrame, now_ms: int) -> list[int]:

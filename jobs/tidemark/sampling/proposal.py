@@ -171,7 +171,7 @@ def _refuse_unreadable(sample: TopicSample, readable: int, address: str) -> None
     if not readable:
         values = [record.value for record in sample.records if record.value is not None]
         example = values[0][:60].decode(errors="replace") if values else "null"
-        remedy = 'send JSON objects, or write the file by hand: format = "avro" and its schema (docs/topologies.md)'
+        remedy = 'send JSON objects, or write the file by hand: format = "avro" or "protobuf" (docs/topologies.md)'
         msg = f"{where}: none of {len(sample.records)} records is a JSON object, for example {example!r}; {remedy}"
         raise InvalidArgument(msg)
 

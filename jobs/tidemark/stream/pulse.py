@@ -6,11 +6,11 @@ import logging
 import os
 import platform
 import threading
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
+from typing import Protocol
 
 from tidemark.clock import wall_clock_ms
 from tidemark.control.folder import Control, Heartbeat, StreamState, beats_every_ms
-from tidemark.storage.disk import Disk
 from tidemark.stream.driver.heartbeats import Heartbeats
 from tidemark.stream.driver.usage import bytes_in, usage_of
 from tidemark.stream.engine import Engine
@@ -20,6 +20,12 @@ log = logging.getLogger("tidemark.stream")
 BEAT_S = 1.0
 NEWS_WITHIN_MS = 10_000
 """Shortest time between two beats in an object store."""
+
+
+class Troubled(Protocol):
+    """Waits for something outside while that is in trouble."""
+
+    trouble: str | None
 
 
 class Pulse:
@@ -36,7 +42,7 @@ class Pulse:
         self._doing, self._since_ms, self.batches = "starting", wall_clock_ms(), 0
         self._usage = usage_of(os.getpid())
         self._engine: Engine | None = None
-        self._disk: Disk | None = None
+        self._troubled: Sequence[Troubled] = ()
         self._thread_id: str | None = None
         self._is_heard = True
         self._every_ms = beats_every_ms(control.home)
@@ -46,9 +52,12 @@ class Pulse:
         self._beat(StreamState.STARTING, None)
         self._thread.start()
 
-    def follow(self, engine: Engine, disk: Disk, thread_id: str) -> None:
-        """Begins to report the progress of the running stream."""
-        self._thread_id, self._disk, self._engine = thread_id, disk, engine
+    def follow(self, engine: Engine, troubled: Sequence[Troubled], thread_id: str) -> None:
+        """Begins to report the progress of the running stream.
+
+        Its heartbeat has the trouble of the first of *troubled* that has one.
+        """
+        self._thread_id, self._troubled, self._engine = thread_id, troubled, engine
         self._does("waiting for its first batch")
 
     def begin(self, batch_id: int) -> None:
@@ -79,7 +88,7 @@ class Pulse:
 
     def _run(self) -> None:
         while not self._over.wait(BEAT_S):
-            trouble = self._disk.trouble if self._disk else None
+            trouble = next((each.trouble for each in self._troubled if each.trouble), None)
             state = StreamState.RUNNING if self._engine else StreamState.STARTING
             news, now_ms = (state, trouble, self.batches), wall_clock_ms()
             beaten_ms, last_news = self._beaten

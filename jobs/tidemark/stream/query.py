@@ -22,6 +22,7 @@ from tidemark.control import launch_secrets
 from tidemark.control.folder import Control, StreamState
 from tidemark.model.kinds.source import Source
 from tidemark.model.project.connections import Clusters, addressed_clusters, time_of
+from tidemark.model.project.registries import with_secrets
 from tidemark.model.project.secrets import read_given
 from tidemark.model.stream import Stream
 from tidemark.model.topology import SubTopology, Time
@@ -43,6 +44,7 @@ from tidemark.stream.pulse import BEAT_S, Pulse
 from tidemark.stream.read.data_loss import Offsets
 from tidemark.stream.read.parts import BatchPart, Places, passed_over_rows
 from tidemark.stream.read.sources import collect, explained, read_again, rows_of_part, stream
+from tidemark.stream.schemas.known_schemas import SchemaStore
 from tidemark.stream.startup.fatal import Deaths, records_to_skip
 from tidemark.stream.startup.trying import kills
 from tidemark.stream.wiring import build_engine
@@ -130,13 +132,21 @@ def upstreams(stream_of: Stream) -> list[Path]:
     return [stream_of.layout.stream(stream_of.topology.name, hop.upstream) for hop in stream_of.sub.hops_read]
 
 
-def readers(rows: DataFrame, sub: SubTopology) -> tuple[Collect, SparkExecutors]:
-    """Returns the readers of a batch's *rows*: the driver and executors."""
-    return lambda: collect(rows, sub.operators), SparkExecutors(rows)
+def readers(rows: DataFrame, sub: SubTopology, schemas: SchemaStore) -> tuple[Collect, SparkExecutors]:
+    """Returns the readers of a batch's *rows*: the driver and executors.
+
+    *schemas* has those of registries.
+    """
+    return lambda: collect(rows, sub.operators, schemas.resolve), SparkExecutors(rows, schemas.known)
 
 
 def part_readers(
-    rows: DataFrame, sub: SubTopology, clusters: Clusters, check: Callable[[], None], part: BatchPart
+    rows: DataFrame,
+    sub: SubTopology,
+    clusters: Clusters,
+    schemas: SchemaStore,
+    check: Callable[[], None],
+    part: BatchPart,
 ) -> tuple[Collect, Executors]:
     """Returns the readers of *part* of a batch, as `readers` does.
 
@@ -144,11 +154,12 @@ def part_readers(
         rows: all rows of the batch.
         sub: the sub-topology.
         clusters: the Kafka clusters of its sources.
+        schemas: the schemas of registries.
         check: raises if the driver must not go on with another part.
         part: the offsets to read, and the records to pass over.
     """
     check()
-    collect_rows, executors = readers(rows_of_part(rows, sub, clusters, part), sub)
+    collect_rows, executors = readers(rows_of_part(rows, sub, clusters, part), sub, schemas)
     if not part.passed_over:
         return collect_rows, executors
     skipped = passed_over_rows(sub.operators, part)
@@ -207,6 +218,9 @@ class StreamQuery:
         self._check_lease = partial(control.check_lease, pulse.epoch)
         self._check = partial(check_may_go_on, control, pulse.epoch)
         self._disk = Disk(self._check)
+        registries = with_secrets(topology.registries_used, os.environ, self._secrets)
+        self._schemas = SchemaStore(registries, control.home, self._check)
+        self._schemas.check_latest(sub.outside_sources, topology.file)
         host = platform.node()
         self._clock_skew = ClockSkew(
             time_of(self._clusters), stream_of.home, topology.name, sub.name, host, wall_clock_ms
@@ -277,7 +291,7 @@ class StreamQuery:
             .trigger(processingTime=f"{trigger_ms} milliseconds")
             .start()
         )
-        self._pulse.follow(self._engine, self._disk, self._thread_id)
+        self._pulse.follow(self._engine, (self._disk, self._schemas), self._thread_id)
         try:
             with self._waking.ticking(ticks.tick):
                 started.awaitTermination()
@@ -314,7 +328,7 @@ class StreamQuery:
 
     def _process(self, rows: DataFrame, batch_id: int) -> None:
         plan = read_plan(self._checkpoint, batch_id)
-        collect_rows, executors = readers(rows, self._stream.sub)
+        collect_rows, executors = readers(rows, self._stream.sub, self._schemas)
         with self._session_of.slots.batch(self._name):
             self._engine.process(
                 batch_id,
@@ -323,7 +337,7 @@ class StreamQuery:
                 executors,
                 planned_at_ms=plan.at_ms,
                 versions=plan.versions,
-                read_part=partial(part_readers, rows, self._stream.sub, self._clusters, self._check),
+                read_part=partial(part_readers, rows, self._stream.sub, self._clusters, self._schemas, self._check),
                 passed_over=self._passed_over() if batch_id == self._deaths.batch_id else None,
             )
 
@@ -339,7 +353,7 @@ class StreamQuery:
         return records_to_skip(self._control, self._deaths, kills_reader)
 
     def _reread(self, source: Source, offsets: Offsets) -> pl.DataFrame:
-        return read_again(self._spark, source, self._clusters[source.kafka], offsets)
+        return read_again(self._spark, source, self._clusters[source.kafka], offsets, self._schemas.resolve)
 
     def _due_at_ms(self) -> int | None:
         is_due = is_due_to_rotate(self._pulse.batches, self._options.rotate_after)

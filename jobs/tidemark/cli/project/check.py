@@ -25,6 +25,7 @@ from tidemark.model.arrival_order import by_arrival
 from tidemark.model.operator_graph import updates_tables
 from tidemark.model.project.connections import LOCAL, Clusters, addressed_clusters, in_clear, with_address
 from tidemark.model.project.files import Project
+from tidemark.model.project.registries import passwords_in_clear, with_secrets
 from tidemark.model.row_per_record import row_per_record
 from tidemark.model.schedules import too_many
 from tidemark.model.sla_spec import SlaSpec
@@ -36,6 +37,8 @@ from tidemark.storage.delta.tables import Reference
 from tidemark.stream.distributed.sharding import not_sharded
 from tidemark.stream.kafka.client import KafkaBroker, marks_in_compacted
 from tidemark.stream.operate.steps import Steps
+from tidemark.stream.read.parsing import SchemasOf
+from tidemark.stream.schemas.known_schemas import SchemaStore
 
 Addresses = Sequence[tuple[str, str]]
 """Names and addresses of Kafka clusters from the command line."""
@@ -180,6 +183,17 @@ class Brokers:
             secrets=self._secrets,
         )
 
+    def schemas(self, topology: Topology) -> SchemasOf:
+        """Returns what asks the registries of *topology* for schemas."""
+        registries = with_secrets(topology.registries_used, os.environ, self._secrets)
+
+        def refuse_to_wait() -> None:
+            if store.trouble is not None:
+                raise InvalidArgument(store.trouble)
+
+        store = SchemaStore(registries, None, refuse_to_wait)
+        return store.resolve
+
     def answering(self, clusters: Clusters) -> Clusters:
         """Returns those of *clusters* that may be asked without `--live`."""
         addresses = {self.local, *self._addresses.values()}
@@ -206,7 +220,7 @@ def _lines_of_topology(topology: Topology, file: str) -> list[str]:
     for name, problem in (*by_arrival(topology), *row_per_record(topology)):
         lines.append(f"{file}: operators.{name}: warning: {problem}")
     used = in_order_of(sorted(topology.clusters_used & {*topology.clusters}), topology.clusters)
-    lines += [f"{file}: {line}" for line in in_clear(used)]
+    lines += [f"{file}: {line}" for line in (*in_clear(used), *passwords_in_clear(topology.registries_used))]
     for name in _readers_of_updates(topology):
         lines.append(
             f"{file}: operators.{name}: note: writes a row for each update; on_change gives fewer rows than on_update, "
@@ -223,7 +237,8 @@ def _summary(topology: Topology, specs: Sequence[SlaSpec], brokers: Brokers, *, 
     clusters = brokers.all_clusters(topology) if look else brokers.clusters(topology)
     answering = clusters if look else brokers.answering(clusters)
     sampled_clusters = {name: SampledCluster(each) for name, each in answering.items()}
-    facts = live(topology, specs, sampled_clusters, local=brokers.local) if look else []
+    schemas = brokers.schemas(topology)
+    facts = live(topology, specs, sampled_clusters, local=brokers.local, schemas=schemas) if look else []
     return [*file_summary(topology, specs, clusters, sampled_clusters), *facts]
 
 

@@ -25,6 +25,7 @@ from tidemark.sampling.disorder import covering_ms, late_share
 from tidemark.sampling.parsed import lags_ms, newest_ms, parse_sample
 from tidemark.sampling.topic_sample import SampledCluster, TopicSample, ask_for
 from tidemark.semantics.sla import Sla
+from tidemark.stream.read.parsing import SchemasOf, no_schemas
 from tidemark.why.causes.inputs import reasons_of
 
 EXAMPLE_LENGTH = 200
@@ -51,6 +52,7 @@ def live(
     *,
     local: str | None,
     clock: Clock = wall_clock_ms,
+    schemas: SchemasOf = no_schemas,
 ) -> list[str]:
     """Returns the facts about *topology* that clusters and samples show.
 
@@ -60,9 +62,10 @@ def live(
         sampled_clusters: the clusters by name.
         local: the broker of this machine.
         clock: gives the age of records.
+        schemas: gets those of registries.
 
     Raises:
-        InvalidArgument: a broker does not answer, or a topic cannot be read.
+        InvalidArgument: a broker or a registry does not answer, or a topic cannot be read.
         InvalidSpec: a topic or a right on it is missing; a line each.
     """
     results = SampleResults()
@@ -73,7 +76,7 @@ def live(
         raise InvalidSpec("\n".join(map(str, errors)))
     for source in topology.outside_sources:
         if source.topic:
-            _look_at(topology, source, sampled_clusters[source.kafka], results, clock)
+            _look_at(topology, source, sampled_clusters[source.kafka], results, clock, schemas)
     return [*results.lines, *(f"{topology.name}: {line}" for line in _against_slas(topology, specs, results, clock()))]
 
 
@@ -98,7 +101,14 @@ def _topic_refusals(
             yield InvalidSpec.at(topology.file, key, problem, ask_for(right, topic))
 
 
-def _look_at(topology: Topology, source: Source, cluster: SampledCluster, results: SampleResults, clock: Clock) -> None:
+def _look_at(
+    topology: Topology,
+    source: Source,
+    cluster: SampledCluster,
+    results: SampleResults,
+    clock: Clock,
+    schemas: SchemasOf,
+) -> None:
     """Adds the facts from a sample of *source*'s topic to *results*."""
     at = f"{topology.name}: {source.name}"
     say(f"reading a sample of {source.topic} at {cluster.address} …", sys.stderr)
@@ -108,7 +118,7 @@ def _look_at(topology: Topology, source: Source, cluster: SampledCluster, result
         results.lines.append(f"{at}: warning: {source.topic} {empty}: its records are not checked")
         return
     now_ms = clock()
-    rows = parse_sample(source, sample, now_ms)
+    rows = parse_sample(source, sample, now_ms, schemas)
     results.lines.append(f"{at}: sampled {rows.height} of {sample.there} records, {_quarantine_warnings(source, rows)}")
     results.lines += [f"{at}: {line}" for line in (*_examples(rows), *_bound(source, rows, now_ms), *_silent(sample))]
     if (newest := newest_ms(rows)) is not None:

@@ -1,6 +1,7 @@
 """Reads the declared fields of records in Avro.
 
-A record that cannot be read has a reason: malformed_avro, invalid_utf8 or wrong_type.
+A record that cannot be read has a reason: malformed_avro, invalid_utf8 or wrong_type. A `string` has any other value
+as its text in JSON: a record, list or map as a JSON text, bytes in base64, a decimal and a date as JSON has them.
 """
 
 from __future__ import annotations
@@ -8,17 +9,18 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from functools import lru_cache
 from struct import error as StructError
 from typing import Any
 
 import fastavro
 import polars as pl
 
-from tidemark.collecting import pick
 from tidemark.kernels.columns.schemas import INSTANT, record_schema
 from tidemark.kernels.columns.years import within_years
 from tidemark.kernels.records.fields import INVALID_UTF8, MALFORMED_AVRO, WRONG_TYPE, Fields, RecordUnreadable
-from tidemark.kernels.records.json_fields import json_of
+from tidemark.kernels.records.json_fields import json_of, text_of
 
 _US = {"millis": 1_000, "micros": 1}
 _PER_INSTANT = ("timestamp-", "local-timestamp-")
@@ -36,7 +38,14 @@ def avro_types(schema: str) -> dict[str, str]:
     return {field["name"]: _type(field["type"]) for field in json.loads(schema)["fields"]}
 
 
-def avro_fields(values: pl.Series, words: Mapping[str, str], schema: str, *, others: bool = False) -> Fields:
+def avro_fields(
+    values: pl.Series,
+    words: Mapping[str, str],
+    schema: str,
+    *,
+    others: bool = False,
+    referenced: tuple[str, ...] = (),
+) -> Fields:
     """Reads the fields of *values*, each the bytes of a record.
 
     Null for null.
@@ -46,15 +55,17 @@ def avro_fields(values: pl.Series, words: Mapping[str, str], schema: str, *, oth
         words: the declared types by field.
         schema: Avro schema of the records.
         others: keep the fields that are not declared, too.
+        referenced: schemas of the types that *schema* names and does not define, each after those that it names.
     """
-    units = pick(_units(schema), words)
-    parsed = fastavro.parse_schema(_with_numbers(schema, units))
+    units = {name: unit for name, unit in _units(schema).items() if words.get(name) == "timestamp"}
+    parsed = _parsed(schema, referenced, tuple(units))
+    as_text = _not_text(schema, words)
     records: list[Mapping[str, Any]] = []
     rest: list[str | None] = []
     reasons: list[str | None] = []
     for value in values:
         try:
-            record = {} if value is None else _record(value, parsed, words)
+            record = {} if value is None else _record(value, parsed, words, as_text)
             other = _others(record, words) if others else None
             reason = None
         except RecordUnreadable as error:
@@ -75,7 +86,27 @@ def avro_fields(values: pl.Series, words: Mapping[str, str], schema: str, *, oth
     return Fields(columns, pl.Series(rest, dtype=pl.String), why)
 
 
-def _record(value: bytes, parsed: Any, words: Mapping[str, str]) -> Mapping[str, Any]:
+@lru_cache(maxsize=64)
+def _parsed(schema: str, referenced: tuple[str, ...], instants: tuple[str, ...]) -> Any:
+    """Returns *schema* as fastavro uses it, with *instants* as numbers."""
+    named: dict[str, Any] = {}
+    for text in referenced:
+        fastavro.parse_schema(json.loads(text), named)
+    return fastavro.parse_schema(_with_numbers(schema, instants), named)
+
+
+def _not_text(schema: str, words: Mapping[str, str]) -> Mapping[str, str]:
+    """Returns the words of fields whose values must be converted to them.
+
+    A `string` of another type of Avro becomes text, and a decimal a double.
+    """
+    types = avro_types(schema)
+    texts = {name: word for name, word in words.items() if word == "string" and types.get(name) != "string"}
+    doubles = {name: word for name, word in words.items() if word == "double" and types.get(name) == "decimal"}
+    return texts | doubles
+
+
+def _record(value: bytes, parsed: Any, words: Mapping[str, str], as_text: Mapping[str, str]) -> Mapping[str, Any]:
     """Decodes one record; raises RecordUnreadable."""
     try:
         # surrogateescape postpones the refusal of invalid bytes: a field that is not declared may have them.
@@ -83,12 +114,19 @@ def _record(value: bytes, parsed: Any, words: Mapping[str, str]) -> Mapping[str,
     except _MALFORMED:
         raise RecordUnreadable(MALFORMED_AVRO) from None
     assert isinstance(read, dict)
-    texts = [read[name] for name in words if isinstance(read.get(name), str)]
     try:
+        for name, word in as_text.items():
+            written = read.get(name)
+            read[name] = text_of(written) if word == "string" else _double(written)
+        texts = [read[name] for name in words if isinstance(read.get(name), str)]
         "".join(texts).encode()
     except UnicodeEncodeError:
         raise RecordUnreadable(INVALID_UTF8) from None
     return read
+
+
+def _double(value: Decimal | None) -> float | None:
+    return None if value is None else float(value)
 
 
 def _others(record: Mapping[str, Any], words: Mapping[str, str]) -> str | None:
@@ -123,7 +161,7 @@ def _units(schema: str) -> dict[str, str]:
     return units
 
 
-def _with_numbers(schema: str, names: Mapping[str, str]) -> Any:
+def _with_numbers(schema: str, names: Sequence[str]) -> Any:
     """Returns *schema* with the instants *names* as the numbers that are written."""
     parsed = json.loads(schema)
     for field in parsed["fields"]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import polars as pl
 
 INVALID_UTF8, WRONG_TYPE = "invalid_utf8", "wrong_type"
-MALFORMED_JSON, MALFORMED_AVRO = "malformed_json", "malformed_avro"
+MALFORMED_JSON, MALFORMED_AVRO, MALFORMED_PROTOBUF = "malformed_json", "malformed_avro", "malformed_protobuf"
 
 
 @dataclass(frozen=True)
@@ -16,12 +16,13 @@ class Fields:
     """A column for each declared field, and one for all others.
 
     `others` is a JSON object (null without any). `reasons` says why a record cannot be read, null where it can; such a
-    record has no fields.
+    record has no fields. `details` explains reasons, if the format has an explanation.
     """
 
     columns: Mapping[str, pl.Series]
     others: pl.Series
     reasons: pl.Series
+    details: pl.Series | None = None
 
 
 class RecordUnreadable(Exception):

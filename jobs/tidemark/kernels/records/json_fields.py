@@ -71,6 +71,17 @@ def json_of(value: Any) -> str:
     return _json_of(value).decode()
 
 
+def text_of(value: Any) -> str | None:
+    """Returns *value* as its text in JSON; None for None.
+
+    Texts are as they are: those for which JSON has a string, such as a date, are without quotes.
+    """
+    if value is None or isinstance(value, str):
+        return value
+    written = json_of(value)
+    return str(_any_of(written)) if written.startswith('"') else written
+
+
 class _Parser:
     """Reads records that have fields of the types *words*."""
 

@@ -19,54 +19,82 @@ class Format(StrEnum):
 
     JSON = "json"
     AVRO = "avro"
+    PROTOBUF = "protobuf"
     CSV = "csv"
     PARQUET = "parquet"
 
 
-FORMATS: Mapping[str, tuple[Format, ...]] = {
-    "topic": (Format.JSON, Format.AVRO),
+READ_FORMATS: Mapping[str, tuple[Format, ...]] = {
+    "topic": (Format.JSON, Format.AVRO, Format.PROTOBUF),
     "files": (Format.JSON, Format.CSV, Format.PARQUET),
 }
-"""Formats by place of the records; a Delta table has its own."""
+"""Formats of a source by place of the records.
+
+A Delta table has its own.
+"""
+WRITTEN_FORMATS: Mapping[str, tuple[Format, ...]] = {"topic": (Format.JSON, Format.AVRO)}
+"""Formats of a sink by place of the records."""
+SCHEMA, OLDER_SCHEMA = "schema", "avro_schema"
+"""The key of a file with a schema, and its older name."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class KafkaEnd(DeclaredOperator, ABC):
     """Reads or writes a *topic* of the cluster *kafka*, or another place.
 
-    Clusters are in model/project/connections.py. With another place *topic* is None.
+    Clusters are in model/project/connections.py. With another place *topic* is None. *avro_schema* is the text of the
+    file that the key *schema_key* names.
     """
 
     topic: str | None = None
     kafka: str = DEFAULT
     format: Format = Format.JSON
     avro_schema: str | None = None
+    schema_key: str = OLDER_SCHEMA
 
 
 def read_kafka_end(keys: Keys, place: Mapping[str, str], folder: Path | None) -> dict[str, Any]:
-    """Reads a `KafkaEnd`'s fields; *place* has `topic` or another place's key."""
-    return {**place, "kafka": _cluster(keys, place), **_format(keys, place, folder)}
+    """Reads a sink's `KafkaEnd`; *place* has `topic` or another place's key."""
+    chosen = read_format(keys, place, WRITTEN_FORMATS)
+    schema = read_schema_text(keys, folder, "alerts.avsc") if chosen["format"] is Format.AVRO else {}
+    return {**place, "kafka": read_cluster(keys, place), **chosen, **schema}
 
 
-def _cluster(keys: Keys, place: Mapping[str, str]) -> str:
+def read_cluster(keys: Keys, place: Mapping[str, str]) -> str:
+    """Reads the cluster of a topic."""
     name: str = keys.name("kafka", "eu", DEFAULT)
     if "kafka" in keys.content and "topic" not in place:
         keys.fail("kafka", f"is {name!r}, but there is no topic", "leave it out: only a topic has a cluster")
     return name
 
 
-def _format(keys: Keys, place: Mapping[str, str], folder: Path | None) -> dict[str, Any]:
-    """Reads the format of records, with the text of its Avro schema."""
+def read_format(keys: Keys, place: Mapping[str, str], formats: Mapping[str, tuple[Format, ...]]) -> dict[str, Any]:
+    """Reads which of *formats* the records at *place* have."""
     (kind,) = place
-    if kind not in FORMATS:
-        return {}
+    if kind not in formats:
+        return {"format": Format.JSON}
     chosen = keys.choice("format", Format, Format.JSON)
-    if chosen not in FORMATS[kind]:
-        keys.fail("format", f"is {chosen.value!r}", f"use one of {', '.join(FORMATS[kind])} for {kind}")
-    if chosen is not Format.AVRO:
-        return {"format": chosen}
-    name = keys.text("avro_schema", "events.avsc")
+    if chosen not in formats[kind]:
+        keys.fail("format", f"is {chosen.value!r}", f"use one of {', '.join(formats[kind])} for {kind}")
+    return {"format": chosen}
+
+
+def read_schema_text(keys: Keys, folder: Path | None, example: str) -> dict[str, Any]:
+    """Reads an Avro schema from the file that a key names."""
+    key = OLDER_SCHEMA if OLDER_SCHEMA in keys.content else SCHEMA
+    if {SCHEMA, OLDER_SCHEMA} <= {*keys.content}:
+        keys.fail(OLDER_SCHEMA, f"is set together with {SCHEMA}", f"keep {SCHEMA} alone", beside=SCHEMA)
+    content = read_schema_file(keys, key, folder, example)
     try:
-        return {"format": chosen, "avro_schema": ((folder or Path()) / name).read_text(encoding="utf-8")}
+        return {"avro_schema": content.decode(), "schema_key": key}
+    except UnicodeDecodeError:
+        keys.fail(key, f"is {keys.content[key]!r}, which is not UTF-8", "name the file with the Avro schema in JSON")
+
+
+def read_schema_file(keys: Keys, key: str, folder: Path | None, example: str) -> bytes:
+    """Returns the content of the file that *key* names, in *folder*."""
+    name: str = keys.text(key, example)
+    try:
+        return ((folder or Path()) / name).read_bytes()
     except OSError as error:
-        keys.fail("avro_schema", f"is {name!r}: {error.strerror}", f"put the schema into the folder of {keys.file}")
+        keys.fail(key, f"is {name!r}: {error.strerror}", f"put the schema into the folder of {keys.file}")

@@ -11,8 +11,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, Self
 
-from tidemark.model.kinds.kafka_end import KafkaEnd, read_kafka_end
+from tidemark.model.kinds.kafka_end import KafkaEnd
 from tidemark.model.kinds.operator import KAFKA_KEY, ORDERED
+from tidemark.model.kinds.source_format import read_source_format
 from tidemark.model.settings.toml_keys import IDENTIFIER, Keys
 
 HOUR_MS = 3_600_000
@@ -77,6 +78,10 @@ class Source(KafkaEnd):
         tombstone_header: header with the time of a tombstone.
         tombstone_field: field of its key, a JSON object, with that time; without either it is the newest of its
             partition.
+        descriptors: Protobuf's descriptors of the records, a FileDescriptorSet.
+        message: their message in it.
+        registry: with the schemas whose ids begin the records; None: they have no ids.
+        subject: of the registry, whose latest version is compared with the fields at a start.
     """
 
     kind: ClassVar[str] = "source"
@@ -106,6 +111,10 @@ class Source(KafkaEnd):
     nan: NanPolicy = NanPolicy.KEEP
     tombstone_header: str | None = None
     tombstone_field: str | None = None
+    descriptors: bytes | None = field(default=None, repr=False)
+    message: str | None = None
+    registry: str | None = None
+    subject: str | None = None
 
     @property
     def topic_read(self) -> str | None:
@@ -170,7 +179,7 @@ class Source(KafkaEnd):
             key=key,
             other_fields=_other_fields(keys, fields),
             **_idleness(keys),
-            **read_kafka_end(keys, place, folder),
+            **read_source_format(keys, place, folder),
             timestamp_range_ms=(keys.instant_ms(low, "timestamp_range"), keys.instant_ms(high, "timestamp_range")),
             bound_ms=keys.duration("bound", "3 s", zero=True),
             allowed_lateness_ms=keys.duration("allowed_lateness", "1 min", None, zero=True),

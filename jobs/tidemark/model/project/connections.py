@@ -125,6 +125,7 @@ def shared_clusters(folder: Path) -> Clusters:
     name = project.connections.name
 
     def read(keys: Keys) -> Clusters:
+        keys.get("registry", dict, "{}", {})  # registries.py reads it
         tables = keys.get("kafka", dict, f'{{ default = {{ bootstrap = "{EXAMPLE}" }} }}', {})
         return read_clusters(name, tables, project.folder)
 

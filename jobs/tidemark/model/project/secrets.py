@@ -1,4 +1,4 @@
-"""Refers to secrets of Kafka clusters, and looks them up.
+"""Refers to secrets of Kafka clusters and registries, and looks them up.
 
 A file says where a secret is, and never has it. It is looked up by the process that connects, when it connects.
 """
@@ -15,6 +15,8 @@ from pathlib import Path
 from tidemark.errors import InvalidArgument
 from tidemark.model.settings.toml_keys import Keys
 
+KAFKA = "kafka"
+"""The table of clusters; `--secrets` names its keys without it."""
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -64,17 +66,19 @@ class Vault:
         """Pickles a vault without values."""
         return Vault, ({}, {})
 
-    def text(self, place: str, value: Value) -> str:
-        """Returns the text of *value*, the key *place* of table `kafka`.
+    def text(self, place: str, value: Value, *, table: str = KAFKA) -> str:
+        """Returns the text of *value*, the key *place* of *table*.
 
         Raises:
             InvalidArgument: it cannot be looked up.
         """
         if isinstance(value, str):
             return value
-        text = self._values[place] if place in self._values else self._look_up(f"kafka.{place}", value)
+        # A place in the table `kafka` is given without the table's name.
+        at, given = f"{table}.{place}", place if table == KAFKA else f"{table}.{place}"
+        text = self._values[given] if given in self._values else self._look_up(at, value)
         if not text:
-            msg = f"kafka.{place}: {_describe(value)} is empty; correct it, or the key"
+            msg = f"{at}: {_describe(value)} is empty; correct it, or the key"
             raise InvalidArgument(msg)
         return text
 
@@ -82,7 +86,7 @@ class Vault:
         match value.kind:
             case PlaceKind.ENV:
                 if value.name not in self._environ:
-                    msg = f"{at}: {_describe(value)} is not set; set it for the process that connects to Kafka"
+                    msg = f"{at}: {_describe(value)} is not set; set it for the process that connects"
                     raise InvalidArgument(msg)
                 return self._environ[value.name]
             case PlaceKind.FILE:

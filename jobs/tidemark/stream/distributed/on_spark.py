@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 
 import polars as pl
@@ -15,6 +15,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from tidemark.kernels.formats.written_schema import KnownSchemas
 from tidemark.model.kinds.operator import Operator
 from tidemark.spark_session import forget_archives
 from tidemark.stream.distributed.speculation import without_speculation
@@ -23,6 +24,7 @@ from tidemark.stream.distributed.totals import ShardResult
 from tidemark.stream.driver.versions import Versions
 from tidemark.stream.kafka.broker import TopicWriter
 from tidemark.stream.read.sources import parsed_batch
+from tidemark.stream.schemas.known_schemas import are_known
 
 DEALT = pa.schema([("shard", pa.int32()), ("dealt", pa.binary())])
 WORKED = pa.schema([("shard", pa.int32()), ("worked", pa.binary())])
@@ -30,16 +32,20 @@ WORKED = pa.schema([("shard", pa.int32()), ("worked", pa.binary())])
 
 @dataclass(frozen=True)
 class SparkExecutors:
-    """The executors of the session of *rows*, those of one batch."""
+    """The executors of the session of *rows*, those of one batch.
+
+    Tasks have the *schemas* of registries that the driver knows, and leave a batch with others to it.
+    """
 
     rows: DataFrame
+    schemas: KnownSchemas = field(default_factory=dict)
 
     def run(self, taking_in: IntakeTask, working: ShardTask) -> list[ShardResult]:
         """Runs *taking_in* on each partition of each source, then *working*.
 
         *working* runs on what was dealt to each shard.
         """
-        take_in = _taking_in(taking_in)
+        take_in = _taking_in(taking_in, self.schemas)
         # Grouping shuffles all records, which is unnecessary where a task has whole partitions.
         if all(_is_a_partition_one_task(source) for source in taking_in.stream.sub.sources):
             return self._worked(self.rows.mapInArrow(take_in, "shard int, dealt binary"), working)
@@ -78,13 +84,19 @@ def _is_a_partition_one_task(source: Operator) -> bool:
     return source.topic_read is not None
 
 
-def _taking_in(task: IntakeTask) -> Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]:
+def _taking_in(
+    task: IntakeTask, schemas: KnownSchemas
+) -> Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]:
     def take_in(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         forget_archives()
         read = [*batches]
         # Spark may give a task no batch, or empty ones.
         if read and (rows := pa.Table.from_batches(read)).num_rows:
-            parsed = parsed_batch(pl.DataFrame(rows), task.stream.sub.operators)
+            raw, operators = pl.DataFrame(rows), task.stream.sub.operators
+            if not are_known(raw, operators, schemas):
+                yield _as_batch(DEALT, task.left_to_driver())
+                return
+            parsed = parsed_batch(raw, operators, schemas)
             parts = parsed.partition_by("source", "partition", maintain_order=True)
             yield _as_batch(DEALT, chain.from_iterable(map(task, parts)))
 

@@ -199,7 +199,10 @@ class Shards:
         # A topic that was recreated while tasks read it has given them records of two topics.
         is_recreated = task.answers.of_topics != self._topics_now()
         if taken_in is None or is_recreated or any(shard.is_doubtful for shard in results):
-            log.warning("a topic or hop may have lost records, or a record is skipped: the driver reads this batch")
+            log.warning(
+                "a topic or hop may have lost records, a record is skipped, or one has a new schema: "
+                "the driver reads this batch"
+            )
             taken_in, dealt = self._read_by_driver(collect, task)
             results = executors.work(replace(shard_task, taken_in=taken_in), dealt)
         ended_ms = self._fence.clock()

@@ -193,6 +193,11 @@ class IntakeTask(Task):
             # Rows of tables are needed once, so only shard 0 gets them.
             yield shard, pickle.dumps(arrived.numbers if shard else arrived)
 
+    def left_to_driver(self) -> Iterator[Dealt]:
+        """Yields the same for each shard: the driver must read the batch."""
+        for shard in range(self.shards):
+            yield shard, pickle.dumps(PartitionIntake(source="", is_left_to_driver=True))
+
     def _source(self, source: Source, raw: pl.DataFrame, was: InputProgress) -> tuple[PartitionIntake, pl.DataFrame]:
         read_to = was.positions(raw["partition"].head(1))
         fresh = rows_in_order(source, raw, numbered_from=read_to.get(0, 0))
@@ -266,6 +271,8 @@ class ShardTask(Task):
                 arrived.append(message)
             else:
                 parts.append(message)
+        if any(part.is_left_to_driver for part in arrived):
+            return ShardResult(shard=number, is_doubtful=True)
         shard = Shard.after(self.was, self.stream, number, self.states[number])
         shard.read_versions(self.references)
         # Shards run side by side, so one sleeping shard delays the batch as long as all would.

@@ -28,7 +28,8 @@ class PartitionIntake:
 
     For the first shard they include the rows of `tables`. `gap`: offsets are missing; `writers` as in the partition's
     progress; `disorder` is counted by bucket; `windows` are the starts of those opened, `per_window` all records per
-    window. The clock of `host` was read before and after.
+    window. The clock of `host` was read before and after. `is_left_to_driver`: a record has a schema that the task does
+    not know, and nothing was done.
     """
 
     source: str
@@ -46,6 +47,7 @@ class PartitionIntake:
     started_at_ms: int = 0
     finished_at_ms: int = 0
     tables: Mapping[str, Rows] = field(default_factory=dict)
+    is_left_to_driver: bool = False
 
     @property
     def numbers(self) -> PartitionIntake:
@@ -92,7 +94,7 @@ class BatchIntake:
 class ShardResult:
     """The result of one shard.
 
-    `is_doubtful`: a topic may have lost records, and nothing was done; `is_news`: something changed. Only the first
+    `is_doubtful`: the driver must read the batch, and nothing was done; `is_news`: something changed. Only the first
     shard returns `taken_in`. `state` and `moved` are for the journal entry: the state of the shard. `hot` is the most
     frequent key among its records, and its share of them.
     """

@@ -29,11 +29,11 @@ class SinkStep(OperatorStep[Sink]):
 
     @staticmethod
     def mistakes(operator: Sink, columns: Schema, sql: Expressions, wrong: Collection[str]) -> Iterator[ColumnMistake]:
-        """Yields what is wrong with `avro_schema`, `key` and column names.
+        """Yields what is wrong with its schema, `key` and column names.
 
         A column must not have a name that the table has already.
         """
-        yield from avro_mistakes(operator.avro_schema)
+        yield from avro_mistakes(operator.avro_schema, operator.schema_key)
         yield from unknown({"key": operator.key}, columns)
         added = SINK_COLUMNS | ({"last_seen_at"} if operator.last_seen_at else set())
         added |= {"window_final"} if operator.window else set()

@@ -12,8 +12,10 @@ import polars as pl
 from tidemark.collecting import in_order_of
 from tidemark.errors import InvalidArgument
 from tidemark.kernels.columns.schemas import META_SCHEMA, record_schema
+from tidemark.kernels.formats.protobuf_fields import InvalidDescriptors, message_names, protobuf_types
 from tidemark.kernels.sql.expressions import Expressions
 from tidemark.kernels.updates.steps import hop_records, repartition_columns
+from tidemark.model.kinds.kafka_end import SCHEMA
 from tidemark.model.kinds.repartition import HopSource, Repartition
 from tidemark.model.kinds.source import Source
 from tidemark.stream.journal.batch import Moment
@@ -54,8 +56,10 @@ class SourceStep(_ReadingStep[Source]):
     def mistakes(
         operator: Source, columns: Schema, sql: Expressions, wrong: Collection[str]
     ) -> Iterator[ColumnMistake]:
-        """Yields what is wrong with `avro_schema`."""
-        return avro_mistakes(operator.avro_schema)
+        """Yields what is wrong with its schema."""
+        yield from avro_mistakes(operator.avro_schema, operator.schema_key)
+        if operator.descriptors is not None:
+            yield from _protobuf_mistakes(operator.descriptors, operator.message or "")
 
     @staticmethod
     def comment(operator: Source, column: str, read: Collection[str], ask: Callable[[str], str]) -> str:
@@ -95,11 +99,27 @@ class HopSourceStep(_ReadingStep[HopSource]):
         return hop_records(self._repartition, rows, self.columns)
 
 
-def avro_mistakes(schema: str | None) -> Iterator[ColumnMistake]:
-    """Yields a mistake if *schema* is no Avro schema of records.
+def avro_mistakes(schema: str | None, key: str) -> Iterator[ColumnMistake]:
+    """Yields a mistake of *key* if *schema* describes no Avro records.
 
     None is no mistake.
     """
     if schema is not None and not is_schema_of_records(schema):
         problem = "is not an Avro schema of records in JSON"
-        yield ColumnMistake("avro_schema", problem, 'write {"type": "record", "name": ..., "fields": [...]}')
+        yield ColumnMistake(key, problem, 'write {"type": "record", "name": ..., "fields": [...]}')
+
+
+def _protobuf_mistakes(descriptors: bytes, message: str) -> Iterator[ColumnMistake]:
+    """Yields a mistake if *descriptors* are not valid, or lack *message*."""
+    try:
+        names = message_names(descriptors)
+    except InvalidDescriptors as error:
+        remedy = "make the file with `protoc --include_imports --descriptor_set_out=readings.desc readings.proto`"
+        yield ColumnMistake(SCHEMA, str(error), remedy)
+        return
+    try:
+        protobuf_types(descriptors, message)
+    except InvalidDescriptors:
+        yield ColumnMistake(
+            "message", f"is {message!r}, which the schema does not have", f"use one of {', '.join(names)}"
+        )

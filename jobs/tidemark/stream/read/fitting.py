@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from tidemark.collecting import outside
 from tidemark.errors import InvalidArgument
@@ -24,11 +24,22 @@ def require_fitting(types: Mapping[str, str], source: Source) -> None:
 
     They fit if all fields that *source* declares are among them, in types of which every value fits.
     """
-    # The column `key` is a record's own key, and no field.
-    declared = {source.field_of[name]: word for name, word in source.fields.items() if name != source.key}
+    declared = declared_types(source)
     require_there(types, source)
-    if wrong := [f"{n} is {types[n]}, not {word}" for n, word in declared.items() if types[n] not in _FITTING[word]]:
-        msg = f"operators.{source.name}.fields must have the types of the fields that it reads: {'; '.join(wrong)}"
+    wrong = [f"{n} is {types[n]}, not {word}" for n, word in declared.items() if types[n] not in _FITTING[word]]
+    require_no_misfits(wrong, source)
+
+
+def declared_types(source: Source) -> dict[str, str]:
+    """Returns the declared type of each field that *source* reads."""
+    # The column `key` is a record's own key, and no field.
+    return {source.field_of[name]: word for name, word in source.fields.items() if name != source.key}
+
+
+def require_no_misfits(misfits: Collection[str], source: Source) -> None:
+    """Raises InvalidArgument if there are *misfits* of *source*'s fields."""
+    if misfits:
+        msg = f"operators.{source.name}.fields must have the types of the fields that it reads: {'; '.join(misfits)}"
         raise InvalidArgument(msg)
 
 

@@ -437,6 +437,7 @@ def _bad_rows(source: Source, bad: pl.DataFrame) -> pl.DataFrame:
         "partition",
         "offset",
         "reason",
+        *(["detail"] if "detail" in bad.columns else []),
         "key",
         "value",
         source=pl.lit(source.name),

@@ -3,8 +3,9 @@
 A parsed row has its fields and its record time, or the reason why it is quarantined.
 
 A reason is the first that holds: invalid_key, null_key (a record without a key and a value deletes nothing),
-null_value, invalid_utf8, malformed_json, malformed_avro, wrong_type (it can be read, and a field does not fit its
-type), not_a_number (a double is NaN, where the source has nan = "quarantine"), missing_timestamp,
+null_value, no_schema_id, unknown_schema, incompatible_schema (kernels/formats/wire_format.py), invalid_utf8,
+malformed_json, malformed_avro, malformed_protobuf, wrong_type (it can be read, and a field does not fit its type),
+not_a_number (a double is NaN, where the source has nan = "quarantine"), missing_timestamp,
 timestamp_out_of_range. No content of a record raises an error: the record becomes one row with a reason. A record
 without a key can be used: an operator that needs a key quarantines it.
 
@@ -15,13 +16,16 @@ the columns of a table, which read/table_rows.py has typed. One function parses 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
 import polars as pl
 
 from tidemark.collecting import in_order_of
+from tidemark.kernels.formats.protobuf_fields import protobuf_fields
+from tidemark.kernels.formats.wire_format import wire_fields
+from tidemark.kernels.formats.written_schema import KnownSchemas
 from tidemark.kernels.records.avro_fields import avro_fields
 from tidemark.kernels.records.fields import Fields, texts_of
 from tidemark.kernels.records.iso_times import instant_us
@@ -33,24 +37,35 @@ from tidemark.model.kinds.source import NanPolicy, Source
 _PER_MS = {"us": 1_000, "ns": 1_000_000}
 _MS = {"s": 1_000, "ms": 1}
 _MOST = 2**63 - 1
+NO_SCHEMAS: KnownSchemas = {}
+"""For sources without a registry."""
 _NUMBER = re.compile(r"\s*[+-]?\d{1,19}\s*", re.ASCII)
 
 
-def parsed_rows(raw: pl.DataFrame, operators: Iterable[Operator]) -> pl.DataFrame:
+SchemasOf = Callable[[pl.DataFrame, Iterable[Operator]], KnownSchemas]
+"""Returns the schemas of registries that raw rows at the sources need."""
+
+
+def no_schemas(raw: pl.DataFrame, operators: Iterable[Operator]) -> KnownSchemas:
+    """Returns no schemas: no source of *operators* has a registry."""
+    return NO_SCHEMAS
+
+
+def parsed_rows(raw: pl.DataFrame, operators: Iterable[Operator], schemas: KnownSchemas = NO_SCHEMAS) -> pl.DataFrame:
     """Returns the *raw* rows of a batch, parsed.
 
-    Rows of sources that are not among *operators* stay as they are.
+    Rows of sources that are not among *operators* stay as they are. *schemas* has all that rows of registries need.
     """
     sources = {o.name: o for o in operators if isinstance(o, Source)}
-    parts = [parsed(source, raw.filter(pl.col("source") == name)) for name, source in sources.items()]
+    parts = [parsed(source, raw.filter(pl.col("source") == name), schemas) for name, source in sources.items()]
     # Rows of hops are not parsed here.
     rest = raw.filter(~pl.col("source").is_in([*sources])).drop("clock_ms", *sources, strict=False)
     return pl.concat([rest, *parts], how="diagonal")
 
 
-def parsed(source: Source, raw: pl.DataFrame) -> pl.DataFrame:
+def parsed(source: Source, raw: pl.DataFrame, schemas: KnownSchemas = NO_SCHEMAS) -> pl.DataFrame:
     """Returns the parsed rows of *source* for its *raw* rows."""
-    fields = _fields(source, raw)
+    fields = _fields(source, raw, schemas)
     columns = dict(fields.columns)
     if source.key:
         columns[source.key] = texts_of(raw["key"])
@@ -64,13 +79,14 @@ def parsed(source: Source, raw: pl.DataFrame) -> pl.DataFrame:
         _unreadable=fields.reasons,
         **{source.name: pl.DataFrame(in_order_of(source.columns, columns)).to_struct()},
         **({"written": "written"} if "written" in raw.columns else {}),
+        **({} if fields.details is None else {"detail": fields.details}),
     )  # fmt: skip
     timed = _with_times(source, rows)
     helpers = ("clock_ms", "_is_key", "_unreadable", "_has_time_text", "_event_time")
     return timed.with_columns(reason=_reason(source)).drop(helpers)
 
 
-def _fields(source: Source, raw: pl.DataFrame) -> Fields:
+def _fields(source: Source, raw: pl.DataFrame, schemas: KnownSchemas) -> Fields:
     """Returns the declared columns of *source*, by name, and the others."""
     if source.name in raw.columns:
         columns = raw[source.name].struct
@@ -78,12 +94,17 @@ def _fields(source: Source, raw: pl.DataFrame) -> Fields:
         return Fields({name: columns.field(name) for name in source.fields}, others, raw["reason"])
     keeps_others = source.other_fields is not None
     words = source.types_of_fields
-    if source.format is Format.AVRO:
+    if source.registry is not None:
+        parsed_fields = wire_fields(raw["value"], words, source, schemas.get(source.registry, {}))
+    elif source.format is Format.PROTOBUF:
+        descriptors, message = source.descriptors or b"", source.message or ""
+        parsed_fields = protobuf_fields(raw["value"], words, descriptors, message, others=keeps_others)
+    elif source.format is Format.AVRO:
         parsed_fields = avro_fields(raw["value"], words, source.avro_schema or "", others=keeps_others)
     else:
         parsed_fields = json_fields(raw["value"], words, others=keeps_others)
     named = {name: parsed_fields.columns[field] for name, field in source.field_of.items()}
-    return Fields(named, parsed_fields.others, parsed_fields.reasons)
+    return Fields(named, parsed_fields.others, parsed_fields.reasons, parsed_fields.details)
 
 
 def _with_times(source: Source, rows: pl.DataFrame) -> pl.DataFrame:

@@ -9,7 +9,7 @@ make Spark plan a batch in silence.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from functools import reduce
 from pathlib import Path
 from typing import assert_never
@@ -23,6 +23,9 @@ from pyspark.sql.types import StructType
 
 from tidemark.collecting import names_in
 from tidemark.errors import Contradiction, InvalidArgument
+from tidemark.kernels.formats.fitting import misfits
+from tidemark.kernels.formats.protobuf_fields import protobuf_types
+from tidemark.kernels.formats.written_schema import KnownSchemas
 from tidemark.kernels.records.avro_fields import avro_types
 from tidemark.model.kinds.kafka_end import Format
 from tidemark.model.kinds.operator import Operator
@@ -34,9 +37,9 @@ from tidemark.model.topology import SubTopology
 from tidemark.storage.warehouse import is_table
 from tidemark.stream.driver.ticks import Ticks
 from tidemark.stream.read.data_loss import Offsets
-from tidemark.stream.read.fitting import require_fitting
+from tidemark.stream.read.fitting import declared_types, require_no_misfits, require_there
 from tidemark.stream.read.hop_log import is_cut
-from tidemark.stream.read.parsing import parsed_rows
+from tidemark.stream.read.parsing import NO_SCHEMAS, SchemasOf, no_schemas, parsed_rows
 from tidemark.stream.read.parts import BatchPart
 from tidemark.stream.read.table_rows import nullable, table_rows
 
@@ -108,11 +111,21 @@ def _kafka(spark: SparkSession, source: Source, cluster: Cluster) -> DataFrame:
     if source.max_records is not None:
         raw = raw.option("maxOffsetsPerTrigger", source.max_records)
     # A schema that does not fit fails the start, and not each record.
-    if source.format is Format.AVRO:
-        require_fitting(avro_types(source.avro_schema or ""), source)
+    if (types := _types_of_schema(source)) is not None:
+        require_there(types, source)
+        require_no_misfits(misfits(types, declared_types(source)), source)
     # Spark fails on a record whose Kafka timestamp, not that of its payload, is 292,000 years away, before this code
     # sees the record. By default a broker accepts no timestamp more than an hour ahead.
     return records_of(raw.load(), source)
+
+
+def _types_of_schema(source: Source) -> dict[str, str] | None:
+    """Returns the types in the file of a schema, if any."""
+    if source.avro_schema is not None:
+        return avro_types(source.avro_schema)
+    if source.descriptors is not None:
+        return protobuf_types(source.descriptors, source.message or "")
+    return None
 
 
 def records_of(raw: DataFrame, source: Source) -> DataFrame:
@@ -125,13 +138,19 @@ def records_of(raw: DataFrame, source: Source) -> DataFrame:
 
 
 def read_again(
-    spark: SparkSession, source: Source, cluster: Cluster, offsets: Offsets, *, one_by_one: bool = False
+    spark: SparkSession,
+    source: Source,
+    cluster: Cluster,
+    offsets: Offsets,
+    schemas: SchemasOf = no_schemas,
+    *,
+    one_by_one: bool = False,
 ) -> pl.DataFrame:
     """Returns the rows of *source*'s topic at *offsets*.
 
     Spark reads them as a batch. With *one_by_one* no record after the last offset is decompressed.
     """
-    return collect(_records_at(spark, source, cluster, offsets, one_by_one=one_by_one), [source])
+    return collect(_records_at(spark, source, cluster, offsets, one_by_one=one_by_one), [source], schemas)
 
 
 def _records_at(
@@ -322,14 +341,18 @@ def _hop(spark: SparkSession, source: HopSource, path: Path, *, is_cut: bool) ->
     )
 
 
-def collect(rows: DataFrame, operators: Iterable[Operator]) -> pl.DataFrame:
-    """Returns the *rows* of a batch at the sources among *operators*, parsed."""
-    return parsed_batch(pl.DataFrame(rows.toArrow()), operators)
+def collect(rows: DataFrame, operators: Collection[Operator], schemas: SchemasOf = no_schemas) -> pl.DataFrame:
+    """Returns the *rows* of a batch at the sources among *operators*, parsed.
+
+    *schemas* gets those of registries.
+    """
+    raw = pl.DataFrame(rows.toArrow())
+    return parsed_batch(raw, operators, schemas(raw, operators))
 
 
-def parsed_batch(raw: pl.DataFrame, operators: Iterable[Operator]) -> pl.DataFrame:
+def parsed_batch(raw: pl.DataFrame, operators: Iterable[Operator], schemas: KnownSchemas = NO_SCHEMAS) -> pl.DataFrame:
     """Returns the *raw* rows at the sources among *operators*, parsed."""
-    return parsed_rows(_with_modification_times(raw), operators)
+    return parsed_rows(_with_modification_times(raw), operators, schemas)
 
 
 def _with_modification_times(rows: pl.DataFrame) -> pl.DataFrame:

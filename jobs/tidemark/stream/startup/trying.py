@@ -25,10 +25,12 @@ from pyspark.sql import SparkSession
 
 from tidemark.escaping import log_to_stderr
 from tidemark.model.project.connections import addressed_clusters
+from tidemark.model.project.registries import with_secrets
 from tidemark.model.topology import load
 from tidemark.spark_session import session
 from tidemark.stream.read.parts import Ranges
 from tidemark.stream.read.sources import read_again
+from tidemark.stream.schemas.known_schemas import SchemaStore
 from tidemark.stream.startup.fatal import TryInconclusive
 
 JVM_ENDED = 3
@@ -107,12 +109,13 @@ def main() -> int:
         topology.clusters_used, topology.clusters, addresses, os.environ, secrets=request["secrets"]
     )
     sources = {o.topic: o for o in topology.outside_sources if o.topic}
+    schemas = SchemaStore(with_secrets(topology.registries_used, os.environ, request["secrets"]), None)
     spark = session("tidemark-trying")
     try:
         for topic, offsets in request["ranges"].items():
             source = sources[topic]
             read = {int(number): (start, end) for number, (start, end) in offsets.items()}
-            read_again(spark, source, clusters[source.kafka], read, one_by_one=True)
+            read_again(spark, source, clusters[source.kafka], read, schemas.resolve, one_by_one=True)
     except Exception:
         # Without a JVM, PySpark raises errors of its socket.
         if _has_jvm_ended():

@@ -25,12 +25,16 @@ DRIVER_RESTARTED = Cause("driver_restarted", Trait.USUAL)
 """Its driver was replaced, and records waited meanwhile."""
 CANNOT_WRITE = Cause("cannot_write", Trait.FAULT)
 """Its driver lives, and the disk refuses writes."""
+REGISTRY_SILENT = Cause("registry_silent", Trait.FAULT)
+"""Its driver lives, and a schema registry does not answer."""
 SHORT_OF_MEMORY = Cause("short_of_memory", Trait.FAULT)
 """Its driver has less than a tenth of its memory left."""
 SLOW_BATCH = Cause("slow_batch", Trait.FAULT)
 """Its driver lives, and one batch has been running for long."""
 
 MIB = 2**20
+WAITS_FOR_SCHEMA = "waits for the schema"
+"""Opening of the reason of a driver without its schema."""
 ENDED_WELL = frozenset({StreamState.DRAINED, StreamState.ROTATED})
 RESTARTED_WITHIN_MS = 60_000
 """For so long after a restart's first batch, it explains results."""
@@ -91,6 +95,10 @@ def _explain_running(scene: Scene, name: str, beat: Beat) -> WhyFinding | None:
     It runs the operator *name*, and *beat* is its newest heartbeat.
     """
     facts, sub = scene.of(name), scene.sub(name).name
+    if beat.reason and beat.reason.startswith(WAITS_FOR_SCHEMA):
+        remedy = "start the registry or correct its url; the driver then continues by itself, as its log shows: "
+        remedy += logs(scene, name)
+        return scene.finding(REGISTRY_SILENT, name, f"the driver of {sub} {beat.reason}", remedy)
     if beat.reason:
         remedy = (
             "free space (`tidemark tables` shows large tables), or make the disk writable; the driver then continues "

@@ -1,0 +1,1 @@
+"""Parses records in Avro and Protobuf by schemas of files and registries."""

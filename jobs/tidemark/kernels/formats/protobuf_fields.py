@@ -1,0 +1,372 @@
+"""Reads the declared fields of records in Protobuf.
+
+A record that cannot be read has a reason: malformed_protobuf, invalid_utf8 or wrong_type. A field that can be absent
+(`optional`, `oneof`, messages, proto2) is null where it is; any other one has its default, as Protobuf defines. A
+`string` has any other value as its text in JSON: a message, list or map as a JSON text, an enum by the name of its
+value, bytes in base64.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import polars as pl
+from google.protobuf import descriptor_pb2, json_format, message_factory, timestamp_pb2
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.descriptor_pool import Default, DescriptorPool
+from google.protobuf.message import DecodeError, Message
+
+from tidemark.kernels.columns.schemas import INSTANT, record_schema
+from tidemark.kernels.columns.years import within_years
+from tidemark.kernels.records.fields import INVALID_UTF8, MALFORMED_PROTOBUF, WRONG_TYPE, Fields, RecordUnreadable
+from tidemark.kernels.records.json_fields import json_of, text_of
+
+_TYPES = {
+    FieldDescriptor.TYPE_BOOL: "boolean",
+    FieldDescriptor.TYPE_INT32: "int",
+    FieldDescriptor.TYPE_SINT32: "int",
+    FieldDescriptor.TYPE_SFIXED32: "int",
+    FieldDescriptor.TYPE_UINT32: "bigint",
+    FieldDescriptor.TYPE_FIXED32: "bigint",
+    FieldDescriptor.TYPE_INT64: "bigint",
+    FieldDescriptor.TYPE_SINT64: "bigint",
+    FieldDescriptor.TYPE_SFIXED64: "bigint",
+    FieldDescriptor.TYPE_UINT64: "unsigned bigint",
+    FieldDescriptor.TYPE_FIXED64: "unsigned bigint",
+    FieldDescriptor.TYPE_FLOAT: "float",
+    FieldDescriptor.TYPE_DOUBLE: "double",
+    FieldDescriptor.TYPE_STRING: "string",
+    FieldDescriptor.TYPE_ENUM: "string",
+    FieldDescriptor.TYPE_BYTES: "binary",
+}
+"""Types of Protobuf by the names that `fields` and Spark have."""
+_TIMESTAMP = timestamp_pb2.Timestamp.DESCRIPTOR.full_name
+_WRAPPED = frozenset(
+    f"google.protobuf.{name}Value"
+    for name in ("Bool", "Int32", "UInt32", "Int64", "UInt64", "Float", "Double", "String", "Bytes")
+)
+"""Messages with one field, `value`, which is null where they are absent."""
+_WELL_KNOWN = ("any", "duration", "empty", "field_mask", "struct", "timestamp", "wrappers")
+_MOST = 2**63 - 1
+Get = Callable[[Any], Any]
+"""Returns the value of a field of a message."""
+
+
+class InvalidDescriptors(ValueError):
+    """Raised for bytes that are no FileDescriptorSet, or an incomplete one."""
+
+
+@dataclass(frozen=True)
+class _Decoder:
+    """A message's class, and one that accepts bytes that are not UTF-8."""
+
+    descriptor: Descriptor
+    decode: Callable[[bytes], Any]
+    decode_any_text: Callable[[bytes], Any]
+
+
+def message_names(descriptors: bytes) -> list[str]:
+    """Returns the messages at the top of the last file of *descriptors*.
+
+    That is the file that was compiled; those before it are its imports.
+
+    Raises:
+        InvalidDescriptors: they are not valid.
+    """
+    files = _files(descriptors)
+    _pool(descriptors)
+    prefix = f"{files[-1].package}." if files[-1].package else ""
+    return [f"{prefix}{message.name}" for message in files[-1].message_type]
+
+
+def message_at(descriptors: bytes, indexes: tuple[int, ...]) -> str | None:
+    """Returns the message at *indexes* of the last file, or None.
+
+    The first index is that of a message of the file; each further one is that of a message inside it. As in the text of
+    the file, the messages that stand for maps do not count.
+    """
+    file = _files(descriptors)[-1]
+    name, messages = file.package, file.message_type
+    for index in indexes:
+        if not 0 <= index < len(messages):
+            return None
+        name = f"{name}.{messages[index].name}" if name else messages[index].name
+        messages = [each for each in messages[index].nested_type if not each.options.map_entry]
+    return name if indexes else None
+
+
+def protobuf_types(descriptors: bytes, message: str) -> dict[str, str]:
+    """Returns the type of each field of *message*, as `fields` names it.
+
+    Raises:
+        InvalidDescriptors: they are not valid, or do not have the message.
+    """
+    return {field.name: _type(field) for field in _decoder(descriptors, message).descriptor.fields}
+
+
+def protobuf_fields(
+    values: pl.Series, words: Mapping[str, str], descriptors: bytes, message: str, *, others: bool = False
+) -> Fields:
+    """Reads the fields of *values*, each the bytes of a *message*.
+
+    Null for null.
+
+    Args:
+        values: the records.
+        words: the declared types by field.
+        descriptors: a FileDescriptorSet that has the message.
+        message: its full name.
+        others: keep the fields that are not declared, too.
+    """
+    decoder = _decoder(descriptors, message)
+    by_name = decoder.descriptor.fields_by_name
+    getters = [(name, _getter(by_name[name], word)) for name, word in words.items() if name in by_name]
+    undeclared = [field for field in decoder.descriptor.fields if field.name not in words] if others else []
+    written: dict[str, list[Any]] = {name: [] for name in words}
+    rest: list[str | None] = []
+    reasons: list[str | None] = []
+    for value in values:
+        read: dict[str, Any] = {}
+        other = reason = None
+        if value is not None:
+            try:
+                parsed = _decoded(decoder, value)
+                read = {name: get(parsed) for name, get in getters}
+                other = _json(parsed, undeclared) if undeclared else None
+            except RecordUnreadable as error:
+                read, reason = {}, str(error)
+        for name, column in written.items():
+            column.append(read.get(name))
+        rest.append(other)
+        reasons.append(reason)
+    schema = record_schema(words)
+    columns: dict[str, pl.Series] = {}
+    why = pl.Series(reasons, dtype=pl.String)
+    for name, word in words.items():
+        if word == "timestamp":
+            numbers = pl.Series(written[name], dtype=pl.Int64)
+            columns[name] = within_years(numbers.cast(INSTANT))
+            why = why.set(numbers.is_not_null() & columns[name].is_null(), WRONG_TYPE)
+        else:
+            columns[name] = pl.Series(written[name], dtype=schema[name])
+    return Fields(columns, pl.Series(rest, dtype=pl.String), why)
+
+
+def _decoded(decoder: _Decoder, value: bytes) -> Any:
+    try:
+        return decoder.decode(value)
+    except DecodeError:
+        pass
+    # The parser does not distinguish bytes that are no text from those that are no message.
+    try:
+        decoder.decode_any_text(value)
+    except DecodeError:
+        raise RecordUnreadable(MALFORMED_PROTOBUF) from None
+    raise RecordUnreadable(INVALID_UTF8)
+
+
+def _getter(field: FieldDescriptor, word: str) -> Get:
+    """Returns what reads *field*, declared as *word*, from a message."""
+    name, convert = field.name, _conversion(field, word)
+    if field.is_repeated or not field.has_presence:
+        return lambda message: convert(getattr(message, name))
+    if field.has_default_value:  # only proto2 has such fields
+        return lambda message: convert(getattr(message, name))
+    return lambda message: convert(getattr(message, name)) if message.HasField(name) else None
+
+
+def _conversion(field: FieldDescriptor, word: str) -> Get:
+    """Returns a converter of *field*'s values to the type *word*."""
+    if word == "timestamp":
+        return _epoch_us
+    if not field.is_repeated and field.type == FieldDescriptor.TYPE_MESSAGE and _name_of(field) in _WRAPPED:
+        inner = _conversion(field.message_type.fields_by_name["value"], word)
+        return lambda message: inner(message.value)
+    if word == "string":
+        if field.type == FieldDescriptor.TYPE_STRING and not field.is_repeated:
+            return _checked_text
+        return lambda value: _text(value, field)
+    if _type(field) == "unsigned bigint":
+        return _signed
+    return _same
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _checked_text(value: Any) -> Any:
+    # Texts of proto2 are not checked when a message is read: those that are not UTF-8 are bytes.
+    if isinstance(value, bytes):
+        raise RecordUnreadable(INVALID_UTF8)
+    return value
+
+
+def _signed(value: int) -> int:
+    if value > _MOST:
+        raise RecordUnreadable(WRONG_TYPE)
+    return value
+
+
+def _epoch_us(value: Any) -> int:
+    """Returns a Timestamp, rounded down; beyond 64 bits the nearest number."""
+    at_us: int = value.seconds * 1_000_000 + value.nanos // 1_000
+    return max(-_MOST, min(at_us, _MOST))
+
+
+def _text(value: Any, field: FieldDescriptor) -> str | None:
+    try:
+        return text_of(_plain(value, field))
+    except UnicodeError:
+        raise RecordUnreadable(INVALID_UTF8) from None
+
+
+def _json(message: Any, fields: list[FieldDescriptor]) -> str | None:
+    """Returns *fields* of *message* as a JSON object; None without any."""
+    try:
+        values = _object(message, fields)
+        return json_of(values) if values else None
+    except UnicodeError:
+        raise RecordUnreadable(INVALID_UTF8) from None
+
+
+def _object(message: Any, fields: list[FieldDescriptor]) -> dict[str, Any]:
+    """Returns the values of *fields* of *message* that are not absent."""
+    values: dict[str, Any] = {}
+    for field in fields:
+        value = None if field.has_presence and not message.HasField(field.name) else getattr(message, field.name)
+        if value is not None and not (field.is_repeated and not value):
+            values[field.name] = _plain(value, field)
+    return values
+
+
+def _plain(value: Any, field: FieldDescriptor) -> Any:
+    """Returns a *value* of *field* as JSON has it."""
+    if not field.is_repeated:
+        return _plain_one(value, field)
+    of_map = field.message_type if field.type == FieldDescriptor.TYPE_MESSAGE else None
+    if of_map is None or not of_map.GetOptions().map_entry:
+        return [_plain_one(each, field) for each in value]
+    inner = of_map.fields_by_name["value"]
+    # Keys of objects are texts; true and false are those of JSON.
+    return {text_of(key): _plain_one(each, inner) for key, each in value.items()}
+
+
+def _plain_one(value: Any, field: FieldDescriptor) -> Any:
+    if isinstance(value, Message):
+        return _plain_message(value)
+    if field.type == FieldDescriptor.TYPE_ENUM:
+        named = field.enum_type.values_by_number.get(value)
+        return named.name if named else value
+    if field.type == FieldDescriptor.TYPE_BYTES:
+        return base64.b64encode(value).decode()
+    return _checked_text(value)
+
+
+def _plain_message(message: Any) -> Any:
+    name: str = message.DESCRIPTOR.full_name
+    if name in _WRAPPED:
+        return _plain_one(message.value, message.DESCRIPTOR.fields_by_name["value"])
+    if not name.startswith("google.protobuf."):
+        return _object(message, list(message.DESCRIPTOR.fields))
+    # Timestamp, Duration, Struct … have forms of their own in JSON.
+    try:
+        return json_format.MessageToDict(
+            message, preserving_proto_field_name=True, descriptor_pool=message.DESCRIPTOR.file.pool
+        )
+    except (ValueError, TypeError, json_format.Error):
+        raise RecordUnreadable(WRONG_TYPE) from None
+
+
+def _type(field: FieldDescriptor) -> str:
+    if field.is_repeated:
+        is_map = field.type == FieldDescriptor.TYPE_MESSAGE and field.message_type.GetOptions().map_entry
+        return "map" if is_map else "array"
+    if field.type not in {FieldDescriptor.TYPE_MESSAGE, FieldDescriptor.TYPE_GROUP}:
+        return _TYPES[field.type]
+    if _name_of(field) == _TIMESTAMP:
+        return "timestamp"
+    return _type(field.message_type.fields_by_name["value"]) if _name_of(field) in _WRAPPED else "message"
+
+
+def _name_of(field: FieldDescriptor) -> str:
+    return str(field.message_type.full_name)
+
+
+def _files(descriptors: bytes) -> list[Any]:
+    """Returns the files of *descriptors*, at least one."""
+    try:
+        files = list(descriptor_pb2.FileDescriptorSet.FromString(descriptors).file)
+    except DecodeError:
+        files = []
+    if not files:
+        msg = "is not a set of Protobuf descriptors"
+        raise InvalidDescriptors(msg)
+    return files
+
+
+@lru_cache(maxsize=64)
+def _pool(descriptors: bytes, *, any_text: bool = False) -> DescriptorPool:
+    """Returns the pool of the files of *descriptors*.
+
+    With *any_text* its texts are bytes, which need not be UTF-8.
+    """
+    pool, there = DescriptorPool(), set[str]()
+    for file in [*_well_known(), *_files(descriptors)]:
+        # A set that was made with imports has Google's files, too.
+        if file.name in there:
+            continue
+        there.add(file.name)
+        if any_text:
+            _accept_any_text(file.message_type)
+        try:
+            pool.Add(file)
+            pool.FindFileByName(file.name)
+        except (TypeError, KeyError) as error:
+            msg = f"has an incomplete file {file.name}: {error}; compile it with --include_imports"
+            raise InvalidDescriptors(msg) from None
+    return pool
+
+
+def _well_known() -> list[Any]:
+    files: list[Any] = []
+    for name in _WELL_KNOWN:
+        file = descriptor_pb2.FileDescriptorProto()
+        _import_well_known(name).CopyToProto(file)
+        files.append(file)
+    return files
+
+
+def _import_well_known(name: str) -> Any:
+    __import__(f"google.protobuf.{name}_pb2")  # registers its file
+    return Default().FindFileByName(f"google/protobuf/{name}.proto")
+
+
+def _accept_any_text(messages: Any) -> None:
+    """Makes bytes of the texts of *messages*, except keys of maps."""
+    for message in messages:
+        for field in () if message.options.map_entry else message.field:
+            if field.type == FieldDescriptor.TYPE_STRING:
+                field.type = FieldDescriptor.TYPE_BYTES
+                field.ClearField("default_value")
+        _accept_any_text(message.nested_type)
+
+
+@lru_cache(maxsize=64)
+def _decoder(descriptors: bytes, message: str) -> _Decoder:
+    try:
+        descriptor = _pool(descriptors).FindMessageTypeByName(message)
+    except KeyError:
+        there = ", ".join(message_names(descriptors)) or "no message"
+        msg = f"has no message {message}; it has {there}"
+        raise InvalidDescriptors(msg) from None
+    bytes_for_text = _pool(descriptors, any_text=True).FindMessageTypeByName(message)
+    return _Decoder(
+        descriptor,
+        message_factory.GetMessageClass(descriptor).FromString,
+        message_factory.GetMessageClass(bytes_for_text).FromString,
+    )

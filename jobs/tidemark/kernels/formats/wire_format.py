@@ -1,0 +1,245 @@
+"""Reads records that begin with the id of their schema.
+
+The wire format is that of Confluent's serializers: a byte 0, the id of the schema in the registry (4 bytes, the most
+significant first), and the record. Of Protobuf, the place of the message in the schema is before the record: the number
+of its indexes and each index, as zigzag varints; a single byte 0 is the first message.
+
+A record is quarantined as no_schema_id without such an id, as unknown_schema if the registry has no schema with the
+id, and as incompatible_schema if the schema does not fit the declared fields. Its detail names the id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+import polars as pl
+
+from tidemark.kernels.columns.schemas import record_schema
+from tidemark.kernels.formats.fitting import misfits
+from tidemark.kernels.formats.protobuf_fields import message_at, protobuf_fields, protobuf_types
+from tidemark.kernels.formats.written_schema import SchemaKind, WrittenSchema
+from tidemark.kernels.records.avro_fields import avro_fields, avro_types
+from tidemark.kernels.records.fields import MALFORMED_PROTOBUF, Fields
+from tidemark.kernels.records.json_fields import json_fields
+from tidemark.model.kinds.kafka_end import Format
+from tidemark.model.kinds.source import Source
+
+NO_SCHEMA_ID, UNKNOWN_SCHEMA, INCOMPATIBLE_SCHEMA = "no_schema_id", "unknown_schema", "incompatible_schema"
+HEAD = 5
+"""Bytes of the magic byte and the id."""
+_KINDS = {Format.AVRO: SchemaKind.AVRO, Format.PROTOBUF: SchemaKind.PROTOBUF}
+_INDEXES_AT_MOST = 32
+"""Longest accepted place of a message; messages are not nested as deep."""
+FIRST_MESSAGE = (0,)
+
+
+@dataclass(frozen=True)
+class _Part:
+    """The rows of a batch that are read alike, and their fields."""
+
+    rows: list[int]
+    fields: Fields
+
+
+def schema_ids(values: pl.Series) -> list[int | None]:
+    """Returns the id that begins each of *values*; None without one."""
+    heads: list[bytes | None] = values.bin.head(HEAD).to_list()
+    by_head = {head: _schema_id(head) for head in {*heads}}
+    return [by_head[head] for head in heads]
+
+
+def _schema_id(head: bytes | None) -> int | None:
+    if head is None or len(head) < HEAD or head[0] != 0:
+        return None
+    return int.from_bytes(head[1:], "big")
+
+
+def ids_needed(values: pl.Series, source: Source) -> set[int]:
+    """Returns the ids of the schemas that are needed to read *values*.
+
+    Records in JSON are read without their schemas.
+    """
+    if source.registry is None or source.format not in _KINDS:
+        return set()
+    return {id_ for id_ in schema_ids(values) if id_ is not None}
+
+
+def misfit_of(id_: int, schema: WrittenSchema, source: Source) -> str | None:
+    """Returns why all records of a schema would be quarantined.
+
+    None: they can be read. Of Protobuf the first message of the schema counts; records may be of others.
+    """
+    if source.format not in _KINDS:
+        return None
+    if (problem := schema.problem or _other_kind(schema, source)) is not None:
+        return f"schema {id_}, which {problem}"
+    if source.format is Format.AVRO:
+        types: Mapping[str, str] = avro_types(schema.text)
+    else:
+        name = message_at(schema.descriptors, FIRST_MESSAGE)
+        types = protobuf_types(schema.descriptors, name) if name else {}
+    declared = {source.field_of[name]: word for name, word in source.fields.items() if name != source.key}
+    wrong = misfits(types, declared)
+    return f"schema {id_}: {'; '.join(wrong)}" if wrong else None
+
+
+def wire_fields(
+    values: pl.Series, words: Mapping[str, str], source: Source, schemas: Mapping[int, WrittenSchema]
+) -> Fields:
+    """Reads the fields of *values* by the schemas that they name.
+
+    Null for null.
+
+    Args:
+        values: the records.
+        words: the declared types by field.
+        source: it has the format, and says if other fields are kept.
+        schemas: by id; all that the records need.
+    """
+    rows_of: dict[int | None, list[int]] = {}
+    null = values.is_null().to_list()
+    for row, id_ in enumerate(schema_ids(values)):
+        if not null[row]:
+            rows_of.setdefault(id_, []).append(row)
+    others = source.other_fields is not None
+    parts: list[_Part] = []
+    if rows := rows_of.pop(None, None):
+        detail = "does not begin with a byte 0 and the id of a schema"
+        parts.append(_Part(rows, _unread(len(rows), words, NO_SCHEMA_ID, detail)))
+    for id_, rows in rows_of.items():
+        bodies = values.gather(rows).bin.slice(HEAD)
+        if source.format not in _KINDS:
+            parts.append(_Part(rows, json_fields(bodies, words, others=others)))
+            continue
+        assert id_ is not None
+        parts += _parts_of_id(id_, rows, bodies, words, source, schemas[id_])
+    parts.append(_Part([row for row, is_null in enumerate(null) if is_null], _unread(sum(null), words, None, None)))
+    return _in_order(parts, words)
+
+
+def _parts_of_id(
+    id_: int, rows: list[int], bodies: pl.Series, words: Mapping[str, str], source: Source, schema: WrittenSchema
+) -> Iterable[_Part]:
+    """Returns the records *rows*, *bodies* of the schema *id_*, read."""
+    others, checked = source.other_fields is not None, {n: w for n, w in words.items() if n != source.key}
+    if schema.is_missing:
+        return [_Part(rows, _unread(len(rows), words, UNKNOWN_SCHEMA, f"schema {id_} is not in the registry"))]
+    if (problem := schema.problem or _other_kind(schema, source)) is not None:
+        return [_Part(rows, _unread(len(rows), words, INCOMPATIBLE_SCHEMA, f"schema {id_} {problem}"))]
+    if source.format is Format.PROTOBUF:
+        return _protobuf_parts(id_, rows, bodies, words, checked, schema, others=others)
+    if (detail := _misfit(id_, avro_types(schema.text), checked)) is not None:
+        return [_Part(rows, _unread(len(rows), words, INCOMPATIBLE_SCHEMA, detail))]
+    fields = avro_fields(bodies, words, schema.text, others=others, referenced=schema.referenced)
+    return [_Part(rows, _with_id(id_, fields))]
+
+
+def _other_kind(schema: WrittenSchema, source: Source) -> str | None:
+    wanted = _KINDS[source.format]
+    return None if schema.kind == wanted else f"is of the kind {schema.kind}, not {wanted}"
+
+
+def _misfit(id_: int, types: Mapping[str, str], words: Mapping[str, str]) -> str | None:
+    wrong = misfits(types, words)
+    return f"schema {id_} does not fit the fields: {'; '.join(wrong)}" if wrong else None
+
+
+def _protobuf_parts(
+    id_: int,
+    rows: list[int],
+    bodies: pl.Series,
+    words: Mapping[str, str],
+    checked: Mapping[str, str],
+    schema: WrittenSchema,
+    *,
+    others: bool,
+) -> Iterable[_Part]:
+    """Yields the records of a schema, a part for each message."""
+    by_message: dict[tuple[int, ...] | None, list[tuple[int, bytes]]] = {}
+    for row, body in zip(rows, bodies, strict=True):
+        indexes, rest = message_indexes(body)
+        by_message.setdefault(indexes, []).append((row, rest))
+    for indexes, records in by_message.items():
+        of_message, messages = [row for row, _ in records], pl.Series([rest for _, rest in records], dtype=pl.Binary)
+
+        def unread(reason: str, detail: str, n: int = len(records)) -> Fields:
+            return _unread(n, words, reason, detail)
+
+        name = None if indexes is None else message_at(schema.descriptors, indexes)
+        if name is None:
+            place = "" if indexes is None else f" at {[*indexes]}"
+            yield _Part(of_message, unread(MALFORMED_PROTOBUF, f"schema {id_} has no such message{place}"))
+        elif (detail := _misfit(id_, protobuf_types(schema.descriptors, name), checked)) is not None:
+            yield _Part(of_message, unread(INCOMPATIBLE_SCHEMA, f"{detail} (message {name})"))
+        else:
+            fields = protobuf_fields(messages, words, schema.descriptors, name, others=others)
+            yield _Part(of_message, _with_id(id_, fields))
+
+
+def message_indexes(body: bytes) -> tuple[tuple[int, ...] | None, bytes]:
+    """Returns the indexes that begin *body*, and the bytes after them.
+
+    None: there are no valid ones.
+
+    >>> message_indexes(bytes([0, 65])), message_indexes(bytes([4, 2, 0, 65])), message_indexes(b"")
+    (((0,), b'A'), ((1, 0), b'A'), (None, b''))
+    """
+    if body[:1] == b"\0":
+        return FIRST_MESSAGE, body[1:]
+    numbers: list[int] = []
+    at, left = 0, 1
+    while left:
+        number, at = _zigzag(body, at)
+        if number is None:
+            return None, b""
+        if not numbers:
+            if not 0 < number <= _INDEXES_AT_MOST:
+                return None, b""
+            left = number + 1
+        numbers.append(number)
+        left -= 1
+    return tuple(numbers[1:]), body[at:]
+
+
+def _zigzag(body: bytes, at: int) -> tuple[int | None, int]:
+    """Returns the zigzag varint at *at*, and the place after it."""
+    value = shift = 0
+    while at < len(body) and shift < 35:
+        byte = body[at]
+        value |= (byte & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+        if byte < 0x80:
+            return (value >> 1) ^ -(value & 1), at
+    return None, at
+
+
+def _with_id(id_: int, fields: Fields) -> Fields:
+    """Returns *fields* whose unreadable records name their schema."""
+    detail = pl.when(pl.col("reason").is_not_null()).then(pl.lit(f"read by schema {id_}"))
+    return replace(fields, details=pl.DataFrame({"reason": fields.reasons}).select(detail=detail)["detail"])
+
+
+def _unread(n: int, words: Mapping[str, str], reason: str | None, detail: str | None) -> Fields:
+    """Returns *n* records without fields, all for one *reason*."""
+    schema = record_schema(words)
+    columns = {name: pl.Series([None] * n, dtype=schema[name]) for name in words}
+    others, reasons, details = (pl.Series([text] * n, dtype=pl.String) for text in (None, reason, detail))
+    return Fields(columns, others, reasons, details)
+
+
+def _in_order(parts: list[_Part], words: Mapping[str, str]) -> Fields:
+    """Returns the fields of all *parts* in the order of their rows."""
+    rows = pl.Series([row for part in parts for row in part.rows], dtype=pl.UInt32).arg_sort()
+    columns: dict[str, pl.Series] = {}
+    for name in words:
+        columns[name] = pl.concat([part.fields.columns[name] for part in parts]).gather(rows)
+    others = pl.concat([part.fields.others for part in parts]).gather(rows)
+    reasons = pl.concat([part.fields.reasons for part in parts]).gather(rows)
+    nothing = pl.Series([None], dtype=pl.String)
+    details: list[pl.Series] = []
+    for part in parts:
+        details.append(
+            nothing.new_from_index(0, len(part.rows)) if part.fields.details is None else part.fields.details
+        )
+    return Fields(columns, others, reasons, pl.concat(details).gather(rows))

@@ -1,0 +1,40 @@
+"""The schemas that a registry has, under their ids."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class SchemaKind(StrEnum):
+    """The kinds of schemas that registries name."""
+
+    AVRO = "AVRO"
+    PROTOBUF = "PROTOBUF"
+    JSON = "JSON"
+
+
+@dataclass(frozen=True)
+class WrittenSchema:
+    """A schema with which records were written.
+
+    Attributes:
+        kind: the registry's name of the format; it may be one that Tidemark does not know.
+        text: the schema, as the registry has it.
+        referenced: of Avro, the schemas that it refers to, each after those that it names.
+        descriptors: of Protobuf, a FileDescriptorSet whose last file is the schema.
+        problem: why it is of no use; None: it can be used.
+        is_missing: the registry has no schema with this id.
+    """
+
+    kind: str = SchemaKind.AVRO
+    text: str = ""
+    referenced: tuple[str, ...] = ()
+    descriptors: bytes = b""
+    problem: str | None = None
+    is_missing: bool = False
+
+
+KnownSchemas = Mapping[str, Mapping[int, WrittenSchema]]
+"""By name of a registry and by id."""

@@ -1,0 +1,1 @@
+"""Gets the schemas of records from schema registries, and keeps them."""

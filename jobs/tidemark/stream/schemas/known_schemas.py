@@ -1,0 +1,257 @@
+"""Keeps the schemas that records name, and gets new ones.
+
+The schema of an id never changes, so a file of the control folder keeps them: a driver that starts while the registry
+is down reads records of known ids.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from tidemark.clock import Clock, wall_clock_ms
+from tidemark.errors import InvalidSpec
+from tidemark.kernels.formats.wire_format import ids_needed, misfit_of
+from tidemark.kernels.formats.written_schema import KnownSchemas, WrittenSchema
+from tidemark.model.kinds.operator import Operator
+from tidemark.model.kinds.source import Source
+from tidemark.model.project.registries import Registries
+from tidemark.storage.location import replace
+from tidemark.stream.schemas.registry_client import NotRegistered, RegistryClient, RegistryUnavailable
+from tidemark.stream.schemas.schema_source import latest_schema, schema_of_id
+
+log = logging.getLogger("tidemark.stream")
+
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 1, 30
+MISSING_FOR_MS = 60_000
+"""After this time a missing id is asked for again."""
+CONFIRMED_AFTER_S = 2
+"""A missing id is asked for a second time after this.
+
+One host of a registry may get a new schema later than others.
+"""
+FILE = "schemas.json"
+
+
+def nothing_to_check() -> None:
+    """Lets a wait go on."""
+
+
+class SchemaStore:
+    """Has the schemas that records of a stream's sources need.
+
+    How it works: `resolve` asks the registry for each id that is not known. While the registry does not answer, it
+    asks again after 1, 2, 4, … and at most LONGEST_PAUSE_S seconds, so the batch waits. Each second of a pause begins
+    with *check*, whose error ends the wait: a drain was requested, or the lease is lost. `trouble` is the present
+    problem, for the heartbeat; the log has it once.
+
+    Args:
+        registries: those of the topology, by name.
+        home: the control folder of the stream; None: nothing is kept.
+        check: raises if the driver must not go on.
+        sleep_s: waits.
+        clock: dates ids that a registry does not have.
+    """
+
+    def __init__(
+        self,
+        registries: Registries,
+        home: Path | None,
+        check: Callable[[], None] = nothing_to_check,
+        *,
+        sleep_s: Callable[[float], None] = time.sleep,
+        clock: Clock = wall_clock_ms,
+    ) -> None:
+        self._clients = {name: RegistryClient(registry) for name, registry in registries.items()}
+        self._file = home / FILE if home is not None and registries else None
+        self._check, self._sleep_s, self._clock = check, sleep_s, clock
+        self._known: dict[str, dict[int, WrittenSchema]] = {name: {} for name in registries}
+        self._missing_since_ms: dict[tuple[str, int], int] = {}
+        self.trouble: str | None = None
+        self._load()
+
+    @property
+    def known(self) -> KnownSchemas:
+        """The schemas so far, by registry and id.
+
+        Ids that were missing for long are left out, so that they are asked for again.
+        """
+        usable: dict[str, dict[int, WrittenSchema]] = {}
+        for name, schemas in self._known.items():
+            usable[name] = {id_: schema for id_, schema in schemas.items() if not self._is_to_ask(name, id_)}
+        return usable
+
+    def check_latest(self, sources: Iterable[Source], file: str) -> None:
+        """Compares the latest version of each subject with its source.
+
+        It is only logged that a registry does not answer or does not have the subject, and, in a stream that has read
+        records of the registry before, that a version does not fit.
+
+        Raises:
+            InvalidSpec: records of a latest version would all be quarantined.
+            InvalidArgument: a login is refused.
+        """
+        had_schemas = {name: bool(schemas) for name, schemas in self._known.items()}
+        for source in sources:
+            if source.registry is None or not source.subject:
+                continue
+            client = self._clients[source.registry]
+            try:
+                id_, schema = latest_schema(client, source.subject)
+            except (RegistryUnavailable, NotRegistered) as error:
+                log.warning("operators.%s: its schema is not checked at the start: %s", source.name, error)
+                continue
+            if (problem := misfit_of(id_, schema, source)) is not None:
+                key = f"operators.{source.name}.fields"
+                seen = f"are not those of {source.subject}, whose latest version is {problem}"
+                remedy = "correct `fields` and `format`, or `subject` if that is not the subject of these records"
+                # A wrong version must not stop a stream that reads records of earlier ones.
+                if not had_schemas[source.registry]:
+                    raise InvalidSpec.at(file, key, seen, remedy)
+                log.warning("%s %s; its records are quarantined", key, seen)
+            self._keep(source.registry, {id_: schema})
+
+    def resolve(self, raw: pl.DataFrame, operators: Iterable[Operator]) -> KnownSchemas:
+        """Returns all schemas that are needed to parse *raw* rows.
+
+        Waits while a registry does not answer.
+
+        Raises:
+            InvalidArgument: a login is refused.
+        """
+        for name, ids in needed(raw, operators).items():
+            self._get(name, sorted(id_ for id_ in ids if self._is_to_ask(name, id_)))
+        return self.known
+
+    def _is_to_ask(self, name: str, id_: int) -> bool:
+        schema = self._known[name].get(id_)
+        if schema is None or not schema.is_missing:
+            return schema is None
+        return self._clock() - self._missing_since_ms[name, id_] >= MISSING_FOR_MS
+
+    def _get(self, name: str, ids: list[int]) -> None:
+        """Gets the schemas *ids* of a registry, and waits until it answers."""
+        is_confirmed, missing, pause_s = False, list[int](), FIRST_PAUSE_S
+        while ids:
+            try:
+                self._ask(name, ids, missing, is_confirmed=is_confirmed)
+            except RegistryUnavailable as error:
+                self._tell(f"waits for the schema {ids[0]}: {error}")
+                self._pause(pause_s)
+                pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+                continue
+            self._is_well()
+            if missing:
+                # All together, so that many ids of no schema cost one pause.
+                self._pause(CONFIRMED_AFTER_S)
+            ids, missing, is_confirmed = missing, [], True
+
+    def _ask(self, name: str, ids: list[int], missing: list[int], *, is_confirmed: bool) -> None:
+        """Asks for *ids*, and removes those with an answer.
+
+        Those that are *missing* for the first time are kept only when that *is_confirmed*.
+        """
+        answers: dict[int, WrittenSchema] = {}
+        try:
+            while ids:
+                self._check()
+                schema = schema_of_id(self._clients[name], ids[0])
+                if schema.is_missing and not is_confirmed and ids[0] not in self._known[name]:
+                    missing.append(ids[0])
+                else:
+                    answers[ids[0]] = schema
+                del ids[0]
+        finally:
+            self._keep(name, answers)
+
+    def _pause(self, seconds: int) -> None:
+        for _ in range(seconds):
+            self._check()
+            self._sleep_s(1)
+
+    def _keep(self, name: str, schemas: Mapping[int, WrittenSchema]) -> None:
+        news = {id_: schema for id_, schema in schemas.items() if self._known[name].get(id_) != schema}
+        self._known[name].update(schemas)
+        for id_, schema in schemas.items():
+            if schema.is_missing:
+                self._missing_since_ms[name, id_] = self._clock()
+            if id_ in news:
+                state = "is missing" if schema.is_missing else schema.problem or f"is of the kind {schema.kind}"
+                log.info("registry.%s: schema %s %s", name, id_, state)
+        if self._file is not None and any(not schema.is_missing for schema in news.values()):
+            replace(self._file, json.dumps(self._content()))
+
+    def _tell(self, trouble: str) -> None:
+        last_trouble, self.trouble = self.trouble, trouble
+        if last_trouble != trouble:
+            log.warning("%s; tried again until it answers", trouble)
+
+    def _is_well(self) -> None:
+        if self.trouble is not None:
+            log.info("the registry answers again")
+        self.trouble = None
+
+    def _content(self) -> dict[str, Any]:
+        """Returns the kept schemas, by the address of their registry.
+
+        An id means nothing at another registry.
+        """
+        content: dict[str, Any] = {}
+        for name, schemas in self._known.items():
+            kept = {id_: _as_json(schema) for id_, schema in schemas.items() if not schema.is_missing}
+            content.setdefault(self._clients[name].registry.url, {}).update(kept)
+        return content
+
+    def _load(self) -> None:
+        if self._file is None:
+            return
+        try:
+            content = json.loads(self._file.read_text())
+        except FileNotFoundError:
+            return
+        except ValueError:
+            log.warning("%s cannot be read; the registry is asked again", self._file)
+            return
+        for name, client in self._clients.items():
+            for id_, schema in content.get(client.registry.url, {}).items():
+                self._known[name][int(id_)] = _of_json(schema)
+
+
+def needed(raw: pl.DataFrame, operators: Iterable[Operator]) -> dict[str, set[int]]:
+    """Returns the ids of schemas that are needed to parse *raw* rows.
+
+    By the name of their registry.
+    """
+    ids: dict[str, set[int]] = {}
+    for source in operators:
+        if isinstance(source, Source) and source.registry is not None:
+            values = raw.filter(pl.col("source") == source.name)["value"]
+            ids.setdefault(source.registry, set()).update(ids_needed(values, source))
+    return ids
+
+
+def are_known(raw: pl.DataFrame, operators: Iterable[Operator], schemas: KnownSchemas) -> bool:
+    """Returns True if *schemas* has all that *raw* rows need."""
+    return all(ids <= schemas.get(name, {}).keys() for name, ids in needed(raw, operators).items())
+
+
+def _as_json(schema: WrittenSchema) -> dict[str, Any]:
+    return {**asdict(schema), "descriptors": base64.b64encode(schema.descriptors).decode()}
+
+
+def _of_json(content: Mapping[str, Any]) -> WrittenSchema:
+    return WrittenSchema(
+        **{
+            **content,
+            "referenced": tuple(content["referenced"]),
+            "descriptors": base64.b64decode(content["descriptors"]),
+        }
+    )

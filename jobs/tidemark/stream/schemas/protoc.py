@@ -1,0 +1,71 @@
+"""Compiles schemas of Protobuf, which registries have as text.
+
+Google's compiler runs in a process of its own: it writes to standard error, and a fault of it must not end a driver.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+from tempfile import TemporaryDirectory
+
+from tidemark.errors import TidemarkError
+
+WITHIN_S = 60.0
+MAIN = "schema.proto"
+_LONGEST = 500
+
+
+class DoesNotCompile(TidemarkError):
+    """Raised for a text that is no valid schema of Protobuf."""
+
+
+def compiled(text: str, imports: Mapping[str, str]) -> bytes:
+    """Returns the descriptors of the schema *text* and of all its *imports*.
+
+    The result is a FileDescriptorSet whose last file is the schema. Google's own files (`google/protobuf/…`) need not
+    be among the *imports*, texts by the names with which they are imported.
+
+    Raises:
+        DoesNotCompile: the schema is not valid.
+    """
+    main = MAIN
+    while main in imports:
+        main = f"_{main}"
+    with TemporaryDirectory(prefix="tidemark-protoc-") as name:
+        folder = Path(name)
+        for file, content in {**imports, main: text}.items():
+            path = folder / _inside(file)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(content, encoding="utf-8")
+        output = folder / "_descriptors"
+        # Its own folder of Google's files comes after this one.
+        program = "import sys; from grpc_tools import protoc; from importlib.resources import files; "
+        program += "sys.exit(protoc.main([*sys.argv, f\"-I{files('grpc_tools') / '_proto'}\"]))"
+        command = [sys.executable, "-c", program, f"-I{folder}", "--include_imports", f"--descriptor_set_out={output}"]
+        try:
+            done = subprocess.run(
+                [*command, main], cwd=folder, capture_output=True, text=True, timeout=WITHIN_S, check=False
+            )
+        except subprocess.TimeoutExpired:
+            msg = f"cannot be compiled within {WITHIN_S:g} s"
+            raise DoesNotCompile(msg) from None
+        if done.returncode != 0:
+            # Warnings about the compiler's own logging come before its errors.
+            errors = [
+                line.removeprefix(f"{folder}/") for line in done.stderr.splitlines() if ".proto:" in line[:_LONGEST]
+            ]
+            msg = f"cannot be compiled: {' '.join(errors)[:_LONGEST] or f'status {done.returncode}'}"
+            raise DoesNotCompile(msg)
+        return output.read_bytes()
+
+
+def _inside(file: str) -> PurePosixPath:
+    """Returns the path of an imported *file*, which stays in its folder."""
+    path = PurePosixPath(file)
+    if path.is_absolute() or ".." in path.parts or not path.name or "\0" in file:
+        msg = f"imports {file!r}, which is not a relative path"
+        raise DoesNotCompile(msg)
+    return path

@@ -1,0 +1,101 @@
+"""Makes usable schemas of what a registry answers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import fastavro
+from fastavro.schema import SchemaParseException, UnknownType
+
+from tidemark.kernels.formats.protobuf_fields import message_names
+from tidemark.kernels.formats.written_schema import SchemaKind, WrittenSchema
+from tidemark.stream.schemas.protoc import DoesNotCompile, compiled
+from tidemark.stream.schemas.registry_client import NotRegistered, RegistryClient, RegistryUnavailable
+
+_NOT_AVRO = (ValueError, TypeError, AttributeError, LookupError, RecursionError, SchemaParseException, UnknownType)
+_MOST_REFERENCES = 500
+
+
+def schema_of_id(client: RegistryClient, id_: int) -> WrittenSchema:
+    """Returns the schema *id_* of the registry of *client*.
+
+    A schema that is of no use has its `problem`.
+
+    Raises:
+        RegistryUnavailable: the registry gives no usable answer.
+        InvalidArgument: the login is refused.
+    """
+    try:
+        answer = client.schema(id_)
+    except NotRegistered:
+        return WrittenSchema(is_missing=True)
+    return _usable(client, answer)
+
+
+def latest_schema(client: RegistryClient, subject: str) -> tuple[int, WrittenSchema]:
+    """Returns id and schema of the latest version of *subject*.
+
+    Raises:
+        NotRegistered: the registry does not have the subject.
+        RegistryUnavailable: the registry gives no usable answer.
+        InvalidArgument: the login is refused.
+    """
+    answer = client.version(subject, "latest")
+    id_ = answer.get("id")
+    if not isinstance(id_, int):
+        msg = f"registry.{client.registry.name}: the latest version of {subject} has no id"
+        raise RegistryUnavailable(msg)
+    return id_, _usable(client, answer)
+
+
+def _usable(client: RegistryClient, answer: Mapping[str, Any]) -> WrittenSchema:
+    """Returns the schema of *answer*, with all to which it refers."""
+    # Registries leave the kind out for Avro.
+    kind, text = str(answer.get("schemaType") or SchemaKind.AVRO), str(answer["schema"])
+    if kind not in {SchemaKind.AVRO, SchemaKind.PROTOBUF}:
+        return WrittenSchema(kind=kind)
+    try:
+        references = dict(_references(client, answer, {}))
+        if kind == SchemaKind.AVRO:
+            referenced = tuple(references.values())
+            return WrittenSchema(kind=kind, text=text, referenced=referenced, problem=_avro_problem(text, referenced))
+        descriptors = compiled(text, references)
+        if not message_names(descriptors):
+            return WrittenSchema(kind=kind, text=text, problem="has no message")
+        return WrittenSchema(kind=kind, text=text, descriptors=descriptors)
+    except (NotRegistered, DoesNotCompile) as error:
+        return WrittenSchema(kind=kind, text=text, problem=str(error))
+
+
+def _references(client: RegistryClient, answer: Mapping[str, Any], seen: dict[str, None]) -> Iterator[tuple[str, str]]:
+    """Yields name and text of each schema to which *answer* refers.
+
+    Each comes after those to which it refers itself, and once.
+    """
+    for reference in answer.get("references") or ():
+        name = str(reference["name"])
+        if name in seen:
+            continue
+        if len(seen) >= _MOST_REFERENCES:
+            msg = f"refers to more than {_MOST_REFERENCES} schemas"
+            raise DoesNotCompile(msg)
+        seen[name] = None
+        inner = client.version(str(reference["subject"]), reference["version"])
+        yield from _references(client, inner, seen)
+        yield name, str(inner["schema"])
+
+
+def _avro_problem(text: str, referenced: tuple[str, ...]) -> str | None:
+    """Returns why *text* describes no Avro records, or None."""
+    try:
+        named: dict[str, Any] = {}
+        for each in referenced:
+            fastavro.parse_schema(json.loads(each), named)
+        schema = json.loads(text)
+        fastavro.parse_schema(schema, named)
+    except _NOT_AVRO as error:
+        return f"is not a valid Avro schema: {error}"
+    is_record = isinstance(schema, dict) and schema.get("type") == "record"
+    return None if is_record else "is not an Avro schema of records"

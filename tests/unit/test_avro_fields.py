@@ -1,0 +1,106 @@
+"""Records in Avro become fields, from bytes worked out by hand.
+
+An int, a long and a length n are the zigzag varint of n: 2n, and for negative numbers -2n - 1.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+import polars as pl
+
+from tidemark.kernels.records.avro_fields import avro_fields, avro_types
+
+READING = {
+    "type": "record",
+    "name": "Reading",
+    "fields": [
+        {"name": "device", "type": "string"},
+        {"name": "temp_c", "type": "double"},
+        {"name": "n", "type": ["null", "long"]},
+        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+        {"name": "kind", "type": {"type": "enum", "name": "Kind", "symbols": ["COLD", "WARM"]}},
+        {"name": "price", "type": {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}},
+        {"name": "raw", "type": "bytes"},
+        {"name": "day", "type": {"type": "int", "logicalType": "date"}},
+        {
+            "name": "place",
+            "type": {
+                "type": "record",
+                "name": "Place",
+                "fields": [
+                    {"name": "lat", "type": "int"},
+                    {"name": "tags", "type": {"type": "array", "items": "string"}},
+                ],
+            },
+        },
+    ],
+}
+VALUE = bytes.fromhex(
+    "04 61 31"  # device = "a1", of 2 bytes
+    "00 00 00 00 00 00 F8 3F"  # temp_c = 1.5
+    "02 05"  # n: the second branch, -3
+    "D0 0F"  # at = 1,000 ms: 2,000 is 15 * 128 + 80
+    "02"  # kind: the second symbol
+    "04 04 D2"  # price: 2 bytes, 1,234 hundredths
+    "04 FF 00"  # raw
+    "02"  # day: one day after 1970-01-01
+    "0E 02 02 78 00"  # place: lat 7; tags: one item of 1 byte, and the end
+)
+SECOND = datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)
+
+
+def read(words: dict[str, str], *, others: bool = False, **changes: Any) -> dict[str, Any]:
+    found = avro_fields(pl.Series([VALUE]), words, json.dumps(READING | changes), others=others)
+    assert found.reasons.to_list() == [None]
+    row = {name: column[0] for name, column in found.columns.items()}
+    return {**row, **({"others": json.loads(found.others[0])} if others else {})}
+
+
+def test_wire_bytes_become_values_of_each_type() -> None:
+    words = {
+        "device": "string",
+        "temp_c": "double",
+        "n": "bigint",
+        "at": "timestamp",
+        "kind": "string",
+        "price": "double",
+    }
+    assert read(words) == {"device": "a1", "temp_c": 1.5, "n": -3, "at": SECOND, "kind": "WARM", "price": 12.34}
+
+
+def test_a_string_has_the_text_of_any_other_value() -> None:
+    words = dict.fromkeys(("n", "temp_c", "at", "price", "raw", "day", "place"), "string")
+    assert read(words) == {
+        "n": "-3",
+        "temp_c": "1.5",
+        "at": "1970-01-01T00:00:01Z",
+        "price": "12.34",
+        "raw": "/wA=",
+        "day": "1970-01-02",
+        "place": '{"lat":7,"tags":["x"]}',
+    }
+
+
+def test_other_fields_are_a_json_object() -> None:
+    words = dict.fromkeys(("device", "temp_c", "n", "at", "day"), "string")
+    others = {"kind": "WARM", "price": "12.34", "raw": "/wA=", "place": {"lat": 7, "tags": ["x"]}}
+    assert read(words, others=True)["others"] == others
+
+
+def test_a_field_that_the_schema_lacks_is_null() -> None:
+    assert read({"device": "string", "colour": "string", "hue": "timestamp"}) == {
+        "device": "a1",
+        "colour": None,
+        "hue": None,
+    }
+
+
+def test_types_of_other_schemas_are_resolved() -> None:
+    place = {"type": "record", "name": "plant.Place", "fields": [{"name": "lat", "type": "int"}]}
+    schema = json.dumps({"type": "record", "name": "R", "fields": [{"name": "place", "type": "plant.Place"}]})
+    found = avro_fields(pl.Series([b"\x0e"]), {"place": "string"}, schema, referenced=(json.dumps(place),))
+    assert found.columns["place"].to_list() == ['{"lat":7}']
+    assert avro_types(schema) == {"place": "plant.Place"}
