@@ -115,7 +115,7 @@ def problem(request: Request, error: TidemarkError) -> Response:
 
 
 def _problem_page(place: str, detail: str, status: int, more: Mapping[str, str] = MappingProxyType({})) -> Response:
-    """Returns the page that is shown for the page at *place*; *more* are headers."""
+    """Returns the problem page for *place*, with *more* headers."""
     start = "../" * (place.count("/") - 1) or "./"
     page = problem_page("This page cannot be shown", detail, start=start)
     return HTMLResponse(page, status, headers={**HEADERS, **more})
@@ -255,9 +255,9 @@ def show_what_if(
 
 @app.get("/")
 async def first_page(readable: Readable = READABLE) -> Response:
-    """Returns the start page, with a line per topology that the user may read.
+    """Returns the start page, which shows at once what is known.
 
-    It shows at once what is known.
+    It has a line per topology that the user may read.
     """
     names = await asyncio.to_thread(lambda: readable.of(sorted({*_known(), *_broken()})))
     # Without a warehouse the page is refused; its lines would only lack their contents.

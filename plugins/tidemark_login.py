@@ -27,13 +27,13 @@ def dag_of(topology: str) -> str:
 
 
 def _require_topology(request: Request, user: GetUserDep) -> None:
-    """Refuses a request about a topology whose DAG the user may not read (403)."""
+    """Refuses (403) users who may not read the topology's DAG."""
     if name := request.path_params.get("name"):
         requires_access_dag("GET", param_dag_id=dag_of(name))(request, user)
 
 
 MAY_READ = Depends(_require_topology)
-"""Refuses a request about a topology without the right to read its DAG (403)."""
+"""Refuses (403) users who may not read the topology's DAG."""
 
 
 class Readable:

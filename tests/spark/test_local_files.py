@@ -1,4 +1,4 @@
-"""Files of Spark on a driver's host are private, and encrypted on request."""
+"""Spark's files on a driver's host are private; encryption is a setting."""
 
 from __future__ import annotations
 

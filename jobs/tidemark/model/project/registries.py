@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from tidemark.errors import InvalidArgument, InvalidSpec
 from tidemark.model.project.files import Project
-from tidemark.model.project.kafka_security import not_pem
+from tidemark.model.project.kafka_security import unusable
 from tidemark.model.project.secrets import EMPTY_VAULT, PlaceKind, SecretPlace, Value, Vault, read_value
 from tidemark.model.settings.toml_keys import IDENTIFIER, Keys, read_toml, read_whole
 
@@ -58,7 +58,7 @@ class Registry:
         if key not in self.values:
             return None
         text = self.vault.text(f"{self.name}.{key}", self.values[key], table=TABLE)
-        if problem := not_pem(key, text):
+        if problem := unusable(key, text):
             msg = f"{TABLE}.{self.name}.{key}: {problem}"
             raise InvalidArgument(msg)
         return text
