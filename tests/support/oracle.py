@@ -49,7 +49,7 @@ class Row:
 
 
 def key_of(key: Key, fields: Fields) -> str:
-    """Returns a key as text: the value of one column, JSON of several."""
+    """Returns a key as text: of several columns their JSON."""
     return fields[key[0]] if len(key) == 1 else text({name: fields[name] for name in key})
 
 
