@@ -12,62 +12,22 @@ from deltalake import DeltaTable
 
 from support.crashes import Crash, crash_at
 from support.play import NOON, Play
-from support.topologies import operators, sink
+from support.topologies import aggregate, current, join, operators, repartition, sink, source, table, topology_of
 from tidemark.cli.project.check import check
 from tidemark.errors import InvalidSpec
 from tidemark.model.tables.catalog import BECAME, CAME_IN
 from tidemark.query.sql import Warehouse
 
-TOPOLOGY = """
-name = "play"
-[operators.sensors]
-kind = "source"
-topic = "sensors"
-fields = "id string, room string, v double, event_time bigint"
-timestamp = "event_time"
-key = "id"
-bound = "1 min"
-[operators.newest]
-kind = "table"
-input = "sensors"
-key = ["id"]
-columns = ["room", "v"]
-strategy = "STRATEGY"
-[operators.asks]
-kind = "source"
-topic = "asks"
-fields = "id string, event_time bigint"
-timestamp = "event_time"
-bound = "1 min"
-[operators.asked]
-kind = "join"
-input = "asks"
-table = "newest"
-on = { id = "id" }
-[operators.answers]
-kind = "sink"
-input = "asked"
-table = "answers"
-[operators.board]
-kind = "sink"
-input = "newest"
-table = "board"
-mode = "current"
-refresh = "0 s"
-last_seen_at = true
-key = ["id"]
-[operators.by_room]
-kind = "repartition"
-input = "newest"
-id = ["id"]
-key = ["room"]
-columns = ["v"]
-[operators.rooms]
-kind = "aggregate"
-input = "by_room"
-aggregates = { n = "count(*)", total = "sum(v)" }
-select = { n = "n", total = "total" }
-"""
+TOPOLOGY = topology_of(
+    sensors=source("id string, room string, v double", topic="sensors", key="id", bound="1 min", max_ahead=None),
+    newest=table("sensors", columns=["room", "v"], strategy="STRATEGY"),
+    asks=source("id string", topic="asks", bound="1 min", max_ahead=None),
+    asked=join("asks", "newest", on={"id": "id"}),
+    answers=sink("asked", table="answers"),
+    board=current("newest", "board", last_seen_at=True),
+    by_room=repartition("newest", id=["id"], key=["room"], columns=["v"]),
+    rooms=aggregate("by_room", aggregates={"n": "count(*)", "total": "sum(v)"}, select={"n": "n", "total": "total"}),
+)
 
 
 def topology(strategy: str) -> str:

@@ -7,6 +7,7 @@ import warnings
 import pandas as pd
 import pytest
 
+from support.topologies import source, table
 from tidemark.errors import InvalidSpec
 from tidemark.model import topology
 from tidemark.model.kinds.registry import KINDS
@@ -42,16 +43,15 @@ TOPOLOGY = topology.parse(
     {
         "name": "t",
         "operators": {
-            "events": {
-                "kind": "source", "sub_topology": "s", "topic": "events", "fields": "id string, event_time bigint",
-                "timestamp": "event_time", "timestamp_range": ["2000-01-01", "2100-01-01"], "bound": "3 s",
-            },
-            "latest": {"kind": "table", "input": "events", "key": ["id"]},
+            "events": source(
+                "id string", sub_topology="s", timestamp_range=["2000-01-01", "2100-01-01"], bound="3 s", max_ahead=None
+            ),
+            "latest": table(),
             "alerts": {"kind": "sink", "input": "latest", "topic": "alerts"},
         },
     },
     file="t.toml",
-)  # fmt: skip
+)
 SLAS = {
     "fresh": {"subject": "changes", "measure": "staleness", "warn_after": "1 s", "error_after": "10 s"},
     "in_time": {"subject": "alerts", "measure": "latency_p99", "warn_after": "150 ms", "error_after": "1 s"},

@@ -10,7 +10,7 @@ import pytest
 from deltalake import write_deltalake
 
 from support.play import NOON, Play
-from support.topologies import aggregate, sink, source, topology_of
+from support.topologies import aggregate, sink, source, table, topology_of
 from tidemark.clock import wall_clock_ms
 from tidemark.control.folder import StreamState
 from tidemark.model import topology
@@ -31,16 +31,15 @@ TOPOLOGY = topology.parse(
     {
         "name": "t",
         "operators": {
-            "events": {
-                "kind": "source", "sub_topology": "s", "topic": "events", "fields": "id string, event_time bigint",
-                "timestamp": "event_time", "timestamp_range": ["2000-01-01", "2100-01-01"], "bound": "3 s",
-            },
-            "latest": {"kind": "table", "input": "events", "key": ["id"]},
+            "events": source(
+                "id string", sub_topology="s", timestamp_range=["2000-01-01", "2100-01-01"], bound="3 s", max_ahead=None
+            ),
+            "latest": table(),
             "board": {"kind": "sink", "input": "latest", "table": "board", "mode": "current", "key": ["id"]},
         },
     },
     file="t.toml",
-)  # fmt: skip
+)
 LATE = topology_of(
     {"window": "10 s"},
     events=source(),

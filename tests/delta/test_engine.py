@@ -19,7 +19,7 @@ import polars as pl
 import pytest
 
 from support.crashes import Crash, crash_at
-from support.play import RAW
+from support.play import CLOCKS, RAW
 from support.quiet_broker import Silence
 from tidemark.errors import Contradiction
 from tidemark.model.kinds.operator import Level
@@ -40,18 +40,6 @@ STRICT = TOML.replace("idle_advances = true", 'allowed_lateness = "0 ms"')
 FLIGHTS = parse(tomllib.loads(STRICT), file="flights.toml")
 NOON = 1_400_000_000_000
 FLIGHT = {"flight": "UA1", "carrier": "UA", "origin": "EWR", "dest": "SFO", "tailnum": "N1"}
-CLOCKS = {
-    "started_at",
-    "batch_started_at",
-    "finished_at",
-    "duration_ms",
-    "queued_ms",
-    "ewt_at",
-    "ewt_adjusted_at",
-    "recovered",
-    "bucket",
-    "epoch",
-}
 LATENCIES = {"min_ms", "max_ms", "sum_ms", "thread_id"}
 
 

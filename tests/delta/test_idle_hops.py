@@ -5,31 +5,26 @@ from __future__ import annotations
 from pathlib import Path
 
 from support.play import NOON, Play, Row, ms
-from support.topologies import aggregate, join, map_of, operators, sink, table
+from support.topologies import aggregate, join, map_of, operators, repartition, sink, source, table
 from tidemark.model.project.layout import Layout
 from tidemark.semantics.idleness import Activity
 from tidemark.why.walk import why
 
-SOURCE = """
-[operators.{name}]
-kind = "source"
-sub_topology = "{name}"
-topic = "{name}"
-fields = "id string, v int, event_time bigint"
-timestamp = "event_time"
-bound = "1 s"
-max_ahead = "unlimited"
-idle_after = "30 s"
-[operators.{name}_on]
-kind = "repartition"
-input = "{name}"
-key = ["id"]
-columns = ["v"]
-"""
+
+def handing_on(name: str) -> str:
+    """Returns a source and its repartition."""
+    return operators(
+        **{
+            name: source(sub_topology=name, topic=name, idle_after="30 s"),
+            f"{name}_on": repartition(name, key=["id"], columns=["v"]),
+        }
+    )
+
+
 TWO = (
-    'name = "play"'
-    + SOURCE.format(name="one")
-    + SOURCE.format(name="two")
+    'name = "play"\n'
+    + handing_on("one")
+    + handing_on("two")
     + operators(
         renamed=map_of("two_on", sub_topology="both", select={"id": "id", "w": "v"}),
         newest=table("renamed"),
@@ -54,8 +49,8 @@ def record(play: Play, source: str, second: float) -> Row:
 
 def both_at(play: Play, second: float) -> None:
     """Hands on one record of each source and reads it."""
-    for source in ("one", "two"):
-        play.batch([record(play, source, second)], at_ms=ms(second), sub=source)
+    for name in ("one", "two"):
+        play.batch([record(play, name, second)], at_ms=ms(second), sub=name)
     play.hop("both", at_ms=ms(second))
 
 
@@ -122,8 +117,8 @@ def test_the_status_is_read_back_by_a_new_driver(tmp_path: Path) -> None:
 def test_why_names_an_idle_upstream_when_all_are_idle(tmp_path: Path) -> None:
     play = Play(TWO, tmp_path)
     both_at(play, 1)
-    for source in ("one", "two"):
-        play.batch(at_ms=ms(40), sub=source)
+    for name in ("one", "two"):
+        play.batch(at_ms=ms(40), sub=name)
     play.hop("both", at_ms=ms(40))
     found = why(play.topology, Layout(tmp_path), at_ms=ms(41), operator="counts")
     causes = [(f.cause, f.operator, f.input) for f in found if f.cause != "never_started"]

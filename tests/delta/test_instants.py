@@ -9,7 +9,18 @@ from pathlib import Path
 from typing import Any
 
 from support.play import NOON, Play, ms
-from support.topologies import source, topology_of
+from support.topologies import (
+    aggregate,
+    current,
+    join,
+    map_of,
+    operators,
+    repartition,
+    sink,
+    source,
+    table,
+    topology_of,
+)
 from tidemark.model.project.layout import Layout
 from tidemark.storage.delta.tables import scan
 from tidemark.stream.journal.entries import Entry, pack, unpack
@@ -17,73 +28,30 @@ from tidemark.stream.journal.notes import EntryNotes
 from tidemark.stream.state.files import MOVED
 
 SOURCE = topology_of({"max_drift": "10 s"}, events=source("id string, seen timestamp", bound="0 ms"))
-REST = """
-[operators.timed]
-kind = "map"
-input = "events"
-where = "{where}"
-select = {{ id = "id", seen = "seen", part = "{part}" }}
-[operators.newest]
-kind = "table"
-input = "timed"
-key = ["id"]
-columns = ["seen"]
-[operators.board]
-kind = "sink"
-input = "newest"
-table = "board"
-mode = "current"
-refresh = "0 s"
-key = ["id"]
-[operators.log]
-kind = "sink"
-input = "newest"
-table = "log"
-[operators.per_instant]
-kind = "aggregate"
-input = "timed"
-key = ["seen", "part"]
-aggregates = {{ n = "count(*)" }}
-[operators.by_instant]
-kind = "table"
-input = "timed"
-key = ["seen"]
-[operators.ends]
-kind = "aggregate"
-input = "timed"
-key = ["id"]
-aggregates = {{ low = "min(seen)", high = "max(seen)", one = "first(seen)", other = "last(seen)", n = "count(seen)" }}
-[operators.joined]
-kind = "join"
-input = "timed"
-table = "by_instant_too"
-on = {{ seen = "at_" }}
-[operators.by_instant_too]
-kind = "table"
-input = "renamed"
-key = ["at_"]
-[operators.renamed]
-kind = "map"
-input = "events"
-select = {{ at_ = "seen", by = "id" }}
-[operators.together]
-kind = "sink"
-input = "joined"
-table = "together"
-[operators.grouped]
-kind = "repartition"
-input = "newest"
-id = ["id"]
-key = ["seen"]
-columns = ["id"]
-[operators.ids]
-kind = "aggregate"
-sub_topology = "ids"
-input = "grouped"
-aggregates = {{ n = "count(*)" }}
-"""
-TIMED = REST.format(where="seen > timestamptz '2014-05-13 11:00:00'", part="date_trunc('second', seen)")
-IN_MS = SOURCE.replace("seen timestamp", "seen bigint") + REST.format(where="seen > 0", part="seen")
+ENDS = {"low": "min(seen)", "high": "max(seen)", "one": "first(seen)", "other": "last(seen)", "n": "count(seen)"}
+
+
+def rest(where: str, part: str) -> str:
+    """Returns the operators; the first selects *part* by *where*."""
+    return operators(
+        timed=map_of(where=where, select={"id": "id", "seen": "seen", "part": part}),
+        newest=table("timed", columns=["seen"]),
+        board=current("newest", "board"),
+        log=sink("newest", table="log"),
+        per_instant=aggregate("timed", key=["seen", "part"], aggregates={"n": "count(*)"}),
+        by_instant=table("timed", key=["seen"]),
+        ends=aggregate("timed", key=["id"], aggregates=ENDS),
+        joined=join("timed", "by_instant_too", on={"seen": "at_"}),
+        by_instant_too=table("renamed", key=["at_"]),
+        renamed=map_of(select={"at_": "seen", "by": "id"}),
+        together=sink("joined", table="together"),
+        grouped=repartition("newest", id=["id"], key=["seen"], columns=["id"]),
+        ids=aggregate("grouped", sub_topology="ids", aggregates={"n": "count(*)"}),
+    )
+
+
+TIMED = rest("seen > timestamptz '2014-05-13 11:00:00'", "date_trunc('second', seen)")
+IN_MS = SOURCE.replace("seen timestamp", "seen bigint") + rest("seen > 0", "seen")
 """Returns the same rows with instants as epoch ms.
 
 An older version stored them in this form.

@@ -8,37 +8,23 @@ from typing import Any
 import pytest
 
 from support.play import Play
-from support.topologies import aggregate, operators, repartition, sink, source, topology_of
+from support.topologies import aggregate, operators, repartition, sink, source, table, topology_of
 from tidemark.errors import InvalidSpec
 from tidemark.model.tables.catalog import BECAME, CAME_IN
 
 T = 1_400_000_000_000
 EVENTS = topology_of(events=source(bound="3 s"))
 ALL = operators(all=sink("events", table="all_of_it"))
-NEWEST = """
-[operators.newest]
-kind = "table"
-input = "events"
-key = ["id"]
-columns = ["v"]
-[operators.board]
-kind = "sink"
-input = "newest"
-table = "board"
-"""
+NEWEST = operators(
+    newest=table(columns=["v"]),
+    board=sink("newest", table="board"),
+)
 COUNTS = operators(counts=aggregate(key=["id"], aggregates={"n": "count(*)"}), sums=sink("counts", table="sums"))
 HOP = operators(
     by_v=repartition(key=["v"], columns=["id"]),
     per_v=aggregate("by_v", sub_topology="second", aggregates={"n": "count(*)"}),
 )
-MINUTES = """
-[operators.minutes]
-kind = "aggregate"
-input = "events"
-key = ["id"]
-window = { tumbling = "1 min" }
-aggregates = { n = "count(*)" }
-"""
+MINUTES = operators(minutes=aggregate(key=["id"], window={"tumbling": "1 min"}, aggregates={"n": "count(*)"}))
 RATES = """
 [operators.rates]
 kind = "source"

@@ -16,7 +16,18 @@ from deltalake import DeltaTable
 import maintain
 from support.crashes import Crash, crash_at
 from support.play import Play
-from support.topologies import NEWEST, aggregate, source, table, topology_of
+from support.topologies import (
+    NEWEST,
+    aggregate,
+    current,
+    join,
+    operators,
+    repartition,
+    sink,
+    source,
+    table,
+    topology_of,
+)
 from tidemark.clock import wall_clock_ms
 from tidemark.maintenance import upkeep
 from tidemark.maintenance.live_rows import needed_of_hop
@@ -46,96 +57,29 @@ hops = "1 ms"
 unused = "1 ms"
 """
 """All that need not be kept goes at once."""
-EVERYTHING = f"""
-name = "play"
-{SOON}
-[operators.events]
-kind = "source"
-topic = "events"
-fields = "id string, v int, event_time bigint"
-timestamp = "event_time"
-key = "id"
-bound = "1 s"
-max_ahead = "unlimited"
-allowed_lateness = "4 s"
-[operators.rates]
-kind = "source"
-topic = "rates"
-fields = "id string, rate int, event_time bigint"
-timestamp = "event_time"
-bound = "1 s"
-max_ahead = "unlimited"
-[operators.rate]
-kind = "table"
-input = "rates"
-key = ["id"]
-columns = ["rate"]
-[operators.priced]
-kind = "join"
-input = "events"
-table = "rate"
-on = {{ id = "id" }}
-[operators.prices]
-kind = "sink"
-input = "priced"
-table = "prices"
-[operators.newest]
-kind = "table"
-input = "events"
-key = ["id"]
-columns = ["v"]
-[operators.board]
-kind = "sink"
-input = "newest"
-table = "board"
-mode = "current"
-refresh = "0 s"
-key = ["id"]
-[operators.slow]
-kind = "table"
-input = "events"
-key = ["id"]
-strategy = "periodic"
-interval = "4 s"
-[operators.sums]
-kind = "aggregate"
-input = "events"
-key = ["id"]
-window = {{ tumbling = "4 s" }}
-aggregates = {{ total = "sum(v)" }}
-[operators.visits]
-kind = "aggregate"
-input = "events"
-key = ["id"]
-window = {{ session = "3 s" }}
-aggregates = {{ most = "max(v)" }}
-[operators.finals]
-kind = "aggregate"
-input = "events"
-key = ["id"]
-window = {{ tumbling = "4 s" }}
-strategy = "on_window_close"
-aggregates = {{ n = "count(*)" }}
-[operators.by_v]
-kind = "repartition"
-input = "newest"
-id = ["id"]
-key = ["v"]
-columns = ["v"]
-[operators.per_v]
-kind = "aggregate"
-input = "by_v"
-aggregates = {{ n = "count(*)" }}
-[operators.sent]
-kind = "repartition"
-input = "events"
-key = ["v"]
-columns = ["id"]
-[operators.running]
-kind = "aggregate"
-input = "sent"
-aggregates = {{ n = "count(id)" }}
-"""
+EVERYTHING = (
+    'name = "play"'
+    + SOON
+    + operators(
+        events=source(key="id", allowed_lateness="4 s"),
+        rates=source("id string, rate int", topic="rates"),
+        rate=table("rates", columns=["rate"]),
+        priced=join("events", "rate", on={"id": "id"}),
+        prices=sink("priced", table="prices"),
+        newest=table(columns=["v"]),
+        board=current("newest", "board"),
+        slow=table(strategy="periodic", interval="4 s"),
+        sums=aggregate(key=["id"], window={"tumbling": "4 s"}, aggregates={"total": "sum(v)"}),
+        visits=aggregate(key=["id"], window={"session": "3 s"}, aggregates={"most": "max(v)"}),
+        finals=aggregate(
+            key=["id"], window={"tumbling": "4 s"}, strategy="on_window_close", aggregates={"n": "count(*)"}
+        ),
+        by_v=repartition("newest", id=["id"], key=["v"], columns=["v"]),
+        per_v=aggregate("by_v", aggregates={"n": "count(*)"}),
+        sent=repartition(key=["v"], columns=["id"]),
+        running=aggregate("sent", aggregates={"n": "count(id)"}),
+    )
+)
 
 
 def streams(play: Play) -> list[Stream]:
@@ -274,36 +218,13 @@ def test_files_older_than_the_retention_are_deleted(tmp_path: Path, monkeypatch:
     assert [finding.fault for finding in findings(evidence(streams(play)[0]))] == [Fault.CHECKPOINT_GONE]  # of a play
 
 
-ASSERTED = """
-name = "play"
-[operators.events]
-kind = "source"
-topic = "events"
-fields = "id string, v int, event_time bigint"
-timestamp = "event_time"
-key = "id"
-bound = "1 min"
-[operators.newest]
-kind = "table"
-input = "events"
-key = ["id"]
-columns = ["v"]
-[operators.asks]
-kind = "source"
-topic = "asks"
-fields = "id string, event_time bigint"
-timestamp = "event_time"
-bound = "1 min"
-[operators.asked]
-kind = "join"
-input = "asks"
-table = "newest"
-on = { id = "id" }
-[operators.answers]
-kind = "sink"
-input = "asked"
-table = "answers"
-"""
+ASSERTED = topology_of(
+    events=source(key="id", bound="1 min", max_ahead=None),
+    newest=table(columns=["v"]),
+    asks=source("id string", topic="asks", bound="1 min", max_ahead=None),
+    asked=join("asks", "newest", on={"id": "id"}),
+    answers=sink("asked", table="answers"),
+)
 
 
 def test_retention_keeps_assertions_that_history_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -395,20 +316,14 @@ def test_closed_files_of_a_day_are_compacted_into_one(tmp_path: Path, monkeypatc
     assert [(file.newest_batch, file.rows) for file in files_of(outcomes)] == [(1, 6), (3, 6), (4, 3), (5, 3)]
 
 
-HOP = f"""
-{NEWEST}
-{SOON}
-[operators.by_v]
-kind = "repartition"
-input = "newest"
-id = ["id"]
-key = ["v"]
-columns = ["v"]
-[operators.per_v]
-kind = "aggregate"
-input = "by_v"
-aggregates = {{ n = "count(*)" }}
-"""
+HOP = (
+    NEWEST
+    + SOON
+    + operators(
+        by_v=repartition("newest", id=["id"], key=["v"], columns=["v"]),
+        per_v=aggregate("by_v", aggregates={"n": "count(*)"}),
+    )
+)
 
 
 def test_files_that_a_hop_reader_has_not_read_are_untouched(tmp_path: Path) -> None:

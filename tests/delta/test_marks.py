@@ -15,7 +15,7 @@ from deltalake import CommitProperties, DeltaTable, write_deltalake
 
 from support.crashes import Crash, crash_at
 from support.play import NOON, Play, Row, ms
-from support.topologies import NEWEST
+from support.topologies import NEWEST, operators, sink
 from tidemark.control.folder import TimeReset
 from tidemark.errors import InvalidSpec
 from tidemark.kernels.records.marks import mark_text
@@ -25,15 +25,8 @@ from tidemark.semantics.idleness import Activity
 from tidemark.semantics.progress import InputProgress
 from tidemark.stream.read.table_marks import TableMarks
 
-SENDING = (
-    NEWEST.replace('bound = "1 s"', 'bound = "1 s"\nidle_after = "30 s"')
-    + """
-[operators.out]
-kind = "sink"
-input = "newest"
-topic = "out"
-marks = true
-"""
+SENDING = NEWEST.replace('bound = "1 s"', 'bound = "1 s"\nidle_after = "30 s"') + operators(
+    out=sink("newest", topic="out", marks=True),
 )
 READING = NEWEST.replace('bound = "1 s"', 'bound = "2 s"\nwritten_by = "up/events"')
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from support.crashes import Crash, crash_at
-from support.play import Play
-from support.topologies import aggregate, current, map_of, operators, repartition, source, table, topology_of
+from support.play import CLOCKS, MEASURED, Play, Row
+from support.topologies import aggregate, current, map_of, operators, repartition, sink, source, table, topology_of
 from tidemark.errors import InvalidSpec
 from tidemark.model.tables.catalog import BECAME, CAME_IN
 from tidemark.model.topology import on_processing_time
@@ -21,20 +21,10 @@ from tidemark.semantics.strategy import Strategy
 
 T = 1_400_000_000_000
 SOURCE = topology_of({"level": "trace"}, events=source())
-COUNTS = """
-[operators.counts]
-kind = "aggregate"
-input = "events"
-key = ["id"]
-aggregates = { n = "count(*)", top = "max(v)" }
-select = { n = "n", top = "top" }
-"""
-OUT = """
-[operators.out]
-kind = "sink"
-input = "counts"
-table = "out"
-"""
+COUNTS = operators(
+    counts=aggregate(key=["id"], aggregates={"n": "count(*)", "top": "max(v)"}, select={"n": "n", "top": "top"}),
+)
+OUT = operators(out=sink("counts", table="out"))
 TUMBLING = SOURCE + COUNTS + 'window = { tumbling = "10 s" }\n'
 
 
@@ -280,19 +270,6 @@ BATCHES = [
     [(4, "a", 9), (16, "b", 2), (17, "c", None)],
     [(30, "a", 4)],
 ]
-CLOCKS = {
-    "negative_n",
-    "started_at",
-    "batch_started_at",
-    "finished_at",
-    "duration_ms",
-    "queued_ms",
-    "ewt_at",
-    "ewt_adjusted_at",
-    "recovered",
-    "epoch",
-    "bucket",
-}
 
 
 def run(play: Play, batches: list[int], *, restarting: bool = False) -> None:
@@ -307,11 +284,11 @@ def tables(play: Play) -> dict[str, list[str]]:
     """Returns every table's rows without clock-based columns, as sorted text."""
     folder = play.home / "streams" / "play" / play.sub
     names = sorted(path.name for path in folder.iterdir() if path.name != "latency_buckets")
-    found = {
-        n: [{k: v for k, v in row.items() if k not in CLOCKS and not k.endswith("_ms")} for row in play.rows(n)]
-        for n in names
-    }
-    return {name: sorted(map(str, rows)) for name, rows in found.items()}
+    return {name: sorted(str(without_clocks(row)) for row in play.rows(name)) for name in names}
+
+
+def without_clocks(row: Row) -> Row:
+    return {name: value for name, value in row.items() if name not in MEASURED | CLOCKS and not name.endswith("_ms")}
 
 
 @pytest.mark.parametrize("name", EVERYTHING)

@@ -13,6 +13,7 @@ import pytest
 import critical_path
 from support.play import Play
 from support.separate_executors import OneWorker
+from support.topologies import aggregate, sink, source, topology_of
 from tidemark.cli.explain.path import as_text, document
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval
@@ -21,27 +22,12 @@ from tidemark.stream.distributed.tasks import IntakeTask, ShardTask
 from tidemark.stream.distributed.totals import ShardResult
 
 T = 1_400_000_000_000
-COUNTS = """
-name = "play"
-window = "10 s"
-[operators.events]
-kind = "source"
-topic = "events"
-fields = "id string, event_time bigint"
-timestamp = "event_time"
-bound = "1 s"
-idle_after = "5 s"
-[operators.counts]
-kind = "aggregate"
-input = "events"
-key = ["id"]
-aggregates = { n = "count(*)" }
-select = { n = "n" }
-[operators.out]
-kind = "sink"
-input = "counts"
-table = "out"
-"""
+COUNTS = topology_of(
+    {"window": "10 s"},
+    events=source("id string", idle_after="5 s", max_ahead=None),
+    counts=aggregate(key=["id"], aggregates={"n": "count(*)"}, select={"n": "n"}),
+    out=sink("counts", table="out"),
+)
 TASKS_MS = {"taking in": 40, "working": 90, "all": 100}
 """When tasks finish, and the batch does, in ms."""
 

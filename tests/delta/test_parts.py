@@ -13,43 +13,24 @@ import pytest
 from support.crashes import Crash, crash_at
 from support.play import NOON, Play, Row, ms
 from support.separate_executors import Apart
+from support.topologies import aggregate, sink, source, table, topology_of
 from tidemark.errors import Contradiction
 from tidemark.model.tables.catalog import BECAME, CAME_IN
 from tidemark.model.topology import parse
 from tidemark.stream.distributed.shards import DriverIntake
 
-TOML = """
-name = "play"
-level = "trace"
-window = "10 s"
-[operators.events]
-kind = "source"
-topic = "events"
-fields = "id string, v int, event_time bigint"
-timestamp = "event_time"
-bound = "1 s"
-max_ahead = "unlimited"
-max_records = {}
-[operators.newest]
-kind = "table"
-input = "events"
-key = ["id"]
-columns = ["v"]
-[operators.counts]
-kind = "aggregate"
-input = "events"
-key = ["id"]
-window = {{ tumbling = "10 s" }}
-aggregates = {{ n = "count(*)", total = "sum(v)" }}
-[operators.kept]
-kind = "sink"
-input = "events"
-table = "kept"
-[operators.out]
-kind = "sink"
-input = "newest"
-topic = "out"
-"""
+
+def toml(most: int) -> str:
+    return topology_of(
+        {"level": "trace", "window": "10 s"},
+        events=source(max_records=most),
+        newest=table(columns=["v"]),
+        counts=aggregate(key=["id"], window={"tumbling": "10 s"}, aggregates={"n": "count(*)", "total": "sum(v)"}),
+        kept=sink("events", table="kept"),
+        out=sink("newest", topic="out"),
+    )
+
+
 BEFORE, LARGE, AFTER = range(3)
 
 
@@ -63,7 +44,7 @@ def records(play: Play) -> list[list[Row]]:
 
 
 def started(home: Path, most: int, shards: int = 1) -> Play:
-    play = Play(TOML.format(most), home, partitions=2)
+    play = Play(toml(most), home, partitions=2)
     return play.in_shards(shards, Apart) if shards > 1 else play
 
 
@@ -73,7 +54,7 @@ def process(play: Play, batches: list[list[Row]], number: int) -> None:
 
 def limited(play: Play, most: int) -> None:
     """Limits the records per read of drivers that start from now."""
-    play.topology = replace(parse(tomllib.loads(TOML.format(most)), file="play.toml"), facts_every_ms=0)
+    play.topology = replace(parse(tomllib.loads(toml(most)), file="play.toml"), facts_every_ms=0)
 
 
 def in_parts(home: Path, shards: int = 1) -> tuple[Play, list[str]]:

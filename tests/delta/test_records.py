@@ -9,20 +9,21 @@ import polars as pl
 from deltalake import write_deltalake
 
 from support.play import Play
-from support.topologies import aggregate, current, join, map_of, operators, repartition, sink, source, table
+from support.topologies import (
+    aggregate,
+    current,
+    join,
+    map_of,
+    operators,
+    repartition,
+    sink,
+    source,
+    table,
+    topology_of,
+)
 
 T = 1_400_000_000_000
-SOURCE = """
-name = "play"
-[operators.events]
-kind = "source"
-topic = "events"
-key = "id"
-fields = "id string, v int, event_time bigint"
-timestamp = "event_time"
-bound = "1 s"
-max_ahead = "unlimited"
-"""
+SOURCE = topology_of(events=source(key="id"))
 
 TOLD = operators(
     facts=source(topic="facts", key="who", fields="who string, fact string", timestamp=None),
@@ -114,23 +115,11 @@ def test_a_join_with_a_delta_table_sees_its_newest_version(tmp_path: Path) -> No
         frame = pl.DataFrame({"who": list(rows), "name": list(rows.values())})
         write_deltalake(str(tmp_path / "reference" / "names"), frame.to_arrow(), mode="overwrite")
 
-    toml = SOURCE + """
-[operators.named]
-kind = "join"
-input = "events"
-delta = "reference/names"
-on = { id = "who" }
-[operators.known]
-kind = "join"
-input = "events"
-delta = "reference/names"
-on = { id = "who" }
-how = "inner"
-[operators.all]
-kind = "sink"
-input = "named"
-table = "all_of_it"
-"""  # fmt: skip
+    toml = SOURCE + operators(
+        named={"kind": "join", "input": "events", "delta": "reference/names", "on": {"id": "who"}},
+        known={"kind": "join", "input": "events", "delta": "reference/names", "on": {"id": "who"}, "how": "inner"},
+        all=sink("named", table="all_of_it"),
+    )
     names({"a": "Ann"})
     play = Play(toml, tmp_path)
     play.batch([event(play, 1, "a"), event(play, 2, "b")], at_ms=T)
@@ -205,26 +194,11 @@ def test_updates_that_change_group_are_retracted_and_added(tmp_path: Path) -> No
 
 def test_an_update_without_a_match_deletes_the_joined_row(tmp_path: Path) -> None:
     write_deltalake(str(tmp_path / "reference" / "prices"), pl.DataFrame({"which": [1], "price": [10]}).to_arrow())
-    toml = SOURCE + """
-[operators.now]
-kind = "table"
-input = "events"
-key = ["id"]
-columns = ["v"]
-[operators.priced]
-kind = "join"
-input = "now"
-delta = "reference/prices"
-on = { v = "which" }
-how = "inner"
-[operators.current]
-kind = "sink"
-input = "priced"
-table = "current"
-mode = "current"
-refresh = "0 s"
-key = ["id"]
-"""  # fmt: skip
+    toml = SOURCE + operators(
+        now=table(columns=["v"]),
+        priced={"kind": "join", "input": "now", "delta": "reference/prices", "on": {"v": "which"}, "how": "inner"},
+        current=current("priced", "current"),
+    )
     play = Play(toml, tmp_path)
     play.batch([event(play, 1, "a", 1), event(play, 2, "b", 1)], at_ms=T)
     play.batch([event(play, 3, "a", 2)], at_ms=T + 1000)

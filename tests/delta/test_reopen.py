@@ -10,7 +10,7 @@ import pytest
 
 from support.crashes import Crash, crash_at
 from support.play import NOON, Play, Row, ms
-from support.topologies import aggregate, operators, repartition
+from support.topologies import aggregate, current, operators, repartition, sink
 from tidemark.cli.repair.requeue import add_options, requeue
 from tidemark.clock import wall_clock_ms
 from tidemark.control.folder import TimeReset, WindowReopening
@@ -38,36 +38,20 @@ timestamp = "event_time"
 bound = "1 s"
 max_ahead = "unlimited"
 """
-COUNTS = """
-[operators.counts]
-kind = "aggregate"
-input = "events"
-key = ["id"]
-window = { tumbling = "10 s" }
-reopen_for = "1 min"
-aggregates = { n = "count(*)" }
-[operators.board]
-kind = "sink"
-input = "counts"
-table = "board"
-mode = "current"
-refresh = "0 s"
-key = ["id", "window_start"]
-"""
-TOPS = """
-[operators.tops]
-kind = "aggregate"
-input = "events"
-key = ["id"]
-window = { tumbling = "10 s" }
-reopen_for = "1 min"
-strategy = "on_window_close"
-aggregates = { top = "max(v)" }
-[operators.top_board]
-kind = "sink"
-input = "tops"
-table = "top_board"
-"""
+COUNTS = operators(
+    counts=aggregate(key=["id"], window={"tumbling": "10 s"}, reopen_for="1 min", aggregates={"n": "count(*)"}),
+    board=current("counts", "board", key=["id", "window_start"]),
+)
+TOPS = operators(
+    tops=aggregate(
+        key=["id"],
+        window={"tumbling": "10 s"},
+        reopen_for="1 min",
+        strategy="on_window_close",
+        aggregates={"top": "max(v)"},
+    ),
+    top_board=sink("tops", table="top_board"),
+)
 VISITS = operators(visits=aggregate(key=["id"], window={"session": "3 s"}, aggregates={"n": "count(*)"}))
 BOTH = EVENTS + COUNTS + TOPS
 

@@ -8,18 +8,13 @@ from pathlib import Path
 import pytest
 
 from support.play import Play
-from support.topologies import aggregate, map_of, operators, source, table, topology_of
+from support.topologies import aggregate, map_of, operators, sink, source, table, topology_of
 
 T = 1_770_033_600_000
 TICKING = topology_of(
     {"level": "trace", "window": "10 s"}, events=source(), ticking=table(strategy="periodic", interval="10 s")
 )
-SINK = """
-[operators.board]
-kind = "sink"
-input = "{}"
-table = "board"
-"""
+SINK = operators(board=sink("{}", table="board"))
 PER_MINUTE = TICKING.partition("[operators.ticking]")[0] + operators(
     per_minute=aggregate(
         key=["id"], window={"tumbling": "1 min"}, aggregates={"n": "count(*)"}, strategy="on_window_close"

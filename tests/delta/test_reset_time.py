@@ -10,41 +10,18 @@ import pytest
 from support.crashes import Crash, crash_at
 from support.play import NOON, Play, ms
 from support.separate_executors import Apart
-from support.topologies import NEWEST, operators, sink
+from support.topologies import NEWEST, aggregate, operators, repartition, sink, source, topology_of
 from tidemark.cli.repair.reset_time import add_options, reset_time
 from tidemark.errors import InvalidArgument
 from tidemark.stream.journal.entries import Journal
 
-TOML = """
-name = "play"
-window = "10 s"
-[operators.events]
-kind = "source"
-sub_topology = "first"
-topic = "events"
-fields = "id string, v int, event_time bigint"
-timestamp = "event_time"
-bound = "1 s"
-max_ahead = "unlimited"
-[operators.counts]
-kind = "aggregate"
-input = "events"
-key = ["id"]
-window = { tumbling = "10 s" }
-strategy = "on_window_close"
-aggregates = { n = "count(*)" }
-[operators.by_v]
-kind = "repartition"
-input = "events"
-key = ["v"]
-columns = ["id"]
-[operators.per_v]
-kind = "aggregate"
-sub_topology = "second"
-input = "by_v"
-key = ["v"]
-aggregates = { n = "count(*)" }
-"""
+TOML = topology_of(
+    {"window": "10 s"},
+    events=source(sub_topology="first"),
+    counts=aggregate(key=["id"], window={"tumbling": "10 s"}, strategy="on_window_close", aggregates={"n": "count(*)"}),
+    by_v=repartition(key=["v"], columns=["id"]),
+    per_v=aggregate("by_v", sub_topology="second", key=["v"], aggregates={"n": "count(*)"}),
+)
 FUTURE = 2_000_000
 
 

@@ -50,24 +50,18 @@ from tidemark.stream.state.runs import CACHE
 
 T = 1_400_000_000_000
 SOURCE = topology_of({"level": "trace"}, events=source("id string, grp string, v int", max_ahead=None))
-OUT = """
-[operators.out]
-kind = "sink"
-input = "{}"
-table = "out"
-"""
+OUT = operators(out=sink("{}", table="out"))
 TABLE = operators(
     renamed=map_of(select={"name": "id", "grp": "grp", "v": "v % 3"}, where="v <> 5"),
     newest=table("renamed", key=["name"]),
 )
-COUNTS = """
-[operators.counts]
-kind = "aggregate"
-input = "events"
-key = ["id"]
-aggregates = { n = "count(*)", top = "max(v)", latest = "last(v)" }
-select = { n = "n", top = "top", latest = "latest" }
-"""
+COUNTS = operators(
+    counts=aggregate(
+        key=["id"],
+        aggregates={"n": "count(*)", "top": "max(v)", "latest": "last(v)"},
+        select={"n": "n", "top": "top", "latest": "latest"},
+    ),
+)
 TUMBLING = 'window = { tumbling = "10 s" }\nallowed_lateness = "2 s"\n'
 TOLD = operators(told=map_of(select={"odd": "v % 2"}, strategy="on_change"))
 JOINED = operators(

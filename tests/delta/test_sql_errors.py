@@ -10,7 +10,7 @@ import pytest
 
 from support.crashes import Crash, crash_at
 from support.play import NOON, Play
-from support.topologies import map_of, operators, sink, source, table, topology_of
+from support.topologies import aggregate, map_of, operators, sink, source, table, topology_of
 from tidemark.model.tables.catalog import BECAME, CAME_IN
 
 SOURCE = topology_of(events=source("id string, v bigint, t string"))
@@ -19,18 +19,10 @@ MAPPED = operators(
 )
 NEWEST = operators(newest=table("mapped"), out=sink("newest", table="out"))
 TOLD = operators(told=map_of(select={"v": "v"}, strategy="on_change", identity="v * 2"))
-TOTALS = """
-[operators.totals]
-kind = "aggregate"
-input = "events"
-key = ["id"]
-aggregates = { total = "sum(v)" }
-select = { total = "total" }
-[operators.out]
-kind = "sink"
-input = "totals"
-table = "out"
-"""
+TOTALS = operators(
+    totals=aggregate(key=["id"], aggregates={"total": "sum(v)"}, select={"total": "total"}),
+    out=sink("totals", table="out"),
+)
 LARGE = 2**62
 
 

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from support.play import NOON, Play, Row
-from support.topologies import EVENTS
+from support.topologies import aggregate, join, repartition, source, table, topology_of
 from tidemark.model.project.layout import Layout
 from tidemark.model.stream import Stream
 from tidemark.stream.journal.entries import Journal
@@ -20,45 +20,14 @@ from tidemark.stream.state import files as state_files
 from tidemark.stream.state.files import StateUnreadable
 from tidemark.stream.state.memory import Memory
 
-TOPOLOGY = (
-    EVENTS
-    + """
-key = "id"
-[operators.asks]
-kind = "source"
-topic = "asks"
-fields = "id string, event_time bigint"
-timestamp = "event_time"
-bound = "1 s"
-max_ahead = "unlimited"
-[operators.newest]
-kind = "table"
-input = "events"
-key = ["id"]
-columns = ["v"]
-[operators.sums]
-kind = "aggregate"
-input = "events"
-key = ["id"]
-aggregates = { n = "count(*)", total = "sum(v)" }
-window = { tumbling = "10 s" }
-[operators.joined]
-kind = "join"
-input = "asks"
-table = "newest"
-on = { id = "id" }
-[operators.by_v]
-kind = "repartition"
-input = "joined"
-key = ["v"]
-id = ["id"]
-columns = ["event_time"]
-[operators.per_v]
-kind = "aggregate"
-input = "by_v"
-key = ["v"]
-aggregates = { n = "count(*)" }
-"""
+TOPOLOGY = topology_of(
+    events=source(key="id"),
+    asks=source("id string", topic="asks"),
+    newest=table(columns=["v"]),
+    sums=aggregate(key=["id"], aggregates={"n": "count(*)", "total": "sum(v)"}, window={"tumbling": "10 s"}),
+    joined=join("asks", "newest", on={"id": "id"}),
+    by_v=repartition("joined", key=["v"], id=["id"], columns=["event_time"]),
+    per_v=aggregate("by_v", key=["v"], aggregates={"n": "count(*)"}),
 )
 
 

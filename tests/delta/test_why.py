@@ -40,19 +40,12 @@ bound = "1 s"
 max_ahead = "unlimited"
 {source}
 """
-WINDOWS = """
-[operators.per_minute]
-kind = "aggregate"
-input = "events"
-key = ["id"]
-window = { tumbling = "1 min" }
-aggregates = { n = "count(*)" }
-strategy = "on_window_close"
-[operators.counts]
-kind = "sink"
-input = "per_minute"
-table = "counts"
-"""
+WINDOWS = operators(
+    per_minute=aggregate(
+        key=["id"], window={"tumbling": "1 min"}, aggregates={"n": "count(*)"}, strategy="on_window_close"
+    ),
+    counts=sink("per_minute", table="counts"),
+)
 NEWEST = """
 [operators.newest]
 kind = "table"

@@ -24,16 +24,7 @@ from tidemark.reports.report_tables import open_report, rows_in
 FLOW = topology_of(
     {"window": "10 s"}, events=source(sub_topology="first"), by_id=repartition(key=["id"], columns=["v"])
 )
-OTHER = """
-[operators.other]
-kind = "source"
-topic = "other"
-fields = "id string, w int, event_time bigint"
-timestamp = "event_time"
-bound = "1 s"
-max_ahead = "unlimited"
-sub_topology = "second"
-"""
+OTHER = operators(other=source("id string, w int", topic="other", sub_topology="second"))
 SUMS = operators(
     sums=aggregate("by_id", aggregates={"v": "sum(v)"}, sub_topology="second"), out=sink("sums", table="out")
 )

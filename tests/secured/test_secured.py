@@ -29,6 +29,7 @@ from secured.secured_broker import READER, TOPICS, WRITER, SecuredBroker
 
 from support.process_watch import watched
 from support.shared_spark import one_spark
+from support.topologies import sink, source, topology_of
 from tidemark.cli.project.check import check
 from tidemark.clock import wall_clock_ms
 from tidemark.control.driver_folder import DriverFolder, StartRequest
@@ -61,98 +62,39 @@ from tidemark.why.walk import why
 PROJECT = Path(__file__).resolve().parents[2]
 PATIENCE_S = 150
 RECORDS = 5
-TOML = """
-name = "secured"
-trigger = "1 s"
-
-[operators.readings]
-kind = "source"
-sub_topology = "copied"
-kafka = "login"
-topic = "readings"
-fields = "n bigint"
-bound = "1 s"
-
-[operators.copies]
-kind = "sink"
-input = "readings"
-kafka = "cert"
-topic = "copies"
-
-[operators.granted]
-kind = "source"
-sub_topology = "tokens"
-kafka = "token"
-topic = "by_token"
-fields = "n bigint"
-bound = "1 s"
-
-[operators.kept]
-kind = "sink"
-input = "granted"
-table = "kept"
-
-[operators.certified]
-kind = "source"
-sub_topology = "certificates"
-kafka = "cert"
-topic = "certified"
-fields = "n bigint"
-bound = "1 s"
-
-[operators.signed]
-kind = "sink"
-input = "certified"
-table = "signed"
-
-[operators.forbidden]
-kind = "source"
-sub_topology = "unread"
-kafka = "login"
-topic = "forbidden"
-fields = "n bigint"
-bound = "1 s"
-
-[operators.never]
-kind = "sink"
-input = "forbidden"
-table = "never"
-"""
-UNWRITTEN = """
-name = "unwritten"
-trigger = "1 s"
-
-[operators.readings]
-kind = "source"
-sub_topology = "unwritten"
-kafka = "plain"
-topic = "readings"
-fields = "n bigint"
-bound = "1 s"
-
-[operators.closed]
-kind = "sink"
-input = "readings"
-kafka = "cert"
-topic = "closed"
-"""
-DENIED = """
-name = "denied"
-trigger = "1 s"
-
-[operators.readings]
-kind = "source"
-sub_topology = "denied"
-kafka = "wrong"
-topic = "readings"
-fields = "n bigint"
-bound = "1 s"
-
-[operators.kept]
-kind = "sink"
-input = "readings"
-table = "denied"
-"""
+TOML = topology_of(
+    {"name": "secured", "trigger": "1 s"},
+    readings=source(
+        fields="n bigint", sub_topology="copied", kafka="login", topic="readings", timestamp=None, max_ahead=None
+    ),
+    copies=sink("readings", kafka="cert", topic="copies"),
+    granted=source(
+        fields="n bigint", sub_topology="tokens", kafka="token", topic="by_token", timestamp=None, max_ahead=None
+    ),
+    kept=sink("granted", table="kept"),
+    certified=source(
+        fields="n bigint", sub_topology="certificates", kafka="cert", topic="certified", timestamp=None, max_ahead=None
+    ),
+    signed=sink("certified", table="signed"),
+    forbidden=source(
+        fields="n bigint", sub_topology="unread", kafka="login", topic="forbidden", timestamp=None, max_ahead=None
+    ),
+    never=sink("forbidden", table="never"),
+)
+UNWRITTEN = topology_of(
+    {"name": "unwritten", "trigger": "1 s"},
+    readings=source(
+        fields="n bigint", sub_topology="unwritten", kafka="plain", topic="readings", timestamp=None, max_ahead=None
+    ),
+    closed=sink("readings", kafka="cert", topic="closed"),
+)
+DENIED = topology_of(
+    {"name": "denied", "trigger": "1 s"},
+    readings=source(
+        fields="n bigint", sub_topology="denied", kafka="wrong", topic="readings", timestamp=None, max_ahead=None
+    ),
+    kept=sink("readings", table="denied"),
+)
 
 LOG4J2 = """
 rootLogger.level = info

@@ -16,7 +16,7 @@ import maintain
 import rollup
 from support.flights_day import STARTED_AT_MS, TOPOLOGY, FlightsDay, play_day
 from support.report_warehouse import TestWarehouse
-from support.shared_spark import one_spark
+from support.shared_spark import ignore_open_sockets, one_spark
 from tidemark.model.project.files import CHECKOUT as PROJECT
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval
@@ -28,11 +28,7 @@ from tidemark.reports.rollups.outline import outline
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Ignores PySpark's open sockets.
-
-    PySpark leaves them to the garbage collector, which may come in any later test.
-    """
-    config.addinivalue_line("filterwarnings", "ignore:unclosed <socket:ResourceWarning")
+    ignore_open_sockets(config)
 
 
 @pytest.fixture(scope="session")

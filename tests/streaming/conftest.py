@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
-from support.shared_spark import one_spark
+from support.shared_spark import ignore_open_sockets, one_spark
 from tidemark.embedded import broker as embedded
 
 AUTHORIZER = """\
@@ -15,11 +15,7 @@ allow.everyone.if.no.acl.found=true
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Ignores PySpark's open sockets.
-
-    PySpark leaves them to the garbage collector, which may come in any later test.
-    """
-    config.addinivalue_line("filterwarnings", "ignore:unclosed <socket:ResourceWarning")
+    ignore_open_sockets(config)
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -16,6 +15,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from pyspark.sql import SparkSession
 
+from support.parsed_source import NOON, source
 from tidemark.kernels.records.marks import with_marks
 from tidemark.model.kinds.sink import Sink
 from tidemark.model.kinds.source import Source
@@ -23,27 +23,6 @@ from tidemark.model.project.connections import DEFAULT, Cluster
 from tidemark.semantics.progress import InputProgress
 from tidemark.stream.kafka.client import KafkaBroker
 from tidemark.stream.read.sources import collect, kafka_options, records_of
-
-NOON_S = 1_400_000_000
-NOON = NOON_S * 1_000
-MICROSECOND = timedelta(microseconds=1)
-RANGE = (946_684_800_000, 4_102_444_800_000)  # 2000 to 2100
-FIELDS = {"id": "string", "n": "int", "at": "bigint"}
-AVRO = {
-    "type": "record",
-    "name": "event",
-    "fields": [
-        {"name": "id", "type": ["null", "string"]},
-        {"name": "n", "type": ["null", "int"]},
-        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
-        {"name": "zone", "type": ["null", "string"]},
-    ],
-}
-
-
-def source(topic: str, **changes: Any) -> Source:
-    common = {"name": topic, "topic": topic, "timestamp_range_ms": RANGE, "bound_ms": 0}
-    return Source(**{**common, "fields": FIELDS, "timestamp": "at", **changes})
 
 
 def send(address: str, topic: str, *records: tuple[bytes | None, bytes | None], timestamp_ms: int = NOON + 7) -> None:

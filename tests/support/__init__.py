@@ -3,6 +3,7 @@
 | module | gives tests |
 |---|---|
 | `topologies` | `topology_of`, `operators`: texts of topologies from a line per operator; those that many tests share |
+| `parsed_source` | `source`, `AVRO`: a source whose records are parsed, and their Avro schema |
 | `play` | `Play`: batches of a topology over rows written by hand, without Spark or a broker |
 | `quiet_broker` | `Silence`: a broker in memory that keeps what is published |
 | `crashes` | `crash_at`: the end of a driver at a named step of its batch |

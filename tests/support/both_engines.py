@@ -16,7 +16,7 @@ from tidemark.query.sql import Warehouse
 Rows = list[tuple[Any, ...]]
 
 
-class Asked:
+class BothEngines:
     """The warehouse of *layout* as Spark and as DuckDB see it now."""
 
     def __init__(self, spark: SparkSession, layout: Layout) -> None:

@@ -22,3 +22,11 @@ def one_spark() -> Iterator[SparkSession]:
         spark = session("tests")
     yield spark
     spark.stop()
+
+
+def ignore_open_sockets(config: pytest.Config) -> None:
+    """Ignores PySpark's open sockets.
+
+    PySpark leaves them to the garbage collector, which may come in any later test.
+    """
+    config.addinivalue_line("filterwarnings", "ignore:unclosed <socket:ResourceWarning")

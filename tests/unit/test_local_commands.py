@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from support.command_line import tidemark
+from support.topologies import sink, source, topology_of
 from tidemark.cli.project.init import init
 from tidemark.cli.shared.local import AirflowApi, Home, InstallationState
 from tidemark.cli.stack import topic
@@ -19,22 +20,11 @@ from tidemark.errors import InvalidArgument, TidemarkError
 from tidemark.model.project.files import Project
 
 CODE = "import sys; from tidemark.cli.main import main; sys.exit(main())"
-TOML = """
-name = "{name}"
-
-[operators.events]
-kind = "source"
-sub_topology = "reading"
-topic = "events"
-fields = "id string, at bigint"
-timestamp = "at"
-bound = "1 s"
-
-[operators.board]
-kind = "sink"
-input = "events"
-table = "board"
-"""
+TOML = topology_of(
+    {"name": "{name}"},
+    events=source(fields="id string, at bigint", sub_topology="reading", timestamp="at", max_ahead=None),
+    board=sink("events", table="board"),
+)
 
 
 @pytest.fixture

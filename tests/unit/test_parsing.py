@@ -6,7 +6,7 @@ import io
 import json
 import math
 import re
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from support.parsed_source import AVRO, MICROSECOND, NOON, NOON_S, source
 from tidemark.errors import InvalidArgument
 from tidemark.kernels.columns.schemas import HEADERS
 from tidemark.kernels.records.avro_fields import avro_types
@@ -25,27 +26,7 @@ from tidemark.model.settings.intervals import utc
 from tidemark.stream.read.fitting import require_fitting
 from tidemark.stream.read.parsing import parsed
 
-NOON_S = 1_400_000_000
-NOON = NOON_S * 1_000
-MICROSECOND = timedelta(microseconds=1)
-RANGE = (946_684_800_000, 4_102_444_800_000)  # 2000 to 2100
-FIELDS = {"id": "string", "n": "int", "at": "bigint"}
-AVRO = {
-    "type": "record",
-    "name": "event",
-    "fields": [
-        {"name": "id", "type": ["null", "string"]},
-        {"name": "n", "type": ["null", "int"]},
-        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
-        {"name": "zone", "type": ["null", "string"]},
-    ],
-}
 RAW = pl.Schema({"key": pl.Binary(), "value": pl.Binary(), "headers": HEADERS})
-
-
-def source(topic: str = "t", **changes: Any) -> Source:
-    common = {"name": topic, "topic": topic, "timestamp_range_ms": RANGE, "bound_ms": 0}
-    return Source(**{**common, "fields": FIELDS, "timestamp": "at", **changes})
 
 
 def records(*of_topic: tuple[bytes | None, bytes | None] | tuple[bytes | None, bytes | None, Any]) -> pl.DataFrame:
