@@ -8,11 +8,11 @@ docs/connections.md has the order in which addresses count. `kafka_security.py` 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 from tidemark.errors import InvalidArgument, InvalidSpec
 from tidemark.escaping import hide
@@ -29,6 +29,10 @@ from tidemark.model.project.kafka_security import (
 from tidemark.model.project.secrets import EMPTY_VAULT, SecretPlace, Value, Vault
 from tidemark.model.settings.toml_keys import IDENTIFIER, Keys, read_toml, read_whole
 
+T = TypeVar("T")
+
+KINDS = ("kafka", "registry")
+"""The tables of `connections.toml`."""
 DEFAULT = "default"
 """The cluster of sources and sinks that name none."""
 VARIABLE = "TIDEMARK_KAFKA_"
@@ -119,20 +123,37 @@ def shared_clusters(folder: Path) -> Clusters:
     Raises:
         InvalidSpec: the file is not valid.
     """
+    return shared_tables(folder, "kafka", f'{{ default = {{ bootstrap = "{EXAMPLE}" }} }}', read_clusters)
+
+
+def shared_tables(
+    folder: Path, kind: str, example: str, read: Callable[[str, Mapping[str, Any], Path], Mapping[str, T]]
+) -> Mapping[str, T]:
+    """Returns the tables of a *kind* in `connections.toml` of a project.
+
+    Args:
+        folder: the folder of the project's topologies.
+        kind: a key of the file: `kafka` or `registry`.
+        example: a value of that key.
+        read: reads the value, given the file's name and folder.
+
+    Raises:
+        InvalidSpec: the file is not valid.
+    """
     project = Project.of(folder)
     if project is None or not project.connections.is_file():
         return MappingProxyType({})
     name = project.connections.name
 
-    def read(keys: Keys) -> Clusters:
-        keys.get("registry", dict, "{}", {})  # registries.py reads it
-        tables = keys.get("kafka", dict, f'{{ default = {{ bootstrap = "{EXAMPLE}" }} }}', {})
-        return read_clusters(name, tables, project.folder)
+    def read_kind(keys: Keys) -> Mapping[str, T]:
+        for other in KINDS:
+            keys.get(other, dict, "{}", {})  # a key that is not read is refused
+        return read(name, keys.get(kind, dict, example, {}), project.folder)
 
-    clusters, mistakes = read_whole(name, "", read_toml(project.connections), read)
-    if mistakes or clusters is None:
+    tables, mistakes = read_whole(name, "", read_toml(project.connections), read_kind)
+    if mistakes or tables is None:
         raise InvalidSpec("\n".join(map(str, mistakes)))
-    return clusters
+    return tables
 
 
 def _read(file: str, name: str, table: Any, folder: Path | None) -> Cluster:

@@ -14,10 +14,11 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from tidemark.errors import InvalidArgument, InvalidSpec
-from tidemark.model.project.files import Project
+from tidemark.escaping import hide
+from tidemark.model.project.connections import shared_tables
 from tidemark.model.project.kafka_security import unusable
 from tidemark.model.project.secrets import EMPTY_VAULT, PlaceKind, SecretPlace, Value, Vault, read_value
-from tidemark.model.settings.toml_keys import IDENTIFIER, Keys, read_toml, read_whole
+from tidemark.model.settings.toml_keys import IDENTIFIER, Keys
 
 EXAMPLE = "https://registry.example.org"
 TABLE = "registry"
@@ -61,6 +62,8 @@ class Registry:
         if problem := unusable(key, text):
             msg = f"{TABLE}.{self.name}.{key}: {problem}"
             raise InvalidArgument(msg)
+        if key == "password":
+            hide(text)
         return text
 
 
@@ -85,20 +88,7 @@ def shared_registries(folder: Path) -> Registries:
     Raises:
         InvalidSpec: the file is not valid.
     """
-    project = Project.of(folder)
-    if project is None or not project.connections.is_file():
-        return MappingProxyType({})
-    name = project.connections.name
-
-    def read(keys: Keys) -> Registries:
-        keys.get("kafka", dict, "{}", {})  # connections.py reads it
-        tables = keys.get(TABLE, dict, f'{{ main = {{ url = "{EXAMPLE}" }} }}', {})
-        return read_registries(name, tables, project.folder)
-
-    registries, mistakes = read_whole(name, "", read_toml(project.connections), read)
-    if mistakes or registries is None:
-        raise InvalidSpec("\n".join(map(str, mistakes)))
-    return registries
+    return shared_tables(folder, TABLE, f'{{ main = {{ url = "{EXAMPLE}" }} }}', read_registries)
 
 
 def _read(file: str, name: str, table: Any, folder: Path | None) -> Registry:
