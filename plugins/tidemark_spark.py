@@ -132,8 +132,9 @@ class DriverHook(SparkSubmitHook):
         """Runs *application* to its end, without Airflow's environment."""
         folder = private_folder(PREFIX)
         try:
-            # The environment may name another folder.
-            return super().submit(application, env={LOCAL_DIRS: str(folder), **without_airflow(os.environ)}, **kwargs)
+            env = without_airflow(os.environ)
+            env[LOCAL_DIRS] = env.get(LOCAL_DIRS) or str(folder)
+            return super().submit(application, env=env, **kwargs)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 

@@ -115,6 +115,24 @@ def test_a_batch_job_that_needs_spark_is_submitted(tmp_path: Path, submitted_to:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # the provider leaves a pipe open
+@pytest.mark.parametrize("named", [None, "/local/disk"])
+def test_a_submitted_job_has_a_private_folder_for_its_files(
+    tmp_path: Path, submitted_to: Path, monkeypatch: pytest.MonkeyPatch, named: str | None
+) -> None:
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", named or "")
+    binary = submitted_to.parent / "bin" / "spark-submit"
+    binary.write_text(f'#!/bin/sh\necho "$SPARK_LOCAL_DIRS" "$(stat -c %a "$SPARK_LOCAL_DIRS")" > {submitted_to}\n')
+    job = job_of(tmp_path, "from tidemark.spark_session import session\nsession('rollup')")
+    job.execute({})
+    folder, *mode = submitted_to.read_text().split()
+    if named:
+        assert folder == named
+    else:
+        assert (Path(folder).name.startswith("tidemark-spark-"), mode) == (True, ["700"])
+        assert not Path(folder).exists()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # the provider leaves a pipe open
 def test_a_batch_job_of_drivers_elsewhere_is_submitted_at_once(
     tmp_path: Path, submitted_to: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -46,7 +46,9 @@ def test_a_clusters_secret_is_read_from_a_file(tmp_path: Path, monkeypatch: pyte
     file.write_text("spark.authenticate true\nspark.authenticate.secret s3cret\n")
     monkeypatch.setenv(spark_session.SECRETS, str(file))
     assert spark_session._secret("spark://there:7077") == {"spark.authenticate.secret": "s3cret"}
-    assert spark_session._secret("local[2]") == spark_session._secret("yarn") == {}
+    # For these Spark makes the secret itself.
+    for master in ("local[2]", "yarn", "k8s://https://there:6443"):
+        assert spark_session._secret(master) == {}
 
 
 @pytest.mark.parametrize("content", [None, "spark.authenticate true\n"])

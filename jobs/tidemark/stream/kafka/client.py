@@ -156,6 +156,7 @@ class KafkaBroker:
             consumer.poll(0)  # it calls error_cb
             self._refusals[at.kafka].raise_for(cluster)
             raise
+        self._refusals[at.kafka].forget()
         if metadata.error is not None:
             raise self._not_described(metadata.error, at)
         return len(metadata.partitions)
