@@ -231,7 +231,7 @@ def test_no_credential_is_in_arguments_logs_or_files(flow: Flow, first: str) -> 
     assert any(b"Command exited with return code 0" in log for log in logs)
     of_processes = [path.read_bytes() for path in processes_of(flow.warehouse).rglob("*") if path.is_file()]
     assert any(b"spark-submit" in content for content in of_processes)
-    in_store = [path.read_bytes() for path in (flow.warehouse / "control").rglob("*")]
+    in_store = [path.read_bytes() for path in (flow.warehouse / "control").rglob("*") if path.is_file()]
     assert in_store
     found = [content for content in (*logs, *of_processes, *in_store, *_commands()) if SECRET.encode() in content]
     assert found == []
