@@ -20,7 +20,6 @@ from airflow.sdk.log import mask_secret
 
 from tidemark.storage.location import location
 from tidemark.storage.object_path import ObjectPath
-from tidemark.storage.store_settings import SECRETS, store_variables
 
 CONNECTION = "tidemark_store"
 
@@ -48,6 +47,9 @@ def _use_connection(place: ObjectPath, connect: Callable[[str], Any]) -> None:
         connection = connect(CONNECTION)
     except AirflowNotFoundException:
         return
+    # Parsers of DAGs import this module, and need no settings.
+    from tidemark.storage.store_settings import SECRETS, store_variables
+
     own = {"login": connection.login, "password": connection.password}
     extra = {name: str(value) for name, value in connection.extra_dejson.items()}
     fields = {**extra, **{name: value for name, value in own.items() if value}}
