@@ -7,7 +7,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from secured.guarded import certificates
+from secured.secured_broker import certificates
 
 from support.schema_registry import SchemaRegistry
 from tidemark.errors import InvalidArgument
