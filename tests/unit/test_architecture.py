@@ -151,7 +151,7 @@ IMPORTS = {
         "kernels.updates kernels.records storage storage.delta stream.journal stream.state"
     ),
     "embedded": "collecting errors clock model.project model control",
-    "feed": "errors model.settings embedded",
+    "feed": "errors model.settings model.project embedded",
     "cli.shared": "collecting escaping errors model.settings model.project model storage control reports embedded",
     "cli.explain": (
         "collecting escaping errors clock semantics model.settings model.project model query "

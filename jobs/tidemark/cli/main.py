@@ -16,6 +16,7 @@ import tidemark.arrow  # noqa: F401 - first, before others import pandas
 from tidemark.cli.shared.output import flush, say
 from tidemark.errors import TidemarkError, argument_type
 from tidemark.escaping import one_message
+from tidemark.model.project.extras import EXTRAS, missing
 from tidemark.model.project.files import Project
 from tidemark.storage.location import location
 
@@ -119,6 +120,11 @@ def _main() -> int:
         return command(options)
     except TidemarkError as error:
         say(one_message(f"tidemark {options.command}: {error}"), sys.stderr)
+        return 1
+    except ModuleNotFoundError as error:
+        if error.name is None or (package := error.name.partition(".")[0]) not in EXTRAS:
+            raise
+        say(f"tidemark {options.command}: {missing(package)}", sys.stderr)
         return 1
     except KeyboardInterrupt:
         say(f"tidemark {options.command}: interrupted", sys.stderr)
