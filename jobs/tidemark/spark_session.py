@@ -22,8 +22,8 @@ from pyspark.sql import Column, DataFrame, SparkSession
 
 from tidemark.control.spark_files import LOCAL_DIRS, PREFIX
 from tidemark.errors import InvalidArgument
-from tidemark.model.project.extras import require_jars
 from tidemark.model.project.files import CHECKOUT
+from tidemark.model.project.jars import require_jars
 from tidemark.model.project.spark_settings import (
     SPARK_NEEDED,
     WITHOUT_SPARK,

@@ -23,8 +23,8 @@ from confluent_kafka.cimpl import NewTopic
 from tidemark.control import process
 from tidemark.control.process import Process
 from tidemark.errors import TidemarkError
-from tidemark.model.project.extras import require_jars
 from tidemark.model.project.files import jars_folder
+from tidemark.model.project.jars import require_jars
 
 NAME = "broker"
 JARS = jars_folder()

@@ -23,8 +23,9 @@ from tidemark.cli.shared.output import say, say_inert
 from tidemark.cli.stack.story import Story
 from tidemark.cli.stack.summary import problems, summary
 from tidemark.errors import TidemarkError, argument_type
-from tidemark.model.project.extras import require, require_jars
+from tidemark.model.project.extras import require
 from tidemark.model.project.files import CHECKOUT
+from tidemark.model.project.jars import require_jars
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import iso_day
 from tidemark.query.sql import Warehouse

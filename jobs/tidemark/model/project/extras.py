@@ -1,12 +1,11 @@
-"""Packages and jars that a command needs beyond `pip install tidemark`."""
+"""Packages that a command needs beyond `pip install tidemark`."""
 
 from __future__ import annotations
 
 from importlib.util import find_spec
-from pathlib import Path
 
 from tidemark.errors import InvalidArgument
-from tidemark.model.project.files import IS_WHEEL, jars_folder
+from tidemark.model.project.files import IS_WHEEL
 
 EXTRAS = {
     "airflow": "airflow",
@@ -33,18 +32,3 @@ def missing(module: str) -> str:
     """Returns the message about a *module* that is not installed."""
     remedy = f"pip install 'tidemark[{EXTRAS[module]}]'" if IS_WHEEL else "make setup"
     return f"{module} is not installed; run `{remedy}`"
-
-
-def require_jars(*uses: str, folder: Path | None = None) -> None:
-    """Checks that *folder* has the JVM jars of each use.
-
-    Uses are `spark` and `broker`.
-
-    Raises:
-        InvalidArgument: it has none for one of them.
-    """
-    jars = folder or jars_folder()
-    for use in uses:
-        if not any((jars / use).glob("*.jar")):
-            msg = f"{jars} has no jars for {use}; run `{'tidemark jars' if IS_WHEEL else 'make setup'}`"
-            raise InvalidArgument(msg)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tidemark.model.project.files import jars_folder
+from tidemark.model.project.jars import refuse_unexpected
 from tidemark.model.settings.toml_keys import Keys
 
 LOOPBACK = "127.0.0.1"
@@ -87,6 +88,7 @@ def jars(project: Path) -> list[str]:
     """Returns the jars that jobs of the checkout *project* need."""
     # Jars for object stores exist only after `make object-store`.
     folder = jars_folder(project)
+    refuse_unexpected(folder, project)
     return sorted(map(str, [*folder.glob("spark/*.jar"), *folder.glob("s3/*.jar")]))
 
 
