@@ -6,7 +6,6 @@ Their commands run outside of the checkout.
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from tidemark.control.process import without_airflow
 
 PROJECT = Path(__file__).resolve().parents[2]
 UV = Path(sys.executable).parent / "uv"
-INSTALLED_WITHIN_S = 300
+INSTALLED_WITHIN_S = 900
 ENDS_WITHIN_S = 120
 
 
@@ -64,8 +63,8 @@ class FreshEnvironment:
         )
         return cls(folder)
 
-    def run(self, *command: str, folder: Path | None = None, **env: str) -> subprocess.CompletedProcess[str]:
-        """Runs *command* of this environment in *folder*."""
+    def environment(self, **more: str) -> dict[str, str]:
+        """Returns the variables of a command here, and *more*."""
         binaries = self.folder / "venv" / "bin"
         own = {
             "PATH": f"{binaries}{os.pathsep}{os.environ['PATH']}",
@@ -73,14 +72,20 @@ class FreshEnvironment:
             "XDG_DATA_HOME": str(self.folder / "data"),
             "AIRFLOW_HOME": str(self.folder / "airflow"),
         }
-        program = shutil.which(command[0], path=own["PATH"]) or command[0]
+        return {**_outside(), **own, **more}
+
+    def run(
+        self, *command: str, folder: Path | None = None, within_s: float = ENDS_WITHIN_S, **env: str
+    ) -> subprocess.CompletedProcess[str]:
+        """Runs *command* of this environment in *folder*."""
+        program = self.folder / "venv" / "bin" / command[0]
         return subprocess.run(
-            [program, *command[1:]], capture_output=True, text=True, timeout=ENDS_WITHIN_S,
-            cwd=folder or self.folder, env={**_outside(), **own, **env}, check=False,
+            [str(program), *command[1:]], capture_output=True, text=True, timeout=within_s,
+            cwd=folder or self.folder, env=self.environment(**env), check=False,
         )  # fmt: skip
 
-    def answer(self, *command: str, folder: Path | None = None, **env: str) -> str:
+    def answer(self, *command: str, folder: Path | None = None, within_s: float = ENDS_WITHIN_S, **env: str) -> str:
         """Returns the output of *command*, which succeeds."""
-        ran = self.run(*command, folder=folder, **env)
+        ran = self.run(*command, folder=folder, within_s=within_s, **env)
         assert ran.returncode == 0, ran.stdout + ran.stderr
         return ran.stdout
