@@ -119,8 +119,8 @@ supervision: check postgres ## every case of a real Airflow that is killed, clea
 	$(BIN)/pytest -q -m long tests/streaming/test_flow.py tests/streaming/test_slowed.py \
 		tests/streaming/test_fatal.py tests/streaming/test_parts.py
 
-environments: check object-store ## a day of flights and all batch jobs on a Spark standalone cluster, and Airflow with an object store (15 minutes)
-	$(BIN)/pytest -q -m "long or not long" tests/cluster
+environments: check object-store ## a day of flights and all batch jobs on a Spark standalone cluster, Airflow with an object store, and wheels (half an hour)
+	$(BIN)/pytest -q -m "long or not long" tests/cluster tests/packages
 	$(BIN)/pytest -q -m long tests/objectstore
 
 KILLS ?= 10

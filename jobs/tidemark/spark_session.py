@@ -23,6 +23,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from tidemark.control.spark_files import LOCAL_DIRS, PREFIX
 from tidemark.errors import InvalidArgument
 from tidemark.model.project.files import CHECKOUT
+from tidemark.model.project.jars import require_jars
 from tidemark.model.project.spark_settings import (
     SPARK_NEEDED,
     WITHOUT_SPARK,
@@ -59,6 +60,7 @@ def session(name: str) -> SparkSession:
         SparkContext._ensure_initialized()  # only with a JVM does SparkConf have the options of spark-submit
         builder = builder.config(map={**_secret(SparkConf().get("spark.master", "") or "")})
     else:
+        require_jars("spark")
         address = driver_address("local")
         builder = builder.config(map={**driver_settings(CHECKOUT), **address, "spark.jars": ",".join(jars(CHECKOUT))})
     with _private_files():

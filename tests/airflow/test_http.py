@@ -20,6 +20,7 @@ from airflow.sdk import Variable
 from starlette.middleware.gzip import GZipMiddleware
 
 from support.reported_window import ON_PATH, reported
+from tidemark.airflow.dags.settings import TOPOLOGIES
 from tidemark.cli.explain import path as path_command
 from tidemark.cli.explain import topology as topology_command
 from tidemark.cli.main import _parser
@@ -28,15 +29,14 @@ from tidemark.control import process
 from tidemark.control.folder import Control, Heartbeat, StreamState
 from tidemark.model.project.layout import Layout
 from tidemark.model.topology import load
-from tidemark_dags import TOPOLOGIES
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # Airflow imports a test client that its own dependency has deprecated
-    import tidemark_answers
-    import tidemark_api
-    import tidemark_dags
-    from tidemark_answers import ANSWERS, PageAnswers
-    from tidemark_login import MAY_READ, READABLE, SIGNED_IN
+    from tidemark.airflow.dags import settings as dag_settings
+    from tidemark.airflow.pages import answers as page_answers
+    from tidemark.airflow.pages import api as page_api
+    from tidemark.airflow.pages.answers import ANSWERS, PageAnswers
+    from tidemark.airflow.pages.login import MAY_READ, READABLE, SIGNED_IN
 
 AT = "2026-01-01T12:00:10Z"
 ROUTES = [
@@ -70,7 +70,7 @@ class Client:
 
     def request(self, method: str, url: str, **headers: str) -> httpx.Response:
         async def answer() -> httpx.Response:
-            transport = httpx.ASGITransport(GZipMiddleware(tidemark_api.application), raise_app_exceptions=False)
+            transport = httpx.ASGITransport(GZipMiddleware(page_api.application), raise_app_exceptions=False)
             async with httpx.AsyncClient(transport=transport, base_url="http://airflow") as client:
                 return await client.request(method, url, headers=headers)
 
@@ -91,10 +91,10 @@ def anonymous(warehouse: Path, monkeypatch: pytest.MonkeyPatch) -> Client:
 
 @pytest.fixture
 def client(anonymous: Client) -> Iterator[Client]:
-    overrides = tidemark_api.app.dependency_overrides
+    overrides = page_api.app.dependency_overrides
     overrides |= {SIGNED_IN.dependency: lambda: None, MAY_READ.dependency: lambda: None, READABLE.dependency: All}
     yield anonymous
-    tidemark_api.app.dependency_overrides.clear()
+    page_api.app.dependency_overrides.clear()
     ANSWERS.forget()
 
 
@@ -120,7 +120,7 @@ def test_every_route_is_known_here() -> None:
         .replace("2026-01-01T12", "{interval}")
         for url in ROUTES
     }
-    assert {route.path for route in tidemark_api.app.routes} == templates
+    assert {route.path for route in page_api.app.routes} == templates
 
 
 @pytest.mark.parametrize("url", ROUTES)
@@ -252,7 +252,7 @@ def test_no_answer_may_run_anything_or_be_framed_by_others(
     client: Client, monkeypatch: pytest.MonkeyPatch, method: str, url: str, status: int
 ) -> None:
     if status == 500:
-        monkeypatch.setattr(tidemark_api, "_model", lambda _: 1 // 0)
+        monkeypatch.setattr(page_api, "_model", lambda _: 1 // 0)
     answer = client.request(method, url)
     assert answer.status_code == status
     check_headers(answer)
@@ -289,8 +289,8 @@ def test_a_line_that_takes_long_does_not_hold_up_the_first_page(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     free = threading.Event()
-    monkeypatch.setattr(tidemark_api, "_model", lambda name: free.wait(60))
-    monkeypatch.setattr(tidemark_api, "LINES_WITHIN_S", 0.05)
+    monkeypatch.setattr(page_api, "_model", lambda name: free.wait(60))
+    monkeypatch.setattr(page_api, "LINES_WITHIN_S", 0.05)
     try:
         text = client.get("/").text
     finally:
@@ -323,13 +323,13 @@ def test_an_unreadable_topology_does_not_hide_the_others(client: Client, monkeyp
         msg = "disk gone"
         raise OSError(msg)
 
-    monkeypatch.setattr(tidemark_api, "page_model", refused)
+    monkeypatch.setattr(page_api, "page_model", refused)
     process.wait_until(lambda: client.get("/").text.count("disk gone") == len(known()), "every line", 60)
     assert client.get("/").text.count("file not valid") == len(known())
 
 
 def test_an_empty_project_says_how_to_begin(client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tidemark_dags, "TOPOLOGIES", tmp_path)
+    monkeypatch.setattr(dag_settings, "TOPOLOGIES", tmp_path)
     assert "tidemark init DIR --from-topic TOPIC" in client.get("/").text
 
 
@@ -341,7 +341,7 @@ def test_an_invalid_file_shows_its_error_and_the_running_stream(
     layout, now_ms = Layout(tmp_path / "warehouse"), wall_clock_ms()
     beat = Heartbeat(state=StreamState.RUNNING, epoch=1, launch_id="l", at_ms=now_ms, pid=1)
     Control(layout.control("night", "readings")).beat(beat)
-    monkeypatch.setattr(tidemark_dags, "TOPOLOGIES", tmp_path / "topologies")
+    monkeypatch.setattr(dag_settings, "TOPOLOGIES", tmp_path / "topologies")
     monkeypatch.setattr(Variable, "get", lambda name, default=None: str(layout.warehouse))
     page = client.get("/pages/night")
     assert page.status_code == 200
@@ -384,20 +384,20 @@ def test_airflow_gets_the_app_without_importing_its_handlers() -> None:
     code = """
 import sys
 sys.path.append(sys.argv[1])
-import tidemark_http
-(registered,) = tidemark_http.TidemarkPlugin.fastapi_apps
-assert (registered["url_prefix"], registered["app"]) == ("/tidemark", tidemark_http.app)
-print(sorted({"fastapi", "duckdb", "polars", "deltalake", "pyspark", "tidemark_api"} & set(sys.modules)))
-import tidemark_api
+from tidemark.airflow.pages import http as page_http
+(registered,) = page_http.TidemarkPlugin.fastapi_apps
+assert (registered["url_prefix"], registered["app"]) == ("/tidemark", page_http.app)
+print(sorted({"fastapi", "duckdb", "polars", "deltalake", "pyspark", "tidemark.airflow.pages.api"} & set(sys.modules)))
+from tidemark.airflow.pages import api as page_api
 print("pyspark" in sys.modules)
 """
-    plugins = str(Path(tidemark_api.__file__).parent)
+    plugins = str(Path(page_api.__file__).parent)
     done = subprocess.run([sys.executable, "-c", code, plugins], capture_output=True, text=True, check=True)
     assert {"[]", "False"} <= set(done.stdout.splitlines())  # Airflow's log is among them
 
 
 async def answers(urls: list[str]) -> list[httpx.Response]:
-    transport = httpx.ASGITransport(GZipMiddleware(tidemark_api.application), raise_app_exceptions=False)
+    transport = httpx.ASGITransport(GZipMiddleware(page_api.application), raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://airflow") as asking:
         return await asyncio.gather(*(asking.get(url) for url in urls))
 
@@ -437,9 +437,9 @@ def test_forty_different_requests_are_answered_few_at_once(opened: list[int]) ->
     urls = [f"/topologies/flights?at=2026-01-01T12:00:{second:02d}Z" for second in range(40)]
     told = asyncio.run(answers(urls))
     statuses = [answer.status_code for answer in told]
-    assert (statuses.count(200), statuses.count(503)) == (tidemark_answers.MOST_WAITING, 20)
-    assert len(opened) == tidemark_answers.MOST_WAITING
-    assert max(opened) <= tidemark_answers.AT_ONCE
+    assert (statuses.count(200), statuses.count(503)) == (page_answers.MOST_WAITING, 20)
+    assert len(opened) == page_answers.MOST_WAITING
+    assert max(opened) <= page_answers.AT_ONCE
     refused = next(answer for answer in told if answer.status_code == 503)
     assert (refused.headers["Retry-After"], "ask again in 5 s" in refused.json()["detail"]) == ("5", True)
 
@@ -448,7 +448,7 @@ def test_forty_different_requests_are_answered_few_at_once(opened: list[int]) ->
 def test_who_waits_too_long_is_told_to_ask_again(monkeypatch: pytest.MonkeyPatch) -> None:
     free = threading.Event()
     monkeypatch.setattr(topology_command, "document", lambda *_, **__: free.wait(60))
-    monkeypatch.setattr(tidemark_answers, "WAITS_S", 0.05)
+    monkeypatch.setattr(page_answers, "WAITS_S", 0.05)
     try:
         (answer,) = asyncio.run(answers(["/topologies/flights"]))
     finally:
@@ -458,5 +458,5 @@ def test_who_waits_too_long_is_told_to_ask_again(monkeypatch: pytest.MonkeyPatch
 
 def test_an_answer_for_others_is_none_for_the_anonymous(client: Client) -> None:
     assert client.get("/pages/flights").status_code == 200
-    tidemark_api.app.dependency_overrides.clear()
+    page_api.app.dependency_overrides.clear()
     assert client.get("/pages/flights").status_code == 401

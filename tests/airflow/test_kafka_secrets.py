@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 from airflow.sdk.exceptions import TaskDeferred
 
+from tidemark.airflow.tasks.driver import NAME, Driver, Patience
+from tidemark.airflow.tasks.stream import StreamOperator, Supervision
 from tidemark.control import process
 from tidemark.control.folder import StreamState
 from tidemark.errors import InvalidArgument
-from tidemark_driver import NAME, Driver, Patience
-from tidemark_stream import StreamOperator, Supervision
 
 HERE = Path(__file__).parent
 PATIENCE = Patience(stale_after_s=1.0, start_within_s=10.0, stuck_after_s=2.0, drain_within_s=1.0)

@@ -52,8 +52,8 @@ STARTED = {"by_carrier_source": 1_060, "carrier_state": 1_100}
 OTHERS = """
 from airflow.sdk import DAG, task
 from datetime import timedelta
-from tidemark_assets import stream_table, table_asset
-from tidemark_hours import FirstReport
+from tidemark.airflow.tasks.assets import stream_table, table_asset
+from tidemark.airflow.tasks.hours import FirstReport
 
 SEEN = {
     "rolled_up": table_asset("flights", "latency_rollup"),

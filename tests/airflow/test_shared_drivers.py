@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import TaskDeferred
 
+from tidemark.airflow.tasks.driver import NAME, Driver, DriverVerdict, Patience
+from tidemark.airflow.tasks.stream import StreamOperator, StreamTrigger, Supervision
 from tidemark.clock import wall_clock_ms
 from tidemark.control import process
 from tidemark.control.folder import StreamState
 from tidemark.embedded.stack import Home
 from tidemark.errors import TidemarkError
-from tidemark_driver import NAME, Driver, DriverVerdict, Patience
-from tidemark_stream import StreamOperator, StreamTrigger, Supervision
 
 HERE = Path(__file__).parent
 FLIGHTS = HERE.parents[1] / "jobs" / "topologies" / "flights.toml"

@@ -17,16 +17,16 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowSkipException
 
-import tidemark_sla
 from support.hostile_strings import HOSTILE
 from support.mail_and_webhook import Inbox, Receiver
+from tidemark.airflow.tasks import sla as sla_tasks
+from tidemark.airflow.tasks.sla import DeliverChanges, PublishChanges, channels, sla_asset, tell_of_missed_checks
 from tidemark.clock import wall_clock_ms
 from tidemark.model.channel_spec import Channel, parse
 from tidemark.model.project.layout import Layout
 from tidemark.model.tables.catalog import INCIDENTS
 from tidemark.reports.report_tables import replace_rows
 from tidemark.sla.incidents.tables import channel_lock, record_delivery
-from tidemark_sla import DeliverChanges, PublishChanges, channels, sla_asset, tell_of_missed_checks
 
 ROOT = Path(__file__).resolve().parents[2]
 MAIL = {"kind": "mail", "to": ["desk@example.org", "ops@example.org"], "from": "tidemark@example.org"}
@@ -44,7 +44,7 @@ RESOLVED = {**OPENED, "change": "resolved", "at": NOW - 1_000, "run_id": "run 2"
 @pytest.fixture(autouse=True)
 def clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is NOW, however long the tests before take."""
-    monkeypatch.setattr(tidemark_sla, "wall_clock_ms", lambda: NOW)
+    monkeypatch.setattr(sla_tasks, "wall_clock_ms", lambda: NOW)
 
 
 @pytest.fixture
@@ -195,7 +195,7 @@ def test_a_channel_is_told_by_one_at_a_time(tmp_path: Path, webhook: Receiver) -
 
 def test_channels_that_cannot_be_read_leave_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "channels.toml").write_text('[desk]\nkind = "fax"\n')
-    monkeypatch.setattr(tidemark_sla, "CHANNELS", tmp_path / "channels.toml")
+    monkeypatch.setattr(sla_tasks, "CHANNELS", tmp_path / "channels.toml")
     assert [channel.name for channel in channels("flights")] == ["log"]
 
 
@@ -204,7 +204,7 @@ def test_missed_checks_reach_every_channel_without_a_warehouse(
 ) -> None:
     (tmp_path / "channels.toml").write_text('[desk]\nkind = "slack"\nowners = ["somebody else"]\n')
     (tmp_path / "warehouse").write_text("no folder")
-    monkeypatch.setattr(tidemark_sla, "CHANNELS", tmp_path / "channels.toml")
+    monkeypatch.setattr(sla_tasks, "CHANNELS", tmp_path / "channels.toml")
     monkeypatch.setenv("AIRFLOW_VAR_TIDEMARK_WAREHOUSE", str(tmp_path / "warehouse"))
     tell_of_missed_checks(str(ROOT / "jobs" / "topologies" / "flights.toml"))
     (text,) = webhook.taken
@@ -216,7 +216,7 @@ def test_that_nobody_checks_is_told_once_until_somebody_does(
     tmp_path: Path, webhook: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "channels.toml").write_text('[desk]\nkind = "slack"\n')
-    monkeypatch.setattr(tidemark_sla, "CHANNELS", tmp_path / "channels.toml")
+    monkeypatch.setattr(sla_tasks, "CHANNELS", tmp_path / "channels.toml")
     monkeypatch.setenv("AIRFLOW_VAR_TIDEMARK_WAREHOUSE", str(tmp_path))
     for _ in range(2):
         tell_of_missed_checks(str(ROOT / "jobs" / "topologies" / "flights.toml"), {"dag_run": {}})
@@ -228,8 +228,11 @@ def test_that_nobody_checks_is_told_once_until_somebody_does(
 def test_any_notifier_of_airflow_is_a_channel(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     happened(tmp_path, OPENED)
     arguments = {"text": "{{ alert.subject }}!"}
-    with caplog.at_level(logging.WARNING, logger="tidemark_sla"):
-        tell(tmp_path, channel(kind="notifier", arguments=arguments, **{"class": "tidemark_sla.LogNotifier"}))
+    with caplog.at_level(logging.WARNING, logger="tidemark.airflow.tasks.sla"):
+        tell(
+            tmp_path,
+            channel(kind="notifier", arguments=arguments, **{"class": "tidemark.airflow.tasks.sla.LogNotifier"}),
+        )
     assert [r.message for r in caplog.records] == ["[critical] flights: delays_in_time is broken (error)!"]
 
 
@@ -238,9 +241,9 @@ def test_the_log_is_always_a_channel_beside_the_topologys_others(
 ) -> None:
     file = tmp_path / "channels.toml"
     file.write_text('[desk]\nkind = "slack"\n[trains_desk]\nkind = "slack"\ntopologies = ["trains"]\n')
-    monkeypatch.setattr(tidemark_sla, "CHANNELS", file)
+    monkeypatch.setattr(sla_tasks, "CHANNELS", file)
     assert [channel.name for channel in channels("flights")] == ["log", "desk"]
-    monkeypatch.setattr(tidemark_sla, "CHANNELS", tmp_path / "none.toml")
+    monkeypatch.setattr(sla_tasks, "CHANNELS", tmp_path / "none.toml")
     assert [channel.name for channel in channels("flights")] == ["log"]
 
 

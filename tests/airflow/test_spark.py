@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 from airflow.sdk.exceptions import AirflowException
 
-import tidemark_spark
+from tidemark.airflow.tasks import spark as spark_tasks
+from tidemark.airflow.tasks.spark import BatchJob, DriverHook
 from tidemark.errors import InvalidArgument, InvalidSpec
 from tidemark.model.project.spark_settings import SparkSettings, read_spark
-from tidemark_spark import BatchJob, DriverHook
 
 
 @pytest.fixture(autouse=True)
 def libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(tidemark_spark, "LIBRARIES", tmp_path)
+    monkeypatch.setattr(spark_tasks, "LIBRARIES", tmp_path)
     return tmp_path
 
 
@@ -73,7 +73,7 @@ def test_a_batch_job_is_submitted_with_its_topologys_settings() -> None:
     command = hook.command(job.application)
     found = options(command)
     assert (found["--master"], found["spark.driver.memory"], found["spark.ui.port"]) == ("local[4]", "3g", "1")
-    assert command[-2:] == [tidemark_spark.script("rollup"), "x"]
+    assert command[-2:] == [spark_tasks.script("rollup"), "x"]
 
 
 @pytest.fixture

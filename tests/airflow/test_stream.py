@@ -21,13 +21,13 @@ import pytest
 from airflow.sdk._shared.module_loading import import_string
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferred
 
+from tidemark.airflow.tasks.driver import BY_CHANGE, NAME, Driver, DriverVerdict, Patience
+from tidemark.airflow.tasks.stream import BY_USER, StreamOperator, StreamTrigger, Supervision, kind, slow_arguments
 from tidemark.clock import wall_clock_ms
 from tidemark.control import process
 from tidemark.control.folder import StreamState, digest
 from tidemark.errors import InvalidArgument
 from tidemark.model.topology import load
-from tidemark_driver import BY_CHANGE, NAME, Driver, DriverVerdict, Patience
-from tidemark_stream import BY_USER, StreamOperator, StreamTrigger, Supervision, kind, slow_arguments
 
 HERE = Path(__file__).parent
 FLIGHTS = HERE.parents[1] / "jobs" / "topologies" / "flights.toml"

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from support.supervised_streams import STAND_IN, Stage, Supervised, staged
+from tidemark.airflow.tasks.stream import BY_USER
 from tidemark.control import process
 from tidemark.control.folder import digest
 from tidemark.embedded import airflow
-from tidemark_stream import BY_USER
 
 KILLED = [("scheduler",), ("triggerer",), ("api-server",), tuple(airflow.COMPONENTS)]
 LONG = pytest.mark.long

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from tidemark.airflow.tasks.driver import NAME, Driver, DriverVerdict, Patience
 from tidemark.clock import wall_clock_ms
 from tidemark.control import process
 from tidemark.control.folder import AlreadyRunning, Control, Heartbeat, StreamState
 from tidemark.errors import TidemarkError
 from tidemark.storage.location import location
-from tidemark_driver import NAME, Driver, DriverVerdict, Patience
 
 PATIENCE = Patience(stale_after_s=5.0, start_within_s=60.0, drain_within_s=0.3)
 ELSEWHERE = "other-host"

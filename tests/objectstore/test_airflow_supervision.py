@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from support.supervised_streams import STAND_IN, Stage, Supervised, staged
+from tidemark.airflow.tasks.stream import BY_USER
 from tidemark.embedded import airflow
-from tidemark_stream import BY_USER
 
 pytestmark = pytest.mark.long
 KILLED = [("scheduler",), ("triggerer",), tuple(airflow.COMPONENTS)]

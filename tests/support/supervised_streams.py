@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tidemark.airflow.tasks.driver import NAME, Driver, Patience
 from tidemark.clock import wall_clock_ms
 from tidemark.control import process
 from tidemark.control.driver_folder import processes_of
@@ -21,7 +22,6 @@ from tidemark.control.folder import StreamState
 from tidemark.embedded import airflow
 from tidemark.embedded.airflow_api import AirflowApi
 from tidemark.model.project.files import CHECKOUT
-from tidemark_driver import NAME, Driver, Patience
 
 PATIENCE = Patience(stale_after_s=3.0, start_within_s=20.0, stuck_after_s=5.0, drain_within_s=3.0)
 PATIENCE_WITH_SPARK = Patience(stale_after_s=15.0, start_within_s=90.0, stuck_after_s=90.0, drain_within_s=30.0)

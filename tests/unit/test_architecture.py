@@ -151,7 +151,7 @@ IMPORTS = {
         "kernels.updates kernels.records storage storage.delta stream.journal stream.state"
     ),
     "embedded": "collecting errors clock model.project model control",
-    "feed": "errors model.settings embedded",
+    "feed": "errors model.settings model.project embedded",
     "cli.shared": "collecting escaping errors model.settings model.project model storage control reports embedded",
     "cli.explain": (
         "collecting escaping errors clock semantics model.settings model.project model query "
@@ -172,12 +172,17 @@ IMPORTS = {
         "collecting escaping errors clock semantics model.tables model.settings model.project model "
         "storage control query reports reports.pages cli.shared cli.explain"
     ),
-    "dags": "collecting errors model.project model",
-    "plugins": (
-        "collecting escaping errors clock semantics model.tables model.settings model.project model "
-        "storage control query reports reports.paths reports.pages reports.rollups reports.what_if "
-        "sla.incidents sla cli.explain"
+    "airflow.tasks": (
+        "collecting escaping errors clock model.tables model.project model storage control query reports sla.incidents"
     ),
+    "airflow.dags": "collecting errors model.project model airflow.tasks",
+    "airflow.pages": (
+        "collecting escaping errors clock semantics model.settings model.project model query "
+        "reports.paths reports.pages reports.rollups reports.what_if sla cli.explain airflow.tasks airflow.dags"
+    ),
+    "airflow": "",
+    "dags": "airflow",
+    "plugins": "airflow.tasks",
     "arrow": "model.project",
     "cli": "escaping errors model.project storage cli.shared arrow",
     "jobs": (
@@ -192,10 +197,10 @@ It comes after them. A room is a folder of `jobs/tidemark` with its modules, a m
 of the folders `jobs`, `dags` and `plugins` at the edge.
 """
 MOST_FILES = 10
-LARGE_ROOMS = {"semantics", "model.kinds", "stream.operate", "jobs", "plugins"}
+LARGE_ROOMS = {"semantics", "model.kinds", "stream.operate", "jobs"}
 """Rooms that may have more than MOST_FILES modules.
 
-They are lists of rules or kinds, or folders at the edge.
+They are lists of rules or kinds, or the programs at the edge.
 """
 
 

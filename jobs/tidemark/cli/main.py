@@ -16,6 +16,7 @@ import tidemark.arrow  # noqa: F401 - first, before others import pandas
 from tidemark.cli.shared.output import flush, say
 from tidemark.errors import TidemarkError, argument_type
 from tidemark.escaping import one_message
+from tidemark.model.project.extras import EXTRAS, missing
 from tidemark.model.project.files import Project
 from tidemark.storage.location import location
 
@@ -35,6 +36,7 @@ examples:
   tidemark replay --speed 2880                  plays two days of flights into the Kafka of `tidemark up`
   tidemark check jobs/topologies/flights.toml   validates a topology file
   tidemark check --live                         also validates it against topics and a sample of their records
+  tidemark jars                                 resolves the JVM jars, where no `make setup` has done it
   tidemark docs                                 for developers: writes docs/tables.md
   tidemark tables                               lists the tables and their sizes
   tidemark sql "select operator, max(max_ms) from operator_latency group by 1"
@@ -73,6 +75,7 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("sql", "explain.query", "run a query over the Delta tables, with DuckDB"),
     ("why", "explain.why", "explain missing results of a topology: blocked operators, causes, remedies"),
     ("bound", "explain.bound", "compare bounds of a source: share of late records, and delay of results"),
+    ("jars", "project.jars", "resolve the locked JVM jars of Spark and Kafka, and check their hashes"),
     ("docs", "project.docs", "write docs/tables.md, the reference of every table, view and column"),
     ("topology", "explain.topology", "show the operators of a topology and their state"),
     ("path", "explain.path", "show the critical path of a streaming window, and its culprit"),
@@ -119,6 +122,11 @@ def _main() -> int:
         return command(options)
     except TidemarkError as error:
         say(one_message(f"tidemark {options.command}: {error}"), sys.stderr)
+        return 1
+    except ModuleNotFoundError as error:
+        if error.name is None or (package := error.name.partition(".")[0]) not in EXTRAS:
+            raise
+        say(f"tidemark {options.command}: {missing(package)}", sys.stderr)
         return 1
     except KeyboardInterrupt:
         say(f"tidemark {options.command}: interrupted", sys.stderr)

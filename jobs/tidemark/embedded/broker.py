@@ -23,9 +23,11 @@ from confluent_kafka.cimpl import NewTopic
 from tidemark.control import process
 from tidemark.control.process import Process
 from tidemark.errors import TidemarkError
+from tidemark.model.project.files import jars_folder
+from tidemark.model.project.jars import require_jars
 
 NAME = "broker"
-JARS = Path(__file__).resolve().parents[3] / ".jars"
+JARS = jars_folder()
 LISTENING_ON = re.compile(r"PLAINTEXT://127\.0\.0\.1:(\d+)")
 JVM_OPTIONS = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 """With them Kafka starts in 2.4 CPU seconds instead of 4.3.
@@ -83,13 +85,14 @@ def start(home: Path, *, port: int | None = None, jars: Path = JARS) -> Embedded
     Args:
         home: its folder.
         port: it listens here; None: on the port it had before, else on a free one.
-        jars: the folder that `make setup` fills.
+        jars: the folder that `make setup` or `tidemark jars` fills.
 
     Raises:
-        TidemarkError: it does not come up; the message has the end of its log.
+        TidemarkError: there are no jars, or it does not come up; the message has the end of its log.
     """
     if (running := process.find(home, NAME)) is not None:
         return EmbeddedBroker(f"127.0.0.1:{_last_port(home)}", running)
+    require_jars("broker", folder=jars)
     chosen = port or _last_port_if_free(home) or process.free_port()
     try:
         env = process.without_airflow(os.environ)

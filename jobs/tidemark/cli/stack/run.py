@@ -33,7 +33,9 @@ from tidemark.control.spark_files import with_spark_folder
 from tidemark.errors import InvalidArgument, TidemarkError
 from tidemark.escaping import one_message
 from tidemark.model.project.connections import LOCAL, addressed_clusters, flags
+from tidemark.model.project.extras import require
 from tidemark.model.project.files import CHECKOUT
+from tidemark.model.project.jars import require_jars
 from tidemark.model.project.layout import Layout
 from tidemark.model.topology import Time, Topology, load, on_processing_time
 from tidemark.reports.batch_job import add_bootstrap, topology_file
@@ -99,6 +101,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def command(options: argparse.Namespace) -> int:
     """Runs the streams until they end."""
+    require("pyspark")
+    require_jars("spark")
     return run(options, place(options), running_broker(options.home), say_inert)
 
 

@@ -35,7 +35,9 @@ from tidemark.collecting import omit, outside, within
 from tidemark.errors import InvalidArgument, TidemarkError
 from tidemark.escaping import one_message
 from tidemark.model.project.connections import DEFAULT, PARTITIONS, with_address
+from tidemark.model.project.extras import require
 from tidemark.model.project.files import Project
+from tidemark.model.project.jars import require_jars
 from tidemark.model.topology import Topology, load_each
 from tidemark.reports.pages.page_model import PageVerdict
 
@@ -63,6 +65,8 @@ def command(options: argparse.Namespace) -> int:
 
     The others are started nevertheless.
     """
+    require("airflow", "great_expectations", "pyspark")
+    require_jars("spark")
     up = StackStart(Home(options.home.resolve()), Project.here(), slow=options.slow, unpause=options.unpause)
     ran_before, is_started = up.home.running(), False
     try:

@@ -9,7 +9,8 @@
 | `.tidemark/` | state of the local stack, with the warehouse |
 
 `tidemark init` makes such a folder. A checkout of Tidemark is the project of the demo; there topologies are in
-`jobs/topologies`, and channels in `expectations`.
+`jobs/topologies`, and channels in `expectations`. An installation from a wheel has no checkout. The wheel holds the
+files of one in `tidemark/checkout`, state and jars are in folders of the user.
 """
 
 from __future__ import annotations
@@ -20,8 +21,13 @@ from pathlib import Path
 
 from tidemark.errors import InvalidArgument
 
-CHECKOUT = Path(__file__).resolve().parents[4]
+_PACKAGE, _BESIDE = Path(__file__).resolve().parents[2], Path(__file__).resolve().parents[4]
+IS_WHEEL = not (_BESIDE / "jobs" / "tidemark").is_dir()
+"""True if the package was installed from a wheel, without a checkout."""
+CHECKOUT = _PACKAGE / "checkout" if IS_WHEEL else _BESIDE
+"""The checkout, or the copy of its files in the wheel."""
 VARIABLE = "TIDEMARK_PROJECT"
+JARS_VARIABLE = "TIDEMARK_JARS"
 WAREHOUSE = "warehouse"
 """The folder of all tables and control folders, in the state folder."""
 
@@ -87,12 +93,33 @@ class Project:
     @property
     def state(self) -> Path:
         """The folder of the local stack's state."""
+        if IS_WHEEL and self.folder == CHECKOUT:
+            return user_folder("XDG_STATE_HOME", ".local/state")
         return self.folder / ".tidemark"
 
     @property
     def is_checkout(self) -> bool:
         """True if it is a checkout of Tidemark, and so the demo's."""
         return (self.folder / "jobs" / "topologies").is_dir()
+
+
+def jars_folder(checkout: Path = CHECKOUT) -> Path:
+    """Returns the folder of the JVM jars.
+
+    It has a folder for each of their uses, and is $TIDEMARK_JARS, else `.jars` of the checkout or, without a checkout,
+    the folder that `tidemark jars` fills.
+    """
+    if named := os.environ.get(JARS_VARIABLE):
+        return Path(named).resolve()
+    return user_folder("XDG_DATA_HOME", ".local/share") / "jars" if IS_WHEEL else checkout / ".jars"
+
+
+def user_folder(variable: str, otherwise: str) -> Path:
+    """Returns Tidemark's folder in a folder of the user.
+
+    *variable* names it; without the variable it is *otherwise* in the home folder.
+    """
+    return Path(os.environ.get(variable) or Path.home() / otherwise) / "tidemark"
 
 
 def is_project(folder: Path) -> bool:

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tidemark.model.project.files import jars_folder
+from tidemark.model.project.jars import refuse_unexpected
 from tidemark.model.settings.toml_keys import Keys
 
 LOOPBACK = "127.0.0.1"
@@ -85,7 +87,8 @@ class SparkSettings:
 def jars(project: Path) -> list[str]:
     """Returns the jars that jobs of the checkout *project* need."""
     # Jars for object stores exist only after `make object-store`.
-    folder = project / ".jars"
+    folder = jars_folder(project)
+    refuse_unexpected(folder, project)
     return sorted(map(str, [*folder.glob("spark/*.jar"), *folder.glob("s3/*.jar")]))
 
 
@@ -102,7 +105,7 @@ def driver_settings(project: Path) -> dict[str, str]:
     properties = dict(settings(project / "docker" / "spark-defaults.conf"))
     # The JVM starts from the archive of Spark's classes. One of another build, or with another class path, silently
     # ignores it.
-    archive = project / ".jars" / "classes.jsa"
+    archive = jars_folder(project) / "classes.jsa"
     # Java options are separated by blanks, and a path in them cannot be quoted.
     if archive.is_file() and " " not in str(archive):
         properties[JAVA_OPTIONS] += f" -XX:SharedArchiveFile={archive} {WITHOUT_A_WORD}"

@@ -24,6 +24,7 @@ from airflow.sdk.log import mask_secret
 from tidemark.control.process import without_airflow
 from tidemark.control.spark_files import LOCAL_DIRS, PREFIX
 from tidemark.errors import InvalidArgument
+from tidemark.model.project.files import CHECKOUT
 from tidemark.model.project.secrets import SecretPlace
 from tidemark.model.project.spark_settings import (
     JAVA_OPTIONS,
@@ -39,8 +40,7 @@ from tidemark.model.project.spark_settings import (
 from tidemark.storage.library import archive
 from tidemark.storage.private_folder import private_folder
 
-ROOT = Path(__file__).resolve().parents[1]
-PROPERTIES = str(ROOT / "docker" / "spark-defaults.conf")
+PROPERTIES = str(CHECKOUT / "docker" / "spark-defaults.conf")
 LIBRARIES = Path(AIRFLOW_HOME) / "tidemark"
 """Folder of the library's archives, 350 kB each.
 
@@ -50,7 +50,7 @@ Each version that was ever launched has one.
 
 def script(job: str) -> str:
     """Returns the file that Spark runs for *job*."""
-    return str(ROOT / "jobs" / f"{job}.py")
+    return str(CHECKOUT / "jobs" / f"{job}.py")
 
 
 def kafka_address(cluster: str) -> str | None:
@@ -101,10 +101,10 @@ class DriverHook(SparkSubmitHook):
 
     def __init__(self, *, spark: SparkSettings, conf: dict[str, Any] | None = None, **kwargs: Any) -> None:
         self._spark = spark
-        super().__init__(jars=",".join(jars(ROOT)), properties_file=PROPERTIES, **kwargs)
+        super().__init__(jars=",".join(jars(CHECKOUT)), properties_file=PROPERTIES, **kwargs)
         master = self._connection["master"]
         is_here = self._connection["deploy_mode"] != "cluster"
-        java = {JAVA_OPTIONS: driver_settings(ROOT)[JAVA_OPTIONS]} if is_here else {}
+        java = {JAVA_OPTIONS: driver_settings(CHECKOUT)[JAVA_OPTIONS]} if is_here else {}
         attempts = ONE_ATTEMPT if master == "yarn" else {}
         self._conf = {**driver_address(master), **java, **attempts, **spark.properties, **(conf or {})}
         if not is_local(master):

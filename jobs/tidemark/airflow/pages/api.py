@@ -1,8 +1,7 @@
 """Serves latency over HTTP, as JSON and as pages; see docs/airflow.md.
 
 The JSON is that of `tidemark topology`, `path` and `whatif`. DuckDB and delta-rs read the Delta tables in few threads,
-and an answer is kept for a few seconds: see `tidemark_answers`. Only names from topology files are looked up in the
-warehouse.
+and an answer is kept for a few seconds: see `answers`. Only names from topology files are looked up in the warehouse.
 
 A request without a login is answered 401; a browser that requests a page is sent to Airflow's login. A topology whose
 DAG the user may not read is a 403, an unknown name a 404, an invalid argument a 400, and `detail` has the remedy. A
@@ -29,6 +28,10 @@ from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse
 from starlette.datastructures import MutableHeaders
 from starlette.types import Message, Receive, Scope, Send
 
+from tidemark.airflow.dags.settings import TOPOLOGIES, broken, topologies
+from tidemark.airflow.pages.answers import AGAIN_AFTER_S, ANSWERS, PagesBusy, shared
+from tidemark.airflow.pages.login import MAY_READ, READABLE, SIGNED_IN, Readable, login_url
+from tidemark.airflow.tasks.store import warehouse_at
 from tidemark.cli.explain import path, whatif
 from tidemark.cli.explain import topology as topology_command
 from tidemark.clock import wall_clock_ms
@@ -50,10 +53,6 @@ from tidemark.reports.what_if.estimates import WorkChange
 from tidemark.reports.what_if.parts import PartChange
 from tidemark.semantics.blame import AgeCause
 from tidemark.sla.page import sla_page
-from tidemark_answers import AGAIN_AFTER_S, ANSWERS, PagesBusy, shared
-from tidemark_dags import TOPOLOGIES, broken, topologies
-from tidemark_login import MAY_READ, READABLE, SIGNED_IN, Readable, login_url
-from tidemark_store import warehouse_at
 
 log = logging.getLogger(__name__)
 HEADERS = {

@@ -1,7 +1,7 @@
 """Registers Tidemark with Airflow's API server.
 
 It has JSON under `/tidemark`, and a page under Browse. Every part of Airflow imports this file, and only the API server
-answers requests. So `tidemark_api`, which answers them, is imported with the first one.
+answers requests. So `tidemark.airflow.pages.api`, which answers them, is imported with the first one.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ PREFIX = "/tidemark"
 
 
 async def app(scope: Any, receive: Any, send: Any) -> None:
-    """Forwards to `tidemark_api.application`, an ASGI application."""
-    api = await asyncio.to_thread(import_module, "tidemark_api")
+    """Forwards to `tidemark.airflow.pages.api.application`, an ASGI application."""
+    api = await asyncio.to_thread(import_module, "tidemark.airflow.pages.api")
     await api.application(scope, receive, send)
 
 

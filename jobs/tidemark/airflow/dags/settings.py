@@ -1,4 +1,4 @@
-"""Shared parts of the DAG files: topologies, and settings of every DAG."""
+"""Topologies, and the settings that all DAGs share."""
 
 from __future__ import annotations
 

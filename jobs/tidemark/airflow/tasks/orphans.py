@@ -24,9 +24,11 @@ from airflow.plugins_manager import AirflowPlugin
 if TYPE_CHECKING:
     from airflow.models.trigger import Trigger
 
-    from tidemark_stream import StreamTrigger
+    from tidemark.airflow.tasks.stream import StreamTrigger
 
 log = logging.getLogger(__name__)
+OURS = ("tidemark.airflow.tasks.stream.StreamTrigger", "tidemark_stream.StreamTrigger")
+"""The trigger of a driver, with its name in version 0.1."""
 
 
 class OrphanListener:
@@ -40,7 +42,7 @@ class OrphanListener:
             return
         from airflow.models.connection import Connection
 
-        from tidemark_store import warehouse_at
+        from tidemark.airflow.tasks.store import warehouse_at
 
         for trigger in orphans():
             try:
@@ -57,11 +59,10 @@ def orphans() -> list[StreamTrigger]:
     from airflow.utils.session import create_session
     from airflow.utils.state import TaskInstanceState
 
-    from tidemark_stream import StreamTrigger
+    from tidemark.airflow.tasks.stream import StreamTrigger
 
-    classpath = "tidemark_stream.StreamTrigger"
     with create_session() as session:
-        triggers = session.query(Trigger).filter(Trigger.classpath == classpath).all()
+        triggers = session.query(Trigger).filter(Trigger.classpath.in_(OURS)).all()
         waited_for = session.query(TaskInstance.trigger_id).filter(TaskInstance.state == TaskInstanceState.DEFERRED)
         ids = {id_ for (id_,) in waited_for}
         needed = {_home(trigger) for trigger in triggers if trigger.id in ids}

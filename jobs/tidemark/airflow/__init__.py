@@ -1,0 +1,30 @@
+"""Tidemark in Airflow: `topology_dags()` in a DAG file makes all DAGs.
+
+| name | gives |
+|---|---|
+| `topology_dags` | the DAGs of all topologies of the project |
+| `refuse_mistakes` | an import error that shows mistakes of topologies, SLAs and channels |
+| `stream_table`, `table_asset` | tables as assets, on which other DAGs can be scheduled |
+
+A name is imported when it is used, because every part of Airflow imports this package for its plugins.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+_PLACES = {
+    "refuse_mistakes": "dags.mistakes",
+    "stream_table": "tasks.assets",
+    "table_asset": "tasks.assets",
+    "topology_dags": "dags.factory",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Imports *name* from its module."""
+    if name not in _PLACES:
+        msg = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(msg)
+    return getattr(import_module(f"{__name__}.{_PLACES[name]}"), name)

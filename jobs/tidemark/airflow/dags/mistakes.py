@@ -1,0 +1,35 @@
+"""Finds unusable topologies, SLAs and channels."""
+
+from __future__ import annotations
+
+from tidemark.airflow.dags import settings
+from tidemark.airflow.tasks import sla
+from tidemark.collecting import names_in
+from tidemark.errors import InvalidSpec
+from tidemark.model import channel_spec, sla_spec
+
+
+def refuse_mistakes() -> None:
+    """Raises InvalidSpec with the mistakes of all topologies, SLAs and channels.
+
+    In a DAG file of its own this becomes an import error in Airflow. It has no DAG: an import error removes all DAGs of
+    its file. The others leave such a topology out.
+    """
+    usable = settings.topologies().values()
+    # A file that cannot be used may have SLAs, too: it is known by its name alone.
+    names = {file.stem for file in settings.TOPOLOGIES.glob("*.toml")}
+    names |= {*names_in(usable)}
+    mistakes = (
+        ([*settings.broken().values()], "Until then their DAGs do not run and are not listed; drivers continue."),
+        (
+            sla_spec.mistakes(sla.SLAS, usable, names),
+            "Until then these SLAs are not checked, and check_sla of their topologies fails.",
+        ),
+        (channel_spec.mistakes(sla.CHANNELS), "Until then alerts go to logs alone."),
+    )
+    lines: list[str] = []
+    for errors, consequence in mistakes:
+        if errors:
+            lines += [*map(str, errors), consequence]
+    if lines:
+        raise InvalidSpec("\n".join(lines))

@@ -1,0 +1,67 @@
+"""The DAGs that check SLAs and alert people of incidents.
+
+There is one per topology. It checks for now or for a past instant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from functools import partial
+
+from airflow.providers.standard.operators.empty import EmptyOperator
+from airflow.sdk import DAG, DeadlineAlert, DeadlineReference, SyncCallback, chain  # type: ignore[attr-defined]
+
+from tidemark.airflow.dags.settings import WAREHOUSE, dag, instant, topologies
+from tidemark.airflow.tasks.assets import TopologyJob
+from tidemark.airflow.tasks.sla import DeliverChanges, PublishChanges, channels, tell_of_missed_checks
+
+DOC = """
+Checks the SLAs of the topology `{name}` as of an instant. It sends each change of an incident once to every channel of
+`expectations/channels.toml`: when the incident is opened, escalated, acknowledged or resolved.
+
+* **at** (ISO 8601, UTC) is the instant; empty: when the run was triggered. A past instant opens no incident.
+
+The results are rows of `sla_results`, `dq_results` and `incidents` with this run's id. A broken SLA never fails the
+run. An invalid SLA fails `check_sla`, after all valid ones were checked and their changes delivered. A channel that
+fails fails its task, and gets the changes in a later run.
+"""
+AT = "{{ params['at'] or dag_run.run_after.isoformat() }}"
+HANGS_AFTER = timedelta(minutes=30)
+TELLING_HANGS_AFTER = timedelta(minutes=15)
+"""Longer than the 10 minutes that a channel waits for another run."""
+ASKED = "macros.datetime.fromisoformat(params['at']) if params['at'] else dag_run.run_after"
+SINCE = f"{{{{ (({ASKED}) - macros.timedelta(hours=1)).isoformat() }}}}"
+
+
+def make() -> Iterator[DAG]:
+    """Makes the DAG of each topology."""
+    for path, topology in topologies().items():
+        every = timedelta(milliseconds=topology.check_every_ms)
+        missed_checks = DeadlineAlert(
+            name="checks are made",
+            reference=DeadlineReference.DAGRUN_QUEUED_AT,
+            interval=2 * every,
+            callback=SyncCallback(tell_of_missed_checks, kwargs={"topology_file": str(path)}),
+        )
+        params = {"at": instant("now")}
+        with dag(topology, "sla_check", doc=DOC, schedule=every, params=params, deadline=[missed_checks]) as of_checks:
+            job = partial(TopologyJob, topology=topology, warehouse=WAREHOUSE, execution_timeout=HANGS_AFTER)
+            paths = job(job="critical_path", arguments=["--from", SINCE, "--to", AT])
+            check = job(
+                job="check_sla",
+                arguments=["--at", AT, "--run-id", "{{ run_id }}"],
+                trigger_rule="all_done",  # paths may be refused, and SLAs are checked nevertheless
+            )
+            of_topology = {"topology": topology.name, "warehouse": WAREHOUSE}
+            of_topology["trigger_rule"] = "all_done"  # an invalid SLA fails the check, after it judged the others
+            tell = [
+                DeliverChanges(channel=channel, execution_timeout=TELLING_HANGS_AFTER, **of_topology)
+                for channel in channels(topology.name)
+            ]
+            publish = PublishChanges(task_id="publish_changes", execution_timeout=TELLING_HANGS_AFTER, **of_topology)
+            # Without this leaf a failed channel would not fail the run.
+            done = EmptyOperator(task_id="done", trigger_rule="none_failed")
+            chain(paths, check, [publish, *tell], done)
+            chain([paths, check], done)
+        yield of_checks

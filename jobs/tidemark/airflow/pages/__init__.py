@@ -1,0 +1,1 @@
+"""Pages and JSON in Airflow's API server."""

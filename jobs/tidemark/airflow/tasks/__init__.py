@@ -1,0 +1,1 @@
+"""Tasks of DAGs: drivers, batch jobs, alerts, and assets."""

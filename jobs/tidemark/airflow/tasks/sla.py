@@ -1,0 +1,174 @@
+"""Delivers changes of incidents: an asset's event, and each channel once."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from pkgutil import resolve_name
+from typing import Any
+from urllib.parse import quote
+
+from airflow.configuration import conf
+from airflow.sdk import Asset, BaseNotifier, BaseOperator, Context, Variable
+from airflow.sdk.exceptions import AirflowSkipException
+
+from tidemark.airflow.tasks.store import warehouse_at
+from tidemark.clock import wall_clock_ms
+from tidemark.errors import InvalidSpec
+from tidemark.model.channel_spec import LOG, Channel, load
+from tidemark.model.project.files import Project
+from tidemark.model.project.layout import Layout
+from tidemark.model.topology import load as load_topology
+
+log = logging.getLogger(__name__)
+
+CHANNELS = Project.here().channels
+SLAS = Project.here().slas
+PAGE = "/tidemark/pages/{topology}/slas#{incident}"
+"""Page of an incident: see `tidemark.airflow.pages.api`."""
+
+
+def sla_asset(topology: str) -> Asset:
+    """Returns *topology*'s incidents as an asset: opened, escalated and resolved."""
+    return Asset(name=f"tidemark_{topology}_sla")
+
+
+def channels(topology: str) -> list[Channel]:
+    """Returns the channels for incidents of *topology*, the log first."""
+    try:
+        configured = load(CHANNELS)
+    except InvalidSpec:
+        # SLAs are checked nevertheless, and `dags/tidemark_topologies.py` shows the mistake.
+        configured = ()
+    matching = [channel for channel in configured if channel.topologies is None or topology in channel.topologies]
+    return [
+        Channel(name=LOG, notifier="tidemark.airflow.tasks.sla.LogNotifier", arguments={"text": "{{ alert.text }}"}),
+        *matching,
+    ]
+
+
+class PublishChanges(BaseOperator):
+    """Publishes this run's changes of incidents to the asset of *topology*.
+
+    It skips without changes.
+    """
+
+    template_fields: Sequence[str] = ("warehouse",)
+
+    def __init__(self, *, topology: str, warehouse: str, **kwargs: Any) -> None:
+        super().__init__(outlets=[sla_asset(topology)], **kwargs)
+        self.topology = topology
+        self.warehouse = warehouse
+
+    def execute(self, context: Context) -> None:
+        """Publishes the changes, or skips."""
+        from tidemark.sla.incidents.tables import made_by  # costs 1 s, and only tasks need it
+
+        changes = made_by(Layout(warehouse_at(self.warehouse)), self.topology, str(context["run_id"]))
+        if not changes:
+            msg = "no incident changed"
+            raise AirflowSkipException(msg)
+        context["outlet_events"][sla_asset(self.topology)].extra["changes"] = [*changes]
+
+
+class DeliverChanges(BaseOperator):
+    """Delivers changes of *topology*'s incidents that *channel* did not get yet.
+
+    It skips where there are none. Each delivery is recorded. A channel that fails fails the task, and gets the changes
+    in a later try or run. A change that was delivered just before a task was killed is delivered again, with the same
+    Message-ID.
+    """
+
+    template_fields: Sequence[str] = ("warehouse",)
+
+    def __init__(self, *, channel: Channel, topology: str, warehouse: str, **kwargs: Any) -> None:
+        super().__init__(task_id=f"tell_{channel.name}", **kwargs)
+        self.channel = channel
+        self.topology = topology
+        self.warehouse = warehouse
+
+    def execute(self, context: Context) -> None:
+        """Delivers the changes, the oldest first."""
+        layout = Layout(warehouse_at(self.warehouse))
+        if not tell(self.channel, layout, self.topology, context, run_id=str(context["run_id"])):
+            msg = "every change was delivered before"
+            raise AirflowSkipException(msg)
+
+
+def tell(channel: Channel, layout: Layout, topology: str, context: Mapping[str, Any], *, run_id: str) -> int:
+    """Delivers pending changes of *topology* to *channel*; returns their number.
+
+    Each delivery is recorded.
+
+    Args:
+        channel: the channel.
+        layout: places of the tables of incidents.
+        topology: name of the topology.
+        context: of the Airflow task.
+        run_id: is recorded with each delivery.
+    """
+    # Parsers of DAGs import this module, and need no polars.
+    from tidemark.sla.incidents.tables import channel_lock, pending_changes, record_delivery
+
+    with channel_lock(layout, topology, channel):
+        waiting = pending_changes(layout, topology, channel, now_ms=wall_clock_ms())
+        for change in waiting:
+            _notify(channel, change, context)
+            record_delivery(layout, change, channel, at_ms=wall_clock_ms(), run_id=run_id)
+    return len(waiting)
+
+
+def _notify(channel: Channel, change: Mapping[str, Any], context: Mapping[str, Any]) -> None:
+    from tidemark.sla.incidents.alert_text import alert
+
+    place = PAGE.format(**{name: quote(str(change[name]), safe="") for name in ("topology", "incident")})
+    link = conf.get("api", "base_url", fallback="").rstrip("/") + place
+    message = alert(change, notified_ms=wall_clock_ms(), link=link)
+    resolve_name(channel.notifier)(**channel.arguments)({**context, "alert": message})
+
+
+def tell_of_missed_checks(topology_file: str, context: Mapping[str, Any] | None = None) -> None:
+    """Alerts every channel if checks of SLAs were missed.
+
+    Airflow calls it at a deadline. The next check ends that incident. A channel that fails gets the alert from that
+    check. If the warehouse does not answer, which may be why checks are missing, channels are alerted without it, and
+    again at each deadline.
+    """
+    from tidemark.reports.batch_job import report_lock
+    from tidemark.sla.incidents.changes import missed_check
+    from tidemark.sla.incidents.tables import miss
+
+    topology = load_topology(Path(topology_file))
+    unrecorded = None
+    try:
+        layout = Layout(warehouse_at(Variable.get("tidemark_warehouse")))
+        with report_lock(layout, topology.name):
+            miss(layout, topology, at_ms=wall_clock_ms())
+    except Exception as error:
+        log.exception("it is unknown if the SLAs of %s are checked", topology.name)
+        (row,) = missed_check(topology, None, [], at_ms=wall_clock_ms(), is_due=True)
+        # That the warehouse does not answer may be why checks are missing.
+        unrecorded = {**row, "said": f"{row['said']}; the warehouse does not answer: {error}"}
+    for channel in channels(topology.name):
+        try:
+            if unrecorded is None:
+                tell(channel, layout, topology.name, context or {}, run_id="deadline")
+            elif channel.tells(unrecorded):
+                _notify(channel, unrecorded, context or {})
+        except Exception:
+            log.exception("channel %s did not accept the alert", channel.name)
+
+
+class LogNotifier(BaseNotifier):
+    """Writes *text* to the task's log."""
+
+    template_fields: Sequence[str] = ("text",)
+
+    def __init__(self, *, text: str) -> None:
+        super().__init__()
+        self.text = text
+
+    def notify(self, context: Context) -> None:
+        """Writes the text."""
+        log.warning("%s", self.text)

@@ -1,0 +1,369 @@
+"""A stream that Airflow launches and supervises without a worker slot.
+
+Purpose: a Structured Streaming driver has no end, a task has one and holds a slot until then.
+
+How it works: on a worker, `StreamOperator` launches the driver in a session of its own, or adopts the one that lives,
+and defers. In the triggerer, `StreamTrigger` reads the control folder until the driver makes no progress any more. Back
+on a worker, a drained driver is success; one that has rotated is followed by the next; a dead, failed, silent or stuck
+one is launched again, until it has failed so often in a row, in one way and without finishing a batch, that it would
+fail again. A driver that runs an older topology file is drained when the task runs again, and followed by a new one.
+
+Known limitation: Airflow (3.3) calls `on_kill` of a trigger only when a triggerer runs it at that moment. A task that
+was cleared meanwhile is drained by the next try; one that was marked while no triggerer ran is drained when one starts,
+see `orphans`; but not one that is marked in the second between its deferring and the triggerer's taking it up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import uuid
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NoReturn
+
+from airflow.configuration import conf
+from airflow.sdk import BaseOperator, Context
+from airflow.sdk.exceptions import AirflowFailException
+from airflow.triggers.base import BaseTrigger, TriggerEvent
+from asgiref.sync import sync_to_async
+
+from tidemark.airflow.tasks.driver import BY_CHANGE, Driver, DriverVerdict, Launch, Patience
+from tidemark.airflow.tasks.spark import DriverHook, airflow_secret, kafka_address, script
+from tidemark.airflow.tasks.store import warehouse_at
+from tidemark.clock import wall_clock_ms
+from tidemark.collecting import names_in
+from tidemark.control.folder import digest
+from tidemark.control.process import without_airflow
+from tidemark.errors import InvalidArgument
+from tidemark.escaping import one_message
+from tidemark.model.project.connections import Clusters, addressed_clusters, flags
+from tidemark.model.project.layout import Layout
+from tidemark.model.project.secrets import KAFKA, PlaceKind, SecretPlace
+from tidemark.model.topology import OWN, Time, Topology, load, on_processing_time
+from tidemark.storage.location import location
+
+BY_USER = "airflow: the task was cleared or marked"
+RETRIES = 5
+"""Tries that may end by an accident of Airflow's.
+
+Driver counts failures of drivers over all tries.
+"""
+_HANGS = (DriverVerdict.STALE, DriverVerdict.STUCK)
+_BROKEN = (DriverVerdict.DEAD, DriverVerdict.FAILED)
+_LASTING = ("Unsound:", "DataLost:", "InvalidSpec:")
+"""Errors that a person must resolve: another driver would meet them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Supervision:
+    """Intervals of supervision, and launches after one and the same failure.
+
+    Airflow (3.3) takes a task that resumes before the scheduler has recorded its deferral for one that ended silently.
+    The scheduler learns of the deferral when the task's supervisor looks, which may be `workers.min_heartbeat_interval`
+    later. So the first look at the driver comes after `first_look_s`, and further ones every `poll_s`.
+    """
+
+    poll_s: float = 5.0
+    first_look_s: float = field(default_factory=lambda: conf.getint("workers", "min_heartbeat_interval") + 5.0)
+    restarts: int = 3
+    patience: Patience = field(default_factory=Patience)
+
+
+class StreamTrigger(BaseTrigger):
+    """Fires once, when the driver of *launch_id* is dead."""
+
+    def __init__(
+        self,
+        *,
+        home: str,
+        launch_id: str,
+        poll_s: float,
+        first_look_s: float,
+        patience: dict[str, float],
+        shared: str | None = None,
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # Airflow's triggers have no types
+        self.home = home
+        looks = {"poll_s": poll_s, "first_look_s": first_look_s}
+        self._kwargs = {"home": home, "launch_id": launch_id, **looks, "patience": patience, "shared": shared}
+        self._driver = Driver(location(home), Patience(**patience), shared=location(shared) if shared else None)
+        self._launch_id = launch_id
+        self._poll_s, self._first_look_s = poll_s, first_look_s
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Returns how the triggerer creates this trigger again."""
+        return "tidemark.airflow.tasks.stream.StreamTrigger", self._kwargs
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Yields one event: the verdict."""
+        await sync_to_async(warehouse_at)(self.home)
+        await asyncio.sleep(self._first_look_s)
+        while (verdict := await asyncio.to_thread(self._verdict)) is DriverVerdict.ALIVE:
+            await asyncio.sleep(self._poll_s)
+        yield TriggerEvent({"verdict": verdict.value})  # type: ignore[no-untyped-call]  # as above
+
+    async def on_kill(self) -> None:
+        """Stops the driver of a deferred task that was cleared or marked."""
+        await sync_to_async(warehouse_at)(self.home)
+        await asyncio.to_thread(self.stop)
+
+    def stop(self) -> None:
+        """Drains the driver, then kills it, and checks that it is gone."""
+        self.log.info("draining %s, because the task was cleared or marked", self.home)
+        self._driver.stop(self._launch_id, by=BY_USER, now_ms=wall_clock_ms())
+        self.log.info("no driver of launch %s runs any more", self._launch_id)
+
+    def _verdict(self) -> DriverVerdict:
+        return self._driver.verdict(now_ms=wall_clock_ms())
+
+
+class StreamOperator(BaseOperator):
+    """Runs one sub-topology until it is drained.
+
+    *slow* is blank-separated OPERATOR=MS, each passed to the sub-topology that the operator belongs to. After
+    *rotate_after* batches a driver is followed by a new one. With *time* `processing` the driver is that of a separate
+    stream, `TOPOLOGY_on_processing_time`, which has a control folder of its own.
+    """
+
+    template_fields: Sequence[str] = ("warehouse", "bootstrap", "slow", "time")
+
+    def __init__(
+        self,
+        *,
+        topology_file: Path,
+        sub_topology: str,
+        warehouse: str,
+        bootstrap: str,
+        slow: str = "",
+        time: str = Time.EVENT.value,
+        rotate_after: int | None = None,
+        application: str = script("stream"),
+        conn_id: str = "spark_default",
+        supervision: Supervision | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.topology_file = topology_file
+        self.sub_topology = sub_topology
+        self.warehouse = warehouse
+        self.bootstrap = bootstrap
+        self.slow = slow
+        self.time = time
+        self.rotate_after = rotate_after
+        self.application = application
+        self.conn_id = conn_id
+        self.supervision = supervision or Supervision()
+
+    def execute(self, context: Context) -> None:
+        """Launches or adopts the driver, and defers.
+
+        It handles first what happened to the stream after Airflow lost the try before. A task that was cleared gets a
+        new driver.
+        """
+        driver, ti = self._driver(), context.get("ti")
+        is_first = ti is None or ti.try_number == ti.max_tries - (self.retries or 0) + 1  # of its run, or since a clear
+        if is_first and ti is not None and ti.try_number > 1:
+            _stop(driver, BY_USER)  # the triggerer may not have heard of it, or not have ended it yet
+        if is_first or driver.drained_by() in (BY_USER, BY_CHANGE):
+            driver.forget_failures()
+            self._defer(driver, self._ensure(driver))
+        if (by := driver.unreported_drain()) is not None:
+            _stop(driver, by)
+            self._succeed(driver)
+            return
+        verdict = driver.verdict(now_ms=wall_clock_ms())
+        if driver.launch() is not None and verdict in _BROKEN and not driver.failure_is_reported():
+            self._fail(driver, self._why(driver, verdict))
+        self._defer(driver, self._ensure(driver))
+
+    def resume(self, context: Context, event: dict[str, str]) -> None:
+        """Succeeds after a drain, launches the next driver after a rotation.
+
+        Otherwise it launches the stream again, or fails.
+        """
+        driver = self._driver()
+        verdict = driver.verdict(now_ms=wall_clock_ms())  # another try may have acted since the event
+        why = self._why(driver, verdict)
+        if verdict in _HANGS and (launch := driver.launch()) is not None:
+            driver.kill(launch.launch_id)
+            verdict = driver.verdict(now_ms=wall_clock_ms())  # it may have drained and hung at its very end
+        if verdict is DriverVerdict.ROTATED and driver.drained_by() is not None:
+            verdict = DriverVerdict.DRAINED  # requested while no driver ran that could report it
+        if verdict is DriverVerdict.DRAINED and driver.drained_by() not in (BY_USER, BY_CHANGE):
+            self._succeed(driver)
+            return
+        if verdict in (DriverVerdict.DRAINED, DriverVerdict.ROTATED):
+            # Drained for an older try that was cleared, whose driver this try had adopted, or to run a newer file.
+            driver.forget_failures()
+        if verdict in (DriverVerdict.DRAINED, DriverVerdict.ROTATED, DriverVerdict.ALIVE):
+            self._defer(driver, self._ensure(driver))
+        self._fail(driver, why)
+
+    def _fail(self, driver: Driver, why: str) -> NoReturn:
+        """Launches the broken stream again and defers, or fails for good.
+
+        *why* is the reason of the failure.
+        """
+        self.log.error("stream %s: %s; the end of its log:\n%s", self.sub_topology, why, driver.log_tail())
+        beat = driver.heartbeat()
+        n = driver.count_failure(kind(why), got_on=beat is not None and beat.batches > 0)
+        is_lasting = beat is not None and (beat.reason or "").startswith(_LASTING)
+        if is_lasting or n > self.supervision.restarts:
+            driver.report_failures()
+            often = "permanently" if is_lasting else f"{n} times in a row in the same way"
+            msg = f"a stream that fails {often} is not launched again: {why}\ncorrect that, then clear the task"
+            raise AirflowFailException(msg)
+        self._defer(driver, self._ensure(driver))
+
+    def _succeed(self, driver: Driver) -> None:
+        self.log.info("stream %s was drained by %s", self.sub_topology, driver.drained_by())
+        driver.report_drain()
+        driver.forget_failures()
+
+    def on_kill(self) -> None:
+        """Stops the driver of a task that is cleared while launching."""
+        _stop(self._driver(), BY_USER)
+
+    def _ensure(self, driver: Driver) -> Launch:
+        launch_id, command = uuid.uuid4().hex, self._command()
+        launch = driver.ensure(
+            command,
+            without_airflow(os.environ),
+            launch_id,
+            arguments=[*self._arguments(), "--launch-id", launch_id],
+            now_ms=wall_clock_ms(),
+            digest=digest(self.topology_file),
+            is_remote=_is_remote(command),
+            secrets=self._secrets,
+        )
+        word = "launched" if launch.launch_id == launch_id else "adopted"
+        self.log.info(
+            "%s the driver of %s; control folder: %s; log: %s", word, self.sub_topology, driver.home, driver.log_file
+        )
+        return launch
+
+    def _defer(self, driver: Driver, launch: Launch) -> NoReturn:
+        trigger = StreamTrigger(
+            home=str(driver.home),
+            launch_id=launch.launch_id,
+            poll_s=self.supervision.poll_s,
+            first_look_s=self.supervision.first_look_s,
+            patience=asdict(self.supervision.patience),
+            shared=str(driver.shared) if driver.shared else None,
+        )
+        self.defer(trigger=trigger, method_name="resume")
+
+    def _driver(self) -> Driver:
+        home = Layout(warehouse_at(self.warehouse)).control(self._topology().name, self.sub_topology)
+        return Driver(home, self.supervision.patience, shared=self._shared())
+
+    def _shared(self) -> Path | None:
+        """Returns the folder of the processes that run several streams.
+
+        None: this stream has one of its own.
+        """
+        topology = self._topology()
+        # In cluster mode this host cannot see whether a process lives that could run another stream.
+        if topology.driver == OWN or _is_remote(self._command()):
+            return None
+        return Layout(location(self.warehouse)).driver(topology.name, topology.driver)
+
+    def _topology(self) -> Topology:
+        topology = load(self.topology_file)
+        return on_processing_time(topology) if Time(self.time) is Time.PROCESSING else topology
+
+    def _command(self) -> list[str]:
+        """Returns the command that starts the process."""
+        topology = self._topology()
+        name = f"{topology.name}-{self.sub_topology}" if topology.driver == OWN else topology.driver or topology.name
+        return DriverHook(spark=topology.spark, conn_id=self.conn_id, name=f"tidemark-{name}").command(self.application)
+
+    def _arguments(self) -> list[str]:
+        topology = self._topology()
+        return [
+            *("--warehouse", self.warehouse, "--topology", str(self.topology_file)),
+            *("--sub-topology", self.sub_topology, *flags(self._clusters(topology))),
+            *(() if self.rotate_after is None else ("--rotate-after", str(self.rotate_after))),
+            *(("--time", topology.time.value) if topology.time is Time.PROCESSING else ()),
+            *slow_arguments(self.slow.split(), topology, self.sub_topology),
+        ]
+
+    def _clusters(self, topology: Topology) -> Clusters:
+        """Returns the topology's clusters.
+
+        An Airflow connection `tidemark_kafka_NAME` takes precedence over files.
+        """
+        addresses = [(name, address) for name in topology.clusters_used if (address := kafka_address(name))]
+        return addressed_clusters(
+            topology.clusters_used, topology.clusters, addresses, os.environ, otherwise=self.bootstrap or None
+        )
+
+    def _secrets(self) -> dict[str, str]:
+        """Returns the secrets of the topology that Airflow keeps.
+
+        They are those of its clusters and registries.
+        """
+        topology = self._topology()
+        secrets: dict[str, str] = {}
+        for cluster in self._clusters(topology).values():
+            secrets |= _of_airflow(cluster.references, f"{KAFKA}.")
+        for registry in topology.registries_used.values():
+            secrets |= _of_airflow(registry.references)
+        return secrets
+
+    def _why(self, driver: Driver, verdict: DriverVerdict) -> str:
+        """Returns the problem of the driver, for people."""
+        if verdict is DriverVerdict.DEAD and (hung := driver.killed_for()):
+            return f"{self.sub_topology} is dead: {hung} hung, and the process that ran both was killed for it"
+        beat = driver.heartbeat()
+        if beat is None:
+            return f"{self.sub_topology} is {verdict.value}, and has sent no heartbeat yet"
+        doing = f"it was doing: {beat.doing}" if beat.doing else "it gave no reason"
+        return f"{self.sub_topology} is {verdict.value}: {one_message(beat.reason or doing)}"
+
+
+def _of_airflow(references: Mapping[str, SecretPlace], table: str = "") -> dict[str, str]:
+    """Returns the secrets of *references* that Airflow keeps.
+
+    Their dotted keys begin with *table* where they do not name it.
+    """
+    kept = {place: of for place, of in references.items() if of.kind is PlaceKind.AIRFLOW}
+    return {place: airflow_secret(f"{table}{place}", of) for place, of in kept.items()}
+
+
+def _is_remote(command: Sequence[str]) -> bool:
+    return ("--deploy-mode", "cluster") in pairwise(command)
+
+
+def _stop(driver: Driver, by: str) -> None:
+    """Ends the driver of the newest launch, if there was one."""
+    if (launch := driver.launch()) is not None:
+        driver.stop(launch.launch_id, by=by, now_ms=wall_clock_ms())
+
+
+def kind(why: str) -> str:
+    """Returns *why* without the differences between failures of one kind."""
+    # Numbers and ids differ between failures of one kind, and so do all lines but the first.
+    return re.sub(r"\b[0-9a-f]*\d[0-9a-f]*\b", "#", why.partition("\n")[0])
+
+
+def slow_arguments(slow: Sequence[str], topology: Topology, sub_topology: str) -> list[str]:
+    """Returns the `--slow` arguments of *sub_topology*.
+
+    Raises:
+        InvalidArgument: no sub-topology has the operator.
+    """
+    for pair in slow:
+        if pair.partition("=")[0] not in topology.operators:
+            msg = f"slow must name an operator of {topology.name}, got {pair!r}; known: {', '.join(topology.operators)}"
+            raise InvalidArgument(msg)
+    own = {*names_in(topology.sub_topology(sub_topology).operators)}
+    words: list[str] = []
+    for pair in slow:
+        if pair.partition("=")[0] in own:
+            words += ["--slow", pair]
+    return words

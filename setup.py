@@ -1,0 +1,40 @@
+"""Puts the files that a checkout has beside the package into the wheel, in `tidemark/checkout`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from setuptools import setup
+from setuptools.command.build_py import build_py
+
+BESIDE = (
+    "jobs/*.py",
+    "jobs/topologies/*.toml",
+    "dags/*.py",
+    "plugins/*.py",
+    "plugins/.airflowignore",
+    "expectations/*.json",
+    "expectations/*.toml",
+    "docker/ivy*.xml",
+    "docker/jars*.sha256",
+    "docker/spark-defaults.conf",
+    "docker/archive_classes.py",
+)
+"""The same files are listed in MANIFEST.in, for the archive of the source."""
+
+
+class BuildWithCheckout(build_py):
+    """Copies these files, too; an installation that links to the checkout finds them there."""
+
+    def run(self) -> None:
+        """Copies the package and the files beside it."""
+        super().run()
+        if self.editable_mode:
+            return
+        for file in [file for pattern in BESIDE for file in sorted(Path().glob(pattern))]:
+            target = Path(self.build_lib) / "tidemark" / "checkout" / file
+            target.parent.mkdir(parents=True, exist_ok=True)
+            self.copy_file(str(file), str(target))
+
+
+setup(cmdclass={"build_py": BuildWithCheckout})

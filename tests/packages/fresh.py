@@ -1,0 +1,91 @@
+"""Fresh Python environments with the wheel.
+
+Their commands run outside of the checkout.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from tidemark.control.process import without_airflow
+
+PROJECT = Path(__file__).resolve().parents[2]
+UV = Path(sys.executable).parent / "uv"
+INSTALLED_WITHIN_S = 900
+ENDS_WITHIN_S = 120
+
+
+def uv(*arguments: str, folder: Path | None = None) -> None:
+    """Runs uv; its output is shown if it fails."""
+    command = [str(UV), *arguments]
+    ran = subprocess.run(
+        command, capture_output=True, text=True, timeout=INSTALLED_WITHIN_S, cwd=folder, env=_outside(), check=False
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+def _outside() -> dict[str, str]:
+    """Returns an environment that names neither the checkout nor its Airflow."""
+    env = without_airflow(os.environ)
+    names = ("PYTHONPATH", "VIRTUAL_ENV", "SPARK_HOME", "PYSPARK_PYTHON")
+    return {name: value for name, value in env.items() if name not in names and not name.startswith("TIDEMARK_")}
+
+
+@dataclass(frozen=True)
+class FreshEnvironment:
+    """An environment in *folder*, with the files of its user."""
+
+    folder: Path
+
+    @classmethod
+    def of(cls, folder: Path, wheel: Path, extras: str = "", *, python: str = "3.11") -> FreshEnvironment:
+        """Installs *wheel* with *extras*, like `[spark]`.
+
+        Packages have the versions of requirements.lock.
+        """
+        uv("venv", "--quiet", "--no-project", "--python", python, str(folder / "venv"))
+        interpreter = str(folder / "venv" / "bin" / "python")
+        lock = str(PROJECT / "requirements.lock")
+        uv(
+            "pip",
+            "install",
+            "--quiet",
+            "--python",
+            interpreter,
+            "--constraints",
+            lock,
+            f"{wheel}{extras}",
+            folder=folder,
+        )
+        return cls(folder)
+
+    def environment(self, **more: str) -> dict[str, str]:
+        """Returns the variables of a command here, and *more*."""
+        binaries = self.folder / "venv" / "bin"
+        own = {
+            "PATH": f"{binaries}{os.pathsep}{os.environ['PATH']}",
+            "XDG_STATE_HOME": str(self.folder / "state"),
+            "XDG_DATA_HOME": str(self.folder / "data"),
+            "AIRFLOW_HOME": str(self.folder / "airflow"),
+        }
+        return {**_outside(), **own, **more}
+
+    def run(
+        self, *command: str, folder: Path | None = None, within_s: float = ENDS_WITHIN_S, **env: str
+    ) -> subprocess.CompletedProcess[str]:
+        """Runs *command* of this environment in *folder*."""
+        program = self.folder / "venv" / "bin" / command[0]
+        return subprocess.run(
+            [str(program), *command[1:]], capture_output=True, text=True, timeout=within_s,
+            cwd=folder or self.folder, env=self.environment(**env), check=False,
+        )  # fmt: skip
+
+    def answer(self, *command: str, folder: Path | None = None, within_s: float = ENDS_WITHIN_S, **env: str) -> str:
+        """Returns the output of *command*, which succeeds."""
+        ran = self.run(*command, folder=folder, within_s=within_s, **env)
+        assert ran.returncode == 0, ran.stdout + ran.stderr
+        return ran.stdout

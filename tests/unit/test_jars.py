@@ -1,0 +1,67 @@
+"""The folder of jars has the locked files alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from support.command_line import tidemark
+from tidemark.errors import InvalidArgument
+from tidemark.model.project.jars import locked, refuse_unexpected, require_jars, wrong_jars
+from tidemark.model.project.spark_settings import jars
+
+HASH_OF_A = "ca978112ca1bbdcafac231b39a23dc4da786eff8147c4e72b9807785afee48bb"
+"""SHA-256 of the letter a, as NIST's examples have it."""
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A checkout with two locked jars."""
+    (tmp_path / "docker").mkdir()
+    lines = f"{HASH_OF_A}  spark/a.jar\n{HASH_OF_A}  broker/b.jar\n"
+    (tmp_path / "docker" / "jars.sha256").write_text(lines)
+    for path in ("spark/a.jar", "broker/b.jar"):
+        (tmp_path / ".jars" / path).parent.mkdir(parents=True)
+        (tmp_path / ".jars" / path).write_text("a")
+    return tmp_path
+
+
+def test_a_jar_with_other_content_is_wrong(checkout: Path) -> None:
+    assert wrong_jars(checkout / ".jars", locked("jars", checkout)) == []
+    (checkout / ".jars" / "spark" / "a.jar").write_text("b")
+    (checkout / ".jars" / "broker" / "b.jar").unlink()
+    assert wrong_jars(checkout / ".jars", locked("jars", checkout)) == ["spark/a.jar", "broker/b.jar"]
+
+
+def test_a_driver_does_not_start_with_an_unexpected_jar(checkout: Path) -> None:
+    assert jars(checkout) == [str(checkout / ".jars" / "spark" / "a.jar")]
+    (checkout / ".jars" / "s3").mkdir()
+    for path in ("spark/z.jar", "s3/c.jar"):
+        (checkout / ".jars" / path).write_text("a")
+    with pytest.raises(InvalidArgument, match=r"locked jars alone, but has s3/c.jar, spark/z.jar; remove"):
+        jars(checkout)
+    with pytest.raises(InvalidArgument, match=r"but has s3/c.jar, spark/z.jar"):
+        require_jars("broker", folder=checkout / ".jars", checkout=checkout)
+
+
+def test_a_folder_without_jars_of_a_use_names_the_command(checkout: Path) -> None:
+    require_jars("spark", "broker", folder=checkout / ".jars", checkout=checkout)
+    (checkout / ".jars" / "broker" / "b.jar").unlink()
+    with pytest.raises(InvalidArgument, match=r"has no jars for broker; run `make setup`"):
+        require_jars("spark", "broker", folder=checkout / ".jars", checkout=checkout)
+
+
+def test_archives_and_logs_beside_jars_are_no_jars(checkout: Path) -> None:
+    (checkout / ".jars" / "classes.jsa").touch()
+    (checkout / ".jars" / "ivy.log").touch()
+    refuse_unexpected(checkout / ".jars", checkout)
+
+
+def test_the_command_refuses_an_unexpected_jar(tmp_path: Path) -> None:
+    (tmp_path / "spark").mkdir()
+    (tmp_path / "spark" / "mine.jar").touch()
+    ran = tidemark(tmp_path, "jars", str(tmp_path))
+    assert (ran.returncode, ran.stdout) == (1, "")
+    assert "but has spark/mine.jar; remove what you did not lock" in ran.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["spark"]
