@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,9 @@ from packages.fresh import PROJECT, uv
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel of this checkout."""
     folder = tmp_path_factory.mktemp("wheel")
-    uv("build", "--out-dir", str(folder), str(PROJECT))
+    # A build writes a list of files into the checkout, and another process of tests may build at the same time.
+    with (PROJECT / "setup.py").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        uv("build", "--out-dir", str(folder), str(PROJECT))
     (built,) = folder.glob("*.whl")
     return built
