@@ -30,6 +30,7 @@ _TYPES = {
     FieldDescriptor.TYPE_INT32: "int",
     FieldDescriptor.TYPE_SINT32: "int",
     FieldDescriptor.TYPE_SFIXED32: "int",
+    # Spark has no unsigned types, so 32 bits take the next wider one.
     FieldDescriptor.TYPE_UINT32: "bigint",
     FieldDescriptor.TYPE_FIXED32: "bigint",
     FieldDescriptor.TYPE_INT64: "bigint",
@@ -172,6 +173,7 @@ def _decoded(decoder: _Decoder, value: bytes) -> Any:
 def _getter(field: FieldDescriptor, word: str) -> Get:
     """Returns what reads *field*, declared as *word*, from a message."""
     name, convert = field.name, _conversion(field, word)
+    # On the wire an absent list is the same as an empty one, and an absent plain field of proto3 as its default.
     if field.is_repeated or not field.has_presence:
         return lambda message: convert(getattr(message, name))
     if field.has_default_value:  # only proto2 has such fields
@@ -214,7 +216,9 @@ def _signed(value: int) -> int:
 
 def _epoch_us(value: Any) -> int:
     """Returns a Timestamp, rounded down; beyond 64 bits the nearest number."""
+    # Nanos count forward before 1970, too, so all instants are rounded down.
     at_us: int = value.seconds * 1_000_000 + value.nanos // 1_000
+    # Both ends are outside of the years 1 to 9999, so the record is refused by its year.
     return max(-_MOST, min(at_us, _MOST))
 
 
@@ -260,6 +264,7 @@ def _plain_one(value: Any, field: FieldDescriptor) -> Any:
     if isinstance(value, Message):
         return _plain_message(value)
     if field.type == FieldDescriptor.TYPE_ENUM:
+        # A newer writer may use a number of an open enum (proto3) that this schema does not name.
         named = field.enum_type.values_by_number.get(value)
         return named.name if named else value
     if field.type == FieldDescriptor.TYPE_BYTES:
@@ -279,6 +284,7 @@ def _plain_message(message: Any) -> Any:
             message, preserving_proto_field_name=True, descriptor_pool=message.DESCRIPTOR.file.pool
         )
     except (ValueError, TypeError, json_format.Error):
+        # For example an Any with an unknown type, or a Timestamp after the year 9999.
         raise RecordUnreadable(WRONG_TYPE) from None
 
 
@@ -325,6 +331,7 @@ def _pool(descriptors: bytes, *, any_text: bool = False) -> DescriptorPool:
             _accept_any_text(file.message_type)
         try:
             pool.Add(file)
+            # The usual implementation of Protobuf misses an import in `Add`, the one in pure Python only here.
             pool.FindFileByName(file.name)
         except (TypeError, KeyError) as error:
             msg = f"has an incomplete file {file.name}: {error}; compile it with --include_imports"
@@ -349,9 +356,11 @@ def _import_well_known(name: str) -> Any:
 def _accept_any_text(messages: Any) -> None:
     """Makes bytes of the texts of *messages*, except keys of maps."""
     for message in messages:
+        # Protobuf does not allow bytes as the key of a map.
         for field in () if message.options.map_entry else message.field:
             if field.type == FieldDescriptor.TYPE_STRING:
                 field.type = FieldDescriptor.TYPE_BYTES
+                # A default of bytes is written with escapes, that of a text without.
                 field.ClearField("default_value")
         _accept_any_text(message.nested_type)
 

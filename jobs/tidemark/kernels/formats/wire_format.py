@@ -45,21 +45,21 @@ class _Part:
 def schema_ids(values: pl.Series) -> list[int | None]:
     """Returns the id that begins each of *values*; None without one."""
     heads: list[bytes | None] = values.bin.head(HEAD).to_list()
+    # A batch has few schemas, so each head is read once.
     by_head = {head: _schema_id(head) for head in {*heads}}
     return [by_head[head] for head in heads]
 
 
 def _schema_id(head: bytes | None) -> int | None:
+    # The first byte is the version of the wire format. 0 is the one with an id of four bytes.
     if head is None or len(head) < HEAD or head[0] != 0:
         return None
     return int.from_bytes(head[1:], "big")
 
 
 def ids_needed(values: pl.Series, source: Source) -> set[int]:
-    """Returns the ids of the schemas that are needed to read *values*.
-
-    Records in JSON are read without their schemas.
-    """
+    """Returns the ids of the schemas that are needed to read *values*."""
+    # A record in JSON names its fields, so it is read without its schema.
     if source.registry is None or source.format not in _KINDS:
         return set()
     return {id_ for id_ in schema_ids(values) if id_ is not None}
@@ -77,6 +77,7 @@ def misfit_of(id_: int, schema: WrittenSchema, source: Source) -> str | None:
     if source.format is Format.AVRO:
         types: Mapping[str, str] = avro_types(schema.text)
     else:
+        # Only a record names its message, and there is none here.
         name = message_at(schema.descriptors, FIRST_MESSAGE)
         types = protobuf_types(schema.descriptors, name) if name else {}
     declared = {source.field_of[name]: word for name, word in source.fields.items() if name != source.key}
@@ -114,6 +115,7 @@ def wire_fields(
             continue
         assert id_ is not None
         parts += _parts_of_id(id_, rows, bodies, words, source, schemas[id_])
+    # Also without null records: polars cannot concatenate an empty list.
     parts.append(_Part([row for row, is_null in enumerate(null) if is_null], _unread(sum(null), words, None, None)))
     return _in_order(parts, words)
 
@@ -122,6 +124,7 @@ def _parts_of_id(
     id_: int, rows: list[int], bodies: pl.Series, words: Mapping[str, str], source: Source, schema: WrittenSchema
 ) -> Iterable[_Part]:
     """Returns the records *rows*, *bodies* of the schema *id_*, read."""
+    # Kafka's key fills the key field, so the schema of the value need not have it.
     others, checked = source.other_fields is not None, {n: w for n, w in words.items() if n != source.key}
     if schema.is_missing:
         return [_Part(rows, _unread(len(rows), words, UNKNOWN_SCHEMA, f"schema {id_} is not in the registry"))]
@@ -185,6 +188,7 @@ def message_indexes(body: bytes) -> tuple[tuple[int, ...] | None, bytes]:
     >>> message_indexes(bytes([0, 65])), message_indexes(bytes([4, 2, 0, 65])), message_indexes(b"")
     (((0,), b'A'), ((1, 0), b'A'), (None, b''))
     """
+    # Writers shorten the most frequent place, [0], from two bytes (2 and 0) to one.
     if body[:1] == b"\0":
         return FIRST_MESSAGE, body[1:]
     numbers: list[int] = []
@@ -205,11 +209,13 @@ def message_indexes(body: bytes) -> tuple[tuple[int, ...] | None, bytes]:
 def _zigzag(body: bytes, at: int) -> tuple[int | None, int]:
     """Returns the zigzag varint at *at*, and the place after it."""
     value = shift = 0
+    # A number of 32 bits takes at most five bytes, with 7 bits each.
     while at < len(body) and shift < 35:
         byte = body[at]
         value |= (byte & 0x7F) << shift
         at, shift = at + 1, shift + 7
         if byte < 0x80:
+            # Zigzag has the sign in the lowest bit, so that small negative numbers are short, too.
             return (value >> 1) ^ -(value & 1), at
     return None, at
 

@@ -26,6 +26,7 @@ _NO_TOKEN = re.compile(r"Failed to (acquire|retrieve) .*token", re.IGNORECASE)
 """librdkafka's words if the OIDC provider gave no token."""
 _SHARES = (0.05, 0.1, 0.25, 0.6)
 """Shares of the time to answer; refusals are read between them."""
+# Errors of Java's client reach Python as text, so names are read from their messages.
 _TOPICS = re.compile(r"Not authorized to access topics: \[([^\],]+)")
 _GROUP = re.compile(r"Not authorized to access group: (\S+)")
 _LOGIN = re.compile(r"(?:SaslAuthenticationException|SslAuthenticationException): ([^\n]+)")
@@ -142,6 +143,7 @@ def list_topics(client: TopicLister, cluster: Cluster, refusals: Refusals, withi
         try:
             metadata = client.list_topics(timeout=min(share * within_s, max(0.01, until - time.monotonic())))
         except KafkaException as error:
+            # librdkafka keeps errors of logins until it is polled, and passes them to error_cb then.
             client.poll(0)
             if refusals.last_reason:
                 raise LoginDenied.by(cluster, refusals.last_reason) from None
@@ -164,6 +166,7 @@ def missing_right_of(code: int, topic: str, cluster: Cluster, operation: Operati
     """
     if code == KafkaError.TOPIC_AUTHORIZATION_FAILED:
         return missing_from(cluster, operation, f"topic {topic}")
+    # Producers are idempotent here, for which older brokers want a right on the cluster itself.
     if code == KafkaError.CLUSTER_AUTHORIZATION_FAILED:
         return missing_from(cluster, Operation.IDEMPOTENT_WRITE, "cluster")
     return None

@@ -40,6 +40,7 @@ class TopicState:
 
     def replaces(self, topic_id: str | None) -> bool:
         """Returns True if the topic with *topic_id* was another one."""
+        # Positions of earlier versions have no id, and some clusters give their topics none.
         return None not in {topic_id, self.id} and topic_id != self.id
 
     def numbers(self, read: Mapping[int, str | None]) -> list[int]:

@@ -132,6 +132,7 @@ class KafkaBroker:
                 return error
             return missing_from(self._clusters[source.kafka], Operation.READ, f"topic {topic}")
         names = {source.kafka for source in sources}
+        # Java's error does not name its cluster, so it is clear only where there is one.
         if len(names) == 1:
             (name,) = names
             if group := unauthorized_group(error):
@@ -170,6 +171,7 @@ class KafkaBroker:
             TidemarkError: the topic does not exist.
         """
         name = source.topic or ""
+        # One answer has the id and the number of partitions, so both are of the same topic.
         answers = self._admins[source.kafka].describe_topics(TopicCollection([name]), request_timeout=TIMEOUT_S)
         try:
             description = answers[name].result()
@@ -336,6 +338,7 @@ class KafkaBroker:
             # All records of a batch are there at once, so waiting for more only delays them.
             "linger.ms": 0,
             "message.max.bytes": min(max(most, 1_000), UNLIMITED_BYTES),
+            # The broker's limit is for whole batches. 1,000,000 bytes is librdkafka's default.
             "batch.size": min(most, 1_000_000),
         }
 

@@ -37,6 +37,7 @@ OF_A_RECORD = frozenset(
         KafkaError.MSG_SIZE_TOO_LARGE,
         KafkaError.INVALID_TIMESTAMP,
         KafkaError.INVALID_RECORD,
+        # librdkafka's code for a record that was refused because of another one in its batch.
         KafkaError._INVALID_DIFFERENT_RECORD,
     }
 )
@@ -194,6 +195,7 @@ class RecordSender:
                 # The queue empties when the broker acknowledges records.
                 self._producer.poll(0.1)
                 continue
+            # The client itself refuses a record that is larger than its `message.max.bytes`.
             except KafkaException as error:
                 self._errors[row] = error.args[0]
             # This serves the delivery callbacks.

@@ -88,6 +88,7 @@ class LossCheck:
         until = self._hops_begin_at.get(source.name, 0)
         if until <= read_to:
             return None
+        # A hop is one sequence of batches, so an acceptance for it has partition 0.
         if self._accepted().get((source.name, 0, read_to), 0) < until:
             raise self._refused_hop(source, read_to, until)
         return read_to, until
@@ -103,8 +104,7 @@ class LossCheck:
     ) -> CheckedRows:
         """Reads a recreated topic from the accepted offsets.
 
-        Spark continues at the offsets of the earlier topic and skips what is before them in the new one. So the rows of
-        a recreated topic are read again, from the accepted offset to the planned end.
+        Its rows are read again, from the accepted offset to the planned end.
 
         Known limitation: these rows are read at once, whatever `max_records` is.
 
@@ -127,7 +127,9 @@ class LossCheck:
         # A recreated topic may have fewer partitions. Those that are gone leave the progress of the stream.
         existing = {number: part for number, part in earlier.items() if number in offsets}
         read_to = {number: at for number, at in read_to.items() if number in existing or number not in earlier}
+        # An acceptance names the new topic by its id, so it permits nothing if that is recreated once more.
         starts = {number: accepted.get((source.name, number, topic.id or "")) for number in existing}
+        # The topic may have lost the accepted offset since.
         refused = {n: offsets[n] for n, start in starts.items() if start is None or start < offsets[n][0]}
         if refused:
             raise self._refused_anew(source, existing, topic, refused)
@@ -143,6 +145,7 @@ class LossCheck:
                 continue
             start = min(starts[number] or 0, end)
             read_to[number], losses[number], anew[number] = start, (part.until_offset, start), (start, end)
+        # Spark continued at the offsets of the earlier topic, and skipped what is before them in the new one.
         rows = rows.filter(~pl.col("partition").is_in([*earlier]))
         if unread := {number: places for number, places in anew.items() if places[0] < places[1]}:
             rows = pl.concat([rows, self._reread(source, unread)], how="diagonal").sort("partition", "offset")
@@ -200,6 +203,7 @@ class LossCheck:
         return CheckedRows(rows, goes_on, losses)
 
     def _accepted_gone(self, source: Source, number: int, at: int, gone: tuple[int, int]) -> tuple[int, int]:
+        # An acceptance names the offset at which the stream is, so it does not permit a later loss.
         if self._accepted().get((source.name, number, at), 0) < gone[1]:
             raise self._refused(source, number, f"offsets {gone[0]} until {gone[1]} were lost unread", gone[1])
         return gone

@@ -170,9 +170,11 @@ class SchemaStore:
                     answers[ids[0]] = schema
                 del ids[0]
         finally:
+            # Also after an error: the next attempt asks only for the ids that are left.
             self._keep(name, answers)
 
     def _pause(self, seconds: int) -> None:
+        # Second by second: a drain or a lost lease must not wait for the end of a pause.
         for _ in range(seconds):
             self._check()
             self._sleep_s(1)
@@ -200,13 +202,12 @@ class SchemaStore:
         self.trouble = None
 
     def _content(self) -> dict[str, Any]:
-        """Returns the kept schemas, by the address of their registry.
-
-        An id means nothing at another registry.
-        """
+        """Returns the kept schemas, by the address of their registry."""
         content: dict[str, Any] = {}
         for name, schemas in self._known.items():
+            # A missing id may be registered later, so the next driver asks for it again.
             kept = {id_: _as_json(schema) for id_, schema in schemas.items() if not schema.is_missing}
+            # An id means nothing at another registry.
             content.setdefault(self._clients[name].registry.url, {}).update(kept)
         return content
 

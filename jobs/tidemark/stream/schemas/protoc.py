@@ -1,7 +1,4 @@
-"""Compiles schemas of Protobuf, which registries have as text.
-
-Google's compiler runs in a process of its own: it writes to standard error, and a fault of it must not end a driver.
-"""
+"""Compiles schemas of Protobuf, which registries have as text."""
 
 from __future__ import annotations
 
@@ -46,6 +43,8 @@ def compiled(text: str, imports: Mapping[str, str]) -> bytes:
         program += "sys.exit(protoc.main([*sys.argv, f\"-I{files('grpc_tools') / '_proto'}\"]))"
         command = [sys.executable, "-c", program, f"-I{folder}", "--include_imports", f"--descriptor_set_out={output}"]
         try:
+            # In a process of its own: Google's compiler writes to standard error, and a fault of it must not end a
+            # driver.
             done = subprocess.run(
                 [*command, main], cwd=folder, capture_output=True, text=True, timeout=WITHIN_S, check=False
             )
@@ -65,6 +64,7 @@ def compiled(text: str, imports: Mapping[str, str]) -> bytes:
 def _inside(file: str) -> PurePosixPath:
     """Returns the path of an imported *file*, which stays in its folder."""
     path = PurePosixPath(file)
+    # The registry chooses these names, and they must not lead to other folders. A file system refuses a zero byte.
     if path.is_absolute() or ".." in path.parts or not path.name or "\0" in file:
         msg = f"imports {file!r}, which is not a relative path"
         raise DoesNotCompile(msg)

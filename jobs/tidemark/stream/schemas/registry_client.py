@@ -48,6 +48,7 @@ class RegistryClient:
 
     def version(self, subject: str, version: int | str) -> Mapping[str, Any]:
         """Returns the answer about a *version* of *subject*, or the `latest`."""
+        # The subject of a schema that Protobuf imports may be a path, with slashes.
         return self._get(f"/subjects/{quote(subject, safe='')}/versions/{version}")
 
     def _get(self, path: str) -> Mapping[str, Any]:
@@ -66,13 +67,16 @@ class RegistryClient:
             request.add_unredirected_header("Authorization", self._login)
         try:
             with opener.open(request, timeout=self._timeout_s) as answer:
+                # One more byte shows that an answer is too long.
                 content = answer.read(MOST_BYTES + 1)
         except urllib.error.HTTPError as error:
+            # The error is the answer itself, and holds the connection until it is closed.
             with error:
                 if error.code in _REFUSED:
                     keys = "correct username and password" if self._login else "write username and password"
                     msg = f"{at}: {self.registry.url} refuses the login ({error.code}); {keys}"
                     raise InvalidArgument(msg) from None
+                # A proxy in front of the registry, or another server at its address, may answer 404, too.
                 if error.code == _MISSING and _is_of_registry(error.read(MOST_BYTES)):
                     msg = f"{at}: {self.registry.url} has no {path}"
                     raise NotRegistered(msg) from None
@@ -117,10 +121,7 @@ class RegistryClient:
 
 
 def _is_of_registry(content: bytes) -> bool:
-    """Returns True if *content* is a registry's own answer to a 404.
-
-    A proxy in front of it, or another server at its address, may answer 404, too.
-    """
+    """Returns True if *content* is a registry's own answer to a 404."""
     try:
         return isinstance(json.loads(content).get("error_code"), int)
     except (ValueError, AttributeError):

@@ -14,7 +14,9 @@ from tidemark.kernels.formats.written_schema import SchemaKind, WrittenSchema
 from tidemark.stream.schemas.protoc import DoesNotCompile, compiled
 from tidemark.stream.schemas.registry_client import NotRegistered, RegistryClient, RegistryUnavailable
 
+# fastavro does not check the form of a schema first, so a mistake may show as one of Python's own errors.
 _NOT_AVRO = (ValueError, TypeError, AttributeError, LookupError, RecursionError, SchemaParseException, UnknownType)
+# Each takes a request to the registry.
 _MOST_REFERENCES = 500
 
 
@@ -81,6 +83,7 @@ def _references(client: RegistryClient, answer: Mapping[str, Any], seen: dict[st
         if len(seen) >= _MOST_REFERENCES:
             msg = f"refers to more than {_MOST_REFERENCES} schemas"
             raise DoesNotCompile(msg)
+        # Before its own references are read, so that a circle of them ends.
         seen[name] = None
         inner = client.version(str(reference["subject"]), reference["version"])
         yield from _references(client, inner, seen)
@@ -92,6 +95,7 @@ def _avro_problem(text: str, referenced: tuple[str, ...]) -> str | None:
     try:
         named: dict[str, Any] = {}
         for each in referenced:
+            # It adds the types of a schema to *named*, where later schemas look for them.
             fastavro.parse_schema(json.loads(each), named)
         schema = json.loads(text)
         fastavro.parse_schema(schema, named)
