@@ -56,6 +56,7 @@ class ObjectPath(PosixPath):
 
     @property
     def _key(self) -> str:
+        # Before the key are the scheme and the bucket.
         return "/".join(self.parts[2:])
 
     @property
@@ -88,6 +89,7 @@ class ObjectPath(PosixPath):
     def is_dir(self) -> bool:
         """Returns True for a folder: there is an object in it."""
         with _file_errors(self):
+            # One key is enough to show that the folder exists.
             return any(len(part) for part in self._store.list(f"{self._key}/", chunk_size=1))
 
     def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
@@ -237,6 +239,7 @@ class _Ranges(io.RawIOBase):
         return length
 
 
+# A client keeps connections open, so there is one for each bucket.
 @lru_cache
 def _store(scheme: str, bucket: str) -> S3Store | GCSStore | AzureStore:
     try:
@@ -265,6 +268,7 @@ def _file_errors(path: ObjectPath) -> Iterator[None]:
         yield
     except AlreadyExistsError as error:
         raise FileExistsError(str(path)) from error
+    # obstore has Python's own error for a missing object, and its own errors for all else.
     except FileNotFoundError as error:
         raise FileNotFoundError(str(path)) from error
     except BaseError as error:

@@ -80,8 +80,10 @@ def store_variables(place: ObjectPath, connection: str, fields: Mapping[str, str
     if missing := sorted(of_store.required - given.keys()):
         msg = f"connection {connection}: {missing[0]} is missing; a store {place.parts[0]}// needs it"
         raise InvalidArgument(msg)
+    # A session token of the environment, for example, does not fit a key of the connection.
     unset: dict[str, str | None] = {of_store.variables[field]: None for field in of_store.identity - given.keys()}
     variables = {of_store.variables[field]: value for field, value in given.items()}
+    # obstore and delta-rs refuse an address without TLS unless this is set.
     without_tls = {
         allow: "true" for variable, allow in ALLOW_HTTP.items() if variables.get(variable, "").startswith("http://")
     }

@@ -73,8 +73,10 @@ def _ivy(lock: str, folder: Path) -> str:
         msg = "needs Java 17 or 21, but 'java' was not found; install it or correct PATH"
         raise InvalidArgument(msg)
     spec = CHECKOUT / "docker" / f"{lock.replace('jars', 'ivy')}.xml"
+    # `[conf]` is the use of a jar, spark or broker, and so its folder.
     where = ["-cache", str(folder / "cache"), "-retrieve", f"{folder}/[conf]/[artifact]-[revision].[ext]"]
     command = [java, "-jar", str(_jar_of_ivy()), "-ivy", str(spec), *where]
+    # The status does not matter: the caller compares hashes.
     ended = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
     return ended.stdout
 

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from tidemark.errors import InvalidArgument
 
+# In a checkout this package is `jobs/tidemark`, so the checkout is two folders above it.
 _PACKAGE, _BESIDE = Path(__file__).resolve().parents[2], Path(__file__).resolve().parents[4]
 IS_WHEEL = not (_BESIDE / "jobs" / "tidemark").is_dir()
 """True if the package was installed from a wheel, without a checkout."""

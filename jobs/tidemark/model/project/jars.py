@@ -20,6 +20,7 @@ def locked(lock: str, checkout: Path = CHECKOUT) -> dict[str, str]:
     """Returns the SHA-256 of each jar of *lock*, by its path."""
     file = checkout / "docker" / f"{lock}.sha256"
     lines = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
+    # As sha256sum writes them: the hash, two spaces, the path.
     parts = (line.split(maxsplit=1) for line in lines)
     return {path: digest for digest, path in parts}
 

@@ -153,6 +153,7 @@ _EXTENSIONS = "sasl.oauthbearer.extensions"
 
 librdkafka has them in this setting, Java in `sasl.jaas.config`.
 """
+# The name `auth` is reserved for the token itself (KIP-342).
 _PAIR = re.compile(r"(?!auth=)[A-Za-z]+=[\x21-\x7e\t ]*")
 _CHECKED_NAME = "ssl.endpoint.identification.algorithm"
 """Java has an empty text where librdkafka has `none`."""
@@ -194,6 +195,7 @@ class Security:
         if self.mechanism is not None:
             settings["sasl.mechanisms"] = self.mechanism.value
         if self.mechanism is Mechanism.OAUTHBEARER:
+            # By default librdkafka gets tokens from a function of the program.
             settings["sasl.oauthbearer.method"] = "oidc"
         settings |= {_NAMES[key][0]: text(key, value) for key, value in self.values.items()}
         for name, value in self._settings(text).items():
@@ -214,8 +216,10 @@ class Security:
             jaas = _jaas(self.mechanism, {**_options(texts), **extensions})
             settings |= {"sasl.mechanism": self.mechanism.value, "sasl.jaas.config": jaas}
         if self.mechanism is Mechanism.OAUTHBEARER:
+            # By default Java makes tokens without a signature, for development.
             settings["sasl.login.callback.handler.class"] = f"{_PACKAGE}.oauthbearer.OAuthBearerLoginCallbackHandler"
         settings |= {_NAMES[key][1]: value for key, value in texts.items() if _NAMES[key][1]}
+        # By default Java's stores are files of its own form. PEM can be in the setting itself (KIP-651).
         stores = {"ssl_ca": "ssl.truststore.type", "ssl_key": "ssl.keystore.type"}
         settings |= {name: "PEM" for key, name in stores.items() if key in texts}
         for name, value in self._settings(text).items():
@@ -223,6 +227,7 @@ class Security:
                 settings[name] = str(value).lower() if isinstance(value, bool) else str(value)
         if settings.get(_CHECKED_NAME) == "none":
             settings[_CHECKED_NAME] = ""
+        # Spark passes only options with this prefix on to its clients.
         return {f"kafka.{name}": value for name, value in settings.items()}
 
     def _settings(self, text: Text) -> Settings:

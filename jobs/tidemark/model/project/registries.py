@@ -42,6 +42,7 @@ class Registry:
     name: str
     url: str
     values: Mapping[str, Value] = field(default_factory=dict)
+    # It has secrets, and the text of a registry may get into an error.
     vault: Vault = field(default=EMPTY_VAULT, repr=False, compare=False)
 
     @property
@@ -117,6 +118,7 @@ def _url(keys: Keys) -> str:
     text: str = keys.text("url", EXAMPLE)
     try:
         parts = urlsplit(text)
+        # urlsplit checks a port only when it is looked at.
         is_address = parts.scheme in {"http", "https"} and bool(parts.hostname) and (parts.port or 1) > 0
     except ValueError:
         is_address = False

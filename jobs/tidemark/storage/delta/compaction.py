@@ -83,6 +83,7 @@ class DataFile:
 def files_of(path: Path) -> list[DataFile]:
     """Returns the files of the table at *path*, oldest first."""
     actions = pl.DataFrame(DeltaTable(str(path)).get_add_actions(flatten=True))
+    # delta-rs leaves out bounds that no file of the log has.
     if "max.batch_id" not in actions.columns:
         actions = actions.with_columns(pl.lit(None, pl.Int64).alias("max.batch_id"))
     columns = [column for column in actions.columns if column.startswith(PARTITION)]
@@ -155,6 +156,7 @@ def write_files(path: Path, parts: Iterable[pa.Table], *, prefix: str, like: Dat
 
 def _write_file(path: Path, rows: pa.Table, prefix: str, like: DataFile) -> NewFile:
     partition = dict(like.partition)
+    # Delta keeps the values of these columns in the log, not in the files.
     rows = rows.drop_columns(list(partition))
     place = str(Path(like.place).with_name(f"{prefix}{uuid.uuid4().hex}.parquet"))
     size = write_parquet(path / place, rows)
@@ -298,6 +300,7 @@ def _commit_info(*, data_change: bool) -> dict[str, Any]:
             "operationParameters": {},
             "isBlindAppend": False,
             "engineInfo": "tidemark",
+            # By it a driver knows this commit for one of Tidemark's, see `OWN` in `tables`.
             "maintenance": "true",
         }
     }
@@ -333,6 +336,7 @@ def _remove_action(file: DataFile, *, data_change: bool) -> dict[str, Any]:
             "path": file.place,
             "deletionTimestamp": wall_clock_ms(),
             "dataChange": data_change,
+            # By it Delta's readers know that partition and size are here, too.
             "extendedFileMetadata": True,
             "partitionValues": dict(file.partition),
             "size": file.bytes,

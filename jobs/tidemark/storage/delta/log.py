@@ -107,6 +107,7 @@ class TableLog:
         self.takes_appends = not (
             unknown_features(self.table)
             or described.partition_columns
+            # For these a writer must look at each row.
             or any(name.startswith(CHECK) for name in described.configuration)
             or any(not field.nullable or b"delta.invariants" in (field.metadata or {}) for field in arrow)
         )
@@ -183,6 +184,7 @@ class TableLog:
             "timestamp": now_ms,
             "operation": "WRITE",
             "operationParameters": {"mode": "Append"},
+            # It depends on no rows of the table, so commits of others need not conflict with it.
             "isBlindAppend": True,
             "engineInfo": "tidemark",
             **noted,
@@ -287,6 +289,7 @@ def _checkpoint_by_copy(table: ObjectPath, version: int) -> bool:
         except (AttributeError, FileNotFoundError, LookupError, TypeError, ValueError):
             return False
         DeltaTable(folder).create_checkpoint()
+        # In this order: readers of `_last_checkpoint` open the file that it names.
         for name in (_checkpoint_name(version), LAST_CHECKPOINT):
             (log_folder / name).write_bytes((copy / name).read_bytes())
     return True

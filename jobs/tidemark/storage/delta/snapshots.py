@@ -86,6 +86,7 @@ class _Actions:
                 continue
             match kind:
                 case "add":
+                    # A commit has an object of values, and Arrow reads a map of a checkpoint as a list of pairs.
                     self.files[content["path"]] = tuple(sorted(dict(content["partitionValues"]).items()))
                 case "remove":
                     self.files.pop(content["path"], None)
@@ -102,6 +103,7 @@ class _Actions:
         None: a reader of the table needs more than a list of its files.
         """
         columns = {each["name"]: each["type"] for each in json.loads(self.metadata["schemaString"])["fields"]}
+        # A log has values of partitions as text; values of other types would have to be converted.
         partition_types = {columns[name] for name in self.metadata["partitionColumns"]}
         # Reader version 2 and later may rename columns, or delete rows without writing their file anew.
         if self.reader_version != 1 or not partition_types <= {"string"} or not all(map(_is_below, self.files)):

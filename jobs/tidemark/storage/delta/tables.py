@@ -146,6 +146,7 @@ def create(
             partition_by=list(partitioned_by) or None,
             description=description,
             configuration={**SETTINGS, LOG: log, **properties},
+            # delta-rs does not know all properties, for example `tidemark.current`.
             raise_if_key_not_exists=False,
         )
         if log == HOP_LOG and table.metadata().configuration.get(LOG) == KEPT_LOG:  # an older version's
