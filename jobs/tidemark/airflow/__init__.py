@@ -5,8 +5,6 @@
 | `topology_dags` | the DAGs of all topologies of the project |
 | `refuse_mistakes` | an import error that shows mistakes of topologies, SLAs and channels |
 | `stream_table`, `table_asset` | tables as assets, on which other DAGs can be scheduled |
-
-A name is imported when it is used, because every part of Airflow imports this package for its plugins.
 """
 
 from __future__ import annotations
@@ -27,4 +25,5 @@ def __getattr__(name: str) -> Any:
     if name not in _PLACES:
         msg = f"module {__name__!r} has no attribute {name!r}"
         raise AttributeError(msg)
+    # Only when it is used: every part of Airflow imports this package for its plugins.
     return getattr(import_module(f"{__name__}.{_PLACES[name]}"), name)

@@ -61,6 +61,7 @@ def make() -> Iterator[DAG]:
             topology,
             "reports",
             doc=HOURLY,
+            # By default the data intervals of a cron text have no length in Airflow 3.
             schedule=CronDataIntervalTimetable("0 * * * *", timezone="UTC"),
             params=interval(),
         ) as hourly:

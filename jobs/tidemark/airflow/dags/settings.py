@@ -14,6 +14,7 @@ from tidemark.model.project.files import Project
 from tidemark.model.topology import Topology, load_each
 
 TOPOLOGIES = Project.here().topologies
+# A template, for a task to look up. A DAG file would look the variable up each time it is parsed.
 WAREHOUSE = "{{ var.value.tidemark_warehouse }}"
 BOOTSTRAP = "{{ var.value.get('tidemark_bootstrap', '') }}"
 
@@ -36,6 +37,7 @@ def dag(topology: Topology, part: str, *, doc: str, **more: Any) -> DAG:
         start_date=datetime.fromisoformat(SINCE),
         catchup=False,
         max_active_runs=1,
+        # By default Airflow waits for 5 minutes before the next try.
         default_args={"owner": topology.owner, "retries": 1, "retry_delay": timedelta(seconds=10)},
         **more,
     )

@@ -2,11 +2,10 @@
 
 Forty tabs of one page cost as much as one tab.
 
-Purpose: answers from the warehouse are computed in threads of their own, AT_ONCE at a time, so that no request waits in
-a thread that Airflow's own pages need. The same request gets the same answer while that is computed, and within KEPT_S.
-An answer that took long is kept for COSTS times as long as it took, at most for LONGEST_S, so that pages which refresh
-themselves take a small share of a core. Where too many others wait, or the answer takes too long, a request is refused
-with 503 and the time after which to try again.
+Purpose: answers from the warehouse are computed in threads of their own, AT_ONCE at a time. The same request gets the
+same answer while that is computed, and within KEPT_S. An answer that took long is kept for COSTS times as long as it
+took, at most for LONGEST_S. Where too many others wait, or the answer takes too long, a request is refused with 503 and
+the time after which to try again.
 
 What it does not do: keep an error. Clock: the monotonic one of this process.
 """
@@ -60,6 +59,7 @@ class PageAnswer:
         """Returns True if requests get this answer at *now_s*, monotonic seconds."""
         if self.done_s is None:
             return True
+        # Pages refresh themselves, and should take a small share of a core.
         kept_s = max(KEPT_S, min(LONGEST_S, COSTS * (self.done_s - self.asked_s)))
         return now_s - self.asked_s < kept_s and self.future.exception() is None
 
@@ -71,6 +71,7 @@ class PageAnswers:
     """Computes answers, AT_ONCE at a time; safe for several event loops."""
 
     def __init__(self) -> None:
+        # Threads of their own: no request waits in a thread that Airflow's own pages need.
         self._threads = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="tidemark")
         self._lock = Lock()
         self._kept: dict[Hashable, PageAnswer] = {}

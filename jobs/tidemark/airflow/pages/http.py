@@ -17,6 +17,7 @@ PREFIX = "/tidemark"
 
 async def app(scope: Any, receive: Any, send: Any) -> None:
     """Forwards to `tidemark.airflow.pages.api.application`, an ASGI application."""
+    # In a thread: the import is slow, and Airflow's own requests share this loop.
     api = await asyncio.to_thread(import_module, "tidemark.airflow.pages.api")
     await api.application(scope, receive, send)
 

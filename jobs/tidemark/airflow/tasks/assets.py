@@ -1,8 +1,7 @@
 """Delta tables as Airflow assets, on which other teams can schedule DAGs.
 
 An asset is named after its table: `tidemark/<topology>/<table>`, or `tidemark/<topology>/<sub_topology>/<table>` where
-a stream writes it. Only a run learns the place of the warehouse, a DAG file does not. So the URI is `x-tidemark://…`,
-and events have the path.
+a stream writes it. Its URI is `x-tidemark://…`, and events have the path of the table.
 """
 
 from __future__ import annotations
@@ -53,6 +52,7 @@ def table_asset(topology: str, table: str, *, sub_topology: str | None = None, *
     The batch jobs of *topology* write it, or the stream of *sub_topology*.
     """
     place = "/".join(part for part in (topology, sub_topology, table) if part)
+    # Only a run learns the place of the warehouse, a DAG file does not.
     return Asset(name=f"tidemark/{place}", uri=f"x-tidemark://{place}", **more)
 
 

@@ -5,10 +5,8 @@ different hosts; all that they share about a driver lies in the stream's control
 
 How it works: this module adds files to that folder. `launch.json` names the launch whose heartbeats count. `drain.told`
 exists once a task has succeeded on a drain. `failures.json` counts failures in a row, whichever try of a task sees
-them. `launch.lock` is held during a launch or a kill, so that two workers of one host cannot launch at once, and no
-worker kills a younger driver than it meant. The lock and the process decide about a driver on this host, the heartbeat
-alone about one elsewhere. A silent driver elsewhere is replaced: the process with the next epoch is the one that
-writes.
+them. `launch.lock` is held during a launch or a kill. The lock and the process decide about a driver on this host, the
+heartbeat alone about one elsewhere. A silent driver elsewhere is replaced.
 
 `driver.pid.json` and `driver.log` (see `control.process`) lie in the folder of the process, which is requested there to
 run a stream (see `tidemark.control.driver_folder`). The process is killed when a stream hangs; as long as it runs other
@@ -191,6 +189,7 @@ class Driver:
             self._refuse_secrets_elsewhere(values, is_remote=is_remote)
             self._kill()
             self._release_for_dead()
+            # Not earlier: a driver that still runs has to see the request.
             self.control.forget_drain()
             self._drain_reported.unlink(missing_ok=True)
             # Written before the start: a worker that dies in between leaves a launch that counts as dead, instead of a
@@ -394,7 +393,9 @@ class Driver:
 
         *command* starts a process with this version where none runs.
         """
+        # With the version, since all streams of a process run the same code.
         line = f"{shlex.join(command)} # {version()}"
+        # A driver without streams holds this lock until it ends, so it cannot end between the look and the request.
         with self._folder.asking(within_s=LAUNCHED_WITHIN_S):
             if self._process() is not None and self._folder.command() != line:
                 self._end_older_command()
@@ -466,6 +467,7 @@ class Driver:
     def _take_over(self) -> tuple[str, ...]:
         """Returns options of a driver that replaces a silent one elsewhere."""
         beat = self.control.heartbeat()
+        # The silent driver may still live, but the process with the next epoch is the one that writes.
         is_elsewhere = beat is not None and not self._is_here(beat) and beat.state not in _ENDED
         return ("--take-over", "--silent-after", f"{self._patience.stale_after_s:g}") if is_elsewhere else ()
 
@@ -513,6 +515,7 @@ class Driver:
     @contextmanager
     def _launching(self) -> Iterator[None]:
         own_folder(self._here)
+        # Two workers of one host must not launch at once, and none may kill a younger driver than it meant.
         with locked(self._here / "launch.lock", within_s=LAUNCHED_WITHIN_S + self._patience.drain_within_s):
             yield
 

@@ -59,6 +59,7 @@ class HourlyReportSensor(BaseSensorOperator):
     """
 
     def __init__(self, *, hourly: str, **kwargs: Any) -> None:
+        # In this mode it holds no slot of a worker while it waits.
         super().__init__(mode="reschedule", timeout=timedelta(hours=6), **kwargs)
         self.hourly = hourly
 

@@ -104,6 +104,7 @@ class DriverHook(SparkSubmitHook):
         super().__init__(jars=",".join(jars(CHECKOUT)), properties_file=PROPERTIES, **kwargs)
         master = self._connection["master"]
         is_here = self._connection["deploy_mode"] != "cluster"
+        # These options name a file of this host.
         java = {JAVA_OPTIONS: driver_settings(CHECKOUT)[JAVA_OPTIONS]} if is_here else {}
         attempts = ONE_ATTEMPT if master == "yarn" else {}
         self._conf = {**driver_address(master), **java, **attempts, **spark.properties, **(conf or {})}
@@ -133,6 +134,7 @@ class DriverHook(SparkSubmitHook):
         folder = private_folder(PREFIX)
         try:
             env = without_airflow(os.environ)
+            # Folders that Spark makes itself, in /tmp, can be read by every user.
             env[LOCAL_DIRS] = env.get(LOCAL_DIRS) or str(folder)
             return super().submit(application, env=env, **kwargs)
         finally:
@@ -171,6 +173,7 @@ class BatchJob(SparkSubmitOperator):
         """
         command = [python, self.application, *map(str, self.application_args or ())]
         env = {**without_airflow(os.environ), WITHOUT_SPARK: "1"}
+        # Without `cwd` the hook runs it in a new folder, where relative paths lead nowhere.
         status: int = self._process.run_command(command, env=env, cwd=os.getcwd()).exit_code
         if status not in {0, SPARK_NEEDED}:
             msg = f"{Path(self.application).name} ended with status {status}; its output above has the reason"

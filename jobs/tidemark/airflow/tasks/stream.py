@@ -62,12 +62,13 @@ _LASTING = ("Unsound:", "DataLost:", "InvalidSpec:")
 class Supervision:
     """Intervals of supervision, and launches after one and the same failure.
 
-    Airflow (3.3) takes a task that resumes before the scheduler has recorded its deferral for one that ended silently.
-    The scheduler learns of the deferral when the task's supervisor looks, which may be `workers.min_heartbeat_interval`
-    later. So the first look at the driver comes after `first_look_s`, and further ones every `poll_s`.
+    The first look at a driver comes after `first_look_s`, and further ones every `poll_s`.
     """
 
     poll_s: float = 5.0
+    # Airflow (3.3) takes a task that resumes before the scheduler has recorded its deferral for one that ended
+    # silently. The scheduler learns of the deferral when the task's supervisor looks, which may be
+    # `workers.min_heartbeat_interval` later.
     first_look_s: float = field(default_factory=lambda: conf.getint("workers", "min_heartbeat_interval") + 5.0)
     restarts: int = 3
     patience: Patience = field(default_factory=Patience)
@@ -102,6 +103,7 @@ class StreamTrigger(BaseTrigger):
         """Yields one event: the verdict."""
         await sync_to_async(warehouse_at)(self.home)
         await asyncio.sleep(self._first_look_s)
+        # In a thread: all triggers of a triggerer share one event loop, and a look may take long.
         while (verdict := await asyncio.to_thread(self._verdict)) is DriverVerdict.ALIVE:
             await asyncio.sleep(self._poll_s)
         yield TriggerEvent({"verdict": verdict.value})  # type: ignore[no-untyped-call]  # as above
