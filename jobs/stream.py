@@ -57,9 +57,8 @@ def arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, parents=[several()]
     )
-    parser.add_argument(
-        "--warehouse", type=argument_type(location), required=True, help="folder of all Delta tables, or s3a://"
-    )
+    place = "folder of the tables, or a URL such as s3://BUCKET/FOLDER"
+    parser.add_argument("--warehouse", type=argument_type(location), required=True, help=place)
     parser.add_argument("--topology", type=Path, required=True, help="TOML file of the topology")
     parser.add_argument("--sub-topology", required=True, help="name of the sub-topology to run")
     add_bootstrap(parser)
@@ -82,8 +81,8 @@ def arguments() -> argparse.ArgumentParser:
         type=float,
         default=SILENT_AFTER_MS / 1_000,
         metavar="SECONDS",
-        help="time without a heartbeat after which a driver may be replaced (default: %(default)g; also the minimum "
-        "in an object store, where heartbeats come every 20 s)",
+        help="time without a heartbeat after which a driver may be replaced (default: %(default)g); in an object "
+        "store also without --take-over, and heartbeats come every 20 s there",
     )
     parser.add_argument(
         "--rotate-after",

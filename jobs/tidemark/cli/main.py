@@ -23,7 +23,7 @@ from tidemark.storage.location import location
 DESCRIPTION = "Measures the latency of streams, finds the operator that causes it, and sends on only changed values."
 EXAMPLES = """\
 examples:
-  tidemark demo                                 runs the main job on real flights, in three to four minutes
+  tidemark demo                                 runs the topology of real flights, in three to four minutes
   tidemark init sensors                         creates a project in the folder sensors
   tidemark init --from-topic readings --bootstrap localhost:9092   also writes a topology from a sample of the topic
   tidemark up                                   starts Kafka, Airflow and all streams of the project
@@ -36,7 +36,7 @@ examples:
   tidemark replay --speed 2880                  plays two days of flights into the Kafka of `tidemark up`
   tidemark check jobs/topologies/flights.toml   validates a topology file
   tidemark check --live                         also validates it against topics and a sample of their records
-  tidemark jars                                 resolves the JVM jars, where no `make setup` has done it
+  tidemark jars                                 downloads the JVM jars, if no `make setup` has done it
   tidemark docs                                 for developers: writes docs/tables.md
   tidemark tables                               lists the tables and their sizes
   tidemark sql "select operator, max(max_ms) from operator_latency group by 1"
@@ -62,20 +62,20 @@ LOCAL_STACK = frozenset({"up", "down", "status", "logs", "restart", "topic"})
 WITHOUT_PROJECT = "init"
 """The command that makes a project."""
 COMMANDS: tuple[tuple[str, str, str], ...] = (
-    ("demo", "stack.demo", "run the main job on real flights, print the results, stop everything"),
+    ("demo", "stack.demo", "run the topology of real flights, print the results, and stop everything"),
     (WITHOUT_PROJECT, "project.init", "create a project: a folder of topologies and their SLAs"),
     ("up", "stack.up", "start topologies, Kafka and Airflow on this machine, and wait for the first results"),
     ("status", "explain.status", "show the streams: state, records, first latency, and the cause of missing results"),
     ("logs", "stack.logs", "show the log of a stream's driver"),
     ("restart", "stack.restart", "restart the driver of a stream"),
-    ("topic", "stack.topic", "create and list topics at the local broker"),
+    ("topic", "stack.topic", "create or list topics at the local broker, or print its address"),
     ("down", "stack.down", "drain all streams and stop everything, or drain the streams of some topologies"),
     ("run", "stack.run", "run the drivers of one topology in the foreground; Ctrl-C drains them"),
     ("check", "project.check", "validate topology files, including columns and SQL, and SLAs"),
     ("sql", "explain.query", "run a query over the Delta tables, with DuckDB"),
     ("why", "explain.why", "explain missing results of a topology: blocked operators, causes, remedies"),
     ("bound", "explain.bound", "compare bounds of a source: share of late records, and delay of results"),
-    ("jars", "project.jars", "resolve the locked JVM jars of Spark and Kafka, and check their hashes"),
+    ("jars", "project.jars", "download the locked JVM jars of Spark and Kafka, and check their hashes"),
     ("docs", "project.docs", "write docs/tables.md, the reference of every table, view and column"),
     ("topology", "explain.topology", "show the operators of a topology and their state"),
     ("path", "explain.path", "show the critical path of a streaming window, and its culprit"),
@@ -154,7 +154,8 @@ def _parser(words: Collection[str] | None = None) -> argparse.ArgumentParser:
     parser.add_argument("--home", type=Path, help="state folder (default: $TIDEMARK_HOME, or .tidemark of the project)")
     named = os.environ.get("TIDEMARK_WAREHOUSE")
     warehouse = location(named) if named else None
-    where = "folder of the tables, or s3a:// (default: $TIDEMARK_WAREHOUSE, or `warehouse` in the state folder)"
+    place = "folder of the tables, or a URL such as s3://BUCKET/FOLDER"
+    where = f"{place} (default: $TIDEMARK_WAREHOUSE, or `warehouse` in the state folder)"
     parser.add_argument("--warehouse", type=argument_type(location), default=warehouse, help=where)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, module, text in COMMANDS:

@@ -71,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--speed", type=float, default=1440, help="times real time; 1440 plays a day in a minute (default: %(default)s)"
     )
-    add("--at-once", action="store_true", help="send at once all records of a replay that would end now")
+    add("--at-once", action="store_true", help="send all records at once, with the times of a replay that ends now")
     add("--weather-first", action="store_true", help="send all of the weather before the first flight")
     add("--seed", type=int, default=7, help="the same seed gives the same feed (default: %(default)s)")
     add("--repeat-share", type=float, default=0.2, help="share of statuses that are repeated (default: %(default)s)")

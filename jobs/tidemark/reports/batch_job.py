@@ -33,7 +33,7 @@ def parser(description: str | None) -> argparse.ArgumentParser:
         "--warehouse",
         type=argument_type(lambda text: Layout(location(text))),
         required=True,
-        help="folder of the tables, or s3a://",
+        help="folder of the tables, or a URL such as s3://BUCKET/FOLDER",
     )
     name = "TOML file of the topology, or name of a topology of the project"
     arguments.add_argument("--topology", type=argument_type(topology), required=True, help=name)
@@ -88,7 +88,8 @@ def add_bootstrap(arguments: argparse.ArgumentParser, otherwise: str = "none") -
         "--secrets",
         type=Path,
         metavar="FILE",
-        help="JSON file with secrets of Kafka clusters that are in Airflow's connections (default: none)",
+        help="JSON file with secrets of Kafka clusters and schema registries that are in Airflow's connections "
+        "(default: none)",
     )
 
 

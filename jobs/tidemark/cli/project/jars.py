@@ -23,9 +23,11 @@ from tidemark.model.project.jars import LOCKS, locked, refuse_unexpected, wrong_
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the command."""
-    default = "default: $TIDEMARK_JARS, else .jars of the checkout, else tidemark/jars in the user's folder of data"
-    parser.add_argument("folder", nargs="?", type=Path, default=jars_folder(), metavar="DIR", help=default)
-    parser.add_argument("--s3", action="store_true", help="also those for a warehouse in an object store, s3a://")
+    place = (
+        "folder of the jars (default: $TIDEMARK_JARS, else .jars of the checkout, else ~/.local/share/tidemark/jars)"
+    )
+    parser.add_argument("folder", nargs="?", type=Path, default=jars_folder(), metavar="DIR", help=place)
+    parser.add_argument("--s3", action="store_true", help="also download the jars for a warehouse in an object store")
 
 
 def command(options: argparse.Namespace) -> int:

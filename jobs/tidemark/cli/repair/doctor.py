@@ -26,7 +26,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_topology(parser)
     parser.add_argument("sub_topology", metavar="SUB_TOPOLOGY", nargs="?", help="sub-topology to check (default: all)")
     parser.add_argument(
-        "--apply", choices=[REMOVE_TORN], help="remove torn files of the checkpoint that nothing depends on"
+        "--apply", choices=[REMOVE_TORN], help="remove half-written files of the checkpoint on which nothing depends"
     )
 
 

@@ -11,15 +11,21 @@ from tidemark.errors import InvalidArgument
 from tidemark.model.project.connections import PARTITIONS, topic_command
 from tidemark.query.text_table import format_table
 
+ACTIONS = {
+    "create": "create a topic, and start the broker if it does not run",
+    "list": "list the topics with their partitions, and start the broker if it does not run",
+    "address": "print only the broker's address, HOST:PORT, and start the broker if it does not run",
+}
+"""Actions of the command, with their help."""
+
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the command."""
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    create = actions.add_parser("create", help="create a topic, and start the broker if it does not run")
+    parsers = {name: actions.add_parser(name, help=text, description=text) for name, text in ACTIONS.items()}
+    create = parsers["create"]
     create.add_argument("name", metavar="NAME", help="name of the new topic")
     create.add_argument("--partitions", type=int, metavar="N", help=f"number of partitions (default: {PARTITIONS})")
-    actions.add_parser("list", help="list the topics with their partitions")
-    actions.add_parser("address", help="print the broker's address, HOST:PORT, and nothing else")
 
 
 def command(options: argparse.Namespace) -> int:
