@@ -9,6 +9,7 @@ import json
 import struct
 from datetime import UTC, datetime
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -229,11 +230,25 @@ def test_a_schema_is_compiled_with_its_imports() -> None:
         ('syntax = "proto3"; import "gone.proto";', {}, "gone.proto: File not found"),
         ("message M {}", {"../out.proto": ""}, "not a relative path"),
         ("message M {}", {"/out.proto": ""}, "not a relative path"),
+        ("message M {}", {"a": "", "a/b.proto": ""}, "cannot be written as files"),
+        ("message M {}", {"a" * 300: ""}, "cannot be written as files"),
+        ("message \ud800 {}", {}, "cannot be written as files"),
     ],
 )
 def test_a_text_that_is_no_schema_is_refused(text: str, imports: dict[str, str], error: str) -> None:
     with pytest.raises(DoesNotCompile, match=error):
         compiled(text, imports)
+
+
+def test_no_file_of_a_schema_is_run(tmp_path: Path) -> None:
+    """Names of imports come from the registry."""
+    ran = tmp_path / "ran"
+    program = f"open({str(ran)!r}, 'w')"
+    names = ("grpc_tools.py", "importlib/__init__.py", "importlib/resources.py", "grpc_tools/protoc.py")
+    compiled('syntax = "proto3"; message M {}', dict.fromkeys(names[:1], program))
+    for name in names:
+        compiled('syntax = "proto3"; message M {}', {name: program})
+    assert not ran.exists()
 
 
 @given(st.binary(max_size=60))

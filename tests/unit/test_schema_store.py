@@ -232,12 +232,21 @@ def test_protobuf_is_compiled_with_its_references(registry: SchemaRegistry) -> N
         ("AVRO", schema("id", type_="Gone"), "is not a valid Avro schema"),
         ("PROTOBUF", "message M {", "cannot be compiled: schema.proto:1:12: Reached end of input"),
         ("PROTOBUF", 'syntax = "proto3";', "has no message"),
+        ("PROTOBUF", 'edition = "2099"; message M {}', "cannot be compiled"),
     ],
 )
 def test_a_schema_of_no_use_says_why(registry: SchemaRegistry, kind: str, text: str, problem: str) -> None:
     id_ = registry.register("t-value", text, kind)
     found = store(registry).resolve(raw(id_), [source()])["main"][id_]
     assert (found.problem or "").startswith(problem)
+
+
+@pytest.mark.parametrize("references", [[{"subject": "t-value"}], ["t-value"], 7])
+def test_references_of_another_form_are_a_problem(registry: SchemaRegistry, references: Any) -> None:
+    id_ = registry.register("t-value", schema("id"))
+    registry._schemas[id_]["references"] = references
+    found = store(registry).resolve(raw(id_), [source()])["main"][id_]
+    assert found.problem == "has references of an unknown form"
 
 
 def test_a_login_is_sent_and_its_refusal_names_the_keys(registry: SchemaRegistry) -> None:
