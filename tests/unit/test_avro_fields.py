@@ -108,7 +108,13 @@ def test_types_of_other_schemas_are_resolved() -> None:
 
 def test_unknown_logical_types_are_those_beneath() -> None:
     """Avro demands that readers ignore them."""
-    types = [("long", "big.serial"), ("string", None), ("int", 5), ("string", "timestamp-millis"), ("bytes", "decimals")]
+    types = [
+        ("long", "big.serial"),
+        ("string", None),
+        ("int", 5),
+        ("string", "timestamp-millis"),
+        ("bytes", "decimals"),
+    ]
     fields = [{"name": f"f{n}", "type": {"type": t, "logicalType": logical}} for n, (t, logical) in enumerate(types)]
     schema = json.dumps({"type": "record", "name": "R", "fields": fields})
     assert avro_types(schema) == {"f0": "bigint", "f1": "string", "f2": "int", "f3": "string", "f4": "binary"}

@@ -223,6 +223,36 @@ def test_a_schema_is_compiled_with_its_imports() -> None:
     assert found.columns["b"].to_list() == ['{"n":5}']
 
 
+def test_types_of_kafka_connect_need_no_references() -> None:
+    text = """
+    syntax = "proto3";
+    import "confluent/type/decimal.proto"; import "google/type/date.proto"; import "google/type/timeofday.proto";
+    message Row {
+      confluent.type.Decimal price = 1 [(confluent.field_meta) = {params: [{key: "scale", value: "2"}]}];
+      google.type.Date day = 2;
+      google.type.TimeOfDay at = 3;
+    }
+    """
+    value = bytes.fromhex("0A 08 0A 02 04 D2 10 09 18 0212 07 08 DE 0F 10 01 18 021A 04 08 0C 20 07")
+    found = protobuf_fields(
+        pl.Series([value]), dict.fromkeys(("price", "day", "at"), "string"), compiled(text, {}), "Row"
+    )
+    assert [json.loads(column[0]) for column in found.columns.values()] == [
+        {"value": "BNI=", "precision": 9, "scale": 2},
+        {"year": 2014, "month": 1, "day": 2},
+        {"hours": 12, "minutes": 0, "seconds": 0, "nanos": 7},
+    ]
+
+
+def test_an_any_of_an_unknown_type_is_kept() -> None:
+    """`more` is an Any of type x/gone.Type with the bytes 08 07."""
+    text = 'syntax = "proto3"; import "google/protobuf/any.proto"; message M { google.protobuf.Any more = 1; }'
+    value = bytes.fromhex("0A 11 0A 0B") + b"x/gone.Type" + bytes.fromhex("12 02 08 07")
+    found = protobuf_fields(pl.Series([value]), {"more": "string"}, compiled(text, {}), "M")
+    assert found.reasons.to_list() == [None]
+    assert json.loads(found.columns["more"][0]) == {"type_url": "x/gone.Type", "value": "CAc="}
+
+
 @pytest.mark.parametrize(
     ("text", "imports", "error"),
     [

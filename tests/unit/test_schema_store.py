@@ -259,7 +259,9 @@ def test_a_login_is_sent_and_its_refusal_names_the_keys(registry: SchemaRegistry
     ):
         store(registry).resolve(raw(one), [source()])
     registry.login, registry.failing = "ann:s3cret", 403
-    with pytest.raises(InvalidArgument, match=rf"does not permit /schemas/ids/{one} \(403\); grant the login the right"):
+    with pytest.raises(
+        InvalidArgument, match=rf"does not permit /schemas/ids/{one} \(403\); grant the login the right"
+    ):
         store(registry).resolve(raw(one), [source()])
     registry.failing = None
     anonymous = SchemaStore(read_registries("t.toml", {"main": {"url": registry.url}}), None)

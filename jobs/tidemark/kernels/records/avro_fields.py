@@ -31,7 +31,7 @@ _LOGICAL: Mapping[str, frozenset[str]] = {
     "fixed": frozenset({"decimal"}),
     "string": frozenset({"uuid"}),
 }
-"""By type, its logical types that are read as such; Avro demands that others are ignored."""
+"""By type, its logical types. Avro demands that others are ignored."""
 _WORDS = {"long": "bigint", "bytes": "binary", "fixed": "binary", "enum": "string"}
 """Types of Avro that have another name in Spark."""
 _WIDER = {frozenset({"int", "bigint"}): "bigint", frozenset({"float", "double"}): "double"}

@@ -32,7 +32,7 @@ log = logging.getLogger("tidemark.stream")
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1, 30
 UNUSABLE_FOR_MS = 60_000
-"""After this time a schema that is missing or of no use is asked for again."""
+"""Time after which a schema of no use is asked for again."""
 MOST_UNUSABLE = 1_000
 """Most schemas that are missing or of no use between two batches.
 

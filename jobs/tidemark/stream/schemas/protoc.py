@@ -10,6 +10,7 @@ from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 
 from tidemark.errors import TidemarkError
+from tidemark.stream.schemas.known_imports import KNOWN_IMPORTS
 
 WITHIN_S = 60.0
 MAIN = "schema.proto"
@@ -23,8 +24,8 @@ class DoesNotCompile(TidemarkError):
 def compiled(text: str, imports: Mapping[str, str]) -> bytes:
     """Returns the descriptors of the schema *text* and of all its *imports*.
 
-    The result is a FileDescriptorSet whose last file is the schema. Google's own files (`google/protobuf/…`) need not
-    be among the *imports*, texts by the names with which they are imported.
+    The result is a FileDescriptorSet whose last file is the schema. Google's own files (`google/protobuf/…`) and
+    KNOWN_IMPORTS need not be among the *imports*, texts by the names with which they are imported.
 
     Raises:
         DoesNotCompile: the schema is not valid.
@@ -34,7 +35,7 @@ def compiled(text: str, imports: Mapping[str, str]) -> bytes:
         main = f"_{main}"
     with TemporaryDirectory(prefix="tidemark-protoc-") as name:
         folder = Path(name)
-        _write(folder, {**imports, main: text})
+        _write(folder, {**KNOWN_IMPORTS, **imports, main: text})
         output = folder / "_descriptors"
         # Its own folder of Google's files comes after this one.
         program = "import sys; from grpc_tools import protoc; from importlib.resources import files; "
