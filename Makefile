@@ -20,6 +20,7 @@ setup: .venv/.ready .jars/.ready .jars/classes.jsa ## install everything; a seco
 	@$(PYTHON) -m venv .venv
 	@$(BIN)/pip -q --disable-pip-version-check install "$$(sed -n 's/^\(uv==[^ ]*\).*/\1/p' requirements.lock)"
 	@$(BIN)/uv pip install -q --python $(BIN)/python --require-hashes --compile-bytecode -r requirements.lock
+	@rm -rf jobs/tidemark.egg-info
 	@$(BIN)/uv pip install -q --python $(BIN)/python --no-deps -e .
 	@touch $@
 

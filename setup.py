@@ -6,6 +6,7 @@ from pathlib import Path
 
 from setuptools import setup
 from setuptools.command.build_py import build_py
+from setuptools.command.egg_info import egg_info
 
 BESIDE = (
     "jobs/*.py",
@@ -37,4 +38,14 @@ class BuildWithCheckout(build_py):
             self.copy_file(str(file), str(target))
 
 
-setup(cmdclass={"build_py": BuildWithCheckout})
+class InfoBesideThePath(egg_info):
+    """Writes metadata out of `jobs/`, where Python would find the package a second time."""
+
+    def initialize_options(self) -> None:
+        """Sets the folder."""
+        super().initialize_options()
+        self.egg_base = "build"
+        Path(self.egg_base).mkdir(exist_ok=True)
+
+
+setup(cmdclass={"build_py": BuildWithCheckout, "egg_info": InfoBesideThePath})

@@ -5,13 +5,15 @@ from __future__ import annotations
 from argparse import Namespace
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 from support.play import NOON, Play
 from support.separate_executors import Apart
 from support.topologies import operators, sink, source
 from tidemark.cli.repair.accept_loss import accept_loss
-from tidemark.stream.read.data_loss import DataLost
+from tidemark.model.kinds.source import Source
+from tidemark.stream.read.data_loss import DataLost, Offsets
 
 KEPT = 'name = "play"\n' + operators(events=source("id string", bound="1 s"), kept=sink("events", table="kept"))
 
@@ -97,3 +99,29 @@ def test_lost_records_of_an_added_partition_end_the_stream(play: Play) -> None:
     assert play.rows("batches")[-1]["accepted_loss"] == [
         {"source": "events", "partition": 1, "from_offset": 0, "until_offset": 2}
     ]
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_an_accepted_topic_is_read_in_parts(tmp_path: Path, shards: int) -> None:
+    toml = KEPT.replace("bound", "max_records = 2\nbound")
+    play = Play(toml, tmp_path).in_shards(shards, Apart)
+    play.broker.topic_ids["events"] = "old"
+    play.batch([{**play.row("events", NOON, id="a"), "offset": 8}], at_ms=NOON)
+    play.broker.topic_ids["events"] = "new"
+    play.broker.forget("events")
+    rows = [{**play.row("events", NOON, id=str(n)), "offset": n} for n in range(5)]
+    reread: list[Offsets] = []
+
+    def again(_: Source, unread: Offsets) -> pl.DataFrame:
+        reread.append(unread)
+        return pl.DataFrame(rows[slice(*unread[0])], schema=play._schema(play.sub))
+
+    play.reread = again
+    accepted = Namespace(topology="play", sub_topology=play.sub, source="events", partition=None, until=0)
+    accept_loss(Namespace(**vars(accepted), topic_id="new", by="Ann", reason="holiday"), play.home)
+    play.start()
+    play.process(1, rows, at_ms=NOON + 1_000)
+    assert [row["id"] for row in play.rows("kept")] == ["a", "0", "1", "2", "3", "4"]
+    ranges = [[(part["from_offset"], part["until_offset"]) for part in row["sources"]] for row in play.rows("batches")]
+    assert ranges[-4:] == [[(7, 9)], [(0, 1)], [(1, 3)], [(3, 5)]]
+    assert reread == [{0: (0, 1)}], "later parts are of the new topic"

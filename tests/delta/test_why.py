@@ -601,7 +601,9 @@ def test_a_right_that_the_cluster_does_not_grant(tmp_path: Path) -> None:
     finding = first(play, 21)
     assert place(finding) == (MISSING_RIGHT, "board", None, None, ms(20))
     assert finding.seen == "the driver of events failed: kafka.eu does not grant Read on topic readings"
-    command = "`kafka-acls --add --allow-principal User:NAME --operation Read --topic readings`"
+    command = (
+        "`kafka-acls --bootstrap-server HOST:PORT --add --allow-principal User:NAME --operation Read --topic readings`"
+    )
     assert finding.remedy == (
         f"ask the administrator of that cluster to grant it: {command}; then {START.format(sub=play.control.name)}"
     )

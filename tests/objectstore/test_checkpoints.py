@@ -11,7 +11,8 @@ from objectstore.counting import GET, LIST, PUT, Requests
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
-from tidemark.spark_session import have_checkpoints_written, session
+from support.shared_spark import one_spark
+from tidemark.spark_session import have_checkpoints_written
 from tidemark.stream.driver.ticks import Ticks
 
 BATCHES = 10
@@ -22,7 +23,7 @@ KEPT_AT_MOST = 5
 @pytest.fixture(scope="module")
 def spark(store: str) -> Iterator[SparkSession]:
     assert store
-    with session("checkpoints of the test") as spark:
+    with one_spark() as spark:
         yield spark
 
 

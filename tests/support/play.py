@@ -33,6 +33,7 @@ from tidemark.stream.distributed.shards import Executors
 from tidemark.stream.driver.heartbeats import Heartbeats
 from tidemark.stream.engine import Engine
 from tidemark.stream.journal.batch import NOT_QUEUED, QueueWait
+from tidemark.stream.read.data_loss import Reread, nothing_to_reread
 from tidemark.stream.read.parts import BatchPart, Places, passed_over_rows
 from tidemark.stream.wiring import build_engine
 from tidemark.stream.write.measurement import Host
@@ -82,6 +83,7 @@ class Play:
         self.hosts: dict[str, Host] = {}
         self.queued: Callable[[int], QueueWait] = lambda since_ms: NOT_QUEUED
         self.reading_ms = self.write_ms = 0
+        self.reread: Reread = nothing_to_reread
 
     def in_shards(self, n: int, executors: Callable[[pl.DataFrame], Executors]) -> Play:
         """Makes later drivers run operators in *n* shards on *executors*."""
@@ -228,7 +230,7 @@ class Play:
         self._engines[sub] = build_engine(
             self.stream(sub), self.broker, thread_id="t", epoch=epoch, slow_ms=self.slow_ms,
             fence=Fence(lambda: self._writes(check_lease), until_written, reached, self._clock),
-            host=self.hosts.get(sub, Host(platform.node())), queued=self.queued,
+            host=self.hosts.get(sub, Host(platform.node())), queued=self.queued, reread=self.reread,
         )  # fmt: skip
 
     def settle(self) -> None:

@@ -60,6 +60,11 @@ class Silence:
             place = (topic, row["partition"])
             self._ends[place] = max(self._ends[place], row["offset"] + 1)
 
+    def forget(self, topic: str) -> None:
+        """Have *topic* recreated: it is empty."""
+        for place in [place for place in self._ends if place[0] == topic]:
+            del self._ends[place]
+
     def limits(self, sink: Sink) -> Limits:
         """Returns `topic_limits`; without them a topic accepts everything."""
         return self.topic_limits.get(sink.topic or "", Limits())

@@ -104,3 +104,20 @@ def test_types_of_other_schemas_are_resolved() -> None:
     found = avro_fields(pl.Series([b"\x0e"]), {"place": "string"}, schema, referenced=(json.dumps(place),))
     assert found.columns["place"].to_list() == ['{"lat":7}']
     assert avro_types(schema) == {"place": "plant.Place"}
+
+
+def test_unknown_logical_types_are_those_beneath() -> None:
+    """Avro demands that readers ignore them."""
+    types = [
+        ("long", "big.serial"),
+        ("string", None),
+        ("int", 5),
+        ("string", "timestamp-millis"),
+        ("bytes", "decimals"),
+    ]
+    fields = [{"name": f"f{n}", "type": {"type": t, "logicalType": logical}} for n, (t, logical) in enumerate(types)]
+    schema = json.dumps({"type": "record", "name": "R", "fields": fields})
+    assert avro_types(schema) == {"f0": "bigint", "f1": "string", "f2": "int", "f3": "string", "f4": "binary"}
+    words = {"f0": "bigint", "f1": "string", "f2": "int", "f3": "string", "f4": "string"}
+    found = avro_fields(pl.Series([bytes.fromhex("0E 02 61 05 02 62 02 FF")]), words, schema)
+    assert [column[0] for column in found.columns.values()] == [7, "a", -3, "b", "/w=="]

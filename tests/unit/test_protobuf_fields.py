@@ -9,6 +9,7 @@ import json
 import struct
 from datetime import UTC, datetime
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -222,6 +223,36 @@ def test_a_schema_is_compiled_with_its_imports() -> None:
     assert found.columns["b"].to_list() == ['{"n":5}']
 
 
+def test_types_of_kafka_connect_need_no_references() -> None:
+    text = """
+    syntax = "proto3";
+    import "confluent/type/decimal.proto"; import "google/type/date.proto"; import "google/type/timeofday.proto";
+    message Row {
+      confluent.type.Decimal price = 1 [(confluent.field_meta) = {params: [{key: "scale", value: "2"}]}];
+      google.type.Date day = 2;
+      google.type.TimeOfDay at = 3;
+    }
+    """
+    value = bytes.fromhex("0A 08 0A 02 04 D2 10 09 18 0212 07 08 DE 0F 10 01 18 021A 04 08 0C 20 07")
+    found = protobuf_fields(
+        pl.Series([value]), dict.fromkeys(("price", "day", "at"), "string"), compiled(text, {}), "Row"
+    )
+    assert [json.loads(column[0]) for column in found.columns.values()] == [
+        {"value": "BNI=", "precision": 9, "scale": 2},
+        {"year": 2014, "month": 1, "day": 2},
+        {"hours": 12, "minutes": 0, "seconds": 0, "nanos": 7},
+    ]
+
+
+def test_an_any_of_an_unknown_type_is_kept() -> None:
+    """`more` is an Any of type x/gone.Type with the bytes 08 07."""
+    text = 'syntax = "proto3"; import "google/protobuf/any.proto"; message M { google.protobuf.Any more = 1; }'
+    value = bytes.fromhex("0A 11 0A 0B") + b"x/gone.Type" + bytes.fromhex("12 02 08 07")
+    found = protobuf_fields(pl.Series([value]), {"more": "string"}, compiled(text, {}), "M")
+    assert found.reasons.to_list() == [None]
+    assert json.loads(found.columns["more"][0]) == {"type_url": "x/gone.Type", "value": "CAc="}
+
+
 @pytest.mark.parametrize(
     ("text", "imports", "error"),
     [
@@ -229,11 +260,25 @@ def test_a_schema_is_compiled_with_its_imports() -> None:
         ('syntax = "proto3"; import "gone.proto";', {}, "gone.proto: File not found"),
         ("message M {}", {"../out.proto": ""}, "not a relative path"),
         ("message M {}", {"/out.proto": ""}, "not a relative path"),
+        ("message M {}", {"a": "", "a/b.proto": ""}, "cannot be written as files"),
+        ("message M {}", {"a" * 300: ""}, "cannot be written as files"),
+        ("message \ud800 {}", {}, "cannot be written as files"),
     ],
 )
 def test_a_text_that_is_no_schema_is_refused(text: str, imports: dict[str, str], error: str) -> None:
     with pytest.raises(DoesNotCompile, match=error):
         compiled(text, imports)
+
+
+def test_no_file_of_a_schema_is_run(tmp_path: Path) -> None:
+    """Names of imports come from the registry."""
+    ran = tmp_path / "ran"
+    program = f"open({str(ran)!r}, 'w')"
+    names = ("grpc_tools.py", "importlib/__init__.py", "importlib/resources.py", "grpc_tools/protoc.py")
+    compiled('syntax = "proto3"; message M {}', dict.fromkeys(names[:1], program))
+    for name in names:
+        compiled('syntax = "proto3"; message M {}', {name: program})
+    assert not ran.exists()
 
 
 @given(st.binary(max_size=60))

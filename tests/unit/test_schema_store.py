@@ -145,6 +145,57 @@ def test_an_id_that_is_missing_is_asked_for_after_a_minute(registry: SchemaRegis
     assert of.resolve(raw(1), [source()])["main"][1].text == schema("id")
 
 
+def test_a_missing_id_that_is_a_minute_old_is_still_returned(registry: SchemaRegistry) -> None:
+    clock = Clock()
+    of = store(registry, sleep_s=clock.sleep, clock=clock)
+    of.resolve(raw(1), [source()])
+    clock.now_ms += 59_000
+    known = of.resolve(raw(1, 2), [source()])["main"]  # id 2 costs 2 s, after which id 1 is a minute old
+    assert (known[1].is_missing, known[2].is_missing) == (True, True)
+
+
+def test_few_missing_ids_are_kept(registry: SchemaRegistry) -> None:
+    clock = Clock()
+    of = store(registry, sleep_s=clock.sleep, clock=clock, most_unusable=3)
+    assert of.resolve(raw(1, 2, 3, 4, 5), [source()])["main"].keys() == {1, 2, 3, 4, 5}, "a batch gets all it needs"
+    assert of.resolve(raw(1), [source()])["main"].keys() == {1, 3, 4, 5}, "the newest three, and id 1 again"
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"URL": {"1": {"new": 1}}}', '{"URL": {"1": {"problem": "x"}}}'])
+def test_a_file_of_another_version_is_not_used(registry: SchemaRegistry, tmp_path: Path, content: str) -> None:
+    one = registry.register("t-value", schema("id"))
+    (tmp_path / "schemas.json").write_text(content.replace("URL", registry.url))
+    assert store(registry, tmp_path).resolve(raw(one), [source()])["main"][one].text == schema("id")
+
+
+def test_a_schema_of_no_use_is_asked_for_again(registry: SchemaRegistry, tmp_path: Path) -> None:
+    """Its reference was missing, or the compiler was killed: both pass."""
+    clock, place = Clock(), json.dumps({"type": "record", "name": "Place", "fields": []})
+    main = json.dumps({"type": "record", "name": "R", "fields": [{"name": "place", "type": "Place"}]})
+    references = [{"name": "Place", "subject": "place", "version": 1}]
+    id_ = registry.register("t-value", main, references=references)
+    of = store(registry, tmp_path, clock=clock)
+    missing = f"registry.main: {registry.url} has no /subjects/place/versions/1"
+    assert of.resolve(raw(id_), [source()])["main"][id_].problem == missing
+    registry.register("place", place)
+    assert store(registry, tmp_path).resolve(raw(id_), [source()])["main"][id_].problem is None, "no file has it"
+    clock.now_ms += 59_999
+    assert of.resolve(raw(id_), [source()])["main"][id_].problem == missing
+    clock.now_ms += 1
+    assert not are_known(raw(id_), [source()], of.known)
+    assert of.resolve(raw(id_), [source()])["main"][id_].problem is None
+
+
+def test_a_first_start_is_checked_again_after_its_refusal(registry: SchemaRegistry, tmp_path: Path) -> None:
+    """The first source fits and the second one does not."""
+    registry.register("t-value", schema("id"))
+    registry.register("u-value", schema("id", type_="int"))
+    wrong = source(name="u", subject="u-value", fields={"id": "boolean"})
+    for _ in range(2):
+        with pytest.raises(InvalidSpec, match=r"operators\.u\.fields"):
+            store(registry, tmp_path).check_latest([source(), wrong], "t.toml")
+
+
 def test_many_missing_ids_cost_one_pause(registry: SchemaRegistry) -> None:
     clock, found = Clock(), registry.register("t-value", schema("id"), id_=3)
     known = store(registry, sleep_s=clock.sleep).resolve(raw(1, 2, 3, 4), [source()])["main"]
@@ -181,12 +232,21 @@ def test_protobuf_is_compiled_with_its_references(registry: SchemaRegistry) -> N
         ("AVRO", schema("id", type_="Gone"), "is not a valid Avro schema"),
         ("PROTOBUF", "message M {", "cannot be compiled: schema.proto:1:12: Reached end of input"),
         ("PROTOBUF", 'syntax = "proto3";', "has no message"),
+        ("PROTOBUF", 'edition = "2099"; message M {}', "cannot be compiled"),
     ],
 )
 def test_a_schema_of_no_use_says_why(registry: SchemaRegistry, kind: str, text: str, problem: str) -> None:
     id_ = registry.register("t-value", text, kind)
     found = store(registry).resolve(raw(id_), [source()])["main"][id_]
     assert (found.problem or "").startswith(problem)
+
+
+@pytest.mark.parametrize("references", [[{"subject": "t-value"}], ["t-value"], 7])
+def test_references_of_another_form_are_a_problem(registry: SchemaRegistry, references: Any) -> None:
+    id_ = registry.register("t-value", schema("id"))
+    registry._schemas[id_]["references"] = references
+    found = store(registry).resolve(raw(id_), [source()])["main"][id_]
+    assert found.problem == "has references of an unknown form"
 
 
 def test_a_login_is_sent_and_its_refusal_names_the_keys(registry: SchemaRegistry) -> None:
@@ -198,6 +258,12 @@ def test_a_login_is_sent_and_its_refusal_names_the_keys(registry: SchemaRegistry
         InvalidArgument, match=r"registry.main: .* refuses the login \(401\); correct username and password"
     ):
         store(registry).resolve(raw(one), [source()])
+    registry.login, registry.failing = "ann:s3cret", 403
+    with pytest.raises(
+        InvalidArgument, match=rf"does not permit /schemas/ids/{one} \(403\); grant the login the right"
+    ):
+        store(registry).resolve(raw(one), [source()])
+    registry.failing = None
     anonymous = SchemaStore(read_registries("t.toml", {"main": {"url": registry.url}}), None)
     with pytest.raises(InvalidArgument, match="write username and password"):
         anonymous.resolve(raw(one), [source()])

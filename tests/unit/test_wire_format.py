@@ -158,6 +158,13 @@ def test_needed_ids_are_those_that_begin_records() -> None:
     assert ids_needed(values, source()) == {7, 265}
 
 
+def test_ids_are_signed_numbers_of_32_bits() -> None:
+    """Some registries answer a larger number with an error, not with 404."""
+    values = pl.Series([b"\0\x7f\xff\xff\xff", b"\0\x80\0\0\0", b"\0\xff\xff\xff\xff"])
+    assert ids_needed(values, source()) == {2**31 - 1}
+    assert [row[2] for row in read(source(), {}, *values[1:])] == ["no_schema_id"] * 2
+
+
 def test_a_misfit_names_the_id_and_the_fields() -> None:
     assert misfit_of(7, SEVEN, source()) is None
     renamed = source(fields={"k": "string", "number": "double"}, named={"number": "n", "k": "id"}, key="k")

@@ -107,6 +107,13 @@ class InputProgress:
         added = dict.fromkeys(numbers, 0) if self.partitions else {}
         return {**added, **{number: part.until_offset for number, part in self.partitions.items()}}
 
+    def read_until(self, offsets: Mapping[int, int]) -> InputProgress:
+        """Returns this progress with other *offsets* of some partitions."""
+        partitions = dict(self.partitions)
+        for number, offset in offsets.items():
+            partitions[number] = replace(partitions[number], until_offset=offset)
+        return replace(self, partitions=partitions)
+
     @property
     def topic_ids(self) -> dict[int, str | None]:
         """Returns the topic id of each partition."""

@@ -120,6 +120,7 @@ class Engine:
             passed_over: records to skip; the batch is then read in parts, even if the mapping is empty. None: it is
                 read as planned.
         """
+        is_first = self.progress is None
         if self.progress is None:
             self.progress = self._recover(batch_id, executors)
             self._refresh(self.progress, at_once=True)
@@ -127,8 +128,10 @@ class Engine:
         is_begun = batch_id == self.progress.planned_id
         if batch_id < self.progress.planned_id or (is_begun and not self._goes_on):
             return
-        earliest = self._decider.reader.earliest
-        cut = parts(self._stream.sub, ends, self.progress, earliest, is_begun=is_begun, passed_over=passed_over)
+        sub, reader = self._stream.sub, self._decider.reader
+        # A recreated topic ends the driver, so a loss of one is accepted before the first batch of the next driver.
+        was = reader.from_accepted(sub.outside_sources, self.progress, ends) if is_first else self.progress
+        cut = parts(sub, ends, was, reader.earliest, is_begun=is_begun, passed_over=passed_over)
         if read_part is None or any(part.is_whole for part in cut):
             batch = self._batch(batch_id + self.progress.ahead, ends, versions, planned_at_ms)
             self._decide(batch, self.progress, collect, executors)

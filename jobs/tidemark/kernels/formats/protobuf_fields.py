@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import Any
 
 import polars as pl
-from google.protobuf import descriptor_pb2, json_format, message_factory, timestamp_pb2
+from google.protobuf import any_pb2, descriptor_pb2, json_format, message_factory, timestamp_pb2
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.descriptor_pool import Default, DescriptorPool
 from google.protobuf.message import DecodeError, Message
@@ -45,6 +45,7 @@ _TYPES = {
     FieldDescriptor.TYPE_BYTES: "binary",
 }
 """Types of Protobuf by the names that `fields` and Spark have."""
+_ANY = any_pb2.Any.DESCRIPTOR.full_name
 _TIMESTAMP = timestamp_pb2.Timestamp.DESCRIPTOR.full_name
 _WRAPPED = frozenset(
     f"google.protobuf.{name}Value"
@@ -284,7 +285,9 @@ def _plain_message(message: Any) -> Any:
             message, preserving_proto_field_name=True, descriptor_pool=message.DESCRIPTOR.file.pool
         )
     except (ValueError, TypeError, json_format.Error):
-        # For example an Any with an unknown type, or a Timestamp after the year 9999.
+        if name == _ANY:  # of a type that the schema does not have
+            return _object(message, list(message.DESCRIPTOR.fields))
+        # For example a Timestamp after the year 9999.
         raise RecordUnreadable(WRONG_TYPE) from None
 
 

@@ -32,6 +32,11 @@ _KINDS = {Format.AVRO: SchemaKind.AVRO, Format.PROTOBUF: SchemaKind.PROTOBUF}
 _INDEXES_AT_MOST = 32
 """Longest accepted place of a message; messages are not nested as deep."""
 FIRST_MESSAGE = (0,)
+_MOST_ID = 2**31 - 1
+"""Ids are signed in this format, and never negative.
+
+Some registries answer a request for a larger one with an error and not with 404, so a batch would wait for ever.
+"""
 
 
 @dataclass(frozen=True)
@@ -54,7 +59,8 @@ def _schema_id(head: bytes | None) -> int | None:
     # The first byte is the version of the wire format. 0 is the one with an id of four bytes.
     if head is None or len(head) < HEAD or head[0] != 0:
         return None
-    return int.from_bytes(head[1:], "big")
+    id_ = int.from_bytes(head[1:], "big")
+    return id_ if id_ <= _MOST_ID else None
 
 
 def ids_needed(values: pl.Series, source: Source) -> set[int]:

@@ -35,6 +35,11 @@ class WrittenSchema:
     problem: str | None = None
     is_missing: bool = False
 
+    @property
+    def is_usable(self) -> bool:
+        """Returns True unless it is missing or has a problem."""
+        return not self.is_missing and self.problem is None
+
 
 KnownSchemas = Mapping[str, Mapping[int, WrittenSchema]]
 """By name of a registry and by id."""

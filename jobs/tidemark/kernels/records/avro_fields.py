@@ -23,7 +23,15 @@ from tidemark.kernels.records.fields import INVALID_UTF8, MALFORMED_AVRO, WRONG_
 from tidemark.kernels.records.json_fields import json_of, text_of
 
 _US = {"millis": 1_000, "micros": 1}
-_PER_INSTANT = ("timestamp-", "local-timestamp-")
+_INSTANTS = frozenset(f"{kind}-{unit}" for kind in ("timestamp", "local-timestamp") for unit in (*_US, "nanos"))
+_LOGICAL: Mapping[str, frozenset[str]] = {
+    "int": frozenset({"date", "time-millis"}),
+    "long": frozenset({"time-micros", *_INSTANTS}),
+    "bytes": frozenset({"decimal"}),
+    "fixed": frozenset({"decimal"}),
+    "string": frozenset({"uuid"}),
+}
+"""By type, its logical types. Avro demands that others are ignored."""
 _WORDS = {"long": "bigint", "bytes": "binary", "fixed": "binary", "enum": "string"}
 """Types of Avro that have another name in Spark."""
 _WIDER = {frozenset({"int", "bigint"}): "bigint", frozenset({"float", "double"}): "double"}
@@ -155,8 +163,7 @@ def _units(schema: str) -> dict[str, str]:
     units: dict[str, str] = {}
     for field in json.loads(schema)["fields"]:
         for branch in _branches(field["type"]):
-            logical = branch.get("logicalType", "") if isinstance(branch, dict) else ""
-            if logical.startswith(_PER_INSTANT):
+            if (logical := _logical(branch)) in _INSTANTS:
                 units[field["name"]] = logical.rpartition("-")[2]
     return units
 
@@ -181,8 +188,14 @@ def _type(type_: Any) -> str:
 
 
 def _type_of_one(type_: Any) -> str:
-    logical: str = type_.get("logicalType", "") if isinstance(type_, dict) else ""
-    if logical.startswith(_PER_INSTANT):
+    logical = _logical(type_)
+    if logical in _INSTANTS:
         return "timestamp"
     name: str = type_["type"] if isinstance(type_, dict) else type_
     return logical or _WORDS.get(name, name)
+
+
+def _logical(type_: Any) -> str:
+    """Returns the logical type of *type_*; empty without a known one."""
+    logical = type_.get("logicalType") if isinstance(type_, dict) else None
+    return logical if isinstance(logical, str) and logical in _LOGICAL.get(type_["type"], ()) else ""

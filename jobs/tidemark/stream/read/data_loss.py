@@ -151,6 +151,22 @@ class LossCheck:
             rows = pl.concat([rows, self._reread(source, unread)], how="diagonal").sort("partition", "offset")
         return CheckedRows(rows, read_to, losses, planned_before)
 
+    def accepted_starts(self, source: Source, was: InputProgress, topic: TopicState | None) -> dict[int, int]:
+        """Returns the accepted offsets of a recreated *topic*, by partition.
+
+        Args:
+            source: the source that reads the topic.
+            was: its progress before the batch.
+            topic: its topic as it is now; None: it has none.
+        """
+        starts: dict[int, int] = {}
+        accepted = {} if topic is None or topic.id is None else self._accepted()
+        for number, part in was.partitions.items():
+            start = accepted.get((source.name, number, topic.id or "")) if topic else None
+            if topic and start is not None and number < topic.partitions and topic.replaces(part.topic_id):
+                starts[number] = start
+        return starts
+
     def check(
         self,
         source: Source,

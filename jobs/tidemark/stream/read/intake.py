@@ -30,8 +30,9 @@ from tidemark.model.kinds.sink import Sink
 from tidemark.model.kinds.source import Source
 from tidemark.model.tables.catalog import DISORDER_BUCKETS, HELD_RECORDS, LATE_RECORDS, QUARANTINE
 from tidemark.semantics.event_time import PartitionReading, advance, follow, processing_time
-from tidemark.semantics.progress import InputProgress, PartitionProgress, WriterPosition
+from tidemark.semantics.progress import InputProgress, PartitionProgress, StreamProgress, WriterPosition
 from tidemark.stream.journal.batch import MicroBatch
+from tidemark.stream.journal.checkpoint import Ends
 from tidemark.stream.kafka.broker import Answers, TopicState
 from tidemark.stream.operate.steps import Steps
 from tidemark.stream.read.data_loss import LossCheck
@@ -238,6 +239,24 @@ class Reader:
             ends = {0: 0, **{number: part.until_offset for number, part in was.partitions.items()}}
             return {number: (0, end) for number, end in sorted(ends.items()) if number not in read}
         return self._broker.offsets(source, topic.numbers(was.topic_ids))
+
+    def from_accepted(self, sources: Iterable[Source], was: StreamProgress, ends: Ends) -> StreamProgress:
+        """Returns *was* at the accepted offsets of topics that were recreated.
+
+        A planned batch is cut into parts from there. *ends* are the offsets up to which it was planned.
+        """
+        inputs = dict(was.inputs)
+        for source in sources:
+            before = inputs.get(source.name, InputProgress())
+            topic = self.topic(source)
+            if not (starts := self._intact.accepted_starts(source, before, topic)):
+                continue
+            planned = ends.get(source.topic or "", {})
+            offsets = self._broker.offsets(source, [*starts])
+            # A batch that was planned by the earlier topic ends behind the new one, and reads nothing of it.
+            if all(planned.get(number, 0) <= latest for number, (_, latest) in offsets.items()):
+                inputs[source.name] = before.read_until(starts)
+        return replace(was, inputs=inputs)
 
     def earliest(self, source: Source, partitions: Sequence[int]) -> dict[int, int]:
         """Returns the earliest offset of *partitions* of *source*'s topic."""

@@ -31,8 +31,13 @@ from tidemark.stream.schemas.schema_source import latest_schema, schema_of_id
 log = logging.getLogger("tidemark.stream")
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1, 30
-MISSING_FOR_MS = 60_000
-"""After this time a missing id is asked for again."""
+UNUSABLE_FOR_MS = 60_000
+"""Time after which a schema of no use is asked for again."""
+MOST_UNUSABLE = 1_000
+"""Most schemas that are missing or of no use between two batches.
+
+Records that are not of this wire format may have any id.
+"""
 CONFIRMED_AFTER_S = 2
 """A missing id is asked for a second time after this.
 
@@ -51,14 +56,16 @@ class SchemaStore:
     How it works: `resolve` asks the registry for each id that is not known. While the registry does not answer, it
     asks again after 1, 2, 4, … and at most LONGEST_PAUSE_S seconds, so the batch waits. Each second of a pause begins
     with *check*, whose error ends the wait: a drain was requested, or the lease is lost. `trouble` is the present
-    problem, for the heartbeat; the log has it once.
+    problem, for the heartbeat; the log has it once. A schema that is missing or of no use is asked for again after
+    UNUSABLE_FOR_MS, and no file has it: a registry may get it or its references later, and a compiler may be killed.
 
     Args:
         registries: those of the topology, by name.
         home: the control folder of the stream; None: nothing is kept.
         check: raises if the driver must not go on.
         sleep_s: waits.
-        clock: dates ids that a registry does not have.
+        clock: dates schemas that are missing or of no use.
+        most_unusable: most of these that are kept between two batches.
     """
 
     def __init__(
@@ -69,12 +76,14 @@ class SchemaStore:
         *,
         sleep_s: Callable[[float], None] = time.sleep,
         clock: Clock = wall_clock_ms,
+        most_unusable: int = MOST_UNUSABLE,
     ) -> None:
+        self._most_unusable = most_unusable
         self._clients = {name: RegistryClient(registry) for name, registry in registries.items()}
         self._file = home / FILE if home is not None and registries else None
         self._check, self._sleep_s, self._clock = check, sleep_s, clock
         self._known: dict[str, dict[int, WrittenSchema]] = {name: {} for name in registries}
-        self._missing_since_ms: dict[tuple[str, int], int] = {}
+        self._unusable_since_ms: dict[tuple[str, int], int] = {}
         self.trouble: str | None = None
         self._load()
 
@@ -82,7 +91,7 @@ class SchemaStore:
     def known(self) -> KnownSchemas:
         """The schemas so far, by registry and id.
 
-        Ids that were missing for long are left out, so that they are asked for again.
+        Those that were missing or of no use for long are left out, so that they are asked for again.
         """
         usable: dict[str, dict[int, WrittenSchema]] = {}
         for name, schemas in self._known.items():
@@ -100,6 +109,7 @@ class SchemaStore:
             InvalidArgument: a login is refused.
         """
         had_schemas = {name: bool(schemas) for name, schemas in self._known.items()}
+        latest: list[tuple[str, int, WrittenSchema]] = []
         for source in sources:
             if source.registry is None or not source.subject:
                 continue
@@ -117,7 +127,10 @@ class SchemaStore:
                 if not had_schemas[source.registry]:
                     raise InvalidSpec.at(file, key, seen, remedy)
                 log.warning("%s %s; its records are quarantined", key, seen)
-            self._keep(source.registry, {id_: schema})
+            latest.append((source.registry, id_, schema))
+        # Only a start that every source permits makes this a stream that has run.
+        for name, id_, schema in latest:
+            self._keep(name, {id_: schema})
 
     def resolve(self, raw: pl.DataFrame, operators: Iterable[Operator]) -> KnownSchemas:
         """Returns all schemas that are needed to parse *raw* rows.
@@ -127,15 +140,23 @@ class SchemaStore:
         Raises:
             InvalidArgument: a login is refused.
         """
+        self._forget_unusable()
         for name, ids in needed(raw, operators).items():
             self._get(name, sorted(id_ for id_ in ids if self._is_to_ask(name, id_)))
-        return self.known
+        # Time passes while a registry is asked, and this batch needs also what has become due meanwhile.
+        return {name: dict(schemas) for name, schemas in self._known.items()}
 
     def _is_to_ask(self, name: str, id_: int) -> bool:
-        schema = self._known[name].get(id_)
-        if schema is None or not schema.is_missing:
-            return schema is None
-        return self._clock() - self._missing_since_ms[name, id_] >= MISSING_FOR_MS
+        if id_ not in self._known[name]:
+            return True
+        since_ms = self._unusable_since_ms.get((name, id_))
+        return since_ms is not None and self._clock() - since_ms >= UNUSABLE_FOR_MS
+
+    def _forget_unusable(self) -> None:
+        """Removes the oldest schemas of no use beyond their limit."""
+        too_many = max(0, len(self._unusable_since_ms) - self._most_unusable)
+        for name, id_ in [*self._unusable_since_ms][:too_many]:
+            del self._unusable_since_ms[name, id_], self._known[name][id_]
 
     def _get(self, name: str, ids: list[int]) -> None:
         """Gets the schemas *ids* of a registry, and waits until it answers."""
@@ -183,12 +204,14 @@ class SchemaStore:
         news = {id_: schema for id_, schema in schemas.items() if self._known[name].get(id_) != schema}
         self._known[name].update(schemas)
         for id_, schema in schemas.items():
-            if schema.is_missing:
-                self._missing_since_ms[name, id_] = self._clock()
+            # Removed first, so that the newest are the last.
+            self._unusable_since_ms.pop((name, id_), None)
+            if not schema.is_usable:
+                self._unusable_since_ms[name, id_] = self._clock()
             if id_ in news:
                 state = "is missing" if schema.is_missing else schema.problem or f"is of the kind {schema.kind}"
                 log.info("registry.%s: schema %s %s", name, id_, state)
-        if self._file is not None and any(not schema.is_missing for schema in news.values()):
+        if self._file is not None and any(schema.is_usable for schema in news.values()):
             replace(self._file, json.dumps(self._content()))
 
     def _tell(self, trouble: str) -> None:
@@ -205,8 +228,8 @@ class SchemaStore:
         """Returns the kept schemas, by the address of their registry."""
         content: dict[str, Any] = {}
         for name, schemas in self._known.items():
-            # A missing id may be registered later, so the next driver asks for it again.
-            kept = {id_: _as_json(schema) for id_, schema in schemas.items() if not schema.is_missing}
+            # The next driver asks for the others again: they may be registered or repaired later.
+            kept = {id_: _as_json(schema) for id_, schema in schemas.items() if schema.is_usable}
             # An id means nothing at another registry.
             content.setdefault(self._clients[name].registry.url, {}).update(kept)
         return content
@@ -215,15 +238,15 @@ class SchemaStore:
         if self._file is None:
             return
         try:
-            content = json.loads(self._file.read_text())
+            content = _of_content(json.loads(self._file.read_text()))
         except FileNotFoundError:
             return
-        except ValueError:
+        # Another version may have written the file in another form.
+        except (ValueError, TypeError, LookupError, AttributeError):
             log.warning("%s cannot be read; the registry is asked again", self._file)
             return
         for name, client in self._clients.items():
-            for id_, schema in content.get(client.registry.url, {}).items():
-                self._known[name][int(id_)] = _of_json(schema)
+            self._known[name].update(content.get(client.registry.url, {}))
 
 
 def needed(raw: pl.DataFrame, operators: Iterable[Operator]) -> dict[str, set[int]]:
@@ -246,6 +269,15 @@ def are_known(raw: pl.DataFrame, operators: Iterable[Operator], schemas: KnownSc
 
 def _as_json(schema: WrittenSchema) -> dict[str, Any]:
     return {**asdict(schema), "descriptors": base64.b64encode(schema.descriptors).decode()}
+
+
+def _of_content(content: Mapping[str, Any]) -> dict[str, dict[int, WrittenSchema]]:
+    """Returns the usable schemas of a file, by address and id."""
+    schemas: dict[str, dict[int, WrittenSchema]] = {}
+    for url, by_id in content.items():
+        of_url = {int(id_): _of_json(schema) for id_, schema in by_id.items()}
+        schemas[url] = {id_: schema for id_, schema in of_url.items() if schema.is_usable}
+    return schemas
 
 
 def _of_json(content: Mapping[str, Any]) -> WrittenSchema:

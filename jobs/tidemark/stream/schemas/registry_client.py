@@ -23,7 +23,7 @@ TIMEOUT_S = 10.0
 MOST_BYTES = 16 * 1024 * 1024
 """Longest answer that is read."""
 _ACCEPT = "application/vnd.schemaregistry.v1+json, application/json"
-_REFUSED, _MISSING = {401, 403}, 404
+_REFUSED, _FORBIDDEN, _MISSING = 401, 403, 404
 
 
 class RegistryUnavailable(TidemarkError):
@@ -57,7 +57,7 @@ class RegistryClient:
         Raises:
             NotRegistered: there is none.
             RegistryUnavailable: there is no usable answer.
-            InvalidArgument: the login is refused, or a secret cannot be looked up.
+            InvalidArgument: the login is refused or lacks a right, or a secret cannot be looked up.
         """
         at = f"registry.{self.registry.name}"
         request = urllib.request.Request(self.registry.url + path, headers={"Accept": _ACCEPT})
@@ -72,9 +72,13 @@ class RegistryClient:
         except urllib.error.HTTPError as error:
             # The error is the answer itself, and holds the connection until it is closed.
             with error:
-                if error.code in _REFUSED:
+                if error.code == _FORBIDDEN:
+                    grant = "grant the login the right" if self._login else "write username and password"
+                    msg = f"{at}: {self.registry.url} does not permit {path} (403); {grant}"
+                    raise InvalidArgument(msg) from None
+                if error.code == _REFUSED:
                     keys = "correct username and password" if self._login else "write username and password"
-                    msg = f"{at}: {self.registry.url} refuses the login ({error.code}); {keys}"
+                    msg = f"{at}: {self.registry.url} refuses the login (401); {keys}"
                     raise InvalidArgument(msg) from None
                 # A proxy in front of the registry, or another server at its address, may answer 404, too.
                 if error.code == _MISSING and _is_of_registry(error.read(MOST_BYTES)):

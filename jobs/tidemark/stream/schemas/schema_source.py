@@ -9,7 +9,7 @@ from typing import Any
 import fastavro
 from fastavro.schema import SchemaParseException, UnknownType
 
-from tidemark.kernels.formats.protobuf_fields import message_names
+from tidemark.kernels.formats.protobuf_fields import InvalidDescriptors, message_names, protobuf_types
 from tidemark.kernels.formats.written_schema import SchemaKind, WrittenSchema
 from tidemark.stream.schemas.protoc import DoesNotCompile, compiled
 from tidemark.stream.schemas.registry_client import NotRegistered, RegistryClient, RegistryUnavailable
@@ -64,10 +64,13 @@ def _usable(client: RegistryClient, answer: Mapping[str, Any]) -> WrittenSchema:
             referenced = tuple(references.values())
             return WrittenSchema(kind=kind, text=text, referenced=referenced, problem=_avro_problem(text, referenced))
         descriptors = compiled(text, references)
-        if not message_names(descriptors):
+        names = message_names(descriptors)
+        if not names:
             return WrittenSchema(kind=kind, text=text, problem="has no message")
+        # What this process cannot use shows here, and not in each batch with such records.
+        protobuf_types(descriptors, names[0])
         return WrittenSchema(kind=kind, text=text, descriptors=descriptors)
-    except (NotRegistered, DoesNotCompile) as error:
+    except (NotRegistered, DoesNotCompile, InvalidDescriptors) as error:
         return WrittenSchema(kind=kind, text=text, problem=str(error))
 
 
@@ -76,8 +79,7 @@ def _references(client: RegistryClient, answer: Mapping[str, Any], seen: dict[st
 
     Each comes after those to which it refers itself, and once.
     """
-    for reference in answer.get("references") or ():
-        name = str(reference["name"])
+    for name, subject, version in _named(answer):
         if name in seen:
             continue
         if len(seen) >= _MOST_REFERENCES:
@@ -85,9 +87,22 @@ def _references(client: RegistryClient, answer: Mapping[str, Any], seen: dict[st
             raise DoesNotCompile(msg)
         # Before its own references are read, so that a circle of them ends.
         seen[name] = None
-        inner = client.version(str(reference["subject"]), reference["version"])
+        inner = client.version(subject, version)
         yield from _references(client, inner, seen)
         yield name, str(inner["schema"])
+
+
+def _named(answer: Mapping[str, Any]) -> list[tuple[str, str, int | str]]:
+    """Returns name, subject and version of each reference of *answer*.
+
+    Raises:
+        DoesNotCompile: they have another form.
+    """
+    try:
+        return [(str(each["name"]), str(each["subject"]), each["version"]) for each in answer.get("references") or ()]
+    except (TypeError, LookupError):
+        msg = "has references of an unknown form"
+        raise DoesNotCompile(msg) from None
 
 
 def _avro_problem(text: str, referenced: tuple[str, ...]) -> str | None:
