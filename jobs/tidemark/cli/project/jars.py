@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 from tidemark.cli.shared.output import say, say_inert
 from tidemark.errors import InvalidArgument, TidemarkError
 from tidemark.model.project.extras import missing
-from tidemark.model.project.files import CHECKOUT, jars_folder
+from tidemark.model.project.files import CHECKOUT, JARS_VARIABLE, jars_folder
 from tidemark.model.project.jars import LOCKS, locked, refuse_unexpected, wrong_jars
 
 
@@ -38,7 +38,12 @@ def command(options: argparse.Namespace) -> int:
         number += len(hashes)
         if wrong_jars(folder, hashes):
             say(f"▸ resolving {len(hashes)} jars of {lock}.sha256 …", sys.stderr)
-            _resolve(lock, folder)
+            try:
+                _resolve(lock, folder)
+            except OSError as error:
+                remedy = f"name another folder, as an argument or by {JARS_VARIABLE}"
+                msg = f"{folder} cannot be written: {error.strerror}; {remedy}"
+                raise TidemarkError(msg) from error
     say_inert(f"{folder} has {number} jars, each with its locked hash")
     return 0
 
