@@ -24,13 +24,13 @@ from tidemark.model.project.jars import LOCKS, locked, refuse_unexpected, wrong_
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the command."""
     default = "default: $TIDEMARK_JARS, else .jars of the checkout, else tidemark/jars in the user's folder of data"
-    parser.add_argument("folder", nargs="?", type=Path, default=jars_folder(), metavar="DIR", help=default)
+    parser.add_argument("folder", nargs="?", type=Path, metavar="DIR", help=default)
     parser.add_argument("--s3", action="store_true", help="also those for a warehouse in an object store, s3a://")
 
 
 def command(options: argparse.Namespace) -> int:
     """Resolves the jars that are missing or wrong."""
-    folder = options.folder.resolve()
+    folder = (options.folder or jars_folder()).resolve()
     refuse_unexpected(folder)
     number = 0
     for lock in LOCKS if options.s3 else LOCKS[:1]:
