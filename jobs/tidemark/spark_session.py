@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import atexit
 import os
 import pickle
-import shutil
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -166,8 +163,7 @@ def _load_class(spark: SparkSession, name: str) -> None:
     compiler = jvm.org.codehaus.janino.SimpleCompiler()
     compiler.setParentClassLoader(loader)
     compiler.cook(files("tidemark.storage").joinpath(f"{name.rpartition('.')[2]}.java").read_text(encoding="utf-8"))
-    folder = Path(tempfile.mkdtemp(prefix="tidemark-classes-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    folder = private_folder("tidemark-classes-")
     for compiled, content in dict(compiler.getBytecodes()).items():
         file = folder.joinpath(*compiled.split(".")).with_suffix(".class")
         file.parent.mkdir(parents=True, exist_ok=True)

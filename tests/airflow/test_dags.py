@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import pendulum
 import pytest
+from airflow._shared.module_loading.file_discovery import find_path_from_directory
 from airflow.cli.cli_parser import get_parser
 from airflow.dag_processing.dagbag import DagBag
 from airflow.sdk.exceptions import AirflowException, AirflowSkipException, DagRunTriggerException
@@ -31,6 +32,7 @@ from tidemark.model.topology import load
 from tidemark.why.walk import why
 
 DAGS = Path(__file__).resolve().parents[2] / "dags"
+PLUGINS = DAGS.with_name("plugins")
 # Airflow reads .airflowignore files with a class that its own dependency has deprecated.
 pytestmark = pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")
 PARTS = ("streams", "reports", "daily_reports", "sla_check", "maintenance")
@@ -46,6 +48,13 @@ def dagbag() -> DagBag:
 def test_every_dag_file_can_be_imported(dagbag: DagBag) -> None:
     assert dagbag.import_errors == {}
     assert set(dagbag.dags) == EXPECTED
+
+
+@pytest.mark.parametrize("syntax", ["glob", "regexp"])
+def test_airflow_loads_no_former_name_as_a_plugin(syntax: str) -> None:
+    assert len([*PLUGINS.glob("*.py")]) == 3
+    loaded = [path for path in find_path_from_directory(PLUGINS, ".airflowignore", syntax) if path.endswith(".py")]
+    assert loaded == []
 
 
 @pytest.mark.parametrize("dag_id", sorted(EXPECTED))

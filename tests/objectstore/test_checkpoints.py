@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from objectstore.counting import GET, LIST, PUT, Requests
+from objectstore.lossy import lossy
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
@@ -72,6 +73,27 @@ def test_of_two_drivers_that_write_one_plan_the_second_fails(spark: SparkSession
     with pytest.raises(Py4JJavaError, match="FileAlreadyExistsException"):
         older.close()
     assert (warehouse / "7").read_text() == "newer"
+
+
+@pytest.mark.parametrize("status", [500, None])
+def test_a_plan_whose_answer_was_lost_is_not_anothers(
+    spark: SparkSession, store: str, warehouse: Path, status: int | None
+) -> None:
+    have_checkpoints_written(spark, warehouse)
+    checkpointing: Any = spark._jvm.org.apache.spark.sql.execution.streaming.checkpointing
+    manager = getattr(getattr(checkpointing, "CheckpointFileManager$"), "MODULE$").create
+    plan = spark._jvm.org.apache.hadoop.fs.Path(str(warehouse / "7"))
+    conf = spark._jsparkSession.sessionState().newHadoopConf()
+    with lossy(store, status) as address:
+        conf.set("fs.s3a.endpoint", address)
+        conf.set("fs.s3a.impl.disable.cache", "true")
+        own, other = (manager(plan.getParent(), conf).createAtomic(plan, False) for _ in range(2))  # noqa: FBT003
+        for file, text in ((own, "own"), (other, "other")):
+            file.write(bytearray(text.encode()))
+        own.close()
+        with pytest.raises(Py4JJavaError, match="FileAlreadyExistsException"):
+            other.close()
+    assert (warehouse / "7").read_text() == "own"
 
 
 def test_a_cancelled_plan_is_not_written(spark: SparkSession, warehouse: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,8 @@ from tidemark.control.driver_folder import DriverFolder, StartRequest, processes
 from tidemark.storage.location import location
 
 MINUTE_MS = 60_000
+FREE_AFTER = 3
+"""Looks for requests until the disk has room again."""
 
 
 def test_a_waiting_minute_is_120_looks_and_six_writes(tmp_path: Path) -> None:
@@ -30,6 +33,27 @@ def test_a_waiting_minute_is_120_looks_and_six_writes(tmp_path: Path) -> None:
     assert folder.drive(lambda _: 0 if is_over.wait() else 1) == 0
     assert counted == [120]
     assert sorted(at_ms for at_ms in written_ms if at_ms < MINUTE_MS) == [0, 10_000, 20_000, 30_000, 40_000, 50_000]
+
+
+def test_a_launch_begins_only_after_it_is_listed(tmp_path: Path) -> None:
+    polls, listed = [0], []
+    folder = DriverFolder(tmp_path)
+    folder.ask(StartRequest("launch", "control", ()))
+    # A folder in its place refuses the file, as a full disk does.
+    (tmp_path / "running.json").mkdir()
+
+    def run(_: Sequence[str]) -> int:
+        listed.append(folder.running().launches)
+        return 0
+
+    def sleep(_: float) -> None:
+        polls[0] += 1
+        if polls[0] == FREE_AFTER:
+            assert [path.name for path in tmp_path.glob("start_*")] == ["start_launch.json"]
+            (tmp_path / "running.json").rmdir()
+
+    assert DriverFolder(tmp_path, clock=lambda: 0, sleep_s=sleep).drive(run) == 0
+    assert listed == [{"launch": "control"}]
 
 
 def test_processes_of_a_warehouse_on_disk_are_in_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -65,3 +65,14 @@ def test_the_command_refuses_an_unexpected_jar(tmp_path: Path) -> None:
     assert (ran.returncode, ran.stdout) == (1, "")
     assert "but has spark/mine.jar; remove what you did not lock" in ran.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["spark"]
+
+
+def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    # A file in place of a folder refuses new files, as a read-only home does.
+    (tmp_path / "home").touch()
+    ran = tidemark(tmp_path, "jars", "home/jars")
+    assert (ran.returncode, ran.stdout) == (1, "")
+    assert ran.stderr.splitlines()[-1] == (
+        f"tidemark jars: {tmp_path}/home/jars cannot be written: Not a directory; name another folder, "
+        "as an argument or by TIDEMARK_JARS"
+    )

@@ -108,6 +108,15 @@ def test_a_provider_without_a_token_is_no_broker() -> None:
         refusals.raise_for(EU)
 
 
+def test_an_answer_of_a_broker_ends_older_refusals() -> None:
+    refusals = Refusals()
+    refusals(KafkaError(KafkaError._AUTHENTICATION, "Disconnected: hung up from peer in state AUTH_LEGACY"))
+    with pytest.raises(LoginInterrupted):
+        refusals.raise_unless_answered(KafkaError(KafkaError._TIMED_OUT), EU)
+    refusals.raise_unless_answered(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART), EU)
+    refusals.raise_unless_answered(KafkaError(KafkaError._TIMED_OUT), EU)
+
+
 def test_only_refused_logins_are_kept() -> None:
     refusals = Refusals()
     refusals(KafkaError(KafkaError._TRANSPORT, "gone"))

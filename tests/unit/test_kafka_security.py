@@ -316,10 +316,18 @@ def test_tokens_come_by_https_or_the_loopback(url: str, seen: str | None, tmp_pa
         assert of.client == cluster(written, tmp_path, client_secret="s").client
 
 
-@pytest.mark.parametrize("url", ["login.example.org/token", "file:///etc/token", "https:///token"])
+@pytest.mark.parametrize(
+    "url", ["login.example.org/token", "file:///etc/token", "https:///token", "https://[::1/token"]
+)
 def test_a_token_url_is_an_address(url: str) -> None:
     seen = "kafka.eu.token_url: is not an address of a token endpoint; write https://HOST/PATH"
     assert seen in refusal(TOKENS.replace("https://login.example.org/token", url))
+
+
+def test_a_token_url_has_no_login() -> None:
+    said = refusal(TOKENS.replace("https://login", f"https://ann:{HIDDEN}@login"))
+    assert "kafka.eu.token_url: has a login, which messages would show; write client_id and client_secret" in said
+    assert HIDDEN not in said
 
 
 def test_extensions_reach_both_clients(tmp_path: Path) -> None:

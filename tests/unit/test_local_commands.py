@@ -12,7 +12,7 @@ import pytest
 from support.command_line import tidemark
 from support.topologies import sink, source, topology_of
 from tidemark.cli.project.init import init
-from tidemark.cli.shared.local import AirflowApi, Home, InstallationState
+from tidemark.cli.shared.local import AirflowApi, Home, InstallationState, writable_home
 from tidemark.cli.stack import topic
 from tidemark.cli.stack import up as up_command
 from tidemark.cli.stack.up import StackStart
@@ -171,3 +171,16 @@ def test_an_airflow_that_was_stopped_is_one_line() -> None:
     with pytest.raises(TidemarkError, match=r"^Airflow does not answer at http://127\.0\.0\.1:1 .*`tidemark up`$"):
         api.runs("tidemark_flights_reports")
     assert not api.is_healthy()
+
+
+def test_a_state_folder_is_writable_or_one_line(tmp_path: Path) -> None:
+    # A file in place of a folder refuses new files, as a read-only home does.
+    (tmp_path / "file").touch()
+    with pytest.raises(InvalidArgument) as refused:
+        writable_home(tmp_path / "file" / "state")
+    assert str(refused.value) == (
+        f"the state folder {tmp_path}/file/state cannot be written, see {tmp_path}/file; name another one by --home "
+        "or TIDEMARK_HOME"
+    )
+    assert writable_home(tmp_path / "new" / "state").path == tmp_path / "new" / "state"
+    assert not (tmp_path / "new").exists()

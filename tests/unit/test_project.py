@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from tidemark.cli.main import _home
 from tidemark.errors import InvalidArgument
-from tidemark.model.project.files import CHECKOUT, VARIABLE, Project
+from tidemark.model.project.files import CHECKOUT, VARIABLE, Project, user_folder
 
 
 @pytest.fixture
@@ -63,3 +64,16 @@ def test_the_local_stack_outside_of_a_project_names_its_owner(
         assert capsys.readouterr().err == expected
     _home("sql")
     assert capsys.readouterr().err == ""
+
+
+def test_a_user_without_a_home_learns_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
+    monkeypatch.setenv("HOME", "/home/ann")
+    assert user_folder("XDG_STATE_HOME", ".local/state") == Path("/home/ann/.local/state/tidemark")
+    # A container may run as a user that its system does not know.
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr(os, "getuid", lambda: 3_000_000_000)
+    with pytest.raises(InvalidArgument, match=r"user 3000000000 has no home folder; set HOME or XDG_STATE_HOME"):
+        user_folder("XDG_STATE_HOME", ".local/state")
+    monkeypatch.setenv("XDG_STATE_HOME", "/state")
+    assert user_folder("XDG_STATE_HOME", ".local/state") == Path("/state/tidemark")

@@ -56,6 +56,8 @@ def test_a_slash_at_the_end_of_an_address_does_not_count() -> None:
         ({"url": "ftp://registry"}, "registry.main.url: is 'ftp://registry'"),
         ({"url": "http://ann:s3cret@registry"}, "registry.main.url: has a login; write username and password"),
         ({"url": f"{URL}?x=1"}, "with a query"),
+        ({"url": "htp://ann:s3cret@registry"}, "registry.main.url: is not an address"),
+        ({"url": "http://ann:s3cret@registry:0x"}, "registry.main.url: is not an address"),
         ({"username": "ann"}, "registry.main.username: is written without password"),
         ({"password": ENV}, "registry.main.password: is written without username"),
         ({"username": "ann", "password": "s3cret"}, "registry.main.password: is written in the file itself"),

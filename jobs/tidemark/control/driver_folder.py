@@ -36,7 +36,8 @@ log = logging.getLogger("tidemark.driver")
 
 POLL_S = 0.5
 """Seconds between two looks for requests and ended streams."""
-SAID_EVERY_MS = 10_000
+LISTED_EVERY_MS = 10_000
+"""Longest time between two writes of running launches; no reader depends on it."""
 AIRFLOW_HOME = "AIRFLOW_HOME"
 """Variable with the folder of Airflow on this host; default `~/airflow`."""
 
@@ -154,23 +155,27 @@ class DriverFolder:
         *run* gets the arguments of a stream's job, in a thread of its own, and returns its exit status. Returns the
         highest status.
         """
-        threads, said_ms = _Threads(run), 0
+        threads, listed_ms, is_listed = _Threads(run), 0, False
         while threads.controls or not self._has_nothing_to_run():
             starts, has_ended = self._start_requests(), threads.forget_ended()
             # A launch is listed before its request is removed, so that a launcher finds it in one of the two.
             threads.controls |= {start.launch_id: start.control for start in starts}
-            if starts or has_ended or self._clock() - said_ms >= SAID_EVERY_MS:
-                said_ms = self._clock()
-                self._say(RunningLaunches(said_ms, platform.node(), threads.controls))
+            if starts or has_ended or not is_listed or self._clock() - listed_ms >= LISTED_EVERY_MS:
+                listed_ms = self._clock()
+                is_listed = self._list(RunningLaunches(listed_ms, platform.node(), threads.controls))
             for start in starts:
-                if self.withdraw(start.launch_id):  # one of two processes succeeds in this
+                if is_listed and self.withdraw(start.launch_id):  # one of two processes succeeds in this
                     threads.begin(start)
             self._sleep_s(POLL_S)
         return max(threads.statuses)
 
-    def _say(self, running: RunningLaunches) -> None:
-        with suppress(OSError):  # a full disk ends no stream
+    def _list(self, running: RunningLaunches) -> bool:
+        """Writes *running*; returns False if the disk refuses it."""
+        try:
             replace(self.home / "running.json", json.dumps(asdict(running)))
+        except OSError:  # a full disk ends no stream
+            return False
+        return True
 
     def _start_requests(self) -> list[StartRequest]:
         starts = []

@@ -2,8 +2,11 @@ package tidemark;
 
 import java.io.IOException;
 import java.io.UncheckedIOException;
+import java.nio.charset.StandardCharsets;
+import java.util.Arrays;
 import java.util.Collections;
 import java.util.List;
+import java.util.UUID;
 
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.fs.BulkDelete;
@@ -23,6 +26,9 @@ import org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileMana
  * may both write. Here the store accepts the first PUT alone.
  */
 public class CheckpointFiles extends AbortableStreamBasedCheckpointFileManager {
+    /** Metadata key with the id of the call that made an object, as in object_path.py. */
+    private static final String PUT_ID = "tidemarkputid";
+
     private final FileSystem files;
 
     public CheckpointFiles(Path path, Configuration conf) throws IOException {
@@ -49,7 +55,9 @@ public class CheckpointFiles extends AbortableStreamBasedCheckpointFileManager {
             builder.recursive();
             // S3A looks for nothing then, and puts the object only if there is none.
             builder.opt("fs.s3a.create.performance", true);
-            return new Output((FSDataOutputStream) builder.build(), path);
+            String id = UUID.randomUUID().toString();
+            builder.opt("fs.s3a.create.header." + PUT_ID, id);
+            return new Output((FSDataOutputStream) builder.build(), path, id);
         } catch (IOException error) {
             throw new UncheckedIOException(error);
         }
@@ -84,12 +92,14 @@ public class CheckpointFiles extends AbortableStreamBasedCheckpointFileManager {
     private class Output extends CheckpointFileManager.CancellableFSDataOutputStream {
         private final FSDataOutputStream stream;
         private final Path path;
+        private final String id;
         private boolean isOver = false;
 
-        Output(FSDataOutputStream stream, Path path) {
+        Output(FSDataOutputStream stream, Path path, String id) {
             super(stream);
             this.stream = stream;
             this.path = path;
+            this.id = id;
         }
 
         public synchronized void close() throws IOException {
@@ -100,14 +110,22 @@ public class CheckpointFiles extends AbortableStreamBasedCheckpointFileManager {
             try {
                 stream.close();
             } catch (IOException error) {
-                // By this error Spark knows that another driver has written the file.
-                if (files.isFile(path)) {
+                if (!files.isFile(path)) {
+                    throw error;
+                }
+                // If the answer to a put is lost, the client puts again, and the store refuses that.
+                if (!isOwn()) {
+                    // By this error Spark knows that another driver has written the file.
                     FileAlreadyExistsException exists = new FileAlreadyExistsException(path.toString());
                     exists.initCause(error);
                     throw exists;
                 }
-                throw error;
             }
+        }
+
+        private boolean isOwn() throws IOException {
+            byte[] present = files.getXAttr(path, "header." + PUT_ID);
+            return Arrays.equals(present, id.getBytes(StandardCharsets.UTF_8));
         }
 
         public synchronized void cancel() {

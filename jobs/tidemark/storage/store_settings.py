@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from tidemark.errors import InvalidArgument
 from tidemark.storage.object_path import ADLS, GCS, SCHEME, ObjectPath
@@ -61,19 +62,19 @@ SECRETS = frozenset({"password", "aws_session_token"})
 ALLOW_HTTP = {"AWS_ENDPOINT_URL": "AWS_ALLOW_HTTP"}
 
 
-def store_variables(place: ObjectPath, connection: str, fields: Mapping[str, str]) -> dict[str, str | None]:
+def store_variables(place: ObjectPath, connection: str, fields: Mapping[str, Any]) -> dict[str, str | None]:
     """Returns the variables for the store of *place*; None: to be unset.
 
     Args:
         place: a warehouse.
         connection: the name of the connection, for messages.
-        fields: its fields; an address `http://` allows a store without TLS.
+        fields: its fields; None and "" count as absent. An address `http://` allows a store without TLS.
 
     Raises:
         InvalidArgument: a field is unknown, or a required one is missing. The message has no values.
     """
     of_store = FIELDS[place.parts[0]]
-    given = {field: value for field, value in fields.items() if value}
+    given = {field: str(value) for field, value in fields.items() if value not in (None, "")}
     if unknown := sorted(given.keys() - of_store.variables.keys()):
         msg = f"connection {connection}: unknown field {unknown[0]}; known: {', '.join(sorted(of_store.variables))}"
         raise InvalidArgument(msg)

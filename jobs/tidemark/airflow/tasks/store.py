@@ -51,10 +51,10 @@ def _use_connection(place: ObjectPath, connect: Callable[[str], Any]) -> None:
     from tidemark.storage.store_settings import SECRETS, store_variables
 
     own = {"login": connection.login, "password": connection.password}
-    extra = {name: str(value) for name, value in connection.extra_dejson.items()}
-    fields = {**extra, **{name: value for name, value in own.items() if value}}
-    for secret in (value for name, value in fields.items() if name in SECRETS):
-        mask_secret(secret)
+    fields = {**connection.extra_dejson, **{name: value for name, value in own.items() if value}}
+    for name in SECRETS & fields.keys():
+        if fields[name]:
+            mask_secret(str(fields[name]))
     for variable, value in store_variables(place, CONNECTION, fields).items():
         if value is None:
             os.environ.pop(variable, None)

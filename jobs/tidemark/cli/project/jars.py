@@ -17,22 +17,20 @@ from tempfile import TemporaryDirectory
 from tidemark.cli.shared.output import say, say_inert
 from tidemark.errors import InvalidArgument, TidemarkError
 from tidemark.model.project.extras import missing
-from tidemark.model.project.files import CHECKOUT, jars_folder
+from tidemark.model.project.files import CHECKOUT, JARS_VARIABLE, jars_folder
 from tidemark.model.project.jars import LOCKS, locked, refuse_unexpected, wrong_jars
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the command."""
-    place = (
-        "folder of the jars (default: $TIDEMARK_JARS, else .jars of the checkout, else ~/.local/share/tidemark/jars)"
-    )
-    parser.add_argument("folder", nargs="?", type=Path, default=jars_folder(), metavar="DIR", help=place)
+    default = "default: $TIDEMARK_JARS, else .jars of the checkout, else tidemark/jars in the user's folder of data"
+    parser.add_argument("folder", nargs="?", type=Path, metavar="DIR", help=f"folder of the jars ({default})")
     parser.add_argument("--s3", action="store_true", help="also download the jars for a warehouse in an object store")
 
 
 def command(options: argparse.Namespace) -> int:
     """Resolves the jars that are missing or wrong."""
-    folder = options.folder.resolve()
+    folder = (options.folder or jars_folder()).resolve()
     refuse_unexpected(folder)
     number = 0
     for lock in LOCKS if options.s3 else LOCKS[:1]:
@@ -40,7 +38,12 @@ def command(options: argparse.Namespace) -> int:
         number += len(hashes)
         if wrong_jars(folder, hashes):
             say(f"▸ resolving {len(hashes)} jars of {lock}.sha256 …", sys.stderr)
-            _resolve(lock, folder)
+            try:
+                _resolve(lock, folder)
+            except OSError as error:
+                remedy = f"name another folder, as an argument or by {JARS_VARIABLE}"
+                msg = f"{folder} cannot be written: {error.strerror}; {remedy}"
+                raise TidemarkError(msg) from error
     say_inert(f"{folder} has {number} jars, each with its locked hash")
     return 0
 

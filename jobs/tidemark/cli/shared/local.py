@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from tidemark.control import process
@@ -11,6 +12,7 @@ from tidemark.embedded.conductor import PARTS, Conductor, Say, dag_id, once_ever
 from tidemark.embedded.remembered import InstallationState
 from tidemark.embedded.stack import Home
 from tidemark.embedded.topics import topics_of
+from tidemark.errors import InvalidArgument
 
 __all__ = [
     "PARTS",
@@ -31,7 +33,22 @@ __all__ = [
     "step",
     "topics_of",
     "wait_for_drained",
+    "writable_home",
 ]
+
+
+def writable_home(folder: Path) -> Home:
+    """Returns the local stack in *folder*, which need not exist yet.
+
+    Raises:
+        InvalidArgument: the folder cannot be written or made.
+    """
+    path = folder.resolve()
+    nearest = next(each for each in (path, *path.parents) if each.exists())
+    if not (nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)):
+        msg = f"the state folder {path} cannot be written, see {nearest}; name another one by --home or TIDEMARK_HOME"
+        raise InvalidArgument(msg)
+    return Home(path)
 
 
 def running_broker(home: Path) -> str | None:

@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from tidemark.cli.shared.local import AirflowApi, Conductor, Home, Say, addresses, guard, process, stack
+from tidemark.cli.shared.local import AirflowApi, Conductor, Home, Say, addresses, guard, process, stack, writable_home
 from tidemark.cli.shared.options import add_slow
 from tidemark.cli.shared.output import say, say_inert
 from tidemark.cli.stack.story import Story
@@ -104,7 +104,7 @@ def command(options: argparse.Namespace) -> int:
         slow=tuple(options.slow),
         keep=options.keep,
     )
-    problems_of_run = run(options.home, settings, say_inert)
+    problems_of_run = run(writable_home(options.home).path, settings, say_inert)
     for problem in problems_of_run:
         say(f"tidemark demo: {problem}", sys.stderr)
     if options.keep:

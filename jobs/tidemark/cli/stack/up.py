@@ -27,6 +27,7 @@ from tidemark.cli.shared.local import (
     stack,
     step,
     topics_of,
+    writable_home,
 )
 from tidemark.cli.shared.options import add_slow
 from tidemark.cli.shared.output import say, say_inert
@@ -67,7 +68,7 @@ def command(options: argparse.Namespace) -> int:
     """
     require("airflow", "great_expectations", "pyspark")
     require_jars("spark")
-    up = StackStart(Home(options.home.resolve()), Project.here(), slow=options.slow, unpause=options.unpause)
+    up = StackStart(writable_home(options.home), Project.here(), slow=options.slow, unpause=options.unpause)
     ran_before, is_started = up.home.running(), False
     try:
         topologies = up.with_topics(up.chosen(options.topologies))

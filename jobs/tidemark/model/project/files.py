@@ -119,8 +119,17 @@ def user_folder(variable: str, otherwise: str) -> Path:
     """Returns Tidemark's folder in a folder of the user.
 
     *variable* names it; without the variable it is *otherwise* in the home folder.
+
+    Raises:
+        InvalidArgument: the user has no home folder, and the variable is not set.
     """
-    return Path(os.environ.get(variable) or Path.home() / otherwise) / "tidemark"
+    if named := os.environ.get(variable):
+        return Path(named) / "tidemark"
+    try:
+        return Path.home() / otherwise / "tidemark"
+    except RuntimeError as error:
+        msg = f"user {os.getuid()} has no home folder; set HOME or {variable}"
+        raise InvalidArgument(msg) from error
 
 
 def is_project(folder: Path) -> bool:

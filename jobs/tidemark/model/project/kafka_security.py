@@ -260,9 +260,14 @@ def unusable(key: str, text: str) -> str | None:
 
 def _unsafe_url(text: str) -> str | None:
     """Returns why no secret may be sent to *text*, or None."""
-    parts = urlsplit(text)
+    try:
+        parts = urlsplit(text)
+    except ValueError:  # half a pair of brackets
+        parts = urlsplit("")
     if parts.scheme not in {"http", "https"} or not parts.hostname:
         return "is not an address of a token endpoint; write https://HOST/PATH"
+    if "@" in parts.netloc:
+        return "has a login, which messages would show; write client_id and client_secret as keys of their own"
     if parts.scheme == "http" and not _is_loopback(parts.hostname):
         return "begins with http://, so the client's secret would cross the network unencrypted; write https://"
     return None

@@ -123,9 +123,9 @@ def _url(keys: Keys) -> str:
     except ValueError:
         is_address = False
     if not is_address:
-        keys.fail("url", f"is {text!r}", f'write url = "{EXAMPLE}"')
+        # A text with a login may have a password, which the message must not have.
+        keys.fail("url", "is not an address" if "@" in text else f"is {text!r}", f'write url = "{EXAMPLE}"')
     if parts.username is not None or parts.password is not None:
-        # The message must not have the password.
         keys.fail("url", "has a login", "write username and password as keys of their own")
     if parts.query or parts.fragment:
         keys.fail("url", f"is {text!r}, with a query", f'write url = "{EXAMPLE}"')

@@ -24,6 +24,8 @@ It has the code of a refused login, but the broker refused nothing.
 """
 _NO_TOKEN = re.compile(r"Failed to (acquire|retrieve) .*token", re.IGNORECASE)
 """librdkafka's words if the OIDC provider gave no token."""
+_NEWEST_LOCAL = -100
+"""librdkafka's own errors have codes from -200 to this; all others are of brokers."""
 _SHARES = (0.05, 0.1, 0.25, 0.6)
 """Shares of the time to answer; refusals are read between them."""
 # Errors of Java's client reach Python as text, so names are read from their messages.
@@ -90,6 +92,20 @@ class Refusals:
     def forget(self) -> None:
         """Forgets the reasons, after the client has logged in."""
         self.last_reason = self.cut_off = None
+
+    def raise_unless_answered(self, error: KafkaError, cluster: Cluster) -> None:
+        """Raises the last reason, unless *error* is the answer of a broker.
+
+        A broker that answers has accepted the login, and ends all reasons.
+
+        Raises:
+            LoginDenied: it refused the login.
+            LoginInterrupted: it ended the connection during the login.
+        """
+        if error.code() <= _NEWEST_LOCAL:
+            self.raise_for(cluster)
+        else:
+            self.forget()
 
     def raise_for(self, cluster: Cluster) -> None:
         """Raises the last reason, if there is one.

@@ -153,9 +153,9 @@ class KafkaBroker:
         consumer = self._consumers[at.kafka]
         try:
             metadata = consumer.list_topics(topic, timeout=TIMEOUT_S).topics[topic]
-        except KafkaException:
+        except KafkaException as error:
             consumer.poll(0)  # it calls error_cb
-            self._refusals[at.kafka].raise_for(cluster)
+            self._refusals[at.kafka].raise_unless_answered(error.args[0], cluster)
             raise
         self._refusals[at.kafka].forget()
         if metadata.error is not None:
@@ -177,8 +177,9 @@ class KafkaBroker:
             description = answers[name].result()
         except KafkaException as error:
             self._admins[source.kafka].poll(0)  # it calls error_cb
-            self._refusals[source.kafka].raise_for(self._clusters[source.kafka])
+            self._refusals[source.kafka].raise_unless_answered(error.args[0], self._clusters[source.kafka])
             raise self._not_described(error.args[0], source) from error
+        self._refusals[source.kafka].forget()
         topic_id = str(description.topic_id)
         return TopicState(None if topic_id == NO_TOPIC_ID else topic_id, len(description.partitions))
 
