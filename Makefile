@@ -13,7 +13,7 @@ help: ## list the targets
 
 setup: .venv/.ready .jars/.ready .jars/classes.jsa ## install everything; a second run takes a second
 
-.venv/.ready: requirements.lock pyproject.toml
+.venv/.ready: requirements.lock pyproject.toml setup.py
 	@command -v $(PYTHON) >/dev/null || { echo "tidemark needs Python 3.11: '$(PYTHON)' was not found (or set PYTHON=...)"; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || { echo "tidemark needs Python 3.11: $(PYTHON) is $$($(PYTHON) -V)"; exit 1; }
 	@echo "installing Python packages into .venv (about a minute)"

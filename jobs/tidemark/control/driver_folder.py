@@ -37,7 +37,10 @@ log = logging.getLogger("tidemark.driver")
 POLL_S = 0.5
 """Seconds between two looks for requests and ended streams."""
 LISTED_EVERY_MS = 10_000
-"""Longest time between two writes of running launches; no reader depends on it."""
+"""Longest time between two lists of running launches.
+
+No reader depends on it.
+"""
 AIRFLOW_HOME = "AIRFLOW_HOME"
 """Variable with the folder of Airflow on this host; default `~/airflow`."""
 

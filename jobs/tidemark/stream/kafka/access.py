@@ -25,7 +25,10 @@ It has the code of a refused login, but the broker refused nothing.
 _NO_TOKEN = re.compile(r"Failed to (acquire|retrieve) .*token", re.IGNORECASE)
 """librdkafka's words if the OIDC provider gave no token."""
 _NEWEST_LOCAL = -100
-"""librdkafka's own errors have codes from -200 to this; all others are of brokers."""
+"""librdkafka's own errors have codes from -200 to this.
+
+All other errors are of brokers.
+"""
 _SHARES = (0.05, 0.1, 0.25, 0.6)
 """Shares of the time to answer; refusals are read between them."""
 # Errors of Java's client reach Python as text, so names are read from their messages.
