@@ -117,8 +117,7 @@ audit: setup ## known vulnerabilities of what is installed, where PyPI has the d
 supervision: check postgres ## every case of a real Airflow that is killed, cleared or marked (half an hour)
 	$(BIN)/pytest -q -m "long or not long" tests/airflow/test_supervision.py tests/airflow/test_supervision_spark.py \
 		tests/airflow/test_postgres.py
-	$(BIN)/pytest -q -m long tests/streaming/test_flow.py tests/streaming/test_slowed.py \
-		tests/streaming/test_fatal.py tests/streaming/test_parts.py
+	$(BIN)/pytest -q -m long tests/streaming
 
 environments: check object-store ## a day of flights and all batch jobs on a Spark standalone cluster, Airflow with an object store, and wheels (half an hour)
 	$(BIN)/pytest -q -m "long or not long" tests/cluster tests/packages

@@ -201,6 +201,7 @@ def test_reports_checks_and_upkeep_run_beside_a_drain(flow: Flow, first: str) ->
     assert sum(row["n"] for row in answer["latencies"]) == 2
 
 
+@pytest.mark.long
 def test_a_drained_stream_goes_on_and_a_killed_one_is_replaced(flow: Flow, first: str) -> None:
     flow.run("streams", first_report=False)
     flow.send(("a", 3))

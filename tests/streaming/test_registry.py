@@ -111,7 +111,7 @@ def proto(id_: int, device: str, temp_c: float, more: str = "") -> bytes:
     return b"\0" + struct.pack(">I", id_) + b"\0" + body
 
 
-@pytest.mark.parametrize("shards", [1, 2])
+@pytest.mark.parametrize("shards", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_versions_come_while_a_registry_comes_and_goes(tmp_path: Path, broker: str, shards: int) -> None:
     avros, protos, plain = f"avros_{shards}", f"protos_{shards}", f"plain_{shards}"
     embedded.create_topics(broker, {avros: 1, protos: 1, plain: 1})
