@@ -63,6 +63,7 @@ HEADERS = {
 MOST_WINDOWS = 1_000
 _NO_RIGHT = "you may not read this topology's DAG; ask an administrator of Airflow for the right to read it"
 NAMED = re.compile(r"""^name\s*=\s*["']([^"']+)["']""", re.MULTILINE)
+"""The topology name in a file, which may be invalid TOML."""
 LINES_WITHIN_S = 0.6
 """The start page waits so long for fresh lines."""
 WORK = ("scale", "less")
@@ -312,7 +313,6 @@ def _broken() -> dict[str, TidemarkError]:
 
 def _name_in(path: Path) -> str:
     """Returns the topology name in the file at *path*."""
-    # Not by a parser, since the file need not be valid TOML.
     match = NAMED.search(path.read_text(encoding="utf-8", errors="replace")) if path.is_file() else None
     return match[1] if match else path.stem
 

@@ -1,6 +1,4 @@
-"""Reads how clients log in to a Kafka cluster.
-
-Gives both clients their settings.
+"""Reads logins to a Kafka cluster, and makes settings of clients.
 
 This is the only place where names of librdkafka's and of Java's settings are: the table _NAMES has those of a key.
 Sources: librdkafka's CONFIGURATION.md (2.16), Kafka's consumer configuration (3.9), KIP-651 for PEM, KIP-768 for

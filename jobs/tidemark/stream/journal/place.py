@@ -65,9 +65,9 @@ def newest_batch(path: Path, table: OpenTable) -> int:
 
 
 def _is_at_rest(journal: Path, batches: Path) -> bool:
-    """Returns whether all tables have the newest decided batch.
+    """Returns True if all tables have the newest decided batch.
 
-    It was flushed; the table *batches* gets it last.
+    The table *batches* gets it last.
     """
     newest = batches_in(journal, "data")[-1:]
     if not newest:

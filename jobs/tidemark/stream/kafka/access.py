@@ -198,23 +198,23 @@ def missing_from(cluster: Cluster, operation: Operation, resource: str) -> Missi
 
 def unauthorized_topic(error: Exception) -> str | None:
     """Returns the topic that *error* of Java's client denies, or None."""
-    match = _TOPICS.search(_whole(error))
+    match = _TOPICS.search(_text_with_causes(error))
     return match[1].strip() if match else None
 
 
 def unauthorized_group(error: Exception) -> str | None:
     """Returns the group that *error* of Java's client denies, or None."""
-    match = _GROUP.search(_whole(error))
+    match = _GROUP.search(_text_with_causes(error))
     return match[1].strip(".") if match else None
 
 
 def login_refusal(error: Exception) -> str | None:
     """Returns why *error* of Java's client denies a login, or None."""
-    match = _LOGIN.search(_whole(error))
+    match = _LOGIN.search(_text_with_causes(error))
     return match[1].strip() if match else None
 
 
-def _whole(error: Exception) -> str:
+def _text_with_causes(error: Exception) -> str:
     """Returns the text of *error*, its Java stack and its causes."""
     texts: list[str] = []
     cause: BaseException | None = error

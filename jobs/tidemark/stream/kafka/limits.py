@@ -81,7 +81,7 @@ def _fitting(sink: Sink, records: pl.DataFrame) -> tuple[pl.DataFrame, list[pl.D
 
 
 def _may_be_too_large(records: pl.DataFrame, limits: Limits) -> bool:
-    """Returns whether any of *records* may exceed the limit."""
+    """Returns True if any of *records* may exceed the limit."""
     # JSON repeats the name of each column, with quotes, colon, comma and spaces.
     names = sum(len(name) + 6 for name in payload(records.columns))
     # For almost every batch all records together are smaller than the limit.
