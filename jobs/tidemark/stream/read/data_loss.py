@@ -106,7 +106,8 @@ class LossCheck:
 
         Its rows are read again, from the accepted offset to the planned end.
 
-        Known limitation: these rows are read at once, whatever `max_records` is.
+        Known limitation: `max_records` does not limit these rows if the loss is accepted while the driver runs. If it
+        is accepted before a start, the batch is cut into parts by `accepted_starts`.
 
         Args:
             source: the source.
