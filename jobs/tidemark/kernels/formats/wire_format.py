@@ -86,8 +86,7 @@ def misfit_of(id_: int, schema: WrittenSchema, source: Source) -> str | None:
         # Only a record names its message, and there is none here.
         name = message_at(schema.descriptors, FIRST_MESSAGE)
         types = protobuf_types(schema.descriptors, name) if name else {}
-    declared = {source.field_of[name]: word for name, word in source.fields.items() if name != source.key}
-    wrong = misfits(types, declared)
+    wrong = misfits(types, source.types_of_values)
     return f"schema {id_}: {'; '.join(wrong)}" if wrong else None
 
 

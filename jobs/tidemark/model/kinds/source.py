@@ -142,6 +142,12 @@ class Source(KafkaEnd):
         return {self.named.get(column, column): word for column, word in self.fields.items()}
 
     @property
+    def types_of_values(self) -> Mapping[str, str]:
+        """By field of a record's value, the declared type of its column."""
+        # The column `key` is a record's own key, and no field.
+        return {self.named.get(column, column): word for column, word in self.fields.items() if column != self.key}
+
+    @property
     def columns(self) -> Mapping[str, str]:
         """The columns of its records, by name: DDL word."""
         return {**self.fields, **({self.other_fields: "string"} if self.other_fields else {})}

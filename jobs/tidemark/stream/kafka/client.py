@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from typing import TypeVar
 
 import polars as pl
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicCollection, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Producer, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, ListOffsetsResultInfo, OffsetSpec  # type: ignore[attr-defined]
 
 from tidemark.clock import Clock
@@ -78,12 +78,9 @@ class KafkaBroker:
         # Secrets are looked up once: a file that is rewritten while the stream runs stops no batch.
         self._client_settings = {name: each.client for name, each in clusters.items()}
         self._refusals = {name: Refusals() for name in clusters}
-        self._consumers: dict[str, Consumer] = {}
         self._admins: dict[str, AdminClient] = {}
         for name, each in clusters.items():
-            # The group is never joined: these clients only ask for metadata and offsets.
             settings = {**self._client_settings[name], "error_cb": self._refusals[name]}
-            self._consumers[name] = make_client(Consumer, each, {**settings, "group.id": "tidemark-offsets"})
             self._admins[name] = make_client(AdminClient, each, settings)
         self._producers: dict[_Topic, tuple[Settings, Producer]] = {}
         self._limits: dict[_Topic, tuple[int, Limits]] = {}
@@ -116,8 +113,7 @@ class KafkaBroker:
     def explained(self, error: Exception, of_stream: Iterable[Source]) -> Exception:
         """Returns *error*, or a clearer one.
 
-        It is clearer where a cluster denied something to Spark. *of_stream* are the
-        sources of the stream.
+        It is clearer where a cluster denied something to Spark. *of_stream* are the sources of the stream.
         """
         sources = [o for o in of_stream if o.topic and o.kafka in self._clusters]
         if topic := unauthorized_topic(error):
@@ -125,7 +121,7 @@ class KafkaBroker:
             if source is None:
                 return error
             try:
-                self.partitions(source)
+                self.topic(source)
             except MissingRight as missing:
                 return missing
             except (KafkaException, TidemarkError):
@@ -141,45 +137,24 @@ class KafkaBroker:
                 return LoginDenied.by(self._clusters[name], reason)
         return error
 
-    def partitions(self, at: Source | Sink) -> int:
-        """Returns the number of partitions of the topic of *at*.
+    def topic(self, at: Source | Sink) -> TopicState:
+        """Returns the topic of *at* as it is now.
 
         Raises:
             LoginDenied: the cluster refuses the login.
             MissingRight: the cluster does not grant the right to see it.
             TidemarkError: the topic does not exist.
         """
-        topic, cluster = at.topic or "", self._clusters[at.kafka]
-        consumer = self._consumers[at.kafka]
-        try:
-            metadata = consumer.list_topics(topic, timeout=TIMEOUT_S).topics[topic]
-        except KafkaException as error:
-            consumer.poll(0)  # it calls error_cb
-            self._refusals[at.kafka].raise_unless_answered(error.args[0], cluster)
-            raise
-        self._refusals[at.kafka].forget()
-        if metadata.error is not None:
-            raise self._not_described(metadata.error, at)
-        return len(metadata.partitions)
-
-    def topic(self, source: Source) -> TopicState:
-        """Returns the topic of *source* as it is now.
-
-        Raises:
-            LoginDenied: the cluster refuses the login.
-            MissingRight: the cluster does not grant the right to see it.
-            TidemarkError: the topic does not exist.
-        """
-        name = source.topic or ""
+        name = at.topic or ""
         # One answer has the id and the number of partitions, so both are of the same topic.
-        answers = self._admins[source.kafka].describe_topics(TopicCollection([name]), request_timeout=TIMEOUT_S)
+        answers = self._admins[at.kafka].describe_topics(TopicCollection([name]), request_timeout=TIMEOUT_S)
         try:
             description = answers[name].result()
         except KafkaException as error:
-            self._admins[source.kafka].poll(0)  # it calls error_cb
-            self._refusals[source.kafka].raise_unless_answered(error.args[0], self._clusters[source.kafka])
-            raise self._not_described(error.args[0], source) from error
-        self._refusals[source.kafka].forget()
+            self._admins[at.kafka].poll(0)  # it calls error_cb
+            self._refusals[at.kafka].raise_unless_answered(error.args[0], self._clusters[at.kafka])
+            raise self._not_described(error.args[0], at) from error
+        self._refusals[at.kafka].forget()
         topic_id = str(description.topic_id)
         return TopicState(None if topic_id == NO_TOPIC_ID else topic_id, len(description.partitions))
 
@@ -283,7 +258,7 @@ class KafkaBroker:
     def publishing(self, outgoing: OutgoingRows) -> KafkaTopicWriter:
         """Returns a callable that sends *outgoing* in tasks."""
         sink = outgoing.sink
-        partitions = self._lately(self._counts, sink, lambda _: self.partitions(sink))
+        partitions = self._lately(self._counts, sink, lambda _: self.topic(sink).partitions)
         return KafkaTopicWriter(
             outgoing=outgoing,
             partitions=partitions,
@@ -302,7 +277,7 @@ class KafkaBroker:
         cluster, refusals = self._clusters[sink.kafka], self._refusals[sink.kafka]
         sending = RecordSender(self._producer(sink), sink.topic or "", cluster, refusals)
         headers: list[tuple[str, str | bytes | None]] = [(MARK, mark_text(self._writer, watermark_ms, idle=idle))]
-        for number in range(self.partitions(sink)):
+        for number in range(self.topic(sink).partitions):
             sending.send(number, None, None, number, self._clock(), headers)
         # A topic that became compacted refuses marks, for example. A mark is not a record, so nothing is lost.
         if refused := sending.refused():

@@ -152,6 +152,11 @@ class LossCheck:
             rows = pl.concat([rows, self._reread(source, unread)], how="diagonal").sort("partition", "offset")
         return CheckedRows(rows, read_to, losses, planned_before)
 
+    @property
+    def has_accepted(self) -> bool:
+        """True if a person accepted any loss."""
+        return bool(self._accepted())
+
     def accepted_starts(self, source: Source, was: InputProgress, topic: TopicState | None) -> dict[int, int]:
         """Returns the accepted offsets of a recreated *topic*, by partition.
 
@@ -161,10 +166,12 @@ class LossCheck:
             topic: its topic as it is now; None: it has none.
         """
         starts: dict[int, int] = {}
-        accepted = {} if topic is None or topic.id is None else self._accepted()
+        if topic is None:
+            return starts
+        accepted = self._accepted()
         for number, part in was.partitions.items():
-            start = accepted.get((source.name, number, topic.id or "")) if topic else None
-            if topic and start is not None and number < topic.partitions and topic.replaces(part.topic_id):
+            start = accepted.get((source.name, number, topic.id or ""))
+            if start is not None and number < topic.partitions and topic.replaces(part.topic_id):
                 starts[number] = start
         return starts
 

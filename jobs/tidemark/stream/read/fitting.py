@@ -24,16 +24,10 @@ def require_fitting(types: Mapping[str, str], source: Source) -> None:
 
     They fit if all fields that *source* declares are among them, in types of which every value fits.
     """
-    declared = declared_types(source)
+    declared = source.types_of_values
     require_there(types, source)
     wrong = [f"{n} is {types[n]}, not {word}" for n, word in declared.items() if types[n] not in _FITTING[word]]
     require_no_misfits(wrong, source)
-
-
-def declared_types(source: Source) -> dict[str, str]:
-    """Returns the declared type of each field that *source* reads."""
-    # The column `key` is a record's own key, and no field.
-    return {source.field_of[name]: word for name, word in source.fields.items() if name != source.key}
 
 
 def require_no_misfits(misfits: Collection[str], source: Source) -> None:
@@ -46,7 +40,6 @@ def require_no_misfits(misfits: Collection[str], source: Source) -> None:
 def require_there(fields: Iterable[str], source: Source) -> None:
     """Raises InvalidArgument unless *fields* are all that *source* declares."""
     there = [*fields]
-    declared = [source.field_of[name] for name in source.fields if name != source.key]
-    if missing := outside(declared, there):
+    if missing := outside(source.types_of_values, there):
         msg = f"operators.{source.name}.fields names {', '.join(missing)}; it reads the fields: {', '.join(there)}"
         raise InvalidArgument(msg)

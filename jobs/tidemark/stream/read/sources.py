@@ -37,7 +37,7 @@ from tidemark.model.topology import SubTopology
 from tidemark.storage.warehouse import is_table
 from tidemark.stream.driver.ticks import Ticks
 from tidemark.stream.read.data_loss import Offsets
-from tidemark.stream.read.fitting import declared_types, require_no_misfits, require_there
+from tidemark.stream.read.fitting import require_no_misfits, require_there
 from tidemark.stream.read.hop_log import is_cut
 from tidemark.stream.read.parsing import NO_SCHEMAS, SchemasOf, no_schemas, parsed_rows
 from tidemark.stream.read.parts import BatchPart
@@ -113,7 +113,7 @@ def _kafka(spark: SparkSession, source: Source, cluster: Cluster) -> DataFrame:
     # A schema that does not fit fails the start, and not each record.
     if (types := _types_of_schema(source)) is not None:
         require_there(types, source)
-        require_no_misfits(misfits(types, declared_types(source)), source)
+        require_no_misfits(misfits(types, source.types_of_values), source)
     # Spark fails on a record whose Kafka timestamp, not that of its payload, is 292,000 years away, before this code
     # sees the record. By default a broker accepts no timestamp more than an hour ahead.
     return records_of(raw.load(), source)
