@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import httpx
 import pytest
 
+from support.supervised_streams import NUMBERS
 from tidemark.control import process
 from tidemark.embedded import airflow
 from tidemark.model.project.files import CHECKOUT, Project
@@ -24,19 +25,6 @@ class OneDag(SimpleAuthManager):
         return granted and (user.role != "viewer" or (details and details.id) == "tidemark_hers_streams")
 """
 """Viewers may read one DAG; Airflow's own manager cannot say so."""
-TOPOLOGY = """
-name = "{0}"
-[operators.numbers]
-kind = "source"
-files = "inbox"
-fields = "n bigint, at bigint"
-timestamp = "at"
-bound = "1 s"
-[operators.kept]
-kind = "sink"
-input = "numbers"
-table = "kept"
-"""
 NO_RIGHT = "may not read this topology&#39;s DAG; ask an administrator"
 ROUTES = [
     "/pages/{0}",
@@ -69,7 +57,7 @@ def users(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Users]:
     for place in (project.topologies, home / "config", folder / "warehouse"):
         place.mkdir(parents=True)
     for name in ("hers", "other"):
-        (project.topologies / f"{name}.toml").write_text(TOPOLOGY.format(name))
+        (project.topologies / f"{name}.toml").write_text(NUMBERS.replace('name = "numbers"', f'name = "{name}"'))
     (project.topologies / "broken.toml").write_text('name = "broken"\n[operators')
     (home / "config" / "one_dag.py").write_text(MANAGER)
     manager = {"CORE__AUTH_MANAGER": "one_dag.OneDag", "CORE__SIMPLE_AUTH_MANAGER_USERS": "admin:admin,ann:viewer"}

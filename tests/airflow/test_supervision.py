@@ -11,6 +11,11 @@ from pathlib import Path
 import pytest
 
 from support.supervised_streams import STAND_IN, Stage, Supervised, staged
+from support.supervision_cases import (  # noqa: F401 - collected here
+    test_a_cleared_task_drains_its_driver_and_launches_the_next,
+    test_a_driver_whose_batch_stands_still_is_replaced,
+    test_a_task_that_is_marked_leaves_no_driver,
+)
 from tidemark.airflow.tasks.stream import BY_USER
 from tidemark.control import process
 from tidemark.control.folder import digest
@@ -68,17 +73,6 @@ def test_a_driver_that_is_killed_or_stopped_is_replaced(stream: Supervised, numb
 
 
 @LONG
-def test_a_driver_whose_batch_stands_still_is_replaced(stream: Supervised) -> None:
-    stream.behave("stuck")
-    run_id = stream.run()
-    pid = stream.running()
-    stream.behave("")
-    stream.running(but=pid)
-    stream.drain(run_id)
-    assert stream.epoch() == 2
-
-
-@LONG
 @pytest.mark.parametrize("killed", ["the task", "its worker"])
 def test_a_driver_whose_launcher_is_killed_is_adopted_next(stream: Supervised, killed: str) -> None:
     (stream.warehouse / "launch slowly").touch()
@@ -91,27 +85,6 @@ def test_a_driver_whose_launcher_is_killed_is_adopted_next(stream: Supervised, k
     assert stream.running() == pid
     stream.drain(run_id)
     assert stream.epoch() == 1
-
-
-@LONG
-def test_a_cleared_task_drains_its_driver_and_launches_the_next(stream: Supervised) -> None:
-    run_id = stream.run()
-    pid = stream.running()
-    stream.clear(run_id)
-    stream.running(but=pid)
-    stream.wait_for(run_id, "deferred")
-    stream.drain(run_id)
-
-
-@pytest.mark.parametrize(("state", "behaviour"), [("failed", ""), ("success", "ignore drain")])
-def test_a_task_that_is_marked_leaves_no_driver(stream: Supervised, state: str, behaviour: str) -> None:
-    stream.behave(behaviour)
-    run_id = stream.run()
-    stream.running()
-    stream.mark(run_id, state)
-    stream.gone()
-    assert stream.driver.drained_by() == BY_USER
-    assert stream.state(run_id) == state
 
 
 @LONG

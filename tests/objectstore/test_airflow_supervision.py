@@ -14,7 +14,11 @@ from pathlib import Path
 import pytest
 
 from support.supervised_streams import STAND_IN, Stage, Supervised, staged
-from tidemark.airflow.tasks.stream import BY_USER
+from support.supervision_cases import (  # noqa: F401 - collected here
+    test_a_cleared_task_drains_its_driver_and_launches_the_next,
+    test_a_driver_whose_batch_stands_still_is_replaced,
+    test_a_task_that_is_marked_leaves_no_driver,
+)
 from tidemark.embedded import airflow
 
 pytestmark = pytest.mark.long
@@ -58,36 +62,6 @@ def test_a_stopped_driver_is_replaced(stream: Supervised) -> None:
     stream.running(but=stream.kill(signal.SIGSTOP))
     stream.drain(run_id)
     assert stream.epoch() == 2
-
-
-def test_a_driver_whose_batch_stands_still_is_replaced(stream: Supervised) -> None:
-    stream.behave("stuck")
-    run_id = stream.run()
-    pid = stream.running()
-    stream.behave("")
-    stream.running(but=pid)
-    stream.drain(run_id)
-    assert stream.epoch() == 2
-
-
-def test_a_cleared_task_drains_its_driver_and_launches_the_next(stream: Supervised) -> None:
-    run_id = stream.run()
-    pid = stream.running()
-    stream.clear(run_id)
-    stream.running(but=pid)
-    stream.wait_for(run_id, "deferred")
-    stream.drain(run_id)
-
-
-@pytest.mark.parametrize(("state", "behaviour"), [("failed", ""), ("success", "ignore drain")])
-def test_a_task_that_is_marked_leaves_no_driver(stream: Supervised, state: str, behaviour: str) -> None:
-    stream.behave(behaviour)
-    run_id = stream.run()
-    stream.running()
-    stream.mark(run_id, state)
-    stream.gone()
-    assert stream.driver.drained_by() == BY_USER
-    assert stream.state(run_id) == state
 
 
 def test_a_stream_that_keeps_failing_stops_with_its_reason(stream: Supervised) -> None:
