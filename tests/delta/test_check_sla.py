@@ -198,6 +198,27 @@ def test_an_idle_source_excuses_a_stale_table_in_all_verdicts(warehouse):
     assert not any(suite == "sla_status" and column and "after" in column for suite, column, _ in broken(warehouse))
 
 
+@pytest.mark.parametrize(
+    ("state", "beat_ms", "eta_at", "verdict"),
+    [
+        ("running", NOW - 1_000, NOW + 60_000, "pass"),
+        ("running", NOW - 1_000, None, "error"),
+        ("drained", NOW - 1_000, NOW + 60_000, "error"),
+        ("running", NOW - 301_000, NOW + 60_000, "error"),
+    ],
+)
+def test_a_stream_that_catches_up_excuses_a_stale_table(warehouse, state, beat_ms, eta_at, verdict):
+    streamed(warehouse)
+    beats = [("running", beat_ms - 15_000, NOW + 1), (state, beat_ms, eta_at)]
+    warehouse.write(HEARTBEATS, [{"at": at, "state": word, "epoch": 1, "eta_at": eta} for word, at, eta in beats])
+
+    check(warehouse, at_ms=NOW + 5_000, error_after="1 s", warn_after="1 s", while_catching_up="excuse")
+
+    assert verdicts(warehouse)["fresh"] == verdict
+    judged = [row for row in broken(warehouse) if row[0] == "sla_status" and row[1] and "after" in row[1]]
+    assert bool(judged) is (verdict == "error")
+
+
 def test_a_repeated_check_adds_nothing_and_a_new_run_adds_rows(warehouse):
     streamed(warehouse)
     check(warehouse)
@@ -295,9 +316,10 @@ def outcome(batch_id, **counts):
     return {"batch_id": batch_id, "operator": "latest", "kind": "table", **zero, **counts}
 
 
-def check(warehouse, *, at_ms=NOW, run_id="r1", ignore_when_idle=False, contract=None):
+def check(warehouse, *, at_ms=NOW, run_id="r1", ignore_when_idle=False, contract=None, **keys):
     promised = SLAS | ({"kept": {"subject": contract, "measure": "contract"}} if contract else {})
     slas = {name: {**sla, "owner": "o", "ignore_when_idle": ignore_when_idle} for name, sla in promised.items()}
+    slas["fresh"] |= keys
     specs = parse({"t": slas}, TOPOLOGY, file="slas.toml")
     run_check(warehouse.layout, TOPOLOGY, specs, at_ms=at_ms, run_id=run_id)
 

@@ -117,6 +117,26 @@ def test_an_engine_reports_its_backlog(tmp_path: Path) -> None:
     assert load["state_bytes"] > 0
 
 
+def test_an_engine_reports_when_it_will_have_caught_up(tmp_path: Path) -> None:
+    play = Play(NEWEST, tmp_path)
+    play.broker = Ends(1)
+
+    def load_after(second: int, end: int) -> tuple[object, ...]:
+        """Reads 100 records of a topic that ends at *end*."""
+        play.broker.ends = {0: end}
+        records = [play.row("events", NOON, id=str(number), v=second) for number in range(100)]
+        play.batch(records, at_ms=NOON + second * 1_000)
+        load = play._engines[play.sub].load
+        return tuple(load[name] for name in ("records_behind", "arrival_per_s", "working_per_s", "eta_at"))
+
+    assert load_after(0, 1_000) == (900, None, None, None)
+    # In 10 s 100 were read and 50 came: 850 / 5 s⁻¹ = 170 s.
+    assert load_after(10, 1_050) == (850, 5.0, 10.0, NOON + 180_000)
+    # In 20 s 200 were read and 200 came: it is as far behind as at the beginning.
+    assert load_after(20, 1_200) == (900, 10.0, 10.0, None)
+    assert load_after(30, 400) == (0, None, None, None)
+
+
 def test_the_backlog_of_a_hop_is_unknown(tmp_path: Path) -> None:
     hop = operators(by_v=repartition(key=["v"], columns=["id"]))
     far = operators(all=sink("by_v", table="all_of_it", sub_topology="far"))

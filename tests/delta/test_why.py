@@ -192,6 +192,25 @@ def test_a_backlog_of_a_partition_that_is_read(tmp_path: Path) -> None:
     assert finding.seen == "97 records of it wait unread; its last 3 batches read 3 and left 97 or more each"
 
 
+def test_a_stream_that_catches_up_is_not_a_backlog(tmp_path: Path) -> None:
+    play = newest(tmp_path)
+    play.broker.ends[0] = 100
+    for second in (10, 11, 12):
+        play.batch(second, record(second - 5, amount=second))
+    history = Heartbeats(tmp_path / "streams" / "play" / "events", topology="play", sub_topology="events")
+    load = {"records_behind": 97, "arrival_per_s": 2.0, "working_per_s": 7.0}
+    tell(history, 12, **load, eta_at=ms(31))
+    finding = first(play, 13)
+    assert place(finding) == ("catching_up", "board", "events", None, None)
+    assert finding.seen == (
+        "97 records wait unread; 2 a second come in and 7 are read, so that all will be read about "
+        "2014-05-13T12:00:31.000Z"
+    )
+    # Without an end in sight the driver is too slow.
+    tell(history, 28, **load)
+    assert first(play, 29).cause == "backlog"
+
+
 def test_an_operator_that_takes_most_of_the_trigger_interval(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     play = windows(tmp_path, partitions=1)
     monkeypatch.setattr(decision, "time", SimpleNamespace(sleep=play.sleep))  # the clock of the play advances

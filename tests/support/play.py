@@ -349,10 +349,12 @@ def tell(
     *,
     batch_s: float | None = None,
     epoch: int = 1,
+    **load: object,
 ) -> None:
     """Writes a driver's heartbeat at *at_s*, in a batch since *batch_s*.
 
-    None: no batch is running.
+    None: no batch is running. *load* has further columns.
     """
     beat = Heartbeat(state=state, epoch=epoch, launch_id="", at_ms=ms(at_s), pid=1, reason=reason)
-    history.write_if_due(beat, thread_id="t", batch_started_at_ms=None if batch_s is None else ms(batch_s))
+    began_ms = None if batch_s is None else ms(batch_s)
+    history.write_if_due(beat, thread_id="t", batch_started_at_ms=began_ms, usage=lambda: load)

@@ -181,7 +181,7 @@ def test_every_mistake_is_reported_with_the_nearest_topology(tmp_path):
         "slas.toml: flights.late.ownr: is not a valid key here; did you mean owner?",
         "slas.toml: flights.slow.target: is not a valid key here; known keys: error_after, ignore_when_idle, "
         "maintenance_windows, measure, open_after, over, owner, place, resolve_after, runbook, severity, subject, "
-        "warn_after",
+        "warn_after, while_catching_up",
     ]
 
 

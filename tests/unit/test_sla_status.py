@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tidemark.model import topology
-from tidemark.model.sla_spec import Measure, SlaSpec, subjects
+from tidemark.model.sla_spec import Measure, SlaSpec, WhileCatchingUp, subjects
 from tidemark.semantics.buckets import bucket_of
 from tidemark.semantics.sla import BurnRate, Objective, RecordMinimums, Sla, Verdict
 from tidemark.sla.measures.facts import measurements
@@ -18,7 +18,7 @@ NOW = 1_000_000
 OVER = 60_000
 
 
-def status(measure, subject, facts=(), accounts=(), *, limits=(100, 200), ignore_when_idle=False):
+def status(measure, subject, facts=(), accounts=(), *, limits=(100, 200), ignore_when_idle=False, **keys):
     """Returns the status of one SLA with *limits*.
 
     A pair is the two limits of a length of time, ms.
@@ -27,7 +27,7 @@ def status(measure, subject, facts=(), accounts=(), *, limits=(100, 200), ignore
         limits = Sla(warn_after_ms=limits[0], error_after_ms=limits[1])
     spec = SlaSpec(
         name="x", subject=subject, measure=measure, limits=limits,
-        owner="o", over_ms=OVER, ignore_when_idle=ignore_when_idle,
+        owner="o", over_ms=OVER, ignore_when_idle=ignore_when_idle, **keys,
     )  # fmt: skip
     (found,) = statuses([spec], FLIGHTS, facts, accounts, at_ms=NOW)
     return found
@@ -285,3 +285,35 @@ def test_an_alert_says_the_whole_age_of_the_oldest_window():
     assert measurement_text(replace(found, age_ms=74_559)).endswith(
         "; windows were finished up to 74.6 s after their end"
     )
+
+
+@pytest.mark.parametrize(
+    ("chosen", "behind", "verdict", "text"),
+    [
+        ("excuse", "status", Verdict.PASS, "staleness of flight_board is 300 ms, while its streams catch up; "),
+        ("excuse", None, Verdict.ERROR, "staleness of flight_board is 300 ms; "),
+        ("count", "status", Verdict.ERROR, "staleness of flight_board is 300 ms; "),
+    ],
+)
+def test_a_stream_that_catches_up_may_excuse_a_late_table(chosen, behind, verdict, text):
+    facts = [fact("newest", "flight_board", NOW - 300)]
+    if behind:
+        facts.append(fact("catching_up", behind))
+    found = status(Measure.STALENESS, "flight_board", facts, while_catching_up=WhileCatchingUp(chosen))
+    assert found.verdict is verdict
+    assert measurement_text(found).startswith(text)
+
+
+def test_a_stream_upstream_excuses_what_is_behind_its_hop():
+    limits = BurnRate(objective=Objective(threshold_ms=1_000, target=0.99), warn_at=1, error_at=2)
+    burning = [fact("latency", "carrier_delays", over_ms=over, bucket=bucket_of(5_000), n=9) for over in (OVER, 5_000)]
+    excuse = {"limits": limits, "while_catching_up": WhileCatchingUp.EXCUSE}
+    for behind, verdict in (("status", Verdict.PASS), ("elsewhere", Verdict.ERROR)):
+        facts = [*burning, fact("catching_up", behind)]
+        assert status(Measure.BURN_RATE, "carrier_delays", facts, **excuse).verdict is verdict
+
+
+def test_a_producer_ahead_is_not_excused_by_catching_up():
+    facts = [fact("newest", "flight_board", NOW + 60_000), fact("catching_up", "status")]
+    found = status(Measure.STALENESS, "flight_board", facts, while_catching_up=WhileCatchingUp.EXCUSE)
+    assert found.verdict is Verdict.AHEAD_OF_CLOCK

@@ -61,6 +61,15 @@ class ResultPlace(StrEnum):
     """The files of the table: merged every `refresh`."""
 
 
+class WhileCatchingUp(StrEnum):
+    """Judgement of a late subject while its streams catch up."""
+
+    COUNT = "count"
+    """The SLA breaks as at any other time."""
+    EXCUSE = "excuse"
+    """The SLA passes, and its result gives the reason."""
+
+
 class Severity(StrEnum):
     """Severity of a broken SLA; channels can filter by it."""
 
@@ -81,6 +90,8 @@ WORK_QUANTILES: Mapping[Measure, float] = MappingProxyType({Measure.OPERATOR_LAT
 """The quantile of each measure of an operator's own work on windows."""
 
 
+EXCUSED_WHILE_CATCHING_UP = (Measure.STALENESS, Measure.WATERMARK_LAG, *QUANTILES, Measure.BURN_RATE)
+"""The measures that `while_catching_up` may excuse: late records."""
 Thresholds: TypeAlias = Sla | RecordMinimums | BurnRate | ContractRule
 """Thresholds of lengths of time, records, burn rates, or contracts."""
 ALL_TABLES = "tables"
@@ -105,6 +116,7 @@ class SlaSpec:
     over_ms: int
     ignore_when_idle: bool
     place: ResultPlace = ResultPlace.VIEW
+    while_catching_up: WhileCatchingUp = WhileCatchingUp.COUNT
     severity: Severity = Severity.CRITICAL
     runbook: str | None = None
     damping: Damping = field(default_factory=Damping)
@@ -139,9 +151,9 @@ class Slas:
 
 
 KEYS = (
-    "subject", "measure", "place", "owner", "severity", "runbook", "over", "ignore_when_idle", "open_after",
-    "resolve_after", "maintenance_windows", "warn_after", "error_after", "warn_below", "error_below", "threshold",
-    "target", "warn_at", "error_at",
+    "subject", "measure", "place", "owner", "severity", "runbook", "over", "ignore_when_idle", "while_catching_up",
+    "open_after", "resolve_after", "maintenance_windows", "warn_after", "error_after", "warn_below", "error_below",
+    "threshold", "target", "warn_at", "error_at",
 )  # fmt: skip
 """Keys of an SLA of any measure.
 
@@ -244,6 +256,7 @@ def _spec(file: str, name: str, table: Any, topology: Topology) -> SlaSpec:
         owner=keys.text("owner", "orders team"),
         over_ms=CONTRACTS_OVER_MS if measure is Measure.CONTRACT else keys.duration("over", "10 min", OVER_MS),
         ignore_when_idle=bool(keys.get("ignore_when_idle", bool, "true", False)),
+        while_catching_up=_while_catching_up(keys, measure),
         severity=keys.choice("severity", Severity, Severity.CRITICAL),
         runbook=keys.text("runbook", "https://wiki.example.org/late-boards", None),
         damping=Damping(
@@ -262,6 +275,14 @@ def _subject(keys: Keys, measure: Measure, topology: Topology) -> str:
     if subject not in allowed:
         keys.fail("subject", f"is {subject!r}, which has no {measure}", f"use one of {', '.join(allowed)}")
     return subject
+
+
+def _while_catching_up(keys: Keys, measure: Measure) -> WhileCatchingUp:
+    chosen = WhileCatchingUp(keys.choice("while_catching_up", WhileCatchingUp, WhileCatchingUp.COUNT))
+    if chosen is WhileCatchingUp.EXCUSE and measure not in EXCUSED_WHILE_CATCHING_UP:
+        problem = f"is {chosen.value!r}, but {measure} is not late while a stream catches up"
+        keys.fail("while_catching_up", problem, f"leave it out, or measure {', '.join(EXCUSED_WHILE_CATCHING_UP)}")
+    return chosen
 
 
 def _place(keys: Keys, measure: Measure, subject: str, topology: Topology) -> ResultPlace:

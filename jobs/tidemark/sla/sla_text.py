@@ -44,7 +44,7 @@ def measurement_text(status: Status) -> str:
             n = f"{status.records or 0:,} records"
             return f"{n} of {spec.subject} in {length(spec.over_ms)}{_excuse(status)}; {limits}"
         case BurnRate():
-            return f"{_burning_text(status, spec.limits)}{_oldest_window(status)}"
+            return f"{_burning_text(status, spec.limits)}{_excuse(status)}{_oldest_window(status)}"
         case ContractRule():
             kept = "holds for all new rows" if status.is_measured else "has no new rows to check"
             return f"the contract of {spec.subject} {f'is broken: {status.breaks}' if status.breaks else kept}"
@@ -64,6 +64,8 @@ def _oldest_window(status: Status) -> str:
 
 
 def _excuse(status: Status) -> str:
+    if status.is_catching_up:
+        return ", while its streams catch up"
     return ", while its sources have nothing to send" if status.idle else ""
 
 

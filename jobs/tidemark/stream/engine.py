@@ -6,6 +6,7 @@ No other module knows the order of these steps.
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
@@ -13,6 +14,7 @@ from types import MappingProxyType
 from tidemark.collecting import present
 from tidemark.errors import Contradiction
 from tidemark.model.stream import Stream
+from tidemark.semantics.catching_up import READS, BatchRead, catching_up
 from tidemark.semantics.progress import StreamProgress
 from tidemark.storage.fence import Fence
 from tidemark.stream.decide.decision import BatchDecision, Decider
@@ -89,7 +91,8 @@ class Engine:
         self._runs: list[tuple[StateRun, ...]] = []
         self.progress: StreamProgress | None = None
         self.batch_started_at_ms: int | None = None
-        self.load: Mapping[str, int | None] = {}
+        self.load: Mapping[str, int | float | None] = {}
+        self._reads: deque[BatchRead] = deque(maxlen=READS)
         self.due_at_ms: int | None = 0
 
     def process(
@@ -227,7 +230,7 @@ class Engine:
                 self._runs = runs
             self.progress, self._goes_on = decision.progress, not batch.is_last
             state_bytes = self._steps.memory.bytes() if decision.moves is not None else decision.state_bytes
-            self.load = {**self.load, "records_waiting": _waiting(entry), "state_bytes": state_bytes}
+            self.load = {**self.load, **self._backlog(entry, batch), "state_bytes": state_bytes}
         self._refresh(self.progress)
         due_at_ms = self._due.next_at_ms(self.progress or was, batch.decided_at_ms)
         due_times_ms = (due_at_ms, self._committing.refresh_at_ms)
@@ -237,6 +240,30 @@ class Engine:
         self.batch_started_at_ms = None
         # After the batch's own work, so that a flush delays no result.
         self._flushing.flush_if_due(ended_at_ms)
+
+    def _backlog(self, entry: Entry, batch: MicroBatch) -> dict[str, int | float | None]:
+        """Returns columns of `heartbeats` about records that *batch* left unread.
+
+        All are None if it has no latest offset: it reads no topic.
+        """
+        decision = entry.notes.decision
+        parts = [part for part in decision.sources if part.seen.latest_offset is not None]
+        read = BatchRead(
+            decided_at_ms=batch.decided_at_ms,
+            finished_at_ms=self._fence.clock(),
+            until={(part.source, part.partition): part.seen.until_offset for part in parts},
+            latest={(part.source, part.partition): part.seen.latest_offset or 0 for part in parts},
+        )
+        self._reads.append(read)
+        held = sum(operator.counts.get("held_after", 0) for operator in decision.operators.values())
+        state = catching_up([*self._reads])
+        return {
+            "records_waiting": read.behind + held if parts else None,
+            "records_behind": state.records_behind if parts else None,
+            "arrival_per_s": state.arrival_per_s,
+            "working_per_s": state.working_per_s,
+            "eta_at": state.eta_at_ms,
+        }
 
     def _decide_in_driver(self, batch: MicroBatch, collect: Collect, was: StreamProgress) -> BatchDecision | None:
         """Reads the rows of *batch* into the driver and decides them.
@@ -316,12 +343,3 @@ class Engine:
         """
         at_ms = committed_at_ms(self._stream.control / "checkpoint", planned_id)
         return self._fence.clock() if at_ms is None else at_ms
-
-
-def _waiting(entry: Entry) -> int | None:
-    """Returns the records left unread or held; None: no latest offset."""
-    readings, operators = [part.seen for part in entry.notes.decision.sources], entry.notes.decision.operators.values()
-    ends = [(part.latest_offset, part.until_offset) for part in readings if part.latest_offset is not None]
-    unread: int = sum(max(0, latest - until) for latest, until in ends)
-    held: int = sum(operator.counts.get("held_after", 0) for operator in operators)
-    return unread + held if ends else None

@@ -82,7 +82,17 @@ def as_text(facts: Row) -> str:
                 # Most operators have no value in some of these columns.
                 rows.append(["" if shown[name] is None else shown[name] for name in SHOWN_AS])
         parts.append(
-            f"{driver['sub_topology']}: {one_line(driver['state'])}{last_beat}\n"
+            f"{driver['sub_topology']}: {one_line(driver['state'])}{catching_up_text(driver)}{last_beat}\n"
             f"{format_table(tuple(SHOWN_AS.values()), rows)}"
         )
     return "\n\n".join(parts)
+
+
+def catching_up_text(driver: Row) -> str:
+    """Returns how far the stream of *driver* is behind; empty if it is not."""
+    if driver["eta_at"] is None:
+        return ""
+    return (
+        f" ({driver['records_behind']:,} records behind, {driver['arrival_per_s']:,.0f} a second come in, "
+        f"{driver['working_per_s']:,.0f} are read, all read about {driver['eta_at']:%Y-%m-%d %H:%M:%S})"
+    )

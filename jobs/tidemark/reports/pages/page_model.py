@@ -97,7 +97,7 @@ VERDICT_WORDS = {
     PageVerdict.ON_TIME.value: "on time",
 }
 """Verdicts for people."""
-RUNNING = frozenset({Condition.RUNNING.value, Condition.STARTING.value})
+RUNNING = frozenset({Condition.RUNNING.value, Condition.CATCHING_UP.value, Condition.STARTING.value})
 """The states of a stream that is not stopped."""
 
 

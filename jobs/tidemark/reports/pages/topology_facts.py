@@ -11,7 +11,7 @@ from collections import defaultdict
 from operator import itemgetter
 from typing import Any
 
-from tidemark.control.folder import ALIVE, SILENT_AFTER_MS
+from tidemark.control.folder import ALIVE, SILENT_AFTER_MS, StreamState
 from tidemark.model.settings.intervals import iso
 from tidemark.model.tables.catalog import HOP_UPDATE
 from tidemark.model.topology import Topology
@@ -19,16 +19,17 @@ from tidemark.reports.paths.path_facts import FINISHED_MS, Row, Tables
 from tidemark.semantics.stram import LATENCY_SAMPLES
 
 RATED_OVER_S = 60
-NEVER_STARTED, SILENT = "never_started", "silent"
+NEVER_STARTED, SILENT, CATCHING_UP = "never_started", "silent", "catching_up"
 """States of a driver that it does not report itself.
 
-It has no heartbeat, or none for a minute.
+It has no heartbeat, or none for a minute, or it runs and its newest heartbeat has an `eta_at`.
 """
 
 BEATS = """
-    SELECT sub_topology, arg_max(state, "at") AS state, max("at") AS last_heartbeat_at,
-           arg_max(batch_id, "at") AS last_batch_id
-    FROM heartbeats WHERE topology = $1 AND "at" <= make_timestamptz($2 * 1000) GROUP BY ALL
+    SELECT DISTINCT ON (sub_topology) sub_topology, state, "at" AS last_heartbeat_at, batch_id AS last_batch_id,
+           records_behind, arrival_per_s, working_per_s, eta_at
+    FROM heartbeats WHERE topology = $1 AND "at" <= make_timestamptz($2 * 1000)
+    ORDER BY sub_topology, "at" DESC, epoch DESC, batch_id DESC
 """
 LATENCIES = """
     WITH reads AS (SELECT unnest($3::VARCHAR[]) AS operator, unnest($4::VARCHAR[]) AS upstream),
@@ -197,12 +198,15 @@ class _Facts:
         # A driver that was killed leaves its last heartbeat.
         if beat_at and state in ALIVE and self._at_ms - round(beat_at.timestamp() * 1000) > SILENT_AFTER_MS:
             state = SILENT
+        if state == StreamState.RUNNING and beat.get("eta_at") is not None:
+            state = CATCHING_UP
         return {
             "sub_topology": sub_topology,
             "state": state,
             "last_heartbeat_at": beat_at,
             "last_batch_id": beat.get("last_batch_id"),
             "watermark": self._watermarks.get((sub_topology, None)),
+            **{name: beat.get(name) for name in ("records_behind", "arrival_per_s", "working_per_s", "eta_at")},
         }
 
     def operator(self, name: str, sub_topology: str) -> Row:

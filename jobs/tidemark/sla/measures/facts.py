@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
+from tidemark.control.folder import StreamState
 from tidemark.model.settings.intervals import Interval, is_text
-from tidemark.model.sla_spec import QUANTILES, WORK_QUANTILES, Measure, SlaSpec
+from tidemark.model.sla_spec import QUANTILES, WORK_QUANTILES, Measure, SlaSpec, WhileCatchingUp
 from tidemark.model.tables.catalog import BECAME, BROKERS, CAME_IN
 from tidemark.model.topology import Topology
 from tidemark.reports.paths.path_facts import FINISHED_MS, Row, Tables
@@ -184,6 +185,7 @@ def measurements(specs: list[SlaSpec], at_ms: int, *, outcomes: str) -> Iterator
     if not used.isdisjoint(JUDGED_BY_CLOCKS):
         yield _clocks(at_ms)
         yield _first_start_select()
+    yield from _catching_up(specs, at_ms)
     for over in overs(Measure.RECORDS):
         yield _records(over, outcomes)
     for over in overs(*QUANTILES, Measure.BURN_RATE):
@@ -217,6 +219,19 @@ def _clocks(at_ms: int) -> str:
     # The clock of a producer says nothing about the hosts of drivers.
     of_drivers = f"coalesce(reference, '{BROKERS}') = '{BROKERS}'"
     return f"{wrong_ms} FROM clock_skew WHERE topology = $1 AND {lately} AND {of_drivers} GROUP BY host"
+
+
+def _catching_up(specs: Iterable[SlaSpec], at_ms: int) -> Iterator[str]:
+    """Yields a SELECT of sub-topologies that catch up, if *specs* excuse that."""
+    if all(spec.while_catching_up is WhileCatchingUp.COUNT for spec in specs):
+        return
+    lately = Interval(at_ms - LIVES_MS, at_ms + 1).holds('"at"')
+    newest = f"""
+        SELECT DISTINCT ON (sub_topology) sub_topology, state, eta_at FROM heartbeats WHERE topology = $1 AND {lately}
+        ORDER BY sub_topology, "at" DESC, epoch DESC, batch_id DESC
+    """
+    subs = _row(FactKind.CATCHING_UP, "sub_topology")
+    yield f"{subs} FROM ({newest}) WHERE state = '{StreamState.RUNNING}' AND eta_at IS NOT NULL"
 
 
 def _first_start_select() -> str:

@@ -8,7 +8,7 @@ Instants are epoch ms, lengths ms.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import chain
 from typing import Any, assert_never
@@ -17,7 +17,16 @@ from tidemark.collecting import names_in
 from tidemark.model.kinds.registry import Reading
 from tidemark.model.kinds.repartition import HopSource
 from tidemark.model.kinds.source import Source
-from tidemark.model.sla_spec import ALL_TABLES, QUANTILES, WORK_QUANTILES, Measure, ResultPlace, Severity, SlaSpec
+from tidemark.model.sla_spec import (
+    ALL_TABLES,
+    QUANTILES,
+    WORK_QUANTILES,
+    Measure,
+    ResultPlace,
+    Severity,
+    SlaSpec,
+    WhileCatchingUp,
+)
 from tidemark.model.topology import SubTopology, Topology
 from tidemark.semantics.buckets import quantile, value_of
 from tidemark.semantics.idleness import Activity
@@ -76,6 +85,8 @@ class FactKind(StrEnum):
 
     It may be later than the check's instant.
     """
+    CATCHING_UP = "catching_up"
+    """For a sub-topology that catches up; it has no value."""
     ADDED = "added"
     """For an operator and bucket: n windows with that time of work."""
 
@@ -93,6 +104,8 @@ class Status:
     culprit: str | None = None
     held_by: str | None = None
     idle: bool = False
+    is_catching_up: bool = False
+    """True if its subject is excused because its streams catch up."""
     records: int | None = None
     budget: Budget | None = None
     """Error budget of a burn rate, over its long interval."""
@@ -103,6 +116,11 @@ class Status:
     """
     breaks: str = ""
     """Describes what breaks a contract."""
+
+    @property
+    def is_excused(self) -> bool:
+        """True if it passes although it is late."""
+        return self.idle or self.is_catching_up
 
     @property
     def is_measured(self) -> bool:
@@ -124,7 +142,8 @@ def statuses(
         at_ms: the instant of the check, epoch ms.
     """
     by_subject = _SlaFacts(facts)
-    return [_status(spec, topology, by_subject, accounts, contracts, at_ms=at_ms) for spec in specs]
+    measured = [_status(spec, topology, by_subject, accounts, contracts, at_ms=at_ms) for spec in specs]
+    return [_excused(status, topology, by_subject) for status in measured]
 
 
 class _SlaFacts:
@@ -163,6 +182,10 @@ class _SlaFacts:
         """Returns True if *source* has nothing to send, according to a fact."""
         return any(fact["idle"] for fact in self._of(FactKind.SOURCE, source))
 
+    def is_catching_up(self, subs: Iterable[SubTopology]) -> bool:
+        """Returns True if one of *subs* catches up."""
+        return any(self._of(FactKind.CATCHING_UP, sub.name) for sub in subs)
+
     def quantile_ms(self, what: FactKind, operator: str, over_ms: int, q: float) -> float | None:
         """Returns the quantile *q* in ms; None: nothing was counted."""
         return quantile(((fact["bucket"], fact["n"]) for fact in self._of(what, operator, over_ms)), q)
@@ -182,6 +205,16 @@ class _SlaFacts:
 
     def _of(self, what: FactKind, subject: str, over_ms: int | None = None) -> list[Mapping[str, Any]]:
         return self._facts.get((what.value, over_ms), {}).get(subject, [])
+
+
+def _excused(status: Status, topology: Topology, facts: _SlaFacts) -> Status:
+    """Returns *status*, passing if it may be late while its streams catch up."""
+    is_late = status.verdict in {Verdict.WARN, Verdict.ERROR}
+    if not is_late or status.spec.while_catching_up is WhileCatchingUp.COUNT:
+        return status
+    if not facts.is_catching_up(_with_upstreams(_written_by(status.spec, topology), topology)):
+        return status
+    return replace(status, verdict=Verdict.PASS, is_catching_up=True)
 
 
 def _status(
@@ -306,7 +339,7 @@ def _is_idle(spec: SlaSpec, topology: Topology, facts: _SlaFacts) -> bool:
     Then every sub-topology that the subject of *spec* depends on is at rest.
     """
     if spec.measure is Measure.STALENESS:
-        return _is_written_no_more(spec.subject, topology, facts)
+        return all(_is_at_rest(sub, topology, facts) for sub in _written_by(spec, topology))
     operator = topology.operators.get(spec.subject)
     if operator is not None and operator.reads_outside:
         return facts.is_idle(spec.subject)
@@ -318,17 +351,22 @@ def sub_topology_of(spec: SlaSpec, topology: Topology) -> SubTopology:
     return next(s for s in topology.sub_topologies if spec.subject in {s.name, *names_in(s.operators)})
 
 
-def _is_written_no_more(table: str, topology: Topology, facts: _SlaFacts) -> bool:
-    """Returns True if nothing is on its way to *table*.
+def _written_by(spec: SlaSpec, topology: Topology) -> list[SubTopology]:
+    """Returns the sub-topologies that give the results of *spec*'s subject.
 
-    Then every sub-topology that writes it is at rest. All of them write a table that no sink has.
+    All of them write a table that no sink has.
     """
-    sinks = {o.name for o in topology.operators.values() if o.result_table == table}
-    for sub in topology.sub_topologies:
-        is_writer = not sinks or not sinks.isdisjoint(names_in(sub.operators))
-        if is_writer and not _is_at_rest(sub, topology, facts):
-            return False
-    return True
+    if spec.measure is not Measure.STALENESS:
+        return [sub_topology_of(spec, topology)]
+    sinks = {o.name for o in topology.operators.values() if o.result_table == spec.subject}
+    return [sub for sub in topology.sub_topologies if not sinks or not sinks.isdisjoint(names_in(sub.operators))]
+
+
+def _with_upstreams(subs: Iterable[SubTopology], topology: Topology) -> Iterator[SubTopology]:
+    """Yields *subs* and the sub-topologies before their hops."""
+    for sub in subs:
+        yield sub
+        yield from _with_upstreams((topology.sub_topology(hop.upstream) for hop in sub.hops_read), topology)
 
 
 def _is_at_rest(sub: SubTopology, topology: Topology, facts: _SlaFacts) -> bool:

@@ -11,8 +11,9 @@ from tidemark.model.settings.intervals import iso
 from tidemark.model.settings.toml_keys import length
 from tidemark.why.causes.rights import without_right
 from tidemark.why.evidence.commands import logs, start
+from tidemark.why.evidence.conditions import Condition, condition
 from tidemark.why.evidence.facts import BEATS_WITHIN_MS, Beat
-from tidemark.why.evidence.findings import BACKLOG, NEVER_STARTED, Cause, Trait, WhyFinding
+from tidemark.why.evidence.findings import BACKLOG, CATCHING_UP, NEVER_STARTED, Cause, Trait, WhyFinding
 from tidemark.why.evidence.snapshot import Scene
 
 DRIVER_DEAD = Cause("driver_dead", Trait.FAULT | Trait.SILENCE)
@@ -47,6 +48,8 @@ def drivers(scene: Scene, name: str) -> Iterator[WhyFinding]:
     own = _replaced_meanwhile(scene, name) or _driver(scene, name) or _find_restart(scene, name)
     if own:
         yield own
+    if (behind := _catching_up(scene, name)) is not None:
+        yield behind
     for operator in _upstreams(scene, name):
         if hop_of := scene.operator(operator).hop_of:
             for finding in drivers(scene, hop_of):
@@ -124,6 +127,19 @@ def _explain_running(scene: Scene, name: str, beat: Beat) -> WhyFinding | None:
     observation = f"the driver of {sub} is alive and has not finished a batch yet"
     remedy = f"wait, or look at its log: {logs(scene, name)}"
     return scene.finding(NEVER_STARTED, name, observation, remedy, since_ms=beat.at_ms)
+
+
+def _catching_up(scene: Scene, name: str) -> WhyFinding | None:
+    """Returns a finding if the driver of *name* is behind and catches up."""
+    facts, sub = scene.of(name), scene.sub(name)
+    beat = facts.beat
+    if beat is None or beat.eta_at_ms is None or condition(facts) is not Condition.CATCHING_UP:
+        return None
+    observation = (
+        f"{beat.records_behind:,} records wait unread; {beat.arrival_per_s:,.0f} a second come in and "
+        f"{beat.working_per_s:,.0f} are read, so that all will be read about {iso(beat.eta_at_ms)}"
+    )
+    return scene.finding(CATCHING_UP, name, observation, "no action is needed", input=sub.outside_sources[0].name)
 
 
 def _standing_still(scene: Scene, name: str) -> WhyFinding | None:

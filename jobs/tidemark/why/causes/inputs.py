@@ -21,6 +21,7 @@ from tidemark.why.causes.producers import Producers
 from tidemark.why.causes.time_unit import plausible_unit
 from tidemark.why.causes.wrong_type import wrong_fields
 from tidemark.why.evidence.commands import LIVE, logs, quarantine_query, requeue, requeue_late, start
+from tidemark.why.evidence.conditions import Condition, condition
 from tidemark.why.evidence.facts import LATELY, NewestWatermark
 from tidemark.why.evidence.findings import (
     ALL_FILTERED,
@@ -173,6 +174,8 @@ class Inputs:
         """Returns a finding if a partition is read too slowly."""
         last = reads.filter(pl.col("n") > 0).tail(LATELY)
         newest, least = reads["unread"].tail(1).sum(), last["unread"].min()
+        if condition(self._scene.of(source.name)) is Condition.CATCHING_UP:
+            return None
         # Its last LATELY batches each left more unread than they read.
         if not newest or not isinstance(least, int) or not (last["unread"] > last["n"]).all():
             return None

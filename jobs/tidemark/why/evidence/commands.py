@@ -8,7 +8,7 @@ from tidemark.why.evidence.conditions import Condition, condition
 from tidemark.why.evidence.snapshot import Scene
 
 LIVE = "`tidemark check --live` shows what the topics have"
-GOES_ON = frozenset({Condition.STARTING, Condition.RUNNING, Condition.HANGING})
+GOES_ON = frozenset({Condition.STARTING, Condition.RUNNING, Condition.CATCHING_UP, Condition.HANGING})
 
 
 def start(scene: Scene, name: str) -> str:

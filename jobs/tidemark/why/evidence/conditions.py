@@ -26,6 +26,8 @@ class Condition(StrEnum):
     STARTING = "starting"
     DRAINED = "drained"
     """Its driver ended on request."""
+    CATCHING_UP = "catching_up"
+    """It reads faster than records come in, and unread ones wait."""
     RUNNING = "running"
 
 
@@ -43,7 +45,9 @@ def condition(facts: StreamFacts) -> Condition:
         return Condition.HANGING if _is_held(facts) else Condition.FAILED
     if _works_for_ms(beat) > HANGS_AFTER_MS:
         return Condition.HANGING
-    return Condition.STARTING if beat.state is StreamState.STARTING else Condition.RUNNING
+    if beat.state is StreamState.STARTING:
+        return Condition.STARTING
+    return Condition.RUNNING if beat.eta_at_ms is None else Condition.CATCHING_UP
 
 
 def _works_for_ms(beat: Beat) -> int:

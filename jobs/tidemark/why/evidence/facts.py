@@ -54,7 +54,15 @@ It is the length of four beats of 15 s.
 GAVE = pl.col("emitted") + pl.col("passed") + pl.col("repeated").fill_null(0)
 """Results that an operator sent on."""
 
-_MEMORY = ("memory_bytes", "memory_free_bytes", "state_bytes")
+_LOAD = (
+    "memory_bytes",
+    "memory_free_bytes",
+    "state_bytes",
+    "records_behind",
+    "arrival_per_s",
+    "working_per_s",
+    "eta_at",
+)
 
 
 @dataclass(frozen=True)
@@ -72,6 +80,10 @@ class Beat:
     memory_bytes: int | None = None
     memory_free_bytes: int | None = None
     state_bytes: int | None = None
+    records_behind: int | None = None
+    arrival_per_s: float | None = None
+    working_per_s: float | None = None
+    eta_at_ms: int | None = None
 
     @property
     def is_short_of_memory(self) -> bool:
@@ -109,9 +121,11 @@ class StreamFacts:
     @cached_property
     def beat(self) -> Beat | None:
         """The newest heartbeat, from the control folder or from the table."""
-        rows = self._beats.tail(1).select("state", "at", "batch_started_at", "reason", *_MEMORY).rows()
-        memory = dict(zip(_MEMORY, rows[0][4:], strict=True)) if rows else {}
-        newest = Beat(StreamState(rows[0][0]), *rows[0][1:4], **memory) if rows else None
+        rows = self._beats.tail(1).select("state", "at", "batch_started_at", "reason", *_LOAD).rows()
+        load = (
+            dict(zip((name.replace("eta_at", "eta_at_ms") for name in _LOAD), rows[0][4:], strict=True)) if rows else {}
+        )
+        newest = Beat(StreamState(rows[0][0]), *rows[0][1:4], **load) if rows else None
         # The folder has the heartbeats of every second, the table those of every 15 s.
         live = self._live()
         if live is None or live.at_ms > self.at_ms or (newest and newest.at_ms > live.at_ms):
@@ -119,7 +133,7 @@ class StreamFacts:
         is_gone = live.state in ALIVE and self.at_ms - live.at_ms > MISSED_MS and not Control(self.control).is_held()
         began_ms = newest.batch_started_at_ms if newest else None
         killed_for = Control(self.control).killed_for(live.launch_id) if is_gone else None
-        return Beat(live.state, live.at_ms, began_ms, live.reason, is_gone, killed_for, **memory)
+        return Beat(live.state, live.at_ms, began_ms, live.reason, is_gone, killed_for, **load)
 
     def _live(self) -> Heartbeat | None:
         """The newest heartbeat of the control folder.

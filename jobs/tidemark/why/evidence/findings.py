@@ -81,6 +81,8 @@ SOURCE_QUIET = Cause("source_quiet", Trait.QUIET | Trait.SILENCE)
 """A source's records were all processed, and no more come."""
 BACKLOG = Cause("backlog", Trait.FAULT)
 """Records wait unread."""
+CATCHING_UP = Cause("catching_up", Trait.USUAL)
+"""Records wait unread, and their number falls."""
 POISON_AT_HEAD = Cause("poison_at_head", Trait.FAULT)
 """All records of a partition are quarantined."""
 ALL_FILTERED = Cause("all_filtered", Trait.USUAL | Trait.SILENCE)
