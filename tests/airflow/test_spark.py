@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Sequence
@@ -45,6 +46,74 @@ def test_a_topology_names_another_master_and_its_executors(libraries: Path) -> N
     assert found["--master"] == "spark://elsewhere:7077"
     assert (found["spark.cores.max"], found["spark.executor.memory"]) == ("2", "3g")
     assert "spark.driver.host" not in found
+
+
+def connect(monkeypatch: pytest.MonkeyPatch, master: str, deploy: str | None) -> None:
+    extra = {} if deploy is None else {"deploy-mode": deploy}
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": master, "extra": extra}))
+
+
+@pytest.mark.parametrize(
+    ("connected", "table", "deploy"),
+    [
+        (("yarn", "client"), {}, "client"),
+        (("yarn", "client"), {"deploy": "cluster"}, "cluster"),
+        (("yarn", "cluster"), {}, "cluster"),
+        (("yarn", "cluster"), {"deploy": "client"}, "client"),
+        (("yarn", "cluster"), {"master": "local[2]", "deploy": "client"}, "client"),
+        (("yarn", None), {}, None),
+        (("local[2]", "client"), {"master": "yarn", "deploy": "cluster"}, "cluster"),
+    ],
+)
+def test_the_table_spark_decides_before_the_connection(
+    libraries: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    connected: tuple[str, str | None],
+    table: dict[str, str],
+    deploy: str | None,
+) -> None:
+    connect(monkeypatch, *connected)
+    found = submitted(read_spark("x.toml", table))
+    assert (found["--master"], found.get("--deploy-mode")) == (table.get("master", connected[0]), deploy)
+
+
+def test_a_driver_elsewhere_gets_no_option_of_this_host(libraries: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    connect(monkeypatch, "yarn", "client")
+    assert "spark.driver.extraJavaOptions" in submitted(read_spark("x.toml", {}))
+    assert "spark.driver.extraJavaOptions" not in submitted(read_spark("x.toml", {"deploy": "cluster"}))
+
+
+@pytest.mark.parametrize(
+    ("connected", "table", "refusal"),
+    [
+        (
+            ("spark://a:7077", "client"),
+            {"deploy": "cluster"},
+            "[spark] deploy is 'cluster', but Spark starts no Python driver in a standalone cluster (spark://a:7077); "
+            'write deploy = "client", or master = "yarn" or "k8s://…", in the topology\'s file',
+        ),
+        (
+            ("local[2]", "client"),
+            {"deploy": "cluster"},
+            "[spark] deploy is 'cluster', but the driver of a local master is on the host that starts it (local[2]); "
+            'write deploy = "client", or master = "yarn" or "k8s://…", in the topology\'s file',
+        ),
+        (
+            ("yarn", "cluster"),
+            {"master": "spark://a:7077"},
+            "deploy-mode of the connection spark_default is 'cluster', but Spark starts no Python driver in a "
+            'standalone cluster (spark://a:7077); write deploy = "client", or master = "yarn" or "k8s://…", '
+            "in the topology's file",
+        ),
+    ],
+)
+def test_a_cluster_that_runs_no_python_drivers_is_refused(
+    monkeypatch: pytest.MonkeyPatch, connected: tuple[str, str], table: dict[str, str], refusal: str
+) -> None:
+    connect(monkeypatch, *connected)
+    with pytest.raises(InvalidArgument) as refused:
+        submitted(read_spark("x.toml", table))
+    assert str(refused.value) == refusal
 
 
 def test_yarn_starts_a_driver_once(libraries: Path) -> None:

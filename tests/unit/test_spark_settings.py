@@ -37,7 +37,14 @@ def test_a_driver_starts_from_the_archive_where_there_is_one(tmp_path: Path) -> 
 
 
 def test_a_topology_without_settings_changes_nothing() -> None:
-    assert read_spark("x.toml", {}) == SparkSettings(master=None, properties={})
+    assert read_spark("x.toml", {}) == SparkSettings(master=None, deploy=None, properties={})
+
+
+@pytest.mark.parametrize("master", [None, "yarn", "k8s://https://api:6443"])
+def test_a_topology_says_where_its_drivers_run(master: str | None) -> None:
+    said = {"deploy": "cluster"} | ({"master": master} if master else {})
+    assert read_spark("x.toml", said).deploy == "cluster"
+    assert read_spark("x.toml", {**said, "deploy": "client"}).deploy == "client"
 
 
 def test_every_key_becomes_the_properties_of_each_cluster() -> None:
@@ -65,6 +72,21 @@ def test_executors_have_one_core_unless_said_otherwise() -> None:
     [
         ({"master": "mesos://here"}, "x.toml: spark.master: is 'mesos://here'; write master = \"spark://spark-master"),
         ({"memory": "2 GB"}, "x.toml: spark.memory: is '2 GB'; write memory = \"2g\""),
+        ({"deploy": "custer"}, "x.toml: spark.deploy: is 'custer'; use one of client, cluster"),
+        (
+            {"deploy": "cluster", "master": "spark://a:7077"},
+            "x.toml: spark.deploy: is 'cluster', but Spark starts no Python driver in a standalone cluster; "
+            'write deploy = "client", or master = "yarn" or "k8s://…"',
+        ),
+        (
+            {"deploy": "cluster", "master": "local[2]"},
+            "x.toml: spark.deploy: is 'cluster', but the driver of a local master is on the host that starts it; "
+            'write deploy = "client", or master = "yarn" or "k8s://…"',
+        ),
+        (
+            {"conf": {"spark.submit.deployMode": "cluster"}},
+            'x.toml: spark.conf."spark.submit.deployMode": is reserved for Tidemark; leave it out',
+        ),
         ({"executors": 0}, "x.toml: spark.executors: is 0; write 1 or more"),
         ({"core": 2}, "x.toml: spark.core: is not a valid key here; did you mean cores?"),
         ({"conf": {"spark.jars": "a.jar"}}, 'x.toml: spark.conf."spark.jars": is reserved for Tidemark; leave it out'),

@@ -27,15 +27,18 @@ from tidemark.errors import InvalidArgument
 from tidemark.model.project.files import CHECKOUT
 from tidemark.model.project.secrets import SecretPlace
 from tidemark.model.project.spark_settings import (
+    DEPLOY_REMEDY,
     JAVA_OPTIONS,
     ONE_ATTEMPT,
     SPARK_NEEDED,
     WITHOUT_SPARK,
+    Deploy,
     SparkSettings,
     driver_address,
     driver_settings,
     is_local,
     jars,
+    no_driver_in,
 )
 from tidemark.storage.library import archive
 from tidemark.storage.private_folder import private_folder
@@ -103,7 +106,7 @@ class DriverHook(SparkSubmitHook):
         self._spark = spark
         super().__init__(jars=",".join(jars(CHECKOUT)), properties_file=PROPERTIES, **kwargs)
         master = self._connection["master"]
-        is_here = self._connection["deploy_mode"] != "cluster"
+        is_here = self._connection["deploy_mode"] != Deploy.CLUSTER
         # These options name a file of this host.
         java = {JAVA_OPTIONS: driver_settings(CHECKOUT)[JAVA_OPTIONS]} if is_here else {}
         attempts = ONE_ATTEMPT if master == "yarn" else {}
@@ -114,7 +117,12 @@ class DriverHook(SparkSubmitHook):
     def _resolve_connection(self) -> dict[str, Any]:
         self.get_connection(self._conn_id)  # raises; the provider would continue and submit to YARN
         resolved = super()._resolve_connection()
-        return {**resolved, "master": self._spark.master or resolved["master"]}
+        master, deploy = self._spark.master or resolved["master"], self._spark.deploy or resolved["deploy_mode"]
+        if deploy == Deploy.CLUSTER and (reason := no_driver_in(master)):
+            place = "[spark] deploy" if self._spark.deploy else f"deploy-mode of the connection {self._conn_id}"
+            msg = f"{place} is 'cluster', but {reason} ({master}); {DEPLOY_REMEDY}, in the topology's file"
+            raise InvalidArgument(msg)
+        return {**resolved, "master": master, "deploy_mode": deploy}
 
     def command(self, application: str) -> list[str]:
         """Returns the spark-submit command line for *application*."""
@@ -123,7 +131,7 @@ class DriverHook(SparkSubmitHook):
     @property
     def python(self) -> str | None:
         """The Python that spark-submit chooses on this host; None for drivers elsewhere."""
-        if self._connection["deploy_mode"] == "cluster":
+        if self._connection["deploy_mode"] == Deploy.CLUSTER:
             return None
         named = (self._conf.get(f"spark.pyspark.{of}python") for of in ("driver.", ""))
         chosen = (os.environ.get(f"PYSPARK_{of}PYTHON") for of in ("DRIVER_", ""))

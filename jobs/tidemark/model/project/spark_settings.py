@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,7 @@ TIDEMARKS_OWN = frozenset(
         "spark.sql.catalog.spark_catalog",
         "spark.sql.extensions",
         "spark.sql.session.timeZone",
+        "spark.submit.deployMode",
         "spark.submit.pyFiles",
         "spark.yarn.maxAppAttempts",
     }
@@ -73,14 +75,28 @@ _OTHER_WAYS = (
     "[kafka.NAME] (docs/connections.md), and others from the keystore in "
     '"spark.hadoop.hadoop.security.credential.provider.path"'
 )
+DEPLOY_REMEDY = 'write deploy = "client", or master = "yarn" or "k8s://…"'
 _MEMORY = re.compile(r"\d+[mg]")
+
+
+class Deploy(StrEnum):
+    """The place of drivers that Airflow starts."""
+
+    CLIENT = "client"
+    """Airflow's host."""
+    CLUSTER = "cluster"
+    """A host that the cluster manager chooses."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SparkSettings:
-    """Spark's *master* (None: Airflow's connection has it) and *properties* by name."""
+    """Spark's *master*, the place of drivers, and *properties* by name.
+
+    Airflow's connection has the first two where they are None.
+    """
 
     master: str | None = None
+    deploy: Deploy | None = None
     properties: Mapping[str, str] = field(default_factory=dict, hash=False)
 
 
@@ -120,6 +136,13 @@ def is_local(master: str) -> bool:
     return master.startswith("local")
 
 
+def no_driver_in(master: str) -> str | None:
+    """Returns the reason why *master* starts no drivers elsewhere, or None."""
+    if is_local(master):
+        return "the driver of a local master is on the host that starts it"
+    return "Spark starts no Python driver in a standalone cluster" if master.startswith("spark://") else None
+
+
 def driver_address(master: str) -> dict[str, str]:
     """Returns the properties that keep a local driver off the network.
 
@@ -137,6 +160,7 @@ def read_spark(file: str, content: Mapping[str, Any]) -> SparkSettings:
     """
     keys = Keys(file, "spark", content)
     master = _pattern_value(keys, "master", "spark://spark-master:7077", _MASTER)
+    deploy = _deploy(keys, master)
     executors = keys.count("executors", "2", None)
     cores = keys.count("cores", "1", executors and 1)
     by_property = {
@@ -152,7 +176,17 @@ def read_spark(file: str, content: Mapping[str, Any]) -> SparkSettings:
     own = {name: str(value) for name, value in by_property.items() if value is not None}
     for name, value in conf.items():
         _check_property(keys, name, value, own)
-    return SparkSettings(master=master, properties={**own, **conf})
+    return SparkSettings(master=master, deploy=deploy, properties={**own, **conf})
+
+
+def _deploy(keys: Keys, master: str | None) -> Deploy | None:
+    """Returns the place of drivers; None if Airflow's connection has it."""
+    if keys.text("deploy", "cluster", None) is None:
+        return None
+    deploy = keys.choice("deploy", Deploy, None)
+    if deploy is Deploy.CLUSTER and master and (reason := no_driver_in(master)):
+        keys.fail("deploy", f"is 'cluster', but {reason}", DEPLOY_REMEDY, beside="master")
+    return deploy
 
 
 def _pattern_value(keys: Keys, key: str, example: str, form: re.Pattern[str]) -> str | None:
