@@ -30,6 +30,7 @@ from tidemark.model.tables.catalog import (
 )
 from tidemark.query import sql
 from tidemark.semantics.buckets import bucket_of
+from tidemark.sla.measures.groups import groups_seen
 from tidemark.storage.delta import datasets
 
 with warnings.catch_warnings():
@@ -219,6 +220,61 @@ def test_a_stream_that_catches_up_excuses_a_stale_table(warehouse, state, beat_m
     assert bool(judged) is (verdict == "error")
 
 
+def seen_sensors(warehouse, keys, at_ms, *, batch_id, table=CHANGES, value="{}"):
+    """Writes that *keys* were seen at *at_ms*, as changes or repeated values."""
+    columns = {"timestamp": at_ms, "value": value} if table is CHANGES else {"max_timestamp": at_ms, "value_hash": "h"}
+    rows = [{"batch_id": batch_id, "operator": "latest", "key": key, **columns} for key in keys]
+    warehouse.write(table, [{**row, "seq": n} for n, row in enumerate(rows)] if table is CHANGES else rows)
+
+
+def test_stale_keys_are_named_by_what_was_seen(warehouse):
+    warehouse.write(BATCHES, [{"batch_id": n, "finished_at": NOW} for n in range(9)])
+    seen_sensors(warehouse, ["a", "b", "c", "d", "gone"], NOW - 60_000, batch_id=1)
+    # The value of b was repeated, which is no change; c went silent, and gone is deleted.
+    seen_sensors(warehouse, ["b"], NOW - 1_000, batch_id=2, table=SUPPRESSED)
+    seen_sensors(warehouse, ["a"], NOW - 2_000, batch_id=3)
+    seen_sensors(warehouse, ["gone"], NOW - 50_000, batch_id=3, value=None)
+    seen_sensors(warehouse, ["long_ago"], NOW - 3_700_000, batch_id=4)
+
+    check(warehouse, subject="latest", by=["id"], over="1 h", warn_after="20 s", error_after="1 min")
+
+    (row,) = (row for row in warehouse.report(SLA_RESULTS) if row["sla"] == "fresh")
+    assert (row["verdict"], row["observed_ms"], row["culprit"], row["records"]) == ("error", 60_000, "c", 2)
+    assert row["said"] == (
+        "staleness by id of latest is 60 s; warning from 20 s on, error from 1 min on; 2 of 4 are stale: c, d"
+    )
+
+
+def test_a_silent_partition_is_stale_by_itself(warehouse):
+    warehouse.write(BATCHES, [{"batch_id": n, "finished_at": NOW} for n in range(3)])
+    parts = [(0, 0, NOW - 90_000), (0, 1, NOW - 90_000), (1, 0, NOW - 3_000), (2, 0, NOW - 2_000)]
+    rows = [{"batch_id": n, "source": "events", "partition": part, "max_timestamp": at} for n, part, at in parts]
+    warehouse.write(WATERMARKS, rows)
+
+    check(warehouse, subject="events", by=["partition"], warn_after=None, error_after="1 min")
+
+    (row,) = (row for row in warehouse.report(SLA_RESULTS) if row["sla"] == "fresh")
+    assert (row["verdict"], row["observed_ms"], row["culprit"], row["records"]) == ("error", 90_000, "1", 1)
+    assert row["said"].endswith("; error from 1 min on; 1 of 2 are stale: 1")
+
+
+def test_five_silent_keys_of_100_000_are_named(warehouse):
+    warehouse.write(BATCHES, [{"batch_id": n, "finished_at": NOW} for n in range(2)])
+    silent = {f"s{n}" for n in (7, 77, 777, 7_777, 77_777)}
+    keys = [f"s{n}" for n in range(100_000)]
+    seen_sensors(warehouse, keys, NOW - 100_000, batch_id=0)
+    seen_sensors(warehouse, [key for key in keys if key not in silent], NOW - 10_000, batch_id=1)
+    (spec,) = parse(
+        {"t": {"fresh": {"subject": "latest", "by": ["id"], "error_after": "1 min", "owner": "o"}}},
+        TOPOLOGY,
+        file="slas.toml",
+    )
+    tables = sql.Warehouse(warehouse.layout.warehouse)
+    seen = groups_seen(tables, TOPOLOGY, [spec], at_ms=NOW)["fresh"]
+    assert (seen.n, seen.n_stale) == (100_000, 5)
+    assert {name for name, _ in seen.oldest} == silent
+
+
 def test_a_repeated_check_adds_nothing_and_a_new_run_adds_rows(warehouse):
     streamed(warehouse)
     check(warehouse)
@@ -319,7 +375,7 @@ def outcome(batch_id, **counts):
 def check(warehouse, *, at_ms=NOW, run_id="r1", ignore_when_idle=False, contract=None, **keys):
     promised = SLAS | ({"kept": {"subject": contract, "measure": "contract"}} if contract else {})
     slas = {name: {**sla, "owner": "o", "ignore_when_idle": ignore_when_idle} for name, sla in promised.items()}
-    slas["fresh"] |= keys
+    slas["fresh"] = {key: value for key, value in {**slas["fresh"], **keys}.items() if value is not None}
     specs = parse({"t": slas}, TOPOLOGY, file="slas.toml")
     run_check(warehouse.layout, TOPOLOGY, specs, at_ms=at_ms, run_id=run_id)
 

@@ -139,7 +139,7 @@ IMPORTS = {
         "storage.delta why.evidence why reports reports.paths sla.measures"
     ),
     "sla": (
-        "clock semantics model.tables model.settings model.project model.kinds model storage query "
+        "clock escaping semantics model.tables model.settings model.project model.kinds model storage query "
         "reports reports.paths reports.pages sla.contracts sla.measures sla.incidents"
     ),
     "maintenance": (

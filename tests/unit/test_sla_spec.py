@@ -179,7 +179,7 @@ def test_every_mistake_is_reported_with_the_nearest_topology(tmp_path):
         "slas.toml: flihgts: is not a topology; did you mean flights?",
         "slas.toml: boats: is not a topology; known topologies: flights, trains",
         "slas.toml: flights.late.ownr: is not a valid key here; did you mean owner?",
-        "slas.toml: flights.slow.target: is not a valid key here; known keys: error_after, ignore_when_idle, "
+        "slas.toml: flights.slow.target: is not a valid key here; known keys: by, error_after, ignore_when_idle, "
         "maintenance_windows, measure, open_after, over, owner, place, resolve_after, runbook, severity, subject, "
         "warn_after, while_catching_up",
     ]
@@ -228,6 +228,7 @@ def test_the_page_of_alerts_has_an_example_of_every_key() -> None:
     records = {"measure": "records", "warn_after": None, "error_after": None}
     rate = {"measure": "burn_rate", "subject": "carrier_delays", "threshold": "30 s", "target": 0.99}
     beside = {
+        "by": {"subject": "weather_now"},
         **dict.fromkeys(("warn_below", "error_below"), records | {"subject": "carrier_delays"}),
         **dict.fromkeys(
             ("threshold", "target", "warn_at", "error_at"), rate | {"warn_after": None, "error_after": None}
@@ -237,3 +238,26 @@ def test_the_page_of_alerts_has_an_example_of_every_key() -> None:
         assert len(specs(**{**beside.get(key, {}), **tomllib.loads(f"{key} = {example}")})) == 1
     measures = re.findall(r"`(\w+)`", "".join(line.split("|")[1] for line in section.splitlines() if "|" in line))
     assert {*measures} - {*KEYS} == {measure.value for measure in Measure}
+
+
+def test_staleness_by_columns_of_a_key() -> None:
+    (spec,) = specs(subject="flight_status", by=["flight"])
+    assert (spec.by, spec.over_ms) == (("flight",), 86_400_000)
+    (spec,) = specs(subject="flight_events", by=["partition"], over="2 h")
+    assert (spec.by, spec.over_ms) == (("partition",), 7_200_000)
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"by": ["flight"]}, r"board\.subject: is 'flight_board', which has no groups; with `by`, use one of "),
+        ({"subject": "flight_status", "by": ["carrier"]}, r"board\.by: is \['carrier'\]; use columns of the key of "),
+        (
+            {"subject": "flight_status", "by": ["flight"], "measure": "latency_p99"},
+            r"board\.by: is set, but latency_p99 is not measured by groups",
+        ),
+    ],
+)
+def test_groups_that_do_not_exist_are_refused(changes, match) -> None:
+    with pytest.raises(InvalidSpec, match=match):
+        specs(**changes)

@@ -105,7 +105,9 @@ class SlaSpec:
     """Describes one SLA: its subject, measure, thresholds and owner.
 
     It is measured over the `over_ms` before the check. *place* is where the subject's readers look; only for sinks with
-    current rows do the places differ. *runbook* is the remedy (URL or text). No alert is sent in a maintenance window.
+    current rows do the places differ. With *by*, a staleness is judged for each group of rows with equal values in
+    these columns, and a group that was not seen for `over_ms` counts no more. *runbook* is the remedy (URL or text).
+    No alert is sent in a maintenance window.
     """
 
     name: str
@@ -117,6 +119,7 @@ class SlaSpec:
     ignore_when_idle: bool
     place: ResultPlace = ResultPlace.VIEW
     while_catching_up: WhileCatchingUp = WhileCatchingUp.COUNT
+    by: tuple[str, ...] = ()
     severity: Severity = Severity.CRITICAL
     runbook: str | None = None
     damping: Damping = field(default_factory=Damping)
@@ -151,9 +154,9 @@ class Slas:
 
 
 KEYS = (
-    "subject", "measure", "place", "owner", "severity", "runbook", "over", "ignore_when_idle", "while_catching_up",
-    "open_after", "resolve_after", "maintenance_windows", "warn_after", "error_after", "warn_below", "error_below",
-    "threshold", "target", "warn_at", "error_at",
+    "subject", "measure", "by", "place", "owner", "severity", "runbook", "over", "ignore_when_idle",
+    "while_catching_up", "open_after", "resolve_after", "maintenance_windows", "warn_after", "error_after",
+    "warn_below", "error_below", "threshold", "target", "warn_at", "error_at",
 )  # fmt: skip
 """Keys of an SLA of any measure.
 
@@ -161,6 +164,8 @@ An unknown key is reported before the mistakes that it may have caused.
 """
 RESOLVE_AFTER_MS = 600_000
 OVER_MS = 600_000
+GROUPS_OVER_MS = 86_400_000
+"""Time after which a group of rows that was not seen counts no more."""
 CONTRACTS_OVER_MS = 3_600_000
 """Shortest time over which contracts are judged, all of them at once."""
 CLOCKS_APART_MS = 60_000
@@ -246,15 +251,17 @@ def _spec(file: str, name: str, table: Any, topology: Topology) -> SlaSpec:
         raise InvalidSpec.at(file, keys.at, problem, "use another name: lower-case letters, digits and _")
     keys.refuse_all_but(KEYS)
     measure = keys.choice("measure", Measure, Measure.STALENESS)
-    subject = _subject(keys, measure, topology)
+    by = keys.names("by", '["sensor"]', ())
+    subject = _subject(keys, measure, topology, by)
     spec = SlaSpec(
         name=name,
         subject=subject,
         place=_place(keys, measure, subject, topology),
         measure=measure,
+        by=by,
         limits=_limits(keys, measure),
         owner=keys.text("owner", "orders team"),
-        over_ms=CONTRACTS_OVER_MS if measure is Measure.CONTRACT else keys.duration("over", "10 min", OVER_MS),
+        over_ms=_over_ms(keys, measure, by),
         ignore_when_idle=bool(keys.get("ignore_when_idle", bool, "true", False)),
         while_catching_up=_while_catching_up(keys, measure),
         severity=keys.choice("severity", Severity, Severity.CRITICAL),
@@ -269,11 +276,34 @@ def _spec(file: str, name: str, table: Any, topology: Topology) -> SlaSpec:
     return spec
 
 
-def _subject(keys: Keys, measure: Measure, topology: Topology) -> str:
+def _over_ms(keys: Keys, measure: Measure, by: Collection[str]) -> int:
+    if measure is Measure.CONTRACT:
+        return CONTRACTS_OVER_MS
+    over_ms: int = keys.duration("over", "10 min", GROUPS_OVER_MS if by else OVER_MS)
+    return over_ms
+
+
+def _subject(keys: Keys, measure: Measure, topology: Topology, by: Collection[str]) -> str:
+    if by:
+        return _subject_of_groups(keys, measure, topology, by)
     allowed = subjects(measure, topology)
     subject = str(keys.text("subject", allowed[0]))
     if subject not in allowed:
         keys.fail("subject", f"is {subject!r}, which has no {measure}", f"use one of {', '.join(allowed)}")
+    return subject
+
+
+def _subject_of_groups(keys: Keys, measure: Measure, topology: Topology, by: Collection[str]) -> str:
+    """Reads the operator whose staleness is judged for each group *by* columns."""
+    if measure is not Measure.STALENESS:
+        keys.fail("by", f"is set, but {measure} is not measured by groups", 'leave it out, or measure = "staleness"')
+    grouped = {name: o.groups for name, o in topology.operators.items() if o.groups}
+    subject = str(keys.text("subject", next(iter(grouped), "latest")))
+    if subject not in grouped:
+        problem = f"is {subject!r}, which has no groups"
+        keys.fail("subject", problem, f"with `by`, use one of {', '.join(grouped)}")
+    if outside(by, grouped[subject]):
+        keys.fail("by", f"is {[*by]}", f"use columns of the key of {subject}: {', '.join(grouped[subject])}")
     return subject
 
 

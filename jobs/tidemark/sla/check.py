@@ -29,6 +29,7 @@ from tidemark.sla.incidents.changes import quiet
 from tidemark.sla.incidents.culprits import with_culprits
 from tidemark.sla.incidents.tables import checked_before, follow_up, is_checked_after, open_account_before
 from tidemark.sla.measures import facts as sla_facts
+from tidemark.sla.measures.groups import groups_seen
 from tidemark.sla.measures.merges import merged_facts
 from tidemark.sla.measures.newest_times import newest_ms
 from tidemark.sla.measures.progress import unknown_if_behind
@@ -82,7 +83,8 @@ def run(
     open_ms = open_account_before(layout, topology.name, at_ms, run_id)
     accounts_ms = min(since.start_ms - _longest_ms(specs), at_ms if open_ms is None else open_ms)
     accounts = sla_facts.accounts(tables, topology, at_ms=at_ms, since_ms=accounts_ms)
-    judged_now = statuses(specs, topology, facts, accounts, contracts, at_ms=at_ms)
+    groups = groups_seen(tables, topology, specs, at_ms=at_ms)
+    judged_now = statuses(specs, topology, facts, accounts, contracts, at_ms=at_ms, groups=groups)
     measured = [unknown_if_behind(status, topology, behind) for status in judged_now]
     # A check for an instant before one that was checked changes no incident.
     is_past = is_checked_after(layout, topology.name, at_ms, run_id)
@@ -149,5 +151,5 @@ def _contracts(quality: Quality, by_contract: Sequence[ContractCounts]) -> Itera
 
 def _staleness_tables(layout: Layout, topology: str, specs: Sequence[SlaSpec]) -> Iterator[tuple[str, Path]]:
     """Yields names and paths of the tables whose staleness *specs* limit."""
-    for name in sorted({spec.subject for spec in specs if spec.measure is Measure.STALENESS}):
+    for name in sorted({spec.subject for spec in specs if spec.measure is Measure.STALENESS and not spec.by}):
         yield from ((name, path) for path in stream_tables(layout, topology, name))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from tidemark.escaping import one_line
 from tidemark.model.settings.lengths import for_people
 from tidemark.model.settings.toml_keys import length
 from tidemark.semantics.sla import BurnRate, ContractRule, RecordMinimums, Sla, Verdict
@@ -29,7 +30,7 @@ def sla_row(status: Status) -> dict[str, Any]:
         "runbook": spec.runbook,
         "said": measurement_text(status),
         "held_by": status.held_by,
-        "records": status.records,
+        "records": status.groups.n_stale if status.groups else status.records,
         "burn_rate": status.budget.burn_rate if status.budget else None,
         "budget_left": status.budget.remaining if status.budget else None,
     }
@@ -55,7 +56,20 @@ def measurement_text(status: Status) -> str:
             value = "not measured" if status.observed_ms is None else for_people(status.observed_ms)
             ahead = ", ahead of the clock" if status.verdict is Verdict.AHEAD_OF_CLOCK else ""
             age = _oldest_window(status)
-            return f"{spec.measure} of {spec.subject} is {value}{ahead}{_excuse(status)}; {limits}{age}"
+            by = f" by {', '.join(spec.by)}" if spec.by else ""
+            measured = f"{spec.measure}{by} of {spec.subject} is {value}{ahead}{_excuse(status)}"
+            return f"{measured}; {limits}{age}{_stale_groups(status)}"
+
+
+def _stale_groups(status: Status) -> str:
+    """Names the groups of an SLA that break it; empty without."""
+    seen = status.groups
+    if seen is None:
+        return ""
+    names = ", ".join(one_line(name) for name, _ in seen.oldest)
+    more = f" and {seen.n_stale - len(seen.oldest):,} more" if seen.n_stale > len(seen.oldest) else ""
+    stale = f": {names}{more}" if names else ""
+    return f"; {seen.n_stale:,} of {seen.n:,} are stale{stale}"
 
 
 def _oldest_window(status: Status) -> str:

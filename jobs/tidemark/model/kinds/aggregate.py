@@ -47,6 +47,11 @@ class Aggregate(DeclaredOperator):
     select: Mapping[str, str]
     emission: Emission = SAME_INSTANT
 
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """Its key; none over windows, which end."""
+        return () if self.windows else self.key
+
     def sends_updates(self, *, reads_updates: bool) -> bool:
         """Returns True."""
         return True

@@ -20,6 +20,8 @@ from tidemark.model.settings.windows import Windows
 
 KAFKA_KEY = "_key"
 """Stands for the record's own key among the columns of an order."""
+PARTITION = "partition"
+"""Stands for the partition of a record among the columns of `groups`."""
 ORDERED = frozenset({"*"})
 """Stands for all columns: the records are in one order."""
 
@@ -176,6 +178,11 @@ class Operator(ABC):
     def keeps_row_of_key(self) -> bool:
         """True if it keeps the last or current row of each key."""
         return self.emission is not None
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """The columns by which SLAs can group its newest record times."""
+        return ()
 
     @property
     def last_seen_at(self) -> bool:

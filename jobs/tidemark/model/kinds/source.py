@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar, Self
 
 from tidemark.model.kinds.kafka_end import KafkaEnd
-from tidemark.model.kinds.operator import KAFKA_KEY, ORDERED
+from tidemark.model.kinds.operator import KAFKA_KEY, ORDERED, PARTITION
 from tidemark.model.kinds.source_format import read_source_format
 from tidemark.model.settings.toml_keys import IDENTIFIER, Keys
 
@@ -151,6 +151,11 @@ class Source(KafkaEnd):
     def columns(self) -> Mapping[str, str]:
         """The columns of its records, by name: DDL word."""
         return {**self.fields, **({self.other_fields: "string"} if self.other_fields else {})}
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """The partitions of its topic."""
+        return (PARTITION,) if self.topic else ()
 
     def sends_updates(self, *, reads_updates: bool) -> bool:
         """Returns False: its records are events."""

@@ -56,6 +56,11 @@ class KeyedTable(DeclaredOperator):
         """True if a record from before its history is late."""
         return self.beyond_history is HistoryPolicy.LATE
 
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """Its key."""
+        return self.key
+
     def sends_updates(self, *, reads_updates: bool) -> bool:
         """Returns True."""
         return True

@@ -777,7 +777,12 @@ SLA_RESULTS = Table(
         ("runbook", "string", "runbook of the SLA; null: none"),
         ("said", "string", "measured and allowed values as text"),
         ("held_by", "string", "first finding of `tidemark why` for a broken SLA; null: none, or not broken"),
-        ("records", "bigint", "number of records in over_ms (records), or of rows that break the contract (contract)"),
+        (
+            "records",
+            "bigint",
+            "number of records in over_ms (records), of rows that break the contract (contract), or of stale groups "
+            "(staleness with `by`)",
+        ),
         (
             "burn_rate",
             "double",

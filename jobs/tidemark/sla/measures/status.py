@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import chain
+from types import MappingProxyType
 from typing import Any, assert_never
 
 from tidemark.collecting import names_in
@@ -49,6 +50,7 @@ from tidemark.semantics.sla import (
     judge_nothing,
     judge_staleness,
 )
+from tidemark.sla.measures.groups import GroupsSeen
 
 Rows = Sequence[Mapping[str, Any]]
 MOST_TOLD, MOST_LETTERS = 3, 200
@@ -104,6 +106,8 @@ class Status:
     culprit: str | None = None
     held_by: str | None = None
     idle: bool = False
+    groups: GroupsSeen | None = None
+    """The groups of an SLA with `by`."""
     is_catching_up: bool = False
     """True if its subject is excused because its streams catch up."""
     records: int | None = None
@@ -129,7 +133,14 @@ class Status:
 
 
 def statuses(
-    specs: Iterable[SlaSpec], topology: Topology, facts: Rows, accounts: Rows, contracts: Rows = (), *, at_ms: int
+    specs: Iterable[SlaSpec],
+    topology: Topology,
+    facts: Rows,
+    accounts: Rows,
+    contracts: Rows = (),
+    *,
+    at_ms: int,
+    groups: Mapping[str, GroupsSeen] = MappingProxyType({}),
 ) -> list[Status]:
     """Returns the status of each of *specs*, in order.
 
@@ -140,8 +151,9 @@ def statuses(
         accounts: rows of `facts.accounts`.
         contracts: rows of dq_results about contracts.
         at_ms: the instant of the check, epoch ms.
+        groups: of SLAs with `by`, by name of the SLA.
     """
-    by_subject = _SlaFacts(facts)
+    by_subject = _SlaFacts(facts, groups)
     measured = [_status(spec, topology, by_subject, accounts, contracts, at_ms=at_ms) for spec in specs]
     return [_excused(status, topology, by_subject) for status in measured]
 
@@ -149,7 +161,8 @@ def statuses(
 class _SlaFacts:
     """Looks up facts by kind, subject and length of their interval."""
 
-    def __init__(self, facts: Rows) -> None:
+    def __init__(self, facts: Rows, groups: Mapping[str, GroupsSeen]) -> None:
+        self.groups = groups
         self._facts: dict[tuple[str, int | None], dict[str, list[Mapping[str, Any]]]] = {}
         for fact in facts:
             by_subject = self._facts.setdefault((fact["what"], fact["over_ms"]), {})
@@ -244,7 +257,9 @@ def _length(spec: SlaSpec, sla: Sla, topology: Topology, facts: _SlaFacts, accou
                 clock_error_ms=facts.clock_error_ms,
                 begun_ms=facts.at_ms(FactKind.BEGUN, topology.name),
             )
-            return Status(spec, judgement.verdict, judgement.staleness_ms, idle=idle)
+            groups = facts.groups.get(spec.name)
+            culprit = groups.oldest[0][0] if groups and groups.oldest and judgement.verdict in BROKEN else None
+            return Status(spec, judgement.verdict, judgement.staleness_ms, culprit, idle=idle, groups=groups)
         case Measure.COMPLETENESS:
             if not accounts:
                 begun_ms = facts.at_ms(FactKind.BEGUN, topology.name)
@@ -327,6 +342,8 @@ def _newest_ms(spec: SlaSpec, facts: _SlaFacts) -> int | None:
 
     It is the newest one visible in a table, or the watermark of a source or sub-topology.
     """
+    if spec.by:
+        return facts.groups[spec.name].oldest_ms
     if spec.measure is Measure.STALENESS:
         return facts.at_ms(FactKind.NEWEST_MERGED if spec.place is ResultPlace.TABLE else FactKind.NEWEST, spec.subject)
     source_ms = facts.at_ms(FactKind.SOURCE, spec.subject)
@@ -338,7 +355,7 @@ def _is_idle(spec: SlaSpec, topology: Topology, facts: _SlaFacts) -> bool:
 
     Then every sub-topology that the subject of *spec* depends on is at rest.
     """
-    if spec.measure is Measure.STALENESS:
+    if spec.measure is Measure.STALENESS and not spec.by:
         return all(_is_at_rest(sub, topology, facts) for sub in _written_by(spec, topology))
     operator = topology.operators.get(spec.subject)
     if operator is not None and operator.reads_outside:
@@ -356,7 +373,7 @@ def _written_by(spec: SlaSpec, topology: Topology) -> list[SubTopology]:
 
     All of them write a table that no sink has.
     """
-    if spec.measure is not Measure.STALENESS:
+    if spec.measure is not Measure.STALENESS or spec.by:
         return [sub_topology_of(spec, topology)]
     sinks = {o.name for o in topology.operators.values() if o.result_table == spec.subject}
     return [sub for sub in topology.sub_topologies if not sinks or not sinks.isdisjoint(names_in(sub.operators))]

@@ -1,0 +1,98 @@
+"""Finds groups of rows that were not seen for too long.
+
+A group is seen in updates that changed nothing, too. Instants are record times, epoch ms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from tidemark.model.kinds.operator import PARTITION
+from tidemark.model.settings.intervals import is_text
+from tidemark.model.sla_spec import SlaSpec
+from tidemark.model.topology import Topology
+from tidemark.reports.paths.path_facts import Tables
+from tidemark.semantics.sla import Sla
+
+MOST_NAMED = 20
+"""Most groups that a result names."""
+SEEN = """
+    WITH finished AS (
+        SELECT sub_topology, batch_id FROM batches WHERE topology = $1 AND finished_at <= make_timestamptz($2 * 1000)
+    ),
+    seen AS ({seen}),
+    groups AS (SELECT {name} AS name, epoch_ms(max(newest_at)) AS newest_ms FROM seen GROUP BY ALL)
+    SELECT count(*) AS n, count(*) FILTER (newest_ms <= $4) AS n_stale, min(newest_ms) AS oldest_ms,
+           list({{'name': name, 'newest_ms': newest_ms}} ORDER BY newest_ms, name)
+           FILTER (newest_ms <= $4)[:{most}] AS oldest
+    FROM groups
+"""
+"""Counts groups and the stale ones: not seen since $4."""
+KEYS_SEEN = """
+    SELECT key, greatest(changed_at, repeated_at) AS newest_at
+    FROM (
+        SELECT key, max(timestamp) AS changed_at, arg_max(value IS NULL, batch_id * 4294967296 + seq) AS is_deleted
+        FROM changes JOIN finished USING (sub_topology, batch_id)
+        WHERE topology = $1 AND {of_operator} AND timestamp >= make_timestamptz($3 * 1000) GROUP BY key
+    )
+    FULL JOIN (
+        SELECT key, max(max_timestamp) AS repeated_at FROM suppressed JOIN finished USING (sub_topology, batch_id)
+        WHERE topology = $1 AND {of_operator} AND value_hash IS NOT NULL
+              AND max_timestamp >= make_timestamptz($3 * 1000) GROUP BY key
+    ) USING (key)
+    WHERE NOT coalesce(is_deleted, false)
+"""
+PARTITIONS_SEEN = """
+    SELECT partition, max(max_timestamp) AS newest_at FROM watermarks JOIN finished USING (sub_topology, batch_id)
+    WHERE topology = $1 AND {of_source} AND partition IS NOT NULL AND max_timestamp >= make_timestamptz($3 * 1000)
+    GROUP BY partition
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupsSeen:
+    """The groups of an SLA that count.
+
+    Attributes:
+        n: how many there are.
+        n_stale: how many have not been seen for a length that breaks the SLA.
+        oldest: the stalest of these, at most MOST_NAMED: name and newest record time.
+        oldest_ms: newest record time of the stalest group; None: there is no group.
+    """
+
+    n: int
+    n_stale: int
+    oldest: tuple[tuple[str, int], ...]
+    oldest_ms: int | None
+
+
+def groups_seen(tables: Tables, topology: Topology, specs: Iterable[SlaSpec], *, at_ms: int) -> dict[str, GroupsSeen]:
+    """Returns the groups of each SLA with `by`, by its name, as of *at_ms*."""
+    found: dict[str, GroupsSeen] = {}
+    for spec in specs:
+        if not spec.by or not isinstance(spec.limits, Sla):
+            continue
+        text = SEEN.format(seen=_seen(spec), name=_name(spec, topology), most=MOST_NAMED)
+        parameters = [topology.name, at_ms, at_ms - spec.over_ms, at_ms - round(spec.limits.least_ms)]
+        (row,) = tables.ask(text, parameters).objects
+        oldest = tuple((str(group["name"]), group["newest_ms"]) for group in row["oldest"] or ())
+        found[spec.name] = GroupsSeen(n=row["n"], n_stale=row["n_stale"], oldest=oldest, oldest_ms=row["oldest_ms"])
+    return found
+
+
+def _seen(spec: SlaSpec) -> str:
+    """Returns a SELECT of keys or partitions with their newest record time."""
+    if spec.by == (PARTITION,):
+        return PARTITIONS_SEEN.format(of_source=is_text("source", spec.subject))
+    return KEYS_SEEN.format(of_operator=is_text("operator", spec.subject))
+
+
+def _name(spec: SlaSpec, topology: Topology) -> str:
+    """Returns the SQL of a group's name."""
+    columns = topology.operators[spec.subject].groups
+    if len(columns) == 1:
+        return PARTITION if columns == (PARTITION,) else "key"
+    # The text of a key with several columns is a JSON object.
+    values = [f"concat('{column}=', json_extract_string(key, '$.\"{column}\"'))" for column in spec.by]
+    return f"concat_ws(', ', {', '.join(values)})"
