@@ -192,6 +192,21 @@ def test_a_backlog_of_a_partition_that_is_read(tmp_path: Path) -> None:
     assert finding.seen == "97 records of it wait unread; its last 3 batches read 3 and left 97 or more each"
 
 
+def test_a_partition_that_falls_silent_alone_is_named(tmp_path: Path) -> None:
+    play = windows(tmp_path)
+    for second in (10, 20, 40, 50, 60):
+        play.batch(second, record(second - 5, part=0), record(second - 5, part=1))
+    for second in (70, 80, 90, 100, 110, 120, 130):
+        play.batch(second, record(second - 5, part=0))
+    silent = [finding for finding in play.why(121) if finding.cause == "partition_silent"]
+    assert [place(finding) for finding in silent] == [("partition_silent", "events", "events", 1, ms(60))]
+    assert silent[0].seen == "it has been silent for 61 s, and before for 20 s at most; other partitions have records"
+    # Three times the 20 s that it was silent before, and a minute, are usual.
+    assert not [finding for finding in play.why(120) if finding.cause == "partition_silent"]
+    # Later the whole source is silent.
+    assert not [finding for finding in play.why(191) if finding.cause == "partition_silent"]
+
+
 def test_a_stream_that_catches_up_is_not_a_backlog(tmp_path: Path) -> None:
     play = newest(tmp_path)
     play.broker.ends[0] = 100

@@ -13,6 +13,7 @@ import polars as pl
 from tidemark.model.kinds.operator import Operator
 from tidemark.model.kinds.repartition import HopSource
 from tidemark.model.kinds.source import Source
+from tidemark.model.settings.lengths import for_people
 from tidemark.model.settings.toml_keys import length
 from tidemark.semantics.alignment import lowest_reported, max_allowed_ms, must_wait
 from tidemark.semantics.idleness import Activity
@@ -44,11 +45,17 @@ The ids of a writer that the source names prove it.
 """
 ALIGNMENT_WAIT = Cause("alignment_wait", Trait.FAULT)
 """Records of a partition ahead by more than `max_drift` wait."""
+PARTITION_SILENT = Cause("partition_silent", Trait.USUAL | Trait.SILENCE)
+"""A partition has no records any more, and others have some."""
 BOUND_TOO_SMALL = Cause("bound_too_small", Trait.FAULT | Trait.EVENT_TIME)
 """More than half of the records are late."""
 
 QUIET_AFTER_MS = 60_000
 """A source without idle timeout and records for longer is quiet."""
+READS_OF_A_PATTERN = 5
+"""Batches with records after which a partition's usual silence is known."""
+SILENT_TIMES = 3
+"""A silence this many times as long as any before is not usual."""
 UNREAD_AFTER_MS = 10_000
 """Rows of a hop that are older were read, or wait.
 
@@ -114,12 +121,34 @@ class Inputs:
             findings += self.blocked(source, number, lately=LATELY if gives else 1)
         findings += self.late(source)
         findings += self._duplicates(source)
+        findings += self._silent_partitions(source)
         kept_alive = facts.since_last_result(source.name)["filtered"].sum()
         if kept_alive:
             observation = f"{kept_alive:,} records since its newest result were keep-alives"
             remedy, since_ms = "no action is needed", self._scene.since(source.name, "filtered")
             findings.append(self._scene.finding(ALL_FILTERED, source.name, observation, remedy, since_ms=since_ms))
         return findings
+
+    def _silent_partitions(self, source: Source) -> Iterator[WhyFinding]:
+        """Yields partitions without records while others of *source* have some."""
+        reads = self._scene.of(source.name).reads.filter(pl.col("source") == source.name, pl.col("n") > 0)
+        limit_ms = source.idle_after_ms or QUIET_AFTER_MS
+        if not source.topic or self.quiet_ms(source) > 0:
+            return
+        for number in self.partitions(source.name):
+            read_ms = reads.filter(pl.col("partition") == number)["finished_at"].sort()
+            if read_ms.len() < READS_OF_A_PATTERN:
+                continue
+            silent_ms, longest_ms = self._scene.at_ms - read_ms[-1], read_ms.diff().max()
+            assert isinstance(longest_ms, int)
+            if silent_ms > max(limit_ms, SILENT_TIMES * longest_ms):
+                observation = (
+                    f"it has been silent for {for_people(silent_ms)}, and before for {for_people(longest_ms)} "
+                )
+                observation += "at most; other partitions have records"
+                remedy = 'check the producers that write to it; an SLA with by = ["partition"] reports it'
+                where = {"input": source.name, "partition": number, "since_ms": read_ms[-1]}
+                yield self._scene.finding(PARTITION_SILENT, source.name, observation, remedy, **where)
 
     def _duplicates(self, source: Source) -> Iterator[WhyFinding]:
         """Yields a finding if all usable records lately had been read before."""
