@@ -18,7 +18,7 @@ setup: .venv/.ready .jars/.ready .jars/classes.jsa ## install everything; a seco
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || { echo "tidemark needs Python 3.11: $(PYTHON) is $$($(PYTHON) -V)"; exit 1; }
 	@echo "installing Python packages into .venv (about a minute)"
 	@$(PYTHON) -m venv .venv
-	@$(BIN)/pip -q --disable-pip-version-check install "$$(sed -n 's/^\(uv==[^ ]*\).*/\1/p' requirements.lock)"
+	@sed -n '/^uv==/,/# via/p' requirements.lock | $(BIN)/pip -q --disable-pip-version-check install --require-hashes -r /dev/stdin
 	@$(BIN)/uv pip install -q --python $(BIN)/python --require-hashes --compile-bytecode -r requirements.lock
 	@rm -rf jobs/tidemark.egg-info
 	@$(BIN)/uv pip install -q --python $(BIN)/python --no-deps -e .
@@ -51,8 +51,8 @@ object-store: setup .jars/s3/.ready .venv-s3/.ready ## what Spark needs for s3a:
 .jars/s3/.ready: docker/ivy-s3.xml docker/jars-s3.sha256 .jars/.ready
 	@echo "resolving JVM jars for s3a:// into .jars/s3 (under a minute)"
 	@rm -rf .jars/s3 && mkdir -p .jars/s3
-	@java -jar $(IVY) -ivy docker/ivy-s3.xml -cache .jars/cache -retrieve '.jars/[conf]/[artifact]-[revision].[ext]' >.jars/ivy.log 2>&1 \
-		|| { tail -20 .jars/ivy.log; exit 1; }
+	@java -jar $(IVY) -ivy docker/ivy-s3.xml -cache .jars/cache -retrieve '.jars/[conf]/[artifact]-[revision].[ext]' >.jars/s3/ivy.log 2>&1 \
+		|| { tail -20 .jars/s3/ivy.log; exit 1; }
 	@cd .jars && sha256sum --check --strict --quiet ../docker/jars-s3.sha256
 	@rm -rf .jars/cache && touch $@
 
@@ -109,10 +109,12 @@ test: check browser object-store ## lint, types and every test
 	$(PYTEST) tests $(patsubst %,--ignore=%,$(CPU_ONLY)); failed=$$?; \
 	wait $$beside || failed=1; cat .venv/cpu_only.log; exit $$failed
 
-audit: setup ## known vulnerabilities of what is installed, where PyPI has the data; hashes are checked at every installation
+audit: setup ## known vulnerabilities of packages, where PyPI has the data, and of jars, where OSV answers; status 2 if any were not audited
 	@$(BIN)/pip-audit -r requirements.lock --require-hashes --disable-pip --progress-spinner off >.venv/audit.log 2>&1; found=$$?; \
-	grep -v 'could not be audited' .venv/audit.log; \
-	echo "$$(grep -c 'could not be audited' .venv/audit.log) packages could not be audited: PyPI says nothing of them here"; exit $$found
+	grep -v 'could not be audited' .venv/audit.log; unknown=$$(grep -c 'could not be audited' .venv/audit.log); \
+	echo "$$unknown of $$(grep -c '^[a-z].*==' requirements.lock) packages were not audited because PyPI has no data of them here"; \
+	$(BIN)/python docker/audit_jars.py .venv/jars.cdx.json .jars $(dir $(IVY)); jars=$$?; \
+	[ $$found = 0 ] || exit $$found; [ $$jars != 0 ] || [ $$unknown = 0 ] || exit 2; exit $$jars
 
 supervision: check postgres ## every case of a real Airflow that is killed, cleared or marked (half an hour)
 	$(BIN)/pytest -q -m "long or not long" tests/airflow/test_supervision.py tests/airflow/test_supervision_spark.py \
