@@ -231,3 +231,39 @@ def test_a_batch_job_has_the_python_that_spark_would_choose(
     monkeypatch.setenv("PYSPARK_PYTHON", "/env/python")
     monkeypatch.delenv("PYSPARK_DRIVER_PYTHON", raising=False)
     assert DriverHook(spark=read_spark("x.toml", settings), conn_id="spark_default").python == python
+
+
+@pytest.fixture
+def another(tmp_path: Path) -> Path:
+    """Returns the Python of another environment, which has Spark."""
+    binaries = tmp_path / "spark" / "bin"
+    binaries.mkdir(parents=True)
+    (binaries / "spark-submit").touch()
+    (binaries / "python").symlink_to(sys.executable)
+    return binaries / "python"
+
+
+def test_another_environment_has_the_spark_of_jobs(another: Path) -> None:
+    hook = DriverHook(spark=read_spark("x.toml", {"python": str(another)}), conn_id="spark_default")
+    command = hook.command("job.py")
+    assert command[0] == str(another.with_name("spark-submit"))
+    found = options(command)
+    assert (found["spark.pyspark.driver.python"], found["spark.pyspark.python"]) == (str(another), str(another))
+    assert hook.python == str(another)
+
+
+def test_a_job_gets_no_spark_of_airflows_environment(another: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AIRFLOW_CONN_BANK", "PYSPARK_DRIVER_PYTHON", "PYSPARK_PYTHON", "PYTHONPATH", "SPARK_HOME"):
+        monkeypatch.setenv(name, "/airflow")
+    env = spark_tasks.job_environment(read_spark("x.toml", {"python": str(another)}))
+    assert {name: value for name, value in env.items() if value == "/airflow"} == {}
+    assert env["PYSPARK_PYTHON"] == str(another)
+    kept = spark_tasks.job_environment(SparkSettings())
+    assert (kept["SPARK_HOME"], "AIRFLOW_CONN_BANK" in kept) == ("/airflow", False)
+
+
+def test_an_environment_without_spark_is_refused(another: Path) -> None:
+    another.with_name("spark-submit").unlink()
+    hook = DriverHook(spark=read_spark("x.toml", {"python": str(another)}), conn_id="spark_default")
+    with pytest.raises(InvalidArgument, match=r"bin/spark-submit does not exist; install 'tidemark\[spark\]' for /"):
+        hook.command("job.py")

@@ -62,6 +62,19 @@ def test_every_key_becomes_the_properties_of_each_cluster() -> None:
     }
 
 
+def test_drivers_and_executors_have_the_named_python() -> None:
+    read = read_spark("x.toml", {"python": "/spark/bin/python"})
+    assert read.python == "/spark/bin/python"
+    names = ("spark.pyspark.driver.python", "spark.pyspark.python")
+    assert read.properties == dict.fromkeys(names, "/spark/bin/python")
+
+
+def test_executors_may_have_a_python_of_their_own() -> None:
+    read = read_spark("x.toml", {"python": "/spark/bin/python", "conf": {"spark.pyspark.python": "/there/python"}})
+    assert read.properties["spark.pyspark.driver.python"] == "/spark/bin/python"
+    assert read.properties["spark.pyspark.python"] == "/there/python"
+
+
 def test_executors_have_one_core_unless_said_otherwise() -> None:
     properties = read_spark("x.toml", {"executors": 2}).properties
     assert (properties["spark.executor.cores"], properties["spark.cores.max"]) == ("1", "2")
@@ -71,6 +84,7 @@ def test_executors_have_one_core_unless_said_otherwise() -> None:
     ("said", "refusal"),
     [
         ({"master": "mesos://here"}, "x.toml: spark.master: is 'mesos://here'; write master = \"spark://spark-master"),
+        ({"python": "bin/python"}, "x.toml: spark.python: is 'bin/python'; write python = \"/opt/spark/bin/python\""),
         ({"memory": "2 GB"}, "x.toml: spark.memory: is '2 GB'; write memory = \"2g\""),
         ({"deploy": "custer"}, "x.toml: spark.deploy: is 'custer'; use one of client, cluster"),
         (

@@ -49,6 +49,8 @@ LIBRARIES = Path(AIRFLOW_HOME) / "tidemark"
 
 Each version that was ever launched has one.
 """
+OF_ANOTHER_PYTHON = ("PYSPARK_DRIVER_PYTHON", "PYTHONPATH", "SPARK_HOME")
+"""Variables by which a job would get Spark or packages of another environment."""
 
 
 def script(job: str) -> str:
@@ -95,6 +97,16 @@ def airflow_secret(at: str, reference: SecretPlace) -> str:
     return str(secret)
 
 
+def job_environment(spark: SparkSettings) -> dict[str, str]:
+    """Returns the environment of jobs with *spark*, without Airflow's settings."""
+    env = without_airflow(os.environ)
+    if spark.python is None:
+        return env
+    kept = {name: value for name, value in env.items() if name not in OF_ANOTHER_PYTHON}
+    # `spark-submit` uses this Python to find its Spark.
+    return {**kept, "PYSPARK_PYTHON": spark.python}
+
+
 class DriverHook(SparkSubmitHook):
     """The Spark provider's hook with a topology's settings, *spark*.
 
@@ -124,6 +136,16 @@ class DriverHook(SparkSubmitHook):
             raise InvalidArgument(msg)
         return {**resolved, "master": master, "deploy_mode": deploy}
 
+    def _get_spark_binary_path(self) -> list[str]:
+        if self._spark.python is None:
+            binary: list[str] = super()._get_spark_binary_path()
+            return binary
+        beside = Path(self._spark.python).with_name("spark-submit")
+        if not beside.is_file():
+            msg = f"spark.python: {beside} does not exist; install 'tidemark[spark]' for {self._spark.python}"
+            raise InvalidArgument(msg)
+        return [str(beside)]
+
     def command(self, application: str) -> list[str]:
         """Returns the spark-submit command line for *application*."""
         return self._build_spark_submit_command(application)
@@ -141,7 +163,7 @@ class DriverHook(SparkSubmitHook):
         """Runs *application* to its end, without Airflow's environment."""
         folder = private_folder(PREFIX)
         try:
-            env = without_airflow(os.environ)
+            env = job_environment(self._spark)
             # Folders that Spark makes itself, in /tmp, can be read by every user.
             env[LOCAL_DIRS] = env.get(LOCAL_DIRS) or str(folder)
             return super().submit(application, env=env, **kwargs)
@@ -180,7 +202,7 @@ class BatchJob(SparkSubmitOperator):
         It is 0 or SPARK_NEEDED.
         """
         command = [python, self.application, *map(str, self.application_args or ())]
-        env = {**without_airflow(os.environ), WITHOUT_SPARK: "1"}
+        env = {**job_environment(self._spark), WITHOUT_SPARK: "1"}
         # Without `cwd` the hook runs it in a new folder, where relative paths lead nowhere.
         status: int = self._process.run_command(command, env=env, cwd=os.getcwd()).exit_code
         if status not in {0, SPARK_NEEDED}:

@@ -32,12 +32,11 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from asgiref.sync import sync_to_async
 
 from tidemark.airflow.tasks.driver import BY_CHANGE, Driver, DriverVerdict, Launch, Patience
-from tidemark.airflow.tasks.spark import DriverHook, airflow_secret, kafka_address, script
+from tidemark.airflow.tasks.spark import DriverHook, airflow_secret, job_environment, kafka_address, script
 from tidemark.airflow.tasks.store import warehouse_at
 from tidemark.clock import wall_clock_ms
 from tidemark.collecting import names_in
 from tidemark.control.folder import digest
-from tidemark.control.process import without_airflow
 from tidemark.errors import InvalidArgument
 from tidemark.escaping import one_message
 from tidemark.model.project.connections import Clusters, addressed_clusters, flags
@@ -234,7 +233,7 @@ class StreamOperator(BaseOperator):
         launch_id, command = uuid.uuid4().hex, self._command()
         launch = driver.ensure(
             command,
-            without_airflow(os.environ),
+            job_environment(self._topology().spark),
             launch_id,
             arguments=[*self._arguments(), "--launch-id", launch_id],
             now_ms=wall_clock_ms(),

@@ -77,6 +77,7 @@ _OTHER_WAYS = (
 )
 DEPLOY_REMEDY = 'write deploy = "client", or master = "yarn" or "k8s://…"'
 _MEMORY = re.compile(r"\d+[mg]")
+_ABSOLUTE = re.compile(r"/.*[^/]")
 
 
 class Deploy(StrEnum):
@@ -92,11 +93,13 @@ class Deploy(StrEnum):
 class SparkSettings:
     """Spark's *master*, the place of drivers, and *properties* by name.
 
-    Airflow's connection has the first two where they are None.
+    Airflow's connection has the first two where they are None. *python* is the Python of jobs, whose environment has
+    Spark; None: Airflow's environment has it.
     """
 
     master: str | None = None
     deploy: Deploy | None = None
+    python: str | None = None
     properties: Mapping[str, str] = field(default_factory=dict, hash=False)
 
 
@@ -161,6 +164,7 @@ def read_spark(file: str, content: Mapping[str, Any]) -> SparkSettings:
     keys = Keys(file, "spark", content)
     master = _pattern_value(keys, "master", "spark://spark-master:7077", _MASTER)
     deploy = _deploy(keys, master)
+    python = _pattern_value(keys, "python", "/opt/spark/bin/python", _ABSOLUTE)
     executors = keys.count("executors", "2", None)
     cores = keys.count("cores", "1", executors and 1)
     by_property = {
@@ -176,7 +180,9 @@ def read_spark(file: str, content: Mapping[str, Any]) -> SparkSettings:
     own = {name: str(value) for name, value in by_property.items() if value is not None}
     for name, value in conf.items():
         _check_property(keys, name, value, own)
-    return SparkSettings(master=master, deploy=deploy, properties={**own, **conf})
+    # On other hosts it may have another path, which `conf` names.
+    here = {f"spark.pyspark.{of}python": python for of in ("driver.", "")} if python else {}
+    return SparkSettings(master=master, deploy=deploy, python=python, properties={**here, **own, **conf})
 
 
 def _deploy(keys: Keys, master: str | None) -> Deploy | None:
