@@ -54,8 +54,7 @@ def session(name: str) -> SparkSession:
         sys.exit(SPARK_NEEDED)
     builder = SparkSession.builder.appName(name)
     if "PYSPARK_GATEWAY_PORT" in os.environ:  # set by spark-submit for the Python it starts
-        SparkContext._ensure_initialized()  # only with a JVM does SparkConf have the options of spark-submit
-        builder = builder.config(map={**_secret(SparkConf().get("spark.master", "") or "")})
+        builder = builder.config(map={**_secret(submitted_properties().get("spark.master", ""))})
     else:
         require_jars("spark")
         address = driver_address("local")
@@ -67,6 +66,12 @@ def session(name: str) -> SparkSession:
     if is_local(str(context.master)):
         context.environment["PYTHONPATH"], context.pythonExec = str(PACKAGE.parent), sys.executable
     return spark
+
+
+def submitted_properties() -> dict[str, str]:
+    """Returns the properties with which spark-submit started this process."""
+    SparkContext._ensure_initialized()  # only with a JVM does SparkConf have them
+    return dict(SparkConf().getAll())
 
 
 @contextmanager

@@ -4,17 +4,18 @@ There are never two.
 """
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
 from tidemark.airflow.tasks.driver import NAME, Driver, DriverVerdict, Patience
 from tidemark.clock import wall_clock_ms
-from tidemark.control import process
+from tidemark.control import cluster_manager, process
 from tidemark.control.folder import AlreadyRunning, Control, Heartbeat, StreamState
 from tidemark.errors import TidemarkError
 from tidemark.storage.location import location
@@ -109,6 +110,94 @@ def test_a_silent_driver_elsewhere_is_taken_over(home: Path) -> None:
     assert started is not None
     asked = json.loads((home / "start_l2.json").read_text())
     assert asked["arguments"] == ["--take-over", "--silent-after", "5"]
+
+
+@dataclass(frozen=True)
+class Programs:
+    """Stand-ins for PySpark's programs, with one *answer*."""
+
+    folder: Path
+
+    def answer(self, text: str) -> None:
+        (self.folder / "answer").write_text(text)
+
+    def asked(self) -> list[str]:
+        file = self.folder / "asked"
+        return file.read_text().splitlines() if file.exists() else []
+
+
+@pytest.fixture
+def programs(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Programs:
+    folder = tmp_path_factory.mktemp("programs")
+    for name in ("spark-class", "spark-submit"):
+        (folder / name).write_text(f'#!/bin/sh\necho "{name} $*" >> {folder}/asked\ncat {folder}/answer\n')
+        (folder / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setattr(cluster_manager, "KILLED_WITHIN_S", 0.0)
+    return Programs(folder)
+
+
+YARNS = "spark-class org.apache.hadoop.yarn.client.cli.ApplicationCLI application"
+ON_YARN = cluster_manager.ManagedDriver("l1", cluster_manager.ClusterManager.YARN, "application_17_0042")
+
+
+def test_a_silent_driver_is_killed_through_its_manager(home: Path, programs: Programs) -> None:
+    ensure(Driver(home, PATIENCE, host=ELSEWHERE), "l1", is_remote=True)
+    process.stop(home, NAME, grace_s=0)
+    cluster_manager.record(home, ON_YARN)
+    beat(home, "l1", age_ms=5_100)
+    programs.answer("Application Report :\n\tState : KILLED\n\tFinal-State : KILLED\n")
+    assert verdict(home) is DriverVerdict.STALE
+    here(home).kill("l1")
+    assert programs.asked() == [f"{YARNS} -kill application_17_0042", f"{YARNS} -status application_17_0042"]
+    assert verdict(home) is DriverVerdict.DEAD
+    assert ensure(here(home), "l2") == "l2"
+    assert len(programs.asked()) == 2  # it is killed once
+
+
+def test_an_undrained_driver_is_killed_through_its_manager(home: Path, programs: Programs) -> None:
+    submit = ("spark-submit", "--master", "k8s://https://api:6443", "--deploy-mode", "cluster")
+    ensure(Driver(home, PATIENCE, host=ELSEWHERE), "l1", NOTHING, is_remote=True)
+    process.stop(home, NAME, grace_s=0)
+    launch = here(home).launch()
+    assert launch is not None
+    assert launch.submit == [*NOTHING[:-1]]  # the options before the job's file
+    here(home)._remember(replace(launch, submit=submit))
+    pod = cluster_manager.ManagedDriver("l1", cluster_manager.ClusterManager.KUBERNETES, "streams:numbers-driver")
+    cluster_manager.record(home, pod)
+    beat(home, "l1")
+    programs.answer("Application not found.\n")
+    here(home).stop("l1", by="ann", now_ms=wall_clock_ms())
+    at_once = "--conf spark.kubernetes.appKillPodDeletionGracePeriod=0"
+    assert programs.asked() == [
+        f"{' '.join(submit)} {at_once} --kill streams:numbers-driver",
+        f"{' '.join(submit)} --status streams:numbers-driver",
+    ]
+    assert ensure(here(home), "l2") == "l2"  # though the last beat is recent
+
+
+def test_a_driver_that_its_manager_cannot_kill_is_named(
+    home: Path, programs: Programs, caplog: pytest.LogCaptureFixture
+) -> None:
+    ensure(Driver(home, PATIENCE, host=ELSEWHERE), "l1", is_remote=True)
+    process.stop(home, NAME, grace_s=0)
+    cluster_manager.record(home, ON_YARN)
+    beat(home, "l1")
+    programs.answer("Application Report :\n\tState : RUNNING\n")
+    with pytest.raises(TidemarkError, match=r"on other-host.*yarn application -kill"):
+        here(home).stop("l1", by="ann", now_ms=wall_clock_ms())
+    assert "application_17_0042 still runs, yarn says: Application Report :" in caplog.text
+    beat(home, "l1", age_ms=5_100)
+    assert ensure(here(home), "l2") == "l2"  # its epoch keeps a silent one from writing
+
+
+def test_a_driver_that_has_ended_is_not_killed(home: Path, programs: Programs) -> None:
+    ensure(Driver(home, PATIENCE, host=ELSEWHERE), "l1", is_remote=True)
+    process.stop(home, NAME, grace_s=0)
+    cluster_manager.record(home, ON_YARN)
+    beat(home, "l1", state=StreamState.DRAINED)
+    assert ensure(here(home), "l2") == "l2"
+    assert programs.asked() == []
 
 
 def test_the_driver_that_beats_is_adopted_whatever_came_after(home: Path) -> None:

@@ -10,6 +10,7 @@ The driver and the processes that look after it communicate through these files.
 | `epoch` | the driver that got the lock | how many drivers there have been: the newest lease |
 | `epoch.claim.N` | the same, before; its name can be taken once | who gets epoch N, also where no lock is seen |
 | `heartbeat.json` | the driver, every second and at its end | state, epoch, batch, offsets, when |
+| `manager.json` | the driver in cluster mode, and its killer | its cluster manager, and its name there |
 | `drain.json` | the process that wants the stream to stop | who asked, and when |
 | `meanings.json` | the driver, when it starts | the meanings of its state (`stream/startup/state_compatibility.py`) |
 | `killed.json` | the process that kills a driver because another stream of it hangs | which launch, which stream |

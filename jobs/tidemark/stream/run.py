@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import logging
+import os
 
 from tidemark.clock import wall_clock_ms
+from tidemark.control.cluster_manager import managed_driver, record
 from tidemark.control.folder import AlreadyRunning, Control, LeaseLost, StreamState, digest
 from tidemark.errors import TidemarkError
 from tidemark.model.project.layout import Layout
 from tidemark.model.stream import Stream
 from tidemark.model.topology import Time, load, on_processing_time
+from tidemark.spark_session import submitted_properties
 from tidemark.stream.driver.heartbeats import Heartbeats
 from tidemark.stream.driver.shared_session import SharedSession
 from tidemark.stream.pulse import Pulse
@@ -45,6 +48,9 @@ def run_stream(options: RunOptions, session_of: SharedSession) -> int:
     except AlreadyRunning as error:
         log.error("%s", error)
         return 3
+    # Before anything that may hang: a supervisor kills a silent driver through the manager of its cluster.
+    if managed := managed_driver(options.launch_id, os.environ, submitted_properties):
+        record(control.home, managed)
     stream_of = Stream(topology, sub, Layout(options.warehouse))
     before, deaths = control.heartbeat(), count_deaths(control, sub)
     if before and before.state in KILLED and (reading := begun(stream_of.control, sub)):

@@ -6,7 +6,8 @@ different hosts; all that they share about a driver lies in the stream's control
 How it works: this module adds files to that folder. `launch.json` names the launch whose heartbeats count. `drain.told`
 exists once a task has succeeded on a drain. `failures.json` counts failures in a row, whichever try of a task sees
 them. `launch.lock` is held during a launch or a kill. The lock and the process decide about a driver on this host, the
-heartbeat alone about one elsewhere. A silent driver elsewhere is replaced.
+heartbeat alone about one elsewhere. A driver that a cluster manager runs is killed through it
+(`control.cluster_manager`). Any other silent driver elsewhere is replaced.
 
 `driver.pid.json` and `driver.log` (see `control.process`) lie in the folder of the process, which is requested there to
 run a stream (see `tidemark.control.driver_folder`). The process is killed when a stream hangs; as long as it runs other
@@ -16,13 +17,15 @@ If the control folder is in an object store, the files of processes, their secre
 (`control.driver_folder.processes_of`). No lock there ends with a process. So the process with the heartbeat's pid
 decides about a driver on this host, and the lease of a dead one is given back for it before the next one starts.
 
-Known limitation: a driver elsewhere can be drained but not killed from here. Clock: epoch ms UTC, the caller's; those
-of several hosts must agree to within a few seconds.
+Known limitation: a driver on another host without a cluster manager can be drained but not killed from here. Clock:
+epoch ms UTC, the caller's; those of several hosts must agree to within a few seconds.
 """
 
 from __future__ import annotations
 
 import json
+import logging
+import os
 import platform
 import shlex
 import time
@@ -34,7 +37,7 @@ from pathlib import Path
 
 from tidemark.clock import wall_clock_ms
 from tidemark.collecting import names_in
-from tidemark.control import launch_secrets, process
+from tidemark.control import cluster_manager, launch_secrets, process
 from tidemark.control.driver_folder import DriverFolder, StartRequest, processes_of
 from tidemark.control.folder import BEATS_EVERY_MS, Control, Heartbeat, StreamState, beats_every_ms, known_fields
 from tidemark.control.spark_files import with_spark_folder
@@ -44,6 +47,8 @@ from tidemark.storage import location
 from tidemark.storage.library import version
 from tidemark.storage.locks import locked, own_folder
 from tidemark.storage.object_path import ObjectPath
+
+log = logging.getLogger(__name__)
 
 NAME = "driver"
 POLL_S = 0.1
@@ -105,6 +110,7 @@ class Launch:
         host: the host that launched.
         digest: of the topology file.
         is_remote: in cluster mode, where the process that was started here may end and the driver live.
+        submit: `spark-submit` with the options by which it was submitted in cluster mode.
     """
 
     launch_id: str
@@ -112,6 +118,7 @@ class Launch:
     host: str = ""
     digest: str = ""
     is_remote: bool = False
+    submit: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -194,7 +201,8 @@ class Driver:
             self._drain_reported.unlink(missing_ok=True)
             # Written before the start: a worker that dies in between leaves a launch that counts as dead, instead of a
             # driver that no task knows.
-            launch = self._remember(Launch(launch_id, now_ms, self._host, digest, is_remote))
+            submit = tuple(command[:-1]) if is_remote else ()
+            launch = self._remember(Launch(launch_id, now_ms, self._host, digest, is_remote, submit))
             start_arguments = (*self._left(launch_id, values), *self._take_over())
             start = StartRequest(launch_id, str(self.home), (*arguments, *start_arguments))
             self._start([*command, "--driver", str(self.process_home)], env, start)
@@ -217,9 +225,12 @@ class Driver:
             )
         if self._has_ended(beat):
             return _ENDED.get(beat.state, DriverVerdict.DEAD)
-        if (pulse := _is_within(now_ms - beat.at_ms, self._patience.stale_after_s)) is DriverVerdict.STALE:
+        pulse = _is_within(now_ms - beat.at_ms, self._patience.stale_after_s)
+        if pulse is DriverVerdict.ALIVE and not self._is_stuck(beat):
             return pulse
-        return DriverVerdict.STUCK if self._is_stuck(beat) else DriverVerdict.ALIVE
+        if self._is_killed(beat):
+            return DriverVerdict.DEAD
+        return pulse if pulse is DriverVerdict.STALE else DriverVerdict.STUCK
 
     def stop(self, launch_id: str, *, by: str, now_ms: int) -> None:
         """Drains the driver of *launch_id*, or kills it if necessary."""
@@ -240,7 +251,7 @@ class Driver:
                 for other, home in self._folder.launches().items():
                     if other != launch_id:
                         Control(location.location(home)).kill_for(other, "/".join(self.home.parts[-2:]))
-                # A silent driver elsewhere cannot be killed, and is replaced later.
+                # A silent driver elsewhere that has no cluster manager cannot be killed, and is replaced later.
                 self._kill(grace_s=0, with_others=True)
 
     def killed_for(self) -> str | None:
@@ -434,7 +445,8 @@ class Driver:
         if beat is None or self._is_here(beat):
             return self._is_held(beat)
         age_ms = wall_clock_ms() - beat.at_ms
-        return beat.state not in _ENDED and age_ms <= self._patience.stale_after_s * 1_000
+        is_recent = age_ms <= self._patience.stale_after_s * 1_000
+        return beat.state not in _ENDED and is_recent and not self._is_killed(beat)
 
     def _is_held(self, beat: Heartbeat | None) -> bool:
         """Returns True if a driver here has the lease, and lives."""
@@ -481,6 +493,7 @@ class Driver:
             self._end_process(launch, grace_s, with_others=with_others)
         # A driver that was killed before it had read its secrets has not removed them.
         launch_secrets.forget(self._here)
+        self._kill_by_manager(launch, beat)
         if self._lives():
             msg = (
                 f"{self.home}: the driver that runs cannot be ended from {self._host} "
@@ -489,6 +502,32 @@ class Driver:
                 "too, it ends after its batch, and this is tried again"
             )
             raise TidemarkError(msg)
+
+    def _kill_by_manager(self, launch: Launch | None, beat: Heartbeat | None) -> None:
+        """Kills the driver of *beat* through its cluster manager, if any."""
+        if beat is None or not (self._lives() if self._is_here(beat) else beat.state not in _ENDED):
+            return
+        managed = cluster_manager.recorded(self.home, beat.launch_id)
+        if managed is None or managed.ended:
+            return
+        submit = launch.submit if launch is not None else ()
+        log.info("killing %s through %s", managed.application, managed.manager.value)
+        try:
+            cluster_manager.kill(self.home, managed, submit, process.without_airflow(os.environ))
+        except TidemarkError as error:
+            # The next driver takes over from a silent one nevertheless.
+            log.warning("%s", error)
+            return
+        self.control.release_for(beat.epoch)
+        deadline = time.monotonic() + TERMINATED_WITHIN_S
+        # Its container ends a moment after the manager has called it gone.
+        while self._lives() and time.monotonic() < deadline:
+            time.sleep(POLL_S)
+
+    def _is_killed(self, beat: Heartbeat) -> bool:
+        """Returns True if a cluster manager has killed the driver of *beat*."""
+        managed = cluster_manager.recorded(self.home, beat.launch_id)
+        return managed is not None and managed.ended
 
     def _end_process(self, launch: Launch | None, grace_s: float, *, with_others: bool) -> None:
         if self.process_home != self._here:
