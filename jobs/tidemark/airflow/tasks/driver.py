@@ -222,7 +222,10 @@ class Driver:
         return DriverVerdict.STUCK if self._is_stuck(beat) else DriverVerdict.ALIVE
 
     def stop(self, launch_id: str, *, by: str, now_ms: int) -> None:
-        """Drains the driver of *launch_id*, or kills it if necessary."""
+        """Drains the driver of *launch_id*, or kills it if necessary.
+
+        The lease of a driver that was killed is given back, if its process here is gone.
+        """
         # A younger driver is left alone.
         if not self._is_newest(launch_id):
             return
@@ -231,6 +234,7 @@ class Driver:
         with self._launching():
             if self._is_newest(launch_id):
                 self._kill()
+                self._release_for_dead()
 
     def kill(self, launch_id: str) -> None:
         """Kills the driver of *launch_id* at once."""
