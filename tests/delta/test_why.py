@@ -683,6 +683,20 @@ def test_a_driver_that_waits_for_a_schema_names_its_registry(tmp_path: Path) -> 
     assert first(play, 81).cause == "source_quiet"
 
 
+def test_a_driver_that_waits_for_brokers_names_them(tmp_path: Path) -> None:
+    play = newest(tmp_path)
+    play.batch(10, record(5))
+    control = Control(Layout(tmp_path).control("play", "events"))
+    beat = Heartbeat(state=StreamState.RUNNING, epoch=1, launch_id="", at_ms=ms(80), pid=1)
+    waits = "waits for Kafka: no answer of eu.example.org:9092 (cluster eu) since 2014-05-13T12:00:30.000Z"
+    control.beat(replace(beat, reason=waits))
+    finding = first(play, 81)
+    assert place(finding) == ("broker_silent", "board", None, None, ms(30))
+    assert finding.seen == f"the driver of events {waits}"
+    control.beat(beat)
+    assert first(play, 81).cause == "source_quiet"
+
+
 def test_a_driver_without_a_batch(tmp_path: Path) -> None:
     beats = Heartbeats(tmp_path / "streams" / "play" / "events", topology="play", sub_topology="events")
     tell(beats, 0, StreamState.STARTING)

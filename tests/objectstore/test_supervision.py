@@ -15,7 +15,7 @@ from tidemark.airflow.tasks.driver import NAME, Driver, DriverVerdict, Launch, P
 from tidemark.clock import wall_clock_ms
 from tidemark.control import process
 from tidemark.control.driver_folder import processes_of
-from tidemark.control.folder import StreamState, digest
+from tidemark.control.folder import Control, StreamState, digest
 from tidemark.errors import TidemarkError
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -114,6 +114,17 @@ def test_a_driver_is_stopped_for_its_launch_alone(driver: Driver) -> None:
     assert verdict(driver) is DriverVerdict.ALIVE
     driver.stop(started.launch_id, by="ann", now_ms=wall_clock_ms())
     assert not driver.control.is_held()
+
+
+def test_a_driver_killed_for_its_task_leaves_no_lease(driver: Driver) -> None:
+    driver.home.mkdir(parents=True)
+    (driver.home / "behaviour").write_text("ignore drain")
+    ignoring = launch(driver)
+    killed = running(driver)
+    driver.stop(ignoring.launch_id, by="ann", now_ms=wall_clock_ms())
+    assert not process.exists(killed)
+    # Without this the next launch, or a driver elsewhere, would wait until it has been silent for a minute.
+    assert not Control(driver.home).is_held()
 
 
 def test_secrets_of_brokers_stay_on_the_host(driver: Driver) -> None:

@@ -18,6 +18,7 @@
 | `hostile_strings` | `HOSTILE`: strings that programs may obey |
 | `command_line` | `tidemark`: a command, run within the process of the test |
 | `typed_commands` | the commands in a text, checked against the real command line |
+| `tcp_proxy` | `TcpProxy`: a network on loopback that can stall, reset or slow its connections |
 | `schema_registry` | `SchemaRegistry`: a small schema registry over HTTP, which can be stopped and started |
 | `small_disk` | `small_disk`: a disk of some megabytes that can be filled |
 | `causes` | `known_causes`: the causes that `tidemark why` can find |

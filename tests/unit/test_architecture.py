@@ -51,7 +51,7 @@ IMPORTS = {
         "storage.delta control spark_session stream.journal"
     ),
     "stream.kafka": (
-        "errors clock model.project model.kinds model kernels kernels.columns kernels.updates "
+        "errors clock model.project model.kinds model.settings model kernels kernels.columns kernels.updates "
         "kernels.records storage stream.journal"
     ),
     "stream.state": "collecting errors model kernels.updates storage stream.journal",

@@ -7,7 +7,7 @@ import logging
 import os
 import platform
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from itertools import count
@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame
 
 from tidemark.clock import wall_clock_ms
 from tidemark.control import launch_secrets
-from tidemark.control.folder import Control, StreamState
+from tidemark.control.folder import Control, LeaseLost, StreamState
 from tidemark.model.kinds.source import Source
 from tidemark.model.project.connections import Clusters, addressed_clusters, time_of
 from tidemark.model.project.registries import with_secrets
@@ -40,6 +40,7 @@ from tidemark.stream.engine import Engine
 from tidemark.stream.flush_timer import FlushTimer
 from tidemark.stream.journal.checkpoint import last_tick, read_plan
 from tidemark.stream.kafka.client import KafkaBroker, refuse_marks_in_compacted
+from tidemark.stream.kafka.watch import BrokerWatch
 from tidemark.stream.pulse import BEAT_S, Pulse
 from tidemark.stream.read.data_loss import Offsets
 from tidemark.stream.read.parts import BatchPart, Places, passed_over_rows
@@ -166,7 +167,7 @@ def part_readers(
     return lambda: pl.concat([collect_rows(), skipped], how="diagonal"), DriverIntake(executors)
 
 
-def _read_secrets(options: RunOptions) -> dict[str, str]:
+def read_secrets(options: RunOptions) -> dict[str, str]:
     """Returns the secrets of Kafka clusters that the launcher gives."""
     file = options.secrets
     if file is None:
@@ -188,6 +189,7 @@ class StreamQuery:
         pulse: the heartbeat to report to.
         deaths: the deaths of drivers before this one.
         session_of: starts or returns the Spark session.
+        secrets: values of secrets by their places.
     """
 
     def __init__(
@@ -198,6 +200,7 @@ class StreamQuery:
         pulse: Pulse,
         deaths: Deaths,
         session_of: SharedSession,
+        secrets: Mapping[str, str],
     ) -> None:
         topology, sub = stream_of.topology, stream_of.sub
         self._options, self._stream, self._control = options, stream_of, control
@@ -208,11 +211,12 @@ class StreamQuery:
         self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", self._name)
         have_checkpoints_written(self._spark, control.home)
         self._thread_id = self._spark.sparkContext.applicationId
-        self._secrets = _read_secrets(options)
+        self._secrets = secrets
         self._clusters = addressed_clusters(
             topology.clusters_used, topology.clusters, options.bootstrap, os.environ, secrets=self._secrets
         )
         self._broker = broker = KafkaBroker(self._clusters, topology.name, sub.name, wall_clock_ms)
+        self._watch = BrokerWatch(broker, wall_clock_ms)
         broker.refuse_denied()
         refuse_marks_in_compacted(topology, sub, broker)
         self._check_lease = partial(control.check_lease, pulse.epoch)
@@ -253,21 +257,25 @@ class StreamQuery:
             trigger_ms=topology.trigger_ms,
         )
 
-    def run(self) -> StreamState:
+    def run(self) -> StreamState | None:
         """Runs the query until a drain or a rotation ends it.
 
-        Returns the final state, drained or rotated. The query's own error is raised, not Spark's around it.
+        The query's own error is raised, not Spark's around it.
+
+        Returns:
+            The final state, drained or rotated; None if brokers were silent, answer again, and the next query can run.
         """
         ticks = Ticks(self._spark, last_tick(self._checkpoint))
         sub, layout, topology = self._stream.sub, self._stream.layout, self._stream.topology
         rows = stream(self._spark, sub, layout, topology.name, self._clusters, ticks)
         timer = FlushTimer(self._engine, wall_clock_ms)
         hops = self._session_of.hops.running(self._stream.home, upstreams(self._stream), self._waking)
+        self._watch.start()
         try:
             with hops:
-                self._disk.until_written(partial(self._query, rows, ticks))
-            # The original is clearer than Spark's wrapper around it.
-            raise self._broker.explained(self._errors[0], sub.outside_sources)
+                error = self._error_of_query(rows, ticks)
+            self._watch.wait_after(error, self._check)
+            return None
         except QueryEnded as end:
             with suppress(QueryEnded):  # raised again on a full disk; the next driver merges what this one cannot
                 self._engine.settle()
@@ -276,6 +284,27 @@ class StreamQuery:
             # The timer flushes a last time, so it ends after the last batch was carried out.
             timer.end()
             self._clock_skew.end()
+            self._watch.end()
+
+    def _error_of_query(self, rows: DataFrame, ticks: Ticks) -> Exception:
+        """Runs the query over *rows*, and returns the error that ended it.
+
+        Raises:
+            QueryEnded: no error ended it.
+            LeaseLost: another driver has the lease.
+        """
+        sources = self._stream.sub.outside_sources
+        try:
+            self._disk.until_written(partial(self._query, rows, ticks))
+        except (QueryEnded, LeaseLost):
+            raise
+        except Exception as error:
+            return self._broker.explained(error, sources)
+        # The original is clearer than Spark's wrapper around it.
+        first = self._errors[0]
+        if isinstance(first, QueryEnded):
+            raise first
+        return self._broker.explained(first, sources)
 
     def _query(self, rows: DataFrame, ticks: Ticks) -> None:
         """Runs the query over *rows* until an error ends it.
@@ -291,7 +320,7 @@ class StreamQuery:
             .trigger(processingTime=f"{trigger_ms} milliseconds")
             .start()
         )
-        self._pulse.follow(self._engine, (self._disk, self._schemas), self._thread_id)
+        self._pulse.follow(self._engine, (self._disk, self._schemas, self._watch), self._thread_id)
         try:
             with self._waking.ticking(ticks.tick):
                 started.awaitTermination()
@@ -302,7 +331,7 @@ class StreamQuery:
                 log.warning("an older driver resumed and wrote to the checkpoint: restarting the query")
                 self._query(rows, ticks)
             elif not self._errors:
-                raise self._broker.explained(explained(error), self._stream.sub.outside_sources) from None
+                raise explained(error) from None
 
     def _each_batch(self, rows: DataFrame, batch_id: int) -> None:
         """Runs a batch, and keeps its error for `run`."""

@@ -16,7 +16,7 @@ from tidemark.spark_session import submitted_properties
 from tidemark.stream.driver.heartbeats import Heartbeats
 from tidemark.stream.driver.shared_session import SharedSession
 from tidemark.stream.pulse import Pulse
-from tidemark.stream.query import RunOptions, StreamQuery
+from tidemark.stream.query import RunOptions, StreamQuery, read_secrets
 from tidemark.stream.read.poison_record import as_reason
 from tidemark.stream.startup.evidence import evidence
 from tidemark.stream.startup.fatal import KILLED, count_deaths
@@ -62,7 +62,10 @@ def run_stream(options: RunOptions, session_of: SharedSession) -> int:
         refuse_unless_sound(evidence(stream_of))
         # Only of a sound stream: the next start compares the file with these meanings.
         control.keep_meanings(meanings(sub))
-        state = StreamQuery(options, stream_of, control, pulse, deaths, session_of).run()
+        secrets, state = read_secrets(options), None
+        while state is None:
+            # What a query has in memory may be ahead of its journal, so each one begins as a new driver does.
+            state = StreamQuery(options, stream_of, control, pulse, deaths, session_of, secrets).run()
     except LeaseLost as error:
         pulse.end(StreamState.FAILED)
         log.error("%s", error)

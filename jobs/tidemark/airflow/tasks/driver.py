@@ -233,7 +233,10 @@ class Driver:
         return pulse if pulse is DriverVerdict.STALE else DriverVerdict.STUCK
 
     def stop(self, launch_id: str, *, by: str, now_ms: int) -> None:
-        """Drains the driver of *launch_id*, or kills it if necessary."""
+        """Drains the driver of *launch_id*, or kills it if necessary.
+
+        The lease of a driver that was killed is given back, if its process here is gone.
+        """
         # A younger driver is left alone.
         if not self._is_newest(launch_id):
             return
@@ -242,6 +245,7 @@ class Driver:
         with self._launching():
             if self._is_newest(launch_id):
                 self._kill()
+                self._release_for_dead()
 
     def kill(self, launch_id: str) -> None:
         """Kills the driver of *launch_id* at once."""

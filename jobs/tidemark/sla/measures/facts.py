@@ -28,7 +28,7 @@ LIVES_MS, WITHOUT_BEATS_MS = 300_000, 86_400_000
 It runs from the last heartbeat of its driver, or the last batch of a driver without heartbeats.
 """
 KNOWN = """
-    finished AS (SELECT sub_topology, batch_id, finished_at FROM batches WHERE topology = $1),
+    finished AS (SELECT sub_topology, batch_id, finished_at, records_in AS read_n FROM batches WHERE topology = $1),
     later AS (
         SELECT sub_topology, min(batch_id) AS batch_id FROM finished WHERE finished_at > make_timestamptz($2 * 1000)
         GROUP BY sub_topology
@@ -65,13 +65,15 @@ MEASURED = ", ".join(
 )
 FIRST = f"""
     WITH {KNOWN}
-    SELECT sub_topology, coalesce(min(t.batch_id) FILTER (t.finished_at >= make_timestamptz($3 * 1000)),
-                                  max(t.batch_id)) AS batch_id
+    SELECT sub_topology, least(coalesce(min(t.batch_id) FILTER (t.finished_at >= make_timestamptz($3 * 1000)),
+                                        max(t.batch_id)),
+                               max(t.batch_id) FILTER (t.read_n > 0)) AS batch_id
     FROM finished AS t {BEFORE_LATER} GROUP BY sub_topology
 """
 """Selects, by sub-topology, the first batch finished from $3 on.
 
-Without such a batch it is the newest.
+Without such a batch it is the newest. It is never later than the newest that read records: batches of a silence have no
+outcomes.
 """
 ACCOUNTS = f"""
     WITH {KNOWN},
@@ -102,10 +104,10 @@ def later(tables: Tables, topology: str, *, at_ms: int) -> dict[str, int]:
 def accounts(tables: Tables, topology: Topology, *, at_ms: int, since_ms: int) -> list[Row]:
     """Returns the account of each sub-topology and operator, with columns ACCOUNT.
 
-    It covers the batches that were finished from *since_ms* on, and the newest of each sub-topology in any case. An
-    account has the number of batches, updates in and out, the lowest count, and the number of batches whose updates in
-    and out differ. `open_since_ms` is when the first of the latter was finished, epoch ms. It is null if there is none,
-    or it is not finished yet.
+    It covers the batches that were finished from *since_ms* on. In any case it covers the newest of each sub-topology,
+    and the newest that read records. An account has the number of batches, updates in and out, the lowest count, and
+    the number of batches whose updates in and out differ. `open_since_ms` is when the first of the latter was finished,
+    epoch ms. It is null if there is none, or it is not finished yet.
     """
     outcomes = _outcomes(tables, topology, at_ms=at_ms, since_ms=since_ms)
     return tables.ask(ACCOUNTS.format(outcomes=outcomes), [topology.name, at_ms]).objects

@@ -24,7 +24,7 @@ It has the code of a refused login, but the broker refused nothing.
 """
 _NO_TOKEN = re.compile(r"Failed to (acquire|retrieve) .*token", re.IGNORECASE)
 """librdkafka's words if the OIDC provider gave no token."""
-_NEWEST_LOCAL = -100
+NEWEST_LOCAL = -100
 """librdkafka's own errors have codes from -200 to this.
 
 All other errors are of brokers.
@@ -105,7 +105,7 @@ class Refusals:
             LoginDenied: it refused the login.
             LoginInterrupted: it ended the connection during the login.
         """
-        if error.code() <= _NEWEST_LOCAL:
+        if error.code() <= NEWEST_LOCAL:
             self.raise_for(cluster)
         else:
             self.forget()
@@ -198,23 +198,23 @@ def missing_from(cluster: Cluster, operation: Operation, resource: str) -> Missi
 
 def unauthorized_topic(error: Exception) -> str | None:
     """Returns the topic that *error* of Java's client denies, or None."""
-    match = _TOPICS.search(_text_with_causes(error))
+    match = _TOPICS.search(text_with_causes(error))
     return match[1].strip() if match else None
 
 
 def unauthorized_group(error: Exception) -> str | None:
     """Returns the group that *error* of Java's client denies, or None."""
-    match = _GROUP.search(_text_with_causes(error))
+    match = _GROUP.search(text_with_causes(error))
     return match[1].strip(".") if match else None
 
 
 def login_refusal(error: Exception) -> str | None:
     """Returns why *error* of Java's client denies a login, or None."""
-    match = _LOGIN.search(_text_with_causes(error))
+    match = _LOGIN.search(text_with_causes(error))
     return match[1].strip() if match else None
 
 
-def _text_with_causes(error: Exception) -> str:
+def text_with_causes(error: Exception) -> str:
     """Returns the text of *error*, its Java stack and its causes."""
     texts: list[str] = []
     cause: BaseException | None = error

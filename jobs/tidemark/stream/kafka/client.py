@@ -22,6 +22,7 @@ from tidemark.model.project.kafka_security import Protocol, Settings
 from tidemark.model.project.rights import MissingRight, Operation
 from tidemark.model.topology import SubTopology, Topology
 from tidemark.stream.kafka.access import (
+    NEWEST_LOCAL,
     LoginDenied,
     LoginInterrupted,
     Refusals,
@@ -109,6 +110,22 @@ class KafkaBroker:
                     log.warning("%s", error)
                 except KafkaException:
                     pass  # brokers that do not answer are no error here: Spark waits for them
+
+    def silent(self) -> dict[str, str]:
+        """Returns the address of each cluster that does not answer, by name.
+
+        It answers with any of its brokers, also if it refuses the login.
+        """
+        # All are asked before the first answer is awaited.
+        asked = {name: admin.describe_cluster(request_timeout=TIMEOUT_S) for name, admin in self._admins.items()}
+        silent: dict[str, str] = {}
+        for name, answer in asked.items():
+            try:
+                answer.result()
+            except KafkaException as error:
+                if error.args[0].code() <= NEWEST_LOCAL and self._refusals[name].last_reason is None:
+                    silent[name] = self._clusters[name].bootstrap
+        return silent
 
     def explained(self, error: Exception, of_stream: Iterable[Source]) -> Exception:
         """Returns *error*, or a clearer one.

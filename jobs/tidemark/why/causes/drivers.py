@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 
 from tidemark.control.folder import StreamState
 from tidemark.kernels.reports.restarts import STILL_AFTER_MS, TRIGGERS
-from tidemark.model.settings.intervals import iso
+from tidemark.model.settings.intervals import instant_ms, iso
 from tidemark.model.settings.toml_keys import length
 from tidemark.why.causes.rights import without_right
 from tidemark.why.evidence.commands import logs, start
@@ -28,6 +29,8 @@ CANNOT_WRITE = Cause("cannot_write", Trait.FAULT)
 """Its driver lives, and the disk refuses writes."""
 REGISTRY_SILENT = Cause("registry_silent", Trait.FAULT)
 """Its driver lives, and a schema registry does not answer."""
+BROKER_SILENT = Cause("broker_silent", Trait.FAULT)
+"""Its driver lives, and a Kafka cluster does not answer."""
 SHORT_OF_MEMORY = Cause("short_of_memory", Trait.FAULT)
 """Its driver has less than a tenth of its memory left."""
 SLOW_BATCH = Cause("slow_batch", Trait.FAULT)
@@ -36,6 +39,8 @@ SLOW_BATCH = Cause("slow_batch", Trait.FAULT)
 MIB = 2**20
 WAITS_FOR_SCHEMA = "waits for the schema"
 """Opening of the reason of a driver without its schema."""
+WAITS_FOR_KAFKA = re.compile(r"waits for Kafka: .* since (\S+)")
+"""The reason of a driver whose brokers do not answer."""
 ENDED_WELL = frozenset({StreamState.DRAINED, StreamState.ROTATED})
 RESTARTED_WITHIN_MS = 60_000
 """For so long after a restart's first batch, it explains results."""
@@ -102,6 +107,11 @@ def _explain_running(scene: Scene, name: str, beat: Beat) -> WhyFinding | None:
         remedy = "start the registry or correct its url; the driver then continues by itself, as its log shows: "
         remedy += logs(scene, name)
         return scene.finding(REGISTRY_SILENT, name, f"the driver of {sub} {beat.reason}", remedy)
+    if beat.reason and (silence := WAITS_FOR_KAFKA.match(beat.reason)):
+        remedy = "start the brokers, repair the network to them, or correct the address; the driver then continues by "
+        remedy += f"itself, as its log shows: {logs(scene, name)}"
+        observation = f"the driver of {sub} {beat.reason}"
+        return scene.finding(BROKER_SILENT, name, observation, remedy, since_ms=instant_ms(silence[1]))
     if beat.reason:
         remedy = (
             "free space (`tidemark tables` shows large tables), or make the disk writable; the driver then continues "

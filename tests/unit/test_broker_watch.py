@@ -1,0 +1,98 @@
+"""A driver waits for silent brokers, and for nothing else."""
+
+from __future__ import annotations
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from tidemark.errors import Contradiction
+from tidemark.stream.kafka.publishing import PublishError
+from tidemark.stream.kafka.watch import BrokerWatch
+
+NOON = 1_400_000_000_000
+TIMED_OUT = KafkaException(KafkaError(KafkaError._TIMED_OUT))
+
+
+class Clusters:
+    """A cluster `eu` without answers to the next *unanswered* requests."""
+
+    def __init__(self, unanswered: int) -> None:
+        self.unanswered = unanswered
+
+    def silent(self) -> dict[str, str]:
+        self.unanswered -= 1
+        return {"eu": "eu.example.org:9092"} if self.unanswered >= 0 else {}
+
+
+class ClockOfWaits:
+    """A clock that goes on only while the driver waits."""
+
+    def __init__(self) -> None:
+        self.now_ms = NOON
+
+    def __call__(self) -> int:
+        return self.now_ms
+
+    def sleep(self, seconds: float) -> None:
+        self.now_ms += round(seconds * 1_000)
+
+
+class DrainRequested(Exception):
+    """Ends the wait."""
+
+
+def test_a_silent_cluster_is_named_since_its_last_answer() -> None:
+    clusters, clock = Clusters(0), ClockOfWaits()
+    watch = BrokerWatch(clusters, clock, sleep_s=clock.sleep)
+    clock.sleep(7)
+    assert watch.answer()
+    assert watch.trouble is None
+    clusters.unanswered = 2
+    for _ in range(2):
+        clock.sleep(10)
+        assert not watch.answer()
+    assert watch.trouble == (
+        "waits for Kafka: no answer of eu.example.org:9092 (cluster eu) since 2014-05-13T16:53:27.000Z"
+    )
+    assert watch.answer()
+    assert watch.trouble is None
+
+
+@pytest.mark.parametrize("error", [TIMED_OUT, PublishError("the broker did not answer for 1 records")])
+def test_an_error_of_silence_waits_for_the_answer(error: Exception) -> None:
+    clock, checks = ClockOfWaits(), []
+    watch = BrokerWatch(Clusters(3), clock, sleep_s=clock.sleep)
+    watch.wait_after(error, lambda: checks.append(clock()))
+    # The first request has no answer, nor have the two before pauses of 3 s.
+    assert clock() == NOON + 6_000
+    assert len(checks) == 7
+
+
+def test_an_error_is_repeated_if_brokers_were_silent_before() -> None:
+    clock = ClockOfWaits()
+    watch = BrokerWatch(Clusters(1), clock, sleep_s=clock.sleep)
+    assert not watch.answer()
+    assert watch.answer()
+    watch.wait_after(TIMED_OUT, lambda: None)
+    assert clock() == NOON
+
+
+@pytest.mark.parametrize(
+    ("error", "unanswered"),
+    [(TIMED_OUT, 0), (Contradiction("rows of this one were rewritten"), 9), (ValueError("of a record"), 9)],
+)
+def test_other_errors_end_the_driver(error: Exception, unanswered: int) -> None:
+    clock = ClockOfWaits()
+    with pytest.raises(type(error)):
+        BrokerWatch(Clusters(unanswered), clock, sleep_s=clock.sleep).wait_after(error, lambda: None)
+
+
+def test_a_drain_ends_the_wait_for_brokers() -> None:
+    clock = ClockOfWaits()
+
+    def check() -> None:
+        if clock() == NOON + 2_000:
+            raise DrainRequested
+
+    with pytest.raises(DrainRequested):
+        BrokerWatch(Clusters(99), clock, sleep_s=clock.sleep).wait_after(TIMED_OUT, check)
