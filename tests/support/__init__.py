@@ -25,6 +25,7 @@
 | `mail_and_webhook` | `Inbox`, `Receiver`: a mail server and a webhook on loopback |
 | `process_watch` | `watched`: the command lines of all processes while something runs |
 | `shared_spark` | `one_spark`: one Spark session for a process |
+| `offset_log` | `write_checkpoint`: a checkpoint of the installed Spark, with a topic and a table |
 | `both_engines` | `BothEngines`: one query, asked of Spark and of DuckDB, with equal results |
 | `syntax` | `nodes`, `top_level`: syntax trees of the product's files, parsed once |
 | `airflow_checkout` | `own_checkout`: DAGs and plugins with a test's own topology |

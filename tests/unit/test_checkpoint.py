@@ -1,13 +1,31 @@
-"""Reads batches from Spark's offset log."""
+"""Reads batches from Spark's offset log.
+
+`offset_logs/VERSION` has files of real checkpoints, which `support/offset_log.py` wrote with that version of Spark: of
+a rate source, of a topic with 3 records and 1 record, and of a Delta table with the versions 0 to 3.
+"""
 
 from __future__ import annotations
 
 import json
+import tomllib
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.version import Version
 
-from tidemark.stream.journal.checkpoint import Plan, last_tick, read_plan
+from tidemark.model.project.files import CHECKOUT
+from tidemark.stream.journal.checkpoint import (
+    Plan,
+    UnknownCheckpointFormat,
+    last_tick,
+    newest_commit,
+    plans,
+    read_plan,
+    version_read,
+)
+
+SAMPLES = Path(__file__).parent / "offset_logs"
 
 OFFSETS = '{"events":{"0":7,"1":3}}'
 """Offsets of one topic, after a line of ticks, by Spark."""
@@ -51,3 +69,48 @@ def test_a_plan_without_its_time_is_an_error(tmp_path: Path) -> None:
 def test_a_torn_plan_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="offsets/4: a plan must begin with v1"):
         read_plan(plan(tmp_path, "v1"), 4)
+
+
+@pytest.mark.parametrize(
+    ("spark", "at_ms", "table", "tick"),
+    [
+        ("4.1.3", 1_795_642_413_138, "49870080-67c7-4fca-b124-4270c09fa8e4", 7),
+        ("4.1.4", 1_795_642_440_614, "417ebee3-71d3-4fa5-bd93-d1d1466599ba", 10),
+    ],
+)
+def test_a_checkpoint_of_this_spark_is_read(spark: str, at_ms: int, table: str, tick: int) -> None:
+    checkpoint, ends = SAMPLES / spark, {"orders": {0: 3, 1: 1}}
+    assert read_plan(checkpoint, 1) == Plan(ends, at_ms=at_ms, versions={table: 4})
+    assert plans(checkpoint) == {1: ends}
+    assert newest_commit(checkpoint) == (1, False)
+    assert (last_tick(checkpoint), version_read(checkpoint, table)) == (tick, 4)
+
+
+def test_each_supported_line_of_spark_has_a_sample() -> None:
+    project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]
+    needed = next(line for line in project["optional-dependencies"]["spark"] if line.startswith("pyspark"))
+    supported, samples = Requirement(needed).specifier, {folder.name for folder in SAMPLES.iterdir()}
+    lines = {f"{major}.{minor}" for major in range(3, 7) for minor in range(10) if f"{major}.{minor}.999" in supported}
+    assert {f"{Version(name).major}.{Version(name).minor}" for name in samples} == lines
+    assert samples == {name for name in samples if name in supported}
+    # The oldest supported version, from which the range begins.
+    assert next(str(each).removeprefix(">=") for each in supported if each.operator == ">=") in samples
+
+
+def test_a_plan_of_another_format_is_refused(tmp_path: Path) -> None:
+    checkpoint = plan(tmp_path, "v2", '{"batchTimestampMs":1}', "4", OFFSETS)
+    said = r"offsets/4: the format of this file must be v1, got v2, of another version of Spark"
+    for read in (lambda: read_plan(checkpoint, 4), lambda: plans(checkpoint), lambda: last_tick(checkpoint)):
+        with pytest.raises(UnknownCheckpointFormat, match=said):
+            read()
+    with pytest.raises(UnknownCheckpointFormat, match=said):
+        version_read(checkpoint, "a")
+
+
+def test_a_commit_of_another_format_is_not_torn(tmp_path: Path) -> None:
+    (tmp_path / "commits").mkdir()
+    (tmp_path / "commits" / "3").write_text('v2\n{"nextBatchWatermarkMs":0}')
+    with pytest.raises(UnknownCheckpointFormat, match="commits/3: the format of this file must be v1, got v2"):
+        newest_commit(tmp_path)
+    (tmp_path / "commits" / "4").write_text("v")
+    assert newest_commit(tmp_path) == (4, True)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from tidemark.model.project.files import CHECKOUT
+from tidemark.storage.delta.format import VERSION
 from tidemark.storage.library import archive
 from tidemark.stream.driver.versions import VersionMismatch, Versions
 
@@ -33,3 +36,7 @@ def test_code_in_an_archive_is_the_same_version(tmp_path: Path) -> None:
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert found.stdout.strip() == Versions.here().tidemark
+
+
+def test_the_code_has_the_version_of_its_package() -> None:
+    assert tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]["version"] == VERSION

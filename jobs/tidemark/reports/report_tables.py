@@ -21,6 +21,7 @@ from tidemark.model.checks import CHECKS
 from tidemark.model.settings.intervals import Interval, utc
 from tidemark.model.tables.catalog import Table
 from tidemark.storage.delta.datasets import dataset_of
+from tidemark.storage.delta.format import WRITER
 from tidemark.storage.delta.tables import again_after_others, create
 
 BROKEN = "failed validation check"
@@ -66,7 +67,8 @@ def replace_in(
         CommitFailedError: others wrote such rows, or one of *marks*, after *stored* was opened.
         InvalidRow: as in `replace_rows`.
     """
-    properties = CommitProperties(app_transactions=[Transaction(app, version) for app, version in marks.items()])
+    transactions = [Transaction(app, version) for app, version in marks.items()]
+    properties = CommitProperties(app_transactions=transactions, custom_metadata=WRITER)
     try:
         write_deltalake(stored, rows_of(table, rows), mode="overwrite", predicate=where, commit_properties=properties)
     except DeltaError as error:

@@ -9,6 +9,7 @@ from tidemark.errors import InvalidArgument
 from tidemark.kernels.columns.schemas import arrow_schema
 from tidemark.model.stream import Stream
 from tidemark.model.tables.catalog import CLOCK_SKEW, HOP
+from tidemark.storage.delta.format import stamp_warehouse
 from tidemark.storage.delta.log import HOP_LOG
 from tidemark.storage.delta.tables import Committer, Reference, create
 from tidemark.storage.fence import NO_FENCE, Fence
@@ -63,11 +64,14 @@ def build_engine(
 
     Raises:
         InvalidArgument: *slow_ms* names an operator that the topology does not have.
+        NewerFormat: a newer version has written to the warehouse.
     """
     topology, sub = stream.topology, stream.sub
     if unknown := set(slow_ms) - set(topology.operators):
         msg = f"--slow names operators of the topology, got {sorted(unknown)}; known: {', '.join(topology.operators)}"
         raise InvalidArgument(msg)
+    # Before a table gets this version's format, so that an older version refuses the whole warehouse.
+    stamp_warehouse(stream.layout.warehouse)
     steps = Steps(topology, Reference(stream.layout.warehouse))
     create_tables(stream.home, sub, steps.schemas)
     hops_begin_at: dict[str, int] = {}

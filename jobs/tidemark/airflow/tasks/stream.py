@@ -53,7 +53,7 @@ Driver counts failures of drivers over all tries.
 """
 _HANGS = (DriverVerdict.STALE, DriverVerdict.STUCK)
 _BROKEN = (DriverVerdict.DEAD, DriverVerdict.FAILED)
-_LASTING = ("Unsound:", "DataLost:", "InvalidSpec:")
+_LASTING = ("Unsound:", "DataLost:", "InvalidSpec:", "UnknownCheckpointFormat:", "NewerFormat:")
 """Errors that a person must resolve: another driver would meet them."""
 
 

@@ -14,6 +14,7 @@ from tidemark.model.project.layout import Layout
 from tidemark.model.stream import Stream
 from tidemark.model.topology import Topology
 from tidemark.reports.batch_job import topology as topology_named
+from tidemark.storage.delta.format import refuse_newer
 from tidemark.stream.startup import unread
 from tidemark.stream.startup.evidence import evidence
 from tidemark.stream.startup.soundness import Inconsistency, findings
@@ -33,6 +34,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def command(options: argparse.Namespace) -> int:
     """Prints the faults of each stream; returns 1 if one is unsound."""
     layout, of = Layout(existing_warehouse(options)), topology_named(options.topology)
+    # Findings of an older version may be wrong, and its remedies harmful.
+    refuse_newer(layout.warehouse)
     faults_by_stream = doctor(of, layout, options.sub_topology, remove_torn=options.apply == REMOVE_TORN)
     for sub_topology, faults in faults_by_stream.items():
         say_inert(f"{sub_topology}: {'unsound' if faults else 'sound'}")

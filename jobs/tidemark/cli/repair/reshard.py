@@ -20,6 +20,7 @@ from tidemark.model.project.layout import Layout, usable
 from tidemark.model.stream import Stream
 from tidemark.model.topology import Topology
 from tidemark.reports.batch_job import topology as topology_named
+from tidemark.storage.delta.format import refuse_newer
 from tidemark.storage.delta.tables import Reference
 from tidemark.storage.fence import Fence
 from tidemark.stream.distributed.resharding import forget, remember, reshard
@@ -69,7 +70,9 @@ def reshard_streams(
     Raises:
         InvalidArgument: a driver of one of the streams lives.
         ShardingImpossible: one of the streams cannot run in shards.
+        NewerFormat: a newer version has written to the warehouse.
     """
+    refuse_newer(warehouse)
     names = [name] if name else names_in(topology.sub_topologies)
     wanted = replace(topology, shards={**topology.shards, **dict.fromkeys(names, shards)})
     streams = [Stream(wanted, wanted.sub_topology(each), Layout(warehouse)) for each in names]

@@ -29,6 +29,7 @@ from tidemark.collecting import names_in
 from tidemark.errors import TidemarkError
 from tidemark.model.settings.retention import DAY_MS
 from tidemark.storage.delta.datasets import file_names
+from tidemark.storage.delta.format import WRITER
 from tidemark.storage.delta.log import Action, add_action, checkpoint_if_due, commit_file, unknown_features
 from tidemark.storage.delta.snapshots import Partition
 from tidemark.storage.delta.tables import in_files
@@ -302,6 +303,7 @@ def _commit_info(*, data_change: bool) -> dict[str, Any]:
             "engineInfo": "tidemark",
             # By it a driver knows this commit for one of Tidemark's, see `OWN` in `tables`.
             "maintenance": "true",
+            **WRITER,
         }
     }
 

@@ -38,6 +38,7 @@ from tidemark.collecting import in_order_of
 from tidemark.errors import Contradiction, InvalidArgument
 from tidemark.storage.delta.current_rows import ClosedRows, write_replacements
 from tidemark.storage.delta.datasets import dataset_of, file_names
+from tidemark.storage.delta.format import FORMAT, STAMPED, WRITER, table_stamp
 from tidemark.storage.delta.log import (
     CHECK,
     CHECKPOINT_EVERY,
@@ -120,7 +121,8 @@ def create(
     """Makes a Delta table at *path*, or updates an existing one.
 
     An existing table, of an older version for example, keeps its rows. It gets the columns that it lacks (null in
-    those rows), the comments, and *checks* in place of the older version's.
+    those rows), the comments, and *checks* in place of the older version's. Last it gets the stamp of this version, so
+    that a table with the stamp has all of these.
 
     Args:
         path: the folder of the table.
@@ -136,6 +138,7 @@ def create(
 
     Raises:
         DeltaError: a row does not meet *checks*.
+        NewerFormat: a newer version has written the table.
     """
 
     def up_to_date() -> DeltaTable:
@@ -145,10 +148,12 @@ def create(
             mode="ignore",
             partition_by=list(partitioned_by) or None,
             description=description,
-            configuration={**SETTINGS, LOG: log, **properties},
+            configuration={**SETTINGS, LOG: log, **STAMPED, **properties},
             # delta-rs does not know all properties, for example `tidemark.current`.
             raise_if_key_not_exists=False,
         )
+        stamp = table_stamp(table)
+        stamp.refuse_newer(path)
         if log == HOP_LOG and table.metadata().configuration.get(LOG) == KEPT_LOG:  # an older version's
             table.alter.set_table_properties({LOG: log})
         comments = {field.name: field.metadata for field in table.schema().fields}
@@ -168,6 +173,8 @@ def create(
         missing = in_order_of(checks.keys() - checked, checks)
         if missing:
             table.alter.add_constraint(missing)
+        if stamp.format < FORMAT:
+            table.alter.set_table_properties(STAMPED, raise_if_not_exists=False)
         return table
 
     return again_after_others(up_to_date)
@@ -271,7 +278,8 @@ def again_after_others(commit: Callable[[], T]) -> T:
 
 def append(path: Path, rows: pa.Table) -> None:
     """Appends *rows* at *path*, again if others commit in between."""
-    again_after_others(partial(write_deltalake, path, rows, mode="append"))
+    properties = CommitProperties(custom_metadata=WRITER)
+    again_after_others(partial(write_deltalake, path, rows, mode="append", commit_properties=properties))
 
 
 class Appender:
@@ -294,10 +302,10 @@ class Appender:
             log = TableLog(self._path, "")
             log.table.cleanup_metadata()
         if log.takes_appends:
-            log.append([log.write(rows)], None, {})
+            log.append([log.write(rows)], None, WRITER)
             self._log = log
         else:
-            write_deltalake(self._path, rows, mode="append")
+            write_deltalake(self._path, rows, mode="append", commit_properties=CommitProperties(custom_metadata=WRITER))
 
 
 def rows_of_others(path: Path, table: DeltaTable, *, since: int = -1) -> list[int]:
@@ -555,7 +563,7 @@ class Committer:
         self.check_lease()
         version_before, began_s = log.version, time.time()
         try:
-            write(log, {**notes, "batch_id": str(batch_id)})
+            write(log, {**WRITER, **notes, "batch_id": str(batch_id)})
         except Exception as error:
             # The commit may have succeeded in spite of the error, so the log is read again.
             del self._open[path]

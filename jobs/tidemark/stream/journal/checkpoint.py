@@ -1,16 +1,33 @@
-"""Reads Spark's checkpoint of a stream: planned batches and done batches."""
+"""Reads Spark's checkpoint of a stream: planned batches and done batches.
+
+Spark documents the format of neither, so both are parsed here. Samples of each supported version of Spark are in
+`tests/unit/offset_logs`, and a test compares them with what the installed version writes.
+"""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tidemark.errors import Contradiction
+
+FORMAT = "v1"
+"""First line of each file: the only format that is read."""
+OTHER_FORMAT = re.compile(r"v\d+")
 Ends = Mapping[str, Mapping[int, int]]
 """Per topic and partition an offset, exclusive."""
+
+
+class UnknownCheckpointFormat(Contradiction):
+    """Raised for a checkpoint that another version of Spark wrote.
+
+    Its files are whole, so no command may remove them as torn.
+    """
 
 
 @dataclass(frozen=True)
@@ -36,6 +53,7 @@ def read_plan(checkpoint: Path, batch_id: int) -> Plan:
 
     Raises:
         ValueError: the file is torn.
+        UnknownCheckpointFormat: another version of Spark wrote it.
     """
     # Spark writes the plan before the batch runs, and finds it again after a crash.
     metadata, sources = _plan(checkpoint, batch_id)
@@ -51,11 +69,14 @@ def _plan(checkpoint: Path, batch_id: int) -> tuple[str, list[str]]:
 
     Raises:
         ValueError: the file is torn.
+        UnknownCheckpointFormat: another version of Spark wrote it.
     """
-    text = (checkpoint / "offsets" / str(batch_id)).read_text()
+    path = checkpoint / "offsets" / str(batch_id)
+    text = path.read_text()
+    _refuse_other_format(path, text)
     # Spark's format: a line "v1", a line of JSON about the batch, and a line for each source.
     version, metadata, *sources = text.splitlines() if text.count("\n") > 1 else ["", ""]
-    if version != "v1":
+    if version != FORMAT:
         msg = f"{checkpoint}/offsets/{batch_id}: a plan must begin with v1 and have a line per source, got {text!r}"
         raise ValueError(msg)
     return metadata, sources
@@ -138,12 +159,18 @@ def newest_commit(checkpoint: Path) -> tuple[int | None, bool]:
 
     Returns:
         The batch's number, None before the first; and True if its file is torn.
+
+    Raises:
+        UnknownCheckpointFormat: another version of Spark wrote the file.
     """
     numbers = _numbers(checkpoint / "commits")
     if not numbers:
         return None, False
-    version, *lines = (checkpoint / "commits" / str(numbers[-1])).read_text().splitlines() or [""]
-    return numbers[-1], version != "v1" or not lines or not all(_is_json(line) for line in lines)
+    path = checkpoint / "commits" / str(numbers[-1])
+    text = path.read_text()
+    _refuse_other_format(path, text)
+    version, *lines = text.splitlines() or [""]
+    return numbers[-1], version != FORMAT or not lines or not all(_is_json(line) for line in lines)
 
 
 def committed_at_ms(checkpoint: Path, batch_id: int) -> int | None:
@@ -162,6 +189,20 @@ def _ends_or_none(checkpoint: Path, number: int) -> Ends | None:
         return _ends(_plan(checkpoint, number)[1])
     except ValueError:
         return None
+
+
+def _refuse_other_format(path: Path, text: str) -> None:
+    """Raises UnknownCheckpointFormat unless *text* may be of FORMAT.
+
+    A torn file may be, because its first line may be incomplete.
+    """
+    first, ended, _ = text.partition("\n")
+    if ended and first != FORMAT and OTHER_FORMAT.fullmatch(first):
+        msg = (
+            f"{path}: the format of this file must be {FORMAT}, got {first}, of another version of Spark; "
+            "run the stream with a version of pyspark that this version of Tidemark supports (docs/upgrades.md)"
+        )
+        raise UnknownCheckpointFormat(msg)
 
 
 def _numbers(folder: Path) -> list[int]:
