@@ -1,4 +1,4 @@
-"""Formats of tables and warehouses: what a newer version has written is refused."""
+"""Tables and warehouses of a newer version are refused."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def test_a_clock_that_was_set_back_gives_no_rate() -> None:
 
 
 def half_time_error(seed: int) -> float:
-    """Returns the error of the estimate at half time, as a share of the rest.
+    """Returns the error of the estimate at half time, a share.
 
     A restart with 10,000 to 500,000 records behind is played as a queue: 12 to 40 batches of a limited size, read at a
     speed that varies by a fifth from batch to batch, while records keep coming. The estimate is that of the batch which

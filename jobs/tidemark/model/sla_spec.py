@@ -165,7 +165,7 @@ An unknown key is reported before the mistakes that it may have caused.
 RESOLVE_AFTER_MS = 600_000
 OVER_MS = 600_000
 GROUPS_OVER_MS = 86_400_000
-"""Time after which a group of rows that was not seen counts no more."""
+"""Time after which an unseen group of rows counts no more."""
 CONTRACTS_OVER_MS = 3_600_000
 """Shortest time over which contracts are judged, all of them at once."""
 CLOCKS_APART_MS = 60_000

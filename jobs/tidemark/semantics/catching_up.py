@@ -1,4 +1,4 @@
-"""Estimates when a stream that is behind reaches the end of its topics.
+"""Estimates when a stream will have read all of its topics.
 
 Record counts are differences of offsets; instants are epoch ms of the driver's clock.
 """
@@ -38,7 +38,7 @@ class BatchRead:
 
 @dataclass(frozen=True, kw_only=True)
 class CatchingUp:
-    """How far a stream is behind its topics, and how fast it reads.
+    """The distance of a stream to the end of its topics.
 
     Attributes:
         records_behind: unread records when the newest batch ended.

@@ -50,7 +50,7 @@ LIBRARIES = Path(AIRFLOW_HOME) / "tidemark"
 Each version that was ever launched has one.
 """
 OF_ANOTHER_PYTHON = ("PYSPARK_DRIVER_PYTHON", "PYTHONPATH", "SPARK_HOME")
-"""Variables by which a job would get Spark or packages of another environment."""
+"""Variables by which a job would get packages of another environment."""
 
 
 def script(job: str) -> str:

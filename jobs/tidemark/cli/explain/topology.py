@@ -89,7 +89,7 @@ def as_text(facts: Row) -> str:
 
 
 def catching_up_text(driver: Row) -> str:
-    """Returns how far the stream of *driver* is behind; empty if it is not."""
+    """Returns how far *driver* is behind; empty if it is not."""
     if driver["eta_at"] is None:
         return ""
     return (

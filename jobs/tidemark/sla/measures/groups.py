@@ -68,8 +68,8 @@ class GroupsSeen:
 
 
 def groups_seen(tables: Tables, topology: Topology, specs: Iterable[SlaSpec], *, at_ms: int) -> dict[str, GroupsSeen]:
-    """Returns the groups of each SLA with `by`, by its name, as of *at_ms*."""
-    found: dict[str, GroupsSeen] = {}
+    """Returns the groups of each SLA with `by` at *at_ms*, by its name."""
+    groups: dict[str, GroupsSeen] = {}
     for spec in specs:
         if not spec.by or not isinstance(spec.limits, Sla):
             continue
@@ -77,8 +77,8 @@ def groups_seen(tables: Tables, topology: Topology, specs: Iterable[SlaSpec], *,
         parameters = [topology.name, at_ms, at_ms - spec.over_ms, at_ms - round(spec.limits.least_ms)]
         (row,) = tables.ask(text, parameters).objects
         oldest = tuple((str(group["name"]), group["newest_ms"]) for group in row["oldest"] or ())
-        found[spec.name] = GroupsSeen(n=row["n"], n_stale=row["n_stale"], oldest=oldest, oldest_ms=row["oldest_ms"])
-    return found
+        groups[spec.name] = GroupsSeen(n=row["n"], n_stale=row["n_stale"], oldest=oldest, oldest_ms=row["oldest_ms"])
+    return groups
 
 
 def _seen(spec: SlaSpec) -> str:

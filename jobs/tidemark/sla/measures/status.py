@@ -221,7 +221,7 @@ class _SlaFacts:
 
 
 def _excused(status: Status, topology: Topology, facts: _SlaFacts) -> Status:
-    """Returns *status*, passing if it may be late while its streams catch up."""
+    """Returns *status*; it passes if it may be late for now."""
     is_late = status.verdict in {Verdict.WARN, Verdict.ERROR}
     if not is_late or status.spec.while_catching_up is WhileCatchingUp.COUNT:
         return status

@@ -20,7 +20,10 @@ from tidemark.errors import InvalidArgument, TidemarkError
 from tidemark.storage.location import replace
 
 VERSION = "0.1.0"
-"""The version in `pyproject.toml`; code in an archive has no other record of it."""
+"""The version in `pyproject.toml`.
+
+Code in an archive has no other record of it.
+"""
 FORMAT = 1
 """The format that this version writes.
 
@@ -30,7 +33,7 @@ all formats.
 UNSTAMPED = 0
 """The format of what versions without stamps wrote."""
 TABLE_FORMAT, TABLE_VERSION = "tidemark.format", "tidemark.version"
-"""Properties of a table: its format, and the version of Tidemark that gave it this format."""
+"""Properties of a table: its format, and the version that gave it."""
 STAMPED = {TABLE_FORMAT: str(FORMAT), TABLE_VERSION: VERSION}
 """These properties of a table that this version creates."""
 WRITER = {"tidemark": VERSION}
@@ -46,7 +49,7 @@ class NewerFormat(TidemarkError):
 
 @dataclass(frozen=True)
 class Stamp:
-    """A format, and the version of Tidemark that wrote it first; None: unknown."""
+    """A format, and the version that wrote it first; None: unknown."""
 
     format: int = UNSTAMPED
     tidemark: str | None = None

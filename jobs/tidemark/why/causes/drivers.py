@@ -140,7 +140,7 @@ def _explain_running(scene: Scene, name: str, beat: Beat) -> WhyFinding | None:
 
 
 def _catching_up(scene: Scene, name: str) -> WhyFinding | None:
-    """Returns a finding if the driver of *name* is behind and catches up."""
+    """Returns a finding if the driver of *name* catches up."""
     facts, sub = scene.of(name), scene.sub(name)
     beat = facts.beat
     if beat is None or beat.eta_at_ms is None or condition(facts) is not Condition.CATCHING_UP:
