@@ -68,7 +68,7 @@ class GroupsSeen:
 
 
 def groups_seen(tables: Tables, topology: Topology, specs: Iterable[SlaSpec], *, at_ms: int) -> dict[str, GroupsSeen]:
-    """Returns the groups of each SLA with `by` at *at_ms*, by its name."""
+    """Returns the groups of each SLA with `by`, by its name."""
     groups: dict[str, GroupsSeen] = {}
     for spec in specs:
         if not spec.by or not isinstance(spec.limits, Sla):
