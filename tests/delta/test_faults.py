@@ -37,7 +37,8 @@ from tidemark.query.sql import Warehouse
 from tidemark.reports.paths.path_facts import windows_with_paths
 from tidemark.reports.report_tables import open_report
 from tidemark.semantics.skew import Skew
-from tidemark.sla.incidents.alert_text import alert
+from tidemark.sla.incidents.alert import alert_of
+from tidemark.sla.incidents.alert_text import alert_texts
 from tidemark.sla.incidents.culprits import NO_EXPLANATION
 from tidemark.stream.decide import decision
 from tidemark.stream.driver.heartbeats import Heartbeats
@@ -725,7 +726,7 @@ def agree(flow: Flow, fault: Fault, result: Row, told: list[Row]) -> None:
     topology, at_ms = flow.play.topology, round(result["checked_at"].timestamp() * 1_000)
     for change in told:
         instants = {k: round(v.timestamp() * 1_000) if isinstance(v, datetime) else v for k, v in change.items()}
-        text = alert(instants, notified_ms=at_ms, link="")["text"]
+        text = alert_texts(alert_of(instants, link=""), notified_ms=at_ms)["text"]
         assert [name for name in ("culprit", "held_by") if (result[name] or "") not in text] == []
     for finding in why(topology, flow.layout, at_ms=at_ms):
         can_be_typed(finding, topology)

@@ -52,7 +52,8 @@ from tidemark.reports.pages import charts
 from tidemark.reports.pages.interval_facts import page_facts
 from tidemark.reports.pages.interval_page import page
 from tidemark.semantics.incidents import Change
-from tidemark.sla.incidents.alert_text import alert
+from tidemark.sla.incidents.alert import alert_of
+from tidemark.sla.incidents.alert_text import alert_texts
 from tidemark.sla.incidents.tables import acknowledge
 from tidemark.sla.page import sla_page
 
@@ -466,9 +467,8 @@ def test_charts_draw_names_as_text(start: int) -> None:
 
 def test_a_message_links_only_to_its_page_and_states_the_budget() -> None:
     row = planted(INCIDENTS, 0, HARMLESS[0]) | {"change": "opened", "said": "Look here: https://other.example.org"}
-    told = [
-        alert(row | {"budget_left": left}, notified_ms=NOON, link="https://a.example.org/?b&c") for left in (0.12, -999)
-    ]
+    link = "https://a.example.org/?b&c"
+    told = [alert_texts(alert_of(row | {"budget_left": left}, link=link), notified_ms=NOON) for left in (0.12, -999)]
 
     assert [Elements(of["html"]).links for of in told] == [{"https://a.example.org/?b&c"}] * 2
     assert "Error budget left: 12%\n" in told[0]["text"]
@@ -479,7 +479,8 @@ def test_a_message_links_only_to_its_page_and_states_the_budget() -> None:
 def test_a_message_has_no_lines_or_headers_from_hostile_words(change: Change) -> None:
     for n, (text, harmless) in enumerate(zip(TEXTS, HARMLESS, strict=True)):
         rows = [planted(INCIDENTS, n, of) | {"change": change.value, "topology": of} for of in (text, harmless)]
-        told, usual = (alert(row, notified_ms=NOON, link="https://airflow.example.org/") for row in rows)
+        alerts = [alert_of(row, link="https://airflow.example.org/") for row in rows]
+        told, usual = (alert_texts(alert, notified_ms=NOON) for alert in alerts)
         for name in ("subject", "text"):
             assert unseen(told[name]) == set()
             assert len(told[name].splitlines()) == len(usual[name].splitlines())

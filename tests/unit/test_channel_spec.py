@@ -13,6 +13,7 @@ from tidemark.errors import InvalidSpec
 from tidemark.model.channel_spec import load, mistakes, parse
 
 PROJECT = Path(__file__).parents[2]
+KINDS = "mail, slack, pagerduty, alertmanager, opsgenie, webhook, notifier"
 
 
 def test_the_projects_own_file_can_be_read() -> None:
@@ -38,11 +39,13 @@ def test_a_channel_has_the_notifier_of_its_kind() -> None:
     ("table", "message"),
     [
         ({}, "desk.kind: is missing"),
-        ({"kind": "fax"}, "desk.kind: is 'fax'; use one of mail, slack, notifier"),
+        ({"kind": "fax"}, f"desk.kind: is 'fax'; use one of {KINDS}$"),
         ({"kind": "mail"}, r'desk.to: is missing; write to = \["desk@example.org"\]'),
         ({"kind": "notifier"}, "desk.class: is missing"),
         ({"kind": "slack", "severities": ["bad"]}, "desk.severities: has 'bad'; use any of critical, warning, info"),
         ({"kind": "slack", "changes": ["closed"]}, "desk.changes: has 'closed'; use any of opened, escalated"),
+        ({"kind": "pagerduty", "changes": ["opened"]}, "desk.changes: leaves out 'resolved', so that alerts of kind"),
+        ({"kind": "alertmanager", "valid_for": "long"}, "desk.valid_for: is 'long', which has no known unit"),
         ({"kind": "slack", "owner": "me"}, "desk.owner: is not a valid key here; did you mean owners"),
     ],
 )
@@ -56,7 +59,7 @@ def test_every_channel_with_a_mistake_is_told(tmp_path: Path) -> None:
     file.write_text('[desk]\nkind = "fax"\n[chat]\nkind = "slack"\n[pager]\nkind = "slack"\nowner = "me"\n')
     (error,) = mistakes(file)
     assert str(error).splitlines() == [
-        "channels.toml: desk.kind: is 'fax'; use one of mail, slack, notifier",
+        f"channels.toml: desk.kind: is 'fax'; use one of {KINDS}",
         "channels.toml: pager.owner: is not a valid key here; did you mean owners?",
     ]
     file.write_text('[chat]\nkind = "slack"\n')
@@ -76,13 +79,37 @@ def test_a_missing_file_has_no_channels_and_invalid_toml_fails(tmp_path: Path) -
         load(tmp_path / "channels.toml")
 
 
+@pytest.mark.parametrize("kind", KINDS.split(", "))
+def test_the_page_of_alerts_has_a_section_that_loads(kind: str) -> None:
+    page = (PROJECT / "docs" / "alerts.md").read_text(encoding="utf-8")
+    section = page.partition(f"\n### {kind}\n")[2].partition("\n### ")[0].partition("\n## ")[0]
+    (example,) = re.findall(r"```toml\n(.+?)```", section, re.DOTALL)
+    content = tomllib.loads(example)
+    assert [table["kind"] for table in content.values()] == [kind]
+    assert [channel.name for channel in parse(content, file="channels.toml")] == [*content]
+
+
+def test_only_receivers_that_keep_state_get_late_ends() -> None:
+    tables = {kind: {"kind": kind, "to": ["a@b.c"]} if kind == "mail" else {"kind": kind} for kind in KINDS.split(", ")}
+    tables["notifier"]["class"] = "my.Pager"
+    channels = {channel.name: channel for channel in parse(tables, file="channels.toml")}
+    assert {name for name, channel in channels.items() if channel.keeps_state} == {
+        "pagerduty", "alertmanager", "opsgenie", "webhook",
+    }  # fmt: skip
+    assert {name for name, channel in channels.items() if channel.sends_again} == {"alertmanager"}
+
+
 def test_the_page_of_alerts_has_an_example_of_every_channel_key() -> None:
     page = (PROJECT / "docs" / "alerts.md").read_text(encoding="utf-8")
     section = page.partition("## Channels")[2].partition("\n## ")[0]
-    examples = dict(re.findall(r"^\| `(\w+)` \| `(.+?)` \| (?:string|list|table) \|", section, re.MULTILINE))
+    examples = dict(
+        re.findall(r"^\| `(\w+)` \| `(.+?)` \| (?:string|list|table|length of time) \|", section, re.MULTILINE)
+    )
     keys = {key: tomllib.loads(f"{key} = {example}")[key] for key, example in examples.items()}
     filters = {"topologies", "owners", "severities", "changes"}
     own = {"mail": {"to", "from", "connection"}, "slack": {"connection"}, "notifier": {"class", "arguments"}}
+    own |= {kind: {"connection"} for kind in ("pagerduty", "opsgenie", "webhook")}
+    own["alertmanager"] = {"connection", "valid_for"}
     assert {*keys} == {"kind", *filters}.union(*own.values())
     for kind, names in own.items():
         table = {"kind": kind} | {key: keys[key] for key in filters | names}

@@ -28,7 +28,7 @@ def spec(name: str = "board", resolve_after_ms: int = 0) -> SlaSpec:
 
 
 def check(minute: int, verdict: str, sla: str = "board", **columns: Any) -> dict[str, Any]:
-    told = dict.fromkeys(("subject", "measure", "culprit", "held_by", "budget_left", "owner", "runbook"))
+    told = dict.fromkeys(("subject", "measure", "culprit", "held_by", "budget_left", "owner", "runbook", "observed_ms"))
     of_run = {"checked_at": NOON + minute * MINUTE, "run_id": f"run {minute}", "quiet": None}
     return {
         **told,

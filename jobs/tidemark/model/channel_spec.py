@@ -25,8 +25,21 @@ class ChannelKind(StrEnum):
     """E-mail over SMTP."""
     SLACK = "slack"
     """A webhook with Slack's interface."""
+    PAGERDUTY = "pagerduty"
+    """PagerDuty's Events API v2."""
+    ALERTMANAGER = "alertmanager"
+    """Version 2 of the API of Prometheus' Alertmanager."""
+    OPSGENIE = "opsgenie"
+    """Opsgenie's Alert API."""
+    WEBHOOK = "webhook"
+    """Signed JSON: see docs/alert.schema.json."""
     NOTIFIER = "notifier"
     """Any notifier of Airflow."""
+
+
+KEEPS_STATE = frozenset({ChannelKind.PAGERDUTY, ChannelKind.ALERTMANAGER, ChannelKind.OPSGENIE, ChannelKind.WEBHOOK})
+"""Kinds whose receivers keep an alert open until they get its end."""
+VALID_FOR_MS = 3_600_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +49,9 @@ class Channel:
     It has the notifier's class and its *arguments*. Their texts may have `{{ alert.subject }}`, `{{ alert.text }}` and
     so on (docs/alerts.md). It receives changes that match every filter that is set (None matches all), and always
     `checks_are_made`.
+
+    A channel that *keeps_state* gets the end of each alert that it opened, however late. One that *sends_again* gets
+    open alerts again at each delivery.
     """
 
     name: str
@@ -45,6 +61,8 @@ class Channel:
     owners: tuple[str, ...] | None = None
     severities: tuple[str, ...] | None = None
     changes: tuple[str, ...] | None = None
+    keeps_state: bool = False
+    sends_again: bool = False
 
     def tells(self, change: Mapping[str, Any]) -> bool:
         """Returns True if a row of `incidents` matches its filters."""
@@ -96,7 +114,8 @@ def _channel(file: str, name: str, table: Any) -> Channel:
     if name == LOG or not IDENTIFIER.fullmatch(name):
         problem = "is the built-in channel" if name == LOG else "is not a valid channel name"
         raise InvalidSpec.at(file, name, problem, "use another name: lower-case letters, digits and _")
-    notifier, arguments = _notifier(keys)
+    kind = keys.choice("kind", ChannelKind, None)
+    notifier, arguments = _notifier(kind, keys)
     channel = Channel(
         name=name,
         notifier=notifier,
@@ -105,13 +124,18 @@ def _channel(file: str, name: str, table: Any) -> Channel:
         owners=keys.names("owners", '["orders team"]', None),
         severities=_words(keys, "severities", Severity),
         changes=_words(keys, "changes", Change),
+        keeps_state=kind in KEEPS_STATE,
+        sends_again=kind is ChannelKind.ALERTMANAGER,
     )
     keys.done()
+    if channel.keeps_state and channel.changes is not None and Change.RESOLVED not in channel.changes:
+        problem = f"leaves out 'resolved', so that alerts of kind {kind} would stay open for ever"
+        keys.fail("changes", problem, 'write changes = ["opened", "resolved"], or leave it out')
     return channel
 
 
-def _notifier(keys: Keys) -> tuple[str, dict[str, Any]]:
-    match keys.choice("kind", ChannelKind, None):
+def _notifier(kind: ChannelKind, keys: Keys) -> tuple[str, dict[str, Any]]:
+    match kind:
         case ChannelKind.MAIL:
             return "airflow.providers.smtp.notifications.smtp.SmtpNotifier", {
                 "to": list(keys.names("to", '["desk@example.org"]')),
@@ -127,9 +151,23 @@ def _notifier(keys: Keys) -> tuple[str, dict[str, Any]]:
                 "text": "{{ alert.slack }}",
                 "retry_handlers": [],  # Slack's own log the URL, which is the secret; tasks are tried again
             }
+        case ChannelKind.PAGERDUTY:
+            # The default name of the connection of Airflow's provider.
+            return _receiver("PagerDutyNotifier", keys, "pagerduty_events_default")
+        case ChannelKind.ALERTMANAGER:
+            notifier, arguments = _receiver("AlertmanagerNotifier", keys, "alertmanager_default")
+            return notifier, {**arguments, "valid_for_ms": keys.duration("valid_for", "1 h", VALID_FOR_MS)}
+        case ChannelKind.OPSGENIE:
+            return _receiver("OpsgenieNotifier", keys, "opsgenie_default")
+        case ChannelKind.WEBHOOK:
+            return _receiver("WebhookNotifier", keys, "webhook_default")
         case ChannelKind.NOTIFIER:
             arguments = keys.get("arguments", dict, '{ text = "{{ alert.text }}" }', {})
             return str(keys.text("class", "airflow.providers.smtp.notifications.smtp.SmtpNotifier")), dict(arguments)
+
+
+def _receiver(name: str, keys: Keys, connection: str) -> tuple[str, dict[str, Any]]:
+    return f"tidemark.airflow.tasks.receivers.{name}", {"connection": keys.text("connection", connection, connection)}
 
 
 def _words(keys: Keys, key: str, among: type[StrEnum]) -> tuple[str, ...] | None:

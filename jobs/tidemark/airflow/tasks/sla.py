@@ -13,6 +13,7 @@ from airflow.configuration import conf
 from airflow.sdk import Asset, BaseNotifier, BaseOperator, Context, Variable
 from airflow.sdk.exceptions import AirflowSkipException
 
+from tidemark.airflow.tasks.receivers import ReceiverRefused
 from tidemark.airflow.tasks.store import warehouse_at
 from tidemark.clock import wall_clock_ms
 from tidemark.errors import InvalidSpec
@@ -99,7 +100,7 @@ class DeliverChanges(BaseOperator):
 def tell(channel: Channel, layout: Layout, topology: str, context: Mapping[str, Any], *, run_id: str) -> int:
     """Delivers pending changes of *topology* to *channel*; returns their number.
 
-    Each delivery is recorded.
+    Each delivery is recorded. A channel that sends open alerts again does so, too.
 
     Args:
         channel: the channel.
@@ -107,24 +108,44 @@ def tell(channel: Channel, layout: Layout, topology: str, context: Mapping[str, 
         topology: name of the topology.
         context: of the Airflow task.
         run_id: is recorded with each delivery.
+
+    Raises:
+        ReceiverRefused: the receiver did not accept an alert. Those of all other incidents were delivered.
     """
     # Parsers of DAGs import this module, and need no polars.
-    from tidemark.sla.incidents.tables import channel_lock, pending_changes, record_delivery
+    from tidemark.sla.incidents.tables import channel_lock, pending_changes, record_delivery, repeated_changes
 
+    refusals: dict[str, ReceiverRefused] = {}
     with channel_lock(layout, topology, channel):
         waiting = pending_changes(layout, topology, channel, now_ms=wall_clock_ms())
+        changed = {change["incident"] for change in waiting}
+        again = repeated_changes(layout, topology, channel) if channel.sends_again else []
         for change in waiting:
-            _notify(channel, change, context)
+            # A refused alert does not delay others; later changes of its incident wait for it.
+            if change["incident"] in refusals:
+                continue
+            try:
+                _notify(channel, change, context)
+            except ReceiverRefused as error:
+                refusals[change["incident"]] = error
+                continue
             record_delivery(layout, change, channel, at_ms=wall_clock_ms(), run_id=run_id)
-    return len(waiting)
+        for change in again:
+            if change["incident"] not in changed:
+                _notify(channel, change, context)
+    if refusals:
+        raise next(iter(refusals.values()))
+    return len(waiting) + len(again)
 
 
 def _notify(channel: Channel, change: Mapping[str, Any], context: Mapping[str, Any]) -> None:
-    from tidemark.sla.incidents.alert_text import alert
+    from tidemark.sla.incidents.alert import alert_of
+    from tidemark.sla.incidents.alert_text import alert_texts
 
     place = PAGE.format(**{name: quote(str(change[name]), safe="") for name in ("topology", "incident")})
     link = conf.get("api", "base_url", fallback="").rstrip("/") + place
-    message = alert(change, notified_ms=wall_clock_ms(), link=link)
+    alert = alert_of(change, link=link)
+    message = {**alert_texts(alert, notified_ms=wall_clock_ms()), "value": alert}
     resolve_name(channel.notifier)(**channel.arguments)({**context, "alert": message})
 
 

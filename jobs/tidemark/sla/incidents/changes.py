@@ -15,10 +15,10 @@ from tidemark.errors import InvalidArgument
 from tidemark.model.settings.intervals import iso
 from tidemark.model.settings.retention import DAY_MS
 from tidemark.model.settings.toml_keys import length
-from tidemark.model.sla_spec import Severity, SlaSpec
+from tidemark.model.sla_spec import Severity, SlaSpec, Thresholds
 from tidemark.model.topology import Topology
 from tidemark.semantics.incidents import CHECKS, Change, SlaState, follow, interrupted
-from tidemark.semantics.sla import Verdict
+from tidemark.semantics.sla import BurnRate, ContractRule, RecordMinimums, Sla, Verdict
 
 Row = Mapping[str, Any]
 _COPIED = ("verdict", "severity", "subject", "measure", "said", "culprit", "held_by", "budget_left", "owner", "runbook")
@@ -122,7 +122,7 @@ def missed_check(
         f"checks do not run, fail, or take longer than {length(gap_ms(topology))}; look at the DAG "
         f"tidemark_{topology.name}_sla_check, and raise check_every if its runs succeed"
     )
-    opened = dict.fromkeys((*_COPIED, "run_id", "by")) | {
+    opened = dict.fromkeys((*_COPIED, "observed", "run_id", "by")) | {
         "incident": _name(CHECKS, since_ms),
         "topology": topology.name,
         "sla": CHECKS,
@@ -133,6 +133,8 @@ def missed_check(
         "verdict": Verdict.ERROR.value,
         "severity": Severity.CRITICAL.value,
         "subject": "sla_check",
+        "threshold": gap_ms(topology),
+        "unit": "ms",
         "said": text,
         "owner": topology.owner,
     }
@@ -143,7 +145,7 @@ def missed_check(
 def _ended(last: Row, at_ms: int) -> dict[str, Any]:
     text = "the SLAs are checked again" if last["sla"] == CHECKS else GONE
     change = {"change": Change.RESOLVED.value, "at": at_ms, "verdict": Verdict.UNKNOWN.value, "said": text}
-    return {**last, **change, "by": None, "culprit": None, "held_by": None}
+    return {**last, **change, "by": None, "culprit": None, "held_by": None, "observed": None}
 
 
 def open_incidents(incidents: Sequence[Row]) -> dict[str, dict[str, Any]]:
@@ -231,13 +233,14 @@ def _changes_of_spec(
         )
         if change is not None:
             # A resolved incident is described by what it was.
-            yield _row(change, before if change is Change.RESOLVED else standing, result)
+            yield _row(change, before if change is Change.RESOLVED else standing, result, spec.limits)
 
 
-def _row(change: Change, standing: SlaState, result: Row) -> dict[str, Any]:
+def _row(change: Change, standing: SlaState, result: Row, limits: Thresholds) -> dict[str, Any]:
     opened_ms = standing.opened_at_ms or result["checked_at"]
     return {
         **in_order_of(("topology", "sla", "run_id", *_COPIED), result),
+        **_measured(limits, result),
         "incident": _name(result["sla"], opened_ms),
         "change": change.value,
         "at": result["checked_at"],
@@ -245,6 +248,24 @@ def _row(change: Change, standing: SlaState, result: Row) -> dict[str, Any]:
         "broken_since": standing.broken_since_ms,
         "by": None,
     }
+
+
+def _measured(limits: Thresholds, result: Row) -> dict[str, Any]:
+    """Returns what *result* measured, and the limit that its verdict broke.
+
+    The limit of a kept SLA is the one for an error, or else for a warning.
+    """
+    match limits:
+        case Sla():
+            unit, observed, warn, error = "ms", result["observed_ms"], limits.warn_after_ms, limits.error_after_ms
+        case RecordMinimums():
+            unit, observed, warn, error = "records", result["records"], limits.warn_below, limits.error_below
+        case BurnRate():
+            unit, observed, warn, error = "burn rate", result["burn_rate"], limits.warn_at, limits.error_at
+        case ContractRule():
+            unit, observed, warn, error = "rows", result["records"], None, 0
+    is_warning = result["verdict"] == Verdict.WARN or error is None
+    return {"observed": observed, "threshold": warn if is_warning else error, "unit": unit}
 
 
 def _name(sla: str, opened_ms: int) -> str:

@@ -21,6 +21,7 @@ from tidemark.model.tables.catalog import DELIVERIES, INCIDENTS, SLA_RESULTS, Ta
 from tidemark.model.topology import Topology
 from tidemark.reports.batch_job import AT_MOST_S, report_lock
 from tidemark.reports.report_tables import lies_in, open_report, replace_in, replace_rows, rows_in
+from tidemark.semantics.incidents import Change
 from tidemark.sla.incidents.changes import (
     PAST,
     acknowledgement,
@@ -193,17 +194,35 @@ def pending_changes(layout: Layout, topology: str, channel: Channel, *, now_ms: 
     """Returns the changes that *channel* has to deliver, oldest first.
 
     They match its filters and are not delivered by it yet; instants are epoch ms. Changes of resolved incidents are
-    left out if they are older than GIVE_UP_MS.
+    left out if they are older than GIVE_UP_MS, unless the channel keeps state and opened the incident.
     """
     incidents = _in_ms(rows_in(_read_stored(INCIDENTS, layout, topology)))
-    still_open = open_incidents(incidents)
+    delivered_changes = _delivered(layout, topology, channel)
+    due = {*open_incidents(incidents)}
+    if channel.keeps_state:
+        due |= {incident for incident, change in delivered_changes if change == Change.OPENED}
     # A new channel would otherwise deliver the changes of years.
-    recent = [row for row in incidents if row["incident"] in still_open or row["at"] >= now_ms - GIVE_UP_MS]
-    deliveries = rows_in(_read_stored(DELIVERIES, layout, topology), pc.field("channel") == channel.name)
-    delivered_changes = set(deliveries.select("incident", "change").iter_rows())
+    recent = [row for row in incidents if row["incident"] in due or row["at"] >= now_ms - GIVE_UP_MS]
     matching = [row for row in recent if channel.tells(row)]
     undelivered = [row for row in matching if (row["incident"], row["change"]) not in delivered_changes]
     return sorted(undelivered, key=in_time)
+
+
+def repeated_changes(layout: Layout, topology: str, channel: Channel) -> list[dict[str, Any]]:
+    """Returns the newest delivered change of each open incident of *channel*.
+
+    They match its filters; the oldest comes first, and instants are epoch ms.
+    """
+    incidents = _in_ms(rows_in(_read_stored(INCIDENTS, layout, topology)))
+    delivered_changes = _delivered(layout, topology, channel)
+    newest = [row for row in open_incidents(incidents).values() if channel.tells(row)]
+    return sorted((row for row in newest if (row["incident"], row["change"]) in delivered_changes), key=in_time)
+
+
+def _delivered(layout: Layout, topology: str, channel: Channel) -> set[tuple[str, str]]:
+    """Returns the incidents and changes that *channel* delivered."""
+    deliveries = rows_in(_read_stored(DELIVERIES, layout, topology), pc.field("channel") == channel.name)
+    return set(deliveries.select("incident", "change").iter_rows())
 
 
 @contextmanager

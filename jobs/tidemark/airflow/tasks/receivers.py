@@ -1,0 +1,229 @@
+"""Sends alerts to pagers, alert managers and webhooks over HTTP.
+
+Keys and passwords come from Airflow's connections. They are in no message of an error and in no log.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import time
+from collections.abc import Iterable, Mapping
+from email.message import Message
+from http.client import HTTPException
+from typing import IO, Any
+from urllib.error import HTTPError, URLError
+from urllib.parse import urlsplit
+from urllib.request import HTTPRedirectHandler, Request, build_opener
+
+from airflow.sdk import BaseHook, BaseNotifier, Connection, Context
+from airflow.sdk.log import mask_secret
+
+from tidemark.clock import wall_clock_ms
+from tidemark.errors import InvalidArgument, TidemarkError
+from tidemark.escaping import hide, inert, without_secrets
+
+TIMEOUT_S = 20.0
+MOST_TRIES = 4
+MOST_WAIT_S = 30.0
+BUSY = frozenset({429, 503})
+"""Statuses after which a receiver may accept the same request."""
+MOST_LETTERS = 300
+"""Number of letters of an answer that an error has."""
+
+
+class ReceiverRefused(TidemarkError):
+    """Raised when a receiver does not accept the content of an alert."""
+
+
+class ReceiverDown(TidemarkError, OSError):
+    """Raised when a receiver cannot be reached, or fails."""
+
+
+class PagerDutyNotifier(BaseNotifier):
+    """Sends an event to PagerDuty's Events API v2.
+
+    The password of *connection* is the integration key. Its host is that of the API, such as
+    `https://events.eu.pagerduty.com`; default: that of the United States.
+    """
+
+    def __init__(self, *, connection: str) -> None:
+        super().__init__()
+        self.connection = connection
+
+    def notify(self, context: Context) -> None:
+        """Sends the alert of *context*."""
+        from tidemark.sla.incidents.events import pagerduty_event
+
+        place, alert = _connection(self.connection), context["alert"]  # type: ignore[typeddict-item]
+        call = pagerduty_event(alert["value"], alert, routing_key=_password(place))
+        send(call.method, _base(place, "https://events.pagerduty.com") + call.path, call.body)
+
+
+class AlertmanagerNotifier(BaseNotifier):
+    """Sends an alert to version 2 of Alertmanager's API.
+
+    Login and password of *connection*, if it has them, are used with HTTP's basic authentication.
+    """
+
+    def __init__(self, *, connection: str, valid_for_ms: int) -> None:
+        super().__init__()
+        self.connection = connection
+        self.valid_for_ms = valid_for_ms
+
+    def notify(self, context: Context) -> None:
+        """Sends the alert of *context*."""
+        from base64 import b64encode
+
+        from tidemark.sla.incidents.events import alertmanager_alert
+
+        place, alert = _connection(self.connection), context["alert"]  # type: ignore[typeddict-item]
+        call = alertmanager_alert(alert["value"], alert, valid_until_ms=wall_clock_ms() + self.valid_for_ms)
+        headers = {}
+        if place.login:
+            login = b64encode(f"{place.login}:{_password(place)}".encode()).decode()
+            headers = {"Authorization": f"Basic {login}"}
+        send(call.method, _base(place, "http://127.0.0.1:9093") + call.path, call.body, headers)
+
+
+class OpsgenieNotifier(BaseNotifier):
+    """Sends an alert to Opsgenie's Alert API.
+
+    The password of *connection* is the key of an API integration. Its host is that of the API, such as
+    `https://api.eu.opsgenie.com`; default: that of the United States.
+    """
+
+    def __init__(self, *, connection: str) -> None:
+        super().__init__()
+        self.connection = connection
+
+    def notify(self, context: Context) -> None:
+        """Sends the alert of *context*."""
+        from tidemark.sla.incidents.events import opsgenie_calls
+
+        place, alert = _connection(self.connection), context["alert"]  # type: ignore[typeddict-item]
+        headers = {"Authorization": f"GenieKey {_password(place)}"}
+        for call in opsgenie_calls(alert["value"], alert):
+            send(call.method, _base(place, "https://api.opsgenie.com") + call.path, call.body, headers)
+
+
+class WebhookNotifier(BaseNotifier):
+    """Sends an alert as signed JSON to the URL in *connection*'s host.
+
+    The header `Tidemark-Signature` has `sha256=` and the HMAC-SHA256 of `TIMESTAMP.BODY` in hexadecimal digits. Its key
+    is the connection's password. TIMESTAMP is the header `Tidemark-Timestamp`: epoch seconds.
+    """
+
+    def __init__(self, *, connection: str) -> None:
+        super().__init__()
+        self.connection = connection
+
+    def notify(self, context: Context) -> None:
+        """Sends the alert of *context*."""
+        from tidemark.sla.incidents.events import payload_of
+
+        place, alert = _connection(self.connection), context["alert"]["value"]  # type: ignore[typeddict-item]
+        timestamp = str(wall_clock_ms() // 1_000)
+        body = _as_json(payload := payload_of(alert))
+        signed = hmac.new(_password(place).encode(), timestamp.encode() + b"." + body, hashlib.sha256)
+        headers = {
+            "Tidemark-Timestamp": timestamp,
+            "Tidemark-Signature": f"sha256={signed.hexdigest()}",
+            "Idempotency-Key": f"{alert.dedup_key}/{alert.change}",
+        }
+        send("POST", _base(place, ""), payload, headers)
+
+
+def send(method: str, url: str, body: Any, headers: Mapping[str, str] | None = None) -> None:
+    """Sends *body* as JSON; a busy receiver is tried again.
+
+    Args:
+        method: HTTP's method.
+        url: where it is sent.
+        body: the content.
+        headers: further headers.
+
+    Raises:
+        ReceiverRefused: the answer is a status of 400 to 499.
+        ReceiverDown: there is no answer, or another status.
+    """
+    host = urlsplit(url).netloc.rpartition("@")[2]
+    own = {"Content-Type": "application/json", "User-Agent": "tidemark", **(headers or {})}
+    for left in reversed(range(MOST_TRIES)):
+        # The URL of a webhook may be a secret: errors have its host only.
+        try:
+            with _OPENER.open(Request(url, _as_json(body), own, method=method), timeout=TIMEOUT_S) as answer:
+                answer.read(MOST_LETTERS)
+                return
+        except HTTPError as error:
+            status, wait, text = error.code, error.headers.get("Retry-After"), error.read(MOST_LETTERS)
+        except (URLError, OSError, HTTPException) as error:
+            reason = without_secrets(inert(str(getattr(error, "reason", None) or type(error).__name__)))
+            msg = f"{host} does not answer: {reason}"
+            raise ReceiverDown(msg) from None
+        if status in BUSY and left:
+            time.sleep(_wait_s(wait))
+            continue
+        answer_text = without_secrets(inert(text.decode("utf-8", "replace")))
+        problem = f"{host} answered {status}: {answer_text}"
+        if 400 <= status < 500 and status not in BUSY:
+            raise ReceiverRefused(problem)
+        raise ReceiverDown(problem)
+
+
+def _wait_s(header: str | None) -> float:
+    """Returns the seconds of a header `Retry-After`; 1 if it has none."""
+    try:
+        return min(max(0.0, float(header or 1)), MOST_WAIT_S)
+    except ValueError:
+        return 1.0
+
+
+class _RefuseRedirects(HTTPRedirectHandler):
+    """Treats a redirect as an error, because it would lose the body."""
+
+    def redirect_request(self, req: Request, fp: IO[bytes], code: int, msg: str, headers: Message, newurl: str) -> None:
+        """Returns None: the answer is an HTTPError."""
+
+
+_OPENER = build_opener(_RefuseRedirects)
+
+
+def _as_json(body: Any) -> bytes:
+    return json.dumps(body, sort_keys=True).encode()
+
+
+def _connection(name: str) -> Connection:
+    place = BaseHook.get_connection(name)
+    for secret in _secrets(place):
+        mask_secret(secret)
+        hide(secret)
+    return place
+
+
+def _secrets(connection: Connection) -> Iterable[str]:
+    if connection.password:
+        yield connection.password
+    if connection.host and len(path := urlsplit(connection.host).path) > 1:
+        yield path
+
+
+def _password(connection: Connection) -> str:
+    if not connection.password:
+        msg = f"connection {connection.conn_id} has no password; set it to the receiver's key"
+        raise InvalidArgument(msg)
+    return str(connection.password)
+
+
+def _base(connection: Connection, default: str) -> str:
+    """Returns the URL in *connection*'s host, without a slash at its end."""
+    host = connection.host or default
+    url = host if "://" in host else f"{connection.schema or 'https'}://{host}"
+    parts = urlsplit(url)
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        msg = f"connection {connection.conn_id} has no usable host; write one such as https://hooks.example.org/alerts"
+        raise InvalidArgument(msg)
+    if connection.port and parts.port is None:
+        url = parts._replace(netloc=f"{parts.netloc}:{connection.port}").geturl()
+    return url.rstrip("/")

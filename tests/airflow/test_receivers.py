@@ -1,0 +1,233 @@
+"""Receivers get one key per incident, and its end.
+
+The services on loopback check each request by the documented interface.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import AirflowSkipException
+
+from support.alert_services import DROPPED, KEY, SERVICES, AlertmanagerService, AlertService, PagerDutyService
+from tidemark.airflow.tasks import receivers
+from tidemark.airflow.tasks import sla as sla_tasks
+from tidemark.airflow.tasks.receivers import ReceiverDown, ReceiverRefused
+from tidemark.airflow.tasks.sla import DeliverChanges
+from tidemark.model.channel_spec import Channel, parse
+from tidemark.model.project.layout import Layout
+from tidemark.model.tables.catalog import INCIDENTS
+from tidemark.reports.report_tables import replace_rows
+
+NOON, MINUTE, DAY = 1_767_268_800_000, 60_000, 86_400_000  # 2026-01-01T12:00Z
+OPENED = {
+    "topology": "flights", "change": "opened", "broken_since": NOON - MINUTE, "run_id": "r", "verdict": "error",
+    "severity": "critical", "subject": "carrier_delays", "measure": "latency_p99", "owner": "carrier relations",
+    "observed": 312_000.0, "threshold": 300_000.0, "unit": "ms", "culprit": "carrier_state",
+    "said": "latency_p99 of carrier_delays is 5.2 min; error from 5 min on", "opened_at": NOON, "at": NOON,
+    "held_by": "backlog: status ← flight_events: 500 records wait unread", "runbook": "https://wiki.example.org/delays",
+}  # fmt: skip
+
+
+class Clock:
+    """A clock that stands still until it is set."""
+
+    def __init__(self) -> None:
+        self.now_ms = NOON
+
+    def __call__(self) -> int:
+        return self.now_ms
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    found = Clock()
+    for module in (sla_tasks, receivers):
+        monkeypatch.setattr(module, "wall_clock_ms", found)
+    return found
+
+
+@pytest.fixture(params=SERVICES, ids=lambda made: made.kind)
+def service(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[AlertService]:
+    yield from running(request.param(), monkeypatch)
+
+
+@pytest.fixture(
+    params=[made if made is PagerDutyService else pytest.param(made, marks=pytest.mark.long) for made in SERVICES]
+)
+def long_service(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[AlertService]:
+    yield from running(request.param(), monkeypatch)
+
+
+@pytest.fixture
+def pager(monkeypatch: pytest.MonkeyPatch) -> Iterator[AlertService]:
+    yield from running(PagerDutyService(), monkeypatch)
+
+
+@pytest.fixture
+def alertmanager(monkeypatch: pytest.MonkeyPatch) -> Iterator[AlertService]:
+    yield from running(AlertmanagerService(), monkeypatch)
+
+
+def running(found: AlertService, monkeypatch: pytest.MonkeyPatch) -> Iterator[AlertService]:
+    monkeypatch.setenv("AIRFLOW_CONN_DESK", found.connection)
+    found.up()
+    yield found
+    found.down()
+
+
+def channel(kind: str, **table: Any) -> Channel:
+    (found,) = parse({"desk": {"kind": kind, "connection": "desk", **table}}, file="channels.toml")
+    return found
+
+
+def change(n: int, what: str = "opened", at_ms: int = NOON) -> dict[str, Any]:
+    by = {"by": "Ann", "said": "on it"} if what == "acknowledged" else {}
+    verdict = {"verdict": "pass"} if what == "resolved" else {}
+    named = {"incident": f"sla_{n}-20260101T120000", "sla": f"sla_{n}", "change": what, "at": at_ms}
+    return {**OPENED, **named, **by, **verdict}
+
+
+def happened(home: Path, changes: list[dict[str, Any]]) -> None:
+    replace_rows(changes, INCIDENTS, Layout(home).report_table("flights", INCIDENTS.name), where="true")
+
+
+def tell(home: Path, to: Channel) -> None:
+    DeliverChanges(channel=to, topology="flights", warehouse=str(home)).execute({"run_id": "telling"})
+
+
+def test_fifty_incidents_have_one_key_each_and_are_resolved(
+    tmp_path: Path, service: AlertService, clock: Clock
+) -> None:
+    to, changes = channel(service.kind), [change(n) for n in range(20)]
+
+    def goes_on(at_ms: int, *new: dict[str, Any]) -> None:
+        clock.now_ms = at_ms
+        if isinstance(service, AlertmanagerService):
+            service.now = datetime.fromtimestamp(at_ms / 1_000, UTC)
+        changes.extend(new)
+        happened(tmp_path, changes)
+
+    goes_on(NOON)
+    tell(tmp_path, to)
+    service.down()
+    at_ms = NOON + 10 * MINUTE
+    goes_on(at_ms, *(change(n, at_ms=at_ms) for n in range(20, 40)))
+    goes_on(at_ms, *(change(n, "resolved", at_ms) for n in range(5)))
+    with pytest.raises(ReceiverDown, match=r"^127\.0\.0\.1:\d+ does not answer"):
+        tell(tmp_path, to)
+    service.up()
+    # It is busy, has accepted a request when the task dies, and fails.
+    service.answers = [429, *[DROPPED] * 2, 503, 429, 500]
+    at_ms += 10 * MINUTE
+    goes_on(at_ms, *(change(n, at_ms=at_ms) for n in range(40, 50)))
+    goes_on(at_ms, *(change(n, what, at_ms) for n in range(5, 10) for what in ("escalated", "acknowledged")))
+    for _ in range(3):
+        with pytest.raises(ReceiverDown):
+            tell(tmp_path, to)
+    tell(tmp_path, to)
+    assert len(service.opened) == len({*service.opened}) == 50
+    assert sum(state == "closed" for state in service.states.values()) == 5
+    service.down()
+    ended_ms = at_ms + 10 * MINUTE
+    goes_on(ended_ms, *(change(n, "resolved", ended_ms) for n in range(5, 50)))
+    goes_on(ended_ms + 2 * DAY)
+    with pytest.raises(ReceiverDown):
+        tell(tmp_path, to)
+    service.up()
+    tell(tmp_path, to)
+    assert service.states == dict.fromkeys(service.opened, "closed")
+    assert len(service.opened) == 50
+    assert service.refusals == []
+    if service.kind != "alertmanager":
+        assert {*service.states} == {f"tidemark/flights/sla_{n}-20260101T120000" for n in range(50)}
+    with pytest.raises(AirflowSkipException):
+        tell(tmp_path, to)
+
+
+def test_an_alert_has_the_values_of_its_incident(tmp_path: Path, service: AlertService, clock: Clock) -> None:
+    if isinstance(service, AlertmanagerService):
+        service.now = datetime.fromtimestamp(NOON / 1_000, UTC)
+    happened(tmp_path, [change(1)])
+    tell(tmp_path, channel(service.kind))
+    ((key, state),) = service.states.items()
+    assert state == "open"
+    (body,) = service.bodies
+    link = "/tidemark/pages/flights/slas#sla_1-20260101T120000"
+    match service.kind:
+        case "pagerduty":
+            assert body["payload"]["summary"] == "[critical] flights: sla_1 is broken (error)"
+            assert body["payload"]["timestamp"] == "2026-01-01T12:00:00.000Z"
+            assert body["links"][-1] == {"href": OPENED["runbook"], "text": "Runbook"}
+            sent = body["payload"]["custom_details"]
+        case "alertmanager":
+            assert body[0]["labels"]["severity"] == "critical"
+            assert (body[0]["startsAt"], body[0]["endsAt"]) == ("2026-01-01T11:59:00.000Z", "2026-01-01T13:00:00.000Z")
+            assert body[0]["annotations"]["hold_up"] == OPENED["held_by"]
+            return
+        case "opsgenie":
+            assert (body["priority"], body["entity"]) == ("P1", "carrier_delays")
+            assert body["details"]["link"].endswith(link)
+            return
+        case _:
+            sent = body
+    assert sent["link"].endswith(link)
+    assert (sent["observed"], sent["limit"], sent["unit"]) == (312_000, 300_000, "ms")
+    assert (sent["culprit"], sent["hold_up"]) == ("carrier_state", OPENED["held_by"])
+    assert (sent["since"], sent["at"]) == ("2026-01-01T11:59:00.000Z", "2026-01-01T12:00:00.000Z")
+    assert sent["dedup_key"] == key == "tidemark/flights/sla_1-20260101T120000"
+    assert sent["impact"] == {"slas": ["sla_1"], "tables": [], "dags": [], "owners": ["carrier relations"]}
+
+
+def test_long_names_and_texts_keep_the_interface(tmp_path: Path, service: AlertService, clock: Clock) -> None:
+    long = dict.fromkeys(("said", "culprit", "held_by", "subject", "owner", "runbook"), "ü{{ 6 * 7 }}\n" * 3000)
+    row = {**change(1), **long, "incident": "i" * 300}
+    happened(
+        tmp_path, [row, {**row, "change": "escalated", "at": NOON + 1}, {**row, "change": "resolved", "at": NOON + 2}]
+    )
+    tell(tmp_path, channel(service.kind))
+    assert service.refusals == []
+    assert len(service.states) == 1
+
+
+def test_a_refused_alert_delays_no_other(tmp_path: Path, pager: AlertService, clock: Clock) -> None:
+    pager.answers = [400]
+    happened(tmp_path, [change(1), change(2), change(1, "resolved", NOON + 1)])
+    with pytest.raises(ReceiverRefused, match=r"^127\.0\.0\.1:\d+ answered 400: "):
+        tell(tmp_path, channel("pagerduty"))
+    assert pager.states == {"tidemark/flights/sla_2-20260101T120000": "open"}
+    tell(tmp_path, channel("pagerduty"))
+    assert [*pager.states.values()] == ["open", "closed"]
+
+
+def test_open_alerts_are_sent_to_an_alertmanager_again(
+    tmp_path: Path, alertmanager: AlertmanagerService, clock: Clock
+) -> None:
+    alertmanager.now = datetime.fromtimestamp(NOON / 1_000, UTC)
+    to = channel("alertmanager", valid_for="20 min")
+    happened(tmp_path, [change(1), change(2), change(2, "resolved")])
+    tell(tmp_path, to)
+    clock.now_ms += 10 * MINUTE
+    tell(tmp_path, to)
+    ends = [body[0]["endsAt"] for body in alertmanager.bodies]
+    assert ends == [f"2026-01-01T12:{minute}:00.000Z" for minute in ("20", "20", "00", "30")]
+
+
+def test_no_log_or_error_has_a_secret(
+    tmp_path: Path, pager: AlertService, clock: Clock, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    happened(tmp_path, [change(1)])
+    pager.answers = [401]
+    with caplog.at_level(logging.DEBUG), pytest.raises(ReceiverRefused) as refused:
+        tell(tmp_path, channel("pagerduty"))
+    assert KEY not in caplog.text + str(refused.value)
+    hook = '{"conn_type": "http", "host": "http://127.0.0.1:9/services/secret-path", "password": "secret-word"}'
+    monkeypatch.setenv("AIRFLOW_CONN_DESK", hook)
+    with caplog.at_level(logging.DEBUG), pytest.raises(ReceiverDown) as down:
+        tell(tmp_path, channel("webhook"))
+    assert "secret" not in caplog.text + str(down.value)
