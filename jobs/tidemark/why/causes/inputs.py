@@ -53,7 +53,7 @@ BOUND_TOO_SMALL = Cause("bound_too_small", Trait.FAULT | Trait.EVENT_TIME)
 QUIET_AFTER_MS = 60_000
 """A source without idle timeout and records for longer is quiet."""
 READS_OF_A_PATTERN = 5
-"""Batches with records that show how a partition is silent."""
+"""Least number of reads that show the usual silence."""
 SILENT_TIMES = 3
 """A silence this many times as long as any before is not usual."""
 UNREAD_AFTER_MS = 10_000
