@@ -55,7 +55,7 @@ QUIET_AFTER_MS = 60_000
 READS_OF_A_PATTERN = 5
 """Least number of reads that show the usual silence."""
 SILENT_TIMES = 3
-"""A silence this many times as long as any before is not usual."""
+"""A silence this many times as long as before is unusual."""
 UNREAD_AFTER_MS = 10_000
 """Rows of a hop that are older were read, or wait.
 
