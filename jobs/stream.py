@@ -71,6 +71,7 @@ def arguments() -> argparse.ArgumentParser:
         "(default: %(default)s)",
     )
     parser.add_argument("--launch-id", default="", help="id of the driver in its heartbeat")
+    parser.add_argument("--launched-by", default="", help="task or command that starts it, for its heartbeats")
     parser.add_argument(
         "--take-over",
         action="store_true",

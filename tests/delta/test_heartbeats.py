@@ -158,3 +158,36 @@ def test_the_newest_beat_of_each_driver_is_its_load(tmp_path: Path) -> None:
         )
     text = "select sub_topology, memory_bytes, memory_free_bytes, memory_share, records_waiting from driver_load"
     assert Warehouse(tmp_path).ask(text).rows == (("status", 100, 300, 0.25, None),)
+
+
+def test_each_driver_has_its_launch_and_its_end(tmp_path: Path) -> None:
+    told = history(Layout(tmp_path).stream("flights", "status"))
+    day_ms = 86_400_000
+    drivers = [
+        # epoch, first and last beat in seconds after noon, state at the end, and why
+        (1, 0, 600, StreamState.DRAINED, {"drained_by": "ann"}),
+        (2, 1_200, 1_800, StreamState.RUNNING, {}),
+        (3, 1_860, 1_875, StreamState.FAILED, {"reason": "Unsound: no"}),
+        (4, day_ms // 1_000, day_ms // 1_000 + 30, StreamState.RUNNING, {"launched_by": "tidemark run by ann"}),
+    ]
+    for epoch, first_s, last_s, state, why in drivers:
+        for second in range(first_s, last_s + 1, 15):
+            is_last = second == last_s
+            beat = replace(
+                BEAT, epoch=epoch, at_ms=NOON + second * 1_000, host="h", digest="f", **(why if is_last else {})
+            )
+            beat = replace(beat, state=state if is_last else StreamState.RUNNING)
+            told.write_if_due(beat, thread_id=None, batch_started_at_ms=None)
+    text = "select epoch, ended, drained_by, reason, file_digest, host from stream_uptime order by epoch"
+    assert Warehouse(tmp_path).ask(text).rows == (
+        (1, "drained", "ann", None, "f", "h"),
+        (2, "killed", None, None, "f", "h"),
+        (3, "failed", None, "Unsound: no", "f", "h"),
+        (4, "running", None, None, "f", "h"),
+    )
+    text = "select up_ms, available_share, drains, rotations, failures, kills from availability_by_day order by day"
+    first, second = Warehouse(tmp_path).ask(text).rows
+    # NOON is 16:53:20, 25,600 s before midnight. Up: 600 s, 600 s and the minute before the next driver, and 15 s.
+    assert first == (1_275_000, pytest.approx(1_275 / 25_600), 1, 0, 1, 1)
+    # On the next day the driver begins 60,800 s after midnight, and is up for 30 s.
+    assert second == (30_000, pytest.approx(30 / 60_830), 0, 0, 0, 0)

@@ -106,8 +106,9 @@ class Heartbeat:
 
     `batch_id` is the last finished batch (-1: none yet), and `offsets` its end per `source/partition`. `doing` is the
     driver's current step, which began at `since_ms`. `batches` counts its finished batches, including empty ones.
-    `digest` identifies the content of the topology file that it runs, on `host`. Beats of older versions lack `doing`
-    and all that follows it.
+    `digest` identifies the content of the topology file that it runs, on `host`. `launched_by` is the task or command
+    that started it, and `drained_by` who asked a drained driver to end. Beats of older versions lack `doing` and all
+    that follows it.
     """
 
     state: StreamState
@@ -123,6 +124,8 @@ class Heartbeat:
     batches: int = 0
     digest: str = ""
     host: str = ""
+    launched_by: str = ""
+    drained_by: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -358,6 +361,11 @@ class Control:
     def drain_requested(self) -> bool:
         """Returns True if the driver was asked to end."""
         return self._answer("drain", (self.home / "drain.json").is_file)
+
+    def drained_by(self) -> str | None:
+        """Returns who asked the driver to end; None without a request."""
+        request = _read(self.home / "drain.json")
+        return str(request["by"]) if request else None
 
     def forget_drain(self) -> None:
         """Withdraws a drain request, before the next driver is launched."""

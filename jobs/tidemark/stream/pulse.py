@@ -36,9 +36,19 @@ class Pulse:
     lease stops beating: the newer driver speaks for the stream.
     """
 
-    def __init__(self, control: Control, history: Heartbeats, epoch: int, launch_id: str, *, digest: str = "") -> None:
+    def __init__(
+        self,
+        control: Control,
+        history: Heartbeats,
+        epoch: int,
+        launch_id: str,
+        *,
+        digest: str = "",
+        launched_by: str = "",
+    ) -> None:
         self.epoch = epoch
         self._control, self._history, self._launch_id, self._digest = control, history, launch_id, digest
+        self._launched_by = launched_by
         self._doing, self._since_ms, self.batches = "starting", wall_clock_ms(), 0
         self._usage = usage_of(os.getpid())
         self._engine: Engine | None = None
@@ -133,6 +143,8 @@ class Pulse:
             batches=self.batches,
             digest=self._digest,
             host=platform.node(),
+            launched_by=self._launched_by,
+            drained_by=self._control.drained_by() if state is StreamState.DRAINED else None,
         )
         self._control.beat(beat)
         batch_started_at_ms = self._engine.batch_started_at_ms if self._engine else None

@@ -72,6 +72,7 @@ class RunOptions(argparse.Namespace):
         bootstrap: addresses of Kafka clusters by name.
         time: the record time to use.
         launch_id: identifies the driver in its heartbeat.
+        launched_by: the task or command that starts it, for its heartbeats; empty: unknown.
         take_over: replaces a driver without a heartbeat for `silent_after` (seconds).
         secrets: JSON file with values of secrets of clusters, by their places; None: none.
         rotate_after: the number of batches after which the query ends; None: it never does.
@@ -84,6 +85,7 @@ class RunOptions(argparse.Namespace):
     bootstrap: list[tuple[str, str]]
     time: Time
     launch_id: str
+    launched_by: str
     take_over: bool
     silent_after: float
     secrets: Path | None

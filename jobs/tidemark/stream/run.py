@@ -57,7 +57,7 @@ def run_stream(options: RunOptions, session_of: SharedSession) -> int:
     if before and before.state in KILLED and (reading := begun(stream_of.control, sub)):
         log.warning("the previous driver was killed: %s", reading)
     history = Heartbeats(stream_of.home, topology=topology.name, sub_topology=sub.name)
-    pulse = Pulse(control, history, epoch, options.launch_id, digest=running)
+    pulse = Pulse(control, history, epoch, options.launch_id, digest=running, launched_by=options.launched_by)
     try:
         refuse_newer(stream_of.layout.warehouse)
         # Before the first batch, which would write over the evidence.

@@ -280,11 +280,7 @@ class Driver:
 
     def drained_by(self) -> str | None:
         """Returns who requested the drain; None without a request."""
-        try:
-            by: str = json.loads((self.home / "drain.json").read_text())["by"]
-        except FileNotFoundError:
-            return None
-        return by
+        return self.control.drained_by()
 
     def unreported_drain(self) -> str | None:
         """Returns who requested a drain on which no task has succeeded yet."""

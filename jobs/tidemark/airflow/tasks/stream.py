@@ -158,6 +158,7 @@ class StreamOperator(BaseOperator):
         self.application = application
         self.conn_id = conn_id
         self.supervision = supervision or Supervision()
+        self._task_run = ""
 
     def execute(self, context: Context) -> None:
         """Launches or adopts the driver, and defers.
@@ -165,7 +166,7 @@ class StreamOperator(BaseOperator):
         It handles first what happened to the stream after Airflow lost the try before. A task that was cleared gets a
         new driver.
         """
-        driver, ti = self._driver(), context.get("ti")
+        driver, ti, self._task_run = self._driver(), context.get("ti"), task_run(context)
         is_first = ti is None or ti.try_number == ti.max_tries - (self.retries or 0) + 1  # of its run, or since a clear
         if is_first and ti is not None and ti.try_number > 1:
             _stop(driver, BY_USER)  # the triggerer may not have heard of it, or not have ended it yet
@@ -186,7 +187,7 @@ class StreamOperator(BaseOperator):
 
         Otherwise it launches the stream again, or fails.
         """
-        driver = self._driver()
+        driver, self._task_run = self._driver(), task_run(context)
         verdict = driver.verdict(now_ms=wall_clock_ms())  # another try may have acted since the event
         why = self._why(driver, verdict)
         if verdict in _HANGS and (launch := driver.launch()) is not None:
@@ -288,6 +289,7 @@ class StreamOperator(BaseOperator):
         return [
             *("--warehouse", self.warehouse, "--topology", str(self.topology_file)),
             *("--sub-topology", self.sub_topology, *flags(self._clusters(topology))),
+            *(("--launched-by", self._task_run) if self._task_run else ()),
             *(() if self.rotate_after is None else ("--rotate-after", str(self.rotate_after))),
             *(("--time", topology.time.value) if topology.time is Time.PROCESSING else ()),
             *slow_arguments(self.slow.split(), topology, self.sub_topology),
@@ -368,3 +370,9 @@ def slow_arguments(slow: Sequence[str], topology: Topology, sub_topology: str) -
         if pair.partition("=")[0] in own:
             words += ["--slow", pair]
     return words
+
+
+def task_run(context: Context) -> str:
+    """Returns DAG, run and try of the task in *context*."""
+    ti = context.get("ti")
+    return f"{ti.dag_id} {ti.run_id} try {ti.try_number}" if ti is not None else ""

@@ -13,6 +13,7 @@ Known limitation: the process outlives a command that is ended by SIGKILL; `tide
 from __future__ import annotations
 
 import argparse
+import getpass
 import os
 import signal
 import sys
@@ -75,6 +76,7 @@ class RunningStream:
         """
         self.control.forget_drain()
         arguments = (*common_arguments, "--sub-topology", self.sub_topology, "--launch-id", self.launch_id)
+        arguments = (*arguments, "--launched-by", f"tidemark run by {getpass.getuser()}")
         return StartRequest(self.launch_id, str(self.control.home), arguments)
 
     def failure(self, log: Path) -> str | None:

@@ -103,6 +103,10 @@ class Heartbeats:
                 "batch_started_at": batch_started_at_ms,
                 "since": beat.since_ms,
                 "reason": beat.reason,
+                "host": beat.host or None,
+                "file_digest": beat.digest or None,
+                "launched_by": beat.launched_by or None,
+                "drained_by": beat.drained_by,
                 **usage(),
             }
         )

@@ -1,0 +1,19 @@
+-- driver. It has what launched it, the topology file that it ran, its first and last heartbeat, and how it ended: running (it has not,
+-- or not yet), drained (by whom), rotated, failed (with the reason) or killed (its last heartbeat says that it runs, and another
+-- driver followed)
+SELECT topology, sub_topology, epoch, launched_by, host, file_digest, started_at, last_beat_at,
+       CASE WHEN state IN ('starting', 'running') THEN CASE WHEN later IS NULL THEN 'running' ELSE 'killed' END
+            ELSE state END AS ended,
+       drained_by, reason
+FROM (
+    SELECT topology, sub_topology, epoch, launched_by, host, file_digest, started_at, last_beat_at, state, drained_by, reason,
+           lead(epoch) OVER (PARTITION BY topology, sub_topology ORDER BY epoch) AS later
+    FROM (
+        SELECT topology, sub_topology, epoch, launched_by, host, file_digest, heartbeats.at AS last_beat_at, state, drained_by,
+               reason, min(heartbeats.at) OVER (PARTITION BY topology, sub_topology, epoch) AS started_at, row_number() OVER (
+                   PARTITION BY topology, sub_topology, epoch ORDER BY heartbeats.at DESC, batch_id DESC
+               ) AS place
+        FROM heartbeats
+    ) beat
+    WHERE place = 1
+) driver
