@@ -24,6 +24,7 @@ def main(arguments: Sequence[str]) -> int:
     for option in ("--warehouse", "--topology", "--sub-topology", "--bootstrap", "--launch-id"):
         parser.add_argument(option, required=True)
     parser.add_argument("--slow", action="append", default=[])
+    parser.add_argument("--launched-by")
     parser.add_argument("--rotate-after")
     parser.add_argument("--secrets")
     parser.add_argument("--time", default="event")
