@@ -62,11 +62,13 @@ object-store: setup .jars/s3/.ready .venv-s3/.ready ## what Spark needs for s3a:
 	@$(BIN)/uv pip install -q --python .venv-s3/bin/python --require-hashes --compile-bytecode -r tests/objectstore/requirements.lock
 	@touch $@
 
-lock: ## resolve requirements.txt into requirements.lock, and that of tests/objectstore
+lock: ## resolve requirements.txt into requirements.lock, and those of tests/objectstore and tests/pods
 	$(BIN)/uv pip compile -q requirements.txt --python-version 3.11 --generate-hashes --no-emit-index-url \
 		--custom-compile-command "make lock" -o requirements.lock
 	$(BIN)/uv pip compile -q tests/objectstore/requirements.txt --python-version 3.11 --generate-hashes --no-emit-index-url \
 		--custom-compile-command "make lock" -o tests/objectstore/requirements.lock
+	$(BIN)/uv pip compile -q --no-deps tests/pods/requirements.txt --python-version 3.11 --generate-hashes --no-emit-index-url \
+		--custom-compile-command "make lock" -o tests/pods/requirements.lock
 
 fmt: ## format and fix what can be fixed
 	$(BIN)/ruff format .
@@ -122,7 +124,7 @@ supervision: check postgres ## every case of a real Airflow that is killed, clea
 	$(BIN)/pytest -q -m long tests/streaming
 
 environments: check object-store ## a day of flights and all batch jobs on a Spark standalone cluster, Airflow with an object store, and wheels (half an hour)
-	$(BIN)/pytest -q -m "long or not long" tests/cluster tests/packages
+	$(BIN)/pytest -q -m "long or not long" tests/cluster tests/packages tests/pods
 	$(BIN)/pytest -q -m long tests/objectstore
 
 KILLS ?= 10

@@ -116,6 +116,12 @@ def test_a_cluster_that_runs_no_python_drivers_is_refused(
     assert str(refused.value) == refusal
 
 
+def test_pods_of_a_topology_change_nothing_elsewhere(libraries: Path) -> None:
+    pods = {"kubernetes": {"image": "tidemark:1", "namespace": "tidemark"}}
+    assert submitted(read_spark("x.toml", pods)) == submitted(read_spark("x.toml", {}))
+    assert list(libraries.iterdir()) == []
+
+
 def test_yarn_starts_a_driver_once(libraries: Path) -> None:
     """The first attempt removes the file of secrets."""
     assert submitted(SparkSettings(master="yarn"))["spark.yarn.maxAppAttempts"] == "1"

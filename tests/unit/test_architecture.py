@@ -173,7 +173,8 @@ IMPORTS = {
         "storage control query reports reports.pages cli.shared cli.explain"
     ),
     "airflow.tasks": (
-        "collecting escaping errors clock model.tables model.project model storage control query reports sla.incidents"
+        "collecting escaping errors clock model.tables model.settings model.project model storage control query "
+        "reports sla.incidents"
     ),
     "airflow.dags": "collecting errors model.project model airflow.tasks",
     "airflow.pages": (

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from airflow.sdk import BaseHook, Context
 from airflow.sdk.exceptions import AirflowException, AirflowNotFoundException
 from airflow.sdk.log import mask_secret
 
+from tidemark.airflow.tasks.pods import in_image, pod_properties
 from tidemark.control.process import without_airflow
 from tidemark.control.spark_files import LOCAL_DIRS, PREFIX
 from tidemark.errors import InvalidArgument
@@ -40,6 +42,7 @@ from tidemark.model.project.spark_settings import (
     jars,
     no_driver_in,
 )
+from tidemark.model.settings.kubernetes import SCHEME
 from tidemark.storage.library import archive
 from tidemark.storage.private_folder import private_folder
 
@@ -110,11 +113,20 @@ def job_environment(spark: SparkSettings) -> dict[str, str]:
 class DriverHook(SparkSubmitHook):
     """The Spark provider's hook with a topology's settings, *spark*.
 
+    *labels* are those of pods, on Kubernetes.
+
     It refuses an unknown connection, and returns its command without running it. Its processes do not inherit Airflow's
     secrets.
     """
 
-    def __init__(self, *, spark: SparkSettings, conf: dict[str, Any] | None = None, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *,
+        spark: SparkSettings,
+        conf: dict[str, Any] | None = None,
+        labels: Mapping[str, str] | None = None,
+        **kwargs: Any,
+    ) -> None:
         self._spark = spark
         super().__init__(jars=",".join(jars(CHECKOUT)), properties_file=PROPERTIES, **kwargs)
         master = self._connection["master"]
@@ -123,7 +135,14 @@ class DriverHook(SparkSubmitHook):
         java = {JAVA_OPTIONS: driver_settings(CHECKOUT)[JAVA_OPTIONS]} if is_here else {}
         attempts = ONE_ATTEMPT if master == "yarn" else {}
         self._conf = {**driver_address(master), **java, **attempts, **spark.properties, **(conf or {})}
-        if not is_local(master):
+        pods = spark.kubernetes if master.startswith(SCHEME) else None
+        self._is_in_image = pods is not None and not is_here
+        if pods is not None:
+            self._conf = {**pod_properties(pods, labels or {}, folder=LIBRARIES), **self._conf}
+        if self._is_in_image:
+            # Spark would upload other addresses to a file system that all pods share.
+            self._jars = ",".join(map(in_image, jars(CHECKOUT)))
+        elif not is_local(master):
             self._py_files = str(archive(LIBRARIES))
 
     def _resolve_connection(self) -> dict[str, Any]:
@@ -134,7 +153,9 @@ class DriverHook(SparkSubmitHook):
             place = "[spark] deploy" if self._spark.deploy else f"deploy-mode of the connection {self._conn_id}"
             msg = f"{place} is 'cluster', but {reason} ({master}); {DEPLOY_REMEDY}, in the topology's file"
             raise InvalidArgument(msg)
-        return {**resolved, "master": master, "deploy_mode": deploy}
+        pods = self._spark.kubernetes
+        namespace = (pods and pods.namespace) or resolved["namespace"]
+        return {**resolved, "master": master, "deploy_mode": deploy, "namespace": namespace}
 
     def _get_spark_binary_path(self) -> list[str]:
         if self._spark.python is None:
@@ -148,7 +169,7 @@ class DriverHook(SparkSubmitHook):
 
     def command(self, application: str) -> list[str]:
         """Returns the spark-submit command line for *application*."""
-        return self._build_spark_submit_command(application)
+        return self._build_spark_submit_command(self._address(application))
 
     @property
     def python(self) -> str | None:
@@ -166,9 +187,13 @@ class DriverHook(SparkSubmitHook):
             env = job_environment(self._spark)
             # Folders that Spark makes itself, in /tmp, can be read by every user.
             env[LOCAL_DIRS] = env.get(LOCAL_DIRS) or str(folder)
-            return super().submit(application, env=env, **kwargs)
+            return super().submit(self._address(application), env=env, **kwargs)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
+
+    def _address(self, application: str) -> str:
+        """Returns the address of *application* for its driver."""
+        return in_image(application) if self._is_in_image else application
 
 
 class BatchJob(SparkSubmitOperator):
@@ -222,5 +247,6 @@ class BatchJob(SparkSubmitOperator):
             conf=self.conf,
             conn_id=self._conn_id,
             name=self.name,
+            labels={"job": Path(self.application).stem},
             application_args=self.application_args,
         )

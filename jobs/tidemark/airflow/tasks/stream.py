@@ -32,6 +32,7 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from asgiref.sync import sync_to_async
 
 from tidemark.airflow.tasks.driver import BY_CHANGE, Driver, DriverVerdict, Launch, Patience
+from tidemark.airflow.tasks.pods import of_launch
 from tidemark.airflow.tasks.spark import DriverHook, airflow_secret, job_environment, kafka_address, script
 from tidemark.airflow.tasks.store import warehouse_at
 from tidemark.clock import wall_clock_ms
@@ -231,7 +232,8 @@ class StreamOperator(BaseOperator):
         _stop(self._driver(), BY_USER)
 
     def _ensure(self, driver: Driver) -> Launch:
-        launch_id, command = uuid.uuid4().hex, self._command()
+        launch_id = uuid.uuid4().hex
+        command = of_launch(self._command(), launch_id, self.sub_topology)
         launch = driver.ensure(
             command,
             job_environment(self._topology().spark),
@@ -282,7 +284,12 @@ class StreamOperator(BaseOperator):
         """Returns the command that starts the process."""
         topology = self._topology()
         name = f"{topology.name}-{self.sub_topology}" if topology.driver == OWN else topology.driver or topology.name
-        return DriverHook(spark=topology.spark, conn_id=self.conn_id, name=f"tidemark-{name}").command(self.application)
+        return DriverHook(
+            spark=topology.spark,
+            conn_id=self.conn_id,
+            name=f"tidemark-{name}",
+            labels={"topology": topology.name},
+        ).command(self.application)
 
     def _arguments(self) -> list[str]:
         topology = self._topology()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import Any
 
 from tidemark.model.project.files import jars_folder
 from tidemark.model.project.jars import refuse_unexpected
+from tidemark.model.settings.kubernetes import SCHEME, KubernetesSettings, read_kubernetes
 from tidemark.model.settings.toml_keys import Keys
 
 LOOPBACK = "127.0.0.1"
@@ -51,6 +52,18 @@ TIDEMARKS_OWN = frozenset(
 
 Without them tables would be wrong, jobs would not find their code, or other users could stop them.
 """
+OF_PODS = frozenset(
+    {
+        "spark.kubernetes.authenticate.driver.serviceAccountName",
+        "spark.kubernetes.container.image",
+        "spark.kubernetes.driver.container.image",
+        "spark.kubernetes.driver.podTemplateFile",
+        "spark.kubernetes.executor.container.image",
+        "spark.kubernetes.executor.podTemplateFile",
+        "spark.kubernetes.namespace",
+    }
+)
+"""Properties that follow from the table `kubernetes`."""
 ONE_ATTEMPT = {"spark.yarn.maxAppAttempts": "1"}
 """Keeps YARN from starting a driver again.
 
@@ -91,15 +104,16 @@ class Deploy(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class SparkSettings:
-    """Spark's *master*, the place of drivers, and *properties* by name.
+    """Spark's *master*, the place of drivers, pods, and *properties* by name.
 
     Airflow's connection has the first two where they are None. *python* is the Python of jobs, whose environment has
-    Spark; None: Airflow's environment has it.
+    Spark; None: Airflow's environment has it. Pods are used on Kubernetes alone.
     """
 
     master: str | None = None
     deploy: Deploy | None = None
     python: str | None = None
+    kubernetes: KubernetesSettings | None = None
     properties: Mapping[str, str] = field(default_factory=dict, hash=False)
 
 
@@ -175,14 +189,16 @@ def read_spark(file: str, content: Mapping[str, Any]) -> SparkSettings:
         "spark.driver.memory": _pattern_value(keys, "driver_memory", "2g", _MEMORY),
         "spark.sql.shuffle.partitions": keys.count("shuffle_partitions", "8", None),
     }
+    kubernetes = _kubernetes(keys, master)
     conf = keys.get("conf", dict, '{ "spark.executor.memoryOverhead" = "1g" }', {})
     keys.done()
     own = {name: str(value) for name, value in by_property.items() if value is not None}
     for name, value in conf.items():
-        _check_property(keys, name, value, own)
+        _check_property(keys, name, value, {*own, *(OF_PODS if kubernetes else ())})
     # On other hosts it may have another path, which `conf` names.
     here = {f"spark.pyspark.{of}python": python for of in ("driver.", "")} if python else {}
-    return SparkSettings(master=master, deploy=deploy, python=python, properties={**here, **own, **conf})
+    properties = {**here, **own, **conf}
+    return SparkSettings(master=master, deploy=deploy, python=python, kubernetes=kubernetes, properties=properties)
 
 
 def _deploy(keys: Keys, master: str | None) -> Deploy | None:
@@ -195,6 +211,16 @@ def _deploy(keys: Keys, master: str | None) -> Deploy | None:
     return deploy
 
 
+def _kubernetes(keys: Keys, master: str | None) -> KubernetesSettings | None:
+    """Returns the pods of drivers and executors, if they are described."""
+    content = keys.get("kubernetes", dict, '{ image = "registry.example/tidemark:1" }', None)
+    if content is None:
+        return None
+    if master and not master.startswith(SCHEME):
+        keys.fail("kubernetes", f"describes pods, but master is {master!r}", "leave one of them out", beside="master")
+    return read_kubernetes(keys.file, content)
+
+
 def _pattern_value(keys: Keys, key: str, example: str, form: re.Pattern[str]) -> str | None:
     value: str | None = keys.text(key, example, None)
     if value is not None and not form.fullmatch(value):
@@ -202,7 +228,7 @@ def _pattern_value(keys: Keys, key: str, example: str, form: re.Pattern[str]) ->
     return value
 
 
-def _check_property(keys: Keys, name: str, value: object, own: Mapping[str, str]) -> None:
+def _check_property(keys: Keys, name: str, value: object, own: Collection[str]) -> None:
     """Raises InvalidSpec unless `conf` may set the property *name*.
 
     *own* are the properties that other keys of the table set.
