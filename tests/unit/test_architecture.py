@@ -165,7 +165,7 @@ IMPORTS = {
     "cli.repair": (
         "collecting errors clock semantics model.tables model.settings model.project model.kinds model "
         "kernels.columns kernels.aggregates kernels.records storage storage.delta control stream.journal "
-        "stream.kafka stream.state stream.operate stream.decide stream.startup stream.distributed reports "
+        "stream.kafka stream.state stream.operate stream.decide stream.write stream.startup stream.distributed reports "
         "cli.shared"
     ),
     "cli.stack": (

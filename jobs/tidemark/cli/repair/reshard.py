@@ -77,7 +77,7 @@ def reshard_streams(
     wanted = replace(topology, shards={**topology.shards, **dict.fromkeys(names, shards)})
     streams = [Stream(wanted, wanted.sub_topology(each), Layout(warehouse)) for each in names]
     # All streams are checked before the first is changed.
-    by = list(map(_sharding_of, streams))
+    by = list(map(sharding_of, streams))
     for stream in streams:
         if Control(stream.control).is_held():
             msg = f"{_name(stream)}: its driver is running; drain it first (`tidemark down {stream.topology.name}`)"
@@ -86,7 +86,7 @@ def reshard_streams(
         yield _reshard(stream, placement, topology.shards_of(stream.sub.name), say)
 
 
-def _sharding_of(stream: Stream) -> Sharding | None:
+def sharding_of(stream: Stream) -> Sharding | None:
     """Returns how the keys of *stream* are distributed; None for one shard."""
     steps = Steps(stream.topology, Reference(stream.layout.warehouse))
     return sharding(stream.topology, stream.sub, steps) if stream.shards > 1 else None
@@ -109,13 +109,13 @@ def _reshard(stream: Stream, by: Sharding | None, in_file: int, say: Callable[[s
         return f"{name}: no batch was decided yet, so there is no state"
     with Control(stream.control).held() as check_lease:
         try:
-            return f"{name}: {_dealt_out(stream, Journal(home, 'data'), by, in_file, say, check_lease)}"
+            return f"{name}: {dealt_out(stream, Journal(home, 'data'), by, in_file, say, check_lease)}"
         except OSError as error:
             msg = f"{name}: {error}; the state is unchanged; correct this and run the command again"
             raise TidemarkError(msg) from error
 
 
-def _dealt_out(
+def dealt_out(
     stream: Stream,
     journal: Journal,
     by: Sharding | None,
@@ -123,7 +123,16 @@ def _dealt_out(
     say: Callable[[str], None],
     check_lease: Callable[[], None],
 ) -> str:
-    """Distributes the state, and returns the result as text."""
+    """Distributes the state of *stream*, and returns the result as text.
+
+    Args:
+        stream: the stream, with its new number of shards.
+        journal: its journal.
+        by: how its keys are distributed; None for one shard.
+        in_file: the number of shards in the topology's file.
+        say: prints a line for each old shard.
+        check_lease: raises if the lease is lost.
+    """
     # A distribution that was begun before is removed first.
     forget(stream.control)
     newest = journal.newest()

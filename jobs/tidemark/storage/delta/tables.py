@@ -9,6 +9,7 @@ import json
 import time
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cache, partial
 from operator import itemgetter
 from pathlib import Path
@@ -178,6 +179,31 @@ def create(
         return table
 
     return again_after_others(up_to_date)
+
+
+@dataclass(frozen=True)
+class DeclaredTable:
+    """Arguments of `create` for one table."""
+
+    path: Path
+    schema: pa.Schema
+    description: str
+    log: str = KEPT_LOG
+    checks: Mapping[str, str] | None = None
+    partitioned_by: Sequence[str] = ()
+    properties: Mapping[str, str] | None = None
+
+    def create(self) -> DeltaTable:
+        """Makes the table, or updates an existing one, as `create` does."""
+        return create(
+            self.path,
+            self.schema,
+            description=self.description,
+            log=self.log,
+            checks=self.checks or {},
+            partitioned_by=self.partitioned_by,
+            properties=self.properties or {},
+        )
 
 
 @cache

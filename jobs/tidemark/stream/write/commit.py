@@ -13,7 +13,7 @@ wait for the next flush (`flushing.py`). Each step has a name; tests stop a driv
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import assert_never
@@ -46,7 +46,7 @@ from tidemark.semantics.progress import StreamProgress
 from tidemark.storage.delta.current_rows import CLOSED_UP_TO, NEWEST_MS, OF_REPLACING, ClosedRows, closed_row
 from tidemark.storage.delta.current_view import KEPT_BY, kept_by
 from tidemark.storage.delta.log import HOP_LOG, KEPT_LOG, SHORT_LOG
-from tidemark.storage.delta.tables import NO_NOTES, Committer, Notes, bigint_columns, create
+from tidemark.storage.delta.tables import NO_NOTES, Committer, DeclaredTable, Notes, bigint_columns
 from tidemark.storage.fence import Fence
 from tidemark.storage.files import Files, Rows, frames, write_file
 from tidemark.storage.object_path import ObjectPath
@@ -443,48 +443,56 @@ def create_tables(home: Path, sub: SubTopology, schemas: Mapping[str, Mapping[st
 
     *schemas* are those of the operators' outputs, by operator.
     """
+    for declared in declared_tables(home, sub, schemas):
+        declared.create()
+
+
+def declared_tables(
+    home: Path, sub: SubTopology, schemas: Mapping[str, Mapping[str, pl.DataType]]
+) -> Iterator[DeclaredTable]:
+    """Yields the tables of `create_tables` without creating them."""
     for table in _OWN:
         log = KEPT_LOG if table.name in {CHANGES.name, *LEDGERS} else SHORT_LOG
-        create(home / table.name, arrow_schema(table), description=table.row, log=log)
+        yield DeclaredTable(home / table.name, arrow_schema(table), table.row, log)
     for operator in sub.handing_out:
         if operator.output_table:
-            _create_output(home / operator.output_table, operator, sub, schemas)
+            yield from _declared_output(home / operator.output_table, operator, sub, schemas)
 
 
-def _create_output(
+def _declared_output(
     path: Path, operator: HandingOut, sub: SubTopology, schemas: Mapping[str, Mapping[str, pl.DataType]]
-) -> None:
-    """Creates the table at *path* for the rows of *operator*."""
+) -> Iterator[DeclaredTable]:
+    """Yields the tables for the rows of *operator*, that at *path* first."""
     match operator:
         case Repartition():
-            create(path, arrow_schema(HOP), description=HOP.row, log=HOP_LOG)
+            yield DeclaredTable(path, arrow_schema(HOP), HOP.row, HOP_LOG)
         case Sink():
             sent = pl.DataFrame(schema=dict(schemas[operator.name])).to_arrow()
             schema = _as_it_is(_as_sent(operator, sent, 0).to_arrow().schema, path)
             operators = index_by_name(sub.operators)
-            _create_sink(path.parent, operator, commented(schema, operator, operators, schemas))
+            yield from _declared_sink(path.parent, operator, commented(schema, operator, operators, schemas))
         case _:
             assert_never(operator)
 
 
-def _create_sink(home: Path, sink: Sink, schema: pa.Schema) -> None:
-    """Creates the table of *sink*.
+def _declared_sink(home: Path, sink: Sink, schema: pa.Schema) -> Iterator[DeclaredTable]:
+    """Yields the table of *sink*.
 
-    If the sink keeps current rows, also creates the table of rows that it may not show yet.
+    If the sink keeps current rows, also yields the table of rows that it may not show yet.
     """
     own = [field for field in schema if field.name not in OF_REPLACING]
-    create(
-        home / str(sink.table), pa.schema(own) if sink.key else schema, description=f"records of the sink {sink.name}"
+    yield DeclaredTable(
+        home / str(sink.table), pa.schema(own) if sink.key else schema, f"records of the sink {sink.name}"
     )
     if not sink.key:
         return
     column = closed_column(sink)
     if column is not None:
         schema = schema.append(pa.field(CLOSED_UP_TO, schema.field(column).type))
-    create(
+    yield DeclaredTable(
         home / str(sink.appends_to),
         schema,
-        description=f"rows to be merged into {sink.table}",
-        log=SHORT_LOG,
+        f"rows to be merged into {sink.table}",
+        SHORT_LOG,
         properties={KEPT_BY: kept_by(sink.key, column)},
     )
