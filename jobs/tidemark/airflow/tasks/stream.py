@@ -114,11 +114,11 @@ class StreamTrigger(BaseTrigger):
     async def on_kill(self) -> None:
         """Stops the driver of a deferred task that was cleared or marked."""
         await sync_to_async(warehouse_at)(self.home)
-        await asyncio.to_thread(self.stop)
+        await asyncio.to_thread(self.stop, "the task was cleared or marked")
 
-    def stop(self) -> None:
+    def stop(self, why: str) -> None:
         """Drains the driver, then kills it, and checks that it is gone."""
-        self.log.info("draining %s, because the task was cleared or marked", self.home)
+        self.log.info("draining %s, because %s", self.home, why)
         self._driver.stop(self._launch_id, by=BY_USER, now_ms=wall_clock_ms())
         self.log.info("no driver of launch %s runs any more", self._launch_id)
 
