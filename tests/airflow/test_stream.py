@@ -153,6 +153,29 @@ def test_a_trigger_waits_once_before_it_fires(driver: Driver) -> None:
     assert time.monotonic() - began >= 0.4
 
 
+def test_a_trigger_waits_for_a_control_folder_beyond_reach(driver: Driver) -> None:
+    trigger = deferred(operator(driver).execute).trigger
+    pid = running(driver)
+    # Reading a folder as a file is an OSError, as is a store that does not answer.
+    file = driver.home / "launch.json"
+    known = file.read_bytes()
+    file.unlink()
+    file.mkdir()
+
+    async def answers() -> dict[str, str]:
+        looks = trigger.run()
+        waiting = asyncio.ensure_future(anext(looks))
+        ended, _ = await asyncio.wait({waiting}, timeout=0.5)  # ten looks
+        assert not ended
+        file.rmdir()
+        file.write_bytes(known)
+        os.kill(pid, signal.SIGKILL)
+        fired = await asyncio.wait_for(waiting, 10)
+        return fired.payload
+
+    assert asyncio.run(answers()) == {"verdict": "dead"}
+
+
 def test_a_living_driver_is_adopted_and_not_doubled(driver: Driver) -> None:
     deferred(operator(driver).execute)
     pid = running(driver)

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 from chaos.__main__ import run
-from chaos.faults import Draw, copies_harmed, killed_again_at_recovery, killed_at_random, second_driver
+from chaos.faults import Draw, copies_harmed, killed_again_at_recovery, killed_at_random, second_driver, taken_over
 from chaos.stage import Stage
 
 SEED = 7
-KINDS = (killed_again_at_recovery, second_driver, killed_at_random, copies_harmed)
+KINDS = (taken_over, killed_again_at_recovery, second_driver, killed_at_random, copies_harmed)
 
 
 @pytest.mark.long

@@ -101,6 +101,17 @@ def test_a_replaced_driver_may_not_write(warehouse):
     assert newer.is_held()
 
 
+def test_a_refused_write_makes_a_driver_look_at_its_lease_anew(warehouse):
+    control = Control(warehouse)
+    epoch = control.acquire()
+    control.check_lease(epoch)
+    # Another process, of whose news this one has not heard yet.
+    (warehouse / "epochs" / f"{epoch + 1:020d}").write_text(json.dumps({"at_ms": 1, "released": False}))
+    control.check_lease(epoch)
+    with pytest.raises(LeaseLost, match="another driver has taken over this stream with epoch 2"):
+        control.check_lease_anew(epoch)
+
+
 def test_a_lease_that_is_held_for_some_work_is_free_afterwards(warehouse):
     with Control(warehouse).held_alone():
         assert Control(warehouse).is_held()

@@ -249,6 +249,15 @@ class Control:
             )
             raise LeaseLost(msg)
 
+    def check_lease_anew(self, epoch: int) -> None:
+        """Does the same, and asks the object store even without news.
+
+        A driver that was suspended there may be refused a write before it reads the news.
+        """
+        if self._news is not None:
+            self._news.forget()
+        self.check_lease(epoch)
+
     def is_held(self, *, dead_epoch: int | None = None) -> bool:
         """Returns True if a driver lives.
 

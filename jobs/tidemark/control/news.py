@@ -41,6 +41,10 @@ class News:
     def spread(self) -> None:
         """Makes all drivers ask again; call it after the request is written."""
         replace(self._place, uuid.uuid4().hex)
+        self.forget()
+
+    def forget(self) -> None:
+        """Makes this process ask again."""
         with self._lock:
             self._looked_s = self._asked_s = float("-inf")
 

@@ -8,7 +8,7 @@ import os
 from tidemark.clock import wall_clock_ms
 from tidemark.control.cluster_manager import managed_driver, record
 from tidemark.control.folder import AlreadyRunning, Control, LeaseLost, StreamState, digest
-from tidemark.errors import TidemarkError
+from tidemark.errors import Contradiction, TidemarkError
 from tidemark.model.project.layout import Layout
 from tidemark.model.stream import Stream
 from tidemark.model.topology import Time, load, on_processing_time
@@ -68,11 +68,11 @@ def run_stream(options: RunOptions, session_of: SharedSession) -> int:
         while state is None:
             # What a query has in memory may be ahead of its journal, so each one begins as a new driver does.
             state = StreamQuery(options, stream_of, control, pulse, deaths, session_of, secrets).run()
-    except LeaseLost as error:
-        pulse.end(StreamState.FAILED)
-        log.error("%s", error)
-        return 3
     except Exception as error:
+        if (lost := _lost_lease(error, control, epoch)) is not None:
+            pulse.end(StreamState.FAILED)
+            log.error("%s", lost)
+            return 3
         if not isinstance(error, TidemarkError) and (reading := begun(stream_of.control, sub)):
             error.add_note(reading)
         log.exception("stream %s/%s failed", topology.name, sub.name)
@@ -81,3 +81,17 @@ def run_stream(options: RunOptions, session_of: SharedSession) -> int:
         return 1
     pulse.end(state)
     return 0
+
+
+def _lost_lease(error: Exception, control: Control, epoch: int) -> LeaseLost | None:
+    """Returns the loss of the lease that is the reason of *error*."""
+    if isinstance(error, LeaseLost):
+        return error
+    if isinstance(error, Contradiction):
+        try:
+            control.check_lease_anew(epoch)
+        except LeaseLost as lost:
+            return lost
+        except OSError:
+            pass  # a store that does not answer proves nothing
+    return None

@@ -45,7 +45,10 @@ EACH: dict[str, Any] = {
 STREAM: dict[str, Any] = {"warehouse": "{{ params.warehouse }}", "bootstrap": "127.0.0.1:1"}
 TOPOLOGIES = Path(os.environ["TIDEMARK_TEST_TOPOLOGIES"])
 
-with DAG("stand_in", **EACH):
+RENAMED = TOPOLOGIES / "renamed"
+"""A file with another name for the first DAG."""
+
+with DAG(RENAMED.read_text() if RENAMED.exists() else "stand_in", **EACH):
     StandIn(
         task_id="status",
         topology_file=TOPOLOGIES / "flights.toml",

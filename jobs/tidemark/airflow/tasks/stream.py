@@ -94,13 +94,17 @@ class StreamTrigger(BaseTrigger):
         self._driver = Driver(location(home), Patience(**patience), shared=location(shared) if shared else None)
         self._launch_id = launch_id
         self._poll_s, self._first_look_s = poll_s, first_look_s
+        self._is_blind = False
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Returns how the triggerer creates this trigger again."""
         return "tidemark.airflow.tasks.stream.StreamTrigger", self._kwargs
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Yields one event: the verdict."""
+        """Yields one event: the verdict.
+
+        A control folder that cannot be read gives none, for example in a store that does not answer.
+        """
         await sync_to_async(warehouse_at)(self.home)
         await asyncio.sleep(self._first_look_s)
         # In a thread: all triggers of a triggerer share one event loop, and a look may take long.
@@ -111,16 +115,25 @@ class StreamTrigger(BaseTrigger):
     async def on_kill(self) -> None:
         """Stops the driver of a deferred task that was cleared or marked."""
         await sync_to_async(warehouse_at)(self.home)
-        await asyncio.to_thread(self.stop)
+        await asyncio.to_thread(self.stop, "the task was cleared or marked")
 
-    def stop(self) -> None:
+    def stop(self, why: str) -> None:
         """Drains the driver, then kills it, and checks that it is gone."""
-        self.log.info("draining %s, because the task was cleared or marked", self.home)
+        self.log.info("draining %s, because %s", self.home, why)
         self._driver.stop(self._launch_id, by=BY_USER, now_ms=wall_clock_ms())
         self.log.info("no driver of launch %s runs any more", self._launch_id)
 
     def _verdict(self) -> DriverVerdict:
-        return self._driver.verdict(now_ms=wall_clock_ms())
+        try:
+            verdict = self._driver.verdict(now_ms=wall_clock_ms())
+        except OSError as error:
+            # No next driver could be launched now, and each failure would use up a try of the task.
+            if not self._is_blind:
+                self.log.warning("%s cannot be read: %s; it is looked at again until it can", self.home, error)
+            self._is_blind = True
+            return DriverVerdict.ALIVE
+        self._is_blind = False
+        return verdict
 
 
 class StreamOperator(BaseOperator):
