@@ -20,7 +20,7 @@ PROJECT = Path(__file__).resolve().parents[2]
 LOCK = PROJECT / "requirements.lock"
 UV = Path(sys.executable).parent / "uv"
 INSTALLED_WITHIN_S = 900
-ENDS_WITHIN_S = 120
+ENDS_WITHIN_S = 300
 
 
 def uv(*arguments: str, folder: Path | None = None) -> None:
