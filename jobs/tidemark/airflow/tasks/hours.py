@@ -16,7 +16,7 @@ HOUR = timedelta(hours=1)
 SOON = timedelta(minutes=3)
 """The first report runs so long after a start of streams."""
 RUNS_WAIT = "run_after" in signature(DagRunTriggerException).parameters
-"""True if triggered runs can wait for their time; not in Airflow 3.2."""
+"""True if triggered runs can wait; they cannot in Airflow 3.2."""
 
 
 class FirstReport(BaseOperator):
