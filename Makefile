@@ -1,6 +1,6 @@
 # Two commands matter: `make demo` and `make test`. Both set everything up first.
 .DEFAULT_GOAL := help
-.PHONY: help setup secrets pins object-store lock fmt check unit proof browser postgres test audit supervision environments chaos bench demo up down clean
+.PHONY: help setup secrets pins object-store lock fmt check unit proof browser postgres pythons test audit supervision environments chaos bench demo up down clean
 
 PYTHON ?= python3.11
 BIN := .venv/bin
@@ -100,6 +100,12 @@ postgres: ## PostgreSQL for one test of tests/airflow, by apt where none is inst
 		&& $$AS apt-get update -qq && DEBIAN_FRONTEND=noninteractive $$AS apt-get install -qq -y --no-install-recommends postgresql >/dev/null \
 		|| echo "no PostgreSQL, and apt cannot install it: one test of tests/airflow will be skipped"
 
+pythons: setup ## Python 3.12 and 3.13 for tests/packages, by uv where none is installed; without them these cases are not run
+	@for version in 3.12 3.13; do \
+		ls $$HOME/.pyenv/versions/$$version.*/bin/python >/dev/null 2>&1 || $(BIN)/uv python find -q $$version >/dev/null 2>&1 \
+			|| $(BIN)/uv python install -q $$version 2>/dev/null || echo "no Python $$version, and uv cannot install it: its cases will not be run"; \
+	done
+
 # Long files come first, by their folders.
 PYTEST := $(BIN)/pytest -q -n 2 --dist loadfile --no-loadscope-reorder
 # The others wait for brokers, Spark and Airflow half of the time, and these use it: nice, so that they hold up nothing.
@@ -123,9 +129,12 @@ supervision: check postgres ## every case of a real Airflow that is killed, clea
 		tests/airflow/test_postgres.py
 	$(BIN)/pytest -q -m long tests/streaming
 
-environments: check object-store ## a day of flights and all batch jobs on a Spark standalone cluster, Airflow with an object store, and wheels (half an hour)
-	$(BIN)/pytest -q -m "long or not long" tests/cluster tests/packages tests/pods
-	$(BIN)/pytest -q -m long tests/objectstore
+environments: check object-store pythons ## a day of flights and all batch jobs on a Spark standalone cluster, Airflow with an object store, and wheels (an hour)
+	@log=.venv/environments; rm -f $$log.*; \
+	run() { { $(BIN)/pytest -q -rap -m "$$@" || touch $$log.failed; } | tee -a $$log.log; }; \
+	run "long or not long" tests/cluster; run long tests/objectstore; run "long or not long" tests/packages tests/pods; \
+	echo "Every case of these environments, with the reason of each that was not run:"; \
+	grep -E '^(PASSED|FAILED|ERROR|SKIPPED)' $$log.log; [ ! -e $$log.failed ]
 
 KILLS ?= 10
 SHARDS ?= 1

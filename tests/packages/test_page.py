@@ -18,6 +18,7 @@ def test_the_commands_of_the_page_install_and_check(tmp_path: Path, wheel: Path)
     shutil.copy(wheel, tmp_path / "dist")
     # uv has the packages in its cache, and pip would download them again.
     by_uv = commands.replace("tide/bin/pip install", f"{UV} pip install --python tide/bin/python")
+    by_uv = by_uv.replace("-m venv tide", "-m venv --without-pip tide")
     environment = FreshEnvironment(tmp_path).environment(CHECKOUT=str(PROJECT))
     ran = subprocess.run(
         ["bash", "-ec", by_uv], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300, check=False

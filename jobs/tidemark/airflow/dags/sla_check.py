@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import timedelta
 from functools import partial
+from inspect import signature
+from typing import Any
 
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG, DeadlineAlert, DeadlineReference, SyncCallback, chain  # type: ignore[attr-defined]
@@ -31,6 +33,8 @@ HANGS_AFTER = timedelta(minutes=30)
 TELLING_HANGS_AFTER = timedelta(minutes=15)
 """Longer than the 10 minutes that a channel waits for another run."""
 ASKED = "macros.datetime.fromisoformat(params['at']) if params['at'] else dag_run.run_after"
+# Deadlines have no names in Airflow 3.2.
+NAME: dict[str, Any] = {"name": "checks are made"} if "name" in signature(DeadlineAlert).parameters else {}
 SINCE = f"{{{{ (({ASKED}) - macros.timedelta(hours=1)).isoformat() }}}}"
 
 
@@ -39,7 +43,7 @@ def make() -> Iterator[DAG]:
     for path, topology in topologies().items():
         every = timedelta(milliseconds=topology.check_every_ms)
         missed_checks = DeadlineAlert(
-            name="checks are made",
+            **NAME,
             reference=DeadlineReference.DAGRUN_QUEUED_AT,
             interval=2 * every,
             callback=SyncCallback(tell_of_missed_checks, kwargs={"topology_file": str(path)}),

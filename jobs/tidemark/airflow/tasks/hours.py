@@ -6,7 +6,8 @@ The first one runs soon after a start, and those of a day run after those of its
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import Any
+from inspect import signature
+from typing import Any, NoReturn
 
 from airflow.sdk import BaseOperator, BaseSensorOperator, Context
 from airflow.sdk.exceptions import AirflowSkipException, DagRunTriggerException
@@ -14,13 +15,16 @@ from airflow.sdk.exceptions import AirflowSkipException, DagRunTriggerException
 HOUR = timedelta(hours=1)
 SOON = timedelta(minutes=3)
 """The first report runs so long after a start of streams."""
+RUNS_WAIT = "run_after" in signature(DagRunTriggerException).parameters
+"""True if triggered runs can wait; they cannot in Airflow 3.2."""
 
 
 class FirstReport(BaseOperator):
     """Triggers a run of *reports* SOON after a start of streams.
 
-    The run is about the hour of that time. The operator ends at once: the run waits for its time. The rows and the page
-    of the whole hour replace those of this report. With the param `first_report` false it triggers nothing.
+    The run is about the hour of that time. The operator ends at once: the run waits for its time. In Airflow 3.2 the
+    operator waits, in the triggerer. The rows and the page of the whole hour replace those of this report. With the
+    param `first_report` false it triggers nothing.
     """
 
     def __init__(self, *, reports: str, **kwargs: Any) -> None:
@@ -28,18 +32,27 @@ class FirstReport(BaseOperator):
         self.reports = reports
 
     def execute(self, context: Context) -> None:
-        """Triggers the run."""
+        """Triggers the run, or waits for its time."""
         if not context["params"]["first_report"]:
             msg = "no report is wanted soon after this start"
             raise AirflowSkipException(msg)
-        due = context["dag_run"].run_after + SOON
+        if not RUNS_WAIT:
+            from airflow.providers.standard.triggers.temporal import DateTimeTrigger  # parsers of DAGs need it not
+
+            self.defer(trigger=DateTimeTrigger(_due(context)), method_name="trigger")
+        self.trigger(context)
+
+    def trigger(self, context: Context, event: object = None) -> NoReturn:
+        """Triggers the run; *event* is the end of the wait."""
+        due = _due(context)
         hour = due.replace(minute=0, second=0, microsecond=0)
+        at: dict[str, Any] = {"run_after": due} if RUNS_WAIT else {}
         # This is what Airflow's TriggerDagRunOperator raises. For the operator itself every parser of DAGs would import
         # 14 modules.
         raise DagRunTriggerException(
             trigger_dag_id=self.reports,
             dag_run_id=f"first__{due.isoformat()}",
-            run_after=due,
+            **at,
             conf={"from": hour.isoformat(), "to": (hour + HOUR).isoformat()},
             reset_dag_run=False,
             skip_when_already_exists=True,
@@ -49,6 +62,11 @@ class FirstReport(BaseOperator):
             poke_interval=0,
             deferrable=False,
         )
+
+
+def _due(context: Context) -> datetime:
+    due: datetime = context["dag_run"].run_after + SOON
+    return due
 
 
 class HourlyReportSensor(BaseSensorOperator):

@@ -8,9 +8,10 @@ on a worker, a drained driver is success; one that has rotated is followed by th
 one is launched again, until it has failed so often in a row, in one way and without finishing a batch, that it would
 fail again. A driver that runs an older topology file is drained when the task runs again, and followed by a new one.
 
-Known limitation: Airflow (3.3) calls `on_kill` of a trigger only when a triggerer runs it at that moment. A task that
-was cleared meanwhile is drained by the next try; one that was marked while no triggerer ran is drained when one starts,
-see `orphans`; but not one that is marked in the second between its deferring and the triggerer's taking it up.
+Known limitation: Airflow calls `on_kill` of a trigger only when a triggerer runs it at that moment, and so does the
+trigger itself in Airflow 3.2. A task that was cleared meanwhile is drained by the next try; one that was marked while
+no triggerer ran is drained when one starts, see `orphans`; but not one that is marked in the second between its
+deferring and the triggerer's taking it up.
 """
 
 from __future__ import annotations
@@ -106,16 +107,35 @@ class StreamTrigger(BaseTrigger):
         A control folder that cannot be read gives none, for example in a store that does not answer.
         """
         await sync_to_async(warehouse_at)(self.home)
-        await asyncio.sleep(self._first_look_s)
-        # In a thread: all triggers of a triggerer share one event loop, and a look may take long.
-        while (verdict := await asyncio.to_thread(self._verdict)) is DriverVerdict.ALIVE:
-            await asyncio.sleep(self._poll_s)
+        try:
+            await asyncio.sleep(self._first_look_s)
+            # In a thread: all triggers of a triggerer share one event loop, and a look may take long.
+            while (verdict := await asyncio.to_thread(self._verdict)) is DriverVerdict.ALIVE:
+                await asyncio.sleep(self._poll_s)
+        except asyncio.CancelledError as cancelled:
+            # Airflow 3.2 does not call `on_kill`, and gives a reason only for its own end.
+            if not hasattr(BaseTrigger, "on_kill") and not cancelled.args and not await self._is_waited_for():
+                await self.on_kill()
+            raise
         yield TriggerEvent({"verdict": verdict.value})  # type: ignore[no-untyped-call]  # as above
 
     async def on_kill(self) -> None:
         """Stops the driver of a deferred task that was cleared or marked."""
         await sync_to_async(warehouse_at)(self.home)
         await asyncio.to_thread(self.stop, "the task was cleared or marked")
+
+    async def _is_waited_for(self) -> bool:
+        """Returns True if its task is still deferred.
+
+        Then another triggerer takes it over.
+        """
+        from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance  # a triggerer has it, DAGs need it not
+
+        ti: Any = self.task_instance
+        states = await sync_to_async(RuntimeTaskInstance.get_task_states)(
+            ti.dag_id, task_ids=[ti.task_id], run_ids=[ti.run_id]
+        )
+        return bool(states.get(ti.run_id, {}).get(ti.task_id) == "deferred")
 
     def stop(self, why: str) -> None:
         """Drains the driver, then kills it, and checks that it is gone."""

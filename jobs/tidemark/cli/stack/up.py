@@ -66,12 +66,15 @@ def command(options: argparse.Namespace) -> int:
 
     The others are started nevertheless.
     """
-    require("airflow", "great_expectations", "pyspark")
+    require("airflow", "great_expectations")
     require_jars("spark")
     up = StackStart(writable_home(options.home), Project.here(), slow=options.slow, unpause=options.unpause)
     ran_before, is_started = up.home.running(), False
     try:
-        topologies = up.with_topics(up.chosen(options.topologies))
+        chosen = up.chosen(options.topologies)
+        if any(topology.spark.python is None for topology in chosen.values()):
+            require("pyspark")
+        topologies = up.with_topics(chosen)
         api = up.start_airflow()
         topologies = up.with_dags(api, topologies)
         runs = up.launch(api, topologies)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
+from pathlib import Path
 
 from tidemark.errors import InvalidArgument
 from tidemark.model.project.files import IS_WHEEL
@@ -24,8 +25,16 @@ def require(*modules: str) -> None:
         InvalidArgument: one of them is not installed.
     """
     for module in modules:
-        if find_spec(module) is None:
+        if not _is_installed(module):
             raise InvalidArgument(missing(module))
+
+
+def _is_installed(module: str) -> bool:
+    spec = find_spec(module)
+    # Airflow's Spark provider brings pyspark-client, the same package without Spark itself.
+    if spec is None or module != "pyspark":
+        return spec is not None
+    return spec.origin is not None and (Path(spec.origin).parent / "jars").is_dir()
 
 
 def missing(module: str) -> str:
