@@ -19,11 +19,14 @@ from tidemark.airflow.tasks import receivers
 from tidemark.airflow.tasks import sla as sla_tasks
 from tidemark.airflow.tasks.receivers import ReceiverDown, ReceiverRefused
 from tidemark.airflow.tasks.sla import DeliverChanges
+from tidemark.model import topology
 from tidemark.model.channel_spec import Channel, parse
 from tidemark.model.project.layout import Layout
 from tidemark.model.tables.catalog import INCIDENTS
 from tidemark.reports.report_tables import replace_rows
+from tidemark.sla.incidents.tables import follow_alerts
 
+FLIGHTS = topology.load(Path(__file__).resolve().parents[2] / "jobs" / "topologies" / "flights.toml")
 NOON, MINUTE, DAY = 1_767_268_800_000, 60_000, 86_400_000  # 2026-01-01T12:00Z
 OPENED = {
     "topology": "flights", "change": "opened", "broken_since": NOON - MINUTE, "run_id": "r", "verdict": "error",
@@ -93,8 +96,10 @@ def change(n: int, what: str = "opened", at_ms: int = NOON) -> dict[str, Any]:
     return {**OPENED, **named, **by, **verdict}
 
 
-def happened(home: Path, changes: list[dict[str, Any]]) -> None:
-    replace_rows(changes, INCIDENTS, Layout(home).report_table("flights", INCIDENTS.name), where="true")
+def happened(home: Path, changes: list[dict[str, Any]], at_ms: int = NOON) -> None:
+    layout = Layout(home)
+    replace_rows(changes, INCIDENTS, layout.report_table("flights", INCIDENTS.name), where="true")
+    follow_alerts(layout, FLIGHTS, at_ms=at_ms)
 
 
 def tell(home: Path, to: Channel) -> None:
@@ -111,7 +116,7 @@ def test_fifty_incidents_have_one_key_each_and_are_resolved(
         if isinstance(service, AlertmanagerService):
             service.now = datetime.fromtimestamp(at_ms / 1_000, UTC)
         changes.extend(new)
-        happened(tmp_path, changes)
+        happened(tmp_path, changes, at_ms)
 
     goes_on(NOON)
     tell(tmp_path, to)

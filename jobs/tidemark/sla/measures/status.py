@@ -94,6 +94,19 @@ class FactKind(StrEnum):
 
 
 @dataclass(frozen=True)
+class HoldUp:
+    """A cause with its place, by which broken SLAs are grouped.
+
+    The place is a driver (*sub_topology* alone), an operator, or a *partition* of a source.
+    """
+
+    cause: str
+    sub_topology: str | None = None
+    operator: str | None = None
+    partition: int | None = None
+
+
+@dataclass(frozen=True)
 class Status:
     """The state of an SLA at an instant.
 
@@ -118,6 +131,8 @@ class Status:
 
     It is the window's age when the subject had finished it.
     """
+    root: HoldUp | None = None
+    """The cause that it may share with other broken SLAs."""
     breaks: str = ""
     """Describes what breaks a contract."""
 
