@@ -92,10 +92,14 @@ def _burning_text(status: Status, limits: BurnRate) -> str:
     over = f"longer than {length(objective.threshold_ms)} in {length(status.spec.over_ms)}"
     if budget is None or budget.share_over is None or budget.burn_rate is None:
         return f"no record of {status.spec.subject} to measure; the SLA counts those that take {over}"
+    few = ""
+    if status.records is not None and status.records < limits.min_records:
+        measured = f"{status.records:,} records of {status.spec.subject} in {length(status.spec.over_ms)}"
+        few = f"{measured} are too few to judge, {limits.min_records:,} are needed; "
     rates = _limits({"warning": limits.warn_at, "error": limits.error_at}, "from {:g} on")
     share, allowed = f"{budget.share_over:.2%}", f"{1 - objective.target:.2%}"
     slow = f"{share} of the records of {status.spec.subject} took {over}"
-    return f"{slow}, {budget.burn_rate:,.4g} times {allowed}; {rates}"
+    return f"{few}{slow}, {budget.burn_rate:,.4g} times {allowed}; {rates}"
 
 
 def _limits(

@@ -788,7 +788,7 @@ SLA_RESULTS = Table(
         (
             "records",
             "bigint",
-            "number of records in over_ms (records), of rows that break the contract (contract), or of "
+            "number of records in over_ms (records, burn_rate), of rows that break the contract (contract), or of "
             "stale groups (staleness with `by`)",
         ),
         (
