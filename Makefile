@@ -1,6 +1,6 @@
 # Two commands matter: `make demo` and `make test`. Both set everything up first.
 .DEFAULT_GOAL := help
-.PHONY: help setup secrets pins object-store lock fmt check unit proof browser postgres pythons test audit supervision environments chaos bench demo up down clean
+.PHONY: help setup secrets pins object-store lock fmt check unit proof browser postgres pythons alertmanager test audit supervision environments chaos bench demo up down clean
 
 PYTHON ?= python3.11
 BIN := .venv/bin
@@ -106,6 +106,12 @@ pythons: setup ## Python 3.12 and 3.13 for tests/packages, by uv where none is i
 			|| $(BIN)/uv python install -q $$version 2>/dev/null || echo "no Python $$version, and uv cannot install it: its cases will not be run"; \
 	done
 
+alertmanager: ## Alertmanager for one test of tests/airflow, by apt where none is installed; without it that is skipped
+	@command -v prometheus-alertmanager >/dev/null && exit 0; \
+	command -v apt-get >/dev/null && AS=$$([ $$(id -u) = 0 ] || echo "sudo -n") && echo "installing Alertmanager (under a minute)" \
+		&& $$AS apt-get update -qq && DEBIAN_FRONTEND=noninteractive $$AS apt-get install -qq -y --no-install-recommends \
+		prometheus-alertmanager >/dev/null || echo "no Alertmanager, and apt cannot install it: one test of tests/airflow will be skipped"
+
 # Long files come first, by their folders.
 PYTEST := $(BIN)/pytest -q -n 2 --dist loadfile --no-loadscope-reorder
 # The others wait for brokers, Spark and Airflow half of the time, and these use it: nice, so that they hold up nothing.
@@ -124,9 +130,10 @@ audit: setup ## known vulnerabilities of packages, where PyPI has the data, and 
 	$(BIN)/python docker/audit_jars.py .venv/jars.cdx.json .jars $(dir $(IVY)); jars=$$?; \
 	[ $$found = 0 ] || exit $$found; [ $$jars != 0 ] || [ $$unknown = 0 ] || exit 2; exit $$jars
 
-supervision: check postgres ## every case of a real Airflow that is killed, cleared or marked (half an hour)
+supervision: check postgres alertmanager ## every case of a real Airflow that is killed, cleared or marked (half an hour)
 	$(BIN)/pytest -q -m "long or not long" tests/airflow/test_supervision.py tests/airflow/test_supervision_spark.py \
 		tests/airflow/test_postgres.py
+	$(BIN)/pytest -q -m long tests/airflow/test_receivers.py
 	$(BIN)/pytest -q -m long tests/streaming
 
 environments: check object-store pythons ## a day of flights and all batch jobs on a Spark standalone cluster, Airflow with an object store, and wheels (an hour)

@@ -5,11 +5,14 @@ The services on loopback check each request by the documented interface.
 
 from __future__ import annotations
 
+import json
 import logging
+import shutil
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 from airflow.sdk.exceptions import AirflowSkipException
@@ -19,11 +22,17 @@ from tidemark.airflow.tasks import receivers
 from tidemark.airflow.tasks import sla as sla_tasks
 from tidemark.airflow.tasks.receivers import ReceiverDown, ReceiverRefused
 from tidemark.airflow.tasks.sla import DeliverChanges
+from tidemark.clock import wall_clock_ms
+from tidemark.control import process
+from tidemark.model import topology
 from tidemark.model.channel_spec import Channel, parse
 from tidemark.model.project.layout import Layout
 from tidemark.model.tables.catalog import INCIDENTS
 from tidemark.reports.report_tables import replace_rows
+from tidemark.sla.incidents.tables import follow_alerts
 
+PROGRAM = shutil.which("prometheus-alertmanager") or shutil.which("alertmanager")
+FLIGHTS = topology.load(Path(__file__).resolve().parents[2] / "jobs" / "topologies" / "flights.toml")
 NOON, MINUTE, DAY = 1_767_268_800_000, 60_000, 86_400_000  # 2026-01-01T12:00Z
 OPENED = {
     "topology": "flights", "change": "opened", "broken_since": NOON - MINUTE, "run_id": "r", "verdict": "error",
@@ -93,8 +102,10 @@ def change(n: int, what: str = "opened", at_ms: int = NOON) -> dict[str, Any]:
     return {**OPENED, **named, **by, **verdict}
 
 
-def happened(home: Path, changes: list[dict[str, Any]]) -> None:
-    replace_rows(changes, INCIDENTS, Layout(home).report_table("flights", INCIDENTS.name), where="true")
+def happened(home: Path, changes: list[dict[str, Any]], at_ms: int = NOON) -> None:
+    layout = Layout(home)
+    replace_rows(changes, INCIDENTS, layout.report_table("flights", INCIDENTS.name), where="true")
+    follow_alerts(layout, FLIGHTS, at_ms=at_ms)
 
 
 def tell(home: Path, to: Channel) -> None:
@@ -111,7 +122,7 @@ def test_fifty_incidents_have_one_key_each_and_are_resolved(
         if isinstance(service, AlertmanagerService):
             service.now = datetime.fromtimestamp(at_ms / 1_000, UTC)
         changes.extend(new)
-        happened(tmp_path, changes)
+        happened(tmp_path, changes, at_ms)
 
     goes_on(NOON)
     tell(tmp_path, to)
@@ -216,6 +227,53 @@ def test_open_alerts_are_sent_to_an_alertmanager_again(
     tell(tmp_path, to)
     ends = [body[0]["endsAt"] for body in alertmanager.bodies]
     assert ends == [f"2026-01-01T12:{minute}:00.000Z" for minute in ("20", "20", "00", "30")]
+
+
+@pytest.fixture
+def real_alertmanager(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The address of a real Alertmanager that sends nothing on."""
+    home, port = tmp_path / "alertmanager", process.free_port()
+    home.mkdir()
+    (home / "alertmanager.yml").write_text("route: {receiver: none}\nreceivers: [{name: none}]\n")
+    flags = (f"--config.file={home}/alertmanager.yml", f"--storage.path={home}/data", "--cluster.listen-address=")
+    process.launch("alertmanager", [PROGRAM or "", *flags, f"--web.listen-address=127.0.0.1:{port}"], home=home, env={})
+    url = f"http://127.0.0.1:{port}"
+    try:
+        process.wait_until(lambda: is_ready(f"{url}/-/ready"), "Alertmanager", 30)
+        monkeypatch.setenv("AIRFLOW_CONN_DESK", json.dumps({"conn_type": "http", "host": url}))
+        yield url
+    finally:
+        process.stop(home, "alertmanager")
+
+
+def is_ready(url: str) -> bool:
+    try:
+        with urlopen(url, timeout=5) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
+
+
+@pytest.mark.long
+@pytest.mark.skipif(PROGRAM is None, reason="no Alertmanager; `make alertmanager` installs it")
+def test_a_real_alertmanager_opens_and_resolves(tmp_path: Path, real_alertmanager: str) -> None:
+    now_ms = wall_clock_ms()
+
+    def states() -> dict[str, str]:
+        with urlopen(f"{real_alertmanager}/api/v2/alerts", timeout=5) as answer:
+            alerts = json.load(answer)
+        return {alert["labels"]["alertname"]: alert["status"]["state"] for alert in alerts}
+
+    opened = [change(n, at_ms=now_ms - MINUTE) | {"broken_since": now_ms - 2 * MINUTE} for n in range(3)]
+    happened(tmp_path, opened, now_ms)
+    tell(tmp_path, channel("alertmanager"))
+    process.wait_until(lambda: {*states()} == {"sla_0", "sla_1", "sla_2"}, "three alerts", 30)
+    happened(tmp_path, [*opened, {**opened[0], "change": "resolved", "at": now_ms, "verdict": "pass"}], now_ms)
+    tell(tmp_path, channel("alertmanager"))
+    # The list has only alerts that are firing.
+    process.wait_until(lambda: {*states()} == {"sla_1", "sla_2"}, "the end of one", 30)
+    tell(tmp_path, channel("alertmanager"))
+    assert {*states()} == {"sla_1", "sla_2"}
 
 
 def test_no_log_or_error_has_a_secret(

@@ -22,13 +22,15 @@ from support.mail_and_webhook import Inbox, Receiver
 from tidemark.airflow.tasks import sla as sla_tasks
 from tidemark.airflow.tasks.sla import DeliverChanges, PublishChanges, channels, sla_asset, tell_of_missed_checks
 from tidemark.clock import wall_clock_ms
+from tidemark.model import topology
 from tidemark.model.channel_spec import Channel, parse
 from tidemark.model.project.layout import Layout
 from tidemark.model.tables.catalog import INCIDENTS
 from tidemark.reports.report_tables import replace_rows
-from tidemark.sla.incidents.tables import channel_lock, record_delivery
+from tidemark.sla.incidents.tables import channel_lock, follow_alerts, record_delivery
 
 ROOT = Path(__file__).resolve().parents[2]
+FLIGHTS = topology.load(ROOT / "jobs" / "topologies" / "flights.toml")
 MAIL = {"kind": "mail", "to": ["desk@example.org", "ops@example.org"], "from": "tidemark@example.org"}
 NOW = wall_clock_ms() // 1_000 * 1_000
 OPENED = {
@@ -68,7 +70,9 @@ def webhook(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
 
 
 def happened(home: Path, *changes: dict[str, Any]) -> None:
-    replace_rows(list(changes), INCIDENTS, Layout(home).report_table("flights", INCIDENTS.name), where="true")
+    layout = Layout(home)
+    replace_rows(list(changes), INCIDENTS, layout.report_table("flights", INCIDENTS.name), where="true")
+    follow_alerts(layout, FLIGHTS, at_ms=NOW)
 
 
 def channel(**table: Any) -> Channel:

@@ -14,6 +14,7 @@ from tidemark.model.kinds.registry import KINDS
 from tidemark.model.project.files import VARIABLE, Project
 from tidemark.model.sla_spec import parse
 from tidemark.model.tables.catalog import (
+    ALERTS,
     BATCHES,
     CHANGES,
     CRITICAL_PATH_STEPS,
@@ -284,7 +285,7 @@ def test_a_repeated_check_adds_nothing_and_a_new_run_adds_rows(warehouse):
 
         Their versions differ between runs.
         """
-        own = {table.name for table in (SLA_RESULTS, DQ_RESULTS, INCIDENTS)}
+        own = {table.name for table in (SLA_RESULTS, DQ_RESULTS, INCIDENTS, ALERTS)}
         return warehouse.report(SLA_RESULTS), [row for row in warehouse.report(DQ_RESULTS) if row["table"] not in own]
 
     once = said()

@@ -32,7 +32,7 @@ from tidemark.model.project.files import CHECKOUT as PROJECT
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval
 from tidemark.model.sla_spec import Measure, parse
-from tidemark.model.tables.catalog import CHANGES, INCIDENTS, OUTCOMES, SLA_RESULTS, SUPPRESSED
+from tidemark.model.tables.catalog import ALERTS, CHANGES, INCIDENTS, OUTCOMES, SLA_RESULTS, SUPPRESSED, Table
 from tidemark.query.sql import Warehouse
 from tidemark.reports.paths.path_facts import windows_with_paths
 from tidemark.reports.report_tables import open_report
@@ -117,6 +117,10 @@ PROMISES = {
         "totals_in_budget": {
             "subject": "totals", "measure": "burn_rate", "threshold": "4 s", "target": 0.99, "over": "30 s",
         },
+        "time_goes_on_in_reads": {"subject": "events", "measure": "watermark_lag", "error_after": "1 min"},
+        "newest_is_read": {"subject": "newest", "measure": "records", "error_below": 1, "over": "1 min"},
+        "the_hop_is_in_time": {"subject": "by_id", "measure": "latency_p99", "error_after": "4 s", "over": "30 s"},
+        "sums_are_quick": quick("sums", "1 s"),
     },
     TABLES: {
         "board_is_fresh": fresh("board"),
@@ -127,12 +131,28 @@ PROMISES = {
         "ticker_is_fresh": fresh("ticker", "30 s"),
         "counts_are_fresh": fresh("counts", "70 s"),
         "time_goes_on": {"subject": "events", "measure": "watermark_lag", "error_after": "1 min"},
+        "sums_go_on": {"subject": "sums", "measure": "watermark_lag", "error_after": "1 min"},
+        "sums_are_read": {"subject": "sums", "measure": "records", "error_below": 1, "over": "1 min"},
         "enough_records": {"subject": "newest", "measure": "records", "error_below": 3, "over": "1 min"},
         "nothing_gets_lost": {"subject": "outcomes", "measure": "completeness", "error_after": "1 ms"},
         "contracts_are_kept": {"subject": "tables", "measure": "contract"},
     },
     HELD: {"visits_are_fresh": fresh("visits_board"), "patient_is_fresh": fresh("patient_board")},
 }  # fmt: skip
+
+
+EIGHT = {
+    HOP: [*PROMISES[HOP]],
+    TABLES: [
+        "board_is_fresh", "changes_are_fresh", "large_is_fresh", "counts_are_fresh", "time_goes_on",
+        "totals_are_fresh", "sums_go_on", "sums_are_read",
+    ],
+    HELD: [*PROMISES[HELD]],
+}  # fmt: skip
+"""SLAs on both sides of a hop that each fault may break.
+
+HELD has no hop: it has a fault for each of its two SLAs.
+"""
 
 
 class Flow:
@@ -499,7 +519,7 @@ def broken_proof(flow: Flow) -> float:
 class Fault:
     """A fault that *plant* injects; it returns the check's second.
 
-    The check judges *promise*; *afresh*: there was no sound time before.
+    The check judges *promise*, and causes so many *pages*; *afresh*: there was no sound time before.
     """
 
     plant: Callable[[Flow], float]
@@ -508,6 +528,7 @@ class Fault:
     culprit: str | None = None
     held_by: str = ""
     afresh: bool = False
+    pages: int = 1
 
     @property
     def toml(self) -> str:
@@ -562,10 +583,10 @@ FAULTS = {
     ),
     "stuck window": Fault(dead_source, "counts_are_fresh", "error", "events", "time_stands_still: per_minute ← events"),
     "session that stays open": Fault(
-        as_usual, "visits_are_fresh", "never_loaded", "visits", "session_kept_open: visits", afresh=True
+        as_usual, "visits_are_fresh", "never_loaded", "visits", "session_kept_open: visits", afresh=True, pages=2
     ),
     "allowed lateness too long": Fault(
-        as_usual, "patient_is_fresh", "never_loaded", "patient", "allowed_lateness_holds: patient", afresh=True
+        as_usual, "patient_is_fresh", "never_loaded", "patient", "allowed_lateness_holds: patient", afresh=True, pages=2
     ),
     "backlog of partitions that are read": Fault(
         unread, "board_is_fresh", "error", "events", "backlog: events partition 0"
@@ -646,8 +667,13 @@ def test_each_fault_gives_the_expected_verdict_and_culprit(
     flow = Flow(fault.toml, home) if fault.afresh else healthy[fault.toml].copy(home)
     monkeypatch.setattr(decision, "time", SimpleNamespace(sleep=flow.sleep))  # it is the clock of the play that goes on
 
-    (result,), told = checked(flow, fault.plant(flow), fault.promise)
+    results, changes = checked(flow, fault.plant(flow), *dict.fromkeys((fault.promise, *EIGHT[fault.toml])))
+    result = next(row for row in results if row["sla"] == fault.promise)
+    told = [row for row in changes if row["sla"] == fault.promise]
 
+    pages = [row for row in stored(flow, ALERTS) if row["audience"] is None]
+    assert [row["change"] for row in pages] == ["opened"] * fault.pages
+    assert sorted(name for row in pages for name in row["slas"]) == sorted(row["sla"] for row in changes)
     verdict, culprit, held_by = (result[column] for column in ("verdict", "culprit", "held_by"))
     assert (verdict, culprit, begins(held_by, like=fault.held_by)) == (fault.verdict, fault.culprit, fault.held_by)
     is_told = [(fault.promise, "opened", verdict, culprit, held_by)]
@@ -655,6 +681,24 @@ def test_each_fault_gives_the_expected_verdict_and_culprit(
     agree(flow, fault, result, told)
     if name in COMMANDS:
         assert [" ".join(words) for words in commands(held_by)] == COMMANDS[name]
+
+
+def test_two_faults_are_two_pages_and_each_ends_by_itself(healthy: dict[str, Flow], tmp_path: Path) -> None:
+    flow = healthy[TABLES].copy(tmp_path / "play")
+
+    def pages(at_s: float, run_id: str) -> list[tuple[str, str, str]]:
+        flow.beat("sums", at_s - 1, StreamState.FAILED, reason="OSError: no route to host")
+        checked(flow, at_s, *EIGHT[TABLES], run_id=run_id, resolve_after="0 s")
+        rows = [row for row in stored(flow, ALERTS) if row["audience"] is None]
+        return sorted((row["cause"], row["cause_operator"] or row["cause_sub_topology"], row["change"]) for row in rows)
+
+    for second in (82, 142):
+        flow.reads(second)
+    opened = [("driver_dead", "sums", "opened"), ("source_quiet", "events", "opened")]
+    assert pages(144, "a") == opened
+    for second in (152, 162, 172, 182, 192):
+        flow.reads(second, *now(second, 0), *now(second, 1))
+    assert pages(194, "b") == [*opened, ("source_quiet", "events", "resolved")]
 
 
 def test_an_incident_of_time_ahead_names_topic_partition_and_key(healthy: dict[str, Flow], tmp_path: Path) -> None:
@@ -747,16 +791,20 @@ def agree(flow: Flow, fault: Fault, result: Row, told: list[Row]) -> None:
             assert worst["input"].partition(": ")[2] in result["held_by"]
 
 
-def checked(flow: Flow, at_s: float, *promises: str) -> tuple[list[Row], list[Row]]:
-    """Returns the check's rows of `sla_results` and its incident changes."""
+def checked(flow: Flow, at_s: float, *promises: str, run_id: str = "r", **keys: Any) -> tuple[list[Row], list[Row]]:
+    """Returns the rows of `sla_results` and incident changes after a check.
+
+    Each SLA has the *keys*, too.
+    """
     topology = flow.play.topology
-    slas = {name: {**PROMISES[flow.play.toml][name], "owner": "o"} for name in promises}
+    slas = {name: {**PROMISES[flow.play.toml][name], "owner": "o", **keys} for name in promises}
     specs = parse({"play": slas}, topology, file="slas.toml")
     if flow.play.toml == HOP:
         critical_path.run(flow.layout, topology, specs, Interval(NOON, ms(at_s)))
-    run_check(flow.layout, topology, specs, at_ms=ms(at_s), run_id="r")
-    results, changes = (
-        open_report(table, flow.layout.report_table("play", table.name)).to_pyarrow_table().to_pylist()
-        for table in (SLA_RESULTS, INCIDENTS)
-    )
-    return results, changes
+    run_check(flow.layout, topology, specs, at_ms=ms(at_s), run_id=run_id)
+    return stored(flow, SLA_RESULTS), stored(flow, INCIDENTS)
+
+
+def stored(flow: Flow, table: Table) -> list[Row]:
+    """Returns all rows of a report."""
+    return open_report(table, flow.layout.report_table("play", table.name)).to_pyarrow_table().to_pylist()

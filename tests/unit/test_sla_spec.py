@@ -76,6 +76,18 @@ def test_who_is_told_of_it_when_and_what_to_do_are_read() -> None:
             (3_600_000, 300_000),
         ),
         (
+            {
+                "measure": "burn_rate",
+                "subject": "weather",
+                "threshold": "1 s",
+                "target": 0.9,
+                "error_at": 9,
+                "min_records": 50,
+            },
+            BurnRate(objective=Objective(threshold_ms=1_000, target=0.9), warn_at=1, error_at=9, min_records=50),
+            (600_000, 50_000),
+        ),
+        (
             {"measure": "watermark_lag", "subject": "carriers", "error_after": "5 min"},
             Sla(error_after_ms=300_000),
             (600_000,),
@@ -231,7 +243,8 @@ def test_the_page_of_alerts_has_an_example_of_every_key() -> None:
         "by": {"subject": "weather_now"},
         **dict.fromkeys(("warn_below", "error_below"), records | {"subject": "carrier_delays"}),
         **dict.fromkeys(
-            ("threshold", "target", "warn_at", "error_at"), rate | {"warn_after": None, "error_after": None}
+            ("threshold", "target", "warn_at", "error_at", "min_records"),
+            rate | {"warn_after": None, "error_after": None},
         ),
     }
     for key, example in examples.items():

@@ -242,6 +242,16 @@ def test_a_budget_without_recent_measurements_is_unknown():
     assert status(Measure.BURN_RATE, "carrier_delays", [slow], limits=limits).verdict is Verdict.UNKNOWN
 
 
+@pytest.mark.parametrize(("n", "verdict"), [(99, Verdict.UNKNOWN), (100, Verdict.ERROR)])
+def test_a_late_record_in_a_quiet_time_is_no_burn_rate(n, verdict):
+    slow = [fact("latency", "carrier_delays", over_ms=ms, bucket=bucket_of(500), n=n) for ms in (OVER, OVER // 12)]
+    limits = BurnRate(objective=Objective(threshold_ms=100, target=0.9), warn_at=1, error_at=5, min_records=100)
+    found = status(Measure.BURN_RATE, "carrier_delays", slow, limits=limits)
+    assert (found.verdict, found.records) == (verdict, n)
+    too_few = "99 records of carrier_delays in 1 min are too few to judge, 100 are needed; "
+    assert measurement_text(found).startswith(too_few) is (verdict is Verdict.UNKNOWN)
+
+
 def test_of_no_record_no_burn_rate_is_known():
     limits = BurnRate(objective=Objective(threshold_ms=100, target=0.9), warn_at=1, error_at=5)
     found = status(Measure.BURN_RATE, "carrier_delays", limits=limits)

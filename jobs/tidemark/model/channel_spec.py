@@ -65,8 +65,15 @@ class Channel:
     sends_again: bool = False
 
     def tells(self, change: Mapping[str, Any]) -> bool:
-        """Returns True if a row of `incidents` matches its filters."""
+        """Returns True if a row of `sla_alerts` matches its filters."""
         wanted = [("topology", self.topologies), ("change", self.changes)]
+        if (audience := change.get("audience")) is not None:
+            # Only a channel that names this owner, and does not get the alert itself.
+            owners = self.owners or ()
+            if audience not in owners or change["owner"] in owners:
+                return False
+            wanted.append(("severity", self.severities))
+            return all(words is None or change[column] in words for column, words in wanted)
         if change["sla"] != CHECKS:  # missed checks concern every owner
             wanted += [("owner", self.owners), ("severity", self.severities)]
         return all(words is None or change[column] in words for column, words in wanted)

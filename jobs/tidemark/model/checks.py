@@ -20,6 +20,7 @@ from tidemark.model.kinds.registry import KINDS
 from tidemark.model.settings.intervals import Grain, Scope
 from tidemark.model.sla_spec import Measure, Severity
 from tidemark.model.tables.catalog import (
+    ALERTS,
     BATCHES,
     BECAME,
     CAME_IN,
@@ -144,6 +145,7 @@ _OF_REPORTS: Mapping[str, Conditions] = {
     WINDOW_PARTS.name: _not_negative("excess_ms"),
     SLA_RESULTS.name: _all(_SLA, _not_negative("records")),
     INCIDENTS.name: _all(_SLA, is_one_of("change", Change)),
+    ALERTS.name: _all(_SLA, is_one_of("change", Change)),
     DQ_RESULTS.name: _not_negative("unexpected_count", "rows"),
 }
 _OF_STREAMS: Mapping[str, Conditions] = {

@@ -157,6 +157,7 @@ KEYS = (
     "subject", "measure", "by", "place", "owner", "severity", "runbook", "over", "ignore_when_idle",
     "while_catching_up", "open_after", "resolve_after", "maintenance_windows", "warn_after", "error_after",
     "warn_below", "error_below", "threshold", "target", "warn_at", "error_at",
+    "min_records",
 )  # fmt: skip
 """Keys of an SLA of any measure.
 
@@ -388,7 +389,9 @@ def _burn_rate(keys: Keys) -> BurnRate:
     except InvalidArgument:
         keys.fail("target", f"is {target:g}", "write the share of records within the threshold: target = 0.99")
     try:
-        return BurnRate(objective=objective, warn_at=warn, error_at=error)
+        return BurnRate(
+            objective=objective, warn_at=warn, error_at=error, min_records=keys.count("min_records", "100", 1)
+        )
     except InvalidArgument:
         highest = f"error_at at most {1 / (1 - target):g}, the rate at which all records are over the threshold"
         keys.fail("warn_at", f"is {warn:g} and error_at is {error:g}", f"write warn_at below error_at, and {highest}")

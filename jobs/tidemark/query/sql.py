@@ -403,6 +403,8 @@ def _no_rows(table: Table) -> str:
 
 def _type(ddl: str) -> str:
     """Returns DuckDB's name of a type of `tables.py`, which has Spark's."""
+    if ddl.startswith("array<") and not ddl.startswith("array<struct<"):
+        return f"{_type(ddl.removeprefix('array<').removesuffix('>'))}[]"
     if not ddl.startswith("array<struct<"):
         return "timestamptz" if ddl == "timestamp" else ddl
     fields = (field.split(":") for field in ddl.removeprefix("array<struct<").removesuffix(">>").split(","))

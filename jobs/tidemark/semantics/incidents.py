@@ -32,6 +32,15 @@ BROKEN = frozenset(_RANKS)
 """Verdicts of an SLA that is broken."""
 
 
+def worse(verdict: Verdict) -> int:
+    """Returns a number that is smaller for a worse *verdict*.
+
+    >>> worse(Verdict.ERROR) < worse(Verdict.WARN) < worse(Verdict.PASS)
+    True
+    """
+    return -_RANKS.get(verdict, 0)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Damping:
     """Delays of opening and of resolving an incident.

@@ -245,18 +245,22 @@ def budget(objective: Objective, *, n: int, n_over: int) -> Budget:
 class BurnRate:
     """Burn rates from which on an SLA warns, and is in error.
 
-    They are rates of the error budget of `objective`.
+    They are rates of the error budget of `objective`, of `min_records` records or more.
 
     Raises:
-        InvalidArgument: a rate is not above 0, the error is at a lower one than the warning, or at one that is never
-            reached: all records over the threshold burn at 1 / (1 − target).
+        InvalidArgument: fewer than one record is enough, a rate is not above 0, the error is at a lower one than the
+            warning, or at one that is never reached: all records over the threshold burn at 1 / (1 − target).
     """
 
     objective: Objective
     warn_at: float
     error_at: float
+    min_records: int = 1
 
     def __post_init__(self) -> None:
+        if self.min_records < 1:
+            msg = f"a burn rate needs min_records of 1 or more, got {self.min_records}; leave it out"
+            raise InvalidArgument(msg)
         if not 0 < self.warn_at <= self.error_at:
             msg = f"burn rates need 0 < warn_at <= error_at, got {self.warn_at} and {self.error_at}; swap them"
             raise InvalidArgument(msg)

@@ -27,6 +27,7 @@ from tidemark.sla.contracts.counts import ContractCounts, judge_contracts
 from tidemark.sla.contracts.quality import Quality
 from tidemark.sla.incidents.changes import quiet
 from tidemark.sla.incidents.culprits import with_culprits
+from tidemark.sla.incidents.roots import with_roots
 from tidemark.sla.incidents.tables import checked_before, follow_up, is_checked_after, open_account_before
 from tidemark.sla.measures import facts as sla_facts
 from tidemark.sla.measures.groups import groups_seen
@@ -89,7 +90,8 @@ def run(
     # A check for an instant before one that was checked changes no incident.
     is_past = is_checked_after(layout, topology.name, at_ms, run_id)
     results, judged_rows = [], []
-    for status in with_culprits(measured, topology, layout, tables, at_ms=at_ms):
+    explained = with_culprits(measured, topology, layout, tables, at_ms=at_ms)
+    for status in with_roots(explained, topology):
         row = sla_row(status)
         results.append({**row, "quiet": quiet(status.spec, at_ms, is_past=is_past)})
         judged_rows.append({**row, "excused": status.is_excused, "measured": status.is_measured})

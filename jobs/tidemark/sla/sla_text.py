@@ -30,6 +30,10 @@ def sla_row(status: Status) -> dict[str, Any]:
         "runbook": spec.runbook,
         "said": measurement_text(status),
         "held_by": status.held_by,
+        "cause": status.root.cause if status.root else None,
+        "cause_sub_topology": status.root.sub_topology if status.root else None,
+        "cause_operator": status.root.operator if status.root else None,
+        "cause_partition": status.root.partition if status.root else None,
         "records": status.groups.n_stale if status.groups else status.records,
         "burn_rate": status.budget.burn_rate if status.budget else None,
         "budget_left": status.budget.remaining if status.budget else None,
@@ -88,11 +92,14 @@ def _burning_text(status: Status, limits: BurnRate) -> str:
     over = f"longer than {length(objective.threshold_ms)} in {length(status.spec.over_ms)}"
     if budget is None or budget.share_over is None or budget.burn_rate is None:
         return f"no record of {status.spec.subject} to measure; the SLA counts those that take {over}"
+    few = ""
+    if status.records is not None and status.records < limits.min_records:
+        measured = f"{status.records:,} records of {status.spec.subject} in {length(status.spec.over_ms)}"
+        few = f"{measured} are too few to judge, {limits.min_records:,} are needed; "
     rates = _limits({"warning": limits.warn_at, "error": limits.error_at}, "from {:g} on")
     share, allowed = f"{budget.share_over:.2%}", f"{1 - objective.target:.2%}"
-    return (
-        f"{share} of the records of {status.spec.subject} took {over}, {budget.burn_rate:,.4g} times {allowed}; {rates}"
-    )
+    slow = f"{share} of the records of {status.spec.subject} took {over}"
+    return f"{few}{slow}, {budget.burn_rate:,.4g} times {allowed}; {rates}"
 
 
 def _limits(

@@ -142,7 +142,8 @@ def _notify(channel: Channel, change: Mapping[str, Any], context: Mapping[str, A
     from tidemark.sla.incidents.alert import alert_of
     from tidemark.sla.incidents.alert_text import alert_texts
 
-    place = PAGE.format(**{name: quote(str(change[name]), safe="") for name in ("topology", "incident")})
+    incident = (change.get("incidents") or [change["incident"]])[0]
+    place = PAGE.format(topology=quote(change["topology"], safe=""), incident=quote(incident, safe=""))
     link = conf.get("api", "base_url", fallback="").rstrip("/") + place
     alert = alert_of(change, link=link)
     message = {**alert_texts(alert, notified_ms=wall_clock_ms()), "value": alert}

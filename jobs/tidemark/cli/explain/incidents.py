@@ -29,7 +29,11 @@ HISTORY = f"""
     SELECT i.at, i.change, i.verdict, i.said, i.culprit, i.held_by, i.by,
            list_sort(list(d.channel) FILTER (d.channel IS NOT NULL)) AS {NOTIFIED}
     FROM incidents AS i
-    LEFT JOIN deliveries AS d ON i.topology = d.topology AND i.incident = d.incident AND i.change = d.change
+    LEFT JOIN (
+        SELECT topology, alert, change, unnest(incidents) AS incident FROM sla_alerts WHERE audience IS NULL
+    ) AS a ON i.topology = a.topology AND i.incident = a.incident AND i.change = a.change
+    LEFT JOIN deliveries AS d
+        ON i.topology = d.topology AND d.incident IN (i.incident, a.alert) AND i.change = d.change
     WHERE i.topology = $1 AND i.incident = $2 GROUP BY ALL ORDER BY i.at
 """
 KNOWN = "SELECT incident FROM incident_history WHERE topology = $1 ORDER BY opened_at DESC, incident LIMIT 10"

@@ -44,10 +44,15 @@ META_SCHEMA: Mapping[str, pl.DataType] = {
 
 
 def arrow_type(ddl: str) -> pa.DataType:
-    """Returns the Arrow type of a DDL word or `array<struct<name:word,…>>`."""
+    """Returns the Arrow type of a DDL word or of an array.
+
+    An array has structs (`array<struct<name:word,…>>`) or words.
+    """
     if ddl.startswith("array<struct<"):
         fields = (field.split(":") for field in ddl.removeprefix("array<struct<").removesuffix(">>").split(","))
         return pa.list_(pa.struct([(name, _ARROW[word]) for name, word in fields]))
+    if ddl.startswith("array<"):
+        return pa.list_(_ARROW[ddl.removeprefix("array<").removesuffix(">")])
     return _ARROW[ddl]
 
 

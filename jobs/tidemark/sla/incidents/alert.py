@@ -8,6 +8,7 @@ from hashlib import sha256
 from typing import Any
 
 from tidemark.escaping import inert
+from tidemark.model.sla_spec import Severity
 from tidemark.semantics.incidents import Change
 
 MOST_LETTERS_OF_A_KEY = 255
@@ -26,18 +27,22 @@ class Impact:
 
 @dataclass(frozen=True, kw_only=True)
 class Alert:
-    """A change of an incident, as a receiver gets it.
+    """A change of an alert, as a receiver gets it.
 
     Instants are epoch ms. Texts have one line and no control characters.
 
     Attributes:
-        dedup_key: the same for every change of an incident, by which receivers group and resolve.
-        incident: its name.
+        dedup_key: the same for every change of an alert, by which receivers group and resolve.
+        incident: its first incident.
         change: the event.
         at_ms: when that happened.
         topology: the topology.
-        sla: the broken SLA.
-        severity: of the SLA.
+        cause: the cause that its SLAs have in common; None: no cause is known.
+        place: the driver, operator or partition of the cause.
+        audience: the owner to whom this is a message about the impact; None: it is the alert itself.
+        sla: the broken SLA; of several, the one that is described.
+        severity: of the most severe SLA; lower in a message about the impact.
+        opening_severity: the same when the alert was opened.
         subject: the table, operator or stream that is measured.
         measure: the measure.
         verdict: of the check that changed it.
@@ -48,7 +53,7 @@ class Alert:
         culprit: the operator or input to look at.
         hold_up: the first finding of `tidemark why`.
         budget_left: unused share of the error budget.
-        impact: what the incident affects.
+        impact: everything that the cause affects.
         since_ms: when the SLA broke.
         owner: the responsible team or person.
         runbook: the remedy, a link or a text.
@@ -61,8 +66,12 @@ class Alert:
     change: Change
     at_ms: int
     topology: str
+    cause: str | None
+    place: str | None
+    audience: str | None
     sla: str
     severity: str
+    opening_severity: str
     subject: str | None
     measure: str | None
     verdict: str
@@ -81,22 +90,36 @@ class Alert:
     by: str | None
 
 
+_LOWER = {Severity.CRITICAL.value: Severity.WARNING.value, Severity.WARNING.value: Severity.INFO.value}
+"""Severity of a message about the impact, by that of its SLAs."""
+
+
 def alert_of(change: Mapping[str, Any], *, link: str) -> Alert:
     """Returns the alert for *change*.
 
     Args:
-        change: a row of `incidents` with instants as epoch ms.
+        change: a row of `sla_alerts`, whose name is `incident`, or of `incidents`; instants are epoch ms.
         link: address of the page to look at.
     """
     row: dict[str, Any] = {name: one_line(value) if isinstance(value, str) else value for name, value in change.items()}
+    is_impact = row.get("audience") is not None
+    lists = {name: tuple(map(one_line, change.get(name) or ())) for name in ("incidents", "slas", "tables", "owners")}
+    owner = (row["owner"],) if row["owner"] else ()
+    severity, opening = row["severity"], row.get("opening_severity") or row["severity"]
+    partition = row.get("cause_partition")
+    where = row.get("cause_operator") or row.get("cause_sub_topology")
     return Alert(
         dedup_key=_key(f"{change['topology']}/{change['incident']}"),
-        incident=row["incident"],
+        incident=lists["incidents"][0] if lists["incidents"] else row["incident"],
         change=Change(change["change"]),
         at_ms=row["at"],
         topology=row["topology"],
+        cause=row.get("cause"),
+        place=where if where is None or partition is None else f"{where} partition {partition}",
+        audience=row.get("audience"),
         sla=row["sla"],
-        severity=row["severity"],
+        severity=_LOWER.get(severity, severity) if is_impact else severity,
+        opening_severity=_LOWER.get(opening, opening) if is_impact else opening,
         subject=row["subject"],
         measure=row["measure"],
         verdict=row["verdict"],
@@ -107,7 +130,7 @@ def alert_of(change: Mapping[str, Any], *, link: str) -> Alert:
         culprit=row["culprit"],
         hold_up=row["held_by"],
         budget_left=row["budget_left"],
-        impact=Impact(slas=(row["sla"],), owners=(row["owner"],) if row["owner"] else ()),
+        impact=Impact(slas=lists["slas"] or (row["sla"],), tables=lists["tables"], owners=lists["owners"] or owner),
         since_ms=row["broken_since"],
         owner=row["owner"],
         runbook=row["runbook"],

@@ -13,6 +13,7 @@ from tidemark.model.settings.toml_keys import length
 from tidemark.semantics.incidents import Change
 from tidemark.semantics.sla import Verdict
 from tidemark.sla.incidents.alert import Alert, one_line
+from tidemark.why.evidence.findings import UNEXPLAINED
 
 LOOK_HERE = "Look here"
 LATE_AFTER_MS = 900_000
@@ -30,13 +31,15 @@ def alert_texts(alert: Alert, *, notified_ms: int) -> dict[str, str]:
         `subject` is one line, `text` is several. `html` and `slack` have the same content, escaped. `message_id` is the
         same however often the alert of a change is sent.
     """
-    subject = one_line(f"[{alert.severity}] {alert.topology}: {alert.sla} {_event_text(alert)}")
+    subject = one_line(
+        f"[{alert.severity}] {alert.topology}: {_cause_text(alert)}{_slas_text(alert)} {_event_text(alert)}"
+    )
     details = _details(alert, notified_ms)
     lines = {name: one_line(f"{name}: {value}" if name else value) for name, value in details}
     text = "\n".join(lines.values())
     html_lines = {name: escape(line) for name, line in lines.items()}
     html_lines[LOOK_HERE] = f'{LOOK_HERE}: <a href="{escape(alert.link)}">{escape(alert.link)}</a>'
-    place = quote(f"{alert.topology}.{alert.incident}.{alert.change}", safe="")
+    place = quote(f"{alert.dedup_key.removeprefix('tidemark/').replace('/', '.')}.{alert.change}", safe="")
     return {
         "subject": subject,
         "text": f"{subject}\n{text}",
@@ -46,16 +49,33 @@ def alert_texts(alert: Alert, *, notified_ms: int) -> dict[str, str]:
     }
 
 
+def _cause_text(alert: Alert) -> str:
+    """Names the cause of *alert*; empty if none is known."""
+    if alert.cause in {None, UNEXPLAINED}:
+        return ""
+    where = f" of {alert.place}" if alert.place else ""
+    affects = f" affects {alert.audience}" if alert.audience else ""
+    return f"{alert.cause}{where}{affects}: "
+
+
+def _slas_text(alert: Alert) -> str:
+    n = len(alert.impact.slas)
+    return alert.sla if n == 1 else f"{n} SLAs"
+
+
 def _event_text(alert: Alert) -> str:
+    are = "is" if len(alert.impact.slas) == 1 else "are"
     match alert.change:
         case Change.OPENED:
-            return f"is broken ({alert.verdict})"
+            return f"{are} broken ({alert.verdict})"
         case Change.ESCALATED:
             return f"got worse ({alert.verdict})"
         case Change.ACKNOWLEDGED:
-            return f"is acknowledged by {alert.by}"
+            return f"{are} acknowledged by {alert.by}"
         case Change.RESOLVED:
-            return "is met again" if alert.verdict == Verdict.PASS else "has ended"
+            if alert.verdict == Verdict.PASS:
+                return f"{are} met again"
+            return "has ended" if are == "is" else "have ended"
 
 
 def _details(alert: Alert, notified_ms: int) -> list[tuple[str, str]]:
@@ -72,6 +92,9 @@ def _details(alert: Alert, notified_ms: int) -> list[tuple[str, str]]:
         "Look at": alert.culprit,
         "Blocked by": alert.hold_up,
         "Error budget left": "" if alert.budget_left is None else _remaining_text(alert.budget_left),
+        "Broken SLAs": ", ".join(alert.impact.slas) if len(alert.impact.slas) > 1 else "",
+        "Affected tables": ", ".join(alert.impact.tables),
+        "Affected owners": ", ".join(alert.impact.owners) if len(alert.impact.owners) > 1 else "",
         "Owner": alert.owner,
         "Runbook": alert.runbook,
         "Incident": alert.incident,

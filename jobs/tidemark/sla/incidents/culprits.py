@@ -15,6 +15,7 @@ from tidemark.reports.paths.path_facts import Row, Tables
 from tidemark.semantics.blame import AgeCause
 from tidemark.semantics.incidents import BROKEN
 from tidemark.semantics.sla import Sla
+from tidemark.sla.incidents.roots import root_of, root_of_part
 from tidemark.sla.measures.status import Status, sub_topology_of
 from tidemark.why.evidence.findings import NOTHING_WRONG, UNEXPLAINED, Trait, WhyFinding
 from tidemark.why.evidence.snapshot import Scene
@@ -101,14 +102,18 @@ class _Explainer:
         spec, is_late = status.spec, status.spec.measure in LATENCIES
         finding = self._held_back(spec) or self._held_up(_operator(spec, self._topology), is_late=is_late)
         culprit, held_by, age_ms = status.culprit, finding.line if finding else None, None
+        root = root_of(finding, self._topology) if finding else None
         if is_late and (part := self._blamed(spec.subject, spec.over_ms)) is not None:
             culprit, held_by, age_ms = culprit or part["operator"], held_by or _wait_for_input(part), part["age_ms"]
         restart = self._restarted(spec) if is_late and culprit in WAITED_FOR_DRIVER else None
         if restart is not None and culprit in {None, str(restart.cause)}:
             culprit, held_by = str(restart.cause), restart.line
+            root = root_of(restart, self._topology)
         if culprit is None and finding is not None:
             culprit = finding.input or finding.operator
-        return replace(status, culprit=culprit, held_by=held_by, age_ms=age_ms)
+        if root is None and culprit is not None and is_late:
+            root = root_of_part(culprit, held_by, spec.subject, self._topology)
+        return replace(status, culprit=culprit, held_by=held_by, age_ms=age_ms, root=root)
 
     def _part_that_grew(self, subject: str, over_ms: int) -> Row | None:
         parts = self._tables.ask(BLAME, [self._topology.name, self._at_ms - over_ms, self._at_ms, subject]).objects

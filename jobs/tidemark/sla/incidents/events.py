@@ -59,6 +59,9 @@ def payload_of(alert: Alert) -> dict[str, Any]:
         "at": iso(alert.at_ms),
         "severity": alert.severity,
         "topology": alert.topology,
+        "cause": alert.cause,
+        "place": alert.place,
+        "audience": alert.audience,
         "sla": alert.sla,
         "subject": alert.subject,
         "measure": alert.measure,
@@ -112,15 +115,14 @@ def pagerduty_event(alert: Alert, texts: Mapping[str, str], *, routing_key: str)
 def alertmanager_alert(alert: Alert, texts: Mapping[str, str], *, valid_until_ms: int) -> ReceiverCall:
     """Returns *alert* for Alertmanager.
 
-    Its labels are the same for every change of an incident. An open alert is resolved at *valid_until_ms*, epoch ms, if
-    it is not sent again.
+    Its labels are the same for every change of an alert; a new severity ends it and begins another one. An open alert
+    is resolved at *valid_until_ms*, epoch ms, if it is not sent again.
     """
     labels = {
-        "alertname": alert.sla,
+        "alertname": alert.cause or alert.sla,
         "topology": alert.topology,
         "severity": alert.severity,
-        "owner": alert.owner,
-        "incident": alert.incident,
+        "owner": alert.audience or alert.owner,
         "dedup_key": alert.dedup_key,
     }
     annotations = {
@@ -130,10 +132,12 @@ def alertmanager_alert(alert: Alert, texts: Mapping[str, str], *, valid_until_ms
         "hold_up": alert.hold_up,
         "runbook_url": alert.runbook,
         "acknowledged_by": alert.by,
+        "slas": ", ".join(alert.impact.slas),
+        "tables": ", ".join(alert.impact.tables),
     }
     starts_ms = alert.at_ms if alert.since_ms is None else alert.since_ms
     ends_ms = alert.at_ms if alert.change is Change.RESOLVED else valid_until_ms
-    body = {
+    body: dict[str, Any] = {
         # An empty value means no label.
         "labels": {name: value for name, value in labels.items() if value},
         "annotations": {name: value for name, value in annotations.items() if value},
@@ -141,7 +145,12 @@ def alertmanager_alert(alert: Alert, texts: Mapping[str, str], *, valid_until_ms
         "endsAt": iso(max(ends_ms, starts_ms)),
         "generatorURL": alert.link if alert.link.startswith("http") else "",
     }
-    return ReceiverCall(path="/api/v2/alerts", body=[body])
+    bodies = [body]
+    if alert.severity != alert.opening_severity:
+        # With another label it is another alert: the first one ends.
+        first = {**body, "labels": {**body["labels"], "severity": alert.opening_severity}}
+        bodies.append({**first, "endsAt": iso(max(alert.at_ms, starts_ms))})
+    return ReceiverCall(path="/api/v2/alerts", body=bodies)
 
 
 def opsgenie_calls(alert: Alert, texts: Mapping[str, str]) -> tuple[ReceiverCall, ...]:

@@ -17,7 +17,7 @@ from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval, is_text, utc
 from tidemark.model.settings.retention import DAY_MS
 from tidemark.model.sla_spec import Measure, SlaSpec
-from tidemark.model.tables.catalog import DELIVERIES, INCIDENTS, SLA_RESULTS, Table
+from tidemark.model.tables.catalog import ALERTS, DELIVERIES, INCIDENTS, SLA_RESULTS, Table
 from tidemark.model.topology import Topology
 from tidemark.reports.batch_job import AT_MOST_S, report_lock
 from tidemark.reports.report_tables import lies_in, open_report, replace_in, replace_rows, rows_in
@@ -32,11 +32,22 @@ from tidemark.sla.incidents.changes import (
     missed_check,
     open_incidents,
 )
+from tidemark.sla.incidents.grouping import LISTS, alert_changes
 from tidemark.storage.delta.datasets import dataset_of
 from tidemark.storage.delta.tables import again_after_others
 from tidemark.storage.locks import locked, own_folder
 from tidemark.storage.object_path import ObjectPath
 
+_FOR_ALERTS = (
+    "sla",
+    "checked_at",
+    "verdict",
+    "quiet",
+    "cause",
+    "cause_sub_topology",
+    "cause_operator",
+    "cause_partition",
+)
 GIVE_UP_MS = DAY_MS
 """Time for which alerts of a resolved incident are retried, in ms."""
 
@@ -108,7 +119,34 @@ def follow_up(
         rows = changes(specs, checks, [*incidents, *missed], at_ms=at_ms, gap_ms=gap_ms(topology), unusable=unusable)
         return [{**row, "run_id": run_id} for row in (*missed, *rows)]
 
-    return _add(layout, topology.name, follow)
+    rows = _add(layout, topology.name, follow)
+    follow_alerts(layout, topology, at_ms=at_ms)
+    return rows
+
+
+def follow_alerts(layout: Layout, topology: Topology, *, at_ms: int) -> None:
+    """Writes the changes of alerts that follow from incidents.
+
+    Args:
+        layout: of the warehouse.
+        topology: whose alerts they are.
+        at_ms: the instant of the newest check, epoch ms.
+    """
+
+    def write() -> None:
+        incidents = _in_ms(rows_in(_read_stored(INCIDENTS, layout, topology.name)))
+        stored = _read_stored(ALERTS, layout, topology.name)
+        alerts = _in_ms(rows_in(stored))
+        since_ms = at_ms - GIVE_UP_MS
+        oldest_ms = min([since_ms, *(row["opened_at"] for row in open_incidents(incidents).values())])
+        # Intervals exclude their end.
+        checks = lies_in("checked_at", Interval(oldest_ms, at_ms + 1))
+        results = _in_ms(rows_in(_read_stored(SLA_RESULTS, layout, topology.name), checks, columns=_FOR_ALERTS))
+        rows = alert_changes(topology, incidents, results, alerts, at_ms=at_ms, since_ms=since_ms)
+        if rows:
+            replace_in(stored, rows, ALERTS, where=_are_those(rows, "alert"))
+
+    again_after_others(write)
 
 
 def miss(layout: Layout, topology: Topology, *, at_ms: int) -> list[dict[str, Any]]:
@@ -119,9 +157,11 @@ def miss(layout: Layout, topology: Topology, *, at_ms: int) -> list[dict[str, An
     """
     results = _read_stored(SLA_RESULTS, layout, topology.name)
     last_ms = _last_check_ms(results, at_ms)
-    return _add(
+    rows = _add(
         layout, topology.name, lambda incidents: missed_check(topology, last_ms, incidents, at_ms=at_ms, is_due=True)
     )
+    follow_alerts(layout, topology, at_ms=at_ms)
+    return rows
 
 
 def _last_check_ms(results: DeltaTable, at_ms: int) -> int | None:
@@ -191,12 +231,12 @@ def made_by(layout: Layout, topology: str, run_id: str) -> list[dict[str, Any]]:
 
 
 def pending_changes(layout: Layout, topology: str, channel: Channel, *, now_ms: int) -> list[dict[str, Any]]:
-    """Returns the changes that *channel* has to deliver, oldest first.
+    """Returns the changes of alerts that *channel* has to deliver, oldest first.
 
     They match its filters and are not delivered by it yet; instants are epoch ms. Changes of resolved incidents are
     left out if they are older than GIVE_UP_MS, unless the channel keeps state and opened the incident.
     """
-    incidents = _in_ms(rows_in(_read_stored(INCIDENTS, layout, topology)))
+    incidents = _stored_alerts(layout, topology)
     delivered_changes = _delivered(layout, topology, channel)
     due = {*open_incidents(incidents)}
     if channel.keeps_state:
@@ -213,10 +253,23 @@ def repeated_changes(layout: Layout, topology: str, channel: Channel) -> list[di
 
     They match its filters; the oldest comes first, and instants are epoch ms.
     """
-    incidents = _in_ms(rows_in(_read_stored(INCIDENTS, layout, topology)))
+    incidents = _stored_alerts(layout, topology)
     delivered_changes = _delivered(layout, topology, channel)
     newest = [row for row in open_incidents(incidents).values() if channel.tells(row)]
     return sorted((row for row in newest if (row["incident"], row["change"]) in delivered_changes), key=in_time)
+
+
+def _stored_alerts(layout: Layout, topology: str) -> list[dict[str, Any]]:
+    """Returns the rows of `sla_alerts`, with the alert's name as `incident`."""
+    alerts = _in_ms(rows_in(_read_stored(ALERTS, layout, topology)))
+    openings = {row["alert"]: row for row in alerts if row["change"] == Change.OPENED}
+    rows = []
+    for row in alerts:
+        opening = openings.get(row["alert"], row)
+        # The opening has the lists as they are now, and the severity that receivers know.
+        lists = in_order_of(LISTS, opening)
+        rows.append({**row, **lists, "incident": row["alert"], "opening_severity": opening["severity"]})
+    return rows
 
 
 def _delivered(layout: Layout, topology: str, channel: Channel) -> set[tuple[str, str]]:
@@ -249,7 +302,7 @@ def record_delivery(layout: Layout, change: Mapping[str, Any], channel: Channel,
 
     Args:
         layout: of the warehouse.
-        change: a row of `incidents`.
+        change: a row of `sla_alerts`, whose name is `incident`.
         channel: that delivered it.
         at_ms: when that was, epoch ms.
         run_id: of the run that did so.
@@ -268,8 +321,8 @@ def _read_stored(table: Table, layout: Layout, topology: str) -> DeltaTable:
     return open_report(table, layout.report_table(topology, table.name))
 
 
-def _are_those(rows: Sequence[Mapping[str, Any]]) -> str:
-    each = (f"({is_text('incident', row['incident'])} AND {is_text('change', row['change'])})" for row in rows)
+def _are_those(rows: Sequence[Mapping[str, Any]], name: str = "incident") -> str:
+    each = (f"({is_text(name, row[name])} AND {is_text('change', row['change'])})" for row in rows)
     return f"({' OR '.join(each)})"
 
 

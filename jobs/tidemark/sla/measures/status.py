@@ -94,6 +94,19 @@ class FactKind(StrEnum):
 
 
 @dataclass(frozen=True)
+class HoldUp:
+    """A cause with its place, by which broken SLAs are grouped.
+
+    The place is a driver (*sub_topology* alone), an operator, or a *partition* of a source.
+    """
+
+    cause: str
+    sub_topology: str | None = None
+    operator: str | None = None
+    partition: int | None = None
+
+
+@dataclass(frozen=True)
 class Status:
     """The state of an SLA at an instant.
 
@@ -118,6 +131,8 @@ class Status:
 
     It is the window's age when the subject had finished it.
     """
+    root: HoldUp | None = None
+    """The cause that it may share with other broken SLAs."""
     breaks: str = ""
     """Describes what breaks a contract."""
 
@@ -215,6 +230,10 @@ class _SlaFacts:
         latencies = self._of(FactKind.LATENCY, operator, over_ms)
         n_over = sum(fact["n"] for fact in latencies if value_of(fact["bucket"]) > objective.threshold_ms)
         return budget(objective, n=sum(fact["n"] for fact in latencies), n_over=n_over)
+
+    def measured_records(self, operator: str, over_ms: int) -> int:
+        """Returns the number of records of *operator* with a latency."""
+        return sum(fact["n"] for fact in self._of(FactKind.LATENCY, operator, over_ms))
 
     def _of(self, what: FactKind, subject: str, over_ms: int | None = None) -> list[Mapping[str, Any]]:
         return self._facts.get((what.value, over_ms), {}).get(subject, [])
@@ -326,8 +345,11 @@ def _records(spec: SlaSpec, at_least: RecordMinimums, topology: Topology, facts:
 def _burn_rate(spec: SlaSpec, limits: BurnRate, facts: _SlaFacts) -> Status:
     long, short = (facts.budget(spec.subject, over_ms, limits.objective) for over_ms in (spec.over_ms, spec.short_ms))
     rates = [long.burn_rate, short.burn_rate]
-    verdict = judge_burn(rates, warn_at=limits.warn_at, error_at=limits.error_at)
-    return Status(spec, verdict, budget=long)
+    n = facts.measured_records(spec.subject, spec.over_ms)
+    # A late record in a quiet time would be a high rate.
+    is_enough = n >= limits.min_records
+    verdict = judge_burn(rates, warn_at=limits.warn_at, error_at=limits.error_at) if is_enough else Verdict.UNKNOWN
+    return Status(spec, verdict, budget=long, records=n)
 
 
 def _open_accounts(accounts: Rows) -> Iterator[tuple[int, str]]:

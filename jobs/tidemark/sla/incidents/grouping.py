@@ -1,0 +1,279 @@
+"""Derives alerts from incidents: incidents of one cause are one alert.
+
+Rows are those of `incidents`, `sla_results` and `sla_alerts`, with instants as epoch ms. An alert opens with its first
+incident and is resolved when no open incident has its cause. It may grow meanwhile without another change. An incident
+whose cause changes moves to the alert of the new one.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from tidemark.collecting import in_order_of
+from tidemark.model.sla_spec import Severity
+from tidemark.model.topology import Topology
+from tidemark.semantics.incidents import BROKEN, CHECKS, Change, worse
+from tidemark.semantics.sla import Verdict
+from tidemark.sla.incidents.changes import PAST, in_time, open_incidents
+from tidemark.sla.incidents.roots import AFTERMATH, DRIVER, OF_DRIVERS, downstream_tables
+from tidemark.sla.measures.status import HoldUp
+from tidemark.why.evidence.findings import UNEXPLAINED
+
+Row = Mapping[str, Any]
+_OF_WORST = (
+    "topology", "sla", "verdict", "subject", "measure", "observed", "threshold", "unit", "said", "culprit", "held_by",
+    "budget_left", "runbook", "run_id",
+)  # fmt: skip
+LISTS = ("incidents", "slas", "tables", "owners")
+"""Columns that grow while an alert is open."""
+_SEVERITIES = (Severity.CRITICAL, Severity.WARNING, Severity.INFO)
+ENDED = "the cause has ended, and no SLA is broken for it any more"
+
+
+def alert_changes(
+    topology: Topology,
+    incidents: Sequence[Row],
+    results: Sequence[Row],
+    alerts: Sequence[Row],
+    *,
+    at_ms: int,
+    since_ms: int,
+) -> list[dict[str, Any]]:
+    """Returns the rows of `sla_alerts` that follow from the *incidents*.
+
+    A row whose alert and change are among the *alerts* replaces that one: its lists have grown. Called again with the
+    result among the *alerts* it returns none.
+
+    Args:
+        topology: whose SLAs they are.
+        incidents: the rows of `incidents`.
+        results: the rows of `sla_results` since the incidents opened.
+        alerts: the rows of `sla_alerts`.
+        at_ms: the instant of the newest check, epoch ms.
+        since_ms: incidents that were resolved before, and never alerted, are left out.
+    """
+    pages = [row for row in alerts if row["audience"] is None]
+    fold = _Fold(topology, incidents, results, pages, at_ms)
+    groups = fold.groups(since_ms)
+    open_pages = {_place(row): row for row in _open(pages)}
+    changed: list[dict[str, Any]] = []
+    for place, members in groups.items():
+        before = open_pages.get(place)
+        now = fold.opening(place, members, before)
+        if before is None or any(now[name] != [*before[name]] for name in LISTS):
+            changed.append(now)
+        open_pages[place] = now
+        changed += fold.later(now, members)
+    for place, page in open_pages.items():
+        if not any(fold.is_open(row) for row in groups.get(place, ())):
+            worst = [
+                row for row in (*pages, *changed) if (row["alert"], row["change"]) == (page["alert"], Change.ESCALATED)
+            ]
+            changed.append(fold.end({**page, **(worst[0] if worst else {}), **in_order_of(LISTS, page)}))
+    return [row for page in changed for row in (page, *_impacts(page, alerts, incidents))]
+
+
+class _Fold:
+    """Groups the *incidents* of *topology* by their causes."""
+
+    def __init__(
+        self, topology: Topology, incidents: Sequence[Row], results: Sequence[Row], pages: Sequence[Row], at_ms: int
+    ) -> None:
+        self._topology, self._incidents, self._pages, self._at_ms = topology, incidents, pages, at_ms
+        self._open = open_incidents(incidents)
+        self._broken: dict[str, list[Row]] = defaultdict(list)
+        for result in sorted(results, key=lambda row: row["checked_at"]):
+            if result["quiet"] != PAST and result["cause"] is not None and Verdict(result["verdict"]) in BROKEN:
+                self._broken[result["sla"]].append(result)
+        self._ends = {row["incident"]: row for row in incidents if row["change"] == Change.RESOLVED}
+
+    def is_open(self, incident: Row) -> bool:
+        """Returns True if *incident* is not resolved."""
+        return incident["incident"] in self._open
+
+    def groups(self, since_ms: int) -> dict[tuple[Any, ...], list[Row]]:
+        """Returns incidents by cause and place.
+
+        They are open, or were resolved after *since_ms* before any alert had them.
+        """
+        alerted = {incident for page in self._pages for incident in page["incidents"]}
+        groups: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
+        by_checks = [row for row in self._incidents if row["change"] in {Change.OPENED, Change.ESCALATED}]
+        worst = {row["incident"]: row for row in sorted(by_checks, key=in_time)}
+        for name, row in {**worst, **self._open}.items():
+            end = self._ends.get(name)
+            is_new = name not in alerted and end is not None and end["at"] >= since_ms
+            if self.is_open(row) or is_new:
+                groups[self._root(row)].append(row)
+        return groups
+
+    def _root(self, incident: Row) -> tuple[Any, ...]:
+        """Returns cause and place of *incident*, or its name."""
+        own: tuple[Any, ...] = (None, incident["incident"], None, None)
+        if incident["sla"] == CHECKS:
+            return own
+        end = self._ends.get(incident["incident"])
+        until_ms = self._at_ms if end is None else end["at"]
+        seen = [row for row in self._broken[incident["sla"]] if incident["opened_at"] <= row["checked_at"] <= until_ms]
+        place = own
+        for row in seen:
+            # A check without an explanation does not move an incident that had one, and neither does an aftermath.
+            if place is own or row["cause"] not in {UNEXPLAINED, *AFTERMATH}:
+                place = _place(row)
+        return place
+
+    def opening(self, place: tuple[Any, ...], members: Sequence[Row], before: Row | None) -> dict[str, Any]:
+        """Returns an alert's opening, with its lists as they are now.
+
+        Args:
+            place: cause and place.
+            members: its incidents.
+            before: the opening as it was written, if it was.
+        """
+        incidents = _joined(before, "incidents", (row["incident"] for row in members))
+        of_alert = [row for row in self._incidents if row["incident"] in incidents and row["change"] == Change.OPENED]
+        lists = {
+            "incidents": incidents,
+            "slas": _joined(before, "slas", (row["sla"] for row in members)),
+            "owners": _joined(before, "owners", (row["owner"] for row in of_alert if row["owner"])),
+            "tables": _joined(before, "tables", self._tables(place)),
+        }
+        if before is not None:
+            return {**before, **lists}
+        opened_ms = min(row["at"] for row in of_alert)
+        if any(row["incident"] in {name for page in self._pages for name in page["incidents"]} for row in members):
+            opened_ms = self._at_ms
+        cause = self._cause(place, members)
+        row = self._row(members, lists) | dict(zip(_PLACE, cause, strict=True))
+        broken_ms = [member["broken_since"] for member in members if member["broken_since"] is not None]
+        return row | {
+            "alert": place[1] if place[0] is None else _name(cause, opened_ms),
+            "change": Change.OPENED.value,
+            "at": opened_ms,
+            "opened_at": opened_ms,
+            "broken_since": min(broken_ms, default=None),
+            "audience": None,
+            "by": None,
+            **lists,
+        }
+
+    def _cause(self, place: tuple[Any, ...], members: Sequence[Row]) -> Sequence[Any]:
+        """Returns the columns about the cause at *place*.
+
+        Several causes of a driver are one place. The alert has the word of the newest, and not that of a wait for the
+        driver.
+        """
+        if place[0] is None:
+            return (None, None, None, None)
+        results = [row for member in members for row in self._broken[member["sla"]] if _place(row) == place]
+        newest = max(results, key=lambda row: (row["checked_at"], row["cause"] in OF_DRIVERS))
+        return [newest[name] for name in _PLACE]
+
+    def _tables(self, place: tuple[Any, ...]) -> list[str]:
+        cause, sub, operator, partition = place
+        return [] if cause is None else downstream_tables(HoldUp(cause, sub, operator, partition), self._topology)
+
+    def _row(self, members: Sequence[Row], lists: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+        """Returns the columns that the worst of *members* decides."""
+        owners = lists["owners"]
+        return {
+            **in_order_of(_OF_WORST, _worst(members)),
+            "severity": min((row["severity"] for row in members), key=_rank),
+            "owner": owners[0] if len(owners) == 1 else self._topology.owner,
+        }
+
+    def later(self, page: dict[str, Any], members: Sequence[Row]) -> Iterator[dict[str, Any]]:
+        """Yields escalation and acknowledgement of the alert *page*, if new."""
+        written = {row["change"] for row in self._pages if row["alert"] == page["alert"]}
+        now = self._row(members, page)
+        is_worse = worse(Verdict(now["verdict"])) < worse(Verdict(page["verdict"]))
+        if (is_worse or _rank(now["severity"]) < _rank(page["severity"])) and Change.ESCALATED not in written:
+            at_ms = max(row["at"] for row in members)
+            yield {**page, **now, "owner": page["owner"], "change": Change.ESCALATED.value, "at": at_ms}
+        if Change.ACKNOWLEDGED in written:
+            return
+        for row in self._incidents:
+            if row["change"] == Change.ACKNOWLEDGED and row["incident"] in page["incidents"]:
+                acknowledged = {"change": Change.ACKNOWLEDGED.value, **in_order_of(("at", "by", "said"), row)}
+                yield {**page, **acknowledged, "at": max(row["at"], page["at"])}
+                return
+
+    def end(self, page: Row) -> dict[str, Any]:
+        """Returns the end of the alert *page*."""
+        ends = [self._ends[name] for name in page["incidents"] if name in self._ends]
+        change = {"change": Change.RESOLVED.value, "by": None}
+        if len(ends) < len(page["incidents"]):
+            # Others of its incidents are open for another cause.
+            return {**page, **change, "at": self._at_ms, "verdict": Verdict.UNKNOWN.value, "said": ENDED}
+        last = max(ends, key=lambda row: row["at"])
+        columns = ("at", "verdict", "said", "observed", "culprit", "held_by", "budget_left", "run_id")
+        return {**page, **change, **in_order_of(columns, last)}
+
+
+_PLACE = ("cause", "cause_sub_topology", "cause_operator", "cause_partition")
+
+
+def _place(row: Row) -> tuple[Any, ...]:
+    if row["cause"] is None:
+        return (None, row["alert"], None, None)
+    cause, *where = (row[name] for name in _PLACE)
+    sub, operator, _ = where
+    is_driver = cause in OF_DRIVERS or (operator is None and sub is not None)
+    return (DRIVER if is_driver else cause, *where)
+
+
+def _open(alerts: Sequence[Row]) -> list[Row]:
+    """Returns the opening of each open alert."""
+    ended = {row["alert"] for row in alerts if row["change"] == Change.RESOLVED}
+    return [row for row in alerts if row["change"] == Change.OPENED and row["alert"] not in ended]
+
+
+def _impacts(page: Row, alerts: Sequence[Row], incidents: Sequence[Row]) -> Iterator[dict[str, Any]]:
+    """Yields messages about the impact of *page* for other owners.
+
+    Each owner gets one, and its end.
+    """
+    if page["change"] not in {Change.OPENED, Change.RESOLVED} or page["cause"] is None:
+        return
+    for owner in page["owners"]:
+        if owner == page["owner"]:
+            continue
+        of_page = [row for row in incidents if row["incident"] in page["incidents"] and row["change"] == Change.OPENED]
+        own = [row for row in of_page if row["owner"] == owner]
+        named = {row["incident"]: row["sla"] for row in own}
+        # The end says how the alert ended.
+        columns = _OF_WORST if page["change"] == Change.OPENED else ("sla", "subject", "measure", "runbook")
+        row = {
+            **page,
+            **in_order_of(columns, _worst(own)),
+            "alert": f"{page['alert']}@{owner}",
+            "audience": owner,
+            "incidents": [*named],
+            "slas": list(dict.fromkeys(named.values())),
+            "owners": [owner],
+            "severity": min((row["severity"] for row in own), key=_rank),
+        }
+        written = [each for each in alerts if (each["alert"], each["change"]) == (row["alert"], row["change"])]
+        if not any(all([*each[name]] == row[name] for name in LISTS) for each in written):
+            yield row
+
+
+def _joined(before: Row | None, name: str, more: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys((*(before[name] if before else ()), *more)))
+
+
+def _worst(incidents: Iterable[Row]) -> Row:
+    return min(incidents, key=lambda row: (worse(Verdict(row["verdict"])), _rank(row["severity"]), row["at"]))
+
+
+def _rank(severity: str) -> int:
+    return _SEVERITIES.index(Severity(severity)) if severity in [*Severity] else 0
+
+
+def _name(place: Sequence[Any], opened_ms: int) -> str:
+    cause, sub, operator, partition = place
+    where = [str(part) for part in (operator or sub, partition) if part is not None]
+    return f"{'-'.join([cause, *where])}-{datetime.fromtimestamp(opened_ms / 1_000, UTC):%Y%m%dT%H%M%S}"

@@ -1,0 +1,170 @@
+"""Finds the cause that broken SLAs of one check have in common.
+
+A cause has a place: a sub-topology, and in it an operator or a partition of a source. Findings of `tidemark why` about
+consequences are replaced by what they follow from.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
+
+from tidemark.collecting import names_in
+from tidemark.model.sla_spec import ALL_TABLES, Measure
+from tidemark.model.tables.catalog import CHANGES, OUTCOMES
+from tidemark.model.topology import SubTopology, Topology
+from tidemark.semantics.incidents import BROKEN
+from tidemark.semantics.sla import Verdict
+from tidemark.sla.measures.status import HoldUp, Status
+from tidemark.why.causes.drivers import (
+    CANNOT_WRITE,
+    DRIVER_DEAD,
+    DRIVER_RESTARTED,
+    DRIVER_STARTING,
+    REGISTRY_SILENT,
+    SHORT_OF_MEMORY,
+    SLOW_BATCH,
+    UPSTREAM_DEAD,
+)
+from tidemark.why.causes.inputs import ALIGNMENT_WAIT
+from tidemark.why.causes.rights import MISSING_RIGHT
+from tidemark.why.causes.slow_operators import SLOW_OPERATOR
+from tidemark.why.causes.watermarks import PARTITION_BEHIND_HOLDS_BACK, PARTITION_IDLE_HOLDS_BACK
+from tidemark.why.causes.windows import TIME_STANDS_STILL, WINDOW_NOT_CLOSED
+from tidemark.why.evidence.findings import BACKLOG, CATCHING_UP, NEVER_STARTED, SOURCE_QUIET, UNEXPLAINED, WhyFinding
+
+OF_DRIVERS = frozenset(
+    {
+        DRIVER_DEAD,
+        DRIVER_STARTING,
+        DRIVER_RESTARTED,
+        CANNOT_WRITE,
+        REGISTRY_SILENT,
+        SHORT_OF_MEMORY,
+        SLOW_BATCH,
+        NEVER_STARTED,
+        MISSING_RIGHT,
+    }
+)
+"""Causes whose place is a driver: every operator of it waits."""
+AFTERMATH = frozenset({DRIVER_STARTING, DRIVER_RESTARTED, CATCHING_UP, WINDOW_NOT_CLOSED})
+"""Causes that follow a fault which has ended.
+
+An incident of another cause stays with that one.
+"""
+DRIVER = "driver"
+"""Stands for all causes of a driver: they follow one another."""
+FOLLOWS_FROM = {UPSTREAM_DEAD: DRIVER_DEAD, TIME_STANDS_STILL: SOURCE_QUIET}
+"""Maps the cause that is seen elsewhere to the cause itself."""
+HELD_BACK = frozenset({PARTITION_IDLE_HOLDS_BACK, PARTITION_BEHIND_HOLDS_BACK})
+"""Causes for which other partitions of a source wait in alignment."""
+BROKEN_ROWS = "broken_rows"
+"""The cause of broken contracts and of accounts that do not close."""
+_PARTITION = re.compile(r"(\w+) partition (\d+)")
+
+
+def root_of(finding: WhyFinding, topology: Topology) -> HoldUp:
+    """Returns the cause of *finding* with its place."""
+    cause = FOLLOWS_FROM.get(finding.cause, finding.cause)
+    operator = finding.input or finding.operator
+    is_of_driver = cause in OF_DRIVERS or (cause == BACKLOG and not topology.operators[operator].reads_outside)
+    if is_of_driver:
+        return HoldUp(cause=str(cause), sub_topology=finding.sub_topology)
+    sub = _sub_of(operator, topology)
+    partition = None if cause == SOURCE_QUIET else finding.partition
+    return HoldUp(cause=str(cause), sub_topology=sub.name, operator=operator, partition=partition)
+
+
+def root_of_part(culprit: str, held_by: str | None, subject: str, topology: Topology) -> HoldUp:
+    """Returns the cause of a part of a window's age.
+
+    Args:
+        culprit: the operator that worked, or a cause.
+        held_by: the text that names the input and partition, if there is one.
+        subject: the operator whose windows they are.
+        topology: its topology.
+    """
+    if culprit in topology.operators:
+        return HoldUp(cause=str(SLOW_OPERATOR), sub_topology=_sub_of(culprit, topology).name, operator=culprit)
+    match = _PARTITION.search(held_by or "")
+    if match and match[1] in topology.operators:
+        sub = _sub_of(match[1], topology)
+        return HoldUp(cause=culprit, sub_topology=sub.name, operator=match[1], partition=int(match[2]))
+    return HoldUp(cause=culprit, sub_topology=_sub_of(subject, topology).name)
+
+
+def with_roots(statuses: Iterable[Status], topology: Topology) -> list[Status]:
+    """Gives each broken SLA the cause that it shares with others.
+
+    An SLA that is broken for no known reason has the cause of another one, if that lies upstream of its subject.
+    """
+    own_causes = [_own(status, topology) if status.verdict in BROKEN else status for status in statuses]
+    roots = Counter(status.root for status in own_causes if status.root is not None)
+    partitions = {root.operator: root for root in roots if root.cause in HELD_BACK}
+    shared_causes = []
+    for status in own_causes:
+        root = status.root
+        if root is not None and root.cause == ALIGNMENT_WAIT:
+            # Others wait in alignment for the partition that holds time back.
+            root = partitions.get(root.operator, root)
+        if root is None and status.verdict in BROKEN:
+            root = _shared(status, roots, topology)
+        shared_causes.append(replace(status, root=root))
+    return shared_causes
+
+
+def _own(status: Status, topology: Topology) -> Status:
+    """Adds the cause to a *status* whose culprit is an operator."""
+    if status.root is not None or status.culprit is None or status.verdict is Verdict.AHEAD_OF_CLOCK:
+        return status
+    if status.spec.measure not in {Measure.COMPLETENESS, Measure.CONTRACT}:
+        return status
+    if status.culprit not in topology.operators:
+        return replace(status, root=HoldUp(cause=BROKEN_ROWS, operator=status.culprit))
+    sub = _sub_of(status.culprit, topology)
+    return replace(status, root=HoldUp(cause=BROKEN_ROWS, sub_topology=sub.name, operator=status.culprit))
+
+
+def _shared(status: Status, roots: Counter[HoldUp], topology: Topology) -> HoldUp:
+    upstream = _upstream_of(status.spec.subject, topology)
+    for root, _ in roots.most_common():
+        if (root.operator or root.sub_topology) in upstream:
+            return root
+    return HoldUp(cause=str(UNEXPLAINED), operator=status.spec.subject)
+
+
+def _upstream_of(subject: str, topology: Topology) -> set[str]:
+    """Returns the operators and sub-topologies that *subject* needs."""
+    if subject in {OUTCOMES.name, CHANGES.name, ALL_TABLES}:
+        return {*topology.operators, *names_in(topology.sub_topologies)}
+    starts = {o.name for o in topology.operators.values() if subject in {o.name, o.result_table}}
+    for sub in topology.sub_topologies:
+        if sub.name == subject:
+            starts |= set(names_in(sub.operators))
+    needed: set[str] = set()
+    while starts:
+        name = starts.pop()
+        if name in needed:
+            continue
+        needed |= {name, _sub_of(name, topology).name}
+        operator = topology.operators[name]
+        starts |= {*operator.inputs} | ({operator.hop_of} if operator.hop_of else set())
+    return needed
+
+
+def downstream_tables(root: HoldUp, topology: Topology) -> list[str]:
+    """Returns the sinks' tables whose rows need the place of *root*."""
+    tables = []
+    for operator in topology.operators.values():
+        if not operator.result_table:
+            continue
+        place = root.operator if root.operator in topology.operators else root.sub_topology
+        if place is not None and place in _upstream_of(operator.name, topology):
+            tables.append(operator.result_table)
+    return tables
+
+
+def _sub_of(name: str, topology: Topology) -> SubTopology:
+    return next(sub for sub in topology.sub_topologies if name in names_in(sub.operators))

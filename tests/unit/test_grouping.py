@@ -1,0 +1,262 @@
+"""Incidents of one cause are one alert, worked out by hand.
+
+Times are minutes after noon.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from support.topologies import aggregate, repartition, sink, source, table, topology_of
+from tidemark.model.channel_spec import parse as channels
+from tidemark.model.topology import parse
+from tidemark.sla.incidents.alert import alert_of
+from tidemark.sla.incidents.alert_text import alert_texts
+from tidemark.sla.incidents.events import alertmanager_alert
+from tidemark.sla.incidents.grouping import alert_changes
+
+NOON, MINUTE = 1_767_268_800_000, 60_000  # 2026-01-01T12:00Z
+TEXT = topology_of(
+    {"owner": "platform"},
+    events=source("id string, amount double", sub_topology="reads"),
+    newest=table(columns=["amount"]),
+    board=sink("newest", table="board"),
+    by_id=repartition("newest", id=["id"], key=["amount"], columns=["amount"]),
+    kept=aggregate("by_id", sub_topology="keeps", aggregates={"n": "count(*)"}),
+    totals=sink("kept", table="totals"),
+)
+DEAD = {"cause": "driver_dead", "cause_sub_topology": "reads", "cause_operator": None, "cause_partition": None}
+QUIET = {"cause": "source_quiet", "cause_sub_topology": "reads", "cause_operator": "events", "cause_partition": None}
+KEPT_SLOW = {"cause": "slow_operator", "cause_sub_topology": "keeps", "cause_operator": "kept", "cause_partition": None}
+UNEXPLAINED = {"cause": "unexplained", "cause_sub_topology": None, "cause_operator": "board", "cause_partition": None}
+NONE = dict.fromkeys(DEAD)
+
+
+class Story:
+    """Checks of SLAs, their incidents, and the alerts so far."""
+
+    def __init__(self) -> None:
+        self.topology = parse_text(TEXT)
+        self.incidents: list[dict[str, Any]] = []
+        self.results: list[dict[str, Any]] = []
+        self.alerts: dict[tuple[str, str], dict[str, Any]] = {}
+
+    def check(self, minute: int, **causes: dict[str, Any]) -> list[tuple[str, str]]:
+        """A check in which these SLAs are broken; returns the new changes."""
+        at_ms = NOON + minute * MINUTE
+        for sla, cause in causes.items():
+            broken = {"sla": sla, "checked_at": at_ms, "verdict": "error", "quiet": None}
+            self.results.append({**broken, **cause})
+        return self.follow(at_ms)
+
+    def follow(self, at_ms: int) -> list[tuple[str, str]]:
+        rows = alert_changes(
+            self.topology, self.incidents, self.results, [*self.alerts.values()], at_ms=at_ms, since_ms=NOON - MINUTE
+        )
+        new = [(row["alert"], row["change"]) for row in rows if (row["alert"], row["change"]) not in self.alerts]
+        self.alerts |= {(row["alert"], row["change"]): row for row in rows}
+        again = alert_changes(
+            self.topology, self.incidents, self.results, [*self.alerts.values()], at_ms=at_ms, since_ms=NOON - MINUTE
+        )
+        assert again == []  # a second computation, as after a restart, changes nothing
+        return new
+
+    def opens(self, minute: int, sla: str, **columns: Any) -> None:
+        at_ms = NOON + minute * MINUTE
+        row = dict.fromkeys(("measure", "observed", "threshold", "unit", "said", "culprit", "held_by", "budget_left"))
+        row |= {"incident": f"{sla}-1", "topology": "play", "sla": sla, "change": "opened", "at": at_ms}
+        row |= {"opened_at": at_ms, "broken_since": at_ms, "run_id": "r", "verdict": "error", "severity": "critical"}
+        self.incidents.append({**row, "subject": sla, "owner": "desk", "runbook": None, "by": None, **columns})
+
+    def happens(self, minute: int, sla: str, change: str, **columns: Any) -> None:
+        opened = next(row for row in self.incidents if row["sla"] == sla)
+        self.incidents.append({**opened, "change": change, "at": NOON + minute * MINUTE, **columns})
+
+    def resolves(self, minute: int, sla: str) -> None:
+        self.happens(minute, sla, "resolved", verdict="pass")
+
+
+def parse_text(text: str) -> Any:
+    import tomllib
+
+    return parse(tomllib.loads(text), file="play.toml")
+
+
+@pytest.fixture
+def story() -> Story:
+    return Story()
+
+
+DRIVER = "driver_dead-reads-20260101T120000"
+
+
+def test_incidents_of_one_cause_are_one_alert_that_grows(story: Story) -> None:
+    story.opens(0, "board")
+    assert story.check(0, board=DEAD) == [(DRIVER, "opened")]
+    story.opens(5, "totals")
+    assert story.check(5, board=DEAD, totals=DEAD) == []
+    page = story.alerts[DRIVER, "opened"]
+    assert (page["incidents"], page["slas"]) == (["board-1", "totals-1"], ["board", "totals"])
+    assert page["tables"] == ["board", "totals"]
+    story.resolves(10, "board")
+    assert story.check(10, totals=DEAD) == []
+    story.resolves(15, "totals")
+    assert story.check(15) == [(DRIVER, "resolved")]
+    assert story.alerts[DRIVER, "resolved"]["at"] == NOON + 15 * MINUTE
+    assert story.alerts[DRIVER, "resolved"]["verdict"] == "pass"
+
+
+def test_two_faults_are_two_alerts_and_neither_hides_the_other(story: Story) -> None:
+    story.opens(0, "board")
+    story.opens(0, "totals")
+    quiet = "source_quiet-events-20260101T120000"
+    slow = "slow_operator-kept-20260101T120000"
+    assert story.check(0, board=QUIET, totals=KEPT_SLOW) == [(quiet, "opened"), (slow, "opened")]
+    story.resolves(5, "board")
+    assert story.check(5, totals=KEPT_SLOW) == [(quiet, "resolved")]
+    assert story.check(10, totals=KEPT_SLOW) == []
+    story.resolves(15, "totals")
+    assert story.check(15) == [(slow, "resolved")]
+
+
+def test_a_fault_that_another_one_hid_is_a_new_alert(story: Story) -> None:
+    story.opens(0, "board")
+    assert story.check(0, board=DEAD) == [(DRIVER, "opened")]
+    found = story.check(10, board=QUIET)
+    assert found == [("source_quiet-events-20260101T121000", "opened"), (DRIVER, "resolved")]
+    assert story.alerts[DRIVER, "resolved"]["said"] == "the cause has ended, and no SLA is broken for it any more"
+
+
+def test_what_follows_a_dead_driver_is_the_same_alert(story: Story) -> None:
+    story.opens(0, "board")
+    story.check(0, board=DEAD)
+    for minute, cause in enumerate(("driver_starting", "driver_restarted"), start=1):
+        assert story.check(minute, board={**DEAD, "cause": cause}) == []
+    assert story.check(3, board={**QUIET, "cause": "catching_up"}) == []
+    assert story.check(4, board=UNEXPLAINED) == []
+    story.resolves(5, "board")
+    assert story.check(5) == [(DRIVER, "resolved")]
+
+
+def test_partitions_are_causes_of_their_own(story: Story) -> None:
+    story.opens(0, "board")
+    story.opens(0, "totals")
+    poison = [{**QUIET, "cause": "poison_at_head", "cause_partition": part} for part in (0, 1)]
+    assert story.check(0, board=poison[0], totals=poison[1]) == [
+        ("poison_at_head-events-0-20260101T120000", "opened"), ("poison_at_head-events-1-20260101T120000", "opened"),
+    ]  # fmt: skip
+
+
+def test_an_alert_escalates_once_to_its_worst_sla(story: Story) -> None:
+    story.opens(0, "board", verdict="warn", severity="warning")
+    assert story.check(0, board=DEAD) == [(DRIVER, "opened")]
+    story.opens(5, "totals")
+    assert story.check(5, board=DEAD, totals=DEAD) == [(DRIVER, "escalated")]
+    assert story.alerts[DRIVER, "opened"]["severity"] == "warning"
+    assert story.alerts[DRIVER, "escalated"]["severity"] == "critical"
+    story.happens(6, "board", "escalated")
+    assert story.check(6, board=DEAD, totals=DEAD) == []
+    story.resolves(7, "board")
+    story.resolves(7, "totals")
+    assert story.check(7) == [(DRIVER, "resolved")]
+    assert story.alerts[DRIVER, "resolved"]["severity"] == "critical"
+
+
+def test_one_acknowledgement_is_enough_for_an_alert(story: Story) -> None:
+    story.opens(0, "board")
+    story.opens(0, "totals")
+    story.check(0, board=DEAD, totals=DEAD)
+    for minute, sla in enumerate(("totals", "board"), start=1):
+        story.happens(minute, sla, "acknowledged", by="Ann", said="on it")
+    assert story.check(5, board=DEAD, totals=DEAD) == [(DRIVER, "acknowledged")]
+    page = story.alerts[DRIVER, "acknowledged"]
+    assert (page["by"], page["said"], page["at"]) == ("Ann", "on it", NOON + MINUTE)
+
+
+def test_other_owners_get_one_message_about_their_impact(story: Story) -> None:
+    story.opens(0, "board")
+    assert story.check(0, board=DEAD) == [(DRIVER, "opened")]
+    assert story.alerts[DRIVER, "opened"]["owner"] == "desk"
+    story.resolves(1, "board")
+    story.check(1)
+    story.incidents.clear()
+    story.alerts.clear()
+    story.results.clear()
+    story.opens(0, "board")
+    story.opens(0, "totals", owner="finance", severity="warning")
+    assert story.check(0, board=DEAD, totals=DEAD) == [
+        (DRIVER, "opened"), (f"{DRIVER}@desk", "opened"), (f"{DRIVER}@finance", "opened"),
+    ]  # fmt: skip
+    page, message = (story.alerts[name, "opened"] for name in (DRIVER, f"{DRIVER}@finance"))
+    assert (page["owner"], page["audience"], page["severity"]) == ("platform", None, "critical")
+    assert (message["slas"], message["audience"], message["severity"]) == (["totals"], "finance", "warning")
+    story.resolves(5, "board")
+    story.happens(5, "totals", "resolved", verdict="pass", owner="a new owner")
+    assert [change for _, change in story.check(5)] == ["resolved"] * 3
+
+
+def test_an_alert_is_named_after_its_cause(story: Story) -> None:
+    story.opens(0, "board")
+    story.opens(0, "totals", owner="finance", severity="warning")
+    story.check(0, board=DEAD, totals=DEAD)
+    rows = [story.alerts[name, "opened"] for name in (DRIVER, f"{DRIVER}@finance")]
+    alerts = [alert_of({**row, "incident": row["alert"]}, link="") for row in rows]
+    page, message = (alert_texts(alert, notified_ms=NOON) for alert in alerts)
+    assert page["subject"] == "[critical] play: driver_dead of reads: 2 SLAs are broken (error)"
+    assert (
+        "\nBroken SLAs: board, totals\nAffected tables: board, totals\nAffected owners: desk, finance\n" in page["text"]
+    )
+    assert message["subject"] == "[info] play: driver_dead of reads affects finance: totals is broken (error)"
+    assert [alert.dedup_key for alert in alerts] == [f"tidemark/play/{DRIVER}", f"tidemark/play/{DRIVER}@finance"]
+
+
+def test_an_alertmanager_ends_the_alert_of_a_lower_severity(story: Story) -> None:
+    story.opens(0, "board", severity="warning")
+    story.check(0, board=DEAD)
+    story.opens(5, "totals")
+    story.check(5, board=DEAD, totals=DEAD)
+    row = story.alerts[DRIVER, "escalated"] | {"incident": DRIVER, "opening_severity": "warning"}
+    alert = alert_of(row, link="")
+    texts = alert_texts(alert, notified_ms=NOON)
+    new, old = alertmanager_alert(alert, texts, valid_until_ms=NOON + 60 * MINUTE).body
+    assert (new["labels"]["severity"], new["endsAt"]) == ("critical", "2026-01-01T13:00:00.000Z")
+    assert (old["labels"]["severity"], old["endsAt"]) == ("warning", "2026-01-01T12:05:00.000Z")
+    assert {**new["labels"], "severity": "warning"} == old["labels"]
+
+
+@pytest.mark.parametrize(
+    ("filters", "wanted"),
+    [
+        ({}, ["alert"]),
+        ({"owners": ["platform"]}, ["alert"]),
+        ({"owners": ["finance"]}, ["message"]),
+        ({"owners": ["finance"], "severities": ["warning"]}, ["message"]),
+        ({"owners": ["finance"], "severities": ["critical"]}, []),
+        ({"owners": ["platform", "finance"]}, ["alert"]),
+        ({"owners": ["somebody else"]}, []),
+    ],
+)
+def test_a_channel_gets_the_alert_or_the_message_on_impact(
+    story: Story, filters: dict[str, Any], wanted: list[str]
+) -> None:
+    story.opens(0, "board")
+    story.opens(0, "totals", owner="finance", severity="warning")
+    story.check(0, board=DEAD, totals=DEAD)
+    (channel,) = channels({"desk": {"kind": "slack", **filters}}, file="channels.toml")
+    rows = {"alert": story.alerts[DRIVER, "opened"], "message": story.alerts[f"{DRIVER}@finance", "opened"]}
+    assert [name for name, row in rows.items() if channel.tells(row)] == wanted
+
+
+def test_an_incident_without_a_cause_is_an_alert_of_its_own(story: Story) -> None:
+    story.opens(0, "board")
+    story.opens(0, "totals")
+    assert story.follow(NOON) == [("board-1", "opened"), ("totals-1", "opened")]
+
+
+def test_an_incident_that_ended_between_checks_is_alerted(story: Story) -> None:
+    story.opens(0, "board")
+    story.resolves(5, "board")
+    assert story.check(5, board=DEAD) == [(DRIVER, "opened"), (DRIVER, "resolved")]
+    assert story.check(10) == []
