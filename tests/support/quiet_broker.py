@@ -13,8 +13,9 @@ import polars as pl
 from tidemark.kernels.records.limits import Limits
 from tidemark.model.kinds.sink import Sink
 from tidemark.model.kinds.source import Source
+from tidemark.semantics.progress import Place
 from tidemark.storage.files import frames
-from tidemark.stream.kafka.broker import RefusedRecord, TopicState
+from tidemark.stream.kafka.broker import RefusedRecord, SeveralTopics, TopicState
 from tidemark.stream.kafka.encoding import to_send
 from tidemark.stream.kafka.limits import undeliverable_rows
 from tidemark.stream.kafka.outgoing import OutgoingRows
@@ -24,11 +25,17 @@ Row = dict[str, Any]
 
 
 class Silence:
-    """A broker that ends where it was read and remembers publications."""
+    """A broker that ends where it was read and remembers publications.
+
+    *places* has the partition that each input partition of a source over several topics is; topics in *gone* were
+    deleted.
+    """
 
     def __init__(self, partitions: int | Mapping[str, int] = 1) -> None:
         self.partitions = partitions
         self.topic_ids: dict[str, str] = {}
+        self.places: tuple[Place, ...] = ()
+        self.gone: set[str] = set()
         self._ends: dict[tuple[str, int], int] = defaultdict(int)
         self.published: list[tuple[str, Row]] = []
         self.sent_by_tasks: list[OutgoingRows] = []
@@ -40,6 +47,10 @@ class Silence:
 
     def topic(self, source: Source) -> TopicState:
         name = source.topic or ""
+        if source.reads_several:
+            existing = {n: place for n, place in enumerate(source.places) if place.topic not in self.gone}
+            ids = {number: self.topic_ids.get(place.topic) for number, place in existing.items()}
+            return SeveralTopics(None, len(source.places), ids)
         partitions = self.partitions if isinstance(self.partitions, int) else self.partitions[name]
         return TopicState(self.topic_ids.get(name), partitions)
 
@@ -51,7 +62,9 @@ class Silence:
         """Where each partition ends, by topic."""
         ends: dict[str, dict[int, int]] = defaultdict(dict)
         for (topic, number), end in self._ends.items():
-            ends[topic][number] = end
+            place = self.places[number] if self.places else Place(topic, number)
+            if place.topic not in self.gone:
+                ends[place.topic][place.partition] = end
         return ends
 
     def have(self, topic: str, rows: Sequence[Row]) -> None:

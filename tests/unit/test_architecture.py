@@ -51,8 +51,8 @@ IMPORTS = {
         "storage.delta control spark_session stream.journal"
     ),
     "stream.kafka": (
-        "errors clock model.project model.kinds model.settings model kernels kernels.columns kernels.updates "
-        "kernels.records storage stream.journal"
+        "errors clock semantics model.project model.kinds model.settings model kernels kernels.columns "
+        "kernels.updates kernels.records storage stream.journal"
     ),
     "stream.state": "collecting errors model kernels.updates storage stream.journal",
     "stream.updates": (
@@ -83,8 +83,8 @@ IMPORTS = {
     "stream.startup": (
         "collecting escaping errors semantics model.tables model.project model.kinds model kernels "
         "kernels.columns kernels.aggregates kernels.updates kernels.records storage storage.delta control "
-        "spark_session stream.journal stream.state stream.updates stream.operate stream.read stream.schemas "
-        "stream.write"
+        "spark_session stream.journal stream.kafka stream.state stream.updates stream.operate stream.read "
+        "stream.schemas stream.write"
     ),
     "stream.distributed": (
         "collecting errors clock semantics model.tables model.kinds model kernels kernels.columns "

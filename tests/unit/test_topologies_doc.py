@@ -24,6 +24,7 @@ EMISSION = {"strategy", "rule", "decide", "interval"}
 NOT_TOGETHER = {  # what a key needs beside it, or instead of something, to be meant
     ("source", "delta"): {"topic": None},
     ("source", "files"): {"topic": None},
+    ("source", "topics"): {"topic": None, "idle_after": "30 s"},
     ("source", "max_files"): {"topic": None, "delta": "reference/readings"},
     ("source", "max_bytes"): {"topic": None, "delta": "reference/readings"},
     ("source", "idle_advances"): {"idle_after": "30 s"},
@@ -137,14 +138,16 @@ def settings(kind: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[s
 
 
 DEPENDS = {  # defaults that follow from other keys, or that are written in another way
-    ("source", "topic"): "one of the three",
-    ("source", "delta"): "one of the three",
-    ("source", "files"): "one of the three",
+    ("source", "topic"): "one of the four",
+    ("source", "topics"): "one of the four",
+    ("source", "idle_after"): "none; required with `topics`",
+    ("source", "delta"): "one of the four",
+    ("source", "files"): "one of the four",
     ("source", "timestamp"): "none; required without a topic",
     ("source", "schema"): "this or `registry` with `avro`, `protobuf`",
     ("source", "avro_schema"): "none",
     ("source", "message"): "required with `protobuf` and `schema`",
-    ("source", "subject"): "the topic's name and `-value`",
+    ("source", "subject"): "the topic's name and `-value`; required with `topics`",
     ("source", "max_ahead"): '`"1 h"`',
     ("map", "strategy"): "none",
     ("table", "history"): '`"1 h"`',

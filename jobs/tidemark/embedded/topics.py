@@ -18,7 +18,10 @@ PARTITIONS = {"flight_events": 3}
 
 def topics_of(topology: Topology) -> dict[str, int]:
     """Returns *topology*'s topics in the cluster `default`, with their partitions."""
-    topics = {end.topic for end in topology.kafka_ends if end.topic is not None and end.kafka == DEFAULT}
+    topics: set[str] = set()
+    for end in topology.kafka_ends:
+        # Topics of a pattern are made by others.
+        topics.update(each.topic or "" for each in end.each_topic([]) if end.kafka == DEFAULT)
     return {topic: PARTITIONS.get(topic, 1) for topic in sorted(topics)}
 
 

@@ -9,6 +9,7 @@ from tidemark.collecting import in_order_of, omit
 from tidemark.errors import InvalidSpec
 from tidemark.model.kinds.operator import Operator, Refusal
 from tidemark.model.kinds.source import Source
+from tidemark.model.project.connections import HEARTBEATS
 from tidemark.model.settings.toml_keys import suggestion_of
 from tidemark.model.settings.window_columns import WindowColumns
 
@@ -115,13 +116,34 @@ class OperatorChecks:
         sources_by_topic: dict[str, Source] = {}
         for operator in self._operators.values():
             if isinstance(operator, Source) and operator.topic:
-                if (other := sources_by_topic.get(operator.topic)) is not None:
+                if (other := sources_by_topic.get(operator.topic)) is not None and not operator.reads_several:
                     seen_at, remedy = f"is already read by {other.name!r}", f"read {other.name!r} instead"
                     if other.kafka != operator.kafka:
                         seen_at = f"has the same name as the topic of {other.name!r} in another cluster"
                         remedy = "read one of them in another topology, and the table of a sink of it here"
                     self._fail(operator, [Refusal("topic", seen_at, remedy)])
                 sources_by_topic[operator.topic] = operator
+                self._fail(operator, [*self._of_several(operator)])
+
+    def _of_several(self, source: Source) -> Iterator[Refusal]:
+        """Yields why *source* cannot read several topics beside the others."""
+        if not source.reads_several:
+            return
+        remedy = "read each topic in one source of a topology"
+        if source.topic_pattern and source.reads(HEARTBEATS):
+            yield Refusal("topics", f"matches {HEARTBEATS!r}, which drivers write", "write a narrower pattern")
+        for other in self._operators.values():
+            if isinstance(other, Source) and other.topic and other is not source:
+                both = [name for name in other.topics or (other.topic,) if source.reads(name)]
+                if source.topic_pattern and other.topic_pattern:
+                    # A topic that is created later may match both.
+                    yield Refusal("topics", f"is a pattern, and {other.name!r} has one, too", remedy)
+                # Of two lists the second alone is a mistake.
+                elif both and not (source.topics and other.topics and source.name < other.name):
+                    yield Refusal("topics", f"matches {both[0]!r}, which {other.name!r} reads", remedy)
+            elif (written := other.topic_written) and source.topic_pattern and source.reads(written):
+                problem = f"matches {written!r}, which the sink {other.name!r} of this topology writes"
+                yield Refusal("topics", problem, "write a narrower pattern, or give the topics in a list")
 
     def sinks(self) -> None:
         """Finds sinks that share a table."""

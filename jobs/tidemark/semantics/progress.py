@@ -27,6 +27,17 @@ class WriterPosition(NamedTuple):
     sequence: int
 
 
+class Place(NamedTuple):
+    """A partition of a topic, by Kafka's number."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        """Returns it as people write it: `orders/0`."""
+        return f"{self.topic}/{self.partition}"
+
+
 class SentMark(NamedTuple):
     """The newest mark of time that a sink sent.
 
@@ -56,6 +67,8 @@ class PartitionProgress:
         set_back_from_ms: the time from which it was set back (`tidemark reset-time`), until its writer's marks carry an
             earlier one; None: it was not, or they do.
         topic_id: Kafka's id of the topic in which `until_offset` is a position; None: not known.
+        latest_offset: of a source over several topics, the offset at which the partition ended when the broker was
+            asked last; None: not known, or a source of one topic.
     """
 
     max_timestamp_ms: int | None = None
@@ -69,6 +82,7 @@ class PartitionProgress:
     newest_ms: int | None = None
     set_back_from_ms: int | None = None
     topic_id: str | None = None
+    latest_offset: int | None = None
 
     def believes(self, mark_ms: int | None) -> bool:
         """Returns True if a mark was sent after time was set back.
@@ -80,12 +94,17 @@ class PartitionProgress:
 
 @dataclass(frozen=True, kw_only=True)
 class InputProgress:
-    """A source's partitions and combined watermark, None before the first."""
+    """A source's partitions and combined watermark, None before the first.
+
+    `places` has the partition that each input partition of a source over several topics is, by number. It only grows,
+    so that no number ever means another partition; a deleted topic leaves `partitions` alone.
+    """
 
     partitions: Mapping[int, PartitionProgress] = field(default_factory=dict)
     watermark_ms: int | None = None
     held_by: str | None = None
     idle: bool = False
+    places: tuple[Place, ...] = ()
 
     @property
     def offsets_read(self) -> dict[int, int]:
@@ -123,6 +142,24 @@ class InputProgress:
         """Returns this progress with the topic id of each partition."""
         partitions = {number: replace(part, topic_id=ids.get(number)) for number, part in self.partitions.items()}
         return replace(self, partitions=partitions)
+
+    def with_latest_offsets(self, latest: Mapping[int, int | None]) -> InputProgress:
+        """Returns this progress with the latest offset of each partition."""
+        partitions: dict[int, PartitionProgress] = {}
+        for number, part in self.partitions.items():
+            partitions[number] = replace(part, latest_offset=latest.get(number))
+        return replace(self, partitions=partitions)
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the progress in types that JSON can hold."""
+        content = asdict(self)
+        # Only sources over several topics have these keys, so older versions read the progress of all others.
+        if not self.places:
+            del content["places"]
+        for part in content["partitions"].values():
+            if part["latest_offset"] is None:
+                del part["latest_offset"]
+        return content
 
 
 STREAMING = ""
@@ -190,7 +227,8 @@ class StreamProgress:
         """Returns the progress in types that JSON can hold."""
         # `asdict` copies numbers one by one, and these are many.
         counts = {"windows": self.windows, "uncounted": self.uncounted, "records": self.records}
-        return {**asdict(self.without_windows()), **counts}
+        inputs = {name: progress.to_json() for name, progress in self.inputs.items()}
+        return {**asdict(replace(self.without_windows(), inputs={})), "inputs": inputs, **counts}
 
     def without_windows(self) -> StreamProgress:
         """Returns the progress without the state of windows."""
@@ -241,7 +279,8 @@ def _tuples_by_name(content: Mapping[str, Iterable[Iterable[Any]]]) -> dict[str,
 
 def _input(content: Mapping[str, Any]) -> InputProgress:
     partitions = {int(number): _partition(value) for number, value in content["partitions"].items()}
-    return InputProgress(**{**content, "partitions": partitions})
+    places = tuple(Place(*place) for place in content.get("places", ()))
+    return InputProgress(**{**content, "partitions": partitions, "places": places})
 
 
 def _partition(content: Mapping[str, Any]) -> PartitionProgress:

@@ -25,6 +25,7 @@ from tidemark.stream.journal.batch import MicroBatch, QueueWait
 from tidemark.stream.journal.checkpoint import Ends, committed_at_ms
 from tidemark.stream.journal.entries import Entry, Journal
 from tidemark.stream.journal.state_runs import StateRun
+from tidemark.stream.kafka.numbering import numbered, numbered_records, placed, several
 from tidemark.stream.operate.steps import Steps
 from tidemark.stream.read.parts import BatchPart, Places, parts
 from tidemark.stream.read.poison_record import blame
@@ -37,6 +38,8 @@ log = logging.getLogger("tidemark.stream")
 
 Applied = Callable[[StreamProgress, int], StreamProgress]
 """Returns the progress with a person's request applied; takes the batch's number."""
+Read = Callable[[StreamProgress], tuple[Collect, Executors | None]]
+"""Reads a batch with the numbers that the progress has for partitions."""
 ReadPart = Callable[[BatchPart], tuple[Collect, Executors | None]]
 """Reads a part of a batch: into the driver, or on executors."""
 
@@ -104,6 +107,7 @@ class Engine:
         *,
         planned_at_ms: int | None = None,
         versions: Mapping[str, int] = MappingProxyType({}),
+        read: Read | None = None,
         read_part: ReadPart | None = None,
         passed_over: Places | None = None,
     ) -> None:
@@ -119,9 +123,11 @@ class Engine:
             planned_at_ms: the time as of which the batch is decided, epoch ms. It must be the same when the batch is
                 run again. None: the clock.
             versions: per id of a Delta table, the version before which the table is read.
+            read: reads the batch of a stream with a source over several topics, in place of *collect* and *executors*,
+                once its partitions have numbers. None: they have them.
             read_part: reads the parts of a batch that is too large. None: the batch is not cut.
-            passed_over: records to skip; the batch is then read in parts, even if the mapping is empty. None: it is
-                read as planned.
+            passed_over: records to skip, by topic and Kafka's numbers; the batch is then read in parts, even if the
+                mapping is empty. None: it is read as planned.
         """
         is_first = self.progress is None
         if self.progress is None:
@@ -132,15 +138,32 @@ class Engine:
         if batch_id < self.progress.planned_id or (is_begun and not self._goes_on):
             return
         sub, reader = self._stream.sub, self._decider.reader
+        if several(sub):
+            ends = self._with_numbers(ends, is_first=is_first)
+            passed_over = passed_over and numbered_records(sub, passed_over, self.progress)
+            collect, executors = read(self.progress) if read else (collect, executors)
         # A recreated topic ends the driver, so a loss of one is accepted before the first batch of the next driver.
         was = reader.from_accepted(sub.outside_sources, self.progress, ends) if is_first else self.progress
-        cut = parts(sub, ends, was, reader.earliest, is_begun=is_begun, passed_over=passed_over)
+        absent = reader.absent(several(sub), was, ends)
+        cut = parts(sub, ends, was, reader.earliest, is_begun=is_begun, passed_over=passed_over, absent=absent)
         if read_part is None or any(part.is_whole for part in cut):
             batch = self._batch(batch_id + self.progress.ahead, ends, versions, planned_at_ms)
             self._decide(batch, self.progress, collect, executors)
             return
         for part in cut:
             self._decide_part(part, batch_id, planned_at_ms, versions if part.is_first else {}, read_part)
+
+    def _with_numbers(self, ends: Ends, *, is_first: bool) -> Ends:
+        """Returns *ends* by input partition, and numbers those that are new."""
+        assert self.progress is not None
+        new = [source for source in several(self._stream.sub) if not placed(source, self.progress).places]
+        ends, self.progress = numbered(self._stream.sub, ends, self.progress)
+        for source in new:
+            # A listed topic that is missing before the first batch ends the driver; a pattern may match topics later.
+            self._decider.reader.topic(source)
+            if is_first and not placed(source, self.progress).places:
+                log.warning("%s: no topic matches %r yet", source.name, source.topic)
+        return ends
 
     def settle(self) -> None:
         """Merges all rows into tables with current rows, when the driver ends."""

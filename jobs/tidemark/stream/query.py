@@ -44,7 +44,7 @@ from tidemark.stream.kafka.watch import BrokerWatch
 from tidemark.stream.pulse import BEAT_S, Pulse
 from tidemark.stream.read.data_loss import Offsets
 from tidemark.stream.read.parts import BatchPart, Places, passed_over_rows
-from tidemark.stream.read.sources import collect, explained, read_again, rows_of_part, stream
+from tidemark.stream.read.sources import collect, explained, read_again, rows_of_part, stream, with_numbers
 from tidemark.stream.schemas.known_schemas import SchemaStore
 from tidemark.stream.startup.fatal import Deaths, records_to_skip
 from tidemark.stream.startup.trying import kills
@@ -368,6 +368,7 @@ class StreamQuery:
                 executors,
                 planned_at_ms=plan.at_ms,
                 versions=plan.versions,
+                read=lambda was: readers(with_numbers(rows, self._stream.sub, was), self._stream.sub, self._schemas),
                 read_part=partial(part_readers, rows, self._stream.sub, self._clusters, self._schemas, self._check),
                 passed_over=self._passed_over() if batch_id == self._deaths.batch_id else None,
             )

@@ -29,6 +29,8 @@ from tidemark.stream.read.parsing import SchemasOf, no_schemas
 from tidemark.why.causes.inputs import reasons_of
 
 EXAMPLE_LENGTH = 200
+MOST_TOPICS = 5
+"""So many topics of a source are sampled, the first by name."""
 TOLERATED = 0.01
 """The share of late records that is no warning."""
 NEEDED = {Source: ("READ", "DESCRIBE"), Sink: ("WRITE", "DESCRIBE")}
@@ -71,12 +73,19 @@ def live(
     results = SampleResults()
     errors: list[InvalidSpec] = []
     for end in topology.kafka_ends:
-        errors += _topic_refusals(topology, end, sampled_clusters[end.kafka], local)
+        for each in end.each_topic(sampled_clusters[end.kafka].partitions):
+            errors += _topic_refusals(topology, each, sampled_clusters[end.kafka], local)
     if errors:
         raise InvalidSpec("\n".join(map(str, errors)))
     for source in topology.outside_sources:
         if source.topic:
-            _look_at(topology, source, sampled_clusters[source.kafka], results, clock, schemas)
+            cluster = sampled_clusters[source.kafka]
+            topics = source.each_topic(cluster.partitions)
+            if not topics:
+                at = f"{topology.name}: {source.name}"
+                results.lines.append(f"{at}: warning: no topic at {cluster.address} matches {source.topic}")
+            for each in topics[:MOST_TOPICS]:
+                _look_at(topology, each, cluster, results, clock, schemas)
     return [*results.lines, *(f"{topology.name}: {line}" for line in _against_slas(topology, specs, results, clock()))]
 
 
@@ -122,7 +131,7 @@ def _look_at(
     results.lines.append(f"{at}: sampled {rows.height} of {sample.there} records, {_quarantine_warnings(source, rows)}")
     results.lines += [f"{at}: {line}" for line in (*_examples(rows), *_bound(source, rows, now_ms), *_silent(sample))]
     if (newest := newest_ms(rows)) is not None:
-        results.newest_ms[source.name] = newest
+        results.newest_ms[source.name] = max(newest, results.newest_ms.get(source.name, newest))
         results.lines.append(f"{at}: its newest record is {length_of(now_ms - newest)}")
 
 

@@ -26,7 +26,11 @@ def file_summary(
     topics = []
     for end in topology.kafka_ends:
         verb = "reads" if end.is_source else "writes"
-        topics.append(f"{verb} {end.topic} at {_place(end, clusters, sampled_clusters)}")
+        existing = sampled_clusters[end.kafka].partitions if end.kafka in sampled_clusters else ()
+        for each in end.each_topic(existing):
+            topics.append(f"{verb} {each.topic} at {_place(each, clusters, sampled_clusters)}")
+        if not end.each_topic(existing):
+            topics.append(f"{verb} the topics that match {end.topic}")
     tables = [operator.result_table for operator in topology.operators.values() if operator.result_table]
     parts = {
         "streams": [_stream(topology, sub.name) for sub in topology.sub_topologies],

@@ -81,14 +81,15 @@ def _positions(home: Path, source: str, partition: int | None) -> dict[int, int]
     positions = {number: partitions[number].until_offset for number in sorted(partitions)}
     if partition is None and positions:
         return positions
-    if partition is not None and positions and partition > max(positions):
-        return {partition: 0}  # it was added to the topic, and the stream has not read it
     if partition in positions:
         return {partition: positions[partition]}
-    places: list[str] = []
+    places = inputs[source].places if source in inputs else ()
+    if partition is not None and positions and (partition > max(positions) or 0 <= partition < len(places)):
+        return {partition: 0}  # it was added to the topics, and the stream has not read it
+    names: list[str] = []
     for name in sorted(inputs):
-        places += [f"{name}/{number}" for number in sorted(inputs[name].partitions)]
+        names += [f"{name}/{number}" for number in sorted(inputs[name].partitions)]
     place = "all" if partition is None else partition
-    listed = ", ".join(places) or "none (the stream has read no records yet)"
+    listed = ", ".join(names) or "none (the stream has read no records yet)"
     msg = f"{home}: the stream does not read this partition, got {source}/{place}; known: {listed}"
     raise InvalidArgument(msg)

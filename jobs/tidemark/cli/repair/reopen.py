@@ -146,9 +146,11 @@ def _sent_places(topology: Topology, operator: str, layout: Layout) -> pl.DataFr
 
     They are late records of *operator*.
     """
-    topics = [source.topic for source in sources_of(topology, operator)]
+    sources = [*sources_of(topology, operator)]
     late = pl.col("reason") == LATE
     rows = requeued_rows(layout.report_table(topology.name, REQUEUED.name))
+    sent_to = rows.select("topic").unique().collect()["topic"].drop_nulls()
+    topics = [topic for topic in sent_to if any(source.reads(topic) for source in sources)]
     return rows.filter(late, pl.col("topic").is_in(topics)).select("partition", "offset").collect()
 
 

@@ -17,7 +17,7 @@ from confluent_kafka import KafkaError, Message, Producer
 
 from tidemark.cli.repair.reopen import reopen
 from tidemark.cli.repair.requeue_late import late_rows, with_bytes
-from tidemark.cli.repair.set_aside import requeued_rows, rows_in_span, with_decided_at
+from tidemark.cli.repair.set_aside import IN_KAFKA, requeued_rows, rows_in_span, with_decided_at, with_places
 from tidemark.cli.shared.local import running_broker
 from tidemark.cli.shared.options import existing_warehouse
 from tidemark.cli.shared.output import say_inert
@@ -101,9 +101,8 @@ def requeue(
         else:
             rows = _quarantined_records(layout, options.topology)
         # Records are sent AT_ONCE at a time, and then recorded: an interrupted run may send as many twice.
-        return _requeued(
-            options, _chosen(rows, options), layout, partial(_group_by_cluster, options, described, local), clock
-        )
+        chosen = with_places(_chosen(rows, options), layout, options.topology)
+        return _requeued(options, chosen, layout, partial(_group_by_cluster, options, described, local), clock)
 
 
 def _refuse_unfitting(options: argparse.Namespace) -> None:
@@ -214,7 +213,8 @@ def _send(rows: pl.DataFrame, cluster: Cluster) -> tuple[pl.DataFrame, list[str]
         else:
             failed.append(error.str())
 
-    for row, (topic, partition, offset, key, value) in enumerate(rows.select(*PLACE, "key", "value").iter_rows()):
+    columns = ("topic", IN_KAFKA, "offset", "key", "value")
+    for row, (topic, partition, offset, key, value) in enumerate(rows.select(columns).iter_rows()):
         headers: list[tuple[str, str | bytes | None]] = [(HEADER, f"{partition}/{offset}")]
         producer.produce(topic, value, key, partition, headers=headers, on_delivery=partial(delivered, row))
         # The producer calls `delivered` only within poll and flush.

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import polars as pl
 from confluent_kafka import Consumer, TopicPartition
 
-from tidemark.cli.repair.set_aside import requeued_rows, with_decided_at
+from tidemark.cli.repair.set_aside import IN_KAFKA, requeued_rows, with_decided_at
 from tidemark.collecting import index_by_name, present
 from tidemark.control.folder import Control
 from tidemark.errors import InvalidArgument
@@ -118,9 +118,9 @@ def with_bytes(rows: pl.DataFrame, cluster: Cluster) -> pl.DataFrame:
         return rows
     consumer = Consumer({**cluster.client, "group.id": "tidemark-requeue", "enable.auto.commit": False})
     records: list[dict[str, object]] = []
-    for (topic, number), part in again.group_by("topic", "partition", maintain_order=True):
+    for (topic, number, in_kafka), part in again.group_by("topic", "partition", IN_KAFKA, maintain_order=True):
         offsets = part["offset"].sort().to_list()
-        for offset, key, value in _read_again(consumer, str(topic), int(str(number)), offsets):
+        for offset, key, value in _read_again(consumer, str(topic), int(str(in_kafka)), offsets):
             records.append({"topic": topic, "partition": number, "offset": offset, "key": key, "value": value})
     consumer.close()
     place = {"topic": pl.String(), "partition": pl.Int32(), "offset": pl.Int64()}

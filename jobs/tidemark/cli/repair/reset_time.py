@@ -69,7 +69,8 @@ def reset_time(options: argparse.Namespace, warehouse: Path, topology: Topology,
         places: list[str] = []
         for name, source in sorted(progress.inputs.items()):
             for number, of in sorted(source.partitions.items()):
-                places.append(f"{name}/{number} at {_time_text(of.max_timestamp_ms)}")
+                topic = f" ({source.places[number]})" if source.places else ""
+                places.append(f"{name}/{number}{topic} at {_time_text(of.max_timestamp_ms)}")
         partitions = ", ".join(places)
         position = "is not known" if part is None else f"is at {_time_text(part.max_timestamp_ms)}, which is not later"
         partition = f"{options.source}/{options.partition}"
@@ -156,7 +157,7 @@ def _readers(topology: Topology, sub: SubTopology, layout: Layout, watermark_ms:
                     case HopSource():
                         is_reader = reader is topology and source.upstream == sub.name
                     case Source():
-                        is_reader = source.topic in topics or bool(
+                        is_reader = any(map(source.reads, topics)) or bool(
                             source.delta and layout.warehouse / source.delta in tables
                         )
                     case _:

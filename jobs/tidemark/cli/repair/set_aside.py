@@ -12,10 +12,15 @@ import polars as pl
 from deltalake import DeltaTable
 
 from tidemark.kernels.columns.schemas import arrow_schema
+from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import instants_ms, utc
 from tidemark.model.tables.catalog import BATCHES, REQUEUED
 from tidemark.storage.delta.tables import scan
+from tidemark.stream.journal.entries import Journal
 from tidemark.stream.journal.unflushed import unflushed_of
+
+IN_KAFKA = "kafka_partition"
+"""The column with Kafka's number of the partition of a row."""
 
 
 def with_decided_at(path: Path) -> pl.DataFrame:
@@ -37,6 +42,24 @@ def rows_in_span(rows: pl.DataFrame, options: Namespace) -> pl.DataFrame:
     if end_ms is not None:
         rows = rows.filter(pl.col("decided_at") < utc(end_ms))
     return rows
+
+
+def with_places(rows: pl.DataFrame, layout: Layout, topology: str) -> pl.DataFrame:
+    """Returns *rows* with Kafka's numbers of partitions, and topics.
+
+    Of a source over several topics, `partition` is an input partition; the progress of its stream has its place.
+    """
+    places: list[tuple[str, str, int, str, int]] = []
+    for sub in sorted(rows["sub_topology"].unique()):
+        home = layout.control(topology, sub)
+        entry = Journal(home / "journal", "data").newest() if home.is_dir() else None
+        for source, progress in entry.notes.progress.inputs.items() if entry else ():
+            places += [(sub, source, number, *place) for number, place in enumerate(progress.places)]
+    columns = {"sub_topology": pl.String, "source": pl.String, "partition": pl.Int32, "_topic": pl.String}
+    numbers = pl.DataFrame(places, schema={**columns, IN_KAFKA: pl.Int32}, orient="row")
+    joined = rows.join(numbers, on=["sub_topology", "source", "partition"], how="left", maintain_order="left")
+    topic, in_kafka = pl.coalesce("_topic", "topic"), pl.coalesce(IN_KAFKA, "partition")
+    return joined.with_columns(in_kafka.alias(IN_KAFKA), topic=topic).drop("_topic")
 
 
 def requeued_rows(path: Path) -> pl.LazyFrame:

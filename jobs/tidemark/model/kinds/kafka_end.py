@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from tidemark.model.kinds.operator import DeclaredOperator
 from tidemark.model.project.connections import DEFAULT
@@ -51,6 +51,13 @@ class KafkaEnd(DeclaredOperator, ABC):
     format: Format = Format.JSON
     avro_schema: str | None = None
     schema_key: str = OLDER_SCHEMA
+
+    def each_topic(self, existing: Iterable[str]) -> list[Self]:
+        """Returns it once for each of its topics.
+
+        Each uses its topic alone. A pattern matches topics among *existing*.
+        """
+        return [self] if self.topic else []
 
 
 def read_kafka_end(keys: Keys, place: Mapping[str, str], folder: Path | None) -> dict[str, Any]:

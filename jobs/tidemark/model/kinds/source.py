@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
@@ -15,6 +15,7 @@ from tidemark.model.kinds.kafka_end import KafkaEnd
 from tidemark.model.kinds.operator import KAFKA_KEY, ORDERED, PARTITION
 from tidemark.model.kinds.source_format import read_source_format
 from tidemark.model.settings.toml_keys import IDENTIFIER, Keys
+from tidemark.semantics.progress import Place
 
 HOUR_MS = 3_600_000
 MAX_FILES = 1_000
@@ -40,6 +41,10 @@ With them a backlog does not fill the driver.
 
 _FIELD = re.compile(rf"(?P<column>{IDENTIFIER.pattern})\s+(?P<type>\w+)(?:\s+from\s+(?P<field>[^`]+))?")
 _WRITER = re.compile(r"[\w.-]+/[\w.-]+")
+_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+"""The names that Kafka allows for topics."""
+_OF_PATTERN = re.compile(r"(?:[\w.*+?|()\[\]{},^$-]|\\[.dw])+", re.ASCII)
+"""The characters of a pattern, which Java and Python read alike."""
 _PLAUSIBLE = '["2000-01-01", "2100-01-01"]'
 
 
@@ -54,9 +59,14 @@ class NanPolicy(StrEnum):
 class Source(KafkaEnd):
     """Reads records of a Kafka topic, a Delta table or files.
 
-    *topic*, *delta* or *files* names the place.
+    *topic*, *delta* or *files* names the place. Of a source over several topics *topic* is the text for people: the
+    names or the pattern. Its input partitions have numbers of their own (decision 81).
 
     Attributes:
+        topics: the topics of a source over a list of them; empty: it has none.
+        topic_pattern: the pattern of a source over all topics whose names match it; None: it has none.
+        places: of a source over several topics, the partition that each input partition is, by number. It is empty in a
+            topology; `at` fills it in for a batch.
         fields: its columns with their types.
         named: by column, the field of the record if that has another name.
         timestamp: one of the columns; None: Kafka's own timestamp.
@@ -90,6 +100,9 @@ class Source(KafkaEnd):
     is_checked_in_part: ClassVar[bool] = False
     shaping: ClassVar[frozenset[str]] = frozenset({"delta", "fields", "key", "other_fields", "timestamp"})
 
+    topics: tuple[str, ...] = ()
+    topic_pattern: str | None = None
+    places: tuple[Place, ...] = field(default=(), repr=False)
     delta: str | None = None
     files: str | None = None
     fields: Mapping[str, str]
@@ -120,6 +133,46 @@ class Source(KafkaEnd):
     def topic_read(self) -> str | None:
         """The topic that it reads; None for a table or a folder."""
         return self.topic
+
+    @property
+    def reads_several(self) -> bool:
+        """True if it may read several topics, and numbers partitions itself."""
+        return bool(self.topics or self.topic_pattern)
+
+    @property
+    def subscribed_pattern(self) -> str:
+        """The pattern of the topics of a source over several."""
+        return self.topic_pattern or "|".join(name.replace(".", r"\.") for name in self.topics)
+
+    def reads(self, topic: str) -> bool:
+        """Returns True if it reads *topic*."""
+        if self.reads_several:
+            return re.fullmatch(self.subscribed_pattern, topic, re.ASCII) is not None
+        return topic == self.topic
+
+    def at(self, places: tuple[Place, ...]) -> Self:
+        """Returns it with the *places* of its input partitions.
+
+        A source of one topic needs none.
+        """
+        return replace(self, places=places) if self.reads_several else self
+
+    def place(self, number: int) -> Place:
+        """Returns the partition that the input partition *number* is."""
+        return self.places[number] if self.reads_several else Place(self.topic or "", number)
+
+    def alone(self, topic: str) -> Self:
+        """Returns it as a source of one *topic* of several."""
+        return replace(self, topic=topic, topics=(), topic_pattern=None, places=())
+
+    def each_topic(self, existing: Iterable[str]) -> list[Self]:
+        """Returns it once for each of its topics.
+
+        Each reads its topic alone. A pattern matches topics among *existing*.
+        """
+        if not self.reads_several:
+            return super().each_topic(existing)
+        return [self.alone(topic) for topic in self.topics or sorted(filter(self.reads, existing))]
 
     @property
     def key_field(self) -> str | None:
@@ -173,7 +226,7 @@ class Source(KafkaEnd):
     @classmethod
     def read(cls, keys: Keys, common: dict[str, Any], folder: Path | None) -> Self:
         """Reads a source from its table of the file."""
-        place = keys.one_of({"topic": "events", "delta": "reference/events", "files": "incoming/events"})
+        place, several = _place(keys)
         fields, named = _fields(keys)
         timestamp = _timestamp(keys, place, fields)
         unit = keys.text("timestamp_unit", "ms", "ms")
@@ -189,7 +242,8 @@ class Source(KafkaEnd):
             timestamp_unit=unit,
             key=key,
             other_fields=_other_fields(keys, fields),
-            **_idleness(keys),
+            **several,
+            **_idleness(keys, place, is_several=bool(several)),
             **read_source_format(keys, place, folder),
             timestamp_range_ms=(keys.instant_ms(low, "timestamp_range"), keys.instant_ms(high, "timestamp_range")),
             bound_ms=keys.duration("bound", "3 s", zero=True),
@@ -200,6 +254,43 @@ class Source(KafkaEnd):
             nan=_nan(keys, fields),
             **_tombstone_time(keys, key, timestamp),
         )
+
+
+def _place(keys: Keys) -> tuple[Mapping[str, str], dict[str, Any]]:
+    """Reads the place of the records, and several topics."""
+    places = {"topic": "events", "delta": "reference/events", "files": "incoming/events"}
+    example = '["orders", "returns"]'
+    topics = keys.get("topics", (str, list), example, None)
+    if topics is None:
+        return keys.one_of(places), {}
+    if others := [key for key in places if key in keys.content]:
+        keys.fail("topics", f"is set together with {others[0]}", "keep one of the two", beside=others[0])
+    keys.is_required("topics")
+    return _pattern(keys, topics) if isinstance(topics, str) else _list(keys, topics, example)
+
+
+def _list(keys: Keys, topics: list[Any], example: str) -> tuple[Mapping[str, str], dict[str, Any]]:
+    """Reads a list of topics."""
+    if not topics or not all(isinstance(name, str) and _TOPIC.fullmatch(name) for name in topics):
+        remedy = f'write topics = {example} with names of topics, or a pattern such as "orders-.*" without brackets'
+        keys.fail("topics", f"is {topics!r}", remedy)
+    if twice := [name for name, n in Counter(topics).items() if n > 1]:
+        keys.fail("topics", f"has {twice[0]!r} twice", "name each topic once")
+    return {"topic": ", ".join(topics)}, {"topics": tuple(topics)}
+
+
+def _pattern(keys: Keys, pattern: str) -> tuple[Mapping[str, str], dict[str, Any]]:
+    """Reads a pattern of topics that Java and Python read alike."""
+    if _TOPIC.fullmatch(pattern) and "." not in pattern:
+        keys.fail("topics", f"is {pattern!r}, the name of one topic", f'write topic = "{pattern}", or a pattern')
+    try:
+        # Groups with a question mark, and brackets within brackets, mean different things in Java and Python.
+        is_shared = _OF_PATTERN.fullmatch(pattern) and "(?" not in pattern and not re.search(r"\[[^\]]*\[", pattern)
+        re.compile(pattern if is_shared else "(")
+    except re.error:
+        remedy = r'use letters, digits and . * + ? | ( ) [ ] { } \. \d \w, such as topics = "orders-.*"'
+        keys.fail("topics", f"is {pattern!r}, which is not a pattern that Spark and Python read alike", remedy)
+    return {"topic": pattern}, {"topic_pattern": pattern}
 
 
 def _fields(keys: Keys) -> tuple[Mapping[str, str], Mapping[str, str]]:
@@ -251,8 +342,11 @@ def _other_fields(keys: Keys, fields: Mapping[str, str]) -> str | None:
     return other_fields
 
 
-def _idleness(keys: Keys) -> dict[str, Any]:
+def _idleness(keys: Keys, place: Mapping[str, str], *, is_several: bool) -> dict[str, Any]:
     idle_after_ms = keys.duration("idle_after", "30 s", None)
+    if is_several and idle_after_ms is None:
+        problem = f"is not set, but the source reads several topics ({place['topic']})"
+        keys.fail("idle_after", problem, 'write idle_after = "30 s": a new topic without records holds time back')
     idle_advances = keys.get("idle_advances", bool, "true", False)
     if idle_advances and idle_after_ms is None:
         problem = "is true, but idle_after is not set"

@@ -64,4 +64,6 @@ def _of_registry(keys: Keys, place: Mapping[str, str], registry: str) -> dict[st
         if key in keys.content:
             problem = "is set together with registry, which has the schemas"
             keys.fail(key, problem, "leave one of the two out", beside="registry")
-    return {"registry": registry, "subject": keys.text("subject", "readings-value", f"{place['topic']}-value")}
+    # Several topics have no subject in common, unless the file names one.
+    default = ... if "topics" in keys.content else f"{place['topic']}-value"
+    return {"registry": registry, "subject": keys.text("subject", "readings-value", default)}

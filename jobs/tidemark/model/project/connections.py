@@ -33,6 +33,8 @@ T = TypeVar("T")
 
 KINDS = ("kafka", "registry")
 """The tables of `connections.toml`."""
+HEARTBEATS = "tidemark_heartbeats"
+"""The topic by which drivers learn the time of brokers."""
 DEFAULT = "default"
 """The cluster of sources and sinks that name none."""
 VARIABLE = "TIDEMARK_KAFKA_"

@@ -274,6 +274,11 @@ class Keys:
         self._asked.update({key: (f'"{examples[key]}"', False) for key in present})
         return present
 
+    def is_required(self, key: str) -> None:
+        """Makes *key* required: a table is not tried without it."""
+        example, _ = self._asked[key]
+        self._asked[key] = example, False
+
     def pair(self, key: str, example: str, default: tuple[str, str]) -> tuple[str, str]:
         """Returns a list of two strings, or *default*."""
         value = self.names(key, example, default)

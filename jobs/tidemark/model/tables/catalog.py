@@ -276,6 +276,11 @@ WATERMARKS = Table(
             ("activity", "string", "active | idle | backlogged"),
             ("held_by", "string", "partition or source that blocks the combined watermark; null: none"),
             ("decided_at", "timestamp", "decision time of the batch"),
+            (
+                "topic_partition",
+                "string",
+                "of a source over several topics: topic/partition that the input partition is; null: other sources",
+            ),
         ),
     ),
     key=("batch_id", "source", "partition"),
@@ -375,7 +380,7 @@ QUARANTINE = Table(
                 "operator that rejected it: a source, one with a null key, or a sink whose topic or schema rejects it",
             ),
             ("topic", "string", "Kafka topic; null: not from a topic, or rejected downstream of a source"),
-            ("partition", "int", "Kafka partition"),
+            ("partition", "int", "input partition: Kafka's number, unless its source reads several topics"),
             ("offset", "bigint", "Kafka offset"),
             (
                 "reason",
@@ -922,7 +927,7 @@ REQUEUED = Table(
         ("sub_topology", "string", "the operators that run in one streaming query"),
         ("source", "string", "source operator; of reopened the aggregate that reads it again"),
         ("topic", "string", "Kafka topic to which it was sent again; null: it is reopened"),
-        ("partition", "int", "Kafka partition"),
+        ("partition", "int", "input partition of the original record"),
         ("offset", "bigint", "Kafka offset of the original record, not of the one sent again"),
         (
             "reason",

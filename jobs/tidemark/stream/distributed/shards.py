@@ -38,6 +38,7 @@ from tidemark.stream.journal.batch import MicroBatch, QueueWait
 from tidemark.stream.journal.entries import Journal
 from tidemark.stream.journal.state_runs import StateRuns
 from tidemark.stream.kafka.broker import Answers, Publishers, TopicState, TopicWriter
+from tidemark.stream.kafka.numbering import placed
 from tidemark.stream.operate.steps import Steps
 from tidemark.stream.read.table_marks import NewestMarks
 from tidemark.stream.startup.load import load_waiting
@@ -197,7 +198,7 @@ class Shards:
         results = executors.run(intake_task, shard_task)
         taken_in = results[0].taken_in
         # A topic that was recreated while tasks read it has given them records of two topics.
-        is_recreated = task.answers.of_topics != self._topics_now()
+        is_recreated = task.answers.of_topics != self._topics_now(was)
         if taken_in is None or is_recreated or any(shard.is_doubtful for shard in results):
             log.warning(
                 "a topic or hop may have lost records, a record is skipped, or one has a new schema: "
@@ -234,8 +235,8 @@ class Shards:
         notes = entry.notes.with_states([shard.state for shard in results], tasks=runs)
         return BatchDecision(replace(entry, tables={**entry.tables, **moved}, notes=notes), now, None, state_bytes)
 
-    def _topics_now(self) -> dict[str, TopicState]:
-        return {o.name: self._broker.topic(o) for o in self._stream.sub.outside_sources if o.topic}
+    def _topics_now(self, was: StreamProgress) -> dict[str, TopicState]:
+        return {o.name: self._broker.topic(placed(o, was)) for o in self._stream.sub.outside_sources if o.topic}
 
     def _is_any_hop_cut(self, was: StreamProgress) -> bool:
         """Returns whether the log of a hop lacks batches that are unread.

@@ -60,7 +60,7 @@ from tidemark.stream.journal.entries import MANY
 from tidemark.stream.journal.state_runs import StateRuns
 from tidemark.stream.operate.steps import Steps
 from tidemark.stream.read.data_loss import LossCheck, Offsets, nothing_to_reread
-from tidemark.stream.read.intake import seen_of, seen_of_hop, source_rows, without_records
+from tidemark.stream.read.intake import ids_of, seen_of, seen_of_hop, source_rows, without_records
 from tidemark.stream.state.memory import Moves
 from tidemark.stream.updates.step import Run
 from tidemark.stream.write.commit import appended
@@ -199,6 +199,7 @@ class IntakeTask(Task):
             yield shard, pickle.dumps(PartitionIntake(source="", is_left_to_driver=True))
 
     def _source(self, source: Source, raw: pl.DataFrame, was: InputProgress) -> tuple[PartitionIntake, pl.DataFrame]:
+        source = source.at(was.places)
         read_to = was.positions(raw["partition"].head(1))
         fresh = rows_in_order(source, raw, numbered_from=read_to.get(0, 0))
         intake = source_rows(
@@ -400,10 +401,13 @@ class ShardTask(Task):
         ends = batch.ends.get(source.topic or "", {})
         if source.topic and any(_may_be_lost(number, doubtful, read_to, ends) for number in doubtful):
             return None
-        if topic and any(map(topic.replaces, before.topic_ids.values())):
+        if topic and any(topic.replaces(*read) for read in before.topic_ids.items()):
+            return None
+        # What is left of a deleted topic is judged by the driver, too.
+        if source.reads_several and topic and not all(map(topic.has, {*before.partitions, *parts, *ends})):
             return None
         readings = dict(decider.reader.marked(source, before, seen_of(parts, read_to, offsets, ends, {}), batch))
-        ids = dict.fromkeys(readings, topic.id if topic else None)
+        ids = ids_of(readings, topic, before)
         return Input(decider.reader.progress(source, before, readings, writers, ids, batch), readings)
 
     def _disorder(self, arrived: Iterable[PartitionIntake]) -> pa.Table:

@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from tidemark.clock import Clock
-from tidemark.model.project.connections import Cluster
+from tidemark.model.project.connections import HEARTBEATS, Cluster
 from tidemark.model.project.kafka_security import Settings
 from tidemark.model.tables.catalog import BROKERS, CLOCK_SKEW
 from tidemark.semantics.skew import Skew, TimedHeartbeat, minimum_skew
@@ -24,7 +24,7 @@ from tidemark.stream.driver.heartbeats import History
 
 log = logging.getLogger(__name__)
 
-TOPIC = "tidemark_heartbeats"
+TOPIC = HEARTBEATS
 """A topic with one partition.
 
 Its records name their sender. They have no reader: only the broker's stamp counts.

@@ -6,7 +6,7 @@ Spark reads topics by itself. `client.py` and `publishing.py` implement the prot
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import polars as pl
@@ -38,25 +38,62 @@ class TopicState:
     id: str | None
     partitions: int
 
-    def replaces(self, topic_id: str | None) -> bool:
-        """Returns True if the topic with *topic_id* was another one."""
+    def id_of(self, number: int) -> str | None:
+        """Returns the id of the topic of partition *number*."""
+        return self.id
+
+    def has(self, number: int) -> bool:
+        """Returns True if partition *number* exists."""
+        return number < self.partitions
+
+    def replaces(self, number: int, topic_id: str | None) -> bool:
+        """Returns True if partition *number* was one of another topic.
+
+        *topic_id* is the id of the topic in which it was read.
+        """
         # Positions of earlier versions have no id, and some clusters give their topics none.
-        return None not in {topic_id, self.id} and topic_id != self.id
+        return None not in {topic_id, self.id_of(number)} and topic_id != self.id_of(number)
 
     def numbers(self, read: Mapping[int, str | None]) -> list[int]:
         """Returns the partitions of the topic, and those that were *read*.
 
         *read* has the id of the topic in which each was read: a recreated topic may have fewer partitions.
         """
-        of_this = (number for number, topic_id in read.items() if not self.replaces(topic_id))
+        of_this = (number for number, topic_id in read.items() if not self.replaces(number, topic_id))
         return sorted({*range(self.partitions), *of_this})
+
+
+@dataclass(frozen=True)
+class SeveralTopics(TopicState):
+    """The topics of a source over several, as they are now.
+
+    *ids* has the id of the topic of each input partition that exists; the others belong to deleted topics. `partitions`
+    counts both.
+    """
+
+    ids: Mapping[int, str | None] = field(default_factory=dict)
+
+    def id_of(self, number: int) -> str | None:
+        """Returns the id of the topic of input partition *number*."""
+        return self.ids.get(number)
+
+    def has(self, number: int) -> bool:
+        """Returns True if the topic of input partition *number* exists."""
+        return number in self.ids
+
+    def numbers(self, read: Mapping[int, str | None]) -> list[int]:
+        """Returns the input partitions that exist."""
+        return sorted(self.ids)
 
 
 class Answers(Protocol):
     """Knows topics and offsets, by which idleness is decided, and limits."""
 
     def topic(self, source: Source) -> TopicState:
-        """Returns the topic of *source* as it is now."""
+        """Returns the topic of *source* as it is now.
+
+        Of a source over several topics, those of its places.
+        """
 
     def offsets(self, source: Source, partitions: Sequence[int]) -> Mapping[int, tuple[int, int]]:
         """Returns the earliest and latest offset of each of *partitions*.

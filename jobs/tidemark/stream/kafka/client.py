@@ -9,7 +9,13 @@ from typing import TypeVar
 
 import polars as pl
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicCollection, TopicPartition
-from confluent_kafka.admin import AdminClient, ConfigResource, ListOffsetsResultInfo, OffsetSpec  # type: ignore[attr-defined]
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AdminClient,
+    ConfigResource,
+    ListOffsetsResultInfo,
+    OffsetSpec,
+    TopicDescription,
+)
 
 from tidemark.clock import Clock
 from tidemark.errors import InvalidArgument, InvalidSpec, TidemarkError
@@ -21,6 +27,7 @@ from tidemark.model.project.connections import Clusters, topic_command
 from tidemark.model.project.kafka_security import Protocol, Settings
 from tidemark.model.project.rights import MissingRight, Operation
 from tidemark.model.topology import SubTopology, Topology
+from tidemark.semantics.progress import Place
 from tidemark.stream.kafka.access import (
     NEWEST_LOCAL,
     LoginDenied,
@@ -34,7 +41,7 @@ from tidemark.stream.kafka.access import (
     unauthorized_group,
     unauthorized_topic,
 )
-from tidemark.stream.kafka.broker import TopicState
+from tidemark.stream.kafka.broker import SeveralTopics, TopicState
 from tidemark.stream.kafka.outgoing import OutgoingRows
 from tidemark.stream.kafka.publishing import TIMEOUT_S, KafkaTopicWriter, RecordSender
 
@@ -52,6 +59,12 @@ UNLIMITED_BYTES = 1_000_000_000
 
 A topic with an unknown limit refuses records itself that are too large for it.
 """
+
+
+class MissingTopic(TidemarkError):
+    """Raised when a topic does not exist."""
+
+
 _Topic = tuple[str, str]
 """Cluster and name of a topic."""
 T = TypeVar("T")
@@ -134,11 +147,11 @@ class KafkaBroker:
         """
         sources = [o for o in of_stream if o.topic and o.kafka in self._clusters]
         if topic := unauthorized_topic(error):
-            source = next((o for o in sources if o.topic == topic), None)
+            source = next((o for o in sources if o.reads(topic)), None)
             if source is None:
                 return error
             try:
-                self.topic(source)
+                self.topic(source.alone(topic))
             except MissingRight as missing:
                 return missing
             except (KafkaException, TidemarkError):
@@ -162,11 +175,22 @@ class KafkaBroker:
             MissingRight: the cluster does not grant the right to see it.
             TidemarkError: the topic does not exist.
         """
-        name = at.topic or ""
+        if isinstance(at, Source) and at.reads_several:
+            return self._several(at)
+        (description,) = self._asked(at, [at.topic or ""]).values()
+        return self._state(at, description)
+
+    def _asked(self, at: Source | Sink, names: list[str]) -> Mapping[str, Future[TopicDescription]]:
+        """Asks the cluster of *at* about the topics *names*, in one request."""
+        if not names:
+            return {}
         # One answer has the id and the number of partitions, so both are of the same topic.
-        answers = self._admins[at.kafka].describe_topics(TopicCollection([name]), request_timeout=TIMEOUT_S)
+        return self._admins[at.kafka].describe_topics(TopicCollection(names), request_timeout=TIMEOUT_S)
+
+    def _state(self, at: Source | Sink, asked: Future[TopicDescription]) -> TopicState:
+        """Awaits the answer that describes the topic of *at*."""
         try:
-            description = answers[name].result()
+            description = asked.result()
         except KafkaException as error:
             self._admins[at.kafka].poll(0)  # it calls error_cb
             self._refusals[at.kafka].raise_unless_answered(error.args[0], self._clusters[at.kafka])
@@ -174,6 +198,25 @@ class KafkaBroker:
         self._refusals[at.kafka].forget()
         topic_id = str(description.topic_id)
         return TopicState(None if topic_id == NO_TOPIC_ID else topic_id, len(description.partitions))
+
+    def _several(self, source: Source) -> SeveralTopics:
+        """Returns the topics of the places of *source*.
+
+        Before it has places, those of its list; then a missing one is an error, as of any source.
+        """
+        states: dict[str, TopicState] = {}
+        names = sorted({place.topic for place in source.places} or source.topics)
+        for name, asked in self._asked(source, names).items():
+            try:
+                states[name] = self._state(source.alone(name), asked)
+            except MissingTopic:
+                if not source.places:
+                    raise
+        ids: dict[int, str | None] = {}
+        for number, place in enumerate(source.places):
+            if place.topic in states and states[place.topic].has(place.partition):
+                ids[number] = states[place.topic].id
+        return SeveralTopics(None, len(source.places), ids)
 
     def _not_described(self, error: KafkaError, at: Source | Sink) -> Exception:
         """Returns the error for a topic that was not described.
@@ -187,31 +230,37 @@ class KafkaBroker:
             return KafkaException(error)
         address, create = self._clusters[at.kafka].bootstrap, f"create it first: `{topic_command(topic)}`"
         msg = f"topic {topic!r} at {address}: {error.str()}; {create} at the broker of this machine"
-        return TidemarkError(msg)
+        return MissingTopic(msg)
 
     def offsets(self, source: Source, partitions: Sequence[int]) -> Mapping[int, tuple[int, int]]:
         """Returns the earliest and latest offset of each of *partitions*."""
+        # A pattern may match no topic yet, and Kafka's client refuses to ask for nothing.
+        if not partitions:
+            return {}
         # Kafka's latest offset is the one after the newest record.
         specs = (OffsetSpec.earliest(), OffsetSpec.latest())  # type: ignore[no-untyped-call]
-        places = [TopicPartition(source.topic or "", number) for number in partitions]
+        places = [TopicPartition(*source.place(number)) for number in partitions]
         # Both requests are under way before the first answer is awaited.
         asked = [
             self._admins[source.kafka].list_offsets(dict.fromkeys(places, spec), request_timeout=TIMEOUT_S)
             for spec in specs
         ]
         earliest, latest = (self._listed(source, answers) for answers in asked)
-        return {number: (earliest[number], latest[number]) for number in partitions}
+        return {number: (earliest[source.place(number)], latest[source.place(number)]) for number in partitions}
 
     def _listed(
         self, source: Source, answers: Mapping[TopicPartition, Future[ListOffsetsResultInfo]]
-    ) -> dict[int, int]:
-        """Awaits the offsets of partitions of *source*'s topic."""
-        try:
-            return {place.partition: answer.result().offset for place, answer in answers.items()}
-        except KafkaException as error:
-            cluster, code = self._clusters[source.kafka], error.args[0].code()
-            missing = missing_right_of(code, source.topic or "", cluster, Operation.DESCRIBE)
-            raise missing or error from error
+    ) -> dict[Place, int]:
+        """Awaits the offsets of partitions of *source*."""
+        offsets: dict[Place, int] = {}
+        for place, answer in answers.items():
+            try:
+                offsets[Place(place.topic, place.partition)] = answer.result().offset
+            except KafkaException as error:
+                cluster, code = self._clusters[source.kafka], error.args[0].code()
+                missing = missing_right_of(code, place.topic, cluster, Operation.DESCRIBE)
+                raise missing or error from error
+        return offsets
 
     def limits(self, sink: Sink) -> Limits:
         """Returns the limits of the topic of *sink*, at most ASKED_EVERY_MS old.

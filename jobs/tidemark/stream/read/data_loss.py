@@ -6,7 +6,8 @@ in the middle of planning, names no remedy, and does so again after every restar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -19,6 +20,8 @@ from tidemark.model.kinds.source import Source
 from tidemark.semantics.progress import InputProgress, PartitionProgress
 from tidemark.stream.journal.batch import MicroBatch
 from tidemark.stream.kafka.broker import TopicState
+
+log = logging.getLogger("tidemark.stream")
 
 Offsets = Mapping[int, tuple[int, int]]
 """Per partition offsets from (inclusive) until (exclusive)."""
@@ -121,7 +124,7 @@ class LossCheck:
             DataLost: the topic was recreated, and no person accepted that.
         """
         read_to = was.positions(offsets)
-        earlier = {n: part for n, part in was.partitions.items() if topic and topic.replaces(part.topic_id)}
+        earlier = {n: part for n, part in was.partitions.items() if topic and topic.replaces(n, part.topic_id)}
         if topic is None or not earlier:
             return CheckedRows(rows, read_to, {})
         ends, accepted = batch.ends.get(source.topic or "", {}), self._accepted()
@@ -129,7 +132,7 @@ class LossCheck:
         existing = {number: part for number, part in earlier.items() if number in offsets}
         read_to = {number: at for number, at in read_to.items() if number in existing or number not in earlier}
         # An acceptance names the new topic by its id, so it permits nothing if that is recreated once more.
-        starts = {number: accepted.get((source.name, number, topic.id or "")) for number in existing}
+        starts = {number: accepted.get((source.name, number, topic.id_of(number) or "")) for number in existing}
         # The topic may have lost the accepted offset since.
         refused = {n: offsets[n] for n, start in starts.items() if start is None or start < offsets[n][0]}
         if refused:
@@ -138,6 +141,10 @@ class LossCheck:
         anew: dict[int, tuple[int, int]] = {}
         planned_before: dict[int, str | None] = {}
         for number, part in existing.items():
+            if source.reads_several and number not in ends:
+                # Spark planned the batch while the topic did not exist. The next plan has the new one from its start.
+                planned_before[number] = part.topic_id
+                continue
             end = ends.get(number, offsets[number][1])
             if end > offsets[number][1]:
                 # Spark planned this batch by the earlier topic, so its end is no offset of the new one.
@@ -151,6 +158,63 @@ class LossCheck:
         if unread := {number: places for number, places in anew.items() if places[0] < places[1]}:
             rows = pl.concat([rows, self._reread(source, unread)], how="diagonal").sort("partition", "offset")
         return CheckedRows(rows, read_to, losses, planned_before)
+
+    def deleted(
+        self,
+        source: Source,
+        rows: pl.DataFrame,
+        was: InputProgress,
+        topic: TopicState,
+        batch: MicroBatch,
+        waiting: Collection[int] = (),
+    ) -> tuple[Offsets, Offsets]:
+        """Returns what is left of deleted topics of a *source* over several.
+
+        A deleted topic that was read to its end leaves the progress of the source with the first batch that reads
+        nothing of it. Known limitation: records that came after the broker was asked last, and before the topic was
+        deleted, are not known here.
+
+        Args:
+            source: the source, with its places.
+            rows: its rows in the batch.
+            was: its progress before the batch.
+            topic: its topics, as they were after the rows were read.
+            batch: the batch.
+            waiting: input partitions of which records wait for a later batch, which stay, too.
+
+        Returns:
+            Per input partition that stays for this batch, the offsets from which and until which it was read, or was
+            lost; and the losses among them, which were accepted.
+
+        Raises:
+            DataLost: unread records were deleted, and the loss was not accepted.
+        """
+        ends, accepted = batch.ends.get(source.topic or "", {}), self._accepted()
+        read: dict[int, tuple[int, int]] = {}
+        losses: dict[int, tuple[int, int]] = {}
+        for number in range(len(source.places)):
+            if topic.has(number):
+                continue
+            part = was.partitions.get(number, PartitionProgress())
+            offsets = rows.filter(pl.col("partition") == number)["offset"].sort().to_list()
+            # Before the first batch it is not known where a topic began.
+            at = part.until_offset if was.partitions else min(offsets, default=ends.get(number, 0))
+            # Without the topic it is not known if a gap is one of a compacted topic.
+            in_order = sum(offset == at + place for place, offset in enumerate(offsets))
+            until = max(at, ends.get(number, at), part.latest_offset or 0)
+            lost_from = at + in_order
+            if lost_from < until and accepted.get((source.name, number, at), 0) < until:
+                observation = f"the topic was deleted before offsets {lost_from} until {until} were read"
+                raise self._refused(source, number, observation, until)
+            if lost_from < until:
+                losses[number] = (lost_from, until)
+            is_waiting = number in waiting
+            if number in was.partitions and until == at and not is_waiting:
+                name, partition = source.place(number)
+                log.warning("topic %r was deleted: partition %s was read until offset %s", name, partition, at)
+            if until > at or is_waiting:
+                read[number] = (at if offsets else until, until)
+        return read, losses
 
     @property
     def has_accepted(self) -> bool:
@@ -170,8 +234,8 @@ class LossCheck:
             return starts
         accepted = self._accepted()
         for number, part in was.partitions.items():
-            start = accepted.get((source.name, number, topic.id or ""))
-            if start is not None and number < topic.partitions and topic.replaces(part.topic_id):
+            start = accepted.get((source.name, number, topic.id_of(number) or ""))
+            if start is not None and topic.has(number) and topic.replaces(number, part.topic_id):
                 starts[number] = start
         return starts
 
@@ -242,9 +306,12 @@ class LossCheck:
         return accepted
 
     def _refused(self, source: Source, number: int, observation: str, until: int) -> DataLost:
+        topic, partition = source.place(number)
+        as_input = f" (input partition {number})" if source.reads_several else ""
         return DataLost(
-            f"topic {source.topic!r}, partition {number}: {observation}; records are never skipped silently: restore "
-            f"them, or accept the loss and continue from offset {until}: {self._command(source.name, number, until)}"
+            f"topic {topic!r}, partition {partition}{as_input}: {observation}; records are never skipped silently: "
+            f"restore them, or accept the loss and continue from offset {until}: "
+            f"{self._command(source.name, number, until)}"
         )
 
     def _refused_anew(
@@ -258,7 +325,13 @@ class LossCheck:
             topic: the new topic.
             refused: earliest and latest offset of the partitions for which no loss was accepted.
         """
-        read = ", ".join(f"partition {n} was read until offset {earlier[n].until_offset}" for n in refused)
+        new_id, name = topic.id_of(min(refused)), source.place(min(refused)).topic
+        # Of several recreated topics the next start reports the next one.
+        earlier = {n: part for n, part in earlier.items() if source.place(n).topic == name}
+        refused = {n: offsets for n, offsets in refused.items() if n in earlier}
+        read = ", ".join(
+            f"partition {source.place(n).partition} was read until offset {earlier[n].until_offset}" for n in refused
+        )
         ids = ", ".join(sorted({str(earlier[n].topic_id) for n in refused}))
         ends = ", ".join(f"{first} until {last}" for first, last in refused.values())
         firsts = {first for first, _ in refused.values()}
@@ -269,12 +342,12 @@ class LossCheck:
             else [f"--partition {number} --until {first}" for number, (first, _) in refused.items()]
         )
         commands = "; ".join(
-            f"tidemark accept-loss {self._name} --source {source.name} --topic-id {topic.id} {place} --by NAME "
+            f"tidemark accept-loss {self._name} --source {source.name} --topic-id {new_id} {place} --by NAME "
             "--reason TEXT"
             for place in places
         )
         return DataLost(
-            f"topic {source.topic!r} was recreated: its id was {ids} and is {topic.id}; {read} of the earlier topic; "
+            f"topic {name!r} was recreated: its id was {ids} and is {new_id}; {read} of the earlier topic; "
             f"the new one has offsets {ends}; records are never skipped silently: restore the earlier topic, or accept "
             f"the loss of its unread records and read the new one from its beginning: {commands}"
         )

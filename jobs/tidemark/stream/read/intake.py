@@ -35,7 +35,7 @@ from tidemark.stream.journal.batch import MicroBatch
 from tidemark.stream.journal.checkpoint import Ends
 from tidemark.stream.kafka.broker import Answers, TopicState
 from tidemark.stream.operate.steps import Steps
-from tidemark.stream.read.data_loss import LossCheck
+from tidemark.stream.read.data_loss import LossCheck, Offsets
 from tidemark.stream.read.table_marks import NewestMarks
 from tidemark.stream.updates.step import Run
 
@@ -84,9 +84,10 @@ class Reader:
         self._max_held = max_held
         self._broker, self._steps, self._intact, self._window_ms = broker, steps, intact, window_ms
         self._processing_time = processing_time
-        # A missing topic is found before the first batch.
+        # A missing topic is found before the first batch; of several topics, in it.
         for source in sources:
-            self.topic(source)
+            if not source.reads_several:
+                self.topic(source)
 
     def limits(self, sinks: Iterable[Sink]) -> dict[str, Limits]:
         """Returns the limits of the topics of *sinks*, by sink."""
@@ -130,6 +131,7 @@ class Reader:
         late_up_to_ms: int | None,
         allowed_ms: int | None,
     ) -> Intake:
+        source = source.at(was.places)
         fresh = rows_in_order(source, raw, numbered_from=was.positions(()).get(0, 0))
         # The broker is asked after the rows were read, so they are of this topic or an earlier one.
         topic = self.topic(source)
@@ -140,6 +142,13 @@ class Reader:
         doubtful = without_records(offsets, set(fresh["partition"]) - {*with_gaps(fresh, read_to)})
         checked = self._intact.check(source, fresh, read_to, doubtful, batch)
         fresh, read_to, losses = checked.rows, checked.read_to, {**anew.losses, **checked.losses}
+        gone: Offsets = {}
+        if source.reads_several and topic is not None:
+            held = self._steps.waiting(source)["_partition"].unique().to_list()
+            gone, lost_with_topic = self._intact.deleted(source, fresh, was, topic, batch, held)
+            losses |= lost_with_topic
+            read_to = {**read_to, **{number: first for number, (first, _) in gone.items()}}
+            offsets = {**offsets, **{number: (last, last) for number, (_, last) in gone.items()}}
         if self._processing_time:
             fresh = fresh.with_columns(timestamp_ms=pl.lit(batch.decided_at_ms, pl.Int64))
         waiting = self._steps.waiting(source)
@@ -155,9 +164,10 @@ class Reader:
             decided_at_ms=batch.decided_at_ms,
             max_held=self._max_held,
         )
-        read = seen_of(sorted_rows.seen, read_to, offsets, batch.ends.get(source.topic or "", {}), losses)
+        ends = {**batch.ends.get(source.topic or "", {}), **{number: last for number, (_, last) in gone.items()}}
+        read = seen_of(sorted_rows.seen, read_to, offsets, ends, losses)
         readings = self.marked(source, was, read, batch)
-        ids = {**dict.fromkeys(readings, topic.id if topic else None), **anew.topic_ids}
+        ids = {**ids_of(readings, topic, was), **anew.topic_ids}
         progress = self.progress(source, was, readings, sorted_rows.writers, ids, batch)
         run = self._run(batch, sorted_rows.rows.on_time, sorted_rows.rows.measured, sorted_rows.counts)
         run.rows = dict(sorted_rows.tables)
@@ -218,6 +228,9 @@ class Reader:
                 idle_advances=source.idle_advances,
                 now_ms=batch.decided_at_ms,
             )
+        if source.reads_several:
+            # Of a topic that is deleted later, this is all that is known about its end.
+            progress = progress.with_latest_offsets({number: part.latest_offset for number, part in readings.items()})
         return progress.with_writers(trusted_positions(writers, source.written_by)).with_topic_ids(topic_ids)
 
     def topic(self, source: Source) -> TopicState | None:
@@ -251,6 +264,7 @@ class Reader:
         inputs = dict(was.inputs)
         for source in sources:
             before = inputs.get(source.name, InputProgress())
+            source = source.at(before.places)
             topic = self.topic(source)
             if not (starts := self._intact.accepted_starts(source, before, topic)):
                 continue
@@ -262,8 +276,32 @@ class Reader:
         return replace(was, inputs=inputs)
 
     def earliest(self, source: Source, partitions: Sequence[int]) -> dict[int, int]:
-        """Returns the earliest offset of *partitions* of *source*'s topic."""
-        return {number: first for number, (first, _) in self._broker.offsets(source, partitions).items()}
+        """Returns the earliest offset of *partitions* of *source*'s topic.
+
+        It is 0 of a topic that was deleted.
+        """
+        existing = list(partitions)
+        if source.reads_several and (topic := self.topic(source)):
+            existing = [number for number in partitions if topic.has(number)]
+        earliest = {number: first for number, (first, _) in self._broker.offsets(source, existing).items()}
+        return {**dict.fromkeys(partitions, 0), **earliest}
+
+    def absent(self, sources: Iterable[Source], was: StreamProgress, ends: Ends) -> dict[str, list[int]]:
+        """Returns the unread partitions whose topics were deleted after they were planned.
+
+        *sources* are over several topics, *was* is the progress before the batch, and *ends* are the offsets up to
+        which it was planned.
+        """
+        absent: dict[str, list[int]] = {}
+        for source in sources:
+            before = was.inputs.get(source.name, InputProgress())
+            planned = ends.get(source.topic or "", {})
+            read_to = before.offsets_read
+            unread = [number for number, end in planned.items() if end > read_to.get(number, 0)]
+            topic = self.topic(source.at(before.places)) if unread else None
+            if topic and (gone := [number for number in unread if not topic.has(number)]):
+                absent[source.topic or ""] = gone
+        return absent
 
     def lost_of_hop(self, source: HopSource, was: InputProgress | None) -> tuple[int, int] | None:
         """Returns the batches that the hop of *source* lost after *was*.
@@ -404,6 +442,18 @@ def without_records(offsets: Mapping[int, tuple[int, int]], read: Collection[int
     return omit(offsets, read)
 
 
+def ids_of(numbers: Iterable[int], topic: TopicState | None, was: InputProgress) -> dict[int, str | None]:
+    """Returns the topic id of each of the partitions *numbers*.
+
+    Of a topic that was deleted it is the one in *was*.
+    """
+    ids: dict[int, str | None] = {}
+    for number in numbers:
+        exists = topic is not None and topic.has(number)
+        ids[number] = topic.id_of(number) if topic and exists else was.topic_ids.get(number)
+    return ids
+
+
 def seen_of(
     readings: Mapping[int, PartitionReading],
     read_to: Mapping[int, int],
@@ -463,8 +513,16 @@ def _bad_rows(source: Source, bad: pl.DataFrame) -> pl.DataFrame:
         "key",
         "value",
         source=pl.lit(source.name),
-        topic=pl.lit(source.topic, pl.String),
+        topic=_topic_of(source),
     )
+
+
+def _topic_of(source: Source) -> pl.Expr:
+    """Returns the topic of each record of *source*; null: it has none."""
+    if not source.reads_several:
+        return pl.lit(source.topic, pl.String)
+    topics = {number: place.topic for number, place in enumerate(source.places)}
+    return pl.col("partition").replace_strict(topics, return_dtype=pl.String)
 
 
 def _held_rows(source: Source, held: pl.DataFrame, read_to: Mapping[int, int]) -> pl.DataFrame:

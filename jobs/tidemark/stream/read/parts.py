@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain, pairwise
 from math import ceil
+from types import MappingProxyType
 
 import polars as pl
 
@@ -21,8 +22,9 @@ from tidemark.kernels.records.arrivals import KILLS_DRIVERS
 from tidemark.model.kinds.operator import Operator
 from tidemark.model.kinds.source import Source
 from tidemark.model.topology import SubTopology
-from tidemark.semantics.progress import InputProgress, StreamProgress
+from tidemark.semantics.progress import InputProgress, Place, StreamProgress
 from tidemark.stream.journal.checkpoint import Ends
+from tidemark.stream.kafka.numbering import placed
 from tidemark.stream.read.data_loss import Offsets
 
 Ranges = Mapping[str, Offsets]
@@ -42,7 +44,8 @@ class BatchPart:
 
     It reads *ranges* of topics, and in the first part the other sources, too. After the last part the planned batch is
     done. `passed_over` has partitions by topic whose first record is not read. With *one_by_one* no record that is not
-    read is decompressed.
+    read is decompressed. `places` has the places of input partitions by source, of sources over several topics.
+    `absent` has partitions whose topics were deleted: Spark would wait for them, and end with an error.
     """
 
     ranges: Ranges
@@ -50,6 +53,8 @@ class BatchPart:
     is_last: bool
     passed_over: Mapping[str, Collection[int]] = field(default_factory=dict)
     one_by_one: bool = False
+    places: Mapping[str, tuple[Place, ...]] = field(default_factory=dict)
+    absent: Mapping[str, Collection[int]] = field(default_factory=dict)
 
     @property
     def ends(self) -> Ends:
@@ -62,7 +67,7 @@ class BatchPart:
     @property
     def is_whole(self) -> bool:
         """Returns whether the part is the planned batch as Spark reads it."""
-        return self.is_first and self.is_last and not self.one_by_one
+        return self.is_first and self.is_last and not self.one_by_one and not self.absent
 
 
 def parts(
@@ -73,6 +78,7 @@ def parts(
     *,
     is_begun: bool,
     passed_over: Places | None = None,
+    absent: Mapping[str, Collection[int]] = MappingProxyType({}),
 ) -> list[BatchPart]:
     """Returns the parts of what is left of a planned batch.
 
@@ -86,12 +92,13 @@ def parts(
         is_begun: Whether the first part was carried out.
         passed_over: Records to skip. Each is the first of a part, and then all are read one by one (None: they are
             not).
+        absent: Partitions whose topics were deleted, and which are not read.
     """
-    sources = {o.topic: o for o in sub.outside_sources if o.topic is not None}
+    sources = {o.topic: placed(o, was) for o in sub.outside_sources if o.topic is not None}
     at_most = {topic: _left(source, ends.get(topic, {}), was, _from_zero) for topic, source in sources.items()}
     # Offsets from 0 are the most that can be unread, so a small batch is known to be small.
     is_small = _most_pieces(sources, at_most) == 1
-    if is_small and not is_begun and passed_over is None:
+    if is_small and not is_begun and passed_over is None and not absent:
         # The broker need not be asked where new partitions begin.
         return [BatchPart(at_most, is_first=True, is_last=True)]
     unread = {topic: _left(source, ends.get(topic, {}), was, earliest) for topic, source in sources.items()}
@@ -109,6 +116,8 @@ def parts(
             is_last=number == len(ranges_of_parts) - 1,
             passed_over=_starting_with(ranges, passed_over or {}),
             one_by_one=passed_over is not None,
+            places={source.name: source.places for source in sources.values() if source.places},
+            absent=absent,
         )
         cut.append(part)
     return cut

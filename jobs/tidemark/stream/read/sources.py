@@ -9,19 +9,19 @@ make Spark plan a batch in silence.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from functools import reduce
 from pathlib import Path
 from typing import assert_never
 from urllib.parse import unquote, urlsplit
 
 import polars as pl
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.readwriter import DataStreamReader
 from pyspark.sql.types import StructType
 
-from tidemark.collecting import names_in
+from tidemark.collecting import names_in, omit
 from tidemark.errors import Contradiction, InvalidArgument
 from tidemark.kernels.formats.fitting import misfits
 from tidemark.kernels.formats.protobuf_fields import protobuf_types
@@ -34,8 +34,10 @@ from tidemark.model.kinds.source import MAX_BYTES, MAX_FILES, Source
 from tidemark.model.project.connections import Cluster, Clusters
 from tidemark.model.project.layout import Layout
 from tidemark.model.topology import SubTopology
+from tidemark.semantics.progress import InputProgress, StreamProgress
 from tidemark.storage.warehouse import is_table
 from tidemark.stream.driver.ticks import Ticks
+from tidemark.stream.kafka.numbering import placed, several
 from tidemark.stream.read.data_loss import Offsets
 from tidemark.stream.read.fitting import require_no_misfits, require_there
 from tidemark.stream.read.hop_log import is_cut
@@ -58,6 +60,8 @@ RAW = {
 
 A column is null where a source does not have it.
 """
+TOPIC = "_topic"
+"""The column with the topic of a source over several."""
 
 
 def stream(
@@ -131,10 +135,49 @@ def _types_of_schema(source: Source) -> dict[str, str] | None:
 def records_of(raw: DataFrame, source: Source) -> DataFrame:
     """Returns the columns of *raw* records that Spark read from a topic.
 
-    *raw* includes the headers.
+    *raw* includes the headers. Rows of a source over several topics also have the topic, until `with_numbers` replaces
+    it and the partition by the input partition.
     """
-    columns = ("partition", "offset", "key", "value", "headers", F.unix_millis("timestamp").alias("clock_ms"))
+    if source.places:
+        raw = raw.withColumn("partition", _number(source, "topic"))
+    elif source.reads_several:
+        raw = raw.withColumn(TOPIC, F.col("topic"))
+    own = (TOPIC,) if source.reads_several and not source.places else ()
+    columns = (*own, "partition", "offset", "key", "value", "headers", F.unix_millis("timestamp").alias("clock_ms"))
     return raw.select(F.lit(source.name).alias("source"), *columns)
+
+
+def with_numbers(rows: DataFrame, sub: SubTopology, was: StreamProgress) -> DataFrame:
+    """Returns the *rows* of a batch of *sub* with input partitions.
+
+    They differ from Kafka's where a source reads several topics. *was* has the numbers. Records that were read before
+    are left out: Spark reads a topic from its beginning again if it was missing from one plan.
+    """
+    for source in (placed(o, was) for o in several(sub)):
+        of_source = F.col("source") == source.name
+        rows = rows.withColumn("partition", F.when(of_source, _number(source, TOPIC)).otherwise(F.col("partition")))
+        positions = was.inputs.get(source.name, InputProgress()).offsets_read
+        if positions:
+            read_to = _looked_up(
+                {str(number): at for number, at in positions.items()}, F.col("partition").cast("string")
+            )
+            rows = rows.filter(~of_source | (F.col("offset") >= F.coalesce(read_to, F.lit(0))))
+    return rows.drop(TOPIC)
+
+
+def _number(source: Source, topic: str) -> Column:
+    """Returns the input partition of records of *source*; *topic* names a column."""
+    if not source.places:
+        return F.lit(None).cast("int")  # the plan has no topic of the source, so the batch has no row of it
+    place = F.concat_ws("/", F.col(topic), F.col("partition"))
+    return _looked_up({str(place): number for number, place in enumerate(source.places)}, place)
+
+
+def _looked_up(numbers: Mapping[str, int], key: Column) -> Column:
+    """Returns the value of *key* among *numbers*; null: it has none."""
+    literals = [F.lit(value).cast("string") for value in numbers]
+    values = [F.lit(value) for value in numbers.values()]
+    return F.try_element_at(F.map_from_arrays(F.array(*literals), F.array(*values)), key)
 
 
 def read_again(
@@ -156,21 +199,23 @@ def read_again(
 def _records_at(
     spark: SparkSession, source: Source, cluster: Cluster, offsets: Offsets, *, one_by_one: bool
 ) -> DataFrame:
-    topic = source.topic or ""
-    starts: dict[str, int] = {}
-    ends: dict[str, int] = {}
+    partitions: dict[str, list[int]] = {}
+    starts: dict[str, dict[str, int]] = {}
+    ends: dict[str, dict[str, int]] = {}
     for number, (start, end) in offsets.items():
-        starts[str(number)], ends[str(number)] = start, end
-    options = kafka_options(source, cluster)
+        topic, partition = source.place(number)
+        partitions.setdefault(topic, []).append(partition)
+        starts.setdefault(topic, {})[str(partition)] = start
+        ends.setdefault(topic, {})[str(partition)] = end
     # Spark accepts `assign`, which names partitions, only without `subscribe`.
-    del options["subscribe"]
+    options = omit(kafka_options(source, cluster), _subscription(source))
     if one_by_one:
         options["kafka.max.poll.records"] = "1"  # Kafka's client unpacks 500 at once, past the end
     raw = spark.read.format("kafka").options(
         **options,
-        assign=json.dumps({topic: list(offsets)}),
-        startingOffsets=json.dumps({topic: starts}),
-        endingOffsets=json.dumps({topic: ends}),
+        assign=json.dumps(partitions),
+        startingOffsets=json.dumps(starts),
+        endingOffsets=json.dumps(ends),
     )
     return records_of(raw.load(), source)
 
@@ -184,10 +229,11 @@ def rows_of_part(rows: DataFrame, sub: SubTopology, clusters: Clusters, part: Ba
     topics = names_in(sources)
     # Rows without an offset cannot be split, so they are all in the first part.
     others = F.lit(col=part.is_first and len(topics) < len(sub.sources)) & ~F.col("source").isin(topics)
-    frames = [rows.filter(others)]
+    frames = [rows.filter(others).drop(TOPIC)]
     for source in sources:
         if offsets := _to_read(part, source.topic or ""):
-            frames.append(_records_at(spark, source, clusters[source.kafka], offsets, one_by_one=part.one_by_one))
+            numbered = source.at(part.places.get(source.name, ()))
+            frames.append(_records_at(spark, numbered, clusters[source.kafka], offsets, one_by_one=part.one_by_one))
     return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), frames)
 
 
@@ -196,12 +242,12 @@ def _to_read(part: BatchPart, topic: str) -> Offsets:
 
     Starts are inclusive and ends exclusive.
     """
-    skipped = part.passed_over.get(topic, ())
+    skipped, absent = part.passed_over.get(topic, ()), part.absent.get(topic, ())
     to_read: dict[int, tuple[int, int]] = {}
     for number, (start, end) in part.ranges[topic].items():
         # A part that passes over a record begins after it.
         first = start + (number in skipped)
-        if first < end:
+        if first < end and number not in absent:
             to_read[number] = (first, end)
     return to_read
 
@@ -210,10 +256,18 @@ def kafka_options(source: Source, cluster: Cluster) -> dict[str, str]:
     """Returns Spark's options to read *source*'s topic, streaming or in batch."""
     return {
         **cluster.spark,
-        "subscribe": source.topic or "",
+        **_subscription(source),
         "includeHeaders": "true",
         "failOnDataLoss": "false",  # stream/read/data_loss.py finds and reports lost records
     }
+
+
+def _subscription(source: Source) -> dict[str, str]:
+    """Returns Spark's option that names the topics of *source*."""
+    # A list is a pattern, too: with `subscribe` Spark ends the query if one of the topics is deleted.
+    if source.reads_several:
+        return {"subscribePattern": source.subscribed_pattern}
+    return {"subscribe": source.topic or ""}
 
 
 def _delta(spark: SparkSession, source: Source, path: Path) -> DataFrame:

@@ -24,6 +24,7 @@ from tidemark.storage.files import Files
 from tidemark.stream.journal.checkpoint import Ends, newest_commit, plans
 from tidemark.stream.journal.entries import Entry, Journal
 from tidemark.stream.journal.unflushed import flushed_before
+from tidemark.stream.kafka.numbering import numbered
 from tidemark.stream.startup.soundness import Evidence, TableCommit
 from tidemark.stream.startup.state_compatibility import changed, meanings, shares_sources
 from tidemark.stream.state.files import files_of
@@ -54,7 +55,7 @@ def evidence(stream: Stream) -> Evidence:
         topics=frozenset(_topics(stream).values()),
         committed=committed,
         commit_is_torn=commit_is_torn,
-        planned=plans(checkpoint),
+        planned=_planned(checkpoint, stream, progress),
         decided=decided,
         decided_as=progress.planned_id if entry else decided,
         is_part=entry is not None and not entry.notes.is_last,
@@ -65,6 +66,14 @@ def evidence(stream: Stream) -> Evidence:
         changed=tuple(changed(Control(stream.control).meanings(), meanings(stream.sub))),
         former={} if data or committed is not None else dict(_former(stream)),
     )
+
+
+def _planned(checkpoint: Path, stream: Stream, progress: StreamProgress) -> dict[int, Ends | None]:
+    """Returns the plans in *checkpoint* by input partition."""
+    planned: dict[int, Ends | None] = {}
+    for number, ends in plans(checkpoint).items():
+        planned[number] = None if ends is None else numbered(stream.sub, ends, progress)[0]
+    return planned
 
 
 def _former(stream: Stream) -> Iterator[tuple[str, tuple[str, ...]]]:

@@ -57,6 +57,9 @@ def _where(source: Reading) -> str:
             return f"hop of {source.repartition}"
         case Source():
             cluster = "" if source.kafka == DEFAULT else f" of cluster {source.kafka}"
+            if source.reads_several:
+                # The order of a list changes nothing.
+                return f"topics {', '.join(sorted(source.topics)) or source.topic}{cluster}"
             return f"topic {source.topic}{cluster}" if source.topic else f"folder {source.delta or source.files}"
         case _:
             assert_never(source)

@@ -108,12 +108,12 @@ def main() -> int:
     clusters = addressed_clusters(
         topology.clusters_used, topology.clusters, addresses, os.environ, secrets=request["secrets"]
     )
-    sources = {o.topic: o for o in topology.outside_sources if o.topic}
+    sources = [o for o in topology.outside_sources if o.topic]
     schemas = SchemaStore(with_secrets(topology.registries_used, os.environ, request["secrets"]), None)
     spark = session("tidemark-trying")
     try:
         for topic, offsets in request["ranges"].items():
-            source = sources[topic]
+            source = next(o for o in sources if o.reads(topic)).alone(topic)
             read = {int(number): (start, end) for number, (start, end) in offsets.items()}
             read_again(spark, source, clusters[source.kafka], read, schemas.resolve, one_by_one=True)
     except Exception:

@@ -11,9 +11,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from tidemark.model.topology import SubTopology
-from tidemark.semantics.progress import InputProgress, StreamProgress
+from tidemark.semantics.progress import InputProgress, Place, StreamProgress
 from tidemark.stream.journal.checkpoint import newest_commit, plans
 from tidemark.stream.journal.entries import Journal
+from tidemark.stream.kafka.numbering import placed
 from tidemark.stream.read.data_loss import Offsets
 from tidemark.stream.read.parts import Ranges
 
@@ -34,7 +35,7 @@ def unread(control: Path, sub: SubTopology) -> list[str]:
 def unread_ranges(control: Path, sub: SubTopology) -> tuple[int, Ranges]:
     """Returns the newest planned batch of *sub*, and its undecided offsets.
 
-    The number is -1 if there is none.
+    The number is -1 if there is none. Topics and partitions are Kafka's, of sources over several topics, too.
     """
     planned = plans(control / "checkpoint")
     if not planned or not (control / "journal").is_dir():
@@ -50,17 +51,16 @@ def unread_ranges(control: Path, sub: SubTopology) -> tuple[int, Ranges]:
     if ends is None or batch_id <= max(decided, -1 if committed is None else committed):
         return batch_id, {}
     ranges: dict[str, Offsets] = {}
-    for source in sub.operators:
-        topic = source.topic_read
-        if topic is None:
-            continue
+    for source in (placed(o, progress) for o in sub.outside_sources if o.topic):
         partitions = progress.inputs.get(source.name, InputProgress()).partitions
-        offsets: dict[int, tuple[int, int]] = {}
-        for number, end in sorted(ends.get(topic, {}).items()):
-            start = partitions[number].until_offset if number in partitions else 0
-            if start < end:
-                offsets[number] = (start, end)
-        ranges[topic] = offsets
+        starts = {source.place(number): part.until_offset for number, part in partitions.items()}
+        for topic in sorted(filter(source.reads, ends)):
+            offsets: dict[int, tuple[int, int]] = {}
+            for number, end in sorted(ends[topic].items()):
+                start = starts.get(Place(topic, number), 0)
+                if start < end:
+                    offsets[number] = (start, end)
+            ranges[topic] = offsets
     return batch_id, {topic: offsets for topic, offsets in ranges.items() if offsets}
 
 

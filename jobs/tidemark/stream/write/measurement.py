@@ -29,7 +29,8 @@ from tidemark.model.tables.catalog import (
     Table,
 )
 from tidemark.model.topology import SubTopology, Topology
-from tidemark.semantics.progress import PartitionProgress
+from tidemark.semantics.idleness import Activity
+from tidemark.semantics.progress import InputProgress, PartitionProgress
 from tidemark.semantics.skew import Skew
 from tidemark.semantics.skip_rate import per_second
 from tidemark.storage.files import Rows, lazy
@@ -192,7 +193,8 @@ class Measurer:
             before = was.inputs.get(source)
             for number, partition in part.partitions.items():
                 if before is None or _time_of(partition) != _time_of(before.partitions.get(number)):
-                    rows.append({"source": source, "partition": number, **_time_of(partition)})
+                    rows.append({"source": source, "partition": number, **_time_of(partition), **_place(part, number)})
+            rows += _left(source, before, part)
             # Partitions have rows of their own, so they are masked out of the comparison.
             if before is None or replace(part, partitions={}) != replace(before, partitions={}):
                 activity = "idle" if part.idle else "active"
@@ -295,6 +297,24 @@ def _newest_ms(sink: Sink, rows: Rows | None) -> int | None:
         frame = frame.unique(sink.key, keep="last", maintain_order=True)
     newest_ms = frame.select(at.max()).collect().item()
     return newest_ms if isinstance(newest_ms, int) else None
+
+
+def _place(part: InputProgress, number: int) -> dict[str, str]:
+    """Returns the column with the place of a partition of several topics."""
+    return {"topic_partition": str(part.places[number])} if part.places else {}
+
+
+def _left(source: str, before: InputProgress | None, now: InputProgress) -> list[dict[str, Any]]:
+    """Returns rows of partitions whose topics were deleted.
+
+    They are idle from then on, so that they hold nothing back.
+    """
+    rows: list[dict[str, Any]] = []
+    for number, part in before.partitions.items() if before and now.places else ():
+        if number not in now.partitions:
+            row = {**_time_of(part), "activity": Activity.IDLE.value, **_place(now, number)}
+            rows.append({"source": source, "partition": number, **row})
+    return rows
 
 
 def _time_of(partition: PartitionProgress | None) -> dict[str, Any]:

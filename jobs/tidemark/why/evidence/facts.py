@@ -98,13 +98,14 @@ class Beat:
 class NewestWatermark:
     """The newest watermark of a partition, a source, or all of them.
 
-    Record times, and the name of what holds it back.
+    Record times, and the name of what holds it back. *topic_partition* is the place of a partition of several topics.
     """
 
     watermark_ms: int | None
     max_timestamp_ms: int | None
     activity: Activity | None
     held_by: str | None
+    topic_partition: str | None = None
 
 
 class StreamFacts:
@@ -245,11 +246,14 @@ class StreamFacts:
         """
         newest = self._rows(WATERMARKS).sort("batch_id", maintain_order=True)
         newest = newest.unique(["source", "partition"], keep="last", maintain_order=True)
-        rows = newest.select("source", "partition", "watermark", "max_timestamp", "activity", "held_by").iter_rows()
+        columns = ("source", "partition", "watermark", "max_timestamp", "activity", "held_by")
+        # Tables of older versions do not have the last column.
+        places = newest["topic_partition"] if "topic_partition" in newest.columns else [None] * newest.height
         watermarks: dict[tuple[str | None, int | None], NewestWatermark] = {}
-        for source, partition, watermark_ms, newest_ms, word, held_by in rows:
+        rows = zip(newest.select(columns).iter_rows(), places, strict=True)
+        for (source, partition, watermark_ms, newest_ms, word, held_by), place in rows:
             activity = Activity(word) if word else None
-            watermarks[source, partition] = NewestWatermark(watermark_ms, newest_ms, activity, held_by)
+            watermarks[source, partition] = NewestWatermark(watermark_ms, newest_ms, activity, held_by, place)
         return watermarks
 
     @cached_property

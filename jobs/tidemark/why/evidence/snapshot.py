@@ -84,6 +84,9 @@ class Scene:
         if Trait.EVENT_TIME in cause.traits and self.topology.time is Time.EVENT:
             command = f"`tidemark run {self.topology.name} --time processing`"
             remedy += f"; for results that do not wait for event time: {command}"
+        if partition is not None and (mark := self.of(input or name).marks.get((input or name, partition))):
+            # A partition of several topics is known to people by its topic.
+            observation = f"{mark.topic_partition}: {observation}" if mark.topic_partition else observation
         return WhyFinding(
             cause=cause,
             sub_topology=self._subs[name].name,

@@ -1,0 +1,67 @@
+"""Numbers the partitions of sources over several topics.
+
+Each of their topics has a partition 0, and a topic may be found while the stream runs. Such a source numbers its input
+partitions itself, in the order in which Spark first plans them; within a plan by topic, then by Kafka's number. The
+numbers are in the stream's progress, so that a restart uses the same ones. Everything between the edges works with
+these numbers and with the text of the source (`Source.topic`) in place of a topic: plans, rows, and requests to brokers
+are translated where they enter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+
+from tidemark.model.kinds.source import Source
+from tidemark.model.topology import SubTopology
+from tidemark.semantics.progress import InputProgress, Place, StreamProgress
+from tidemark.stream.journal.checkpoint import Ends
+
+
+def several(sub: SubTopology) -> list[Source]:
+    """Returns the sources of *sub* over several topics."""
+    return [source for source in sub.outside_sources if source.reads_several]
+
+
+def placed(source: Source, was: StreamProgress) -> Source:
+    """Returns *source* with the places that its numbers have in *was*."""
+    return source.at(was.inputs.get(source.name, InputProgress()).places)
+
+
+def numbered(sub: SubTopology, ends: Ends, was: StreamProgress) -> tuple[Ends, StreamProgress]:
+    """Returns *ends* by input partition, and the progress with the numbers.
+
+    *ends* are those of a plan. Without a source over several topics they are returned as they are, and so is the
+    progress *was* if the plan has no new partition.
+    """
+    by_number: dict[str, Mapping[int, int]] = dict(ends)
+    inputs = dict(was.inputs)
+    for source in several(sub):
+        before = inputs.get(source.name, InputProgress())
+        planned: dict[Place, int] = {}
+        for topic in sorted(filter(source.reads, ends)):
+            planned |= {Place(topic, number): end for number, end in sorted(by_number.pop(topic).items())}
+        places = (*before.places, *(place for place in planned if place not in before.places))
+        number_of = {place: number for number, place in enumerate(places)}
+        by_number[source.topic or ""] = {number_of[place]: end for place, end in planned.items()}
+        if places != before.places:
+            inputs[source.name] = replace(before, places=places)
+    return by_number, was if inputs == was.inputs else replace(was, inputs=inputs)
+
+
+def numbered_records(
+    sub: SubTopology, records: Mapping[str, Collection[tuple[int, int]]], was: StreamProgress
+) -> dict[str, list[tuple[int, int]]]:
+    """Returns *records* by input partition.
+
+    They have a partition and an offset each, by topic.
+    """
+    by_number: dict[str, list[tuple[int, int]]] = {topic: [*places] for topic, places in records.items()}
+    for source in several(sub):
+        number_of = {place: number for number, place in enumerate(placed(source, was).places)}
+        own: list[tuple[int, int]] = []
+        for topic in sorted(filter(source.reads, records)):
+            own += [(number_of[Place(topic, number)], offset) for number, offset in by_number.pop(topic)]
+        if own:
+            by_number[source.topic or ""] = own
+    return by_number
