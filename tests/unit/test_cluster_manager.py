@@ -6,7 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from tidemark.control.cluster_manager import _IS_GONE, ClusterManager, ManagedDriver, managed_driver, record, recorded
+from tidemark.control.cluster_manager import (
+    _IS_GONE,
+    ClusterManager,
+    ManagedDriver,
+    _kill_command,
+    _status_command,
+    managed_driver,
+    record,
+    recorded,
+)
 
 YARN = {"CONTAINER_ID": "container_e17_1410901177871_0001_01_000001"}
 POD = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "HOSTNAME": "numbers-7f-driver"}
@@ -55,6 +64,21 @@ def test_a_driver_knows_the_manager_that_runs_it(
 )
 def test_only_a_final_state_means_that_a_driver_is_gone(answer: str, gone: str) -> None:
     assert ("gone" if _IS_GONE.search(answer) else "there") == gone
+
+
+@pytest.mark.parametrize(
+    ("submit", "program"),
+    [
+        ((), ["spark-class"]),
+        (("spark-submit", "--master", "yarn"), ["spark-class"]),
+        (("/env/bin/spark-submit",), ["env", "PYSPARK_PYTHON=/env/bin/python", "/env/bin/spark-class"]),
+    ],
+)
+def test_yarns_client_is_that_of_the_submitting_spark(submit: tuple[str, ...], program: list[str]) -> None:
+    driver = ManagedDriver("l1", ClusterManager.YARN, "application_1_2")
+    client = ["org.apache.hadoop.yarn.client.cli.ApplicationCLI", "application"]
+    assert _kill_command(driver, submit) == [*program, *client, "-kill", "application_1_2"]
+    assert _status_command(driver, submit) == [*program, *client, "-status", "application_1_2"]
 
 
 def test_a_record_counts_for_its_launch_alone(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ from tidemark.storage import location
 FILE = "manager.json"
 POLL_S = 0.5
 ANSWERS_WITHIN_S, KILLED_WITHIN_S = 20.0, 20.0
-_YARN_CLIENT = ("spark-class", "org.apache.hadoop.yarn.client.cli.ApplicationCLI", "application")
+_YARN_CLIENT = ("org.apache.hadoop.yarn.client.cli.ApplicationCLI", "application")
 _IS_GONE = re.compile(
     r"\tState : (FINISHED|FAILED|KILLED)\b|doesn't exist in RM|"
     r"(Application not found|No applications found)|phase: (Succeeded|Failed)\b"
@@ -121,15 +121,25 @@ def kill(home: Path, driver: ManagedDriver, submit: Sequence[str], env: Mapping[
 
 def _kill_command(driver: ManagedDriver, submit: Sequence[str]) -> list[str]:
     if driver.manager is ClusterManager.YARN:
-        return [*_YARN_CLIENT, "-kill", driver.application]
+        return [*_yarn_client(submit), "-kill", driver.application]
     at_once = ("--conf", "spark.kubernetes.appKillPodDeletionGracePeriod=0")
     return [*submit, *at_once, "--kill", driver.application]
 
 
 def _status_command(driver: ManagedDriver, submit: Sequence[str]) -> list[str]:
     if driver.manager is ClusterManager.YARN:
-        return [*_YARN_CLIENT, "-status", driver.application]
+        return [*_yarn_client(submit), "-status", driver.application]
     return [*submit, "--status", driver.application]
+
+
+def _yarn_client(submit: Sequence[str]) -> list[str]:
+    """Returns the command of YARN's client in the PySpark of *submit*."""
+    # `spark-submit` may be that of another environment, which has its Python beside it.
+    program = Path(next(iter(submit), ""))
+    if not program.is_absolute() or program.name != "spark-submit":
+        return ["spark-class", *_YARN_CLIENT]
+    python = f"PYSPARK_PYTHON={program.with_name('python')}"
+    return ["env", python, str(program.with_name("spark-class")), *_YARN_CLIENT]
 
 
 def _answer(command: Sequence[str], env: Mapping[str, str]) -> str:
