@@ -67,7 +67,8 @@ def service(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.fixture(
-    params=[made if made is PagerDutyService else pytest.param(made, marks=pytest.mark.long) for made in SERVICES]
+    params=[made if made is PagerDutyService else pytest.param(made, marks=pytest.mark.long) for made in SERVICES],
+    ids=lambda made: made.kind,
 )
 def long_service(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[AlertService]:
     yield from running(request.param(), monkeypatch)
@@ -113,8 +114,9 @@ def tell(home: Path, to: Channel) -> None:
 
 
 def test_fifty_incidents_have_one_key_each_and_are_resolved(
-    tmp_path: Path, service: AlertService, clock: Clock
+    tmp_path: Path, long_service: AlertService, clock: Clock
 ) -> None:
+    service = long_service
     to, changes = channel(service.kind), [change(n) for n in range(20)]
 
     def goes_on(at_ms: int, *new: dict[str, Any]) -> None:

@@ -135,6 +135,8 @@ def follow_alerts(layout: Layout, topology: Topology, *, at_ms: int) -> None:
 
     def write() -> None:
         incidents = _in_ms(rows_in(_read_stored(INCIDENTS, layout, topology.name)))
+        if not incidents:
+            return
         stored = _read_stored(ALERTS, layout, topology.name)
         alerts = _in_ms(rows_in(stored))
         since_ms = at_ms - GIVE_UP_MS
