@@ -385,7 +385,9 @@ def test_a_driver_drained_for_an_older_try_is_launched_again(driver: Driver) -> 
 
 def tried(operator: StreamOperator, number: int, *, cleared_after: int = 0) -> None:
     """Runs *operator* as try *number*, cleared after *cleared_after* tries."""
-    operator.execute({"ti": SimpleNamespace(try_number=number, max_tries=cleared_after + (operator.retries or 0))})
+    of_run = {"dag_id": "streams", "run_id": "first"}
+    max_tries = cleared_after + (operator.retries or 0)
+    operator.execute({"ti": SimpleNamespace(**of_run, try_number=number, max_tries=max_tries)})
 
 
 def test_a_try_after_a_lost_one_heeds_a_drain_and_a_clear(

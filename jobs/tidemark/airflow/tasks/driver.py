@@ -269,9 +269,11 @@ class Driver:
     def launch(self) -> Launch | None:
         """Returns the newest launch; None when there was none."""
         try:
-            return Launch(**known_fields(Launch, json.loads((self.home / "launch.json").read_text())))
+            fields = known_fields(Launch, json.loads((self.home / "launch.json").read_text()))
         except FileNotFoundError:
             return None
+        # JSON has no tuples, and a launch that is read equals the one that was written.
+        return Launch(**{**fields, "submit": tuple(fields.get("submit", ()))})
 
     def heartbeat(self) -> Heartbeat | None:
         """Returns the newest heartbeat of the newest launch; None without one."""
