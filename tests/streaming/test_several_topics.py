@@ -70,7 +70,7 @@ def read_by_journal(driver: OnlyDriver) -> dict[int, int]:
     return entry.notes.progress.inputs["events"].offsets_read
 
 
-@pytest.mark.parametrize("shards", [1, 2])
+@pytest.mark.parametrize("shards", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_a_topic_found_while_running_keeps_its_number(tmp_path: Path, broker: str, shards: int) -> None:
     name = f"found{shards}"
     toml = reading(name, f"'{name}\\.[a-z]+'", shards=shards)
@@ -130,6 +130,7 @@ def test_a_deleted_topic_that_was_read_holds_nothing_back(tmp_path: Path, broker
     assert sorted(row["n"] for row in kept) == [0, 1, 2, 3, 4, 500, 600, 700]
 
 
+@pytest.mark.long
 def test_unread_records_of_a_deleted_topic_are_a_loss(tmp_path: Path, broker: str) -> None:
     toml = reading("cut", '"cut_[ab]"', more="max_records = 4")
     embedded.create_topics(broker, {"cut_a": 1, "cut_b": 1})
@@ -159,7 +160,8 @@ def test_unread_records_of_a_deleted_topic_are_a_loss(tmp_path: Path, broker: st
     assert sorted(row["n"] for row in kept)[: read_to + 2] == [*range(read_to), 900, 901]
 
 
-@pytest.mark.parametrize("shards", [1, pytest.param(2, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("shards", [1, 2])
 def test_a_recreated_topic_of_several_is_accepted_alone(tmp_path: Path, broker: str, shards: int) -> None:
     name = f"again{shards}"
     toml = reading(name, f'["{name}_a", "{name}_b"]', shards=shards)
@@ -188,12 +190,14 @@ def test_a_recreated_topic_of_several_is_accepted_alone(tmp_path: Path, broker: 
     assert sorted(row["n"] for row in kept) == [0, 1, 2, 3, 4, 5, 10, 11]
 
 
+@pytest.mark.long
 def test_a_listed_topic_that_is_missing_is_an_error(tmp_path: Path, broker: str) -> None:
     embedded.create_topics(broker, {"listed_a": 1})
     with OnlyDriver(tmp_path, reading("listed", '["listed_a", "listed_b"]'), broker) as driver:
         assert "topic 'listed_b'" in driver.reason_to_fail()
 
 
+@pytest.mark.long
 def test_a_pattern_may_match_its_first_topic_later(tmp_path: Path, broker: str) -> None:
     with OnlyDriver(tmp_path, reading("later", '"later-.*"'), broker) as driver:
         driver.wait(lambda: driver.control.heartbeat() is not None, "the driver")

@@ -158,6 +158,10 @@ class Engine:
         assert self.progress is not None
         new = [source for source in several(self._stream.sub) if not placed(source, self.progress).places]
         ends, self.progress = numbered(self._stream.sub, ends, self.progress)
+        if others := sorted({*ends} - {source.topic for source in self._stream.sub.outside_sources}):
+            # Their records would have no number.
+            msg = f"{self._stream.control}/checkpoint: the plan has {', '.join(others)}, which no source reads"
+            raise Contradiction(msg)
         for source in new:
             # A listed topic that is missing before the first batch ends the driver; a pattern may match topics later.
             self._decider.reader.topic(source)

@@ -266,7 +266,7 @@ def _subscription(source: Source) -> dict[str, str]:
     """Returns Spark's option that names the topics of *source*."""
     # A list is a pattern, too: with `subscribe` Spark ends the query if one of the topics is deleted.
     if source.reads_several:
-        return {"subscribePattern": source.subscribed_pattern}
+        return {"subscribePattern": f"^(?:{source.subscribed_pattern})$"}
     return {"subscribe": source.topic or ""}
 
 
