@@ -6,13 +6,13 @@ Kafka is that of the streaming tests.
 from collections.abc import Iterator
 
 import pytest
-from streaming.conftest import broker
+from streaming.conftest import broker, proxy
 
 from tidemark.embedded import spark_cluster
 from tidemark.embedded.spark_cluster import LocalCluster
 from tidemark.spark_session import SECRETS
 
-__all__ = ["broker"]
+__all__ = ["broker", "proxy"]
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from confluent_kafka import Producer
 from deltalake import DeltaTable
-from streaming.conftest import broker  # noqa: F401 - a fixture
+from streaming.conftest import broker, proxy  # noqa: F401 - fixtures
 
 from tidemark import api
 from tidemark.clock import wall_clock_ms

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from pyspark.sql import SparkSession
-from streaming.conftest import broker  # noqa: F401 - a fixture
+from streaming.conftest import broker, proxy  # noqa: F401 - fixtures
 
 from support.offset_log import write_checkpoint
 from tidemark.clock import wall_clock_ms
