@@ -33,7 +33,7 @@ from tidemark.model.topology import load, on_processing_time
 
 def run(arguments):
     parser = argparse.ArgumentParser()
-    for name in ("warehouse", "topology", "bootstrap", "time", "sub-topology", "launch-id"):
+    for name in ("warehouse", "topology", "bootstrap", "time", "sub-topology", "launch-id", "launched-by"):
         parser.add_argument(f"--{name}", required=True)
     given = parser.parse_args(arguments)
     topology = load(Path(given.topology))
