@@ -6,6 +6,7 @@ The DAG starts when the tables have changed.
 from __future__ import annotations
 
 import json
+import re
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -204,7 +205,8 @@ def test_people_are_told_of_what_the_check_of_now_finds(backfilled: AirflowApi, 
     (run_id,) = (name for name in backfilled.runs(SLA_CHECK) if name.startswith("scheduled"))
     assert backfilled.task_states(SLA_CHECK, run_id)["publish_changes"] == SUCCESS
     log = "\n".join(backfilled.log(SLA_CHECK, run_id, "tell_log"))
-    assert "flights: board_is_fresh is broken (never_loaded)" in log
+    assert re.search(r"flights: .*broken \(never_loaded\)", log)
+    assert "board_is_fresh" in log
     assert "delays_in_time" not in log  # nothing was measured of late
 
 

@@ -161,7 +161,7 @@ def test_an_undrained_driver_is_killed_through_its_manager(home: Path, programs:
     process.stop(home, NAME, grace_s=0)
     launch = here(home).launch()
     assert launch is not None
-    assert launch.submit == [*NOTHING[:-1]]  # the options before the job's file
+    assert launch.submit == (*NOTHING[:-1],)  # the options before the job's file
     here(home)._remember(replace(launch, submit=submit))
     pod = cluster_manager.ManagedDriver("l1", cluster_manager.ClusterManager.KUBERNETES, "streams:numbers-driver")
     cluster_manager.record(home, pod)

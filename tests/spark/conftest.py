@@ -21,7 +21,7 @@ from tidemark.model.project.files import CHECKOUT as PROJECT
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval
 from tidemark.model.sla_spec import load as load_slas
-from tidemark.model.tables.catalog import DELIVERIES, DQ_RESULTS, INCIDENTS, SLA_RESULTS
+from tidemark.model.tables.catalog import ALERTS, DELIVERIES, DQ_RESULTS, INCIDENTS, SLA_RESULTS
 from tidemark.model.topology import load
 from tidemark.reports.report_tables import replace_rows
 from tidemark.reports.rollups.outline import outline
@@ -63,6 +63,9 @@ def flights_day(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -
         SLA_RESULTS: SLA_CHECKS,
         DQ_RESULTS: DQ_CHECKS,
         INCIDENTS: [TOLD | OPENED],
+        ALERTS: [
+            OPENED | {"topology": "flights", "alert": "board_in_time-1", "change": "opened", "slas": ["board_in_time"]}
+        ],
         DELIVERIES: [TOLD | {"channel": "log"}],
     }
     for table, rows in kept.items():

@@ -22,6 +22,11 @@ def test_a_stream_at_the_end_of_its_topics_is_not_behind() -> None:
     assert catching_up([read(0, (10, 90)), read(1, (100, 100))]) == CatchingUp(records_behind=0)
 
 
+def test_records_that_came_since_the_plan_are_not_a_backlog() -> None:
+    # Each batch reads all that had come when the batch before it ended, and more has come meanwhile.
+    assert catching_up([read(0, (10, 30)), read(1, (30, 90))]) == CatchingUp(records_behind=60)
+
+
 def test_rates_of_one_batch_are_unknown() -> None:
     assert catching_up([read(0, (10, 90), (0, 20))]) == CatchingUp(records_behind=100)
 

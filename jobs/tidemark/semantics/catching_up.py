@@ -35,6 +35,10 @@ class BatchRead:
         """Records that the batch left unread."""
         return sum(max(0, self.latest[place] - self.until[place]) for place in self.latest)
 
+    def leaves_of(self, before: BatchRead) -> bool:
+        """Returns True if records still wait that waited after *before*."""
+        return any(self.until.get(place, latest) < latest for place, latest in before.latest.items())
+
 
 @dataclass(frozen=True, kw_only=True)
 class CatchingUp:
@@ -42,8 +46,8 @@ class CatchingUp:
 
     Attributes:
         records_behind: unread records when the newest batch ended.
-        arrival_per_s: records per second that came in; None after one batch.
-        working_per_s: records per second that were read; None after one batch.
+        arrival_per_s: records per second that came in; None after one batch, and for a stream that keeps up.
+        working_per_s: records per second that were read; None in the same cases.
         eta_at_ms: when no record will be unread; None: unknown, or it falls further behind.
     """
 
@@ -64,10 +68,10 @@ def catching_up(reads: Sequence[BatchRead]) -> CatchingUp:
     >>> catching_up([read(0, 0, 900), read(1_000, 200, 1_000)])
     CatchingUp(records_behind=800, arrival_per_s=100.0, working_per_s=200.0, eta_at_ms=9000)
     """
-    newest = reads[-1]
-    if not newest.behind:
-        return CatchingUp(records_behind=0)
-    first = reads[0]
+    newest, first = reads[-1], reads[0]
+    # A stream that keeps up leaves records, too: those that came since the batch was planned.
+    if not newest.behind or len(reads) < 2 or not newest.leaves_of(reads[-2]):
+        return CatchingUp(records_behind=newest.behind)
     worked_ms = newest.finished_at_ms - first.finished_at_ms
     waited_ms = newest.decided_at_ms - first.decided_at_ms
     if worked_ms <= 0 or waited_ms <= 0:

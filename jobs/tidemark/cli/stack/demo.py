@@ -34,9 +34,10 @@ CAUGHT_UP_WITHIN_S = 300.0
 ENDED_WITHIN_S = 60.0
 REPORTED_WITHIN_S = 600.0
 DELIVERED = """
-    SELECT format('{} {} ({}): {}, cause: {}', i.sla, i.change, i.verdict, i.said, coalesce(i.culprit, 'unknown'))
-    FROM incidents AS i SEMI JOIN deliveries AS d ON i.incident = d.incident AND i.change = d.change
-    ORDER BY i.at, i.sla
+    SELECT format('{} {} ({}): {}, cause: {}', array_to_string(a.slas, ', '), a.change, a.verdict, a.said,
+                  coalesce(a.culprit, 'unknown'))
+    FROM sla_alerts AS a SEMI JOIN deliveries AS d ON a.alert = d.incident AND a.change = d.change
+    WHERE a.audience IS NULL ORDER BY a.at, a.alert
 """
 AT_REST = """
     SELECT bool_and(activity = 'idle') FROM (
