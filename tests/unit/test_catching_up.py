@@ -49,9 +49,7 @@ def test_an_end_that_no_calendar_has_is_unknown() -> None:
     until, latest = {FIRST: first[0]}, {FIRST: first[1]}
     reads = [
         BatchRead(decided_at_ms=0, finished_at_ms=1, until=until, latest=latest),
-        BatchRead(
-            decided_at_ms=1_000_001, finished_at_ms=1_000_001, until={FIRST: last[0]}, latest={FIRST: last[1]}
-        ),
+        BatchRead(decided_at_ms=1_000_001, finished_at_ms=1_000_001, until={FIRST: last[0]}, latest={FIRST: last[1]}),
     ]
     state = catching_up(reads)
     assert (state.records_behind, state.eta_at_ms) == (10_000_000, None)

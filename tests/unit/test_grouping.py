@@ -157,7 +157,9 @@ def test_silent_brokers_are_a_cause_of_the_driver(story: Story) -> None:
         HoldUp("broker_silent", "reads", operator=None, partition=None)
     }
     story.opens(0, "board")
-    assert story.check(0, board={**DEAD, "cause": "broker_silent"}) == [("broker_silent-reads-20260101T120000", "opened")]
+    assert story.check(0, board={**DEAD, "cause": "broker_silent"}) == [
+        ("broker_silent-reads-20260101T120000", "opened")
+    ]
     # The driver that begins again is no other alert.
     assert story.check(1, board={**DEAD, "cause": "driver_restarted"}) == []
 
