@@ -147,8 +147,8 @@ def test_what_follows_a_dead_driver_is_the_same_alert(story: Story) -> None:
 def test_silent_brokers_are_a_cause_of_the_driver(story: Story) -> None:
     findings = [
         WhyFinding(
-            cause=BROKER_SILENT, sub_topology="reads", operator=name, input=None, partition=None, since_ms=NOON, seen="",
-            remedy="",
+            cause=BROKER_SILENT, sub_topology="reads", operator=name, input=None, partition=None, since_ms=NOON,
+            seen="", remedy="",
         )
         for name in ("events", "board")
     ]  # fmt: skip
