@@ -4,7 +4,8 @@ import logging
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from deltalake import DeltaTable
@@ -12,6 +13,7 @@ from deltalake import DeltaTable
 from support.play import Play
 from support.quiet_broker import Ends
 from support.topologies import EVENTS, NEWEST, operators, repartition, sink
+from tidemark.clock import wall_clock_ms
 from tidemark.control.folder import Control, Heartbeat, StreamState
 from tidemark.model.project.layout import Layout
 from tidemark.model.tables.catalog import CLOCK_SKEW
@@ -19,6 +21,7 @@ from tidemark.query.sql import Warehouse
 from tidemark.storage.delta.tables import scan
 from tidemark.stream.driver.heartbeats import Heartbeats, History
 from tidemark.stream.driver.usage import usage_of
+from tidemark.stream.engine import Engine
 from tidemark.stream.pulse import Pulse
 
 NOON = 1_400_000_000_000
@@ -85,6 +88,21 @@ def test_a_driver_reports_its_start_and_end(tmp_path: Path) -> None:
     pulse = Pulse(control, history(tmp_path), control.acquire(), "l")
     pulse.end(StreamState.FAILED, reason="ValueError: no")
     assert rows(tmp_path, "state", "reason") == [("starting", None), ("failed", "ValueError: no")]
+
+
+def test_a_wait_for_brokers_is_no_slow_step(tmp_path: Path) -> None:
+    control = Control(tmp_path / "control")
+    pulse = Pulse(control, history(tmp_path), control.acquire(), "l")
+    engine = SimpleNamespace(progress=None, batch_started_at_ms=None, load={})
+    pulse.follow(cast(Engine, engine), [SimpleNamespace(trouble="waits for Kafka")], "thread")
+    pulse.begin(7)
+    begun_ms = wall_clock_ms()
+    while (beat := control.heartbeat()) is None or beat.reason is None:
+        assert wall_clock_ms() - begun_ms < 30_000
+    pulse.end(StreamState.FAILED)
+    # The step begins anew, so that its age is not that of an outage.
+    assert beat.since_ms is not None
+    assert (beat.doing, beat.since_ms > begun_ms) == ("batch 7", True)
 
 
 def test_a_heartbeat_has_memory_and_cpu_of_the_driver(tmp_path: Path) -> None:
