@@ -209,3 +209,13 @@ def test_each_driver_has_its_launch_and_its_end(tmp_path: Path) -> None:
     assert first == (1_275_000, pytest.approx(1_275 / 25_600), 1, 0, 1, 1)
     # On the next day the driver begins 60,800 s after midnight, and is up for 30 s.
     assert second == (30_000, pytest.approx(30 / 60_830), 0, 0, 0, 0)
+
+
+def test_no_share_of_a_day_is_above_one(tmp_path: Path) -> None:
+    told = history(Layout(tmp_path).stream("flights", "status"))
+    # NOON is 25,600 s before midnight. The first beat is 10 s before it, and counts until the next, 5 s after it.
+    for second in (25_590, 25_605):
+        beat = replace(BEAT, state=StreamState.RUNNING, at_ms=NOON + second * 1_000)
+        told.write_if_due(beat, thread_id=None, batch_started_at_ms=None)
+    text = "select up_ms, available_share from availability_by_day order by day"
+    assert Warehouse(tmp_path).ask(text).rows == ((15_000, 1.0), (0, 0.0))
