@@ -221,6 +221,17 @@ def test_a_stream_that_catches_up_excuses_a_stale_table(warehouse, state, beat_m
     assert bool(judged) is (verdict == "error")
 
 
+@pytest.mark.parametrize(
+    "beat", [{"reason": "waits for Kafka: no answer of eu:9092 (cluster eu)"}, {"batch_started_at": NOW - 301_001}]
+)
+def test_a_driver_that_waits_or_hangs_catches_up_with_nothing(warehouse, beat):
+    streamed(warehouse)
+    running = {"at": NOW - 1_000, "state": "running", "epoch": 1, "eta_at": NOW + 60_000}
+    warehouse.write(HEARTBEATS, [{**running, **beat}])
+    check(warehouse, at_ms=NOW + 5_000, error_after="1 s", warn_after="1 s", while_catching_up="excuse")
+    assert verdicts(warehouse)["fresh"] == "error"
+
+
 def seen_sensors(warehouse, keys, at_ms, *, batch_id, table=CHANGES, value="{}"):
     """Writes that *keys* were seen at *at_ms*, as changes or repeated values."""
     columns = {"timestamp": at_ms, "value": value} if table is CHANGES else {"max_timestamp": at_ms, "value_hash": "h"}

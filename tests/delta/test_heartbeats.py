@@ -4,7 +4,8 @@ import logging
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from deltalake import DeltaTable
@@ -12,6 +13,7 @@ from deltalake import DeltaTable
 from support.play import Play
 from support.quiet_broker import Ends
 from support.topologies import EVENTS, NEWEST, operators, repartition, sink
+from tidemark.clock import wall_clock_ms
 from tidemark.control.folder import Control, Heartbeat, StreamState
 from tidemark.model.project.layout import Layout
 from tidemark.model.tables.catalog import CLOCK_SKEW
@@ -19,6 +21,7 @@ from tidemark.query.sql import Warehouse
 from tidemark.storage.delta.tables import scan
 from tidemark.stream.driver.heartbeats import Heartbeats, History
 from tidemark.stream.driver.usage import usage_of
+from tidemark.stream.engine import Engine
 from tidemark.stream.pulse import Pulse
 
 NOON = 1_400_000_000_000
@@ -85,6 +88,21 @@ def test_a_driver_reports_its_start_and_end(tmp_path: Path) -> None:
     pulse = Pulse(control, history(tmp_path), control.acquire(), "l")
     pulse.end(StreamState.FAILED, reason="ValueError: no")
     assert rows(tmp_path, "state", "reason") == [("starting", None), ("failed", "ValueError: no")]
+
+
+def test_a_wait_for_brokers_is_no_slow_step(tmp_path: Path) -> None:
+    control = Control(tmp_path / "control")
+    pulse = Pulse(control, history(tmp_path), control.acquire(), "l")
+    engine = SimpleNamespace(progress=None, batch_started_at_ms=None, load={})
+    pulse.follow(cast(Engine, engine), [SimpleNamespace(trouble="waits for Kafka")], "thread")
+    pulse.begin(7)
+    begun_ms = wall_clock_ms()
+    while (beat := control.heartbeat()) is None or beat.reason is None:
+        assert wall_clock_ms() - begun_ms < 30_000
+    pulse.end(StreamState.FAILED)
+    # The step begins anew, so that its age is not that of an outage.
+    assert beat.since_ms is not None
+    assert (beat.doing, beat.since_ms > begun_ms) == ("batch 7", True)
 
 
 def test_a_heartbeat_has_memory_and_cpu_of_the_driver(tmp_path: Path) -> None:
@@ -191,3 +209,13 @@ def test_each_driver_has_its_launch_and_its_end(tmp_path: Path) -> None:
     assert first == (1_275_000, pytest.approx(1_275 / 25_600), 1, 0, 1, 1)
     # On the next day the driver begins 60,800 s after midnight, and is up for 30 s.
     assert second == (30_000, pytest.approx(30 / 60_830), 0, 0, 0, 0)
+
+
+def test_no_share_of_a_day_is_above_one(tmp_path: Path) -> None:
+    told = history(Layout(tmp_path).stream("flights", "status"))
+    # NOON is 25,600 s before midnight. The first beat is 10 s before it, and counts until the next, 5 s after it.
+    for second in (25_590, 25_605):
+        beat = replace(BEAT, state=StreamState.RUNNING, at_ms=NOON + second * 1_000)
+        told.write_if_due(beat, thread_id=None, batch_started_at_ms=None)
+    text = "select up_ms, available_share from availability_by_day order by day"
+    assert Warehouse(tmp_path).ask(text).rows == ((15_000, 1.0), (0, 0.0))

@@ -11,9 +11,11 @@ import pytest
 
 from tidemark.cli.explain.incidents import incidents
 from tidemark.errors import InvalidArgument
+from tidemark.model.channel_spec import parse
 from tidemark.model.project.layout import Layout
-from tidemark.model.tables.catalog import DELIVERIES, INCIDENTS
+from tidemark.model.tables.catalog import ALERTS, DELIVERIES, INCIDENTS
 from tidemark.reports.report_tables import replace_rows
+from tidemark.sla.incidents.tables import pending_changes, record_delivery
 
 NOON = 1_767_268_800_000
 OPENED = {"topology": "flights", "sla": "board", "change": "opened", "verdict": "error", "severity": "critical"}
@@ -63,3 +65,35 @@ def test_an_empty_list_and_an_unknown_incident_print_a_message(home: Path, tmp_p
         InvalidArgument, match="'another' is not open and cannot be acknowledged; open incidents: board-1"
     ):
         asked(home, acknowledge="another", by="Ann")
+
+
+@pytest.mark.parametrize(
+    ("kind", "severity", "expected"),
+    [
+        ("pagerduty", "warning", ["opened", "resolved"]),
+        ("pagerduty", "critical", ["escalated", "resolved"]),
+        ("pagerduty", "info", []),
+        ("slack", "warning", ["opened"]),
+    ],
+)
+def test_a_receiver_gets_the_end_of_what_it_opened(
+    tmp_path: Path, kind: str, severity: str, expected: list[str]
+) -> None:
+    layout, (channel,) = (
+        Layout(tmp_path),
+        parse({"desk": {"kind": kind, "severities": [severity]}}, file="channels.toml"),
+    )
+    story = {"opened": "warning", "escalated": "critical", "resolved": "critical"}
+    lists = {name: ["board-1"] for name in ("incidents", "slas", "tables", "owners")}
+    same = {name: value for name, value in OPENED.items() if name != "incident"} | {"alert": "board-1", **lists}
+    rows = []
+    # Changes of ended alerts that are two days old are given up, unless the receiver has the alert.
+    for day, (change, word) in enumerate(story.items()):
+        rows.append({**same, "change": change, "severity": word, "at": NOON + day * 86_400_000})
+    told = []
+    for row in rows:
+        replace_rows(rows[: rows.index(row) + 1], ALERTS, layout.report_table("flights", ALERTS.name), where="true")
+        for pending in pending_changes(layout, "flights", channel, now_ms=row["at"]):
+            told.append(pending["change"])
+            record_delivery(layout, pending, channel, at_ms=row["at"], run_id="r")
+    assert told == expected

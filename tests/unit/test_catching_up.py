@@ -43,6 +43,18 @@ def test_a_stream_that_falls_behind_has_no_end() -> None:
     assert state == CatchingUp(records_behind=100, arrival_per_s=50, working_per_s=50, eta_at_ms=None)
 
 
+def test_an_end_that_no_calendar_has_is_unknown() -> None:
+    # 10,000 records in 1,000.001 s came in, and as many were read in 1,000 s: a surplus of 1e-8 a ms for 10 million.
+    first, last = (0, 10_000_000), (10_000, 10_010_000)
+    until, latest = {FIRST: first[0]}, {FIRST: first[1]}
+    reads = [
+        BatchRead(decided_at_ms=0, finished_at_ms=1, until=until, latest=latest),
+        BatchRead(decided_at_ms=1_000_001, finished_at_ms=1_000_001, until={FIRST: last[0]}, latest={FIRST: last[1]}),
+    ]
+    state = catching_up(reads)
+    assert (state.records_behind, state.eta_at_ms) == (10_000_000, None)
+
+
 def test_rates_leave_out_partitions_without_earlier_reads() -> None:
     # The second partition is new: its 40 records wait, and say nothing about rates.
     state = catching_up([read(0, (0, 100)), read(1, (50, 110), (0, 40))])

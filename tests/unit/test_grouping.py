@@ -16,6 +16,10 @@ from tidemark.sla.incidents.alert import alert_of
 from tidemark.sla.incidents.alert_text import alert_texts
 from tidemark.sla.incidents.events import alertmanager_alert
 from tidemark.sla.incidents.grouping import alert_changes
+from tidemark.sla.incidents.roots import root_of
+from tidemark.sla.measures.status import HoldUp
+from tidemark.why.causes.drivers import BROKER_SILENT
+from tidemark.why.evidence.findings import WhyFinding
 
 NOON, MINUTE = 1_767_268_800_000, 60_000  # 2026-01-01T12:00Z
 TEXT = topology_of(
@@ -138,6 +142,26 @@ def test_what_follows_a_dead_driver_is_the_same_alert(story: Story) -> None:
     assert story.check(4, board=UNEXPLAINED) == []
     story.resolves(5, "board")
     assert story.check(5) == [(DRIVER, "resolved")]
+
+
+def test_silent_brokers_are_a_cause_of_the_driver(story: Story) -> None:
+    findings = [
+        WhyFinding(
+            cause=BROKER_SILENT, sub_topology="reads", operator=name, input=None, partition=None, since_ms=NOON,
+            seen="", remedy="",
+        )
+        for name in ("events", "board")
+    ]  # fmt: skip
+    # Every operator of the driver waits, so their SLAs have one cause.
+    assert {root_of(finding, story.topology) for finding in findings} == {
+        HoldUp("broker_silent", "reads", operator=None, partition=None)
+    }
+    story.opens(0, "board")
+    assert story.check(0, board={**DEAD, "cause": "broker_silent"}) == [
+        ("broker_silent-reads-20260101T120000", "opened")
+    ]
+    # The driver that begins again is no other alert.
+    assert story.check(1, board={**DEAD, "cause": "driver_restarted"}) == []
 
 
 def test_partitions_are_causes_of_their_own(story: Story) -> None:

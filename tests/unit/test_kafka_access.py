@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import pickle
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 from confluent_kafka import KafkaError
 
 from tidemark.model.project.connections import Cluster
+from tidemark.model.project.kafka_security import Protocol, Security
 from tidemark.model.project.rights import MissingRight, Operation, Right, acl, missing_right
 from tidemark.stream.kafka.access import (
     LoginDenied,
@@ -18,6 +23,7 @@ from tidemark.stream.kafka.access import (
     unauthorized_group,
     unauthorized_topic,
 )
+from tidemark.stream.kafka.client import KafkaBroker
 from tidemark.stream.read.poison_record import as_reason
 
 EU = Cluster("broker.eu:9093", "eu")
@@ -124,3 +130,35 @@ def test_only_refused_logins_are_kept() -> None:
     refusals(KafkaError(KafkaError._AUTHENTICATION, "no"))
     refusals(KafkaError(KafkaError._ALL_BROKERS_DOWN, "all"))
     assert refusals.last_reason == "no"
+
+
+@pytest.fixture
+def without_tls() -> Iterator[str]:
+    """The address of a server that does not know TLS."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            while True:
+                try:
+                    client, _ = server.accept()
+                except OSError:
+                    return
+                with client, suppress(OSError):
+                    client.recv(1_000)
+                    client.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+        server.shutdown(socket.SHUT_RDWR)
+        thread.join()
+
+
+def test_a_cluster_that_refuses_a_login_is_not_silent(without_tls: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidemark.stream.kafka.client.TIMEOUT_S", 1.0)
+    tls = Security(protocol=Protocol.SSL)
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        address = f"127.0.0.1:{closed.getsockname()[1]}"
+    clusters = {"us": Cluster(without_tls, "us", tls), "eu": Cluster(address, "eu", tls)}
+    # A driver would wait for ever for a cluster that never lets it in.
+    assert KafkaBroker(clusters, "play", "events", lambda: 0).silent() == {"eu": address}

@@ -10,6 +10,7 @@ import polars as pl
 import pytest
 
 from tidemark.errors import InvalidSpec
+from tidemark.model.arrival_order import by_arrival
 from tidemark.model.kinds.source import Source
 from tidemark.model.topology import Topology, parse
 from tidemark.semantics.progress import InputProgress, PartitionProgress, Place, StreamProgress
@@ -118,6 +119,13 @@ def test_topics_need_idle_after_and_no_topic():
 )
 def test_no_topic_is_read_by_two_sources(topics: str, other: str, problem: str):
     assert problem in mistakes(topics, SECOND.replace("OTHER", other))
+
+
+@pytest.mark.parametrize(("place", "expected"), [('topics = ["a", "b"]', ["newest"]), ('topic = "a"', [])])
+def test_a_key_of_several_topics_is_read_in_no_fixed_order(place: str, expected: list[str]):
+    newest = '[operators.newest]\nkind = "table"\ninput = "events"\nkey = ["id"]\ncolumns = ["id"]\n'
+    toml = TOML.replace("topics = TOPICS", f'{place}\nkey = "id"') + newest
+    assert [name for name, _ in by_arrival(parse(tomllib.loads(toml), file="shop.toml"))] == expected
 
 
 def test_a_pattern_does_not_match_what_a_driver_writes():

@@ -269,6 +269,15 @@ def test_staleness_by_columns_of_a_key() -> None:
             {"subject": "flight_status", "by": ["flight"], "measure": "latency_p99"},
             r"board\.by: is set, but latency_p99 is not measured by groups",
         ),
+        # Such an SLA would never break: a group is gone before it is stale.
+        (
+            {"subject": "flight_status", "by": ["flight"], "over": "1 h", "error_after": "1 h"},
+            r"board\.over: is 1 h, after which an unseen group counts no more; write a longer time than .* 1 h$",
+        ),
+        (
+            {"subject": "flight_status", "by": ["flight"], "error_after": "2 d"},
+            r"board\.over: is 1 d, after which an unseen group counts no more; write a longer time than .* 2 d$",
+        ),
     ],
 )
 def test_groups_that_do_not_exist_are_refused(changes, match) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -77,6 +77,21 @@ class Channel:
         if change["sla"] != CHECKS:  # missed checks concern every owner
             wanted += [("owner", self.owners), ("severity", self.severities)]
         return all(words is None or change[column] in words for column, words in wanted)
+
+    def has_opened(self, delivered: Collection[str]) -> bool:
+        """Returns True if the receiver has an alert by the changes *delivered*.
+
+        A receiver that keeps state opens it at a filter's first match, which may be its escalation.
+        """
+        return self.keeps_state and not {Change.OPENED, Change.ESCALATED}.isdisjoint(delivered)
+
+    def must_get(self, change: Mapping[str, Any], delivered: Collection[str]) -> bool:
+        """Returns True if a change matches its filters, or ends its alert.
+
+        *change* is a row of `sla_alerts`. An alert may end with another severity than it was opened with. *delivered*
+        are the changes of the alert that this channel has delivered.
+        """
+        return self.tells(change) or (change["change"] == Change.RESOLVED and self.has_opened(delivered))
 
 
 def load(path: Path) -> tuple[Channel, ...]:

@@ -9,10 +9,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
-from tidemark.collecting import names_in, outside
+from tidemark.collecting import names_in, outside, present
 from tidemark.errors import InvalidArgument, InvalidSpec
 from tidemark.model.settings.maintenance_windows import MaintenanceWindow, maintenance_window
-from tidemark.model.settings.toml_keys import IDENTIFIER, Keys, read_toml, suggestion_of
+from tidemark.model.settings.toml_keys import IDENTIFIER, Keys, length, read_toml, suggestion_of
 from tidemark.model.tables.catalog import CHANGES, OUTCOMES, TABLES
 from tidemark.model.topology import Topology
 from tidemark.semantics.incidents import CHECKS, Damping
@@ -273,8 +273,19 @@ def _spec(file: str, name: str, table: Any, topology: Topology) -> SlaSpec:
         ),
         maintenance_windows=tuple(_windows(keys)),
     )
+    _refuse_unseen_groups(keys, spec)
     keys.done()
     return spec
+
+
+def _refuse_unseen_groups(keys: Keys, spec: SlaSpec) -> None:
+    """Refuses an `over` that ends before a group is stale."""
+    if not spec.by or not isinstance(spec.limits, Sla):
+        return
+    longest_ms = round(max(present((spec.limits.warn_after_ms, spec.limits.error_after_ms))))
+    if spec.over_ms <= longest_ms:
+        problem = f"is {length(spec.over_ms)}, after which an unseen group counts no more"
+        keys.fail("over", problem, f"write a longer time than the limit of {length(longest_ms)}", beside="by")
 
 
 def _over_ms(keys: Keys, measure: Measure, by: Collection[str]) -> int:

@@ -5,11 +5,19 @@ Record counts are differences of offsets; instants are epoch ms of the driver's 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 READS = 11
 """Number of batches for an estimate: the rate of the last ten."""
+FORESEEABLE_MS = 365 * 86_400_000
+"""Rates of ten batches say nothing about a later time.
+
+A little more speed than records come in with would give a year that no calendar has.
+"""
+OUTDATED_AFTER_MS = 300_000
+"""Length of a batch that makes the last estimate too old."""
 Place = tuple[str, int]
 """A source and its partition."""
 
@@ -48,7 +56,7 @@ class CatchingUp:
         records_behind: unread records when the newest batch ended.
         arrival_per_s: records per second that came in; None after one batch, and for a stream that keeps up.
         working_per_s: records per second that were read; None in the same cases.
-        eta_at_ms: when no record will be unread; None: unknown, or it falls further behind.
+        eta_at_ms: when no record will be unread; None: unknown, not within FORESEEABLE_MS, or it falls further behind.
     """
 
     records_behind: int
@@ -80,9 +88,12 @@ def catching_up(reads: Sequence[BatchRead]) -> CatchingUp:
     working = _moved(first.until, newest.until) / worked_ms
     # Records that came while the newest batch ran are behind, too.
     behind = newest.behind + arrival * (newest.finished_at_ms - newest.decided_at_ms)
-    eta_at_ms = newest.finished_at_ms + round(behind / (working - arrival)) if working > arrival else None
+    eta_ms = behind / (working - arrival) if working > arrival else math.inf
     return CatchingUp(
-        records_behind=round(behind), arrival_per_s=arrival * 1_000, working_per_s=working * 1_000, eta_at_ms=eta_at_ms
+        records_behind=round(behind),
+        arrival_per_s=arrival * 1_000,
+        working_per_s=working * 1_000,
+        eta_at_ms=newest.finished_at_ms + round(eta_ms) if eta_ms <= FORESEEABLE_MS else None,
     )
 
 

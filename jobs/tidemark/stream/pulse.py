@@ -99,6 +99,9 @@ class Pulse:
     def _run(self) -> None:
         while not self._over.wait(BEAT_S):
             trouble = next((each.trouble for each in self._troubled if each.trouble), None)
+            if trouble:
+                # The wait is no slow step: a supervisor would kill the driver for it when the trouble is over.
+                self.waits(wall_clock_ms())
             state = StreamState.RUNNING if self._engine else StreamState.STARTING
             news, now_ms = (state, trouble, self.batches), wall_clock_ms()
             beaten_ms, last_news = self._beaten

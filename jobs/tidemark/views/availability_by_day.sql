@@ -1,7 +1,8 @@
 -- stream and day (UTC) with heartbeats. A driver is up from a heartbeat in the state running to the next heartbeat of the stream,
 -- for at most a minute. available_share is the part of the day that it was up, from the stream's first heartbeat to its last. drains,
 -- rotations, failures and kills count the drivers whose last heartbeat is of that day
-SELECT up.topology, up.sub_topology, up.day, up.up_ms, up.up_ms / nullif(up.until_ms - up.from_ms, 0) AS available_share,
+SELECT up.topology, up.sub_topology, up.day, up.up_ms,
+       CASE WHEN up.until_ms > up.from_ms THEN least(cast(1 AS double), up.up_ms / (up.until_ms - up.from_ms)) END AS available_share,
        coalesce(ends.drains, 0) AS drains, coalesce(ends.rotations, 0) AS rotations, coalesce(ends.failures, 0) AS failures,
        coalesce(ends.kills, 0) AS kills
 FROM (

@@ -215,7 +215,9 @@ class Source(KafkaEnd):
         return False
 
     def ordered_by(self, read: frozenset[str]) -> frozenset[str]:
-        """Returns the record's key, which is in one partition."""
+        """Returns the record's key, which is in one partition of a topic."""
+        if self.reads_several:
+            return frozenset()  # each topic has a partition with records of the key
         # Kafka puts records of one key into one partition. A table or a folder has one partition.
         return frozenset({KAFKA_KEY, *([self.key] if self.key else [])}) if self.topic else ORDERED
 

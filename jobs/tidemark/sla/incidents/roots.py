@@ -19,6 +19,7 @@ from tidemark.semantics.incidents import BROKEN
 from tidemark.semantics.sla import Verdict
 from tidemark.sla.measures.status import HoldUp, Status
 from tidemark.why.causes.drivers import (
+    BROKER_SILENT,
     CANNOT_WRITE,
     DRIVER_DEAD,
     DRIVER_RESTARTED,
@@ -42,6 +43,7 @@ OF_DRIVERS = frozenset(
         DRIVER_RESTARTED,
         CANNOT_WRITE,
         REGISTRY_SILENT,
+        BROKER_SILENT,
         SHORT_OF_MEMORY,
         SLOW_BATCH,
         NEVER_STARTED,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -240,12 +241,14 @@ def pending_changes(layout: Layout, topology: str, channel: Channel, *, now_ms: 
     """
     incidents = _stored_alerts(layout, topology)
     delivered_changes = _delivered(layout, topology, channel)
+    by_incident: dict[str, set[str]] = defaultdict(set)
+    for incident, change in delivered_changes:
+        by_incident[incident].add(change)
     due = {*open_incidents(incidents)}
-    if channel.keeps_state:
-        due |= {incident for incident, change in delivered_changes if change == Change.OPENED}
+    due |= {incident for incident, delivered in by_incident.items() if channel.has_opened(delivered)}
     # A new channel would otherwise deliver the changes of years.
     recent = [row for row in incidents if row["incident"] in due or row["at"] >= now_ms - GIVE_UP_MS]
-    matching = [row for row in recent if channel.tells(row)]
+    matching = [row for row in recent if channel.must_get(row, by_incident[row["incident"]])]
     undelivered = [row for row in matching if (row["incident"], row["change"]) not in delivered_changes]
     return sorted(undelivered, key=in_time)
 

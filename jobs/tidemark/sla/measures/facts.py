@@ -16,6 +16,7 @@ from tidemark.model.tables.catalog import BECAME, BROKERS, CAME_IN
 from tidemark.model.topology import Topology
 from tidemark.reports.paths.path_facts import FINISHED_MS, Row, Tables
 from tidemark.semantics.buckets import bucket_sql
+from tidemark.semantics.catching_up import OUTDATED_AFTER_MS
 from tidemark.semantics.critical_path import LatencyState
 from tidemark.semantics.idleness import Activity
 from tidemark.sla.measures.status import FactKind
@@ -229,11 +230,15 @@ def _catching_up(specs: Iterable[SlaSpec], at_ms: int) -> Iterator[str]:
         return
     lately = Interval(at_ms - LIVES_MS, at_ms + 1).holds('"at"')
     newest = f"""
-        SELECT DISTINCT ON (sub_topology) sub_topology, state, eta_at FROM heartbeats WHERE topology = $1 AND {lately}
+        SELECT DISTINCT ON (sub_topology) sub_topology, state, eta_at, reason, epoch_ms("at") AS at_ms,
+               epoch_ms(batch_started_at) AS began_ms
+        FROM heartbeats WHERE topology = $1 AND {lately}
         ORDER BY sub_topology, "at" DESC, epoch DESC, batch_id DESC
     """
     subs = _row(FactKind.CATCHING_UP, "sub_topology")
-    yield f"{subs} FROM ({newest}) WHERE state = '{StreamState.RUNNING}' AND eta_at IS NOT NULL"
+    # The estimate of a driver that waits for brokers, or hangs in a batch, is from before.
+    works = f"reason IS NULL AND coalesce(at_ms - began_ms, 0) <= {OUTDATED_AFTER_MS}"
+    yield f"{subs} FROM ({newest}) WHERE state = '{StreamState.RUNNING}' AND eta_at IS NOT NULL AND {works}"
 
 
 def _first_start_select() -> str:

@@ -136,8 +136,11 @@ class KafkaBroker:
             try:
                 answer.result()
             except KafkaException as error:
+                self._admins[name].poll(0)  # it calls error_cb
                 if error.args[0].code() <= NEWEST_LOCAL and self._refusals[name].last_reason is None:
                     silent[name] = self._clusters[name].bootstrap
+            else:
+                self._refusals[name].forget()
         return silent
 
     def explained(self, error: Exception, of_stream: Iterable[Source]) -> Exception:

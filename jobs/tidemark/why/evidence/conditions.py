@@ -47,7 +47,9 @@ def condition(facts: StreamFacts) -> Condition:
         return Condition.HANGING
     if beat.state is StreamState.STARTING:
         return Condition.STARTING
-    return Condition.RUNNING if beat.eta_at_ms is None else Condition.CATCHING_UP
+    # The estimate of a driver that waits for something outside is from before.
+    is_catching_up = beat.eta_at_ms is not None and beat.reason is None
+    return Condition.CATCHING_UP if is_catching_up else Condition.RUNNING
 
 
 def _works_for_ms(beat: Beat) -> int:
