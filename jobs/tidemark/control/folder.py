@@ -1,7 +1,7 @@
 """Reads and writes the control folder of one stream.
 
 Purpose: launch, heartbeat, drain and lease without a process to ask, so that it works wherever the warehouse is seen.
-The driver and the processes that look after it communicate through these files.
+The driver and the processes that supervise it communicate through these files.
 
 | file | written by | says |
 |---|---|---|

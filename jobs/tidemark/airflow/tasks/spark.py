@@ -22,7 +22,7 @@ from airflow.sdk import BaseHook, Context
 from airflow.sdk.exceptions import AirflowException, AirflowNotFoundException
 from airflow.sdk.log import mask_secret
 
-from tidemark.airflow.tasks.pods import in_image, pod_properties
+from tidemark.airflow.tasks.pods import image_address, pod_properties
 from tidemark.control.process import without_airflow
 from tidemark.control.spark_files import LOCAL_DIRS, PREFIX
 from tidemark.errors import InvalidArgument
@@ -141,7 +141,7 @@ class DriverHook(SparkSubmitHook):
             self._conf = {**pod_properties(pods, labels or {}, folder=LIBRARIES), **self._conf}
         if self._is_in_image:
             # Spark would upload other addresses to a file system that all pods share.
-            self._jars = ",".join(map(in_image, jars(CHECKOUT)))
+            self._jars = ",".join(map(image_address, jars(CHECKOUT)))
         elif not is_local(master):
             self._py_files = str(archive(LIBRARIES))
 
@@ -193,7 +193,7 @@ class DriverHook(SparkSubmitHook):
 
     def _address(self, application: str) -> str:
         """Returns the address of *application* for its driver."""
-        return in_image(application) if self._is_in_image else application
+        return image_address(application) if self._is_in_image else application
 
 
 class BatchJob(SparkSubmitOperator):
