@@ -113,7 +113,7 @@ class StreamTrigger(BaseTrigger):
             while (verdict := await asyncio.to_thread(self._verdict)) is DriverVerdict.ALIVE:
                 await asyncio.sleep(self._poll_s)
         except asyncio.CancelledError as cancelled:
-            # Airflow 3.2 does not call `on_kill`, and gives a reason only for its own end.
+            # Airflow 3.2 does not call `on_kill`. It cancels with a reason only when the triggerer itself ends.
             if not hasattr(BaseTrigger, "on_kill") and not cancelled.args and not await self._is_waited_for():
                 await self.on_kill()
             raise

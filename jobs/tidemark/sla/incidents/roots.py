@@ -57,7 +57,7 @@ An incident of another cause stays with that one.
 DRIVER = "driver"
 """Stands for all causes of a driver: they follow one another."""
 FOLLOWS_FROM = {UPSTREAM_DEAD: DRIVER_DEAD, TIME_STANDS_STILL: SOURCE_QUIET}
-"""Maps the cause that is seen elsewhere to the cause itself."""
+"""Maps a consequence to its cause."""
 HELD_BACK = frozenset({PARTITION_IDLE_HOLDS_BACK, PARTITION_BEHIND_HOLDS_BACK})
 """Causes for which other partitions of a source wait in alignment."""
 BROKEN_ROWS = "broken_rows"

@@ -25,7 +25,7 @@ def multi_topic_sources(sub: SubTopology) -> list[Source]:
 
 def with_places(source: Source, was: StreamProgress) -> Source:
     """Returns *source* with the places of its input partitions in *was*."""
-    return source.at(was.inputs.get(source.name, InputProgress()).places)
+    return source.with_places(was.inputs.get(source.name, InputProgress()).places)
 
 
 def number_partitions(sub: SubTopology, ends: Ends, was: StreamProgress) -> tuple[Ends, StreamProgress]:

@@ -232,7 +232,7 @@ def rows_of_part(rows: DataFrame, sub: SubTopology, clusters: Clusters, part: Ba
     frames = [rows.filter(others).drop(TOPIC)]
     for source in sources:
         if offsets := _to_read(part, source.topic or ""):
-            numbered = source.at(part.places.get(source.name, ()))
+            numbered = source.with_places(part.places.get(source.name, ()))
             frames.append(_records_at(spark, numbered, clusters[source.kafka], offsets, one_by_one=part.one_by_one))
     return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), frames)
 
