@@ -292,8 +292,8 @@ print(sorted(heavy & roots), len(set(sys.modules) - before))
     assert heavy == "[]"
     # An operator kind is a file, and three packages name rooms; with files of several kinds it took no less CPU time.
     # Four modules read how clients log in to Kafka, two read formats and registries, two find private folders of Spark,
-    # one finds the credentials of an object store, and one selects by keys. Two describe pods, one knows cluster managers.
-    # A file of DAGs uses one of the package, and three packages hold these: nine small modules.
+    # one finds the credentials of an object store, and one selects by keys. Two describe pods, one
+    # knows cluster managers. A file of DAGs uses one of the package, and three packages hold these: nine small modules.
     assert int(more) <= 109
 
 

@@ -20,7 +20,7 @@ import maintain
 from support.command_line import tidemark
 from support.golden_warehouse import BATCHES, GOLDEN, OFFSETS, TOPOLOGY, record, write
 from support.play import NOON, Play, ms
-from tidemark.cli.repair.upgrade import carried_out, plan
+from tidemark.cli.repair.upgrade import carry_out, plan
 from tidemark.model.project.layout import Layout
 from tidemark.query.sql import Warehouse
 from tidemark.storage.delta.format import FORMAT, VERSION, warehouse_stamp
@@ -122,7 +122,7 @@ def test_maintenance_keeps_the_rows_of_an_earlier_version(golden: Path, tmp_path
     home = unpacked(golden_version(golden), tmp_path)
     play = Play((home / TOPOLOGY).read_text(), home / "warehouse")
     # Maintenance leaves tables that lack columns of today.
-    list(carried_out(list(plan(Layout(play.home), [play.topology]))))
+    list(carry_out(list(plan(Layout(play.home), [play.topology]))))
     before, files_before = counted(play.home), files(play.home)
     # Soon after the last write: later, the retention removes rows.
     written_ms = max(DeltaTable(str(path)).history(1)[0]["timestamp"] for path in tables(play.home))

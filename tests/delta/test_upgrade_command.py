@@ -21,7 +21,7 @@ from support.crashes import Crash
 from support.older_warehouse import START, STOPPED, reading, stopped
 from support.play import Play
 from support.topologies import EVENTS
-from tidemark.cli.repair.upgrade import carried_out, plan, refuse_unready
+from tidemark.cli.repair.upgrade import carry_out, plan, refuse_unready
 from tidemark.errors import InvalidArgument
 from tidemark.model.project.layout import Layout
 from tidemark.model.topology import Topology
@@ -35,7 +35,7 @@ from tidemark.model.project.layout import Layout
 from tidemark.model.topology import load
 home, lines = Path(sys.argv[1]), int(sys.argv[2])
 parts = list(upgrade.plan(Layout(home / "warehouse"), [load(home / "shop.toml")]))
-for number, line in enumerate(upgrade.carried_out(parts), 1):
+for number, line in enumerate(upgrade.carry_out(parts), 1):
     print(line, flush=True)
     if number == lines:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -48,7 +48,7 @@ def planned(play: Play, topology: Topology | None = None) -> list[str]:
 
 
 def upgrade(play: Play) -> list[str]:
-    return list(carried_out(list(plan(Layout(play.home), [play.topology]))))
+    return list(carry_out(list(plan(Layout(play.home), [play.topology]))))
 
 
 def formats(home: Path) -> set[int]:

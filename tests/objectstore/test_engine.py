@@ -198,7 +198,7 @@ def test_commands_answer_alike_from_object_store_and_folder(tmp_path: Path, play
     query = "select operator, count(*) n, sum(epoch_ms(timestamp)) from changes group by all"
     assert tables.ask(query).rows == (("newest", 6, 6 * T + 2 * (0 + 1_000 + 2_000) + 3),)
     assert tables.ask("select count(*) from latest_state").rows == ((2,),)
-    with pytest.raises(InvalidArgument, match="Tables and views: .*batches, "):
+    with pytest.raises(InvalidArgument, match=r"Tables and views: .*batches, "):
         tables.ask("from nothing")
     with pytest.raises(InvalidArgument, match="a script is for tables on this machine"):
         attach_script(there.home)

@@ -13,13 +13,13 @@ from pathlib import Path
 def main(file: str, stream: str, launch_id: str) -> None:
     """Prints the command as a list in JSON."""
     # Airflow reads its settings when it is imported, and the process of tests has others.
-    from tidemark.airflow.tasks.pods import of_launch
+    from tidemark.airflow.tasks.pods import launch_command
     from tidemark.airflow.tasks.stream import StreamOperator
 
     operator = StreamOperator(
         task_id=stream, topology_file=Path(file), sub_topology=stream, warehouse="/data/warehouse", bootstrap="k:9092"
     )
-    sys.stdout.write(json.dumps(of_launch(operator._command(), launch_id, stream)) + "\n")
+    sys.stdout.write(json.dumps(launch_command(operator._command(), launch_id, stream)) + "\n")
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ from tidemark.stream.driver.heartbeats import Heartbeats
 from tidemark.stream.engine import Engine
 from tidemark.stream.journal.batch import NOT_QUEUED, QueueWait
 from tidemark.stream.read.data_loss import Reread, nothing_to_reread
-from tidemark.stream.read.parts import BatchPart, Places, passed_over_rows
+from tidemark.stream.read.parts import BatchPart, RecordsByTopic, passed_over_rows
 from tidemark.stream.wiring import build_engine
 from tidemark.stream.write.measurement import Host
 
@@ -171,7 +171,7 @@ class Play:
         at_ms: int,
         sub: str | None = None,
         now_ms: int | None = None,
-        passed_over: Places | None = None,
+        passed_over: RecordsByTopic | None = None,
     ) -> None:
         """Runs batch *batch_id* of *sub*, planned at *at_ms*.
 

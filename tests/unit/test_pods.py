@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tidemark.airflow.tasks.pods import PodRole, of_launch, pod_properties, pod_template
+from tidemark.airflow.tasks.pods import PodRole, launch_command, pod_properties, pod_template
 from tidemark.errors import InvalidSpec
 from tidemark.model.project.spark_settings import SparkSettings, read_spark
 from tidemark.model.settings.kubernetes import KubernetesSettings, read_kubernetes
@@ -53,7 +53,7 @@ def test_executors_differ_by_their_name_and_have_no_token(pods: KubernetesSettin
 def test_the_page_has_the_properties_of_a_driver(tmp_path: Path, pods: KubernetesSettings) -> None:
     rendered = {
         **pod_properties(pods, LABELS, folder=tmp_path),
-        **properties_of(of_launch(SUBMIT, "LAUNCH", "status")[:-5]),
+        **properties_of(launch_command(SUBMIT, "LAUNCH", "status")[:-5]),
         "spark.kubernetes.namespace": "tidemark",  # the provider of Airflow adds it
     }
     shown = dict(line.split("=", 1) for line in blocks("properties")[0].splitlines())
@@ -82,7 +82,7 @@ def test_a_long_name_is_a_label_that_kubernetes_accepts(tmp_path: Path, pods: Ku
 
 
 def test_a_pod_of_a_launch_has_its_id_and_no_waiting_submitter() -> None:
-    assert of_launch(SUBMIT, "a1", "status") == [
+    assert launch_command(SUBMIT, "a1", "status") == [
         "spark-submit",
         *("--conf", "spark.kubernetes.driver.label.tidemark-stream=status"),
         *("--conf", "spark.kubernetes.driver.label.tidemark-launch=a1"),
@@ -98,7 +98,7 @@ def test_a_pod_of_a_launch_has_its_id_and_no_waiting_submitter() -> None:
 )
 def test_a_driver_without_a_pod_keeps_its_command(command: list[str]) -> None:
     """A command that differs would end the process of other streams."""
-    assert of_launch(command, "a1", "status") == command
+    assert launch_command(command, "a1", "status") == command
 
 
 def test_every_key_of_the_page_has_an_accepted_example() -> None:

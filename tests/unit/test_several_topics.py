@@ -16,7 +16,7 @@ from tidemark.model.topology import Topology, parse
 from tidemark.semantics.progress import InputProgress, PartitionProgress, Place, StreamProgress
 from tidemark.stream.journal.batch import MicroBatch
 from tidemark.stream.kafka.broker import SeveralTopics
-from tidemark.stream.kafka.numbering import numbered, numbered_records
+from tidemark.stream.kafka.numbering import number_partitions, number_records
 from tidemark.stream.read.data_loss import DataLost, LossCheck, Offsets, nothing_to_reread
 
 TOML = """
@@ -136,20 +136,20 @@ def test_a_pattern_does_not_match_what_a_driver_writes():
 
 def test_numbers_follow_plans_then_topics_then_kafka():
     sub = shop('"[a-z]"').sub_topologies[0]
-    ends, first = numbered(sub, {"m": {1: 4, 0: 3}, "q": {0: 5}}, StreamProgress())
+    ends, first = number_partitions(sub, {"m": {1: 4, 0: 3}, "q": {0: 5}}, StreamProgress())
     assert ends == {"[a-z]": {0: 3, 1: 4, 2: 5}}
     assert first.inputs["events"].places == (Place("m", 0), Place("m", 1), Place("q", 0))
     # A topic whose name comes first, and a new partition, come after those known; a deleted one keeps its number.
-    ends, second = numbered(sub, {"m": {0: 6, 1: 4, 2: 1}, "a": {0: 0}}, first)
+    ends, second = number_partitions(sub, {"m": {0: 6, 1: 4, 2: 1}, "a": {0: 0}}, first)
     assert ends == {"[a-z]": {0: 6, 1: 4, 3: 0, 4: 1}}
     assert second.inputs["events"].places[3:] == (Place("a", 0), Place("m", 2))
-    assert numbered(sub, {"q": {0: 7}}, second) == ({"[a-z]": {2: 7}}, second)
-    assert numbered_records(sub, {"a": [(0, 9)], "m": [(2, 1), (0, 5)]}, second) == {"[a-z]": [(3, 9), (4, 1), (0, 5)]}
+    assert number_partitions(sub, {"q": {0: 7}}, second) == ({"[a-z]": {2: 7}}, second)
+    assert number_records(sub, {"a": [(0, 9)], "m": [(2, 1), (0, 5)]}, second) == {"[a-z]": [(3, 9), (4, 1), (0, 5)]}
 
 
 def test_a_plan_of_another_stream_stays_visible():
     sub = shop('["a", "b"]').sub_topologies[0]
-    ends, _ = numbered(sub, {"c": {0: 1}}, StreamProgress())
+    ends, _ = number_partitions(sub, {"c": {0: 1}}, StreamProgress())
     assert ends == {"c": {0: 1}, "a, b": {}}
 
 
@@ -157,7 +157,7 @@ def test_a_source_of_one_topic_keeps_plan_and_progress():
     toml = TOML.replace("topics = TOPICS", 'topic = "a"')
     sub = parse(tomllib.loads(toml), file="shop.toml").sub_topologies[0]
     was = StreamProgress(inputs={"events": InputProgress(partitions={0: PartitionProgress(until_offset=3)})})
-    ends, now = numbered(sub, {"a": {0: 5}}, was)
+    ends, now = number_partitions(sub, {"a": {0: 5}}, was)
     assert ends == {"a": {0: 5}}
     assert now is was
     kept = json.loads(json.dumps(was.to_json()))["inputs"]["events"]

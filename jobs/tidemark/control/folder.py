@@ -1,7 +1,7 @@
 """Reads and writes the control folder of one stream.
 
 Purpose: launch, heartbeat, drain and lease without a process to ask, so that it works wherever the warehouse is seen.
-The driver and the processes that look after it communicate through these files.
+The driver and the processes that supervise it communicate through these files.
 
 | file | written by | says |
 |---|---|---|
@@ -250,9 +250,9 @@ class Control:
             raise LeaseLost(msg)
 
     def check_lease_anew(self, epoch: int) -> None:
-        """Does the same, and asks the object store even without news.
+        """Checks the lease after asking the object store, even without news.
 
-        A driver that was suspended there may be refused a write before it reads the news.
+        The store may refuse a write of a driver that was suspended before the driver reads the news.
         """
         if self._news is not None:
             self._news.forget()

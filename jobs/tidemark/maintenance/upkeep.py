@@ -86,11 +86,8 @@ def maintain_reports(
 ) -> None:
     """Keeps the tables of the batch jobs of *topology* small."""
     for path in report_tables(layout, topology.name):
-        is_of_incidents = path.name in {
-            INCIDENTS.name,
-            ALERTS.name,
-            DELIVERIES.name,
-        }  # an open one may be older than any report
+        # An open incident may be older than any report.
+        is_of_incidents = path.name in {INCIDENTS.name, ALERTS.name, DELIVERIES.name}
         kept = RetainedTable(path=path, retention_ms=None if is_of_incidents else topology.retention.reports_ms)
         _maintain(kept, now_ms=now_ms, closed_after_ms=closed_after_ms)
         if topology.retention.unused_ms is not None:

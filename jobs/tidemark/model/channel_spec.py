@@ -44,7 +44,7 @@ VALID_FOR_MS = 3_600_000
 
 @dataclass(frozen=True, kw_only=True)
 class Channel:
-    """A destination of changes of incidents: an Airflow notifier.
+    """A destination of changes of alerts: an Airflow notifier.
 
     It has the notifier's class and its *arguments*. Their texts may have `{{ alert.subject }}`, `{{ alert.text }}` and
     so on (docs/alerts.md). It receives changes that match every filter that is set (None matches all), and always

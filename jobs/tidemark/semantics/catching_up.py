@@ -18,7 +18,7 @@ A little more speed than records come in with would give a year that no calendar
 """
 OUTDATED_AFTER_MS = 300_000
 """Length of a batch that makes the last estimate too old."""
-Place = tuple[str, int]
+InputPartition = tuple[str, int]
 """A source and its partition."""
 
 
@@ -29,23 +29,23 @@ class BatchRead:
     Attributes:
         decided_at_ms: when the broker's latest offsets were asked for.
         finished_at_ms: when the batch was carried out.
-        until: the offset that the batch read up to, exclusive, by place.
-        latest: the broker's latest offset, by place.
+        until: the offset that the batch read up to, exclusive, by partition.
+        latest: the broker's latest offset, by partition.
     """
 
     decided_at_ms: int
     finished_at_ms: int
-    until: Mapping[Place, int]
-    latest: Mapping[Place, int]
+    until: Mapping[InputPartition, int]
+    latest: Mapping[InputPartition, int]
 
     @property
     def behind(self) -> int:
         """Records that the batch left unread."""
-        return sum(max(0, self.latest[place] - self.until[place]) for place in self.latest)
+        return sum(max(0, self.latest[partition] - self.until[partition]) for partition in self.latest)
 
     def leaves_of(self, before: BatchRead) -> bool:
         """Returns True if records still wait that waited after *before*."""
-        return any(self.until.get(place, latest) < latest for place, latest in before.latest.items())
+        return any(self.until.get(partition, latest) < latest for partition, latest in before.latest.items())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,8 +71,9 @@ def catching_up(reads: Sequence[BatchRead]) -> CatchingUp:
     A caller passes the newest READS.
 
     >>> def read(at_ms: int, until: int, latest: int) -> BatchRead:
-    ...     place = ("events", 0)
-    ...     return BatchRead(decided_at_ms=at_ms, finished_at_ms=at_ms, until={place: until}, latest={place: latest})
+    ...     partition = ("events", 0)
+    ...     offsets = {"until": {partition: until}, "latest": {partition: latest}}
+    ...     return BatchRead(decided_at_ms=at_ms, finished_at_ms=at_ms, **offsets)
     >>> catching_up([read(0, 0, 900), read(1_000, 200, 1_000)])
     CatchingUp(records_behind=800, arrival_per_s=100.0, working_per_s=200.0, eta_at_ms=9000)
     """
@@ -97,6 +98,6 @@ def catching_up(reads: Sequence[BatchRead]) -> CatchingUp:
     )
 
 
-def _moved(first: Mapping[Place, int], last: Mapping[Place, int]) -> int:
+def _moved(first: Mapping[InputPartition, int], last: Mapping[InputPartition, int]) -> int:
     """Returns the sum of offsets gained in partitions that both have."""
-    return sum(offset - first[place] for place, offset in last.items() if place in first)
+    return sum(offset - first[partition] for partition, offset in last.items() if partition in first)

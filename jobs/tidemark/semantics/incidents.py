@@ -32,11 +32,11 @@ BROKEN = frozenset(_RANKS)
 """Verdicts of an SLA that is broken."""
 
 
-def worse(verdict: Verdict) -> int:
-    """Returns a number that is smaller for a worse *verdict*.
+def worst_first(verdict: Verdict) -> int:
+    """Returns a sort key that is smaller for a worse *verdict*.
 
-    >>> worse(Verdict.ERROR) < worse(Verdict.WARN) < worse(Verdict.PASS)
-    True
+    >>> print(*sorted([Verdict.PASS, Verdict.ERROR, Verdict.WARN], key=worst_first))
+    error warn pass
     """
     return -_RANKS.get(verdict, 0)
 

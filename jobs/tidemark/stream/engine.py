@@ -25,9 +25,9 @@ from tidemark.stream.journal.batch import MicroBatch, QueueWait
 from tidemark.stream.journal.checkpoint import Ends, committed_at_ms
 from tidemark.stream.journal.entries import Entry, Journal
 from tidemark.stream.journal.state_runs import StateRun
-from tidemark.stream.kafka.numbering import numbered, numbered_records, placed, several
+from tidemark.stream.kafka.numbering import multi_topic_sources, number_partitions, number_records, with_places
 from tidemark.stream.operate.steps import Steps
-from tidemark.stream.read.parts import BatchPart, Places, parts
+from tidemark.stream.read.parts import BatchPart, RecordsByTopic, parts
 from tidemark.stream.read.poison_record import blame
 from tidemark.stream.startup.load import load_waiting, load_whole
 from tidemark.stream.state.files import StateFiles, remove_unnamed
@@ -109,7 +109,7 @@ class Engine:
         versions: Mapping[str, int] = MappingProxyType({}),
         read: Read | None = None,
         read_part: ReadPart | None = None,
-        passed_over: Places | None = None,
+        passed_over: RecordsByTopic | None = None,
     ) -> None:
         """Decides a batch that Spark planned and carries it out.
 
@@ -138,13 +138,13 @@ class Engine:
         if batch_id < self.progress.planned_id or (is_begun and not self._goes_on):
             return
         sub, reader = self._stream.sub, self._decider.reader
-        if several(sub):
+        if multi_topic_sources(sub):
             ends = self._with_numbers(ends, is_first=is_first)
-            passed_over = passed_over and numbered_records(sub, passed_over, self.progress)
+            passed_over = passed_over and number_records(sub, passed_over, self.progress)
             collect, executors = read(self.progress) if read else (collect, executors)
         # A recreated topic ends the driver, so a loss of one is accepted before the first batch of the next driver.
         was = reader.from_accepted(sub.outside_sources, self.progress, ends) if is_first else self.progress
-        absent = reader.absent(several(sub), was, ends)
+        absent = reader.absent(multi_topic_sources(sub), was, ends)
         cut = parts(sub, ends, was, reader.earliest, is_begun=is_begun, passed_over=passed_over, absent=absent)
         if read_part is None or any(part.is_whole for part in cut):
             batch = self._batch(batch_id + self.progress.ahead, ends, versions, planned_at_ms)
@@ -156,8 +156,10 @@ class Engine:
     def _with_numbers(self, ends: Ends, *, is_first: bool) -> Ends:
         """Returns *ends* by input partition, and numbers those that are new."""
         assert self.progress is not None
-        new = [source for source in several(self._stream.sub) if not placed(source, self.progress).places]
-        ends, self.progress = numbered(self._stream.sub, ends, self.progress)
+        new = [
+            source for source in multi_topic_sources(self._stream.sub) if not with_places(source, self.progress).places
+        ]
+        ends, self.progress = number_partitions(self._stream.sub, ends, self.progress)
         if others := sorted({*ends} - {source.topic for source in self._stream.sub.outside_sources}):
             # Their records would have no number.
             msg = f"{self._stream.control}/checkpoint: the plan has {', '.join(others)}, which no source reads"
@@ -165,7 +167,7 @@ class Engine:
         for source in new:
             # A listed topic that is missing before the first batch ends the driver; a pattern may match topics later.
             self._decider.reader.topic(source)
-            if is_first and not placed(source, self.progress).places:
+            if is_first and not with_places(source, self.progress).places:
                 log.warning("%s: no topic matches %r yet", source.name, source.topic)
         return ends
 

@@ -43,7 +43,7 @@ from tidemark.stream.kafka.client import KafkaBroker, refuse_marks_in_compacted
 from tidemark.stream.kafka.watch import BrokerWatch
 from tidemark.stream.pulse import BEAT_S, Pulse
 from tidemark.stream.read.data_loss import Offsets
-from tidemark.stream.read.parts import BatchPart, Places, passed_over_rows
+from tidemark.stream.read.parts import BatchPart, RecordsByTopic, passed_over_rows
 from tidemark.stream.read.sources import collect, explained, read_again, rows_of_part, stream, with_numbers
 from tidemark.stream.schemas.known_schemas import SchemaStore
 from tidemark.stream.startup.fatal import Deaths, records_to_skip
@@ -373,7 +373,7 @@ class StreamQuery:
                 passed_over=self._passed_over() if batch_id == self._deaths.batch_id else None,
             )
 
-    def _passed_over(self) -> Places | None:
+    def _passed_over(self) -> RecordsByTopic | None:
         kills_reader = partial(
             kills,
             topology=self._options.topology,

@@ -1,6 +1,6 @@
--- driver. It has what launched it, the topology file that it ran, its first and last heartbeat, and how it ended: running (it has not,
--- or not yet), drained (by whom), rotated, failed (with the reason) or killed (its last heartbeat says that it runs, and another
--- driver followed)
+-- driver. It has what launched it, the topology file that it ran, its first and last heartbeat, and how it ended: drained (by whom),
+-- rotated, failed (with the reason), killed (its last heartbeat says that it runs, and another driver followed), or running (it
+-- has not ended)
 SELECT topology, sub_topology, epoch, launched_by, host, file_digest, started_at, last_beat_at,
        CASE WHEN state IN ('starting', 'running') THEN CASE WHEN later IS NULL THEN 'running' ELSE 'killed' END
             ELSE state END AS ended,
@@ -12,8 +12,8 @@ FROM (
         SELECT topology, sub_topology, epoch, launched_by, host, file_digest, heartbeats.at AS last_beat_at, state, drained_by,
                reason, min(heartbeats.at) OVER (PARTITION BY topology, sub_topology, epoch) AS started_at, row_number() OVER (
                    PARTITION BY topology, sub_topology, epoch ORDER BY heartbeats.at DESC, batch_id DESC
-               ) AS place
+               ) AS from_last
         FROM heartbeats
     ) beat
-    WHERE place = 1
+    WHERE from_last = 1
 ) driver

@@ -33,8 +33,8 @@ HANGS_AFTER = timedelta(minutes=30)
 TELLING_HANGS_AFTER = timedelta(minutes=15)
 """Longer than the 10 minutes that a channel waits for another run."""
 ASKED = "macros.datetime.fromisoformat(params['at']) if params['at'] else dag_run.run_after"
-# Deadlines have no names in Airflow 3.2.
-NAME: dict[str, Any] = {"name": "checks are made"} if "name" in signature(DeadlineAlert).parameters else {}
+# In Airflow 3.2 deadlines have no names.
+DEADLINE_NAME: dict[str, Any] = {"name": "checks are made"} if "name" in signature(DeadlineAlert).parameters else {}
 SINCE = f"{{{{ (({ASKED}) - macros.timedelta(hours=1)).isoformat() }}}}"
 
 
@@ -43,7 +43,7 @@ def make() -> Iterator[DAG]:
     for path, topology in topologies().items():
         every = timedelta(milliseconds=topology.check_every_ms)
         missed_checks = DeadlineAlert(
-            **NAME,
+            **DEADLINE_NAME,
             reference=DeadlineReference.DAGRUN_QUEUED_AT,
             interval=2 * every,
             callback=SyncCallback(tell_of_missed_checks, kwargs={"topology_file": str(path)}),

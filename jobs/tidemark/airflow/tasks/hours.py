@@ -37,7 +37,7 @@ class FirstReport(BaseOperator):
             msg = "no report is wanted soon after this start"
             raise AirflowSkipException(msg)
         if not RUNS_WAIT:
-            from airflow.providers.standard.triggers.temporal import DateTimeTrigger  # parsers of DAGs need it not
+            from airflow.providers.standard.triggers.temporal import DateTimeTrigger  # parsers of DAGs do not need it
 
             self.defer(trigger=DateTimeTrigger(_due(context)), method_name="trigger")
         self.trigger(context)

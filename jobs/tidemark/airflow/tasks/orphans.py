@@ -1,8 +1,8 @@
-"""Ends drivers that no task can look after any more.
+"""Ends drivers that no task can supervise any more.
 
 Purpose: only a running triggerer learns that a deferred task was cleared or marked; one that starts forgets the
-triggers that no task waits for any more. And Airflow resumes no task of a DAG that was removed or renamed. Drivers of
-both would run on without supervision.
+triggers that no task waits for any more. Airflow also resumes no task of a DAG that was removed or renamed. In both
+cases the drivers would run on without supervision.
 
 How it works: when a triggerer starts, this plugin looks among Airflow's triggers for those that no task waits for, and
 stops their drivers as `on_kill` would have. It does the same once in LOOKS_EVERY_S for tasks of removed DAGs. A driver

@@ -2,7 +2,7 @@
 
 How it works: Spark reads a template for each role, and adds to it: the image, its command, memory and cores from the
 other properties of `[spark]`, and a volume for its own files. The templates have everything else: a user without
-rights, a read-only root, volumes and secrets.
+rights, a read-only root file system, volumes and secrets.
 """
 
 from __future__ import annotations
@@ -95,8 +95,8 @@ def pod_properties(settings: KubernetesSettings, labels: Mapping[str, str], *, f
     return {**properties, **_labelled(labels)}
 
 
-def of_launch(command: Sequence[str], launch_id: str, stream: str) -> list[str]:
-    """Returns *command*, a spark-submit that starts a driver.
+def launch_command(command: Sequence[str], launch_id: str, stream: str) -> list[str]:
+    """Returns *command*, the spark-submit of a driver, with its labels.
 
     A driver with a pod of its own runs one *stream*: its pods get labels for it and for *launch_id*. The command does
     not wait for its end, which may be days away: the supervisor reads heartbeats.
@@ -109,7 +109,7 @@ def of_launch(command: Sequence[str], launch_id: str, stream: str) -> list[str]:
     return [program, *(added if is_pod else ()), *rest]
 
 
-def in_image(path: str) -> str:
+def image_address(path: str) -> str:
     """Returns the address of a file that the image has at *path*."""
     return f"local://{path}"
 

@@ -29,8 +29,8 @@ MOST_TRIES = 4
 MOST_WAIT_S = 30.0
 BUSY = frozenset({429, 503})
 """Statuses after which a receiver may accept the same request."""
-MOST_LETTERS = 300
-"""Number of letters of an answer that an error has."""
+MOST_CHARACTERS = 300
+"""Length of the part of an answer that an error has."""
 
 
 class ReceiverRefused(TidemarkError):
@@ -56,9 +56,9 @@ class PagerDutyNotifier(BaseNotifier):
         """Sends the alert of *context*."""
         from tidemark.sla.incidents.events import pagerduty_event
 
-        place, alert = _connection(self.connection), context["alert"]  # type: ignore[typeddict-item]
-        call = pagerduty_event(alert["value"], alert, routing_key=_password(place))
-        send(call.method, _base(place, "https://events.pagerduty.com") + call.path, call.body)
+        connection, alert = _connection(self.connection), context["alert"]  # type: ignore[typeddict-item]
+        call = pagerduty_event(alert["value"], alert, routing_key=_password(connection))
+        send(call.method, _base(connection, "https://events.pagerduty.com") + call.path, call.body)
 
 
 class AlertmanagerNotifier(BaseNotifier):
@@ -78,13 +78,13 @@ class AlertmanagerNotifier(BaseNotifier):
 
         from tidemark.sla.incidents.events import alertmanager_alert
 
-        place, alert = _connection(self.connection), context["alert"]  # type: ignore[typeddict-item]
+        connection, alert = _connection(self.connection), context["alert"]  # type: ignore[typeddict-item]
         call = alertmanager_alert(alert["value"], alert, valid_until_ms=wall_clock_ms() + self.valid_for_ms)
         headers = {}
-        if place.login:
-            login = b64encode(f"{place.login}:{_password(place)}".encode()).decode()
+        if connection.login:
+            login = b64encode(f"{connection.login}:{_password(connection)}".encode()).decode()
             headers = {"Authorization": f"Basic {login}"}
-        send(call.method, _base(place, "http://127.0.0.1:9093") + call.path, call.body, headers)
+        send(call.method, _base(connection, "http://127.0.0.1:9093") + call.path, call.body, headers)
 
 
 class OpsgenieNotifier(BaseNotifier):
@@ -102,10 +102,10 @@ class OpsgenieNotifier(BaseNotifier):
         """Sends the alert of *context*."""
         from tidemark.sla.incidents.events import opsgenie_calls
 
-        place, alert = _connection(self.connection), context["alert"]  # type: ignore[typeddict-item]
-        headers = {"Authorization": f"GenieKey {_password(place)}"}
+        connection, alert = _connection(self.connection), context["alert"]  # type: ignore[typeddict-item]
+        headers = {"Authorization": f"GenieKey {_password(connection)}"}
         for call in opsgenie_calls(alert["value"], alert):
-            send(call.method, _base(place, "https://api.opsgenie.com") + call.path, call.body, headers)
+            send(call.method, _base(connection, "https://api.opsgenie.com") + call.path, call.body, headers)
 
 
 class WebhookNotifier(BaseNotifier):
@@ -123,16 +123,16 @@ class WebhookNotifier(BaseNotifier):
         """Sends the alert of *context*."""
         from tidemark.sla.incidents.events import payload_of
 
-        place, alert = _connection(self.connection), context["alert"]["value"]  # type: ignore[typeddict-item]
+        connection, alert = _connection(self.connection), context["alert"]["value"]  # type: ignore[typeddict-item]
         timestamp = str(wall_clock_ms() // 1_000)
         body = _as_json(payload := payload_of(alert))
-        signed = hmac.new(_password(place).encode(), timestamp.encode() + b"." + body, hashlib.sha256)
+        signed = hmac.new(_password(connection).encode(), timestamp.encode() + b"." + body, hashlib.sha256)
         headers = {
             "Tidemark-Timestamp": timestamp,
             "Tidemark-Signature": f"sha256={signed.hexdigest()}",
             "Idempotency-Key": f"{alert.dedup_key}/{alert.change}",
         }
-        send("POST", _base(place, ""), payload, headers)
+        send("POST", _base(connection, ""), payload, headers)
 
 
 def send(method: str, url: str, body: Any, headers: Mapping[str, str] | None = None) -> None:
@@ -154,10 +154,10 @@ def send(method: str, url: str, body: Any, headers: Mapping[str, str] | None = N
         # The URL of a webhook may be a secret: errors have its host only.
         try:
             with _OPENER.open(Request(url, _as_json(body), own, method=method), timeout=TIMEOUT_S) as answer:
-                answer.read(MOST_LETTERS)
+                answer.read(MOST_CHARACTERS)
                 return
         except HTTPError as error:
-            status, wait, text = error.code, error.headers.get("Retry-After"), error.read(MOST_LETTERS)
+            status, wait, text = error.code, error.headers.get("Retry-After"), error.read(MOST_CHARACTERS)
         except (URLError, OSError, HTTPException) as error:
             reason = without_secrets(inert(str(getattr(error, "reason", None) or type(error).__name__)))
             msg = f"{host} does not answer: {reason}"
@@ -195,11 +195,11 @@ def _as_json(body: Any) -> bytes:
 
 
 def _connection(name: str) -> Connection:
-    place = BaseHook.get_connection(name)
-    for secret in _secrets(place):
+    connection = BaseHook.get_connection(name)
+    for secret in _secrets(connection):
         mask_secret(secret)
         hide(secret)
-    return place
+    return connection
 
 
 def _secrets(connection: Connection) -> Iterable[str]:

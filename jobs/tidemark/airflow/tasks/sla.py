@@ -110,7 +110,7 @@ def tell(channel: Channel, layout: Layout, topology: str, context: Mapping[str, 
         run_id: is recorded with each delivery.
 
     Raises:
-        ReceiverRefused: the receiver did not accept an alert. Those of all other incidents were delivered.
+        ReceiverRefused: the receiver did not accept an alert. All other alerts were delivered.
     """
     # Parsers of DAGs import this module, and need no polars.
     from tidemark.sla.incidents.tables import channel_lock, pending_changes, record_delivery, repeated_changes
@@ -121,7 +121,7 @@ def tell(channel: Channel, layout: Layout, topology: str, context: Mapping[str, 
         changed = {change["incident"] for change in waiting}
         again = repeated_changes(layout, topology, channel) if channel.sends_again else []
         for change in waiting:
-            # A refused alert does not delay others; later changes of its incident wait for it.
+            # A refused alert does not delay others; its later changes wait for it.
             if change["incident"] in refusals:
                 continue
             try:

@@ -22,7 +22,7 @@ from airflow.sdk import BaseHook, Context
 from airflow.sdk.exceptions import AirflowException, AirflowNotFoundException
 from airflow.sdk.log import mask_secret
 
-from tidemark.airflow.tasks.pods import in_image, pod_properties
+from tidemark.airflow.tasks.pods import image_address, pod_properties
 from tidemark.control.process import without_airflow
 from tidemark.control.spark_files import LOCAL_DIRS, PREFIX
 from tidemark.errors import InvalidArgument
@@ -34,7 +34,7 @@ from tidemark.model.project.spark_settings import (
     ONE_ATTEMPT,
     SPARK_NEEDED,
     WITHOUT_SPARK,
-    Deploy,
+    DeployMode,
     SparkSettings,
     driver_address,
     driver_settings,
@@ -130,7 +130,7 @@ class DriverHook(SparkSubmitHook):
         self._spark = spark
         super().__init__(jars=",".join(jars(CHECKOUT)), properties_file=PROPERTIES, **kwargs)
         master = self._connection["master"]
-        is_here = self._connection["deploy_mode"] != Deploy.CLUSTER
+        is_here = self._connection["deploy_mode"] != DeployMode.CLUSTER
         # These options name a file of this host.
         java = {JAVA_OPTIONS: driver_settings(CHECKOUT)[JAVA_OPTIONS]} if is_here else {}
         attempts = ONE_ATTEMPT if master == "yarn" else {}
@@ -141,7 +141,7 @@ class DriverHook(SparkSubmitHook):
             self._conf = {**pod_properties(pods, labels or {}, folder=LIBRARIES), **self._conf}
         if self._is_in_image:
             # Spark would upload other addresses to a file system that all pods share.
-            self._jars = ",".join(map(in_image, jars(CHECKOUT)))
+            self._jars = ",".join(map(image_address, jars(CHECKOUT)))
         elif not is_local(master):
             self._py_files = str(archive(LIBRARIES))
 
@@ -149,7 +149,7 @@ class DriverHook(SparkSubmitHook):
         self.get_connection(self._conn_id)  # raises; the provider would continue and submit to YARN
         resolved = super()._resolve_connection()
         master, deploy = self._spark.master or resolved["master"], self._spark.deploy or resolved["deploy_mode"]
-        if deploy == Deploy.CLUSTER and (reason := no_driver_in(master)):
+        if deploy == DeployMode.CLUSTER and (reason := no_driver_in(master)):
             place = "[spark] deploy" if self._spark.deploy else f"deploy-mode of the connection {self._conn_id}"
             msg = f"{place} is 'cluster', but {reason} ({master}); {DEPLOY_REMEDY}, in the topology's file"
             raise InvalidArgument(msg)
@@ -174,7 +174,7 @@ class DriverHook(SparkSubmitHook):
     @property
     def python(self) -> str | None:
         """The Python that spark-submit chooses on this host; None for drivers elsewhere."""
-        if self._connection["deploy_mode"] == Deploy.CLUSTER:
+        if self._connection["deploy_mode"] == DeployMode.CLUSTER:
             return None
         named = (self._conf.get(f"spark.pyspark.{of}python") for of in ("driver.", ""))
         chosen = (os.environ.get(f"PYSPARK_{of}PYTHON") for of in ("DRIVER_", ""))
@@ -193,7 +193,7 @@ class DriverHook(SparkSubmitHook):
 
     def _address(self, application: str) -> str:
         """Returns the address of *application* for its driver."""
-        return in_image(application) if self._is_in_image else application
+        return image_address(application) if self._is_in_image else application
 
 
 class BatchJob(SparkSubmitOperator):

@@ -8,8 +8,8 @@ on a worker, a drained driver is success; one that has rotated is followed by th
 one is launched again, until it has failed so often in a row, in one way and without finishing a batch, that it would
 fail again. A driver that runs an older topology file is drained when the task runs again, and followed by a new one.
 
-Known limitation: Airflow calls `on_kill` of a trigger only when a triggerer runs it at that moment, and so does the
-trigger itself in Airflow 3.2. A task that was cleared meanwhile is drained by the next try; one that was marked while
+Known limitation: Airflow (3.2: the trigger itself) calls `on_kill` of a trigger only when a triggerer runs it at that
+moment. A task that was cleared meanwhile is drained by the next try; one that was marked while
 no triggerer ran is drained when one starts, see `orphans`; but not one that is marked in the second between its
 deferring and the triggerer's taking it up.
 """
@@ -33,7 +33,7 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from asgiref.sync import sync_to_async
 
 from tidemark.airflow.tasks.driver import BY_CHANGE, Driver, DriverVerdict, Launch, Patience
-from tidemark.airflow.tasks.pods import of_launch
+from tidemark.airflow.tasks.pods import launch_command
 from tidemark.airflow.tasks.spark import DriverHook, airflow_secret, job_environment, kafka_address, script
 from tidemark.airflow.tasks.store import warehouse_at
 from tidemark.clock import wall_clock_ms
@@ -95,7 +95,7 @@ class StreamTrigger(BaseTrigger):
         self._driver = Driver(location(home), Patience(**patience), shared=location(shared) if shared else None)
         self._launch_id = launch_id
         self._poll_s, self._first_look_s = poll_s, first_look_s
-        self._is_blind = False
+        self._is_unreadable = False
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Returns how the triggerer creates this trigger again."""
@@ -104,7 +104,7 @@ class StreamTrigger(BaseTrigger):
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Yields one event: the verdict.
 
-        A control folder that cannot be read gives none, for example in a store that does not answer.
+        A control folder that cannot be read, for example in a store that does not answer, gives no verdict.
         """
         await sync_to_async(warehouse_at)(self.home)
         try:
@@ -113,7 +113,7 @@ class StreamTrigger(BaseTrigger):
             while (verdict := await asyncio.to_thread(self._verdict)) is DriverVerdict.ALIVE:
                 await asyncio.sleep(self._poll_s)
         except asyncio.CancelledError as cancelled:
-            # Airflow 3.2 does not call `on_kill`, and gives a reason only for its own end.
+            # Airflow 3.2 does not call `on_kill`. It cancels with a reason only when the triggerer itself ends.
             if not hasattr(BaseTrigger, "on_kill") and not cancelled.args and not await self._is_waited_for():
                 await self.on_kill()
             raise
@@ -129,7 +129,9 @@ class StreamTrigger(BaseTrigger):
 
         Then another triggerer takes it over.
         """
-        from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance  # a triggerer has it, DAGs need it not
+        from airflow.sdk.execution_time.task_runner import (
+            RuntimeTaskInstance,
+        )  # for a triggerer; parsers of DAGs do not need it
 
         ti: Any = self.task_instance
         states = await sync_to_async(RuntimeTaskInstance.get_task_states)(
@@ -148,11 +150,11 @@ class StreamTrigger(BaseTrigger):
             verdict = self._driver.verdict(now_ms=wall_clock_ms())
         except OSError as error:
             # No next driver could be launched now, and each failure would use up a try of the task.
-            if not self._is_blind:
+            if not self._is_unreadable:
                 self.log.warning("%s cannot be read: %s; it is looked at again until it can", self.home, error)
-            self._is_blind = True
+            self._is_unreadable = True
             return DriverVerdict.ALIVE
-        self._is_blind = False
+        self._is_unreadable = False
         return verdict
 
 
@@ -266,7 +268,7 @@ class StreamOperator(BaseOperator):
 
     def _ensure(self, driver: Driver) -> Launch:
         launch_id = uuid.uuid4().hex
-        command = of_launch(self._command(), launch_id, self.sub_topology)
+        command = launch_command(self._command(), launch_id, self.sub_topology)
         launch = driver.ensure(
             command,
             job_environment(self._topology().spark),

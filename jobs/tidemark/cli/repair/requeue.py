@@ -17,7 +17,7 @@ from confluent_kafka import KafkaError, Message, Producer
 
 from tidemark.cli.repair.reopen import reopen
 from tidemark.cli.repair.requeue_late import late_rows, with_bytes
-from tidemark.cli.repair.set_aside import IN_KAFKA, requeued_rows, rows_in_span, with_decided_at, with_places
+from tidemark.cli.repair.set_aside import IN_KAFKA, requeued_rows, rows_in_span, with_decided_at, with_kafka_partitions
 from tidemark.cli.shared.local import running_broker
 from tidemark.cli.shared.options import existing_warehouse
 from tidemark.cli.shared.output import say_inert
@@ -101,7 +101,7 @@ def requeue(
         else:
             rows = _quarantined_records(layout, options.topology)
         # Records are sent AT_ONCE at a time, and then recorded: an interrupted run may send as many twice.
-        chosen = with_places(_chosen(rows, options), layout, options.topology)
+        chosen = with_kafka_partitions(_chosen(rows, options), layout, options.topology)
         return _requeued(options, chosen, layout, partial(_group_by_cluster, options, described, local), clock)
 
 

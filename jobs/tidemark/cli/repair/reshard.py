@@ -109,13 +109,13 @@ def _reshard(stream: Stream, by: Sharding | None, in_file: int, say: Callable[[s
         return f"{name}: no batch was decided yet, so there is no state"
     with Control(stream.control).held() as check_lease:
         try:
-            return f"{name}: {dealt_out(stream, Journal(home, 'data'), by, in_file, say, check_lease)}"
+            return f"{name}: {redistribute(stream, Journal(home, 'data'), by, in_file, say, check_lease)}"
         except OSError as error:
             msg = f"{name}: {error}; the state is unchanged; correct this and run the command again"
             raise TidemarkError(msg) from error
 
 
-def dealt_out(
+def redistribute(
     stream: Stream,
     journal: Journal,
     by: Sharding | None,

@@ -44,10 +44,11 @@ def rows_in_span(rows: pl.DataFrame, options: Namespace) -> pl.DataFrame:
     return rows
 
 
-def with_places(rows: pl.DataFrame, layout: Layout, topology: str) -> pl.DataFrame:
-    """Returns *rows* with Kafka's numbers of partitions, and topics.
+def with_kafka_partitions(rows: pl.DataFrame, layout: Layout, topology: str) -> pl.DataFrame:
+    """Returns *rows* with their topics and Kafka's partition numbers.
 
-    Of a source over several topics, `partition` is an input partition; the progress of its stream has its place.
+    If their source reads several topics, `partition` is an input partition. The progress of the stream has topic and
+    number of each.
     """
     places: list[tuple[str, str, int, str, int]] = []
     for sub in sorted(rows["sub_topology"].unique()):

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from deltalake import DeltaTable
 
-from tidemark.cli.repair.reshard import dealt_out, sharding_of
+from tidemark.cli.repair.reshard import redistribute, sharding_of
 from tidemark.cli.shared.options import existing_warehouse
 from tidemark.cli.shared.output import say_inert
 from tidemark.collecting import names_in
@@ -101,7 +101,7 @@ def command(options: argparse.Namespace) -> int:
                 say_inert(step.line)
     else:
         refuse_unready(layout, topologies)
-        for line in carried_out(parts):
+        for line in carry_out(parts):
             say_inert(line)
     return 0
 
@@ -113,18 +113,18 @@ def plan(layout: Layout, topologies: list[Topology]) -> Iterator[UpgradePart]:
         layout: the warehouse.
         topologies: those whose streams and reports are upgraded.
     """
-    yield UpgradePart(tuple(_of_warehouse(layout.warehouse)), nullcontext)
+    yield UpgradePart(tuple(_warehouse_steps(layout.warehouse)), nullcontext)
     for topology in topologies:
         for sub in topology.sub_topologies:
             stream = Stream(topology, sub, layout)
             if stream.control.is_dir():
-                steps = (*_of_tables(stream), *_of_state(stream))
+                steps = (*_table_steps(stream), *_state_steps(stream))
                 yield UpgradePart(steps, Control(stream.control).held)
-        steps = tuple(_of_reports(layout, topology.name))
+        steps = tuple(_report_steps(layout, topology.name))
         yield UpgradePart(steps, partial(report_lock, layout, topology.name))
 
 
-def carried_out(parts: list[UpgradePart]) -> Iterator[str]:
+def carry_out(parts: list[UpgradePart]) -> Iterator[str]:
     """Carries out the steps of *parts*; yields the line of each afterwards."""
     for part in parts:
         with part.lease() as check_lease:
@@ -159,31 +159,31 @@ def _topologies(names: list[str]) -> list[Topology]:
     return [version for topology in topologies for version in (topology, on_processing_time(topology))]
 
 
-def _of_warehouse(warehouse: Path) -> Iterator[UpgradeStep]:
+def _warehouse_steps(warehouse: Path) -> Iterator[UpgradeStep]:
     seen = warehouse_stamp(warehouse).format
     if seen < FORMAT:
         # First, so that an older version refuses before anything else is of the new format.
         yield UpgradeStep("warehouse", seen, "stamp", "writes a small file", lambda _: stamp_warehouse(warehouse))
 
 
-def _of_tables(stream: Stream) -> Iterator[UpgradeStep]:
+def _table_steps(stream: Stream) -> Iterator[UpgradeStep]:
     """Yields a step for each older table of *stream*."""
     schemas = Steps(stream.topology, Reference(stream.layout.warehouse)).schemas
     for declared in declared_tables(stream.home, stream.sub, schemas):
-        yield from _of_table(declared, stream.layout.warehouse)
+        yield from _steps_of_table(declared, stream.layout.warehouse)
 
 
-def _of_reports(layout: Layout, topology: str) -> Iterator[UpgradeStep]:
+def _report_steps(layout: Layout, topology: str) -> Iterator[UpgradeStep]:
     """Yields a step for each older report of *topology*."""
     for log in sorted(layout.reports(topology).glob("*/_delta_log")):
         table = TABLES.get(log.parent.name)
         if table is not None:
             checks = CHECKS.get(table.name, {})
             declared = DeclaredTable(log.parent, arrow_schema(table), table.row, checks=checks)
-            yield from _of_table(declared, layout.warehouse)
+            yield from _steps_of_table(declared, layout.warehouse)
 
 
-def _of_table(declared: DeclaredTable, warehouse: Path) -> Iterator[UpgradeStep]:
+def _steps_of_table(declared: DeclaredTable, warehouse: Path) -> Iterator[UpgradeStep]:
     if not DeltaTable.is_deltatable(str(declared.path)):
         return
     table = DeltaTable(str(declared.path))
@@ -198,7 +198,7 @@ def _of_table(declared: DeclaredTable, warehouse: Path) -> Iterator[UpgradeStep]
         yield UpgradeStep(place, stamp.format, f"{columns}stamp", cost, lambda _: declared.create())
 
 
-def _of_state(stream: Stream) -> Iterator[UpgradeStep]:
+def _state_steps(stream: Stream) -> Iterator[UpgradeStep]:
     """Yields a step if only tables have the state of *stream*."""
     home = stream.control / "journal"
     newest = Journal(home, "data").newest() if home.is_dir() else None
@@ -215,7 +215,7 @@ def _of_state(stream: Stream) -> Iterator[UpgradeStep]:
 
 def _load_state(stream: Stream, check_lease: CheckLease) -> None:
     journal = Journal(stream.control / "journal", "data")
-    dealt_out(stream, journal, sharding_of(stream), stream.shards, lambda _: None, check_lease)
+    redistribute(stream, journal, sharding_of(stream), stream.shards, lambda _: None, check_lease)
 
 
 def _bytes(path: Path) -> int:

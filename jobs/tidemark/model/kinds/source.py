@@ -66,7 +66,7 @@ class Source(KafkaEnd):
         topics: the topics of a source over a list of them; empty: it has none.
         topic_pattern: the pattern of a source over all topics whose names match it; None: it has none.
         places: of a source over several topics, the partition that each input partition is, by number. It is empty in a
-            topology; `at` fills it in for a batch.
+            topology; `with_places` fills it in for a batch.
         fields: its columns with their types.
         named: by column, the field of the record if that has another name.
         timestamp: one of the columns; None: Kafka's own timestamp.
@@ -150,7 +150,7 @@ class Source(KafkaEnd):
             return re.fullmatch(self.subscribed_pattern, topic, re.ASCII) is not None
         return topic == self.topic
 
-    def at(self, places: tuple[Place, ...]) -> Self:
+    def with_places(self, places: tuple[Place, ...]) -> Self:
         """Returns it with the *places* of its input partitions.
 
         A source of one topic needs none.
@@ -228,7 +228,7 @@ class Source(KafkaEnd):
     @classmethod
     def read(cls, keys: Keys, common: dict[str, Any], folder: Path | None) -> Self:
         """Reads a source from its table of the file."""
-        place, several = _place(keys)
+        place, topics = _place(keys)
         fields, named = _fields(keys)
         timestamp = _timestamp(keys, place, fields)
         unit = keys.text("timestamp_unit", "ms", "ms")
@@ -244,8 +244,8 @@ class Source(KafkaEnd):
             timestamp_unit=unit,
             key=key,
             other_fields=_other_fields(keys, fields),
-            **several,
-            **_idleness(keys, place, is_several=bool(several)),
+            **topics,
+            **_idleness(keys, place, is_several=bool(topics)),
             **read_source_format(keys, place, folder),
             timestamp_range_ms=(keys.instant_ms(low, "timestamp_range"), keys.instant_ms(high, "timestamp_range")),
             bound_ms=keys.duration("bound", "3 s", zero=True),

@@ -93,7 +93,7 @@ _MEMORY = re.compile(r"\d+[mg]")
 _ABSOLUTE = re.compile(r"/.*[^/]")
 
 
-class Deploy(StrEnum):
+class DeployMode(StrEnum):
     """The place of drivers that Airflow starts."""
 
     CLIENT = "client"
@@ -111,7 +111,7 @@ class SparkSettings:
     """
 
     master: str | None = None
-    deploy: Deploy | None = None
+    deploy: DeployMode | None = None
     python: str | None = None
     kubernetes: KubernetesSettings | None = None
     properties: Mapping[str, str] = field(default_factory=dict, hash=False)
@@ -201,12 +201,12 @@ def read_spark(file: str, content: Mapping[str, Any]) -> SparkSettings:
     return SparkSettings(master=master, deploy=deploy, python=python, kubernetes=kubernetes, properties=properties)
 
 
-def _deploy(keys: Keys, master: str | None) -> Deploy | None:
+def _deploy(keys: Keys, master: str | None) -> DeployMode | None:
     """Returns the place of drivers; None if Airflow's connection has it."""
     if keys.text("deploy", "cluster", None) is None:
         return None
-    deploy = keys.choice("deploy", Deploy, None)
-    if deploy is Deploy.CLUSTER and master and (reason := no_driver_in(master)):
+    deploy = keys.choice("deploy", DeployMode, None)
+    if deploy is DeployMode.CLUSTER and master and (reason := no_driver_in(master)):
         keys.fail("deploy", f"is 'cluster', but {reason}", DEPLOY_REMEDY, beside="master")
     return deploy
 

@@ -1,4 +1,4 @@
-"""Describes a change of an incident to receivers of alerts."""
+"""Describes a change of an alert to its receivers."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
-from tidemark.escaping import inert
+from tidemark.escaping import one_line
 from tidemark.model.sla_spec import Severity
 from tidemark.semantics.incidents import Change
 
-MOST_LETTERS_OF_A_KEY = 255
+MOST_CHARACTERS_OF_A_KEY = 255
 """Longest key that each receiver accepts (PagerDuty's limit)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Impact:
-    """Lists what an incident affects, by name."""
+    """Lists what the cause of an alert affects, by name."""
 
     slas: tuple[str, ...] = ()
     tables: tuple[str, ...] = ()
@@ -141,12 +141,7 @@ def alert_of(change: Mapping[str, Any], *, link: str) -> Alert:
 
 def _key(name: str) -> str:
     key = f"tidemark/{one_line(name)}"
-    if len(key) <= MOST_LETTERS_OF_A_KEY:
+    if len(key) <= MOST_CHARACTERS_OF_A_KEY:
         return key
     digest = sha256(name.encode()).hexdigest()
-    return f"{key[: MOST_LETTERS_OF_A_KEY - len(digest) - 1]}-{digest}"
-
-
-def one_line(text: str) -> str:
-    """Returns *text* as one line without control characters."""
-    return inert(text.replace("\n", " "))
+    return f"{key[: MOST_CHARACTERS_OF_A_KEY - len(digest) - 1]}-{digest}"

@@ -1,4 +1,4 @@
-"""Formats the alert for a change of an incident.
+"""Formats a change of an alert for people.
 
 It is plain text, HTML, and text in Slack's format. Markup in names and messages is inert in each of them.
 """
@@ -8,11 +8,12 @@ from __future__ import annotations
 from html import escape
 from urllib.parse import quote
 
+from tidemark.escaping import one_line
 from tidemark.model.settings.intervals import iso
 from tidemark.model.settings.toml_keys import length
 from tidemark.semantics.incidents import Change
 from tidemark.semantics.sla import Verdict
-from tidemark.sla.incidents.alert import Alert, one_line
+from tidemark.sla.incidents.alert import Alert
 from tidemark.why.evidence.findings import UNEXPLAINED
 
 LOOK_HERE = "Look here"

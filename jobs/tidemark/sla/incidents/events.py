@@ -32,7 +32,7 @@ _PRIORITIES: Mapping[str, str] = MappingProxyType(
     {Severity.CRITICAL: "P1", Severity.WARNING: "P3", Severity.INFO: "P5"}
 )
 MOST_SUMMARY, MOST_MESSAGE, MOST_DESCRIPTION, MOST_NOTE, MOST_DETAIL = 1_024, 130, 15_000, 25_000, 1_000
-"""Lengths that PagerDuty (the first) and Opsgenie accept, in letters.
+"""Lengths that PagerDuty (the first) and Opsgenie accept, in characters.
 
 Opsgenie accepts 8,000 for all details of an alert.
 """
@@ -188,5 +188,5 @@ def _details(alert: Alert) -> dict[str, Any]:
     return {name: getattr(alert, name) for name in names}
 
 
-def _cut(text: str, letters: int) -> str:
-    return text if len(text) <= letters else f"{text[: letters - 1]}…"
+def _cut(text: str, length: int) -> str:
+    return text if len(text) <= length else f"{text[: length - 1]}…"

@@ -15,11 +15,11 @@ from typing import Any
 from tidemark.collecting import in_order_of
 from tidemark.model.sla_spec import Severity
 from tidemark.model.topology import Topology
-from tidemark.semantics.incidents import BROKEN, CHECKS, Change, worse
+from tidemark.semantics.incidents import BROKEN, CHECKS, Change, worst_first
 from tidemark.semantics.sla import Verdict
 from tidemark.sla.incidents.changes import PAST, in_time, open_incidents
 from tidemark.sla.incidents.roots import AFTERMATH, DRIVER, OF_DRIVERS, downstream_tables
-from tidemark.sla.measures.status import HoldUp
+from tidemark.sla.measures.status import RootCause
 from tidemark.why.evidence.findings import UNEXPLAINED
 
 Row = Mapping[str, Any]
@@ -55,35 +55,36 @@ def alert_changes(
         at_ms: the instant of the newest check, epoch ms.
         since_ms: incidents that were resolved before, and never alerted, are left out.
     """
-    pages = [row for row in alerts if row["audience"] is None]
-    fold = _Fold(topology, incidents, results, pages, at_ms)
-    groups = fold.groups(since_ms)
-    open_pages = {_place(row): row for row in _open(pages)}
+    # Messages about the impact follow from the alerts.
+    own = [row for row in alerts if row["audience"] is None]
+    grouping = _Grouping(topology, incidents, results, own, at_ms)
+    groups = grouping.groups(since_ms)
+    open_alerts = {_place(row): row for row in _open(own)}
     changed: list[dict[str, Any]] = []
     for place, members in groups.items():
-        before = open_pages.get(place)
-        now = fold.opening(place, members, before)
+        before = open_alerts.get(place)
+        now = grouping.opening(place, members, before)
         if before is None or any(now[name] != [*before[name]] for name in LISTS):
             changed.append(now)
-        open_pages[place] = now
-        changed += fold.later(now, members)
-    for place, page in open_pages.items():
-        if not any(fold.is_open(row) for row in groups.get(place, ())):
-            worst = [
-                row for row in (*pages, *changed) if (row["alert"], row["change"]) == (page["alert"], Change.ESCALATED)
-            ]
-            changed.append(fold.end({**page, **(worst[0] if worst else {}), **in_order_of(LISTS, page)}))
-    return [row for page in changed for row in (page, *_impacts(page, alerts, incidents))]
+        open_alerts[place] = now
+        changed += grouping.later(now, members)
+    for place, alert in open_alerts.items():
+        if not any(grouping.is_open(row) for row in groups.get(place, ())):
+            key = (alert["alert"], Change.ESCALATED)
+            escalated = next((row for row in (*own, *changed) if (row["alert"], row["change"]) == key), {})
+            changed.append(grouping.end({**alert, **escalated, **in_order_of(LISTS, alert)}))
+    return [row for alert in changed for row in (alert, *_impacts(alert, alerts, incidents))]
 
 
-class _Fold:
+class _Grouping:
     """Groups the *incidents* of *topology* by their causes."""
 
     def __init__(
-        self, topology: Topology, incidents: Sequence[Row], results: Sequence[Row], pages: Sequence[Row], at_ms: int
+        self, topology: Topology, incidents: Sequence[Row], results: Sequence[Row], alerts: Sequence[Row], at_ms: int
     ) -> None:
-        self._topology, self._incidents, self._pages, self._at_ms = topology, incidents, pages, at_ms
+        self._topology, self._incidents, self._alerts, self._at_ms = topology, incidents, alerts, at_ms
         self._open = open_incidents(incidents)
+        self._alerted = {incident for alert in alerts for incident in alert["incidents"]}
         self._broken: dict[str, list[Row]] = defaultdict(list)
         for result in sorted(results, key=lambda row: row["checked_at"]):
             if result["quiet"] != PAST and result["cause"] is not None and Verdict(result["verdict"]) in BROKEN:
@@ -99,13 +100,12 @@ class _Fold:
 
         They are open, or were resolved after *since_ms* before any alert had them.
         """
-        alerted = {incident for page in self._pages for incident in page["incidents"]}
         groups: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
         by_checks = [row for row in self._incidents if row["change"] in {Change.OPENED, Change.ESCALATED}]
         worst = {row["incident"]: row for row in sorted(by_checks, key=in_time)}
         for name, row in {**worst, **self._open}.items():
             end = self._ends.get(name)
-            is_new = name not in alerted and end is not None and end["at"] >= since_ms
+            is_new = name not in self._alerted and end is not None and end["at"] >= since_ms
             if self.is_open(row) or is_new:
                 groups[self._root(row)].append(row)
         return groups
@@ -144,7 +144,8 @@ class _Fold:
         if before is not None:
             return {**before, **lists}
         opened_ms = min(row["at"] for row in of_alert)
-        if any(row["incident"] in {name for page in self._pages for name in page["incidents"]} for row in members):
+        if any(row["incident"] in self._alerted for row in members):
+            # It moves here from the alert of another cause.
             opened_ms = self._at_ms
         cause = self._cause(place, members)
         row = self._row(members, lists) | dict(zip(_PLACE, cause, strict=True))
@@ -174,7 +175,7 @@ class _Fold:
 
     def _tables(self, place: tuple[Any, ...]) -> list[str]:
         cause, sub, operator, partition = place
-        return [] if cause is None else downstream_tables(HoldUp(cause, sub, operator, partition), self._topology)
+        return [] if cause is None else downstream_tables(RootCause(cause, sub, operator, partition), self._topology)
 
     def _row(self, members: Sequence[Row], lists: Mapping[str, Sequence[str]]) -> dict[str, Any]:
         """Returns the columns that the worst of *members* decides."""
@@ -185,32 +186,32 @@ class _Fold:
             "owner": owners[0] if len(owners) == 1 else self._topology.owner,
         }
 
-    def later(self, page: dict[str, Any], members: Sequence[Row]) -> Iterator[dict[str, Any]]:
-        """Yields escalation and acknowledgement of the alert *page*, if new."""
-        written = {row["change"] for row in self._pages if row["alert"] == page["alert"]}
-        now = self._row(members, page)
-        is_worse = worse(Verdict(now["verdict"])) < worse(Verdict(page["verdict"]))
-        if (is_worse or _rank(now["severity"]) < _rank(page["severity"])) and Change.ESCALATED not in written:
+    def later(self, alert: dict[str, Any], members: Sequence[Row]) -> Iterator[dict[str, Any]]:
+        """Yields escalation and acknowledgement of *alert*, if new."""
+        written = {row["change"] for row in self._alerts if row["alert"] == alert["alert"]}
+        now = self._row(members, alert)
+        is_worse = worst_first(Verdict(now["verdict"])) < worst_first(Verdict(alert["verdict"]))
+        if (is_worse or _rank(now["severity"]) < _rank(alert["severity"])) and Change.ESCALATED not in written:
             at_ms = max(row["at"] for row in members)
-            yield {**page, **now, "owner": page["owner"], "change": Change.ESCALATED.value, "at": at_ms}
+            yield {**alert, **now, "owner": alert["owner"], "change": Change.ESCALATED.value, "at": at_ms}
         if Change.ACKNOWLEDGED in written:
             return
         for row in self._incidents:
-            if row["change"] == Change.ACKNOWLEDGED and row["incident"] in page["incidents"]:
+            if row["change"] == Change.ACKNOWLEDGED and row["incident"] in alert["incidents"]:
                 acknowledged = {"change": Change.ACKNOWLEDGED.value, **in_order_of(("at", "by", "said"), row)}
-                yield {**page, **acknowledged, "at": max(row["at"], page["at"])}
+                yield {**alert, **acknowledged, "at": max(row["at"], alert["at"])}
                 return
 
-    def end(self, page: Row) -> dict[str, Any]:
-        """Returns the end of the alert *page*."""
-        ends = [self._ends[name] for name in page["incidents"] if name in self._ends]
+    def end(self, alert: Row) -> dict[str, Any]:
+        """Returns the end of *alert*."""
+        ends = [self._ends[name] for name in alert["incidents"] if name in self._ends]
         change = {"change": Change.RESOLVED.value, "by": None}
-        if len(ends) < len(page["incidents"]):
+        if len(ends) < len(alert["incidents"]):
             # Others of its incidents are open for another cause.
-            return {**page, **change, "at": self._at_ms, "verdict": Verdict.UNKNOWN.value, "said": ENDED}
+            return {**alert, **change, "at": self._at_ms, "verdict": Verdict.UNKNOWN.value, "said": ENDED}
         last = max(ends, key=lambda row: row["at"])
         columns = ("at", "verdict", "said", "observed", "culprit", "held_by", "budget_left", "run_id")
-        return {**page, **change, **in_order_of(columns, last)}
+        return {**alert, **change, **in_order_of(columns, last)}
 
 
 _PLACE = ("cause", "cause_sub_topology", "cause_operator", "cause_partition")
@@ -231,25 +232,25 @@ def _open(alerts: Sequence[Row]) -> list[Row]:
     return [row for row in alerts if row["change"] == Change.OPENED and row["alert"] not in ended]
 
 
-def _impacts(page: Row, alerts: Sequence[Row], incidents: Sequence[Row]) -> Iterator[dict[str, Any]]:
-    """Yields messages about the impact of *page* for other owners.
+def _impacts(alert: Row, alerts: Sequence[Row], incidents: Sequence[Row]) -> Iterator[dict[str, Any]]:
+    """Yields messages about the impact of *alert* for other owners.
 
     Each owner gets one, and its end.
     """
-    if page["change"] not in {Change.OPENED, Change.RESOLVED} or page["cause"] is None:
+    if alert["change"] not in {Change.OPENED, Change.RESOLVED} or alert["cause"] is None:
         return
-    for owner in page["owners"]:
-        if owner == page["owner"]:
+    for owner in alert["owners"]:
+        if owner == alert["owner"]:
             continue
-        of_page = [row for row in incidents if row["incident"] in page["incidents"] and row["change"] == Change.OPENED]
-        own = [row for row in of_page if row["owner"] == owner]
+        opened = [row for row in incidents if row["change"] == Change.OPENED and row["owner"] == owner]
+        own = [row for row in opened if row["incident"] in alert["incidents"]]
         named = {row["incident"]: row["sla"] for row in own}
         # The end says how the alert ended.
-        columns = _OF_WORST if page["change"] == Change.OPENED else ("sla", "subject", "measure", "runbook")
+        columns = _OF_WORST if alert["change"] == Change.OPENED else ("sla", "subject", "measure", "runbook")
         row = {
-            **page,
+            **alert,
             **in_order_of(columns, _worst(own)),
-            "alert": f"{page['alert']}@{owner}",
+            "alert": f"{alert['alert']}@{owner}",
             "audience": owner,
             "incidents": [*named],
             "slas": list(dict.fromkeys(named.values())),
@@ -266,7 +267,7 @@ def _joined(before: Row | None, name: str, more: Iterable[str]) -> list[str]:
 
 
 def _worst(incidents: Iterable[Row]) -> Row:
-    return min(incidents, key=lambda row: (worse(Verdict(row["verdict"])), _rank(row["severity"]), row["at"]))
+    return min(incidents, key=lambda row: (worst_first(Verdict(row["verdict"])), _rank(row["severity"]), row["at"]))
 
 
 def _rank(severity: str) -> int:

@@ -17,7 +17,7 @@ from tidemark.model.tables.catalog import CHANGES, OUTCOMES
 from tidemark.model.topology import SubTopology, Topology
 from tidemark.semantics.incidents import BROKEN
 from tidemark.semantics.sla import Verdict
-from tidemark.sla.measures.status import HoldUp, Status
+from tidemark.sla.measures.status import RootCause, Status
 from tidemark.why.causes.drivers import (
     BROKER_SILENT,
     CANNOT_WRITE,
@@ -59,7 +59,7 @@ An incident of another cause stays with that one.
 DRIVER = "driver"
 """Stands for all causes of a driver: they follow one another."""
 FOLLOWS_FROM = {UPSTREAM_DEAD: DRIVER_DEAD, TIME_STANDS_STILL: SOURCE_QUIET}
-"""Maps the cause that is seen elsewhere to the cause itself."""
+"""Maps a consequence to its cause."""
 HELD_BACK = frozenset({PARTITION_IDLE_HOLDS_BACK, PARTITION_BEHIND_HOLDS_BACK})
 """Causes for which other partitions of a source wait in alignment."""
 BROKEN_ROWS = "broken_rows"
@@ -67,19 +67,19 @@ BROKEN_ROWS = "broken_rows"
 _PARTITION = re.compile(r"(\w+) partition (\d+)")
 
 
-def root_of(finding: WhyFinding, topology: Topology) -> HoldUp:
+def root_of(finding: WhyFinding, topology: Topology) -> RootCause:
     """Returns the cause of *finding* with its place."""
     cause = FOLLOWS_FROM.get(finding.cause, finding.cause)
     operator = finding.input or finding.operator
     is_of_driver = cause in OF_DRIVERS or (cause == BACKLOG and not topology.operators[operator].reads_outside)
     if is_of_driver:
-        return HoldUp(cause=str(cause), sub_topology=finding.sub_topology)
+        return RootCause(cause=str(cause), sub_topology=finding.sub_topology)
     sub = _sub_of(operator, topology)
     partition = None if cause == SOURCE_QUIET else finding.partition
-    return HoldUp(cause=str(cause), sub_topology=sub.name, operator=operator, partition=partition)
+    return RootCause(cause=str(cause), sub_topology=sub.name, operator=operator, partition=partition)
 
 
-def root_of_part(culprit: str, held_by: str | None, subject: str, topology: Topology) -> HoldUp:
+def root_of_part(culprit: str, held_by: str | None, subject: str, topology: Topology) -> RootCause:
     """Returns the cause of a part of a window's age.
 
     Args:
@@ -89,12 +89,12 @@ def root_of_part(culprit: str, held_by: str | None, subject: str, topology: Topo
         topology: its topology.
     """
     if culprit in topology.operators:
-        return HoldUp(cause=str(SLOW_OPERATOR), sub_topology=_sub_of(culprit, topology).name, operator=culprit)
+        return RootCause(cause=str(SLOW_OPERATOR), sub_topology=_sub_of(culprit, topology).name, operator=culprit)
     match = _PARTITION.search(held_by or "")
     if match and match[1] in topology.operators:
         sub = _sub_of(match[1], topology)
-        return HoldUp(cause=culprit, sub_topology=sub.name, operator=match[1], partition=int(match[2]))
-    return HoldUp(cause=culprit, sub_topology=_sub_of(subject, topology).name)
+        return RootCause(cause=culprit, sub_topology=sub.name, operator=match[1], partition=int(match[2]))
+    return RootCause(cause=culprit, sub_topology=_sub_of(subject, topology).name)
 
 
 def with_roots(statuses: Iterable[Status], topology: Topology) -> list[Status]:
@@ -124,17 +124,17 @@ def _own(status: Status, topology: Topology) -> Status:
     if status.spec.measure not in {Measure.COMPLETENESS, Measure.CONTRACT}:
         return status
     if status.culprit not in topology.operators:
-        return replace(status, root=HoldUp(cause=BROKEN_ROWS, operator=status.culprit))
+        return replace(status, root=RootCause(cause=BROKEN_ROWS, operator=status.culprit))
     sub = _sub_of(status.culprit, topology)
-    return replace(status, root=HoldUp(cause=BROKEN_ROWS, sub_topology=sub.name, operator=status.culprit))
+    return replace(status, root=RootCause(cause=BROKEN_ROWS, sub_topology=sub.name, operator=status.culprit))
 
 
-def _shared(status: Status, roots: Counter[HoldUp], topology: Topology) -> HoldUp:
+def _shared(status: Status, roots: Counter[RootCause], topology: Topology) -> RootCause:
     upstream = _upstream_of(status.spec.subject, topology)
     for root, _ in roots.most_common():
         if (root.operator or root.sub_topology) in upstream:
             return root
-    return HoldUp(cause=str(UNEXPLAINED), operator=status.spec.subject)
+    return RootCause(cause=str(UNEXPLAINED), operator=status.spec.subject)
 
 
 def _upstream_of(subject: str, topology: Topology) -> set[str]:
@@ -156,7 +156,7 @@ def _upstream_of(subject: str, topology: Topology) -> set[str]:
     return needed
 
 
-def downstream_tables(root: HoldUp, topology: Topology) -> list[str]:
+def downstream_tables(root: RootCause, topology: Topology) -> list[str]:
     """Returns the sinks' tables whose rows need the place of *root*."""
     tables = []
     for operator in topology.operators.values():

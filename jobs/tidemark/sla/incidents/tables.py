@@ -1,4 +1,4 @@
-"""Reads and writes the incidents of a topology, through delta-rs."""
+"""Reads and writes incidents and alerts of a topology, through delta-rs."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _FOR_ALERTS = (
     "cause_partition",
 )
 GIVE_UP_MS = DAY_MS
-"""Time for which alerts of a resolved incident are retried, in ms."""
+"""Time for which changes of a resolved alert are retried, in ms."""
 
 
 def is_checked_after(layout: Layout, topology: str, at_ms: int, run_id: str) -> bool:
@@ -236,31 +236,31 @@ def made_by(layout: Layout, topology: str, run_id: str) -> list[dict[str, Any]]:
 def pending_changes(layout: Layout, topology: str, channel: Channel, *, now_ms: int) -> list[dict[str, Any]]:
     """Returns the changes of alerts that *channel* has to deliver, oldest first.
 
-    They match its filters and are not delivered by it yet; instants are epoch ms. Changes of resolved incidents are
-    left out if they are older than GIVE_UP_MS, unless the channel keeps state and opened the incident.
+    They match its filters and are not delivered by it yet; instants are epoch ms. Changes of resolved alerts are left
+    out if they are older than GIVE_UP_MS, unless the channel keeps state and opened the alert.
     """
-    incidents = _stored_alerts(layout, topology)
+    alerts = _stored_alerts(layout, topology)
     delivered_changes = _delivered(layout, topology, channel)
-    by_incident: dict[str, set[str]] = defaultdict(set)
-    for incident, change in delivered_changes:
-        by_incident[incident].add(change)
-    due = {*open_incidents(incidents)}
-    due |= {incident for incident, delivered in by_incident.items() if channel.has_opened(delivered)}
+    by_alert: dict[str, set[str]] = defaultdict(set)
+    for alert, change in delivered_changes:
+        by_alert[alert].add(change)
+    due = {*open_incidents(alerts)}
+    due |= {alert for alert, delivered in by_alert.items() if channel.has_opened(delivered)}
     # A new channel would otherwise deliver the changes of years.
-    recent = [row for row in incidents if row["incident"] in due or row["at"] >= now_ms - GIVE_UP_MS]
-    matching = [row for row in recent if channel.must_get(row, by_incident[row["incident"]])]
+    recent = [row for row in alerts if row["incident"] in due or row["at"] >= now_ms - GIVE_UP_MS]
+    matching = [row for row in recent if channel.must_get(row, by_alert[row["incident"]])]
     undelivered = [row for row in matching if (row["incident"], row["change"]) not in delivered_changes]
     return sorted(undelivered, key=in_time)
 
 
 def repeated_changes(layout: Layout, topology: str, channel: Channel) -> list[dict[str, Any]]:
-    """Returns the newest delivered change of each open incident of *channel*.
+    """Returns the newest change of each open alert, if *channel* delivered it.
 
     They match its filters; the oldest comes first, and instants are epoch ms.
     """
-    incidents = _stored_alerts(layout, topology)
+    alerts = _stored_alerts(layout, topology)
     delivered_changes = _delivered(layout, topology, channel)
-    newest = [row for row in open_incidents(incidents).values() if channel.tells(row)]
+    newest = [row for row in open_incidents(alerts).values() if channel.tells(row)]
     return sorted((row for row in newest if (row["incident"], row["change"]) in delivered_changes), key=in_time)
 
 
@@ -278,7 +278,7 @@ def _stored_alerts(layout: Layout, topology: str) -> list[dict[str, Any]]:
 
 
 def _delivered(layout: Layout, topology: str, channel: Channel) -> set[tuple[str, str]]:
-    """Returns the incidents and changes that *channel* delivered."""
+    """Returns the alerts and changes that *channel* delivered."""
     deliveries = rows_in(_read_stored(DELIVERIES, layout, topology), pc.field("channel") == channel.name)
     return set(deliveries.select("incident", "change").iter_rows())
 

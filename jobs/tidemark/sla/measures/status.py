@@ -94,7 +94,7 @@ class FactKind(StrEnum):
 
 
 @dataclass(frozen=True)
-class HoldUp:
+class RootCause:
     """A cause with its place, by which broken SLAs are grouped.
 
     The place is a driver (*sub_topology* alone), an operator, or a *partition* of a source.
@@ -131,7 +131,7 @@ class Status:
 
     It is the window's age when the subject had finished it.
     """
-    root: HoldUp | None = None
+    root: RootCause | None = None
     """The cause that it may share with other broken SLAs."""
     breaks: str = ""
     """Describes what breaks a contract."""

@@ -38,7 +38,7 @@ from tidemark.stream.journal.batch import MicroBatch, QueueWait
 from tidemark.stream.journal.entries import Journal
 from tidemark.stream.journal.state_runs import StateRuns
 from tidemark.stream.kafka.broker import Answers, Publishers, TopicState, TopicWriter
-from tidemark.stream.kafka.numbering import placed
+from tidemark.stream.kafka.numbering import with_places
 from tidemark.stream.operate.steps import Steps
 from tidemark.stream.read.table_marks import NewestMarks
 from tidemark.stream.startup.load import load_waiting
@@ -236,7 +236,7 @@ class Shards:
         return BatchDecision(replace(entry, tables={**entry.tables, **moved}, notes=notes), now, None, state_bytes)
 
     def _topics_now(self, was: StreamProgress) -> dict[str, TopicState]:
-        return {o.name: self._broker.topic(placed(o, was)) for o in self._stream.sub.outside_sources if o.topic}
+        return {o.name: self._broker.topic(with_places(o, was)) for o in self._stream.sub.outside_sources if o.topic}
 
     def _is_any_hop_cut(self, was: StreamProgress) -> bool:
         """Returns whether the log of a hop lacks batches that are unread.

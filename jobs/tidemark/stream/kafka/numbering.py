@@ -18,17 +18,17 @@ from tidemark.semantics.progress import InputProgress, Place, StreamProgress
 from tidemark.stream.journal.checkpoint import Ends
 
 
-def several(sub: SubTopology) -> list[Source]:
+def multi_topic_sources(sub: SubTopology) -> list[Source]:
     """Returns the sources of *sub* over several topics."""
     return [source for source in sub.outside_sources if source.reads_several]
 
 
-def placed(source: Source, was: StreamProgress) -> Source:
-    """Returns *source* with the places that its numbers have in *was*."""
-    return source.at(was.inputs.get(source.name, InputProgress()).places)
+def with_places(source: Source, was: StreamProgress) -> Source:
+    """Returns *source* with the places of its input partitions in *was*."""
+    return source.with_places(was.inputs.get(source.name, InputProgress()).places)
 
 
-def numbered(sub: SubTopology, ends: Ends, was: StreamProgress) -> tuple[Ends, StreamProgress]:
+def number_partitions(sub: SubTopology, ends: Ends, was: StreamProgress) -> tuple[Ends, StreamProgress]:
     """Returns *ends* by input partition, and the progress with the numbers.
 
     *ends* are those of a plan. Without a source over several topics they are returned as they are, and so is the
@@ -36,7 +36,7 @@ def numbered(sub: SubTopology, ends: Ends, was: StreamProgress) -> tuple[Ends, S
     """
     by_number: dict[str, Mapping[int, int]] = dict(ends)
     inputs = dict(was.inputs)
-    for source in several(sub):
+    for source in multi_topic_sources(sub):
         before = inputs.get(source.name, InputProgress())
         planned: dict[Place, int] = {}
         for topic in sorted(filter(source.reads, ends)):
@@ -49,7 +49,7 @@ def numbered(sub: SubTopology, ends: Ends, was: StreamProgress) -> tuple[Ends, S
     return by_number, was if inputs == was.inputs else replace(was, inputs=inputs)
 
 
-def numbered_records(
+def number_records(
     sub: SubTopology, records: Mapping[str, Collection[tuple[int, int]]], was: StreamProgress
 ) -> dict[str, list[tuple[int, int]]]:
     """Returns *records* by input partition.
@@ -57,8 +57,8 @@ def numbered_records(
     They have a partition and an offset each, by topic.
     """
     by_number: dict[str, list[tuple[int, int]]] = {topic: [*places] for topic, places in records.items()}
-    for source in several(sub):
-        number_of = {place: number for number, place in enumerate(placed(source, was).places)}
+    for source in multi_topic_sources(sub):
+        number_of = {place: number for number, place in enumerate(with_places(source, was).places)}
         own: list[tuple[int, int]] = []
         for topic in sorted(filter(source.reads, records)):
             own += [(number_of[Place(topic, number)], offset) for number, offset in by_number.pop(topic)]

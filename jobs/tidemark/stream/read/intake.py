@@ -131,7 +131,7 @@ class Reader:
         late_up_to_ms: int | None,
         allowed_ms: int | None,
     ) -> Intake:
-        source = source.at(was.places)
+        source = source.with_places(was.places)
         fresh = rows_in_order(source, raw, numbered_from=was.positions(()).get(0, 0))
         # The broker is asked after the rows were read, so they are of this topic or an earlier one.
         topic = self.topic(source)
@@ -264,7 +264,7 @@ class Reader:
         inputs = dict(was.inputs)
         for source in sources:
             before = inputs.get(source.name, InputProgress())
-            source = source.at(before.places)
+            source = source.with_places(before.places)
             topic = self.topic(source)
             if not (starts := self._intact.accepted_starts(source, before, topic)):
                 continue
@@ -298,7 +298,7 @@ class Reader:
             planned = ends.get(source.topic or "", {})
             read_to = before.offsets_read
             unread = [number for number, end in planned.items() if end > read_to.get(number, 0)]
-            topic = self.topic(source.at(before.places)) if unread else None
+            topic = self.topic(source.with_places(before.places)) if unread else None
             if topic and (gone := [number for number in unread if not topic.has(number)]):
                 absent[source.topic or ""] = gone
         return absent

@@ -24,13 +24,13 @@ from tidemark.model.kinds.source import Source
 from tidemark.model.topology import SubTopology
 from tidemark.semantics.progress import InputProgress, Place, StreamProgress
 from tidemark.stream.journal.checkpoint import Ends
-from tidemark.stream.kafka.numbering import placed
+from tidemark.stream.kafka.numbering import with_places
 from tidemark.stream.read.data_loss import Offsets
 
 Ranges = Mapping[str, Offsets]
 """The offsets to read, by topic and partition."""
-Places = Mapping[str, Collection[tuple[int, int]]]
-"""Records by topic: the partition and offset of each."""
+RecordsByTopic = Mapping[str, Collection[tuple[int, int]]]
+"""The partition and offset of each record, by topic."""
 Earliest = Callable[[Source, list[int]], Mapping[int, int]]
 """Returns the earliest offset of each of these partitions of a topic.
 
@@ -77,7 +77,7 @@ def parts(
     earliest: Earliest,
     *,
     is_begun: bool,
-    passed_over: Places | None = None,
+    passed_over: RecordsByTopic | None = None,
     absent: Mapping[str, Collection[int]] = MappingProxyType({}),
 ) -> list[BatchPart]:
     """Returns the parts of what is left of a planned batch.
@@ -94,7 +94,7 @@ def parts(
             not).
         absent: Partitions whose topics were deleted, and which are not read.
     """
-    sources = {o.topic: placed(o, was) for o in sub.outside_sources if o.topic is not None}
+    sources = {o.topic: with_places(o, was) for o in sub.outside_sources if o.topic is not None}
     at_most = {topic: _left(source, ends.get(topic, {}), was, _from_zero) for topic, source in sources.items()}
     # Offsets from 0 are the most that can be unread, so a small batch is known to be small.
     is_small = _most_pieces(sources, at_most) == 1
@@ -133,7 +133,7 @@ def _most_pieces(sources: Mapping[str, Source], ranges: Ranges) -> int:
     return max((_pieces(sources[topic], offsets) for topic, offsets in ranges.items()), default=1)
 
 
-def _between(unread: Ranges, passed_over: Places) -> Iterator[Ranges]:
+def _between(unread: Ranges, passed_over: RecordsByTopic) -> Iterator[Ranges]:
     """Yields the offsets *unread*, cut before each record *passed_over*.
 
     They come in layers: each has the next piece of every partition.
@@ -156,8 +156,8 @@ def _cut_at(start: int, end: int, partition: int, places: Collection[tuple[int, 
     return [*pairwise([start, *within, end])]
 
 
-def _starting_with(ranges: Ranges, places: Places) -> dict[str, list[int]]:
-    """Returns the partitions whose first record is in *places*, by topic.
+def _starting_with(ranges: Ranges, records: RecordsByTopic) -> dict[str, list[int]]:
+    """Returns the partitions whose first record is in *records*, by topic.
 
     The first record is the one at the start of *ranges*.
     """
@@ -165,7 +165,7 @@ def _starting_with(ranges: Ranges, places: Places) -> dict[str, list[int]]:
     for topic, offsets in ranges.items():
         for number, (start, end) in offsets.items():
             # An empty range has no first record.
-            if start < end and (number, start) in places.get(topic, ()):
+            if start < end and (number, start) in records.get(topic, ()):
                 partitions[topic].append(number)
     return partitions
 

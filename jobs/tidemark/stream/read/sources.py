@@ -37,7 +37,7 @@ from tidemark.model.topology import SubTopology
 from tidemark.semantics.progress import InputProgress, StreamProgress
 from tidemark.storage.warehouse import is_table
 from tidemark.stream.driver.ticks import Ticks
-from tidemark.stream.kafka.numbering import placed, several
+from tidemark.stream.kafka.numbering import multi_topic_sources, with_places
 from tidemark.stream.read.data_loss import Offsets
 from tidemark.stream.read.fitting import require_no_misfits, require_there
 from tidemark.stream.read.hop_log import is_cut
@@ -153,7 +153,7 @@ def with_numbers(rows: DataFrame, sub: SubTopology, was: StreamProgress) -> Data
     They differ from Kafka's where a source reads several topics. *was* has the numbers. Records that were read before
     are left out: Spark reads a topic from its beginning again if it was missing from one plan.
     """
-    for source in (placed(o, was) for o in several(sub)):
+    for source in (with_places(o, was) for o in multi_topic_sources(sub)):
         of_source = F.col("source") == source.name
         rows = rows.withColumn("partition", F.when(of_source, _number(source, TOPIC)).otherwise(F.col("partition")))
         positions = was.inputs.get(source.name, InputProgress()).offsets_read
@@ -232,7 +232,7 @@ def rows_of_part(rows: DataFrame, sub: SubTopology, clusters: Clusters, part: Ba
     frames = [rows.filter(others).drop(TOPIC)]
     for source in sources:
         if offsets := _to_read(part, source.topic or ""):
-            numbered = source.at(part.places.get(source.name, ()))
+            numbered = source.with_places(part.places.get(source.name, ()))
             frames.append(_records_at(spark, numbered, clusters[source.kafka], offsets, one_by_one=part.one_by_one))
     return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), frames)
 

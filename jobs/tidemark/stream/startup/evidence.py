@@ -24,7 +24,7 @@ from tidemark.storage.files import Files
 from tidemark.stream.journal.checkpoint import Ends, newest_commit, plans
 from tidemark.stream.journal.entries import Entry, Journal
 from tidemark.stream.journal.unflushed import flushed_before
-from tidemark.stream.kafka.numbering import numbered
+from tidemark.stream.kafka.numbering import number_partitions
 from tidemark.stream.startup.soundness import Evidence, TableCommit
 from tidemark.stream.startup.state_compatibility import changed, meanings, shares_sources
 from tidemark.stream.state.files import files_of
@@ -72,7 +72,7 @@ def _planned(checkpoint: Path, stream: Stream, progress: StreamProgress) -> dict
     """Returns the plans in *checkpoint* by input partition."""
     planned: dict[int, Ends | None] = {}
     for number, ends in plans(checkpoint).items():
-        planned[number] = None if ends is None else numbered(stream.sub, ends, progress)[0]
+        planned[number] = None if ends is None else number_partitions(stream.sub, ends, progress)[0]
     return planned
 
 

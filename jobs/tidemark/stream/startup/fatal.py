@@ -16,7 +16,7 @@ from typing import Any
 from tidemark.control.folder import Control, Heartbeat, StreamState
 from tidemark.errors import TidemarkError
 from tidemark.model.topology import SubTopology
-from tidemark.stream.read.parts import Places, Ranges
+from tidemark.stream.read.parts import Ranges, RecordsByTopic
 from tidemark.stream.startup.unread import unread_ranges
 
 log = logging.getLogger("tidemark.stream")
@@ -53,7 +53,7 @@ class Deaths:
     batch_id: int = -1
     times: int = 0
     ranges: Ranges = field(default_factory=dict)
-    passed_over: Places = field(default_factory=dict)
+    passed_over: RecordsByTopic = field(default_factory=dict)
 
     @classmethod
     def of(cls, kept: Mapping[str, Any]) -> Deaths:
@@ -101,7 +101,7 @@ def _was_killed(beat: Heartbeat) -> bool:
     return beat.state in KILLED and beat.doing.startswith("batch")
 
 
-def records_to_skip(control: Control, deaths: Deaths, kills: Callable[[Ranges], bool]) -> Places | None:
+def records_to_skip(control: Control, deaths: Deaths, kills: Callable[[Ranges], bool]) -> RecordsByTopic | None:
     """Returns the records of the batch of *deaths* to skip.
 
     After ENOUGH deaths it first searches for the record that *kills* its reader, and keeps it in *control*.

@@ -14,7 +14,7 @@ from tidemark.model.topology import SubTopology
 from tidemark.semantics.progress import InputProgress, Place, StreamProgress
 from tidemark.stream.journal.checkpoint import newest_commit, plans
 from tidemark.stream.journal.entries import Journal
-from tidemark.stream.kafka.numbering import placed
+from tidemark.stream.kafka.numbering import with_places
 from tidemark.stream.read.data_loss import Offsets
 from tidemark.stream.read.parts import Ranges
 
@@ -51,7 +51,7 @@ def unread_ranges(control: Path, sub: SubTopology) -> tuple[int, Ranges]:
     if ends is None or batch_id <= max(decided, -1 if committed is None else committed):
         return batch_id, {}
     ranges: dict[str, Offsets] = {}
-    for source in (placed(o, progress) for o in sub.outside_sources if o.topic):
+    for source in (with_places(o, progress) for o in sub.outside_sources if o.topic):
         partitions = progress.inputs.get(source.name, InputProgress()).partitions
         starts = {source.place(number): part.until_offset for number, part in partitions.items()}
         for topic in sorted(filter(source.reads, ends)):

@@ -52,9 +52,9 @@ BOUND_TOO_SMALL = Cause("bound_too_small", Trait.FAULT | Trait.EVENT_TIME)
 
 QUIET_AFTER_MS = 60_000
 """A source without idle timeout and records for longer is quiet."""
-READS_OF_A_PATTERN = 5
+LEAST_READS = 5
 """Least number of reads that show the usual silence."""
-SILENT_TIMES = 3
+UNUSUAL_TIMES = 3
 """A silence this many times as long as before is unusual."""
 UNREAD_AFTER_MS = 10_000
 """Rows of a hop that are older were read, or wait.
@@ -137,11 +137,11 @@ class Inputs:
             return
         for number in self.partitions(source.name):
             read_ms = reads.filter(pl.col("partition") == number)["finished_at"].sort()
-            if read_ms.len() < READS_OF_A_PATTERN:
+            if read_ms.len() < LEAST_READS:
                 continue
             silent_ms, longest_ms = self._scene.at_ms - read_ms[-1], read_ms.diff().max()
             assert isinstance(longest_ms, int)
-            if silent_ms > max(limit_ms, SILENT_TIMES * longest_ms):
+            if silent_ms > max(limit_ms, UNUSUAL_TIMES * longest_ms):
                 observation = (
                     f"it has been silent for {for_people(silent_ms)}, and before for {for_people(longest_ms)} "
                 )

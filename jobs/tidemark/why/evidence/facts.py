@@ -55,14 +55,11 @@ GAVE = pl.col("emitted") + pl.col("passed") + pl.col("repeated").fill_null(0)
 """Results that an operator sent on."""
 
 _LOAD = (
-    "memory_bytes",
-    "memory_free_bytes",
-    "state_bytes",
-    "records_behind",
-    "arrival_per_s",
-    "working_per_s",
-    "eta_at",
+    *("memory_bytes", "memory_free_bytes", "state_bytes"),
+    *("records_behind", "arrival_per_s", "working_per_s"),
+    pl.col("eta_at").alias("eta_at_ms"),
 )
+"""Columns of `heartbeats` about a driver's load, as fields of Beat."""
 
 
 @dataclass(frozen=True)
@@ -122,10 +119,9 @@ class StreamFacts:
     @cached_property
     def beat(self) -> Beat | None:
         """The newest heartbeat, from the control folder or from the table."""
-        rows = self._beats.tail(1).select("state", "at", "batch_started_at", "reason", *_LOAD).rows()
-        load = (
-            dict(zip((name.replace("eta_at", "eta_at_ms") for name in _LOAD), rows[0][4:], strict=True)) if rows else {}
-        )
+        last = self._beats.tail(1)
+        rows, loads = last.select("state", "at", "batch_started_at", "reason").rows(), last.select(_LOAD).to_dicts()
+        load = loads[0] if loads else {}
         newest = Beat(StreamState(rows[0][0]), *rows[0][1:4], **load) if rows else None
         # The folder has the heartbeats of every second, the table those of every 15 s.
         live = self._live()
