@@ -17,7 +17,7 @@ from tidemark.sla.incidents.alert_text import alert_texts
 from tidemark.sla.incidents.events import alertmanager_alert
 from tidemark.sla.incidents.grouping import alert_changes
 from tidemark.sla.incidents.roots import root_of
-from tidemark.sla.measures.status import HoldUp
+from tidemark.sla.measures.status import RootCause
 from tidemark.why.causes.drivers import BROKER_SILENT
 from tidemark.why.evidence.findings import WhyFinding
 
@@ -154,7 +154,7 @@ def test_silent_brokers_are_a_cause_of_the_driver(story: Story) -> None:
     ]  # fmt: skip
     # Every operator of the driver waits, so their SLAs have one cause.
     assert {root_of(finding, story.topology) for finding in findings} == {
-        HoldUp("broker_silent", "reads", operator=None, partition=None)
+        RootCause("broker_silent", "reads", operator=None, partition=None)
     }
     story.opens(0, "board")
     assert story.check(0, board={**DEAD, "cause": "broker_silent"}) == [

@@ -89,6 +89,8 @@ class _Explainer:
         self._held_up = lru_cache(_none_on_error(self._hold_up))
         self._held_back = _none_on_error(self._what_holds_back)
         self._restarted = _none_on_error(self._restarted_driver)
+        # A finding may name an operator that the topology has no more.
+        self._root_of, self._root_of_part = _none_on_error(root_of), _none_on_error(root_of_part)
 
     @cached_property
     def _scene(self) -> Scene:
@@ -102,17 +104,17 @@ class _Explainer:
         spec, is_late = status.spec, status.spec.measure in LATENCIES
         finding = self._held_back(spec) or self._held_up(_operator(spec, self._topology), is_late=is_late)
         culprit, held_by, age_ms = status.culprit, finding.line if finding else None, None
-        root = root_of(finding, self._topology) if finding else None
+        root = self._root_of(finding, self._topology) if finding else None
         if is_late and (part := self._blamed(spec.subject, spec.over_ms)) is not None:
             culprit, held_by, age_ms = culprit or part["operator"], held_by or _wait_for_input(part), part["age_ms"]
         restart = self._restarted(spec) if is_late and culprit in WAITED_FOR_DRIVER else None
         if restart is not None and culprit in {None, str(restart.cause)}:
             culprit, held_by = str(restart.cause), restart.line
-            root = root_of(restart, self._topology)
+            root = self._root_of(restart, self._topology)
         if culprit is None and finding is not None:
             culprit = finding.input or finding.operator
         if root is None and culprit is not None and is_late:
-            root = root_of_part(culprit, held_by, spec.subject, self._topology)
+            root = self._root_of_part(culprit, held_by, spec.subject, self._topology)
         return replace(status, culprit=culprit, held_by=held_by, age_ms=age_ms, root=root)
 
     def _part_that_grew(self, subject: str, over_ms: int) -> Row | None:
