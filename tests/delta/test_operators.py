@@ -302,7 +302,8 @@ def test_a_restart_after_each_batch_changes_no_result(tmp_path: Path, name: str)
 
 
 @pytest.mark.parametrize(
-    "name", ["merging", "current", *(pytest.param(name, marks=pytest.mark.long) for name in ("closing", "periodic"))]
+    "name",
+    ["merging", *(pytest.param(name, marks=pytest.mark.long) for name in ("current", "closing", "periodic"))],
 )
 def test_a_crash_between_two_writes_loses_and_doubles_nothing(tmp_path: Path, name: str) -> None:
     before, undisturbed = (Play(EVERYTHING[name], tmp_path / how) for how in ("before", "undisturbed"))

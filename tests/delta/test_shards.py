@@ -211,7 +211,7 @@ def comparable(play: Play, name: str) -> dict[str, Any]:
     return upstream | {"groups": newest, "into it": sum(row["records_in"] for row in play.rows("outcomes", "by_group"))}
 
 
-IN_CI = ("windows", "a join and a hop", "SQL that fails for some records", "keys with microseconds")
+IN_CI = ("windows", "a join and a hop", "SQL that fails for some records")
 """The topologies with the highest risk; `make proof` runs all."""
 
 

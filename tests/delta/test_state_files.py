@@ -57,7 +57,7 @@ def state(play: Play) -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize(
-    "flushes", [pytest.param({"flush_keys": 1}, marks=pytest.mark.long), {"flush_keys": 9}, {"flush_batches": 3}]
+    "flushes", [*(pytest.param({"flush_keys": n}, marks=pytest.mark.long) for n in (1, 9)), {"flush_batches": 3}]
 )
 def test_a_start_has_the_state_of_the_driver_before(tmp_path: Path, flushes: dict[str, int]) -> None:
     without, with_files = play(tmp_path / "one"), play(tmp_path / "two", **flushes)
