@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from support.topologies import orders_in_files
 from tidemark.control.process import wait_until, without_airflow
 from tidemark.embedded import airflow
 from tidemark.model.project.connections import read_clusters
@@ -26,20 +27,6 @@ GUIDE = (Path(__file__).parents[2] / "docs" / "first-topology.md").read_text(enc
 COMMAND_S = 600
 CHECKED_S = 600
 """An SLA is checked each minute, and resolves after another one."""
-ORDERS = """
-name = "orders"
-[operators.orders]
-kind = "source"
-files = "incoming/orders"
-fields = "id string, at bigint"
-timestamp = "at"
-bound = "1 s"
-[operators.bought]
-kind = "sink"
-input = "orders"
-table = "bought"
-"""
-"""A topology that needs no broker."""
 PAUSED = "tidemark_readings_daily_reports"
 FILE = re.compile(r"`([\w/-]+\.(?:toml|py))`")
 
@@ -180,7 +167,7 @@ def test_streams_are_restarted_stopped_and_started_again(shell: Shell) -> None:
     go_through(shell, "8. Stop", folder)
     assert re.search(rf"{name} +drained", shell.run("tidemark status"))
 
-    (folder / "topologies" / "orders.toml").write_text(ORDERS)
+    (folder / "topologies" / "orders.toml").write_text(orders_in_files("orders", "incoming/orders"))
     incoming = folder / ".tidemark" / "warehouse" / "incoming" / "orders"
     incoming.mkdir(parents=True)
     (incoming / "1.json").write_text(json.dumps({"id": "a", "at": int(time.time() * 1_000)}))

@@ -20,6 +20,8 @@ PROGRAMS = max(Path("/usr/lib/postgresql").glob("*/bin"), default=Path())
 # It refuses to run as root.
 AS_NOBODY = ("setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups") if os.geteuid() == 0 else ()
 
+NEEDS_POSTGRES = pytest.mark.skipif(not PROGRAMS.name, reason="no PostgreSQL; `make postgres` installs it")
+
 
 @dataclass(frozen=True)
 class Database:
@@ -65,22 +67,27 @@ def database() -> Iterator[Database]:
         shutil.rmtree(home)
 
 
-@pytest.mark.long
-@pytest.mark.skipif(not PROGRAMS.name, reason="no PostgreSQL; `make postgres` installs it")
-def test_a_stream_outlives_scheduler_and_triggerer(database: Database, tmp_path: Path) -> None:
+@pytest.fixture
+def stream(database: Database, tmp_path: Path) -> Iterator[Supervised]:
+    """A stream that runs under an Airflow with *database*."""
     with staged(tmp_path / "stage", {"DATABASE__SQL_ALCHEMY_CONN": database.address}) as stage:
-        stream = Supervised(stage, tmp_path / "warehouse")
+        supervised = Supervised(stage, tmp_path / "warehouse")
         try:
-            run_id = stream.run()
-            pid = stream.running()
-            stage.kill("scheduler", "triggerer")
-            stage.start()
-            assert stream.running() == pid
-            stream.running(but=stream.kill())
-            stream.drain(run_id)
-            assert stream.epoch() == 2
+            yield supervised
         finally:
-            stream.end()
+            supervised.end()
+
+
+@pytest.mark.long
+@NEEDS_POSTGRES
+def test_a_stream_outlives_scheduler_and_triggerer(stream: Supervised) -> None:
+    stage, run_id, pid = stream.stage, stream.run(), stream.running()
+    stage.kill("scheduler", "triggerer")
+    stage.start()
+    assert stream.running() == pid
+    stream.running(but=stream.kill())
+    stream.drain(run_id)
+    assert stream.epoch() == 2
 
 
 def has_noticed(stage: Stage, name: str) -> bool:
@@ -99,30 +106,24 @@ def is_started(stage: Stage) -> bool:
 
 
 @pytest.mark.long
-@pytest.mark.skipif(not PROGRAMS.name, reason="no PostgreSQL; `make postgres` installs it")
-def test_a_stream_outlives_a_restart_of_the_database(database: Database, tmp_path: Path) -> None:
-    with staged(tmp_path / "stage", {"DATABASE__SQL_ALCHEMY_CONN": database.address}) as stage:
-        stream = Supervised(stage, tmp_path / "warehouse")
-        try:
-            run_id = stream.run()
-            pid = stream.running()
-            database.kill()
-            for name in ("scheduler", "triggerer"):
-                process.wait_until(partial(has_noticed, stage, name), f"{name} without its database", 60)
-            assert not stage.api.is_healthy()
-            assert stream.running() == pid
-            database.start()
-            process.wait_until(partial(is_started, stage), "a healthy Airflow", 120)
-            assert stream.running() == pid
-            assert stream.state(run_id) == "deferred"
-            stream.kill()
+@NEEDS_POSTGRES
+def test_a_stream_outlives_a_restart_of_the_database(database: Database, stream: Supervised) -> None:
+    stage, run_id, pid = stream.stage, stream.run(), stream.running()
+    database.kill()
+    for name in ("scheduler", "triggerer"):
+        process.wait_until(partial(has_noticed, stage, name), f"{name} without its database", 60)
+    assert not stage.api.is_healthy()
+    assert stream.running() == pid
+    database.start()
+    process.wait_until(partial(is_started, stage), "a healthy Airflow", 120)
+    assert stream.running() == pid
+    assert stream.state(run_id) == "deferred"
+    stream.kill()
 
-            def is_replaced() -> bool:
-                return is_started(stage) and stream.drivers() not in ([], [pid])
+    def is_replaced() -> bool:
+        return is_started(stage) and stream.drivers() not in ([], [pid])
 
-            process.wait_until(is_replaced, "the next driver", 180)
-            stream.running(but=pid)
-            stream.drain(run_id)
-            assert stream.epoch() == 2
-        finally:
-            stream.end()
+    process.wait_until(is_replaced, "the next driver", 180)
+    stream.running(but=pid)
+    stream.drain(run_id)
+    assert stream.epoch() == 2

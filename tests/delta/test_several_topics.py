@@ -9,7 +9,7 @@ import pytest
 from support.play import NOON, Play, bad
 from support.separate_executors import Apart
 from support.topologies import aggregate, operators, sink, source
-from tidemark.cli.repair.set_aside import with_decided_at, with_places
+from tidemark.cli.repair.set_aside import with_decided_at, with_kafka_partitions
 from tidemark.model.project.layout import Layout
 from tidemark.semantics.progress import Place
 from tidemark.stream.startup.unread import unread_ranges
@@ -63,7 +63,7 @@ def test_a_bad_record_has_its_topic_and_goes_to_its_partition(play: Play) -> Non
     layout = Layout(play.home)
     kept = with_decided_at(layout.stream_table("play", play.sub, "quarantine"))
     columns = ("topic", "partition", "kafka_partition", "offset")
-    assert with_places(kept, layout, "play").select(columns).rows() == [("b", 2, 1, 0)]
+    assert with_kafka_partitions(kept, layout, "play").select(columns).rows() == [("b", 2, 1, 0)]
 
 
 def test_unread_records_have_topics_and_kafkas_numbers(play: Play) -> None:

@@ -6,21 +6,7 @@ from pathlib import Path
 
 from packages.fresh import FreshEnvironment
 
-STREAM = """
-name = "shop"
-
-[operators.orders]
-kind = "source"
-files = "{incoming}"
-fields = "id string, at bigint"
-timestamp = "at"
-bound = "1 s"
-
-[operators.bought]
-kind = "sink"
-input = "orders"
-table = "bought"
-"""
+from support.topologies import orders_in_files
 
 
 def shop(environment: FreshEnvironment, folder: Path, more: str = "") -> Path:
@@ -32,5 +18,5 @@ def shop(environment: FreshEnvironment, folder: Path, more: str = "") -> Path:
     environment.answer("tidemark", "init", str(project))
     incoming.mkdir()
     (incoming / "a.json").write_text('{"id": "a", "at": 1000}\n{"id": "b", "at": 2000}\n')
-    (project / "topologies" / "shop.toml").write_text(STREAM.format(incoming=incoming) + more)
+    (project / "topologies" / "shop.toml").write_text(orders_in_files("shop", str(incoming)) + more)
     return project

@@ -104,6 +104,16 @@ def _value(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
+def orders_in_files(name: str, files: str) -> str:
+    """Returns a topology *name* from *files* to the table `bought`.
+
+    It needs no broker.
+    """
+    place = {"topic": None, "max_ahead": None, "files": files}
+    orders = source("id string", **place, fields="id string, at bigint", timestamp="at")
+    return topology_of({"name": name}, orders=orders, bought=sink("orders", table="bought"))
+
+
 EVENTS = topology_of(events=source())
 """A source of ids and values."""
 

@@ -262,6 +262,14 @@ class Topology:
         names = ", ".join(names_in(self.sub_topologies))
         raise InvalidSpec.at(self.name, name, "is not a sub-topology", f"known: {names}")
 
+    def sub_topology_of(self, operator: str) -> SubTopology:
+        """Returns the sub-topology that runs *operator*.
+
+        Raises:
+            StopIteration: there is no such operator.
+        """
+        return next(sub for sub in self.sub_topologies if operator in names_in(sub.operators))
+
 
 def load(path: Path) -> Topology:
     """Returns the topology in the file at *path*.

@@ -16,8 +16,8 @@ FORESEEABLE_MS = 365 * 86_400_000
 
 A little more speed than records come in with would give a year that no calendar has.
 """
-OUTDATED_AFTER_MS = 300_000
-"""Length of a batch that makes the last estimate too old."""
+HANGS_AFTER_MS = 300_000
+"""A longer batch hangs, and the estimate before it is outdated."""
 InputPartition = tuple[str, int]
 """A source and its partition."""
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import astuple
 from typing import Any
 
 from tidemark.escaping import one_line
 from tidemark.model.settings.lengths import for_people
 from tidemark.model.settings.toml_keys import length
 from tidemark.semantics.sla import BurnRate, ContractRule, RecordMinimums, Sla, Verdict
-from tidemark.sla.measures.status import Status
+from tidemark.sla.measures.status import CAUSE, Status
 
 
 def sla_row(status: Status) -> dict[str, Any]:
@@ -30,10 +31,7 @@ def sla_row(status: Status) -> dict[str, Any]:
         "runbook": spec.runbook,
         "said": measurement_text(status),
         "held_by": status.held_by,
-        "cause": status.root.cause if status.root else None,
-        "cause_sub_topology": status.root.sub_topology if status.root else None,
-        "cause_operator": status.root.operator if status.root else None,
-        "cause_partition": status.root.partition if status.root else None,
+        **dict(zip(CAUSE, astuple(status.root) if status.root else (None,) * len(CAUSE), strict=True)),
         "records": status.groups.n_stale if status.groups else status.records,
         "burn_rate": status.budget.burn_rate if status.budget else None,
         "budget_left": status.budget.remaining if status.budget else None,

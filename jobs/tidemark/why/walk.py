@@ -253,7 +253,7 @@ class _Walk:
             if isinstance(operator, Source):
                 remedy += f", and {requeue(self._scene, operator)}"
             yield f"{bad:,} {of} are quarantined{self._reasons(operator, batches)}", remedy
-        if again := rows["reopened"].sum() if "reopened" in rows.columns else 0:  # an older table has no such column
+        if again := rows["reopened"].sum():
             yield f"{again:,} {of} were late, and closed windows processed them again", "requeued has these"
         for flow in operator.upstream_flows:
             yield from self._set_aside(flow)

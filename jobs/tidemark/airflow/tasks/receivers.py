@@ -9,10 +9,11 @@ import hashlib
 import hmac
 import json
 import time
+from abc import abstractmethod
 from collections.abc import Iterable, Mapping
 from email.message import Message
 from http.client import HTTPException
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 from urllib.request import HTTPRedirectHandler, Request, build_opener
@@ -23,6 +24,9 @@ from airflow.sdk.log import mask_secret
 from tidemark.clock import wall_clock_ms
 from tidemark.errors import InvalidArgument, TidemarkError
 from tidemark.escaping import hide, inert, without_secrets
+
+if TYPE_CHECKING:
+    from tidemark.sla.incidents.alert import Alert
 
 TIMEOUT_S = 20.0
 MOST_TRIES = 4
@@ -41,12 +45,8 @@ class ReceiverDown(TidemarkError, OSError):
     """Raised when a receiver cannot be reached, or fails."""
 
 
-class PagerDutyNotifier(BaseNotifier):
-    """Sends an event to PagerDuty's Events API v2.
-
-    The password of *connection* is the integration key. Its host is that of the API, such as
-    `https://events.eu.pagerduty.com`; default: that of the United States.
-    """
+class ReceiverNotifier(BaseNotifier):
+    """Sends an alert to the receiver of Airflow's *connection*."""
 
     def __init__(self, *, connection: str) -> None:
         super().__init__()
@@ -54,32 +54,46 @@ class PagerDutyNotifier(BaseNotifier):
 
     def notify(self, context: Context) -> None:
         """Sends the alert of *context*."""
+        message = context["alert"]  # type: ignore[typeddict-item]
+        self.send_to(_connection(self.connection), message["value"], message)
+
+    @abstractmethod
+    def send_to(self, connection: Connection, alert: Alert, texts: Mapping[str, str]) -> None:
+        """Sends *alert*, which has the *texts*, to the receiver."""
+
+
+class PagerDutyNotifier(ReceiverNotifier):
+    """Sends an event to PagerDuty's Events API v2.
+
+    The password of *connection* is the integration key. Its host is that of the API, such as
+    `https://events.eu.pagerduty.com`; default: that of the United States.
+    """
+
+    def send_to(self, connection: Connection, alert: Alert, texts: Mapping[str, str]) -> None:
+        """Sends *alert* in the form of its interface."""
         from tidemark.sla.incidents.events import pagerduty_event
 
-        connection, alert = _connection(self.connection), context["alert"]  # type: ignore[typeddict-item]
-        call = pagerduty_event(alert["value"], alert, routing_key=_password(connection))
+        call = pagerduty_event(alert, texts, routing_key=_password(connection))
         send(call.method, _base(connection, "https://events.pagerduty.com") + call.path, call.body)
 
 
-class AlertmanagerNotifier(BaseNotifier):
+class AlertmanagerNotifier(ReceiverNotifier):
     """Sends an alert to version 2 of Alertmanager's API.
 
     Login and password of *connection*, if it has them, are used with HTTP's basic authentication.
     """
 
     def __init__(self, *, connection: str, valid_for_ms: int) -> None:
-        super().__init__()
-        self.connection = connection
+        super().__init__(connection=connection)
         self.valid_for_ms = valid_for_ms
 
-    def notify(self, context: Context) -> None:
-        """Sends the alert of *context*."""
+    def send_to(self, connection: Connection, alert: Alert, texts: Mapping[str, str]) -> None:
+        """Sends *alert* in the form of its interface."""
         from base64 import b64encode
 
         from tidemark.sla.incidents.events import alertmanager_alert
 
-        connection, alert = _connection(self.connection), context["alert"]  # type: ignore[typeddict-item]
-        call = alertmanager_alert(alert["value"], alert, valid_until_ms=wall_clock_ms() + self.valid_for_ms)
+        call = alertmanager_alert(alert, texts, valid_until_ms=wall_clock_ms() + self.valid_for_ms)
         headers = {}
         if connection.login:
             login = b64encode(f"{connection.login}:{_password(connection)}".encode()).decode()
@@ -87,43 +101,33 @@ class AlertmanagerNotifier(BaseNotifier):
         send(call.method, _base(connection, "http://127.0.0.1:9093") + call.path, call.body, headers)
 
 
-class OpsgenieNotifier(BaseNotifier):
+class OpsgenieNotifier(ReceiverNotifier):
     """Sends an alert to Opsgenie's Alert API.
 
     The password of *connection* is the key of an API integration. Its host is that of the API, such as
     `https://api.eu.opsgenie.com`; default: that of the United States.
     """
 
-    def __init__(self, *, connection: str) -> None:
-        super().__init__()
-        self.connection = connection
-
-    def notify(self, context: Context) -> None:
-        """Sends the alert of *context*."""
+    def send_to(self, connection: Connection, alert: Alert, texts: Mapping[str, str]) -> None:
+        """Sends *alert* in the form of its interface."""
         from tidemark.sla.incidents.events import opsgenie_calls
 
-        connection, alert = _connection(self.connection), context["alert"]  # type: ignore[typeddict-item]
         headers = {"Authorization": f"GenieKey {_password(connection)}"}
-        for call in opsgenie_calls(alert["value"], alert):
+        for call in opsgenie_calls(alert, texts):
             send(call.method, _base(connection, "https://api.opsgenie.com") + call.path, call.body, headers)
 
 
-class WebhookNotifier(BaseNotifier):
+class WebhookNotifier(ReceiverNotifier):
     """Sends an alert as signed JSON to the URL in *connection*'s host.
 
     The header `Tidemark-Signature` has `sha256=` and the HMAC-SHA256 of `TIMESTAMP.BODY` in hexadecimal digits. Its key
     is the connection's password. TIMESTAMP is the header `Tidemark-Timestamp`: epoch seconds.
     """
 
-    def __init__(self, *, connection: str) -> None:
-        super().__init__()
-        self.connection = connection
-
-    def notify(self, context: Context) -> None:
-        """Sends the alert of *context*."""
+    def send_to(self, connection: Connection, alert: Alert, texts: Mapping[str, str]) -> None:
+        """Sends *alert* in the form of its interface."""
         from tidemark.sla.incidents.events import payload_of
 
-        connection, alert = _connection(self.connection), context["alert"]["value"]  # type: ignore[typeddict-item]
         timestamp = str(wall_clock_ms() // 1_000)
         body = _as_json(payload := payload_of(alert))
         signed = hmac.new(_password(connection).encode(), timestamp.encode() + b"." + body, hashlib.sha256)

@@ -9,9 +9,9 @@ one is launched again, until it has failed so often in a row, in one way and wit
 fail again. A driver that runs an older topology file is drained when the task runs again, and followed by a new one.
 
 Known limitation: Airflow (3.2: the trigger itself) calls `on_kill` of a trigger only when a triggerer runs it at that
-moment. A task that was cleared meanwhile is drained by the next try; one that was marked while
-no triggerer ran is drained when one starts, see `orphans`; but not one that is marked in the second between its
-deferring and the triggerer's taking it up.
+moment. A task that was cleared meanwhile is drained by the next try; one that was marked while no triggerer ran is
+drained when one starts, see `orphans`; but not one that is marked in the second between its deferring and the
+triggerer's taking it up.
 """
 
 from __future__ import annotations
@@ -129,9 +129,8 @@ class StreamTrigger(BaseTrigger):
 
         Then another triggerer takes it over.
         """
-        from airflow.sdk.execution_time.task_runner import (
-            RuntimeTaskInstance,
-        )  # for a triggerer; parsers of DAGs do not need it
+        # A triggerer needs it, and parsers of DAGs do not.
+        from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
         ti: Any = self.task_instance
         states = await sync_to_async(RuntimeTaskInstance.get_task_states)(

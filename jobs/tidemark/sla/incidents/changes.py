@@ -123,7 +123,7 @@ def missed_check(
         f"tidemark_{topology.name}_sla_check, and raise check_every if its runs succeed"
     )
     opened = dict.fromkeys((*_COPIED, "observed", "run_id", "by")) | {
-        "incident": _name(CHECKS, since_ms),
+        "incident": name_since(CHECKS, since_ms),
         "topology": topology.name,
         "sla": CHECKS,
         "change": Change.OPENED.value,
@@ -241,7 +241,7 @@ def _row(change: Change, standing: SlaState, result: Row, limits: Thresholds) ->
     return {
         **in_order_of(("topology", "sla", "run_id", *_COPIED), result),
         **_measured(limits, result),
-        "incident": _name(result["sla"], opened_ms),
+        "incident": name_since(result["sla"], opened_ms),
         "change": change.value,
         "at": result["checked_at"],
         "opened_at": opened_ms,
@@ -268,5 +268,6 @@ def _measured(limits: Thresholds, result: Row) -> dict[str, Any]:
     return {"observed": observed, "threshold": warn if is_warning else error, "unit": unit}
 
 
-def _name(sla: str, opened_ms: int) -> str:
-    return f"{sla}-{datetime.fromtimestamp(opened_ms / 1_000, UTC):%Y%m%dT%H%M%S}"
+def name_since(word: str, opened_ms: int) -> str:
+    """Returns a name: *word*, and the instant *opened_ms* (epoch ms)."""
+    return f"{word}-{datetime.fromtimestamp(opened_ms / 1_000, UTC):%Y%m%dT%H%M%S}"

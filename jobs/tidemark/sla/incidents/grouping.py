@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 from tidemark.collecting import in_order_of
@@ -17,9 +16,9 @@ from tidemark.model.sla_spec import Severity
 from tidemark.model.topology import Topology
 from tidemark.semantics.incidents import BROKEN, CHECKS, Change, worst_first
 from tidemark.semantics.sla import Verdict
-from tidemark.sla.incidents.changes import PAST, in_time, open_incidents
+from tidemark.sla.incidents.changes import PAST, in_time, name_since, open_incidents
 from tidemark.sla.incidents.roots import AFTERMATH, DRIVER, OF_DRIVERS, downstream_tables
-from tidemark.sla.measures.status import RootCause
+from tidemark.sla.measures.status import CAUSE, RootCause
 from tidemark.why.evidence.findings import UNEXPLAINED
 
 Row = Mapping[str, Any]
@@ -29,7 +28,7 @@ _OF_WORST = (
 )  # fmt: skip
 LISTS = ("incidents", "slas", "tables", "owners")
 """Columns that grow while an alert is open."""
-_SEVERITIES = (Severity.CRITICAL, Severity.WARNING, Severity.INFO)
+_RANKS: Mapping[str, int] = {severity: rank for rank, severity in enumerate(Severity)}
 ENDED = "the cause has ended, and no SLA is broken for it any more"
 
 
@@ -148,7 +147,7 @@ class _Grouping:
             # It moves here from the alert of another cause.
             opened_ms = self._at_ms
         cause = self._cause(place, members)
-        row = self._row(members, lists) | dict(zip(_PLACE, cause, strict=True))
+        row = self._row(members, lists) | dict(zip(CAUSE, cause, strict=True))
         broken_ms = [member["broken_since"] for member in members if member["broken_since"] is not None]
         return row | {
             "alert": place[1] if place[0] is None else _name(cause, opened_ms),
@@ -171,7 +170,7 @@ class _Grouping:
             return (None, None, None, None)
         results = [row for member in members for row in self._broken[member["sla"]] if _place(row) == place]
         newest = max(results, key=lambda row: (row["checked_at"], row["cause"] in OF_DRIVERS))
-        return [newest[name] for name in _PLACE]
+        return [newest[name] for name in CAUSE]
 
     def _tables(self, place: tuple[Any, ...]) -> list[str]:
         cause, sub, operator, partition = place
@@ -214,13 +213,10 @@ class _Grouping:
         return {**alert, **change, **in_order_of(columns, last)}
 
 
-_PLACE = ("cause", "cause_sub_topology", "cause_operator", "cause_partition")
-
-
 def _place(row: Row) -> tuple[Any, ...]:
     if row["cause"] is None:
         return (None, row["alert"], None, None)
-    cause, *where = (row[name] for name in _PLACE)
+    cause, *where = (row[name] for name in CAUSE)
     sub, operator, _ = where
     is_driver = cause in OF_DRIVERS or (operator is None and sub is not None)
     return (DRIVER if is_driver else cause, *where)
@@ -271,10 +267,11 @@ def _worst(incidents: Iterable[Row]) -> Row:
 
 
 def _rank(severity: str) -> int:
-    return _SEVERITIES.index(Severity(severity)) if severity in [*Severity] else 0
+    """Returns 0 for the most severe, and for one that is unknown."""
+    return _RANKS.get(severity, 0)
 
 
 def _name(place: Sequence[Any], opened_ms: int) -> str:
     cause, sub, operator, partition = place
     where = [str(part) for part in (operator or sub, partition) if part is not None]
-    return f"{'-'.join([cause, *where])}-{datetime.fromtimestamp(opened_ms / 1_000, UTC):%Y%m%dT%H%M%S}"
+    return name_since("-".join([cause, *where]), opened_ms)

@@ -14,7 +14,8 @@ from dataclasses import replace
 from tidemark.collecting import names_in
 from tidemark.model.sla_spec import ALL_TABLES, Measure
 from tidemark.model.tables.catalog import CHANGES, OUTCOMES
-from tidemark.model.topology import SubTopology, Topology
+from tidemark.model.topology import Topology
+from tidemark.reports.promises import leading_to
 from tidemark.semantics.incidents import BROKEN
 from tidemark.semantics.sla import Verdict
 from tidemark.sla.measures.status import RootCause, Status
@@ -74,7 +75,7 @@ def root_of(finding: WhyFinding, topology: Topology) -> RootCause:
     is_of_driver = cause in OF_DRIVERS or (cause == BACKLOG and not topology.operators[operator].reads_outside)
     if is_of_driver:
         return RootCause(cause=str(cause), sub_topology=finding.sub_topology)
-    sub = _sub_of(operator, topology)
+    sub = topology.sub_topology_of(operator)
     partition = None if cause == SOURCE_QUIET else finding.partition
     return RootCause(cause=str(cause), sub_topology=sub.name, operator=operator, partition=partition)
 
@@ -89,12 +90,13 @@ def root_of_part(culprit: str, held_by: str | None, subject: str, topology: Topo
         topology: its topology.
     """
     if culprit in topology.operators:
-        return RootCause(cause=str(SLOW_OPERATOR), sub_topology=_sub_of(culprit, topology).name, operator=culprit)
+        sub = topology.sub_topology_of(culprit)
+        return RootCause(cause=str(SLOW_OPERATOR), sub_topology=sub.name, operator=culprit)
     match = _PARTITION.search(held_by or "")
     if match and match[1] in topology.operators:
-        sub = _sub_of(match[1], topology)
+        sub = topology.sub_topology_of(match[1])
         return RootCause(cause=culprit, sub_topology=sub.name, operator=match[1], partition=int(match[2]))
-    return RootCause(cause=culprit, sub_topology=_sub_of(subject, topology).name)
+    return RootCause(cause=culprit, sub_topology=topology.sub_topology_of(subject).name)
 
 
 def with_roots(statuses: Iterable[Status], topology: Topology) -> list[Status]:
@@ -125,7 +127,7 @@ def _own(status: Status, topology: Topology) -> Status:
         return status
     if status.culprit not in topology.operators:
         return replace(status, root=RootCause(cause=BROKEN_ROWS, operator=status.culprit))
-    sub = _sub_of(status.culprit, topology)
+    sub = topology.sub_topology_of(status.culprit)
     return replace(status, root=RootCause(cause=BROKEN_ROWS, sub_topology=sub.name, operator=status.culprit))
 
 
@@ -146,14 +148,9 @@ def _upstream_of(subject: str, topology: Topology) -> set[str]:
         if sub.name == subject:
             starts |= set(names_in(sub.operators))
     needed: set[str] = set()
-    while starts:
-        name = starts.pop()
-        if name in needed:
-            continue
-        needed |= {name, _sub_of(name, topology).name}
-        operator = topology.operators[name]
-        starts |= {*operator.inputs} | ({operator.hop_of} if operator.hop_of else set())
-    return needed
+    for name in starts:
+        needed |= leading_to(name, topology)
+    return needed | {topology.sub_topology_of(name).name for name in needed}
 
 
 def downstream_tables(root: RootCause, topology: Topology) -> list[str]:
@@ -166,7 +163,3 @@ def downstream_tables(root: RootCause, topology: Topology) -> list[str]:
         if place is not None and place in _upstream_of(operator.name, topology):
             tables.append(operator.result_table)
     return tables
-
-
-def _sub_of(name: str, topology: Topology) -> SubTopology:
-    return next(sub for sub in topology.sub_topologies if name in names_in(sub.operators))

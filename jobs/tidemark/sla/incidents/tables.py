@@ -34,21 +34,13 @@ from tidemark.sla.incidents.changes import (
     open_incidents,
 )
 from tidemark.sla.incidents.grouping import LISTS, alert_changes
+from tidemark.sla.measures.status import CAUSE
 from tidemark.storage.delta.datasets import dataset_of
 from tidemark.storage.delta.tables import again_after_others
 from tidemark.storage.locks import locked, own_folder
 from tidemark.storage.object_path import ObjectPath
 
-_FOR_ALERTS = (
-    "sla",
-    "checked_at",
-    "verdict",
-    "quiet",
-    "cause",
-    "cause_sub_topology",
-    "cause_operator",
-    "cause_partition",
-)
+_FOR_ALERTS = ("sla", "checked_at", "verdict", "quiet", *CAUSE)
 GIVE_UP_MS = DAY_MS
 """Time for which changes of a resolved alert are retried, in ms."""
 

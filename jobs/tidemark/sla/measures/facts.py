@@ -16,7 +16,7 @@ from tidemark.model.tables.catalog import BECAME, BROKERS, CAME_IN
 from tidemark.model.topology import Topology
 from tidemark.reports.paths.path_facts import FINISHED_MS, Row, Tables
 from tidemark.semantics.buckets import bucket_sql
-from tidemark.semantics.catching_up import OUTDATED_AFTER_MS
+from tidemark.semantics.catching_up import HANGS_AFTER_MS
 from tidemark.semantics.critical_path import LatencyState
 from tidemark.semantics.idleness import Activity
 from tidemark.sla.measures.status import FactKind
@@ -237,7 +237,7 @@ def _catching_up(specs: Iterable[SlaSpec], at_ms: int) -> Iterator[str]:
     """
     subs = _row(FactKind.CATCHING_UP, "sub_topology")
     # The estimate of a driver that waits for brokers, or hangs in a batch, is from before.
-    works = f"reason IS NULL AND coalesce(at_ms - began_ms, 0) <= {OUTDATED_AFTER_MS}"
+    works = f"reason IS NULL AND coalesce(at_ms - began_ms, 0) <= {HANGS_AFTER_MS}"
     yield f"{subs} FROM ({newest}) WHERE state = '{StreamState.RUNNING}' AND eta_at IS NOT NULL AND {works}"
 
 

@@ -56,7 +56,7 @@ def _tables(layout: Layout, topology: Topology, spec: SlaSpec) -> list[Path]:
     if spec.measure is Measure.STALENESS:
         return stream_tables(layout, topology.name, spec.subject)
     sink = topology.operators[spec.subject]
-    sub = next(sub for sub in topology.sub_topologies if sink in sub.operators)
+    sub = topology.sub_topology_of(sink.name)
     paths = stream_tables(layout, topology.name, str(sink.result_table))
     return [path for path in paths if path.parent.name == sub.name]
 

@@ -93,6 +93,10 @@ class FactKind(StrEnum):
     """For an operator and bucket: n windows with that time of work."""
 
 
+CAUSE = ("cause", "cause_sub_topology", "cause_operator", "cause_partition")
+"""The columns of tables with the fields of a RootCause."""
+
+
 @dataclass(frozen=True)
 class RootCause:
     """A cause with its place, by which broken SLAs are grouped.
@@ -229,7 +233,7 @@ class _SlaFacts:
         """
         latencies = self._of(FactKind.LATENCY, operator, over_ms)
         n_over = sum(fact["n"] for fact in latencies if value_of(fact["bucket"]) > objective.threshold_ms)
-        return budget(objective, n=sum(fact["n"] for fact in latencies), n_over=n_over)
+        return budget(objective, n=self.measured_records(operator, over_ms), n_over=n_over)
 
     def measured_records(self, operator: str, over_ms: int) -> int:
         """Returns the number of records of *operator* with a latency."""

@@ -9,10 +9,8 @@ from contextlib import suppress
 from enum import StrEnum
 
 from tidemark.control.folder import ALIVE, Control, StreamState
+from tidemark.semantics.catching_up import HANGS_AFTER_MS
 from tidemark.why.evidence.facts import BEATS_WITHIN_MS, Beat, StreamFacts
-
-HANGS_AFTER_MS = 300_000
-"""A batch that runs for longer counts as hanging."""
 
 
 class Condition(StrEnum):

@@ -242,12 +242,9 @@ class StreamFacts:
         """
         newest = self._rows(WATERMARKS).sort("batch_id", maintain_order=True)
         newest = newest.unique(["source", "partition"], keep="last", maintain_order=True)
-        columns = ("source", "partition", "watermark", "max_timestamp", "activity", "held_by")
-        # Tables of older versions do not have the last column.
-        places = newest["topic_partition"] if "topic_partition" in newest.columns else [None] * newest.height
+        columns = ("source", "partition", "watermark", "max_timestamp", "activity", "held_by", "topic_partition")
         watermarks: dict[tuple[str | None, int | None], NewestWatermark] = {}
-        rows = zip(newest.select(columns).iter_rows(), places, strict=True)
-        for (source, partition, watermark_ms, newest_ms, word, held_by), place in rows:
+        for source, partition, watermark_ms, newest_ms, word, held_by, place in newest.select(columns).iter_rows():
             activity = Activity(word) if word else None
             watermarks[source, partition] = NewestWatermark(watermark_ms, newest_ms, activity, held_by, place)
         return watermarks
