@@ -21,7 +21,9 @@ import pytest
 from airflow.sdk._shared.module_loading import import_string
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferred
 
+from support.topologies import orders_in_files
 from tidemark.airflow.tasks.driver import BY_CHANGE, NAME, Driver, DriverVerdict, Patience
+from tidemark.airflow.tasks.orphans import are_incomplete
 from tidemark.airflow.tasks.stream import BY_USER, StreamOperator, StreamTrigger, Supervision, kind, slow_arguments
 from tidemark.clock import wall_clock_ms
 from tidemark.control import process
@@ -464,3 +466,13 @@ def test_slow_goes_to_the_sub_topology_of_its_operator() -> None:
     assert slow_arguments(slow, flights, "status") == ["--slow", "flight_status=5"]
     with pytest.raises(InvalidArgument, match="got 'typo=1'"):
         slow_arguments(["typo=1"], flights, "status")
+
+
+def test_no_dag_counts_as_removed_while_topologies_are_missing_or_invalid(tmp_path: Path) -> None:
+    assert are_incomplete(tmp_path / "not_mounted")
+    assert are_incomplete(tmp_path)
+    orders = tmp_path / "orders.toml"
+    orders.write_text(orders_in_files("orders", "inbox"))
+    assert not are_incomplete(tmp_path)
+    (tmp_path / "broken.toml").write_text("name =")
+    assert are_incomplete(tmp_path)

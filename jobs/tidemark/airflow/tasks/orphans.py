@@ -10,7 +10,7 @@ that a waiting task of another DAG has adopted since is left alone. Every part o
 triggerer needs is imported when one starts.
 
 A DAG is removed if Airflow has marked it as stale: its file was parsed without it for a minute, or is gone. While that
-file, or any topology, has a mistake, no DAG counts as removed.
+file, or any topology, has a mistake, or no topology is there at all, no DAG counts as removed.
 
 Known limitation: where several triggerers run, another one may have forgotten them already.
 """
@@ -27,6 +27,8 @@ from airflow.listeners import hookimpl
 from airflow.plugins_manager import AirflowPlugin
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from airflow.models.trigger import Trigger
     from sqlalchemy.orm import Session
 
@@ -92,7 +94,9 @@ def removed() -> list[StreamTrigger]:
     """Returns the triggers for which only tasks of removed DAGs wait."""
     from airflow.utils.session import create_session
 
-    if _has_mistakes():
+    from tidemark.model.project.files import Project
+
+    if are_incomplete(Project.here().topologies):
         return []
     with create_session() as session:
         waited_for, dags = _waited_for(session), _removed_dags(session)
@@ -141,14 +145,14 @@ def _removed_dags(session: Session) -> set[str]:
     return {dag.dag_id for dag in stale if (dag.bundle_name, dag.relative_fileloc) not in failed}
 
 
-def _has_mistakes() -> bool:
-    """Returns True if a topology is invalid, and so has no DAG."""
+def are_incomplete(topologies: Path) -> bool:
+    """Returns True if the folder is empty or missing, or a file is invalid."""
     from tidemark.errors import InvalidSpec
-    from tidemark.model.project.files import Project
     from tidemark.model.topology import load_each
 
-    folder = Project.here().topologies
-    return folder.is_dir() and any(isinstance(result, InvalidSpec) for result in load_each(folder).values())
+    # A volume that is not mounted removes no DAG.
+    results = load_each(topologies).values()
+    return not results or any(isinstance(result, InvalidSpec) for result in results)
 
 
 def _home(trigger: Trigger) -> str:
