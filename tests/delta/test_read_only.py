@@ -83,6 +83,7 @@ def test_a_query_may_call_only_pure_table_functions(home: Path, listener: socket
     assert warehouse.ask("select count(*) from range(3), unnest([1, 2]), json_each('[1, 2]')").rows == ((12,),)
 
 
+@pytest.mark.long  # it depends on DuckDB's version alone
 def test_no_function_of_values_reads_writes_or_connects(
     home: Path, listener: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
