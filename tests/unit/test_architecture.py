@@ -140,7 +140,7 @@ IMPORTS = {
     ),
     "sla": (
         "clock escaping semantics model.tables model.settings model.project model.kinds model storage query "
-        "reports reports.paths reports.pages sla.contracts sla.measures sla.incidents"
+        "reports reports.paths reports.pages reports.rollups sla.contracts sla.measures sla.incidents"
     ),
     "maintenance": (
         "collecting semantics model.tables model.project model.kinds model kernels.records storage "
