@@ -137,9 +137,6 @@ def test_40_of_10_000_slow_records_leave_60_percent(
         (15, 13, {"quick_1h": "pass", "quick_6h": "error", "quick_3d": "error"}),
         # It has ended for the shortest window, while the half hour still burns.
         (0, 40, {"quick_1h": "pass", "quick_6h": "error", "quick_3d": "error"}),
-        # 2 of 200.
-        (1, 1, {"quick_1h": "pass", "quick_6h": "pass", "quick_3d": "error"}),
-        (0, 1, {"quick_1h": "pass", "quick_6h": "pass", "quick_3d": "pass"}),
     ],
 )
 def test_long_and_short_windows_must_burn(

@@ -139,7 +139,7 @@ IMPORTS = {
         "storage.delta why.evidence why.causes why reports reports.paths sla.measures"
     ),
     "sla": (
-        "clock escaping semantics model.tables model.settings model.project model.kinds model storage query "
+        "collecting clock escaping semantics model.tables model.settings model.project model.kinds model storage query "
         "reports reports.paths reports.pages reports.rollups sla.contracts sla.measures sla.incidents"
     ),
     "maintenance": (
