@@ -88,7 +88,14 @@ def test_the_page_is_written_among_the_reports(layout: Layout) -> None:
 
 
 DAY_MS = 86_400_000
-OBJECTIVE = {**HELD, "objective": "budget", "subject": "sums", "target": 0.999, "threshold_ms": 30_000, "window_ms": 10 * DAY_MS}
+OBJECTIVE = {
+    **HELD,
+    "objective": "budget",
+    "subject": "sums",
+    "target": 0.999,
+    "threshold_ms": 30_000,
+    "window_ms": 10 * DAY_MS,
+}
 OBJECTIVE |= {"window_records": 50_000, "window_slow": 25, "budget_left": 0.5, "measure": "burn_rate"}
 
 
@@ -103,7 +110,14 @@ def of_objective(days_ago: float, budget_left: float | None, run_id: str = "newe
 
 
 def test_the_page_has_the_budget_of_an_objective_and_its_course(layout: Layout) -> None:
-    checks = [(0, 0.5, "newest"), (0.02, 0.6, "the hour before"), (2, None, "unknown"), (5, 0.8, "e"), (6, 1.0, "f"), (11, 0.1, "g")]
+    checks = [
+        (0, 0.5, "newest"),
+        (0.02, 0.6, "the hour before"),
+        (2, None, "unknown"),
+        (5, 0.8, "e"),
+        (6, 1.0, "f"),
+        (11, 0.1, "g"),
+    ]
     rows = [row for days_ago, left, run_id in checks for row in of_objective(days_ago, left, run_id)]
     replace_rows([*rows, HELD], SLA_RESULTS, layout.report_table("flights", SLA_RESULTS.name), where="true")
 
@@ -114,7 +128,7 @@ def test_the_page_has_the_budget_of_an_objective_and_its_course(layout: Layout) 
     ]
     # In 10 days that are 1,000 px wide: 6, 5 and 0 days ago. From 100 % at 0 to -50 % at 120 px: 1, 0.8 and 0.5.
     assert re.findall(r'<polyline points="([^"]+)"', page) == ["400.0,0.0 500.0,16.0", "998.0,32.0 1000.0,40.0"]
-    assert "<title id=\"budget-1-title\">budget: 50% of the error budget is left</title>" in page
+    assert '<title id="budget-1-title">budget: 50% of the error budget is left</title>' in page
 
 
 def test_a_page_without_objectives_has_no_budgets(layout: Layout) -> None:

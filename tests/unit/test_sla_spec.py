@@ -326,7 +326,10 @@ def test_an_objective_has_a_window_of_28_days_by_default() -> None:
     [
         ({"target": 0.99}, r"objective\.latency: is missing; write latency = \"30 s\""),
         ({"latency": "30 s"}, r"objective\.target: is missing; write target = 0\.99"),
-        (OBJECTIVE | {"target": 1}, r"objective\.target: is 1, whose budget cannot burn at the rate 14\.4; write a share"),
+        (
+            OBJECTIVE | {"target": 1},
+            r"objective\.target: is 1, whose budget cannot burn at the rate 14\.4; write a share",
+        ),
         # 1 / (1 - 0.93) is 14.3, and 1 / (1 - 0.931) is 14.5.
         (OBJECTIVE | {"target": 0.93}, r"objective\.target: is 0\.93, whose .* write a share from 0\.931 to below 1"),
         (OBJECTIVE | {"window": "2 d"}, r"objective\.window: is 2 d, shorter than the longest .* write 3 d or longer"),

@@ -353,7 +353,9 @@ def _objective(keys: Keys, name: str, topology: Topology) -> tuple[SlaSpec, ...]
     """Reads an objective: an SLA of a burn rate for each window."""
     longest = max((_window_name("", window) for window in BURN_WINDOWS), key=len)
     if not IDENTIFIER.fullmatch(name + longest):
-        raise InvalidSpec.at(keys.file, keys.at, "is too long for an objective", f"shorten it by {len(longest)} letters")
+        raise InvalidSpec.at(
+            keys.file, keys.at, "is too long for an objective", f"shorten it by {len(longest)} letters"
+        )
     subject = _subject(keys, Measure.BURN_RATE, topology, ())
     table = keys.get("objective", dict, OBJECTIVE_EXAMPLE)
     of_objective = Keys(keys.file, f"{keys.at}.objective", table)
@@ -368,9 +370,7 @@ def _objective(keys: Keys, name: str, topology: Topology) -> tuple[SlaSpec, ...]
     for window in BURN_WINDOWS:
         try:
             promised = Objective(threshold_ms=threshold_ms, target=target)
-            limits = BurnRate(
-                objective=promised, warn_at=window.rate, error_at=window.rate, min_records=min_records
-            )
+            limits = BurnRate(objective=promised, warn_at=window.rate, error_at=window.rate, min_records=min_records)
         except InvalidArgument:
             rate = max(each.rate for each in BURN_WINDOWS)
             remedy = f"write a share from {_least_target(rate)} to below 1, such as 0.99"

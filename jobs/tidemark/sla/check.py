@@ -51,6 +51,7 @@ def run(
     *,
     at_ms: int,
     run_id: str,
+    made_ms: int | None = None,
     unusable: Collection[str] = (),
     behind: Collection[str] = (),
 ) -> None:
@@ -64,6 +65,7 @@ def run(
         specs: the SLAs to judge.
         at_ms: the instant of the check, epoch ms.
         run_id: of the check. A check that is repeated under it replaces its results.
+        made_ms: the clock when the check is made, epoch ms; None: *at_ms*.
         unusable: names of SLAs that are promised and cannot be judged. Their incidents do not change.
         behind: sub-topologies whose facts do not reach the instant. Nothing is known of them.
     """
@@ -112,7 +114,7 @@ def run(
         replace_rows([{**row, **of_check} for row in rows], table, path, where=is_text("run_id", run_id))
     # Incidents follow from the written results: a check that dies before this is repeated, and writes both.
     if not is_past:
-        follow_up(layout, topology, specs, at_ms=at_ms, run_id=run_id, unusable=unusable)
+        follow_up(layout, topology, specs, at_ms=at_ms, run_id=run_id, made_ms=made_ms, unusable=unusable)
     write_sla_page(layout, topology.name)
 
 

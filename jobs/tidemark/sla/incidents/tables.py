@@ -87,6 +87,7 @@ def follow_up(
     *,
     at_ms: int,
     run_id: str,
+    made_ms: int | None = None,
     unusable: Collection[str] = (),
 ) -> list[dict[str, Any]]:
     """Writes the changes of incidents that follow from checks.
@@ -97,6 +98,7 @@ def follow_up(
         specs: the promised SLAs that can be judged.
         at_ms: the instant of the newest check, epoch ms.
         run_id: of that check; the changes belong to it.
+        made_ms: the clock when it was made, epoch ms; None: *at_ms*.
         unusable: names of SLAs that are promised and cannot be judged.
 
     Returns:
@@ -109,7 +111,15 @@ def follow_up(
 
     def follow(incidents: list[dict[str, Any]]) -> list[dict[str, Any]]:
         missed = missed_check(topology, last_ms, incidents, at_ms=at_ms)
-        rows = changes(specs, checks, [*incidents, *missed], at_ms=at_ms, gap_ms=gap_ms(topology), unusable=unusable)
+        rows = changes(
+            specs,
+            checks,
+            [*incidents, *missed],
+            at_ms=at_ms,
+            gap_ms=gap_ms(topology),
+            made_ms=made_ms,
+            unusable=unusable,
+        )
         return [{**row, "run_id": run_id} for row in (*missed, *rows)]
 
     rows = _add(layout, topology.name, follow)

@@ -55,7 +55,9 @@ def objectives_sql(topology: Topology, specs: Sequence[SlaSpec], counted: Mappin
     later = []
     for sub in sorted({topology.sub_topology_of(name).name for name in operators}):
         # DuckDB opens no file of earlier batches if the first one is a constant.
-        of_sub = f"{is_text('sub_topology', sub)} AND batch_id > {counted.get(sub, -1)} AND {whole.holds('finished_at')}"
+        of_sub = (
+            f"{is_text('sub_topology', sub)} AND batch_id > {counted.get(sub, -1)} AND {whole.holds('finished_at')}"
+        )
         later.append(f"({of_sub})")
     windows = ", ".join(f"({length_ms}, {start_ms})" for length_ms, start_ms in starts_ms.items())
     return f"""
