@@ -70,7 +70,22 @@ def test_an_incident_is_found_by_its_name(layout: Layout) -> None:
     assert page.count('<tr id="quick-20260101T120000">') == 1
     (incident,) = cells(page, "incidents")
     noon = "2026-01-01 12:00:00"
-    assert incident == ["quick-20260101T120000", "open", noon, "–", "error", "too slow", "–", "–", "–"]
+    assert incident == ["quick-20260101T120000", "open", "error", noon, "–", "error", "too slow", "–", "–", "–"]
+
+
+def test_the_page_says_when_an_incident_will_be_resolved(layout: Layout) -> None:
+    of_sla = {"sla": "quick", "measure": "latency_p99", "resolve_after_ms": 600_000, "run_id": "r"}
+    verdicts = enumerate(["error", "pass", "error", "pass", "pass"])
+    rows = [
+        {**CHECK, **of_sla, "verdict": word, "observed_ms": 90_000 - n, "checked_at": NOON + n * 60_000}
+        for n, word in verdicts
+    ]
+    replace_rows(rows, SLA_RESULTS, layout.report_table("flights", SLA_RESULTS.name), where="true")
+    opened = {**OPENED, "unit": "ms"}
+    replace_rows([opened], INCIDENTS, layout.report_table("flights", INCIDENTS.name), where="true")
+    (incident,) = cells(sla_page(layout.warehouse, "flights"), "incidents")
+    assert incident[2] == "passes since 12:03, resolves at 12:13 if it holds; broke again 1×"
+    assert incident[5] == "error: 90,000 ms"
 
 
 def test_the_page_of_an_unchecked_topology_says_so(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from tidemark.reports.pages.page_model import VERDICT_WORDS
 from tidemark.reports.pages.templates import POLICY, REFRESH_S, template
 from tidemark.reports.paths.path_facts import Row, Tables
 from tidemark.semantics.incidents import BROKEN
+from tidemark.sla.incidents.tables import STATE_TEXT, WORST_TEXT
 from tidemark.storage.location import replace
 
 READS = frozenset({SLA_RESULTS.name, DQ_RESULTS.name, INCIDENTS.name})
@@ -31,7 +32,7 @@ EXPECTED = """
     ORDER BY "table" IS NOT NULL, sub_topology NULLS LAST, "table", suite DESC, "column", severity
 """
 INCIDENTS_OF = f"""
-    SELECT * FROM incident_history WHERE topology = $1
+    SELECT *, {STATE_TEXT} AS now, {WORST_TEXT} AS worst FROM incident_history WHERE topology = $1
     ORDER BY resolved_at IS NOT NULL, opened_at DESC, incident LIMIT {MOST_INCIDENTS}
 """
 BUDGETS = """

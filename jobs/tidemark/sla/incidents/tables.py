@@ -41,6 +41,19 @@ from tidemark.storage.locks import locked, own_folder
 from tidemark.storage.object_path import ObjectPath
 
 _FOR_ALERTS = ("sla", "checked_at", "verdict", "quiet", *CAUSE)
+STATE_TEXT = """
+    CASE WHEN state = 'resolved' THEN state
+         WHEN incident_history.verdict = 'pass' THEN
+             'passes since ' || strftime(passes_since, '%H:%M') || ', resolves at ' || strftime(resolves_at, '%H:%M')
+             || ' if it holds'
+         ELSE incident_history.verdict END
+"""
+"""SQL of DuckDB for a row of `incident_history`: its state now, with times of UTC."""
+WORST_TEXT = """
+    CASE WHEN unit = 'ms' THEN format('{:,.0f} ms', worst_observed)
+         ELSE format('{:,g}', worst_observed) || ' ' || replace(unit, 'burn rate', 'times the budget') END
+"""
+"""SQL of DuckDB for a row of `incident_history`: its worst value."""
 GIVE_UP_MS = DAY_MS
 """Time for which changes of a resolved alert are retried, in ms."""
 
