@@ -1,4 +1,4 @@
-"""Incidents have the state of the newest check, and a healthy plant has none.
+"""Incidents have the state of the newest check.
 
 Results of checks are written by hand. Instants are minutes after noon.
 """
@@ -44,9 +44,9 @@ class Plant:
         found = dict.fromkeys(NAMES, verdicts) if isinstance(verdicts, str) else verdicts
         rows = [
             {
-                "topology": "flights", "sla": name, "verdict": verdict, "checked_at": at_ms, "run_id": run_id, "owner": "desk",
-                "severity": "critical", "measure": "staleness", "observed_ms": observed_ms, "resolve_after_ms": 10 * MINUTE,
-                **columns,
+                "topology": "flights", "sla": name, "verdict": verdict, "checked_at": at_ms, "run_id": run_id,
+                "owner": "desk", "severity": "critical", "measure": "staleness", "observed_ms": observed_ms,
+                "resolve_after_ms": 10 * MINUTE, **columns,
             }
             for name, verdict in found.items()
         ]  # fmt: skip
@@ -68,7 +68,10 @@ def minute(at: Any) -> int | None:
 
 
 def test_a_healthy_plant_has_no_incident_after_half_an_hour(plant: Plant) -> None:
-    """Drivers start until minute 3, when checks take long; later two checks are missed, twice."""
+    """Drivers start until minute 3.
+
+    Then checks come in time, but for two gaps.
+    """
     plant.check(0, "error", took=3)
     miss(plant.layout, EVERY_MINUTE, at_ms=NOON + 2 * MINUTE + 1)
     in_time = [*range(3, 13), *range(15, 22), *range(24, 31)]

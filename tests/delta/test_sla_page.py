@@ -115,7 +115,7 @@ OBJECTIVE |= {"window_records": 50_000, "window_slow": 25, "budget_left": 0.5, "
 
 
 def of_objective(days_ago: float, budget_left: float | None, run_id: str = "newest") -> list[dict[str, Any]]:
-    """The rows of a check, which found that part of the budget left."""
+    """The rows of a check that found so much budget left."""
     check = {"run_id": run_id, "checked_at": NOON - round(days_ago * DAY_MS), "budget_left": budget_left}
     windows = {"1h": (3_600_000, 0.25), "6h": (21_600_000, 3.0), "3d": (3 * DAY_MS, None)}
     return [

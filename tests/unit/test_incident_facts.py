@@ -221,7 +221,7 @@ def simulated(instants: list[tuple[int, int]], deadlines: Sequence[int] = ()) ->
 
 
 def test_slow_checks_are_one_incident() -> None:
-    """Each check comes 25 min after the one before, and one comes in time among them."""
+    """Checks come every 25 min, and one comes in time."""
     slow = [(minute, minute) for minute in (0, 25, 50, 60, 85, 110)]
     assert simulated(slow) == [("opened", 25)]
     in_time = [(minute, minute) for minute in (120, 130, 140)]
@@ -230,7 +230,7 @@ def test_slow_checks_are_one_incident() -> None:
 
 
 def test_checks_that_end_late_are_one_incident() -> None:
-    """Each check takes 25 min, so that each misses the deadline of 20 min."""
+    """Each check takes 25 min, and misses its deadline."""
     late = [(minute, minute + 25) for minute in range(0, 200, 20)]
     deadlines = [minute + 20 for minute, _ in late]
     assert simulated(late, deadlines) == [("opened", 20)]

@@ -289,15 +289,16 @@ def _slas(content: Mapping[str, Any], topology: Topology, file: str) -> Slas:
     if not isinstance(tables, dict) or not tables:
         remedy = f"write a table [{topology.name}.NAME] for each SLA"
         return Slas(specs=(), errors={topology.name: InvalidSpec.at(file, topology.name, "has no SLAs", remedy)})
-    specs, errors = [], {}
+    specs: list[SlaSpec] = []
+    errors: dict[str, InvalidSpec] = {}
     for name, table in tables.items():
         try:
             specs += _specs(file, name, table, topology)
         except InvalidSpec as error:
             errors[name] = error
-    taken = Counter(spec.name for spec in specs)
+    counts = Counter(spec.name for spec in specs)
     for name in list(names_in(spec for spec in specs if not spec.compliance)):
-        if taken[name] > 1:
+        if counts[name] > 1:
             problem, remedy = "is also the name of a window of an objective", "use another name"
             errors[name] = InvalidSpec.at(file, f"{topology.name}.{name}", problem, remedy)
     return Slas(specs=tuple(spec for spec in specs if spec.name not in errors), errors=errors)

@@ -94,9 +94,9 @@ def _page(tables: Tables, topology: str, model: Row | None) -> str:
 
 
 def _budgets(rows: Sequence[Row], objectives: Collection[str | None]) -> list[Row]:
-    """Returns the newest state of each budget, and its line over the window.
+    """Returns the newest state of each budget, with its line.
 
-    *rows* are those of BUDGETS; those of other *objectives* are left out.
+    The line covers the window. *rows* are those of BUDGETS; those of other *objectives* are left out.
     """
     budgets = []
     for objective, of_objective in groupby(rows, key=lambda row: row["objective"]):

@@ -48,12 +48,12 @@ STATE_TEXT = """
              || ' if it holds'
          ELSE incident_history.verdict END
 """
-"""SQL of DuckDB for a row of `incident_history`: its state now, with times of UTC."""
+"""SQL of DuckDB: the state of a row of `incident_history`, in UTC."""
 WORST_TEXT = """
     CASE WHEN unit = 'ms' THEN format('{:,.0f} ms', worst_observed)
          ELSE format('{:,g}', worst_observed) || ' ' || replace(unit, 'burn rate', 'times the budget') END
 """
-"""SQL of DuckDB for a row of `incident_history`: its worst value."""
+"""SQL of DuckDB: the worst value of a row of `incident_history`."""
 GIVE_UP_MS = DAY_MS
 """Time for which changes of a resolved alert are retried, in ms."""
 
