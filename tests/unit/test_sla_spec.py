@@ -367,3 +367,12 @@ def test_a_name_of_a_window_is_taken() -> None:
         tables = {"board": table, "board_1h": GOOD}
         with pytest.raises(InvalidSpec, match=r"flights\.board_1h: is also the name of a window of an objective"):
             parse({"flights": {name: tables[name] for name in names}}, FLIGHTS, file="slas.toml")
+
+
+def test_the_example_of_an_objective_on_the_page_is_valid() -> None:
+    text = (PROJECT / "docs" / "alerts.md").read_text(encoding="utf-8")
+    section = text.partition("## Objectives")[2].partition("\n## ")[0]
+    example = section.partition("```toml\n")[2].partition("```")[0]
+    found = parse(tomllib.loads(example), FLIGHTS, file="slas.toml")
+    rows = re.findall(r"^\| `(\w+)` \| .+ \| ([\d.]+) \| `(\w+)` \|$", section, re.MULTILINE)
+    assert [(spec.name, f"{spec.limits.error_at:g}", spec.severity) for spec in found] == rows
