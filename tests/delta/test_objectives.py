@@ -26,8 +26,9 @@ from tidemark.model.tables.catalog import (
     SLA_RESULTS,
 )
 from tidemark.query import sql
+from tidemark.reports.rollups import latency_facts
 from tidemark.semantics.buckets import bucket_of
-from tidemark.sla.measures.objectives import objectives_sql
+from tidemark.sla.measures.objectives import LaterFacts, objectives_sql
 from tidemark.storage.delta import datasets
 
 with warnings.catch_warnings():
@@ -76,7 +77,8 @@ class Records:
         self.warehouse.write(LATENCY_BUCKETS, buckets)
         sums = {"n": n, "min_ms": 100, "max_ms": 9_000, "sum_ms": 100 * n, "negative_n": 0}
         self.warehouse.write(OPERATOR_LATENCY, [{**of, **sums}])
-        self.warehouse.write(BATCHES, [{"batch_id": self.batches, "finished_at": NOW - age_ms}])
+        times = {"decided_at": NOW - age_ms - 200, "finished_at": NOW - age_ms}
+        self.warehouse.write(BATCHES, [{"batch_id": self.batches, **times}])
         self.batches += 1
 
     def roll_up(self) -> None:
@@ -176,10 +178,26 @@ def test_counted_facts_are_not_read_again(
         monkeypatch.setattr(module, "MOST_FILES", 0)
     records.add(2 * DAY, 1_000, slow=7)
     (counted,) = warehouse.layout.stream_table("t", "s", LATENCY_BUCKETS.name).glob("*.parquet")
+    records.add(DAY + HOUR, 1_000)
+    records.add(DAY, 1_000)
     records.roll_up()
     records.add(MINUTE, 1_000)
     counted.write_bytes(b"nobody reads this")
     assert {row["window_slow"] for row in check(warehouse, project, monkeypatch).values()} == {7}
+
+
+def test_records_of_a_rollup_that_died_count_once(
+    warehouse: TestWarehouse, records: Records, project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rollup that dies has written rows without a mark."""
+    records.add(2 * HOUR, 1_000, slow=5)
+    records.roll_up()
+    records.add(30 * MINUTE, 1_000, slow=2)
+    with monkeypatch.context() as died:
+        died.setattr(latency_facts.Facts, "marks", lambda *of: {})
+        records.roll_up()
+    found = check(warehouse, project, monkeypatch)
+    assert {(row["window_records"], row["window_slow"]) for row in found.values()} == {(2_000, 7)}
 
 
 def test_all_windows_of_all_objectives_are_one_scan() -> None:
@@ -198,7 +216,7 @@ def test_all_windows_of_all_objectives_are_one_scan() -> None:
     table = {"subject": "events", "owner": "o"}
     slas = {f"o{n}": {**table, "objective": {"latency": f"{n} s", "target": 0.99}} for n in (1, 2, 3, 4)}
     specs = parse({"t": slas}, of_topology, file="slas.toml")
-    text = objectives_sql(of_topology, specs, {"s": 7}, at_ms=NOW)
+    text = objectives_sql(of_topology, specs, {"s": LaterFacts(NOW - HOUR, 7)}, at_ms=NOW)
     assert len(specs) == 12
     assert (text.count("FROM latency_buckets"), text.count("FROM latency_bucket_rollup")) == (1, 1)
     # 1 h, 6 h, 3 d, their twelfths, and 28 d; 6 h / 12 is half an hour, and 3 d / 12 is 6 h.

@@ -259,7 +259,7 @@ def _impacts(alert: Row, alerts: Sequence[Row], incidents: Sequence[Row]) -> Ite
         if written is None:
             yield row
         elif any([*written[name]] != row[name] for name in LISTS):
-            # It grows, and is still what its owner was told.
+            # It grows, and is still the message that its owner got.
             yield {**written, **in_order_of(LISTS, row)}
 
 
