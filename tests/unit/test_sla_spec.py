@@ -349,6 +349,13 @@ def test_an_objective_has_windows_and_severities_of_its_own(keys) -> None:
         objective(**keys)
 
 
+def test_a_name_needs_space_for_its_windows() -> None:
+    table = {"subject": "carrier_delays", "owner": "desk", "objective": OBJECTIVE}
+    assert len(parse({"flights": {"b" * 60: table}}, FLIGHTS, file="slas.toml")) == 3
+    with pytest.raises(InvalidSpec, match=r"bb: is too long for an objective; shorten it by 3 letters"):
+        parse({"flights": {"b" * 61: table}}, FLIGHTS, file="slas.toml")
+
+
 def test_a_window_needs_rollups_that_are_kept_as_long() -> None:
     kept = replace(FLIGHTS, retention=Retention(reports_ms=7 * 86_400_000))
     table = {"subject": "carrier_delays", "owner": "desk", "objective": OBJECTIVE}
