@@ -41,7 +41,7 @@ def main() -> None:
         specs=slas.specs,
         at_ms=options.at_ms,
         run_id=options.run_id,
-        unusable=frozenset(slas.errors),
+        unusable=slas.unusable,
     )
     share(check, checks_of(options.warehouse.warehouse))
     slas.refuse()

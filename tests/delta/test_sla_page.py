@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -69,7 +70,22 @@ def test_an_incident_is_found_by_its_name(layout: Layout) -> None:
     assert page.count('<tr id="quick-20260101T120000">') == 1
     (incident,) = cells(page, "incidents")
     noon = "2026-01-01 12:00:00"
-    assert incident == ["quick-20260101T120000", "open", noon, "–", "error", "too slow", "–", "–", "–"]
+    assert incident == ["quick-20260101T120000", "open", "error", noon, "–", "error", "too slow", "–", "–", "–"]
+
+
+def test_the_page_says_when_an_incident_will_be_resolved(layout: Layout) -> None:
+    of_sla = {"sla": "quick", "measure": "latency_p99", "resolve_after_ms": 600_000, "run_id": "r"}
+    verdicts = enumerate(["error", "pass", "error", "pass", "pass"])
+    rows = [
+        {**CHECK, **of_sla, "verdict": word, "observed_ms": 90_000 - n, "checked_at": NOON + n * 60_000}
+        for n, word in verdicts
+    ]
+    replace_rows(rows, SLA_RESULTS, layout.report_table("flights", SLA_RESULTS.name), where="true")
+    opened = {**OPENED, "unit": "ms"}
+    replace_rows([opened], INCIDENTS, layout.report_table("flights", INCIDENTS.name), where="true")
+    (incident,) = cells(sla_page(layout.warehouse, "flights"), "incidents")
+    assert incident[2] == "passes since 12:03, resolves at 12:13 if it holds; broke again 1×"
+    assert incident[5] == "error: 90,000 ms"
 
 
 def test_the_page_of_an_unchecked_topology_says_so(tmp_path: Path) -> None:
@@ -84,3 +100,51 @@ def test_the_page_is_written_among_the_reports(layout: Layout) -> None:
 
     (file,) = layout.report_pages("flights").iterdir()
     assert (file.name, file.read_text(encoding="utf-8")) == ("slas.html", sla_page(layout.warehouse, "flights"))
+
+
+DAY_MS = 86_400_000
+OBJECTIVE = {
+    **HELD,
+    "objective": "budget",
+    "subject": "sums",
+    "target": 0.999,
+    "threshold_ms": 30_000,
+    "window_ms": 10 * DAY_MS,
+}
+OBJECTIVE |= {"window_records": 50_000, "window_slow": 25, "budget_left": 0.5, "measure": "burn_rate"}
+
+
+def of_objective(days_ago: float, budget_left: float | None, run_id: str = "newest") -> list[dict[str, Any]]:
+    """The rows of a check that found so much budget left."""
+    check = {"run_id": run_id, "checked_at": NOON - round(days_ago * DAY_MS), "budget_left": budget_left}
+    windows = {"1h": (3_600_000, 0.25), "6h": (21_600_000, 3.0), "3d": (3 * DAY_MS, None)}
+    return [
+        {**OBJECTIVE, **check, "sla": f"budget_{name}", "over_ms": over_ms, "burn_rate": rate}
+        for name, (over_ms, rate) in windows.items()
+    ]
+
+
+def test_the_page_has_the_budget_of_an_objective_and_its_course(layout: Layout) -> None:
+    checks = [
+        (0, 0.5, "newest"),
+        (0.02, 0.6, "the hour before"),
+        (2, None, "unknown"),
+        (5, 0.8, "e"),
+        (6, 1.0, "f"),
+        (11, 0.1, "g"),
+    ]
+    rows = [row for days_ago, left, run_id in checks for row in of_objective(days_ago, left, run_id)]
+    replace_rows([*rows, HELD], SLA_RESULTS, layout.report_table("flights", SLA_RESULTS.name), where="true")
+
+    page = sla_page(layout.warehouse, "flights")
+
+    assert cells(page, "budgets") == [
+        ["budget", "99.9% of sums within 30 s, in 10 d", "25", "50", "50,000", "50%", "0.25, 3, –"]
+    ]
+    # In 10 days that are 1,000 px wide: 6, 5 and 0 days ago. From 100 % at 0 to -50 % at 120 px: 1, 0.8 and 0.5.
+    assert re.findall(r'<polyline points="([^"]+)"', page) == ["400.0,0.0 500.0,16.0", "998.0,32.0 1000.0,40.0"]
+    assert '<title id="budget-1-title">budget: 50% of the error budget is left</title>' in page
+
+
+def test_a_page_without_objectives_has_no_budgets(layout: Layout) -> None:
+    assert "Error budgets" not in sla_page(layout.warehouse, "flights")

@@ -189,6 +189,19 @@ def judged_by_sla(warehouse):
         {**burning, "checked_at": TEN + 25 * HOUR, "verdict": "unknown"},
         {**burning, "checked_at": TEN + 26 * HOUR, "verdict": "error", "quiet": "maintenance"},
     ]
+    held = {"topology": "t", "sla": "open", "measure": "records", "resolve_after_ms": HOUR}
+    rows += [
+        {**held, "checked_at": TEN + 20, "run_id": "a", "verdict": "error", "records": 4},
+        {**held, "checked_at": TEN + 21, "run_id": "b", "verdict": "pass", "records": 9},
+        {**held, "checked_at": TEN + 22, "run_id": "c", "verdict": "pass", "records": 9},
+    ]
+    whole = {"objective": "promise", "target": 0.75, "window_ms": 10 * HOUR, "window_records": 400, "window_slow": 20}
+    whole |= {"topology": "t", "measure": "burn_rate", "checked_at": TEN, "verdict": "pass", "budget_left": 0.8}
+    rates = {"1h": (HOUR, 0.5), "6h": (6 * HOUR, None), "3d": (72 * HOUR, 0.25)}
+    rows += [
+        {**whole, "sla": f"promise_{name}", "run_id": "r", "over_ms": over_ms, "burn_rate": rate}
+        for name, (over_ms, rate) in rates.items()
+    ]
     warehouse.write(SLA_RESULTS, rows)
     told = {"topology": "t", "incident": "s-1", "sla": "s", "opened_at": TEN + 1, "broken_since": TEN}
     changes = [
@@ -197,12 +210,22 @@ def judged_by_sla(warehouse):
         {**told, "change": "acknowledged", "at": TEN + 3, "verdict": "error", "by": "Ann"},
         {**told, "change": "resolved", "at": TEN + 4, "verdict": "pass"},
         {**told, "incident": "s-2", "change": "opened", "at": TEN + 9, "opened_at": TEN + 9, "verdict": "never_loaded"},
+        {
+            **told,
+            "incident": "o",
+            "sla": "open",
+            "change": "opened",
+            "at": TEN + 20,
+            "opened_at": TEN + 20,
+            "unit": "records",
+        },
     ]
     warehouse.write(INCIDENTS, changes)
 
 
 def test_the_attainment_of_a_week_is_of_checks_with_a_verdict(ask):
     text = "SELECT sla, week, checks, held, broken, unknown, attainment, owner FROM sla_attainment_by_week"
+    text += " WHERE sla IN ('budget', 's')"
     monday = TEN - 10 * HOUR - 6 * 24 * HOUR  # TEN is on a Sunday
     assert ask(text) == [
         ("budget", monday + 7 * 24 * HOUR, 2, 0, 1, 1, 0.0, "o"),
@@ -211,7 +234,9 @@ def test_the_attainment_of_a_week_is_of_checks_with_a_verdict(ask):
 
 
 def test_the_burn_rate_of_a_budget_is_there_for_each_check(ask):
-    assert ask("SELECT sla, checked_at, over_ms, burn_rate, budget_left, verdict FROM burn_rates") == [
+    assert ask(
+        "SELECT sla, checked_at, over_ms, burn_rate, budget_left, verdict FROM burn_rates WHERE sla = 'budget'"
+    ) == [
         ("budget", TEN + 24 * HOUR, HOUR, 3.0, -2.0, "warn"),
         ("budget", TEN + 25 * HOUR, HOUR, None, None, "unknown"),
     ]
@@ -219,12 +244,30 @@ def test_the_burn_rate_of_a_budget_is_there_for_each_check(ask):
 
 def test_an_incident_is_one_row_with_its_worst_text(ask):
     text = """SELECT incident, state, severity, broken_since, opened_at, escalated_at, acknowledged_at, acknowledged_by,
-              resolved_at, worst_verdict, culprit, said FROM incident_history"""
+              resolved_at, worst_verdict, culprit, said FROM incident_history WHERE sla = 's'"""
     times = (TEN, TEN + 1, TEN + 2, TEN + 3, "Ann", TEN + 4)
     assert ask(text) == [
         ("s-1", "resolved", "info", *times, "error", "b", "late"),
         ("s-2", "open", None, TEN, TEN + 9, None, None, None, None, "never_loaded", None, None),
     ]
+
+
+def test_an_incident_has_the_state_of_the_newest_check(ask):
+    text = """SELECT incident, verdict, checked_at, passes_since, resolves_at, worst_observed, unit, broke_again
+              FROM incident_history"""
+    assert ask(text) == [
+        ("o", "pass", TEN + 22, TEN + 21, TEN + 21 + HOUR, 4.0, "records", 0),
+        # It was resolved although it had just broken again.
+        ("s-1", "never_loaded", TEN + 4, None, None, 20.0, None, 1),
+        ("s-2", None, None, None, None, None, None, None),
+    ]
+
+
+def test_an_error_budget_is_one_row_for_each_check(ask):
+    """A quarter of 400 records may be slow, and 20 were."""
+    text = """SELECT objective, checked_at, window_ms, records, slow_records, allowed_records, budget_left,
+              burn_rate_1h, burn_rate_6h, burn_rate_3d FROM error_budgets"""
+    assert ask(text) == [("promise", TEN, 10 * HOUR, 400, 20, 100.0, 0.8, 0.5, None, 0.25)]
 
 
 def test_the_history_of_an_sla_is_its_verdicts_with_durations(ask):

@@ -139,8 +139,8 @@ IMPORTS = {
         "storage.delta why.evidence why.causes why reports reports.paths sla.measures"
     ),
     "sla": (
-        "clock escaping semantics model.tables model.settings model.project model.kinds model storage query "
-        "reports reports.paths reports.pages sla.contracts sla.measures sla.incidents"
+        "collecting clock escaping semantics model.tables model.settings model.project model.kinds model storage query "
+        "reports reports.paths reports.pages reports.rollups sla.contracts sla.measures sla.incidents"
     ),
     "maintenance": (
         "collecting semantics model.tables model.project model.kinds model kernels.records storage "

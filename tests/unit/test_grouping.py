@@ -5,16 +5,18 @@ Times are minutes after noon.
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
+from support.alert_services import KEY, OpsgenieService
 from support.topologies import aggregate, repartition, sink, source, table, topology_of
 from tidemark.model.channel_spec import parse as channels
 from tidemark.model.topology import parse
 from tidemark.sla.incidents.alert import alert_of
 from tidemark.sla.incidents.alert_text import alert_texts
-from tidemark.sla.incidents.events import alertmanager_alert
+from tidemark.sla.incidents.events import alertmanager_alert, opsgenie_calls
 from tidemark.sla.incidents.grouping import alert_changes
 from tidemark.sla.incidents.roots import root_of
 from tidemark.sla.measures.status import RootCause
@@ -284,3 +286,33 @@ def test_an_incident_that_ended_between_checks_is_alerted(story: Story) -> None:
     story.resolves(5, "board")
     assert story.check(5, board=DEAD) == [(DRIVER, "opened"), (DRIVER, "resolved")]
     assert story.check(10) == []
+
+
+def test_opsgenie_opens_an_alert_by_its_escalation(story: Story) -> None:
+    """A channel of critical alerts gets the escalation of a warning first."""
+    story.opens(0, "board", verdict="warn", severity="warning")
+    story.check(0, board=DEAD)
+    story.opens(5, "totals")
+    story.check(5, board=DEAD, totals=DEAD)
+    escalated = {**story.alerts[DRIVER, "escalated"], "incident": "x"}
+    alert = alert_of(escalated, link="http://localhost/x")
+    service = OpsgenieService()
+    for call in opsgenie_calls(alert, alert_texts(alert, notified_ms=NOON)):
+        body = json.dumps(call.body).encode()
+        assert service.accept(call.method, call.path, {"Authorization": f"GenieKey {KEY}"}, body) == 202
+    assert service.states == {alert.dedup_key: "open"}
+
+
+def test_a_message_about_the_impact_keeps_its_severity(story: Story) -> None:
+    story.opens(0, "board", severity="warning", owner="ann")
+    story.opens(0, "other", owner="bob")
+    story.check(0, board=DEAD, other=DEAD)
+    name = f"{DRIVER}@ann"
+    opened = story.alerts[name, "opened"]
+    story.opens(5, "totals", owner="ann")
+    story.check(5, board=DEAD, other=DEAD, totals=DEAD)
+    grown = story.alerts[name, "opened"]
+    assert (opened["slas"], grown["slas"]) == (["board"], ["board", "totals"])
+    lists = ("incidents", "slas", "tables", "owners")
+    assert {k: v for k, v in grown.items() if k not in lists} == {k: v for k, v in opened.items() if k not in lists}
+    assert grown["severity"] == "warning"

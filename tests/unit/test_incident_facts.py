@@ -5,6 +5,7 @@ Times are minutes after noon.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -107,7 +108,7 @@ def test_an_incident_of_an_unusable_sla_stays_open() -> None:
 
 def test_missed_checks_end_with_a_check_despite_a_taken_name() -> None:
     (missed,) = missed_check(FLIGHTS, None, [], at_ms=NOON, is_due=True)
-    told_of = changes([], [], [missed], at_ms=NOON + MINUTE, gap_ms=20 * MINUTE, unusable={missed["sla"]})
+    told_of = changes([], [], [missed], at_ms=NOON + 20 * MINUTE, gap_ms=20 * MINUTE, unusable={missed["sla"]})
     assert [row["change"] for row in told_of] == ["resolved"]
 
 
@@ -134,12 +135,33 @@ def test_checks_are_read_for_the_longest_damping_and_a_day() -> None:
     assert looks_back_ms([spec(), spec(resolve_after_ms=5)]) == 86_400_005
 
 
+@pytest.mark.parametrize(
+    ("checks", "resolved"),
+    [
+        ([(5, "pass"), (26, "pass")], [26]),  # passes from minute 5 on; more than two checks are missing
+        ([(5, "pass"), (26, "error"), (30, "pass"), (39, "pass")], []),
+        ([(5, "pass"), (26, "error"), (30, "pass"), (51, "pass")], [51]),
+    ],
+)
+def test_missed_checks_do_not_restart_resolve_after(checks: list[tuple[int, str]], resolved: list[int]) -> None:
+    damped = spec(resolve_after_ms=10 * MINUTE)
+    known = changed([check(0, "error")], [], damped)
+    rows = changed([check(minute, verdict) for minute, verdict in checks], known, damped)
+    assert told(rows) == [("board-20260101T120000", "resolved", minute) for minute in resolved]
+
+
+def test_slow_checks_open_an_incident_after_open_after() -> None:
+    slow = replace(spec(), damping=Damping(open_after_ms=30 * MINUTE))
+    rows = changed([check(minute, "error") for minute in (0, 25, 50)], [], slow)
+    assert told(rows) == [("board-20260101T125000", "opened", 50)]
+    assert rows[0]["broken_since"] == NOON
+
+
 def test_what_was_not_judged_has_not_lasted() -> None:
     damped = spec(resolve_after_ms=10 * MINUTE)
     known = changed([check(0, "error")], [], damped)
     window = [check(5, "pass"), check(10, "error", quiet="maintenance"), check(15, "pass")]
     assert changed(window, known, damped) == []  # for 10 min, but with a maintenance window among them
-    assert changed([check(5, "pass"), check(26, "pass")], known, damped) == []  # for 21 min without a check
     assert told(changed([*window, check(25, "pass")], known, damped)) == [("board-20260101T120000", "resolved", 25)]
 
 
@@ -162,9 +184,9 @@ def test_two_missing_checks_are_an_incident_until_the_next_one() -> None:
         "and raise check_every if its runs succeed"
     )
     assert missed(10, [row], 32) == []
-    (over,) = changes([spec()], [check(40, "pass")], [row], at_ms=NOON + 40 * MINUTE, gap_ms=20 * MINUTE)
-    assert told([over]) == [("checks_are_made-20260101T123000", "resolved", 40)]
-    assert missed(10, [row, over], 40) == []
+    (over,) = changes([spec()], [check(51, "pass")], [row], at_ms=NOON + 51 * MINUTE, gap_ms=20 * MINUTE)
+    assert told([over]) == [("checks_are_made-20260101T123000", "resolved", 51)]
+    assert missed(10, [row, over], 51) == []
     assert told(missed(10, [], 5_000)) == [("checks_are_made-20260101T123000", "opened", 5_000)]  # days later
 
 
@@ -174,3 +196,48 @@ def test_checks_that_were_never_made_are_missed_once_one_is_due() -> None:
     assert told([row]) == [("checks_are_made-20260101T120000", "opened", 0)]
     assert row["said"].startswith("no check of the SLAs of flights has finished, due every 10 min: checks do not run,")
     assert missed(None, [row], 30, is_due=True) == []
+
+
+def simulated(instants: list[tuple[int, int]], deadlines: Sequence[int] = ()) -> list[tuple[str, int]]:
+    """Returns the changes of `checks_are_made`, and the instants of their checks.
+
+    A check is the instant that it is for, and the minute when it is made. Airflow's deadlines are minutes, too. Checks
+    are due every 10 min.
+    """
+    incidents: list[dict[str, Any]] = []
+    results: list[dict[str, Any]] = []
+    steps = [(made, minute) for minute, made in instants] + [(minute, -1) for minute in deadlines]
+    for made, minute in sorted(steps):
+        last = max((row["checked_at"] for row in results), default=None)
+        if minute < 0:
+            incidents += missed_check(FLIGHTS, last, incidents, at_ms=NOON + made * MINUTE, is_due=True)
+            continue
+        at_ms = NOON + minute * MINUTE
+        incidents += missed_check(FLIGHTS, last, incidents, at_ms=at_ms)
+        results.append(check(minute, "pass"))
+        of_check = {"at_ms": at_ms, "made_ms": NOON + made * MINUTE, "gap_ms": 20 * MINUTE}
+        incidents += changes([spec()], results, incidents, **of_check)
+    return [(row["change"], (row["at"] - NOON) // MINUTE) for row in incidents]
+
+
+def test_slow_checks_are_one_incident() -> None:
+    """Checks come every 25 min, and one comes in time."""
+    slow = [(minute, minute) for minute in (0, 25, 50, 60, 85, 110)]
+    assert simulated(slow) == [("opened", 25)]
+    in_time = [(minute, minute) for minute in (120, 130, 140)]
+    # From minute 110 on checks come in time; it was opened long before.
+    assert simulated([*slow, *in_time]) == [("opened", 25), ("resolved", 130)]
+
+
+def test_checks_that_end_late_are_one_incident() -> None:
+    """Each check takes 25 min, and misses its deadline."""
+    late = [(minute, minute + 25) for minute in range(0, 200, 20)]
+    deadlines = [minute + 20 for minute, _ in late]
+    assert simulated(late, deadlines) == [("opened", 20)]
+    in_time = [(minute, minute + 1) for minute in (230, 240, 250)]
+    assert simulated([*late, *in_time], deadlines) == [("opened", 20), ("resolved", 250)]
+
+
+def test_a_long_gap_is_one_incident_until_checks_come_again() -> None:
+    after_a_day = [(minute, minute) for minute in (0, 10, 1_500, 1_510, 1_520, 1_530)]
+    assert simulated(after_a_day) == [("opened", 1_500), ("resolved", 1_520)]

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,8 @@ import pytest
 from tidemark.errors import InvalidSpec
 from tidemark.model import topology
 from tidemark.model.settings.intervals import instant_ms
-from tidemark.model.sla_spec import KEYS, Measure, Severity, SlaSpec, load, load_usable, mistakes, parse
+from tidemark.model.settings.retention import Retention
+from tidemark.model.sla_spec import KEYS, Compliance, Measure, Severity, SlaSpec, load, load_usable, mistakes, parse
 from tidemark.semantics.incidents import Damping
 from tidemark.semantics.sla import BurnRate, Objective, RecordMinimums, Sla
 
@@ -22,6 +24,8 @@ GOOD = {
     "error_after": "2 min",
     "owner": "desk",
 }
+OF_OBJECTIVE = {"subject": "carrier_delays", "measure": None, "warn_after": None, "error_after": None}
+OBJECTIVE = {"latency": "30 s", "target": 0.99}
 
 
 def specs(**changes):
@@ -246,9 +250,12 @@ def test_the_page_of_alerts_has_an_example_of_every_key() -> None:
             ("threshold", "target", "warn_at", "error_at", "min_records"),
             rate | {"warn_after": None, "error_after": None},
         ),
+        "objective": OF_OBJECTIVE,
     }
     for key, example in examples.items():
-        assert len(specs(**{**beside.get(key, {}), **tomllib.loads(f"{key} = {example}")})) == 1
+        assert len(specs(**{**beside.get(key, {}), **tomllib.loads(f"{key} = {example}")})) == (
+            3 if key == "objective" else 1
+        )
     measures = re.findall(r"`(\w+)`", "".join(line.split("|")[1] for line in section.splitlines() if "|" in line))
     assert {*measures} - {*KEYS} == {measure.value for measure in Measure}
 
@@ -283,3 +290,96 @@ def test_staleness_by_columns_of_a_key() -> None:
 def test_groups_that_do_not_exist_are_refused(changes, match) -> None:
     with pytest.raises(InvalidSpec, match=match):
         specs(**changes)
+
+
+def objective(toml=None, **keys):
+    return specs(**OF_OBJECTIVE, **keys, objective=OBJECTIVE if toml is None else toml)
+
+
+def test_an_objective_is_three_burn_rates() -> None:
+    found = objective({**OBJECTIVE, "window": "7 d", "min_records": 50}, runbook="look")
+    promised = Objective(threshold_ms=30_000, target=0.99)
+    assert [(spec.name, spec.severity, spec.lengths_ms, spec.limits) for spec in found] == [
+        (
+            f"board_{name}",
+            severity,
+            lengths_ms,
+            BurnRate(objective=promised, warn_at=rate, error_at=rate, min_records=50),
+        )
+        for name, severity, lengths_ms, rate in (
+            ("1h", Severity.CRITICAL, (3_600_000, 300_000), 14.4),
+            ("6h", Severity.CRITICAL, (21_600_000, 1_800_000), 6),
+            ("3d", Severity.WARNING, (259_200_000, 21_600_000), 1),
+        )
+    ]
+    assert {(spec.compliance, spec.measure, spec.owner, spec.runbook) for spec in found} == {
+        (Compliance(name="board", window_ms=604_800_000), Measure.BURN_RATE, "desk", "look")
+    }
+
+
+def test_an_objective_has_a_window_of_28_days_by_default() -> None:
+    assert {(spec.compliance.window_ms, spec.limits.min_records) for spec in objective()} == {(2_419_200_000, 100)}
+
+
+@pytest.mark.parametrize(
+    ("toml", "message"),
+    [
+        ({"target": 0.99}, r"objective\.latency: is missing; write latency = \"30 s\""),
+        ({"latency": "30 s"}, r"objective\.target: is missing; write target = 0\.99"),
+        (
+            OBJECTIVE | {"target": 1},
+            r"objective\.target: is 1, whose budget cannot burn at the rate 14\.4; write a share",
+        ),
+        # 1 / (1 - 0.93) is 14.3, and 1 / (1 - 0.931) is 14.5.
+        (OBJECTIVE | {"target": 0.93}, r"objective\.target: is 0\.93, whose .* write a share from 0\.931 to below 1"),
+        (OBJECTIVE | {"window": "2 d"}, r"objective\.window: is 2 d, shorter than the longest .* write 3 d or longer"),
+        (OBJECTIVE | {"min_records": 0}, r"objective\.min_records: is 0; write 1 or more"),
+        (OBJECTIVE | {"over": "1 h"}, r"objective\.over: is not a valid key here"),
+        ([1], r"objective: is \[1\]; write objective = \{ latency"),
+    ],
+)
+def test_a_mistake_in_an_objective_has_its_key(toml, message) -> None:
+    with pytest.raises(InvalidSpec, match=r"^slas\.toml: flights\.board\." + message):
+        objective(toml)
+
+
+@pytest.mark.parametrize("keys", [{"severity": "info"}, {"over": "1 h"}, {"warn_at": 2}])
+def test_an_objective_has_windows_and_severities_of_its_own(keys) -> None:
+    with pytest.raises(InvalidSpec, match=f"board.{next(iter(keys))}: is not a valid key here"):
+        objective(**keys)
+
+
+def test_a_name_needs_space_for_its_windows() -> None:
+    table = {"subject": "carrier_delays", "owner": "desk", "objective": OBJECTIVE}
+    assert len(parse({"flights": {"b" * 60: table}}, FLIGHTS, file="slas.toml")) == 3
+    with pytest.raises(InvalidSpec, match=r"bb: is too long for an objective; shorten it by 3 letters"):
+        parse({"flights": {"b" * 61: table}}, FLIGHTS, file="slas.toml")
+
+
+def test_a_window_needs_rollups_that_are_kept_as_long() -> None:
+    kept = replace(FLIGHTS, retention=Retention(reports_ms=7 * 86_400_000))
+    table = {"subject": "carrier_delays", "owner": "desk", "objective": OBJECTIVE}
+    with pytest.raises(InvalidSpec, match=r"objective\.window: is 28 d, but flights keeps rollups for 7 d; raise ret"):
+        parse({"flights": {"board": table}}, kept, file="slas.toml")
+
+
+def test_incidents_of_an_invalid_objective_stay_open(tmp_path) -> None:
+    file = written(tmp_path, ["flights.board"], **{"flights.board": "objective = 3"})
+    assert load_usable(file, FLIGHTS).unusable == {"board", "board_1h", "board_6h", "board_3d"}
+
+
+def test_a_name_of_a_window_is_taken() -> None:
+    table = {"subject": "carrier_delays", "owner": "desk", "objective": OBJECTIVE}
+    for names in (("board", "board_1h"), ("board_1h", "board")):
+        tables = {"board": table, "board_1h": GOOD}
+        with pytest.raises(InvalidSpec, match=r"flights\.board_1h: is also the name of a window of an objective"):
+            parse({"flights": {name: tables[name] for name in names}}, FLIGHTS, file="slas.toml")
+
+
+def test_the_example_of_an_objective_on_the_page_is_valid() -> None:
+    text = (PROJECT / "docs" / "alerts.md").read_text(encoding="utf-8")
+    section = text.partition("## Objectives")[2].partition("\n## ")[0]
+    example = section.partition("```toml\n")[2].partition("```")[0]
+    found = parse(tomllib.loads(example), FLIGHTS, file="slas.toml")
+    rows = re.findall(r"^\| `(\w+)` \| .+ \| ([\d.]+) \| `(\w+)` \|$", section, re.MULTILINE)
+    assert [(spec.name, f"{spec.limits.error_at:g}", spec.severity) for spec in found] == rows

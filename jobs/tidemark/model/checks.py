@@ -143,7 +143,7 @@ _OF_REPORTS: Mapping[str, Conditions] = {
     CRITICAL_PATH_STEPS.name: _all(_PATH, _not_negative("step"), _SHARE),
     CRITICAL_PATH_LEAVES.name: _all(_WINDOW, _not_negative("behind_ms")),
     WINDOW_PARTS.name: _not_negative("excess_ms"),
-    SLA_RESULTS.name: _all(_SLA, _not_negative("records")),
+    SLA_RESULTS.name: _all(_SLA, _not_negative("records", "window_records", "window_slow")),
     INCIDENTS.name: _all(_SLA, is_one_of("change", Change)),
     ALERTS.name: _all(_SLA, is_one_of("change", Change)),
     DQ_RESULTS.name: _not_negative("unexpected_count", "rows"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -12,6 +14,7 @@ from typing import Any, TypeAlias
 from tidemark.collecting import names_in, outside, present
 from tidemark.errors import InvalidArgument, InvalidSpec
 from tidemark.model.settings.maintenance_windows import MaintenanceWindow, maintenance_window
+from tidemark.model.settings.retention import DAY_MS
 from tidemark.model.settings.toml_keys import IDENTIFIER, Keys, length, read_toml, suggestion_of
 from tidemark.model.tables.catalog import CHANGES, OUTCOMES, TABLES
 from tidemark.model.topology import Topology
@@ -101,13 +104,50 @@ SHORT = 12
 
 
 @dataclass(frozen=True, kw_only=True)
+class BurnWindow:
+    """A time over which the burn rate of an objective is judged.
+
+    The SLA is broken if the rate over `over_ms` and over a twelfth of it reach `rate`.
+    """
+
+    over_ms: int
+    rate: float
+    severity: Severity
+
+
+BURN_WINDOWS = (
+    BurnWindow(over_ms=3_600_000, rate=14.4, severity=Severity.CRITICAL),
+    BurnWindow(over_ms=21_600_000, rate=6, severity=Severity.CRITICAL),
+    BurnWindow(over_ms=3 * DAY_MS, rate=1, severity=Severity.WARNING),
+)
+"""The windows of each objective.
+
+Source: Google's SRE Workbook, "Alerting on SLOs", table of recommended parameters.
+"""
+WINDOW_MS = 28 * DAY_MS
+MIN_RECORDS = 100
+OBJECTIVE_EXAMPLE = '{ latency = "30 s", target = 0.99 }'
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compliance:
+    """The objective to which an SLA belongs, by its *name*.
+
+    Its error budget is that of the records of *window_ms* before the check.
+    """
+
+    name: str
+    window_ms: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class SlaSpec:
     """Describes one SLA: its subject, measure, thresholds and owner.
 
     It is measured over the `over_ms` before the check. *place* is where the subject's readers look; only for sinks with
     current rows do the places differ. With *by*, a staleness is judged for each group of rows with equal values in
     these columns, and a group that was not seen for `over_ms` counts no more. *runbook* is the remedy (URL or text).
-    No alert is sent in a maintenance window.
+    No alert is sent in a maintenance window. *compliance* is set if it is a window of an objective.
     """
 
     name: str
@@ -124,6 +164,12 @@ class SlaSpec:
     runbook: str | None = None
     damping: Damping = field(default_factory=Damping)
     maintenance_windows: tuple[MaintenanceWindow, ...] = ()
+    compliance: Compliance | None = None
+
+    @property
+    def table(self) -> str:
+        """Returns the name of its table in the file of SLAs."""
+        return self.compliance.name if self.compliance else self.name
 
     @property
     def short_ms(self) -> int:
@@ -152,12 +198,19 @@ class Slas:
         if self.errors:
             raise InvalidSpec("\n".join(map(str, self.errors.values())))
 
+    @property
+    def unusable(self) -> frozenset[str]:
+        """Returns the names of SLAs that may be promised and are invalid."""
+        # An invalid table may be one with an objective.
+        windows = [_window_name(name, window) for name in self.errors for window in BURN_WINDOWS]
+        return frozenset((*self.errors, *windows))
+
 
 KEYS = (
     "subject", "measure", "by", "place", "owner", "severity", "runbook", "over", "ignore_when_idle",
     "while_catching_up", "open_after", "resolve_after", "maintenance_windows", "warn_after", "error_after",
     "warn_below", "error_below", "threshold", "target", "warn_at", "error_at",
-    "min_records",
+    "min_records", "objective",
 )  # fmt: skip
 """Keys of an SLA of any measure.
 
@@ -236,21 +289,34 @@ def _slas(content: Mapping[str, Any], topology: Topology, file: str) -> Slas:
     if not isinstance(tables, dict) or not tables:
         remedy = f"write a table [{topology.name}.NAME] for each SLA"
         return Slas(specs=(), errors={topology.name: InvalidSpec.at(file, topology.name, "has no SLAs", remedy)})
-    specs, errors = [], {}
+    specs: list[SlaSpec] = []
+    errors: dict[str, InvalidSpec] = {}
     for name, table in tables.items():
         try:
-            specs.append(_spec(file, name, table, topology))
+            specs += _specs(file, name, table, topology)
         except InvalidSpec as error:
             errors[name] = error
-    return Slas(specs=tuple(specs), errors=errors)
+    counts = Counter(spec.name for spec in specs)
+    for name in list(names_in(spec for spec in specs if not spec.compliance)):
+        if counts[name] > 1:
+            problem, remedy = "is also the name of a window of an objective", "use another name"
+            errors[name] = InvalidSpec.at(file, f"{topology.name}.{name}", problem, remedy)
+    return Slas(specs=tuple(spec for spec in specs if spec.name not in errors), errors=errors)
 
 
-def _spec(file: str, name: str, table: Any, topology: Topology) -> SlaSpec:
+def _specs(file: str, name: str, table: Any, topology: Topology) -> tuple[SlaSpec, ...]:
+    """Reads the SLAs of a *table*: those of its objective, or one."""
     keys = Keys(file, f"{topology.name}.{name}", table if isinstance(table, dict) else {})
     if not IDENTIFIER.fullmatch(name) or name == CHECKS:
         problem = "is reserved for Tidemark" if name == CHECKS else "is not a valid SLA name"
         raise InvalidSpec.at(file, keys.at, problem, "use another name: lower-case letters, digits and _")
     keys.refuse_all_but(KEYS)
+    specs = _objective(keys, name, topology) if "objective" in keys.content else (_spec(keys, name, topology),)
+    keys.done()
+    return specs
+
+
+def _spec(keys: Keys, name: str, topology: Topology) -> SlaSpec:
     measure = keys.choice("measure", Measure, Measure.STALENESS)
     by = keys.names("by", '["sensor"]', ())
     subject = _subject(keys, measure, topology, by)
@@ -261,21 +327,88 @@ def _spec(file: str, name: str, table: Any, topology: Topology) -> SlaSpec:
         measure=measure,
         by=by,
         limits=_limits(keys, measure),
-        owner=keys.text("owner", "orders team"),
         over_ms=_over_ms(keys, measure, by),
-        ignore_when_idle=bool(keys.get("ignore_when_idle", bool, "true", False)),
-        while_catching_up=_while_catching_up(keys, measure),
         severity=keys.choice("severity", Severity, Severity.CRITICAL),
-        runbook=keys.text("runbook", "https://wiki.example.org/late-boards", None),
-        damping=Damping(
+        **_of_any(keys, measure),
+    )
+    _refuse_unseen_groups(keys, spec)
+    return spec
+
+
+def _of_any(keys: Keys, measure: Measure) -> dict[str, Any]:
+    """Reads the fields that SLAs of limits and of objectives share."""
+    return {
+        "owner": keys.text("owner", "orders team"),
+        "ignore_when_idle": bool(keys.get("ignore_when_idle", bool, "true", False)),
+        "while_catching_up": _while_catching_up(keys, measure),
+        "runbook": keys.text("runbook", "https://wiki.example.org/late-boards", None),
+        "damping": Damping(
             open_after_ms=keys.duration("open_after", "5 min", 0, zero=True),
             resolve_after_ms=keys.duration("resolve_after", "10 min", RESOLVE_AFTER_MS, zero=True),
         ),
-        maintenance_windows=tuple(_windows(keys)),
-    )
-    _refuse_unseen_groups(keys, spec)
-    keys.done()
-    return spec
+        "maintenance_windows": tuple(_windows(keys)),
+    }
+
+
+def _objective(keys: Keys, name: str, topology: Topology) -> tuple[SlaSpec, ...]:
+    """Reads an objective: an SLA of a burn rate for each window."""
+    longest = max((_window_name("", window) for window in BURN_WINDOWS), key=len)
+    if not IDENTIFIER.fullmatch(name + longest):
+        raise InvalidSpec.at(
+            keys.file, keys.at, "is too long for an objective", f"shorten it by {len(longest)} letters"
+        )
+    subject = _subject(keys, Measure.BURN_RATE, topology, ())
+    table = keys.get("objective", dict, OBJECTIVE_EXAMPLE)
+    of_objective = Keys(keys.file, f"{keys.at}.objective", table)
+    threshold_ms = of_objective.duration("latency", "30 s")
+    target = of_objective.number("target", "0.99", ...)
+    window_ms = of_objective.duration("window", "28 d", WINDOW_MS)
+    min_records = of_objective.count("min_records", "100", MIN_RECORDS)
+    of_objective.done()
+    _refuse_window(of_objective, window_ms, topology)
+    shared = {"subject": subject, "measure": Measure.BURN_RATE, **_of_any(keys, Measure.BURN_RATE)}
+    specs = []
+    for window in BURN_WINDOWS:
+        try:
+            promised = Objective(threshold_ms=threshold_ms, target=target)
+            limits = BurnRate(objective=promised, warn_at=window.rate, error_at=window.rate, min_records=min_records)
+        except InvalidArgument:
+            rate = max(each.rate for each in BURN_WINDOWS)
+            remedy = f"write a share from {_least_target(rate)} to below 1, such as 0.99"
+            of_objective.fail("target", f"is {target:g}, whose budget cannot burn at the rate {rate:g}", remedy)
+        specs.append(
+            SlaSpec(
+                name=_window_name(name, window),
+                limits=limits,
+                over_ms=window.over_ms,
+                severity=window.severity,
+                compliance=Compliance(name=name, window_ms=window_ms),
+                **shared,
+            )
+        )
+    return tuple(specs)
+
+
+def _least_target(rate: float) -> float:
+    """Returns the lowest target whose budget can burn at *rate*, in 1/1000."""
+    return math.ceil(1_000 * (1 - 1 / rate)) / 1_000
+
+
+def _refuse_window(keys: Keys, window_ms: int, topology: Topology) -> None:
+    """Refuses a window whose records cannot be counted."""
+    shortest_ms = max(window.over_ms for window in BURN_WINDOWS)
+    if window_ms < shortest_ms:
+        problem = f"is {length(window_ms)}, shorter than the longest burn-rate window"
+        keys.fail("window", problem, f"write {length(shortest_ms)} or longer, such as {length(WINDOW_MS)}")
+    kept_ms = topology.retention.reports_ms
+    if kept_ms is not None and kept_ms < window_ms:
+        problem = f"is {length(window_ms)}, but {topology.name} keeps rollups for {length(kept_ms)}"
+        keys.fail("window", problem, "raise retention.reports of the topology, or write a shorter window")
+
+
+def _window_name(name: str, window: BurnWindow) -> str:
+    """Returns the name of the SLA of *window*, such as `in_time_1h`."""
+    return f"{name}_{length(window.over_ms).replace(' ', '')}"
 
 
 def _refuse_unseen_groups(keys: Keys, spec: SlaSpec) -> None:

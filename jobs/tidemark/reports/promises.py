@@ -67,7 +67,8 @@ def promises(specs: Iterable[SlaSpec]) -> Promises:
         if spec.place is ResultPlace.TABLE:
             continue
         if (promise := record_promise(spec)) is not None:
-            records[spec.subject] = (*records.get(spec.subject, ()), promise)
+            # All windows of an objective make one promise.
+            records[spec.subject] = tuple(dict.fromkeys((*records.get(spec.subject, ()), promise)))
         elif spec.measure in WORK_QUANTILES and isinstance(spec.limits, Sla):
             limit_ms = spec.limits.promised_ms
             work_ms[spec.subject] = min(limit_ms, work_ms.get(spec.subject, limit_ms))
@@ -110,11 +111,12 @@ def cannot_be_kept(specs: Iterable[SlaSpec], topology: Topology) -> Iterator[str
 
     The settings are the bounds and the trigger of *topology*; the limits are those of *specs*.
     """
-    for spec in specs:
+    # All windows of an objective make one promise.
+    for spec in {spec.table: spec for spec in specs}.values():
         promise = record_promise(spec)
         if promise is None or spec.subject not in topology.operators:
             continue
-        named = f"{topology.name}.{spec.name} promises {length(promise.limit_ms)} of {spec.subject}"
+        named = f"{topology.name}.{spec.table} promises {length(promise.limit_ms)} of {spec.subject}"
         if topology.trigger_ms > promise.limit_ms:
             yield f"{named}, and the trigger alone is {length(topology.trigger_ms)}; shorten it, or raise the limit"
         # A bound holds up only results that wait for the watermark.

@@ -2,7 +2,9 @@
 
 An incident opens after the SLA was broken for a while and is resolved after it has held for a while. The state of an
 SLA is a fold over its checks in the order of their instants; nothing else is remembered. A check that measured nothing
-changes nothing: it is no sign that all is well. Instants are epoch ms, lengths ms.
+changes nothing: it is no sign that all is well. A missed check changes nothing either.
+
+Instants are epoch ms, lengths ms.
 """
 
 from __future__ import annotations
@@ -78,7 +80,7 @@ class SlaState:
 
 
 def interrupted(standing: SlaState) -> SlaState:
-    """Returns the state of an SLA after a time without checks."""
+    """Returns the state of an SLA after a time without judgement."""
     if standing.opened_at_ms is None:
         return SlaState()
     # Neither a breach nor a recovery is assumed to have lasted through that time.

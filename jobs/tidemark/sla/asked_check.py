@@ -50,6 +50,7 @@ class AskedCheck:
                 self.specs,
                 at_ms=self.at_ms,
                 run_id=self.run_id,
+                made_ms=wall_clock_ms(),
                 unusable=self.unusable,
                 behind=late,
             )

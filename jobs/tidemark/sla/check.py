@@ -11,17 +11,20 @@ from typing import Any
 
 import pandas as pd
 
+from tidemark.collecting import names_in
 from tidemark.model.kinds.registry import KINDS
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval, is_text
 from tidemark.model.sla_spec import CLOCKS_APART_MS, CONTRACTS_OVER_MS, Measure, SlaSpec
 from tidemark.model.tables.catalog import (
     DQ_RESULTS,
+    LATENCY_BUCKET_ROLLUP,
     SLA_RESULTS,
 )
 from tidemark.model.topology import Topology
 from tidemark.query.sql import Warehouse
 from tidemark.reports.report_tables import replace_rows
+from tidemark.reports.rollups.latency_facts import counted_batches
 from tidemark.semantics.sla import Sla
 from tidemark.sla.contracts.counts import ContractCounts, judge_contracts
 from tidemark.sla.contracts.quality import Quality
@@ -33,6 +36,7 @@ from tidemark.sla.measures import facts as sla_facts
 from tidemark.sla.measures.groups import groups_seen
 from tidemark.sla.measures.merges import merged_facts
 from tidemark.sla.measures.newest_times import newest_ms
+from tidemark.sla.measures.objectives import objective_facts
 from tidemark.sla.measures.progress import unknown_if_behind
 from tidemark.sla.measures.status import statuses
 from tidemark.sla.page import write_sla_page
@@ -47,6 +51,7 @@ def run(
     *,
     at_ms: int,
     run_id: str,
+    made_ms: int | None = None,
     unusable: Collection[str] = (),
     behind: Collection[str] = (),
 ) -> None:
@@ -60,6 +65,7 @@ def run(
         specs: the SLAs to judge.
         at_ms: the instant of the check, epoch ms.
         run_id: of the check. A check that is repeated under it replaces its results.
+        made_ms: the clock when the check is made, epoch ms; None: *at_ms*.
         unusable: names of SLAs that are promised and cannot be judged. Their incidents do not change.
         behind: sub-topologies whose facts do not reach the instant. Nothing is known of them.
     """
@@ -79,6 +85,7 @@ def run(
             timed_tables.add(name)
             facts.append(_newest_fact(name, path, later))
     facts += sla_facts.newest_of_sinks(tables, topology, timed_tables, at_ms=at_ms)
+    facts += objective_facts(tables, topology, specs, _counted(layout, topology, specs, readable), at_ms=at_ms)
     facts += merged_facts(layout, topology, specs, readable, at_ms=at_ms)
     # An account stays open until it closes, so batches are read from the oldest open one on.
     open_ms = open_account_before(layout, topology.name, at_ms, run_id)
@@ -107,8 +114,21 @@ def run(
         replace_rows([{**row, **of_check} for row in rows], table, path, where=is_text("run_id", run_id))
     # Incidents follow from the written results: a check that dies before this is repeated, and writes both.
     if not is_past:
-        follow_up(layout, topology, specs, at_ms=at_ms, run_id=run_id, unusable=unusable)
+        follow_up(layout, topology, specs, at_ms=at_ms, run_id=run_id, made_ms=made_ms, unusable=unusable)
     write_sla_page(layout, topology.name)
+
+
+def _counted(
+    layout: Layout, topology: Topology, specs: Sequence[SlaSpec], readable: Collection[Path]
+) -> dict[str, int]:
+    """Returns the newest batch that rollups have counted, by sub-topology.
+
+    Only objectives among *specs* need it, and of an unreadable table nothing is counted.
+    """
+    is_needed = any(spec.compliance for spec in specs)
+    if not is_needed or layout.report_table(topology.name, LATENCY_BUCKET_ROLLUP.name) not in readable:
+        return {}
+    return counted_batches(layout, topology.name, names_in(topology.sub_topologies))
 
 
 def _newest_fact(table: str, path: Path, later: Mapping[str, int]) -> dict[str, Any]:

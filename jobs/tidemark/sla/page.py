@@ -1,11 +1,11 @@
 """Renders the page of a topology's newest SLA check.
 
-It shows its incidents and contracts too. The page is one HTML file without script.
+It shows its error budgets, incidents and contracts too. The page is one HTML file without script.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import groupby
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from tidemark.reports.pages.page_model import VERDICT_WORDS
 from tidemark.reports.pages.templates import POLICY, REFRESH_S, template
 from tidemark.reports.paths.path_facts import Row, Tables
 from tidemark.semantics.incidents import BROKEN
+from tidemark.sla.incidents.tables import STATE_TEXT, WORST_TEXT
 from tidemark.storage.location import replace
 
 READS = frozenset({SLA_RESULTS.name, DQ_RESULTS.name, INCIDENTS.name})
@@ -31,9 +32,19 @@ EXPECTED = """
     ORDER BY "table" IS NOT NULL, sub_topology NULLS LAST, "table", suite DESC, "column", severity
 """
 INCIDENTS_OF = f"""
-    SELECT * FROM incident_history WHERE topology = $1
+    SELECT *, {STATE_TEXT} AS now, {WORST_TEXT} AS worst FROM incident_history WHERE topology = $1
     ORDER BY resolved_at IS NOT NULL, opened_at DESC, incident LIMIT {MOST_INCIDENTS}
 """
+BUDGETS = """
+    SELECT *, epoch_ms(checked_at) AS at_ms FROM error_budgets WHERE topology = $1
+    QUALIFY row_number() OVER (PARTITION BY objective, date_trunc('hour', checked_at) ORDER BY checked_at DESC) = 1
+    ORDER BY objective, checked_at
+"""
+"""Selects the state of error budgets, the last of each hour."""
+CHART = (1000, 120)
+"""Width and height of a chart of a budget, px."""
+LEAST_LEFT = -0.5
+"""Lowest share of a budget that a chart shows."""
 WORST_FIRST = {"error": 0, "ahead_of_clock": 1, "never_loaded": 2, "warn": 3, "unknown": 4, "pass": 5}
 
 
@@ -73,10 +84,47 @@ def _page(tables: Tables, topology: str, model: Row | None) -> str:
         slas=slas,
         broken=[row for row in slas if row["verdict"] in BROKEN],
         unknown=[row for row in slas if row["verdict"] == "unknown"],
+        budgets=_budgets(tables.ask(BUDGETS, [topology]).objects, {row["objective"] for row in slas}),
+        chart=CHART,
+        zero_y=_y(0),
         incidents=tables.ask(INCIDENTS_OF, [topology]).objects,
         expectations=expectations,
         contracts=_contracts(on_tables),
     )
+
+
+def _budgets(rows: Sequence[Row], objectives: Collection[str | None]) -> list[Row]:
+    """Returns the newest state of each budget, with its line.
+
+    The line covers the window. *rows* are those of BUDGETS; those of other *objectives* are left out.
+    """
+    budgets = []
+    for objective, of_objective in groupby(rows, key=lambda row: row["objective"]):
+        states = list(of_objective)
+        newest = states[-1]
+        if objective in objectives:
+            budgets.append({**newest, "lines": _lines(states, newest["at_ms"], newest["window_ms"])})
+    return budgets
+
+
+def _lines(states: Sequence[Row], end_ms: int, window_ms: int) -> list[str]:
+    """Returns the points of lines, in SVG's notation.
+
+    A line ends where the budget is unknown.
+    """
+    lines = []
+    for is_known, of_line in groupby(states, key=lambda state: state["budget_left"] is not None):
+        places = ((1 - (end_ms - state["at_ms"]) / window_ms, state["budget_left"]) for state in of_line if is_known)
+        points = [f"{x * CHART[0]:.1f},{_y(left)}" for x, left in places if x >= 0]
+        if points:
+            # A line of one point would be invisible.
+            lines.append(" ".join(points if len(points) > 1 else points * 2))
+    return lines
+
+
+def _y(left: float) -> float:
+    """Returns the height of an unused share *left*, px from the top."""
+    return round((1 - max(left, LEAST_LEFT)) / (1 - LEAST_LEFT) * CHART[1], 1)
 
 
 def _contracts(rows: Sequence[Row]) -> list[Row]:

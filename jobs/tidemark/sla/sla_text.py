@@ -16,6 +16,7 @@ from tidemark.sla.measures.status import CAUSE, Status
 def sla_row(status: Status) -> dict[str, Any]:
     """Returns the columns of sla_results about the SLA, not the check."""
     spec, sla = status.spec, status.spec.limits if isinstance(status.spec.limits, Sla) else None
+    whole = status.window_budget
     return {
         "sla": spec.name,
         "subject": spec.subject,
@@ -34,7 +35,14 @@ def sla_row(status: Status) -> dict[str, Any]:
         **dict(zip(CAUSE, astuple(status.root) if status.root else (None,) * len(CAUSE), strict=True)),
         "records": status.groups.n_stale if status.groups else status.records,
         "burn_rate": status.budget.burn_rate if status.budget else None,
-        "budget_left": status.budget.remaining if status.budget else None,
+        "budget_left": whole.remaining if whole else status.budget.remaining if status.budget else None,
+        "objective": spec.compliance.name if spec.compliance else None,
+        "target": spec.limits.objective.target if isinstance(spec.limits, BurnRate) else None,
+        "threshold_ms": spec.limits.objective.threshold_ms if isinstance(spec.limits, BurnRate) else None,
+        "window_ms": spec.compliance.window_ms if spec.compliance else None,
+        "window_records": whole.records if whole else None,
+        "window_slow": whole.slow if whole else None,
+        "resolve_after_ms": spec.damping.resolve_after_ms,
     }
 
 
@@ -94,7 +102,9 @@ def _burning_text(status: Status, limits: BurnRate) -> str:
     if status.records is not None and status.records < limits.min_records:
         measured = f"{status.records:,} records of {status.spec.subject} in {length(status.spec.over_ms)}"
         few = f"{measured} are too few to judge, {limits.min_records:,} are needed; "
-    rates = _limits({"warning": limits.warn_at, "error": limits.error_at}, "from {:g} on")
+    # The windows of an objective have no warning.
+    warn_at = None if limits.warn_at == limits.error_at else limits.warn_at
+    rates = _limits({"warning": warn_at, "error": limits.error_at}, "from {:g} on")
     share, allowed = f"{budget.share_over:.2%}", f"{1 - objective.target:.2%}"
     slow = f"{share} of the records of {status.spec.subject} took {over}"
     return f"{few}{slow}, {budget.burn_rate:,.4g} times {allowed}; {rates}"

@@ -1,5 +1,7 @@
 -- incident. It has the instants at which the SLA broke and the incident was opened, acknowledged and resolved, and verdict,
--- culprit and text of its worst change
+-- culprit and text of its worst change. Its state is that of the newest check while it was open: `verdict`; `passes_since`, the check
+-- since which the SLA holds; `resolves_at`, if it goes on holding; `worst_observed`, the worst value in `unit`; and `broke_again`, how
+-- often the SLA broke again after it had held
 WITH worst AS (
     SELECT topology, incident, verdict, culprit, held_by, said
     FROM (
@@ -18,6 +20,7 @@ lasted AS (
         max(i.subject) AS subject,
         max(i.measure) AS measure,
         max(i.owner) AS owner,
+        max(i.unit) AS unit,
         min(i.broken_since) AS broken_since,
         min(i.opened_at) AS opened_at,
         max(CASE WHEN i.change = 'escalated' THEN i.at END) AS escalated_at,
@@ -26,12 +29,52 @@ lasted AS (
         max(CASE WHEN i.change = 'resolved' THEN i.at END) AS resolved_at
     FROM incidents AS i
     GROUP BY i.topology, i.incident, i.sla
+),
+seen AS (
+    SELECT
+        l.topology, l.incident, r.checked_at, r.verdict, r.quiet, r.resolve_after_ms,
+        r.quiet IS NULL AND r.verdict NOT IN ('pass', 'unknown') AS is_broken,
+        CASE r.measure WHEN 'burn_rate' THEN r.burn_rate WHEN 'records' THEN r.records WHEN 'contract' THEN r.records
+                       ELSE r.observed_ms END AS observed,
+        r.measure = 'records' AS is_worse_below
+    FROM lasted AS l
+    INNER JOIN sla_results AS r
+        ON l.topology = r.topology AND l.sla = r.sla AND r.checked_at >= l.opened_at
+        AND (l.resolved_at IS NULL OR r.checked_at <= l.resolved_at)
+    WHERE r.quiet IS NULL OR r.quiet = 'maintenance'
+),
+followed AS (
+    SELECT
+        *,
+        lag(is_broken) OVER (
+            PARTITION BY topology, incident, quiet IS NULL AND verdict <> 'unknown' ORDER BY checked_at
+        ) AS was_broken,
+        max(CASE WHEN is_broken OR quiet IS NOT NULL THEN checked_at END) OVER (
+            PARTITION BY topology, incident
+        ) AS stopped_at
+    FROM seen
+),
+standing AS (
+    SELECT
+        topology, incident,
+        max_by(verdict, checked_at) AS verdict,
+        max(checked_at) AS checked_at,
+        max_by(resolve_after_ms, checked_at) AS resolve_after_ms,
+        min(CASE WHEN verdict = 'pass' AND checked_at > stopped_at THEN checked_at END) AS passes_since,
+        CASE WHEN max(is_worse_below) THEN min(CASE WHEN is_broken THEN observed END)
+             ELSE max(CASE WHEN is_broken THEN observed END) END AS worst_observed,
+        sum(CASE WHEN is_broken AND NOT was_broken THEN 1 ELSE 0 END) AS broke_again
+    FROM followed
+    GROUP BY topology, incident
 )
 SELECT
     l.topology, l.incident, l.sla, l.severity, l.subject, l.measure, l.owner,
     CASE WHEN l.resolved_at IS NOT NULL THEN 'resolved' WHEN l.acknowledged_at IS NOT NULL THEN 'acknowledged'
          ELSE 'open' END AS state,
     l.broken_since, l.opened_at, l.escalated_at, l.acknowledged_at, l.acknowledged_by, l.resolved_at,
-    w.verdict AS worst_verdict, w.culprit, w.held_by, w.said
+    w.verdict AS worst_verdict, w.culprit, w.held_by, w.said, s.verdict, s.checked_at, s.passes_since,
+    CASE WHEN l.resolved_at IS NULL THEN timestamp_millis(unix_millis(s.passes_since) + s.resolve_after_ms) END AS resolves_at,
+    s.worst_observed, l.unit, CAST(s.broke_again AS BIGINT) AS broke_again
 FROM lasted AS l
 LEFT JOIN worst AS w ON l.topology = w.topology AND l.incident = w.incident
+LEFT JOIN standing AS s ON l.topology = s.topology AND l.incident = s.incident

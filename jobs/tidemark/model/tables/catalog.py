@@ -804,8 +804,16 @@ SLA_RESULTS = Table(
         (
             "budget_left",
             "double",
-            "of the measure burn_rate: unused share of the error budget of over_ms; < 0: exceeded",
+            "of the measure burn_rate: unused share of the error budget of over_ms, or of an objective of window_ms; "
+            "< 0: exceeded; null: too few records",
         ),
+        ("objective", "string", "of an SLA of an objective: its name in the file of SLAs; null: no objective"),
+        ("target", "double", "of the measure burn_rate: share of records that must be within threshold_ms"),
+        ("threshold_ms", "bigint", "of the measure burn_rate: a record that takes longer is slow, ms"),
+        ("window_ms", "bigint", "of an objective: ms before checked_at of its error budget"),
+        ("window_records", "bigint", "of an objective: records in window_ms"),
+        ("window_slow", "bigint", "of an objective: those of window_records that took longer than threshold_ms"),
+        ("resolve_after_ms", "bigint", "ms for which the SLA must hold until its incident is resolved"),
         ("quiet", "string", "maintenance | past: reason why it opens no incident; null: it may open one"),
     ),
     "report",

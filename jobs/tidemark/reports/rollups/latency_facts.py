@@ -20,7 +20,7 @@ from tidemark.kernels.columns.schemas import arrow_schema
 from tidemark.kernels.reports.rollups import FACTS, by_minute
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval
-from tidemark.model.tables.catalog import LATENCY_BUCKETS, OPERATOR_LATENCY, Table
+from tidemark.model.tables.catalog import LATENCY_BUCKET_ROLLUP, LATENCY_BUCKETS, OPERATOR_LATENCY, Table
 from tidemark.storage.warehouse import is_table, stream_tables
 
 TABLES = (LATENCY_BUCKETS, OPERATOR_LATENCY)
@@ -136,7 +136,21 @@ class Facts:
 
     @property
     def _app(self) -> str:
-        return f"rollup/{self.topology}/{self.sub_topology}"
+        return _app(self.topology, self.sub_topology)
+
+
+def _app(topology: str, sub_topology: str) -> str:
+    return f"rollup/{topology}/{sub_topology}"
+
+
+def counted_batches(layout: Layout, topology: str, sub_topologies: Iterable[str]) -> dict[str, int]:
+    """Returns the newest batch that the rollups have counted, by sub-topology."""
+    path = layout.report_table(topology, LATENCY_BUCKET_ROLLUP.name)
+    if not is_table(path):
+        return {}
+    rollup = DeltaTable(str(path))
+    marks = {name: rollup.transaction_version(_app(topology, name)) for name in sub_topologies}
+    return {name: batch_id for name, batch_id in marks.items() if batch_id is not None}
 
 
 def facts_of(layout: Layout, topology: str) -> list[Facts]:

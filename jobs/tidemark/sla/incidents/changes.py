@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import pairwise
 from typing import Any
 
 from tidemark.collecting import in_order_of, names_in
@@ -50,7 +51,7 @@ def quiet(spec: SlaSpec, at_ms: int, *, is_past: bool) -> str | None:
 def gap_ms(topology: Topology) -> int:
     """Returns the longest accepted time between two checks, in ms.
 
-    A longer gap is an incident, and the states of SLAs begin anew after it.
+    A longer gap is an incident.
     """
     return MISSED * topology.check_every_ms
 
@@ -62,6 +63,7 @@ def changes(
     *,
     at_ms: int,
     gap_ms: int,
+    made_ms: int | None = None,
     unusable: Collection[str] = (),
 ) -> list[dict[str, Any]]:
     """Returns the new rows of `incidents` that follow from *results*.
@@ -75,7 +77,8 @@ def changes(
             those of an older version, which have no severity. Results in maintenance interrupt what has lasted.
         incidents: the rows of `incidents`.
         at_ms: the instant of the check, epoch ms.
-        gap_ms: a longer gap between checks interrupts what has lasted.
+        gap_ms: the longest accepted time between checks.
+        made_ms: the clock when the check was made, epoch ms; None: *at_ms*.
         unusable: names of SLAs that are promised and cannot be judged. Their incidents stay as they are.
     """
     by_sla: dict[str, list[Row]] = defaultdict(list)
@@ -84,13 +87,26 @@ def changes(
             by_sla[result["sla"]].append(result)
     rows: list[dict[str, Any]] = []
     for spec in specs:
-        rows += _changes_of_spec(spec, by_sla[spec.name], _is_by_checks(incidents, spec.name), gap_ms)
-    # CHECKS is never promised: any check resolves the incident of missed checks.
+        rows += _changes_of_spec(spec, by_sla[spec.name], _is_by_checks(incidents, spec.name))
+    is_late = made_ms is not None and made_ms - at_ms > gap_ms
+    # CHECKS is never promised.
     promised = {*unusable, *names_in(specs)} - {CHECKS}
     for last in open_incidents(incidents).values():
+        if last["sla"] == CHECKS and (is_late or not _came_in_time(last, results, at_ms, gap_ms)):
+            continue
         if last["sla"] not in promised:
             rows.append(_ended(last, at_ms))
     return rows
+
+
+def _came_in_time(opened: Row, results: Sequence[Row], at_ms: int, gap_ms: int) -> bool:
+    """Returns True if the checks of the last *gap_ms* came in time.
+
+    The incident of missed checks was *opened* before. Otherwise slow checks would resolve and open it by turns.
+    """
+    instants = sorted({row["checked_at"] for row in results if row["quiet"] != PAST and row["checked_at"] <= at_ms})
+    gaps_ms = [later - before for before, later in pairwise(instants) if later > at_ms - gap_ms]
+    return opened["at"] <= at_ms - gap_ms and all(ms <= gap_ms for ms in gaps_ms)
 
 
 def missed_check(
@@ -98,8 +114,8 @@ def missed_check(
 ) -> list[dict[str, Any]]:
     """Returns a row that opens an incident if a check was missed.
 
-    No check of the SLAs of *topology* finished in time at *at_ms*. The incident is resolved like that of an SLA that is
-    not promised any more: by the next check, or at once if this is one.
+    No check of the SLAs of *topology* finished in time at *at_ms*. The incident is resolved when checks have come in
+    time for as long as a gap may be.
 
     Args:
         topology: whose SLAs are checked.
@@ -200,16 +216,13 @@ def in_time(change: Row) -> tuple[int, str, int]:
     return change["at"], change["incident"], list(Change).index(Change(change["change"]))
 
 
-def _changes_of_spec(
-    spec: SlaSpec, results: Sequence[Row], history: Sequence[Row], gap_ms: int
-) -> Iterator[dict[str, Any]]:
+def _changes_of_spec(spec: SlaSpec, results: Sequence[Row], history: Sequence[Row]) -> Iterator[dict[str, Any]]:
     """Yields the new changes of the incidents of *spec*.
 
     Args:
         spec: the SLA.
         results: of its checks, in any order.
         history: the changes that checks made of its incidents, oldest first.
-        gap_ms: a longer gap between checks interrupts what has lasted.
     """
     last = history[-1] if history else None
     standing = SlaState()
@@ -217,15 +230,12 @@ def _changes_of_spec(
         standing = SlaState(
             opened_at_ms=last["opened_at"], worst=Verdict(last["verdict"]), broken_since_ms=last["broken_since"]
         )
-    before_ms = None if last is None else last["at"]
     for result in sorted(results, key=lambda result: (result["checked_at"], result["run_id"])):
         # An earlier call followed these results.
         if last is not None and result["checked_at"] <= last["at"]:
             continue
-        if result["quiet"] is not None or (before_ms is not None and result["checked_at"] - before_ms > gap_ms):
-            standing = interrupted(standing)
-        before_ms = result["checked_at"]
         if result["quiet"] is not None:
+            standing = interrupted(standing)
             continue
         before = standing
         standing, change = follow(

@@ -159,7 +159,7 @@ def opsgenie_calls(alert: Alert, texts: Mapping[str, str]) -> tuple[ReceiverCall
     priority = _PRIORITIES.get(alert.severity, "P1")
     note = {"source": SOURCE, "note": _cut(texts["text"], MOST_NOTE)}
     match alert.change:
-        case Change.OPENED:
+        case Change.OPENED | Change.ESCALATED:
             details = {name: _cut(str(value), MOST_DETAIL) for name, value in _details(alert).items() if value}
             body = {
                 "message": _cut(texts["subject"], MOST_MESSAGE),
@@ -170,9 +170,12 @@ def opsgenie_calls(alert: Alert, texts: Mapping[str, str]) -> tuple[ReceiverCall
                 "priority": priority,
                 "source": SOURCE,
             }
-            return (ReceiverCall(path="/v2/alerts", body=body),)
-        case Change.ESCALATED:
+            created = ReceiverCall(path="/v2/alerts", body=body)
+            if alert.change is Change.OPENED:
+                return (created,)
+            # A channel of critical alerts has not opened one that begins as a warning. An open one only counts this.
             return (
+                created,
                 ReceiverCall(path=f"{at}/priority?identifierType=alias", body={"priority": priority}, method="PUT"),
                 ReceiverCall(path=f"{at}/notes?identifierType=alias", body=note),
             )

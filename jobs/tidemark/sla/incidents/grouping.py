@@ -253,9 +253,14 @@ def _impacts(alert: Row, alerts: Sequence[Row], incidents: Sequence[Row]) -> Ite
             "owners": [owner],
             "severity": min((row["severity"] for row in own), key=_rank),
         }
-        written = [each for each in alerts if (each["alert"], each["change"]) == (row["alert"], row["change"])]
-        if not any(all([*each[name]] == row[name] for name in LISTS) for each in written):
+        written = next(
+            (each for each in alerts if (each["alert"], each["change"]) == (row["alert"], row["change"])), None
+        )
+        if written is None:
             yield row
+        elif any([*written[name]] != row[name] for name in LISTS):
+            # It grows, and is still the message that its owner got.
+            yield {**written, **in_order_of(LISTS, row)}
 
 
 def _joined(before: Row | None, name: str, more: Iterable[str]) -> list[str]:

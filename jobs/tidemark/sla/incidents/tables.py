@@ -41,6 +41,19 @@ from tidemark.storage.locks import locked, own_folder
 from tidemark.storage.object_path import ObjectPath
 
 _FOR_ALERTS = ("sla", "checked_at", "verdict", "quiet", *CAUSE)
+STATE_TEXT = """
+    CASE WHEN state = 'resolved' THEN state
+         WHEN incident_history.verdict = 'pass' THEN
+             'passes since ' || strftime(passes_since, '%H:%M') || ', resolves at ' || strftime(resolves_at, '%H:%M')
+             || ' if it holds'
+         ELSE incident_history.verdict END
+"""
+"""SQL of DuckDB: the state of a row of `incident_history`, in UTC."""
+WORST_TEXT = """
+    CASE WHEN unit = 'ms' THEN format('{:,.0f} ms', worst_observed)
+         ELSE format('{:,g}', worst_observed) || ' ' || replace(unit, 'burn rate', 'times the budget') END
+"""
+"""SQL of DuckDB: the worst value of a row of `incident_history`."""
 GIVE_UP_MS = DAY_MS
 """Time for which changes of a resolved alert are retried, in ms."""
 
@@ -87,6 +100,7 @@ def follow_up(
     *,
     at_ms: int,
     run_id: str,
+    made_ms: int | None = None,
     unusable: Collection[str] = (),
 ) -> list[dict[str, Any]]:
     """Writes the changes of incidents that follow from checks.
@@ -97,6 +111,7 @@ def follow_up(
         specs: the promised SLAs that can be judged.
         at_ms: the instant of the newest check, epoch ms.
         run_id: of that check; the changes belong to it.
+        made_ms: the clock when it was made, epoch ms; None: *at_ms*.
         unusable: names of SLAs that are promised and cannot be judged.
 
     Returns:
@@ -109,7 +124,15 @@ def follow_up(
 
     def follow(incidents: list[dict[str, Any]]) -> list[dict[str, Any]]:
         missed = missed_check(topology, last_ms, incidents, at_ms=at_ms)
-        rows = changes(specs, checks, [*incidents, *missed], at_ms=at_ms, gap_ms=gap_ms(topology), unusable=unusable)
+        rows = changes(
+            specs,
+            checks,
+            [*incidents, *missed],
+            at_ms=at_ms,
+            gap_ms=gap_ms(topology),
+            made_ms=made_ms,
+            unusable=unusable,
+        )
         return [{**row, "run_id": run_id} for row in (*missed, *rows)]
 
     rows = _add(layout, topology.name, follow)

@@ -37,7 +37,6 @@ from tidemark.semantics.sla import (
     Budget,
     BurnRate,
     ContractRule,
-    Objective,
     RecordMinimums,
     Sla,
     Verdict,
@@ -78,6 +77,11 @@ class FactKind(StrEnum):
 
     n is the number of rows with that end-to-end latency to the files of its table.
     """
+    OBJECTIVE = "objective"
+    """As LATENCY, of an operator with an objective.
+
+    Its interval begins with a whole minute.
+    """
     RECORDS = "records"
     """For an operator: n records that came in."""
     CLOCK = "clock"
@@ -111,6 +115,18 @@ class RootCause:
 
 
 @dataclass(frozen=True)
+class WindowBudget:
+    """State of the error budget of an objective over its whole window.
+
+    `remaining` is its unspent share; None: too few records.
+    """
+
+    records: int
+    slow: int
+    remaining: float | None
+
+
+@dataclass(frozen=True)
 class Status:
     """The state of an SLA at an instant.
 
@@ -130,6 +146,8 @@ class Status:
     records: int | None = None
     budget: Budget | None = None
     """Error budget of a burn rate, over its long interval."""
+    window_budget: WindowBudget | None = None
+    """Error budget of an objective."""
     age_ms: int | None = None
     """Age of the oldest window that broke a promise of latency.
 
@@ -226,18 +244,14 @@ class _SlaFacts:
         """Returns the number of records that came in at *operator*."""
         return sum(fact["n"] for fact in self._of(FactKind.RECORDS, operator, over_ms))
 
-    def budget(self, operator: str, over_ms: int, objective: Objective) -> Budget:
-        """Returns the error budget of *operator* over an interval.
+    def slow_records(self, what: FactKind, operator: str, over_ms: int, threshold_ms: int) -> tuple[int, int]:
+        """Returns the numbers of records, and of those over the threshold.
 
         A record is over the threshold if the value of its bucket is.
         """
-        latencies = self._of(FactKind.LATENCY, operator, over_ms)
-        n_over = sum(fact["n"] for fact in latencies if value_of(fact["bucket"]) > objective.threshold_ms)
-        return budget(objective, n=self.measured_records(operator, over_ms), n_over=n_over)
-
-    def measured_records(self, operator: str, over_ms: int) -> int:
-        """Returns the number of records of *operator* with a latency."""
-        return sum(fact["n"] for fact in self._of(FactKind.LATENCY, operator, over_ms))
+        latencies = self._of(what, operator, over_ms)
+        slow = sum(fact["n"] for fact in latencies if value_of(fact["bucket"]) > threshold_ms)
+        return sum(fact["n"] for fact in latencies), slow
 
     def _of(self, what: FactKind, subject: str, over_ms: int | None = None) -> list[Mapping[str, Any]]:
         return self._facts.get((what.value, over_ms), {}).get(subject, [])
@@ -347,13 +361,24 @@ def _records(spec: SlaSpec, at_least: RecordMinimums, topology: Topology, facts:
 
 
 def _burn_rate(spec: SlaSpec, limits: BurnRate, facts: _SlaFacts) -> Status:
-    long, short = (facts.budget(spec.subject, over_ms, limits.objective) for over_ms in (spec.over_ms, spec.short_ms))
+    what = FactKind.OBJECTIVE if spec.compliance else FactKind.LATENCY
+    objective = limits.objective
+
+    def counted(over_ms: int) -> tuple[int, int]:
+        return facts.slow_records(what, spec.subject, over_ms, objective.threshold_ms)
+
+    long, short = (budget(objective, n=n, n_over=slow) for n, slow in map(counted, (spec.over_ms, spec.short_ms)))
     rates = [long.burn_rate, short.burn_rate]
-    n = facts.measured_records(spec.subject, spec.over_ms)
+    n, _ = counted(spec.over_ms)
     # A late record in a quiet time would be a high rate.
     is_enough = n >= limits.min_records
     verdict = judge_burn(rates, warn_at=limits.warn_at, error_at=limits.error_at) if is_enough else Verdict.UNKNOWN
-    return Status(spec, verdict, budget=long, records=n)
+    whole = None
+    if spec.compliance:
+        records, slow = counted(spec.compliance.window_ms)
+        remaining = budget(objective, n=records, n_over=slow).remaining if records >= limits.min_records else None
+        whole = WindowBudget(records, slow, remaining)
+    return Status(spec, verdict, budget=long, records=n, window_budget=whole)
 
 
 def _open_accounts(accounts: Rows) -> Iterator[tuple[int, str]]:

@@ -1,0 +1,134 @@
+"""Counts the latencies of objectives over their windows, in one query.
+
+Rollups have what they have counted, by minute and hour. Facts of later minutes are counted one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from tidemark.model.settings.intervals import Grain, Interval, Scope, is_text, join_intervals
+from tidemark.model.sla_spec import SlaSpec
+from tidemark.model.topology import Topology
+from tidemark.reports.paths.path_facts import Row, Tables
+from tidemark.sla.measures.status import FactKind
+
+MINUTE_MS, HOUR_MS = Grain.MINUTE.length_ms, Grain.HOUR.length_ms
+LATER = f"""
+    WITH began AS (
+        SELECT sub_topology, batch_id, epoch_ms(coalesce(decided_at, started_at, finished_at)) AS ms,
+               CASE sub_topology {{counted}} END AS counted
+        FROM batches WHERE topology = $1
+    ),
+    later AS (
+        SELECT sub_topology, coalesce(
+            max(ms) FILTER (batch_id <= counted AND counted <= newest), min(ms)
+        ) // {MINUTE_MS} * {MINUTE_MS} AS since_ms
+        FROM (SELECT *, max(batch_id) OVER (PARTITION BY sub_topology) AS newest FROM began) GROUP BY sub_topology
+    )
+    SELECT sub_topology, since_ms, coalesce(max(batch_id) FILTER (ms < since_ms), 0) - 1 AS after_batch
+    FROM later JOIN began USING (sub_topology) GROUP BY sub_topology, since_ms
+"""
+"""Selects the fields of `LaterFacts` by sub-topology with batches.
+
+A rollup that died has counted some of the batches after its mark, but none that began before the marked one. A mark
+beyond all batches is that of tables that were begun anew.
+"""
+
+
+@dataclass(frozen=True)
+class LaterFacts:
+    """Facts of a sub-topology that rollups may lack.
+
+    They finished at *since_ms* (epoch ms, a whole minute) or later, and are of a batch after *after_batch*.
+    """
+
+    since_ms: int
+    after_batch: int
+
+
+def objective_facts(
+    tables: Tables, topology: Topology, specs: Collection[SlaSpec], counted: Mapping[str, int], *, at_ms: int
+) -> list[Row]:
+    """Returns the facts by which the objectives among *specs* are judged.
+
+    There is one per operator, length and bucket.
+
+    Args:
+        tables: of the warehouse.
+        topology: that promises the objectives.
+        specs: the SLAs.
+        counted: the newest batch that the rollups have counted, by sub-topology.
+        at_ms: the instant of the check, epoch ms.
+    """
+    of_objectives = [spec for spec in specs if spec.compliance]
+    if not of_objectives:
+        return []
+    cases = " ".join(f"WHEN '{name}' THEN {batch_id}" for name, batch_id in counted.items()) or "WHEN '' THEN 0"
+    later = {}
+    for row in tables.ask(LATER.format(counted=cases), [topology.name]).objects:
+        later[row["sub_topology"]] = LaterFacts(row["since_ms"], row["after_batch"])
+    return tables.ask(objectives_sql(topology, of_objectives, later, at_ms=at_ms), [topology.name]).objects
+
+
+def objectives_sql(topology: Topology, specs: Sequence[SlaSpec], later: Mapping[str, LaterFacts], *, at_ms: int) -> str:
+    """Returns the query of `objective_facts`, with the topology as $1.
+
+    It reads the rollups and the facts of a sub-topology once, however many objectives and windows there are.
+
+    Args:
+        topology: that promises the objectives.
+        specs: their SLAs.
+        later: the facts to count one by one, by sub-topology.
+        at_ms: the instant of the check, epoch ms.
+    """
+    lengths_ms = {length_ms for spec in specs for length_ms in spec.lengths_ms}
+    lengths_ms |= {spec.compliance.window_ms for spec in specs if spec.compliance}
+    starts_ms = {length_ms: (at_ms - length_ms) // MINUTE_MS * MINUTE_MS for length_ms in sorted(lengths_ms)}
+    first_ms = min(starts_ms.values())
+    operators = sorted({spec.subject for spec in specs})
+    names = ", ".join(f"'{name}'" for name in operators)
+    rolled_up, one_by_one = [], []
+    # A sub-topology without batches has no later facts.
+    subs = sorted(later.keys() & {topology.sub_topology_of(name).name for name in operators})
+    for sub in subs:
+        of_sub, since_ms = is_text("sub_topology", sub), later[sub].since_ms
+        if since_ms > first_ms:
+            counted = Interval(first_ms, min(since_ms, at_ms))
+            rolled_up.append(f"({of_sub} AND {counted.holds('interval_start')})")
+        if since_ms < at_ms:
+            # DuckDB opens no file of earlier batches if the first one is a constant.
+            finished = Interval(max(since_ms, first_ms), at_ms).holds("finished_at")
+            one_by_one.append(f"""
+            UNION ALL
+            SELECT operator, bucket, n, epoch_ms(finished_at) AS ms FROM latency_buckets
+            WHERE topology = $1 AND operator IN ({names}) AND {of_sub} AND batch_id > {later[sub].after_batch}
+                  AND {finished}""")
+    others = ", ".join(f"'{sub}'" for sub in subs) or "''"
+    rolled_up.append(f"(sub_topology NOT IN ({others}) AND {Interval(first_ms, at_ms).holds('interval_start')})")
+    ends_ms = [*starts_ms.values(), *(facts.since_ms for facts in later.values()), at_ms]
+    windows = ", ".join(f"({length_ms}, {start_ms})" for length_ms, start_ms in starts_ms.items())
+    return f"""
+        WITH counted AS (
+            SELECT operator, bucket, n, epoch_ms(interval_start) AS ms FROM latency_bucket_rollup
+            WHERE topology = $1 AND scope = '{Scope.OPERATOR}' AND operator IN ({names})
+                  AND ({" OR ".join(rolled_up)}) AND {_grains(ends_ms)}
+            {"".join(one_by_one)}
+        )
+        SELECT '{FactKind.OBJECTIVE}' AS what, operator AS subject, over_ms, bucket, sum(n)::bigint AS n,
+               NULL AS at_ms, NULL AS idle
+        FROM counted JOIN (VALUES {windows}) AS windows(over_ms, start_ms) ON ms >= start_ms
+        GROUP BY operator, over_ms, bucket
+    """
+
+
+def _grains(ends_ms: Sequence[int]) -> str:
+    """Returns a condition of rows of the rollups: minutes or hours.
+
+    Minutes are read in the hours that have one of *ends_ms*, epoch ms.
+    """
+    parted = join_intervals((end_ms // HOUR_MS * HOUR_MS for end_ms in ends_ms), Grain.HOUR)
+    in_parted = " OR ".join(hours.holds("interval_start") for hours in parted)
+    minutes = f"{is_text('grain', Grain.MINUTE)} AND ({in_parted})"
+    return f"(({minutes}) OR ({is_text('grain', Grain.HOUR)} AND NOT ({in_parted})))"

@@ -1,0 +1,135 @@
+"""Incidents have the state of the newest check.
+
+Results of checks are written by hand. Instants are minutes after noon.
+"""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tidemark.cli.explain.incidents import incidents
+from tidemark.model import topology
+from tidemark.model.project.layout import Layout
+from tidemark.model.sla_spec import parse
+from tidemark.model.tables.catalog import SLA_RESULTS
+from tidemark.query.sql import Warehouse
+from tidemark.reports.report_tables import replace_rows
+from tidemark.sla.incidents.tables import follow_up, miss
+
+NOON, MINUTE = 1_767_268_800_000, 60_000  # 2026-01-01T12:00Z
+FLIGHTS = topology.load(Path(__file__).parents[2] / "jobs" / "topologies" / "flights.toml")
+EVERY_MINUTE = replace(FLIGHTS, check_every_ms=MINUTE)
+NAMES = ("board", "changes", "delays", "in_time", "quick", "complete", "kept")
+SLAS = {name: {"subject": "flight_board", "error_after": "1 s", "owner": "desk"} for name in NAMES}
+SPECS = parse({"flights": SLAS}, FLIGHTS, file="slas.toml")
+
+
+class Plant:
+    """A plant whose SLAs are checked, with results that a test gives."""
+
+    def __init__(self, home: Path) -> None:
+        self.home, self.layout = home, Layout(home)
+
+    def check(
+        self, minute: int, verdicts: Mapping[str, str] | str, *, took: int = 0, observed_ms: float = 5, **columns: Any
+    ) -> None:
+        """Checks all SLAs at *minute*; the check ends *took* minutes later."""
+        run_id, at_ms = f"run {minute}", NOON + minute * MINUTE
+        found = dict.fromkeys(NAMES, verdicts) if isinstance(verdicts, str) else verdicts
+        rows = [
+            {
+                "topology": "flights", "sla": name, "verdict": verdict, "checked_at": at_ms, "run_id": run_id,
+                "owner": "desk", "severity": "critical", "measure": "staleness", "observed_ms": observed_ms,
+                "resolve_after_ms": 10 * MINUTE, **columns,
+            }
+            for name, verdict in found.items()
+        ]  # fmt: skip
+        path = self.layout.report_table("flights", SLA_RESULTS.name)
+        replace_rows(rows, SLA_RESULTS, path, where=f"run_id = '{run_id}'")
+        follow_up(self.layout, EVERY_MINUTE, SPECS, at_ms=at_ms, run_id=run_id, made_ms=NOON + (minute + took) * MINUTE)
+
+    def incidents(self, where: str = "true") -> list[dict[str, Any]]:
+        return Warehouse(self.home).ask(f"FROM incident_history WHERE {where} ORDER BY opened_at, sla").objects
+
+
+@pytest.fixture
+def plant(tmp_path: Path) -> Plant:
+    return Plant(tmp_path)
+
+
+def minute(at: Any) -> int | None:
+    return None if at is None else round(at.timestamp() * 1_000 - NOON) // MINUTE
+
+
+def test_a_healthy_plant_has_no_incident_after_half_an_hour(plant: Plant) -> None:
+    """Drivers start until minute 3.
+
+    Then checks come in time, but for two gaps.
+    """
+    plant.check(0, "error", took=3)
+    miss(plant.layout, EVERY_MINUTE, at_ms=NOON + 2 * MINUTE + 1)
+    in_time = [*range(3, 13), *range(15, 22), *range(24, 31)]
+    for now in in_time:
+        plant.check(now, "pass")
+        if now == 12:
+            assert {row["sla"] for row in plant.incidents("state = 'open'")} == {*NAMES}
+    assert plant.incidents("state <> 'resolved'") == []
+    ends = {(row["sla"], minute(row["opened_at"]), minute(row["resolved_at"])) for row in plant.incidents()}
+    # Each holds from minute 3 on, and the first check after minute 13 is that of minute 15.
+    assert {end for end in ends if end[0] in NAMES} == {(name, 0, 15) for name in NAMES}
+    assert sorted(end[1:] for end in ends if end[0] not in NAMES) == [(2, 5), (14, 17), (23, 26)]
+
+
+def test_an_incident_tells_what_it_passes_since(plant: Plant) -> None:
+    states = []
+    verdicts = [
+        (0, "error", 9_000),
+        (1, "pass", 5),
+        (2, "warn", 12_500),
+        (3, "unknown", None),
+        (4, "pass", 5),
+        (6, "pass", 4),
+    ]
+    for now, verdict, observed_ms in verdicts:
+        plant.check(now, {"board": verdict}, observed_ms=observed_ms)
+        (row,) = plant.incidents()
+        states.append((row["verdict"], minute(row["passes_since"]), minute(row["resolves_at"]), row["broke_again"]))
+    assert states == [
+        ("error", None, None, 0),
+        ("pass", 1, 11, 0),
+        ("warn", None, None, 1),
+        ("unknown", None, None, 1),
+        ("pass", 4, 14, 1),
+        ("pass", 4, 14, 1),
+    ]
+    assert (row["worst_verdict"], row["worst_observed"], row["unit"]) == ("error", 12_500, "ms")
+    asked = {"all": False, "history": None, "acknowledge": None, "format": "table"}
+    text = incidents(Namespace(**asked), plant.home, "flights")
+    assert "passes since 12:04, resolves at 12:14 if it holds" in text
+    assert "12,500 ms" in text
+
+
+def test_maintenance_ends_what_passes(plant: Plant) -> None:
+    plant.check(0, {"board": "error"})
+    plant.check(1, {"board": "pass"})
+    plant.check(2, {"board": "pass"}, quiet="maintenance")
+    plant.check(3, {"board": "pass"})
+    (row,) = plant.incidents()
+    assert (minute(row["passes_since"]), minute(row["resolves_at"])) == (3, 13)
+    plant.check(13, {"board": "pass"})
+    (row,) = plant.incidents("sla = 'board'")
+    assert (row["state"], minute(row["resolved_at"]), row["resolves_at"]) == ("resolved", 13, None)
+
+
+@pytest.mark.parametrize(("measure", "worst"), [("records", 3), ("contract", 7), ("burn_rate", 2.5)])
+def test_the_worst_value_is_that_of_the_measure(plant: Plant, measure: str, worst: float) -> None:
+    for now, records in enumerate((7, 3, 5)):
+        rates = {"burn_rate": records / 2 if records < 7 else 1.0}
+        plant.check(now, {"board": "error"}, measure=measure, records=records, **rates)
+    assert [row["worst_observed"] for row in plant.incidents()] == [worst]
