@@ -806,7 +806,7 @@ SLA_RESULTS = Table(
             "double",
             "of the measure burn_rate: unused share of the error budget of over_ms; < 0: exceeded",
         ),
-        ("quiet", "string", "maintenance | past: reason why it opens no incident; null: it may open one"),
+        ("quiet", "string", "maintenance | calendar | past: reason why it opens no incident; null: it may open one"),
     ),
     "report",
     key=("run_id", "sla"),
