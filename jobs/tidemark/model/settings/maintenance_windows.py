@@ -28,8 +28,8 @@ class WeeklyHours:
     """Hours of *days*, read from a clock on the wall in *zone*.
 
     They last from *start*, inclusive, to *end*, minutes after midnight. An *end* that is not after *start* is of the
-    next day. A day is its place in DAYS. An instant is in the hours if the clock shows one of them then. So an hour that
-    a clock change repeats counts twice, and one that it skips does not exist.
+    next day. A day is its place in DAYS. An instant is in the hours if the clock shows one of them then. So an hour
+    that a clock change repeats counts twice, and one that it skips does not exist.
     """
 
     days: frozenset[int]
@@ -64,8 +64,8 @@ MaintenanceWindow: TypeAlias = WeeklyHours | SingleTime
 def maintenance_window(text: str) -> MaintenanceWindow | None:
     """Reads a maintenance window; None if *text* is none.
 
-    Its forms are `Sun 22:00-02:00 Europe/Berlin`, `daily 01:00-01:30` and `2026-12-24T00:00Z/2026-12-26T00:00Z`. Without
-    a zone hours are those of UTC.
+    Its forms are `Sun 22:00-02:00 Europe/Berlin`, `daily 01:00-01:30` and `2026-12-24T00:00Z/2026-12-26T00:00Z`.
+    Without a zone hours are those of UTC.
 
     >>> maintenance_window("Mon 01:00-01:30")
     WeeklyHours(days=frozenset({0}), start=60, end=90, zone=zoneinfo.ZoneInfo(key='UTC'))

@@ -890,9 +890,26 @@ DELIVERIES = Table(
         ("channel", "string", "name of the channel in expectations/channels.toml, or log"),
         ("delivered_at", "timestamp", "clock after the channel had accepted it"),
         ("run_id", "string", "Airflow run that delivered it"),
+        ("reminder", "int", "number of the reminder, from 1; null: the change itself"),
     ),
     "report",
-    key=("incident", "change", "channel"),
+    key=("incident", "change", "channel", "reminder"),
+)
+ALERT_DECISIONS = Table(
+    "alert_decisions",
+    "decision of a person about alerts",
+    _columns(
+        ("topology", "string", "name of the topology"),
+        ("decision", "string", "acknowledge | silence | snooze | unsilence"),
+        ("subject_kind", "string", "incident | sla | topology"),
+        ("subject", "string", "name of the incident, SLA or topology"),
+        ("decided_at", "timestamp", "clock of the decision"),
+        ("until", "timestamp", "end of the silence or snooze, exclusive; null: the decision has none"),
+        ("by", "string", "name of the person"),
+        ("note", "string", "reason that the person gave; null: none"),
+    ),
+    "report",
+    key=("decided_at", "decision", "subject", "by"),
 )
 DQ_RESULTS = Table(
     "dq_results",
@@ -995,6 +1012,7 @@ TABLES = MappingProxyType(
             INCIDENTS,
             ALERTS,
             DELIVERIES,
+            ALERT_DECISIONS,
             DQ_RESULTS,
             REQUEUED,
             TABLE_FILES,
