@@ -52,9 +52,9 @@ class Channel:
     `checks_are_made`.
 
     A channel that *keeps_state* gets the end of each alert that it opened, however late. One that *sends_again* gets
-    open alerts again at each delivery. An alert that is not acknowledged is told again every *renotify_after_ms* (None:
-    never). A channel that is *escalated_by* others, by name, gets only alerts that one of them told so many ms ago, and
-    that are not acknowledged.
+    open alerts again at each delivery. It gets an alert that is not acknowledged again every *renotify_after_ms* (None:
+    never). A channel that is *escalated_by* others, by name, gets only alerts that one of them got so many ms before,
+    and that are not acknowledged.
     """
 
     name: str
@@ -153,9 +153,9 @@ def _escalations(keys: Keys, content: Mapping[str, Any]) -> Iterator[tuple[str, 
         keys.fail(
             missing, "is missing", f"write {missing} = {example}, or leave out both escalate_after and escalate_to"
         )
-    known = [name for name in content if name != keys.at]
-    if unknown := outside(others, known):
-        remedy = f"use other channels of this file: {', '.join(known) or 'there are none'}"
+    channels = [name for name in content if name != keys.at]
+    if unknown := outside(others, channels):
+        remedy = f"use other channels of this file: {', '.join(channels) or 'there are none'}"
         keys.fail("escalate_to", f"has {unknown[0]!r}", remedy)
     yield from ((other, after_ms) for other in others)
 

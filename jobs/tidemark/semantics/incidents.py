@@ -39,7 +39,7 @@ class Decision(StrEnum):
 
 
 class DecisionSubject(StrEnum):
-    """What a decision is about."""
+    """Kinds of subjects of decisions."""
 
     INCIDENT = "incident"
     SLA = "sla"

@@ -32,7 +32,7 @@ PAST = {
     Decision.SNOOZE: "snoozed",
     Decision.UNSILENCE: "no longer silenced; decided",
 }
-"""What a subject is after each decision."""
+"""State of a subject after each decision."""
 NOTIFIED = "told"
 """Column of the answer: the channels that got the change."""
 HISTORY = f"""

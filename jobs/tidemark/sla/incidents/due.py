@@ -48,7 +48,7 @@ def silences(decisions: Sequence[Row]) -> list[Silence]:
     for row in sorted(decisions, key=lambda row: (row["decided_at"], order.index(row["decision"]))):
         if row["decision"] != Decision.ACKNOWLEDGE:
             by_subject[row["subject_kind"], row["subject"]].append(row)
-    found = []
+    times = []
     for (kind, subject), rows in by_subject.items():
         ends = [*(row["decided_at"] for row in rows[1:]), None]
         for row, next_ms in zip(rows, ends, strict=True):
@@ -56,8 +56,8 @@ def silences(decisions: Sequence[Row]) -> list[Silence]:
                 continue
             end_ms = row["until"] if next_ms is None else min(row["until"], next_ms)
             is_snooze = row["decision"] == Decision.SNOOZE
-            found.append(Silence(DecisionSubject(kind), subject, row["decided_at"], end_ms, is_snooze))
-    return sorted(found, key=lambda silence: silence.start_ms)
+            times.append(Silence(DecisionSubject(kind), subject, row["decided_at"], end_ms, is_snooze))
+    return sorted(times, key=lambda silence: silence.start_ms)
 
 
 def is_silenced(alert: Row, silenced: Sequence[Silence], at_ms: int) -> bool:
@@ -131,7 +131,7 @@ class _ChannelAlert:
             return []
         rows = self._merged()
         if self._is_silenced_now or Change.RESOLVED in self._delivered:
-            # A receiver that has the alert must get its end, which disturbs nobody.
+            # A receiver that has the alert must get its end, which wakes no person.
             rows = [row for row in rows if row["change"] == Change.RESOLVED and is_known]
         if not (self._is_open or self._channel.has_opened(self._delivered)):
             # A new channel would otherwise deliver the changes of years.
@@ -143,13 +143,13 @@ class _ChannelAlert:
         """Yields a reminder if one is due."""
         if not self._is_open or self._is_silenced_now or self._is_impact() or self._channel.sends_again:
             return
-        known = [row for row in self._merged() if row["change"] in self._delivered & _BEGINNINGS]
-        if not known:
+        beginnings = [row for row in self._merged() if row["change"] in self._delivered & _BEGINNINGS]
+        if not beginnings:
             return
         last_ms = max(row["delivered_at"] for row in self._own)
         if self._is_repeated(last_ms) or self._is_awake(last_ms):
             sent = [row["reminder"] for row in self._own if row["reminder"] is not None]
-            yield {**known[-1], "reminder": max(sent, default=0) + 1}
+            yield {**beginnings[-1], "reminder": max(sent, default=0) + 1}
 
     def _is_repeated(self, last_ms: int) -> bool:
         every_ms = self._channel.renotify_after_ms
@@ -163,10 +163,10 @@ class _ChannelAlert:
         return any(is_silenced(newest, [each], each.start_ms) for each in ended)
 
     def _merged(self) -> list[dict[str, Any]]:
-        """Returns the changes in order, one in place of two told at once.
+        """Returns the changes in order, with one in place of two.
 
-        An escalation in the silence that the alert was opened in becomes a part of its opening, and so does one before
-        the alert was escalated to the channel.
+        An alert that was opened and escalated in a silence has both as its opening. So does an alert that others
+        escalate to the channel.
         """
         rows = {change: dict(row) for change, row in self._changes.items()}
         opened, escalated = rows.get(Change.OPENED), rows.get(Change.ESCALATED)
@@ -185,10 +185,10 @@ class _ChannelAlert:
             return True
         if self._is_impact() or not self._is_open or Change.ACKNOWLEDGED in self._changes:
             return False
-        told = [row for row in self._others if row["change"] in _BEGINNINGS]
+        beginnings = [row for row in self._others if row["change"] in _BEGINNINGS]
         return any(
             self._now_ms - row["delivered_at"] >= self._channel.escalated_by[row["channel"]]
-            for row in told
+            for row in beginnings
             if row["channel"] in self._channel.escalated_by
         )
 

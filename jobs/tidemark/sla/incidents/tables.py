@@ -249,8 +249,8 @@ def repeated_changes(layout: Layout, topology: str, channel: Channel, *, now_ms:
     silenced = silences(stored_decisions(layout, topology))
     delivered = {(row["incident"], row["change"]) for row in _delivered(layout, topology, {channel.name})}
     newest = [row for row in open_incidents(alerts).values() if channel.tells(row)]
-    told = [row for row in newest if (row["incident"], row["change"]) in delivered]
-    return sorted((row for row in told if not is_silenced(row, silenced, now_ms)), key=in_time)
+    repeated = [row for row in newest if (row["incident"], row["change"]) in delivered]
+    return sorted((row for row in repeated if not is_silenced(row, silenced, now_ms)), key=in_time)
 
 
 def stored_decisions(layout: Layout, topology: str) -> list[dict[str, Any]]:
