@@ -131,3 +131,12 @@ def test_the_page_of_alerts_has_an_example_of_every_channel_key() -> None:
         assert lead_channel.escalated_by == {"desk": 900_000}
         with pytest.raises(InvalidSpec, match=", ".join(sorted({*table, *when}))):
             parse({"desk": table | {"zzzzzzzz": 1}, **lead}, file="channels.toml")
+
+
+def test_the_example_of_reminders_and_escalation_loads() -> None:
+    page = (PROJECT / "docs" / "alerts.md").read_text(encoding="utf-8")
+    section = page.partition("### Reminders and escalation")[2].partition("\n## ")[0]
+    (example,) = re.findall(r"```toml\n(.+?)```", section, re.DOTALL)
+    pager, lead = parse(tomllib.loads(example), file="channels.toml")
+    assert (pager.renotify_after_ms, pager.escalated_by) == (1_800_000, {})
+    assert (lead.renotify_after_ms, lead.escalated_by) == (None, {"pager": 900_000})

@@ -60,7 +60,7 @@ class Editor:
         self.name, self._id = user.get_name(), str(user.get_id())
 
     def form_token(self, now_s: int) -> str:
-        """Returns a token for a form of this user at *now_s*, epoch s."""
+        """Returns a token for a form of this user at *now_s*."""
         until_s = now_s + FORM_VALID_S
         return f"{until_s}.{self._signature(until_s)}"
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from tidemark.collecting import names_in
 from tidemark.errors import InvalidArgument
-from tidemark.kernels.columns.schemas import rows_of
 from tidemark.model.project.files import Project
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import instant_ms
@@ -15,11 +14,10 @@ from tidemark.model.settings.toml_keys import duration_ms
 from tidemark.model.sla_spec import load_usable
 from tidemark.model.tables.catalog import ALERT_DECISIONS
 from tidemark.model.topology import Topology
-from tidemark.reports.report_tables import open_report
+from tidemark.reports.report_tables import add_rows
 from tidemark.semantics.incidents import CHECKS, Decision, DecisionSubject
 from tidemark.sla.incidents.due import silences
 from tidemark.sla.incidents.tables import acknowledge, open_names, stored_decisions
-from tidemark.storage.delta.tables import append
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,9 +70,7 @@ def decide(layout: Layout, topology: str, made: AlertDecision, *, slas: Collecti
         "by": made.by,
         "note": made.note or None,
     }
-    place = layout.report_table(topology, ALERT_DECISIONS.name)
-    open_report(ALERT_DECISIONS, place)
-    append(place, rows_of(ALERT_DECISIONS, [row]))
+    add_rows([row], ALERT_DECISIONS, layout.report_table(topology, ALERT_DECISIONS.name))
     return True
 
 
