@@ -17,7 +17,7 @@ from tidemark.model.project.files import CHECKOUT
 from tidemark.model.project.layout import Layout
 from tidemark.model.tables.catalog import ALERT_DECISIONS, ALERTS, DELIVERIES, INCIDENTS
 from tidemark.reports.report_tables import open_report, replace_rows, rows_in
-from tidemark.sla.incidents.tables import pending_changes, record_delivery
+from tidemark.sla.incidents.tables import pending_changes, record_delivery, repeated_changes
 
 NOON = 1_767_268_800_000
 OPENED = {"topology": "flights", "sla": "board", "change": "opened", "verdict": "error", "severity": "critical"}
@@ -137,6 +137,11 @@ def test_a_silence_in_the_warehouse_delays_a_delivery(home: Path) -> None:
     assert [due(minute) for minute in (41, 70, 71)] == [[("opened", 1)], [], [("opened", 2)]]
     stored = rows_in(open_report(DELIVERIES, layout.report_table("flights", DELIVERIES.name)))
     assert sorted(stored.filter(incident="board-2")["reminder"].to_list(), key=str) == [1, 2, None]
+
+    def repeats(minute: int) -> int:
+        return len(repeated_changes(layout, "flights", channel, now_ms=NOON + minute * 60_000))
+
+    assert [repeats(minute) for minute in (10, 11)] == [0, 1]  # of a channel that sends open alerts again
 
 
 @pytest.mark.parametrize(

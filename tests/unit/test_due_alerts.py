@@ -156,10 +156,15 @@ def test_a_reminder_has_the_worst_that_was_told() -> None:
     assert [plays.delivers(minute) for minute in (5, 34, 35)] == [["opened", "escalated"], [], ["escalated 1"]]
 
 
-def test_a_message_about_the_impact_is_not_repeated() -> None:
-    plays = desk(renotify_after="30 min", owners=["night"])
+def test_a_message_about_the_impact_is_not_repeated_or_escalated() -> None:
+    plays = Desk(
+        desk={"kind": "webhook", "owners": ["night"], "renotify_after": "30 min", "escalate_after": "15 min"}
+        | {"escalate_to": ["lead"]},
+        lead={"kind": "webhook", "owners": ["night"]},
+    )
     plays.changes(0, "opened", "dead-1@night", audience="night")
     assert [plays.delivers(minute) for minute in (0, 30, 60)] == [["opened"], [], []]
+    assert plays.delivers(60, "lead") == []
 
 
 def escalating() -> Desk:

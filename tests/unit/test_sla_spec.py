@@ -95,8 +95,9 @@ def test_maintenance_is_of_an_sla_a_topology_or_all_topologies() -> None:
     at = {"2026-12-24T12:00Z": True, "2026-12-26T00:30Z": True, "2026-12-26T01:30Z": False}
     for spec in parse(content, FLIGHTS, file="slas.toml"):
         assert {text: spec.is_quiet(instant_ms(text)) for text in at} == at
-    (default,) = parse({"maintenance": content["maintenance"]}, FLIGHTS, file="slas.toml")
-    assert (default.name, default.is_quiet(instant_ms("2026-12-24T12:00Z"))) == ("nothing_gets_lost", True)
+    for place in ({}, {"flights": {"maintenance": ["daily 01:00-02:00"]}}):
+        (default,) = parse({"maintenance": content["maintenance"], **place}, FLIGHTS, file="slas.toml")
+        assert (default.name, default.is_quiet(instant_ms("2026-12-24T12:00Z"))) == ("nothing_gets_lost", True)
 
 
 def test_wrong_maintenance_of_all_is_one_mistake(tmp_path: Path) -> None:
