@@ -118,9 +118,7 @@ def test_a_mail_server_that_was_down_gets_each_message_in_order(tmp_path: Path, 
     ]  # fmt: skip
 
 
-def test_an_unacknowledged_alert_is_mailed_again_under_another_id(
-    tmp_path: Path, inbox: Inbox, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_reminder_is_a_mail_of_its_own(tmp_path: Path, inbox: Inbox, monkeypatch: pytest.MonkeyPatch) -> None:
     happened(tmp_path, OPENED)
     desk = channel(**MAIL, renotify_after="30 min")
     tell(tmp_path, desk)

@@ -47,7 +47,7 @@ def replace_rows(rows: pl.DataFrame | list[dict[str, Any]], table: Table, path: 
 
 
 def add_rows(rows: list[dict[str, Any]], table: Table, path: Path) -> None:
-    """Adds *rows* to the table at *path*, and creates it if there is none."""
+    """Adds *rows* to the table at *path*, which is created if needed."""
     open_report(table, path)
     append(path, rows_of(table, rows))
 

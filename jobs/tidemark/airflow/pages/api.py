@@ -281,6 +281,7 @@ def show_what_if(
 
 
 @app.get("/topologies/{name}/decisions")
+@shared
 def list_decisions(name: str) -> Response:
     """Returns the decisions of people about alerts, newest first."""
     topology = _named(name).name
@@ -304,10 +305,11 @@ async def add_decision(name: str, request: Request, editor: Editor = EDITOR) -> 
 
 
 @app.get("/pages/{name}/decisions", dependencies=[MAY_EDIT])
-def show_decision_form(name: str, subject: str, editor: Editor = EDITOR) -> Response:
+async def show_decision_form(name: str, subject: str, editor: Editor = EDITOR) -> Response:
     """Returns the page on which a user decides about alerts of *subject*."""
     topology = _named(name).name
-    is_incident = subject in open_names(Layout(_warehouse()), topology)
+    layout = Layout(await asyncio.to_thread(_warehouse))
+    is_incident = subject in await ANSWERS.to(("open incidents", name), partial(open_names, layout, topology))
     token = editor.form_token(wall_clock_ms() // 1_000)
     page = decision_page(topology, subject, is_incident=is_incident, token=token)
     # Not one of the shared answers: each user has another token.
