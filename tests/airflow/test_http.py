@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, urlencode
 
 import httpx
 import pytest
@@ -36,7 +36,7 @@ with warnings.catch_warnings():
     from tidemark.airflow.pages import answers as page_answers
     from tidemark.airflow.pages import api as page_api
     from tidemark.airflow.pages.answers import ANSWERS, PageAnswers
-    from tidemark.airflow.pages.login import MAY_READ, READABLE, SIGNED_IN
+    from tidemark.airflow.pages.login import EDITOR, MAY_EDIT, MAY_READ, READABLE, SIGNED_IN, Editor
 
 AT = "2026-01-01T12:00:10Z"
 ROUTES = [
@@ -51,6 +51,8 @@ ROUTES = [
     "/topologies/flights/operators/carrier_state",
     "/topologies/flights/latency",
     "/topologies/flights/path",
+    "/topologies/flights/decisions",
+    "/pages/flights/decisions?subject=flights",
     "/topologies/flights/whatif?operator=carrier_state&scale=0.5",
 ]
 
@@ -62,17 +64,27 @@ class All:
         return [*topologies]
 
 
+class Ann:
+    """A user of Airflow."""
+
+    def get_id(self) -> str:
+        return "7"
+
+    def get_name(self) -> str:
+        return "ann"
+
+
 class Client:
     """Calls the app without a server, through Airflow's compression."""
 
     def get(self, url: str, **headers: str) -> httpx.Response:
         return self.request("GET", url, **headers)
 
-    def request(self, method: str, url: str, **headers: str) -> httpx.Response:
+    def request(self, method: str, url: str, body: str | None = None, **headers: str) -> httpx.Response:
         async def answer() -> httpx.Response:
             transport = httpx.ASGITransport(GZipMiddleware(page_api.application), raise_app_exceptions=False)
             async with httpx.AsyncClient(transport=transport, base_url="http://airflow") as client:
-                return await client.request(method, url, headers=headers)
+                return await client.request(method, url, content=body, headers=headers)
 
         return asyncio.run(answer())
 
@@ -93,6 +105,7 @@ def anonymous(warehouse: Path, monkeypatch: pytest.MonkeyPatch) -> Client:
 def client(anonymous: Client) -> Iterator[Client]:
     overrides = page_api.app.dependency_overrides
     overrides |= {SIGNED_IN.dependency: lambda: None, MAY_READ.dependency: lambda: None, READABLE.dependency: All}
+    overrides |= {MAY_EDIT.dependency: lambda: None, EDITOR.dependency: lambda: Editor(Ann())}
     yield anonymous
     page_api.app.dependency_overrides.clear()
     ANSWERS.forget()
@@ -378,6 +391,111 @@ def test_a_topology_without_reports_has_a_page_that_says_so(
     text = client.get("/pages/flights").text
     assert "No window is closed, or no report has run yet" in text
     assert "streams never started" in text
+
+
+FORM = "/pages/flights/decisions"
+SAME = {"Origin": "http://airflow", "Sec-Fetch-Site": "same-origin"}
+
+
+@pytest.fixture
+def decided(client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Client:
+    """A client of an empty warehouse, in which decisions are made."""
+    monkeypatch.setattr(Variable, "get", lambda name, default=None: str(tmp_path))
+    monkeypatch.setenv("AIRFLOW__API__SECRET_KEY", "a key of this test")
+    return client
+
+
+def token_of(client: Client, subject: str) -> str:
+    page = client.get(f"{FORM}?subject={subject}")
+    assert "form-action 'self'; frame-ancestors 'self'" in page.headers["Content-Security-Policy"]
+    (token,) = re.findall(r'name="token" value="(.+?)"', page.text)
+    return str(token)
+
+
+def decisions(client: Client) -> list[tuple[str, ...]]:
+    rows = told(client, "/topologies/flights/decisions")["decisions"]
+    return [(row["decision"], row["subject"], row["by"], row["note"]) for row in rows]
+
+
+def test_the_form_of_the_page_records_who_decided(decided: Client) -> None:
+    form = urlencode({"token": token_of(decided, "flights"), "subject": "flights", "for": "2 h", "note": "deploy"})
+    answer = decided.request("POST", FORM, f"{form}&decision=silence", **SAME)
+    assert (answer.status_code, answer.headers["Location"]) == (303, "slas#flights")
+    assert decided.request("POST", FORM, f"{form}&decision=unsilence", **SAME).status_code == 303
+    assert decisions(decided) == [("unsilence", "flights", "ann", "deploy"), ("silence", "flights", "ann", "deploy")]
+    page = decided.get("/pages/flights/slas").text
+    assert '<td data-name="by">ann</td><td class="text" data-name="reason">deploy</td>' in page
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Origin": "https://evil.example"},
+        {"Origin": "null"},
+        {"Origin": "http://airflow.evil.example"},
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site"},
+    ],
+)
+def test_a_form_of_another_site_is_refused(decided: Client, headers: dict[str, str]) -> None:
+    form = urlencode({"token": token_of(decided, "flights"), "subject": "flights", "for": "2 h", "decision": "silence"})
+    assert decided.request("POST", FORM, form, **headers).status_code == 403
+    assert decisions(decided) == []
+
+
+def test_a_form_without_a_token_of_its_user_is_refused(decided: Client) -> None:
+    form = {"subject": "flights", "for": "2 h", "decision": "silence"}
+
+    class Bob(Ann):
+        def get_id(self) -> str:
+            return "8"
+
+    now_s = wall_clock_ms() // 1_000
+    late, own = Editor(Ann()).form_token(now_s - 3_601), token_of(decided, "flights")
+    until, _, signature = own.partition(".")
+    longer = f"{int(until) + 1}.{signature}"
+    for token in ("", "x", f"{until}.", late, longer, f"²{own}", Editor(Bob()).form_token(now_s)):
+        answer = decided.request("POST", FORM, urlencode({**form, "token": token}), **SAME)
+        assert (answer.status_code, "open its page again" in answer.text) == (403, True)
+    assert decisions(decided) == []
+    assert decided.request("POST", FORM, urlencode({**form, "token": own}), **SAME).status_code == 303
+
+
+def test_json_needs_a_login_that_no_form_can_send(decided: Client) -> None:
+    silence = json.dumps({"decision": "silence", "subject": "flights", "until": "2100-01-01", "note": "move"})
+    url = "/topologies/flights/decisions"
+    for headers in (
+        {},
+        {"Cookie": "_token=x"},
+        {"Authorization": "Basic x"},
+        {"Authorization": "Bearer x", "Origin": "null"},
+    ):
+        assert decided.request("POST", url, silence, **headers).status_code == 403
+    answer = decided.request("POST", url, silence, Authorization="Bearer x")
+    assert answer.json() == {"topology": "flights", "decision": "silence", "subject": "flights", "is_new": True}
+    assert decisions(decided) == [("silence", "flights", "ann", "move")]
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("[]", "the body is no JSON object; send one with decision, subject, for, until, note"),
+        ("{", "the body is no JSON object"),
+        ('{"decision": "hush"}', "decision is 'hush'; use one of acknowledge, silence, snooze, unsilence"),
+        ('{"decision": "silence", "subject": "flights", "for": 2}', "for is not a text of at most 2000 characters"),
+        (
+            '{"decision": "silence", "subject": "x", "for": "2 h"}',
+            "cannot silence 'x'; use one of .*board_is_fresh.*flights",
+        ),
+        ('{"decision": "silence", "by": "bob"}', "'by' is not a field"),
+        ('{"decision": "silence", "subject": "flights"}', "the silence has no end"),
+        (f'{{"note": "{"x" * 20_000}"}}', "more than 20,000 bytes; shorten the note"),
+    ],
+)
+def test_a_decision_that_cannot_be_read_is_refused(decided: Client, body: str, said: str) -> None:
+    answer = decided.request("POST", "/topologies/flights/decisions", body, Authorization="Bearer x")
+    assert answer.status_code == 400
+    assert re.search(said, answer.json()["detail"])
 
 
 def test_airflow_gets_the_app_without_importing_its_handlers() -> None:

@@ -37,6 +37,7 @@ ROUTES = [
     "/topologies/{0}/latency",
     "/topologies/{0}/path",
     "/topologies/{0}/whatif?operator=kept&scale=0.5",
+    "/topologies/{0}/decisions",
 ]
 HEADERS = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
 
@@ -125,6 +126,35 @@ def test_a_browser_gets_a_page_that_says_why(users: Users) -> None:
 def test_names_are_not_probed_by_their_answers(users: Users) -> None:
     assert {users.ann.get(f"/topologies/{name}").status_code for name in ("other", "broken", "missing")} == {403}
     assert users.admin.get("/topologies/missing").status_code == 404
+
+
+SILENCE = {"decision": "silence", "subject": "hers", "for": "2 h", "note": "deploy"}
+
+
+def test_only_who_may_edit_a_dag_decides_about_its_alerts(users: Users) -> None:
+    for user, status in ((users.anonymous, 401), (users.ann, 403), (users.admin, 200)):
+        assert user.post("/topologies/hers/decisions", json=SILENCE).status_code == status
+        form = user.get("/pages/hers/decisions?subject=hers")
+        assert (form.status_code, "<button" in form.text) == (status, status == 200)
+    (row,) = users.ann.get("/topologies/hers/decisions").json()["decisions"]
+    assert (row["decision"], row["subject"], row["by"], row["note"]) == ("silence", "hers", "admin", "deploy")
+
+
+def test_a_cookie_decides_only_with_the_token_of_a_form(users: Users) -> None:
+    """A browser sends the cookie with forms of any site."""
+    cookie = users.admin.headers["Authorization"].removeprefix("Bearer ")
+    with httpx.Client(base_url=users.admin.base_url, cookies={"_token": cookie}, timeout=60) as browser:
+        assert browser.post("/topologies/other/decisions", json={**SILENCE, "subject": "other"}).status_code == 403
+        fields = {"decision": "silence", "subject": "other", "for": "30 min"}
+        assert browser.post("/pages/other/decisions", data=fields).status_code == 403
+        (token,) = re.findall(r'name="token" value="(.+?)"', browser.get("/pages/other/decisions?subject=other").text)
+        fields |= {"token": token}
+        other_site = {"Origin": "https://evil.example"}
+        assert browser.post("/pages/other/decisions", data=fields, headers=other_site).status_code == 403
+        assert browser.get("/topologies/other/decisions").json()["decisions"] == []
+        decided = browser.post("/pages/other/decisions", data=fields, headers={"Sec-Fetch-Site": "same-origin"})
+        assert (decided.status_code, decided.headers["Location"]) == (303, "slas#other")
+        assert [row["by"] for row in browser.get("/topologies/other/decisions").json()["decisions"]] == ["admin"]
 
 
 def test_error_answers_have_the_headers_of_pages(users: Users) -> None:

@@ -10,6 +10,7 @@ import logging
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -115,6 +116,20 @@ def test_a_mail_server_that_was_down_gets_each_message_in_order(tmp_path: Path, 
     assert [mail["Subject"].partition(": ")[2] for mail in inbox.mails] == [
         "delays_in_time is broken (error)", "delays_in_time is met again",
     ]  # fmt: skip
+
+
+def test_a_reminder_is_a_mail_of_its_own(tmp_path: Path, inbox: Inbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    happened(tmp_path, OPENED)
+    desk = channel(**MAIL, renotify_after="30 min")
+    tell(tmp_path, desk)
+    for minutes in (29, 30):
+        monkeypatch.setattr(sla_tasks, "wall_clock_ms", lambda minutes=minutes: NOW + minutes * 60_000)
+        with nullcontext() if minutes == 30 else pytest.raises(AirflowSkipException):
+            tell(tmp_path, desk)
+    _, mail = inbox.mails
+    assert mail["Subject"] == "[critical] flights: delays_in_time is still broken (error), reminder 1"
+    assert mail["Message-ID"] == "<flights.delays_in_time-20260101T120000.opened.1@tidemark>"
+    assert "Delayed alert" not in mail.get_body().get_content()
 
 
 def test_a_webhook_that_fails_gets_the_second_message_later(tmp_path: Path, webhook: Receiver) -> None:

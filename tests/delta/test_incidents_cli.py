@@ -11,20 +11,24 @@ import pytest
 
 from tidemark.cli.explain.incidents import incidents
 from tidemark.errors import InvalidArgument
+from tidemark.model import topology
 from tidemark.model.channel_spec import parse
+from tidemark.model.project.files import CHECKOUT
 from tidemark.model.project.layout import Layout
-from tidemark.model.tables.catalog import ALERTS, DELIVERIES, INCIDENTS
-from tidemark.reports.report_tables import replace_rows
-from tidemark.sla.incidents.tables import pending_changes, record_delivery
+from tidemark.model.tables.catalog import ALERT_DECISIONS, ALERTS, DELIVERIES, INCIDENTS
+from tidemark.reports.report_tables import open_report, replace_rows, rows_in
+from tidemark.sla.incidents.tables import pending_changes, record_delivery, repeated_changes
 
 NOON = 1_767_268_800_000
 OPENED = {"topology": "flights", "sla": "board", "change": "opened", "verdict": "error", "severity": "critical"}
 OPENED |= {"incident": "board-1", "at": NOON, "opened_at": NOON, "broken_since": NOON, "said": "late", "owner": "desk"}
-ASKED = {"all": False, "history": None, "acknowledge": None, "by": None, "note": "", "format": "json"}
+ASKED = {"all": False, "history": None, "by": None, "note": "", "format": "json", "decisions": False}
+ASKED |= dict.fromkeys(("acknowledge", "silence", "snooze", "unsilence", "length", "until"))
+FLIGHTS = topology.load(CHECKOUT / "jobs" / "topologies" / "flights.toml")
 
 
 def asked(home: Path, **options: Any) -> Any:
-    said = incidents(Namespace(**ASKED | options), home, "flights", lambda: NOON + 60_000)
+    said = incidents(Namespace(**ASKED | options), home, FLIGHTS, lambda: NOON + 60_000)
     return json.loads(said) if said.startswith("[") else said
 
 
@@ -65,6 +69,79 @@ def test_an_empty_list_and_an_unknown_incident_print_a_message(home: Path, tmp_p
         InvalidArgument, match="'another' is not open and cannot be acknowledged; open incidents: board-1"
     ):
         asked(home, acknowledge="another", by="Ann")
+
+
+def test_decisions_are_rows_with_person_time_and_reason(home: Path) -> None:
+    assert asked(home, silence="board_is_fresh", length="2 h", by="Ann", note="deploy") == (
+        "board_is_fresh is silenced by Ann until 2026-01-01T14:01:00.000Z"
+    )
+    assert asked(home, snooze="board-1", until="2026-01-01T13:00Z", by="Bob") == (
+        "board-1 is snoozed by Bob until 2026-01-01T13:00:00.000Z"
+    )
+    assert asked(home, silence="flights", length="1 min", by="Ann") == (
+        "flights is silenced by Ann until 2026-01-01T12:02:00.000Z"
+    )
+    assert asked(home, acknowledge="board-1", by="Cid", note="on it") == "board-1 is acknowledged by Cid"
+    assert asked(home, unsilence="board-1", by="Cid") == "board-1 is no longer silenced; decided by Cid"
+    assert asked(home, unsilence="board-1", by="Cid") == "not silenced"
+    stored = rows_in(open_report(ALERT_DECISIONS, Layout(home).report_table("flights", ALERT_DECISIONS.name)))
+    found = {
+        (row["decision"], row["subject_kind"], row["subject"], row["by"], row["note"]) for row in stored.to_dicts()
+    }
+    assert found == {
+        ("silence", "sla", "board_is_fresh", "Ann", "deploy"),
+        ("snooze", "incident", "board-1", "Bob", None),
+        ("silence", "topology", "flights", "Ann", None),
+        ("acknowledge", "incident", "board-1", "Cid", "on it"),
+        ("unsilence", "incident", "board-1", "Cid", None),
+    }
+    assert {row["decision"] for row in asked(home, decisions=True)} == {word for word, *_ in found}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"silence": "other", "length": "1 h"}, "cannot silence 'other'; use one of board-1, board_is_fresh"),
+        ({"snooze": "board_is_fresh", "length": "1 h"}, "cannot snooze 'board_is_fresh'; use one of board-1$"),
+        ({"silence": "flights"}, "the silence has no end; write a length of time"),
+        ({"snooze": "board-1", "until": "2026-01-01T12:01Z"}, "the snooze would have ended already"),
+        ({"silence": "flights", "length": "soon"}, "the length of time is 'soon'"),
+        ({"acknowledge": "board-1", "length": "1 h"}, "acknowledge has no end; leave the time out"),
+        ({"length": "1 h"}, "a time belongs to a silence or snooze"),
+    ],
+)
+def test_a_decision_that_cannot_be_made_is_refused(home: Path, options: dict[str, str], message: str) -> None:
+    with pytest.raises(InvalidArgument, match=message):
+        asked(home, **options)
+    assert asked(home, decisions=True) == []
+
+
+def test_a_silence_in_the_warehouse_delays_a_delivery(home: Path) -> None:
+    layout, (channel,) = (
+        Layout(home),
+        parse({"desk": {"kind": "webhook", "renotify_after": "30 min"}}, file="channels.toml"),
+    )
+    lists = {name: ["board"] for name in ("incidents", "slas", "tables", "owners")}
+    alert = {name: value for name, value in OPENED.items() if name != "incident"} | {"alert": "board-2", **lists}
+    replace_rows([alert], ALERTS, layout.report_table("flights", ALERTS.name), where="true")
+    asked(home, silence="flights", length="10 min", by="Ann")  # at 12:01
+
+    def due(minute: int) -> list[tuple[str, int | None]]:
+        now_ms, told = NOON + minute * 60_000, []
+        for row in pending_changes(layout, "flights", channel, now_ms=now_ms):
+            told.append((row["change"], row.get("reminder")))
+            record_delivery(layout, row, channel, at_ms=now_ms, run_id="r")
+        return told
+
+    assert [due(minute) for minute in (2, 10, 11, 12)] == [[], [], [("opened", None)], []]
+    assert [due(minute) for minute in (41, 70, 71)] == [[("opened", 1)], [], [("opened", 2)]]
+    stored = rows_in(open_report(DELIVERIES, layout.report_table("flights", DELIVERIES.name)))
+    assert sorted(stored.filter(incident="board-2")["reminder"].to_list(), key=str) == [1, 2, None]
+
+    def repeats(minute: int) -> int:
+        return len(repeated_changes(layout, "flights", channel, now_ms=NOON + minute * 60_000))
+
+    assert [repeats(minute) for minute in (10, 11)] == [0, 1]  # of a channel that sends open alerts again
 
 
 @pytest.mark.parametrize(

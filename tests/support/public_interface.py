@@ -93,12 +93,15 @@ def _requests(file: Path) -> Iterator[str]:
             continue
         for decorator in node.decorator_list:
             match decorator:
-                case ast.Call(func=ast.Attribute(value=ast.Name("app"), attr="get"), args=[ast.Constant(path)]):
-                    yield f"GET {path}"
+                case ast.Call(
+                    func=ast.Attribute(value=ast.Name("app"), attr="get" | "post" as verb), args=[ast.Constant(path)]
+                ):
+                    method = verb.upper()
+                    yield f"{method} {path}"
                     for argument in node.args.args:
                         kind = ast.unparse(argument.annotation) if argument.annotation else ""
-                        if kind != "Readable":  # no parameter: a right of the user
-                            yield f"GET {path} {aliases.get(kind, argument.arg)}"
+                        if kind not in {"Readable", "Editor", "Request"}:  # no parameters: the user and the request
+                            yield f"{method} {path} {aliases.get(kind, argument.arg)}"
 
 
 def _aliases(tree: ast.Module) -> Iterator[tuple[str, str]]:

@@ -179,7 +179,8 @@ IMPORTS = {
     "airflow.dags": "collecting errors model.project model airflow.tasks",
     "airflow.pages": (
         "collecting escaping errors clock semantics model.settings model.project model query "
-        "reports.paths reports.pages reports.rollups reports.what_if sla cli.explain airflow.tasks airflow.dags"
+        "reports.paths reports.pages reports.rollups reports.what_if sla.incidents sla cli.explain airflow.tasks "
+        "airflow.dags"
     ),
     "airflow": "",
     "dags": "airflow",

@@ -46,6 +46,16 @@ def test_a_channel_has_the_notifier_of_its_kind() -> None:
         ({"kind": "slack", "changes": ["closed"]}, "desk.changes: has 'closed'; use any of opened, escalated"),
         ({"kind": "pagerduty", "changes": ["opened"]}, "desk.changes: leaves out 'resolved', so that alerts of kind"),
         ({"kind": "alertmanager", "valid_for": "long"}, "desk.valid_for: is 'long', which has no known unit"),
+        ({"kind": "slack", "escalate_after": "5 min"}, r'desk.escalate_to: is missing; write escalate_to = \["lead"\]'),
+        (
+            {"kind": "slack", "escalate_to": ["lead"]},
+            'desk.escalate_after: is missing; write escalate_after = "15 min"',
+        ),
+        (
+            {"kind": "slack", "escalate_after": "5 min", "escalate_to": ["desk"]},
+            "desk.escalate_to: has 'desk'; use other channels of this file: there are none",
+        ),
+        ({"kind": "alertmanager", "renotify_after": "1 h"}, "desk.renotify_after: is set, but each check sends"),
         ({"kind": "slack", "owner": "me"}, "desk.owner: is not a valid key here; did you mean owners"),
     ],
 )
@@ -110,10 +120,23 @@ def test_the_page_of_alerts_has_an_example_of_every_channel_key() -> None:
     own = {"mail": {"to", "from", "connection"}, "slack": {"connection"}, "notifier": {"class", "arguments"}}
     own |= {kind: {"connection"} for kind in ("pagerduty", "opsgenie", "webhook")}
     own["alertmanager"] = {"connection", "valid_for"}
-    assert {*keys} == {"kind", *filters}.union(*own.values())
+    when = {"renotify_after", "escalate_after", "escalate_to"}
+    assert {*keys} == {"kind", *filters, *when}.union(*own.values())
+    lead = {"lead": {"kind": "slack"}}
     for kind, names in own.items():
-        table = {"kind": kind} | {key: keys[key] for key in filters | names}
-        (channel,) = parse({"desk": table}, file="channels.toml")
+        again = when - {"renotify_after"} if kind == "alertmanager" else when
+        table = {"kind": kind} | {key: keys[key] for key in filters | names | again}
+        channel, lead_channel = parse({"desk": table, **lead}, file="channels.toml")
         assert channel.severities == ("critical",)
-        with pytest.raises(InvalidSpec, match=", ".join(sorted(table))):
-            parse({"desk": table | {"zzzzzzzz": 1}}, file="channels.toml")
+        assert lead_channel.escalated_by == {"desk": 900_000}
+        with pytest.raises(InvalidSpec, match=", ".join(sorted({*table, *when}))):
+            parse({"desk": table | {"zzzzzzzz": 1}, **lead}, file="channels.toml")
+
+
+def test_the_example_of_reminders_and_escalation_loads() -> None:
+    page = (PROJECT / "docs" / "alerts.md").read_text(encoding="utf-8")
+    section = page.partition("### Reminders and escalation")[2].partition("\n## ")[0]
+    (example,) = re.findall(r"```toml\n(.+?)```", section, re.DOTALL)
+    pager, lead = parse(tomllib.loads(example), file="channels.toml")
+    assert (pager.renotify_after_ms, pager.escalated_by) == (1_800_000, {})
+    assert (lead.renotify_after_ms, lead.escalated_by) == (None, {"pager": 900_000})

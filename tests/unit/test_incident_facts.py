@@ -16,7 +16,7 @@ from tidemark.errors import InvalidArgument
 from tidemark.model import topology
 from tidemark.model.sla_spec import SlaSpec, parse
 from tidemark.semantics.incidents import Damping
-from tidemark.sla.incidents.changes import acknowledgement, changes, looks_back_ms, missed_check, open_incidents
+from tidemark.sla.incidents.changes import acknowledgement, changes, looks_back_ms, missed_check, open_incidents, quiet
 
 FLIGHTS = topology.load(Path(__file__).parents[2] / "jobs" / "topologies" / "flights.toml")
 NOON, MINUTE = 1_767_268_800_000, 60_000  # 2026-01-01T12:00Z
@@ -80,6 +80,17 @@ def test_checks_of_the_past_and_in_maintenance_change_nothing() -> None:
     assert changed(results, []) == []
     known = changed([check(3, "error")], [])
     assert changed([check(3, "error"), check(4, "pass", quiet="maintenance")], known) == []
+
+
+def test_outside_its_calendar_an_sla_opens_and_resolves_nothing() -> None:
+    hours = {"zone": "Europe/Berlin", "from": "07:00", "to": "13:02"}
+    (found,) = parse({"flights": {"board": {**BOARD, "calendar": hours}}}, FLIGHTS, file="slas.toml")
+    # 12:00 of January in UTC is 13:00 in Berlin.
+    minutes = {minute: quiet(found, NOON + minute * MINUTE, is_past=False) for minute in (1, 2, 3)}
+    assert minutes == {1: None, 2: "calendar", 3: "calendar"}
+    assert changed([check(2, "error", quiet="calendar")], []) == []
+    known = changed([check(1, "error")], [])
+    assert changed([check(2, "pass", quiet="calendar"), check(3, "pass", quiet="calendar")], known) == []
 
 
 def test_how_long_it_has_held_counts_from_before_what_is_known() -> None:

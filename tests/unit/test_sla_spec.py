@@ -66,6 +66,50 @@ def test_who_is_told_of_it_when_and_what_to_do_are_read() -> None:
     assert {text: spec.is_quiet(instant_ms(text)) for text in at} == at
 
 
+OFFICE = {"zone": "Europe/Berlin", "days": ["Mon", "Fri"], "from": "07:00", "to": "19:00"}
+
+
+@pytest.mark.parametrize(
+    ("at", "is_judged"),
+    [
+        ("2026-01-09T05:59:59Z", False),  # a Friday: 06:59:59 in winter
+        ("2026-01-09T06:00Z", True),
+        ("2026-07-10T05:00Z", True),  # a Friday: 07:00 in summer
+        ("2026-07-10T17:00Z", False),  # 19:00
+        ("2026-01-08T12:00Z", False),  # a Thursday
+    ],
+)
+def test_a_calendar_has_hours_of_days_in_its_zone(at: str, *, is_judged: bool) -> None:
+    (spec,) = specs(calendar=OFFICE)
+    assert (spec.is_judged(instant_ms(at)), spec.is_quiet(instant_ms(at))) == (is_judged, False)
+
+
+def test_a_calendar_without_hours_has_whole_days() -> None:
+    (spec,) = specs(calendar={"zone": "Asia/Kolkata", "days": ["Sun"]})
+    # Sunday is from 18:30 of Saturday to 18:30 of Sunday in UTC.
+    at = {"2026-11-21T18:29Z": False, "2026-11-21T18:30Z": True, "2026-11-22T18:29Z": True, "2026-11-22T18:30Z": False}
+    assert {text: spec.is_judged(instant_ms(text)) for text in at} == at
+
+
+def test_maintenance_is_of_an_sla_a_topology_or_all_topologies() -> None:
+    content = {
+        "maintenance": ["2026-12-24T00:00Z/2026-12-25T00:00Z"],
+        "flights": {"maintenance": ["daily 01:00-02:00 Europe/Berlin"], "board": GOOD, "late": {**GOOD}},
+    }
+    at = {"2026-12-24T12:00Z": True, "2026-12-26T00:30Z": True, "2026-12-26T01:30Z": False}
+    for spec in parse(content, FLIGHTS, file="slas.toml"):
+        assert {text: spec.is_quiet(instant_ms(text)) for text in at} == at
+    for place in ({}, {"flights": {"maintenance": ["daily 01:00-02:00"]}}):
+        (default,) = parse({"maintenance": content["maintenance"], **place}, FLIGHTS, file="slas.toml")
+        assert (default.name, default.is_quiet(instant_ms("2026-12-24T12:00Z"))) == ("nothing_gets_lost", True)
+
+
+def test_wrong_maintenance_of_all_is_one_mistake(tmp_path: Path) -> None:
+    (tmp_path / "slas.toml").write_text('maintenance = ["never"]\n')
+    (error,) = mistakes(tmp_path / "slas.toml", [FLIGHTS, FLIGHTS], ["flights"])
+    assert str(error).startswith("slas.toml: maintenance: has 'never'; write hours, with a time zone")
+
+
 @pytest.mark.parametrize(
     ("changes", "limits", "lengths_ms"),
     [
@@ -122,7 +166,12 @@ def test_one_limit_is_enough():
         ({"owner": None}, r'board\.owner: is missing; write owner = "orders team"'),
         ({"severity": "bad"}, r"board\.severity: is 'bad'; use one of critical, warning, info"),
         ({"open_after": "soon"}, r"board\.open_after: is 'soon', which has no known unit"),
-        ({"maintenance_windows": ["Sunday"]}, r"board\.maintenance_windows: has 'Sunday'; write hours of UTC, such as"),
+        ({"calendar": {**OFFICE, "zone": "Berlin"}}, r"board\.calendar\.zone: is 'Berlin', which is no time zone"),
+        ({"calendar": {**OFFICE, "days": ["mon"]}}, r"board\.calendar\.days: has 'mon'; use any of Mon, Tue, Wed"),
+        ({"calendar": {**OFFICE, "from": "7"}}, r"board\.calendar\.from: is '7'; write a time of day"),
+        ({"calendar": {**OFFICE, "to": "07:00"}}, r"board\.calendar\.to: is the same time as from"),
+        ({"calendar": {"days": ["Mon"]}}, r"board\.calendar\.zone: is missing; write zone = .Europe/Berlin"),
+        ({"maintenance_windows": ["Sunday"]}, r"board\.maintenance_windows: has 'Sunday'; write hours, with a"),
         ({"measure": "watermark_lag", "subject": "flight_board"}, r"board\.subject: .*use one of flight_events"),
         ({"measure": "records", "subject": "weather"}, r"board\.warn_below: is None and error_below is None; write"),
         ({"measure": "burn_rate", "subject": "weather"}, r'board\.threshold: is missing; write threshold = "30 s"'),
@@ -195,9 +244,9 @@ def test_every_mistake_is_reported_with_the_nearest_topology(tmp_path):
         "slas.toml: flihgts: is not a topology; did you mean flights?",
         "slas.toml: boats: is not a topology; known topologies: flights, trains",
         "slas.toml: flights.late.ownr: is not a valid key here; did you mean owner?",
-        "slas.toml: flights.slow.target: is not a valid key here; known keys: by, error_after, ignore_when_idle, "
-        "maintenance_windows, measure, open_after, over, owner, place, resolve_after, runbook, severity, subject, "
-        "warn_after, while_catching_up",
+        "slas.toml: flights.slow.target: is not a valid key here; known keys: by, calendar, error_after, "
+        "ignore_when_idle, maintenance_windows, measure, open_after, over, owner, place, resolve_after, runbook, "
+        "severity, subject, warn_after, while_catching_up",
     ]
 
 
@@ -383,3 +432,13 @@ def test_the_example_of_an_objective_on_the_page_is_valid() -> None:
     found = parse(tomllib.loads(example), FLIGHTS, file="slas.toml")
     rows = re.findall(r"^\| `(\w+)` \| .+ \| ([\d.]+) \| `(\w+)` \|$", section, re.MULTILINE)
     assert [(spec.name, f"{spec.limits.error_at:g}", spec.severity) for spec in found] == rows
+
+
+def test_the_example_of_maintenance_and_a_calendar_loads() -> None:
+    page = (PROJECT / "docs" / "alerts.md").read_text(encoding="utf-8")
+    section = page.partition("### Maintenance and calendars")[2].partition("\n## ")[0]
+    (example,) = re.findall(r"```toml\n(.+?)```", section, re.DOTALL)
+    (spec,) = parse(tomllib.loads(example), FLIGHTS, file="slas.toml")
+    # A Sunday at 02:30 in winter; 06:59 and 07:00 of a Monday in summer.
+    assert spec.is_quiet(instant_ms("2026-01-11T01:30Z"))
+    assert [spec.is_judged(instant_ms(f"2026-07-06T{clock}Z")) for clock in ("04:59", "05:00")] == [False, True]

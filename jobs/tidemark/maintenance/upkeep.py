@@ -34,7 +34,7 @@ from tidemark.maintenance.progress import read_progress
 from tidemark.maintenance.retention import RetainedTable, is_of_older_version, kept_of, report_tables
 from tidemark.model.project.layout import Layout
 from tidemark.model.stream import Stream
-from tidemark.model.tables.catalog import ALERTS, DELIVERIES, INCIDENTS
+from tidemark.model.tables.catalog import ALERT_DECISIONS, ALERTS, DELIVERIES, INCIDENTS
 from tidemark.model.topology import Topology
 from tidemark.storage.delta.compaction import (
     AT_MOST,
@@ -87,7 +87,7 @@ def maintain_reports(
     """Keeps the tables of the batch jobs of *topology* small."""
     for path in report_tables(layout, topology.name):
         # An open incident may be older than any report.
-        is_of_incidents = path.name in {INCIDENTS.name, ALERTS.name, DELIVERIES.name}
+        is_of_incidents = path.name in {INCIDENTS.name, ALERTS.name, DELIVERIES.name, ALERT_DECISIONS.name}
         kept = RetainedTable(path=path, retention_ms=None if is_of_incidents else topology.retention.reports_ms)
         _maintain(kept, now_ms=now_ms, closed_after_ms=closed_after_ms)
         if topology.retention.unused_ms is not None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -51,7 +52,9 @@ class Channel:
     `checks_are_made`.
 
     A channel that *keeps_state* gets the end of each alert that it opened, however late. One that *sends_again* gets
-    open alerts again at each delivery.
+    open alerts again at each delivery. It gets an alert that is not acknowledged again every *renotify_after_ms* (None:
+    never). A channel that is *escalated_by* others, by name, gets only alerts that one of them got so many ms before,
+    and that are not acknowledged.
     """
 
     name: str
@@ -63,6 +66,12 @@ class Channel:
     changes: tuple[str, ...] | None = None
     keeps_state: bool = False
     sends_again: bool = False
+    renotify_after_ms: int | None = None
+    escalated_by: Mapping[str, int] = field(default_factory=dict)
+
+    def takes(self, change: Change) -> bool:
+        """Returns True if its filter of changes has *change*."""
+        return self.changes is None or change in self.changes
 
     def tells(self, change: Mapping[str, Any]) -> bool:
         """Returns True if a row of `sla_alerts` matches its filters."""
@@ -121,21 +130,41 @@ def parse(content: Mapping[str, Any], *, file: str) -> tuple[Channel, ...]:
         InvalidSpec: with a line for each mistake, which names *file*.
     """
     channels, errors = [], []
+    escalated_by: dict[str, dict[str, int]] = defaultdict(dict)
     for name, table in content.items():
+        keys = Keys(file, name, table if isinstance(table, dict) else {})
         try:
-            channels.append(_channel(file, name, table))
+            for other, after_ms in _escalations(keys, content):
+                escalated_by[other][name] = after_ms
+            channels.append(_channel(keys))
         except InvalidSpec as error:
             errors.append(str(error))
     if errors:
         raise InvalidSpec("\n".join(errors))
-    return tuple(channels)
+    return tuple(replace(channel, escalated_by=dict(escalated_by[channel.name])) for channel in channels)
 
 
-def _channel(file: str, name: str, table: Any) -> Channel:
-    keys = Keys(file, name, table if isinstance(table, dict) else {})
+def _escalations(keys: Keys, content: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
+    """Yields the channels to which it escalates, and after how many ms."""
+    after_ms = keys.duration("escalate_after", "15 min", None)
+    others = keys.names("escalate_to", '["lead"]', ())
+    if (after_ms is None) != (not others):
+        missing, example = ("escalate_to", '["lead"]') if others == () else ("escalate_after", '"15 min"')
+        keys.fail(
+            missing, "is missing", f"write {missing} = {example}, or leave out both escalate_after and escalate_to"
+        )
+    channels = [name for name in content if name != keys.at]
+    if unknown := outside(others, channels):
+        remedy = f"use other channels of this file: {', '.join(channels) or 'there are none'}"
+        keys.fail("escalate_to", f"has {unknown[0]!r}", remedy)
+    yield from ((other, after_ms) for other in others)
+
+
+def _channel(keys: Keys) -> Channel:
+    name = keys.at
     if name == LOG or not IDENTIFIER.fullmatch(name):
         problem = "is the built-in channel" if name == LOG else "is not a valid channel name"
-        raise InvalidSpec.at(file, name, problem, "use another name: lower-case letters, digits and _")
+        raise InvalidSpec.at(keys.file, name, problem, "use another name: lower-case letters, digits and _")
     kind = keys.choice("kind", ChannelKind, None)
     notifier, arguments = _notifier(kind, keys)
     channel = Channel(
@@ -148,8 +177,12 @@ def _channel(file: str, name: str, table: Any) -> Channel:
         changes=_words(keys, "changes", Change),
         keeps_state=kind in KEEPS_STATE,
         sends_again=kind is ChannelKind.ALERTMANAGER,
+        renotify_after_ms=keys.duration("renotify_after", "30 min", None),
     )
     keys.done()
+    if channel.sends_again and channel.renotify_after_ms is not None:
+        problem = f"is set, but each check sends open alerts to an {kind} again"
+        keys.fail("renotify_after", problem, "leave it out; repeat_interval of its route decides when it tells again")
     if channel.keeps_state and channel.changes is not None and Change.RESOLVED not in channel.changes:
         problem = f"leaves out 'resolved', so that alerts of kind {kind} would stay open for ever"
         keys.fail("changes", problem, 'write changes = ["opened", "resolved"], or leave it out')

@@ -20,6 +20,7 @@ from tidemark.model.kinds.registry import KINDS
 from tidemark.model.settings.intervals import Grain, Scope
 from tidemark.model.sla_spec import Measure, Severity
 from tidemark.model.tables.catalog import (
+    ALERT_DECISIONS,
     ALERTS,
     BATCHES,
     BECAME,
@@ -51,7 +52,7 @@ from tidemark.model.tables.catalog import (
 )
 from tidemark.semantics.critical_path import LatencyState
 from tidemark.semantics.idleness import Activity
-from tidemark.semantics.incidents import Change
+from tidemark.semantics.incidents import Change, Decision, DecisionSubject
 from tidemark.semantics.sla import Verdict
 
 
@@ -146,6 +147,7 @@ _OF_REPORTS: Mapping[str, Conditions] = {
     SLA_RESULTS.name: _all(_SLA, _not_negative("records", "window_records", "window_slow")),
     INCIDENTS.name: _all(_SLA, is_one_of("change", Change)),
     ALERTS.name: _all(_SLA, is_one_of("change", Change)),
+    ALERT_DECISIONS.name: _all(is_one_of("decision", Decision), is_one_of("subject_kind", DecisionSubject)),
     DQ_RESULTS.name: _not_negative("unexpected_count", "rows"),
 }
 _OF_STREAMS: Mapping[str, Conditions] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from types import MappingProxyType
@@ -13,7 +13,12 @@ from typing import Any, TypeAlias
 
 from tidemark.collecting import names_in, outside, present
 from tidemark.errors import InvalidArgument, InvalidSpec
-from tidemark.model.settings.maintenance_windows import MaintenanceWindow, maintenance_window
+from tidemark.model.settings.maintenance_windows import (
+    MaintenanceWindow,
+    WeeklyHours,
+    calendar,
+    maintenance_windows,
+)
 from tidemark.model.settings.retention import DAY_MS
 from tidemark.model.settings.toml_keys import IDENTIFIER, Keys, length, read_toml, suggestion_of
 from tidemark.model.tables.catalog import CHANGES, OUTCOMES, TABLES
@@ -147,7 +152,8 @@ class SlaSpec:
     It is measured over the `over_ms` before the check. *place* is where the subject's readers look; only for sinks with
     current rows do the places differ. With *by*, a staleness is judged for each group of rows with equal values in
     these columns, and a group that was not seen for `over_ms` counts no more. *runbook* is the remedy (URL or text).
-    No alert is sent in a maintenance window. *compliance* is set if it is a window of an objective.
+    In a maintenance window, and outside its *calendar* (None: always), checks change no incident. *compliance* is set
+    if it is a window of an objective.
     """
 
     name: str
@@ -164,6 +170,7 @@ class SlaSpec:
     runbook: str | None = None
     damping: Damping = field(default_factory=Damping)
     maintenance_windows: tuple[MaintenanceWindow, ...] = ()
+    calendar: WeeklyHours | None = None
     compliance: Compliance | None = None
 
     @property
@@ -184,6 +191,10 @@ class SlaSpec:
     def is_quiet(self, at_ms: int) -> bool:
         """Returns whether *at_ms* (epoch ms) is in a maintenance window."""
         return any(window.holds(at_ms) for window in self.maintenance_windows)
+
+    def is_judged(self, at_ms: int) -> bool:
+        """Returns whether *at_ms* (epoch ms) is in its calendar."""
+        return self.calendar is None or self.calendar.holds(at_ms)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,14 +219,16 @@ class Slas:
 
 KEYS = (
     "subject", "measure", "by", "place", "owner", "severity", "runbook", "over", "ignore_when_idle",
-    "while_catching_up", "open_after", "resolve_after", "maintenance_windows", "warn_after", "error_after",
-    "warn_below", "error_below", "threshold", "target", "warn_at", "error_at",
+    "while_catching_up", "open_after", "resolve_after", "maintenance_windows", "calendar",
+    "warn_after", "error_after", "warn_below", "error_below", "threshold", "target", "warn_at", "error_at",
     "min_records", "objective",
 )  # fmt: skip
 """Keys of an SLA of any measure.
 
 An unknown key is reported before the mistakes that it may have caused.
 """
+MAINTENANCE = "maintenance"
+"""Key for all SLAs: of the file, or of a topology's table."""
 RESOLVE_AFTER_MS = 600_000
 OVER_MS = 600_000
 GROUPS_OVER_MS = 86_400_000
@@ -274,14 +287,17 @@ def mistakes(path: Path, topologies: Iterable[Topology], names: Collection[str])
         return [InvalidSpec.at(path.name, "file", "does not exist", f"write the SLAs into {path}")]
     except InvalidSpec as error:
         return [error]
-    unknown = outside(content, names)
+    # A list is the maintenance of all topologies, and a table is a topology's.
+    tables = {name: table for name, table in content.items() if not _is_maintenance(name, table)}
+    unknown = outside(tables, names)
     errors: list[InvalidSpec] = []
     for name in unknown:
         remedy = suggestion_of(name, names, "topologies")
         errors.append(InvalidSpec.at(path.name, name, "is not a topology", remedy))
     for topology in topologies:
         errors += _slas(content, topology, path.name).errors.values()
-    return errors
+    # Each topology has a mistake in the maintenance of all.
+    return list({str(error): error for error in errors}.values())
 
 
 def _slas(content: Mapping[str, Any], topology: Topology, file: str) -> Slas:
@@ -291,17 +307,37 @@ def _slas(content: Mapping[str, Any], topology: Topology, file: str) -> Slas:
         return Slas(specs=(), errors={topology.name: InvalidSpec.at(file, topology.name, "has no SLAs", remedy)})
     specs: list[SlaSpec] = []
     errors: dict[str, InvalidSpec] = {}
-    for name, table in tables.items():
+    windows: list[MaintenanceWindow] = []
+    for place, within in (("", content), (topology.name, tables)):
         try:
-            specs += _specs(file, name, table, topology)
+            windows += _of_all(Keys(file, place, within))
+        except InvalidSpec as error:
+            errors[f"{place}.{MAINTENANCE}".removeprefix(".")] = error
+    of_slas = {name: table for name, table in tables.items() if not _is_maintenance(name, table)}
+    for name, table in (of_slas or DEFAULT_SLAS).items():
+        try:
+            read = _specs(file, name, table, topology)
         except InvalidSpec as error:
             errors[name] = error
+        else:
+            specs += (replace(spec, maintenance_windows=(*windows, *spec.maintenance_windows)) for spec in read)
     counts = Counter(spec.name for spec in specs)
     for name in list(names_in(spec for spec in specs if not spec.compliance)):
         if counts[name] > 1:
             problem, remedy = "is also the name of a window of an objective", "use another name"
             errors[name] = InvalidSpec.at(file, f"{topology.name}.{name}", problem, remedy)
     return Slas(specs=tuple(spec for spec in specs if spec.name not in errors), errors=errors)
+
+
+def _of_all(keys: Keys) -> Iterator[MaintenanceWindow]:
+    """Yields the maintenance windows of all SLAs in a table."""
+    if _is_maintenance(MAINTENANCE, keys.content.get(MAINTENANCE, {})):
+        yield from maintenance_windows(keys, MAINTENANCE)
+
+
+def _is_maintenance(name: str, value: Any) -> bool:
+    """Returns True unless *name* is that of an SLA or a topology."""
+    return name == MAINTENANCE and not isinstance(value, dict)
 
 
 def _specs(file: str, name: str, table: Any, topology: Topology) -> tuple[SlaSpec, ...]:
@@ -346,7 +382,8 @@ def _of_any(keys: Keys, measure: Measure) -> dict[str, Any]:
             open_after_ms=keys.duration("open_after", "5 min", 0, zero=True),
             resolve_after_ms=keys.duration("resolve_after", "10 min", RESOLVE_AFTER_MS, zero=True),
         ),
-        "maintenance_windows": tuple(_windows(keys)),
+        "maintenance_windows": tuple(maintenance_windows(keys, "maintenance_windows")),
+        "calendar": calendar(keys),
     }
 
 
@@ -488,14 +525,6 @@ def subjects(measure: Measure, topology: Topology) -> tuple[str, ...]:
         sources = (o.name for o in operators if o.is_source)
         return (*sources, *names_in(topology.sub_topologies))
     return (OUTCOMES.name,) if measure is Measure.COMPLETENESS else tuple(topology.operators)
-
-
-def _windows(keys: Keys) -> Iterator[MaintenanceWindow]:
-    example = '["Sun 02:00-04:00", "2026-12-24T00:00Z/2026-12-26T00:00Z"]'
-    for text in keys.names("maintenance_windows", example, ()):
-        if (window := maintenance_window(text)) is None:
-            keys.fail("maintenance_windows", f"has {text!r}", f"write hours of UTC, such as {example}")
-        yield window
 
 
 def _limits(keys: Keys, measure: Measure) -> Thresholds:

@@ -22,7 +22,7 @@ from tidemark.model.settings.intervals import Interval, utc
 from tidemark.model.tables.catalog import Table
 from tidemark.storage.delta.datasets import dataset_of
 from tidemark.storage.delta.format import WRITER
-from tidemark.storage.delta.tables import again_after_others, create
+from tidemark.storage.delta.tables import again_after_others, append, create
 
 BROKEN = "failed validation check"
 """Text in delta-rs's error about rows that it rejects."""
@@ -44,6 +44,12 @@ def replace_rows(rows: pl.DataFrame | list[dict[str, Any]], table: Table, path: 
     """
     # The table is opened again for each try, so a try sees the rows of the others.
     again_after_others(lambda: replace_in(open_report(table, path), rows, table, where=where))
+
+
+def add_rows(rows: list[dict[str, Any]], table: Table, path: Path) -> None:
+    """Adds *rows* to the table at *path*, which is created if needed."""
+    open_report(table, path)
+    append(path, rows_of(table, rows))
 
 
 def replace_in(

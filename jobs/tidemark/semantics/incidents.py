@@ -27,6 +27,28 @@ class Change(StrEnum):
     RESOLVED = "resolved"
 
 
+class Decision(StrEnum):
+    """A decision of a person about alerts."""
+
+    ACKNOWLEDGE = "acknowledge"
+    """The person takes an incident over."""
+    SILENCE = "silence"
+    """No channel gets alerts for a while."""
+    SNOOZE = "snooze"
+    """The same for an open incident; channels get it again afterwards."""
+    UNSILENCE = "unsilence"
+    """Ends a silence or a snooze."""
+
+
+class DecisionSubject(StrEnum):
+    """Kinds of subjects of decisions."""
+
+    INCIDENT = "incident"
+    SLA = "sla"
+    TOPOLOGY = "topology"
+    """All alerts of the topology, also about missed checks."""
+
+
 CHECKS = "checks_are_made"
 """In place of an SLA's name: that SLAs are checked at all."""
 _RANKS = {Verdict.WARN: 1, Verdict.NEVER_LOADED: 2, Verdict.AHEAD_OF_CLOCK: 2, Verdict.ERROR: 2}

@@ -12,7 +12,7 @@ from pathlib import Path
 from markupsafe import Markup
 
 from tidemark.model.project.layout import Layout
-from tidemark.model.tables.catalog import DQ_RESULTS, INCIDENTS, SLA_RESULTS
+from tidemark.model.tables.catalog import ALERT_DECISIONS, DQ_RESULTS, INCIDENTS, SLA_RESULTS
 from tidemark.query.sql import Warehouse
 from tidemark.reports.pages.page_model import VERDICT_WORDS
 from tidemark.reports.pages.templates import POLICY, REFRESH_S, template
@@ -21,10 +21,11 @@ from tidemark.semantics.incidents import BROKEN
 from tidemark.sla.incidents.tables import STATE_TEXT, WORST_TEXT
 from tidemark.storage.location import replace
 
-READS = frozenset({SLA_RESULTS.name, DQ_RESULTS.name, INCIDENTS.name})
+READS = frozenset({SLA_RESULTS.name, DQ_RESULTS.name, INCIDENTS.name, ALERT_DECISIONS.name})
 NAME = "slas"
 """Name of the page as a file and under `/tidemark/pages/TOPOLOGY`."""
 MOST_INCIDENTS = 50
+MOST_DECISIONS = 20
 RUN = "SELECT run_id, checked_at FROM sla_results WHERE topology = $1 ORDER BY checked_at DESC, run_id DESC LIMIT 1"
 SLAS = "SELECT * FROM sla_results WHERE topology = $1 AND run_id = $2 ORDER BY sla"
 EXPECTED = """
@@ -45,6 +46,9 @@ CHART = (1000, 120)
 """Width and height of a chart of a budget, px."""
 LEAST_LEFT = -0.5
 """Lowest share of a budget that a chart shows."""
+DECISIONS_OF = f"""
+    SELECT * FROM alert_decisions WHERE topology = $1 ORDER BY decided_at DESC, subject LIMIT {MOST_DECISIONS}
+"""
 WORST_FIRST = {"error": 0, "ahead_of_clock": 1, "never_loaded": 2, "warn": 3, "unknown": 4, "pass": 5}
 
 
@@ -88,6 +92,7 @@ def _page(tables: Tables, topology: str, model: Row | None) -> str:
         chart=CHART,
         zero_y=_y(0),
         incidents=tables.ask(INCIDENTS_OF, [topology]).objects,
+        decisions=tables.ask(DECISIONS_OF, [topology]).objects,
         expectations=expectations,
         contracts=_contracts(on_tables),
     )

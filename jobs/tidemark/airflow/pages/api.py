@@ -11,6 +11,7 @@ request that would wait too long behind others is answered 503. All answers have
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import re
 from collections.abc import Iterator, Mapping
@@ -19,6 +20,7 @@ from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated
+from urllib.parse import parse_qsl, quote
 
 from airflow.sdk import Variable
 from fastapi import FastAPI, HTTPException, Query, Request, Response
@@ -30,10 +32,23 @@ from starlette.types import Message, Receive, Scope, Send
 
 from tidemark.airflow.dags.settings import TOPOLOGIES, broken, topologies
 from tidemark.airflow.pages.answers import AGAIN_AFTER_S, ANSWERS, PagesBusy, shared
-from tidemark.airflow.pages.login import MAY_READ, READABLE, SIGNED_IN, Readable, login_url
+from tidemark.airflow.pages.decisions import FIELDS, FORM_POLICY, decision_of, decision_page
+from tidemark.airflow.pages.login import (
+    EDITOR,
+    MAY_EDIT,
+    MAY_READ,
+    READABLE,
+    SIGNED_IN,
+    Editor,
+    Readable,
+    has_header_token,
+    is_from_other_site,
+    login_url,
+)
 from tidemark.airflow.tasks.store import warehouse_at
 from tidemark.cli.explain import path, whatif
 from tidemark.cli.explain import topology as topology_command
+from tidemark.cli.explain.incidents import DECIDED
 from tidemark.clock import wall_clock_ms
 from tidemark.collecting import in_order_of, index_by_name
 from tidemark.errors import InvalidArgument, TidemarkError
@@ -52,6 +67,9 @@ from tidemark.reports.rollups.rollup_facts import rollup_facts
 from tidemark.reports.what_if.estimates import WorkChange
 from tidemark.reports.what_if.parts import PartChange
 from tidemark.semantics.blame import AgeCause
+from tidemark.semantics.incidents import Decision
+from tidemark.sla.incidents.decisions import AlertDecision, decide, promised_slas
+from tidemark.sla.incidents.tables import open_names
 from tidemark.sla.page import sla_page
 
 log = logging.getLogger(__name__)
@@ -61,7 +79,12 @@ HEADERS = {
     "X-Content-Type-Options": "nosniff",
 }
 MOST_WINDOWS = 1_000
+MOST_BYTES = 20_000
+"""Longest body of a request."""
 _NO_RIGHT = "you may not read this topology's DAG; ask an administrator of Airflow for the right to read it"
+_FORGED = (
+    "the form is of another site, another user or more than an hour old; open its page again and send it from there"
+)
 NAMED = re.compile(r"""^name\s*=\s*["']([^"']+)["']""", re.MULTILINE)
 """The topology name in a file, which may be invalid TOML."""
 LINES_WITHIN_S = 0.6
@@ -96,6 +119,10 @@ class UnknownName(InvalidArgument):
     """Raised when a request names something that does not exist."""
 
 
+class ForgedRequest(TidemarkError):
+    """Raised when another site may have made a browser send a request."""
+
+
 class NoWarehouse(TidemarkError):
     """Raised when Airflow's variables do not name the warehouse."""
 
@@ -106,7 +133,7 @@ def problem(request: Request, error: TidemarkError) -> Response:
 
     A page shows them and refreshes itself.
     """
-    status = {UnknownName: 404, NoWarehouse: 503, PagesBusy: 503}.get(type(error), 400)
+    status = {UnknownName: 404, ForgedRequest: 403, NoWarehouse: 503, PagesBusy: 503}.get(type(error), 400)
     again = {"Retry-After": str(AGAIN_AFTER_S)} if isinstance(error, PagesBusy) else {}
     place, detail = _place(request), inert(str(error))
     if _is_page(place):
@@ -251,6 +278,88 @@ def show_what_if(
     start_ms, end_ms = instants_ms(start, end)
     with _as_unknown_name():
         return _json(whatif.document(_warehouse(), topology, change, start_ms=start_ms, end_ms=end_ms))
+
+
+@app.get("/topologies/{name}/decisions")
+@shared
+def list_decisions(name: str) -> Response:
+    """Returns the decisions of people about alerts, newest first."""
+    topology = _named(name).name
+    tables = Warehouse(_warehouse(), topology=topology)
+    return _json({"topology": topology, "decisions": tables.ask(DECIDED, [topology]).objects})
+
+
+@app.post("/topologies/{name}/decisions", dependencies=[MAY_EDIT])
+async def add_decision(name: str, request: Request, editor: Editor = EDITOR) -> Response:
+    """Records the decision in the JSON of *request*, once.
+
+    The login must be a header: the cookie of a browser is refused.
+    """
+    if not has_header_token(request) or is_from_other_site(request):
+        msg = "send the token of POST /auth/token as Authorization: Bearer; cookies are not enough"
+        raise ForgedRequest(msg)
+    fields = await _json_of(request)
+    made = decision_of(fields, by=editor.name, now_ms=(now_ms := wall_clock_ms()))
+    is_new = await asyncio.to_thread(_decide, name, made, now_ms)
+    return _json({"topology": name, "decision": made.decision, "subject": made.subject, "is_new": is_new})
+
+
+@app.get("/pages/{name}/decisions", dependencies=[MAY_EDIT])
+async def show_decision_form(name: str, subject: str, editor: Editor = EDITOR) -> Response:
+    """Returns the page on which a user decides about alerts of *subject*."""
+    topology = _named(name).name
+    layout = Layout(await asyncio.to_thread(_warehouse))
+    is_incident = subject in await ANSWERS.to(("open incidents", name), partial(open_names, layout, topology))
+    token = editor.form_token(wall_clock_ms() // 1_000)
+    page = decision_page(topology, subject, is_incident=is_incident, token=token)
+    # Not one of the shared answers: each user has another token.
+    return HTMLResponse(page, headers={**HEADERS, "Content-Security-Policy": f"{FORM_POLICY}; frame-ancestors 'self'"})
+
+
+@app.post("/pages/{name}/decisions", dependencies=[MAY_EDIT])
+async def decide_on_page(name: str, request: Request, editor: Editor = EDITOR) -> Response:
+    """Records the decision of the form, and leads back to the SLAs."""
+    now_ms = wall_clock_ms()
+    fields = dict(parse_qsl((await _body_of(request)).decode("utf-8", "replace")))
+    token = fields.pop("token", "")
+    if is_from_other_site(request) or not editor.has_sent(token, now_ms // 1_000):
+        raise ForgedRequest(_FORGED)
+    if fields.get("decision") in {Decision.ACKNOWLEDGE, Decision.UNSILENCE}:
+        fields.pop("for", None)
+    made = decision_of(fields, by=editor.name, now_ms=now_ms)
+    await asyncio.to_thread(_decide, name, made, now_ms)
+    return RedirectResponse(f"slas#{quote(made.subject, safe='')}", 303, headers=HEADERS)
+
+
+async def _json_of(request: Request) -> dict[str, object]:
+    body = await _body_of(request)
+    try:
+        fields = json.loads(body)
+    except ValueError:
+        fields = None
+    if not isinstance(fields, dict):
+        msg = f"the body is no JSON object; send one with {', '.join(FIELDS)}"
+        raise InvalidArgument(msg)
+    return fields
+
+
+async def _body_of(request: Request) -> bytes:
+    """Returns the body of *request*, of a limited length."""
+    body = b""
+    async for part in request.stream():
+        body += part
+        if len(body) > MOST_BYTES:
+            msg = f"the request has more than {MOST_BYTES:,} bytes; shorten the note"
+            raise InvalidArgument(msg)
+    return body
+
+
+def _decide(name: str, made: AlertDecision, now_ms: int) -> bool:
+    """Records a decision; pages show it at once."""
+    topology, layout = _named(name), Layout(_warehouse())
+    is_new = decide(layout, topology.name, made, slas=promised_slas(topology), at_ms=now_ms)
+    ANSWERS.forget()
+    return is_new
 
 
 @app.get("/")

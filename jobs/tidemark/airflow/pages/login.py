@@ -1,16 +1,19 @@
-"""Checks the login of requests, and their rights.
+"""Checks the login of requests, their rights, and where they come from.
 
 It is the only place that uses Airflow's modules for it, which are not a stable interface.
 """
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 from collections.abc import Collection, Iterable
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 
 from airflow.api_fastapi.app import get_auth_manager
 from airflow.api_fastapi.auth.managers.models.resource_details import AccessView, DagDetails
 from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_dag, requires_access_view
+from airflow.configuration import conf
 from airflow.models.dag import DagModel
 from fastapi import Depends, Request
 
@@ -34,6 +37,67 @@ def _require_topology(request: Request, user: GetUserDep) -> None:
 
 MAY_READ = Depends(_require_topology)
 """Refuses (403) users who may not read the topology's DAG."""
+
+
+def _require_editor(request: Request, user: GetUserDep) -> None:
+    """Refuses (403) users who may not edit the topology's DAG."""
+    requires_access_dag("PUT", param_dag_id=dag_of(request.path_params["name"]))(request, user)
+
+
+MAY_EDIT = Depends(_require_editor)
+"""Refuses (403) users who may not edit the topology's DAG."""
+FORM_VALID_S = 3_600
+
+
+class Editor:
+    """The signed-in user who decides something.
+
+    Browsers send the cookie of a login with the forms of any site. So a form has a token that other sites cannot read:
+    until when it is valid, and a signature of that and the user by Airflow's secret key.
+    """
+
+    def __init__(self, user: GetUserDep) -> None:
+        self.name, self._id = user.get_name(), str(user.get_id())
+
+    def form_token(self, now_s: int) -> str:
+        """Returns a token for a form of this user at *now_s*."""
+        until_s = now_s + FORM_VALID_S
+        return f"{until_s}.{self._signature(until_s)}"
+
+    def has_sent(self, token: str, now_s: int) -> bool:
+        """Returns True if *token* is of this user and valid at *now_s*."""
+        until, _, signature = token.partition(".")
+        if not (until.isascii() and until.isdigit()) or int(until) < now_s:
+            return False
+        return hmac.compare_digest(signature.encode(), self._signature(int(until)).encode())
+
+    def _signature(self, until_s: int) -> str:
+        key = conf.get("api", "secret_key")
+        return hmac.new(key.encode(), f"tidemark form|{until_s}|{self._id}".encode(), hashlib.sha256).hexdigest()
+
+
+def _signed_in_editor(user: GetUserDep) -> Editor:
+    return Editor(user)
+
+
+EDITOR = Depends(_signed_in_editor)
+"""Gives an answer the user who decides."""
+
+
+def has_header_token(request: Request) -> bool:
+    """Returns True if the header `Authorization` is the login."""
+    # No form of a browser can send it, and scripts of other sites may not.
+    return request.headers.get("authorization", "").lower().startswith("bearer ")
+
+
+def is_from_other_site(request: Request) -> bool:
+    """Returns True if a page of another site sent *request*."""
+    if request.headers.get("sec-fetch-site", "same-origin") not in {"same-origin", "none"}:
+        return True
+    origin = request.headers.get("origin")
+    own = {request.headers.get("host"), urlsplit(conf.get("api", "base_url", fallback="")).netloc} - {None, ""}
+    # A browser that hides the origin sends "null", which has no host.
+    return origin is not None and urlsplit(origin).netloc not in own
 
 
 class Readable:

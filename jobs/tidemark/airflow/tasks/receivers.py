@@ -134,7 +134,7 @@ class WebhookNotifier(ReceiverNotifier):
         headers = {
             "Tidemark-Timestamp": timestamp,
             "Tidemark-Signature": f"sha256={signed.hexdigest()}",
-            "Idempotency-Key": f"{alert.dedup_key}/{alert.change}",
+            "Idempotency-Key": f"{alert.dedup_key}/{alert.change}" + (f"/{alert.reminder}" if alert.reminder else ""),
         }
         send("POST", _base(connection, ""), payload, headers)
 

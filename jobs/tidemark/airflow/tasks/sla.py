@@ -117,9 +117,10 @@ def tell(channel: Channel, layout: Layout, topology: str, context: Mapping[str, 
 
     refusals: dict[str, ReceiverRefused] = {}
     with channel_lock(layout, topology, channel):
-        waiting = pending_changes(layout, topology, channel, now_ms=wall_clock_ms())
+        now_ms = wall_clock_ms()
+        waiting = pending_changes(layout, topology, channel, now_ms=now_ms)
         changed = {change["incident"] for change in waiting}
-        again = repeated_changes(layout, topology, channel) if channel.sends_again else []
+        again = repeated_changes(layout, topology, channel, now_ms=now_ms) if channel.sends_again else []
         for change in waiting:
             # A refused alert does not delay others; its later changes wait for it.
             if change["incident"] in refusals:

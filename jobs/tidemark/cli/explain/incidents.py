@@ -1,4 +1,4 @@
-"""`tidemark incidents`: lists broken SLAs, and acknowledges incidents."""
+"""`tidemark incidents`: lists broken SLAs; acknowledges and silences."""
 
 from __future__ import annotations
 
@@ -12,11 +12,15 @@ from tidemark.clock import Clock, wall_clock_ms
 from tidemark.errors import InvalidArgument
 from tidemark.escaping import one_line
 from tidemark.model.project.layout import Layout
+from tidemark.model.settings.intervals import iso
+from tidemark.model.topology import Topology
 from tidemark.query.sql import Warehouse
 from tidemark.query.text_table import FORMATS
 from tidemark.reports.batch_job import report_lock
 from tidemark.reports.batch_job import topology as topology_named
-from tidemark.sla.incidents.tables import STATE_TEXT, WORST_TEXT, acknowledge
+from tidemark.semantics.incidents import Decision
+from tidemark.sla.incidents.decisions import AlertDecision, decide, end_ms, promised_slas
+from tidemark.sla.incidents.tables import STATE_TEXT, WORST_TEXT
 
 LISTED = f"""
     SELECT incident, state, {STATE_TEXT} AS now, worst_verdict AS verdict, {WORST_TEXT} AS worst, broke_again,
@@ -24,11 +28,18 @@ LISTED = f"""
            acknowledged_by, incident_history.said
     FROM incident_history WHERE topology = $1 AND ($2 OR state <> 'resolved') ORDER BY opened_at, incident
 """
+PAST = {
+    Decision.ACKNOWLEDGE: "acknowledged",
+    Decision.SILENCE: "silenced",
+    Decision.SNOOZE: "snoozed",
+    Decision.UNSILENCE: "no longer silenced; decided",
+}
+"""State of a subject after each decision."""
 NOTIFIED = "told"
 """Column of the answer: the channels that got the change."""
 HISTORY = f"""
     SELECT i.at, i.change, i.verdict, i.said, i.culprit, i.held_by, i.by,
-           list_sort(list(d.channel) FILTER (d.channel IS NOT NULL)) AS {NOTIFIED}
+           list_sort(list(DISTINCT d.channel) FILTER (d.channel IS NOT NULL)) AS {NOTIFIED}
     FROM incidents AS i
     LEFT JOIN (
         SELECT topology, alert, change, unnest(incidents) AS incident FROM sla_alerts WHERE audience IS NULL
@@ -36,6 +47,10 @@ HISTORY = f"""
     LEFT JOIN deliveries AS d
         ON i.topology = d.topology AND d.incident IN (i.incident, a.alert) AND i.change = d.change
     WHERE i.topology = $1 AND i.incident = $2 GROUP BY ALL ORDER BY i.at
+"""
+DECIDED = """
+    SELECT decided_at, decision, subject, until, "by", note FROM alert_decisions
+    WHERE topology = $1 ORDER BY decided_at DESC, subject
 """
 KNOWN = "SELECT incident FROM incident_history WHERE topology = $1 ORDER BY opened_at DESC, incident LIMIT 10"
 
@@ -48,29 +63,45 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     choice.add_argument(
         "--history", metavar="INCIDENT", help="show the changes of an incident and the channels that received them"
     )
+    choice.add_argument("--decisions", action="store_true", help="show who acknowledged and silenced what")
     choice.add_argument("--acknowledge", metavar="INCIDENT", help="acknowledge an open incident")
-    parser.add_argument("--by", help="person who acknowledges it (default: the user of this machine)")
-    parser.add_argument("--note", default="", help="comment on the acknowledgement")
+    choice.add_argument(
+        "--silence", metavar="NAME", help="send no alerts of an incident, an SLA or the topology for some time"
+    )
+    choice.add_argument("--snooze", metavar="INCIDENT", help="send an open incident again after some time")
+    choice.add_argument("--unsilence", metavar="NAME", help="end a silence or a snooze")
+    time = parser.add_mutually_exclusive_group()
+    time.add_argument("--for", dest="length", metavar="LENGTH", help='how long to silence or snooze, such as "2 h"')
+    time.add_argument("--until", metavar="INSTANT", help="the end of it, ISO 8601 (default zone: UTC)")
+    parser.add_argument("--by", help="person who decides (default: the user of this machine)")
+    parser.add_argument("--note", default="", help="reason for the decision")
     add_format(parser, FORMATS)
 
 
 def command(options: argparse.Namespace) -> int:
-    """Prints the incidents, or acknowledges one."""
-    say_inert(incidents(options, existing_warehouse(options), topology_named(options.topology).name))
+    """Prints the incidents, or decides about their alerts."""
+    say_inert(incidents(options, existing_warehouse(options), topology_named(options.topology)))
     return 0
 
 
-def incidents(options: argparse.Namespace, warehouse: Path, topology: str, clock: Clock = wall_clock_ms) -> str:
+def incidents(options: argparse.Namespace, warehouse: Path, of_topology: Topology, clock: Clock = wall_clock_ms) -> str:
     """Returns the answer to the command line *options*.
 
-    Raises InvalidArgument for an unknown incident, and for one to acknowledge that is not open.
+    Raises InvalidArgument for an unknown incident, and for a decision that cannot be made.
     """
-    if options.acknowledge:
-        layout, by = Layout(warehouse), options.by or getpass.getuser()
-        with report_lock(layout, topology):
-            is_new = acknowledge(layout, topology, options.acknowledge, by=by, note=options.note, at_ms=clock())
-        return one_line(f"{options.acknowledge} is acknowledged by {by}") if is_new else "already acknowledged"
+    topology = of_topology.name
+    for decision in Decision:
+        if subject := getattr(options, decision.value):
+            return _decided(options, decision, subject, warehouse, of_topology, clock())
+    if options.length or options.until:
+        msg = 'a time belongs to a silence or snooze; write, for example, --silence NAME --for "2 h"'
+        raise InvalidArgument(msg)
     tables = Warehouse(warehouse, topology=topology)
+    if options.decisions:
+        answer = tables.ask(DECIDED, [topology])
+        if not answer.rows and options.format == "table":
+            return "No decisions."
+        return FORMATS[options.format](answer.columns, answer.rows)
     if options.history:
         answer = tables.ask(HISTORY, [topology, options.history])
         if not answer.rows:
@@ -82,3 +113,18 @@ def incidents(options: argparse.Namespace, warehouse: Path, topology: str, clock
     if not answer.rows and options.format == "table":
         return "No incidents." if options.all else "No open incidents."
     return FORMATS[options.format](answer.columns, answer.rows)
+
+
+def _decided(
+    options: argparse.Namespace, decision: Decision, subject: str, warehouse: Path, topology: Topology, now_ms: int
+) -> str:
+    """Records the decision of the command line *options*, and describes it."""
+    layout, by = Layout(warehouse), options.by or getpass.getuser()
+    until_ms = end_ms(options.length, options.until, now_ms=now_ms)
+    made = AlertDecision(decision=decision, subject=subject, by=by, note=options.note, until_ms=until_ms)
+    with report_lock(layout, topology.name):
+        is_new = decide(layout, topology.name, made, slas=promised_slas(topology), at_ms=now_ms)
+    if not is_new:
+        return "already acknowledged" if decision is Decision.ACKNOWLEDGE else "not silenced"
+    until = "" if until_ms is None else f" until {iso(until_ms)}"
+    return one_line(f"{subject} is {PAST[decision]} by {by}{until}")

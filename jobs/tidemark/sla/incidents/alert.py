@@ -59,6 +59,7 @@ class Alert:
         runbook: the remedy, a link or a text.
         link: the page of the incident.
         by: the person who acknowledged it.
+        reminder: number of the reminder, from 1; 0: the change itself.
     """
 
     dedup_key: str
@@ -88,6 +89,7 @@ class Alert:
     runbook: str | None
     link: str
     by: str | None
+    reminder: int = 0
 
 
 _LOWER = {Severity.CRITICAL.value: Severity.WARNING.value, Severity.WARNING.value: Severity.INFO.value}
@@ -136,6 +138,7 @@ def alert_of(change: Mapping[str, Any], *, link: str) -> Alert:
         runbook=row["runbook"],
         link=link,
         by=row["by"],
+        reminder=row.get("reminder") or 0,
     )
 
 

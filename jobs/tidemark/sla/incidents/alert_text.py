@@ -30,7 +30,7 @@ def alert_texts(alert: Alert, *, notified_ms: int) -> dict[str, str]:
 
     Returns:
         `subject` is one line, `text` is several. `html` and `slack` have the same content, escaped. `message_id` is the
-        same however often the alert of a change is sent.
+        same however often the alert of a change, or one reminder, is sent.
     """
     subject = one_line(
         f"[{alert.severity}] {alert.topology}: {_cause_text(alert)}{_slas_text(alert)} {_event_text(alert)}"
@@ -41,6 +41,8 @@ def alert_texts(alert: Alert, *, notified_ms: int) -> dict[str, str]:
     html_lines = {name: escape(line) for name, line in lines.items()}
     html_lines[LOOK_HERE] = f'{LOOK_HERE}: <a href="{escape(alert.link)}">{escape(alert.link)}</a>'
     place = quote(f"{alert.dedup_key.removeprefix('tidemark/').replace('/', '.')}.{alert.change}", safe="")
+    # A mail server may drop a message with an id that it had.
+    place += f".{alert.reminder}" if alert.reminder else ""
     return {
         "subject": subject,
         "text": f"{subject}\n{text}",
@@ -66,6 +68,8 @@ def _slas_text(alert: Alert) -> str:
 
 def _event_text(alert: Alert) -> str:
     are = "is" if len(alert.impact.slas) == 1 else "are"
+    if alert.reminder:
+        return f"{are} still broken ({alert.verdict}), reminder {alert.reminder}"
     match alert.change:
         case Change.OPENED:
             return f"{are} broken ({alert.verdict})"
@@ -85,7 +89,8 @@ def _details(alert: Alert, notified_ms: int) -> list[tuple[str, str]]:
     # In whole seconds.
     lasted_ms = 0 if broken_ms is None else (alert.at_ms - broken_ms) // 1_000 * 1_000
     since = "" if broken_ms is None else iso(broken_ms) + (f", {length(lasted_ms)}" if lasted_ms else "")
-    late_ms = notified_ms - alert.at_ms
+    # A reminder comes later than its change.
+    late_ms = 0 if alert.reminder else notified_ms - alert.at_ms
     is_open = alert.change != Change.RESOLVED
     details = {
         "": alert.text,

@@ -45,7 +45,9 @@ def quiet(spec: SlaSpec, at_ms: int, *, is_past: bool) -> str | None:
     """Returns why a check at *at_ms* changes no incident, if so."""
     if is_past:
         return PAST
-    return "maintenance" if spec.is_quiet(at_ms) else None
+    if spec.is_quiet(at_ms):
+        return "maintenance"
+    return None if spec.is_judged(at_ms) else "calendar"
 
 
 def gap_ms(topology: Topology) -> int:
@@ -74,7 +76,8 @@ def changes(
     Args:
         specs: the promised SLAs that can be judged.
         results: of all checks that are not older than `looks_back_ms`. Results for the past are skipped, and so are
-            those of an older version, which have no severity. Results in maintenance interrupt what has lasted.
+            those of an older version, which have no severity. Results in maintenance, and outside a calendar,
+            interrupt what has lasted.
         incidents: the rows of `incidents`.
         at_ms: the instant of the check, epoch ms.
         gap_ms: the longest accepted time between checks.

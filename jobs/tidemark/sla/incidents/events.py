@@ -78,6 +78,7 @@ def payload_of(alert: Alert) -> dict[str, Any]:
         "runbook": alert.runbook,
         "link": alert.link,
         "by": alert.by,
+        "reminder": alert.reminder,
     }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -16,9 +15,8 @@ from tidemark.collecting import in_order_of
 from tidemark.model.channel_spec import Channel
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval, is_text, utc
-from tidemark.model.settings.retention import DAY_MS
 from tidemark.model.sla_spec import Measure, SlaSpec
-from tidemark.model.tables.catalog import ALERTS, DELIVERIES, INCIDENTS, SLA_RESULTS, Table
+from tidemark.model.tables.catalog import ALERT_DECISIONS, ALERTS, DELIVERIES, INCIDENTS, SLA_RESULTS, Table
 from tidemark.model.topology import Topology
 from tidemark.reports.batch_job import AT_MOST_S, report_lock
 from tidemark.reports.report_tables import lies_in, open_report, replace_in, replace_rows, rows_in
@@ -33,6 +31,7 @@ from tidemark.sla.incidents.changes import (
     missed_check,
     open_incidents,
 )
+from tidemark.sla.incidents.due import GIVE_UP_MS, due_changes, is_silenced, silences
 from tidemark.sla.incidents.grouping import LISTS, alert_changes
 from tidemark.sla.measures.status import CAUSE
 from tidemark.storage.delta.datasets import dataset_of
@@ -54,8 +53,6 @@ WORST_TEXT = """
          ELSE format('{:,g}', worst_observed) || ' ' || replace(unit, 'burn rate', 'times the budget') END
 """
 """SQL of DuckDB: the worst value of a row of `incident_history`."""
-GIVE_UP_MS = DAY_MS
-"""Time for which changes of a resolved alert are retried, in ms."""
 
 
 def is_checked_after(layout: Layout, topology: str, at_ms: int, run_id: str) -> bool:
@@ -238,6 +235,11 @@ def acknowledge(layout: Layout, topology: str, incident: str, *, by: str, note: 
     return bool(_add(layout, topology, new_rows))
 
 
+def open_names(layout: Layout, topology: str) -> list[str]:
+    """Returns the names of the open incidents of *topology*."""
+    return [*open_incidents(_in_ms(rows_in(_read_stored(INCIDENTS, layout, topology))))]
+
+
 def made_by(layout: Layout, topology: str, run_id: str) -> list[dict[str, Any]]:
     """Returns the changes of incidents that the check of *run_id* made.
 
@@ -252,31 +254,31 @@ def pending_changes(layout: Layout, topology: str, channel: Channel, *, now_ms: 
     """Returns the changes of alerts that *channel* has to deliver, oldest first.
 
     They match its filters and are not delivered by it yet; instants are epoch ms. Changes of resolved alerts are left
-    out if they are older than GIVE_UP_MS, unless the channel keeps state and opened the alert.
+    out if they are older than GIVE_UP_MS, unless the channel keeps state and opened the alert. Silenced alerts wait. A
+    reminder has its number as `reminder`.
     """
-    alerts = _stored_alerts(layout, topology)
-    delivered_changes = _delivered(layout, topology, channel)
-    by_alert: dict[str, set[str]] = defaultdict(set)
-    for alert, change in delivered_changes:
-        by_alert[alert].add(change)
-    due = {*open_incidents(alerts)}
-    due |= {alert for alert, delivered in by_alert.items() if channel.has_opened(delivered)}
-    # A new channel would otherwise deliver the changes of years.
-    recent = [row for row in alerts if row["incident"] in due or row["at"] >= now_ms - GIVE_UP_MS]
-    matching = [row for row in recent if channel.must_get(row, by_alert[row["incident"]])]
-    undelivered = [row for row in matching if (row["incident"], row["change"]) not in delivered_changes]
-    return sorted(undelivered, key=in_time)
+    deliveries = _delivered(layout, topology, {channel.name, *channel.escalated_by})
+    decisions = stored_decisions(layout, topology)
+    return due_changes(channel, _stored_alerts(layout, topology), deliveries, decisions, now_ms=now_ms)
 
 
-def repeated_changes(layout: Layout, topology: str, channel: Channel) -> list[dict[str, Any]]:
+def repeated_changes(layout: Layout, topology: str, channel: Channel, *, now_ms: int) -> list[dict[str, Any]]:
     """Returns the newest change of each open alert, if *channel* delivered it.
 
-    They match its filters; the oldest comes first, and instants are epoch ms.
+    They match its filters, and are not silenced at *now_ms*, epoch ms; the oldest comes first, and instants are epoch
+    ms.
     """
     alerts = _stored_alerts(layout, topology)
-    delivered_changes = _delivered(layout, topology, channel)
+    silenced = silences(stored_decisions(layout, topology))
+    delivered = {(row["incident"], row["change"]) for row in _delivered(layout, topology, {channel.name})}
     newest = [row for row in open_incidents(alerts).values() if channel.tells(row)]
-    return sorted((row for row in newest if (row["incident"], row["change"]) in delivered_changes), key=in_time)
+    repeated = [row for row in newest if (row["incident"], row["change"]) in delivered]
+    return sorted((row for row in repeated if not is_silenced(row, silenced, now_ms)), key=in_time)
+
+
+def stored_decisions(layout: Layout, topology: str) -> list[dict[str, Any]]:
+    """Returns the rows of `alert_decisions`, with instants as epoch ms."""
+    return _in_ms(rows_in(_read_stored(ALERT_DECISIONS, layout, topology)))
 
 
 def _stored_alerts(layout: Layout, topology: str) -> list[dict[str, Any]]:
@@ -292,10 +294,10 @@ def _stored_alerts(layout: Layout, topology: str) -> list[dict[str, Any]]:
     return rows
 
 
-def _delivered(layout: Layout, topology: str, channel: Channel) -> set[tuple[str, str]]:
-    """Returns the alerts and changes that *channel* delivered."""
-    deliveries = rows_in(_read_stored(DELIVERIES, layout, topology), pc.field("channel") == channel.name)
-    return set(deliveries.select("incident", "change").iter_rows())
+def _delivered(layout: Layout, topology: str, channels: Collection[str]) -> list[dict[str, Any]]:
+    """Returns the deliveries by *channels*."""
+    by_them = pc.field("channel").isin([*channels])
+    return _in_ms(rows_in(_read_stored(DELIVERIES, layout, topology), by_them))
 
 
 @contextmanager
@@ -327,8 +329,9 @@ def record_delivery(layout: Layout, change: Mapping[str, Any], channel: Channel,
         at_ms: when that was, epoch ms.
         run_id: of the run that did so.
     """
-    row = in_order_of(("incident", "topology", "change"), change)
-    where = f"{_are_those([change])} AND {is_text('channel', channel.name)}"
+    row = in_order_of(("incident", "topology", "change"), change) | {"reminder": change.get("reminder")}
+    is_same = "reminder IS NULL" if row["reminder"] is None else f"reminder = {row['reminder']}"
+    where = f"{_are_those([change])} AND {is_text('channel', channel.name)} AND {is_same}"
     replace_rows(
         [{**row, "channel": channel.name, "delivered_at": at_ms, "run_id": run_id}],
         DELIVERIES,

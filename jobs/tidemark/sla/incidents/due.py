@@ -1,0 +1,200 @@
+"""Chooses the alerts that a channel gets now: changes, and reminders.
+
+Rows are those of `sla_alerts`, with the alert's name as `incident`, of `deliveries` and of `alert_decisions`. Instants
+are epoch ms. Decisions of people can delay deliveries, and never change an alert.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tidemark.model.channel_spec import Channel
+from tidemark.model.settings.retention import DAY_MS
+from tidemark.semantics.incidents import Change, Decision, DecisionSubject
+from tidemark.sla.incidents.changes import in_time, open_incidents
+
+Row = Mapping[str, Any]
+GIVE_UP_MS = DAY_MS
+"""Time for which changes of a resolved alert are retried, in ms."""
+_BEGINNINGS = frozenset({Change.OPENED.value, Change.ESCALATED.value})
+
+
+@dataclass(frozen=True)
+class Silence:
+    """A time, from *start_ms* to before *end_ms*, without alerts of a subject."""
+
+    kind: DecisionSubject
+    subject: str
+    start_ms: int
+    end_ms: int
+    is_snooze: bool
+
+    def holds(self, at_ms: int) -> bool:
+        """Returns True if the instant *at_ms* lies in it."""
+        return self.start_ms <= at_ms < self.end_ms
+
+
+def silences(decisions: Sequence[Row]) -> list[Silence]:
+    """Returns the silences and snoozes of *decisions*, oldest first.
+
+    The last decision about a subject holds: it ends an earlier one.
+    """
+    by_subject: dict[tuple[str, str], list[Row]] = defaultdict(list)
+    # Those of one millisecond come in the order of Decision.
+    order = [*Decision]
+    for row in sorted(decisions, key=lambda row: (row["decided_at"], order.index(row["decision"]))):
+        if row["decision"] != Decision.ACKNOWLEDGE:
+            by_subject[row["subject_kind"], row["subject"]].append(row)
+    times = []
+    for (kind, subject), rows in by_subject.items():
+        ends = [*(row["decided_at"] for row in rows[1:]), None]
+        for row, next_ms in zip(rows, ends, strict=True):
+            if row["until"] is None:
+                continue
+            end_ms = row["until"] if next_ms is None else min(row["until"], next_ms)
+            is_snooze = row["decision"] == Decision.SNOOZE
+            times.append(Silence(DecisionSubject(kind), subject, row["decided_at"], end_ms, is_snooze))
+    return sorted(times, key=lambda silence: silence.start_ms)
+
+
+def is_silenced(alert: Row, silenced: Sequence[Silence], at_ms: int) -> bool:
+    """Returns True if no channel gets *alert* at *at_ms*.
+
+    Its topology is silenced, or one of its incidents, or each of its SLAs.
+    """
+    subjects = {(silence.kind, silence.subject) for silence in silenced if silence.holds(at_ms)}
+    if (DecisionSubject.TOPOLOGY, alert["topology"]) in subjects:
+        return True
+    if any((DecisionSubject.INCIDENT, incident) in subjects for incident in alert["incidents"]):
+        return True
+    # One SLA that is not silenced is a reason to tell.
+    slas = {(DecisionSubject.SLA, sla) for sla in alert["slas"]}
+    return bool(slas) and slas <= subjects
+
+
+def due_changes(
+    channel: Channel, alerts: Sequence[Row], deliveries: Sequence[Row], decisions: Sequence[Row], *, now_ms: int
+) -> list[dict[str, Any]]:
+    """Returns what *channel* has to deliver, oldest change first.
+
+    A reminder is the newest change that the channel delivered of an open alert, with its number as `reminder`.
+
+    Args:
+        channel: the channel.
+        alerts: all changes of alerts.
+        deliveries: of this channel, and of those that escalate to it.
+        decisions: the decisions of people.
+        now_ms: the present, epoch ms.
+    """
+    by_alert: dict[str, list[Row]] = defaultdict(list)
+    for row in sorted(alerts, key=in_time):
+        by_alert[row["incident"]].append(row)
+    delivered: dict[str, list[Row]] = defaultdict(list)
+    for delivery in deliveries:
+        delivered[delivery["incident"]].append(delivery)
+    silenced, still_open = silences(decisions), open_incidents(alerts)
+    due: list[dict[str, Any]] = []
+    for name, changes in by_alert.items():
+        alert = _ChannelAlert(channel, changes, delivered[name], silenced, now_ms, is_open=name in still_open)
+        due += alert.pending() or alert.reminders()
+    return sorted(due, key=in_time)
+
+
+class _ChannelAlert:
+    """An alert as *channel* knows it, at *now_ms*."""
+
+    def __init__(
+        self,
+        channel: Channel,
+        changes: Sequence[Row],
+        deliveries: Sequence[Row],
+        silenced: Sequence[Silence],
+        now_ms: int,
+        *,
+        is_open: bool,
+    ) -> None:
+        self._channel, self._silenced, self._now_ms, self._is_open = channel, silenced, now_ms, is_open
+        self._changes = {row["change"]: row for row in changes}
+        self._own = [row for row in deliveries if row["channel"] == channel.name]
+        self._others = [row for row in deliveries if row["channel"] != channel.name]
+        self._delivered = {row["change"] for row in self._own}
+        self._is_silenced_now = self._was_silenced(now_ms)
+
+    def pending(self) -> list[dict[str, Any]]:
+        """Returns the changes that the channel has to deliver."""
+        end = self._changes.get(Change.RESOLVED)
+        is_known = bool(self._delivered & _BEGINNINGS)
+        if not is_known and ((end is not None and self._was_silenced(end["at"])) or not self._has_reached()):
+            return []
+        rows = self._merged()
+        if self._is_silenced_now or Change.RESOLVED in self._delivered:
+            # A receiver that has the alert must get its end, which wakes no person.
+            rows = [row for row in rows if row["change"] == Change.RESOLVED and is_known]
+        if not (self._is_open or self._channel.has_opened(self._delivered)):
+            # A new channel would otherwise deliver the changes of years.
+            rows = [row for row in rows if row["at"] >= self._now_ms - GIVE_UP_MS]
+        matching = [row for row in rows if self._channel.must_get(row, self._delivered)]
+        return [row for row in matching if row["change"] not in self._delivered]
+
+    def reminders(self) -> Iterator[dict[str, Any]]:
+        """Yields a reminder if one is due."""
+        if not self._is_open or self._is_silenced_now or self._is_impact() or self._channel.sends_again:
+            return
+        beginnings = [row for row in self._merged() if row["change"] in self._delivered & _BEGINNINGS]
+        if not beginnings:
+            return
+        last_ms = max(row["delivered_at"] for row in self._own)
+        if self._is_repeated(last_ms) or self._is_awake(last_ms):
+            sent = [row["reminder"] for row in self._own if row["reminder"] is not None]
+            yield {**beginnings[-1], "reminder": max(sent, default=0) + 1}
+
+    def _is_repeated(self, last_ms: int) -> bool:
+        every_ms = self._channel.renotify_after_ms
+        is_acknowledged = Change.ACKNOWLEDGED in self._changes
+        return every_ms is not None and not is_acknowledged and self._now_ms - last_ms >= every_ms
+
+    def _is_awake(self, last_ms: int) -> bool:
+        """Returns True if a snooze has ended since *last_ms*."""
+        newest = next(reversed(self._changes.values()))
+        ended = [each for each in self._silenced if each.is_snooze and last_ms < each.end_ms <= self._now_ms]
+        return any(is_silenced(newest, [each], each.start_ms) for each in ended)
+
+    def _merged(self) -> list[dict[str, Any]]:
+        """Returns the changes in order, with one in place of two.
+
+        An alert that was opened and escalated in a silence has both as its opening. So does an alert that others
+        escalate to the channel.
+        """
+        rows = {change: dict(row) for change, row in self._changes.items()}
+        opened, escalated = rows.get(Change.OPENED), rows.get(Change.ESCALATED)
+        if opened is None or escalated is None or not self._channel.takes(Change.OPENED):
+            return [*rows.values()]
+        reached_ms = min((row["delivered_at"] for row in self._own if row["change"] == Change.OPENED), default=None)
+        is_by_others = self._channel.escalated_by and (reached_ms is None or escalated["at"] <= reached_ms)
+        if is_by_others or (self._was_silenced(opened["at"]) and self._was_silenced(escalated["at"])):
+            del rows[Change.ESCALATED]
+            rows[Change.OPENED] = {**escalated, "change": Change.OPENED.value, "at": opened["at"]}
+        return [*rows.values()]
+
+    def _has_reached(self) -> bool:
+        """Returns True unless it still has to be escalated to the channel."""
+        if not self._channel.escalated_by:
+            return True
+        if self._is_impact() or not self._is_open or Change.ACKNOWLEDGED in self._changes:
+            return False
+        beginnings = [row for row in self._others if row["change"] in _BEGINNINGS]
+        return any(
+            self._now_ms - row["delivered_at"] >= self._channel.escalated_by[row["channel"]]
+            for row in beginnings
+            if row["channel"] in self._channel.escalated_by
+        )
+
+    def _is_impact(self) -> bool:
+        return any(row.get("audience") is not None for row in self._changes.values())
+
+    def _was_silenced(self, at_ms: int) -> bool:
+        newest = next(reversed(self._changes.values()))
+        return is_silenced(newest, self._silenced, at_ms)

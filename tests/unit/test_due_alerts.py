@@ -1,0 +1,208 @@
+"""Silences, reminders and escalation of alerts, worked out by hand.
+
+Times are minutes after noon; a delivery at a minute records what it delivers.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tidemark.model.channel_spec import Channel, parse
+from tidemark.sla.incidents.due import due_changes
+
+NOON, MINUTE = 1_767_268_800_000, 60_000  # 2026-01-01T12:00Z
+
+
+class Desk:
+    """Alerts, decisions about them, and the channels of a file."""
+
+    def __init__(self, **channels: dict[str, Any]) -> None:
+        self.channels = {channel.name: channel for channel in parse(channels, file="channels.toml")}
+        self.alerts: list[dict[str, Any]] = []
+        self.deliveries: list[dict[str, Any]] = []
+        self.decisions: list[dict[str, Any]] = []
+
+    def changes(self, minute: int, change: str, alert: str = "dead-1", **columns: Any) -> None:
+        slas = ["board", "delays"]
+        row = {"incident": alert, "topology": "flights", "change": change, "at": NOON + minute * MINUTE}
+        row |= {"incidents": [f"{sla}-1" for sla in slas], "slas": slas, "audience": None, "sla": "board"}
+        self.alerts.append({**row, "severity": "critical", "owner": "desk", "verdict": "error", **columns})
+
+    def decides(self, minute: int, decision: str, kind: str, subject: str, until: int | None = None) -> None:
+        row = {"decision": decision, "subject_kind": kind, "subject": subject, "decided_at": NOON + minute * MINUTE}
+        self.decisions.append({**row, "until": None if until is None else NOON + until * MINUTE})
+
+    def delivers(self, minute: int, name: str = "desk") -> list[str]:
+        """Delivers to a channel; returns changes and numbers of reminders."""
+        channel, now_ms = self.channels[name], NOON + minute * MINUTE
+        told = []
+        for row in due_changes(channel, self.alerts, self._seen_by(channel), self.decisions, now_ms=now_ms):
+            number = row.get("reminder")
+            of_row = {"incident": row["incident"], "change": row["change"], "reminder": number}
+            self.deliveries.append({**of_row, "channel": name, "delivered_at": now_ms})
+            told.append(row["change"] if number is None else f"{row['change']} {number}")
+        return told
+
+    def _seen_by(self, channel: Channel) -> list[dict[str, Any]]:
+        return [row for row in self.deliveries if row["channel"] in {channel.name, *channel.escalated_by}]
+
+
+def desk(**keys: Any) -> Desk:
+    return Desk(desk={"kind": "webhook", **keys})
+
+
+@pytest.mark.parametrize(
+    ("kind", "subjects"),
+    [("incident", ["delays-1"]), ("sla", ["board", "delays"]), ("topology", ["flights"])],
+)
+def test_a_silenced_alert_is_told_once_when_the_silence_ends(kind: str, subjects: list[str]) -> None:
+    plays = desk()
+    for subject in subjects:
+        plays.decides(0, "silence", kind, subject, until=60)
+    plays.changes(10, "opened")
+    assert [plays.delivers(minute) for minute in (10, 59, 60, 61)] == [[], [], ["opened"], []]
+
+
+def test_an_alert_with_an_sla_that_is_not_silenced_is_told() -> None:
+    plays = desk()
+    plays.decides(0, "silence", "sla", "board", until=60)
+    plays.changes(10, "opened")
+    plays.changes(11, "opened", "quiet-1", slas=["board"], incidents=["board-2"])
+    assert plays.delivers(12) == ["opened"]
+    assert plays.deliveries[0]["incident"] == "dead-1"
+
+
+def test_what_opened_and_ended_in_a_silence_is_never_told() -> None:
+    plays = desk()
+    plays.decides(0, "silence", "topology", "flights", until=60)
+    plays.changes(10, "opened")
+    plays.changes(20, "escalated")
+    plays.changes(30, "resolved")
+    assert [plays.delivers(minute) for minute in (31, 60, 600)] == [[], [], []]
+
+
+def test_an_end_is_told_in_a_silence_if_the_opening_was() -> None:
+    plays = desk()
+    plays.changes(0, "opened")
+    assert plays.delivers(1) == ["opened"]
+    plays.decides(2, "silence", "incident", "board-1", until=60)
+    plays.changes(10, "escalated")
+    assert plays.delivers(11) == []
+    plays.changes(20, "resolved")
+    assert [plays.delivers(minute) for minute in (21, 60)] == [["resolved"], []]
+
+
+def test_an_escalation_in_a_silence_is_told_with_the_opening() -> None:
+    plays = desk()
+    plays.decides(0, "silence", "topology", "flights", until=60)
+    plays.changes(10, "opened", verdict="warn")
+    plays.changes(20, "escalated", verdict="error")
+    (row,) = due_changes(plays.channels["desk"], plays.alerts, [], plays.decisions, now_ms=NOON + 60 * MINUTE)
+    assert (row["change"], row["verdict"], row["at"]) == ("opened", "error", NOON + 10 * MINUTE)
+    assert [plays.delivers(minute) for minute in (60, 61)] == [["opened"], []]
+    plays.changes(70, "resolved")
+    assert plays.delivers(71) == ["resolved"]
+
+
+def test_the_last_decision_about_a_subject_holds() -> None:
+    plays = desk()
+    plays.decides(0, "silence", "topology", "flights", until=600)
+    plays.decides(5, "silence", "topology", "flights", until=30)
+    plays.changes(10, "opened")
+    assert [plays.delivers(minute) for minute in (29, 30)] == [[], ["opened"]]
+    plays.decides(40, "silence", "topology", "flights", until=600)
+    plays.changes(50, "opened", "dead-2")
+    plays.decides(60, "unsilence", "topology", "flights")
+    assert [plays.delivers(minute) for minute in (59, 60)] == [[], ["opened"]]
+
+
+def test_a_snoozed_alert_is_told_again_when_the_snooze_ends() -> None:
+    plays = desk()
+    plays.changes(0, "opened")
+    assert plays.delivers(0) == ["opened"]
+    plays.decides(5, "snooze", "incident", "board-1", until=35)
+    assert [plays.delivers(minute) for minute in (10, 34, 35, 36)] == [[], [], ["opened 1"], []]
+    plays.decides(40, "snooze", "incident", "board-1", until=60)
+    plays.changes(50, "resolved")
+    assert [plays.delivers(minute) for minute in (51, 60)] == [["resolved"], []]
+
+
+def test_an_alert_is_told_again_until_it_is_acknowledged() -> None:
+    plays = desk(renotify_after="30 min")
+    plays.changes(0, "opened")
+    told = {minute: plays.delivers(minute) for minute in (0, 10, 29, 30, 59, 60)}
+    assert told == {0: ["opened"], 10: [], 29: [], 30: ["opened 1"], 59: [], 60: ["opened 2"]}
+    plays.changes(70, "acknowledged")
+    assert [plays.delivers(minute) for minute in (70, 100, 200)] == [["acknowledged"], [], []]
+
+
+def test_a_silence_delays_reminders_and_an_end_stops_them() -> None:
+    plays = desk(renotify_after="30 min")
+    plays.changes(0, "opened")
+    assert plays.delivers(0) == ["opened"]
+    plays.decides(10, "silence", "sla", "board", until=100)
+    plays.decides(10, "silence", "sla", "delays", until=100)
+    assert [plays.delivers(minute) for minute in (30, 99, 100)] == [[], [], ["opened 1"]]
+    plays.changes(110, "resolved")
+    assert [plays.delivers(minute) for minute in (110, 200)] == [["resolved"], []]
+
+
+def test_a_reminder_has_the_worst_that_was_told() -> None:
+    plays = desk(renotify_after="30 min")
+    plays.changes(0, "opened")
+    plays.changes(5, "escalated")
+    assert [plays.delivers(minute) for minute in (5, 34, 35)] == [["opened", "escalated"], [], ["escalated 1"]]
+
+
+def test_a_message_about_the_impact_is_not_repeated_or_escalated() -> None:
+    plays = Desk(
+        desk={"kind": "webhook", "owners": ["night"], "renotify_after": "30 min", "escalate_after": "15 min"}
+        | {"escalate_to": ["lead"]},
+        lead={"kind": "webhook", "owners": ["night"]},
+    )
+    plays.changes(0, "opened", "dead-1@night", audience="night")
+    assert [plays.delivers(minute) for minute in (0, 30, 60)] == [["opened"], [], []]
+    assert plays.delivers(60, "lead") == []
+
+
+def escalating() -> Desk:
+    first = {"kind": "webhook", "escalate_after": "15 min", "escalate_to": ["lead"]}
+    return Desk(desk=first, lead={"kind": "webhook"})
+
+
+def test_an_unacknowledged_alert_is_escalated_once() -> None:
+    plays = escalating()
+    plays.changes(0, "opened")
+    assert plays.delivers(10) == ["opened"]
+    assert [plays.delivers(minute, "lead") for minute in (10, 24, 25, 60)] == [[], [], ["opened"], []]
+    plays.changes(70, "acknowledged")
+    plays.changes(80, "resolved")
+    assert plays.delivers(81, "lead") == ["acknowledged", "resolved"]
+
+
+@pytest.mark.parametrize("change", ["acknowledged", "resolved"])
+def test_an_acknowledged_or_ended_alert_is_not_escalated(change: str) -> None:
+    plays = escalating()
+    plays.changes(0, "opened")
+    plays.delivers(0)
+    plays.changes(10, change)
+    plays.delivers(10)
+    assert [plays.delivers(minute, "lead") for minute in (10, 15, 90)] == [[], [], []]
+
+
+def test_an_alert_that_nobody_was_told_is_not_escalated() -> None:
+    plays = escalating()
+    plays.decides(0, "silence", "topology", "flights", until=60)
+    plays.changes(1, "opened")
+    assert (plays.delivers(30), plays.delivers(30, "lead")) == ([], [])
+    assert (plays.delivers(60), plays.delivers(74, "lead"), plays.delivers(75, "lead")) == (["opened"], [], ["opened"])
+
+
+def test_a_worse_alert_is_escalated_as_one_message() -> None:
+    plays = escalating()
+    plays.changes(0, "opened", verdict="warn")
+    plays.changes(5, "escalated")
+    assert plays.delivers(5) == ["opened", "escalated"]
+    assert [plays.delivers(minute, "lead") for minute in (19, 20, 21)] == [[], ["opened"], []]
