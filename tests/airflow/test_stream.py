@@ -468,7 +468,7 @@ def test_slow_goes_to_the_sub_topology_of_its_operator() -> None:
         slow_arguments(["typo=1"], flights, "status")
 
 
-def test_no_dag_counts_as_removed_while_topologies_are_missing_or_invalid(tmp_path: Path) -> None:
+def test_no_dag_counts_as_removed_without_valid_topologies(tmp_path: Path) -> None:
     assert are_incomplete(tmp_path / "not_mounted")
     assert are_incomplete(tmp_path)
     orders = tmp_path / "orders.toml"

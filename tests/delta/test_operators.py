@@ -264,7 +264,7 @@ EVERYTHING = {
     "current": SOURCE + COUNTS + operators(out=current("counts", "out")),
 }  # fmt: skip
 IN_CI = ("merging", "periodic_table", "judged_map", "current")
-"""Each way to keep a state and to be due; `make proof` runs all."""
+"""The kinds of state; `make proof` runs all."""
 BATCHES = [
     [(1, "a", 1), (2, "b", 7), (3.5, "a", 2)],
     [(5, "a", 3), (9, "b", 1)],

@@ -146,7 +146,7 @@ def _removed_dags(session: Session) -> set[str]:
 
 
 def are_incomplete(topologies: Path) -> bool:
-    """Returns True if the folder is empty or missing, or a file is invalid."""
+    """Returns True if no topology is there, or one is invalid."""
     from tidemark.errors import InvalidSpec
     from tidemark.model.topology import load_each
 
