@@ -20,10 +20,10 @@ from tidemark.reports.batch_job import report_lock
 from tidemark.reports.batch_job import topology as topology_named
 from tidemark.semantics.incidents import Decision
 from tidemark.sla.incidents.decisions import AlertDecision, decide, end_ms, promised_slas
-from tidemark.sla.incidents.tables import STATE_TEXT, WORST_TEXT
+from tidemark.sla.incidents.tables import STATE_TEXT
 
 LISTED = f"""
-    SELECT incident, state, {STATE_TEXT} AS now, worst_verdict AS verdict, {WORST_TEXT} AS worst, broke_again,
+    SELECT incident, state, {STATE_TEXT} AS now, worst_verdict AS verdict, worst_observed AS worst, unit, broke_again,
            severity, broken_since, resolved_at, culprit, owner,
            acknowledged_by, incident_history.said
     FROM incident_history WHERE topology = $1 AND ($2 OR state <> 'resolved') ORDER BY opened_at, incident
