@@ -117,7 +117,7 @@ def test_a_decision_that_cannot_be_made_is_refused(home: Path, options: dict[str
 
 
 @pytest.mark.parametrize("text", [None, "[flights"])
-def test_without_readable_slas_incidents_and_topologies_are_silenced(
+def test_without_a_file_of_slas_a_topology_is_silenced(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str | None
 ) -> None:
     project = Project(tmp_path / "project")
