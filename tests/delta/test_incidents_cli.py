@@ -13,7 +13,7 @@ from tidemark.cli.explain.incidents import incidents
 from tidemark.errors import InvalidArgument
 from tidemark.model import topology
 from tidemark.model.channel_spec import parse
-from tidemark.model.project.files import CHECKOUT
+from tidemark.model.project.files import CHECKOUT, Project
 from tidemark.model.project.layout import Layout
 from tidemark.model.tables.catalog import ALERT_DECISIONS, ALERTS, DELIVERIES, INCIDENTS
 from tidemark.reports.report_tables import open_report, replace_rows, rows_in
@@ -114,6 +114,21 @@ def test_a_decision_that_cannot_be_made_is_refused(home: Path, options: dict[str
     with pytest.raises(InvalidArgument, match=message):
         asked(home, **options)
     assert asked(home, decisions=True) == []
+
+
+@pytest.mark.parametrize("text", [None, "[flights"])
+def test_without_a_file_of_slas_a_topology_is_silenced(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str | None
+) -> None:
+    project = Project(tmp_path / "project")
+    project.slas.parent.mkdir(parents=True)
+    if text is not None:
+        project.slas.write_text(text)
+    monkeypatch.setattr(Project, "here", lambda: project)
+    assert asked(home, silence="flights", length="2 h", by="Ann").startswith("flights is silenced")
+    assert asked(home, silence="board-1", length="2 h", by="Ann").startswith("board-1 is silenced")
+    with pytest.raises(InvalidArgument, match="cannot silence 'board_is_fresh'; use one of board-1, flights"):
+        asked(home, silence="board_is_fresh", length="2 h", by="Ann")
 
 
 def test_a_silence_in_the_warehouse_delays_a_delivery(home: Path) -> None:

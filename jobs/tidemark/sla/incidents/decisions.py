@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from tidemark.collecting import names_in
-from tidemark.errors import InvalidArgument
+from tidemark.errors import InvalidArgument, InvalidSpec
 from tidemark.model.project.files import Project
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import instant_ms
@@ -75,8 +75,14 @@ def decide(layout: Layout, topology: str, made: AlertDecision, *, slas: Collecti
 
 
 def promised_slas(topology: Topology) -> list[str]:
-    """Returns the names of the SLAs of *topology*, also of invalid ones."""
-    slas = load_usable(Project.here().slas, topology)
+    """Returns the names of the SLAs of *topology*, also of invalid ones.
+
+    Without a file that can be read there are none: incidents and the topology can be silenced nevertheless.
+    """
+    try:
+        slas = load_usable(Project.here().slas, topology)
+    except (FileNotFoundError, InvalidSpec):
+        return []
     return [*names_in(slas.specs), *slas.errors]
 
 

@@ -237,6 +237,9 @@ def acknowledge(layout: Layout, topology: str, incident: str, *, by: str, note: 
 
 def open_names(layout: Layout, topology: str) -> list[str]:
     """Returns the names of the open incidents of *topology*."""
+    # Pages ask this, and create no table.
+    if not DeltaTable.is_deltatable(str(layout.report_table(topology, INCIDENTS.name))):
+        return []
     return [*open_incidents(_in_ms(rows_in(_read_stored(INCIDENTS, layout, topology))))]
 
 
