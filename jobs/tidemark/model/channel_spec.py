@@ -48,7 +48,7 @@ class Channel:
 
     It has the notifier's class and its *arguments*. Their texts may have `{{ alert.subject }}`, `{{ alert.text }}` and
     so on (docs/alerts.md). It receives changes that match every filter that is set (None matches all), and always
-    `checks_are_made`.
+    `checks_are_made`. It receives forecasts only if *severities* names them; the log receives them always.
 
     A channel that *keeps_state* gets the end of each alert that it opened, however late. One that *sends_again* gets
     open alerts again at each delivery.
@@ -67,6 +67,9 @@ class Channel:
     def tells(self, change: Mapping[str, Any]) -> bool:
         """Returns True if a row of `sla_alerts` matches its filters."""
         wanted = [("topology", self.topologies), ("change", self.changes)]
+        # A forecast pages nobody who has not asked for it.
+        if change["severity"] == Severity.FORECAST and self.severities is None and self.name != LOG:
+            return False
         if (audience := change.get("audience")) is not None:
             # Only a channel that names this owner, and does not get the alert itself.
             owners = self.owners or ()

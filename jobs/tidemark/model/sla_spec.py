@@ -76,6 +76,8 @@ class Severity(StrEnum):
     CRITICAL = "critical"
     WARNING = "warning"
     INFO = "info"
+    FORECAST = "forecast"
+    """Of an SLA that holds and is expected to break; it is not configured."""
 
 
 QUANTILES: Mapping[Measure, float] = MappingProxyType(
@@ -265,7 +267,7 @@ def _spec(file: str, name: str, table: Any, topology: Topology) -> SlaSpec:
         over_ms=_over_ms(keys, measure, by),
         ignore_when_idle=bool(keys.get("ignore_when_idle", bool, "true", False)),
         while_catching_up=_while_catching_up(keys, measure),
-        severity=keys.choice("severity", Severity, Severity.CRITICAL),
+        severity=_severity(keys),
         runbook=keys.text("runbook", "https://wiki.example.org/late-boards", None),
         damping=Damping(
             open_after_ms=keys.duration("open_after", "5 min", 0, zero=True),
@@ -355,6 +357,14 @@ def subjects(measure: Measure, topology: Topology) -> tuple[str, ...]:
         sources = (o.name for o in operators if o.is_source)
         return (*sources, *names_in(topology.sub_topologies))
     return (OUTCOMES.name,) if measure is Measure.COMPLETENESS else tuple(topology.operators)
+
+
+def _severity(keys: Keys) -> Severity:
+    severity = Severity(keys.choice("severity", Severity, Severity.CRITICAL))
+    if severity is Severity.FORECAST:
+        others = ", ".join(word for word in Severity if word is not Severity.FORECAST)
+        keys.fail("severity", f"is {severity.value!r}, which no broken SLA has", f"use one of {others}")
+    return severity
 
 
 def _windows(keys: Keys) -> Iterator[MaintenanceWindow]:

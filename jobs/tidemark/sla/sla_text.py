@@ -35,6 +35,8 @@ def sla_row(status: Status) -> dict[str, Any]:
         "records": status.groups.n_stale if status.groups else status.records,
         "burn_rate": status.budget.burn_rate if status.budget else None,
         "budget_left": status.budget.remaining if status.budget else None,
+        "breaks_at": status.expected.at_ms if status.expected else None,
+        "breaks_because": status.expected.because if status.expected else None,
     }
 
 
