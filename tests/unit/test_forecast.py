@@ -11,7 +11,7 @@ from tidemark.semantics.forecast import LOOK_BACK_MS, RATES_MS, STANDS_MS, Forec
 MINUTE = 60_000
 BEHIND = Rates(arrival_per_s=110, working_per_s=100)
 AHEAD, SOONER = 5, 60
-"""Minutes before a breach at which its forecast begins, at the latest and earliest."""
+"""Latest and earliest beginning of a forecast, minutes before a breach."""
 
 
 def points(*values: float) -> list[tuple[int, float]]:
@@ -25,9 +25,16 @@ def test_a_straight_line_reaches_its_limit_when_it_does() -> None:
     assert found == Forecast(breaks_at_ms=(10 + 20) * MINUTE, growth=1 / 60)
 
 
+def test_a_gentle_surplus_is_no_burst() -> None:
+    # 5 % more than is read is 3 s a minute; 60 s are missing. It kept up two minutes ago.
+    gentle = Rates(arrival_per_s=105, working_per_s=100)
+    found = forecast(points(*[60] * 10), limit_ms=120_000, rates=[None, None, None, gentle])
+    assert found == Forecast(breaks_at_ms=(9 + 20) * MINUTE, growth=pytest.approx(0.05), rates=gentle)
+
+
 def test_a_stream_that_falls_behind_waits_longer_and_longer() -> None:
     # A tenth more comes than is read: 6 s a minute. 90 s are missing.
-    found = forecast(points(*[30] * 10), limit_ms=120_000, rates=[BEHIND] * 3)
+    found = forecast(points(*[30] * 10), limit_ms=120_000, rates=[BEHIND] * 4)
     assert found == Forecast(breaks_at_ms=(9 + 15) * MINUTE, growth=pytest.approx(0.1), rates=BEHIND)
 
 
@@ -40,7 +47,7 @@ def test_a_stream_that_falls_behind_waits_longer_and_longer() -> None:
         ([10, 14, 9, 15, 10, 13, 11, 14, 10, 14, 11, 15], ()),  # noise
         ([10 + n / 3 for n in range(15)], ()),  # 20 s are missing at 20 s an hour
         (range(1, 12), [Rates(arrival_per_s=90, working_per_s=100)]),  # it catches up
-        ([10] * 10, [None, BEHIND, BEHIND]),  # it kept up a moment ago
+        ([10] * 10, [None, *[Rates(arrival_per_s=105, working_per_s=100.0 / 1.1)] * 3]),  # it kept up 4 min ago
         ([10] * 10, [Rates(arrival_per_s=200, working_per_s=100)] * 3),  # a burst: 20 s are missing at 60 s a minute
         ([10] * 10, [Rates(arrival_per_s=101, working_per_s=100)] * 3),  # 20 s are missing at 36 s an hour
     ],
@@ -51,7 +58,7 @@ def test_nothing_is_foreseen_without_lasting_growth(values: Iterable[float], rat
 
 @dataclass
 class Counts:
-    """Counts the ramp breaches of weeks, those announced in time, and false announcements."""
+    """Counts ramp breaches, those announced in time, and false forecasts."""
 
     breaches: int = 0
     announced: int = 0
@@ -106,10 +113,10 @@ def counts(seeds: range, every: int = 1) -> Counts:
     return total
 
 
-def test_ten_of_twelve_ramps_are_announced_in_six_weeks() -> None:
+def test_most_ramps_of_six_weeks_are_announced() -> None:
     # A short case with a check every two minutes: the other test shows what is promised.
     found = counts(range(0, 12, 2), every=2)
-    assert (found.breaches, found.announced, found.false) == (12, 10, 3)
+    assert (found.breaches, found.announced, found.false) == (12, 11, 5)
 
 
 @pytest.mark.long  # two minutes of CPU: 200 weeks of 10,080 checks

@@ -67,7 +67,7 @@ class Channel:
     def tells(self, change: Mapping[str, Any]) -> bool:
         """Returns True if a row of `sla_alerts` matches its filters."""
         wanted = [("topology", self.topologies), ("change", self.changes)]
-        # A forecast pages nobody who has not asked for it.
+        # A forecast goes only to those who asked for it, so that it pages no one.
         if change["severity"] == Severity.FORECAST and self.severities is None and self.name != LOG:
             return False
         if (audience := change.get("audience")) is not None:

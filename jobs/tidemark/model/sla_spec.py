@@ -77,7 +77,7 @@ class Severity(StrEnum):
     WARNING = "warning"
     INFO = "info"
     FORECAST = "forecast"
-    """Of an SLA that holds and is expected to break; it is not configured."""
+    """The severity of an expected break; no SLA is given it."""
 
 
 QUANTILES: Mapping[Measure, float] = MappingProxyType(

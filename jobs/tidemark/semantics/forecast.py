@@ -17,20 +17,24 @@ from statistics import median
 Point = tuple[int, float]
 """An instant, and the length that was measured at it."""
 LOOK_BACK_MS, FEWEST_POINTS = 900_000, 8
-"""Time from which measurements are used, and how many are needed."""
-RATES_MS = 180_000
-"""Time for which a stream falls behind until that is no burst."""
+"""Time that measurements cover, and their lowest number."""
+RATES_MS, GENTLE = 240_000, 0.1
+"""Time for which a stream must fall behind, unlike a burst.
+
+If it falls behind by GENTLE or less, in ms per ms, a quarter of that time is enough.
+"""
 FORESEEABLE_MS = 1_800_000
-"""Growth of a quarter of an hour says nothing about a later time."""
+"""Growth of a quarter of an hour tells no later time."""
 SUDDEN_MS = 300_000
-"""A stream that would break its limit sooner after it kept up has a burst."""
+"""A stream that would break its limit sooner has a burst."""
 STANDS_MS = 1_200_000
-"""A forecast is withdrawn when no break was foreseen for so long."""
+"""Time without a foreseen break that ends a forecast."""
 FEWEST_RISING, LEAST_THIRD, LEAST_GROWTH = 0.7, 0.2, 3.0
 """Conditions of growth.
 
-They are the share of pairs in which the later value is higher, the part of the growth between the first and second third
-of the values, and the second and third (a step has all of it in one), and growth as a multiple of the median deviation.
+They are the share of pairs in which the later value is higher; the part of the growth between the first and second
+third of the values, and the second and third (a step has all of it in one); growth as a multiple of the median
+deviation.
 """
 
 
@@ -53,7 +57,7 @@ class Rates:
 
 @dataclass(frozen=True, kw_only=True)
 class Forecast:
-    """The instant at which a limit will be reached if growth goes on.
+    """The instant at which growth will reach a limit.
 
     Attributes:
         breaks_at_ms: that instant.
@@ -86,7 +90,7 @@ def forecast(points: Sequence[Point], *, limit_ms: float, rates: Sequence[Rates 
     now_ms = points[-1][0]
     # One outlier is not the present.
     value_ms = median([value for _, value in points[-3:]])
-    if newest is not None and all(each is not None and each.growth > 0 for each in rates):
+    if newest is not None and _falls_behind(rates, newest):
         eta_ms = (limit_ms - value_ms) / newest.growth
         if SUDDEN_MS <= eta_ms <= FORESEEABLE_MS:
             return Forecast(breaks_at_ms=now_ms + round(eta_ms), growth=newest.growth, rates=newest)
@@ -97,8 +101,13 @@ def forecast(points: Sequence[Point], *, limit_ms: float, rates: Sequence[Rates 
     return Forecast(breaks_at_ms=now_ms + round(eta_ms), growth=growth) if eta_ms <= FORESEEABLE_MS else None
 
 
+def _falls_behind(rates: Sequence[Rates | None], newest: Rates) -> bool:
+    lasting = rates if newest.growth > GENTLE else rates[-max(1, len(rates) // 4) :]
+    return all(each is not None and each.growth > 0 for each in lasting)
+
+
 def _growth(points: Sequence[Point], *, least: float) -> float | None:
-    """Returns the slope of *points*, ms per ms; None: they do not grow.
+    """Returns the slope of *points*, ms per ms; None: no growth.
 
     A slope below *least* may be None, too.
     """

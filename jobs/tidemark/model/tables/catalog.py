@@ -782,7 +782,7 @@ SLA_RESULTS = Table(
             "bigint",
             "ms before checked_at over which it was measured; not used for staleness and watermark_lag",
         ),
-        ("severity", "string", "critical | warning | info: severity if the SLA is broken"),
+        ("severity", "string", "critical | warning | info | forecast (only in incidents): severity if it is broken"),
         ("runbook", "string", "runbook of the SLA; null: none"),
         ("said", "string", "measured and allowed values as text"),
         ("held_by", "string", "first finding of `tidemark why` for a broken SLA; null: none, or not broken"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tidemark.collecting import present
 from tidemark.control.folder import StreamState
@@ -42,7 +42,7 @@ LAGS = f"""
            min(epoch_ms(f.finished_at) - epoch_ms(t.watermark)) AS ms
     FROM watermarks AS t JOIN finished AS f USING (sub_topology, batch_id) {BEFORE_LATER}
          AND t.topology = $1 AND t.partition IS NULL AND t.watermark IS NOT NULL AND f.read_n > 0 AND {{lately}}
-    GROUP BY ALL
+    GROUP BY t.source, sub_topology, minute ORDER BY t.source NULLS FIRST
 """
 AGES = f"""
     WITH {KNOWN}
@@ -60,7 +60,7 @@ BEATS = """
 
 
 def with_forecasts(statuses: Iterable[Status], topology: Topology, tables: Tables, *, at_ms: int) -> Iterator[Status]:
-    """Adds to each status of an SLA that holds the break that is expected.
+    """Adds the expected break to the status of each SLA that holds.
 
     Args:
         statuses: the statuses at *at_ms*.
@@ -68,10 +68,10 @@ def with_forecasts(statuses: Iterable[Status], topology: Topology, tables: Table
         tables: of the warehouse.
         at_ms: the instant of the check, epoch ms.
     """
-    found = list(statuses)
-    foreseeable = [status.spec for status in found if _is_foreseeable(status)]
+    judged = list(statuses)
+    foreseeable = [status.spec for status in judged if _is_foreseeable(status)]
     history = _Minutes(topology, tables, at_ms, {spec.measure for spec in foreseeable}) if foreseeable else None
-    for status in found:
+    for status in judged:
         expected = history.expected(status.spec) if history and status.spec in foreseeable else None
         yield replace(status, expected=expected) if expected else status
 
@@ -119,12 +119,12 @@ class _Minutes:
         newest = present([of_stream[-1] for of_stream in rates.values()])
         if any(each.growth <= 0 for each in newest):
             return None
-        found = [(forecast(points, limit_ms=spec.limits.least_ms, rates=each), name) for name, each in rates.items()]
-        foreseen = [_Foreseen(each, name) for each, name in found if each is not None]
-        if not foreseen:
+        by_stream = {name: forecast(points, limit_ms=spec.limits.least_ms, rates=each) for name, each in rates.items()}
+        forecasts = [(each, name) for name, each in by_stream.items() if each is not None]
+        if not forecasts:
             return None
-        first = min(foreseen, key=lambda each: each.forecast.breaks_at_ms)
-        return ExpectedBreak(first.forecast.breaks_at_ms, _because(first, spec, self._at_ms))
+        first, stream = min(forecasts, key=lambda pair: pair[0].breaks_at_ms)
+        return ExpectedBreak(first.breaks_at_ms, _because(first, stream, spec, self._at_ms))
 
     def _points(self, spec: SlaSpec) -> list[Point]:
         """Returns the measurements of *spec*'s subject, a point a minute."""
@@ -146,12 +146,6 @@ class _Minutes:
         return sorted(points)
 
 
-@dataclass(frozen=True)
-class _Foreseen:
-    forecast: Forecast
-    stream: str
-
-
 def _works(beat: Row) -> bool:
     began_ms = beat["at_ms"] if beat["began_ms"] is None else beat["began_ms"]
     return (
@@ -165,13 +159,12 @@ def _rates(beat: Row) -> Rates | None:
     return Rates(arrival_per_s=beat["arrival_per_s"], working_per_s=beat["working_per_s"])
 
 
-def _because(foreseen: _Foreseen, spec: SlaSpec, at_ms: int) -> str:
+def _because(first: Forecast, stream: str, spec: SlaSpec, at_ms: int) -> str:
     """Returns the reason for a break as a sentence."""
-    found = foreseen.forecast
-    growth = f"{for_people(found.growth * MINUTE_MS)} a minute"
-    minutes = max(1, round((found.breaks_at_ms - at_ms) / MINUTE_MS))
-    when = f"{spec.measure} of {spec.subject} breaks in about {minutes} min, at {iso(found.breaks_at_ms)}, because"
-    if found.rates is None:
+    growth = f"{for_people(first.growth * MINUTE_MS)} a minute"
+    minutes = max(1, round((first.breaks_at_ms - at_ms) / MINUTE_MS))
+    when = f"{spec.measure} of {spec.subject} breaks in about {minutes} min, at {iso(first.breaks_at_ms)}, because"
+    if first.rates is None:
         return f"{when} it has grown by {growth} for a quarter of an hour"
-    came, read = found.rates.arrival_per_s, found.rates.working_per_s
-    return f"{when} {came:,.0f} records/s come into {foreseen.stream}, which reads {read:,.0f}: it grows by {growth}"
+    came, read = first.rates.arrival_per_s, first.rates.working_per_s
+    return f"{when} {came:,.0f} records/s come into {stream}, which reads {read:,.0f}: it grows by {growth}"

@@ -409,7 +409,7 @@ def sub_topology_of(spec: SlaSpec, topology: Topology) -> SubTopology:
 
 def streams_of(spec: SlaSpec, topology: Topology) -> list[SubTopology]:
     """Returns the streams that the subject of *spec* depends on, each once."""
-    return list(dict.fromkeys(_with_upstreams(_written_by(spec, topology), topology)))
+    return list({sub.name: sub for sub in _with_upstreams(_written_by(spec, topology), topology)}.values())
 
 
 def _written_by(spec: SlaSpec, topology: Topology) -> list[SubTopology]:
