@@ -23,7 +23,7 @@ RATES_MS, GENTLE = 240_000, 0.1
 
 If it falls behind by GENTLE or less, in ms per ms, a quarter of that time is enough.
 """
-FORESEEABLE_MS = 1_800_000
+FORESEEABLE_MS = 1_500_000
 """Growth of a quarter of an hour tells no later time."""
 SUDDEN_MS = 300_000
 """A stream that would break its limit sooner has a burst."""
