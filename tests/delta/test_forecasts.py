@@ -1,4 +1,4 @@
-"""Expected breaks of SLAs: from tables of streams to alerts that page no one."""
+"""Expected breaks of SLAs, from tables to alerts that page no one."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def rising(warehouse):
     warehouse.write(LATENCY_BUCKETS, [{"operator": "board", "n": 5, **row} for row in rows])
 
 
-def test_growing_latency_breaks_in_as_many_minutes_as_are_missing(warehouse):
+def test_growing_latency_breaks_when_the_missing_time_is_over(warehouse):
     rising(warehouse)
     beats(warehouse)
     found = expected(warehouse, *specs())
