@@ -19,6 +19,7 @@
 | `latency_facts` | the facts about latency that one batch leaves |
 | `reported_window` | a warehouse with one reported window of `flights` |
 | `flights_day` | a day of flights, played twelve times as fast, and its expected records |
+| `simulated_weeks` | `simulated_week`: a week of a stream, minute by minute, with days, bursts, restarts and ramps |
 | `hostile_strings` | `HOSTILE`: strings that programs may obey |
 | `command_line` | `tidemark`: a command, run within the process of the test |
 | `typed_commands` | the commands in a text, checked against the real command line |

@@ -84,6 +84,8 @@ class Severity(StrEnum):
     CRITICAL = "critical"
     WARNING = "warning"
     INFO = "info"
+    FORECAST = "forecast"
+    """The severity of an expected break; no SLA is given it."""
 
 
 QUANTILES: Mapping[Measure, float] = MappingProxyType(
@@ -364,7 +366,7 @@ def _spec(keys: Keys, name: str, topology: Topology) -> SlaSpec:
         by=by,
         limits=_limits(keys, measure),
         over_ms=_over_ms(keys, measure, by),
-        severity=keys.choice("severity", Severity, Severity.CRITICAL),
+        severity=_severity(keys),
         **_of_any(keys, measure),
     )
     _refuse_unseen_groups(keys, spec)
@@ -525,6 +527,14 @@ def subjects(measure: Measure, topology: Topology) -> tuple[str, ...]:
         sources = (o.name for o in operators if o.is_source)
         return (*sources, *names_in(topology.sub_topologies))
     return (OUTCOMES.name,) if measure is Measure.COMPLETENESS else tuple(topology.operators)
+
+
+def _severity(keys: Keys) -> Severity:
+    severity = Severity(keys.choice("severity", Severity, Severity.CRITICAL))
+    if severity is Severity.FORECAST:
+        others = ", ".join(word for word in Severity if word is not Severity.FORECAST)
+        keys.fail("severity", f"is {severity.value!r}, which no broken SLA has", f"use one of {others}")
+    return severity
 
 
 def _limits(keys: Keys, measure: Measure) -> Thresholds:

@@ -33,6 +33,7 @@ from tidemark.sla.incidents.culprits import with_culprits
 from tidemark.sla.incidents.roots import with_roots
 from tidemark.sla.incidents.tables import checked_before, follow_up, is_checked_after, open_account_before
 from tidemark.sla.measures import facts as sla_facts
+from tidemark.sla.measures.forecasts import with_forecasts
 from tidemark.sla.measures.groups import groups_seen
 from tidemark.sla.measures.merges import merged_facts
 from tidemark.sla.measures.newest_times import newest_ms
@@ -98,7 +99,7 @@ def run(
     is_past = is_checked_after(layout, topology.name, at_ms, run_id)
     results, judged_rows = [], []
     explained = with_culprits(measured, topology, layout, tables, at_ms=at_ms)
-    for status in with_roots(explained, topology):
+    for status in with_forecasts(with_roots(explained, topology), topology, tables, at_ms=at_ms):
         row = sla_row(status)
         results.append({**row, "quiet": quiet(status.spec, at_ms, is_past=is_past)})
         judged_rows.append({**row, "excused": status.is_excused, "measured": status.is_measured})

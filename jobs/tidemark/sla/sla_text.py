@@ -43,6 +43,8 @@ def sla_row(status: Status) -> dict[str, Any]:
         "window_records": whole.records if whole else None,
         "window_slow": whole.slow if whole else None,
         "resolve_after_ms": spec.damping.resolve_after_ms,
+        "breaks_at": status.expected.at_ms if status.expected else None,
+        "breaks_because": status.expected.because if status.expected else None,
     }
 
 

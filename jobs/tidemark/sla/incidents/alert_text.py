@@ -11,7 +11,8 @@ from urllib.parse import quote
 from tidemark.escaping import one_line
 from tidemark.model.settings.intervals import iso
 from tidemark.model.settings.toml_keys import length
-from tidemark.semantics.incidents import Change
+from tidemark.model.sla_spec import Severity
+from tidemark.semantics.incidents import BROKEN, Change
 from tidemark.semantics.sla import Verdict
 from tidemark.sla.incidents.alert import Alert
 from tidemark.why.evidence.findings import UNEXPLAINED
@@ -68,6 +69,8 @@ def _slas_text(alert: Alert) -> str:
 
 def _event_text(alert: Alert) -> str:
     are = "is" if len(alert.impact.slas) == 1 else "are"
+    if alert.severity == Severity.FORECAST:
+        return _forecast_text(alert)
     if alert.reminder:
         return f"{are} still broken ({alert.verdict}), reminder {alert.reminder}"
     match alert.change:
@@ -81,6 +84,16 @@ def _event_text(alert: Alert) -> str:
             if alert.verdict == Verdict.PASS:
                 return f"{are} met again"
             return "has ended" if are == "is" else "have ended"
+
+
+def _forecast_text(alert: Alert) -> str:
+    match alert.change:
+        case Change.RESOLVED:
+            return "is broken now" if alert.verdict in BROKEN else "is not expected to break any more"
+        case Change.ACKNOWLEDGED:
+            return f"is acknowledged by {alert.by}"
+        case _:
+            return "is expected to break"
 
 
 def _details(alert: Alert, notified_ms: int) -> list[tuple[str, str]]:

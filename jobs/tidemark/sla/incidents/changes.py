@@ -18,7 +18,8 @@ from tidemark.model.settings.retention import DAY_MS
 from tidemark.model.settings.toml_keys import length
 from tidemark.model.sla_spec import Severity, SlaSpec, Thresholds
 from tidemark.model.topology import Topology
-from tidemark.semantics.incidents import CHECKS, Change, SlaState, follow, interrupted
+from tidemark.semantics.forecast import STANDS_MS
+from tidemark.semantics.incidents import BROKEN, CHECKS, Change, SlaState, follow, interrupted
 from tidemark.semantics.sla import BurnRate, ContractRule, RecordMinimums, Sla, Verdict
 
 Row = Mapping[str, Any]
@@ -90,7 +91,11 @@ def changes(
             by_sla[result["sla"]].append(result)
     rows: list[dict[str, Any]] = []
     for spec in specs:
-        rows += _changes_of_spec(spec, by_sla[spec.name], _is_by_checks(incidents, spec.name))
+        history = _is_by_checks(incidents, spec.name)
+        breaches = [row for row in history if row["severity"] != Severity.FORECAST]
+        forecasts = [row for row in history if row["severity"] == Severity.FORECAST]
+        rows += _changes_of_spec(spec, by_sla[spec.name], breaches)
+        rows += _forecasts_of_spec(spec, by_sla[spec.name], forecasts)
     is_late = made_ms is not None and made_ms - at_ms > gap_ms
     # CHECKS is never promised.
     promised = {*unusable, *names_in(specs)} - {CHECKS}
@@ -247,6 +252,47 @@ def _changes_of_spec(spec: SlaSpec, results: Sequence[Row], history: Sequence[Ro
         if change is not None:
             # A resolved incident is described by what it was.
             yield _row(change, before if change is Change.RESOLVED else standing, result, spec.limits)
+
+
+def _forecasts_of_spec(spec: SlaSpec, results: Sequence[Row], history: Sequence[Row]) -> Iterator[dict[str, Any]]:
+    """Yields the new changes of incidents about expected breaks of *spec*.
+
+    Such an incident is resolved when the SLA breaks, or when no break was expected for STANDS_MS.
+    """
+    last = history[-1] if history else None
+    opening = last if last is not None and last["change"] != Change.RESOLVED else None
+    expected_ms = opening["at"] if opening else None
+    for result in sorted(results, key=lambda result: (result["checked_at"], result["run_id"])):
+        at_ms, is_broken = result["checked_at"], Verdict(result["verdict"]) in BROKEN
+        # Nothing changes in maintenance; of checks that an earlier call followed, the last expected break counts.
+        if result["quiet"] is not None:
+            continue
+        is_expected = result.get("breaks_at") is not None
+        if is_expected:
+            expected_ms = max(at_ms, expected_ms or at_ms)
+        if last is not None and at_ms <= last["at"]:
+            continue
+        change = None
+        if opening is None and is_expected:
+            change = Change.OPENED
+        elif opening is not None and (is_broken or (expected_ms is not None and at_ms - expected_ms >= STANDS_MS)):
+            change = Change.RESOLVED
+        if change is None:
+            continue
+        opened_ms = at_ms if opening is None else opening["opened_at"]
+        row = _row(change, SlaState(opened_at_ms=opened_ms), result, spec.limits) | {
+            "incident": name_since(f"{spec.name}-{Severity.FORECAST}", opened_ms),
+            "severity": Severity.FORECAST.value,
+        }
+        if change is Change.OPENED:
+            row |= {"said": result["breaks_because"], "threshold": _least(spec.limits)}
+        opening = row if change is Change.OPENED else None
+        yield row
+
+
+def _least(limits: Thresholds) -> float | None:
+    """Returns the limit that is reached first."""
+    return limits.least_ms if isinstance(limits, Sla) else None
 
 
 def _row(change: Change, standing: SlaState, result: Row, limits: Thresholds) -> dict[str, Any]:

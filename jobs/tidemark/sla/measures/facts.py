@@ -110,11 +110,11 @@ def accounts(tables: Tables, topology: Topology, *, at_ms: int, since_ms: int) -
     the number of batches whose updates in and out differ. `open_since_ms` is when the first of the latter was finished,
     epoch ms. It is null if there is none, or it is not finished yet.
     """
-    outcomes = _outcomes(tables, topology, at_ms=at_ms, since_ms=since_ms)
+    outcomes = outcomes_since(tables, topology, at_ms=at_ms, since_ms=since_ms)
     return tables.ask(ACCOUNTS.format(outcomes=outcomes), [topology.name, at_ms]).objects
 
 
-def _outcomes(tables: Tables, topology: Topology, *, at_ms: int, since_ms: int) -> str:
+def outcomes_since(tables: Tables, topology: Topology, *, at_ms: int, since_ms: int) -> str:
     """Returns a SELECT of the outcomes from the batches in FIRST on."""
     rows = tables.ask(FIRST, [topology.name, at_ms, since_ms]).objects
     from_the_beginning = {sub.name: 0 for sub in topology.sub_topologies}
@@ -134,7 +134,7 @@ def facts(tables: Tables, topology: Topology, specs: Iterable[SlaSpec], *, at_ms
     specs = list(specs)
     over_ms = (spec.over_ms for spec in specs if spec.measure is Measure.RECORDS)
     counted_ms = max(over_ms, default=None)
-    counted = counted_ms and _outcomes(tables, topology, at_ms=at_ms, since_ms=at_ms - counted_ms)
+    counted = counted_ms and outcomes_since(tables, topology, at_ms=at_ms, since_ms=at_ms - counted_ms)
     parts = list(measurements(specs, at_ms, outcomes=counted or ""))
     # Without parts there would be no valid query.
     if not parts:
@@ -152,7 +152,7 @@ def newest_of_sinks(tables: Tables, topology: Topology, names: Collection[str], 
     if not sinks:
         return []
     # Current rows do not show the past: newer rows have replaced those of then. `outcomes` keeps it.
-    outcomes = _outcomes(tables, topology, at_ms=at_ms, since_ms=at_ms - REACHED_WITHIN_MS)
+    outcomes = outcomes_since(tables, topology, at_ms=at_ms, since_ms=at_ms - REACHED_WITHIN_MS)
     newest = f"SELECT operator, max(newest_ms) AS newest_ms FROM ({outcomes}) AS t {BEFORE_LATER}"
     rows = tables.ask(f"WITH {KNOWN} {newest} GROUP BY operator", [topology.name, at_ms]).objects
     return [newest_fact(sinks[row["operator"]], row["newest_ms"]) for row in rows if row["operator"] in sinks]
