@@ -138,7 +138,7 @@ supervision: check postgres alertmanager ## every case of a real Airflow that is
 
 environments: check object-store pythons ## a day of flights and all batch jobs on a Spark standalone cluster, Airflow with an object store, and wheels (an hour)
 	@log=.venv/environments; rm -f $$log.*; \
-	run() { { $(BIN)/pytest -q -rap -m "$$@" || touch $$log.failed; } | tee -a $$log.log; }; \
+	run() { { $(BIN)/pytest -q -rap --no-fold-skipped -m "$$@" || touch $$log.failed; } | tee -a $$log.log; }; \
 	run "long or not long" tests/cluster; run long tests/objectstore; run "long or not long" tests/packages tests/pods; \
 	echo "Every case of these environments, with the reason of each that was not run:"; \
 	grep -E '^(PASSED|FAILED|ERROR|SKIPPED)' $$log.log; [ ! -e $$log.failed ]

@@ -5,12 +5,11 @@ from __future__ import annotations
 import shutil
 import signal
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
 from packages.fresh import PROJECT, FreshEnvironment
-from packages.projects import shop
+from packages.projects import shop, written
 
 pytestmark = pytest.mark.long
 PYTHONS = ("3.11", "3.12", "3.13")
@@ -49,22 +48,10 @@ def test_a_stream_runs_from_the_wheel_and_is_drained(on_spark: FreshEnvironment,
     binary = str(on_spark.folder / "venv" / "bin" / "tidemark")
     with subprocess.Popen([binary, "run", "shop"], cwd=project, env=environment) as running:
         try:
-            assert written(on_spark, project, running) == "n\n2\n"
+            assert written(on_spark, project, lambda: running.poll() is not None) == "n\n2\n"
         finally:
             running.send_signal(signal.SIGINT)
             assert running.wait(90) == 0
-
-
-def written(environment: FreshEnvironment, project: Path, running: subprocess.Popen[bytes]) -> str:
-    """Returns the count of rows of the sink, once it has some.
-
-    It returns at once if the stream has ended.
-    """
-    deadline = time.monotonic() + 90
-    while True:
-        ran = environment.run("tidemark", "sql", "--format", "csv", "select count(*) as n from bought", folder=project)
-        if ran.stdout not in {"", "n\n0\n"} or running.poll() is not None or time.monotonic() > deadline:
-            return ran.stdout
 
 
 @pytest.mark.parametrize("version", PYTHONS)

@@ -30,7 +30,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     install = [str(BINARIES / "uv"), "pip", "install", "-q", "--python", sys.executable, "--target", str(client)]
     subprocess.run([*install, "--no-deps", "--require-hashes", "-r", str(lock)], check=True)
     home = str(tmp_path_factory.mktemp("airflow"))
-    env = {"PYTHONPATH": str(client), "AIRFLOW_HOME": home, "AIRFLOW_CONN_SPARK_DEFAULT": CONNECTION}
+    # The environment of another checkout has that one's code installed.
+    code = os.pathsep.join([str(client), str(PROJECT / "jobs")])
+    env = {"PYTHONPATH": code, "AIRFLOW_HOME": home, "AIRFLOW_CONN_SPARK_DEFAULT": CONNECTION}
     path = {"PATH": f"{BINARIES}{os.pathsep}{os.environ['PATH']}", "SPARK_LOCAL_IP": "127.0.0.1"}
 
     def run(*command: str, given: str = "") -> str:
