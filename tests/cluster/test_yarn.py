@@ -18,8 +18,8 @@ import pytest
 from support import yarn_cluster
 from support.supervised_streams import NUMBERS, YARN, Stage, Supervised, staged
 from support.yarn_cluster import YarnCluster
-from tidemark.clock import wall_clock_ms
 from tidemark.control import cluster_manager, process
+from tidemark.embedded.airflow_api import ENDED, SUCCESS
 from tidemark.model.project.files import CHECKOUT
 from tidemark.model.project.layout import Layout
 from tidemark.storage.delta.tables import scan
@@ -29,6 +29,7 @@ pytestmark = [
     pytest.mark.skipif(not yarn_cluster.JARS.is_dir(), reason="no jars of YARN: run `make yarn`"),
 ]
 PAGE = (CHECKOUT / "docs" / "yarn.md").read_text(encoding="utf-8")
+REPORT = "yarn_report"
 BUILT_WITHIN_S = 600
 WITHIN_S = 240.0
 LOOPBACK = {"spark.yarn.appMasterEnv.SPARK_LOCAL_IP": "127.0.0.1", "spark.executorEnv.SPARK_LOCAL_IP": "127.0.0.1"}
@@ -39,6 +40,8 @@ EXECUTOR = "org.apache.spark.executor.YarnCoarseGrainedExecutorBackend"
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The archive with Python's packages, by the commands of the page."""
+    if already := os.environ.get("TIDEMARK_YARN_ENV"):
+        return Path(already)
     home = tmp_path_factory.mktemp("environment")
     for name in (".venv", "pyproject.toml", "requirements.lock"):
         (home / name).symlink_to(CHECKOUT / name)
@@ -150,5 +153,93 @@ def test_a_stream_runs_in_containers_with_the_shipped_python(stream: Supervised,
 
     app = application(stream)
     drain(stream, run_id)
-    process.wait_until(lambda: yarn.final_states()[app] == "FINISHED", "the end of the application", WITHIN_S)
+    process.wait_until(lambda: yarn.states()[app] == "FINISHED", "the end of the application", WITHIN_S)
     assert (numbers(stream), stream.epoch()) == ([0, 1, 2], 1)
+
+
+def test_an_executor_that_is_killed_is_replaced(stream: Supervised, yarn: YarnCluster) -> None:
+    stream.put(0, 1)
+    run_id = stream.run()
+    wait_for(stream, [0, 1])
+    pid = stream.running()
+    ((killed, _),) = executors(yarn)
+    os.kill(killed, signal.SIGKILL)
+    stream.put(2)
+    wait_for(stream, [0, 1, 2])
+    ((another, _),) = executors(yarn)
+    assert (stream.running(), another != killed) == (pid, True)
+    drain(stream, run_id)
+    assert (numbers(stream), stream.epoch()) == ([0, 1, 2], 1)
+
+
+def test_a_silent_driver_is_killed_through_yarn(stream: Supervised, yarn: YarnCluster) -> None:
+    stream.put(0, 1)
+    run_id = stream.run()
+    wait_for(stream, [0, 1])
+    pid, app = stream.running(), application(stream)
+    os.kill(pid, signal.SIGSTOP)
+    stream.put(2)
+    wait_for(stream, [0, 1, 2])
+    assert stream.running() != pid
+    assert yarn.states()[app] == "KILLED"
+    drain(stream, run_id)
+    assert (numbers(stream), stream.epoch()) == ([0, 1, 2], 2)
+
+
+def test_a_driver_whose_container_is_killed_is_replaced(stream: Supervised, yarn: YarnCluster) -> None:
+    stream.put(0, 1)
+    run_id = stream.run()
+    wait_for(stream, [0, 1])
+    pid, app = stream.running(), application(stream)
+    container = os.getpgid(pid)
+    assert container != os.getpgid(0)
+    os.killpg(container, signal.SIGKILL)
+    stream.put(2)
+    wait_for(stream, [0, 1, 2])
+    assert stream.running() != pid
+    # YARN itself has not started it a second time.
+    assert yarn.states()[app] == "FAILED"
+    drain(stream, run_id)
+    assert (numbers(stream), stream.epoch()) == ([0, 1, 2], 2)
+
+
+def test_a_report_runs_in_containers_beside_the_stream(stream: Supervised, yarn: YarnCluster) -> None:
+    stream.put(0, 1, 2)
+    run_id = stream.run()
+    wait_for(stream, [0, 1, 2])
+    pid, before, api = stream.running(), yarn.states(), stream.stage.api
+    api.unpause(REPORT)
+    report = api.trigger(REPORT, {"warehouse": str(stream.warehouse)})
+    process.wait_until(lambda: api.run_state(REPORT, report) in ENDED, "the end of the report", WITHIN_S)
+    assert api.run_state(REPORT, report) == SUCCESS, api.log(REPORT, report, "rollup")
+    new = {app: state for app, state in yarn.states().items() if app not in before}
+    assert list(new.values()) == ["FINISHED"]
+    rows = scan(Layout(stream.warehouse).report_table("numbers", "latency_rollup")).collect().to_dicts()
+    of_source = [
+        row for row in rows if (row["scope"], row["operator"], row["grain"]) == ("operator", "numbers", "minute")
+    ]
+    assert sum(row["n"] for row in of_source) == 3
+    assert stream.running() == pid
+    drain(stream, run_id)
+    assert stream.epoch() == 1
+
+
+# The last one, since it leaves one node for a while.
+def test_a_stream_moves_from_a_node_whose_manager_is_killed(stream: Supervised, yarn: YarnCluster) -> None:
+    stream.put(0, 1)
+    run_id = stream.run()
+    wait_for(stream, [0, 1])
+    pid, app = stream.running(), application(stream)
+    node = yarn.node_of(pid)
+    try:
+        yarn.kill_node(node)
+        moved = stream.running(but=pid)
+        stream.put(2)
+        wait_for(stream, [0, 1, 2])
+        assert yarn.node_of(moved) != node
+        assert yarn.states()[app] == "FAILED"
+        drain(stream, run_id)
+    finally:
+        yarn.launch_node(node)
+    yarn.wait_for_nodes()
+    assert (numbers(stream), stream.epoch()) == ([0, 1, 2], 2)

@@ -124,7 +124,10 @@ class Stage:
 
 @contextmanager
 def staged(home: Path, settings: Mapping[str, str] = airflow.NO_MORE, **more: Any) -> Iterator[Stage]:
-    """A running stage in *home* with *more* of its fields, which leaves no process."""
+    """A running stage in *home*, which leaves no process.
+
+    *more* are its other fields.
+    """
     stage = Stage(home, settings, **more)
     try:
         stage.start()

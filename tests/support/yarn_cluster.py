@@ -56,13 +56,11 @@ class YarnCluster:
 
     def running_nodes(self) -> set[str]:
         """Returns the addresses of nodes that the manager counts as running."""
-        nodes = self._asked("nodes").get("nodes") or {}
-        return {node["nodeHostName"] for node in nodes.get("node", ()) if node["state"] == "RUNNING"}
+        return {node["nodeId"].partition(":")[0] for node in self._answer("nodes") if node["state"] == "RUNNING"}
 
-    def final_states(self) -> dict[str, str]:
-        """Returns the final state of each application by its id."""
-        apps = self._asked("apps").get("apps") or {}
-        return {app["id"]: app["state"] for app in apps.get("app", ())}
+    def states(self) -> dict[str, str]:
+        """Returns the state of each application by its id."""
+        return {app["appId"]: app["state"] for app in self._answer("apps")}
 
     def containers(self) -> Iterator[tuple[int, str, list[str]]]:
         """Yields pid, node and command line of each process in a container."""
@@ -96,18 +94,19 @@ class YarnCluster:
 
     def wait_for_nodes(self) -> None:
         """Returns once all nodes can run containers."""
-        servers = [found for name in (MANAGER, *NODES) if (found := process.find(self.home, name))]
+        servers = [server for name in (MANAGER, *NODES) if (server := process.find(self.home, name))]
         expected = set(NODES.values())
         process.wait_until(lambda: self.running_nodes() == expected, "the nodes of YARN", UP_WITHIN_S, by=servers)
 
-    def _asked(self, what: str) -> dict[str, dict[str, list[dict[str, str]]]]:
+    def _answer(self, what: str) -> list[dict[str, str]]:
+        """Returns the manager's list of nodes or apps."""
         # A proxy that the environment names cannot reach 127.0.0.1 of this machine.
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         try:
             with opener.open(f"{self.page}/ws/v1/cluster/{what}", timeout=10) as answer:
-                return dict(json.load(answer))
+                return json.load(answer).get(what) or []
         except OSError:
-            return {}
+            return []
 
 
 def start(home: Path) -> YarnCluster:

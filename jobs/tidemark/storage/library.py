@@ -28,7 +28,7 @@ def archive(folder: Path) -> Path:
 
 
 def driver_archive(folder: Path, project: Project) -> Path:
-    """Makes a zip in *folder* with the files of a driver; returns its path.
+    """Makes a zip in *folder* with a driver's files; returns its path.
 
     It has this package as a wheel has it, and in `project` what a driver and batch jobs read of *project*: topologies,
     connections and SLAs.

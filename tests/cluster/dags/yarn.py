@@ -1,4 +1,7 @@
-"""A stream and a report on YARN, in the warehouse that a run names."""
+"""A stream and a report on YARN.
+
+They use the warehouse that a run names.
+"""
 
 import os
 import sys
