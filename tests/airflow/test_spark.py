@@ -132,11 +132,11 @@ def test_yarn_starts_a_driver_once(libraries: Path) -> None:
 
 
 def test_a_driver_on_yarn_gets_the_files_of_its_project(libraries: Path) -> None:
-    conf = {"spark.archives": "/data/environment.tar#environment"}
+    conf = {"spark.yarn.dist.archives": "/data/environment.tar#environment"}
     spark = read_spark("x.toml", {"master": "yarn", "deploy": "cluster", "conf": conf})
     found = submitted(spark)
     (archive,) = libraries.glob("driver-*.zip")
-    assert found["spark.archives"] == f"/data/environment.tar#environment,{archive}#tidemark-driver"
+    assert found["spark.yarn.dist.archives"] == f"/data/environment.tar#environment,{archive}#tidemark-driver"
     assert found["spark.yarn.appMasterEnv.PYTHONPATH"] == "{{PWD}}/tidemark-driver"
     assert found["spark.yarn.appMasterEnv.TIDEMARK_PROJECT"] == "{{PWD}}/tidemark-driver/project"
     hook, folder = DriverHook(spark=spark, conn_id="spark_default"), Project.here().topologies
@@ -144,7 +144,25 @@ def test_a_driver_on_yarn_gets_the_files_of_its_project(libraries: Path) -> None
     assert hook.file(Path("/data/mine.toml")) == "/data/mine.toml"
     here = DriverHook(spark=SparkSettings(master="yarn"), conn_id="spark_default")
     assert here.file(folder / "flights.toml") == str(folder / "flights.toml")
-    assert "spark.archives" not in submitted(SparkSettings(master="yarn"))
+    assert "spark.yarn.dist.archives" not in submitted(SparkSettings(master="yarn"))
+
+
+def test_a_job_that_is_ended_ends_on_yarn_too(
+    libraries: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path_factory.mktemp("programs")
+    (folder / "spark-submit").write_text("#!/bin/sh\necho Submitted application application_17_0042\n")
+    (folder / "spark-class").write_text(f'#!/bin/sh\necho "$*" >> {folder}/asked\nprintf "\\tState : KILLED\\n"\n')
+    for program in folder.iterdir():
+        program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+    hook = DriverHook(spark=read_spark("x.toml", {"master": "yarn", "deploy": "cluster"}), conn_id="spark_default")
+    hook.submit("rollup.py")
+    hook._submit_sp.stdout.close()  # the provider leaves it open
+    hook.on_kill()
+    client = "org.apache.hadoop.yarn.client.cli.ApplicationCLI application"
+    expected = [f"{client} -kill application_17_0042", f"{client} -status application_17_0042"]
+    assert (folder / "asked").read_text().splitlines() == expected
 
 
 def test_containers_of_yarn_have_room_for_python(libraries: Path) -> None:

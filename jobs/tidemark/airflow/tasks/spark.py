@@ -23,6 +23,8 @@ from airflow.sdk.exceptions import AirflowException, AirflowNotFoundException
 from airflow.sdk.log import mask_secret
 
 from tidemark.airflow.tasks.pods import image_address, pod_properties
+from tidemark.control import cluster_manager
+from tidemark.control.cluster_manager import ClusterManager, ManagedDriver
 from tidemark.control.process import without_airflow
 from tidemark.control.spark_files import LOCAL_DIRS, PREFIX
 from tidemark.errors import InvalidArgument
@@ -55,7 +57,7 @@ Each version that was ever launched has one.
 """
 ON_YARN = "tidemark-driver"
 """Folder of a driver's files in the working directory of its container."""
-ARCHIVES = "spark.archives"
+ARCHIVES = "spark.yarn.dist.archives"
 OF_ANOTHER_PYTHON = ("PYSPARK_DRIVER_PYTHON", "PYTHONPATH", "SPARK_HOME")
 """Variables by which a job would get packages of another environment."""
 
@@ -197,6 +199,15 @@ class DriverHook(SparkSubmitHook):
             return super().submit(self._address(application), env=env, **kwargs)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
+
+    def on_kill(self) -> None:
+        """Ends `spark-submit`, and the application that YARN runs for it."""
+        # The provider would call a program of Hadoop, which PySpark does not have.
+        application, self._yarn_application_id = self._yarn_application_id, None
+        super().on_kill()
+        if application:
+            job = ManagedDriver("", ClusterManager.YARN, application)
+            cluster_manager.end(job, self._get_spark_binary_path(), job_environment(self._spark))
 
     def file(self, topology: Path) -> str:
         """Returns the path of the file *topology* for its driver."""
