@@ -31,7 +31,8 @@ pytestmark = [
 PAGE = (CHECKOUT / "docs" / "yarn.md").read_text(encoding="utf-8")
 REPORT = "yarn_report"
 BUILT_WITHIN_S = 600
-WITHIN_S = 240.0
+WITHIN_S = 400.0
+"""A node unpacks the shipped Python in a minute or two if the machine is busy."""
 LOOPBACK = {"spark.yarn.appMasterEnv.SPARK_LOCAL_IP": "127.0.0.1", "spark.executorEnv.SPARK_LOCAL_IP": "127.0.0.1"}
 """Has drivers and executors listen on the loopback alone."""
 EXECUTOR = "org.apache.spark.executor.YarnCoarseGrainedExecutorBackend"
@@ -39,7 +40,10 @@ EXECUTOR = "org.apache.spark.executor.YarnCoarseGrainedExecutorBackend"
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The archive with Python's packages, by the commands of the page."""
+    """The archive with Python's packages, by the commands of the page.
+
+    `TIDEMARK_YARN_ENV` names one that was made before.
+    """
     if already := os.environ.get("TIDEMARK_YARN_ENV"):
         return Path(already)
     home = tmp_path_factory.mktemp("environment")

@@ -26,7 +26,7 @@ from tidemark.model.project.files import CHECKOUT, Project
 
 PATIENCE = Patience(stale_after_s=3.0, start_within_s=20.0, stuck_after_s=5.0, drain_within_s=3.0)
 PATIENCE_WITH_SPARK = Patience(stale_after_s=15.0, start_within_s=90.0, stuck_after_s=90.0, drain_within_s=30.0)
-PATIENCE_ON_YARN = Patience(stale_after_s=20.0, start_within_s=180.0, stuck_after_s=120.0, drain_within_s=60.0)
+PATIENCE_ON_YARN = Patience(stale_after_s=20.0, start_within_s=400.0, stuck_after_s=400.0, drain_within_s=60.0)
 WITHIN_S = 120.0
 RETURNED_WITHIN_S = 20.0
 HEARD = {"WORKERS__MIN_HEARTBEAT_INTERVAL": "1"}

@@ -99,7 +99,7 @@ def recorded(home: Path, launch_id: str) -> ManagedDriver | None:
 
 
 def kill(home: Path, driver: ManagedDriver, submit: Sequence[str], env: Mapping[str, str]) -> None:
-    """Kills *driver* as `end` does, and records in *home* that it has ended."""
+    """Kills *driver*, and records in *home* that it has ended."""
     end(driver, submit, env)
     record(home, replace(driver, ended=True))
 
