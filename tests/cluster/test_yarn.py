@@ -32,7 +32,7 @@ PAGE = (CHECKOUT / "docs" / "yarn.md").read_text(encoding="utf-8")
 REPORT = "yarn_report"
 BUILT_WITHIN_S = 600
 WITHIN_S = 400.0
-"""A node unpacks the shipped Python in a minute or two if the machine is busy."""
+"""A busy node unpacks the shipped Python in a minute or two."""
 LOOPBACK = {"spark.yarn.appMasterEnv.SPARK_LOCAL_IP": "127.0.0.1", "spark.executorEnv.SPARK_LOCAL_IP": "127.0.0.1"}
 """Has drivers and executors listen on the loopback alone."""
 EXECUTOR = "org.apache.spark.executor.YarnCoarseGrainedExecutorBackend"
