@@ -15,6 +15,7 @@ from airflow.sdk.exceptions import AirflowException
 from tidemark.airflow.tasks import spark as spark_tasks
 from tidemark.airflow.tasks.spark import BatchJob, DriverHook
 from tidemark.errors import InvalidArgument, InvalidSpec
+from tidemark.model.project.files import Project
 from tidemark.model.project.spark_settings import SparkSettings, read_spark
 
 
@@ -128,6 +129,48 @@ def test_yarn_starts_a_driver_once(libraries: Path) -> None:
     assert "spark.yarn.maxAppAttempts" not in submitted(SparkSettings())
     with pytest.raises(InvalidSpec, match='maxAppAttempts": is reserved for Tidemark; leave it out'):
         read_spark("x.toml", {"conf": {"spark.yarn.maxAppAttempts": "2"}})
+
+
+def test_a_driver_on_yarn_gets_the_files_of_its_project(libraries: Path) -> None:
+    conf = {"spark.yarn.dist.archives": "/data/environment.tar#environment"}
+    spark = read_spark("x.toml", {"master": "yarn", "deploy": "cluster", "conf": conf})
+    found = submitted(spark)
+    (archive,) = libraries.glob("driver-*.zip")
+    assert found["spark.yarn.dist.archives"] == f"/data/environment.tar#environment,{archive}#tidemark-driver"
+    assert found["spark.yarn.appMasterEnv.PYTHONPATH"] == "{{PWD}}/tidemark-driver"
+    assert found["spark.yarn.appMasterEnv.TIDEMARK_PROJECT"] == "{{PWD}}/tidemark-driver/project"
+    hook, folder = DriverHook(spark=spark, conn_id="spark_default"), Project.here().topologies
+    assert hook.file(folder / "flights.toml") == "tidemark-driver/project/topologies/flights.toml"
+    assert hook.file(Path("/data/mine.toml")) == "/data/mine.toml"
+    here = DriverHook(spark=SparkSettings(master="yarn"), conn_id="spark_default")
+    assert here.file(folder / "flights.toml") == str(folder / "flights.toml")
+    assert "spark.yarn.dist.archives" not in submitted(SparkSettings(master="yarn"))
+
+
+def test_a_job_that_is_ended_ends_on_yarn_too(
+    libraries: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path_factory.mktemp("programs")
+    (folder / "spark-submit").write_text("#!/bin/sh\necho Submitted application application_17_0042\n")
+    (folder / "spark-class").write_text(f'#!/bin/sh\necho "$*" >> {folder}/asked\nprintf "\\tState : KILLED\\n"\n')
+    for program in folder.iterdir():
+        program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+    hook = DriverHook(spark=read_spark("x.toml", {"master": "yarn", "deploy": "cluster"}), conn_id="spark_default")
+    hook.submit("rollup.py")
+    hook._submit_sp.stdout.close()  # the provider leaves it open
+    hook.on_kill()
+    client = "org.apache.hadoop.yarn.client.cli.ApplicationCLI application"
+    expected = [f"{client} -kill application_17_0042", f"{client} -status application_17_0042"]
+    assert (folder / "asked").read_text().splitlines() == expected
+
+
+def test_containers_of_yarn_have_room_for_python(libraries: Path) -> None:
+    factors = [f"spark.{role}.memoryOverheadFactor" for role in ("driver", "executor")]
+    found = submitted(SparkSettings(master="yarn"))
+    assert [found[name] for name in factors] == ["1.0", "1.0"]
+    found = submitted(read_spark("x.toml", {"master": "yarn", "conf": {factors[0]: "0.5"}}))
+    assert [found[name] for name in factors] == ["0.5", "1.0"]
 
 
 def test_executors_on_other_machines_get_the_library(libraries: Path) -> None:

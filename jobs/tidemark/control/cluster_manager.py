@@ -99,7 +99,13 @@ def recorded(home: Path, launch_id: str) -> ManagedDriver | None:
 
 
 def kill(home: Path, driver: ManagedDriver, submit: Sequence[str], env: Mapping[str, str]) -> None:
-    """Kills *driver*, and records in *home* that it has ended.
+    """Kills *driver*, and records in *home* that it has ended."""
+    end(driver, submit, env)
+    record(home, replace(driver, ended=True))
+
+
+def end(driver: ManagedDriver, submit: Sequence[str], env: Mapping[str, str]) -> None:
+    """Kills *driver*, and returns when its manager reports that it is gone.
 
     *submit* is the beginning of the command that submitted it: `spark-submit` with its options.
 
@@ -116,7 +122,6 @@ def kill(home: Path, driver: ManagedDriver, submit: Sequence[str], env: Mapping[
             msg = f"{driver.application} still runs, {driver.manager.value} says: {state.strip()[-500:]}"
             raise TidemarkError(msg)
         time.sleep(POLL_S)
-    record(home, replace(driver, ended=True))
 
 
 def _kill_command(driver: ManagedDriver, submit: Sequence[str]) -> list[str]:

@@ -16,6 +16,7 @@ from itertools import chain, pairwise, product
 from pathlib import Path
 from typing import Any
 
+from tidemark.model.project.spark_settings import ROOM_FOR_PYTHON
 from tidemark.model.settings.kubernetes import TEMPORARY, KubernetesSettings
 from tidemark.storage import location
 
@@ -85,9 +86,7 @@ def pod_properties(settings: KubernetesSettings, labels: Mapping[str, str], *, f
     account = settings.service_account
     properties = {
         "spark.kubernetes.container.image": settings.image,
-        # Python has the states, beside the JVM. The topology may set another share.
-        "spark.driver.memoryOverheadFactor": "1.0",
-        "spark.executor.memoryOverheadFactor": "1.0",
+        **ROOM_FOR_PYTHON,
         **({"spark.kubernetes.authenticate.driver.serviceAccountName": account} if account else {}),
     }
     for role in PodRole:

@@ -2,7 +2,7 @@
 
 A job with much to read runs on Spark. Spark gets jobs by its provider's connection, with the topology's settings and
 local jars. Executors on other machines get the library as an archive; they need the Python packages of
-requirements.lock.
+requirements.lock. A driver that YARN starts gets an archive with the library and the files of the project.
 """
 
 from __future__ import annotations
@@ -23,15 +23,18 @@ from airflow.sdk.exceptions import AirflowException, AirflowNotFoundException
 from airflow.sdk.log import mask_secret
 
 from tidemark.airflow.tasks.pods import image_address, pod_properties
+from tidemark.control import cluster_manager
+from tidemark.control.cluster_manager import ClusterManager, ManagedDriver
 from tidemark.control.process import without_airflow
 from tidemark.control.spark_files import LOCAL_DIRS, PREFIX
 from tidemark.errors import InvalidArgument
-from tidemark.model.project.files import CHECKOUT
+from tidemark.model.project.files import CHECKOUT, VARIABLE, Project
 from tidemark.model.project.secrets import SecretPlace
 from tidemark.model.project.spark_settings import (
     DEPLOY_REMEDY,
     JAVA_OPTIONS,
     ONE_ATTEMPT,
+    ROOM_FOR_PYTHON,
     SPARK_NEEDED,
     WITHOUT_SPARK,
     DeployMode,
@@ -43,7 +46,7 @@ from tidemark.model.project.spark_settings import (
     no_driver_in,
 )
 from tidemark.model.settings.kubernetes import SCHEME
-from tidemark.storage.library import archive
+from tidemark.storage.library import OF_PROJECT, archive, driver_archive
 from tidemark.storage.private_folder import private_folder
 
 PROPERTIES = str(CHECKOUT / "docker" / "spark-defaults.conf")
@@ -52,6 +55,9 @@ LIBRARIES = Path(AIRFLOW_HOME) / "tidemark"
 
 Each version that was ever launched has one.
 """
+ON_YARN = "tidemark-driver"
+"""Folder of a driver's files in the working directory of its container."""
+ARCHIVES = "spark.yarn.dist.archives"
 OF_ANOTHER_PYTHON = ("PYSPARK_DRIVER_PYTHON", "PYTHONPATH", "SPARK_HOME")
 """Variables by which a job would get packages of another environment."""
 
@@ -133,8 +139,11 @@ class DriverHook(SparkSubmitHook):
         is_here = self._connection["deploy_mode"] != DeployMode.CLUSTER
         # These options name a file of this host.
         java = {JAVA_OPTIONS: driver_settings(CHECKOUT)[JAVA_OPTIONS]} if is_here else {}
-        attempts = ONE_ATTEMPT if master == "yarn" else {}
-        self._conf = {**driver_address(master), **java, **attempts, **spark.properties, **(conf or {})}
+        of_yarn = {**ONE_ATTEMPT, **ROOM_FOR_PYTHON} if master == "yarn" else {}
+        self._conf = {**driver_address(master), **java, **of_yarn, **spark.properties, **(conf or {})}
+        self._project = Project.here() if master == "yarn" and not is_here else None
+        if self._project is not None:
+            self._conf |= self._driver_files(self._project)
         pods = spark.kubernetes if master.startswith(SCHEME) else None
         self._is_in_image = pods is not None and not is_here
         if pods is not None:
@@ -190,6 +199,35 @@ class DriverHook(SparkSubmitHook):
             return super().submit(self._address(application), env=env, **kwargs)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
+
+    def on_kill(self) -> None:
+        """Ends `spark-submit`, and the application that YARN runs for it."""
+        # The provider would call a program of Hadoop, which PySpark does not have.
+        application, self._yarn_application_id = self._yarn_application_id, None
+        super().on_kill()
+        if application:
+            job = ManagedDriver("", ClusterManager.YARN, application)
+            cluster_manager.end(job, self._get_spark_binary_path(), job_environment(self._spark))
+
+    def file(self, topology: Path) -> str:
+        """Returns the path of the file *topology* for its driver."""
+        if self._project is None or not topology.is_relative_to(self._project.topologies):
+            return str(topology)
+        return f"{ON_YARN}/{OF_PROJECT}/topologies/{topology.relative_to(self._project.topologies).as_posix()}"
+
+    def _driver_files(self, project: Project) -> dict[str, str]:
+        """Returns the properties by which YARN unpacks a driver's files.
+
+        Its host needs no checkout then.
+        """
+        own = f"{driver_archive(LIBRARIES, project)}#{ON_YARN}"
+        return {
+            # The topology may name others, such as one with Python.
+            ARCHIVES: ",".join(filter(None, (self._conf.get(ARCHIVES), own))),
+            # YARN puts the working directory of the container in place of {{PWD}}.
+            "spark.yarn.appMasterEnv.PYTHONPATH": f"{{{{PWD}}}}/{ON_YARN}",
+            f"spark.yarn.appMasterEnv.{VARIABLE}": f"{{{{PWD}}}}/{ON_YARN}/{OF_PROJECT}",
+        }
 
     def _address(self, application: str) -> str:
         """Returns the address of *application* for its driver."""

@@ -316,6 +316,9 @@ class StreamOperator(BaseOperator):
 
     def _command(self) -> list[str]:
         """Returns the command that starts the process."""
+        return self._hook().command(self.application)
+
+    def _hook(self) -> DriverHook:
         topology = self._topology()
         name = f"{topology.name}-{self.sub_topology}" if topology.driver == OWN else topology.driver or topology.name
         return DriverHook(
@@ -323,12 +326,12 @@ class StreamOperator(BaseOperator):
             conn_id=self.conn_id,
             name=f"tidemark-{name}",
             labels={"topology": topology.name},
-        ).command(self.application)
+        )
 
     def _arguments(self) -> list[str]:
         topology = self._topology()
         return [
-            *("--warehouse", self.warehouse, "--topology", str(self.topology_file)),
+            *("--warehouse", self.warehouse, "--topology", self._hook().file(self.topology_file)),
             *("--sub-topology", self.sub_topology, *flags(self._clusters(topology))),
             *(("--launched-by", self._task_run) if self._task_run else ()),
             *(() if self.rotate_after is None else ("--rotate-after", str(self.rotate_after))),

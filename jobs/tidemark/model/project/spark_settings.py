@@ -45,6 +45,8 @@ TIDEMARKS_OWN = frozenset(
         "spark.sql.session.timeZone",
         "spark.submit.deployMode",
         "spark.submit.pyFiles",
+        "spark.yarn.appMasterEnv.PYTHONPATH",
+        "spark.yarn.appMasterEnv.TIDEMARK_PROJECT",
         "spark.yarn.maxAppAttempts",
     }
 )
@@ -69,6 +71,11 @@ ONE_ATTEMPT = {"spark.yarn.maxAppAttempts": "1"}
 
 The second one would find no secrets, because the first has removed the file, and would have the launch of the first.
 Airflow starts the next driver itself.
+"""
+ROOM_FOR_PYTHON = {"spark.driver.memoryOverheadFactor": "1.0", "spark.executor.memoryOverheadFactor": "1.0"}
+"""Memory of a container beside the JVM's, as a share of that.
+
+Python has the states there. Managers kill a container that needs more than it asked for.
 """
 _SECRET = re.compile(
     r".*(password|passphrase|passwd|secret|token|credential|jaas|sas\b|(access|account|api|private|shared)[._-]?key)|.*\.key(\.|$)",
