@@ -1,6 +1,6 @@
 # Two commands matter: `make demo` and `make test`. Both set everything up first.
 .DEFAULT_GOAL := help
-.PHONY: help setup secrets pins object-store lock fmt check unit proof browser postgres pythons alertmanager test audit supervision environments chaos bench demo up down clean
+.PHONY: help setup secrets pins object-store lock fmt check unit proof browser postgres pythons alertmanager test audit yarn supervision environments chaos bench demo up down clean
 
 PYTHON ?= python3.11
 BIN := .venv/bin
@@ -55,6 +55,16 @@ object-store: setup .jars/s3/.ready .venv-s3/.ready ## what Spark needs for s3a:
 		|| { tail -20 .jars/s3/ivy.log; exit 1; }
 	@cd .jars && sha256sum --check --strict --quiet ../docker/jars-s3.sha256
 	@rm -rf .jars/cache && touch $@
+
+yarn: setup .jars-yarn/.ready ## Hadoop's servers of YARN for tests/cluster/test_yarn.py
+
+.jars-yarn/.ready: tests/cluster/ivy-yarn.xml tests/cluster/jars-yarn.sha256 .venv/.ready
+	@echo "resolving JVM jars of YARN into .jars-yarn (under a minute)"
+	@rm -rf .jars-yarn && mkdir -p .jars-yarn
+	@java -jar $(IVY) -ivy tests/cluster/ivy-yarn.xml -cache .jars-yarn/cache -retrieve '.jars-yarn/[artifact]-[revision].[ext]' \
+		>.jars-yarn/ivy.log 2>&1 || { tail -20 .jars-yarn/ivy.log; exit 1; }
+	@cd .jars-yarn && sha256sum --check --strict --quiet ../tests/cluster/jars-yarn.sha256
+	@rm -rf .jars-yarn/cache && touch $@
 
 .venv-s3/.ready: tests/objectstore/requirements.lock .venv/.ready
 	@echo "installing an S3-compatible server into .venv-s3 (under a minute)"
@@ -136,7 +146,7 @@ supervision: check postgres alertmanager ## every case of a real Airflow that is
 	$(BIN)/pytest -q -m long tests/airflow/test_receivers.py
 	$(BIN)/pytest -q -m long tests/streaming
 
-environments: check object-store pythons ## a day of flights and all batch jobs on a Spark standalone cluster, Airflow with an object store, and wheels (an hour)
+environments: check object-store pythons yarn ## a day of flights and all batch jobs on a Spark standalone cluster, streams on YARN, Airflow with an object store, and wheels (an hour)
 	@log=.venv/environments; rm -f $$log.*; \
 	run() { { $(BIN)/pytest -q -rap --no-fold-skipped -m "$$@" || touch $$log.failed; } | tee -a $$log.log; }; \
 	run "long or not long" tests/cluster; run long tests/objectstore; run "long or not long" tests/packages tests/pods; \

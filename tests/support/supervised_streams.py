@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from tidemark.airflow.tasks.driver import NAME, Driver, Patience
 from tidemark.clock import wall_clock_ms
@@ -21,10 +22,11 @@ from tidemark.control.driver_folder import processes_of
 from tidemark.control.folder import StreamState
 from tidemark.embedded import airflow
 from tidemark.embedded.airflow_api import AirflowApi
-from tidemark.model.project.files import CHECKOUT
+from tidemark.model.project.files import CHECKOUT, Project
 
 PATIENCE = Patience(stale_after_s=3.0, start_within_s=20.0, stuck_after_s=5.0, drain_within_s=3.0)
 PATIENCE_WITH_SPARK = Patience(stale_after_s=15.0, start_within_s=90.0, stuck_after_s=90.0, drain_within_s=30.0)
+PATIENCE_ON_YARN = Patience(stale_after_s=20.0, start_within_s=400.0, stuck_after_s=400.0, drain_within_s=60.0)
 WITHIN_S = 120.0
 RETURNED_WITHIN_S = 20.0
 HEARD = {"WORKERS__MIN_HEARTBEAT_INTERVAL": "1"}
@@ -49,47 +51,63 @@ table = "kept"
 
 @dataclass(frozen=True)
 class Kind:
-    """A stream's DAG with its one task, topology and driver program."""
+    """A stream's DAG with its one task, topology and driver program.
+
+    A driver on this host *is_shared* by the streams of a topology.
+    """
 
     dag: str
     topology: str
     task: str
     program: str
+    patience: Patience
+    is_shared: bool = True
 
 
-STAND_IN = Kind("stand_in", "flights", "status", "stand_in.py")
-SPARK = Kind("spark", "numbers", "numbers", "stream.py")
+STAND_IN = Kind("stand_in", "flights", "status", "stand_in.py", PATIENCE)
+SPARK = Kind("spark", "numbers", "numbers", "stream.py", PATIENCE_WITH_SPARK)
+YARN = Kind("yarn", "numbers", "numbers", "stream.py", PATIENCE_ON_YARN, is_shared=False)
 
 
 @dataclass(frozen=True)
 class Stage:
-    """An Airflow with the DAGs of all kinds; topologies are in *home*."""
+    """An Airflow with the DAGs of *kinds*, from the folder *dags*.
+
+    Topologies are in *home*, or in its folder `topologies` if it *is_project*.
+    """
 
     home: Path
     settings: Mapping[str, str]
     streams: list[Supervised] = field(default_factory=list)
+    kinds: tuple[Kind, ...] = (STAND_IN, SPARK)
+    dags: Path = CHECKOUT / "tests" / "airflow" / "dags"
+    is_project: bool = False
 
     def start(self) -> AirflowApi:
         """Start what does not run."""
         dags = self.home / "root"
         if not dags.exists():
             dags.mkdir(parents=True)
-            (dags / "dags").symlink_to(CHECKOUT / "tests" / "airflow" / "dags")
+            (dags / "dags").symlink_to(self.dags)
             (dags / "plugins").symlink_to(CHECKOUT / "plugins")
-            shutil.copy(CHECKOUT / "jobs" / "topologies" / "flights.toml", self.topology(STAND_IN))
-            self.topology(SPARK).write_text(NUMBERS)
+            if STAND_IN in self.kinds:
+                shutil.copy(CHECKOUT / "jobs" / "topologies" / "flights.toml", self.topology(STAND_IN))
+            if SPARK in self.kinds:
+                self.topology(SPARK).write_text(NUMBERS)
         os.environ["TIDEMARK_TESTS"] = str(CHECKOUT / "tests")
-        os.environ["TIDEMARK_TEST_TOPOLOGIES"] = str(self.home)
-        parts = airflow.start(self.home / "airflow", root=dags, variables={}, settings={**HEARD, **self.settings})
+        os.environ["TIDEMARK_TEST_TOPOLOGIES"] = str(self.topology(self.kinds[0]).parent)
+        project = Project(self.home) if self.is_project else None
+        settings = {**HEARD, **self.settings}
+        parts = airflow.start(self.home / "airflow", root=dags, project=project, variables={}, settings=settings)
         api = airflow.wait_until_healthy(self.home / "airflow", parts)
-        for kind in (STAND_IN, SPARK):
+        for kind in self.kinds:
             process.wait_until(lambda dag=kind.dag: api.has_dag(dag), "the DAGs", WITHIN_S)  # type: ignore[misc]
             api.unpause(kind.dag)
         return api
 
     def topology(self, kind: Kind) -> Path:
         """The topology file of streams of *kind*."""
-        return self.home / f"{kind.topology}.toml"
+        return (self.home / "topologies" if self.is_project else self.home) / f"{kind.topology}.toml"
 
     def kill(self, *components: str) -> None:
         """`kill -9` of *components* of Airflow, their children not."""
@@ -105,9 +123,12 @@ class Stage:
 
 
 @contextmanager
-def staged(home: Path, settings: Mapping[str, str] = airflow.NO_MORE) -> Iterator[Stage]:
-    """A running stage in *home*, which leaves no process."""
-    stage = Stage(home, settings)
+def staged(home: Path, settings: Mapping[str, str] = airflow.NO_MORE, **more: Any) -> Iterator[Stage]:
+    """A running stage in *home*, which leaves no process.
+
+    *more* are its other fields.
+    """
+    stage = Stage(home, settings, **more)
     try:
         stage.start()
         yield stage
@@ -122,9 +143,8 @@ class Supervised:
 
     def __init__(self, stage: Stage, home: Path, kind: Kind = STAND_IN) -> None:
         self.stage, self.warehouse, self.kind = stage, home, kind
-        patience = PATIENCE_WITH_SPARK if kind is SPARK else PATIENCE
         control = home / "control" / kind.topology
-        self.driver = Driver(control / kind.task, patience, shared=control / ".driver")
+        self.driver = Driver(control / kind.task, kind.patience, shared=control / ".driver" if kind.is_shared else None)
         self.driver.home.mkdir(parents=True)
         stage.streams.append(self)
 
