@@ -479,8 +479,8 @@ def test_json_needs_a_login_that_no_form_can_send(decided: Client) -> None:
 @pytest.mark.parametrize(
     ("body", "said"),
     [
-        ("[]", "the body is no JSON object; send one with decision, subject, for, until, note"),
-        ("{", "the body is no JSON object"),
+        ("[]", "the body is not a JSON object; send one with decision, subject, for, until, note"),
+        ("{", "the body is not a JSON object"),
         ('{"decision": "hush"}', "decision is 'hush'; use one of acknowledge, silence, snooze, unsilence"),
         ('{"decision": "silence", "subject": "flights", "for": 2}', "for is not a text of at most 2000 characters"),
         (

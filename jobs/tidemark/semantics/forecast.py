@@ -16,19 +16,23 @@ from statistics import median
 
 Point = tuple[int, float]
 """An instant, and the length that was measured at it."""
-LOOK_BACK_MS, FEWEST_POINTS = 900_000, 8
-"""Time that measurements cover, and their lowest number."""
-RATES_MS, GENTLE = 240_000, 0.1
-"""Time for which a stream must fall behind, unlike a burst.
-
-If it falls behind by GENTLE or less, in ms per ms, a quarter of that time is enough.
-"""
+LOOK_BACK_MS = 900_000
+"""Time that measurements cover."""
+FEWEST_POINTS = 8
+"""Lowest number of measurements of a forecast."""
+RATES_MS = 240_000
+"""Time for which a stream must fall behind; a burst is shorter."""
+GENTLE = 0.1
+"""Growth (ms per ms) up to which RATES_MS / 4 is enough."""
 FORESEEABLE_MS = 1_500_000
-"""Growth of a quarter of an hour tells no later time."""
+"""Longest time to an expected break.
+
+Growth in LOOK_BACK_MS is no evidence about a later one.
+"""
 SUDDEN_MS = 300_000
-"""A stream that would break its limit sooner has a burst."""
+"""A stream whose rates would break its limit sooner has a burst."""
 STANDS_MS = 1_200_000
-"""Time without a foreseen break that ends a forecast."""
+"""Time without an expected break that ends a forecast."""
 FEWEST_RISING, LEAST_THIRD, LEAST_GROWTH = 0.7, 0.2, 3.0
 """Conditions of growth.
 
@@ -71,7 +75,7 @@ class Forecast:
 
 
 def forecast(points: Sequence[Point], *, limit_ms: float, rates: Sequence[Rates | None] = ()) -> Forecast | None:
-    """Returns when *limit_ms* will be reached; None: no break is foreseen.
+    """Returns when *limit_ms* will be reached; None: no break is expected.
 
     Args:
         points: a measurement a minute of the last LOOK_BACK_MS, oldest first, since the driver started.
@@ -83,12 +87,12 @@ def forecast(points: Sequence[Point], *, limit_ms: float, rates: Sequence[Rates 
     """
     newest = rates[-1] if rates else None
     if newest is not None and newest.growth <= 0:
-        # What is behind is being read: the length shrinks.
+        # The stream catches up: the length will shrink.
         return None
     if len(points) < FEWEST_POINTS:
         return None
     now_ms = points[-1][0]
-    # One outlier is not the present.
+    # The newest value alone may be an outlier.
     value_ms = median([value for _, value in points[-3:]])
     if newest is not None and _falls_behind(rates, newest):
         eta_ms = (limit_ms - value_ms) / newest.growth
@@ -102,6 +106,7 @@ def forecast(points: Sequence[Point], *, limit_ms: float, rates: Sequence[Rates 
 
 
 def _falls_behind(rates: Sequence[Rates | None], newest: Rates) -> bool:
+    """Returns True if the stream has fallen behind for long enough."""
     lasting = rates if newest.growth > GENTLE else rates[-max(1, len(rates) // 4) :]
     return all(each is not None and each.growth > 0 for each in lasting)
 
@@ -109,11 +114,11 @@ def _falls_behind(rates: Sequence[Rates | None], newest: Rates) -> bool:
 def _growth(points: Sequence[Point], *, least: float) -> float | None:
     """Returns the slope of *points*, ms per ms; None: no growth.
 
-    A slope below *least* may be None, too.
+    The result may also be None for a slope below *least*.
     """
     values = [value for _, value in points]
     third, span_ms = len(points) // 3, points[-1][0] - points[0][0]
-    # Most times nothing grows, and sorting all pairs takes long.
+    # Usually nothing grows: this saves the sorting of all pairs.
     if 4 * (median(values[-3:]) - median(values[:3])) <= max(0.0, least * span_ms):
         return None
     low, middle, high = median(values[:third]), median(values[third:-third]), median(values[-third:])

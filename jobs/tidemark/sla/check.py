@@ -23,6 +23,7 @@ from tidemark.model.tables.catalog import (
 )
 from tidemark.model.topology import Topology
 from tidemark.query.sql import Warehouse
+from tidemark.reports.paths.path_facts import Row
 from tidemark.reports.report_tables import replace_rows
 from tidemark.reports.rollups.latency_facts import counted_batches
 from tidemark.semantics.sla import Sla
@@ -77,17 +78,7 @@ def run(
     readable = {each.path for each in by_contract if each.is_readable}
     # Queries read many tables: a single unreadable one would make all of them fail.
     tables = Warehouse(layout.warehouse, only=readable)
-    later = sla_facts.later(tables, topology.name, at_ms=at_ms)
-    facts = sla_facts.facts(tables, topology, specs, at_ms=at_ms)
-    # Tables whose record times SLAs of staleness ask for.
-    timed_tables = set()
-    for name, path in _staleness_tables(layout, topology.name, specs):
-        if path in readable:
-            timed_tables.add(name)
-            facts.append(_newest_fact(name, path, later))
-    facts += sla_facts.newest_of_sinks(tables, topology, timed_tables, at_ms=at_ms)
-    facts += objective_facts(tables, topology, specs, _counted(layout, topology, specs, readable), at_ms=at_ms)
-    facts += merged_facts(layout, topology, specs, readable, at_ms=at_ms)
+    facts = _facts(layout, topology, specs, tables, readable, at_ms=at_ms)
     # An account stays open until it closes, so batches are read from the oldest open one on.
     open_ms = open_account_before(layout, topology.name, at_ms, run_id)
     accounts_ms = min(since.start_ms - _longest_ms(specs), at_ms if open_ms is None else open_ms)
@@ -119,12 +110,36 @@ def run(
     write_sla_page(layout, topology.name)
 
 
+def _facts(
+    layout: Layout,
+    topology: Topology,
+    specs: Sequence[SlaSpec],
+    tables: Warehouse,
+    readable: Collection[Path],
+    *,
+    at_ms: int,
+) -> list[Row]:
+    """Returns all facts by which *specs* are judged at *at_ms*."""
+    later = sla_facts.later(tables, topology.name, at_ms=at_ms)
+    facts = sla_facts.facts(tables, topology, specs, at_ms=at_ms)
+    # Tables whose record times SLAs of staleness ask for.
+    timed_tables = set()
+    for name, path in _staleness_tables(layout, topology.name, specs):
+        if path in readable:
+            timed_tables.add(name)
+            facts.append(_newest_fact(name, path, later))
+    facts += sla_facts.newest_of_sinks(tables, topology, timed_tables, at_ms=at_ms)
+    facts += objective_facts(tables, topology, specs, _counted(layout, topology, specs, readable), at_ms=at_ms)
+    facts += merged_facts(layout, topology, specs, readable, at_ms=at_ms)
+    return facts
+
+
 def _counted(
     layout: Layout, topology: Topology, specs: Sequence[SlaSpec], readable: Collection[Path]
 ) -> dict[str, int]:
     """Returns the newest batch that rollups have counted, by sub-topology.
 
-    Only objectives among *specs* need it, and of an unreadable table nothing is counted.
+    Only objectives among *specs* need it. An unreadable table has none.
     """
     is_needed = any(spec.compliance for spec in specs)
     if not is_needed or layout.report_table(topology.name, LATENCY_BUCKET_ROLLUP.name) not in readable:

@@ -1,11 +1,13 @@
 """Serves latency over HTTP, as JSON and as pages; see docs/airflow.md.
 
-The JSON is that of `tidemark topology`, `path` and `whatif`. DuckDB and delta-rs read the Delta tables in few threads,
-and an answer is kept for a few seconds: see `answers`. Only names from topology files are looked up in the warehouse.
+It also records decisions about alerts, in `alert_decisions`. The JSON about latency is that of `tidemark topology`,
+`path` and `whatif`. DuckDB and delta-rs read the Delta tables in few threads, and an answer is kept for a few seconds:
+see `answers`. Only names from topology files are looked up in the warehouse.
 
 A request without a login is answered 401; a browser that requests a page is sent to Airflow's login. A topology whose
-DAG the user may not read is a 403, an unknown name a 404, an invalid argument a 400, and `detail` has the remedy. A
-request that would wait too long behind others is answered 503. All answers have HEADERS.
+DAG the user may not read is a 403, and so is a decision about one whose DAG the user may not edit, or from the form of
+another site. An unknown name is a 404, an invalid argument a 400, and `detail` has the remedy. A request that would
+wait too long behind others is answered 503. All answers have HEADERS.
 """
 
 from __future__ import annotations
@@ -48,7 +50,7 @@ from tidemark.airflow.pages.login import (
 from tidemark.airflow.tasks.store import warehouse_at
 from tidemark.cli.explain import path, whatif
 from tidemark.cli.explain import topology as topology_command
-from tidemark.cli.explain.incidents import DECIDED
+from tidemark.cli.explain.incidents import DECISIONS
 from tidemark.clock import wall_clock_ms
 from tidemark.collecting import in_order_of, index_by_name
 from tidemark.errors import InvalidArgument, TidemarkError
@@ -82,8 +84,9 @@ MOST_WINDOWS = 1_000
 MOST_BYTES = 20_000
 """Longest body of a request."""
 _NO_RIGHT = "you may not read this topology's DAG; ask an administrator of Airflow for the right to read it"
+_NO_EDITOR = "you may not edit this topology's DAG, as decisions need; ask an administrator of Airflow for that right"
 _FORGED = (
-    "the form is of another site, another user or more than an hour old; open its page again and send it from there"
+    "the form is from another site, of another user, or more than an hour old; open its page again and send it there"
 )
 NAMED = re.compile(r"""^name\s*=\s*["']([^"']+)["']""", re.MULTILINE)
 """The topology name in a file, which may be invalid TOML."""
@@ -155,7 +158,8 @@ async def refused(request: Request, error: HTTPException) -> Response:
     if error.status_code == 401 and wants_page:
         return RedirectResponse(login_url(request), headers=HEADERS)
     if error.status_code == 403 and wants_page:
-        return _problem_page(_place(request), _NO_RIGHT, 403)
+        detail = _NO_EDITOR if _place(request).split("/")[3:] == ["decisions"] else _NO_RIGHT
+        return _problem_page(_place(request), detail, 403)
     return await http_exception_handler(request, error)
 
 
@@ -286,7 +290,7 @@ def list_decisions(name: str) -> Response:
     """Returns the decisions of people about alerts, newest first."""
     topology = _named(name).name
     tables = Warehouse(_warehouse(), topology=topology)
-    return _json({"topology": topology, "decisions": tables.ask(DECIDED, [topology]).objects})
+    return _json({"topology": topology, "decisions": tables.ask(DECISIONS, [topology]).objects})
 
 
 @app.post("/topologies/{name}/decisions", dependencies=[MAY_EDIT])
@@ -338,7 +342,7 @@ async def _json_of(request: Request) -> dict[str, object]:
     except ValueError:
         fields = None
     if not isinstance(fields, dict):
-        msg = f"the body is no JSON object; send one with {', '.join(FIELDS)}"
+        msg = f"the body is not a JSON object; send one with {', '.join(FIELDS)}"
         raise InvalidArgument(msg)
     return fields
 

@@ -23,7 +23,7 @@ def decision_of(fields: Mapping[str, Any], *, by: str, now_ms: int) -> AlertDeci
 
     Args:
         fields: its JSON, or its form.
-        by: the person who sent it.
+        by: the person who decides.
         now_ms: the present, epoch ms.
 
     Raises:

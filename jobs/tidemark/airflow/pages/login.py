@@ -1,6 +1,6 @@
 """Checks the login of requests, their rights, and where they come from.
 
-It is the only place that uses Airflow's modules for it, which are not a stable interface.
+No other module uses Airflow's modules for logins and rights, which are not a stable interface.
 """
 
 from __future__ import annotations
@@ -47,13 +47,14 @@ def _require_editor(request: Request, user: GetUserDep) -> None:
 MAY_EDIT = Depends(_require_editor)
 """Refuses (403) users who may not edit the topology's DAG."""
 FORM_VALID_S = 3_600
+"""Time for which the token of a form is valid, in s."""
 
 
 class Editor:
-    """The signed-in user who decides something.
+    """The signed-in user who decides about alerts.
 
-    Browsers send the cookie of a login with the forms of any site. So a form has a token that other sites cannot read:
-    until when it is valid, and a signature of that and the user by Airflow's secret key.
+    Browsers send the cookie of a login with the forms of any site. So a form has a token, which other sites cannot
+    read: the end of its validity (epoch s), and a signature of that and the user by Airflow's secret key.
     """
 
     def __init__(self, user: GetUserDep) -> None:
@@ -81,12 +82,12 @@ def _signed_in_editor(user: GetUserDep) -> Editor:
 
 
 EDITOR = Depends(_signed_in_editor)
-"""Gives an answer the user who decides."""
+"""Gives a handler the signed-in user."""
 
 
 def has_header_token(request: Request) -> bool:
     """Returns True if the header `Authorization` is the login."""
-    # No form of a browser can send it, and scripts of other sites may not.
+    # A form cannot set this header, and browsers refuse it to scripts of other sites.
     return request.headers.get("authorization", "").lower().startswith("bearer ")
 
 

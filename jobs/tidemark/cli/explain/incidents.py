@@ -28,7 +28,7 @@ LISTED = f"""
            acknowledged_by, incident_history.said
     FROM incident_history WHERE topology = $1 AND ($2 OR state <> 'resolved') ORDER BY opened_at, incident
 """
-PAST = {
+STATES = {
     Decision.ACKNOWLEDGE: "acknowledged",
     Decision.SILENCE: "silenced",
     Decision.SNOOZE: "snoozed",
@@ -48,7 +48,7 @@ HISTORY = f"""
         ON i.topology = d.topology AND d.incident IN (i.incident, a.alert) AND i.change = d.change
     WHERE i.topology = $1 AND i.incident = $2 GROUP BY ALL ORDER BY i.at
 """
-DECIDED = """
+DECISIONS = """
     SELECT decided_at, decision, subject, until, "by", note FROM alert_decisions
     WHERE topology = $1 ORDER BY decided_at DESC, subject
 """
@@ -92,13 +92,13 @@ def incidents(options: argparse.Namespace, warehouse: Path, of_topology: Topolog
     topology = of_topology.name
     for decision in Decision:
         if subject := getattr(options, decision.value):
-            return _decided(options, decision, subject, warehouse, of_topology, clock())
+            return _record_decision(options, decision, subject, warehouse, of_topology, clock())
     if options.length or options.until:
         msg = 'a time belongs to a silence or snooze; write, for example, --silence NAME --for "2 h"'
         raise InvalidArgument(msg)
     tables = Warehouse(warehouse, topology=topology)
     if options.decisions:
-        answer = tables.ask(DECIDED, [topology])
+        answer = tables.ask(DECISIONS, [topology])
         if not answer.rows and options.format == "table":
             return "No decisions."
         return FORMATS[options.format](answer.columns, answer.rows)
@@ -115,7 +115,7 @@ def incidents(options: argparse.Namespace, warehouse: Path, of_topology: Topolog
     return FORMATS[options.format](answer.columns, answer.rows)
 
 
-def _decided(
+def _record_decision(
     options: argparse.Namespace, decision: Decision, subject: str, warehouse: Path, topology: Topology, now_ms: int
 ) -> str:
     """Records the decision of the command line *options*, and describes it."""
@@ -127,4 +127,4 @@ def _decided(
     if not is_new:
         return "already acknowledged" if decision is Decision.ACKNOWLEDGE else "not silenced"
     until = "" if until_ms is None else f" until {iso(until_ms)}"
-    return one_line(f"{subject} is {PAST[decision]} by {by}{until}")
+    return one_line(f"{subject} is {STATES[decision]} by {by}{until}")

@@ -77,8 +77,8 @@ def changes(
     Args:
         specs: the promised SLAs that can be judged.
         results: of all checks that are not older than `looks_back_ms`. Results for the past are skipped, and so are
-            those of an older version, which have no severity. Results in maintenance, and outside a calendar,
-            interrupt what has lasted.
+            those of an older version, which have no severity. After results in maintenance, or outside a calendar,
+            the delays of opening and resolving count from zero.
         incidents: the rows of `incidents`.
         at_ms: the instant of the check, epoch ms.
         gap_ms: the longest accepted time between checks.
@@ -91,7 +91,7 @@ def changes(
             by_sla[result["sla"]].append(result)
     rows: list[dict[str, Any]] = []
     for spec in specs:
-        history = _is_by_checks(incidents, spec.name)
+        history = _changes_by_checks(incidents, spec.name)
         breaches = [row for row in history if row["severity"] != Severity.FORECAST]
         forecasts = [row for row in history if row["severity"] == Severity.FORECAST]
         rows += _changes_of_spec(spec, by_sla[spec.name], breaches)
@@ -213,9 +213,15 @@ def acknowledgement(
     return {**still_open[incident], **change}
 
 
-def _is_by_checks(incidents: Sequence[Row], sla: str) -> list[Row]:
+def _changes_by_checks(incidents: Sequence[Row], sla: str) -> list[Row]:
+    """Returns the changes that checks of *sla* made, oldest first."""
     rows = [row for row in incidents if row["sla"] == sla and row["change"] != Change.ACKNOWLEDGED]
     return sorted(rows, key=in_time)
+
+
+def _by_check(result: Row) -> tuple[int, str]:
+    """Returns a key that sorts results by the time of their check."""
+    return result["checked_at"], result["run_id"]
 
 
 def in_time(change: Row) -> tuple[int, str, int]:
@@ -238,7 +244,7 @@ def _changes_of_spec(spec: SlaSpec, results: Sequence[Row], history: Sequence[Ro
         standing = SlaState(
             opened_at_ms=last["opened_at"], worst=Verdict(last["verdict"]), broken_since_ms=last["broken_since"]
         )
-    for result in sorted(results, key=lambda result: (result["checked_at"], result["run_id"])):
+    for result in sorted(results, key=_by_check):
         # An earlier call followed these results.
         if last is not None and result["checked_at"] <= last["at"]:
             continue
@@ -257,19 +263,20 @@ def _changes_of_spec(spec: SlaSpec, results: Sequence[Row], history: Sequence[Ro
 def _forecasts_of_spec(spec: SlaSpec, results: Sequence[Row], history: Sequence[Row]) -> Iterator[dict[str, Any]]:
     """Yields the new changes of incidents about expected breaks of *spec*.
 
-    Such an incident is resolved when the SLA breaks, or when no break was expected for STANDS_MS.
+    Such an incident is resolved when the SLA breaks, or when no break was expected for STANDS_MS. The arguments are
+    those of `_changes_of_spec`.
     """
     last = history[-1] if history else None
     opening = last if last is not None and last["change"] != Change.RESOLVED else None
     expected_ms = opening["at"] if opening else None
-    for result in sorted(results, key=lambda result: (result["checked_at"], result["run_id"])):
+    for result in sorted(results, key=_by_check):
         at_ms, is_broken = result["checked_at"], Verdict(result["verdict"]) in BROKEN
-        # Nothing changes in maintenance; of checks that an earlier call followed, the last expected break counts.
         if result["quiet"] is not None:
             continue
         is_expected = result.get("breaks_at") is not None
         if is_expected:
             expected_ms = max(at_ms, expected_ms or at_ms)
+        # An earlier call followed this result; only the time of its expected break is still needed.
         if last is not None and at_ms <= last["at"]:
             continue
         change = None

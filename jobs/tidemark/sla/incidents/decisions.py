@@ -53,8 +53,8 @@ def decide(layout: Layout, topology: str, made: AlertDecision, *, slas: Collecti
     kind = _kind(layout, topology, made, slas)
     _refuse_wrong_time(made, at_ms)
     if made.decision is Decision.UNSILENCE:
-        held = [each for each in silences(stored_decisions(layout, topology)) if each.holds(at_ms)]
-        if not any((each.kind, each.subject) == (kind, made.subject) for each in held):
+        present = [each for each in silences(stored_decisions(layout, topology)) if each.holds(at_ms)]
+        if (kind, made.subject) not in {(each.kind, each.subject) for each in present}:
             return False
     if made.decision is Decision.ACKNOWLEDGE and not acknowledge(
         layout, topology, made.subject, by=made.by, note=made.note, at_ms=at_ms
@@ -77,7 +77,7 @@ def decide(layout: Layout, topology: str, made: AlertDecision, *, slas: Collecti
 def promised_slas(topology: Topology) -> list[str]:
     """Returns the names of the SLAs of *topology*, also of invalid ones.
 
-    Without a file that can be read there are none: incidents and the topology can be silenced nevertheless.
+    If the file cannot be read, there are none: incidents and the topology can still be silenced.
     """
     try:
         slas = load_usable(Project.here().slas, topology)
@@ -117,16 +117,19 @@ def _kind(layout: Layout, topology: str, made: AlertDecision, slas: Collection[s
     if made.decision is Decision.ACKNOWLEDGE or made.subject in incidents:
         # Acknowledging refuses an incident that is not open.
         return DecisionSubject.INCIDENT
-    if made.decision is not Decision.SNOOZE and made.subject in {CHECKS, *slas}:
-        return DecisionSubject.SLA
-    if made.decision is not Decision.SNOOZE and made.subject == topology:
-        return DecisionSubject.TOPOLOGY
-    names = [*incidents] if made.decision is Decision.SNOOZE else [*incidents, *slas, topology]
+    names = [*incidents]
+    if made.decision is not Decision.SNOOZE:
+        if made.subject in {CHECKS, *slas}:
+            return DecisionSubject.SLA
+        if made.subject == topology:
+            return DecisionSubject.TOPOLOGY
+        names += [*slas, topology]
     msg = f"cannot {made.decision} {made.subject!r}; use one of {', '.join(names) or 'none: no incident is open'}"
     raise InvalidArgument(msg)
 
 
 def _refuse_wrong_time(made: AlertDecision, at_ms: int) -> None:
+    """Refuses a missing or past end, and one that is not needed."""
     if made.decision not in {Decision.SILENCE, Decision.SNOOZE}:
         if made.until_ms is not None:
             msg = f"{made.decision} has no end; leave the time out"

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
 from tidemark.model.channel_spec import Channel
@@ -17,7 +18,7 @@ from tidemark.semantics.incidents import Change, Decision, DecisionSubject
 from tidemark.sla.incidents.changes import in_time, open_incidents
 
 Row = Mapping[str, Any]
-GIVE_UP_MS = DAY_MS
+RETRIED_MS = DAY_MS
 """Time for which changes of a resolved alert are retried, in ms."""
 _BEGINNINGS = frozenset({Change.OPENED.value, Change.ESCALATED.value})
 
@@ -33,7 +34,7 @@ class Silence:
     is_snooze: bool
 
     def holds(self, at_ms: int) -> bool:
-        """Returns True if the instant *at_ms* lies in it."""
+        """Returns True if the instant *at_ms* is in the silence."""
         return self.start_ms <= at_ms < self.end_ms
 
 
@@ -43,18 +44,17 @@ def silences(decisions: Sequence[Row]) -> list[Silence]:
     The last decision about a subject holds: it ends an earlier one.
     """
     by_subject: dict[tuple[str, str], list[Row]] = defaultdict(list)
-    # Those of one millisecond come in the order of Decision.
+    # Decisions of one millisecond come in the order of Decision.
     order = [*Decision]
     for row in sorted(decisions, key=lambda row: (row["decided_at"], order.index(row["decision"]))):
         if row["decision"] != Decision.ACKNOWLEDGE:
             by_subject[row["subject_kind"], row["subject"]].append(row)
     times = []
     for (kind, subject), rows in by_subject.items():
-        ends = [*(row["decided_at"] for row in rows[1:]), None]
-        for row, next_ms in zip(rows, ends, strict=True):
+        for row, later in zip_longest(rows, rows[1:]):
             if row["until"] is None:
                 continue
-            end_ms = row["until"] if next_ms is None else min(row["until"], next_ms)
+            end_ms = row["until"] if later is None else min(row["until"], later["decided_at"])
             is_snooze = row["decision"] == Decision.SNOOZE
             times.append(Silence(DecisionSubject(kind), subject, row["decided_at"], end_ms, is_snooze))
     return sorted(times, key=lambda silence: silence.start_ms)
@@ -63,14 +63,14 @@ def silences(decisions: Sequence[Row]) -> list[Silence]:
 def is_silenced(alert: Row, silenced: Sequence[Silence], at_ms: int) -> bool:
     """Returns True if no channel gets *alert* at *at_ms*.
 
-    Its topology is silenced, or one of its incidents, or each of its SLAs.
+    An alert is silenced by its topology, by one of its incidents, or by all of its SLAs.
     """
     subjects = {(silence.kind, silence.subject) for silence in silenced if silence.holds(at_ms)}
     if (DecisionSubject.TOPOLOGY, alert["topology"]) in subjects:
         return True
     if any((DecisionSubject.INCIDENT, incident) in subjects for incident in alert["incidents"]):
         return True
-    # One SLA that is not silenced is a reason to tell.
+    # One SLA that is not silenced is a reason to alert.
     slas = {(DecisionSubject.SLA, sla) for sla in alert["slas"]}
     return bool(slas) and slas <= subjects
 
@@ -80,7 +80,8 @@ def due_changes(
 ) -> list[dict[str, Any]]:
     """Returns what *channel* has to deliver, oldest change first.
 
-    A reminder is the newest change that the channel delivered of an open alert, with its number as `reminder`.
+    A reminder of an open alert is the last opening or escalation that the channel delivered, with its number as
+    `reminder`.
 
     Args:
         channel: the channel.
@@ -104,7 +105,7 @@ def due_changes(
 
 
 class _ChannelAlert:
-    """An alert as *channel* knows it, at *now_ms*."""
+    """An alert, and what *channel* has to deliver of it at *now_ms*."""
 
     def __init__(
         self,
@@ -118,16 +119,16 @@ class _ChannelAlert:
     ) -> None:
         self._channel, self._silenced, self._now_ms, self._is_open = channel, silenced, now_ms, is_open
         self._changes = {row["change"]: row for row in changes}
+        self._newest = changes[-1]
         self._own = [row for row in deliveries if row["channel"] == channel.name]
         self._others = [row for row in deliveries if row["channel"] != channel.name]
         self._delivered = {row["change"] for row in self._own}
-        self._is_silenced_now = self._was_silenced(now_ms)
+        self._is_silenced_now = self._is_silenced_at(now_ms)
 
     def pending(self) -> list[dict[str, Any]]:
         """Returns the changes that the channel has to deliver."""
-        end = self._changes.get(Change.RESOLVED)
         is_known = bool(self._delivered & _BEGINNINGS)
-        if not is_known and ((end is not None and self._was_silenced(end["at"])) or not self._has_reached()):
+        if not is_known and (self._has_ended_in_silence() or not self._has_reached()):
             return []
         rows = self._merged()
         if self._is_silenced_now or Change.RESOLVED in self._delivered:
@@ -135,7 +136,7 @@ class _ChannelAlert:
             rows = [row for row in rows if row["change"] == Change.RESOLVED and is_known]
         if not (self._is_open or self._channel.has_opened(self._delivered)):
             # A new channel would otherwise deliver the changes of years.
-            rows = [row for row in rows if row["at"] >= self._now_ms - GIVE_UP_MS]
+            rows = [row for row in rows if row["at"] >= self._now_ms - RETRIED_MS]
         matching = [row for row in rows if self._channel.must_get(row, self._delivered)]
         return [row for row in matching if row["change"] not in self._delivered]
 
@@ -147,26 +148,29 @@ class _ChannelAlert:
         if not beginnings:
             return
         last_ms = max(row["delivered_at"] for row in self._own)
-        if self._is_repeated(last_ms) or self._is_awake(last_ms):
+        if self._is_repeat_due(last_ms) or self._has_snooze_ended(last_ms):
             sent = [row["reminder"] for row in self._own if row["reminder"] is not None]
             yield {**beginnings[-1], "reminder": max(sent, default=0) + 1}
 
-    def _is_repeated(self, last_ms: int) -> bool:
+    def _has_ended_in_silence(self) -> bool:
+        end = self._changes.get(Change.RESOLVED)
+        return end is not None and self._is_silenced_at(end["at"])
+
+    def _is_repeat_due(self, last_ms: int) -> bool:
+        """Returns True if the last delivery, at *last_ms*, is too old."""
         every_ms = self._channel.renotify_after_ms
         is_acknowledged = Change.ACKNOWLEDGED in self._changes
         return every_ms is not None and not is_acknowledged and self._now_ms - last_ms >= every_ms
 
-    def _is_awake(self, last_ms: int) -> bool:
-        """Returns True if a snooze has ended since *last_ms*."""
-        newest = next(reversed(self._changes.values()))
+    def _has_snooze_ended(self, last_ms: int) -> bool:
+        """Returns True if a snooze of the alert ended after *last_ms*."""
         ended = [each for each in self._silenced if each.is_snooze and last_ms < each.end_ms <= self._now_ms]
-        return any(is_silenced(newest, [each], each.start_ms) for each in ended)
+        return any(is_silenced(self._newest, [each], each.start_ms) for each in ended)
 
     def _merged(self) -> list[dict[str, Any]]:
-        """Returns the changes in order, with one in place of two.
+        """Returns the changes in order; an opening may include an escalation.
 
-        An alert that was opened and escalated in a silence has both as its opening. So does an alert that others
-        escalate to the channel.
+        It does if both were in a silence, or if the alert got worse before it was escalated to this channel.
         """
         rows = {change: dict(row) for change, row in self._changes.items()}
         opened, escalated = rows.get(Change.OPENED), rows.get(Change.ESCALATED)
@@ -174,13 +178,13 @@ class _ChannelAlert:
             return [*rows.values()]
         reached_ms = min((row["delivered_at"] for row in self._own if row["change"] == Change.OPENED), default=None)
         is_by_others = self._channel.escalated_by and (reached_ms is None or escalated["at"] <= reached_ms)
-        if is_by_others or (self._was_silenced(opened["at"]) and self._was_silenced(escalated["at"])):
+        if is_by_others or (self._is_silenced_at(opened["at"]) and self._is_silenced_at(escalated["at"])):
             del rows[Change.ESCALATED]
             rows[Change.OPENED] = {**escalated, "change": Change.OPENED.value, "at": opened["at"]}
         return [*rows.values()]
 
     def _has_reached(self) -> bool:
-        """Returns True unless it still has to be escalated to the channel."""
+        """Returns True unless the alert is not yet escalated to the channel."""
         if not self._channel.escalated_by:
             return True
         if self._is_impact() or not self._is_open or Change.ACKNOWLEDGED in self._changes:
@@ -193,8 +197,8 @@ class _ChannelAlert:
         )
 
     def _is_impact(self) -> bool:
+        """Returns True for a message about the impact on one owner."""
         return any(row.get("audience") is not None for row in self._changes.values())
 
-    def _was_silenced(self, at_ms: int) -> bool:
-        newest = next(reversed(self._changes.values()))
-        return is_silenced(newest, self._silenced, at_ms)
+    def _is_silenced_at(self, at_ms: int) -> bool:
+        return is_silenced(self._newest, self._silenced, at_ms)

@@ -31,7 +31,7 @@ from tidemark.sla.incidents.changes import (
     missed_check,
     open_incidents,
 )
-from tidemark.sla.incidents.due import GIVE_UP_MS, due_changes, is_silenced, silences
+from tidemark.sla.incidents.due import RETRIED_MS, due_changes, is_silenced, silences
 from tidemark.sla.incidents.grouping import LISTS, alert_changes
 from tidemark.sla.measures.status import CAUSE
 from tidemark.storage.delta.datasets import dataset_of
@@ -152,7 +152,7 @@ def follow_alerts(layout: Layout, topology: Topology, *, at_ms: int) -> None:
             return
         stored = _read_stored(ALERTS, layout, topology.name)
         alerts = _in_ms(rows_in(stored))
-        since_ms = at_ms - GIVE_UP_MS
+        since_ms = at_ms - RETRIED_MS
         oldest_ms = min([since_ms, *(row["opened_at"] for row in open_incidents(incidents).values())])
         # Intervals exclude their end.
         checks = lies_in("checked_at", Interval(oldest_ms, at_ms + 1))
@@ -257,7 +257,7 @@ def pending_changes(layout: Layout, topology: str, channel: Channel, *, now_ms: 
     """Returns the changes of alerts that *channel* has to deliver, oldest first.
 
     They match its filters and are not delivered by it yet; instants are epoch ms. Changes of resolved alerts are left
-    out if they are older than GIVE_UP_MS, unless the channel keeps state and opened the alert. Silenced alerts wait. A
+    out if they are older than RETRIED_MS, unless the channel keeps state and opened the alert. Silenced alerts wait. A
     reminder has its number as `reminder`.
     """
     deliveries = _delivered(layout, topology, {channel.name, *channel.escalated_by})

@@ -1,7 +1,7 @@
 """Adds the breaks that are expected of SLAs that hold.
 
 Measurements are those of each minute before the check, not of the SLA's `over`: a maximum over ten minutes hides noise,
-which is no growth. Drivers that do not run, or hang, foresee nothing.
+which is no growth. No break is expected of an SLA while a driver of its streams does not run, or hangs.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from tidemark.sla.measures.status import ExpectedBreak, Status, streams_of
 
 MINUTE_MS = 60_000
 FORESEEN = frozenset({Measure.STALENESS, Measure.WATERMARK_LAG, *QUANTILES})
-"""Measures that may be foreseen to break.
+"""Measures whose breaks can be expected.
 
-Of a staleness they are those of sinks' tables.
+Staleness is one only for the tables of sinks.
 """
 _BEFORE = f"(($2 - epoch_ms({{at}}) - 1) // {MINUTE_MS})::bigint"
 """The number of whole minutes between an instant and the check, $2."""
@@ -88,7 +88,7 @@ class _Minutes:
 
     def __init__(self, topology: Topology, tables: Tables, at_ms: int, measures: set[Measure]) -> None:
         self._topology, self._tables, self._at_ms = topology, tables, at_ms
-        # Intervals exclude their end.
+        # An interval excludes its end, and a heartbeat of the check's instant counts.
         beats = Interval(at_ms - RATES_MS, at_ms + 1).holds('"at"')
         self._beats: dict[str, list[Row]] = defaultdict(list)
         for beat in tables.ask(BEATS.format(lately=beats), [topology.name]).objects:
@@ -116,6 +116,7 @@ class _Minutes:
         since_ms = max((of_stream[-1]["since_ms"] or 0 for of_stream in beats), default=0)
         points = [point for point in self._points(spec) if point[0] - MINUTE_MS >= since_ms]
         rates = {of_stream[-1]["sub_topology"]: [_rates(beat) for beat in of_stream] for of_stream in beats}
+        # One stream that catches up shortens the wait of all.
         newest = present([of_stream[-1] for of_stream in rates.values()])
         if any(each.growth <= 0 for each in newest):
             return None
@@ -147,6 +148,7 @@ class _Minutes:
 
 
 def _works(beat: Row) -> bool:
+    """Returns True if the driver runs and does not hang."""
     began_ms = beat["at_ms"] if beat["began_ms"] is None else beat["began_ms"]
     return (
         beat["state"] == StreamState.RUNNING and beat["reason"] is None and beat["at_ms"] - began_ms <= HANGS_AFTER_MS

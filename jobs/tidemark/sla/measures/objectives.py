@@ -1,6 +1,6 @@
 """Counts the latencies of objectives over their windows, in one query.
 
-Rollups have what they have counted, by minute and hour. Facts of later minutes are counted one by one.
+Records that rollups have counted are read from them, by minute and hour. Facts of later minutes are counted one by one.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ LATER = f"""
 """Selects the fields of `LaterFacts` by sub-topology with batches.
 
 A rollup that died has counted some of the batches after its mark, but none that began before the marked one. A mark
-beyond all batches is that of tables that were begun anew.
+beyond all batches is that of tables that were recreated.
 """
 
 
@@ -65,6 +65,7 @@ def objective_facts(
     of_objectives = [spec for spec in specs if spec.compliance]
     if not of_objectives:
         return []
+    # A CASE needs a branch, also if nothing is counted.
     cases = " ".join(f"WHEN '{name}' THEN {batch_id}" for name, batch_id in counted.items()) or "WHEN '' THEN 0"
     later = {}
     for row in tables.ask(LATER.format(counted=cases), [topology.name]).objects:

@@ -118,7 +118,7 @@ class RootCause:
 class WindowBudget:
     """State of the error budget of an objective over its whole window.
 
-    `remaining` is its unspent share; None: too few records.
+    `remaining` is its unused share; None: too few records.
     """
 
     records: int
