@@ -121,8 +121,12 @@ def _kind(layout: Layout, topology: str, made: AlertDecision, slas: Collection[s
         return DecisionSubject.SLA
     if made.decision is not Decision.SNOOZE and made.subject == topology:
         return DecisionSubject.TOPOLOGY
-    names = [*incidents] if made.decision is Decision.SNOOZE else [*incidents, *slas, topology]
-    msg = f"cannot {made.decision} {made.subject!r}; use one of {', '.join(names) or 'none: no incident is open'}"
+    snoozes = made.decision is Decision.SNOOZE
+    names = [*incidents] if snoozes else [*incidents, *slas, topology]
+    reason = ", which is not an open incident" if snoozes else ""
+    msg = (
+        f"cannot {made.decision} {made.subject!r}{reason}; use one of {', '.join(names) or 'none: no incident is open'}"
+    )
     raise InvalidArgument(msg)
 
 
