@@ -102,7 +102,10 @@ def test_decisions_are_rows_with_person_time_and_reason(home: Path) -> None:
     ("options", "message"),
     [
         ({"silence": "other", "length": "1 h"}, "cannot silence 'other'; use one of board-1, board_is_fresh"),
-        ({"snooze": "board_is_fresh", "length": "1 h"}, "cannot snooze 'board_is_fresh'; use one of board-1$"),
+        (
+            {"snooze": "board_is_fresh", "length": "1 h"},
+            "cannot snooze 'board_is_fresh', which is not an open incident; use one of board-1$",
+        ),
         ({"silence": "flights"}, "the silence has no end; write a length of time"),
         ({"snooze": "board-1", "until": "2026-01-01T12:01Z"}, "the snooze would have ended already"),
         ({"silence": "flights", "length": "soon"}, "the length of time is 'soon'"),

@@ -64,6 +64,19 @@ def test_a_mistake_is_told_with_file_key_and_remedy(table: dict[str, Any], messa
         parse({"desk": table}, file="channels.toml")
 
 
+def test_channels_that_only_escalate_to_each_other_are_refused() -> None:
+    def table(to: str) -> dict[str, Any]:
+        return {"kind": "slack", "escalate_after": "5 min", "escalate_to": [to]}
+
+    circle = {"pager": table("lead"), "lead": table("pager")}
+    with pytest.raises(
+        InvalidSpec,
+        match=r"^channels\.toml: pager\.escalate_to: makes a circle, so that no alert comes to pager, lead;",
+    ):
+        parse(circle, file="channels.toml")
+    parse({"desk": table("lead"), **circle}, file="channels.toml")  # desk gets every alert, and then lead
+
+
 def test_every_channel_with_a_mistake_is_told(tmp_path: Path) -> None:
     file = tmp_path / "channels.toml"
     file.write_text('[desk]\nkind = "fax"\n[chat]\nkind = "slack"\n[pager]\nkind = "slack"\nowner = "me"\n')

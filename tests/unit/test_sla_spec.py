@@ -170,6 +170,7 @@ def test_one_limit_is_enough():
         ({"calendar": {**OFFICE, "days": ["mon"]}}, r"board\.calendar\.days: has 'mon'; use any of Mon, Tue, Wed"),
         ({"calendar": {**OFFICE, "from": "7"}}, r"board\.calendar\.from: is '7'; write a time of day"),
         ({"calendar": {**OFFICE, "to": "07:00"}}, r"board\.calendar\.to: is the same time as from"),
+        ({"calendar": {"zon": "UTC"}}, r"board\.calendar\.zon: is not a valid key here; did you mean zone\?"),
         ({"calendar": {"days": ["Mon"]}}, r"board\.calendar\.zone: is missing; write zone = .Europe/Berlin"),
         ({"maintenance_windows": ["Sunday"]}, r"board\.maintenance_windows: has 'Sunday'; write hours, with a"),
         ({"measure": "watermark_lag", "subject": "flight_board"}, r"board\.subject: .*use one of flight_events"),
@@ -235,6 +236,17 @@ def test_an_empty_table_of_a_topology_is_a_mistake(tmp_path):
     (tmp_path / "slas.toml").write_text("flights = 3")
     found = load_usable(tmp_path / "slas.toml", FLIGHTS)
     assert (found.specs, list(found.errors)) == ((), ["flights"])
+
+
+def test_hours_under_another_key_are_not_taken_for_a_table(tmp_path):
+    hours = 'maintenance_windows = ["daily 01:00-02:00"]'
+    file = written(tmp_path, ["flights.board"])
+    file.write_text(f"{hours}\n{file.read_text()}\n[flights]\n{hours}\n")
+    assert [str(error) for error in mistakes(file, [FLIGHTS], ["flights"])] == [
+        "slas.toml: maintenance_windows: is not a topology; maintenance of all topologies has the key maintenance",
+        "slas.toml: flights.maintenance_windows: is not a table of an SLA; "
+        "maintenance of all SLAs of a topology has the key maintenance",
+    ]
 
 
 def test_every_mistake_is_reported_with_the_nearest_topology(tmp_path):
@@ -375,6 +387,7 @@ def test_an_objective_has_a_window_of_28_days_by_default() -> None:
     [
         ({"target": 0.99}, r"objective\.latency: is missing; write latency = \"30 s\""),
         ({"latency": "30 s"}, r"objective\.target: is missing; write target = 0\.99"),
+        ({"latency": "30 s", "targets": 0.99}, r"objective\.targets: is not a valid key here; did you mean target\?"),
         (
             OBJECTIVE | {"target": 1},
             r"objective\.target: is 1, whose budget cannot burn at the rate 14\.4; write a share",
@@ -394,7 +407,8 @@ def test_a_mistake_in_an_objective_has_its_key(toml, message) -> None:
 
 @pytest.mark.parametrize("keys", [{"severity": "info"}, {"over": "1 h"}, {"warn_at": 2}])
 def test_an_objective_has_windows_and_severities_of_its_own(keys) -> None:
-    with pytest.raises(InvalidSpec, match=f"board.{next(iter(keys))}: is not a valid key here"):
+    message = f"board.{next(iter(keys))}: is set, but an objective has its own; leave it out"
+    with pytest.raises(InvalidSpec, match=message):
         objective(**keys)
 
 

@@ -81,7 +81,7 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("topology", "explain.topology", "show the operators of a topology and their state"),
     ("path", "explain.path", "show the critical path of a streaming window, and its culprit"),
     ("whatif", "explain.whatif", "estimate the latency of windows with a quicker operator, another bound or trigger"),
-    ("incidents", "explain.incidents", "list the incidents of broken SLAs, or acknowledge one"),
+    ("incidents", "explain.incidents", "list the incidents of broken SLAs; acknowledge, silence or snooze them"),
     ("tables", "explain.tables", "show the Delta tables: rows, files, bytes, version"),
     ("doctor", "repair.doctor", "check that checkpoints, journals and tables are consistent"),
     ("accept-loss", "repair.accept_loss", "continue without records that a topic or hop removed before they were read"),

@@ -144,6 +144,7 @@ def parse(content: Mapping[str, Any], *, file: str) -> tuple[Channel, ...]:
             errors.append(str(error))
     if errors:
         raise InvalidSpec("\n".join(errors))
+    _refuse_circles(escalated_by, content, file)
     return tuple(replace(channel, escalated_by=dict(escalated_by[channel.name])) for channel in channels)
 
 
@@ -161,6 +162,18 @@ def _escalations(keys: Keys, content: Mapping[str, Any]) -> Iterator[tuple[str, 
         remedy = f"use other channels of this file: {', '.join(channels) or 'there are none'}"
         keys.fail("escalate_to", f"has {unknown[0]!r}", remedy)
     yield from ((other, after_ms) for other in others)
+
+
+def _refuse_circles(escalated_by: Mapping[str, Mapping[str, int]], names: Collection[str], file: str) -> None:
+    """Refuses channels that get alerts only from each other, so from none."""
+    reached = {name for name in names if name not in escalated_by}
+    # Each round reaches channels one escalation further.
+    for _ in names:
+        reached |= {name for name, sources in escalated_by.items() if not reached.isdisjoint(sources)}
+    if silent := [name for name in names if name not in reached]:
+        problem = f"makes a circle, so that no alert comes to {', '.join(silent)}"
+        remedy = "leave out escalate_after and escalate_to of the last channel"
+        raise InvalidSpec.at(file, f"{silent[0]}.escalate_to", problem, remedy)
 
 
 def _channel(keys: Keys) -> Channel:

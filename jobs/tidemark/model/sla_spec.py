@@ -229,6 +229,10 @@ KEYS = (
 
 An unknown key is reported before the mistakes that it may have caused.
 """
+OF_AN_OBJECTIVE = frozenset(
+    {"measure", "over", "severity", "threshold", "target", "warn_at", "error_at", "min_records"}
+)
+"""Keys of a burn rate that an objective sets itself."""
 MAINTENANCE = "maintenance"
 """Key for all SLAs: of the file, or of a topology's table."""
 RESOLVE_AFTER_MS = 600_000
@@ -295,6 +299,8 @@ def mistakes(path: Path, topologies: Iterable[Topology], names: Collection[str])
     errors: list[InvalidSpec] = []
     for name in unknown:
         remedy = suggestion_of(name, names, "topologies")
+        if isinstance(content[name], list):
+            remedy = f"maintenance of all topologies has the key {MAINTENANCE}"
         errors.append(InvalidSpec.at(path.name, name, "is not a topology", remedy))
     for topology in topologies:
         errors += _slas(content, topology, path.name).errors.values()
@@ -345,6 +351,9 @@ def _is_maintenance(name: str, value: Any) -> bool:
 def _specs(file: str, name: str, table: Any, topology: Topology) -> tuple[SlaSpec, ...]:
     """Reads the SLAs of a *table*: those of its objective, or one."""
     keys = Keys(file, f"{topology.name}.{name}", table if isinstance(table, dict) else {})
+    if isinstance(table, list):
+        remedy = f"maintenance of all SLAs of a topology has the key {MAINTENANCE}"
+        raise InvalidSpec.at(file, keys.at, "is not a table of an SLA", remedy)
     if not IDENTIFIER.fullmatch(name) or name == CHECKS:
         problem = "is reserved for Tidemark" if name == CHECKS else "is not a valid SLA name"
         raise InvalidSpec.at(file, keys.at, problem, "use another name: lower-case letters, digits and _")
@@ -396,14 +405,17 @@ def _objective(keys: Keys, name: str, topology: Topology) -> tuple[SlaSpec, ...]
         raise InvalidSpec.at(
             keys.file, keys.at, "is too long for an objective", f"shorten it by {len(longest)} letters"
         )
+    for key in keys.content:
+        if key in OF_AN_OBJECTIVE:
+            keys.fail(key, "is set, but an objective has its own", "leave it out")
     subject = _subject(keys, Measure.BURN_RATE, topology, ())
     table = keys.get("objective", dict, OBJECTIVE_EXAMPLE)
     of_objective = Keys(keys.file, f"{keys.at}.objective", table)
+    of_objective.refuse_all_but(("latency", "target", "window", "min_records"))
     threshold_ms = of_objective.duration("latency", "30 s")
     target = of_objective.number("target", "0.99", ...)
     window_ms = of_objective.duration("window", "28 d", WINDOW_MS)
     min_records = of_objective.count("min_records", "100", MIN_RECORDS)
-    of_objective.done()
     _refuse_window(of_objective, window_ms, topology)
     shared = {"subject": subject, "measure": Measure.BURN_RATE, **_of_any(keys, Measure.BURN_RATE)}
     specs = []

@@ -101,6 +101,7 @@ def calendar(keys: Keys) -> WeeklyHours | None:
     if table is None:
         return None
     own = Keys(keys.file, f"{keys.at}.calendar", table)
+    own.refuse_all_but(("zone", "days", "from", "to"))
     name = own.text("zone", "Europe/Berlin")
     zone = zone_named(name)
     if zone is None:
@@ -109,7 +110,6 @@ def calendar(keys: Keys) -> WeeklyHours | None:
     if unknown := [day for day in days if day not in DAYS]:
         own.fail("days", f"has {unknown[0]!r}", f"use any of {', '.join(DAYS)}")
     start, end = _minutes(own, "from", "00:00"), _minutes(own, "to", "24:00")
-    own.done()
     if start == end:
         own.fail("to", "is the same time as from", 'write a later time, such as to = "19:00", or leave both out')
     return WeeklyHours(frozenset(map(DAYS.index, days)), start, end, zone)

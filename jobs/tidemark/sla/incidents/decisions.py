@@ -117,14 +117,15 @@ def _kind(layout: Layout, topology: str, made: AlertDecision, slas: Collection[s
     if made.decision is Decision.ACKNOWLEDGE or made.subject in incidents:
         # Acknowledging refuses an incident that is not open.
         return DecisionSubject.INCIDENT
-    names = [*incidents]
+    names, reason = [*incidents], ", which is not an open incident"
     if made.decision is not Decision.SNOOZE:
         if made.subject in {CHECKS, *slas}:
             return DecisionSubject.SLA
         if made.subject == topology:
             return DecisionSubject.TOPOLOGY
-        names += [*slas, topology]
-    msg = f"cannot {made.decision} {made.subject!r}; use one of {', '.join(names) or 'none: no incident is open'}"
+        names, reason = [*names, CHECKS, *slas, topology], ""
+    known = ", ".join(names) or "none: no incident is open"
+    msg = f"cannot {made.decision} {made.subject!r}{reason}; use one of {known}"
     raise InvalidArgument(msg)
 
 
