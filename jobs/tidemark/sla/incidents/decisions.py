@@ -123,7 +123,7 @@ def _kind(layout: Layout, topology: str, made: AlertDecision, slas: Collection[s
             return DecisionSubject.SLA
         if made.subject == topology:
             return DecisionSubject.TOPOLOGY
-        names, reason = [*names, CHECKS, *slas, topology], ""
+        names, reason = [*names, *slas, topology], ""
     known = ", ".join(names) or "none: no incident is open"
     msg = f"cannot {made.decision} {made.subject!r}{reason}; use one of {known}"
     raise InvalidArgument(msg)
