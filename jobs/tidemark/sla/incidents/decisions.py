@@ -124,8 +124,8 @@ def _kind(layout: Layout, topology: str, made: AlertDecision, slas: Collection[s
         if made.subject == topology:
             return DecisionSubject.TOPOLOGY
         names, reason = [*names, *slas, topology], ""
-    known = ", ".join(names) or "none: no incident is open"
-    msg = f"cannot {made.decision} {made.subject!r}{reason}; use one of {known}"
+    choices = ", ".join(names) or "none: no incident is open"
+    msg = f"cannot {made.decision} {made.subject!r}{reason}; use one of {choices}"
     raise InvalidArgument(msg)
 
 
