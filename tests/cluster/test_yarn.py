@@ -158,7 +158,7 @@ def test_a_stream_runs_in_containers_with_the_shipped_python(stream: Supervised,
 
     app = application(stream)
     drain(stream, run_id)
-    process.wait_until(lambda: yarn.states()[app] == "FINISHED", "the end of the application", WITHIN_S)
+    process.wait_until(lambda: yarn.state(app) == "FINISHED", "the end of the application", WITHIN_S)
     assert (numbers(stream), stream.epoch()) == ([0, 1, 2], 1)
 
 
@@ -186,7 +186,7 @@ def test_a_silent_driver_is_killed_through_yarn(stream: Supervised, yarn: YarnCl
     stream.put(2)
     wait_for(stream, [0, 1, 2])
     assert stream.running() != pid
-    assert yarn.states()[app] == "KILLED"
+    assert yarn.state(app) == "KILLED"
     drain(stream, run_id)
     assert (numbers(stream), stream.epoch()) == ([0, 1, 2], 2)
 
@@ -203,7 +203,7 @@ def test_a_driver_whose_container_is_killed_is_replaced(stream: Supervised, yarn
     wait_for(stream, [0, 1, 2])
     assert stream.running() != pid
     # YARN itself has not started it a second time.
-    assert yarn.states()[app] == "FAILED"
+    assert yarn.state(app) == "FAILED"
     drain(stream, run_id)
     assert (numbers(stream), stream.epoch()) == ([0, 1, 2], 2)
 
@@ -212,13 +212,12 @@ def test_a_report_runs_in_containers_beside_the_stream(stream: Supervised, yarn:
     stream.put(0, 1, 2)
     run_id = stream.run()
     wait_for(stream, [0, 1, 2])
-    pid, before, api = stream.running(), yarn.states(), stream.stage.api
+    pid, before, api = stream.running(), yarn.finished(), stream.stage.api
     api.unpause(REPORT)
     report = api.trigger(REPORT, {"warehouse": str(stream.warehouse)})
     process.wait_until(lambda: api.run_state(REPORT, report) in ENDED, "the end of the report", WITHIN_S)
     assert api.run_state(REPORT, report) == SUCCESS, api.log(REPORT, report, "rollup")
-    new = {app: state for app, state in yarn.states().items() if app not in before}
-    assert list(new.values()) == ["FINISHED"]
+    process.wait_until(lambda: yarn.finished() == before + 1, "the end of the report's application", WITHIN_S)
     rows = scan(Layout(stream.warehouse).report_table("numbers", "latency_rollup")).collect().to_dicts()
     of_source = [
         row for row in rows if (row["scope"], row["operator"], row["grain"]) == ("operator", "numbers", "minute")
@@ -242,7 +241,7 @@ def test_a_stream_moves_from_a_node_whose_manager_is_killed(stream: Supervised, 
         stream.put(2)
         wait_for(stream, [0, 1, 2])
         assert yarn.node_of(moved) != node
-        assert yarn.states()[app] == "FAILED"
+        assert yarn.state(app) == "FAILED"
         drain(stream, run_id)
     finally:
         yarn.launch_node(node)

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from xml.sax.saxutils import escape
 
 import pyspark
@@ -56,11 +57,18 @@ class YarnCluster:
 
     def running_nodes(self) -> set[str]:
         """Returns the addresses of nodes that the manager counts as running."""
-        return {node["nodeId"].partition(":")[0] for node in self._answer("nodes") if node["state"] == "RUNNING"}
+        nodes = self._answer("nodes").get("nodes") or []
+        return {node["nodeId"].partition(":")[0] for node in nodes if node["state"] == "RUNNING"}
 
-    def states(self) -> dict[str, str]:
-        """Returns the state of each application by its id."""
-        return {app["appId"]: app["state"] for app in self._answer("apps")}
+    def state(self, application: str) -> str:
+        """Returns the state of an application."""
+        # The manager's list of applications lacks states and ids in this version.
+        return str(self._answer(f"apps/{application}/state").get("state"))
+
+    def finished(self) -> int:
+        """Returns the number of applications that have finished."""
+        numbers = self._answer("appstatistics")["statItems"]
+        return sum(int(number["count"]) for number in numbers if number["state"] == "FINISHED")
 
     def containers(self) -> Iterator[tuple[int, str, list[str]]]:
         """Yields pid, node and command line of each process in a container."""
@@ -98,15 +106,15 @@ class YarnCluster:
         expected = set(NODES.values())
         process.wait_until(lambda: self.running_nodes() == expected, "the nodes of YARN", UP_WITHIN_S, by=servers)
 
-    def _answer(self, what: str) -> list[dict[str, str]]:
-        """Returns the manager's list of nodes or apps."""
+    def _answer(self, what: str) -> dict[str, Any]:
+        """Returns the manager's answer; an empty one if it has none."""
         # A proxy that the environment names cannot reach 127.0.0.1 of this machine.
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         try:
             with opener.open(f"{self.page}/ws/v1/cluster/{what}", timeout=10) as answer:
-                return json.load(answer).get(what) or []
+                return dict(json.load(answer))
         except OSError:
-            return []
+            return {}
 
 
 def start(home: Path) -> YarnCluster:
