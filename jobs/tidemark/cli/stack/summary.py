@@ -12,7 +12,17 @@ from tidemark.query.sql import Answer, Warehouse
 from tidemark.query.text_table import format_table
 from tidemark.semantics.buckets import quantile
 
-MAY_BE_EMPTY = frozenset({"late_records", "held_records", "operator_tasks", "requeued", "table_files", "undeliverable"})
+MAY_BE_EMPTY = frozenset(
+    {
+        "alert_decisions",
+        "late_records",
+        "held_records",
+        "operator_tasks",
+        "requeued",
+        "table_files",
+        "undeliverable",
+    }
+)
 """Tables that a good run leaves without rows, or does not make."""
 WIDTH = 118
 
