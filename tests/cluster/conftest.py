@@ -13,6 +13,7 @@ from tidemark.embedded.spark_cluster import LocalCluster
 from tidemark.spark_session import SECRETS
 
 __all__ = ["broker", "proxy"]
+collect_ignore_glob = ["dags/*"]  # which a real Airflow reads
 
 
 @pytest.fixture(scope="module")
