@@ -109,8 +109,9 @@ def test_an_incident_tells_what_it_passes_since(plant: Plant) -> None:
         ("pass", 4, 14, 1),
     ]
     assert (row["worst_verdict"], row["worst_observed"], row["unit"]) == ("error", 12_500, "ms")
-    asked = {"all": False, "history": None, "acknowledge": None, "format": "table"}
-    text = incidents(Namespace(**asked), plant.home, "flights")
+    unused = ("history", "acknowledge", "silence", "snooze", "unsilence", "length", "until")
+    asked = {"all": False, "decisions": False, "format": "table"} | dict.fromkeys(unused)
+    text = incidents(Namespace(**asked), plant.home, FLIGHTS)
     assert "passes since 12:04, resolves at 12:14 if it holds" in text
     assert re.search(r"12,?500(\.0)? +ms", text)
 
