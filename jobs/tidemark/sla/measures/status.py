@@ -377,18 +377,17 @@ def _burn_rate(spec: SlaSpec, limits: BurnRate, facts: _SlaFacts) -> Status:
     what = FactKind.OBJECTIVE if spec.compliance else FactKind.LATENCY
     objective = limits.objective
 
-    def counted(over_ms: int) -> tuple[int, int]:
-        return facts.slow_records(what, spec.subject, over_ms, objective.threshold_ms)
-
-    long, short = (budget(objective, n=n, n_over=slow) for n, slow in map(counted, (spec.over_ms, spec.short_ms)))
-    rates = [long.burn_rate, short.burn_rate]
-    n, _ = counted(spec.over_ms)
+    n, slow = facts.slow_records(what, spec.subject, spec.over_ms, objective.threshold_ms)
+    n_short, slow_short = facts.slow_records(what, spec.subject, spec.short_ms, objective.threshold_ms)
+    long = budget(objective, n=n, n_over=slow)
+    rates = [long.burn_rate, budget(objective, n=n_short, n_over=slow_short).burn_rate]
     # A late record in a quiet time would be a high rate.
     is_enough = n >= limits.min_records
     verdict = judge_burn(rates, warn_at=limits.warn_at, error_at=limits.error_at) if is_enough else Verdict.UNKNOWN
     whole = None
     if spec.compliance:
-        records, slow = counted(spec.compliance.window_ms)
+        window_ms = spec.compliance.window_ms
+        records, slow = facts.slow_records(what, spec.subject, window_ms, objective.threshold_ms)
         remaining = budget(objective, n=records, n_over=slow).remaining if records >= limits.min_records else None
         whole = WindowBudget(records, slow, remaining)
     return Status(spec, verdict, budget=long, records=n, window_budget=whole)
