@@ -29,6 +29,9 @@ NO_RIGHT = "may not read this topology&#39;s DAG; ask an administrator"
 ROUTES = [
     "/pages/{0}",
     "/pages/{0}/slas",
+    "/pages/{0}/operators/kept",
+    "/pages/{0}/streams/numbers",
+    "/pages/{0}/history",
     "/pages/{0}/reports/2026-01-01T12",
     "/topologies/{0}",
     "/topologies/{0}/status",
@@ -36,6 +39,8 @@ ROUTES = [
     "/topologies/{0}/operators/kept",
     "/topologies/{0}/latency",
     "/topologies/{0}/path",
+    "/topologies/{0}/why",
+    "/topologies/{0}/bound",
     "/topologies/{0}/whatif?operator=kept&scale=0.5",
     "/topologies/{0}/decisions",
 ]

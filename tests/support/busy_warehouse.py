@@ -47,6 +47,11 @@ GOES_ON_MS, WENT_ON_MS = 12 * MINUTE_MS, 20 * MINUTE_MS
 FAILED_MS, SILENT_MS = 3 * MINUTE_MS, 10 * MINUTE_MS
 WINDOW_MS = 5_000
 FLIGHTS = CHECKOUT / "jobs" / "topologies" / "flights.toml"
+ON_PATH = (
+    "flight_events", "flight_updates", "flight_status", "flight_weather", "by_carrier", "by_carrier_source",
+    "carrier_state", "carrier_delays",
+)  # fmt: skip
+"""The critical path of the newest window."""
 INCIDENT = "delays_in_time-20260101T120000"
 """The incident of the open alert that is listed first."""
 Rows = dict[tuple[str, Table], list[dict[str, Any]]]
