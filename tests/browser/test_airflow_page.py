@@ -1,4 +1,4 @@
-"""Pages in Airflow, as a browser shows them to people who are signed in."""
+"""Pages in Airflow, as a browser shows them after a login."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tidemark.embedded.airflow_api import AirflowApi
 from tidemark.model.project.files import CHECKOUT
 
 MEASURED = (Path(__file__).parent / "measure_page.js").read_text()
-"""Measures a page in the browser; it finds nothing on a good one."""
+"""Measures a page in the browser; a good one has no findings."""
 PLACES = {
     "start": "",
     "topology": "pages/flights",

@@ -175,7 +175,7 @@ HOPS = topology_of(
 
 
 def hopping(home: Path, seconds: int, *, read_until: int) -> Play:
-    """A record each 5 s; the second stream reads the hop until *read_until*."""
+    """A record each 5 s; the hop is read until *read_until*."""
     play = Play(HOPS, home)
     for k in range(0, seconds, 5):
         play.batch([play.row("events", ms(k), key="a", id="a", v=k)], at_ms=ms(k + 1))
@@ -242,7 +242,7 @@ def test_incidents_of_one_cause_are_one_open_alert(tmp_path: Path) -> None:
         {**dead, **worse},
     ]
     write_deltalake(Layout(tmp_path).report_table("play", ALERTS.name), rows_of(ALERTS, rows))
-    found = [(row["alert"], row["slas"], row["said"]) for row in model(play, 13)["alerts"]]
+    found = [(row["alert"], row["slas"], row["measurement"]) for row in model(play, 13)["alerts"]]
     assert found == [("dead", ["a", "b"], "very late"), ("slow", ["c"], "late")]
     # Before it was resolved it was open.
     assert "over" in [row["alert"] for row in model(play, 11.5)["alerts"]]

@@ -1,4 +1,4 @@
-"""A warehouse of `flights` with much to see on its pages, written by hand.
+"""A warehouse of `flights` with faults, written by hand.
 
 The stream `carriers` failed three minutes ago, and `status` catches up; partition 2 of `flight_events` fell silent ten
 minutes ago. Facts go on for twelve minutes, so that the scene stays while a test looks at it.
@@ -97,7 +97,7 @@ def _streams(rows: Rows, topology: Topology, now_ms: int) -> None:
 
 
 def _batch(rows: Rows, topology: Topology, sub: str, batch_id: int, at_ms: int, now_ms: int) -> None:
-    """Adds the rows of a batch of *sub* that was finished at *at_ms*."""
+    """Adds a batch of *sub*, finished at *at_ms*."""
     watermark_ms = at_ms - 8_000
     reads = {"status": ("flight_events", "weather"), "carriers": ("by_carrier_source",)}[sub]
     sources = []
@@ -147,7 +147,7 @@ def _window(at_ms: int) -> int:
 
 
 def _latencies(at_ms: int) -> Iterator[tuple[int, int]]:
-    """Yields buckets of latencies that follow the hours, with a spike each day."""
+    """Yields buckets of latencies, with a spike each day."""
     hours = at_ms / HOUR_MS
     median_ms = 700 + 300 * math.sin(hours / 24 * 2 * math.pi) + 90 * math.sin(hours * 7)
     spike = 60 if 9.0 < hours % 24 < 9.4 else 1

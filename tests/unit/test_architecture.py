@@ -182,8 +182,8 @@ IMPORTS = {
     "airflow.dags": "collecting errors model.project model airflow.tasks",
     "airflow.pages": (
         "collecting escaping errors clock semantics model.settings model.project model query why "
-        "reports.paths reports.facts reports.pages reports.rollups reports.what_if sla.incidents sla cli.explain airflow.tasks "
-        "airflow.dags"
+        "reports.paths reports.facts reports.pages reports.rollups reports.what_if sla.incidents sla cli.explain "
+        "airflow.tasks airflow.dags"
     ),
     "airflow": "",
     "dags": "airflow",

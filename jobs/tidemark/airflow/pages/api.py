@@ -62,7 +62,7 @@ from tidemark.model.topology import Topology
 from tidemark.query.sql import Warehouse
 from tidemark.query.text_table import as_document
 from tidemark.reports.facts.history import history
-from tidemark.reports.facts.latency_places import Span
+from tidemark.reports.facts.latency_places import ChartSpan
 from tidemark.reports.pages.page_model import REPORT, PageVerdict, page_model, subjects_of, unreadable
 from tidemark.reports.pages.templates import POLICY
 from tidemark.reports.pages.topology_page import (
@@ -263,7 +263,7 @@ def show_path(name: str, at: At = None, last: int = 1) -> Response:
 @app.get("/topologies/{name}/why")
 @shared
 def show_why(name: str, operator: str | None = None, at: At = None) -> Response:
-    """Returns the findings of `tidemark why`, about all terminal operators or one."""
+    """Returns the findings of `tidemark why`, of all terminal operators or one."""
     topology = _named(name) if operator is None else _having(_named(name), operator)
     at_ms = wall_clock_ms() if at is None else instant_ms(at)
     findings = why(topology, Layout(_warehouse()), at_ms=at_ms, operator=operator)
@@ -431,7 +431,7 @@ def show_page(name: str) -> Response:
 
 @app.get("/pages/{name}/operators/{operator}")
 @shared
-def show_operator_page(name: str, operator: str, over: Span = Span.HOUR) -> Response:
+def show_operator_page(name: str, operator: str, over: ChartSpan = ChartSpan.HOUR) -> Response:
     """Returns the page of an operator: causes, partitions, history."""
     topology, layout, at_ms = _having(_named(name), operator), Layout(_warehouse()), wall_clock_ms()
     tables = Warehouse(layout.warehouse, topology=name)
@@ -447,7 +447,7 @@ def show_operator_page(name: str, operator: str, over: Span = Span.HOUR) -> Resp
 
 @app.get("/pages/{name}/history")
 @shared
-def show_history(name: str, over: Span = Span.HOUR) -> Response:
+def show_history(name: str, over: ChartSpan = ChartSpan.HOUR) -> Response:
     """Returns the page with charts of the last hour, day or month."""
     topology, at_ms = _named(name), wall_clock_ms()
     tables = Warehouse(_warehouse(), topology=name)
@@ -458,9 +458,9 @@ def show_history(name: str, over: Span = Span.HOUR) -> Response:
 @app.get("/pages/{name}/streams/{stream}")
 @shared
 def find_fault(name: str, stream: str) -> Response:
-    """Leads to the operator that explains what is wrong with *stream*.
+    """Redirects to the operator to blame for a fault of *stream*.
 
-    It leads to the stream's row on the topology's page if no operator is to blame, and for any other task.
+    It redirects to the stream's row on the topology's page if no operator is to blame, and for any other task.
     """
     culprits = {row["sub_topology"]: row["culprit"] for row in _model(name)["streams"]}
     operator = culprits.get(stream)
@@ -470,7 +470,7 @@ def find_fault(name: str, stream: str) -> Response:
 
 @app.get("/dags/{dag}")
 def show_dag(dag: str, task: str | None = None) -> Response:
-    """Leads from a DAG of Airflow, or a task of it, to a page.
+    """Redirects from a DAG of Airflow, or its task, to a page.
 
     Tabs of Airflow open it: they are on the pages of every DAG.
     """

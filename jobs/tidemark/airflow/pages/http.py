@@ -24,7 +24,10 @@ async def app(scope: Any, receive: Any, send: Any) -> None:
 
 
 def _tab(destination: str, query: str) -> dict[str, str]:
-    """Returns a tab on Airflow's pages of *destination*; Airflow fills in the names."""
+    """Returns a tab on Airflow's pages of *destination*.
+
+    Airflow fills in the names in braces.
+    """
     route = f"tidemark-{destination.replace('_', '-')}"
     href = f"{PREFIX}/dags/{{DAG_ID}}{query}"
     return {"name": "Tidemark", "href": href, "destination": destination, "url_route": route}

@@ -19,7 +19,7 @@ OPEN_ALERTS = """
            any_value(incidents) FILTER (is_opening) AS incidents, any_value(slas) FILTER (is_opening) AS slas,
            any_value("tables") FILTER (is_opening) AS "tables", any_value(owners) FILTER (is_opening) AS owners,
            min(broken_since) AS broken_since, min(opened_at) AS opened_at,
-           arg_max(alerts.said, "at") FILTER (change IN ('opened', 'escalated')) AS said,
+           arg_max(alerts.said, "at") FILTER (change IN ('opened', 'escalated')) AS measurement,
            arg_max(culprit, "at") FILTER (change IN ('opened', 'escalated')) AS culprit,
            arg_max(held_by, "at") FILTER (change IN ('opened', 'escalated')) AS held_by,
            arg_max(runbook, "at") FILTER (change IN ('opened', 'escalated')) AS runbook,
@@ -30,7 +30,7 @@ OPEN_ALERTS = """
     ) AS alerts
     GROUP BY alert HAVING bool_or(is_opening) AND NOT bool_or(change = 'resolved')
 """
-"""Selects a row per open alert; the lists of an alert's opening grow."""
+"""Selects a row per open alert; lists of its opening grow."""
 _LISTS = ("incidents", "slas", "tables", "owners")
 FORECAST = "forecast"
 """Severity of alerts about breaks that are expected."""

@@ -1,4 +1,4 @@
-"""Collects the latency, staleness and budgets of the last hour, day or month."""
+"""Collects latency, staleness and budgets of the recent past."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tidemark.model.settings.intervals import Interval
-from tidemark.reports.facts.latency_places import Span, latencies_in_places
+from tidemark.reports.facts.latency_places import ChartSpan, latencies_in_places
 from tidemark.reports.paths.path_facts import Row, Tables
 
 STALENESS = """
@@ -28,8 +28,8 @@ BUDGETS = """
 
 
 @dataclass(frozen=True, kw_only=True)
-class History:
-    """What charts of a *span* until now show.
+class PastMeasurements:
+    """Measurements of a *span* until now, for charts.
 
     Attributes:
         span: the time that they cover.
@@ -39,7 +39,7 @@ class History:
         budgets: the last unused share of each place, as rows with `name` of the objective, `at_ms` and `value`.
     """
 
-    span: Span
+    span: ChartSpan
     interval: Interval
     latencies: Sequence[Row]
     staleness: Sequence[Row]
@@ -50,11 +50,11 @@ def history(
     tables: Tables,
     topology: str,
     operators: Sequence[str],
-    span: Span,
+    span: ChartSpan,
     *,
     at_ms: int,
     subjects: Sequence[str] | None = None,
-) -> History:
+) -> PastMeasurements:
     """Returns the history of *operators* until *at_ms*, epoch ms.
 
     Staleness and budgets are those of SLAs about *subjects*; None: all. The last hour is read from the facts of
@@ -64,11 +64,11 @@ def history(
     end_ms = -(-at_ms // span.place_ms) * span.place_ms
     interval = Interval(end_ms - span.length_ms, end_ms)
     where = [topology, interval.start_ms, interval.end_ms, span.place_ms, None if subjects is None else list(subjects)]
-    return History(
+    return PastMeasurements(
         span=span,
         interval=interval,
         latencies=latencies_in_places(
-            tables, topology, operators, interval, span.place_ms, is_rolled_up=span is not Span.HOUR
+            tables, topology, operators, interval, span.place_ms, is_rolled_up=span is not ChartSpan.HOUR
         ),
         staleness=tables.ask(STALENESS, where).objects,
         budgets=tables.ask(BUDGETS, where).objects,

@@ -36,7 +36,7 @@ PROMISED = """
 """
 
 
-class Span(StrEnum):
+class ChartSpan(StrEnum):
     """The time before now that charts cover."""
 
     HOUR = "hour"
@@ -47,12 +47,12 @@ class Span(StrEnum):
     def length_ms(self) -> int:
         """Its length; a month has 30 days."""
         days_ms = Grain.DAY.length_ms
-        return {Span.HOUR: Grain.HOUR.length_ms, Span.DAY: days_ms, Span.MONTH: 30 * days_ms}[self]
+        return {ChartSpan.HOUR: Grain.HOUR.length_ms, ChartSpan.DAY: days_ms, ChartSpan.MONTH: 30 * days_ms}[self]
 
     @property
     def place_ms(self) -> int:
-        """Length of a place of the time axis: a minute, 15 minutes, or 6 hours."""
-        return {Span.HOUR: 60_000, Span.DAY: 900_000, Span.MONTH: 21_600_000}[self]
+        """Length of a place of the axis, ms."""
+        return {ChartSpan.HOUR: 60_000, ChartSpan.DAY: 900_000, ChartSpan.MONTH: 21_600_000}[self]
 
 
 def latencies_in_places(
@@ -74,12 +74,12 @@ def latencies_in_places(
     where = [topology, interval.start_ms, interval.end_ms, place_ms, list(operators)]
     if is_rolled_up:
         grain = Grain.MINUTE if interval.length_ms <= 2 * Grain.DAY.length_ms else Grain.HOUR
-        found = tables.ask(ROLLED_UP, [*where, grain.value]).objects
+        measured = tables.ask(ROLLED_UP, [*where, grain.value]).objects
     else:
-        found = tables.ask(LATEST, where).objects
-    promised_ms = dict(tables.ask(PROMISED, [topology, interval.end_ms]).rows) if found else {}
+        measured = tables.ask(LATEST, where).objects
+    promised_ms = dict(tables.ask(PROMISED, [topology, interval.end_ms]).rows) if measured else {}
     rows = []
-    for row in found:
+    for row in measured:
         counts = list(zip(row["buckets"], row["counts"], strict=True))
         quantiles = {name: quantile(counts, q) for name, q in QUANTILES.items()}
         n, sla_ms = sum(row["counts"]), promised_ms.get(row["operator"])

@@ -55,13 +55,13 @@ def live_path(tables: Tables, topology: Topology, *, at_ms: int) -> Row | None:
     batches = tables.ask(BATCHES, since_ms)
     passed = PassedWindows(pl.DataFrame(batches.objects, infer_schema_length=None) if batches.rows else None)
     drivers = DriverFacts(passed, {row["operator"]: row["first_ms"] for row in ends}, newest_ms)
-    found = window_paths(rows, topology, Promises(), Interval(first_ms, last_ms + 1), drivers).tables
-    closed = found[CRITICAL_PATHS].filter(pl.col("latency_ms").is_not_null()).sort("window_end").tail(1)
+    paths = window_paths(rows, topology, Promises(), Interval(first_ms, last_ms + 1), drivers).tables
+    closed = paths[CRITICAL_PATHS].filter(pl.col("latency_ms").is_not_null()).sort("window_end").tail(1)
     if closed.is_empty():
         return None
     in_window = pl.col("window_end") == closed["window_end"].item()
-    steps = found[CRITICAL_PATH_STEPS].filter(in_window).sort("step", "operator", nulls_last=True)
-    leaves = found[CRITICAL_PATH_LEAVES].filter(in_window).sort("behind_ms", "leaf")
+    steps = paths[CRITICAL_PATH_STEPS].filter(in_window).sort("step", "operator", nulls_last=True)
+    leaves = paths[CRITICAL_PATH_LEAVES].filter(in_window).sort("behind_ms", "leaf")
     (window,) = closed.with_columns(
         age_ms=pl.col("before_source_ms") + pl.col("latency_ms"),
         worked_ms=pl.col("latency_ms") - pl.col("waited_ms") - pl.col("queued_ms"),

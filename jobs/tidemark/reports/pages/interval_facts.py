@@ -58,7 +58,10 @@ SPENT = f"""
     QUALIFY row_number() OVER (place ORDER BY age_ms DESC, end_ms) = (count(*) OVER place + 1) // 2
     ORDER BY end_ms
 """
-"""Selects the window of median age of each place; `over_sla`: one of the place is over its SLA."""
+"""Selects the window of median age of each place.
+
+`over_sla`: a window of the place is over its SLA.
+"""
 OPERATORS = f"""
     SELECT operator, median(latency_ms) AS latency_ms, median(worked_ms) AS worked_ms,
            count(step) AS on_path, count(*) AS windows, any_value(promised_ms) AS promised_ms
@@ -151,7 +154,7 @@ class PageFacts:
 
     @property
     def latency_place_ms(self) -> int:
-        """Length of a place of the latencies' axis: whole minutes, as in rollups."""
+        """Length of a place of latencies: whole minutes, as in rollups."""
         return _whole_minutes(self.place_ms)
 
 

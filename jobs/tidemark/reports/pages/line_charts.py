@@ -1,4 +1,4 @@
-"""Draws lines and bands over time that fit any width, in light and dark.
+"""Draws lines and bands over time that fit any width.
 
 The plot is an SVG that is stretched, and the labels are text beside it, so a telephone shows them in the same size as a
 desk. The colours are those of the page's style. Lengths are ms, instants epoch ms.
@@ -33,7 +33,7 @@ MOST_TICKS = 5
 MOST_TIMES = 4
 """Most labels of the time axis; a telephone has room for them."""
 SPREAD = 20
-"""From this ratio of highest value to median on, an axis has equal ratios."""
+"""Least ratio of highest value to median for such an axis."""
 NEAR = 1.5
 """Highest promise that is drawn, as a multiple of the highest latency."""
 _SIZE = (1000, 100)
@@ -87,9 +87,9 @@ def latency_bands(rows: Iterable[Row], interval: Interval, place_ms: int) -> Mar
 
 
 def length_lines(rows: Iterable[Row], interval: Interval, place_ms: int) -> Markup:
-    """Draws a chart of lengths for each name, with its limit as a dashed line.
+    """Draws a chart of lengths for each name, with its limit.
 
-    *rows* have `name`, `at_ms`, `value` (ms) and `limit_ms`.
+    The limit is a dashed line. *rows* have `name`, `at_ms`, `value` (ms) and `limit_ms`.
     """
     charts = []
     for name, of_name in groupby(rows, key=itemgetter("name")):
@@ -113,19 +113,19 @@ def share_lines(rows: Iterable[Row], interval: Interval, place_ms: int) -> Marku
     charts = []
     for name, of_name in groupby(rows, key=itemgetter("name")):
         places = list(of_name)
-        known = [list(part) for is_known, part in groupby(places, key=_is_known) if is_known]
-        is_exceeded = any(row["value"] < 0 for part in known for row in part)
+        parts = [list(part) for is_known, part in groupby(places, key=_is_known) if is_known]
+        is_exceeded = any(row["value"] < 0 for part in parts for row in part)
         axis = ValueAxis(-0.5 if is_exceeded else 0, 1, ((0, "0 %"), (0.5, "50 %"), (1, "100 %")))
         newest = places[-1]["value"]
         left = "unknown" if newest is None else f"{max(newest, 0):.0%} of the error budget is left"
-        drawn = [_line([(row["at_ms"], row["value"]) for row in part], axis, interval, place_ms) for part in known]
+        drawn = [_line([(row["at_ms"], row["value"]) for row in part], axis, interval, place_ms) for part in parts]
         drawn.append(_limit(0 if is_exceeded else None, axis))
         charts.append(_chart(name, left, drawn, axis, interval))
     return Markup("").join(charts)
 
 
 def lengths_axis(values_ms: Sequence[float]) -> ValueAxis:
-    """Returns an axis for *values_ms* on which most of them can be told apart."""
+    """Returns an axis for *values_ms* on which most are distinct."""
     low_ms, high_ms = min(0, *values_ms), max(1, *values_ms)
     middle_ms = max(1, median(values_ms))
     if low_ms < 0 or high_ms < SPREAD * middle_ms:

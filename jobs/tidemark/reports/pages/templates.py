@@ -105,7 +105,7 @@ def code(text: str) -> Markup:
 
 
 def moment(at: datetime | str) -> Markup:
-    """Marks up an instant, which a line may break between day and clock only.
+    """Marks up an instant that breaks between day and clock only.
 
     >>> moment("2026-01-31T12:00:00.000Z")
     Markup('<time>2026-01-31</time> <time>12:00:00</time>')

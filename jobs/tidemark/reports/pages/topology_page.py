@@ -13,7 +13,7 @@ from pathlib import Path
 from markupsafe import Markup
 
 from tidemark.model.topology import Topology
-from tidemark.reports.facts.history import History
+from tidemark.reports.facts.history import PastMeasurements
 from tidemark.reports.pages.colors import BLUE, GREEN, ORANGE, PINK, RED, SILENT, SKY, YELLOW
 from tidemark.reports.pages.drawing import BOX, draw
 from tidemark.reports.pages.line_charts import latency_bands, length_lines, share_lines
@@ -70,7 +70,12 @@ def topology_page(model: Row, facts: Row | None, topology: Topology | None) -> s
 
 
 def operator_page(
-    model: Row, facts: Row, topology: Topology, name: str, past: History, bounds: Sequence[Mapping[str, object]]
+    model: Row,
+    facts: Row,
+    topology: Topology,
+    name: str,
+    past: PastMeasurements,
+    bounds: Sequence[Mapping[str, object]],
 ) -> str:
     """Returns the page of the operator *name*, as HTML.
 
@@ -106,7 +111,7 @@ def operator_page(
     )
 
 
-def history_page(topology: str, past: History) -> str:
+def history_page(topology: str, past: PastMeasurements) -> str:
     """Returns the page with the history of *topology*, as HTML."""
     return template("reports/pages/history_page.html.j2").render(
         topology=topology, history=past, charts=_charts(past), refresh_s=REFRESH_S
@@ -119,7 +124,7 @@ def _sources_of(topology: Topology, name: str) -> set[str]:
     return {name}.union(*(_sources_of(topology, read) for read in reads))
 
 
-def _charts(past: History) -> dict[str, Markup]:
+def _charts(past: PastMeasurements) -> dict[str, Markup]:
     """Draws the charts of *past*; an empty one: nothing was measured."""
     where = past.interval, past.span.place_ms
     return {
