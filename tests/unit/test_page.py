@@ -178,7 +178,7 @@ def test_a_stuck_operator_is_on_the_path_and_is_named():
     page = page_that_says("play", operators={"events": standing, "slow": standing | {"stuck_ms": 45_000}})
     assert re.findall('<text class="verdict".*?>(.*?)</text>', page) == ["on time", "stuck for 45 s"]
     assert re.findall('<g class="on-path (.*?)"', page) == ["green", "red"]
-    assert "slow has not finished it." in page
+    assert "slow has not finished it<" in page
 
 
 def test_a_stream_that_catches_up_has_its_estimate():
@@ -192,7 +192,7 @@ def test_a_stream_that_catches_up_has_its_estimate():
 
 
 def test_few_high_latencies_do_not_flatten_the_others():
-    even, spread = lengths_axis([100, 200, 900]), lengths_axis([100, 200, 200, 60_000])
+    even, spread = lengths_axis([100, 200, 900], 200), lengths_axis([0, 100, 200, 60_000], 200)
     assert [words for _, words in even.ticks] == ["0", "200 ms", "400 ms", "600 ms", "800 ms"]
     assert [words for _, words in spread.ticks] == ["100 ms", "1 s", "10 s", "60 s"]
     # From 100 to 72,000 ms in equal ratios, 200 ms is ln 2 / ln 720 of the height above the edge.

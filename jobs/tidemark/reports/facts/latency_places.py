@@ -77,7 +77,8 @@ def latencies_in_places(
         measured = tables.ask(ROLLED_UP, [*where, grain.value]).objects
     else:
         measured = tables.ask(LATEST, where).objects
-    promised_ms = dict(tables.ask(PROMISED, [topology, interval.end_ms]).rows) if measured else {}
+    promises = tables.ask(PROMISED, [topology, interval.end_ms]).objects if measured else []
+    promised_ms = {row["operator"]: row["sla_ms"] for row in promises}
     rows = []
     for row in measured:
         counts = list(zip(row["buckets"], row["counts"], strict=True))

@@ -69,15 +69,16 @@ def latency_bands(rows: Iterable[Row], interval: Interval, place_ms: int) -> Mar
         places = list(of_operator)
         p50, p90, p99 = ([(row["at_ms"], row[name]) for row in places] for name in ("p50_ms", "p90_ms", "p99_ms"))
         highest_ms = max(value for _, value in p99)
-        axis = lengths_axis([value for _, value in (*p50, *p99)])
         promised_ms = places[-1]["sla_ms"]
+        near_ms = promised_ms if promised_ms and promised_ms <= NEAR * highest_ms else None
+        middle_ms = [value for _, value in p50]
+        axis = lengths_axis([*middle_ms, highest_ms, near_ms or 0], median(middle_ms))
         drawn = [
             *(_area("p99", p90[part], p99[part], axis, interval, place_ms) for part in _unbroken(p50, place_ms)),
             *(_area("p90", p50[part], p90[part], axis, interval, place_ms) for part in _unbroken(p50, place_ms)),
             *(_line(p50[part], axis, interval, place_ms) for part in _unbroken(p50, place_ms)),
-            _limit(promised_ms if promised_ms and promised_ms <= NEAR * highest_ms else None, axis),
+            _limit(near_ms, axis),
         ]
-        middle_ms = [value for _, value in p50]
         description = (
             f"medians of {for_people(min(middle_ms))} to {for_people(max(middle_ms))}, "
             f"highest p99 {for_people(highest_ms)}"
@@ -96,7 +97,7 @@ def length_lines(rows: Iterable[Row], interval: Interval, place_ms: int) -> Mark
         places = list(of_name)
         points = [(row["at_ms"], row["value"]) for row in places]
         highest_ms, limit_ms = max(value for _, value in points), places[-1]["limit_ms"]
-        axis = lengths_axis([value for _, value in points])
+        axis = lengths_axis([value for _, value in points], median(value for _, value in points))
         drawn = [_line(points[part], axis, interval, place_ms) for part in _unbroken(points, place_ms)]
         drawn.append(_limit(limit_ms if limit_ms is not None and limit_ms <= axis.high else None, axis))
         limit = "" if limit_ms is None else f", limit {for_people(limit_ms)}"
@@ -124,15 +125,14 @@ def share_lines(rows: Iterable[Row], interval: Interval, place_ms: int) -> Marku
     return Markup("").join(charts)
 
 
-def lengths_axis(values_ms: Sequence[float]) -> ValueAxis:
-    """Returns an axis for *values_ms* on which most are distinct."""
+def lengths_axis(values_ms: Sequence[float], typical_ms: float) -> ValueAxis:
+    """Returns an axis for *values_ms* on which *typical_ms* is not at the edge."""
     low_ms, high_ms = min(0, *values_ms), max(1, *values_ms)
-    middle_ms = max(1, median(values_ms))
-    if low_ms < 0 or high_ms < SPREAD * middle_ms:
+    if low_ms < 0 or high_ms < SPREAD * typical_ms:
         # Some space above, so that the highest value is not a line at the edge.
         ticks = ticks_ms(low_ms, high_ms)
         return ValueAxis(low_ms, high_ms * 1.05, [(tick, _words(tick)) for tick in ticks])
-    from_ms = max(1, min(values_ms))
+    from_ms = max(1, min(filter(None, values_ms), default=1))
     first_ms = max(decade for decade in DECADES_MS if decade <= from_ms)
     ticks = [decade for decade in DECADES_MS if first_ms <= decade <= high_ms]
     return ValueAxis(first_ms, high_ms * 1.2, [(tick, _words(tick)) for tick in ticks], math.log)
