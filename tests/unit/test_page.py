@@ -146,7 +146,7 @@ def text_of(page, element):
 def test_incidents_of_one_cause_are_one_line_with_its_place():
     page = page_that_says("play", alerts=[ALERT])
     assert text_of(page, "alerts") == (
-        "critical partition silent at events partition 3 since 1970-01-01 00:00:00: 2 SLAs broken (fresh, quick). "
+        "critical partition silent at events partition 3 since 1970-01-01 00:00:00 : 2 SLAs broken (fresh, quick). "
         "Acknowledge or silence . too slow. Behind it: board"
     )
     assert 'href="play/operators/events"' in page
