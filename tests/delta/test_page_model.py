@@ -201,10 +201,10 @@ def test_a_window_has_the_path_that_a_report_will_find(tmp_path: Path) -> None:
 
 
 def test_a_stream_that_stands_still_is_stuck_on_the_path(tmp_path: Path) -> None:
-    play = hopping(tmp_path, 100, read_until=30)
-    found = model(play, 100)
-    # Of windows that the first stream closed until 90 s, the second has those until 20 s: 14 windows of 5 s.
-    assert found["operators"]["by_id_source"]["stuck_ms"] == 70_000
+    play = hopping(tmp_path, 60, read_until=15)
+    found = model(play, 60)
+    # Of windows that the first stream closed until 50 s, the second has those until 5 s: 9 windows of 5 s.
+    assert found["operators"]["by_id_source"]["stuck_ms"] == 45_000
     assert found["path"]["path"] == ["events", "newest", "by_id", "by_id_source", "ever", "ever_board"]
     assert (found["path"]["state"], found["path"]["is_live"]) == ("stuck", True)
     assert found["operators"]["newest"]["stuck_ms"] is None
