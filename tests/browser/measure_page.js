@@ -29,7 +29,7 @@
                 if (new Set([...range.getClientRects()].map(box => Math.round(box.top))).size > 1) found.broken.push(word[0]);
             }
             range.selectNodeContents(node);
-            if (!(element instanceof SVGElement)) {
+            if (!(element instanceof SVGElement) && /[\p{L}\p{N}]/u.test(text)) {
                 const [one, two] = [light(color(style.color)), light(behind(element))].sort((a, b) => b - a);
                 if ((one + 0.05) / (two + 0.05) < 4.5) found.pale.push(text);
             }

@@ -32,6 +32,8 @@ DECADES_MS = (1, 10, 100, 1_000, 10_000, 60_000, 600_000, 3_600_000, 36_000_000,
 MOST_TICKS = 5
 MOST_TIMES = 4
 """Most labels of the time axis; a telephone has room for them."""
+LAST_TIME = 86
+"""Last place of a label of the time axis, percent."""
 SPREAD = 20
 """Least ratio of highest value to median for such an axis."""
 NEAR = 1.5
@@ -166,7 +168,10 @@ def times(interval: Interval) -> list[tuple[float, str]]:
     first_ms = -(-interval.start_ms // step_ms) * step_ms
     labels = []
     for at_ms in range(first_ms, interval.end_ms, step_ms):
-        labels.append((round(_x(at_ms, interval) / 10, 2), utc(at_ms).strftime(form)))
+        place = round(_x(at_ms, interval) / 10, 2)
+        # A label begins at its place, and would leave a telephone at the right.
+        if place <= LAST_TIME:
+            labels.append((place, utc(at_ms).strftime(form)))
     return labels
 
 
