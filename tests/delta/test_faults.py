@@ -667,7 +667,10 @@ IN_PROOF = (
     "trigger too long", "too few records", "error budget burning", "driver that stood still", "late device",
     "slow partition", "idle partition, watermark", "producer ahead of the clock",
 )  # fmt: skip
-"""Variants of other faults; `make proof` injects them, since each takes ten seconds of a processor."""
+"""Variants of other faults; `make proof` injects them.
+
+Each takes ten seconds of a processor.
+"""
 
 
 def injected() -> Iterator[ParameterSet]:

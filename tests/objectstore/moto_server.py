@@ -1,6 +1,6 @@
-"""Serves S3 by moto on a port of 127.0.0.1, one request at a time.
+"""Serves S3 by moto on 127.0.0.1, one request at a time.
 
-Moto looks for an object before it puts one, in threads of their own; S3 does both at once.
+Moto looks for an object and then puts it, and another request may come between; S3 does both at once.
 """
 
 import sys
