@@ -45,6 +45,8 @@ DOCUMENTED = {
     ("decision", 390, "light"),
 }
 """Screenshots that pages of docs/ show; `make screenshots` replaces them."""
+UPPER: Any = {"x": 0, "y": 0, "width": 1280, "height": 1280}
+"""The part of a long page that a screenshot shows, px."""
 DOCS = CHECKOUT / "docs" / "pages"
 WITHIN_MS = 60_000
 """A browser's first look at Airflow takes long on a busy machine."""
@@ -155,7 +157,11 @@ def test_nothing_is_cut_or_over_other_text_on_any_page(
         assert back == {"light": "rgb(246, 247, 249)", "dark": "rgb(20, 24, 29)"}[scheme], name
         problems[name] = {what: of for what, of in signed_in.evaluate(MEASURED).items() if of}
         if (name, width, scheme) in DOCUMENTED:
-            signed_in.screenshot(path=folder / f"{name}-{width}-{scheme}.png", full_page=name != "topology")
+            signed_in.screenshot(
+                path=folder / f"{name}-{width}-{scheme}.png",
+                full_page=True,
+                clip=UPPER | {"width": width} if name == "topology" else None,
+            )
     assert problems == {name: {} for name in PLACES}
 
 

@@ -238,7 +238,7 @@ def _checks(rows: Rows, now_ms: int) -> None:
     ]  # fmt: skip
     for back in range(240):
         # Checks of a month, fewer the longer ago.
-        at_ms = checked_ms - (back * 10 * MINUTE_MS if back < 144 else DAY_MS + (back - 144) * 7 * HOUR_MS)
+        at_ms = checked_ms - (back * 10 * MINUTE_MS if back < 144 else DAY_MS + (back - 144) * 6 * HOUR_MS)
         for row in newest:
             wave = 1 + 0.4 * math.sin(back / 9)
             earlier = {"verdict": "pass", "breaks_at": None, "breaks_because": None, "culprit": None, "cause": None}
