@@ -174,16 +174,16 @@ def test_who_decides_on_the_form_is_recorded_with_the_reason(signed_in: Page, ap
     signed_in.wait_for_url(f"**/slas#{INCIDENT}")
     cells = signed_in.locator(f"#incidents tr[id='{INCIDENT}']").locator("td")
     assert (cells.first.inner_text(), cells.last.inner_text()) == ("acknowledged", "admin")
-    signed_in.locator("#slas tr[id='every_airport_sends']").get_by_role("link", name="silence").click()
+    signed_in.locator("#slas tr[id='board_is_fresh']").get_by_role("link", name="silence").click()
     signed_in.get_by_label("For").select_option("30 min")
     signed_in.get_by_role("button", name="Silence", exact=True).click()
-    signed_in.wait_for_url("**/slas#every_airport_sends")
+    signed_in.wait_for_url("**/slas#board_is_fresh")
     decisions = []
     for row in signed_in.locator("#decisions tbody tr").all():
         subject, decision, _, _, by, reason = (cell.inner_text() for cell in row.locator("th, td").all())
         decisions.append((subject, decision, by, reason))
     assert decisions == [
-        ("every_airport_sends", "silence", "admin", "–"),
+        ("board_is_fresh", "silence", "admin", "–"),
         (INCIDENT, "acknowledge", "admin", "disk is being cleared <b>now</b>"),
     ]
     signed_in.goto(f"{api.url}/tidemark/pages/flights")
