@@ -18,7 +18,7 @@ from tidemark.kernels.columns.schemas import rows_of
 from tidemark.model.project.files import CHECKOUT
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval, utc
-from tidemark.model.tables.catalog import ALERTS, SLA_RESULTS
+from tidemark.model.tables.catalog import ALERTS, INCIDENTS, SLA_RESULTS
 from tidemark.model.topology import load
 from tidemark.query.sql import Warehouse
 from tidemark.reports.pages.page_model import page_model
@@ -244,6 +244,9 @@ def test_incidents_of_one_cause_are_one_open_alert(tmp_path: Path) -> None:
     write_deltalake(Layout(tmp_path).report_table("play", ALERTS.name), rows_of(ALERTS, rows))
     found = [(row["alert"], row["slas"], row["measurement"]) for row in model(play, 13)["alerts"]]
     assert found == [("dead", ["a", "b"], "very late"), ("slow", ["c"], "late")]
+    acknowledged = {"topology": "play", "incident": "c-1", "change": "acknowledged", "at": ms(12.5), "by": "ann"}
+    write_deltalake(Layout(tmp_path).report_table("play", INCIDENTS.name), rows_of(INCIDENTS, [acknowledged]))
+    assert [row["acknowledged_by"] for row in model(play, 13)["alerts"]] == [None, "ann"]
     # Before it was resolved it was open.
     assert "over" in [row["alert"] for row in model(play, 11.5)["alerts"]]
 

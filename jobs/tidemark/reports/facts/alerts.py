@@ -22,8 +22,7 @@ OPEN_ALERTS = """
            arg_max(alerts.said, "at") FILTER (change IN ('opened', 'escalated')) AS measurement,
            arg_max(culprit, "at") FILTER (change IN ('opened', 'escalated')) AS culprit,
            arg_max(held_by, "at") FILTER (change IN ('opened', 'escalated')) AS held_by,
-           arg_max(runbook, "at") FILTER (change IN ('opened', 'escalated')) AS runbook,
-           arg_max("by", "at") FILTER (change = 'acknowledged') AS acknowledged_by
+           arg_max(runbook, "at") FILTER (change IN ('opened', 'escalated')) AS runbook
     FROM (
         SELECT *, change = 'opened' AS is_opening FROM sla_alerts
         WHERE topology = $1 AND audience IS NULL AND coalesce("at" <= make_timestamptz($2 * 1000), true)
@@ -31,6 +30,10 @@ OPEN_ALERTS = """
     GROUP BY alert HAVING bool_or(is_opening) AND NOT bool_or(change = 'resolved')
 """
 """Selects a row per open alert; lists of its opening grow."""
+ACKNOWLEDGED = """
+    SELECT incident, "by" FROM incidents
+    WHERE topology = $1 AND change = 'acknowledged' AND coalesce("at" <= make_timestamptz($2 * 1000), true)
+"""
 _LISTS = ("incidents", "slas", "tables", "owners")
 FORECAST = "forecast"
 """Severity of alerts about breaks that are expected."""
@@ -43,10 +46,14 @@ def open_alerts(tables: Tables, topology: str, *, at_ms: int | None = None) -> l
 
     An alert is all incidents of one cause. Expected breaks are not among them.
     """
+    # The alert has the acknowledgement with the next check, its incident at once.
+    people = {row["incident"]: row["by"] for row in tables.ask(ACKNOWLEDGED, [topology, at_ms]).objects}
     alerts = []
     for alert in tables.ask(OPEN_ALERTS, [topology, at_ms]).objects:
         if alert["severity"] != FORECAST:
-            alerts.append(alert | {name: alert[name] or [] for name in _LISTS})
+            lists = {name: alert[name] or [] for name in _LISTS}
+            by = next((people[incident] for incident in lists["incidents"] if incident in people), None)
+            alerts.append({**alert, **lists, "acknowledged_by": by})
     return sorted(alerts, key=lambda alert: (alert["severity"] != "critical", alert["opened_at"], alert["alert"]))
 
 
