@@ -125,7 +125,7 @@ class _Minutes:
         if not forecasts:
             return None
         first, stream = min(forecasts, key=lambda pair: pair[0].breaks_at_ms)
-        return ExpectedBreak(first.breaks_at_ms, _because(first, stream, spec, self._at_ms))
+        return ExpectedBreak(first.breaks_at_ms, _because(first, stream, spec, points, self._at_ms))
 
     def _points(self, spec: SlaSpec) -> list[Point]:
         """Returns the measurements of *spec*'s subject, a point a minute."""
@@ -161,12 +161,12 @@ def _rates(beat: Row) -> Rates | None:
     return Rates(arrival_per_s=beat["arrival_per_s"], working_per_s=beat["working_per_s"])
 
 
-def _because(first: Forecast, stream: str, spec: SlaSpec, at_ms: int) -> str:
-    """Returns the reason for a break as a sentence."""
+def _because(first: Forecast, stream: str, spec: SlaSpec, points: Sequence[Point], at_ms: int) -> str:
+    """Returns the reason for a break, which *points* show, as a sentence."""
     growth = f"{for_people(first.growth * MINUTE_MS)} a minute"
     minutes = max(1, round((first.breaks_at_ms - at_ms) / MINUTE_MS))
     when = f"{spec.measure} of {spec.subject} breaks in about {minutes} min, at {iso(first.breaks_at_ms)}, because"
     if first.rates is None:
-        return f"{when} it has grown by {growth} for a quarter of an hour"
+        return f"{when} it has grown by {growth} for {for_people(points[-1][0] - points[0][0])}"
     came, read = first.rates.arrival_per_s, first.rates.working_per_s
     return f"{when} {came:,.0f} records/s come into {stream}, which reads {read:,.0f}: it grows by {growth}"
