@@ -163,7 +163,11 @@ def test_no_break_is_announced_for_a_time_without_a_promise():
     [("maintenance", "maintenance has begun"), ("calendar", "the hours of the calendar have ended")],
 )
 def test_a_forecast_ends_when_nothing_is_promised_any_more(quiet, said):
-    results = [result(1, because="it grows"), result(5, "error", quiet=quiet), result(6, because="it grows", quiet=quiet)]
+    results = [
+        result(1, because="it grows"),
+        result(5, "error", quiet=quiet),
+        result(6, because="it grows", quiet=quiet),
+    ]
     rows = changes(specs(), results, [], at_ms=NOW + 6 * MINUTE, gap_ms=20 * MINUTE)
     assert [(row["change"], row["at"], row["verdict"], row["said"]) for row in rows] == [
         ("opened", NOW + MINUTE, "pass", "it grows"),

@@ -98,8 +98,8 @@ QUANTILES: Mapping[Measure, float] = MappingProxyType(
 """The quantile of each measure that is read from buckets."""
 WORK_QUANTILES: Mapping[Measure, float] = MappingProxyType({Measure.OPERATOR_LATENCY_P50: 0.5})
 """The quantile of each measure of an operator's own work on windows."""
-
-
+FORESEEN = frozenset({Measure.STALENESS, Measure.WATERMARK_LAG, *QUANTILES})
+"""The measures whose breaks can be expected."""
 EXCUSED_WHILE_CATCHING_UP = (Measure.STALENESS, Measure.WATERMARK_LAG, *QUANTILES, Measure.BURN_RATE)
 """The measures that `while_catching_up` may excuse: late records."""
 Thresholds: TypeAlias = Sla | RecordMinimums | BurnRate | ContractRule
@@ -189,6 +189,15 @@ class SlaSpec:
     def lengths_ms(self) -> tuple[int, ...]:
         """Returns all times over which it is measured."""
         return (self.over_ms, self.short_ms) if self.measure is Measure.BURN_RATE else (self.over_ms,)
+
+    @property
+    def is_foreseeable(self) -> bool:
+        """Returns True if checks look for an expected break.
+
+        The staleness of a table that no sink has is left out by them, too.
+        """
+        is_in_view = self.place is ResultPlace.VIEW and not self.by
+        return is_in_view and self.measure in FORESEEN and isinstance(self.limits, Sla)
 
     def is_quiet(self, at_ms: int) -> bool:
         """Returns whether *at_ms* (epoch ms) is in a maintenance window."""

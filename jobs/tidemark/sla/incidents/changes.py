@@ -209,10 +209,16 @@ def acknowledgement(
         names = ", ".join(still_open) or "none"
         msg = f"incident {incident!r} is not open and cannot be acknowledged; open incidents: {names}"
         raise InvalidArgument(msg)
-    if any(row["incident"] == incident and row["change"] == Change.ACKNOWLEDGED for row in incidents):
+    if acknowledged(incidents, incident):
         return None
     change = {"change": Change.ACKNOWLEDGED.value, "at": at_ms, "by": by, "said": note or None, "run_id": None}
     return {**still_open[incident], **change}
+
+
+def acknowledged(incidents: Sequence[Row], incident: str) -> Row | None:
+    """Returns the row that acknowledges *incident*, if there is one."""
+    rows = (row for row in incidents if row["incident"] == incident and row["change"] == Change.ACKNOWLEDGED)
+    return next(rows, None)
 
 
 def _changes_by_checks(incidents: Sequence[Row], sla: str) -> list[Row]:

@@ -14,7 +14,7 @@ from tidemark.collecting import present
 from tidemark.control.folder import StreamState
 from tidemark.model.settings.intervals import Interval, iso
 from tidemark.model.settings.lengths import for_people
-from tidemark.model.sla_spec import QUANTILES, Measure, ResultPlace, SlaSpec
+from tidemark.model.sla_spec import QUANTILES, Measure, SlaSpec
 from tidemark.model.topology import Topology
 from tidemark.reports.paths.path_facts import Row, Tables
 from tidemark.semantics.buckets import quantile
@@ -25,11 +25,6 @@ from tidemark.sla.measures.facts import BEFORE_LATER, KNOWN, outcomes_since
 from tidemark.sla.measures.status import ExpectedBreak, Status, streams_of
 
 MINUTE_MS = 60_000
-FORESEEN = frozenset({Measure.STALENESS, Measure.WATERMARK_LAG, *QUANTILES})
-"""Measures whose breaks can be expected.
-
-Staleness is one only for the tables of sinks.
-"""
 _BEFORE = f"(($2 - epoch_ms({{at}}) - 1) // {MINUTE_MS})::bigint"
 """The number of whole minutes between an instant and the check, $2."""
 LATENCIES = f"""
@@ -77,10 +72,7 @@ def with_forecasts(statuses: Iterable[Status], topology: Topology, tables: Table
 
 
 def _is_foreseeable(status: Status) -> bool:
-    spec = status.spec
-    in_view = spec.place is ResultPlace.VIEW and not spec.by
-    holds = status.verdict is Verdict.PASS and not status.is_excused
-    return holds and in_view and spec.measure in FORESEEN and isinstance(spec.limits, Sla)
+    return status.verdict is Verdict.PASS and not status.is_excused and status.spec.is_foreseeable
 
 
 class _Minutes:
