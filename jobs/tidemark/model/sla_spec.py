@@ -427,26 +427,27 @@ def _objective(keys: Keys, name: str, topology: Topology) -> tuple[SlaSpec, ...]
     min_records = of_objective.count("min_records", "100", MIN_RECORDS)
     _refuse_window(of_objective, window_ms, topology)
     shared = {"subject": subject, "measure": Measure.BURN_RATE, **_of_any(keys, Measure.BURN_RATE)}
-    specs = []
-    for window in BURN_WINDOWS:
-        try:
-            promised = Objective(threshold_ms=threshold_ms, target=target)
-            limits = BurnRate(objective=promised, warn_at=window.rate, error_at=window.rate, min_records=min_records)
-        except InvalidArgument:
-            rate = max(each.rate for each in BURN_WINDOWS)
-            remedy = f"write a share from {_least_target(rate)} to below 1, such as 0.99"
-            of_objective.fail("target", f"is {target:g}, whose budget cannot burn at the rate {rate:g}", remedy)
-        specs.append(
-            SlaSpec(
-                name=_window_name(name, window),
-                limits=limits,
-                over_ms=window.over_ms,
-                severity=window.severity,
-                compliance=Compliance(name=name, window_ms=window_ms),
-                **shared,
-            )
+    try:
+        promised = Objective(threshold_ms=threshold_ms, target=target)
+        limits = [
+            BurnRate(objective=promised, warn_at=window.rate, error_at=window.rate, min_records=min_records)
+            for window in BURN_WINDOWS
+        ]
+    except InvalidArgument:
+        rate = max(each.rate for each in BURN_WINDOWS)
+        remedy = f"write a share from {_least_target(rate)} to below 1, such as 0.99"
+        of_objective.fail("target", f"is {target:g}, whose budget cannot burn at the rate {rate:g}", remedy)
+    return tuple(
+        SlaSpec(
+            name=_window_name(name, window),
+            limits=limit,
+            over_ms=window.over_ms,
+            severity=window.severity,
+            compliance=Compliance(name=name, window_ms=window_ms),
+            **shared,
         )
-    return tuple(specs)
+        for window, limit in zip(BURN_WINDOWS, limits, strict=True)
+    )
 
 
 def _least_target(rate: float) -> float:
