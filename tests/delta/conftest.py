@@ -26,7 +26,7 @@ def warehouse(tmp_path: Path) -> TestWarehouse:
 
 @pytest.fixture
 def own_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
-    """A project in the test's folder that is the one of this process."""
+    """Makes the project of this process in the test's folder."""
     project = Project(tmp_path)
     for each in (project.topologies, project.expectations):
         each.mkdir()

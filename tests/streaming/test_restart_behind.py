@@ -1,4 +1,4 @@
-"""A restart far behind is named as catching up, and its end is estimated.
+"""A restart far behind is named `catching_up`, with its end.
 
 The played queue of tests/unit/test_catching_up.py has 20 seeds; this is a real driver and broker.
 """
@@ -20,7 +20,7 @@ from tidemark.embedded import broker as embedded
 
 PARTITIONS = 3
 WARM, BATCHES = 200, (40, 60)
-"""Records before the stop; fewest and most batches of a second that catch up."""
+"""Records before the stop, and the fewest and most batches that catch up."""
 
 
 def send_many(address: str, topic: str, numbers: range) -> None:
@@ -76,7 +76,7 @@ def test_a_restart_behind_is_named_and_its_end_estimated(
 
 
 def ended_ms(driver: OnlyDriver, last: int) -> int | None:
-    """Returns when a batch after *last* had read all topics to their ends."""
+    """Returns when a batch after *last* had read everything."""
     for batch in driver.rows("batches"):
         reads = batch["sources"]
         if batch["batch_id"] > last and all(part["until_offset"] >= part["latest_offset"] for part in reads):

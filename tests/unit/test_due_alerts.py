@@ -77,7 +77,7 @@ def test_an_alert_with_an_sla_that_is_not_silenced_is_told() -> None:
 
 
 def test_an_sla_that_joins_after_an_acknowledgement_counts() -> None:
-    """Only the row of an opening grows: here by an SLA, once with a silence and once without."""
+    """Only the row of an opening grows."""
     plays = desk()
     plays.decides(0, "silence", "sla", "board", until=60)
     plays.changes(10, "opened", slas=["board"], incidents=["board-1"])

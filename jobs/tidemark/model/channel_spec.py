@@ -129,7 +129,7 @@ def mistakes(path: Path) -> list[InvalidSpec]:
 
 
 def warnings(channels: Iterable[Channel], promised: Sequence[tuple[Topology, Sequence[SlaSpec]]]) -> Iterator[str]:
-    """Yields a line for each filter that matches nothing, and each time that is too short.
+    """Yields a line for each filter or time without effect.
 
     Args:
         channels: those of the file.
@@ -139,7 +139,7 @@ def warnings(channels: Iterable[Channel], promised: Sequence[tuple[Topology, Seq
     for channel in channels:
         chosen = [pair for pair in promised if channel.topologies is None or pair[0].name in channel.topologies]
         specs = [spec for _, of_topology in chosen for spec in of_topology]
-        owners = [each.owner for each in (*(topology for topology, _ in chosen), *specs)]
+        owners = [*(topology.owner for topology, _ in chosen), *(spec.owner for spec in specs)]
         severities = [spec.severity.value for spec in specs]
         if any(spec.is_foreseeable for spec in specs):
             severities.append(Severity.FORECAST.value)

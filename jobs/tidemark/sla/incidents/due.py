@@ -170,7 +170,7 @@ class _ChannelAlert:
         return [row for row in matching if row["change"] not in self._delivered]
 
     def reminders(self) -> Iterator[dict[str, Any]]:
-        """Yields a reminder if one is due, or the alert again at each delivery."""
+        """Yields a reminder if one is due, or a repeat."""
         beginnings = [row for row in self._merged() if row["change"] in self._delivered & _BEGINNINGS]
         if not beginnings or not self._is_open or self._is_silenced_now:
             return
