@@ -4,19 +4,12 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
-from typing import Protocol
 
 import pytest
 
-from support.report_warehouse import TestWarehouse
+from support.report_warehouse import CheckJob, TestWarehouse
 from tidemark.model.project.files import VARIABLE, Project
 from tidemark.model.project.layout import Layout
-
-
-class CheckJob(Protocol):
-    """Runs the job `check_sla` for an instant."""
-
-    def __call__(self, warehouse: Path, topology: Path | str, at: str, run_id: str) -> None: ...
 
 
 @pytest.fixture

@@ -10,10 +10,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from delta.conftest import CheckJob
 
 import rollup
-from support.report_warehouse import TestWarehouse
+from support.report_warehouse import CheckJob, TestWarehouse
 from tidemark.model import topology
 from tidemark.model.project.files import Project
 from tidemark.model.sla_spec import parse

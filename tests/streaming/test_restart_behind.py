@@ -20,7 +20,7 @@ from tidemark.embedded import broker as embedded
 
 PARTITIONS = 3
 WARM, BATCHES = 200, (40, 60)
-"""Records before the stop, and the fewest and most batches that catch up."""
+"""Records before the stop; fewest and most batches that catch up."""
 
 
 def send_many(address: str, topic: str, numbers: range) -> None:

@@ -151,14 +151,14 @@ def warnings(channels: Iterable[Channel], promised: Sequence[tuple[Topology, Seq
         yield from _shorter_than_checks(channel, [topology for topology, _ in chosen])
 
 
-def _unmatched(key: str, words: Collection[str] | None, known: Collection[str]) -> Iterator[str]:
-    for word in outside(words or (), known):
-        remedy = suggestion_of(word, {*known}, key.rpartition(".")[2])
+def _unmatched(key: str, words: Collection[str] | None, values: Collection[str]) -> Iterator[str]:
+    for word in outside(words or (), values):
+        remedy = suggestion_of(word, {*values}, key.rpartition(".")[2])
         yield f"{key}: warning: has {word!r}, which no alert has; {remedy}"
 
 
 def _shorter_than_checks(channel: Channel, topologies: Iterable[Topology]) -> Iterator[str]:
-    """Yields a line for each time that is shorter than that between checks."""
+    """Yields a line for each time shorter than that between checks."""
     lengths_ms = {f"{name}.escalate_after": after_ms for name, after_ms in channel.escalated_by.items()}
     lengths_ms[f"{channel.name}.renotify_after"] = channel.renotify_after_ms or DAY_MS
     lengths_ms[f"{channel.name}.valid_for"] = channel.arguments.get("valid_for_ms", DAY_MS)

@@ -112,7 +112,7 @@ def decide(layout: Layout, topology: str, made: AlertDecision, *, slas: Collecti
 
 
 def _others_text(subject: str, kind: DecisionSubject, present: Sequence[Silence], incidents: Mapping[str, str]) -> str:
-    """Describes the *present* silences that still hold for alerts of *subject*.
+    """Describes the *present* silences of alerts of *subject*.
 
     They are those of the topology, of an incident's SLA and of an SLA's *incidents* (the SLA of each, by name). For a
     topology they are all.
@@ -128,7 +128,7 @@ def _others_text(subject: str, kind: DecisionSubject, present: Sequence[Silence]
 
 
 def silence_ends(tables: Tables, topology: str, *, at_ms: int) -> dict[str, int]:
-    """Returns until when the alert of each open incident is silenced, epoch ms.
+    """Returns the end of the silence of each open incident, epoch ms.
 
     Incidents without a silence at *at_ms*, epoch ms, are left out. *tables* are those of the warehouse.
     """
