@@ -99,7 +99,8 @@ def with_newest_lists(alerts: Sequence[Row]) -> list[dict[str, Any]]:
         name, opening = row["incident"], openings.get(row["incident"], row)
         lists = in_order_of(LISTS, opening)
         if name in still_open:
-            lists["incidents"] = [each for each in lists["incidents"] if newest[row["audience"], each] == name]
+            places = ((each, newest.get((row["audience"], each), name)) for each in lists["incidents"])
+            lists["incidents"] = [incident for incident, place in places if place == name]
         rows.append({**row, **lists, "opening_severity": opening["severity"]})
     return rows
 
