@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 
 from tidemark.cli.explain.incidents import incidents
 from tidemark.errors import InvalidArgument
@@ -15,8 +16,9 @@ from tidemark.model import topology
 from tidemark.model.channel_spec import parse
 from tidemark.model.project.files import CHECKOUT, Project
 from tidemark.model.project.layout import Layout
-from tidemark.model.tables.catalog import ALERT_DECISIONS, ALERTS, DELIVERIES, INCIDENTS
+from tidemark.model.tables.catalog import ALERT_DECISIONS, ALERTS, DELIVERIES, INCIDENTS, Table
 from tidemark.reports.report_tables import open_report, replace_rows, rows_in
+from tidemark.sla.incidents import tables
 from tidemark.sla.incidents.tables import follow_alerts, pending_changes, record_delivery
 
 NOON = 1_767_268_800_000
@@ -126,6 +128,28 @@ def test_the_end_of_a_silence_names_those_that_still_hold(home: Path) -> None:
     assert {row["silenced_until"] for row in asked(home)} == {None, "2026-01-01T13:01:00.000Z"}
     asked(home, silence="flights", length="3 h", by="Ann")
     assert {row["silenced_until"] for row in asked(home)} == {"2026-01-01T15:01:00.000Z"}
+
+
+@pytest.mark.parametrize(
+    ("decision", "read"),
+    [
+        ({"acknowledge": "board-1"}, ["incidents"]),
+        ({"snooze": "board-1", "length": "1 h"}, ["incidents"]),
+        ({"unsilence": "flights"}, ["incidents", "alert_decisions"]),
+    ],
+)
+def test_a_decision_reads_each_table_once(
+    home: Path, monkeypatch: pytest.MonkeyPatch, decision: dict[str, str], read: list[str]
+) -> None:
+    opened: list[str] = []
+
+    def counted(table: Table, path: Path) -> DeltaTable:
+        opened.append(table.name)
+        return open_report(table, path)
+
+    monkeypatch.setattr(tables, "open_report", counted)
+    asked(home, **decision)
+    assert opened == read
 
 
 @pytest.mark.parametrize(
