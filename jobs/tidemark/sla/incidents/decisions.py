@@ -27,9 +27,9 @@ _STATES = {
     Decision.UNSILENCE: "no longer silenced; decided",
 }
 """State of a subject after each decision."""
-DECISIONS = """
+DECISIONS = f"""
     SELECT * REPLACE (epoch_ms(decided_at) AS decided_at, epoch_ms(until) AS until) FROM alert_decisions
-    WHERE topology = $1
+    WHERE topology = $1 AND decision IN {(*map(str, Decision),)} AND subject_kind IN {(*map(str, DecisionSubject),)}
 """
 OPENINGS = """
     SELECT alert AS incident, epoch_ms("at") AS "at", * EXCLUDE (alert, "at") FROM sla_alerts
