@@ -64,6 +64,13 @@ def plant(tmp_path: Path) -> Plant:
     return Plant(tmp_path)
 
 
+def listed(plant: Plant) -> str:
+    """Returns the list of open incidents."""
+    unused = ("history", "acknowledge", "silence", "snooze", "unsilence", "length", "until")
+    asked = {"all": False, "decisions": False, "format": "table"} | dict.fromkeys(unused)
+    return incidents(Namespace(**asked), plant.home, FLIGHTS)
+
+
 def minute(at: Any) -> int | None:
     return None if at is None else round(at.timestamp() * 1_000 - NOON) // MINUTE
 
@@ -109,11 +116,22 @@ def test_an_incident_tells_what_it_passes_since(plant: Plant) -> None:
         ("pass", 4, 14, 1),
     ]
     assert (row["worst_verdict"], row["worst_observed"], row["unit"]) == ("error", 12_500, "ms")
-    unused = ("history", "acknowledge", "silence", "snooze", "unsilence", "length", "until")
-    asked = {"all": False, "decisions": False, "format": "table"} | dict.fromkeys(unused)
-    text = incidents(Namespace(**asked), plant.home, FLIGHTS)
+    text = listed(plant)
     assert "passes since 12:04, resolves at 12:14 if it holds" in text
     assert re.search(r"12,?500(\.0)? +ms", text)
+
+
+def test_a_forecast_tells_when_the_sla_is_expected_to_break(plant: Plant) -> None:
+    for now, breaks in ((0, 12), (1, 14), (2, None)):
+        breaks_at = None if breaks is None else NOON + breaks * MINUTE
+        plant.check(now, {"board": "pass"}, breaks_at=breaks_at, breaks_because="it grows")
+    (row,) = plant.incidents()
+    assert (row["severity"], row["worst_verdict"], minute(row["breaks_at"])) == ("forecast", "pass", 14)
+    assert "expected to break at 12:14" in listed(plant)
+    plant.check(3, {"board": "error"})
+    forecast, broken = plant.incidents()
+    assert (forecast["state"], forecast["breaks_at"]) == ("resolved", None)
+    assert (broken["state"], broken["breaks_at"]) == ("open", None)
 
 
 def test_maintenance_ends_what_passes(plant: Plant) -> None:

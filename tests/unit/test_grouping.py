@@ -201,6 +201,19 @@ def test_one_acknowledgement_is_enough_for_an_alert(story: Story) -> None:
     assert (page["by"], page["said"], page["at"]) == ("Ann", "on it", NOON + MINUTE)
 
 
+def test_an_incident_that_moved_acknowledges_only_its_new_alert(story: Story) -> None:
+    story.opens(0, "board")
+    story.opens(0, "totals")
+    story.check(0, board=DEAD, totals=DEAD)
+    quiet = "source_quiet-events-20260101T121000"
+    assert story.check(10, board=QUIET, totals=DEAD) == [(quiet, "opened")]
+    story.happens(11, "board", "acknowledged", by="Ann", said="on it")
+    assert story.check(15, board=QUIET, totals=DEAD) == [(quiet, "acknowledged")]
+    story.resolves(20, "board")
+    # It ended in the alert that it moved to.
+    assert story.check(20, totals=DEAD) == [(quiet, "resolved")]
+
+
 def test_other_owners_get_one_message_about_their_impact(story: Story) -> None:
     story.opens(0, "board")
     assert story.check(0, board=DEAD) == [(DRIVER, "opened")]

@@ -98,8 +98,8 @@ QUANTILES: Mapping[Measure, float] = MappingProxyType(
 """The quantile of each measure that is read from buckets."""
 WORK_QUANTILES: Mapping[Measure, float] = MappingProxyType({Measure.OPERATOR_LATENCY_P50: 0.5})
 """The quantile of each measure of an operator's own work on windows."""
-
-
+FORESEEN = frozenset({Measure.STALENESS, Measure.WATERMARK_LAG, *QUANTILES})
+"""The measures whose breaks can be expected."""
 EXCUSED_WHILE_CATCHING_UP = (Measure.STALENESS, Measure.WATERMARK_LAG, *QUANTILES, Measure.BURN_RATE)
 """The measures that `while_catching_up` may excuse: late records."""
 Thresholds: TypeAlias = Sla | RecordMinimums | BurnRate | ContractRule
@@ -189,6 +189,15 @@ class SlaSpec:
     def lengths_ms(self) -> tuple[int, ...]:
         """Returns all times over which it is measured."""
         return (self.over_ms, self.short_ms) if self.measure is Measure.BURN_RATE else (self.over_ms,)
+
+    @property
+    def is_foreseeable(self) -> bool:
+        """Returns True if checks look for an expected break.
+
+        The staleness of a table that no sink has is left out by them, too.
+        """
+        is_in_view = self.place is ResultPlace.VIEW and not self.by
+        return is_in_view and self.measure in FORESEEN and isinstance(self.limits, Sla)
 
     def is_quiet(self, at_ms: int) -> bool:
         """Returns whether *at_ms* (epoch ms) is in a maintenance window."""
@@ -418,26 +427,27 @@ def _objective(keys: Keys, name: str, topology: Topology) -> tuple[SlaSpec, ...]
     min_records = of_objective.count("min_records", "100", MIN_RECORDS)
     _refuse_window(of_objective, window_ms, topology)
     shared = {"subject": subject, "measure": Measure.BURN_RATE, **_of_any(keys, Measure.BURN_RATE)}
-    specs = []
-    for window in BURN_WINDOWS:
-        try:
-            promised = Objective(threshold_ms=threshold_ms, target=target)
-            limits = BurnRate(objective=promised, warn_at=window.rate, error_at=window.rate, min_records=min_records)
-        except InvalidArgument:
-            rate = max(each.rate for each in BURN_WINDOWS)
-            remedy = f"write a share from {_least_target(rate)} to below 1, such as 0.99"
-            of_objective.fail("target", f"is {target:g}, whose budget cannot burn at the rate {rate:g}", remedy)
-        specs.append(
-            SlaSpec(
-                name=_window_name(name, window),
-                limits=limits,
-                over_ms=window.over_ms,
-                severity=window.severity,
-                compliance=Compliance(name=name, window_ms=window_ms),
-                **shared,
-            )
+    try:
+        promised = Objective(threshold_ms=threshold_ms, target=target)
+        limits = [
+            BurnRate(objective=promised, warn_at=window.rate, error_at=window.rate, min_records=min_records)
+            for window in BURN_WINDOWS
+        ]
+    except InvalidArgument:
+        rate = max(each.rate for each in BURN_WINDOWS)
+        remedy = f"write a share from {_least_target(rate)} to below 1, such as 0.99"
+        of_objective.fail("target", f"is {target:g}, whose budget cannot burn at the rate {rate:g}", remedy)
+    return tuple(
+        SlaSpec(
+            name=_window_name(name, window),
+            limits=limit,
+            over_ms=window.over_ms,
+            severity=window.severity,
+            compliance=Compliance(name=name, window_ms=window_ms),
+            **shared,
         )
-    return tuple(specs)
+        for window, limit in zip(BURN_WINDOWS, limits, strict=True)
+    )
 
 
 def _least_target(rate: float) -> float:

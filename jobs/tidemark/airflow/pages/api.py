@@ -71,7 +71,7 @@ from tidemark.reports.what_if.parts import PartChange
 from tidemark.semantics.blame import AgeCause
 from tidemark.semantics.incidents import Decision
 from tidemark.sla.incidents.decisions import AlertDecision, decide, promised_slas
-from tidemark.sla.incidents.tables import open_names
+from tidemark.sla.incidents.tables import open_slas
 from tidemark.sla.page import sla_page
 
 log = logging.getLogger(__name__)
@@ -313,7 +313,7 @@ async def show_decision_form(name: str, subject: str, editor: Editor = EDITOR) -
     """Returns the page on which a user decides about alerts of *subject*."""
     topology = _named(name).name
     layout = Layout(await asyncio.to_thread(_warehouse))
-    is_incident = subject in await ANSWERS.to(("open incidents", name), partial(open_names, layout, topology))
+    is_incident = subject in await ANSWERS.to(("open incidents", name), partial(open_slas, layout, topology))
     token = editor.form_token(wall_clock_ms() // 1_000)
     page = decision_page(topology, subject, is_incident=is_incident, token=token)
     # Not one of the shared answers: each user has another token.
@@ -361,9 +361,9 @@ async def _body_of(request: Request) -> bytes:
 def _decide(name: str, made: AlertDecision, now_ms: int) -> bool:
     """Records a decision; pages show it at once."""
     topology, layout = _named(name), Layout(_warehouse())
-    is_new = decide(layout, topology.name, made, slas=promised_slas(topology), at_ms=now_ms)
+    result = decide(layout, topology.name, made, slas=promised_slas(topology), at_ms=now_ms)
     ANSWERS.forget()
-    return is_new
+    return result.is_new
 
 
 @app.get("/")

@@ -100,7 +100,7 @@ class DeliverChanges(BaseOperator):
 def tell(channel: Channel, layout: Layout, topology: str, context: Mapping[str, Any], *, run_id: str) -> int:
     """Delivers pending changes of *topology* to *channel*; returns their number.
 
-    Each delivery is recorded. A channel that sends open alerts again does so, too.
+    Each delivery is recorded, unless the channel only sends an open alert again.
 
     Args:
         channel: the channel.
@@ -113,15 +113,12 @@ def tell(channel: Channel, layout: Layout, topology: str, context: Mapping[str, 
         ReceiverRefused: the receiver did not accept an alert. All other alerts were delivered.
     """
     # Parsers of DAGs import this module, and need no polars.
-    from tidemark.sla.incidents.tables import channel_lock, pending_changes, record_delivery, repeated_changes
+    from tidemark.sla.incidents.tables import channel_lock, pending_changes, record_delivery
 
     refusals: dict[str, ReceiverRefused] = {}
     with channel_lock(layout, topology, channel):
-        now_ms = wall_clock_ms()
-        waiting = pending_changes(layout, topology, channel, now_ms=now_ms)
-        changed = {change["incident"] for change in waiting}
-        again = repeated_changes(layout, topology, channel, now_ms=now_ms) if channel.sends_again else []
-        for change in waiting:
+        due = pending_changes(layout, topology, channel, now_ms=wall_clock_ms())
+        for change in due:
             # A refused alert does not delay others; its later changes wait for it.
             if change["incident"] in refusals:
                 continue
@@ -130,13 +127,11 @@ def tell(channel: Channel, layout: Layout, topology: str, context: Mapping[str, 
             except ReceiverRefused as error:
                 refusals[change["incident"]] = error
                 continue
-            record_delivery(layout, change, channel, at_ms=wall_clock_ms(), run_id=run_id)
-        for change in again:
-            if change["incident"] not in changed:
-                _notify(channel, change, context)
+            if not change.get("is_repeat"):
+                record_delivery(layout, change, channel, at_ms=wall_clock_ms(), run_id=run_id)
     if refusals:
         raise next(iter(refusals.values()))
-    return len(waiting) + len(again)
+    return len(due)
 
 
 def _notify(channel: Channel, change: Mapping[str, Any], context: Mapping[str, Any]) -> None:

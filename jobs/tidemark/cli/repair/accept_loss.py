@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from tidemark.cli.shared.options import existing_warehouse
+from tidemark.cli.shared.options import existing_warehouse, whole_number
 from tidemark.cli.shared.output import say_inert
 from tidemark.clock import Clock, wall_clock_ms
 from tidemark.control.folder import AcceptedLoss, Control
@@ -25,11 +25,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("topology", type=argument_type(usable), help="name of the topology")
     parser.add_argument("sub_topology", type=argument_type(usable), help="name of the sub-topology")
     parser.add_argument("--source", required=True, help="the source that reads the topic or the hop")
+    number = argument_type(whole_number)
     parser.add_argument(
-        "--partition", type=int, help="partition of the topic; 0 for a hop; with --topic-id the default is all"
+        "--partition", type=number, help="partition of the topic; 0 for a hop; with --topic-id the default is all"
     )
     parser.add_argument(
-        "--until", type=int, required=True, metavar="OFFSET", help="offset to continue from; for a hop, the batch"
+        "--until", type=number, required=True, metavar="OFFSET", help="offset to continue from; for a hop, the batch"
     )
     parser.add_argument("--topic-id", metavar="ID", help="id of the new topic, if the topic was recreated")
     parser.add_argument("--by", required=True, metavar="NAME", help="person who accepts the loss")

@@ -12,7 +12,7 @@ from pathlib import Path
 from shlex import quote
 from typing import assert_never
 
-from tidemark.cli.shared.options import existing_warehouse
+from tidemark.cli.shared.options import existing_warehouse, whole_number
 from tidemark.cli.shared.output import say_inert
 from tidemark.clock import Clock, wall_clock_ms
 from tidemark.control.folder import Control, TimeReset
@@ -35,7 +35,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("topology", help="name of the topology, or its TOML file")
     parser.add_argument("sub_topology", type=argument_type(usable), help="name of the sub-topology")
     parser.add_argument("--source", required=True, help="the source operator, or the reader of a hop")
-    parser.add_argument("--partition", type=int, required=True, help="partition of the source")
+    parser.add_argument("--partition", type=argument_type(whole_number), required=True, help="partition of the source")
     parser.add_argument(
         "--to",
         type=argument_type(instant_ms),

@@ -25,6 +25,8 @@ from tidemark.semantics.sla import BurnRate, ContractRule, RecordMinimums, Sla, 
 Row = Mapping[str, Any]
 _COPIED = ("verdict", "severity", "subject", "measure", "said", "culprit", "held_by", "budget_left", "owner", "runbook")
 GONE = "the SLA is no longer defined"
+MAINTENANCE, CALENDAR = "maintenance", "calendar"
+_NOT_PROMISED = {MAINTENANCE: "maintenance has begun", CALENDAR: "the hours of the calendar have ended"}
 PAST = "past"
 """Reason why a check is quiet.
 
@@ -47,8 +49,8 @@ def quiet(spec: SlaSpec, at_ms: int, *, is_past: bool) -> str | None:
     if is_past:
         return PAST
     if spec.is_quiet(at_ms):
-        return "maintenance"
-    return None if spec.is_judged(at_ms) else "calendar"
+        return MAINTENANCE
+    return None if spec.is_judged(at_ms) else CALENDAR
 
 
 def gap_ms(topology: Topology) -> int:
@@ -207,10 +209,16 @@ def acknowledgement(
         names = ", ".join(still_open) or "none"
         msg = f"incident {incident!r} is not open and cannot be acknowledged; open incidents: {names}"
         raise InvalidArgument(msg)
-    if any(row["incident"] == incident and row["change"] == Change.ACKNOWLEDGED for row in incidents):
+    if acknowledged(incidents, incident):
         return None
     change = {"change": Change.ACKNOWLEDGED.value, "at": at_ms, "by": by, "said": note or None, "run_id": None}
     return {**still_open[incident], **change}
+
+
+def acknowledged(incidents: Sequence[Row], incident: str) -> Row | None:
+    """Returns the row that acknowledges *incident*, if there is one."""
+    rows = (row for row in incidents if row["incident"] == incident and row["change"] == Change.ACKNOWLEDGED)
+    return next(rows, None)
 
 
 def _changes_by_checks(incidents: Sequence[Row], sla: str) -> list[Row]:
@@ -263,26 +271,27 @@ def _changes_of_spec(spec: SlaSpec, results: Sequence[Row], history: Sequence[Ro
 def _forecasts_of_spec(spec: SlaSpec, results: Sequence[Row], history: Sequence[Row]) -> Iterator[dict[str, Any]]:
     """Yields the new changes of incidents about expected breaks of *spec*.
 
-    Such an incident is resolved when the SLA breaks, or when no break was expected for STANDS_MS. The arguments are
-    those of `_changes_of_spec`.
+    Such an incident is resolved when the SLA breaks, when maintenance begins or the hours of its calendar end, or when
+    no break was expected for STANDS_MS. The arguments are those of `_changes_of_spec`.
     """
     last = history[-1] if history else None
     opening = last if last is not None and last["change"] != Change.RESOLVED else None
     expected_ms = opening["at"] if opening else None
     for result in sorted(results, key=_by_check):
         at_ms, is_broken = result["checked_at"], Verdict(result["verdict"]) in BROKEN
-        if result["quiet"] is not None:
-            continue
-        is_expected = result.get("breaks_at") is not None
+        breaks_ms = result.get("breaks_at")
+        # A break at a time without a promise is none.
+        is_expected = result["quiet"] is None and breaks_ms is not None and not quiet(spec, breaks_ms, is_past=False)
         if is_expected:
             expected_ms = max(at_ms, expected_ms or at_ms)
         # An earlier call followed this result; only the time of its expected break is still needed.
         if last is not None and at_ms <= last["at"]:
             continue
+        is_over = is_broken or (expected_ms is not None and at_ms - expected_ms >= STANDS_MS)
         change = None
         if opening is None and is_expected:
             change = Change.OPENED
-        elif opening is not None and (is_broken or (expected_ms is not None and at_ms - expected_ms >= STANDS_MS)):
+        elif opening is not None and (is_over or result["quiet"] is not None):
             change = Change.RESOLVED
         if change is None:
             continue
@@ -293,6 +302,8 @@ def _forecasts_of_spec(spec: SlaSpec, results: Sequence[Row], history: Sequence[
         }
         if change is Change.OPENED:
             row |= {"said": result["breaks_because"], "threshold": _least(spec.limits)}
+        elif result["quiet"] is not None:
+            row |= {"said": _NOT_PROMISED[result["quiet"]], "verdict": Verdict.UNKNOWN.value}
         opening = row if change is Change.OPENED else None
         yield row
 
