@@ -75,6 +75,15 @@ _DECLARED: dict[str, Cause] = {}
 """The causes of all files that were imported, by word."""
 
 
+HARMLESS = Trait.QUIET | Trait.USUAL
+"""Traits of causes that are no fault."""
+
+
+def declared(word: str) -> Cause | None:
+    """Returns the cause of *word*, if an imported file declares it."""
+    return _DECLARED.get(word)
+
+
 NEVER_STARTED = Cause("never_started", Trait.FAULT)
 """Its driver has not finished a batch, or never existed."""
 SOURCE_QUIET = Cause("source_quiet", Trait.QUIET | Trait.SILENCE)
