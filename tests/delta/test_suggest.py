@@ -35,12 +35,15 @@ SLAS = {
 
 
 def at(weeks_ago: int, day: int, hour: int) -> int:
-    """The instant of a week that ended *weeks_ago*; *day* 0 is its Monday."""
+    """An instant of a week that ended *weeks_ago*."""
     return NOW - (weeks_ago + 1) * WEEK + (24 * day + hour) * HOUR
 
 
 CAUGHT, MISSED, GLITCH, EXCUSED = at(0, 2, 10), at(1, 5, 12), at(2, 1, 14), at(0, 3, 12)
-"""90 s on a Wednesday; 200 s on a Saturday; 30 s without an incident; 1,000 s of an idle source."""
+"""Four exceptions.
+
+90 s on a Wednesday; 200 s on a Saturday; 30 s without an incident; 1,000 s of an idle source.
+"""
 NIGHT = at(2, 0, 19)
 """An incident at night: its source was quiet."""
 
@@ -157,7 +160,7 @@ def test_the_proposal_has_limits_by_hour_with_their_evidence(home: Path) -> None
 
 
 def alarms(spec: SlaSpec) -> list[tuple[int, int]]:
-    """The alarms of *spec* in the last four weeks, by a count of its own.
+    """Alarms of *spec* in four weeks, counted independently.
 
     An alarm ends with the second good check in a row: ten minutes lie between them.
     """

@@ -140,7 +140,7 @@ IMPORTS = {
     ),
     "sla": (
         "collecting clock escaping semantics model.tables model.settings model.project model.kinds model storage query "
-        "why reports reports.paths reports.pages reports.rollups sla.contracts sla.measures sla.incidents"
+        "why.evidence why reports reports.paths reports.pages reports.rollups sla.contracts sla.measures sla.incidents"
     ),
     "maintenance": (
         "collecting semantics model.tables model.project model.kinds model kernels.records storage "

@@ -13,7 +13,7 @@ WEEKS = range(4)
 
 
 def week(day_ms: float, night_ms: float) -> dict[int, float]:
-    """A week: on weekdays from 07:00 to 19:00 one value, and another otherwise."""
+    """A week with one value on weekdays from 07:00 to 19:00."""
     return {h: day_ms if h // 24 < 5 and 7 <= h % 24 < 19 else night_ms for h in range(HOURS)}
 
 

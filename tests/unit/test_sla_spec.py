@@ -286,7 +286,7 @@ def test_every_mistake_is_reported_with_the_nearest_topology(tmp_path):
         "slas.toml: flihgts: is not a topology; did you mean flights?",
         "slas.toml: boats: is not a topology; known topologies: flights, trains",
         "slas.toml: flights.late.ownr: is not a valid key here; did you mean owner?",
-        "slas.toml: flights.slow.target: is not a valid key here; known keys: by, calendar, error_after, "
+        "slas.toml: flights.slow.target: is not a valid key here; known keys: by, calendar, error_after, hours, "
         "ignore_when_idle, maintenance_windows, measure, open_after, over, owner, place, resolve_after, runbook, "
         "severity, subject, warn_after, while_catching_up",
     ]
@@ -480,9 +480,19 @@ def test_the_example_of_an_objective_on_the_page_is_valid() -> None:
 
 def test_the_example_of_maintenance_and_a_calendar_loads() -> None:
     page = (PROJECT / "docs" / "alerts.md").read_text(encoding="utf-8")
-    section = page.partition("### Maintenance and calendars")[2].partition("\n## ")[0]
+    section = page.partition("### Maintenance and calendars")[2].partition("\n### ")[0]
     (example,) = re.findall(r"```toml\n(.+?)```", section, re.DOTALL)
     (spec,) = parse(tomllib.loads(example), FLIGHTS, file="slas.toml")
     # A Sunday at 02:30 in winter; 06:59 and 07:00 of a Monday in summer.
     assert spec.is_quiet(instant_ms("2026-01-11T01:30Z"))
     assert [spec.is_judged(instant_ms(f"2026-07-06T{clock}Z")) for clock in ("04:59", "05:00")] == [False, True]
+
+
+def test_the_example_of_limits_by_hour_loads() -> None:
+    page = (PROJECT / "docs" / "alerts.md").read_text(encoding="utf-8")
+    section = page.partition("### Limits by hour")[2].partition("\n## ")[0]
+    (example,) = re.findall(r"```toml\n(.+?)```", section, re.DOTALL)
+    (spec,) = parse(tomllib.loads(example), FLIGHTS, file="slas.toml")
+    # 07:59 and 08:00 of a Monday in summer.
+    limits = [spec.at(instant_ms(f"2026-07-06T{clock}Z")).limits for clock in ("05:59", "06:00")]
+    assert limits == [Sla(error_after_ms=300_000), Sla(error_after_ms=20_000)]

@@ -1,4 +1,4 @@
-"""Proposes limits by hour of the week for the SLAs of a topology.
+"""Proposes limits of SLAs by hour of the week.
 
 They come from the results of its checks and, for operators without an SLA of latency, from the hourly rollups. A
 proposal has its evidence: the false alarms that it would have raised in the last four weeks, and the breaks that it

@@ -1,4 +1,4 @@
-"""Derives limits by hour of the week from the measurements of past weeks.
+"""Derives limits by hour of the week from past measurements.
 
 The usual maximum of an hour of the week is the median, over the weeks, of the highest measurement in that hour and the
 two beside it. So a fault of one week moves no limit, whatever its size, and a rise that comes every week does. A limit
