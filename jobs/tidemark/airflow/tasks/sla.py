@@ -13,9 +13,11 @@ from airflow.configuration import conf
 from airflow.sdk import Asset, BaseNotifier, BaseOperator, Context, Variable
 from airflow.sdk.exceptions import AirflowSkipException
 
+from tidemark.airflow.tasks.assets import waiting_dags
 from tidemark.airflow.tasks.receivers import ReceiverRefused
 from tidemark.airflow.tasks.store import warehouse_at
 from tidemark.clock import wall_clock_ms
+from tidemark.collecting import present
 from tidemark.errors import InvalidSpec
 from tidemark.model.channel_spec import LOG, Channel, load
 from tidemark.model.project.files import Project
@@ -126,29 +128,49 @@ def tell(channel: Channel, layout: Layout, topology: str, context: Mapping[str, 
             if change["incident"] in refusals:
                 continue
             try:
-                _notify(channel, change, context)
+                _notify(channel, change, context, layout)
             except ReceiverRefused as error:
                 refusals[change["incident"]] = error
                 continue
             record_delivery(layout, change, channel, at_ms=wall_clock_ms(), run_id=run_id)
         for change in again:
             if change["incident"] not in changed:
-                _notify(channel, change, context)
+                _notify(channel, change, context, layout)
     if refusals:
         raise next(iter(refusals.values()))
     return len(waiting) + len(again)
 
 
-def _notify(channel: Channel, change: Mapping[str, Any], context: Mapping[str, Any]) -> None:
+def _notify(
+    channel: Channel, change: Mapping[str, Any], context: Mapping[str, Any], layout: Layout | None = None
+) -> None:
     from tidemark.sla.incidents.alert import alert_of
     from tidemark.sla.incidents.alert_text import alert_texts
 
     incident = (change.get("incidents") or [change["incident"]])[0]
     place = PAGE.format(topology=quote(change["topology"], safe=""), incident=quote(incident, safe=""))
     link = conf.get("api", "base_url", fallback="").rstrip("/") + place
-    alert = alert_of(change, link=link)
+    alert = alert_of(change, link=link, dags=() if layout is None else _waiting_dags(change, layout))
     message = {**alert_texts(alert, notified_ms=wall_clock_ms()), "value": alert}
     resolve_name(channel.notifier)(**channel.arguments)({**context, "alert": message})
+
+
+def _waiting_dags(change: Mapping[str, Any], layout: Layout) -> tuple[str, ...]:
+    """Returns the DAGs that wait for the late streams of *change*.
+
+    They are the stream of the cause, and those that write the affected tables.
+    """
+    from tidemark.storage.warehouse import stream_tables
+
+    topology, streams = change["topology"], {change.get("cause_sub_topology")}
+    try:
+        for table in present((*(change.get("tables") or ()), change["subject"])):
+            streams.update(path.parent.name for path in stream_tables(layout, topology, table))
+        return waiting_dags(layout, topology, present(streams))
+    except Exception:
+        # An alert without them is better than none.
+        log.warning("the DAGs that wait for %s are not known", topology, exc_info=True)
+        return ()
 
 
 def tell_of_missed_checks(topology_file: str, context: Mapping[str, Any] | None = None) -> None:
