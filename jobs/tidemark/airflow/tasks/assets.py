@@ -45,7 +45,7 @@ WRITES = {
 }
 """The tables that each batch job writes."""
 MOST_EVENTS = 100
-"""Number of newest events of an asset by which its readers are known."""
+"""Number of newest events by which readers of assets are known."""
 
 
 def table_asset(topology: str, table: str, *, sub_topology: str | None = None, **more: Any) -> Asset:
