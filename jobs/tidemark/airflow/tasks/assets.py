@@ -7,7 +7,7 @@ a stream writes it. Its URI is `x-tidemark://…`, and events have the path of t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -77,23 +77,23 @@ def stream_table(
     return table_asset(topology, table, sub_topology=sub_topology, watchers=[watcher])
 
 
-def waiting_dags(layout: Layout, topology: str, streams: Collection[str]) -> tuple[str, ...]:
-    """Returns the DAGs that wait for new commits of *streams*.
+def waiting_dags(layout: Layout, topology: str, stream: str) -> frozenset[str]:
+    """Returns the DAGs that wait for new commits of *stream*.
 
-    They are those that the newest events of the assets of their tables have started. A DAG that never ran is not known.
+    They are those that the newest events of the assets of its tables have started. A DAG that never ran is not known.
     Only a task of Airflow can ask this.
     """
     from airflow.sdk.execution_time.context import InletEventsAccessor  # parsers of DAGs need neither
 
     from tidemark.storage.warehouse import stream_tables
 
-    dags = set()
+    dags: set[str] = set()
     for path in stream_tables(layout, topology, "*"):
-        if path.parent.name in streams:
-            asset = table_asset(topology, path.name, sub_topology=path.parent.name)
+        if path.parent.name == stream:
+            asset = table_asset(topology, path.name, sub_topology=stream)
             events = InletEventsAccessor(asset.name, asset.uri).ascending(ascending=False).limit(MOST_EVENTS)
             dags |= {run.dag_id for event in events for run in event.created_dagruns}
-    return tuple(sorted(dags))
+    return frozenset(dags)
 
 
 def table_state(path: Path) -> dict[str, Any] | None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import cache, partial
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
@@ -118,6 +119,7 @@ def tell(channel: Channel, layout: Layout, topology: str, context: Mapping[str, 
     from tidemark.sla.incidents.tables import channel_lock, pending_changes, record_delivery, repeated_changes
 
     refusals: dict[str, ReceiverRefused] = {}
+    dags_of = cache(partial(waiting_dags, layout, topology))
     with channel_lock(layout, topology, channel):
         now_ms = wall_clock_ms()
         waiting = pending_changes(layout, topology, channel, now_ms=now_ms)
@@ -128,21 +130,21 @@ def tell(channel: Channel, layout: Layout, topology: str, context: Mapping[str, 
             if change["incident"] in refusals:
                 continue
             try:
-                _notify(channel, change, context, layout)
+                _notify(channel, change, context, dags=_waiting_dags(change, layout, dags_of))
             except ReceiverRefused as error:
                 refusals[change["incident"]] = error
                 continue
             record_delivery(layout, change, channel, at_ms=wall_clock_ms(), run_id=run_id)
         for change in again:
             if change["incident"] not in changed:
-                _notify(channel, change, context, layout)
+                _notify(channel, change, context, dags=_waiting_dags(change, layout, dags_of))
     if refusals:
         raise next(iter(refusals.values()))
     return len(waiting) + len(again)
 
 
 def _notify(
-    channel: Channel, change: Mapping[str, Any], context: Mapping[str, Any], layout: Layout | None = None
+    channel: Channel, change: Mapping[str, Any], context: Mapping[str, Any], *, dags: Iterable[str] = ()
 ) -> None:
     from tidemark.sla.incidents.alert import alert_of
     from tidemark.sla.incidents.alert_text import alert_texts
@@ -150,15 +152,15 @@ def _notify(
     incident = (change.get("incidents") or [change["incident"]])[0]
     place = PAGE.format(topology=quote(change["topology"], safe=""), incident=quote(incident, safe=""))
     link = conf.get("api", "base_url", fallback="").rstrip("/") + place
-    alert = alert_of(change, link=link, dags=() if layout is None else _waiting_dags(change, layout))
+    alert = alert_of(change, link=link, dags=dags)
     message = {**alert_texts(alert, notified_ms=wall_clock_ms()), "value": alert}
     resolve_name(channel.notifier)(**channel.arguments)({**context, "alert": message})
 
 
-def _waiting_dags(change: Mapping[str, Any], layout: Layout) -> tuple[str, ...]:
+def _waiting_dags(change: Mapping[str, Any], layout: Layout, dags_of: Callable[[str], Collection[str]]) -> list[str]:
     """Returns the DAGs that wait for the late streams of *change*.
 
-    They are the stream of the cause, and those that write the affected tables.
+    These streams are that of the cause, and those that write the affected tables. *dags_of* has the DAGs of a stream.
     """
     from tidemark.storage.warehouse import stream_tables
 
@@ -166,11 +168,11 @@ def _waiting_dags(change: Mapping[str, Any], layout: Layout) -> tuple[str, ...]:
     try:
         for table in present((*(change.get("tables") or ()), change["subject"])):
             streams.update(path.parent.name for path in stream_tables(layout, topology, table))
-        return waiting_dags(layout, topology, present(streams))
+        return sorted({dag for stream in present(streams) for dag in dags_of(stream)})
     except Exception:
         # An alert without them is better than none.
         log.warning("the DAGs that wait for %s are not known", topology, exc_info=True)
-        return ()
+        return []
 
 
 def tell_of_missed_checks(topology_file: str, context: Mapping[str, Any] | None = None) -> None:
