@@ -92,8 +92,9 @@ def test_a_driver_reports_its_start_and_end(tmp_path: Path) -> None:
 
 def test_a_driver_reports_adoption_and_the_kill_before_it(tmp_path: Path) -> None:
     control = Control(tmp_path / "control")
+    epoch = control.acquire()
     control.adopt("l", by="run 1 try 1")
-    pulse = Pulse(control, history(tmp_path), control.acquire(), "l", launched_by="run 1 try 1")
+    pulse = Pulse(control, history(tmp_path), epoch, "l", launched_by="run 1 try 1")
     control.adopt("l", by="run 2 try 1")
     pulse.end(StreamState.FAILED)
     # Another driver was killed meanwhile, and then this one.

@@ -482,7 +482,7 @@ class Control:
         adopted = self._answer("adoption", lambda: _read(self.home / "adopted.json"))
         return str(adopted["by"]) if adopted and adopted["launch_id"] == launch_id else None
 
-    def kill_for(self, launch_id: str, stream: str, *, by: str) -> None:
+    def kill_for(self, launch_id: str, stream: str, *, by: str = "") -> None:
         """Records that *by* kills *launch_id* because of *stream*.
 
         *stream* is another stream of the same process, and hangs. Empty: the killed driver itself does.

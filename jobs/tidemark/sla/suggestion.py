@@ -12,8 +12,8 @@ and no person acknowledged it. An alarm is false if it overlaps no break. Instan
 from __future__ import annotations
 
 import json
-from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -47,17 +47,16 @@ MOST_WEEKS = 13
 JUDGED_WEEKS = 4
 LIMITS = ("warn_after", "error_after", "hours")
 RESULTS = """
-    SELECT sla AS name, epoch_ms(checked_at) AS at_ms, observed_ms AS ms, verdict, warn_after_ms, error_after_ms,
-           subject, measure
+    SELECT epoch_ms(checked_at) AS at_ms, observed_ms AS ms, verdict, warn_after_ms, error_after_ms
     FROM sla_results
     WHERE topology = $1 AND epoch_ms(checked_at) >= $2 AND epoch_ms(checked_at) < $3 AND quiet IS NULL
-          AND observed_ms IS NOT NULL
+          AND observed_ms IS NOT NULL AND sla = $4 AND subject = $5 AND measure = $6
     ORDER BY checked_at, run_id
 """
 ROLLED_UP = """
-    SELECT operator AS name, epoch_ms(interval_end) AS at_ms, p99_ms AS ms FROM latency_rollup
+    SELECT epoch_ms(interval_end) AS at_ms, p99_ms AS ms FROM latency_rollup
     WHERE topology = $1 AND epoch_ms(interval_end) >= $2 AND epoch_ms(interval_end) < $3 AND grain = 'hour'
-          AND scope = 'operator' AND p99_ms IS NOT NULL
+          AND scope = 'operator' AND p99_ms IS NOT NULL AND operator = $4
     ORDER BY interval_end
 """
 INCIDENTS = """
@@ -156,28 +155,27 @@ def suggest(
         now_ms: end of the history, epoch ms.
     """
     span = [topology.name, now_ms - MOST_WEEKS * WEEK_MS, now_ms]
-    rows = tables.ask(RESULTS, span).objects
     breaks = _breaks(tables, topology, now_ms)
     suggestions = []
     for spec in specs:
         if not isinstance(spec.limits, Sla) or spec.measure is Measure.COMPLETENESS:
             continue
-        key = (spec.name, spec.subject, spec.measure)
-        measured = _measurements(row for row in rows if (row["name"], row["subject"], row["measure"]) == key)
+        measured = _measurements(tables, RESULTS, [*span, spec.name, spec.subject, spec.measure.value])
         table = {key: value for key, value in content[spec.name].items() if key not in LIMITS}
         history, subjects = _History(measured, zone, now_ms, spec.damping), _subjects(spec.subject, topology)
         suggestion = _suggestion(history, spec.name, table, breaks, subjects)
         suggestions.append(replace(suggestion, outcome_now=history.outcome_of(spec, breaks, subjects)))
-    rolled_up: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
-    for row in tables.ask(ROLLED_UP, span).objects:
-        rolled_up[row["name"]].append(row)
     with_latency = {spec.subject for spec in specs if spec.measure in QUANTILES}
     for operator in topology.terminals:
         name = f"{operator[:50]}_by_hour"
         if operator in with_latency or name in content:
             continue
         table = {"subject": operator, "measure": Measure.LATENCY_P99.value, "over": "1 h", "owner": topology.owner}
-        history = _History(_measurements(rolled_up[operator]), zone, now_ms, Damping(resolve_after_ms=RESOLVE_AFTER_MS))
+        measured, damping = (
+            _measurements(tables, ROLLED_UP, [*span, operator]),
+            Damping(resolve_after_ms=RESOLVE_AFTER_MS),
+        )
+        history = _History(measured, zone, now_ms, damping)
         suggestions.append(_suggestion(history, name, table, breaks, _subjects(operator, topology)))
     return suggestions
 
@@ -264,8 +262,8 @@ def _suggestion(
     return replace(suggestion, limits=hourly_limits(usual), outcome=history.outcome(breaks, subjects))
 
 
-def _measurements(rows: Iterable[Mapping[str, Any]]) -> list[Measurement]:
-    return [Measurement(row["at_ms"], row["ms"], _is_excused(row)) for row in rows]
+def _measurements(tables: Tables, sql: str, parameters: Sequence[Any]) -> list[Measurement]:
+    return [Measurement(row["at_ms"], row["ms"], _is_excused(row)) for row in tables.ask(sql, parameters).objects]
 
 
 def _is_excused(row: Mapping[str, Any]) -> bool:
