@@ -14,6 +14,8 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
+from tidemark.cli.main import _parser
+from tidemark.errors import InvalidArgument
 from tidemark.model import topology
 from tidemark.model.project.files import CHECKOUT
 from tidemark.model.project.layout import Layout
@@ -203,3 +205,17 @@ def test_hours_are_those_of_the_zone(home: Path) -> None:
     # In winter 08:00 UTC is 13:30 in India.
     (block,) = tomllib.loads(proposed(home, zone="Asia/Kolkata"))["flights"]["board"]["hours"]
     assert (block["zone"], block["from"], block["to"]) == ("Asia/Kolkata", "13:00", "23:00")
+
+
+def test_the_command_fails_without_a_proposal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def run(*arguments: str) -> int:
+        options = _parser().parse_args(["--warehouse", str(tmp_path), "suggest", "slas", "flights", *arguments])
+        return options.run(options)
+
+    assert run("--zone", "Europe/Berlin") == 1
+    printed = capsys.readouterr().out
+    assert "(Europe/Berlin), rounded up" in printed
+    # Its SLAs are those of the project.
+    assert "# board_is_fresh: 0 measurements in 0 weeks: too few" in printed
+    with pytest.raises(InvalidArgument, match=r"'Berlin' is no time zone; write a name such as --zone Europe/Berlin"):
+        run("--zone", "Berlin")
