@@ -95,12 +95,22 @@ class DeliverChanges(BaseOperator):
     def execute(self, context: Context) -> None:
         """Delivers the changes, the oldest first."""
         layout = Layout(warehouse_at(self.warehouse))
-        if not tell(self.channel, layout, self.topology, context, run_id=str(context["run_id"])):
+        dags_of = cache(partial(waiting_dags, layout, self.topology))
+        run_id = str(context["run_id"])
+        if not tell(self.channel, layout, self.topology, context, run_id=run_id, dags_of=dags_of):
             msg = "every change was delivered before"
             raise AirflowSkipException(msg)
 
 
-def tell(channel: Channel, layout: Layout, topology: str, context: Mapping[str, Any], *, run_id: str) -> int:
+def tell(
+    channel: Channel,
+    layout: Layout,
+    topology: str,
+    context: Mapping[str, Any],
+    *,
+    run_id: str,
+    dags_of: Callable[[str], Collection[str]] = lambda _: (),
+) -> int:
     """Delivers pending changes of *topology* to *channel*; returns their number.
 
     Each delivery is recorded. A channel that sends open alerts again does so, too.
@@ -111,6 +121,7 @@ def tell(channel: Channel, layout: Layout, topology: str, context: Mapping[str, 
         topology: name of the topology.
         context: of the Airflow task.
         run_id: is recorded with each delivery.
+        dags_of: returns the DAGs that wait for a stream; by default none, since only a task can ask Airflow for them.
 
     Raises:
         ReceiverRefused: the receiver did not accept an alert. All other alerts were delivered.
@@ -119,7 +130,6 @@ def tell(channel: Channel, layout: Layout, topology: str, context: Mapping[str, 
     from tidemark.sla.incidents.tables import channel_lock, pending_changes, record_delivery, repeated_changes
 
     refusals: dict[str, ReceiverRefused] = {}
-    dags_of = cache(partial(waiting_dags, layout, topology))
     with channel_lock(layout, topology, channel):
         now_ms = wall_clock_ms()
         waiting = pending_changes(layout, topology, channel, now_ms=now_ms)
