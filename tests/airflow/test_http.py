@@ -23,11 +23,13 @@ from support.reported_window import ON_PATH, reported
 from tidemark.airflow.dags.settings import TOPOLOGIES
 from tidemark.cli.explain import path as path_command
 from tidemark.cli.explain import topology as topology_command
+from tidemark.cli.explain import why as why_command
 from tidemark.cli.main import _parser
 from tidemark.clock import wall_clock_ms
 from tidemark.control import process
 from tidemark.control.folder import Control, Heartbeat, StreamState
 from tidemark.model.project.layout import Layout
+from tidemark.model.settings.intervals import instant_ms
 from tidemark.model.topology import load
 
 with warnings.catch_warnings():
@@ -51,6 +53,7 @@ ROUTES = [
     "/topologies/flights/operators/carrier_state",
     "/topologies/flights/latency",
     "/topologies/flights/path",
+    "/topologies/flights/why",
     "/topologies/flights/decisions",
     "/pages/flights/decisions?subject=flights",
     "/topologies/flights/whatif?operator=carrier_state&scale=0.5",
@@ -172,6 +175,13 @@ def test_a_path_is_told_as_on_the_command_line(client: Client, warehouse: Path) 
     )
     (window,) = told(client, "/topologies/flights/path?at=2026-01-01T12:00:00Z")["windows"]
     assert (window["path"], window["latency_ms"]) == ([*ON_PATH], 400)
+
+
+def test_findings_are_as_on_the_command_line(client: Client, warehouse: Path) -> None:
+    flights = load(TOPOLOGIES / "flights.toml")
+    printed = json.loads(why_command.as_objects(why_command.findings(warehouse, flights, at_ms=instant_ms(AT))))
+    assert told(client, f"/topologies/flights/why?at={AT}")["findings"] == printed
+    assert printed
 
 
 def test_latencies_are_those_that_were_rolled_up_in_the_interval(client: Client) -> None:

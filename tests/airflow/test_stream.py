@@ -181,9 +181,13 @@ def test_a_trigger_waits_for_a_control_folder_beyond_reach(driver: Driver) -> No
 def test_a_living_driver_is_adopted_and_not_doubled(driver: Driver) -> None:
     deferred(operator(driver).execute)
     pid = running(driver)
-    deferred(operator(driver).execute)
+    with pytest.raises(TaskDeferred):
+        tried(operator(driver), 1)
     assert running(driver) == pid
     assert driver.control.home.joinpath("epoch").read_text() == "1"
+    launch = driver.launch()
+    assert launch is not None
+    assert driver.control.adopted_by(launch.launch_id) == "streams first try 1"
 
 
 def test_a_driver_started_by_hand_is_adopted(driver: Driver) -> None:
@@ -326,8 +330,13 @@ def test_a_stopped_process_is_stale_and_gives_way_to_a_new_one(driver: Driver) -
     waiting = deferred(operator(driver).execute)
     os.kill(first := running(driver), signal.SIGSTOP)
     assert event(waiting.trigger) == {"verdict": "stale"}
-    deferred(operator(driver).resume, {"verdict": "stale"})
+    launch = driver.launch()
+    context = {"ti": SimpleNamespace(dag_id="streams", run_id="first", try_number=1)}
+    with pytest.raises(TaskDeferred):
+        operator(driver).resume(context, {"verdict": "stale"})
     assert running(driver) != first
+    assert launch is not None
+    assert driver.control.killed_by(launch.launch_id) == "streams first try 1: stale"
 
 
 def test_a_driver_that_wakes_up_before_anybody_acts_is_adopted(driver: Driver) -> None:

@@ -98,6 +98,17 @@ def test_a_slow_operator_breaks_its_sla_and_is_named(warehouse):
     }
 
 
+@pytest.mark.parametrize(("start", "verdict"), [("02:40", "error"), ("02:41", "pass")])
+def test_limits_are_those_of_the_hour_of_the_check(warehouse, start, verdict):
+    streamed(warehouse)
+    hours = [{"zone": "UTC", "from": start, "to": "03:00", "error_after": "400 ms"}]
+
+    check(warehouse, hours=hours)  # NOW is 02:40 UTC
+
+    (row,) = (row for row in warehouse.report(SLA_RESULTS) if row["sla"] == "fresh")
+    assert (row["verdict"], row["error_after_ms"]) == (verdict, 400 if verdict == "error" else 10_000)
+
+
 def test_an_sla_without_rows_does_not_pass(warehouse):
     check(warehouse)
 

@@ -140,7 +140,7 @@ IMPORTS = {
     ),
     "sla": (
         "collecting clock escaping semantics model.tables model.settings model.project model.kinds model storage query "
-        "reports reports.paths reports.pages reports.rollups sla.contracts sla.measures sla.incidents"
+        "why.evidence why reports reports.paths reports.pages reports.rollups sla.contracts sla.measures sla.incidents"
     ),
     "maintenance": (
         "collecting semantics model.tables model.project model.kinds model kernels.records storage "
@@ -155,7 +155,7 @@ IMPORTS = {
     "cli.shared": "collecting escaping errors model.settings model.project model storage control reports embedded",
     "cli.explain": (
         "collecting escaping errors clock semantics model.settings model.project model query "
-        "why.evidence why reports reports.paths reports.pages reports.what_if sla.incidents cli.shared"
+        "why.evidence why reports reports.paths reports.pages reports.what_if sla.incidents sla cli.shared"
     ),
     "cli.project": (
         "collecting escaping errors clock semantics model.tables model.settings model.project model.kinds "

@@ -241,11 +241,12 @@ def test_an_alert_is_named_after_its_cause(story: Story) -> None:
     story.opens(0, "totals", owner="finance", severity="warning")
     story.check(0, board=DEAD, totals=DEAD)
     rows = [story.alerts[name, "opened"] for name in (DRIVER, f"{DRIVER}@finance")]
-    alerts = [alert_of({**row, "incident": row["alert"]}, link="") for row in rows]
+    alerts = [alert_of({**row, "incident": row["alert"]}, link="", dags=["hourly", "weekly"]) for row in rows]
     page, message = (alert_texts(alert, notified_ms=NOON) for alert in alerts)
     assert page["subject"] == "[critical] play: driver_dead of reads: 2 SLAs are broken (error)"
     assert (
-        "\nBroken SLAs: board, totals\nAffected tables: board, totals\nAffected owners: desk, finance\n" in page["text"]
+        "\nBroken SLAs: board, totals\nAffected tables: board, totals\nWaiting DAGs: hourly, weekly\n"
+        "Affected owners: desk, finance\n" in page["text"]
     )
     assert message["subject"] == "[info] play: driver_dead of reads affects finance: totals is broken (error)"
     assert [alert.dedup_key for alert in alerts] == [f"tidemark/play/{DRIVER}", f"tidemark/play/{DRIVER}@finance"]

@@ -1,8 +1,8 @@
 """Serves latency over HTTP, as JSON and as pages; see docs/airflow.md.
 
 It also records decisions about alerts, in `alert_decisions`. The JSON about latency is that of `tidemark topology`,
-`path` and `whatif`. DuckDB and delta-rs read the Delta tables in few threads, and an answer is kept for a few seconds:
-see `answers`. Only names from topology files are looked up in the warehouse.
+`path`, `why` and `whatif`. DuckDB and delta-rs read the Delta tables in few threads, and an answer is kept for a few
+seconds: see `answers`. Only names from topology files are looked up in the warehouse.
 
 A request without a login is answered 401; a browser that requests a page is sent to Airflow's login. A topology whose
 DAG the user may not read is a 403, and so is a decision about one whose DAG the user may not edit, or from the form of
@@ -48,7 +48,7 @@ from tidemark.airflow.pages.login import (
     login_url,
 )
 from tidemark.airflow.tasks.store import warehouse_at
-from tidemark.cli.explain import path, whatif
+from tidemark.cli.explain import path, whatif, why
 from tidemark.cli.explain import topology as topology_command
 from tidemark.cli.explain.incidents import DECISIONS
 from tidemark.clock import wall_clock_ms
@@ -282,6 +282,16 @@ def show_what_if(
     start_ms, end_ms = instants_ms(start, end)
     with _as_unknown_name():
         return _json(whatif.document(_warehouse(), topology, change, start_ms=start_ms, end_ms=end_ms))
+
+
+@app.get("/topologies/{name}/why")
+@shared
+def show_why(name: str, operator: str | None = None, at: At = None) -> Response:
+    """Returns the findings of `tidemark why`, the best explanation first."""
+    topology = _named(name) if operator is None else _having(_named(name), operator)
+    at_ms = wall_clock_ms() if at is None else instant_ms(at)
+    rows = [finding.row for finding in why.findings(_warehouse(), topology, at_ms=at_ms, operator=operator)]
+    return _json({"topology": topology.name, "at": utc(at_ms), "findings": rows})
 
 
 @app.get("/topologies/{name}/decisions")

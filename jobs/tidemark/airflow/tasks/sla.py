@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import cache, partial
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
@@ -13,9 +14,11 @@ from airflow.configuration import conf
 from airflow.sdk import Asset, BaseNotifier, BaseOperator, Context, Variable
 from airflow.sdk.exceptions import AirflowSkipException
 
+from tidemark.airflow.tasks.assets import waiting_dags
 from tidemark.airflow.tasks.receivers import ReceiverRefused
 from tidemark.airflow.tasks.store import warehouse_at
 from tidemark.clock import wall_clock_ms
+from tidemark.collecting import present
 from tidemark.errors import InvalidSpec
 from tidemark.model.channel_spec import LOG, Channel, load
 from tidemark.model.project.files import Project
@@ -92,12 +95,22 @@ class DeliverChanges(BaseOperator):
     def execute(self, context: Context) -> None:
         """Delivers the changes, the oldest first."""
         layout = Layout(warehouse_at(self.warehouse))
-        if not tell(self.channel, layout, self.topology, context, run_id=str(context["run_id"])):
+        dags_of = cache(partial(waiting_dags, layout, self.topology))
+        run_id = str(context["run_id"])
+        if not tell(self.channel, layout, self.topology, context, run_id=run_id, dags_of=dags_of):
             msg = "every change was delivered before"
             raise AirflowSkipException(msg)
 
 
-def tell(channel: Channel, layout: Layout, topology: str, context: Mapping[str, Any], *, run_id: str) -> int:
+def tell(
+    channel: Channel,
+    layout: Layout,
+    topology: str,
+    context: Mapping[str, Any],
+    *,
+    run_id: str,
+    dags_of: Callable[[str], Collection[str]] = lambda _: (),
+) -> int:
     """Delivers pending changes of *topology* to *channel*; returns their number.
 
     Each delivery is recorded, unless the channel only sends an open alert again.
@@ -108,6 +121,7 @@ def tell(channel: Channel, layout: Layout, topology: str, context: Mapping[str, 
         topology: name of the topology.
         context: of the Airflow task.
         run_id: is recorded with each delivery.
+        dags_of: returns the DAGs that wait for a stream; by default none, since only a task can ask Airflow for them.
 
     Raises:
         ReceiverRefused: the receiver did not accept an alert. All other alerts were delivered.
@@ -123,7 +137,7 @@ def tell(channel: Channel, layout: Layout, topology: str, context: Mapping[str, 
             if change["incident"] in refusals:
                 continue
             try:
-                _notify(channel, change, context)
+                _notify(channel, change, context, dags=_waiting_dags(change, layout, dags_of))
             except ReceiverRefused as error:
                 refusals[change["incident"]] = error
                 continue
@@ -134,16 +148,36 @@ def tell(channel: Channel, layout: Layout, topology: str, context: Mapping[str, 
     return len(due)
 
 
-def _notify(channel: Channel, change: Mapping[str, Any], context: Mapping[str, Any]) -> None:
+def _notify(
+    channel: Channel, change: Mapping[str, Any], context: Mapping[str, Any], *, dags: Iterable[str] = ()
+) -> None:
     from tidemark.sla.incidents.alert import alert_of
     from tidemark.sla.incidents.alert_text import alert_texts
 
     incident = (change.get("incidents") or [change["incident"]])[0]
     place = PAGE.format(topology=quote(change["topology"], safe=""), incident=quote(incident, safe=""))
     link = conf.get("api", "base_url", fallback="").rstrip("/") + place
-    alert = alert_of(change, link=link)
+    alert = alert_of(change, link=link, dags=dags)
     message = {**alert_texts(alert, notified_ms=wall_clock_ms()), "value": alert}
     resolve_name(channel.notifier)(**channel.arguments)({**context, "alert": message})
+
+
+def _waiting_dags(change: Mapping[str, Any], layout: Layout, dags_of: Callable[[str], Collection[str]]) -> list[str]:
+    """Returns the DAGs that wait for the late streams of *change*.
+
+    These streams are that of the cause, and those that write the affected tables. *dags_of* has the DAGs of a stream.
+    """
+    from tidemark.storage.warehouse import stream_tables
+
+    topology, streams = change["topology"], {change.get("cause_sub_topology")}
+    try:
+        for table in present((*(change.get("tables") or ()), change["subject"])):
+            streams.update(path.parent.name for path in stream_tables(layout, topology, table))
+        return sorted({dag for stream in present(streams) for dag in dags_of(stream)})
+    except Exception:
+        # An alert without them is better than none.
+        log.warning("the DAGs that wait for %s are not known", topology, exc_info=True)
+        return []
 
 
 def tell_of_missed_checks(topology_file: str, context: Mapping[str, Any] | None = None) -> None:

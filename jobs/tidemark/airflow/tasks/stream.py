@@ -226,7 +226,7 @@ class StreamOperator(BaseOperator):
         verdict = driver.verdict(now_ms=wall_clock_ms())  # another try may have acted since the event
         why = self._why(driver, verdict)
         if verdict in _HANGS and (launch := driver.launch()) is not None:
-            driver.kill(launch.launch_id)
+            driver.kill(launch.launch_id, by=f"{self._task_run}: {verdict.value}")
             verdict = driver.verdict(now_ms=wall_clock_ms())  # it may have drained and hung at its very end
         if verdict is DriverVerdict.ROTATED and driver.drained_by() is not None:
             verdict = DriverVerdict.DRAINED  # requested while no driver ran that could report it
@@ -277,6 +277,7 @@ class StreamOperator(BaseOperator):
             digest=digest(self.topology_file),
             is_remote=_is_remote(command),
             secrets=self._secrets,
+            by=self._task_run,
         )
         word = "launched" if launch.launch_id == launch_id else "adopted"
         self.log.info(

@@ -512,6 +512,12 @@ HEARTBEATS = Table(
             ("arrival_per_s", "double", "records per second that came in over the last ten batches; null: not behind"),
             ("working_per_s", "double", "records per second that were read over these batches; null: not behind"),
             ("eta_at", "timestamp", "driver clock at which none will be unread; null: not behind, or falling behind"),
+            ("adopted_by", "string", "task of Airflow that took over its supervision last; null: none did"),
+            (
+                "predecessor_killed_by",
+                "string",
+                "task that killed the stream's driver before this one, and why; null: none did",
+            ),
         ),
     ),
     key=("at", "epoch", "state"),

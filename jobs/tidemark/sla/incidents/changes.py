@@ -265,7 +265,7 @@ def _changes_of_spec(spec: SlaSpec, results: Sequence[Row], history: Sequence[Ro
         )
         if change is not None:
             # A resolved incident is described by what it was.
-            yield _row(change, before if change is Change.RESOLVED else standing, result, spec.limits)
+            yield _row(change, before if change is Change.RESOLVED else standing, result, _limits(spec, result))
 
 
 def _forecasts_of_spec(spec: SlaSpec, results: Sequence[Row], history: Sequence[Row]) -> Iterator[dict[str, Any]]:
@@ -296,16 +296,21 @@ def _forecasts_of_spec(spec: SlaSpec, results: Sequence[Row], history: Sequence[
         if change is None:
             continue
         opened_ms = at_ms if opening is None else opening["opened_at"]
-        row = _row(change, SlaState(opened_at_ms=opened_ms), result, spec.limits) | {
+        row = _row(change, SlaState(opened_at_ms=opened_ms), result, _limits(spec, result)) | {
             "incident": name_since(f"{spec.name}-{Severity.FORECAST}", opened_ms),
             "severity": Severity.FORECAST.value,
         }
         if change is Change.OPENED:
-            row |= {"said": result["breaks_because"], "threshold": _least(spec.limits)}
+            row |= {"said": result["breaks_because"], "threshold": _least(_limits(spec, result))}
         elif result["quiet"] is not None:
             row |= {"said": _NOT_PROMISED[result["quiet"]], "verdict": Verdict.UNKNOWN.value}
         opening = row if change is Change.OPENED else None
         yield row
+
+
+def _limits(spec: SlaSpec, result: Row) -> Thresholds:
+    """Returns the limits of *spec* by which *result* was judged."""
+    return spec.at(result["checked_at"]).limits
 
 
 def _least(limits: Thresholds) -> float | None:
