@@ -21,8 +21,8 @@ from jinja2 import StrictUndefined, Template
 
 from support.typed_commands import commands
 from tidemark.airflow.dags import settings as dag_settings
+from tidemark.airflow.dags.hours import HourlyReportSensor
 from tidemark.airflow.tasks import sla as sla_tasks
-from tidemark.airflow.tasks.hours import HourlyReportSensor
 from tidemark.airflow.tasks.spark import BatchJob
 from tidemark.airflow.tasks.stream import StreamOperator
 from tidemark.control.folder import Control, Heartbeat, StreamState
@@ -35,7 +35,7 @@ DAGS = Path(__file__).resolve().parents[2] / "dags"
 PLUGINS = DAGS.with_name("plugins")
 # Airflow reads .airflowignore files with a class that its own dependency has deprecated.
 pytestmark = pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")
-PARTS = ("streams", "reports", "daily_reports", "sla_check", "maintenance")
+PARTS = ("streams", "reports", "daily_reports", "sla_check", "maintenance", "decisions")
 EXPECTED = {f"tidemark_flights_{part}" for part in PARTS}
 WHERE = ["--warehouse", "{{ var.value.tidemark_warehouse }}", "--topology", "flights"]
 

@@ -33,7 +33,7 @@ FIRST_REPORT = """
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from airflow.sdk.exceptions import DagRunTriggerException, TaskDeferred
-from tidemark.airflow.tasks.hours import FirstReport
+from tidemark.airflow.dags.hours import FirstReport
 run = SimpleNamespace(run_after=datetime(2026, 1, 1, 12, 58, tzinfo=UTC))
 context = {"params": {"first_report": True}, "dag_run": run}
 task = FirstReport(task_id="first", reports="hourly")

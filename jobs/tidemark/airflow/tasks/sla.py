@@ -126,25 +126,33 @@ def tell(channel: Channel, layout: Layout, topology: str, context: Mapping[str, 
             if change["incident"] in refusals:
                 continue
             try:
-                _notify(channel, change, context)
+                notify(channel, change, context)
             except ReceiverRefused as error:
                 refusals[change["incident"]] = error
                 continue
             record_delivery(layout, change, channel, at_ms=wall_clock_ms(), run_id=run_id)
         for change in again:
             if change["incident"] not in changed:
-                _notify(channel, change, context)
+                notify(channel, change, context)
     if refusals:
         raise next(iter(refusals.values()))
     return len(waiting) + len(again)
 
 
-def _notify(channel: Channel, change: Mapping[str, Any], context: Mapping[str, Any]) -> None:
+def notify(channel: Channel, change: Mapping[str, Any], context: Mapping[str, Any], *, page: str = PAGE) -> None:
+    """Sends a *change* of an alert, a row of `sla_alerts`, to *channel*.
+
+    Args:
+        channel: the channel.
+        change: the row.
+        context: of the Airflow task.
+        page: path of the page to look at.
+    """
     from tidemark.sla.incidents.alert import alert_of
     from tidemark.sla.incidents.alert_text import alert_texts
 
     incident = (change.get("incidents") or [change["incident"]])[0]
-    place = PAGE.format(topology=quote(change["topology"], safe=""), incident=quote(incident, safe=""))
+    place = page.format(topology=quote(change["topology"], safe=""), incident=quote(incident, safe=""))
     link = conf.get("api", "base_url", fallback="").rstrip("/") + place
     alert = alert_of(change, link=link)
     message = {**alert_texts(alert, notified_ms=wall_clock_ms()), "value": alert}
@@ -178,7 +186,7 @@ def tell_of_missed_checks(topology_file: str, context: Mapping[str, Any] | None 
             if unrecorded is None:
                 tell(channel, layout, topology.name, context or {}, run_id="deadline")
             elif channel.tells(unrecorded):
-                _notify(channel, unrecorded, context or {})
+                notify(channel, unrecorded, context or {})
         except Exception:
             log.exception("channel %s did not accept the alert", channel.name)
 
