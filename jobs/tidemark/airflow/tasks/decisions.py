@@ -68,7 +68,10 @@ OPTIONS: Mapping[str, frozenset[str]] = {
 Other options name a warehouse, a broker or a person: these come from Airflow.
 """
 AUTHOR = ("--by", "--reason")
-"""Options of printed remedies that the answer replaces, except in `requeue`, where `--reason` chooses records."""
+"""Options of printed remedies that the answer replaces.
+
+`requeue` chooses records by `--reason`, and keeps it.
+"""
 NEEDS_APPLY = {"doctor": ("--apply", "remove-torn")}
 ANSWERED_WITHIN = "24 h"
 WAITS_MS = 25 * 3_600_000

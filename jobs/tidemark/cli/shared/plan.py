@@ -50,7 +50,7 @@ class RepairPlan:
 
 
 def add_plan(parser: argparse.ArgumentParser) -> None:
-    """Adds the options for a dry run, and for the change that it showed."""
+    """Adds the options for a dry run and its plan."""
     parser.add_argument("--dry-run", action="store_true", help="show what would be changed, and change nothing")
     parser.add_argument(
         "--plan", metavar="ID", help="change only what the dry run with this id showed; if that has changed, refuse"
