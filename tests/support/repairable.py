@@ -25,8 +25,9 @@ COMMANDS = (LOSS, RESET, REMOVAL, REOPENING, RESHARDING)
 class Repairable:
     """A project in *home* whose one stream has stopped.
 
-    Partition 0 was read until offset 4: a window is closed at 10 s, and a record of 4 s was late for it. Partition 1
-    has one record, from the future. A plan of Spark that nothing has used is torn. The warehouse is in `warehouse`.
+    Partition 0 was read until offset 4: a window is closed at 10 s, and a record of 4 s was late for it. The newest
+    record of partition 1 is from the future. A plan of Spark that nothing has used is torn. The warehouse is in
+    `warehouse`.
     """
 
     def __init__(self, home: Path) -> None:
@@ -41,7 +42,7 @@ class Repairable:
         self.read = [0, 0]
         self._batches = 0
         self.batch((0, 1), (0, 2))
-        self.batch((0, 25))
+        self.batch((0, 25), (1, 25))
         self.batch((0, 4), (1, FUTURE_S))
         self.torn = self.checkpoint / "offsets" / str(self._batches)
         self.torn.write_text("v1")

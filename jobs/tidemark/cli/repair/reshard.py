@@ -24,7 +24,7 @@ from tidemark.reports.batch_job import topology as topology_named
 from tidemark.storage.delta.format import refuse_newer
 from tidemark.storage.delta.tables import Reference
 from tidemark.storage.fence import Fence
-from tidemark.stream.distributed.resharding import forget, remember, reshard
+from tidemark.stream.distributed.resharding import forget, remember, remembered_shards, reshard
 from tidemark.stream.distributed.sharding import Sharding, sharding
 from tidemark.stream.journal.entries import Journal
 from tidemark.stream.journal.state_runs import StateRuns
@@ -69,7 +69,7 @@ def reshard_plan(
         states = entry.notes.states if entry else None
         if entry is None:
             lines.append(f"{_name(stream)}: no batch was decided yet, so there is no state")
-        elif states is not None and len(states) == shards:
+        elif (states is not None and len(states) == shards) or remembered_shards(stream, entry) is not None:
             lines.append(f"{_name(stream)}: its state is in {_shards(shards)} already")
         else:
             source = "the tables of an older version" if states is None else _shards(len(states))
