@@ -32,9 +32,14 @@ ANN = {
 }
 
 
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Repairable:
+    return Repairable(tmp_path_factory.mktemp("project") / "project")
+
+
 @pytest.fixture
-def stopped(tmp_path: Path) -> Repairable:
-    return Repairable(tmp_path / "project")
+def stopped(project: Repairable, tmp_path: Path) -> Repairable:
+    return project.copy(tmp_path / "project")
 
 
 def run(stopped: Repairable, command: str, *more: str) -> CommandOutput:
@@ -54,7 +59,7 @@ def content(folder: Path) -> dict[str, bytes]:
 
 def decisions(stopped: Repairable) -> list[dict[str, Any]]:
     path = Layout(stopped.warehouse).report_table("play", "repair_decisions")
-    return scan(path).collect().to_dicts() if path.exists() else []
+    return scan(path).sort("decided_at").collect().to_dicts() if path.exists() else []
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.split()[0])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+from copy import copy
 from pathlib import Path
 
 from support.play import NOON, Play, ms
@@ -31,12 +33,10 @@ class Repairable:
     """
 
     def __init__(self, home: Path) -> None:
-        self.home, self.warehouse = home, home / "warehouse"
         for folder in ("topologies", "expectations"):
             (home / folder).mkdir(parents=True)
         (home / "topologies" / "play.toml").write_text(TOML)
-        self.play = Play(TOML, self.warehouse, partitions=2)
-        self.checkpoint = self.play.control.home / "checkpoint"
+        self._lies_in(home, Play(TOML, home / "warehouse", partitions=2))
         for log in ("offsets", "commits"):
             (self.checkpoint / log).mkdir(parents=True)
         self.read = [0, 0]
@@ -44,8 +44,24 @@ class Repairable:
         self.batch((0, 1), (0, 2))
         self.batch((0, 25), (1, 25))
         self.batch((0, 4), (1, FUTURE_S))
-        self.torn = self.checkpoint / "offsets" / str(self._batches)
         self.torn.write_text("v1")
+
+    def _lies_in(self, home: Path, play: Play) -> None:
+        self.home, self.warehouse, self.play = home, home / "warehouse", play
+        self.checkpoint = play.control.home / "checkpoint"
+
+    @property
+    def torn(self) -> Path:
+        """The torn plan."""
+        return self.checkpoint / "offsets" / "3"
+
+    def copy(self, home: Path) -> Repairable:
+        """Copies the project to *home*, with a driver of its own."""
+        shutil.copytree(self.home, home)
+        made = copy(self)
+        made.read = [*self.read]
+        made._lies_in(home, self.play.copy(home / "warehouse"))
+        return made
 
     def batch(self, *records: tuple[int, float]) -> None:
         """Processes records, each with its partition and the second of its time."""
