@@ -48,7 +48,6 @@ from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import iso
 from tidemark.model.settings.toml_keys import duration_ms
 from tidemark.model.topology import Topology
-from tidemark.reports.repairs import RepairDecision, record_repair, split_plan
 from tidemark.semantics.repairs import RepairOutcome
 from tidemark.storage.location import location
 from tidemark.storage.private_folder import private_folder
@@ -247,11 +246,10 @@ class DecisionOperator(BaseOperator):
         if words[0] == "requeue" and "--to" not in words:
             # Records that are set aside later are not part of what is shown.
             words += ["--to", iso(now_ms)]
-        status, output = self._tidemark([*words, "--dry-run"])
-        effect, plan = split_plan(output)
+        status, effect, plan = self._look(words)
         if status:
             self._publish(context, RepairOutcome.FAILED)
-            raise AirflowFailException(output)
+            raise AirflowFailException(effect)
         if plan is None:
             self._publish(context, RepairOutcome.CHANGED)
             msg = f"there is nothing to decide: {effect}"
@@ -267,6 +265,8 @@ class DecisionOperator(BaseOperator):
         by, note = user.get("name") or user.get("id"), _note(event)
         outcome, result = self._outcome(context, event, words, plan, by, note)
         if outcome is not RepairOutcome.APPLIED:  # the command has recorded that
+            from tidemark.reports.repairs import RepairDecision, record_repair  # parsers of DAGs do not need it
+
             made = RepairDecision(
                 topology=self.topology.name,
                 sub_topology=_sub_topology(words),
@@ -279,9 +279,15 @@ class DecisionOperator(BaseOperator):
                 asked_in=_asked_in(context),
             )
             record_repair(Layout(warehouse_at(self.warehouse)), made, at_ms=wall_clock_ms())
+        self._publish(context, outcome)
         ended = f"{outcome.value} by {by}" if by else outcome.value
         self._tell(context, words, effect, asked_ms, ended=ended, by=by)
-        self._end(context, outcome, f"{ended}: {result or effect}")
+        text = f"{ended}: {result or effect}"
+        if outcome in {RepairOutcome.REJECTED, RepairOutcome.TIMED_OUT}:
+            raise AirflowSkipException(text)
+        if outcome is not RepairOutcome.APPLIED:
+            raise AirflowFailException(text)
+        self.log.info("%s", text)
 
     def _outcome(
         self, context: Context, event: Mapping[str, Any], words: list[str], plan: str, by: str | None, note: str
@@ -291,10 +297,9 @@ class DecisionOperator(BaseOperator):
             return RepairOutcome.TIMED_OUT, None
         if list(event.get("chosen_options") or ()) != [APPROVE]:
             return RepairOutcome.REJECTED, None
-        status, output = self._tidemark([*words, "--dry-run"])
-        now, plan_now = split_plan(output)
-        if status or plan_now != plan:
-            return RepairOutcome.CHANGED, now
+        _, effect_now, plan_now = self._look(words)
+        if plan_now != plan:
+            return RepairOutcome.CHANGED, effect_now
         reason = "--reason" if words[0] in {"accept-loss", "reset-time"} else "--note"
         author = [f"--by={by}", f"{reason}={note or NO_REASON}", f"--asked-in={_asked_in(context)}"]
         status, output = self._tidemark([*words, f"--plan={plan}", *author])
@@ -357,24 +362,26 @@ class DecisionOperator(BaseOperator):
             except Exception:
                 self.log.exception("channel %s did not accept the question", channel.name)
 
-    def _end(self, context: Context, outcome: RepairOutcome, text: str) -> None:
-        """Publishes *outcome*; skips or fails unless it is applied."""
-        self._publish(context, outcome)
-        if outcome in {RepairOutcome.REJECTED, RepairOutcome.TIMED_OUT}:
-            raise AirflowSkipException(text)
-        if outcome is not RepairOutcome.APPLIED:
-            raise AirflowFailException(text)
-        self.log.info("%s", text)
-
     def _refuse_unknown_stream(self) -> None:
         if self.stream and self.stream not in (names := names_in(self.topology.sub_topologies)):
             msg = f"stream: must be one of {', '.join(names)}, or empty, got {self.stream!r}"
             raise InvalidArgument(msg)
 
     def _publish(self, context: Context, outcome: RepairOutcome) -> None:
+        """Tells the stream that waits, if one does."""
         if self.stream:
             layout = Layout(warehouse_at(self.warehouse))
             Control(layout.control(self.topology.name, self.stream)).answer(context["ti"].run_id, outcome.value)
+
+    def _look(self, words: Sequence[str]) -> tuple[int, str, str | None]:
+        """Returns exit status, effect and plan of a dry run.
+
+        The plan is None if there is nothing to do. Instead of the effect it may be an error.
+        """
+        from tidemark.reports.repairs import split_plan  # parsers of DAGs do not need it
+
+        status, output = self._tidemark([*words, "--dry-run"])
+        return status, *split_plan(output)
 
     def _tidemark(self, words: Sequence[str]) -> tuple[int, str]:
         """Runs `tidemark` with *words*; returns exit status and output."""
