@@ -303,7 +303,7 @@ def test_three_parked_decisions_hold_no_slot_and_are_made(plant: Plant, parked_s
 
 
 def only_what_was_shown_is_done(plant: Plant) -> None:
-    """One plan ends before its approval."""
+    """Approves three questions; one plan has changed."""
     control, api = plant.stopped.play.control, plant.api
     with plant.client("admin") as client:
         client.post("/variables", json={"key": "tidemark_deciders", "value": "ann"}).raise_for_status()

@@ -252,8 +252,8 @@ class DecisionOperator(BaseOperator):
             raise AirflowFailException(effect)
         if plan is None:
             self._publish(context, RepairOutcome.CHANGED)
-            msg = f"there is nothing to decide: {effect}"
-            raise AirflowSkipException(msg)
+            self.log.info("there is nothing to decide: %s", effect)
+            raise AirflowSkipException(effect)
         asked = {"words": words, "effect": effect, "plan": plan, "asked_ms": now_ms}
         self._park(context, asked, within_ms)
 
@@ -283,11 +283,12 @@ class DecisionOperator(BaseOperator):
         ended = f"{outcome.value} by {by}" if by else outcome.value
         self._tell(context, words, effect, asked_ms, ended=ended, by=by)
         text = f"{ended}: {result or effect}"
+        # Airflow does not log the text of a skip.
+        self.log.info("%s", text)
         if outcome in {RepairOutcome.REJECTED, RepairOutcome.TIMED_OUT}:
             raise AirflowSkipException(text)
         if outcome is not RepairOutcome.APPLIED:
             raise AirflowFailException(text)
-        self.log.info("%s", text)
 
     def _outcome(
         self, context: Context, event: Mapping[str, Any], words: list[str], plan: str, by: str | None, note: str
