@@ -56,7 +56,7 @@ OTHERS = """
 from airflow.sdk import DAG, task
 from datetime import timedelta
 from tidemark.airflow.tasks.assets import stream_table, table_asset
-from tidemark.airflow.tasks.hours import FirstReport
+from tidemark.airflow.dags.hours import FirstReport
 
 SEEN = {
     "rolled_up": table_asset("flights", "latency_rollup"),

@@ -248,6 +248,24 @@ def test_a_driver_that_fails_twice_in_one_way_shows_its_log(driver: Driver) -> N
     assert "the topic is gone" in driver.log_tail()
 
 
+def test_a_stream_goes_on_or_ends_as_a_person_answers(driver: Driver) -> None:
+    behave(driver, "lose accept-loss flights status --source weather --partition 0 --until 9")
+    fired = event(deferred(operator(driver).execute).trigger)
+    # Without a DAG that asks it fails at once, as with an answer that is no approval.
+    with pytest.raises(AirflowFailException, match="fails permanently is not launched again"):
+        operator(driver).resume({}, fired)
+    with pytest.raises(AirflowFailException, match="the answer is rejected: status is failed: DataLost"):
+        operator(driver).answered({}, {"answer": "rejected"})
+    (driver.home / "loss.json").write_text(
+        json.dumps([{"source": "weather", "partition": 0, "from_offset": 4, "until_offset": 9}])
+    )
+    deferred(operator(driver).answered, {"answer": "applied"})
+    assert driver.failures() is None
+    running(driver)
+    driver.control.request_drain(by="tidemark down", now_ms=wall_clock_ms())
+    operator(driver).answered({}, {"answer": "drained"})
+
+
 def test_another_failure_is_counted_anew(driver: Driver) -> None:
     waiting = deferred(operator(driver).execute)
     os.kill(running(driver), signal.SIGKILL)

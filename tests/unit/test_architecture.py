@@ -152,7 +152,9 @@ IMPORTS = {
     ),
     "embedded": "collecting errors clock model.project model control",
     "feed": "errors model.settings model.project embedded",
-    "cli.shared": "collecting escaping errors model.settings model.project model storage control reports embedded",
+    "cli.shared": (
+        "clock collecting escaping errors semantics model.settings model.project model storage control reports embedded"
+    ),
     "cli.explain": (
         "collecting escaping errors clock semantics model.settings model.project model query "
         "why.evidence why reports reports.paths reports.pages reports.what_if sla.incidents sla cli.shared"
@@ -173,8 +175,8 @@ IMPORTS = {
         "storage control query reports reports.pages cli.shared cli.explain"
     ),
     "airflow.tasks": (
-        "collecting escaping errors clock model.tables model.settings model.project model storage control query "
-        "reports sla.incidents"
+        "collecting escaping errors clock semantics model.tables model.settings model.project model storage control "
+        "query reports sla.incidents"
     ),
     "airflow.dags": "collecting errors model.project model airflow.tasks",
     "airflow.pages": (

@@ -137,7 +137,7 @@ def tell(
             if change["incident"] in refusals:
                 continue
             try:
-                _notify(channel, change, context, dags=_waiting_dags(change, layout, dags_of))
+                notify(channel, change, context, dags=_waiting_dags(change, layout, dags_of))
             except ReceiverRefused as error:
                 refusals[change["incident"]] = error
                 continue
@@ -148,14 +148,28 @@ def tell(
     return len(due)
 
 
-def _notify(
-    channel: Channel, change: Mapping[str, Any], context: Mapping[str, Any], *, dags: Iterable[str] = ()
+def notify(
+    channel: Channel,
+    change: Mapping[str, Any],
+    context: Mapping[str, Any],
+    *,
+    page: str = PAGE,
+    dags: Iterable[str] = (),
 ) -> None:
+    """Sends a *change* of an alert, a row of `sla_alerts`, to *channel*.
+
+    Args:
+        channel: the channel.
+        change: the row.
+        context: of the Airflow task.
+        page: path of the page to look at.
+        dags: the DAGs that wait for the late streams.
+    """
     from tidemark.sla.incidents.alert import alert_of
     from tidemark.sla.incidents.alert_text import alert_texts
 
     incident = (change.get("incidents") or [change["incident"]])[0]
-    place = PAGE.format(topology=quote(change["topology"], safe=""), incident=quote(incident, safe=""))
+    place = page.format(topology=quote(change["topology"], safe=""), incident=quote(incident, safe=""))
     link = conf.get("api", "base_url", fallback="").rstrip("/") + place
     alert = alert_of(change, link=link, dags=dags)
     message = {**alert_texts(alert, notified_ms=wall_clock_ms()), "value": alert}
@@ -207,7 +221,7 @@ def tell_of_missed_checks(topology_file: str, context: Mapping[str, Any] | None 
             if unrecorded is None:
                 tell(channel, layout, topology.name, context or {}, run_id="deadline")
             elif channel.tells(unrecorded):
-                _notify(channel, unrecorded, context or {})
+                notify(channel, unrecorded, context or {})
         except Exception:
             log.exception("channel %s did not accept the alert", channel.name)
 

@@ -20,6 +20,7 @@ from tidemark.model.sla_spec import Severity, SlaSpec, Thresholds
 from tidemark.model.topology import Topology
 from tidemark.semantics.forecast import STANDS_MS
 from tidemark.semantics.incidents import BROKEN, CHECKS, Change, SlaState, follow, interrupted
+from tidemark.semantics.repairs import DECISION
 from tidemark.semantics.sla import BurnRate, ContractRule, RecordMinimums, Sla, Verdict
 
 Row = Mapping[str, Any]
@@ -166,6 +167,43 @@ def missed_check(
     }
     # The incident is named after its beginning: one of this name was opened, and resolved, before.
     return [] if any(row["incident"] == opened["incident"] for row in incidents) else [opened]
+
+
+def asked_decision(
+    topology: Topology, *, name: str, command: str, place: str | None, text: str, is_waited_for: bool, at_ms: int
+) -> dict[str, Any]:
+    """Returns the row of an alert that asks about a repair.
+
+    Args:
+        topology: whose streams it repairs.
+        name: of the question.
+        command: the command.
+        place: the sub-topology; None: all of the topology.
+        text: its effect.
+        is_waited_for: True if a stream does not run until the answer.
+        at_ms: now, epoch ms.
+    """
+    return dict.fromkeys((*_COPIED, "observed", "threshold", "unit", "run_id", "by")) | {
+        "incident": name,
+        "topology": topology.name,
+        "sla": DECISION,
+        "cause": command,
+        "cause_sub_topology": place,
+        "change": Change.OPENED.value,
+        "at": at_ms,
+        "opened_at": at_ms,
+        "broken_since": at_ms,
+        "verdict": Verdict.UNKNOWN.value,
+        "severity": (Severity.CRITICAL if is_waited_for else Severity.WARNING).value,
+        "subject": place,
+        "said": text,
+        "owner": topology.owner,
+    }
+
+
+def answered_decision(asked: Row, *, text: str, by: str | None, at_ms: int) -> dict[str, Any]:
+    """Returns the row that ends the alert *asked*, at *at_ms*."""
+    return {**asked, "change": Change.RESOLVED.value, "at": at_ms, "said": text, "by": by}
 
 
 def _ended(last: Row, at_ms: int) -> dict[str, Any]:
