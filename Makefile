@@ -1,6 +1,6 @@
 # Two commands matter: `make demo` and `make test`. Both set everything up first.
 .DEFAULT_GOAL := help
-.PHONY: help setup secrets pins object-store lock fmt check unit proof browser postgres pythons alertmanager test audited audit yarn supervision environments chaos bench demo up down clean
+.PHONY: help setup secrets pins object-store lock fmt check unit proof browser screenshots postgres pythons alertmanager test audited audit yarn supervision environments chaos bench demo up down clean
 
 PYTHON ?= python3.11
 BIN := .venv/bin
@@ -103,6 +103,9 @@ browser: ## Chromium for tests/browser, by apt where none is installed; without 
 	command -v apt-get >/dev/null && AS=$$([ $$(id -u) = 0 ] || echo "sudo -n") && echo "installing Chromium (under a minute)" \
 		&& $$AS apt-get update -qq && DEBIAN_FRONTEND=noninteractive $$AS apt-get install -qq -y --no-install-recommends chromium >/dev/null \
 		|| echo "no Chromium, and apt cannot install it: tests/browser will be skipped"
+
+screenshots: browser ## replaces the pictures of pages in docs/pages
+	TIDEMARK_SCREENSHOTS=1 $(BIN)/pytest -q tests/browser/test_airflow_page.py -k nothing_is_cut
 
 postgres: ## PostgreSQL for one test of tests/airflow, by apt where none is installed; without it that is skipped
 	@ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1 && exit 0; \

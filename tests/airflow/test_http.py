@@ -17,6 +17,7 @@ from urllib.parse import parse_qs, urlencode
 import httpx
 import pytest
 from airflow.sdk import Variable
+from deltalake import write_deltalake
 from starlette.middleware.gzip import GZipMiddleware
 
 from support.reported_window import ON_PATH, reported
@@ -28,8 +29,10 @@ from tidemark.cli.main import _parser
 from tidemark.clock import wall_clock_ms
 from tidemark.control import process
 from tidemark.control.folder import Control, Heartbeat, StreamState
+from tidemark.kernels.columns.schemas import rows_of
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import instant_ms
+from tidemark.model.tables.catalog import DISORDER_BUCKETS
 from tidemark.model.topology import load
 
 with warnings.catch_warnings():
@@ -45,7 +48,11 @@ ROUTES = [
     "/",
     "/pages/flights",
     "/pages/flights/slas",
+    "/pages/flights/operators/carrier_state",
+    "/pages/flights/streams/carriers",
+    "/pages/flights/history",
     "/pages/flights/reports/2026-01-01T12",
+    "/dags/tidemark_flights_streams",
     "/topologies",
     "/topologies/flights",
     "/topologies/flights/status",
@@ -54,6 +61,7 @@ ROUTES = [
     "/topologies/flights/latency",
     "/topologies/flights/path",
     "/topologies/flights/why",
+    "/topologies/flights/bound",
     "/topologies/flights/decisions",
     "/pages/flights/decisions?subject=flights",
     "/topologies/flights/whatif?operator=carrier_state&scale=0.5",
@@ -131,7 +139,9 @@ def command(name: str, *arguments: str) -> Any:
 def test_every_route_is_known_here() -> None:
     templates = {
         url.partition("?")[0]
+        .replace("tidemark_flights_streams", "{dag}")
         .replace("flights", "{name}")
+        .replace("carriers", "{stream}")
         .replace("carrier_state", "{operator}")
         .replace("2026-01-01T12", "{interval}")
         for url in ROUTES
@@ -184,6 +194,41 @@ def test_findings_are_as_on_the_command_line(client: Client, warehouse: Path) ->
     assert printed
 
 
+def test_the_price_of_bounds_is_that_of_the_command_line(client: Client, warehouse: Path) -> None:
+    row = {"topology": "flights", "sub_topology": "status", "batch_id": 0, "source": "weather", "decided_at": 1_000}
+    path = Layout(warehouse).stream_table("flights", "status", DISORDER_BUCKETS.name)
+    write_deltalake(path, rows_of(DISORDER_BUCKETS, [{**row, "bucket": 0, "n": 3}, {**row, "bucket": 432, "n": 1}]))
+    found = told(client, "/topologies/flights/bound?source=weather")["bounds"]
+    assert {bound["choice"]: bound["late"] for bound in found} == {
+        "none": 1, "50 % in time": 1, "90 % in time": 0, "99 % in time": 0, "99.9 % in time": 0, "99.99 % in time": 0,
+        "100 % in time": 0, "current": 1,
+    }  # fmt: skip
+    page = client.get("/pages/flights/operators/weather").text
+    assert '<th scope="row">none</th>' in page
+    assert "The present bound is 3 s" in page
+
+
+@pytest.mark.parametrize(
+    ("url", "place"),
+    [
+        ("/dags/tidemark_flights_streams", "../pages/flights"),
+        ("/dags/tidemark_flights_streams?task=carriers", "../pages/flights/streams/carriers"),
+        ("/dags/tidemark_flights_sla_check?task=tell_log", "../pages/flights/slas"),
+        ("/dags/tidemark_flights_daily_reports?task=rollup", "../pages/flights"),
+        ("/pages/flights/streams/carriers", "../operators/carrier_delays"),
+        ("/pages/flights/streams/first_report", "../../flights#stream-first_report"),
+    ],
+)
+def test_a_tab_leads_to_the_page_of_its_task(client: Client, url: str, place: str) -> None:
+    answer = client.get(url)
+    assert (answer.status_code, answer.headers["Location"]) == (307, place)
+
+
+def test_the_tab_of_a_foreign_dag_says_so(client: Client) -> None:
+    answer = client.get("/dags/somebody_elses")
+    assert (answer.status_code, "not one of a topology" in answer.text) == (404, True)
+
+
 def test_latencies_are_those_that_were_rolled_up_in_the_interval(client: Client) -> None:
     assert [row["n"] for row in told(client, "/topologies/flights/latency")["latencies"]] == [7, 9]
     found = told(client, "/topologies/flights/latency?from=2026-01-01T12:00:00Z&operator=carrier_delays")
@@ -203,6 +248,8 @@ def test_latencies_are_those_that_were_rolled_up_in_the_interval(client: Client)
         ("/topologies/flights.toml", "no topology"),
         ("/topologies/..%2f..%2fetc", "Not Found"),
         ("/topologies/%2e%2e", "Not Found|no topology"),
+        ("/topologies/flights/why?operator=nobody", "no operator 'nobody'; known: .*carrier_state"),
+        ("/topologies/flights/bound?source=nobody", "no source 'nobody'; known: flight_events, weather"),
         ("/topologies/flights/operators/nobody", "no operator 'nobody'; known: .*carrier_state"),
         ("/topologies/flights/latency?operator=nobody", "no operator"),
         ("/topologies/flights/whatif?operator=nobody&scale=1", "no operator"),

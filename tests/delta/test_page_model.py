@@ -11,14 +11,14 @@ from deltalake import write_deltalake
 from critical_path import run
 from support.play import Play, bad, ms, tell
 from support.reported_window import reported
-from support.topologies import NEWEST
+from support.topologies import NEWEST, aggregate, repartition, sink, source, table, topology_of
 from tidemark.cli.explain import path as path_command
 from tidemark.control.folder import StreamState
 from tidemark.kernels.columns.schemas import rows_of
 from tidemark.model.project.files import CHECKOUT
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval, utc
-from tidemark.model.tables.catalog import SLA_RESULTS
+from tidemark.model.tables.catalog import ALERTS, SLA_RESULTS
 from tidemark.model.topology import load
 from tidemark.query.sql import Warehouse
 from tidemark.reports.pages.page_model import page_model
@@ -162,3 +162,98 @@ def test_a_start_with_a_backlog_is_named_as_such(tmp_path: Path) -> None:
     assert path["spent"][0]["kind"] == "backlog"
     words = path_command.as_text("play", path)
     assert "mostly a backlog (records that waited unread), not in the sum" in " ".join(words.split())
+
+
+HOPS = topology_of(
+    {"window": "5 s"},
+    events=source(),
+    newest=table(columns=["v"]),
+    by_id=repartition("newest", key=["id"], id=["id"], columns=["v"]),
+    ever=aggregate("by_id", aggregates={"ids": "count(*)"}),
+    ever_board=sink("ever", table="ever_board"),
+)
+
+
+def hopping(home: Path, seconds: int, *, read_until: int) -> Play:
+    """A record each 5 s; the hop is read until *read_until*."""
+    play = Play(HOPS, home)
+    for k in range(0, seconds, 5):
+        play.batch([play.row("events", ms(k), key="a", id="a", v=k)], at_ms=ms(k + 1))
+        if k < read_until:
+            play.hop(play.topology.sub_topologies[1].name, at_ms=ms(k + 2))
+    return play
+
+
+def test_a_window_has_the_path_that_a_report_will_find(tmp_path: Path) -> None:
+    play = hopping(tmp_path, 30, read_until=30)
+    live = model(play, 40)["path"]
+    run(Layout(tmp_path), play.topology, [], Interval(ms(0), ms(3_600)))
+    reported_path = model(play, 40)["path"]
+    assert (live["is_live"], reported_path["is_live"]) == (True, False)
+    same = ("window_end", "path", "latency_ms", "age_ms", "before_source_ms", "leaf", "state", "finished_ago_ms")
+    assert {name: live[name] for name in same} == {name: reported_path[name] for name in same}
+    walk = ["events", "newest", "by_id", "by_id_source", "ever", "ever_board"]
+    # The newest record is of second 25, the bound 1 s: that batch, at second 26, closes the window until 20 s.
+    assert (live["path"], live["window_end"]) == (walk, utc(ms(20)))
+    # The source finished it at 26 s and the sink at 27 s: 6 s before the path, and 1 s on it.
+    assert (live["before_source_ms"], live["latency_ms"], live["finished_ago_ms"]) == (6_000, 1_000, 13_000)
+    assert live["spent"][0] == {"part": "before the source", "kind": "before_source", "ms": 6_000}
+
+
+def test_a_stream_that_stands_still_is_stuck_on_the_path(tmp_path: Path) -> None:
+    play = hopping(tmp_path, 60, read_until=15)
+    found = model(play, 60)
+    # Of windows that the first stream closed until 50 s, the second has those until 5 s: 9 windows of 5 s.
+    assert found["operators"]["by_id_source"]["stuck_ms"] == 45_000
+    assert found["path"]["path"] == ["events", "newest", "by_id", "by_id_source", "ever", "ever_board"]
+    assert (found["path"]["state"], found["path"]["is_live"]) == ("stuck", True)
+    assert found["operators"]["newest"]["stuck_ms"] is None
+
+
+def test_each_partition_has_its_lag_and_its_backlog(tmp_path: Path) -> None:
+    play = Play(NEWEST, tmp_path, partitions=2)
+    for k in range(12):
+        parts = (0, 1) if k < 6 else (0,)
+        rows = [play.row("events", ms(10 * k), partition=part, key="a", id="a", v=k) for part in parts]
+        play.batch(rows, at_ms=ms(10 * k + 1))
+    first, second = model(play, 112)["partitions"]
+    # Partition 1 had its last record at second 50. A watermark is 1 ms and the bound, 1 s, before it.
+    assert (first["partition"], first["lag_ms"], first["silent_ms"], first["causes"]) == (0, 3_001, 1_000, [])
+    assert (second["partition"], second["lag_ms"], second["silent_ms"]) == (1, 63_001, 61_000)
+    assert second["causes"] == ["partition_silent"]
+    assert second["holds_back"]
+
+
+def test_incidents_of_one_cause_are_one_open_alert(tmp_path: Path) -> None:
+    play = played(tmp_path)
+    opened = {
+        "topology": "play", "change": "opened", "severity": "warning", "opened_at": ms(10), "broken_since": ms(9),
+        "at": ms(10), "said": "late",
+    }  # fmt: skip
+    dead = {**opened, "alert": "dead", "cause": "driver_dead", "severity": "critical", "slas": ["a", "b"]}
+    worse = {"change": "escalated", "at": ms(11), "said": "very late", "slas": None}
+    rows = [
+        {**opened, "alert": "slow", "slas": ["c"], "incidents": ["c-1"]},
+        {**opened, "alert": "over", "slas": ["d"]},
+        {**opened, "alert": "over", "change": "resolved", "at": ms(12)},
+        {**opened, "alert": "foreseen", "severity": "forecast", "slas": ["e"]},
+        {**opened, "alert": "to ann", "audience": "ann", "slas": ["a"]},
+        dead,
+        {**dead, **worse},
+    ]
+    write_deltalake(Layout(tmp_path).report_table("play", ALERTS.name), rows_of(ALERTS, rows))
+    found = [(row["alert"], row["slas"], row["measurement"]) for row in model(play, 13)["alerts"]]
+    assert found == [("dead", ["a", "b"], "very late"), ("slow", ["c"], "late")]
+    # Before it was resolved it was open.
+    assert "over" in [row["alert"] for row in model(play, 11.5)["alerts"]]
+
+
+def test_an_expected_break_counts_down(tmp_path: Path) -> None:
+    play = played(tmp_path)
+    because = "staleness of board breaks in about 5 min, because it has grown for a quarter of an hour"
+    check = {"topology": "play", "subject": "board", "measure": "staleness", "checked_at": ms(12), "run_id": "r"}
+    row = {**check, "sla": "fresh", "verdict": "pass", "said": "", "breaks_at": ms(312), "breaks_because": because}
+    write_deltalake(Layout(tmp_path).report_table("play", SLA_RESULTS.name), rows_of(SLA_RESULTS, [row]))
+    (found,) = model(play, 72)["forecasts"]
+    assert (found["in_ms"], found["because"]) == (240_000, "it has grown for a quarter of an hour")
+    assert model(play, 400)["forecasts"][0]["in_ms"] == 0

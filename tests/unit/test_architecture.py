@@ -118,9 +118,12 @@ IMPORTS = {
         "collecting errors semantics model.tables model.settings model.project model.kinds model "
         "kernels.columns kernels.reports storage spark_session stream.journal query reports"
     ),
+    "reports.facts": (
+        "collecting semantics model.tables model.settings model kernels.columns why.evidence reports reports.paths"
+    ),
     "reports.pages": (
         "escaping errors semantics model.tables model.settings model.project model storage control "
-        "why.evidence why reports.paths"
+        "why.evidence why reports.facts reports.paths"
     ),
     "reports.rollups": (
         "errors semantics model.tables model.settings model.project model kernels.columns "
@@ -140,7 +143,8 @@ IMPORTS = {
     ),
     "sla": (
         "collecting clock escaping semantics model.tables model.settings model.project model.kinds model storage query "
-        "why.evidence why reports reports.paths reports.pages reports.rollups sla.contracts sla.measures sla.incidents"
+        "why.evidence why reports reports.paths reports.facts reports.pages reports.rollups sla.contracts sla.measures "
+        "sla.incidents"
     ),
     "maintenance": (
         "collecting semantics model.tables model.project model.kinds model kernels.records storage "
@@ -180,9 +184,9 @@ IMPORTS = {
     ),
     "airflow.dags": "collecting errors model.project model airflow.tasks",
     "airflow.pages": (
-        "collecting escaping errors clock semantics model.settings model.project model query "
-        "reports.paths reports.pages reports.rollups reports.what_if sla.incidents sla cli.explain airflow.tasks "
-        "airflow.dags"
+        "collecting escaping errors clock semantics model.settings model.project model query why "
+        "reports.paths reports.facts reports.pages reports.rollups reports.what_if sla.incidents sla cli.explain "
+        "airflow.tasks airflow.dags"
     ),
     "airflow": "",
     "dags": "airflow",

@@ -2,6 +2,7 @@
 
 import re
 from html import escape
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,7 @@ from tidemark.model.kinds.source import Source
 from tidemark.model.settings.intervals import Interval, utc
 from tidemark.model.topology import SubTopology, Topology
 from tidemark.reports.pages.interval_page import name_of
+from tidemark.reports.pages.line_charts import latency_bands, lengths_axis, share_lines
 from tidemark.reports.pages.templates import length
 from tidemark.reports.pages.topology_page import topology_page
 
@@ -69,7 +71,7 @@ def page_that_says(text, **changes):
     window = {
         "window_end": utc(0), "leaf": text, "age_ms": 2, "before_source_ms": 1, "latency_ms": 1, "over_sla": False,
         "path": ["events", "slow"], "steps": [{**step, "operator": text}], "spent": [{"part": text, "ms": 2}],
-        "finished_ago_ms": 5_000, "is_current": True, "mostly_before_source": None,
+        "finished_ago_ms": 5_000, "is_current": True, "is_live": False, "mostly_before_source": None,
     }  # fmt: skip
     cause = {
         "cause": "backlog", "operator": text, "input": f"{text} ", "partition": None, "since": None, "seen": text,
@@ -77,27 +79,34 @@ def page_that_says(text, **changes):
     }  # fmt: skip
     stream = {
         "sub_topology": text, "state": "running", "reason": text, "last_heartbeat_at": None, "last_batch_at": None,
-        "records_in": 3,
+        "records_in": 3, "records_behind": None, "eta_at": None,
     }  # fmt: skip
     slas = {"checked_at": None, "is_overdue": True, "n": 1, "broken": 1, "warned": 0, "unknown": 0}
-    standing = {"verdict": "late", "slas": [text]}
+    standing = {"verdict": "late", "slas": [text], "stuck_ms": None}
+    nothing: dict[str, list[Any]] = {"alerts": [], "forecasts": [], "budgets": [], "partitions": []}
     model = {
         "topology": text, "at": utc(0), "verdict": "late", "state": "running", "newest_result_at": None,
         "newest_result_age_ms": None, "cause": cause, "causes": [cause], "streams": [stream], "slas": slas,
         "operators": {"events": standing, "slow": standing | {"slas": []}}, "path": window, "report": None,
         "records_in": 3, "quarantined": 0, "late": 0, "quarantined_last_hour": 0, "late_last_hour": 0,
+        **nothing,
     }  # fmt: skip
     return topology_page({**model, **changes}, told, topology)
+
+
+def visible(page):
+    """Returns the text between the tags of *page*."""
+    return re.sub("<[^>]*>", "|", page)
 
 
 @pytest.mark.parametrize("hostile", HOSTILE.values(), ids=HOSTILE)
 def test_what_a_table_says_is_text_on_the_page_of_a_topology(hostile):
     page = page_that_says(hostile)
     written = escape(inert(hostile)).replace("&#x27;", "&#39;").replace("&quot;", "&#34;")  # as Jinja2 writes them
-    assert (
-        page.count(written) == 5 + 2 * 3 + 1 + 2 + 2 + 1 + 2 + 4
-    )  # head, links; cause twice; boxes, path, streams, table
-    assert re.findall("<[a-z]+", page) == re.findall("<[a-z]+", page_that_says("harmless"))
+    harmless = page_that_says("harmless")
+    # Title, links and heading 3; cause twice, each 2; boxes and path 3; parts and steps 2; findings, streams, table 8.
+    assert visible(page).count(written) == visible(harmless).count("harmless") == 20
+    assert re.findall("<[a-z]+", page) == re.findall("<[a-z]+", harmless)
     assert page.replace("\n", "").isprintable()
     assert page.count('class="on-path amber"') == 2
     assert page.count('class="on-path"') == 1  # the edge between the two boxes
@@ -106,7 +115,7 @@ def test_what_a_table_says_is_text_on_the_page_of_a_topology(hostile):
 def test_boxes_have_verdicts_and_a_path_without_results_dashes():
     alive = page_that_says("x", verdict="on_time", operators={})
     assert '<svg class="topology"' in alive
-    standing = {"verdict": "broken", "slas": ["fresh"]}
+    standing = {"verdict": "broken", "slas": ["fresh"], "stuck_ms": None}
     dead = page_that_says(
         "x", verdict="broken", operators={"events": standing | {"verdict": "quiet"}, "slow": standing}
     )
@@ -115,7 +124,94 @@ def test_boxes_have_verdicts_and_a_path_without_results_dashes():
     assert re.findall('<g class="on-path (.*?)"', dead) == ["gray", "red"]
     assert "moving average –, SLA broken: fresh" in dead
     assert "1 of 1 SLAs broken" in dead
-    down = {"verdict": "not_running", "slas": []}
+    down = {"verdict": "not_running", "slas": [], "stuck_ms": None}
     stopped = page_that_says("x", operators={"events": down | {"state": "drained"}, "slow": down | {"state": "failed"}})
     assert re.findall('<text class="verdict".*?>(.*?)</text>', stopped) == ["drained", "failed"]
     assert re.findall('<g class="on-path (.*?)"', stopped) == ["gray", "red"]
+
+
+ALERT = {
+    "alert": "a1", "severity": "critical", "cause": "partition_silent", "sub_topology": "s", "operator": "events",
+    "partition": 3, "incidents": ["fresh-1", "quick-1"], "slas": ["fresh", "quick"], "tables": ["board"], "owners": [],
+    "broken_since": utc(0), "measurement": "too slow", "culprit": None, "runbook": None, "acknowledged_by": None,
+}  # fmt: skip
+
+
+def text_of(page, element):
+    """Returns the text of the element with this id."""
+    (inner,) = re.findall(rf'<(?:ul|table)[^>]* ?id="{element}">(.*?)</(?:ul|table)>', page, re.DOTALL)
+    return " ".join(re.sub("<.*?>", " ", inner).split())
+
+
+def test_incidents_of_one_cause_are_one_line_with_its_place():
+    page = page_that_says("play", alerts=[ALERT])
+    assert text_of(page, "alerts") == (
+        "critical partition silent at events partition 3 since 1970-01-01 00:00:00 : 2 SLAs broken (fresh, quick). "
+        "Acknowledge or silence . too slow. Behind it: board"
+    )
+    assert 'href="play/operators/events"' in page
+    assert 'href="play/decisions?subject=fresh-1"' in page
+    assert "Acknowledged by ann." in page_that_says("play", alerts=[ALERT | {"acknowledged_by": "ann"}])
+
+
+def test_an_expected_break_has_its_minutes_and_its_reason():
+    row = {"sla": "fresh", "subject": "board", "in_ms": 700_000, "because": "5 records/s come into s, which reads 4"}
+    said = "fresh of board breaks in about 12 minutes because 5 records/s come into s, which reads 4."
+    assert said in text_of(page_that_says("play", forecasts=[row]), "alerts")
+    assert "breaks now because" in text_of(page_that_says("play", forecasts=[row | {"in_ms": 0}]), "alerts")
+
+
+def test_partitions_have_lag_backlog_and_silence():
+    row = {
+        "source": "events", "partition": 3, "topic_partition": None, "lag_ms": 90_000, "unread": 1_200,
+        "silent_ms": 150_000, "activity": "active", "watermark": utc(0), "causes": ["partition_silent"],
+        "holds_back": True,
+    }  # fmt: skip
+    said = text_of(page_that_says("play", partitions=[row]), "partitions").partition("remark ")[2]
+    assert said == (
+        "events 3 90 s 1,200 2 min ago active 1970-01-01 00:00:00 partition silent; holds the watermark back"
+    )
+
+
+def test_a_stuck_operator_is_on_the_path_and_is_named():
+    standing = {"verdict": "on_time", "slas": [], "stuck_ms": None}
+    page = page_that_says("play", operators={"events": standing, "slow": standing | {"stuck_ms": 45_000}})
+    assert re.findall('<text class="verdict".*?>(.*?)</text>', page) == ["on time", "stuck for 45 s"]
+    assert re.findall('<g class="on-path (.*?)"', page) == ["green", "red"]
+    assert "slow has not finished it<" in page
+
+
+def test_a_stream_that_catches_up_has_its_estimate():
+    stream = {
+        "sub_topology": "s", "state": "catching_up", "reason": None, "last_heartbeat_at": None, "last_batch_at": None,
+        "records_in": 3, "records_behind": 12_000, "arrival_per_s": 100.4, "working_per_s": 400.0,
+        "eta_at": utc(40_000),
+    }  # fmt: skip
+    said = "12,000 records; reads 400/s while 100/s come; caught up at 1970-01-01 00:00:40"
+    assert said in text_of(page_that_says("play", streams=[stream]), "streams")
+
+
+def test_few_high_latencies_do_not_flatten_the_others():
+    even, spread = lengths_axis([100, 200, 900], 200), lengths_axis([0, 100, 200, 60_000], 200)
+    assert [words for _, words in even.ticks] == ["0", "200 ms", "400 ms", "600 ms", "800 ms"]
+    assert [words for _, words in spread.ticks] == ["100 ms", "1 s", "10 s", "60 s"]
+    # From 100 to 72,000 ms in equal ratios, 200 ms is ln 2 / ln 720 of the height above the edge.
+    assert spread.y(200) == pytest.approx(100 * (1 - 0.6931 / 6.5793), abs=0.01)
+    assert even.y(0) == 100
+
+
+def test_bands_are_broken_where_nothing_was_measured():
+    minute = {"operator": "board", "p50_ms": 100, "p90_ms": 200, "p99_ms": 400, "sla_ms": None}
+    rows = [minute | {"at_ms": n * 60_000} for n in (0, 1, 5)]
+    drawn = latency_bands(rows, Interval(0, 600_000), 60_000)
+    # The middles of minutes 0 and 1 of ten are at 5 and 15 % of 1,000; minute 5 alone is as wide as a minute.
+    assert re.findall('<polyline points="(.*?)"', drawn) == ["50,76.19 150,76.19", "500,76.19 600,76.19"]
+    assert drawn.count('<polygon class="p99"') == 2
+
+
+def test_a_budget_that_is_unknown_interrupts_its_line():
+    rows = [{"name": "o", "at_ms": n * 60_000, "value": left} for n, left in enumerate((1, 0.5, None, 0.25, -0.25))]
+    drawn = share_lines(rows, Interval(0, 600_000), 60_000)
+    # From 100 % down to -50 %: 0.5 is a third of the height, 0.25 the half, -0.25 five sixths.
+    assert re.findall('<polyline points="(.*?)"', drawn) == ["50,0 150,33.33", "350,50 450,83.33"]
+    assert "o</strong>: 0% of the error budget is left" in drawn

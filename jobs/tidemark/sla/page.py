@@ -12,8 +12,11 @@ from pathlib import Path
 from markupsafe import Markup
 
 from tidemark.model.project.layout import Layout
-from tidemark.model.tables.catalog import ALERT_DECISIONS, DQ_RESULTS, INCIDENTS, SLA_RESULTS
+from tidemark.model.settings.intervals import Interval
+from tidemark.model.tables.catalog import ALERT_DECISIONS, ALERTS, DQ_RESULTS, INCIDENTS, SLA_RESULTS
 from tidemark.query.sql import Warehouse
+from tidemark.reports.facts.alerts import open_alerts
+from tidemark.reports.pages.line_charts import share_lines
 from tidemark.reports.pages.page_model import VERDICT_WORDS
 from tidemark.reports.pages.templates import POLICY, REFRESH_S, template
 from tidemark.reports.paths.path_facts import Row, Tables
@@ -21,7 +24,7 @@ from tidemark.semantics.incidents import BROKEN
 from tidemark.sla.incidents.tables import STATE_TEXT, WORST_TEXT
 from tidemark.storage.location import replace
 
-READS = frozenset({SLA_RESULTS.name, DQ_RESULTS.name, INCIDENTS.name, ALERT_DECISIONS.name})
+READS = frozenset({SLA_RESULTS.name, DQ_RESULTS.name, INCIDENTS.name, ALERTS.name, ALERT_DECISIONS.name})
 NAME = "slas"
 """Name of the page as a file and under `/tidemark/pages/TOPOLOGY`."""
 MOST_INCIDENTS = 50
@@ -42,10 +45,6 @@ BUDGETS = """
     ORDER BY objective, checked_at
 """
 """Selects the state of error budgets, the last of each hour."""
-CHART = (1000, 120)
-"""Width and height of a chart of a budget, px."""
-LEAST_LEFT = -0.5
-"""Lowest share of a budget that a chart shows."""
 DECISIONS_OF = f"""
     SELECT * FROM alert_decisions WHERE topology = $1 ORDER BY decided_at DESC, subject LIMIT {MOST_DECISIONS}
 """
@@ -82,15 +81,14 @@ def _page(tables: Tables, topology: str, model: Row | None) -> str:
         topology=topology,
         model={"cause": None, **model} if model else None,
         words=VERDICT_WORDS,
-        refresh_s=REFRESH_S,
+        refresh_s=REFRESH_S if model else None,
         policy=Markup(POLICY),
         run=run,
         slas=slas,
         broken=[row for row in slas if row["verdict"] in BROKEN],
         unknown=[row for row in slas if row["verdict"] == "unknown"],
         budgets=_budgets(tables.ask(BUDGETS, [topology]).objects, {row["objective"] for row in slas}),
-        chart=CHART,
-        zero_y=_y(0),
+        alerts=open_alerts(tables, topology),
         incidents=tables.ask(INCIDENTS_OF, [topology]).objects,
         decisions=tables.ask(DECISIONS_OF, [topology]).objects,
         expectations=expectations,
@@ -99,37 +97,20 @@ def _page(tables: Tables, topology: str, model: Row | None) -> str:
 
 
 def _budgets(rows: Sequence[Row], objectives: Collection[str | None]) -> list[Row]:
-    """Returns the newest state of each budget, with its line.
+    """Returns the newest state of each budget, with its `chart`.
 
-    The line covers the window. *rows* are those of BUDGETS; those of other *objectives* are left out.
+    The chart covers the window. *rows* are those of BUDGETS; those of other *objectives* are left out.
     """
     budgets = []
     for objective, of_objective in groupby(rows, key=lambda row: row["objective"]):
         states = list(of_objective)
         newest = states[-1]
         if objective in objectives:
-            budgets.append({**newest, "lines": _lines(states, newest["at_ms"], newest["window_ms"])})
+            window = Interval(newest["at_ms"] - newest["window_ms"], newest["at_ms"])
+            points = [{"name": objective, "at_ms": state["at_ms"], "value": state["budget_left"]} for state in states]
+            shown = [point for point in points if point["at_ms"] >= window.start_ms]
+            budgets.append({**newest, "chart": share_lines(shown, window, 0)})
     return budgets
-
-
-def _lines(states: Sequence[Row], end_ms: int, window_ms: int) -> list[str]:
-    """Returns the points of lines, in SVG's notation.
-
-    A line ends where the budget is unknown.
-    """
-    lines = []
-    for is_known, of_line in groupby(states, key=lambda state: state["budget_left"] is not None):
-        places = ((1 - (end_ms - state["at_ms"]) / window_ms, state["budget_left"]) for state in of_line if is_known)
-        points = [f"{x * CHART[0]:.1f},{_y(left)}" for x, left in places if x >= 0]
-        if points:
-            # A line of one point would be invisible.
-            lines.append(" ".join(points if len(points) > 1 else points * 2))
-    return lines
-
-
-def _y(left: float) -> float:
-    """Returns the height of an unused share *left*, px from the top."""
-    return round((1 - max(left, LEAST_LEFT)) / (1 - LEAST_LEFT) * CHART[1], 1)
 
 
 def _contracts(rows: Sequence[Row]) -> list[Row]:

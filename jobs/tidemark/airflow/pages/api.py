@@ -48,11 +48,11 @@ from tidemark.airflow.pages.login import (
     login_url,
 )
 from tidemark.airflow.tasks.store import warehouse_at
-from tidemark.cli.explain import path, whatif, why
+from tidemark.cli.explain import bound, path, whatif, why
 from tidemark.cli.explain import topology as topology_command
 from tidemark.cli.explain.incidents import DECISIONS
 from tidemark.clock import wall_clock_ms
-from tidemark.collecting import in_order_of, index_by_name
+from tidemark.collecting import in_order_of, index_by_name, names_in
 from tidemark.errors import InvalidArgument, TidemarkError
 from tidemark.escaping import inert
 from tidemark.model.project.layout import NAME, Layout
@@ -61,9 +61,17 @@ from tidemark.model.settings.toml_keys import duration_ms
 from tidemark.model.topology import Topology
 from tidemark.query.sql import Warehouse
 from tidemark.query.text_table import as_document
-from tidemark.reports.pages.page_model import REPORT, PageVerdict, page_model, unreadable
+from tidemark.reports.facts.history import history
+from tidemark.reports.facts.latency_places import ChartSpan
+from tidemark.reports.pages.page_model import REPORT, PageVerdict, page_model, subjects_of, unreadable
 from tidemark.reports.pages.templates import POLICY
-from tidemark.reports.pages.topology_page import problem_page, start_page, topology_page
+from tidemark.reports.pages.topology_page import (
+    history_page,
+    operator_page,
+    problem_page,
+    start_page,
+    topology_page,
+)
 from tidemark.reports.paths.path_facts import Row
 from tidemark.reports.rollups.rollup_facts import rollup_facts
 from tidemark.reports.what_if.estimates import WorkChange
@@ -88,6 +96,8 @@ _NO_EDITOR = "you may not edit this topology's DAG, as decisions need; ask an ad
 _FORGED = (
     "the form is from another site, of another user, or more than an hour old; open its page again and send it there"
 )
+DAG = re.compile(r"tidemark_(?P<topology>.+?)_(?P<part>streams|reports|daily_reports|sla_check|maintenance)")
+"""Matches the DAGs of topologies."""
 NAMED = re.compile(r"""^name\s*=\s*["']([^"']+)["']""", re.MULTILINE)
 """The topology name in a file, which may be invalid TOML."""
 LINES_WITHIN_S = 0.6
@@ -178,7 +188,7 @@ def _place(request: Request) -> str:
 
 
 def _is_page(place: str) -> bool:
-    return place == "/" or place.startswith("/pages/")
+    return place == "/" or place.startswith(("/pages/", "/dags/"))
 
 
 @app.get("/topologies")
@@ -247,6 +257,23 @@ def show_path(name: str, at: At = None, last: int = 1) -> Response:
     topology, at_ms = _named(name), None if at is None else instant_ms(at)
     with _as_unknown_name():
         return _json(path.document(_warehouse(), topology.name, at_ms=at_ms, last=last))
+
+
+@app.get("/topologies/{name}/bound")
+@shared
+def show_bounds(name: str, source: str | None = None, start: From = None, end: To = None) -> Response:
+    """Returns the price of each bound of all sources, or of one.
+
+    Args:
+        name: the topology.
+        source: the source; None: all.
+        start: decision time of the first batches, inclusive.
+        end: that of the last, exclusive.
+    """
+    start_ms, end_ms = instants_ms(start, end)
+    topology = _named(name)
+    with _as_unknown_name():
+        return _json({"topology": name, "bounds": _bounds(topology, source, start_ms, end_ms)})
 
 
 @app.get("/topologies/{name}/whatif")
@@ -401,6 +428,60 @@ def show_page(name: str) -> Response:
     return HTMLResponse(topology_page(model, document, topology), headers=HEADERS)
 
 
+@app.get("/pages/{name}/operators/{operator}")
+@shared
+def show_operator_page(name: str, operator: str, over: ChartSpan = ChartSpan.HOUR) -> Response:
+    """Returns the page of an operator: causes, partitions, history."""
+    topology, layout, at_ms = _having(_named(name), operator), Layout(_warehouse()), wall_clock_ms()
+    tables = Warehouse(layout.warehouse, topology=name)
+    model = page_model(tables, layout, topology, at_ms=at_ms, operator=operator)
+    subjects = subjects_of(topology, operator)
+    past = history(tables, name, [operator], over, at_ms=at_ms, subjects=subjects)
+    is_source = operator in names_in(topology.outside_sources)
+    bounds = _bounds(topology, operator) if is_source and "disorder_buckets" in tables.tables else []
+    return HTMLResponse(
+        operator_page(model, _document(topology, None), topology, operator, past, bounds), headers=HEADERS
+    )
+
+
+@app.get("/pages/{name}/history")
+@shared
+def show_history(name: str, over: ChartSpan = ChartSpan.HOUR) -> Response:
+    """Returns the page with charts of the last hour, day or month."""
+    topology, at_ms = _named(name), wall_clock_ms()
+    tables = Warehouse(_warehouse(), topology=name)
+    past = history(tables, name, list(topology.terminals), over, at_ms=at_ms)
+    return HTMLResponse(history_page(name, past), headers=HEADERS)
+
+
+@app.get("/pages/{name}/streams/{stream}")
+@shared
+def find_fault(name: str, stream: str) -> Response:
+    """Redirects to the operator to blame for a fault of *stream*.
+
+    It redirects to the stream's row on the topology's page if no operator is to blame, and for any other task.
+    """
+    culprits = {row["sub_topology"]: row["culprit"] for row in _model(name)["streams"]}
+    operator = culprits.get(stream)
+    place = f"../operators/{quote(operator, safe='')}" if operator else f"../../{name}#stream-{quote(stream, safe='')}"
+    return RedirectResponse(place, 307, headers=HEADERS)
+
+
+@app.get("/dags/{dag}")
+def show_dag(dag: str, task: str | None = None) -> Response:
+    """Redirects from a DAG of Airflow, or its task, to a page.
+
+    Tabs of Airflow open it: they are on the pages of every DAG.
+    """
+    match = DAG.fullmatch(dag)
+    if match is None:
+        msg = f"the DAG {dag!r} is not one of a topology; those are named tidemark_TOPOLOGY_PART"
+        raise UnknownName(msg)
+    name, part = match["topology"], match["part"]
+    place = "/slas" if part == "sla_check" else f"/streams/{quote(task, safe='')}" if task and part == "streams" else ""
+    return RedirectResponse(f"../pages/{name}{place}", 307, headers=HEADERS)
+
+
 @app.get("/pages/{name}/reports/{interval}")
 @shared
 def show_report(name: str, interval: str) -> Response:
@@ -447,6 +528,14 @@ def _model(name: str) -> Row:
     if name in errors:
         return unreadable(Layout(warehouse), name, str(errors[name]), at_ms=at_ms)
     return page_model(Warehouse(warehouse, topology=name), Layout(warehouse), _named(name), at_ms=at_ms)
+
+
+def _bounds(
+    topology: Topology, source: str | None, start_ms: int | None = None, end_ms: int | None = None
+) -> list[Row]:
+    """Returns the price of each bound of *topology*'s sources, or of one."""
+    rows = bound.bound_rows(_warehouse(), topology, source=source, start_ms=start_ms, end_ms=end_ms)
+    return [dict(zip(bound.COLUMNS, row, strict=True)) for row in rows]
 
 
 def _line(name: str) -> Row:

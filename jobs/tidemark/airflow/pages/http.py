@@ -1,7 +1,8 @@
 """Registers Tidemark with Airflow's API server.
 
-It has JSON under `/tidemark`, and a page under Browse. Every part of Airflow imports this file, and only the API server
-answers requests. So `tidemark.airflow.pages.api`, which answers them, is imported with the first one.
+It has JSON under `/tidemark`, a page under Browse, and tabs on the pages of DAGs, runs and tasks. Every part of Airflow
+imports this file, and only the API server answers requests. So `tidemark.airflow.pages.api`, which answers them, is
+imported with the first one.
 """
 
 from __future__ import annotations
@@ -22,6 +23,16 @@ async def app(scope: Any, receive: Any, send: Any) -> None:
     await api.application(scope, receive, send)
 
 
+def _tab(destination: str, query: str) -> dict[str, str]:
+    """Returns a tab on Airflow's pages of *destination*.
+
+    Airflow fills in the names in braces.
+    """
+    route = f"tidemark-{destination.replace('_', '-')}"
+    href = f"{PREFIX}/dags/{{DAG_ID}}{query}"
+    return {"name": "Tidemark", "href": href, "destination": destination, "url_route": route}
+
+
 class TidemarkPlugin(AirflowPlugin):
     """The plugin as Airflow reads it."""
 
@@ -34,5 +45,7 @@ class TidemarkPlugin(AirflowPlugin):
             "destination": "nav",
             "category": "browse",
             "url_route": "tidemark",
-        }
+        },
+        *(_tab(place, "") for place in ("dag", "dag_run")),
+        *(_tab(place, "?task={TASK_ID}") for place in ("task", "task_instance")),
     ]

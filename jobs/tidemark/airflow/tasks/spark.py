@@ -282,6 +282,8 @@ class BatchJob(SparkSubmitOperator):
             msg = "a job cannot have env_vars; use [spark.conf] of its topology"
             raise InvalidArgument(msg)
         super().__init__(application=script(job), name=f"tidemark-{job}", do_xcom_push=False, **kwargs)
+        # A job that runs again replaces its results. On YARN the provider would refuse to submit without this.
+        self.durable = False
         self._spark = spark
         self._process = SubprocessHook()
 

@@ -1,4 +1,4 @@
-"""Draws charts as SVG without script.
+"""Draws the charts of a report as SVG without script.
 
 A chart is specified in Vega-Lite, and vl-convert draws it before the page is opened. Whatever a colour of `colors`
 shows, a place, a word or a dash shows too. Instants are epoch ms, shown in UTC; lengths are ms.
@@ -7,8 +7,7 @@ shows, a place, a word or a dash shows too. Instants are epoch ms, shown in UTC;
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from itertools import chain, groupby
+from collections.abc import Sequence
 from typing import Any
 
 import vl_convert
@@ -29,9 +28,9 @@ from tidemark.reports.pages.colors import (
     SKY,
     YELLOW,
 )
+from tidemark.reports.pages.line_charts import ticks_ms
 from tidemark.reports.paths.path_facts import Row
 
-BAND, PALE_BAND = "#7fb8d8", "#cfe3ef"
 LINES = (BLUE, RED, GREEN, PINK, ORANGE, SKY, YELLOW, INK)
 DASHES: tuple[list[int], ...] = ([], [6, 3], [2, 2], [8, 3, 2, 3], [12, 4], [1, 3], [4, 1], [10, 2, 2, 2])
 MOST = len(LINES)
@@ -42,10 +41,6 @@ The others, with smaller values, are left out.
 WIDTH = 1080
 BAR = 14.0
 """Greatest width of a bar, px."""
-FEW = 40
-"""Fewer measurements than that are shown as points too."""
-NEAR = 1.5
-"""Highest promise that is drawn, as a multiple of the highest latency."""
 PARTS = {
     "before_source_ms": ("before the source", "#b8c0c8"),
     "waited_ms": ("waited for a batch", SKY),
@@ -53,15 +48,6 @@ PARTS = {
     "worked_ms": ("worked", BLUE),
 }
 """Parts of a window's time: name and colour, by column."""
-_HOURS = (1, 2, 3, 6, 12, 24, 48, 120, 240, 720, 2_400, 8_760)
-STEPS_MS = (
-    1, 2, 5, 10, 20, 50, 100, 200, 500,
-    1_000, 2_000, 5_000, 10_000, 15_000, 30_000,
-    60_000, 120_000, 300_000, 600_000, 900_000, 1_800_000,
-    *(hours * 3_600_000 for hours in _HOURS),
-)  # fmt: skip
-"""Lengths that may lie between two ticks of an axis, ms."""
-MOST_TICKS = 5
 _AXIS = {"labelColor": PALE, "gridColor": GRID, "domainColor": PALE, "tickColor": PALE}
 _LEGEND = {"labelColor": INK, "orient": "top", "title": None, "symbolType": "square", "columnPadding": 40}
 _HEADER = {"labelColor": INK, "labelFontWeight": "bold", "labelAnchor": "start", "title": None}
@@ -78,42 +64,10 @@ CONFIG = {
 }
 
 
-def latency_bands(rows: Sequence[Row], interval: Interval) -> Markup:
-    """Draws the end-to-end latency of terminal operators, a row each.
-
-    A row has the median, and bands up to p90 and to p99. The promised latency is a dashed line where it is NEAR.
-    """
-    point = {"color": BLUE, "size": 25} if len(rows) < FEW else False
-    charts = []
-    medians = []
-    for name, of in _by(rows, "operator"):
-        p50_ms, highest_ms = [row["p50_ms"] for row in of], max(row["p99_ms"] for row in of)
-        medians.append(
-            f"{name}: medians of {for_people(min(p50_ms))} to {for_people(max(p50_ms))}, "
-            f"highest p99 {for_people(highest_ms)}"
-        )
-        # A distant promise would flatten the latencies.
-        near = [row if (row["sla_ms"] or 0) <= NEAR * highest_ms else row | {"sla_ms": None} for row in of]
-        lengths_ms = chain.from_iterable((row["p50_ms"], row["p99_ms"], row["sla_ms"]) for row in near)
-        ends_ms = [length_ms or 0 for length_ms in lengths_ms]
-        # Layers are drawn one over the other: bands first, then the median and the promise.
-        layers = [
-            _layer({"type": "area", "color": BAND}, y=_length("p50_ms", ends_ms), y2={"field": "p90_ms"}),
-            _layer({"type": "area", "color": PALE_BAND}, y=_length("p90_ms", ends_ms), y2={"field": "p99_ms"}),
-            _layer({"type": "line", "color": BLUE, "strokeWidth": 2.5, "point": point}, y=_length("p50_ms", ends_ms)),
-            _layer({"type": "line", "color": RED, "strokeDash": [6, 4]}, y=_length("sla_ms", ends_ms)),
-        ]
-        chart = {"width": WIDTH, "height": 150, "encoding": {"x": _time(interval)}, "layer": layers}
-        title = {"text": name, "anchor": "start", "fontSize": 13, "color": INK}
-        charts.append({"title": title, "data": {"values": _with_gaps(near)}, **chart})
-    description = f"By minute of the finish clock. {'; '.join(medians)}."
-    return _svg("latencies", {"vconcat": charts, "spacing": 24}, "Latency over time", description)
-
-
 def windows_spent(rows: Sequence[Row], interval: Interval, apart_ms: int) -> Markup:
     """Draws the parts of the time of the windows *rows*.
 
-    Windows are *apart_ms* or more from each other. A triangle marks a window over its SLA.
+    Windows are *apart_ms* or more from each other. A triangle marks a place of the axis with a window over its SLA.
     """
     parts, over, ends_ms = [], [], []
     for row in rows:
@@ -132,8 +86,8 @@ def windows_spent(rows: Sequence[Row], interval: Interval, apart_ms: int) -> Mar
         _layer(triangle, over, y=_length("ms", ends_ms), opacity={"value": 1}),
     ]
     description = (
-        f"{len(over)} of the {len(rows)} windows shown are over their SLA. "
-        f"The slowest took {for_people(max(ends_ms))} from its end until its leaf had finished it."
+        f"{len(over)} of the {len(rows)} places shown have a window over its SLA. "
+        f"The slowest window shown took {for_people(max(ends_ms))} from its end until its leaf had finished it."
     )
     spec = {"width": WIDTH, "height": 200, "encoding": {"x": _time(interval)}, "layer": layers}
     return _svg("spent", spec, "How windows spent their time", description)
@@ -248,19 +202,6 @@ def _length(field: str, values_ms: Sequence[float]) -> Row:
     return {"field": field, "type": "quantitative", "title": None, "scale": {"zero": True}, "axis": axis}
 
 
-def ticks_ms(lowest_ms: float, highest_ms: float) -> list[int]:
-    """Returns the ticks of an axis from *lowest_ms* to *highest_ms*.
-
-    They are whole steps of a clock, MOST_TICKS or less on either side of 0.
-
-    >>> ticks_ms(0, 350_000), ticks_ms(0, 1_700), ticks_ms(-40, 90)
-    ([0, 120000, 240000], [0, 500, 1000, 1500], [-40, -20, 0, 20, 40, 60, 80])
-    """
-    longest_ms = max(highest_ms, -lowest_ms)
-    step_ms = next((step for step in STEPS_MS if longest_ms / step < MOST_TICKS), STEPS_MS[-1])
-    return [n * step_ms for n in range(-int(-lowest_ms // step_ms), int(highest_ms // step_ms) + 1)]
-
-
 def _unit(ticks: Sequence[int]) -> tuple[int, str]:
     """Returns the most readable unit for *ticks*, in ms, and its name."""
     step_ms = ticks[1] - ticks[0] if len(ticks) > 1 else 1
@@ -273,29 +214,8 @@ def _colors(field: str, colors: dict[str, str]) -> Row:
     return {"field": field, "type": "nominal", "scale": {"domain": [*colors], "range": [*colors.values()]}}
 
 
-def _with_gaps(rows: Sequence[Row]) -> list[Row]:
-    """Adds a row without measurements where minutes are missing.
-
-    It is the minute after the last one before the gap.
-    """
-    with_gaps: list[Row] = []
-    for row, following in zip(rows, [*rows[1:], None], strict=True):
-        with_gaps.append(row)
-        next_ms = row["at_ms"] + Grain.MINUTE.length_ms
-        if following and following["operator"] == row["operator"] and following["at_ms"] > next_ms:
-            # A row without measurements breaks the line; Vega-Lite would connect its ends.
-            with_gaps.append({"operator": row["operator"], "at_ms": next_ms, "sla_ms": row["sla_ms"]})
-    return with_gaps
-
-
 def _input(row: Row) -> str:
     return f"{row['source']} {row['partition']}"
-
-
-def _by(rows: Iterable[Row], field: str) -> list[tuple[str, list[Row]]]:
-    """Groups *rows* by the value of *field*; groups are sorted by it."""
-    in_order = sorted(rows, key=lambda row: row[field])
-    return [(name, list(of)) for name, of in groupby(in_order, lambda row: row[field])]
 
 
 def _svg(name: str, spec: Row, title: str, description: str) -> Markup:

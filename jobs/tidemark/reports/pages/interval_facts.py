@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from tidemark.escaping import inert
-from tidemark.model.settings.intervals import Interval
+from tidemark.model.settings.intervals import Grain, Interval
 from tidemark.model.topology import Topology
+from tidemark.reports.facts.latency_places import latencies_in_places
 from tidemark.reports.paths.path_facts import Row, Tables
 
 PLACES = 150
@@ -50,10 +51,16 @@ SLOWEST = f"""
     ORDER BY latency_ms + before_source_ms DESC, window_end LIMIT {LISTED}
 """
 SPENT = f"""
-    SELECT {_WINDOW} FROM critical_paths WHERE topology = $1 AND {ENDS} AND latency_ms IS NOT NULL
-    QUALIFY row_number() OVER (
-        PARTITION BY epoch_ms(window_end) // $4 ORDER BY latency_ms + before_source_ms DESC, window_end
-    ) = 1 ORDER BY window_end
+    SELECT * REPLACE (bool_or(over_sla) OVER place AS over_sla) FROM (
+        SELECT {_WINDOW} FROM critical_paths WHERE topology = $1 AND {ENDS} AND latency_ms IS NOT NULL
+    )
+    WINDOW place AS (PARTITION BY end_ms // $4)
+    QUALIFY row_number() OVER (place ORDER BY age_ms DESC, end_ms) = (count(*) OVER place + 1) // 2
+    ORDER BY end_ms
+"""
+"""Selects the window of median age of each place.
+
+`over_sla`: a window of the place is over its SLA.
 """
 OPERATORS = f"""
     SELECT operator, median(latency_ms) AS latency_ms, median(worked_ms) AS worked_ms,
@@ -76,13 +83,6 @@ BLAME = f"""
     FROM critical_path_blame
     WHERE topology = $1 AND grain = 'window' AND {_holds("interval_end")}
     GROUP BY operator, kind ORDER BY excess_ms DESC, operator, kind
-"""
-LATENCIES = f"""
-    SELECT operator, epoch_ms(interval_start) AS at_ms, n, p50_ms, p90_ms, p99_ms, max_ms, sla_ms
-    FROM latency_rollup
-    WHERE topology = $1 AND {_holds("interval_start")} AND grain = 'minute' AND scope = 'operator'
-          AND list_contains($4::VARCHAR[], operator)
-    ORDER BY operator, interval_start
 """
 EMISSION = f"""
     SELECT operator, epoch_ms(finished_at) // $4 * $4 AS at_ms, sum(emitted)::BIGINT AS emitted,
@@ -152,6 +152,15 @@ class PageFacts:
     spans: list[Row]
     account: Row
 
+    @property
+    def latency_place_ms(self) -> int:
+        """Length of a place of latencies: whole minutes, as in rollups."""
+        return _whole_minutes(self.place_ms)
+
+
+def _whole_minutes(length_ms: int) -> int:
+    return Interval(0, length_ms).widened(Grain.MINUTE).end_ms
+
 
 def page_facts(tables: Tables, topology: Topology, interval: Interval) -> PageFacts:
     """Queries the facts of *interval*, with inert texts."""
@@ -174,7 +183,12 @@ def page_facts(tables: Tables, topology: Topology, interval: Interval) -> PageFa
         slowest=ask(SLOWEST),
         spent=ask(SPENT, place_ms),
         blame=ask(BLAME),
-        latencies=ask(LATENCIES, terminals),
+        latencies=[
+            _inert_row(row)
+            for row in latencies_in_places(
+                tables, topology.name, terminals, interval, _whole_minutes(place_ms), is_rolled_up=True
+            )
+        ],
         emission=ask(EMISSION, place_ms),
         lags=ask(LAGS, place_ms),
         spans=ask(SPANS),

@@ -16,6 +16,7 @@ from tidemark.model.topology import Topology
 from tidemark.reports.pages import charts
 from tidemark.reports.pages.drawing import BOX, draw
 from tidemark.reports.pages.interval_facts import PageFacts, page_facts
+from tidemark.reports.pages.line_charts import latency_bands
 from tidemark.reports.pages.templates import POLICY, length, template
 from tidemark.reports.paths.path_facts import PART_WORDS, Row, Tables
 from tidemark.storage.location import replace
@@ -99,7 +100,7 @@ def _charts(facts: PageFacts, now_ms: int) -> dict[str, Markup | None]:
     # There is one window for each place on the axis at most.
     apart_ms = max(facts.place_ms, facts.topology.window_ms)
     return {
-        "latencies": charts.latency_bands(facts.latencies, interval) if facts.latencies else None,
+        "latencies": latency_bands(facts.latencies, interval, facts.latency_place_ms) if facts.latencies else None,
         "spent": charts.windows_spent(facts.spent, interval, apart_ms) if facts.spent else None,
         "emission": charts.emission(facts.emission, interval, facts.place_ms) if facts.emission else None,
         "lags": charts.watermark_lag(lags, spans, interval) if lags else None,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from enum import StrEnum
 from operator import itemgetter
 from typing import Any
@@ -18,7 +19,11 @@ from tidemark.errors import InvalidArgument
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Grain, utc
 from tidemark.model.topology import Topology
+from tidemark.reports.facts.alerts import budgets, forecasts, open_alerts
+from tidemark.reports.facts.live_path import live_path
+from tidemark.reports.facts.partitions import partitions
 from tidemark.reports.paths.path_facts import PART_WORDS, Row, Tables, mostly_before_source, windows_with_paths
+from tidemark.reports.paths.window_paths import STANDS_STILL
 from tidemark.semantics.incidents import BROKEN
 from tidemark.semantics.sla import Verdict
 from tidemark.why.evidence.conditions import Condition, condition
@@ -51,7 +56,8 @@ SET_ASIDE = """
 """
 NEWEST_CHECK = """
     SELECT sla, subject, measure, verdict, sla_results.said, culprit, held_by, observed_ms, warn_after_ms,
-           error_after_ms, quiet, checked_at
+           error_after_ms, quiet, breaks_at, breaks_because, objective, target, threshold_ms, window_ms, budget_left,
+           checked_at
     FROM sla_results WHERE topology = $1 AND checked_at <= make_timestamptz($2 * 1000)
     QUALIFY dense_rank() OVER (ORDER BY checked_at DESC, run_id DESC) = 1 ORDER BY sla
 """
@@ -99,16 +105,21 @@ RUNNING = frozenset({Condition.RUNNING.value, Condition.CATCHING_UP.value, Condi
 """The states of a stream that is not stopped."""
 
 
-def page_model(tables: Tables, layout: Layout, topology: Topology, *, at_ms: int) -> Row:
-    """Returns *topology*'s state at *at_ms* of the drivers' clocks."""
+def page_model(tables: Tables, layout: Layout, topology: Topology, *, at_ms: int, operator: str | None = None) -> Row:
+    """Returns *topology*'s state at *at_ms* of the drivers' clocks.
+
+    With an *operator*, `why` has the findings about it.
+    """
     at = scene(topology, layout, at_ms)
     findings = explain(at)
-    streams = [_stream(at.facts[sub.name], sub.name) for sub in topology.sub_topologies]
     slas = _slas(tables, topology, at_ms)
     # Findings come in the order of importance, but what is usual explains less than what is late.
     reasons = [finding for finding in findings if finding.cause is not NOTHING_WRONG]
     late = [finding for finding in reasons if not finding.cause.traits & HARMLESS]
+    culprits = {finding.sub_topology: finding.operator for finding in reversed(late)}
+    streams = [_stream(at.facts[sub.name], sub.name, culprits.get(sub.name)) for sub in topology.sub_topologies]
     first = next(iter(late or reasons), None)
+    path = _path(tables, topology, at_ms)
     return {
         "topology": topology.name,
         "at": utc(at_ms),
@@ -117,12 +128,17 @@ def page_model(tables: Tables, layout: Layout, topology: Topology, *, at_ms: int
         **_newest_result(tables, topology, at_ms),
         "cause": first.row if first else None,
         "causes": [finding.row for finding in findings],
+        "alerts": open_alerts(tables, topology.name, at_ms=at_ms),
+        "forecasts": forecasts(slas["rows"], at_ms=at_ms),
+        "budgets": budgets(slas["rows"]),
         "streams": streams,
-        "operators": _operators(topology, streams, slas, findings),
+        "partitions": partitions(at, findings),
+        "operators": _operators(topology, streams, slas, findings, path),
         "slas": slas,
-        "path": _path(tables, topology, at_ms),
+        "path": path,
         **tables.ask(SET_ASIDE, [topology.name, at_ms, HOUR_MS]).objects[0],
         "report": newest_report(layout, topology.name),
+        **({} if operator is None else {"why": [finding.row for finding in explain(at, operator)]}),
     }
 
 
@@ -165,8 +181,11 @@ def newest_report(layout: Layout, topology: str) -> str | None:
     return max((name for name in names if REPORT.fullmatch(name)), default=None)
 
 
-def _stream(facts: StreamFacts, sub_topology: str) -> Row:
-    """Returns the condition of a stream, and its driver's last heartbeat."""
+def _stream(facts: StreamFacts, sub_topology: str, culprit: str | None = None) -> Row:
+    """Returns the condition of a stream, and its driver's last heartbeat.
+
+    *culprit* is the operator of the first finding about it that is a fault.
+    """
     beat, state = facts.beat, condition(facts)
     newest = facts.batches.tail(1)
     return {
@@ -177,6 +196,11 @@ def _stream(facts: StreamFacts, sub_topology: str) -> Row:
         "since": utc(facts.started_ms) if beat else None,
         "last_batch_at": utc(newest["finished_at"].item()) if newest.height else None,
         "records_in": int(facts.batches["records_in"].sum()),
+        "records_behind": beat.records_behind if beat else None,
+        "arrival_per_s": beat.arrival_per_s if beat else None,
+        "working_per_s": beat.working_per_s if beat else None,
+        "culprit": culprit,
+        "eta_at": utc(beat.eta_at_ms) if beat and beat.eta_at_ms is not None else None,
     }
 
 
@@ -225,17 +249,21 @@ def _topology_verdict(streams: Sequence[Row], slas: Row, findings: Sequence[WhyF
     return next((standing for standing, holds in rules.items() if holds), PageVerdict.ON_TIME).value
 
 
-def _operators(topology: Topology, streams: Sequence[Row], slas: Row, findings: Sequence[WhyFinding]) -> dict[str, Row]:
+def _operators(
+    topology: Topology, streams: Sequence[Row], slas: Row, findings: Sequence[WhyFinding], path: Row | None
+) -> dict[str, Row]:
     """Returns the state of each operator, by its name.
 
-    It has the verdict, the state of the stream, the broken SLAs about the operator, and the causes that name it.
+    It has the verdict, the state of the stream, the broken SLAs about the operator, the causes that name it, and for
+    how long it has been stuck by the window of *path*, ms.
     """
     states = {stream["sub_topology"]: stream["state"] for stream in streams}
+    steps = [*path["steps"], *path["off_path"]] if path and path["is_current"] else []
+    stuck_ms = {step["operator"]: step["latency_ms"] for step in steps if step["state"] in STANDS_STILL}
     by_operator: dict[str, Row] = {}
     for sub in topology.sub_topologies:
         for operator in sub.operators:
-            # An SLA of staleness is about the table of a sink.
-            subjects = {operator.name, operator.result_table}
+            subjects = subjects_of(topology, operator.name)
             own = [row for row in slas["rows"] if row["subject"] in subjects]
             here = []
             for finding in findings:
@@ -246,8 +274,16 @@ def _operators(topology: Topology, streams: Sequence[Row], slas: Row, findings: 
                 "state": states[sub.name],
                 "slas": [row["sla"] for row in own if row["verdict"] in BROKEN],
                 "causes": list(dict.fromkeys(str(finding.cause) for finding in here)),
+                "stuck_ms": stuck_ms.get(operator.name),
             }
     return by_operator
+
+
+def subjects_of(topology: Topology, operator: str) -> list[str]:
+    """Returns the subjects of SLAs about *operator*: its name, and its table."""
+    # An SLA of staleness is about the table of a sink.
+    table = topology.operators[operator].result_table
+    return [operator, *([table] if table and table != operator else [])]
 
 
 def _operator_verdict(state: str, slas: Sequence[Row], findings: Sequence[WhyFinding]) -> str:
@@ -262,21 +298,29 @@ def _operator_verdict(state: str, slas: Sequence[Row], findings: Sequence[WhyFin
 def _path(tables: Tables, topology: Topology, at_ms: int) -> Row | None:
     """Returns the newest window with a path, and when it was finished.
 
-    Its leaf finished it then. `tidemark path` describes a window in the same way. None: no window has a path.
+    `tidemark path` describes a window in the same way. A window that no report has seen yet has `is_live`, and its age
+    has no parts but its operators. None: no window has a path.
     """
-    try:
-        (window,) = windows_with_paths(tables, topology.name)
-    except InvalidArgument:
+    window, is_live = live_path(tables, topology, at_ms=at_ms), True
+    with suppress(InvalidArgument):
+        (reported,) = windows_with_paths(tables, topology.name)
+        # Of one window the report knows more.
+        if window is None or reported["window_end"] >= window["window_end"]:
+            window, is_live = reported, False
+    if window is None:
         return None
-    finished_ms = round(window["window_end"].timestamp() * 1000) + window["age_ms"]
+    end_ms = round(window["window_end"].timestamp() * 1000)
+    # An operator that is stuck has not finished it; what is known is when its source had.
+    finished_ms = end_ms + (window["before_source_ms"] if window["state"] in STANDS_STILL else window["age_ms"])
     ago_ms = at_ms - finished_ms
     return {
         **window,
         "finished_at": utc(finished_ms),
         "finished_ago_ms": ago_ms,
+        "is_live": is_live,
         "is_current": ago_ms <= CHECKS_MISSED * topology.check_every_ms,
         "mostly_before_source": mostly_before_source(window),
-        "spent": [*_parts_of_age(window)],
+        "spent": [*(_parts_of_age(window) if window["parts"] else _operators_of_age(window))],
     }
 
 
@@ -285,3 +329,11 @@ def _parts_of_age(window: Mapping[str, Any]) -> Iterator[Row]:
     for part in window["parts"]:
         name = PART_WORDS.get(part["kind"], part["operator"])
         yield {"part": f"{name} ({part['input']})" if part["input"] else name, "kind": part["kind"], "ms": part["ms"]}
+
+
+def _operators_of_age(window: Mapping[str, Any]) -> Iterator[Row]:
+    """Yields the time before the source of *window* and of each operator."""
+    yield {"part": "before the source", "kind": "before_source", "ms": window["before_source_ms"]}
+    for step in sorted(window["steps"], key=lambda step: -(step["latency_ms"] or 0)):
+        if step["latency_ms"]:
+            yield {"part": step["operator"], "kind": step["kind"], "ms": step["latency_ms"]}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from contextlib import suppress
+from datetime import datetime
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -76,6 +77,7 @@ def _environment() -> Environment:
         "ms": length,
         "ago": ago,
         "at": utc,
+        "moment": moment,
         "day_and_clock": "{:%Y-%m-%d %H:%M:%S}".format,
         "percent": percent,
         "words": lambda name: str(name).replace("_", " "),
@@ -100,6 +102,16 @@ def code(text: str) -> Markup:
     Markup('a &lt; b: <code>tidemark why flights</code>')
     """
     return Markup(COMMANDS.sub(r"<code>\1</code>", str(escape(text))))
+
+
+def moment(at: datetime | str) -> Markup:
+    """Marks up an instant that breaks between day and clock only.
+
+    >>> moment("2026-01-31T12:00:00.000Z")
+    Markup('<time>2026-01-31</time> <time>12:00:00</time>')
+    """
+    text = at if isinstance(at, str) else at.isoformat()
+    return Markup("<time>{}</time> <time>{}</time>").format(text[:10], text[11:19])
 
 
 def length(ms: float | None) -> str:

@@ -5,14 +5,19 @@ They are HTML files without script that refresh themselves.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
+from operator import itemgetter
 from pathlib import Path
 
+from markupsafe import Markup
+
 from tidemark.model.topology import Topology
+from tidemark.reports.facts.history import PastMeasurements
 from tidemark.reports.pages.colors import BLUE, GREEN, ORANGE, PINK, RED, SILENT, SKY, YELLOW
 from tidemark.reports.pages.drawing import BOX, draw
-from tidemark.reports.pages.page_model import VERDICT_WORDS, PageVerdict
+from tidemark.reports.pages.line_charts import latency_bands, length_lines, share_lines
+from tidemark.reports.pages.page_model import VERDICT_WORDS, PageVerdict, subjects_of
 from tidemark.reports.pages.templates import REFRESH_S, length, template
 from tidemark.reports.paths.path_facts import Row
 
@@ -44,6 +49,7 @@ def topology_page(model: Row, facts: Row | None, topology: Topology | None) -> s
     """
     path = (model.get("path") or {}).get("path", [])
     moving = {row["operator"]: row for row in facts["operators"]} if facts else {}
+    known_budgets = [row for row in model.get("budgets", ()) if row["budget_left"] is not None]
     checked_at = model["slas"]["checked_at"] if "slas" in model else None
     return template("reports/pages/topology_page.html.j2").render(
         model={"error": None, **model},
@@ -55,10 +61,77 @@ def topology_page(model: Row, facts: Row | None, topology: Topology | None) -> s
         operators={name: _operator(row, moving.get(name)) for name, row in model.get("operators", {}).items()},
         words=VERDICT_WORDS,
         colors=COLORS,
+        stuck=[name for name, row in model.get("operators", {}).items() if row["stuck_ms"] is not None],
+        budget=min(known_budgets, key=itemgetter("budget_left"), default=None),
         spent_ms=sum(part["ms"] for part in (model.get("path") or {}).get("spent", [])),
         checked_ago_ms=None if checked_at is None else (model["at"] - checked_at).total_seconds() * 1_000,
         refresh_s=REFRESH_S,
     )
+
+
+def operator_page(
+    model: Row,
+    facts: Row,
+    topology: Topology,
+    name: str,
+    past: PastMeasurements,
+    bounds: Sequence[Mapping[str, object]],
+) -> str:
+    """Returns the page of the operator *name*, as HTML.
+
+    Args:
+        model: the page model, with `why` about the operator.
+        facts: those of `tidemark topology`.
+        topology: the topology.
+        name: of the operator.
+        past: its history.
+        bounds: the price of each bound; empty for an operator that is no source.
+    """
+    operator = topology.operators[name]
+    moving = next(row for row in facts["operators"] if row["operator"] == name)
+    sub = next(sub for sub in topology.sub_topologies if operator in sub.operators)
+    subjects = subjects_of(topology, name)
+    # The partitions of the sources whose records reach it: lag and backlog of an operator are theirs.
+    sources = _sources_of(topology, name)
+    return template("reports/pages/operator_page.html.j2").render(
+        model=model,
+        name=name,
+        kind=operator.kind,
+        operator=_operator(model["operators"][name], moving),
+        moving=moving,
+        read_by=topology.read_by[name],
+        stream=next(row for row in model["streams"] if row["sub_topology"] == sub.name),
+        slas=[row for row in model["slas"]["rows"] if row["subject"] in subjects],
+        partitions=[row for row in model["partitions"] if row["source"] in sources],
+        bounds=bounds,
+        bound_ms=getattr(operator, "bound_ms", None),
+        history=past,
+        charts=_charts(past),
+        refresh_s=REFRESH_S,
+    )
+
+
+def history_page(topology: str, past: PastMeasurements) -> str:
+    """Returns the page with the history of *topology*, as HTML."""
+    return template("reports/pages/history_page.html.j2").render(
+        topology=topology, history=past, charts=_charts(past), refresh_s=REFRESH_S
+    )
+
+
+def _sources_of(topology: Topology, name: str) -> set[str]:
+    """Returns the sources that reach *name*, itself included."""
+    reads = topology.upstreams.get(name, ())
+    return {name}.union(*(_sources_of(topology, read) for read in reads))
+
+
+def _charts(past: PastMeasurements) -> dict[str, Markup]:
+    """Draws the charts of *past*; an empty one: nothing was measured."""
+    where = past.interval, past.span.place_ms
+    return {
+        "latencies": latency_bands(past.latencies, *where),
+        "staleness": length_lines(past.staleness, *where),
+        "budgets": share_lines(past.budgets, *where),
+    }
 
 
 def problem_page(title: str, detail: str, *, start: str) -> str:
@@ -74,13 +147,15 @@ def _operator(standing: Row, moving: Row | None) -> Row:
     *standing* is its row in the page model, *moving* that in the facts, with its moving average.
     """
     latency_ms = moving["moving_average_ms"] if moving else None
-    is_down = standing["verdict"] == PageVerdict.NOT_RUNNING
+    is_down, stuck_ms = standing["verdict"] == PageVerdict.NOT_RUNNING, standing["stuck_ms"]
+    verdict = standing["state"] if is_down else standing["verdict"] if stuck_ms is None else "stuck"
     word = standing["state"].replace("_", " ") if is_down else VERDICT_WORDS[standing["verdict"]]
+    word = word if is_down or stuck_ms is None else f"stuck for {length(stuck_ms)}"
     broken = f": {', '.join(standing['slas'])}" if standing["slas"] else ""
     return {
         "latency_ms": latency_ms,
         "said": f"moving average {length(latency_ms)}, {word}{broken}",
         "share": None,
-        "verdict": standing["state"] if is_down else standing["verdict"],
+        "verdict": verdict,
         "word": word,
     }

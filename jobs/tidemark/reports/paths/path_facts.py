@@ -143,7 +143,7 @@ def windows_with_paths(tables: Tables, topology: str, *, at_ms: int | None = Non
     described: list[Row] = []
     for window in windows:
         end = window["window_end"]
-        described.append(_window(window, steps[end], leaves[end], parts[end], blame[end]))
+        described.append(described_window(window, steps[end], leaves[end], parts[end], blame[end]))
     return described
 
 
@@ -182,7 +182,18 @@ def mostly_before_source(window: Mapping[str, Any]) -> str | None:
     return None if longest == AgeCause.BOUND else PART_WORDS[longest]
 
 
-def _window(window: Row, steps: list[Row], leaves: list[Row], parts: list[Row], blame: list[Row]) -> Row:
+def described_window(
+    window: Row, steps: Sequence[Row], leaves: Sequence[Row], parts: Sequence[Row] = (), blame: Sequence[Row] = ()
+) -> Row:
+    """Returns *window* with its path and all that is known about it.
+
+    Args:
+        window: the columns of WINDOWS.
+        steps: those of STEPS, in the order of the path.
+        leaves: those of LEAVES.
+        parts: those of PARTS.
+        blame: those of BLAME.
+    """
     steps_by_name: dict[str, PathStep] = {}
     on_path, off_path = [], []
     for row in steps:
@@ -202,7 +213,7 @@ def _window(window: Row, steps: list[Row], leaves: list[Row], parts: list[Row], 
         "off_path": off_path,
         "leaves": [leaf | _walk(path_to(leaf["leaf"], steps_by_name)) for leaf in leaves],
         "parts": [_without(part, "subject") for part in own_parts],
-        "blame": blame,
+        "blame": [*blame],
     }
 
 

@@ -1,0 +1,1 @@
+"""The facts about the present and the past that pages show."""

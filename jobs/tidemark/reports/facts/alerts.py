@@ -1,0 +1,79 @@
+"""Queries open alerts, expected breaks and error budgets for pages.
+
+They are those of the newest check. Instants are timestamps in UTC, lengths ms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tidemark.collecting import in_order_of
+from tidemark.reports.paths.path_facts import Row, Tables
+
+OPEN_ALERTS = """
+    SELECT alert, arg_max(severity, "at") FILTER (change IN ('opened', 'escalated')) AS severity,
+           any_value(cause) FILTER (is_opening) AS cause,
+           any_value(cause_sub_topology) FILTER (is_opening) AS sub_topology,
+           any_value(cause_operator) FILTER (is_opening) AS operator,
+           any_value(cause_partition) FILTER (is_opening) AS partition,
+           any_value(incidents) FILTER (is_opening) AS incidents, any_value(slas) FILTER (is_opening) AS slas,
+           any_value("tables") FILTER (is_opening) AS "tables", any_value(owners) FILTER (is_opening) AS owners,
+           min(broken_since) AS broken_since, min(opened_at) AS opened_at,
+           arg_max(alerts.said, "at") FILTER (change IN ('opened', 'escalated')) AS measurement,
+           arg_max(culprit, "at") FILTER (change IN ('opened', 'escalated')) AS culprit,
+           arg_max(held_by, "at") FILTER (change IN ('opened', 'escalated')) AS held_by,
+           arg_max(runbook, "at") FILTER (change IN ('opened', 'escalated')) AS runbook,
+           arg_max("by", "at") FILTER (change = 'acknowledged') AS acknowledged_by
+    FROM (
+        SELECT *, change = 'opened' AS is_opening FROM sla_alerts
+        WHERE topology = $1 AND audience IS NULL AND coalesce("at" <= make_timestamptz($2 * 1000), true)
+    ) AS alerts
+    GROUP BY alert HAVING bool_or(is_opening) AND NOT bool_or(change = 'resolved')
+"""
+"""Selects a row per open alert; lists of its opening grow."""
+_LISTS = ("incidents", "slas", "tables", "owners")
+FORECAST = "forecast"
+"""Severity of alerts about breaks that are expected."""
+
+
+def open_alerts(tables: Tables, topology: str, *, at_ms: int | None = None) -> list[Row]:
+    """Returns alerts that are open at *at_ms*, the most severe first.
+
+    None: by all that is known.
+
+    An alert is all incidents of one cause. Expected breaks are not among them.
+    """
+    alerts = []
+    for alert in tables.ask(OPEN_ALERTS, [topology, at_ms]).objects:
+        if alert["severity"] != FORECAST:
+            alerts.append(alert | {name: alert[name] or [] for name in _LISTS})
+    return sorted(alerts, key=lambda alert: (alert["severity"] != "critical", alert["opened_at"], alert["alert"]))
+
+
+def forecasts(slas: Iterable[Row], *, at_ms: int) -> list[Row]:
+    """Returns the expected breaks among *slas*, the soonest first.
+
+    *slas* are rows of sla_results. `in_ms` is the length from *at_ms* to the break; it is not below 0.
+    """
+    expected = []
+    for row in slas:
+        if row["breaks_at"] is not None:
+            in_ms = max(0, round(row["breaks_at"].timestamp() * 1000) - at_ms)
+            # The sentence of the check begins with the time that was left then.
+            because = row["breaks_because"].rpartition(" because ")[2]
+            of_sla = in_order_of(("sla", "subject", "breaks_at"), row)
+            expected.append({**of_sla, "in_ms": in_ms, "because": because})
+    return sorted(expected, key=lambda row: (row["in_ms"], row["sla"]))
+
+
+def budgets(slas: Iterable[Row]) -> list[Row]:
+    """Returns the error budget of each objective among *slas*.
+
+    *slas* are rows of sla_results. An objective has several SLAs, with one budget.
+    """
+    by_objective: dict[str, Row] = {}
+    for row in slas:
+        if row["objective"] is not None:
+            of_objective = ("objective", "subject", "target", "threshold_ms", "window_ms", "budget_left")
+            by_objective.setdefault(row["objective"], in_order_of(of_objective, row))
+    return [*by_objective.values()]

@@ -1,0 +1,75 @@
+"""Collects latency, staleness and budgets of the recent past."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tidemark.model.settings.intervals import Interval
+from tidemark.reports.facts.latency_places import ChartSpan, latencies_in_places
+from tidemark.reports.paths.path_facts import Row, Tables
+
+STALENESS = """
+    SELECT sla AS name, epoch_ms(checked_at) // $4 * $4 AS at_ms, max(observed_ms) AS "value",
+           arg_max(coalesce(error_after_ms, warn_after_ms), checked_at) AS limit_ms
+    FROM sla_results
+    WHERE topology = $1 AND checked_at >= make_timestamptz($2 * 1000) AND checked_at < make_timestamptz($3 * 1000)
+          AND measure = 'staleness' AND observed_ms IS NOT NULL
+          AND coalesce(list_contains($5::VARCHAR[], subject), true)
+    GROUP BY ALL ORDER BY name, at_ms
+"""
+BUDGETS = """
+    SELECT objective AS name, epoch_ms(checked_at) // $4 * $4 AS at_ms, arg_max(budget_left, checked_at) AS "value"
+    FROM error_budgets
+    WHERE topology = $1 AND checked_at >= make_timestamptz($2 * 1000) AND checked_at < make_timestamptz($3 * 1000)
+          AND coalesce(list_contains($5::VARCHAR[], subject), true)
+    GROUP BY ALL ORDER BY name, at_ms
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PastMeasurements:
+    """Measurements of a *span* until now, for charts.
+
+    Attributes:
+        span: the time that they cover.
+        interval: the same, epoch ms.
+        latencies: rows of `latencies_in_places`.
+        staleness: the greatest of each place, as rows with `name` of the SLA, `at_ms`, `value` (ms) and `limit_ms`.
+        budgets: the last unused share of each place, as rows with `name` of the objective, `at_ms` and `value`.
+    """
+
+    span: ChartSpan
+    interval: Interval
+    latencies: Sequence[Row]
+    staleness: Sequence[Row]
+    budgets: Sequence[Row]
+
+
+def history(
+    tables: Tables,
+    topology: str,
+    operators: Sequence[str],
+    span: ChartSpan,
+    *,
+    at_ms: int,
+    subjects: Sequence[str] | None = None,
+) -> PastMeasurements:
+    """Returns the history of *operators* until *at_ms*, epoch ms.
+
+    Staleness and budgets are those of SLAs about *subjects*; None: all. The last hour is read from the facts of
+    batches, longer spans from rollups.
+    """
+    # The axis ends with a whole place, so that the newest one is not cut.
+    end_ms = -(-at_ms // span.place_ms) * span.place_ms
+    interval = Interval(end_ms - span.length_ms, end_ms)
+    where = [topology, interval.start_ms, interval.end_ms, span.place_ms, None if subjects is None else list(subjects)]
+    return PastMeasurements(
+        span=span,
+        interval=interval,
+        latencies=latencies_in_places(
+            tables, topology, operators, interval, span.place_ms, is_rolled_up=span is not ChartSpan.HOUR
+        ),
+        staleness=tables.ask(STALENESS, where).objects,
+        budgets=tables.ask(BUDGETS, where).objects,
+    )

@@ -1,0 +1,88 @@
+"""Merges latencies into quantiles for the places of a chart's time axis.
+
+A quantile of several minutes comes from their buckets, and is as exact as that of one. Lengths are ms, instants epoch
+ms of the finish clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+
+from tidemark.model.settings.intervals import Grain, Interval
+from tidemark.reports.paths.path_facts import Row, Tables
+from tidemark.semantics.buckets import quantile
+
+QUANTILES = {"p50_ms": 0.5, "p90_ms": 0.9, "p99_ms": 0.99}
+ROLLED_UP = """
+    SELECT operator, epoch_ms(interval_start) // $4 * $4 AS at_ms, list(bucket) AS buckets, list(n) AS counts
+    FROM latency_bucket_rollup
+    WHERE topology = $1 AND interval_start >= make_timestamptz($2 * 1000)
+          AND interval_start < make_timestamptz($3 * 1000) AND list_contains($5::VARCHAR[], operator)
+          AND grain = $6 AND scope = 'operator'
+    GROUP BY ALL ORDER BY operator, at_ms
+"""
+LATEST = """
+    SELECT operator, epoch_ms(finished_at) // $4 * $4 AS at_ms, list(bucket) AS buckets, list(n) AS counts
+    FROM latency_buckets
+    WHERE topology = $1 AND finished_at >= make_timestamptz($2 * 1000) AND finished_at < make_timestamptz($3 * 1000)
+          AND list_contains($5::VARCHAR[], operator)
+    GROUP BY ALL ORDER BY operator, at_ms
+"""
+PROMISED = """
+    SELECT operator, arg_max(sla_ms, interval_start) AS sla_ms FROM latency_rollup
+    WHERE topology = $1 AND interval_start < make_timestamptz($2 * 1000) AND scope = 'operator' AND grain = 'minute'
+    GROUP BY operator
+"""
+
+
+class ChartSpan(StrEnum):
+    """The time before now that charts cover."""
+
+    HOUR = "hour"
+    DAY = "day"
+    MONTH = "month"
+
+    @property
+    def length_ms(self) -> int:
+        """Its length; a month has 30 days."""
+        days_ms = Grain.DAY.length_ms
+        return {ChartSpan.HOUR: Grain.HOUR.length_ms, ChartSpan.DAY: days_ms, ChartSpan.MONTH: 30 * days_ms}[self]
+
+    @property
+    def place_ms(self) -> int:
+        """Length of a place of the axis, ms."""
+        return {ChartSpan.HOUR: 60_000, ChartSpan.DAY: 900_000, ChartSpan.MONTH: 21_600_000}[self]
+
+
+def latencies_in_places(
+    tables: Tables, topology: str, operators: Sequence[str], interval: Interval, place_ms: int, *, is_rolled_up: bool
+) -> list[Row]:
+    """Returns p50, p90 and p99 of the end-to-end latency for each place.
+
+    Args:
+        tables: of the warehouse.
+        topology: its name.
+        operators: the operators that are wanted.
+        interval: of the finish clock.
+        place_ms: length of a place: a multiple of a minute, and of an hour for more than two days.
+        is_rolled_up: whether the minutes are in rollups; otherwise the facts of batches are read.
+
+    Returns:
+        Rows with `operator`, `at_ms`, `n`, the quantiles and the promised latency, by operator and time.
+    """
+    where = [topology, interval.start_ms, interval.end_ms, place_ms, list(operators)]
+    if is_rolled_up:
+        grain = Grain.MINUTE if interval.length_ms <= 2 * Grain.DAY.length_ms else Grain.HOUR
+        measured = tables.ask(ROLLED_UP, [*where, grain.value]).objects
+    else:
+        measured = tables.ask(LATEST, where).objects
+    promises = tables.ask(PROMISED, [topology, interval.end_ms]).objects if measured else []
+    promised_ms = {row["operator"]: row["sla_ms"] for row in promises}
+    rows = []
+    for row in measured:
+        counts = list(zip(row["buckets"], row["counts"], strict=True))
+        quantiles = {name: quantile(counts, q) for name, q in QUANTILES.items()}
+        n, sla_ms = sum(row["counts"]), promised_ms.get(row["operator"])
+        rows.append({"operator": row["operator"], "at_ms": row["at_ms"], "n": n, **quantiles, "sla_ms": sla_ms})
+    return rows

@@ -1,0 +1,76 @@
+"""Finds the critical path of the newest window, before a report does.
+
+The rules are those of the reports, and the rows have the same fields. The parts of the window's age and the blame need
+more facts: only reports have them. Instants are epoch ms.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from tidemark.kernels.columns.schemas import rows_of
+from tidemark.model.settings.intervals import Interval
+from tidemark.model.tables.catalog import CRITICAL_PATH_LEAVES, CRITICAL_PATH_STEPS, CRITICAL_PATHS, OPERATOR_WINDOWS
+from tidemark.model.topology import Topology
+from tidemark.reports.paths.path_facts import Row, Tables, described_window
+from tidemark.reports.paths.window_graph import PassedWindows
+from tidemark.reports.paths.window_paths import DriverFacts, window_paths
+from tidemark.reports.promises import Promises
+
+WINDOWS_READ = 10
+"""Windows whose paths are computed; the newest one that is closed counts."""
+LEAST_READ_MS = 60_000
+"""Record time that is read at least.
+
+It is twice the time after which an operator that is behind counts as stuck.
+"""
+ENDS = """
+    SELECT operator, epoch_ms(min(window_end)) AS first_ms, epoch_ms(max(window_end)) AS newest_ms
+    FROM operator_windows WHERE topology = $1 AND ewt_at <= make_timestamptz($2 * 1000) GROUP BY operator
+"""
+ROWS = """
+    SELECT * FROM operator_windows
+    WHERE topology = $1 AND ewt_at <= make_timestamptz($2 * 1000) AND window_end >= make_timestamptz($3 * 1000)
+"""
+BATCHES = """
+    SELECT sub_topology, batch_id, watermark, started_at, finished_at FROM batches
+    WHERE topology = $1 AND finished_at <= make_timestamptz($2 * 1000)
+          AND (batch_id = 0 OR watermark >= make_timestamptz($3 * 1000))
+"""
+
+
+def live_path(tables: Tables, topology: Topology, *, at_ms: int) -> Row | None:
+    """Returns the newest closed window at *at_ms*, as `windows_with_paths` does.
+
+    None: no window is closed.
+    """
+    ends = tables.ask(ENDS, [topology.name, at_ms]).objects
+    if not ends:
+        return None
+    newest_ms = {row["operator"]: row["newest_ms"] for row in ends}
+    last_ms = max(newest_ms.values())
+    first_ms = last_ms - max(WINDOWS_READ * topology.window_ms, LEAST_READ_MS)
+    since_ms = [topology.name, at_ms, first_ms]
+    rows = pl.DataFrame(rows_of(OPERATOR_WINDOWS, tables.ask(ROWS, since_ms).objects))
+    batches = tables.ask(BATCHES, since_ms)
+    passed = PassedWindows(pl.DataFrame(batches.objects, infer_schema_length=None) if batches.rows else None)
+    drivers = DriverFacts(passed, {row["operator"]: row["first_ms"] for row in ends}, newest_ms)
+    paths = window_paths(rows, topology, Promises(), Interval(first_ms, last_ms + 1), drivers).tables
+    closed = paths[CRITICAL_PATHS].filter(pl.col("latency_ms").is_not_null()).sort("window_end").tail(1)
+    if closed.is_empty():
+        return None
+    in_window = pl.col("window_end") == closed["window_end"].item()
+    steps = paths[CRITICAL_PATH_STEPS].filter(in_window).sort("step", "operator", nulls_last=True)
+    leaves = paths[CRITICAL_PATH_LEAVES].filter(in_window).sort("behind_ms", "leaf")
+    (window,) = closed.with_columns(
+        age_ms=pl.col("before_source_ms") + pl.col("latency_ms"),
+        worked_ms=pl.col("latency_ms") - pl.col("waited_ms") - pl.col("queued_ms"),
+    ).to_dicts()
+    del window["topology"]
+    window["path_text"] = window.pop("path")
+    return described_window(window, _objects(steps), _objects(leaves))
+
+
+def _objects(rows: pl.DataFrame) -> list[Row]:
+    """Returns *rows* without the columns of their window."""
+    return rows.drop("topology", "window_start", "window_end").to_dicts()
