@@ -1,6 +1,6 @@
 # Two commands matter: `make demo` and `make test`. Both set everything up first.
 .DEFAULT_GOAL := help
-.PHONY: help setup secrets pins object-store lock fmt check unit proof browser postgres pythons alertmanager test audit yarn supervision environments chaos bench demo up down clean
+.PHONY: help setup secrets pins object-store lock fmt check unit proof browser postgres pythons alertmanager test audited audit yarn supervision environments chaos bench demo up down clean
 
 PYTHON ?= python3.11
 BIN := .venv/bin
@@ -127,11 +127,14 @@ PYTEST := $(BIN)/pytest -q -n 2 --dist loadfile --no-loadscope-reorder
 # The others wait for brokers, Spark and Airflow half of the time, and these use it: nice, so that they hold up nothing.
 CPU_ONLY := tests/unit tests/vectors tests/reference tests/delta jobs/tidemark/semantics jobs/tidemark/model
 
-test: check browser object-store ## lint, types and every test
-	-@$(MAKE) -s audit  # what is found is told, and is no fault of a change
+test: setup ## lint, types and every test
+	@$(MAKE) -s -j 3 -O check browser object-store audited
 	@nice $(PYTEST) $(CPU_ONLY) >.venv/cpu_only.log 2>&1 & beside=$$!; trap "kill $$beside 2>/dev/null" EXIT INT TERM; \
 	$(PYTEST) tests $(patsubst %,--ignore=%,$(CPU_ONLY)); failed=$$?; \
 	wait $$beside || failed=1; cat .venv/cpu_only.log; exit $$failed
+
+audited: setup
+	-@$(MAKE) -s audit  # what is found is told, and is no fault of a change
 
 audit: setup ## known vulnerabilities of packages, where PyPI has the data, and of jars, where OSV answers; status 2 if any were not audited
 	@$(BIN)/pip-audit -r requirements.lock --require-hashes --disable-pip --progress-spinner off >.venv/audit.log 2>&1; found=$$?; \
@@ -142,9 +145,8 @@ audit: setup ## known vulnerabilities of packages, where PyPI has the data, and 
 
 supervision: check postgres alertmanager ## every case of a real Airflow that is killed, cleared or marked (half an hour)
 	$(BIN)/pytest -q -m "long or not long" tests/airflow/test_supervision.py tests/airflow/test_supervision_spark.py \
-		tests/airflow/test_postgres.py
-	$(BIN)/pytest -q -m long tests/airflow/test_receivers.py
-	$(BIN)/pytest -q -m long tests/streaming
+		tests/airflow/test_postgres.py tests/airflow/test_first_topology.py
+	$(BIN)/pytest -q -m long tests/airflow/test_dead_man.py tests/airflow/test_receivers.py tests/airflow/test_secured_stream.py tests/streaming
 
 environments: check object-store pythons yarn ## a day of flights and all batch jobs on a Spark standalone cluster, streams on YARN, Airflow with an object store, and wheels (an hour)
 	@log=.venv/environments; rm -f $$log.*; \

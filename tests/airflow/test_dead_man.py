@@ -49,6 +49,7 @@ def api(tmp_path: Path, layout: Layout) -> Iterator[AirflowApi]:
     airflow.stop(home)
 
 
+@pytest.mark.long  # tests/airflow/test_sla.py has the rule without the minutes that a real Airflow takes
 def test_missed_checks_are_an_incident_that_is_alerted_once(api: AirflowApi, layout: Layout) -> None:
     told = layout.report_table("flights", DELIVERIES.name)
     api.unpause(CHECK)

@@ -157,6 +157,7 @@ def test_a_topic_has_an_alert_that_opens_and_resolves(shell: Shell) -> None:
     assert "bound" in path
 
 
+@pytest.mark.long  # minutes; tests/airflow/test_stream.py and test_shared_drivers.py stop and start stand-ins
 def test_streams_are_restarted_stopped_and_started_again(shell: Shell) -> None:
     folder = Path(shell.run("pwd").strip())
     name, since = running(shell)["readings"]

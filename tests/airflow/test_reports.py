@@ -1,16 +1,18 @@
-"""A real Airflow recomputes a past day and starts another team's DAG.
+"""A real Airflow, as `tidemark up` starts it, recomputes a past day.
 
-The DAG starts when the tables have changed.
+Another team's DAG starts when the tables have changed.
 """
 
 from __future__ import annotations
 
 import json
 import re
+import stat
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -106,9 +108,14 @@ def layout(tmp_path_factory: pytest.TempPathFactory) -> Layout:
 
 
 @pytest.fixture(scope="module")
-def api(layout: Layout, tmp_path_factory: pytest.TempPathFactory) -> Iterator[AirflowApi]:
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("airflow home")
+
+
+@pytest.fixture(scope="module")
+def api(layout: Layout, home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[AirflowApi]:
     """An Airflow that has the project's DAGs, and another team's."""
-    root, home = tmp_path_factory.mktemp("root"), tmp_path_factory.mktemp("airflow")
+    root = tmp_path_factory.mktemp("root")
     (root / "plugins").symlink_to(CHECKOUT / "plugins")
     (root / "dags").mkdir()
     for file in (CHECKOUT / "dags").glob("*.py"):
@@ -123,6 +130,7 @@ def api(layout: Layout, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ai
         yield found
     finally:
         airflow.stop(home)
+        assert not airflow.runs(home)
 
 
 def is_taken(api: AirflowApi, backfill: dict[str, Any]) -> bool:
@@ -220,6 +228,42 @@ def answer(api: AirflowApi, path: str, token: str | None) -> tuple[int, Any]:
     except urllib.error.HTTPError as refused:
         with refused:
             return refused.code, json.loads(refused.read())
+
+
+def test_the_dags_are_there_and_none_is_broken(api: AirflowApi) -> None:
+    assert api.import_errors() == {}
+    assert all(api.has_dag(f"tidemark_flights_{part}") for part in ("streams", "reports", "sla_check"))
+
+
+def test_nobody_gets_in_without_the_password(api: AirflowApi) -> None:
+    with pytest.raises(urllib.error.HTTPError, match="401") as refused:
+        urllib.request.urlopen(f"{api.url}/api/v2/dags")
+    refused.value.close()
+    assert "wrong" not in repr(AirflowApi(api.url, "admin", "wrong"))
+
+
+@pytest.mark.usefixtures("api")
+@pytest.mark.parametrize("file", ["secrets.json", "passwords.json"])
+def test_secrets_are_for_their_owner_alone(home: Path, file: str) -> None:
+    assert stat.S_IMODE((home / file).stat().st_mode) == 0o600
+
+
+def test_a_run_can_be_triggered_and_watched(api: AirflowApi) -> None:
+    dag = "tidemark_flights_maintenance"
+    run_id = api.trigger(dag, {})
+    api.unpause(dag)
+    process.wait_until(lambda: api.run_state(dag, run_id) in ENDED, "the end of the run", 180)
+    assert api.runs(dag) == {run_id: SUCCESS}
+    assert api.task_states(dag, run_id) == {"maintain": SUCCESS}
+    assert any("tidemark_maintenance.py" in line for line in api.log(dag, run_id, "maintain"))
+
+
+def test_starting_what_runs_changes_nothing(home: Path, api: AirflowApi) -> None:
+    before = process.find(home, "scheduler")
+    assert before is not None
+    airflow.start(home, root=CHECKOUT, variables={})
+    assert process.find(home, "scheduler") == before
+    assert api.is_healthy()
 
 
 def test_the_api_server_answers_signed_in_users_alone(api: AirflowApi) -> None:

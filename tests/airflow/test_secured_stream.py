@@ -19,6 +19,7 @@ from support.process_watch import watched
 from support.supervised_streams import SPARK, Stage, Supervised, staged
 from tidemark.control.process import wait_until
 
+pytestmark = pytest.mark.long  # tests/secured has the broker, and test_kafka_secrets.py the connections
 TOML = """
 name = "numbers"
 trigger = "1 s"

@@ -27,7 +27,7 @@ from tidemark.airflow.tasks.orphans import are_incomplete
 from tidemark.airflow.tasks.stream import BY_USER, StreamOperator, StreamTrigger, Supervision, kind, slow_arguments
 from tidemark.clock import wall_clock_ms
 from tidemark.control import process
-from tidemark.control.folder import StreamState, digest
+from tidemark.control.folder import Control, StreamState, digest
 from tidemark.errors import InvalidArgument
 from tidemark.model.topology import load
 
@@ -195,6 +195,20 @@ def test_a_driver_started_by_hand_is_adopted(driver: Driver) -> None:
     assert running(driver) == pid
     driver.control.request_drain(by="hand", now_ms=wall_clock_ms())
     assert event(adopted) == {"verdict": "drained"}
+
+
+def test_a_driver_that_drains_during_a_look_is_drained(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    deferred(operator(driver).execute)
+    running(driver)
+
+    def drains_meanwhile(self: Control, **known: int | None) -> bool:
+        self.request_drain(by="hand", now_ms=wall_clock_ms())
+        process.wait_until(lambda: not is_held(self, **known), "the end", 10)
+        return False
+
+    is_held = Control.is_held
+    monkeypatch.setattr(Control, "is_held", drains_meanwhile)
+    assert driver.verdict(now_ms=wall_clock_ms()) is DriverVerdict.DRAINED
 
 
 def test_two_launches_at_once_make_one_driver(driver: Driver) -> None:

@@ -1,4 +1,4 @@
-"""A driver keeps as much after 35 batches as after 15."""
+"""A driver keeps as much after 25 batches as after 10."""
 
 from __future__ import annotations
 
@@ -67,21 +67,21 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_memory_of_a_driver_does_not_grow_with_its_batches(tmp_path: Path) -> None:
     play = Play(f"flush_batches = 5\n{TOPOLOGY}", tmp_path)
     tracemalloc.start()
-    for number in range(15):
+    for number in range(10):
         play_batch(play, number)
     early = footprint(play)
-    for number in range(15, 45):
+    for number in range(10, 25):
         play_batch(play, number)
     late = footprint(play)
     tracemalloc.stop()
     assert early.control_files == late.control_files == 2 * (KEPT + 1)
     assert late.state_bytes < 2 * early.state_bytes
     assert late.open_files <= early.open_files
-    # batches 14 and 44 are the last seconds of a window: with a bound of 1 s it is open, and no other one is
+    # batches 9 and 24 are the last seconds of a window: with a bound of 1 s it is open, and no other one is
     assert early.open_windows == late.open_windows == 1
     assert early.states == late.states == 2 * len(KEYS)
     assert late.progress_bytes <= early.progress_bytes + 20  # numbers have a digit more
-    assert late.own_bytes <= early.own_bytes + 30_000  # 1 kB a batch; caches that fill once are smaller
+    assert late.own_bytes <= early.own_bytes + 15_000  # 1 kB a batch; caches that fill once are smaller
     # and who opens a table reads less than 10 commits of its log
     log = Layout(tmp_path).stream_table("play", SUB, "batches") / "_delta_log"
     checkpoints = [int(path.name.split(".")[0]) for path in log.glob("*.checkpoint.parquet")]

@@ -663,9 +663,14 @@ They are split as the shell splits them.
 IN_PROOF = (
     "slow operator downstream of a hop", "reader of a hop that restarted", "unknown clock skew", "silent stream",
     "stream killed seconds ago", "backlog of partitions that are read", "join with an empty table",
-    "skip without its proof",
+    "skip without its proof", "condition that drops all", "session that stays open", "allowed lateness too long",
+    "trigger too long", "too few records", "error budget burning", "driver that stood still", "late device",
+    "slow partition", "idle partition, watermark", "producer ahead of the clock",
 )  # fmt: skip
-"""Variants of other faults; `make proof` injects them."""
+"""Variants of other faults; `make proof` injects them.
+
+Each takes ten seconds of a processor.
+"""
 
 
 def injected() -> Iterator[ParameterSet]:

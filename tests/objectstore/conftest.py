@@ -39,7 +39,7 @@ def store(server_log: Path) -> Iterator[str]:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     address = f"http://127.0.0.1:{port}"
-    command = [str(SERVER), "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    command = [str(SERVER), str(Path(__file__).with_name("moto_server.py")), str(port)]
     with pytest.MonkeyPatch.context() as env, server_log.open("w") as said:
         env.setenv("AWS_ACCESS_KEY_ID", "test")
         env.setenv("AWS_SECRET_ACCESS_KEY", "secret-of-the-test")

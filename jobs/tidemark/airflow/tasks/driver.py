@@ -224,6 +224,9 @@ class Driver:
                 _is_within(now_ms - launch.at_ms, self._patience.start_within_s) if has_process else DriverVerdict.DEAD
             )
         if self._has_ended(beat):
+            last = self.control.heartbeat()  # it may have beaten once more before it ended
+            if last is not None and last.launch_id == beat.launch_id:
+                beat = last
             return _ENDED.get(beat.state, DriverVerdict.DEAD)
         pulse = _is_within(now_ms - beat.at_ms, self._patience.stale_after_s)
         if pulse is DriverVerdict.ALIVE and not self._is_stuck(beat):

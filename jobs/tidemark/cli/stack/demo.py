@@ -21,7 +21,7 @@ from tidemark.cli.shared.local import AirflowApi, Conductor, Home, Say, addresse
 from tidemark.cli.shared.options import add_slow
 from tidemark.cli.shared.output import say, say_inert
 from tidemark.cli.stack.story import Story
-from tidemark.cli.stack.summary import problems, summary
+from tidemark.cli.stack.summary import problems, summary, unread_hops
 from tidemark.errors import TidemarkError, argument_type
 from tidemark.model.project.extras import require
 from tidemark.model.project.files import CHECKOUT
@@ -223,10 +223,10 @@ class Demo:
         return all(read.get(o.name, 0) >= played["topics"].get(o.topic_read, 0) for o in sources)
 
     def _is_at_rest(self) -> bool:
-        """Returns True if every source is idle, including readers of hops."""
-        # Idle sources were read to their ends, and so were hops.
-        rows = Warehouse(self.conductor.home.warehouse).ask(AT_REST).rows
-        return bool(rows[0][0])
+        """Returns True if every source is idle, and every hop is read."""
+        # A reader of a hop may have been idle when the last updates were written.
+        warehouse = Warehouse(self.conductor.home.warehouse)
+        return bool(warehouse.ask(AT_REST).rows[0][0]) and not any(unread_hops(warehouse))
 
     def _report(self, airflow: AirflowApi, started_at: datetime) -> None:
         """Runs the reports since *started_at*, and checks the SLAs.

@@ -117,21 +117,23 @@ def problems(home: Path, *, injected: int) -> Iterator[str]:
     filled = {stored.table for stored in inventory(home) if stored.rows}
     for name in sorted((TABLES.keys() | warehouse.tables.keys()) - MAY_BE_EMPTY - filled):
         yield f"table {name} has no rows"
-    for name in warehouse.tables:
-        if name.startswith("hop_"):
-            yield from _unread(warehouse, name)
+    yield from unread_hops(warehouse)
     quarantined = sum(n for _, n in warehouse.ask(QUARANTINE).rows)
     if quarantined != injected:
         yield f"{injected} bad records were injected, but {quarantined} are in quarantine"
 
 
-def _unread(warehouse: Warehouse, hop: str) -> Iterator[str]:
-    """Yields a problem if the reader of *hop* missed updates."""
-    ((handed,),) = warehouse.ask(f"SELECT count(*) FROM {hop} WHERE {HOP_UPDATE}").rows
-    source = f"{hop.removeprefix('hop_')}_source"
-    ((read,),) = warehouse.ask("SELECT coalesce(sum(records_in), 0) FROM outcomes WHERE operator = ?", [source]).rows
-    if handed != read:
-        yield f"{hop} was handed {handed} updates, but {source} has read {read}"
+def unread_hops(warehouse: Warehouse) -> Iterator[str]:
+    """Yields a problem for each hop whose reader has not read all."""
+    for hop in warehouse.tables:
+        if not hop.startswith("hop_"):
+            continue
+        ((handed,),) = warehouse.ask(f"SELECT count(*) FROM {hop} WHERE {HOP_UPDATE}").rows
+        source = f"{hop.removeprefix('hop_')}_source"
+        read_sql = "SELECT coalesce(sum(records_in), 0) FROM outcomes WHERE operator = ?"
+        ((read,),) = warehouse.ask(read_sql, [source]).rows
+        if handed != read:
+            yield f"{hop} was handed {handed} updates, but {source} has read {read}"
 
 
 def _table(answer: Answer) -> str:
