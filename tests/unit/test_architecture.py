@@ -184,7 +184,7 @@ IMPORTS = {
     ),
     "airflow.dags": "collecting errors model.project model airflow.tasks",
     "airflow.pages": (
-        "collecting escaping errors clock semantics model.settings model.project model query why "
+        "collecting escaping errors clock semantics model.settings model.project model query "
         "reports.paths reports.facts reports.pages reports.rollups reports.what_if sla.incidents sla cli.explain "
         "airflow.tasks airflow.dags"
     ),
