@@ -149,7 +149,7 @@ audit: setup ## known vulnerabilities of packages, where PyPI has the data, and 
 supervision: check postgres alertmanager ## every case of a real Airflow that is killed, cleared or marked (half an hour)
 	$(BIN)/pytest -q -m "long or not long" tests/airflow/test_supervision.py tests/airflow/test_supervision_spark.py \
 		tests/airflow/test_postgres.py tests/airflow/test_first_topology.py
-	$(BIN)/pytest -q -m long tests/airflow/test_dead_man.py tests/airflow/test_receivers.py tests/airflow/test_secured_stream.py tests/streaming
+	$(BIN)/pytest -q -m long tests/airflow/test_dead_man.py tests/airflow/test_decisions.py tests/airflow/test_receivers.py tests/airflow/test_secured_stream.py tests/streaming
 
 environments: check object-store pythons yarn ## a day of flights and all batch jobs on a Spark standalone cluster, streams on YARN, Airflow with an object store, and wheels (an hour)
 	@log=.venv/environments; rm -f $$log.*; \

@@ -1,7 +1,7 @@
 """A driver without Spark that beats until drained, like `jobs/stream.py`.
 
 It takes the lease, too. A file `behaviour` in the control folder changes its behaviour: `fail`, `fail later`, `hang`,
-`stuck`, `rotate`, `ignore drain`.
+`stuck`, `rotate`, `ignore drain`. With `lose COMMAND` it fails until a loss is accepted, and names the command.
 """
 
 import argparse
@@ -61,6 +61,11 @@ def main(arguments: Sequence[str]) -> int:
         batches = int(behaviour == "fail later")
         sys.stdout.write("the topic is gone\n")
         beat(StreamState.FAILED, f"no topic flight_events, asked {epoch} times")
+        control.release()
+        return 1
+    if behaviour.startswith("lose ") and not control.accepted_loss():
+        command = behaviour.removeprefix("lose ")
+        beat(StreamState.FAILED, f"DataLost: offsets were lost unread: tidemark {command} --by NAME --reason TEXT")
         control.release()
         return 1
     beat(StreamState.RUNNING)

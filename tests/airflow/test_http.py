@@ -24,6 +24,7 @@ from support.reported_window import ON_PATH, reported
 from tidemark.airflow.dags.settings import TOPOLOGIES
 from tidemark.cli.explain import path as path_command
 from tidemark.cli.explain import topology as topology_command
+from tidemark.cli.explain import why as why_command
 from tidemark.cli.main import _parser
 from tidemark.clock import wall_clock_ms
 from tidemark.control import process
@@ -33,7 +34,6 @@ from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import instant_ms
 from tidemark.model.tables.catalog import DISORDER_BUCKETS
 from tidemark.model.topology import load
-from tidemark.why.walk import why
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # Airflow imports a test client that its own dependency has deprecated
@@ -187,13 +187,11 @@ def test_a_path_is_told_as_on_the_command_line(client: Client, warehouse: Path) 
     assert (window["path"], window["latency_ms"]) == ([*ON_PATH], 400)
 
 
-def test_causes_are_those_of_the_command_line(client: Client, warehouse: Path) -> None:
-    found = told(client, f"/topologies/flights/why?operator=carrier_state&at={AT}")
-    findings = why(load(TOPOLOGIES / "flights.toml"), Layout(warehouse), at_ms=instant_ms(AT), operator="carrier_state")
-    assert found["findings"] == [finding.row for finding in findings]
-    assert [finding["cause"] for finding in found["findings"]] == ["never_started", "never_started"]
-    page = client.get("/pages/flights/operators/carrier_state").text
-    assert page.count("<strong>never started</strong>") == 2
+def test_findings_are_as_on_the_command_line(client: Client, warehouse: Path) -> None:
+    flights = load(TOPOLOGIES / "flights.toml")
+    printed = json.loads(why_command.as_objects(why_command.findings(warehouse, flights, at_ms=instant_ms(AT))))
+    assert told(client, f"/topologies/flights/why?at={AT}")["findings"] == printed
+    assert printed
 
 
 def test_the_price_of_bounds_is_that_of_the_command_line(client: Client, warehouse: Path) -> None:

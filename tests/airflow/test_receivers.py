@@ -16,8 +16,17 @@ from urllib.request import urlopen
 
 import pytest
 from airflow.sdk.exceptions import AirflowSkipException
+from deltalake import DeltaTable
 
-from support.alert_services import DROPPED, KEY, SERVICES, AlertmanagerService, AlertService, PagerDutyService
+from support.alert_services import (
+    DROPPED,
+    KEY,
+    SERVICES,
+    AlertmanagerService,
+    AlertService,
+    PagerDutyService,
+    WebhookService,
+)
 from tidemark.airflow.tasks import receivers
 from tidemark.airflow.tasks import sla as sla_tasks
 from tidemark.airflow.tasks.receivers import ReceiverDown, ReceiverRefused
@@ -27,8 +36,9 @@ from tidemark.control import process
 from tidemark.model import topology
 from tidemark.model.channel_spec import Channel, parse
 from tidemark.model.project.layout import Layout
-from tidemark.model.tables.catalog import INCIDENTS
+from tidemark.model.tables.catalog import INCIDENTS, Table
 from tidemark.reports.report_tables import replace_rows
+from tidemark.sla.incidents import tables
 from tidemark.sla.incidents.tables import follow_alerts
 
 PROGRAM = shutil.which("prometheus-alertmanager") or shutil.which("alertmanager")
@@ -218,15 +228,44 @@ def test_a_refused_alert_delays_no_other(tmp_path: Path, pager: AlertService, cl
     assert [*pager.states.values()] == ["open", "closed"]
 
 
+def test_a_busy_receiver_gets_a_body_that_was_formatted_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: Clock
+) -> None:
+    bodies: list[bytes] = []
+    of_body = receivers._as_json
+
+    def counted(body: object) -> bytes:
+        bodies.append(of_body(body))
+        return bodies[-1]
+
+    monkeypatch.setattr(receivers, "_as_json", counted)
+    for service in running(WebhookService(), monkeypatch):
+        service.answers = [503]
+        happened(tmp_path, [change(1)])
+        tell(tmp_path, channel("webhook"))
+        assert [*service.states.values()] == ["open"]
+    assert len(bodies) == 1
+
+
 def test_open_alerts_are_sent_to_an_alertmanager_again(
-    tmp_path: Path, alertmanager: AlertmanagerService, clock: Clock
+    tmp_path: Path, alertmanager: AlertmanagerService, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alertmanager.now = datetime.fromtimestamp(NOON / 1_000, UTC)
     to = channel("alertmanager", valid_for="20 min")
     happened(tmp_path, [change(1), change(2), change(2, "resolved")])
     tell(tmp_path, to)
     clock.now_ms += 10 * MINUTE
+    opened: list[str] = []
+    of_table = tables.open_report
+
+    def counted(table: Table, path: Path) -> DeltaTable:
+        opened.append(table.name)
+        return of_table(table, path)
+
+    monkeypatch.setattr(tables, "open_report", counted)
     tell(tmp_path, to)
+    # A delivery reads each table once.
+    assert sorted(opened) == ["alert_decisions", "deliveries", "sla_alerts"]
     ends = [body[0]["endsAt"] for body in alertmanager.bodies]
     assert ends == [f"2026-01-01T12:{minute}:00.000Z" for minute in ("20", "20", "00", "30")]
 

@@ -56,11 +56,12 @@ OTHERS = """
 from airflow.sdk import DAG, task
 from datetime import timedelta
 from tidemark.airflow.tasks.assets import stream_table, table_asset
-from tidemark.airflow.tasks.hours import FirstReport
+from tidemark.airflow.dags.hours import FirstReport
 
 SEEN = {
     "rolled_up": table_asset("flights", "latency_rollup"),
     "committed": stream_table("flights", "carriers", "operator_latency", at_most_every=timedelta(seconds=1)),
+    "windows": stream_table("flights", "status", "operator_windows", at_most_every=timedelta(seconds=1)),
 }
 for name, asset in SEEN.items():
     with DAG(f"others_{name}", schedule=[asset]):
@@ -125,7 +126,7 @@ def api(layout: Layout, home: Path, tmp_path_factory: pytest.TempPathFactory) ->
     try:
         found = airflow.wait_until_healthy(home, airflow.start(home, root=root, variables=variables))
         process.wait_until(lambda: found.has_dag(DAILY) and found.has_dag("others_committed"), "the DAGs", 60)
-        for name in ("rolled_up", "committed"):
+        for name in ("rolled_up", "committed", "windows"):
             found.unpause(f"others_{name}")
         yield found
     finally:
@@ -215,6 +216,8 @@ def test_people_are_told_of_what_the_check_of_now_finds(backfilled: AirflowApi, 
     log = "\n".join(backfilled.log(SLA_CHECK, run_id, "tell_log"))
     assert re.search(r"flights: .*broken \(never_loaded\)", log)
     assert "board_is_fresh" in log
+    # The board's stream is late, and the other team's DAG reads another table of it.
+    assert "Waiting DAGs: others_windows" in log
     assert "delays_in_time" not in log  # nothing was measured of late
 
 

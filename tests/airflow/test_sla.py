@@ -255,6 +255,18 @@ def test_any_notifier_of_airflow_is_a_channel(tmp_path: Path, caplog: pytest.Log
     assert [r.message for r in caplog.records] == ["[critical] flights: delays_in_time is broken (error)!"]
 
 
+def test_an_alert_is_sent_if_waiting_dags_are_unknown(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    # Only a task that Airflow runs can ask for the events of an asset.
+    (Layout(tmp_path).stream_table("flights", "carriers", "carrier_delays") / "_delta_log").mkdir(parents=True)
+    happened(tmp_path, OPENED)
+    own = {"class": "tidemark.airflow.tasks.sla.LogNotifier", "arguments": {"text": "{{ alert.subject }}"}}
+    with caplog.at_level(logging.WARNING, logger="tidemark.airflow.tasks.sla"):
+        tell(tmp_path, channel(kind="notifier", **own))
+    assert [r.message for r in caplog.records] == [
+        "the DAGs that wait for flights are not known", "[critical] flights: delays_in_time is broken (error)",
+    ]  # fmt: skip
+
+
 def test_the_log_is_always_a_channel_beside_the_topologys_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

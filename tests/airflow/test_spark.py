@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 from airflow.sdk.exceptions import AirflowException
@@ -206,8 +207,9 @@ def submitted_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return file
 
 
-def job_of(tmp_path: Path, code: str) -> BatchJob:
-    job = BatchJob(task_id="rollup", job="rollup", spark=SparkSettings(), application_args=["--from", "noon"])
+def job_of(tmp_path: Path, code: str, spark: Mapping[str, str] = MappingProxyType({})) -> BatchJob:
+    settings = read_spark("x.toml", spark)
+    job = BatchJob(task_id="rollup", job="rollup", spark=settings, application_args=["--from", "noon"])
     script = tmp_path / "job.py"
     script.write_text(f"import os, sys\n{code}\n")
     job.application = str(script)
@@ -252,10 +254,9 @@ def test_a_submitted_job_has_a_private_folder_for_its_files(
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # the provider leaves a pipe open
 def test_a_batch_job_of_drivers_elsewhere_is_submitted_at_once(
-    tmp_path: Path, submitted_to: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, submitted_to: Path, libraries: Path
 ) -> None:
-    monkeypatch.setattr(DriverHook, "python", None)
-    job = job_of(tmp_path, "sys.exit('not here')")
+    job = job_of(tmp_path, "sys.exit('not here')", {"master": "yarn", "deploy": "cluster"})
     job.execute({})
     assert submitted_to.read_text().split() == [job.application]
 

@@ -181,9 +181,13 @@ def test_a_trigger_waits_for_a_control_folder_beyond_reach(driver: Driver) -> No
 def test_a_living_driver_is_adopted_and_not_doubled(driver: Driver) -> None:
     deferred(operator(driver).execute)
     pid = running(driver)
-    deferred(operator(driver).execute)
+    with pytest.raises(TaskDeferred):
+        tried(operator(driver), 1)
     assert running(driver) == pid
     assert driver.control.home.joinpath("epoch").read_text() == "1"
+    launch = driver.launch()
+    assert launch is not None
+    assert driver.control.adopted_by(launch.launch_id) == "streams first try 1"
 
 
 def test_a_driver_started_by_hand_is_adopted(driver: Driver) -> None:
@@ -242,6 +246,24 @@ def test_a_driver_that_fails_twice_in_one_way_shows_its_log(driver: Driver) -> N
     with pytest.raises(AirflowFailException, match="no topic flight_events, asked 2 times"):
         operator(driver).resume({}, event(again.trigger))
     assert "the topic is gone" in driver.log_tail()
+
+
+def test_a_stream_goes_on_or_ends_as_a_person_answers(driver: Driver) -> None:
+    behave(driver, "lose accept-loss flights status --source weather --partition 0 --until 9")
+    fired = event(deferred(operator(driver).execute).trigger)
+    # Without a DAG that asks it fails at once, as with an answer that is no approval.
+    with pytest.raises(AirflowFailException, match="fails permanently is not launched again"):
+        operator(driver).resume({}, fired)
+    with pytest.raises(AirflowFailException, match="the answer is rejected: status is failed: DataLost"):
+        operator(driver).answered({}, {"answer": "rejected"})
+    (driver.home / "loss.json").write_text(
+        json.dumps([{"source": "weather", "partition": 0, "from_offset": 4, "until_offset": 9}])
+    )
+    deferred(operator(driver).answered, {"answer": "applied"})
+    assert driver.failures() is None
+    running(driver)
+    driver.control.request_drain(by="tidemark down", now_ms=wall_clock_ms())
+    operator(driver).answered({}, {"answer": "drained"})
 
 
 def test_another_failure_is_counted_anew(driver: Driver) -> None:
@@ -326,8 +348,13 @@ def test_a_stopped_process_is_stale_and_gives_way_to_a_new_one(driver: Driver) -
     waiting = deferred(operator(driver).execute)
     os.kill(first := running(driver), signal.SIGSTOP)
     assert event(waiting.trigger) == {"verdict": "stale"}
-    deferred(operator(driver).resume, {"verdict": "stale"})
+    launch = driver.launch()
+    context = {"ti": SimpleNamespace(dag_id="streams", run_id="first", try_number=1)}
+    with pytest.raises(TaskDeferred):
+        operator(driver).resume(context, {"verdict": "stale"})
     assert running(driver) != first
+    assert launch is not None
+    assert driver.control.killed_by(launch.launch_id) == "streams first try 1: stale"
 
 
 def test_a_driver_that_wakes_up_before_anybody_acts_is_adopted(driver: Driver) -> None:

@@ -11,7 +11,7 @@ from support.topologies import source, table
 from tidemark.errors import InvalidSpec
 from tidemark.model import topology
 from tidemark.model.kinds.registry import KINDS
-from tidemark.model.project.files import VARIABLE, Project
+from tidemark.model.project.files import CHECKOUT
 from tidemark.model.sla_spec import parse
 from tidemark.model.tables.catalog import (
     ALERTS,
@@ -36,7 +36,6 @@ from tidemark.storage.delta import datasets
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # great-expectations imports a module that Python 3.11 deprecates
-    import check_sla
     from tidemark.sla.check import run as run_check
     from tidemark.sla.contracts.quality import Quality
 
@@ -99,6 +98,17 @@ def test_a_slow_operator_breaks_its_sla_and_is_named(warehouse):
     }
 
 
+@pytest.mark.parametrize(("start", "verdict"), [("02:40", "error"), ("02:41", "pass")])
+def test_limits_are_those_of_the_hour_of_the_check(warehouse, start, verdict):
+    streamed(warehouse)
+    hours = [{"zone": "UTC", "from": start, "to": "03:00", "error_after": "400 ms"}]
+
+    check(warehouse, hours=hours)  # NOW is 02:40 UTC
+
+    (row,) = (row for row in warehouse.report(SLA_RESULTS) if row["sla"] == "fresh")
+    assert (row["verdict"], row["error_after_ms"]) == (verdict, 400 if verdict == "error" else 10_000)
+
+
 def test_an_sla_without_rows_does_not_pass(warehouse):
     check(warehouse)
 
@@ -115,10 +125,10 @@ def test_a_new_topology_has_time_for_its_first_row(warehouse, begun_ms, verdict)
 
     check(warehouse)
 
-    assert verdicts(warehouse)["fresh"] == verdict
-    assert [row["sla"] for row in warehouse.report(INCIDENTS) if row["sla"] == "fresh"] == (
-        ["fresh"] if verdict == "never_loaded" else []
-    )
+    found = verdicts(warehouse)
+    assert (found["fresh"], found["complete"]) == (verdict, "unknown")
+    opened = [row["sla"] for row in warehouse.report(INCIDENTS)]
+    assert opened == (["fresh"] if verdict == "never_loaded" else [])
 
 
 def test_an_unbalanced_account_names_its_operator(warehouse):
@@ -550,26 +560,15 @@ def test_without_heartbeats_an_idle_source_excuses_for_a_day(warehouse, age_ms, 
     assert verdicts(warehouse)["fresh"] == verdict
 
 
-def test_a_future_instant_is_refused(tmp_path, monkeypatch, capsys):
-    where = ["--warehouse", str(tmp_path), "--topology", "flights"]
-    monkeypatch.setattr("sys.argv", ["check_sla.py", *where, "--at", "2100-01-01T00:00Z", "--run-id", "r"])
+def test_a_future_instant_is_refused(tmp_path, check_job, capsys):
     with pytest.raises(SystemExit, match="2"):
-        check_sla.main()
+        check_job(tmp_path, "flights", "2100-01-01T00:00Z", "r")
     assert "2100-01-01T00:00:00.000Z is in the future" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 
-def own_project(folder, monkeypatch):
-    """A project in *folder* that is the one of this process."""
-    project = Project(folder)
-    for each in (project.topologies, project.expectations):
-        each.mkdir()
-    monkeypatch.setenv(VARIABLE, str(folder))
-    return project
-
-
-def test_an_invalid_sla_fails_a_check_and_keeps_its_incident(warehouse, tmp_path, monkeypatch):
-    project, topology_file = own_project(tmp_path, monkeypatch), tmp_path / "t.toml"
+def test_an_invalid_sla_fails_a_check_and_keeps_its_incident(warehouse, tmp_path, own_project, check_job):
+    topology_file = tmp_path / "t.toml"
     events = 'topic = "e"\nfields = "id string, at bigint"\ntimestamp = "at"\nbound = "0 s"\n'
     topology_file.write_text(f'name = "t"\n[operators.events]\nkind = "source"\n{events}')
 
@@ -582,12 +581,9 @@ def test_an_invalid_sla_fails_a_check_and_keeps_its_incident(warehouse, tmp_path
             f'[t.{name}]\nsubject = "changes"\nmeasure = "staleness"\nowner = "o"\n{limit} = "1 min"\n'
             for name, limit in limits.items()
         )
-        project.slas.write_text("".join(tables))
-        where = ["--warehouse", str(warehouse.layout.warehouse), "--topology", str(topology_file)]
-        run = ["--at", f"2026-01-01T12:{minute:02}Z", "--run-id", str(minute)]
-        monkeypatch.setattr("sys.argv", ["check_sla.py", *where, *run])
+        own_project.slas.write_text("".join(tables))
         try:
-            check_sla.main()
+            check_job(warehouse.layout.warehouse, topology_file, f"2026-01-01T12:{minute:02}Z", str(minute))
         finally:
             judged = {row["sla"] for row in warehouse.report(SLA_RESULTS) if row["run_id"] == str(minute)}
             found.append((judged, {(row["incident"], row["change"]) for row in warehouse.report(INCIDENTS)}))
@@ -603,13 +599,11 @@ def test_an_invalid_sla_fails_a_check_and_keeps_its_incident(warehouse, tmp_path
     assert found == [({"one"}, {first}), ({"other"}, {first, other}), ({"one", "other"}, {first, other})]
 
 
-def test_without_a_valid_sla_a_check_fails_and_writes_nothing(tmp_path, monkeypatch):
-    flights, slas = str(Project.here().topologies / "flights.toml"), own_project(tmp_path, monkeypatch).slas
-    slas.write_text('[flights.mine]\nsubject = "flight_board"\n[flights.other]\nover = 1\n')
-    where = ["--warehouse", str(tmp_path / "warehouse"), "--topology", flights]
-    monkeypatch.setattr("sys.argv", ["check_sla.py", *where, "--at", "2026-01-01T12:00Z", "--run-id", "r"])
+def test_without_a_valid_sla_a_check_fails_and_writes_nothing(tmp_path, own_project, check_job):
+    flights = CHECKOUT / "jobs" / "topologies" / "flights.toml"
+    own_project.slas.write_text('[flights.mine]\nsubject = "flight_board"\n[flights.other]\nover = 1\n')
     with pytest.raises(
         InvalidSpec, match=r"flights\.mine\.warn_after: .*\nslas\.toml: flights\.other\.subject: is missing"
     ):
-        check_sla.main()
+        check_job(tmp_path / "warehouse", flights, "2026-01-01T12:00Z", "r")
     assert not (tmp_path / "warehouse").exists()

@@ -70,7 +70,7 @@ def test_growing_latency_breaks_when_the_missing_time_is_over(warehouse):
     # The newest three are 9, 10 and 11 s, so 20 s are missing; buckets are exact to a hundredth.
     assert found.at_ms == pytest.approx(NOW + 20 * MINUTE, abs=MINUTE)
     assert found.because.startswith("latency_p99 of board breaks in about 20 min, at 2026-01-01T12:")
-    assert found.because.endswith(" a minute for a quarter of an hour")
+    assert found.because.endswith(" a minute for 10 min")  # from the first of eleven minutes to the last
 
 
 @pytest.mark.parametrize(
@@ -116,13 +116,13 @@ def test_a_stream_that_falls_behind_names_its_rates(warehouse, measure, subject)
     )
 
 
-def result(minute, verdict="pass", because=None):
+def result(minute, verdict="pass", because=None, **columns):
     breaks_ms = None if because is None else NOW + (minute + 12) * MINUTE
     names = ("subject", "measure", "said", "culprit", "held_by", "budget_left", "owner", "runbook", "quiet")
     return dict.fromkeys(names) | {
         "topology": "t", "sla": "in_time", "run_id": f"r{minute}", "checked_at": NOW + minute * MINUTE,
         "verdict": verdict, "severity": "critical", "observed_ms": 1.0, "breaks_at": breaks_ms,
-        "breaks_because": because,
+        "breaks_because": because, **columns,
     }  # fmt: skip
 
 
@@ -144,6 +144,36 @@ def test_an_expected_break_is_one_incident_until_it_is_over():
     opened, ended = changes(promised, broken, rows, at_ms=NOW + 3 * MINUTE, gap_ms=30 * MINUTE)
     assert (opened["incident"], opened["severity"]) == ("in_time-20260101T120300", "critical")
     assert (ended["incident"], ended["change"], ended["verdict"]) == (rows[0]["incident"], "resolved", "warn")
+
+
+def test_no_break_is_announced_for_a_time_without_a_promise():
+    """The break is expected twelve minutes after the check: at 12:13."""
+    found = [result(1, because="it grows")]
+    for keys in (
+        {"maintenance_windows": ["daily 12:10-12:20"]},
+        {"calendar": {"zone": "UTC", "from": "07:00", "to": "12:13"}},
+    ):
+        assert changes(specs(**keys), found, [], at_ms=NOW + MINUTE, gap_ms=20 * MINUTE) == []
+    later = specs(maintenance_windows=["daily 12:14-12:20"])
+    assert [row["change"] for row in changes(later, found, [], at_ms=NOW + MINUTE, gap_ms=20 * MINUTE)] == ["opened"]
+
+
+@pytest.mark.parametrize(
+    ("quiet", "said"),
+    [("maintenance", "maintenance has begun"), ("calendar", "the hours of the calendar have ended")],
+)
+def test_a_forecast_ends_when_nothing_is_promised_any_more(quiet, said):
+    results = [
+        result(1, because="it grows"),
+        result(5, "error", quiet=quiet),
+        result(6, because="it grows", quiet=quiet),
+    ]
+    rows = changes(specs(), results, [], at_ms=NOW + 6 * MINUTE, gap_ms=20 * MINUTE)
+    assert [(row["change"], row["at"], row["verdict"], row["said"]) for row in rows] == [
+        ("opened", NOW + MINUTE, "pass", "it grows"),
+        ("resolved", NOW + 5 * MINUTE, "unknown", said),
+    ]
+    assert changes(specs(), results, rows, at_ms=NOW + 6 * MINUTE, gap_ms=20 * MINUTE) == []
 
 
 def test_a_forecast_is_an_alert_for_those_who_ask_for_it():

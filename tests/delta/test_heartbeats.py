@@ -90,6 +90,27 @@ def test_a_driver_reports_its_start_and_end(tmp_path: Path) -> None:
     assert rows(tmp_path, "state", "reason") == [("starting", None), ("failed", "ValueError: no")]
 
 
+def test_a_driver_reports_adoption_and_the_kill_before_it(tmp_path: Path) -> None:
+    control = Control(tmp_path / "control")
+    epoch = control.acquire()
+    control.adopt("l", by="run 1 try 1")
+    pulse = Pulse(control, history(tmp_path), epoch, "l", launched_by="run 1 try 1")
+    control.adopt("l", by="run 2 try 1")
+    pulse.end(StreamState.FAILED)
+    # Another driver was killed meanwhile, and then this one.
+    for launch in ("other", "l"):
+        control.kill_for(launch, "", by="run 2 try 1: stuck")
+        pulse = Pulse(control, history(tmp_path), control.acquire(), "m")
+        pulse.end(StreamState.FAILED)
+        control.beat(Heartbeat(state=StreamState.FAILED, epoch=control.epoch(), launch_id="l", at_ms=1, pid=1))
+    assert rows(tmp_path, "adopted_by", "predecessor_killed_by") == [
+        (None, None), ("run 2 try 1", None),
+        *[(None, None)] * 2,
+        *[(None, "run 2 try 1: stuck")] * 2,
+    ]  # fmt: skip
+    assert control.killed_for("l") is None
+
+
 def test_a_wait_for_brokers_is_no_slow_step(tmp_path: Path) -> None:
     control = Control(tmp_path / "control")
     pulse = Pulse(control, history(tmp_path), control.acquire(), "l")
@@ -184,8 +205,14 @@ def test_each_driver_has_its_launch_and_its_end(tmp_path: Path) -> None:
     drivers = [
         # epoch, first and last beat in seconds after noon, state at the end, and why
         (1, 0, 600, StreamState.DRAINED, {"drained_by": "ann"}),
-        (2, 1_200, 1_800, StreamState.RUNNING, {}),
-        (3, 1_860, 1_875, StreamState.FAILED, {"reason": "Unsound: no"}),
+        (2, 1_200, 1_800, StreamState.RUNNING, {"adopted_by": "streams run 2"}),
+        (
+            3,
+            1_860,
+            1_875,
+            StreamState.FAILED,
+            {"reason": "Unsound: no", "predecessor_killed_by": "streams run 2: stuck"},
+        ),
         (4, day_ms // 1_000, day_ms // 1_000 + 30, StreamState.RUNNING, {"launched_by": "tidemark run by ann"}),
     ]
     for epoch, first_s, last_s, state, why in drivers:
@@ -196,12 +223,19 @@ def test_each_driver_has_its_launch_and_its_end(tmp_path: Path) -> None:
             )
             beat = replace(beat, state=state if is_last else StreamState.RUNNING)
             told.write_if_due(beat, thread_id=None, batch_started_at_ms=None)
-    text = "select epoch, ended, drained_by, reason, file_digest, host from stream_uptime order by epoch"
+    columns = "epoch, ended, drained_by, reason, file_digest, host, adopted_by, killed_by"
+    text = f"select {columns} from stream_uptime order by epoch"
     assert Warehouse(tmp_path).ask(text).rows == (
-        (1, "drained", "ann", None, "f", "h"),
-        (2, "killed", None, None, "f", "h"),
-        (3, "failed", None, "Unsound: no", "f", "h"),
-        (4, "running", None, None, "f", "h"),
+        (1, "drained", "ann", None, "f", "h", None, None),
+        (2, "killed", None, None, "f", "h", "streams run 2", "streams run 2: stuck"),
+        (3, "failed", None, "Unsound: no", "f", "h", None, None),
+        (4, "running", None, None, "f", "h", None, None),
+    )
+    text = "select ended, cause, restarts, down_ms from restarts_by_cause order by ended"
+    assert Warehouse(tmp_path).ask(text).rows == (
+        ("drained", "ann", 1, 600_000),
+        ("failed", "Unsound: no", 1, (day_ms // 1_000 - 1_875) * 1_000),
+        ("killed", "streams run 2: stuck", 1, 60_000),
     )
     text = "select up_ms, available_share, drains, rotations, failures, kills from availability_by_day order by day"
     first, second = Warehouse(tmp_path).ask(text).rows

@@ -393,7 +393,7 @@ def test_an_acknowledgement_changes_only_its_own_incident(tmp_path: Path) -> Non
     rows = [planted(INCIDENTS, n, text) for n, text in enumerate(TEXTS)]
     write_deltalake(layout.report_table("many", INCIDENTS.name), rows_of(INCIDENTS, rows))
     for text in TEXTS:
-        assert acknowledge(layout, "many", text, by=text, note=text, at_ms=NOON)
+        assert acknowledge(layout, "many", text, by=text, note=text, at_ms=NOON) is None
     asked = "SELECT incident, \"by\", said FROM incidents WHERE change = '{}'"
     changed, opened = (Warehouse(tmp_path).ask(asked.format(change)).rows for change in ("acknowledged", "opened"))
     assert sorted(changed) == sorted((text, text, text) for text in TEXTS)

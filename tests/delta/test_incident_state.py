@@ -21,7 +21,8 @@ from tidemark.model.sla_spec import parse
 from tidemark.model.tables.catalog import SLA_RESULTS
 from tidemark.query.sql import Warehouse
 from tidemark.reports.report_tables import replace_rows
-from tidemark.sla.incidents.tables import follow_up, miss
+from tidemark.sla.incidents.tables import acknowledge, follow_up, miss
+from tidemark.sla.sla_findings import sla_findings
 
 NOON, MINUTE = 1_767_268_800_000, 60_000  # 2026-01-01T12:00Z
 FLIGHTS = topology.load(Path(__file__).parents[2] / "jobs" / "topologies" / "flights.toml")
@@ -62,6 +63,13 @@ class Plant:
 @pytest.fixture
 def plant(tmp_path: Path) -> Plant:
     return Plant(tmp_path)
+
+
+def listed(plant: Plant) -> str:
+    """Returns the list of open incidents."""
+    unused = ("history", "acknowledge", "silence", "snooze", "unsilence", "length", "until")
+    asked = {"all": False, "decisions": False, "format": "table"} | dict.fromkeys(unused)
+    return incidents(Namespace(**asked), plant.home, FLIGHTS)
 
 
 def minute(at: Any) -> int | None:
@@ -109,11 +117,22 @@ def test_an_incident_tells_what_it_passes_since(plant: Plant) -> None:
         ("pass", 4, 14, 1),
     ]
     assert (row["worst_verdict"], row["worst_observed"], row["unit"]) == ("error", 12_500, "ms")
-    unused = ("history", "acknowledge", "silence", "snooze", "unsilence", "length", "until")
-    asked = {"all": False, "decisions": False, "format": "table"} | dict.fromkeys(unused)
-    text = incidents(Namespace(**asked), plant.home, FLIGHTS)
+    text = listed(plant)
     assert "passes since 12:04, resolves at 12:14 if it holds" in text
     assert re.search(r"12,?500(\.0)? +ms", text)
+
+
+def test_a_forecast_tells_when_the_sla_is_expected_to_break(plant: Plant) -> None:
+    for now, breaks in ((0, 12), (1, 14), (2, None)):
+        breaks_at = None if breaks is None else NOON + breaks * MINUTE
+        plant.check(now, {"board": "pass"}, breaks_at=breaks_at, breaks_because="it grows")
+    (row,) = plant.incidents()
+    assert (row["severity"], row["worst_verdict"], minute(row["breaks_at"])) == ("forecast", "pass", 14)
+    assert "expected to break at 12:14" in listed(plant)
+    plant.check(3, {"board": "error"})
+    forecast, broken = plant.incidents()
+    assert (forecast["state"], forecast["breaks_at"]) == ("resolved", None)
+    assert (broken["state"], broken["breaks_at"]) == ("open", None)
 
 
 def test_maintenance_ends_what_passes(plant: Plant) -> None:
@@ -134,3 +153,51 @@ def test_the_worst_value_is_that_of_the_measure(plant: Plant, measure: str, wors
         rates = {"burn_rate": records / 2 if records < 7 else 1.0}
         plant.check(now, {"board": "error"}, measure=measure, records=records, **rates)
     assert [row["worst_observed"] for row in plant.incidents()] == [worst]
+
+
+def findings(plant: Plant, at: int, operator: str | None = None) -> list[str]:
+    tables = Warehouse(plant.home)
+    return [each.line for each in sla_findings(tables, EVERY_2_MIN, at_ms=NOON + at * MINUTE, operator=operator)]
+
+
+def test_why_says_that_an_incident_resolves_if_it_holds(plant: Plant) -> None:
+    of_board = {"subject": "flight_board"}
+    plant.check(0, {"board": "error"}, observed_ms=312_000, **of_board)
+    acknowledge(plant.layout, "flights", "board-20260101T120000", by="Ann", note="", at_ms=NOON + MINUTE)
+    history = "`tidemark incidents flights --history board-20260101T120000`"
+    since = "incident_open: flight_board since 2026-01-01T12:00:00.000Z: SLA board"
+    assert findings(plant, 1) == [f"{since}: error; the worst was 312,000 ms; Ann acknowledged it; {history}"]
+    for minute in (2, 4):
+        plant.check(minute, {"board": "pass"}, **of_board)
+    passes = "passes since 12:02, resolves at 12:12 if it holds; the worst was 312,000 ms; Ann acknowledged it"
+    assert findings(plant, 5) == [f"{since}: {passes}; no action is needed if it holds: {history}"]
+    # At an instant before the newest check only that it was broken is known.
+    assert findings(plant, 3) == [f"{since} is broken; Ann acknowledged it; {history}"]
+    assert findings(plant, -1) == findings(plant, 5, "carrier_delays") == []
+    for minute in (8, 12):
+        plant.check(minute, {"board": "pass"}, **of_board)
+    assert findings(plant, 13) == []
+
+
+def test_why_says_that_an_sla_is_expected_to_break(plant: Plant) -> None:
+    because = "staleness of flight_board breaks in about 12 min, at 2026-01-01T12:12:00.000Z, because it has grown"
+    expected = {"breaks_at": NOON + 12 * MINUTE, "breaks_because": because, "subject": "flight_board"}
+    plant.check(0, {"board": "pass"}, **expected)
+    assert findings(plant, 1, "flight_board") == [
+        f"break_expected: flight_board since 2026-01-01T12:00:00.000Z: {because} (SLA board, check of "
+        "2026-01-01T12:00:00.000Z); look for growth before then: `tidemark topology flights`"
+    ]
+    # Two intervals of checks later, and at the expected instant, the check is too old.
+    assert (len(findings(plant, 4)), findings(plant, 5), findings(plant, -1)) == (1, [], [])
+    for minute in (4, 8):
+        plant.check(minute, {"board": "pass"}, **expected)
+    assert (len(findings(plant, 11)), findings(plant, 12)) == (1, [])
+    plant.check(12, {"board": "pass"}, subject="flight_board")
+    assert findings(plant, 12) == []
+    # An SLA of the whole topology is a finding about its subject.
+    plant.check(16, {"kept": "error"}, subject="outcomes", observed_ms=7)
+    (line,) = findings(plant, 16)
+    assert line.startswith(
+        "incident_open: outcomes since 2026-01-01T12:16:00.000Z: SLA kept: error; the worst was 7 ms"
+    )
+    assert findings(plant, 16, "flight_board") == []

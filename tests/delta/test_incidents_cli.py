@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 
 from tidemark.cli.explain.incidents import incidents
 from tidemark.errors import InvalidArgument
@@ -15,9 +16,10 @@ from tidemark.model import topology
 from tidemark.model.channel_spec import parse
 from tidemark.model.project.files import CHECKOUT, Project
 from tidemark.model.project.layout import Layout
-from tidemark.model.tables.catalog import ALERT_DECISIONS, ALERTS, DELIVERIES, INCIDENTS
+from tidemark.model.tables.catalog import ALERT_DECISIONS, ALERTS, DELIVERIES, INCIDENTS, Table
 from tidemark.reports.report_tables import open_report, replace_rows, rows_in
-from tidemark.sla.incidents.tables import pending_changes, record_delivery, repeated_changes
+from tidemark.sla.incidents import tables
+from tidemark.sla.incidents.tables import follow_alerts, pending_changes, record_delivery
 
 NOON = 1_767_268_800_000
 OPENED = {"topology": "flights", "sla": "board", "change": "opened", "verdict": "error", "severity": "critical"}
@@ -46,7 +48,9 @@ def test_open_incidents_are_listed_with_their_acknowledgement(home: Path) -> Non
     (row,) = asked(home)
     assert (row["incident"], row["state"], row["verdict"], row["acknowledged_by"]) == ("board-1", "open", "error", None)
     assert asked(home, acknowledge="board-1", by="Ann", note="on it") == "board-1 is acknowledged by Ann"
-    assert asked(home, acknowledge="board-1", by="Bob") == "already acknowledged"
+    assert asked(home, acknowledge="board-1", by="Bob") == (
+        "board-1 is acknowledged already, by Ann at 2026-01-01T12:01:00.000Z"
+    )
     (row,) = asked(home)
     assert (row["state"], row["acknowledged_by"]) == ("acknowledged", "Ann")
 
@@ -82,8 +86,14 @@ def test_decisions_are_rows_with_person_time_and_reason(home: Path) -> None:
         "flights is silenced by Ann until 2026-01-01T12:02:00.000Z"
     )
     assert asked(home, acknowledge="board-1", by="Cid", note="on it") == "board-1 is acknowledged by Cid"
-    assert asked(home, unsilence="board-1", by="Cid") == "board-1 is no longer silenced; decided by Cid"
-    assert asked(home, unsilence="board-1", by="Cid") == "not silenced"
+    flights = "flights is still silenced by Ann until 2026-01-01T12:02:00.000Z"
+    assert asked(home, unsilence="board_is_fresh", by="Cid") == (
+        f"board_is_fresh is no longer silenced; decided by Cid; {flights}"
+    )
+    assert asked(home, unsilence="board-1", by="Cid") == f"board-1 is no longer silenced; decided by Cid; {flights}"
+    assert asked(home, unsilence="board-1", by="Cid") == (
+        f"board-1 is not silenced: that of Bob ended at 2026-01-01T12:01:00.000Z; {flights}"
+    )
     stored = rows_in(open_report(ALERT_DECISIONS, Layout(home).report_table("flights", ALERT_DECISIONS.name)))
     found = {
         (row["decision"], row["subject_kind"], row["subject"], row["by"], row["note"]) for row in stored.to_dicts()
@@ -93,9 +103,53 @@ def test_decisions_are_rows_with_person_time_and_reason(home: Path) -> None:
         ("snooze", "incident", "board-1", "Bob", None),
         ("silence", "topology", "flights", "Ann", None),
         ("acknowledge", "incident", "board-1", "Cid", "on it"),
+        ("unsilence", "sla", "board_is_fresh", "Cid", None),
         ("unsilence", "incident", "board-1", "Cid", None),
     }
     assert {row["decision"] for row in asked(home, decisions=True)} == {word for word, *_ in found}
+
+
+def test_the_end_of_a_silence_names_those_that_still_hold(home: Path) -> None:
+    """The list has the longest silence of each incident's alert."""
+    layout = Layout(home)
+    opened = [{**OPENED, "incident": f"{sla}-1", "sla": sla} for sla in ("board_is_fresh", "delays_in_time")]
+    replace_rows(opened, INCIDENTS, layout.report_table("flights", INCIDENTS.name), where="true")
+    follow_alerts(layout, FLIGHTS, at_ms=NOON)
+    assert {row["silenced_until"] for row in asked(home)} == {None}
+    asked(home, silence="board_is_fresh", length="2 h", by="Ann")
+    asked(home, snooze="board_is_fresh-1", length="1 h", by="Bob")
+    ends = {row["incident"]: row["silenced_until"] for row in asked(home)}
+    assert ends == {"board_is_fresh-1": "2026-01-01T14:01:00.000Z", "delays_in_time-1": None}
+    snoozed = "board_is_fresh-1 is still snoozed by Bob until 2026-01-01T13:01:00.000Z"
+    assert asked(home, unsilence="board_is_fresh", by="Cid") == (
+        f"board_is_fresh is no longer silenced; decided by Cid; {snoozed}"
+    )
+    assert asked(home, unsilence="flights", by="Cid") == f"flights is not silenced: no decision is about it; {snoozed}"
+    assert {row["silenced_until"] for row in asked(home)} == {None, "2026-01-01T13:01:00.000Z"}
+    asked(home, silence="flights", length="3 h", by="Ann")
+    assert {row["silenced_until"] for row in asked(home)} == {"2026-01-01T15:01:00.000Z"}
+
+
+@pytest.mark.parametrize(
+    ("decision", "read"),
+    [
+        ({"acknowledge": "board-1"}, ["incidents"]),
+        ({"snooze": "board-1", "length": "1 h"}, ["incidents"]),
+        ({"unsilence": "flights"}, ["incidents", "alert_decisions"]),
+    ],
+)
+def test_a_decision_reads_each_table_once(
+    home: Path, monkeypatch: pytest.MonkeyPatch, decision: dict[str, str], read: list[str]
+) -> None:
+    opened: list[str] = []
+
+    def counted(table: Table, path: Path) -> DeltaTable:
+        opened.append(table.name)
+        return open_report(table, path)
+
+    monkeypatch.setattr(tables, "open_report", counted)
+    asked(home, **decision)
+    assert opened == read
 
 
 @pytest.mark.parametrize(
@@ -155,11 +209,6 @@ def test_a_silence_in_the_warehouse_delays_a_delivery(home: Path) -> None:
     assert [due(minute) for minute in (41, 70, 71)] == [[("opened", 1)], [], [("opened", 2)]]
     stored = rows_in(open_report(DELIVERIES, layout.report_table("flights", DELIVERIES.name)))
     assert sorted(stored.filter(incident="board-2")["reminder"].to_list(), key=str) == [1, 2, None]
-
-    def repeats(minute: int) -> int:
-        return len(repeated_changes(layout, "flights", channel, now_ms=NOON + minute * 60_000))
-
-    assert [repeats(minute) for minute in (10, 11)] == [0, 1]  # of a channel that sends open alerts again
 
 
 @pytest.mark.parametrize(

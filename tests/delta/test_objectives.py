@@ -6,16 +6,15 @@ A check reads rollups for what they have counted, and facts for the rest.
 from __future__ import annotations
 
 import shutil
-import warnings
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 import rollup
-from support.report_warehouse import TestWarehouse
+from support.report_warehouse import CheckJob, TestWarehouse
 from tidemark.model import topology
-from tidemark.model.project.files import VARIABLE, Project
+from tidemark.model.project.files import Project
 from tidemark.model.sla_spec import parse
 from tidemark.model.tables.catalog import (
     BATCHES,
@@ -30,11 +29,6 @@ from tidemark.reports.rollups import latency_facts
 from tidemark.semantics.buckets import bucket_of
 from tidemark.sla.measures.objectives import LaterFacts, objectives_sql
 from tidemark.storage.delta import datasets
-
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # great-expectations imports a module that Python 3.11 deprecates
-    import check_sla
-    import tidemark.sla.check  # noqa: F401 - which a check imports only when it is made
 
 NOW = 1_770_000_000_000  # 2026-02-02T02:40:00Z
 MINUTE, HOUR, DAY = 60_000, 3_600_000, 86_400_000
@@ -52,14 +46,13 @@ OBJECTIVE = 'subject = "events"\nowner = "o"\nobjective = { latency = "1 s", tar
 
 
 @pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
-    project = Project(tmp_path)
-    for each in (project.topologies, project.expectations):
-        each.mkdir()
-    (project.topologies / "t.toml").write_text(TOPOLOGY)
-    project.slas.write_text(f"[t.quick]\n{OBJECTIVE}")
-    monkeypatch.setenv(VARIABLE, str(tmp_path))
-    return project
+def project(own_project: Project) -> Project:
+    (own_project.topologies / "t.toml").write_text(TOPOLOGY)
+    own_project.slas.write_text(f"[t.quick]\n{OBJECTIVE}")
+    return own_project
+
+
+Check = Callable[..., dict[str, dict[str, Any]]]
 
 
 class Records:
@@ -90,19 +83,18 @@ def records(warehouse: TestWarehouse) -> Records:
     return Records(warehouse)
 
 
-def check(
-    warehouse: TestWarehouse, project: Project, monkeypatch: pytest.MonkeyPatch, run_id: str = "r"
-) -> dict[str, dict[str, Any]]:
-    """Returns the results of the job `check_sla` at NOW, by name."""
-    where = ["--warehouse", str(warehouse.layout.warehouse), "--topology", str(project.topologies / "t.toml")]
-    monkeypatch.setattr("sys.argv", ["check_sla.py", *where, "--at", "2026-02-02T02:40Z", "--run-id", run_id])
-    check_sla.main()
-    return {row["sla"]: row for row in warehouse.report(SLA_RESULTS) if row["run_id"] == run_id}
+@pytest.fixture
+def check(warehouse: TestWarehouse, project: Project, check_job: CheckJob) -> Check:
+    """Makes the job `check_sla` at NOW, and returns its results by name."""
+
+    def of_run(run_id: str = "r") -> dict[str, dict[str, Any]]:
+        check_job(warehouse.layout.warehouse, project.topologies / "t.toml", "2026-02-02T02:40Z", run_id)
+        return {row["sla"]: row for row in warehouse.report(SLA_RESULTS) if row["run_id"] == run_id}
+
+    return of_run
 
 
-def test_40_of_10_000_slow_records_leave_60_percent(
-    warehouse: TestWarehouse, records: Records, project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_40_of_10_000_slow_records_leave_60_percent(warehouse: TestWarehouse, records: Records, check: Check) -> None:
     """The budget of 10,000 records is 100, and 40 are spent."""
     records.add(28 * DAY + 1, 5_000, slow=5_000)  # before the window
     records.add(28 * DAY, 2_000, slow=10)
@@ -110,7 +102,7 @@ def test_40_of_10_000_slow_records_leave_60_percent(
     records.roll_up()
     records.add(3 * MINUTE, 1_000, slow=10)
 
-    found = check(warehouse, project, monkeypatch)
+    found = check()
 
     assert {*found} == {"quick_1h", "quick_6h", "quick_3d"}
     for row in found.values():
@@ -125,7 +117,7 @@ def test_40_of_10_000_slow_records_leave_60_percent(
     assert [budget[name] for name in columns] == [10_000, 40, *map(pytest.approx, (100, 0.6, 1, 1))]
 
     shutil.rmtree(warehouse.layout.report_table("t", LATENCY_BUCKET_ROLLUP.name))
-    assert {row["window_slow"] for row in check(warehouse, project, monkeypatch, "no rollup").values()} == {40}
+    assert {row["window_slow"] for row in check("no rollup").values()} == {40}
 
 
 @pytest.mark.parametrize(
@@ -142,8 +134,7 @@ def test_40_of_10_000_slow_records_leave_60_percent(
 def test_long_and_short_windows_must_burn(
     warehouse: TestWarehouse,
     records: Records,
-    project: Project,
-    monkeypatch: pytest.MonkeyPatch,
+    check: Check,
     in_5_min: int,
     in_1_h: int,
     verdicts: dict[str, str],
@@ -151,18 +142,16 @@ def test_long_and_short_windows_must_burn(
     records.add(20 * MINUTE, 100, slow=in_1_h)
     records.roll_up()
     records.add(4 * MINUTE, 100, slow=in_5_min)
-    found = check(warehouse, project, monkeypatch)
+    found = check()
     assert {name: row["verdict"] for name, row in found.items()} == verdicts
     severities = {"quick_1h": "critical", "quick_6h": "critical", "quick_3d": "warning"}
     opened = {row["sla"]: row["severity"] for row in warehouse.report(INCIDENTS)}
     assert opened == {name: severities[name] for name, verdict in verdicts.items() if verdict == "error"}
 
 
-def test_too_few_records_page_nobody(
-    warehouse: TestWarehouse, records: Records, project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_few_records_page_nobody(warehouse: TestWarehouse, records: Records, check: Check) -> None:
     records.add(2 * MINUTE, 99, slow=99)
-    found = check(warehouse, project, monkeypatch)
+    found = check()
     assert {(row["verdict"], row["budget_left"], row["window_records"]) for row in found.values()} == {
         ("unknown", None, 99)
     }
@@ -170,7 +159,7 @@ def test_too_few_records_page_nobody(
 
 
 def test_counted_facts_are_not_read_again(
-    warehouse: TestWarehouse, records: Records, project: Project, monkeypatch: pytest.MonkeyPatch
+    warehouse: TestWarehouse, records: Records, check: Check, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in (datasets, sql):  # of many files; to look into a few takes no longer than to read what logs say
         monkeypatch.setattr(module, "MOST_FILES", 0)
@@ -181,11 +170,11 @@ def test_counted_facts_are_not_read_again(
     records.roll_up()
     records.add(MINUTE, 1_000)
     counted.write_bytes(b"nobody reads this")
-    assert {row["window_slow"] for row in check(warehouse, project, monkeypatch).values()} == {7}
+    assert {row["window_slow"] for row in check().values()} == {7}
 
 
 def test_records_of_a_rollup_that_died_count_once(
-    warehouse: TestWarehouse, records: Records, project: Project, monkeypatch: pytest.MonkeyPatch
+    warehouse: TestWarehouse, records: Records, check: Check, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A rollup that dies has written rows without a mark."""
     records.add(2 * HOUR, 1_000, slow=5)
@@ -194,7 +183,7 @@ def test_records_of_a_rollup_that_died_count_once(
     with monkeypatch.context() as died:
         died.setattr(latency_facts.Facts, "marks", lambda *of: {})
         records.roll_up()
-    found = check(warehouse, project, monkeypatch)
+    found = check()
     assert {(row["window_records"], row["window_slow"]) for row in found.values()} == {(2_000, 7)}
 
 

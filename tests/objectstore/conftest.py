@@ -18,6 +18,7 @@ from tidemark.storage.location import location
 PROJECT = Path(__file__).resolve().parents[2]
 SERVER = PROJECT / ".venv-s3" / "bin" / "python"
 BUCKET = "tests"
+collect_ignore = ["moto_server.py"]  # which the server's own environment runs
 
 
 @pytest.fixture(scope="session")

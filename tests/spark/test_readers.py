@@ -26,7 +26,7 @@ from tidemark.storage.delta.tables import create
 from tidemark.storage.warehouse import delta_tables
 
 STREAM_TABLES = [table for table in [*TABLES.values(), HOP] if table.written_by == "stream"]
-OF_PEOPLE = ("alert_decisions", "requeued")
+OF_PEOPLE = ("alert_decisions", "repair_decisions", "requeued")
 """Tables that only commands of people write."""
 REPORTS = [table for table in TABLES.values() if table.written_by == "report" and table.name not in OF_PEOPLE]
 T = 1_400_000_000_000

@@ -62,7 +62,12 @@ def in_topic(address: str) -> list[tuple[Any, ...]]:
 
 
 def test_a_record_returns_to_its_partition_once_with_its_origin(warehouse: Path, broker: str) -> None:
-    assert requeue(asked("--dry-run"), warehouse, None) == "3 of 3 records would be sent again"
+    assert requeue(asked("--dry-run"), warehouse, None).splitlines() == [
+        "3 of 3 records would be sent again",
+        "  events, invalid_key: 1 of topic again, partition 0, offsets 7 to 7",
+        "  events, malformed_json: 1 of topic again, partition 1, offsets 7 to 7",
+        "  events, null_value: 1 of topic again, partition 1, offsets 9 to 9",
+    ]
     assert not Layout(warehouse).report_table("t", "requeued").exists()
     malformed = requeue(asked("--reason", "malformed_json"), warehouse, broker, lambda: NOON)
     assert malformed == "1 of 1 records were sent again"
@@ -88,7 +93,7 @@ def test_a_record_returns_to_its_partition_once_with_its_origin(warehouse: Path,
 )
 def test_only_what_was_asked_for_is_sent(warehouse: Path, arguments: list[str], expected: int) -> None:
     said = f"{expected} of {expected} records would be sent again"
-    assert requeue(asked(*arguments, "--dry-run"), warehouse, None) == said
+    assert requeue(asked(*arguments, "--dry-run"), warehouse, None).splitlines()[0] == said
 
 
 def test_mistakes_are_named(warehouse: Path) -> None:
@@ -132,10 +137,8 @@ def test_late_records_go_back_to_the_topic_of_their_source(warehouse: Path, brok
     def described(_: str) -> Topology:
         return parse(tomllib.loads(LATE), file="t.toml")
 
-    assert (
-        requeue(asked("--late", "--dry-run"), warehouse, None, described=described)
-        == "4 of 4 records would be sent again"
-    )
+    said = requeue(asked("--late", "--dry-run"), warehouse, None, described=described)
+    assert said.splitlines()[0] == "4 of 4 records would be sent again"
     said = requeue(asked("--late"), warehouse, broker, lambda: NOON, described)
     assert said == "3 of 4 records were sent again; 1 are no longer in their topics"
     consumer = Consumer({"bootstrap.servers": broker, "group.id": "test", "enable.auto.commit": False})
@@ -148,7 +151,5 @@ def test_late_records_go_back_to_the_topic_of_their_source(warehouse: Path, brok
         (b"\xff", b'{"id": "3"}', [("tidemark-requeued", b"0/3")]),
     ]
     assert set(scan(Layout(warehouse).report_table("t", "requeued")).collect()["reason"]) == {"late"}
-    assert (
-        requeue(asked("--late", "--dry-run"), warehouse, None, described=described)
-        == "1 of 4 records would be sent again"
-    )
+    said = requeue(asked("--late", "--dry-run"), warehouse, None, described=described)
+    assert said.splitlines()[0] == "1 of 4 records would be sent again"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 from deltalake import DeltaTable, write_deltalake
 
@@ -18,6 +19,12 @@ from tidemark.semantics.critical_path import in_order
 from tidemark.storage.delta.tables import create
 
 WINDOW_MS = 5_000
+
+
+class CheckJob(Protocol):
+    """Runs the job `check_sla` for an instant."""
+
+    def __call__(self, warehouse: Path, topology: Path | str, at: str, run_id: str) -> None: ...
 
 
 @dataclass(frozen=True)

@@ -25,12 +25,14 @@ class SchemaRegistry:
         login: `user:password` that requests must have; None: none.
         asked: the paths of all requests, in order.
         failing: a status with which every request is answered; None: none.
+        forbidden: ids of schemas that its login may not read.
         tls: a PEM file with key and certificate; None: without TLS.
     """
 
     login: str | None = None
     asked: list[str] = field(default_factory=list)
     failing: int | None = None
+    forbidden: set[int] = field(default_factory=set)
     tls: Path | None = None
     port: int = 0
 
@@ -108,6 +110,8 @@ class SchemaRegistry:
             if authorization != wanted:
                 return 401, {"error_code": 401, "message": "Unauthorized"}
         match path.split("/")[1:]:
+            case ["schemas", "ids", number] if int(number) in self.forbidden:
+                return 403, {"error_code": 40301, "message": "User is denied operation Read on this server."}
             case ["schemas", "ids", number] if int(number) in self._schemas:
                 return 200, self._schemas[int(number)]
             case ["schemas", "ids", _]:

@@ -143,7 +143,8 @@ IMPORTS = {
     ),
     "sla": (
         "collecting clock escaping semantics model.tables model.settings model.project model.kinds model storage query "
-        "reports reports.paths reports.facts reports.pages reports.rollups sla.contracts sla.measures sla.incidents"
+        "why.evidence why reports reports.paths reports.facts reports.pages reports.rollups sla.contracts sla.measures "
+        "sla.incidents"
     ),
     "maintenance": (
         "collecting semantics model.tables model.project model.kinds model kernels.records storage "
@@ -155,10 +156,12 @@ IMPORTS = {
     ),
     "embedded": "collecting errors clock model.project model control",
     "feed": "errors model.settings model.project embedded",
-    "cli.shared": "collecting escaping errors model.settings model.project model storage control reports embedded",
+    "cli.shared": (
+        "clock collecting escaping errors semantics model.settings model.project model storage control reports embedded"
+    ),
     "cli.explain": (
         "collecting escaping errors clock semantics model.settings model.project model query "
-        "why.evidence why reports reports.paths reports.pages reports.what_if sla.incidents cli.shared"
+        "why.evidence why reports reports.paths reports.pages reports.what_if sla.incidents sla cli.shared"
     ),
     "cli.project": (
         "collecting escaping errors clock semantics model.tables model.settings model.project model.kinds "
@@ -176,12 +179,12 @@ IMPORTS = {
         "storage control query reports reports.pages cli.shared cli.explain"
     ),
     "airflow.tasks": (
-        "collecting escaping errors clock model.tables model.settings model.project model storage control query "
-        "reports sla.incidents"
+        "collecting escaping errors clock semantics model.tables model.settings model.project model storage control "
+        "query reports sla.incidents"
     ),
     "airflow.dags": "collecting errors model.project model airflow.tasks",
     "airflow.pages": (
-        "collecting escaping errors clock semantics model.settings model.project model query why "
+        "collecting escaping errors clock semantics model.settings model.project model query "
         "reports.paths reports.facts reports.pages reports.rollups reports.what_if sla.incidents sla cli.explain "
         "airflow.tasks airflow.dags"
     ),

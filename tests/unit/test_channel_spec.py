@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import re
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tidemark.errors import InvalidSpec
-from tidemark.model.channel_spec import load, mistakes, parse
+from tidemark.model.channel_spec import load, mistakes, parse, warnings
+from tidemark.model.sla_spec import parse as parse_slas
+from tidemark.model.topology import load as load_topology
 
 PROJECT = Path(__file__).parents[2]
 KINDS = "mail, slack, pagerduty, alertmanager, opsgenie, webhook, notifier"
@@ -62,6 +65,41 @@ def test_a_channel_has_the_notifier_of_its_kind() -> None:
 def test_a_mistake_is_told_with_file_key_and_remedy(table: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidSpec, match=f"^channels.toml: {message}"):
         parse({"desk": table}, file="channels.toml")
+
+
+FLIGHTS = load_topology(PROJECT / "jobs" / "topologies" / "flights.toml")
+PROMISED = parse_slas(
+    {"flights": {"fresh": {"subject": "flight_board", "error_after": "1 min", "owner": "desk", "severity": "warning"}}},
+    FLIGHTS,
+    file="slas.toml",
+)
+
+
+@pytest.mark.parametrize(
+    ("keys", "lines"),
+    [
+        ({}, []),
+        ({"topologies": ["flights"], "owners": ["desk", FLIGHTS.owner], "severities": ["warning", "forecast"]}, []),
+        ({"topologies": ["flihgts"], "owners": ["x"]}, ["topologies: warning: has 'flihgts', which no alert has; did"]),
+        ({"owners": ["dsk"]}, ["owners: warning: has 'dsk', which no alert has; did you mean desk?"]),
+        ({"severities": ["critical"]}, ["severities: warning: has 'critical', which no alert has; known severities: "]),
+        (
+            {"renotify_after": "30 s"},
+            ["renotify_after: warning: is 30 s, but only checks send alerts, and flights has one every 1 min"],
+        ),
+        (
+            {"escalate_after": "30 s", "escalate_to": ["lead"]},
+            ["escalate_after: warning: is 30 s, but only checks send alerts, and flights has one every 1 min"],
+        ),
+    ],
+)
+def test_a_filter_or_time_without_effect_is_warned_of(keys: dict[str, Any], lines: list[str]) -> None:
+    channels = parse({"pager": {"kind": "slack", **keys}, "lead": {"kind": "slack"}}, file="channels.toml")
+    checked = replace(FLIGHTS, check_every_ms=60_000)
+    found = [*warnings(channels, [(checked, PROMISED)])]
+    assert len(found) == len(lines)
+    for line, beginning in zip(found, lines, strict=True):
+        assert line.startswith(f"pager.{beginning}")
 
 
 def test_channels_that_only_escalate_to_each_other_are_refused() -> None:

@@ -28,10 +28,12 @@ class Desk:
         slas = ["board", "delays"]
         row = {"incident": alert, "topology": "flights", "change": change, "at": NOON + minute * MINUTE}
         row |= {"incidents": [f"{sla}-1" for sla in slas], "slas": slas, "audience": None, "sla": "board"}
+        row |= {"tables": [], "owners": ["desk"]}
         self.alerts.append({**row, "severity": "critical", "owner": "desk", "verdict": "error", **columns})
 
     def decides(self, minute: int, decision: str, kind: str, subject: str, until: int | None = None) -> None:
         row = {"decision": decision, "subject_kind": kind, "subject": subject, "decided_at": NOON + minute * MINUTE}
+        row |= {"by": "Ann"}
         self.decisions.append({**row, "until": None if until is None else NOON + until * MINUTE})
 
     def delivers(self, minute: int, name: str = "desk") -> list[str]:
@@ -72,6 +74,48 @@ def test_an_alert_with_an_sla_that_is_not_silenced_is_told() -> None:
     plays.changes(11, "opened", "quiet-1", slas=["board"], incidents=["board-2"])
     assert plays.delivers(12) == ["opened"]
     assert plays.deliveries[0]["incident"] == "dead-1"
+
+
+def test_an_sla_that_joins_after_an_acknowledgement_counts() -> None:
+    """Only the row of an opening grows."""
+    plays = desk()
+    plays.decides(0, "silence", "sla", "board", until=60)
+    plays.changes(10, "opened", slas=["board"], incidents=["board-1"])
+    plays.changes(11, "acknowledged", slas=["board"], incidents=["board-1"])
+    assert plays.delivers(12) == []
+    plays.alerts[0] |= {"slas": ["board", "delays"], "incidents": ["board-1", "delays-1"]}
+    assert plays.delivers(13) == ["opened", "acknowledged"]
+    plays.decides(14, "silence", "incident", "delays-1", until=60)
+    plays.changes(15, "escalated", slas=["board"], incidents=["board-1"])
+    assert plays.delivers(16) == []
+
+
+def test_an_incident_that_moved_silences_only_its_new_alert() -> None:
+    plays = desk()
+    plays.changes(0, "opened")
+    plays.changes(5, "opened", "quiet-1", slas=["board"], incidents=["board-1"])
+    plays.decides(5, "silence", "incident", "board-1", until=60)
+    assert plays.delivers(6) == ["opened"]
+    assert plays.deliveries[0]["incident"] == "dead-1"
+
+
+def test_an_open_alert_is_sent_again_without_another_delivery() -> None:
+    plays = Desk(desk={"kind": "alertmanager", "changes": ["opened", "resolved"]})
+    plays.changes(0, "opened")
+    assert plays.delivers(0) == ["opened"]
+
+    def again(minute: int) -> list[tuple[str, bool]]:
+        now_ms = NOON + minute * MINUTE
+        found = due_changes(plays.channels["desk"], plays.alerts, plays.deliveries, plays.decisions, now_ms=now_ms)
+        return [(row["change"], row.get("is_repeat", False)) for row in found]
+
+    assert again(1) == [("opened", True)]
+    plays.changes(2, "escalated")  # which its filter leaves out
+    assert again(3) == [("opened", True)]
+    plays.decides(4, "silence", "topology", "flights", until=10)
+    assert (again(5), again(10)) == ([], [("opened", True)])
+    plays.changes(11, "resolved")
+    assert again(12) == [("resolved", False)]
 
 
 def test_what_opened_and_ended_in_a_silence_is_never_told() -> None:

@@ -201,6 +201,19 @@ def test_one_acknowledgement_is_enough_for_an_alert(story: Story) -> None:
     assert (page["by"], page["said"], page["at"]) == ("Ann", "on it", NOON + MINUTE)
 
 
+def test_an_incident_that_moved_acknowledges_only_its_new_alert(story: Story) -> None:
+    story.opens(0, "board")
+    story.opens(0, "totals")
+    story.check(0, board=DEAD, totals=DEAD)
+    quiet = "source_quiet-events-20260101T121000"
+    assert story.check(10, board=QUIET, totals=DEAD) == [(quiet, "opened")]
+    story.happens(11, "board", "acknowledged", by="Ann", said="on it")
+    assert story.check(15, board=QUIET, totals=DEAD) == [(quiet, "acknowledged")]
+    story.resolves(20, "board")
+    # It ended in the alert that it moved to.
+    assert story.check(20, totals=DEAD) == [(quiet, "resolved")]
+
+
 def test_other_owners_get_one_message_about_their_impact(story: Story) -> None:
     story.opens(0, "board")
     assert story.check(0, board=DEAD) == [(DRIVER, "opened")]
@@ -228,11 +241,12 @@ def test_an_alert_is_named_after_its_cause(story: Story) -> None:
     story.opens(0, "totals", owner="finance", severity="warning")
     story.check(0, board=DEAD, totals=DEAD)
     rows = [story.alerts[name, "opened"] for name in (DRIVER, f"{DRIVER}@finance")]
-    alerts = [alert_of({**row, "incident": row["alert"]}, link="") for row in rows]
+    alerts = [alert_of({**row, "incident": row["alert"]}, link="", dags=["hourly", "weekly"]) for row in rows]
     page, message = (alert_texts(alert, notified_ms=NOON) for alert in alerts)
     assert page["subject"] == "[critical] play: driver_dead of reads: 2 SLAs are broken (error)"
     assert (
-        "\nBroken SLAs: board, totals\nAffected tables: board, totals\nAffected owners: desk, finance\n" in page["text"]
+        "\nBroken SLAs: board, totals\nAffected tables: board, totals\nWaiting DAGs: hourly, weekly\n"
+        "Affected owners: desk, finance\n" in page["text"]
     )
     assert message["subject"] == "[info] play: driver_dead of reads affects finance: totals is broken (error)"
     assert [alert.dedup_key for alert in alerts] == [f"tidemark/play/{DRIVER}", f"tidemark/play/{DRIVER}@finance"]

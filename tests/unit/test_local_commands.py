@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from support.command_line import tidemark
 from support.topologies import sink, source, topology_of
 from tidemark.cli.project.init import init
+from tidemark.cli.repair import accept_loss, reset_time
 from tidemark.cli.shared.local import AirflowApi, Home, InstallationState, writable_home
 from tidemark.cli.stack import topic
 from tidemark.cli.stack import up as up_command
@@ -184,3 +187,29 @@ def test_a_state_folder_is_writable_or_one_line(tmp_path: Path) -> None:
     )
     assert writable_home(tmp_path / "new" / "state").path == tmp_path / "new" / "state"
     assert not (tmp_path / "new").exists()
+
+
+NUMBERS = "partitions and offsets are whole numbers from 0 on, got"
+
+
+@pytest.mark.parametrize(
+    ("command", "option", "value", "message"),
+    [
+        (accept_loss, "--partition", "1.5", f"{NUMBERS} '1.5'; write, for example, 12"),
+        (accept_loss, "--until", "-5", f"{NUMBERS} '-5'"),
+        (accept_loss, "--until", "9223372036854775808", f"{NUMBERS} '9223372036854775808'"),
+        (reset_time, "--partition", "all", f"{NUMBERS} 'all'"),
+        (reset_time, "--to", "noon", "an instant must be in ISO 8601, got 'noon'; write"),
+    ],
+)
+def test_a_repair_names_the_argument_with_a_wrong_form(
+    capsys: pytest.CaptureFixture[str], command: ModuleType, option: str, value: str, message: str
+) -> None:
+    parser = argparse.ArgumentParser()
+    command.add_options(parser)
+    usual = {"--source": "s", "--partition": "0", "--by": "Ann", "--reason": "r"}
+    usual |= {"--until": "3"} if command is accept_loss else {"--to": "2026-01-01T12:00Z"}
+    given = [text for pair in (usual | {option: value}).items() for text in pair]
+    with pytest.raises(SystemExit):
+        parser.parse_args(["mine", "reading", *given])
+    assert f"argument {option}: {message}" in capsys.readouterr().err

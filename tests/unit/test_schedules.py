@@ -38,15 +38,18 @@ def test_too_many_topologies_need_another_machine():
     )
 
 
-def test_check_warns_of_schedules_that_do_not_fit(tmp_path):
+def test_check_warns_of_schedules_and_channels_that_do_not_fit(tmp_path):
     for folder in ("topologies", "expectations"):
         (tmp_path / folder).mkdir()
     source = 'kind = "source"\ntopic = "e"\nfields = "id string, at bigint"\ntimestamp = "at"\nbound = "0 s"\n'
     (tmp_path / "topologies" / "t.toml").write_text(f'name = "t"\ncheck_every = "100 ms"\n[operators.e]\n{source}')
 
     (tmp_path / "expectations" / "slas.toml").touch()
+    (tmp_path / "channels.toml").write_text('[desk]\nkind = "slack"\nowners = ["tidemrk"]\n')
 
     lines = check([], tmp_path / "warehouse", Project(tmp_path))
 
     (warning,) = (line for line in lines if line.startswith("check_every: warning: "))
     assert "checks and reports of 1 topologies take about 80.0 of" in warning
+    owners = "channels.toml: desk.owners: warning: has 'tidemrk', which no alert has; did you mean tidemark?"
+    assert owners in lines

@@ -269,6 +269,20 @@ def test_a_login_is_sent_and_its_refusal_names_the_keys(registry: SchemaRegistry
         anonymous.resolve(raw(one), [source()])
 
 
+def test_a_schema_that_a_login_may_not_read_stops_no_other(registry: SchemaRegistry) -> None:
+    secret, one = registry.register("secret", schema("id")), registry.register("t-value", schema("id"))
+    registry.forbidden = {secret}
+    clock = Clock()
+    kept = store(registry, clock=clock)
+    found = kept.resolve(raw(secret, one), [source()])["main"]
+    assert found[one].is_usable
+    assert (found[secret].problem or "").startswith("may not be read: registry.main: ")
+    registry.forbidden = set()
+    assert not kept.resolve(raw(secret), [source()])["main"][secret].is_usable
+    clock.now_ms += 60_000  # it is asked for again after a minute
+    assert kept.resolve(raw(secret), [source()])["main"][secret].is_usable
+
+
 def test_a_latest_version_that_does_not_fit_stops_the_start(registry: SchemaRegistry) -> None:
     registry.register("t-value", schema("id"))
     store(registry).check_latest([source()], "t.toml")

@@ -76,6 +76,13 @@ def test_a_list_is_a_pattern_of_its_names_alone():
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    "pattern", ["a.*?", "(eu|us)-orders", "a{2}", "a{2,}+", "a{2,3}", "[^a-z_-]+", "[-a.]*", r"a\.\d+", "^a|b$"]
+)
+def test_a_pattern_of_a_known_form_is_accepted(pattern):
+    assert events(shop(f"'{pattern}'")).topic_pattern == pattern
+
+
 def test_a_pattern_matches_whole_names():
     source = events(shop('"orders-.*"'))
     assert [name for name in ("orders-", "orders-eu", "my-orders-eu", "orders") if source.reads(name)] == [
@@ -94,6 +101,11 @@ def test_a_pattern_matches_whole_names():
         ('"orders("', "events.topics: is 'orders(', which is not a pattern that Spark and Python read alike"),
         ('"(?i)orders"', "events.topics: is '(?i)orders', which is not a pattern that Spark and Python read alike"),
         ("'[a-z&&[^b]]'", "which is not a pattern that Spark and Python read alike"),
+        # Java refuses the first two, and Python the others.
+        ("'a{,3}'", "which is not a pattern that Spark and Python read alike"),
+        ("'a{b}'", "which is not a pattern that Spark and Python read alike"),
+        ("'a{2}{2}'", "which is not a pattern that Spark and Python read alike"),
+        ("'a-[b-\\d]'", "which is not a pattern that Spark and Python read alike"),
         ("'a\\p{L}'", "which is not a pattern that Spark and Python read alike"),
         ("5", 'events.topics: is 5; write topics = ["orders", "returns"]'),
     ],

@@ -60,12 +60,24 @@ def test_staleness_is_the_age_of_the_newest_visible_record(newest, verdict, obse
     assert (found.verdict, found.observed_ms, found.culprit) == (verdict, observed, None)
 
 
-@pytest.mark.parametrize("measure", [Measure.STALENESS, Measure.WATERMARK_LAG, Measure.COMPLETENESS])
-def test_a_missing_table_was_never_loaded_unless_it_is_new(measure):
+@pytest.mark.parametrize(
+    ("measure", "limits", "longest_ms"),
+    [
+        (Measure.STALENESS, (100, 200), 200),
+        (Measure.WATERMARK_LAG, (100, 200), 200),
+        # A limit of 1 ms is no time for a first batch: it has the five minutes after which a batch hangs.
+        (Measure.COMPLETENESS, (None, 1), 300_000),
+        (Measure.COMPLETENESS, (None, 400_000), 400_000),
+    ],
+)
+def test_a_missing_table_was_never_loaded_unless_it_is_new(measure, limits, longest_ms):
     subject = "weather" if measure is Measure.WATERMARK_LAG else "flight_board"
-    assert status(measure, subject).verdict is Verdict.NEVER_LOADED
-    assert status(measure, subject, [fact("begun", "flights", NOW - 199)]).verdict is Verdict.UNKNOWN
-    assert status(measure, subject, [fact("begun", "flights", NOW - 200)]).verdict is Verdict.NEVER_LOADED
+    found = {
+        age_ms: status(measure, subject, [fact("begun", "flights", NOW - age_ms)], limits=limits).verdict
+        for age_ms in (0, longest_ms - 1, longest_ms)
+    }
+    assert [*found.values()] == [Verdict.UNKNOWN, Verdict.UNKNOWN, Verdict.NEVER_LOADED]
+    assert status(measure, subject, limits=limits).verdict is Verdict.NEVER_LOADED
 
 
 @pytest.mark.parametrize(

@@ -107,8 +107,9 @@ class Heartbeat:
     `batch_id` is the last finished batch (-1: none yet), and `offsets` its end per `source/partition`. `doing` is the
     driver's current step, which began at `since_ms`. `batches` counts its finished batches, including empty ones.
     `digest` identifies the content of the topology file that it runs, on `host`. `launched_by` is the task or command
-    that started it, and `drained_by` who asked a drained driver to end. Beats of older versions lack `doing` and all
-    that follows it.
+    that started it, `adopted_by` the task that supervises it since, `drained_by` who asked a drained driver to end, and
+    `predecessor_killed_by` who killed the driver before it. Beats of older versions lack `doing` and all that follows
+    it.
     """
 
     state: StreamState
@@ -126,6 +127,8 @@ class Heartbeat:
     host: str = ""
     launched_by: str = ""
     drained_by: str | None = None
+    adopted_by: str | None = None
+    predecessor_killed_by: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -381,6 +384,16 @@ class Control:
         (self.home / "drain.json").unlink(missing_ok=True)
         self._spread_news()
 
+    def answer(self, question: str, answer: str) -> None:
+        """Publishes the *answer* to *question*, for which the stream's task waits."""
+        own_folder(self.home)
+        replace(self.home / "answer.json", json.dumps({"question": question, "answer": answer}))
+
+    def answered(self, question: str) -> str | None:
+        """Returns the answer to *question*; None before that."""
+        newest = _read(self.home / "answer.json")
+        return str(newest["answer"]) if newest and newest["question"] == question else None
+
     def accept_loss(self, loss: AcceptedLoss) -> None:
         """Lets the driver skip *loss*, once.
 
@@ -469,12 +482,28 @@ class Control:
         self._spread_news()
         return True
 
-    def kill_for(self, launch_id: str, stream: str) -> None:
-        """Records that *launch_id* is killed because of *stream*.
+    def adopt(self, launch_id: str, *, by: str) -> None:
+        """Records that *by* supervises the driver of *launch_id* now."""
+        replace(self.home / "adopted.json", json.dumps({"launch_id": launch_id, "by": by}))
+        self._spread_news()
 
-        *stream* is another stream of the same process, and hangs.
+    def adopted_by(self, launch_id: str) -> str | None:
+        """Returns who adopted the driver of *launch_id* last, if it was adopted."""
+        adopted = self._answer("adoption", lambda: _read(self.home / "adopted.json"))
+        return str(adopted["by"]) if adopted and adopted["launch_id"] == launch_id else None
+
+    def kill_for(self, launch_id: str, stream: str, *, by: str = "") -> None:
+        """Records that *by* kills *launch_id* because of *stream*.
+
+        *stream* is another stream of the same process, and hangs. Empty: the killed driver itself does.
         """
-        replace(self.home / "killed.json", json.dumps({"launch_id": launch_id, "stream": stream}))
+        replace(self.home / "killed.json", json.dumps({"launch_id": launch_id, "stream": stream, "by": by}))
+
+    def killed_by(self, launch_id: str) -> str | None:
+        """Returns who killed the driver of *launch_id*, if a task did."""
+        killed = _read(self.home / "killed.json")
+        # Older versions did not write it.
+        return killed.get("by") or None if killed and killed["launch_id"] == launch_id else None
 
     def killed_for(self, launch_id: str) -> str | None:
         """Returns the stream that hung when the process of *launch_id* was killed.
@@ -482,7 +511,7 @@ class Control:
         None: the process was not killed because of another stream.
         """
         killed = _read(self.home / "killed.json")
-        return str(killed["stream"]) if killed and killed["launch_id"] == launch_id else None
+        return killed["stream"] or None if killed and killed["launch_id"] == launch_id else None
 
     def deaths(self) -> dict[str, Any]:
         """Returns the stored deaths of drivers; empty if there were none.

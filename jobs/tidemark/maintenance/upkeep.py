@@ -34,7 +34,7 @@ from tidemark.maintenance.progress import read_progress
 from tidemark.maintenance.retention import RetainedTable, is_of_older_version, kept_of, report_tables
 from tidemark.model.project.layout import Layout
 from tidemark.model.stream import Stream
-from tidemark.model.tables.catalog import ALERT_DECISIONS, ALERTS, DELIVERIES, INCIDENTS
+from tidemark.model.tables.catalog import ALERT_DECISIONS, ALERTS, DELIVERIES, INCIDENTS, REPAIR_DECISIONS
 from tidemark.model.topology import Topology
 from tidemark.storage.delta.compaction import (
     AT_MOST,
@@ -60,6 +60,11 @@ CLOSED_AFTER_MS = 3_600_000
 It may then be put together with others.
 """
 TRIES = 3
+KEPT = {each.name for each in (INCIDENTS, ALERTS, DELIVERIES, ALERT_DECISIONS, REPAIR_DECISIONS)}
+"""Reports without a retention.
+
+An open incident may be older than any, and nothing computes decisions of people again.
+"""
 
 
 def maintain_stream(stream: Stream, *, now_ms: int, closed_after_ms: int = CLOSED_AFTER_MS) -> None:
@@ -86,9 +91,8 @@ def maintain_reports(
 ) -> None:
     """Keeps the tables of the batch jobs of *topology* small."""
     for path in report_tables(layout, topology.name):
-        # An open incident may be older than any report.
-        is_of_incidents = path.name in {INCIDENTS.name, ALERTS.name, DELIVERIES.name, ALERT_DECISIONS.name}
-        kept = RetainedTable(path=path, retention_ms=None if is_of_incidents else topology.retention.reports_ms)
+        retention_ms = None if path.name in KEPT else topology.retention.reports_ms
+        kept = RetainedTable(path=path, retention_ms=retention_ms)
         _maintain(kept, now_ms=now_ms, closed_after_ms=closed_after_ms)
         if topology.retention.unused_ms is not None:
             remove_unused(path, topology.retention.unused_ms)

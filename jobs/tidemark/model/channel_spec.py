@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from tidemark.collecting import outside
+from tidemark.collecting import names_in, outside
 from tidemark.errors import InvalidSpec
-from tidemark.model.settings.toml_keys import IDENTIFIER, Keys, read_toml
-from tidemark.model.sla_spec import Severity
+from tidemark.model.settings.retention import DAY_MS
+from tidemark.model.settings.toml_keys import IDENTIFIER, Keys, length, read_toml, suggestion_of
+from tidemark.model.sla_spec import Severity, SlaSpec
+from tidemark.model.topology import Topology
 from tidemark.semantics.incidents import CHECKS, Change
 
 LOG = "log"
@@ -124,6 +126,48 @@ def mistakes(path: Path) -> list[InvalidSpec]:
     except InvalidSpec as error:
         return [error]
     return []
+
+
+def warnings(channels: Iterable[Channel], promised: Sequence[tuple[Topology, Sequence[SlaSpec]]]) -> Iterator[str]:
+    """Yields a line for each filter or time without effect.
+
+    Args:
+        channels: those of the file.
+        promised: all topologies with their SLAs.
+    """
+    names = names_in(topology for topology, _ in promised)
+    for channel in channels:
+        chosen = [pair for pair in promised if channel.topologies is None or pair[0].name in channel.topologies]
+        specs = [spec for _, of_topology in chosen for spec in of_topology]
+        owners = [*(topology.owner for topology, _ in chosen), *(spec.owner for spec in specs)]
+        severities = [spec.severity.value for spec in specs]
+        if any(spec.is_foreseeable for spec in specs):
+            severities.append(Severity.FORECAST.value)
+        yield from _unmatched(f"{channel.name}.topologies", channel.topologies, names)
+        # Without a topology no other filter matches anything.
+        if chosen:
+            yield from _unmatched(f"{channel.name}.owners", channel.owners, owners)
+            yield from _unmatched(f"{channel.name}.severities", channel.severities, severities)
+        yield from _shorter_than_checks(channel, [topology for topology, _ in chosen])
+
+
+def _unmatched(key: str, words: Collection[str] | None, values: Collection[str]) -> Iterator[str]:
+    for word in outside(words or (), values):
+        remedy = suggestion_of(word, {*values}, key.rpartition(".")[2])
+        yield f"{key}: warning: has {word!r}, which no alert has; {remedy}"
+
+
+def _shorter_than_checks(channel: Channel, topologies: Iterable[Topology]) -> Iterator[str]:
+    """Yields a line for each time shorter than that between checks."""
+    lengths_ms = {f"{name}.escalate_after": after_ms for name, after_ms in channel.escalated_by.items()}
+    lengths_ms[f"{channel.name}.renotify_after"] = channel.renotify_after_ms or DAY_MS
+    lengths_ms[f"{channel.name}.valid_for"] = channel.arguments.get("valid_for_ms", DAY_MS)
+    for topology in topologies:
+        every_ms = topology.check_every_ms
+        for key, length_ms in lengths_ms.items():
+            if length_ms < every_ms:
+                problem = f"is {length(length_ms)}, but only checks send alerts"
+                yield f"{key}: warning: {problem}, and {topology.name} has one every {length(every_ms)}"
 
 
 def parse(content: Mapping[str, Any], *, file: str) -> tuple[Channel, ...]:

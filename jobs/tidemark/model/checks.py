@@ -44,6 +44,7 @@ from tidemark.model.tables.catalog import (
     OPERATOR_WINDOWS,
     OUTCOMES,
     QUARANTINE,
+    REPAIR_DECISIONS,
     SLA_RESULTS,
     SUPPRESSED,
     WATERMARKS,
@@ -53,6 +54,7 @@ from tidemark.model.tables.catalog import (
 from tidemark.semantics.critical_path import LatencyState
 from tidemark.semantics.idleness import Activity
 from tidemark.semantics.incidents import Change, Decision, DecisionSubject
+from tidemark.semantics.repairs import RepairOutcome
 from tidemark.semantics.sla import Verdict
 
 
@@ -148,6 +150,7 @@ _OF_REPORTS: Mapping[str, Conditions] = {
     INCIDENTS.name: _all(_SLA, is_one_of("change", Change)),
     ALERTS.name: _all(_SLA, is_one_of("change", Change)),
     ALERT_DECISIONS.name: _all(is_one_of("decision", Decision), is_one_of("subject_kind", DecisionSubject)),
+    REPAIR_DECISIONS.name: is_one_of("outcome", RepairOutcome),
     DQ_RESULTS.name: _not_negative("unexpected_count", "rows"),
 }
 _OF_STREAMS: Mapping[str, Conditions] = {

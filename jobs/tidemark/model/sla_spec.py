@@ -14,10 +14,12 @@ from typing import Any, TypeAlias
 from tidemark.collecting import names_in, outside, present
 from tidemark.errors import InvalidArgument, InvalidSpec
 from tidemark.model.settings.maintenance_windows import (
+    KEYS_OF_HOURS,
     MaintenanceWindow,
     WeeklyHours,
     calendar,
     maintenance_windows,
+    weekly_hours,
 )
 from tidemark.model.settings.retention import DAY_MS
 from tidemark.model.settings.toml_keys import IDENTIFIER, Keys, length, read_toml, suggestion_of
@@ -98,8 +100,8 @@ QUANTILES: Mapping[Measure, float] = MappingProxyType(
 """The quantile of each measure that is read from buckets."""
 WORK_QUANTILES: Mapping[Measure, float] = MappingProxyType({Measure.OPERATOR_LATENCY_P50: 0.5})
 """The quantile of each measure of an operator's own work on windows."""
-
-
+FORESEEN = frozenset({Measure.STALENESS, Measure.WATERMARK_LAG, *QUANTILES})
+"""The measures whose breaks can be expected."""
 EXCUSED_WHILE_CATCHING_UP = (Measure.STALENESS, Measure.WATERMARK_LAG, *QUANTILES, Measure.BURN_RATE)
 """The measures that `while_catching_up` may excuse: late records."""
 Thresholds: TypeAlias = Sla | RecordMinimums | BurnRate | ContractRule
@@ -133,6 +135,7 @@ Source: Google's SRE Workbook, "Alerting on SLOs", table of recommended paramete
 """
 WINDOW_MS = 28 * DAY_MS
 MIN_RECORDS = 100
+EXAMPLE_OF_HOURS = '{ zone = "Europe/Berlin", from = "07:00", to = "19:00", error_after = "30 s" }'
 OBJECTIVE_EXAMPLE = '{ latency = "30 s", target = 0.99 }'
 
 
@@ -154,8 +157,9 @@ class SlaSpec:
     It is measured over the `over_ms` before the check. *place* is where the subject's readers look; only for sinks with
     current rows do the places differ. With *by*, a staleness is judged for each group of rows with equal values in
     these columns, and a group that was not seen for `over_ms` counts no more. *runbook* is the remedy (URL or text).
-    In a maintenance window, and outside its *calendar* (None: always), checks change no incident. *compliance* is set
-    if it is a window of an objective.
+    In a maintenance window, and outside its *calendar* (None: always), checks change no incident. In *hours* other
+    limits hold; of several that have an instant the first counts. *compliance* is set if it is a window of an
+    objective.
     """
 
     name: str
@@ -173,6 +177,7 @@ class SlaSpec:
     damping: Damping = field(default_factory=Damping)
     maintenance_windows: tuple[MaintenanceWindow, ...] = ()
     calendar: WeeklyHours | None = None
+    hours: tuple[tuple[WeeklyHours, Thresholds], ...] = ()
     compliance: Compliance | None = None
 
     @property
@@ -190,6 +195,15 @@ class SlaSpec:
         """Returns all times over which it is measured."""
         return (self.over_ms, self.short_ms) if self.measure is Measure.BURN_RATE else (self.over_ms,)
 
+    @property
+    def is_foreseeable(self) -> bool:
+        """Returns True if checks look for an expected break.
+
+        The staleness of a table that no sink has is left out by them, too.
+        """
+        is_in_view = self.place is ResultPlace.VIEW and not self.by
+        return is_in_view and self.measure in FORESEEN and isinstance(self.limits, Sla)
+
     def is_quiet(self, at_ms: int) -> bool:
         """Returns whether *at_ms* (epoch ms) is in a maintenance window."""
         return any(window.holds(at_ms) for window in self.maintenance_windows)
@@ -197,6 +211,16 @@ class SlaSpec:
     def is_judged(self, at_ms: int) -> bool:
         """Returns whether *at_ms* (epoch ms) is in its calendar."""
         return self.calendar is None or self.calendar.holds(at_ms)
+
+    def at(self, at_ms: int) -> SlaSpec:
+        """Returns the SLA with the limits of the instant *at_ms*, epoch ms."""
+        of_hours = (limits for hours, limits in self.hours if hours.holds(at_ms))
+        return replace(self, limits=next(of_hours, self.limits), hours=())
+
+    def by_limits(self) -> Iterator[SlaSpec]:
+        """Yields the SLA with each of its limits."""
+        for limits in (self.limits, *(limits for _, limits in self.hours)):
+            yield replace(self, limits=limits, hours=())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -221,7 +245,7 @@ class Slas:
 
 KEYS = (
     "subject", "measure", "by", "place", "owner", "severity", "runbook", "over", "ignore_when_idle",
-    "while_catching_up", "open_after", "resolve_after", "maintenance_windows", "calendar",
+    "while_catching_up", "open_after", "resolve_after", "maintenance_windows", "calendar", "hours",
     "warn_after", "error_after", "warn_below", "error_below", "threshold", "target", "warn_at", "error_at",
     "min_records", "objective",
 )  # fmt: skip
@@ -230,7 +254,7 @@ KEYS = (
 An unknown key is reported before the mistakes that it may have caused.
 """
 OF_AN_OBJECTIVE = frozenset(
-    {"measure", "over", "severity", "threshold", "target", "warn_at", "error_at", "min_records"}
+    {"measure", "over", "severity", "hours", "threshold", "target", "warn_at", "error_at", "min_records"}
 )
 """Keys of a burn rate that an objective sets itself."""
 MAINTENANCE = "maintenance"
@@ -374,6 +398,7 @@ def _spec(keys: Keys, name: str, topology: Topology) -> SlaSpec:
         measure=measure,
         by=by,
         limits=_limits(keys, measure),
+        hours=tuple(_hours(keys, measure)),
         over_ms=_over_ms(keys, measure, by),
         severity=_severity(keys),
         **_of_any(keys, measure),
@@ -418,26 +443,27 @@ def _objective(keys: Keys, name: str, topology: Topology) -> tuple[SlaSpec, ...]
     min_records = of_objective.count("min_records", "100", MIN_RECORDS)
     _refuse_window(of_objective, window_ms, topology)
     shared = {"subject": subject, "measure": Measure.BURN_RATE, **_of_any(keys, Measure.BURN_RATE)}
-    specs = []
-    for window in BURN_WINDOWS:
-        try:
-            promised = Objective(threshold_ms=threshold_ms, target=target)
-            limits = BurnRate(objective=promised, warn_at=window.rate, error_at=window.rate, min_records=min_records)
-        except InvalidArgument:
-            rate = max(each.rate for each in BURN_WINDOWS)
-            remedy = f"write a share from {_least_target(rate)} to below 1, such as 0.99"
-            of_objective.fail("target", f"is {target:g}, whose budget cannot burn at the rate {rate:g}", remedy)
-        specs.append(
-            SlaSpec(
-                name=_window_name(name, window),
-                limits=limits,
-                over_ms=window.over_ms,
-                severity=window.severity,
-                compliance=Compliance(name=name, window_ms=window_ms),
-                **shared,
-            )
+    try:
+        promised = Objective(threshold_ms=threshold_ms, target=target)
+        limits = [
+            BurnRate(objective=promised, warn_at=window.rate, error_at=window.rate, min_records=min_records)
+            for window in BURN_WINDOWS
+        ]
+    except InvalidArgument:
+        rate = max(each.rate for each in BURN_WINDOWS)
+        remedy = f"write a share from {_least_target(rate)} to below 1, such as 0.99"
+        of_objective.fail("target", f"is {target:g}, whose budget cannot burn at the rate {rate:g}", remedy)
+    return tuple(
+        SlaSpec(
+            name=_window_name(name, window),
+            limits=limit,
+            over_ms=window.over_ms,
+            severity=window.severity,
+            compliance=Compliance(name=name, window_ms=window_ms),
+            **shared,
         )
-    return tuple(specs)
+        for window, limit in zip(BURN_WINDOWS, limits, strict=True)
+    )
 
 
 def _least_target(rate: float) -> float:
@@ -464,9 +490,10 @@ def _window_name(name: str, window: BurnWindow) -> str:
 
 def _refuse_unseen_groups(keys: Keys, spec: SlaSpec) -> None:
     """Refuses an `over` that ends before a group is stale."""
-    if not spec.by or not isinstance(spec.limits, Sla):
+    if not spec.by:
         return
-    longest_ms = round(max(present((spec.limits.warn_after_ms, spec.limits.error_after_ms))))
+    by_limits = [each.limits for each in spec.by_limits() if isinstance(each.limits, Sla)]
+    longest_ms = round(max(present(ms for each in by_limits for ms in (each.warn_after_ms, each.error_after_ms))))
     if spec.over_ms <= longest_ms:
         problem = f"is {length(spec.over_ms)}, after which an unseen group counts no more"
         keys.fail("over", problem, f"write a longer time than the limit of {length(longest_ms)}", beside="by")
@@ -559,6 +586,20 @@ def _limits(keys: Keys, measure: Measure) -> Thresholds:
             return ContractRule()
         case _:
             return _lengths(keys)
+
+
+def _hours(keys: Keys, measure: Measure) -> Iterator[tuple[WeeklyHours, Thresholds]]:
+    """Yields the hours in which other limits hold, and these limits."""
+    tables = keys.get("hours", list, f"[{EXAMPLE_OF_HOURS}]", [])
+    if tables and measure in {Measure.BURN_RATE, Measure.CONTRACT}:
+        keys.fail("hours", f"is set, but {measure} has the same limits at all hours", "leave it out")
+    limits = ("warn_below", "error_below") if measure is Measure.RECORDS else ("warn_after", "error_after")
+    for place, table in enumerate(tables):
+        if not isinstance(table, dict):
+            keys.fail("hours", f"has {table!r}", f"write a list of tables such as {EXAMPLE_OF_HOURS}")
+        own = Keys(keys.file, f"{keys.at}.hours[{place}]", table)
+        own.refuse_all_but((*KEYS_OF_HOURS, *limits))
+        yield weekly_hours(own), _limits(own, measure)
 
 
 def _at_least(keys: Keys) -> RecordMinimums:

@@ -7,12 +7,6 @@ from collections.abc import Iterable, Sequence
 
 TARGET = 0.99
 """Least share of the sampled records that a proposed bound covers."""
-ROUND_MS = (
-    1_000, 2_000, 3_000, 5_000, 10_000, 15_000, 20_000, 30_000,
-    60_000, 120_000, 180_000, 300_000, 600_000, 900_000, 1_200_000, 1_800_000,
-    3_600_000, 7_200_000, 10_800_000, 21_600_000, 43_200_000, 86_400_000,
-)  # fmt: skip
-"""Bounds that are proposed."""
 
 
 def behind_ms(times: Iterable[tuple[int, int]], now_ms: int) -> list[int]:
@@ -46,14 +40,3 @@ def covering_ms(behind: Sequence[int], share: float = TARGET) -> int:
     """
     ordered = sorted(behind)
     return ordered[math.ceil(share * len(ordered)) - 1] if ordered else 0
-
-
-def rounded_up(length_ms: int) -> int:
-    """Returns the least of ROUND_MS that is not below *length_ms*.
-
-    >>> rounded_up(1_001), rounded_up(90_000_000)
-    (2000, 172800000)
-    """
-    # Beyond the round lengths it is in whole days.
-    day_ms = ROUND_MS[-1]
-    return next((ms for ms in ROUND_MS if ms >= length_ms), math.ceil(length_ms / day_ms) * day_ms)

@@ -14,9 +14,10 @@ from typing import Any
 
 from tidemark.collecting import outside
 from tidemark.errors import InvalidArgument
-from tidemark.model.settings.toml_keys import length
+from tidemark.model.settings.lengths import rounded_up
+from tidemark.model.settings.toml_keys import length, length_in_toml
 from tidemark.model.toml_operators import name_mistake
-from tidemark.sampling.disorder import behind_ms, covering_ms, late_share, rounded_up
+from tidemark.sampling.disorder import behind_ms, covering_ms, late_share
 from tidemark.sampling.fields import (
     EventTime,
     columns_of,
@@ -229,8 +230,8 @@ def _source(
         *comments,
         f'fields = "{", ".join(declared)}"',
         *_time_lines(at),
-        f'bound = "{_toml(measured.bound_ms)}"  # {covers} behind a newer one of its partition',
-        f'idle_after = "{_toml(idle_ms)}"  # {quiet}',
+        f'bound = "{length_in_toml(measured.bound_ms)}"  # {covers} behind a newer one of its partition',
+        f'idle_after = "{length_in_toml(idle_ms)}"  # {quiet}',
         *([f'key = "{key.name}"  # filled by Kafka\'s key; a record without a value deletes it'] * key.from_kafka),
     ]
 
@@ -311,21 +312,17 @@ def _slas(name: str, measured: SampleTimes) -> str:
 [{name}.in_time]
 subject = "{name}_now"
 measure = "latency_p99"  # from a record's own time until it is visible in the table
-error_after = "{_toml(measured.latency_ms)}"  # twice, rounded up: {parts}
+error_after = "{length_in_toml(measured.latency_ms)}"  # twice, rounded up: {parts}
 {owned}
 {resolved}
 
 [{name}.fresh]
 subject = "{name}_now"
 measure = "staleness"  # age of the newest record in the table
-error_after = "{_toml(measured.staleness_ms)}"  # twice, rounded up: {fresh}
+error_after = "{length_in_toml(measured.staleness_ms)}"  # twice, rounded up: {fresh}
 {owned}
 {resolved}
 """
-
-
-def _toml(ms: int) -> str:
-    return length(ms).replace(",", "")
 
 
 def _plain(text: str) -> str:

@@ -149,12 +149,12 @@ def is_ahead(newest_ms: int | None, *, now_ms: int, clock_error_ms: int) -> bool
     return newest_ms is not None and newest_ms - now_ms > clock_error_ms
 
 
-def judge_nothing(*, now_ms: int, sla: Sla, begun_ms: int | None) -> Verdict:
-    """Returns the verdict where no event was ever measured.
+def judge_nothing(*, now_ms: int, begun_ms: int | None, within_ms: int) -> Verdict:
+    """Returns the verdict where nothing was ever measured.
 
-    Unknown for as long after *begun_ms* as the SLA promises, then NEVER_LOADED.
+    Unknown for *within_ms* after *begun_ms*, then NEVER_LOADED; at once if nothing has begun (None).
     """
-    is_new = begun_ms is not None and now_ms - begun_ms < sla.promised_ms
+    is_new = begun_ms is not None and now_ms - begun_ms < within_ms
     return Verdict.UNKNOWN if is_new else Verdict.NEVER_LOADED
 
 
@@ -182,7 +182,7 @@ def judge_staleness(
     """
     idle = source is Activity.IDLE
     if newest_ms is None:
-        verdict = judge_nothing(now_ms=now_ms, sla=sla, begun_ms=begun_ms)
+        verdict = judge_nothing(now_ms=now_ms, begun_ms=begun_ms, within_ms=sla.promised_ms)
         return Judgement(verdict=verdict, staleness_ms=None, source_idle=idle)
     staleness_ms = now_ms - newest_ms
     # A backlogged or unknown source is no excuse: its records may lie unread.

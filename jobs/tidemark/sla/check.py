@@ -78,13 +78,14 @@ def run(
     readable = {each.path for each in by_contract if each.is_readable}
     # Queries read many tables: a single unreadable one would make all of them fail.
     tables = Warehouse(layout.warehouse, only=readable)
-    facts = _facts(layout, topology, specs, tables, readable, at_ms=at_ms)
+    judged_specs = [spec.at(at_ms) for spec in specs]
+    facts = _facts(layout, topology, judged_specs, tables, readable, at_ms=at_ms)
     # An account stays open until it closes, so batches are read from the oldest open one on.
     open_ms = open_account_before(layout, topology.name, at_ms, run_id)
-    accounts_ms = min(since.start_ms - _longest_ms(specs), at_ms if open_ms is None else open_ms)
+    accounts_ms = min(since.start_ms - _longest_ms(judged_specs), at_ms if open_ms is None else open_ms)
     accounts = sla_facts.accounts(tables, topology, at_ms=at_ms, since_ms=accounts_ms)
-    groups = groups_seen(tables, topology, specs, at_ms=at_ms)
-    judged_now = statuses(specs, topology, facts, accounts, contracts, at_ms=at_ms, groups=groups)
+    groups = groups_seen(tables, topology, judged_specs, at_ms=at_ms)
+    judged_now = statuses(judged_specs, topology, facts, accounts, contracts, at_ms=at_ms, groups=groups)
     measured = [unknown_if_behind(status, topology, behind) for status in judged_now]
     # A check for an instant before one that was checked changes no incident.
     is_past = is_checked_after(layout, topology.name, at_ms, run_id)

@@ -16,7 +16,11 @@ from tidemark.sla.measures.status import CAUSE, Status
 def sla_row(status: Status) -> dict[str, Any]:
     """Returns the columns of sla_results about the SLA, not the check."""
     spec, sla = status.spec, status.spec.limits if isinstance(status.spec.limits, Sla) else None
-    whole = status.window_budget
+    burn_rate, left = (status.budget.burn_rate, status.budget.remaining) if status.budget else (None, None)
+    threshold_ms, target = astuple(spec.limits.objective) if isinstance(spec.limits, BurnRate) else (None, None)
+    objective, window_ms = astuple(spec.compliance) if spec.compliance else (None, None)
+    records, slow, left = astuple(status.window_budget) if status.window_budget else (None, None, left)
+    breaks_ms, because = astuple(status.expected) if status.expected else (None, None)
     return {
         "sla": spec.name,
         "subject": spec.subject,
@@ -34,17 +38,17 @@ def sla_row(status: Status) -> dict[str, Any]:
         "held_by": status.held_by,
         **dict(zip(CAUSE, astuple(status.root) if status.root else (None,) * len(CAUSE), strict=True)),
         "records": status.groups.n_stale if status.groups else status.records,
-        "burn_rate": status.budget.burn_rate if status.budget else None,
-        "budget_left": whole.remaining if whole else status.budget.remaining if status.budget else None,
-        "objective": spec.compliance.name if spec.compliance else None,
-        "target": spec.limits.objective.target if isinstance(spec.limits, BurnRate) else None,
-        "threshold_ms": spec.limits.objective.threshold_ms if isinstance(spec.limits, BurnRate) else None,
-        "window_ms": spec.compliance.window_ms if spec.compliance else None,
-        "window_records": whole.records if whole else None,
-        "window_slow": whole.slow if whole else None,
+        "burn_rate": burn_rate,
+        "budget_left": left,
+        "objective": objective,
+        "target": target,
+        "threshold_ms": threshold_ms,
+        "window_ms": window_ms,
+        "window_records": records,
+        "window_slow": slow,
         "resolve_after_ms": spec.damping.resolve_after_ms,
-        "breaks_at": status.expected.at_ms if status.expected else None,
-        "breaks_because": status.expected.because if status.expected else None,
+        "breaks_at": breaks_ms,
+        "breaks_because": because,
     }
 
 

@@ -49,6 +49,9 @@ class Pulse:
         self.epoch = epoch
         self._control, self._history, self._launch_id, self._digest = control, history, launch_id, digest
         self._launched_by = launched_by
+        # The first beat replaces that of the driver before.
+        before = control.heartbeat()
+        self._predecessor_killed_by = control.killed_by(before.launch_id) if before else None
         self._doing, self._since_ms, self.batches = "starting", wall_clock_ms(), 0
         self._usage = usage_of(os.getpid())
         self._engine: Engine | None = None
@@ -132,6 +135,7 @@ class Pulse:
         for name, source in inputs.items():
             for number, part in source.partitions.items():
                 offsets[f"{name}/{number}"] = part.until_offset
+        adopted_by = self._control.adopted_by(self._launch_id)
         beat = Heartbeat(
             state=state,
             epoch=self.epoch,
@@ -148,6 +152,8 @@ class Pulse:
             host=platform.node(),
             launched_by=self._launched_by,
             drained_by=self._control.drained_by() if state is StreamState.DRAINED else None,
+            adopted_by=None if adopted_by == self._launched_by else adopted_by,
+            predecessor_killed_by=self._predecessor_killed_by,
         )
         self._control.beat(beat)
         batch_started_at_ms = self._engine.batch_started_at_ms if self._engine else None

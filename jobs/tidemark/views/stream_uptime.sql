@@ -1,16 +1,18 @@
--- driver. It has what launched it, the topology file that it ran, its first and last heartbeat, and how it ended: drained (by whom),
--- rotated, failed (with the reason), killed (its last heartbeat says that it runs, and another driver followed), or running (it
--- has not ended)
+-- driver. It has what launched it, the task that took over its supervision last, the topology file that it ran, its first and last
+-- heartbeat, and how it ended: drained (by whom), rotated, failed (with the reason), killed (its last heartbeat says that it runs, and
+-- another driver followed; by which task, if that recorded it), or running (it has not ended)
 SELECT topology, sub_topology, epoch, launched_by, host, file_digest, started_at, last_beat_at,
        CASE WHEN state IN ('starting', 'running') THEN CASE WHEN later IS NULL THEN 'running' ELSE 'killed' END
             ELSE state END AS ended,
-       drained_by, reason
+       drained_by, reason, adopted_by, killed_by
 FROM (
     SELECT topology, sub_topology, epoch, launched_by, host, file_digest, started_at, last_beat_at, state, drained_by, reason,
-           lead(epoch) OVER (PARTITION BY topology, sub_topology ORDER BY epoch) AS later
+           adopted_by, lead(epoch) OVER (PARTITION BY topology, sub_topology ORDER BY epoch) AS later,
+           lead(predecessor_killed_by) OVER (PARTITION BY topology, sub_topology ORDER BY epoch) AS killed_by
     FROM (
         SELECT topology, sub_topology, epoch, launched_by, host, file_digest, heartbeats.at AS last_beat_at, state, drained_by,
-               reason, min(heartbeats.at) OVER (PARTITION BY topology, sub_topology, epoch) AS started_at, row_number() OVER (
+               reason, adopted_by, predecessor_killed_by,
+               min(heartbeats.at) OVER (PARTITION BY topology, sub_topology, epoch) AS started_at, row_number() OVER (
                    PARTITION BY topology, sub_topology, epoch ORDER BY heartbeats.at DESC, batch_id DESC
                ) AS from_last
         FROM heartbeats

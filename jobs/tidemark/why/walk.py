@@ -32,6 +32,7 @@ from tidemark.why.evidence.commands import LIVE, logs, quarantine_query, requeue
 from tidemark.why.evidence.facts import StreamFacts
 from tidemark.why.evidence.findings import (
     ALL_FILTERED,
+    HARMLESS,
     NOTHING_WRONG,
     POISON_AT_HEAD,
     SOURCE_QUIET,
@@ -39,6 +40,7 @@ from tidemark.why.evidence.findings import (
     Cause,
     Trait,
     WhyFinding,
+    declared,
     in_order,
 )
 from tidemark.why.evidence.snapshot import Scene, first
@@ -112,6 +114,13 @@ def explain(of: Scene, operator: str | None = None) -> list[WhyFinding]:
     for name in names:
         findings += walk.about(name)
     return in_order(findings)
+
+
+def is_harmless(word: str) -> bool:
+    """Returns True if *word* is a cause that is no fault."""
+    rules()  # imports the files that declare causes
+    cause = declared(word)
+    return cause is not None and bool(cause.traits & HARMLESS)
 
 
 def scene(topology: Topology, layout: Layout, at_ms: int) -> Scene:

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from airflow.sdk import DAG, CronDataIntervalTimetable, Param, chain
 
+from tidemark.airflow.dags.hours import HourlyReportSensor
 from tidemark.airflow.dags.settings import WAREHOUSE, dag, instant, topologies
 from tidemark.airflow.tasks.assets import TopologyJob
-from tidemark.airflow.tasks.hours import HourlyReportSensor
 from tidemark.model.project.layout import Layout
 
 HOURLY = """

@@ -36,10 +36,9 @@ def dag(topology: Topology, part: str, *, doc: str, **more: Any) -> DAG:
         doc_md=doc.format(name=topology.name),
         start_date=datetime.fromisoformat(SINCE),
         catchup=False,
-        max_active_runs=1,
         # By default Airflow waits for 5 minutes before the next try.
         default_args={"owner": topology.owner, "retries": 1, "retry_delay": timedelta(seconds=10)},
-        **more,
+        **{"max_active_runs": 1, **more},
     )
 
 

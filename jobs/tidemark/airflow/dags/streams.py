@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from airflow.sdk import DAG, Param
 
+from tidemark.airflow.dags.hours import FirstReport
 from tidemark.airflow.dags.settings import BOOTSTRAP, WAREHOUSE, dag, topologies
-from tidemark.airflow.tasks.hours import FirstReport
 from tidemark.airflow.tasks.stream import RETRIES, StreamOperator
 from tidemark.model.topology import Time
 
@@ -47,6 +47,7 @@ def make() -> Iterator[DAG]:
                     bootstrap=BOOTSTRAP,
                     slow="{{ params.slow | join(' ') }}",
                     time="{{ params.time }}",
+                    decisions=f"tidemark_{topology.name}_decisions",
                     retries=RETRIES,
                     priority_weight=BEFORE_OTHERS,
                 )

@@ -1,8 +1,8 @@
 """Serves latency over HTTP, as JSON and as pages; see docs/airflow.md.
 
 It also records decisions about alerts, in `alert_decisions`. The JSON about latency is that of `tidemark topology`,
-`path` and `whatif`. DuckDB and delta-rs read the Delta tables in few threads, and an answer is kept for a few seconds:
-see `answers`. Only names from topology files are looked up in the warehouse.
+`path`, `why` and `whatif`. DuckDB and delta-rs read the Delta tables in few threads, and an answer is kept for a few
+seconds: see `answers`. Only names from topology files are looked up in the warehouse.
 
 A request without a login is answered 401; a browser that requests a page is sent to Airflow's login. A topology whose
 DAG the user may not read is a 403, and so is a decision about one whose DAG the user may not edit, or from the form of
@@ -48,7 +48,7 @@ from tidemark.airflow.pages.login import (
     login_url,
 )
 from tidemark.airflow.tasks.store import warehouse_at
-from tidemark.cli.explain import bound, path, whatif
+from tidemark.cli.explain import bound, path, whatif, why
 from tidemark.cli.explain import topology as topology_command
 from tidemark.cli.explain.incidents import DECISIONS
 from tidemark.clock import wall_clock_ms
@@ -79,9 +79,8 @@ from tidemark.reports.what_if.parts import PartChange
 from tidemark.semantics.blame import AgeCause
 from tidemark.semantics.incidents import Decision
 from tidemark.sla.incidents.decisions import AlertDecision, decide, promised_slas
-from tidemark.sla.incidents.tables import open_names
+from tidemark.sla.incidents.tables import open_slas
 from tidemark.sla.page import sla_page
-from tidemark.why.walk import why
 
 log = logging.getLogger(__name__)
 HEADERS = {
@@ -260,16 +259,6 @@ def show_path(name: str, at: At = None, last: int = 1) -> Response:
         return _json(path.document(_warehouse(), topology.name, at_ms=at_ms, last=last))
 
 
-@app.get("/topologies/{name}/why")
-@shared
-def show_why(name: str, operator: str | None = None, at: At = None) -> Response:
-    """Returns the findings of `tidemark why`, of all terminal operators or one."""
-    topology = _named(name) if operator is None else _having(_named(name), operator)
-    at_ms = wall_clock_ms() if at is None else instant_ms(at)
-    findings = why(topology, Layout(_warehouse()), at_ms=at_ms, operator=operator)
-    return _json({"topology": name, "at": utc(at_ms), "findings": [finding.row for finding in findings]})
-
-
 @app.get("/topologies/{name}/bound")
 @shared
 def show_bounds(name: str, source: str | None = None, start: From = None, end: To = None) -> Response:
@@ -322,6 +311,16 @@ def show_what_if(
         return _json(whatif.document(_warehouse(), topology, change, start_ms=start_ms, end_ms=end_ms))
 
 
+@app.get("/topologies/{name}/why")
+@shared
+def show_why(name: str, operator: str | None = None, at: At = None) -> Response:
+    """Returns the findings of `tidemark why`, the best explanation first."""
+    topology = _named(name) if operator is None else _having(_named(name), operator)
+    at_ms = wall_clock_ms() if at is None else instant_ms(at)
+    rows = [finding.row for finding in why.findings(_warehouse(), topology, at_ms=at_ms, operator=operator)]
+    return _json({"topology": topology.name, "at": utc(at_ms), "findings": rows})
+
+
 @app.get("/topologies/{name}/decisions")
 @shared
 def list_decisions(name: str) -> Response:
@@ -351,7 +350,7 @@ async def show_decision_form(name: str, subject: str, editor: Editor = EDITOR) -
     """Returns the page on which a user decides about alerts of *subject*."""
     topology = _named(name).name
     layout = Layout(await asyncio.to_thread(_warehouse))
-    is_incident = subject in await ANSWERS.to(("open incidents", name), partial(open_names, layout, topology))
+    is_incident = subject in await ANSWERS.to(("open incidents", name), partial(open_slas, layout, topology))
     token = editor.form_token(wall_clock_ms() // 1_000)
     page = decision_page(topology, subject, is_incident=is_incident, token=token)
     # Not one of the shared answers: each user has another token.
@@ -399,9 +398,9 @@ async def _body_of(request: Request) -> bytes:
 def _decide(name: str, made: AlertDecision, now_ms: int) -> bool:
     """Records a decision; pages show it at once."""
     topology, layout = _named(name), Layout(_warehouse())
-    is_new = decide(layout, topology.name, made, slas=promised_slas(topology), at_ms=now_ms)
+    result = decide(layout, topology.name, made, slas=promised_slas(topology), at_ms=now_ms)
     ANSWERS.forget()
-    return is_new
+    return result.is_new
 
 
 @app.get("/")

@@ -44,6 +44,8 @@ WRITES = {
     "maintain": (TABLE_FILES,),
 }
 """The tables that each batch job writes."""
+MOST_EVENTS = 100
+"""Number of newest events by which readers of assets are known."""
 
 
 def table_asset(topology: str, table: str, *, sub_topology: str | None = None, **more: Any) -> Asset:
@@ -73,6 +75,25 @@ def stream_table(
     # Airflow runs a watcher only for assets in schedules.
     watcher = AssetWatcher(name=f"{topology}/{sub_topology}/{table}", trigger=trigger)
     return table_asset(topology, table, sub_topology=sub_topology, watchers=[watcher])
+
+
+def waiting_dags(layout: Layout, topology: str, stream: str) -> frozenset[str]:
+    """Returns the DAGs that wait for new commits of *stream*.
+
+    They are those that the newest events of the assets of its tables have started. A DAG that never ran is not known.
+    Only a task of Airflow can ask this.
+    """
+    from airflow.sdk.execution_time.context import InletEventsAccessor  # parsers of DAGs need neither
+
+    from tidemark.storage.warehouse import stream_tables
+
+    dags: set[str] = set()
+    for path in stream_tables(layout, topology, "*"):
+        if path.parent.name == stream:
+            asset = table_asset(topology, path.name, sub_topology=stream)
+            events = InletEventsAccessor(asset.name, asset.uri).ascending(ascending=False).limit(MOST_EVENTS)
+            dags |= {run.dag_id for event in events for run in event.created_dagruns}
+    return frozenset(dags)
 
 
 def table_state(path: Path) -> dict[str, Any] | None:

@@ -168,6 +168,7 @@ class Driver:
         digest: str = "",
         is_remote: bool = False,
         secrets: Callable[[], Mapping[str, str]] = dict,
+        by: str = "",
     ) -> Launch:
         """Returns the launch of a live driver, or launches a new one.
 
@@ -183,11 +184,14 @@ class Driver:
             digest: of the topology file.
             is_remote: the driver runs in cluster mode.
             secrets: looks up secrets of Kafka clusters for a new driver, which gets them in a file.
+            by: the task that launches or adopts.
         """
         with self._launching():
             adopted = self._adopt(now_ms)
             if adopted is not None and not self.control.drain_requested():
                 if self._digest(adopted) == digest:
+                    if by:
+                        self.control.adopt(adopted.launch_id, by=by)
                     return adopted
                 self.control.request_drain(by=BY_CHANGE, now_ms=now_ms)
             if self.control.drain_requested():
@@ -250,14 +254,15 @@ class Driver:
                 self._kill()
                 self._release_for_dead()
 
-    def kill(self, launch_id: str) -> None:
-        """Kills the driver of *launch_id* at once."""
+    def kill(self, launch_id: str, *, by: str = "") -> None:
+        """Kills the driver of *launch_id* at once; records who does so."""
         with self._launching():
             if self._is_newest(launch_id):
+                self.control.kill_for(launch_id, "", by=by)
                 # The other streams of the process die too, and must not count that as their failure.
                 for other, home in self._folder.launches().items():
                     if other != launch_id:
-                        Control(location.location(home)).kill_for(other, "/".join(self.home.parts[-2:]))
+                        Control(location.location(home)).kill_for(other, "/".join(self.home.parts[-2:]), by=by)
                 # A silent driver elsewhere that has no cluster manager cannot be killed, and is replaced later.
                 self._kill(grace_s=0, with_others=True)
 

@@ -74,7 +74,7 @@ class PagerDutyNotifier(ReceiverNotifier):
         from tidemark.sla.incidents.events import pagerduty_event
 
         call = pagerduty_event(alert, texts, routing_key=_password(connection))
-        send(call.method, _base(connection, "https://events.pagerduty.com") + call.path, call.body)
+        send(call.method, _base(connection, "https://events.pagerduty.com") + call.path, _as_json(call.body))
 
 
 class AlertmanagerNotifier(ReceiverNotifier):
@@ -98,7 +98,7 @@ class AlertmanagerNotifier(ReceiverNotifier):
         if connection.login:
             login = b64encode(f"{connection.login}:{_password(connection)}".encode()).decode()
             headers = {"Authorization": f"Basic {login}"}
-        send(call.method, _base(connection, "http://127.0.0.1:9093") + call.path, call.body, headers)
+        send(call.method, _base(connection, "http://127.0.0.1:9093") + call.path, _as_json(call.body), headers)
 
 
 class OpsgenieNotifier(ReceiverNotifier):
@@ -114,7 +114,7 @@ class OpsgenieNotifier(ReceiverNotifier):
 
         headers = {"Authorization": f"GenieKey {_password(connection)}"}
         for call in opsgenie_calls(alert, texts):
-            send(call.method, _base(connection, "https://api.opsgenie.com") + call.path, call.body, headers)
+            send(call.method, _base(connection, "https://api.opsgenie.com") + call.path, _as_json(call.body), headers)
 
 
 class WebhookNotifier(ReceiverNotifier):
@@ -129,18 +129,18 @@ class WebhookNotifier(ReceiverNotifier):
         from tidemark.sla.incidents.events import payload_of
 
         timestamp = str(wall_clock_ms() // 1_000)
-        body = _as_json(payload := payload_of(alert))
+        body = _as_json(payload_of(alert))
         signed = hmac.new(_password(connection).encode(), timestamp.encode() + b"." + body, hashlib.sha256)
         headers = {
             "Tidemark-Timestamp": timestamp,
             "Tidemark-Signature": f"sha256={signed.hexdigest()}",
             "Idempotency-Key": f"{alert.dedup_key}/{alert.change}" + (f"/{alert.reminder}" if alert.reminder else ""),
         }
-        send("POST", _base(connection, ""), payload, headers)
+        send("POST", _base(connection, ""), body, headers)
 
 
-def send(method: str, url: str, body: Any, headers: Mapping[str, str] | None = None) -> None:
-    """Sends *body* as JSON; a busy receiver is tried again.
+def send(method: str, url: str, body: bytes, headers: Mapping[str, str] | None = None) -> None:
+    """Sends *body*, which is JSON; a busy receiver is tried again.
 
     Args:
         method: HTTP's method.
@@ -157,7 +157,7 @@ def send(method: str, url: str, body: Any, headers: Mapping[str, str] | None = N
     for left in reversed(range(MOST_TRIES)):
         # The URL of a webhook may be a secret: errors have its host only.
         try:
-            with _OPENER.open(Request(url, _as_json(body), own, method=method), timeout=TIMEOUT_S) as answer:
+            with _OPENER.open(Request(url, body, own, method=method), timeout=TIMEOUT_S) as answer:
                 answer.read(MOST_CHARACTERS)
                 return
         except HTTPError as error:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import cache, partial
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
@@ -13,9 +14,11 @@ from airflow.configuration import conf
 from airflow.sdk import Asset, BaseNotifier, BaseOperator, Context, Variable
 from airflow.sdk.exceptions import AirflowSkipException
 
+from tidemark.airflow.tasks.assets import waiting_dags
 from tidemark.airflow.tasks.receivers import ReceiverRefused
 from tidemark.airflow.tasks.store import warehouse_at
 from tidemark.clock import wall_clock_ms
+from tidemark.collecting import present
 from tidemark.errors import InvalidSpec
 from tidemark.model.channel_spec import LOG, Channel, load
 from tidemark.model.project.files import Project
@@ -92,15 +95,25 @@ class DeliverChanges(BaseOperator):
     def execute(self, context: Context) -> None:
         """Delivers the changes, the oldest first."""
         layout = Layout(warehouse_at(self.warehouse))
-        if not tell(self.channel, layout, self.topology, context, run_id=str(context["run_id"])):
+        dags_of = cache(partial(waiting_dags, layout, self.topology))
+        run_id = str(context["run_id"])
+        if not tell(self.channel, layout, self.topology, context, run_id=run_id, dags_of=dags_of):
             msg = "every change was delivered before"
             raise AirflowSkipException(msg)
 
 
-def tell(channel: Channel, layout: Layout, topology: str, context: Mapping[str, Any], *, run_id: str) -> int:
+def tell(
+    channel: Channel,
+    layout: Layout,
+    topology: str,
+    context: Mapping[str, Any],
+    *,
+    run_id: str,
+    dags_of: Callable[[str], Collection[str]] = lambda _: (),
+) -> int:
     """Delivers pending changes of *topology* to *channel*; returns their number.
 
-    Each delivery is recorded. A channel that sends open alerts again does so, too.
+    Each delivery is recorded, unless the channel only sends an open alert again.
 
     Args:
         channel: the channel.
@@ -108,47 +121,77 @@ def tell(channel: Channel, layout: Layout, topology: str, context: Mapping[str, 
         topology: name of the topology.
         context: of the Airflow task.
         run_id: is recorded with each delivery.
+        dags_of: returns the DAGs that wait for a stream; by default none, since only a task can ask Airflow for them.
 
     Raises:
         ReceiverRefused: the receiver did not accept an alert. All other alerts were delivered.
     """
     # Parsers of DAGs import this module, and need no polars.
-    from tidemark.sla.incidents.tables import channel_lock, pending_changes, record_delivery, repeated_changes
+    from tidemark.sla.incidents.tables import channel_lock, pending_changes, record_delivery
 
     refusals: dict[str, ReceiverRefused] = {}
     with channel_lock(layout, topology, channel):
-        now_ms = wall_clock_ms()
-        waiting = pending_changes(layout, topology, channel, now_ms=now_ms)
-        changed = {change["incident"] for change in waiting}
-        again = repeated_changes(layout, topology, channel, now_ms=now_ms) if channel.sends_again else []
-        for change in waiting:
+        due = pending_changes(layout, topology, channel, now_ms=wall_clock_ms())
+        for change in due:
             # A refused alert does not delay others; its later changes wait for it.
             if change["incident"] in refusals:
                 continue
             try:
-                _notify(channel, change, context)
+                notify(channel, change, context, dags=_waiting_dags(change, layout, dags_of))
             except ReceiverRefused as error:
                 refusals[change["incident"]] = error
                 continue
-            record_delivery(layout, change, channel, at_ms=wall_clock_ms(), run_id=run_id)
-        for change in again:
-            if change["incident"] not in changed:
-                _notify(channel, change, context)
+            if not change.get("is_repeat"):
+                record_delivery(layout, change, channel, at_ms=wall_clock_ms(), run_id=run_id)
     if refusals:
         raise next(iter(refusals.values()))
-    return len(waiting) + len(again)
+    return len(due)
 
 
-def _notify(channel: Channel, change: Mapping[str, Any], context: Mapping[str, Any]) -> None:
+def notify(
+    channel: Channel,
+    change: Mapping[str, Any],
+    context: Mapping[str, Any],
+    *,
+    page: str = PAGE,
+    dags: Iterable[str] = (),
+) -> None:
+    """Sends a *change* of an alert, a row of `sla_alerts`, to *channel*.
+
+    Args:
+        channel: the channel.
+        change: the row.
+        context: of the Airflow task.
+        page: path of the page to look at.
+        dags: the DAGs that wait for the late streams.
+    """
     from tidemark.sla.incidents.alert import alert_of
     from tidemark.sla.incidents.alert_text import alert_texts
 
     incident = (change.get("incidents") or [change["incident"]])[0]
-    place = PAGE.format(topology=quote(change["topology"], safe=""), incident=quote(incident, safe=""))
+    place = page.format(topology=quote(change["topology"], safe=""), incident=quote(incident, safe=""))
     link = conf.get("api", "base_url", fallback="").rstrip("/") + place
-    alert = alert_of(change, link=link)
+    alert = alert_of(change, link=link, dags=dags)
     message = {**alert_texts(alert, notified_ms=wall_clock_ms()), "value": alert}
     resolve_name(channel.notifier)(**channel.arguments)({**context, "alert": message})
+
+
+def _waiting_dags(change: Mapping[str, Any], layout: Layout, dags_of: Callable[[str], Collection[str]]) -> list[str]:
+    """Returns the DAGs that wait for the late streams of *change*.
+
+    These streams are that of the cause, and those that write the affected tables. *dags_of* has the DAGs of a stream.
+    """
+    from tidemark.storage.warehouse import stream_tables
+
+    topology, streams = change["topology"], {change.get("cause_sub_topology")}
+    try:
+        for table in present((*(change.get("tables") or ()), change["subject"])):
+            streams.update(path.parent.name for path in stream_tables(layout, topology, table))
+        return sorted({dag for stream in present(streams) for dag in dags_of(stream)})
+    except Exception:
+        # An alert without them is better than none.
+        log.warning("the DAGs that wait for %s are not known", topology, exc_info=True)
+        return []
 
 
 def tell_of_missed_checks(topology_file: str, context: Mapping[str, Any] | None = None) -> None:
@@ -178,7 +221,7 @@ def tell_of_missed_checks(topology_file: str, context: Mapping[str, Any] | None 
             if unrecorded is None:
                 tell(channel, layout, topology.name, context or {}, run_id="deadline")
             elif channel.tells(unrecorded):
-                _notify(channel, unrecorded, context or {})
+                notify(channel, unrecorded, context or {})
         except Exception:
             log.exception("channel %s did not accept the alert", channel.name)
 

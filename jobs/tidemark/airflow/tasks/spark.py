@@ -28,8 +28,9 @@ from tidemark.control.cluster_manager import ClusterManager, ManagedDriver
 from tidemark.control.process import without_airflow
 from tidemark.control.spark_files import LOCAL_DIRS, PREFIX
 from tidemark.errors import InvalidArgument
+from tidemark.model.project.connections import Clusters, addressed_clusters
 from tidemark.model.project.files import CHECKOUT, VARIABLE, Project
-from tidemark.model.project.secrets import SecretPlace
+from tidemark.model.project.secrets import KAFKA, PlaceKind, SecretPlace
 from tidemark.model.project.spark_settings import (
     DEPLOY_REMEDY,
     JAVA_OPTIONS,
@@ -46,6 +47,7 @@ from tidemark.model.project.spark_settings import (
     no_driver_in,
 )
 from tidemark.model.settings.kubernetes import SCHEME
+from tidemark.model.topology import Topology
 from tidemark.storage.library import OF_PROJECT, archive, driver_archive
 from tidemark.storage.private_folder import private_folder
 
@@ -104,6 +106,40 @@ def airflow_secret(at: str, reference: SecretPlace) -> str:
     if reference.field != "login":
         mask_secret(str(secret))
     return str(secret)
+
+
+def kafka_clusters(topology: Topology, bootstrap: str) -> Clusters:
+    """Returns the clusters of *topology*.
+
+    An Airflow connection `tidemark_kafka_NAME` takes precedence over files. *bootstrap* is the address of the cluster
+    `default` without either; empty: there is none.
+    """
+    addresses = [(name, address) for name in topology.clusters_used if (address := kafka_address(name))]
+    return addressed_clusters(
+        topology.clusters_used, topology.clusters, addresses, os.environ, otherwise=bootstrap or None
+    )
+
+
+def airflow_secrets(topology: Topology, clusters: Clusters) -> dict[str, str]:
+    """Returns the secrets of *topology* that Airflow keeps, by their places.
+
+    They are those of its *clusters* and registries.
+    """
+    secrets: dict[str, str] = {}
+    for cluster in clusters.values():
+        secrets |= _of_airflow(cluster.references, f"{KAFKA}.")
+    for registry in topology.registries_used.values():
+        secrets |= _of_airflow(registry.references)
+    return secrets
+
+
+def _of_airflow(references: Mapping[str, SecretPlace], table: str = "") -> dict[str, str]:
+    """Returns the secrets of *references* that Airflow keeps.
+
+    Their dotted keys begin with *table* where they do not name it.
+    """
+    kept = {place: of for place, of in references.items() if of.kind is PlaceKind.AIRFLOW}
+    return {place: airflow_secret(f"{table}{place}", of) for place, of in kept.items()}
 
 
 def job_environment(spark: SparkSettings) -> dict[str, str]:
@@ -246,6 +282,8 @@ class BatchJob(SparkSubmitOperator):
             msg = "a job cannot have env_vars; use [spark.conf] of its topology"
             raise InvalidArgument(msg)
         super().__init__(application=script(job), name=f"tidemark-{job}", do_xcom_push=False, **kwargs)
+        # A job that runs again replaces its results. On YARN the provider would refuse to submit without this.
+        self.durable = False
         self._spark = spark
         self._process = SubprocessHook()
 

@@ -17,10 +17,9 @@ triggerer's taking it up.
 from __future__ import annotations
 
 import asyncio
-import os
 import re
 import uuid
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -32,19 +31,20 @@ from airflow.sdk.exceptions import AirflowFailException
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 from asgiref.sync import sync_to_async
 
+from tidemark.airflow.tasks.decisions import CAN_ASK, DRAINED, AnswerTrigger, ask, command_in
 from tidemark.airflow.tasks.driver import BY_CHANGE, Driver, DriverVerdict, Launch, Patience
 from tidemark.airflow.tasks.pods import launch_command
-from tidemark.airflow.tasks.spark import DriverHook, airflow_secret, job_environment, kafka_address, script
+from tidemark.airflow.tasks.spark import DriverHook, airflow_secrets, job_environment, kafka_clusters, script
 from tidemark.airflow.tasks.store import warehouse_at
 from tidemark.clock import wall_clock_ms
 from tidemark.collecting import names_in
 from tidemark.control.folder import digest
 from tidemark.errors import InvalidArgument
 from tidemark.escaping import one_message
-from tidemark.model.project.connections import Clusters, addressed_clusters, flags
+from tidemark.model.project.connections import flags
 from tidemark.model.project.layout import Layout
-from tidemark.model.project.secrets import KAFKA, PlaceKind, SecretPlace
 from tidemark.model.topology import OWN, Time, Topology, load, on_processing_time
+from tidemark.semantics.repairs import RepairOutcome
 from tidemark.storage.location import location
 
 BY_USER = "airflow: the task was cleared or marked"
@@ -57,6 +57,12 @@ _HANGS = (DriverVerdict.STALE, DriverVerdict.STUCK)
 _BROKEN = (DriverVerdict.DEAD, DriverVerdict.FAILED)
 _LASTING = ("Unsound:", "DataLost:", "InvalidSpec:", "UnknownCheckpointFormat:", "NewerFormat:")
 """Errors that a person must resolve: another driver would meet them."""
+RELAUNCHES = (DRAINED, RepairOutcome.APPLIED, RepairOutcome.CHANGED)
+"""Answers after which the stream is launched again.
+
+If what was asked about has changed, the error may be gone; if not, another question follows.
+"""
+_REMEDY = "correct that, then clear the task"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,7 +168,8 @@ class StreamOperator(BaseOperator):
 
     *slow* is blank-separated OPERATOR=MS, each passed to the sub-topology that the operator belongs to. After
     *rotate_after* batches a driver is followed by a new one. With *time* `processing` the driver is that of a separate
-    stream, `TOPOLOGY_on_processing_time`, which has a control folder of its own.
+    stream, `TOPOLOGY_on_processing_time`, which has a control folder of its own. *decisions* is the DAG that asks
+    people about a failure that only they can resolve; None: the task fails.
     """
 
     template_fields: Sequence[str] = ("warehouse", "bootstrap", "slow", "time")
@@ -180,9 +187,11 @@ class StreamOperator(BaseOperator):
         application: str = script("stream"),
         conn_id: str = "spark_default",
         supervision: Supervision | None = None,
+        decisions: str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        self.decisions = decisions
         self.topology_file = topology_file
         self.sub_topology = sub_topology
         self.warehouse = warehouse
@@ -214,7 +223,7 @@ class StreamOperator(BaseOperator):
             return
         verdict = driver.verdict(now_ms=wall_clock_ms())
         if driver.launch() is not None and verdict in _BROKEN and not driver.failure_is_reported():
-            self._fail(driver, self._why(driver, verdict))
+            self._fail(driver, self._why(driver, verdict), context)
         self._defer(driver, self._ensure(driver))
 
     def resume(self, context: Context, event: dict[str, str]) -> None:
@@ -226,7 +235,7 @@ class StreamOperator(BaseOperator):
         verdict = driver.verdict(now_ms=wall_clock_ms())  # another try may have acted since the event
         why = self._why(driver, verdict)
         if verdict in _HANGS and (launch := driver.launch()) is not None:
-            driver.kill(launch.launch_id)
+            driver.kill(launch.launch_id, by=f"{self._task_run}: {verdict.value}")
             verdict = driver.verdict(now_ms=wall_clock_ms())  # it may have drained and hung at its very end
         if verdict is DriverVerdict.ROTATED and driver.drained_by() is not None:
             verdict = DriverVerdict.DRAINED  # requested while no driver ran that could report it
@@ -238,23 +247,65 @@ class StreamOperator(BaseOperator):
             driver.forget_failures()
         if verdict in (DriverVerdict.DRAINED, DriverVerdict.ROTATED, DriverVerdict.ALIVE):
             self._defer(driver, self._ensure(driver))
-        self._fail(driver, why)
+        self._fail(driver, why, context)
 
-    def _fail(self, driver: Driver, why: str) -> NoReturn:
+    def answered(self, context: Context, event: dict[str, str]) -> None:
+        """Launches the stream again after a decision, or fails without one."""
+        driver, self._task_run = self._driver(), task_run(context)
+        answer = event["answer"]
+        if answer == DRAINED and driver.drained_by() not in (BY_USER, BY_CHANGE):
+            self._succeed(driver)
+            return
+        if answer in RELAUNCHES:
+            driver.forget_failures()
+            self._defer(driver, self._ensure(driver))
+        driver.report_failures()
+        verdict = driver.verdict(now_ms=wall_clock_ms())
+        msg = f"a person was asked, and the answer is {answer}: {self._why(driver, verdict)}\n{_REMEDY}"
+        raise AirflowFailException(msg)
+
+    def _fail(self, driver: Driver, why: str, context: Context) -> NoReturn:
         """Launches the broken stream again and defers, or fails for good.
 
-        *why* is the reason of the failure.
+        *why* is the reason of the failure. If its remedy is a command that a person may approve, it waits for that.
         """
         self.log.error("stream %s: %s; the end of its log:\n%s", self.sub_topology, why, driver.log_tail())
         beat = driver.heartbeat()
         n = driver.count_failure(kind(why), got_on=beat is not None and beat.batches > 0)
         is_lasting = beat is not None and (beat.reason or "").startswith(_LASTING)
         if is_lasting or n > self.supervision.restarts:
+            if is_lasting:
+                self._ask(driver, why, context)
             driver.report_failures()
             often = "permanently" if is_lasting else f"{n} times in a row in the same way"
-            msg = f"a stream that fails {often} is not launched again: {why}\ncorrect that, then clear the task"
+            msg = f"a stream that fails {often} is not launched again: {why}\n{_REMEDY}"
             raise AirflowFailException(msg)
         self._defer(driver, self._ensure(driver))
+
+    def _ask(self, driver: Driver, why: str, context: Context) -> None:
+        """Asks people about the command that resolves *why*, and defers.
+
+        Returns if there is no such command, or Airflow cannot ask.
+        """
+        command, launch = command_in(why, self._topology().name), driver.launch()
+        if command is None or launch is None or self.decisions is None or not CAN_ASK or "ti" not in context:
+            return
+        question = f"{self.sub_topology}__{launch.launch_id}"
+        try:
+            ask(self.decisions, question, {"command": command, "why": why, "stream": self.sub_topology})
+        except Exception:
+            self.log.exception("Airflow cannot ask people about it; does the DAG %s exist?", self.decisions)
+            return
+        self.log.info(
+            "the run %s of the DAG %s asks for a decision about: tidemark %s", question, self.decisions, command
+        )
+        trigger = AnswerTrigger(
+            home=str(driver.home),
+            question=question,
+            poll_s=self.supervision.poll_s,
+            first_look_s=self.supervision.first_look_s,
+        )
+        self.defer(trigger=trigger, method_name="answered")
 
     def _succeed(self, driver: Driver) -> None:
         self.log.info("stream %s was drained by %s", self.sub_topology, driver.drained_by())
@@ -277,6 +328,7 @@ class StreamOperator(BaseOperator):
             digest=digest(self.topology_file),
             is_remote=_is_remote(command),
             secrets=self._secrets,
+            by=self._task_run,
         )
         word = "launched" if launch.launch_id == launch_id else "adopted"
         self.log.info(
@@ -332,35 +384,17 @@ class StreamOperator(BaseOperator):
         topology = self._topology()
         return [
             *("--warehouse", self.warehouse, "--topology", self._hook().file(self.topology_file)),
-            *("--sub-topology", self.sub_topology, *flags(self._clusters(topology))),
+            *("--sub-topology", self.sub_topology, *flags(kafka_clusters(topology, self.bootstrap))),
             *(("--launched-by", self._task_run) if self._task_run else ()),
             *(() if self.rotate_after is None else ("--rotate-after", str(self.rotate_after))),
             *(("--time", topology.time.value) if topology.time is Time.PROCESSING else ()),
             *slow_arguments(self.slow.split(), topology, self.sub_topology),
         ]
 
-    def _clusters(self, topology: Topology) -> Clusters:
-        """Returns the topology's clusters.
-
-        An Airflow connection `tidemark_kafka_NAME` takes precedence over files.
-        """
-        addresses = [(name, address) for name in topology.clusters_used if (address := kafka_address(name))]
-        return addressed_clusters(
-            topology.clusters_used, topology.clusters, addresses, os.environ, otherwise=self.bootstrap or None
-        )
-
     def _secrets(self) -> dict[str, str]:
-        """Returns the secrets of the topology that Airflow keeps.
-
-        They are those of its clusters and registries.
-        """
+        """Returns the secrets of the topology that Airflow keeps."""
         topology = self._topology()
-        secrets: dict[str, str] = {}
-        for cluster in self._clusters(topology).values():
-            secrets |= _of_airflow(cluster.references, f"{KAFKA}.")
-        for registry in topology.registries_used.values():
-            secrets |= _of_airflow(registry.references)
-        return secrets
+        return airflow_secrets(topology, kafka_clusters(topology, self.bootstrap))
 
     def _why(self, driver: Driver, verdict: DriverVerdict) -> str:
         """Returns the problem of the driver, for people."""
@@ -371,15 +405,6 @@ class StreamOperator(BaseOperator):
             return f"{self.sub_topology} is {verdict.value}, and has sent no heartbeat yet"
         doing = f"it was doing: {beat.doing}" if beat.doing else "it gave no reason"
         return f"{self.sub_topology} is {verdict.value}: {one_message(beat.reason or doing)}"
-
-
-def _of_airflow(references: Mapping[str, SecretPlace], table: str = "") -> dict[str, str]:
-    """Returns the secrets of *references* that Airflow keeps.
-
-    Their dotted keys begin with *table* where they do not name it.
-    """
-    kept = {place: of for place, of in references.items() if of.kind is PlaceKind.AIRFLOW}
-    return {place: airflow_secret(f"{table}{place}", of) for place, of in kept.items()}
 
 
 def _is_remote(command: Sequence[str]) -> bool:

@@ -12,29 +12,23 @@ from tidemark.clock import Clock, wall_clock_ms
 from tidemark.errors import InvalidArgument
 from tidemark.escaping import one_line
 from tidemark.model.project.layout import Layout
-from tidemark.model.settings.intervals import iso
+from tidemark.model.settings.intervals import utc
 from tidemark.model.topology import Topology
-from tidemark.query.sql import Warehouse
+from tidemark.query.sql import Answer, Warehouse
 from tidemark.query.text_table import FORMATS
 from tidemark.reports.batch_job import report_lock
 from tidemark.reports.batch_job import topology as topology_named
 from tidemark.semantics.incidents import Decision
-from tidemark.sla.incidents.decisions import AlertDecision, decide, end_ms, promised_slas
+from tidemark.sla.incidents.decisions import AlertDecision, decide, end_ms, promised_slas, silence_ends
 from tidemark.sla.incidents.tables import STATE_TEXT
 
+SILENCED = "silenced_until"
 LISTED = f"""
     SELECT incident, state, {STATE_TEXT} AS now, worst_verdict AS verdict, worst_observed AS worst, unit, broke_again,
            severity, broken_since, resolved_at, culprit, owner,
-           acknowledged_by, incident_history.said
+           acknowledged_by, NULL AS {SILENCED}, incident_history.said
     FROM incident_history WHERE topology = $1 AND ($2 OR state <> 'resolved') ORDER BY opened_at, incident
 """
-STATES = {
-    Decision.ACKNOWLEDGE: "acknowledged",
-    Decision.SILENCE: "silenced",
-    Decision.SNOOZE: "snoozed",
-    Decision.UNSILENCE: "no longer silenced; decided",
-}
-"""State of a subject after each decision."""
 NOTIFIED = "told"
 """Column of the answer: the channels that got the change."""
 HISTORY = f"""
@@ -109,10 +103,19 @@ def incidents(options: argparse.Namespace, warehouse: Path, of_topology: Topolog
             msg = f"there is no incident {options.history!r}; the newest of {topology}: {newest}"
             raise InvalidArgument(msg)
     else:
-        answer = tables.ask(LISTED, [topology, options.all])
+        answer = _with_silences(tables.ask(LISTED, [topology, options.all]), tables, topology, clock())
     if not answer.rows and options.format == "table":
         return "No incidents." if options.all else "No open incidents."
     return FORMATS[options.format](answer.columns, answer.rows)
+
+
+def _with_silences(listed: Answer, tables: Warehouse, topology: str, now_ms: int) -> Answer:
+    """Returns the list of incidents with the ends of their silences."""
+    ends_ms = silence_ends(tables, topology, at_ms=now_ms)
+    rows = [
+        row | {SILENCED: utc(ends_ms[row["incident"]])} if row["incident"] in ends_ms else row for row in listed.objects
+    ]
+    return Answer(listed.columns, tuple(tuple(row.values()) for row in rows))
 
 
 def _record_decision(
@@ -123,8 +126,4 @@ def _record_decision(
     until_ms = end_ms(options.length, options.until, now_ms=now_ms)
     made = AlertDecision(decision=decision, subject=subject, by=by, note=options.note, until_ms=until_ms)
     with report_lock(layout, topology.name):
-        is_new = decide(layout, topology.name, made, slas=promised_slas(topology), at_ms=now_ms)
-    if not is_new:
-        return "already acknowledged" if decision is Decision.ACKNOWLEDGE else "not silenced"
-    until = "" if until_ms is None else f" until {iso(until_ms)}"
-    return one_line(f"{subject} is {STATES[decision]} by {by}{until}")
+        return one_line(decide(layout, topology.name, made, slas=promised_slas(topology), at_ms=now_ms).text)

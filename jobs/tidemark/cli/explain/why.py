@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
 
 from tidemark.cli.shared.options import add_format, add_topology, existing_warehouse
@@ -15,10 +16,13 @@ from tidemark.clock import wall_clock_ms
 from tidemark.escaping import one_line
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import instant_ms
+from tidemark.model.topology import Topology
+from tidemark.query.sql import Warehouse
 from tidemark.query.text_table import as_document
 from tidemark.reports.batch_job import topology
+from tidemark.sla.sla_findings import sla_findings
 from tidemark.why import walk
-from tidemark.why.evidence.findings import WhyFinding
+from tidemark.why.evidence.findings import WhyFinding, in_order
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -32,10 +36,27 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def command(options: argparse.Namespace) -> int:
     """Prints the findings."""
     at_ms = wall_clock_ms() if options.at is None else instant_ms(options.at)
-    layout = Layout(existing_warehouse(options))
-    findings = walk.why(topology(options.topology), layout, at_ms=at_ms, operator=options.operator)
-    say_inert(FORMATS[options.format](findings))
+    home, of_topology = existing_warehouse(options), topology(options.topology)
+    reasons = findings(home, of_topology, at_ms=at_ms, operator=options.operator)
+    say_inert(FORMATS[options.format](reasons))
     return 0
+
+
+def findings(home: Path, topology: Topology, *, at_ms: int, operator: str | None = None) -> list[WhyFinding]:
+    """Explains missing results, and what is known of SLAs.
+
+    Args:
+        home: the warehouse.
+        topology: the topology.
+        at_ms: the instant, epoch ms.
+        operator: the operator without results; None: every terminal operator, and every SLA.
+
+    Raises:
+        InvalidArgument: there is no such operator.
+    """
+    reasons = walk.why(topology, Layout(home), at_ms=at_ms, operator=operator)
+    tables = Warehouse(home, topology=topology.name)
+    return in_order([*reasons, *sla_findings(tables, topology, at_ms=at_ms, operator=operator)])
 
 
 def as_lines(findings: Sequence[WhyFinding]) -> str:

@@ -203,11 +203,14 @@ class Brokers:
 def _warnings_of_all(project: Project, topologies: Collection[Topology]) -> Iterator[str]:
     """Yields warnings about the topologies together.
 
-    They are about SLAs that cannot be kept, and schedules that do not fit this machine.
+    They are about SLAs that cannot be kept, filters of channels that match no alert, and schedules that do not fit this
+    machine.
     """
-    for topology in topologies:
-        specs = sla_spec.load(project.slas, topology)
+    promised = [(topology, sla_spec.load(project.slas, topology)) for topology in topologies]
+    for topology, specs in promised:
         yield from (f"slas.toml: warning: {sentence}" for sentence in cannot_be_kept(specs, topology))
+    for line in channel_spec.warnings(channel_spec.load(project.channels), promised):
+        yield f"{project.channels.name}: {line}"
     if sentence := too_many(topologies, os.cpu_count() or 1):
         yield f"check_every: warning: {sentence}"
 

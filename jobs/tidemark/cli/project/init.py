@@ -53,23 +53,46 @@ SLAS = """\
 # SLAs of the topologies: a table [TOPOLOGY.NAME] per SLA. By default a topology has one SLA: no record is lost.
 # subject is a table, an operator or a source; owner is the team or person responsible.
 #
+# [readings]
+# maintenance = ["Sun 02:00-04:00 Europe/Berlin"]     # times in which no incident of its SLAs changes
+#
 # [readings.fresh]
 # subject = "sensor_minutes"
 # measure = "staleness"            # or watermark_lag, latency_p99, records, completeness, burn_rate, contract
 # warn_after = "2 min"
 # error_after = "5 min"
 # owner = "sensor team"
+# severity = "warning"             # default: critical; channels can filter by it
+# runbook = "https://wiki.example.org/late-sensors"
 # resolve_after = "1 min"
 # ignore_when_idle = true          # the SLA passes while its sources have nothing to send
+# while_catching_up = "excuse"     # the SLA passes while its stream reads the records of a stop
+# calendar = { zone = "Europe/Berlin", days = ["Mon", "Tue", "Wed", "Thu", "Fri"], from = "07:00", to = "19:00" }
+#
+# [readings.in_time]               # an objective: three SLAs of its burn rate, and an error budget
+# subject = "sensor_minutes"
+# objective = { latency = "2 min", target = 0.99, window = "28 d", min_records = 100 }
+# owner = "sensor team"
 """
 CHANNELS = """\
 # Channels for alerts: a table [NAME] each. The log of the task tell_log always receives them.
+# To acknowledge, silence or snooze an incident: tidemark incidents TOPOLOGY --help.
 #
 # [sensor_team]
-# kind = "mail"                    # or slack, or notifier: any notifier of Airflow
+# kind = "mail"                    # or slack, pagerduty, alertmanager, opsgenie, webhook, or notifier: any of Airflow's
 # to = ["sensors@example.org"]
 # from = "tidemark@example.org"
 # owners = ["sensor team"]         # only SLAs of these owners; other filters: topologies, severities, changes
+# renotify_after = "30 min"        # an open alert is sent again until a person acknowledges it
+# escalate_after = "15 min"        # an alert that no person acknowledges also goes to other channels
+# escalate_to = ["lead"]
+#
+# [lead]
+# kind = "slack"
+#
+# [early]
+# kind = "webhook"
+# severities = ["forecast"]        # expected breaks, which channels get only if they name this severity
 """
 CONNECTIONS = """\
 # Kafka clusters: a table [kafka.NAME] each. A source or Kafka sink uses the cluster with kafka = "NAME".

@@ -8,8 +8,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from tidemark.cli.shared.options import existing_warehouse
+from tidemark.cli.shared.options import existing_warehouse, whole_number
 from tidemark.cli.shared.output import say_inert
+from tidemark.cli.shared.plan import RepairPlan, add_plan, carry_out, refuse_anonymous
 from tidemark.clock import Clock, wall_clock_ms
 from tidemark.control.folder import AcceptedLoss, Control
 from tidemark.errors import InvalidArgument, argument_type
@@ -25,20 +26,24 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("topology", type=argument_type(usable), help="name of the topology")
     parser.add_argument("sub_topology", type=argument_type(usable), help="name of the sub-topology")
     parser.add_argument("--source", required=True, help="the source that reads the topic or the hop")
+    number = argument_type(whole_number)
     parser.add_argument(
-        "--partition", type=int, help="partition of the topic; 0 for a hop; with --topic-id the default is all"
+        "--partition", type=number, help="partition of the topic; 0 for a hop; with --topic-id the default is all"
     )
     parser.add_argument(
-        "--until", type=int, required=True, metavar="OFFSET", help="offset to continue from; for a hop, the batch"
+        "--until", type=number, required=True, metavar="OFFSET", help="offset to continue from; for a hop, the batch"
     )
     parser.add_argument("--topic-id", metavar="ID", help="id of the new topic, if the topic was recreated")
-    parser.add_argument("--by", required=True, metavar="NAME", help="person who accepts the loss")
-    parser.add_argument("--reason", required=True, metavar="TEXT", help="reason why the records are not needed")
+    parser.add_argument("--by", metavar="NAME", help="person who accepts the loss")
+    parser.add_argument("--reason", metavar="TEXT", help="reason why the records are not needed")
+    add_plan(parser)
 
 
 def command(options: argparse.Namespace) -> int:
     """Records the decision, and prints it."""
-    say_inert(accept_loss(options, existing_warehouse(options)))
+    warehouse = existing_warehouse(options)
+    refuse_anonymous(options)
+    say_inert(carry_out(loss_plan(options, warehouse), options, warehouse, note=options.reason))
     return 0
 
 
@@ -47,11 +52,51 @@ def accept_loss(options: argparse.Namespace, warehouse: Path, clock: Clock = wal
 
     Raises InvalidArgument if the stream does not read the partition.
     """
+    return loss_plan(options, warehouse, clock).apply()
+
+
+def loss_plan(options: argparse.Namespace, warehouse: Path, clock: Clock = wall_clock_ms) -> RepairPlan:
+    """Returns the plan to skip records from where the stream is.
+
+    Raises InvalidArgument if the stream does not read the partition.
+    """
     if options.partition is None and options.topic_id is None:
         msg = "--partition: is missing; name the partition that lost records, as the reason of the driver's end does"
         raise InvalidArgument(msg)
     control = Control(Layout(warehouse).control(options.topology, options.sub_topology))
     positions = _positions(control.home, options.source, options.partition)
+    accepted = control.accepted_loss()
+    done = {
+        partition: accepted.get((options.source, partition, options.topic_id or at), -1) >= options.until
+        for partition, at in positions.items()
+    }
+    return RepairPlan(
+        topology=options.topology,
+        sub_topology=options.sub_topology,
+        effect=_effect(options, positions)
+        + ("; this is accepted already: start the stream" if all(done.values()) else ""),
+        state=(options.source, positions, options.until, options.topic_id, done),
+        apply=lambda: _apply(options, control, positions, clock),
+        is_needed=not all(done.values()),
+    )
+
+
+def _effect(options: argparse.Namespace, positions: dict[int, int]) -> str:
+    stream = f"{options.topology}/{options.sub_topology}"
+    places = [(f"partition {partition}", at) for partition, at in positions.items()]
+    if options.topic_id is not None:
+        read = ", ".join(f"{place} was read until offset {at}" for place, at in places)
+        return (
+            f"{stream} gives up unread records of the earlier topic of {options.source} ({read}), and reads the topic "
+            f"with the id {options.topic_id} from offset {options.until} on"
+        )
+    lost = ", ".join(
+        f"{place} from offset {at} until {options.until} ({max(options.until - at, 0):,})" for place, at in places
+    )
+    return f"{stream} skips records of {options.source} that it has not read: {lost} (of a hop these are batches)"
+
+
+def _apply(options: argparse.Namespace, control: Control, positions: dict[int, int], clock: Clock) -> str:
     for partition, at in positions.items():
         control.accept_loss(
             AcceptedLoss(

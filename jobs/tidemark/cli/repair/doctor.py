@@ -9,6 +9,7 @@ import argparse
 
 from tidemark.cli.shared.options import add_topology, existing_warehouse
 from tidemark.cli.shared.output import say_inert
+from tidemark.cli.shared.plan import RepairPlan, add_author, add_plan, carry_out
 from tidemark.control.folder import Control
 from tidemark.model.project.layout import Layout
 from tidemark.model.stream import Stream
@@ -29,6 +30,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--apply", choices=[REMOVE_TORN], help="remove half-written files of the checkpoint on which nothing depends"
     )
+    add_author(parser)
+    add_plan(parser)
 
 
 def command(options: argparse.Namespace) -> int:
@@ -36,14 +39,20 @@ def command(options: argparse.Namespace) -> int:
     layout, of = Layout(existing_warehouse(options)), topology_named(options.topology)
     # Findings of an older version may be wrong, and its remedies harmful.
     refuse_newer(layout.warehouse)
-    faults_by_stream = doctor(of, layout, options.sub_topology, remove_torn=options.apply == REMOVE_TORN)
+    if options.apply == REMOVE_TORN:
+        plan = removal_plan(of, layout, options.sub_topology)
+        say_inert(carry_out(plan, options, layout.warehouse, note=options.note))
+        if options.dry_run:
+            return 0
+    faults_by_stream = doctor(of, layout, options.sub_topology, remove_torn=False)
     for sub_topology, faults in faults_by_stream.items():
         say_inert(f"{sub_topology}: {'unsound' if faults else 'sound'}")
         if faults:
             say_inert(faults)
     for sub_topology, reading in undecided_batches(of, layout, options.sub_topology).items():
         say_inert(f"{sub_topology}: its newest batch is not decided: {reading}")
-    return 1 if any(faults_by_stream.values()) else 0
+    # A plan was carried out, whatever else is unsound.
+    return 1 if any(faults_by_stream.values()) and options.plan is None else 0
 
 
 def doctor(topology: Topology, layout: Layout, sub_topology: str | None, *, remove_torn: bool) -> dict[str, str]:
@@ -67,6 +76,34 @@ def doctor(topology: Topology, layout: Layout, sub_topology: str | None, *, remo
             faults = findings(evidence(stream))
         texts[stream.sub.name] = "\n".join(fault.lines for fault in faults)
     return texts
+
+
+def removal_plan(topology: Topology, layout: Layout, sub_topology: str | None) -> RepairPlan:
+    """Returns the plan to remove torn files of a checkpoint.
+
+    The arguments are those of `doctor`.
+    """
+    subs = [topology.sub_topology(sub_topology)] if sub_topology else topology.sub_topologies
+    faults: list[str] = []
+    files: list[str] = []
+    for stream in (Stream(topology, sub, layout) for sub in subs):
+        for fault in findings(evidence(stream)):
+            faults.append(f"{topology.name}/{stream.sub.name}: {fault.lines}")
+            files += [str(file) for file in fault.removable if file.exists()]
+
+    def apply() -> str:
+        doctor(topology, layout, sub_topology, remove_torn=True)
+        return "\n".join(f"removed {file}" for file in files) or "there was nothing to remove"
+
+    effect = "\n".join([*faults, *(f"it removes {file}" for file in files)] or [f"{topology.name}: sound"])
+    return RepairPlan(
+        topology=topology.name,
+        sub_topology=sub_topology,
+        effect=effect,
+        state=effect,
+        apply=apply,
+        is_needed=bool(files),
+    )
 
 
 def undecided_batches(topology: Topology, layout: Layout, sub_topology: str | None) -> dict[str, str]:

@@ -17,6 +17,7 @@ from tidemark.cli.repair.requeue_late import REASON as LATE
 from tidemark.cli.repair.requeue_late import reopened_places, requested_places, sources_of
 from tidemark.cli.repair.reset_time import newest_progress
 from tidemark.cli.repair.set_aside import requeued_rows, rows_in_span, with_decided_at
+from tidemark.cli.shared.plan import RepairPlan
 from tidemark.clock import Clock
 from tidemark.collecting import names_in
 from tidemark.control.folder import Control, WindowReopening
@@ -51,8 +52,8 @@ class _LateRows:
     n: int
 
 
-def reopen(options: argparse.Namespace, topology: Topology, layout: Layout, clock: Clock) -> str:
-    """Asks the drivers to take in late records again.
+def reopen_plan(options: argparse.Namespace, topology: Topology, layout: Layout, clock: Clock) -> RepairPlan:
+    """Returns the plan to put late records into closed windows.
 
     Args:
         options: the command line.
@@ -61,7 +62,7 @@ def reopen(options: argparse.Namespace, topology: Topology, layout: Layout, cloc
         clock: epoch ms UTC.
 
     Returns:
-        The numbers of records that are taken in, and the records that cannot be, as text.
+        Its effect are the numbers of records that are taken in, and the records that cannot be.
 
     Raises:
         InvalidArgument: the operator that was *options* for cannot be reopened, or no record can any more.
@@ -81,19 +82,32 @@ def reopen(options: argparse.Namespace, topology: Topology, layout: Layout, cloc
         windowed = [o.name for o in topology.operators.values() if _refusal(o) is None]
         msg = f"--operator {options.operator}: is not an operator of {topology.name}; known: {', '.join(windowed)}"
         raise InvalidArgument(msg)
-    verb = "would be" if options.dry_run else "are"
-    lines = []
     for each in chosen:
         refused += _forgotten_lines(each)
-        lines.append(
-            f"{each.operator}: {each.taken.height} of {each.n} late records {verb} taken in again with the next batch "
-            f"of {each.sub.name}"
-        )
     if refused and not any(each.taken.height for each in chosen):
         raise InvalidArgument("\n".join(refused))
-    if not options.dry_run:
+
+    def apply() -> str:
         for each in chosen:
             _request(topology, each, layout, clock)
+        return _said(chosen, refused, "are")
+
+    return RepairPlan(
+        topology=topology.name,
+        sub_topology=None,
+        effect=_said(chosen, refused, "would be"),
+        state=[(each.operator, each.taken.select(*PLACE).rows()) for each in chosen],
+        apply=apply,
+        is_needed=any(each.taken.height for each in chosen),
+    )
+
+
+def _said(chosen: list[_LateRows], refused: list[str], verb: str) -> str:
+    lines = [
+        f"{each.operator}: {each.taken.height} of {each.n} late records {verb} taken in again with the next batch of "
+        f"{each.sub.name}"
+        for each in chosen
+    ]
     return "\n".join([*lines, *refused]) or "no late records"
 
 

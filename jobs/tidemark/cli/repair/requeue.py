@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -15,12 +15,13 @@ from pathlib import Path
 import polars as pl
 from confluent_kafka import KafkaError, Message, Producer
 
-from tidemark.cli.repair.reopen import reopen
+from tidemark.cli.repair.reopen import MOST_LISTED, reopen_plan
 from tidemark.cli.repair.requeue_late import late_rows, with_bytes
 from tidemark.cli.repair.set_aside import IN_KAFKA, requeued_rows, rows_in_span, with_decided_at, with_kafka_partitions
 from tidemark.cli.shared.local import running_broker
 from tidemark.cli.shared.options import existing_warehouse
 from tidemark.cli.shared.output import say_inert
+from tidemark.cli.shared.plan import RepairPlan, add_author, add_plan, carry_out
 from tidemark.clock import Clock, wall_clock_ms
 from tidemark.errors import InvalidArgument, TidemarkError, argument_type
 from tidemark.kernels.columns.schemas import arrow_schema, rows_of
@@ -60,12 +61,17 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="only records set aside before this instant; for example 2026-01-31T12:00Z",
     )
     add_bootstrap(parser, LOCAL)
-    parser.add_argument("--dry-run", action="store_true", help="count the records, and send none")
+    add_author(parser)
+    add_plan(parser)
 
 
 def command(options: argparse.Namespace) -> int:
     """Sends the records, and prints their number."""
-    say_inert(requeue(options, existing_warehouse(options), running_broker(options.home)))
+    warehouse = existing_warehouse(options)
+    _refuse_unfitting(options)
+    with report_lock(Layout(warehouse), options.topology):
+        plan = requeue_plan(options, warehouse, running_broker(options.home))
+        say_inert(carry_out(plan, options, warehouse, note=options.note))
     return 0
 
 
@@ -91,18 +97,54 @@ def requeue(
     Returns:
         The number of records, as text.
     """
-    layout = Layout(warehouse)
     _refuse_unfitting(options)
-    with report_lock(layout, options.topology):
-        if options.reopen:
-            return reopen(options, described(options.topology), layout, clock)
-        if options.late:
-            rows = late_rows(described(options.topology), layout)
-        else:
-            rows = _quarantined_records(layout, options.topology)
-        # Records are sent AT_ONCE at a time, and then recorded: an interrupted run may send as many twice.
-        chosen = with_kafka_partitions(_chosen(rows, options), layout, options.topology)
-        return _requeued(options, chosen, layout, partial(_group_by_cluster, options, described, local), clock)
+    with report_lock(Layout(warehouse), options.topology):
+        plan = requeue_plan(options, warehouse, local, clock, described)
+        return plan.effect if options.dry_run else plan.apply()
+
+
+def requeue_plan(
+    options: argparse.Namespace,
+    warehouse: Path,
+    local: str | None,
+    clock: Clock = wall_clock_ms,
+    described: Callable[[str], Topology] = topology,
+) -> RepairPlan:
+    """Returns the plan to send records again.
+
+    Its arguments are those of `requeue`.
+    """
+    layout = Layout(warehouse)
+    if options.reopen:
+        return reopen_plan(options, described(options.topology), layout, clock)
+    rows = late_rows(described(options.topology), layout) if options.late else None
+    rows = _quarantined_records(layout, options.topology) if rows is None else rows
+    chosen = with_kafka_partitions(_chosen(rows, options), layout, options.topology)
+    sent = _sent_places(layout.report_table(options.topology, REQUEUED.name))
+    waiting = chosen.join(sent, on=list(PLACE), how="anti").sort(PLACE)
+    by_cluster = partial(_group_by_cluster, options, described, local)
+    return RepairPlan(
+        topology=options.topology,
+        sub_topology=None,
+        effect="\n".join(_effect(waiting, chosen.height)),
+        state=waiting.select("source", "reason", *PLACE).rows(),
+        apply=lambda: _requeued(options, waiting, chosen.height, layout, by_cluster, clock),
+        is_needed=waiting.height > 0,
+    )
+
+
+def _effect(waiting: pl.DataFrame, n: int) -> Iterator[str]:
+    """Yields lines on the records *waiting*, of *n* chosen ones."""
+    yield f"{waiting.height} of {n} records would be sent again"
+    offset = pl.col("offset")
+    places = waiting.group_by("source", "reason", "topic", IN_KAFKA, maintain_order=True).agg(
+        n=pl.len(), first=offset.min(), last=offset.max()
+    )
+    for row in places.head(MOST_LISTED).iter_rows(named=True):
+        place = f"topic {row['topic']}, partition {row[IN_KAFKA]}, offsets {row['first']} to {row['last']}"
+        yield f"  {row['source']}, {row['reason']}: {row['n']} of {place}"
+    if places.height > MOST_LISTED:
+        yield f"  and from {places.height - MOST_LISTED} more partitions"
 
 
 def _refuse_unfitting(options: argparse.Namespace) -> None:
@@ -119,12 +161,11 @@ def _refuse_unfitting(options: argparse.Namespace) -> None:
 
 
 def _requeued(
-    options: argparse.Namespace, rows: pl.DataFrame, layout: Layout, by_cluster: ByCluster, clock: Clock
+    options: argparse.Namespace, waiting: pl.DataFrame, n: int, layout: Layout, by_cluster: ByCluster, clock: Clock
 ) -> str:
+    """Sends the records that are *waiting*, of *n* that were chosen."""
+    # Records are sent AT_ONCE at a time, and then recorded: an interrupted run may send as many twice.
     path = layout.report_table(options.topology, REQUEUED.name)
-    waiting = rows.join(_sent_places(path), on=list(PLACE), how="anti").sort(PLACE)
-    if options.dry_run:
-        return f"{waiting.height} of {rows.height} records would be sent again"
     parts, sent = by_cluster(waiting), 0
     create(path, arrow_schema(REQUEUED), description=REQUEUED.row)
     for cluster, of_cluster in parts:
@@ -141,7 +182,7 @@ def _requeued(
         sent += there.height
     gone = waiting.height - sent
     lost = f"; {gone} are no longer in their topics" if gone else ""
-    return f"{sent} of {rows.height} records were sent again{lost}"
+    return f"{sent} of {n} records were sent again{lost}"
 
 
 def _group_by_cluster(

@@ -12,8 +12,9 @@ from pathlib import Path
 from shlex import quote
 from typing import assert_never
 
-from tidemark.cli.shared.options import existing_warehouse
+from tidemark.cli.shared.options import existing_warehouse, whole_number
 from tidemark.cli.shared.output import say_inert
+from tidemark.cli.shared.plan import RepairPlan, add_plan, carry_out, refuse_anonymous
 from tidemark.clock import Clock, wall_clock_ms
 from tidemark.control.folder import Control, TimeReset
 from tidemark.errors import InvalidArgument, argument_type
@@ -35,7 +36,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("topology", help="name of the topology, or its TOML file")
     parser.add_argument("sub_topology", type=argument_type(usable), help="name of the sub-topology")
     parser.add_argument("--source", required=True, help="the source operator, or the reader of a hop")
-    parser.add_argument("--partition", type=int, required=True, help="partition of the source")
+    parser.add_argument("--partition", type=argument_type(whole_number), required=True, help="partition of the source")
     parser.add_argument(
         "--to",
         type=argument_type(instant_ms),
@@ -43,20 +44,33 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="INSTANT",
         help="new time of the newest record of the partition, ISO 8601",
     )
-    parser.add_argument("--by", required=True, metavar="NAME", help="person who resets the time")
-    parser.add_argument("--reason", required=True, metavar="TEXT", help="reason for the reset")
+    parser.add_argument("--by", metavar="NAME", help="person who resets the time")
+    parser.add_argument("--reason", metavar="TEXT", help="reason for the reset")
+    add_plan(parser)
 
 
 def command(options: argparse.Namespace) -> int:
     """Requests the reset, and prints its consequences."""
-    say_inert(reset_time(options, existing_warehouse(options), topology_named(options.topology)))
+    warehouse, topology = existing_warehouse(options), topology_named(options.topology)
+    refuse_anonymous(options)
+    say_inert(carry_out(reset_plan(options, warehouse, topology), options, warehouse, note=options.reason))
     return 0
 
 
 def reset_time(options: argparse.Namespace, warehouse: Path, topology: Topology, clock: Clock = wall_clock_ms) -> str:
     """Asks the driver to set the time of a partition back.
 
-    Returns the windows that stay closed, and the commands that reset readers, as text. Raises InvalidArgument if the
+    Returns the consequences as text, and raises, as `reset_plan` does.
+    """
+    return reset_plan(options, warehouse, topology, clock).apply()
+
+
+def reset_plan(
+    options: argparse.Namespace, warehouse: Path, topology: Topology, clock: Clock = wall_clock_ms
+) -> RepairPlan:
+    """Returns the plan to set the time of a partition back.
+
+    Its effect are the windows that stay closed, and the commands that reset readers. Raises InvalidArgument if the
     partition is unknown or not later than the new time, if a session would stay closed, or if the upstream of a hop was
     not reset before.
     """
@@ -81,30 +95,44 @@ def reset_time(options: argparse.Namespace, warehouse: Path, topology: Topology,
     resets = TimeResets(sub, layout.stream(topology.name, sub.name), control.time_resets, window_ms=topology.window_ms)
     after = resets.preview(progress, options.source, options.partition, options.to)
     from_offset = _batch_after_reset(topology, sub, options.source, layout)
-    control.request_time_reset(
-        TimeReset(
-            id=uuid.uuid4().hex,
-            source=options.source,
-            partition=options.partition,
-            to_ms=options.to,
-            from_offset=from_offset,
-            by=options.by,
-            reason=options.reason,
-            at_ms=clock(),
-        )
-    )
     lines = [
         f"{options.source}, partition {options.partition}: time goes back from {_time_text(part.max_timestamp_ms)} to "
         f"{_time_text(options.to)} with the next batch; the watermark is {_time_text(after.watermark_ms)} then",
         *_closed_lines(after),
     ]
     if after.watermark_ms != progress.watermark_ms and after.watermark_ms is not None:
-        author = f"--by {quote(options.by)} --reason {quote(options.reason)}"
+        author = f"--by {quote(options.by or 'NAME')} --reason {quote(options.reason or 'TEXT')}"
         arguments = f"--to {_time_text(after.watermark_ms + 1)} {author}"
         readers = _readers(topology, sub, layout, after.watermark_ms)
         commands = [f"  tidemark reset-time {place} {arguments}" for place in readers]
         lines += ["then, once that batch is done, for each reader:", *commands] if commands else []
-    return "\n".join(lines)
+    effect = "\n".join(lines)
+    waiting = [reset.id for reset in control.time_resets() if reset.id not in progress.resets]
+
+    def apply() -> str:
+        control.request_time_reset(
+            TimeReset(
+                id=uuid.uuid4().hex,
+                source=options.source,
+                partition=options.partition,
+                to_ms=options.to,
+                from_offset=from_offset,
+                by=options.by,
+                reason=options.reason,
+                at_ms=clock(),
+            )
+        )
+        return effect
+
+    # The watermark of a running stream advances with its other partitions, and loses nothing by that.
+    state = (options.source, options.partition, part.max_timestamp_ms, options.to, from_offset, waiting)
+    return RepairPlan(
+        topology=topology.name,
+        sub_topology=sub.name,
+        effect=effect,
+        state=(*state, sorted(after.stay_closed.items())),
+        apply=apply,
+    )
 
 
 def _closed_lines(after: StreamProgress) -> list[str]:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from tidemark.cli.shared.options import existing_warehouse
 from tidemark.cli.shared.output import say_inert
+from tidemark.cli.shared.plan import RepairPlan, add_author, add_plan, carry_out
 from tidemark.collecting import names_in
 from tidemark.control.folder import Control
 from tidemark.errors import InvalidArgument, TidemarkError, argument_type
@@ -23,7 +24,7 @@ from tidemark.reports.batch_job import topology as topology_named
 from tidemark.storage.delta.format import refuse_newer
 from tidemark.storage.delta.tables import Reference
 from tidemark.storage.fence import Fence
-from tidemark.stream.distributed.resharding import forget, remember, reshard
+from tidemark.stream.distributed.resharding import forget, remember, remembered_shards, reshard
 from tidemark.stream.distributed.sharding import Sharding, sharding
 from tidemark.stream.journal.entries import Journal
 from tidemark.stream.journal.state_runs import StateRuns
@@ -41,14 +42,49 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="sub-topology (default: all of the topology)",
     )
     parser.add_argument("--shards", type=_number, required=True, metavar="N", help="new number of shards")
+    add_author(parser)
+    add_plan(parser)
 
 
 def command(options: argparse.Namespace) -> int:
     """Distributes the state, and prints a line for each stream."""
     topology, warehouse = topology_named(options.topology), existing_warehouse(options)
-    for line in reshard_streams(topology, warehouse, options.sub_topology, options.shards, say_inert):
-        say_inert(line)
+    plan = reshard_plan(topology, warehouse, options.sub_topology, options.shards, say_inert)
+    say_inert(carry_out(plan, options, warehouse, note=options.note))
     return 0
+
+
+def reshard_plan(
+    topology: Topology, warehouse: Path, name: str | None, shards: int, say: Callable[[str], None]
+) -> RepairPlan:
+    """Returns the plan to distribute states.
+
+    Its arguments and errors are those of `reshard_streams`.
+    """
+    lines: list[str] = []
+    newest: list[tuple[str, int, int | None]] = []
+    for stream, _ in _drained(topology, warehouse, name, shards):
+        home = stream.control / "journal"
+        entry = Journal(home, "data").newest() if home.is_dir() else None
+        states = entry.notes.states if entry else None
+        if entry is None:
+            lines.append(f"{_name(stream)}: no batch was decided yet, so there is no state")
+        elif (states is not None and len(states) == shards) or remembered_shards(stream, entry) is not None:
+            lines.append(f"{_name(stream)}: its state is in {_shards(shards)} already")
+        else:
+            source = "the tables of an older version" if states is None else _shards(len(states))
+            text = f"its state after batch {entry.batch_id} goes from {source} to {_shards(shards)}"
+            in_file = topology.shards_of(stream.sub.name)
+            lines.append(f"{_name(stream)}: {text}; its file has shards = {in_file}")
+            newest.append((stream.sub.name, entry.batch_id, None if states is None else len(states)))
+    return RepairPlan(
+        topology=topology.name,
+        sub_topology=name,
+        effect="\n".join(lines),
+        state=(shards, newest),
+        apply=lambda: "\n".join(reshard_streams(topology, warehouse, name, shards, say)),
+        is_needed=bool(newest),
+    )
 
 
 def reshard_streams(
@@ -72,18 +108,25 @@ def reshard_streams(
         ShardingImpossible: one of the streams cannot run in shards.
         NewerFormat: a newer version has written to the warehouse.
     """
+    # All streams are checked before the first is changed.
+    for stream, placement in _drained(topology, warehouse, name, shards):
+        yield _reshard(stream, placement, topology.shards_of(stream.sub.name), say)
+
+
+def _drained(
+    topology: Topology, warehouse: Path, name: str | None, shards: int
+) -> list[tuple[Stream, Sharding | None]]:
+    """Returns streams with *shards*, and how their keys are distributed."""
     refuse_newer(warehouse)
     names = [name] if name else names_in(topology.sub_topologies)
     wanted = replace(topology, shards={**topology.shards, **dict.fromkeys(names, shards)})
     streams = [Stream(wanted, wanted.sub_topology(each), Layout(warehouse)) for each in names]
-    # All streams are checked before the first is changed.
     by = list(map(sharding_of, streams))
     for stream in streams:
         if Control(stream.control).is_held():
             msg = f"{_name(stream)}: its driver is running; drain it first (`tidemark down {stream.topology.name}`)"
             raise InvalidArgument(msg)
-    for stream, placement in zip(streams, by, strict=True):
-        yield _reshard(stream, placement, topology.shards_of(stream.sub.name), say)
+    return list(zip(streams, by, strict=True))
 
 
 def sharding_of(stream: Stream) -> Sharding | None:

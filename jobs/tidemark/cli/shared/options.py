@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -10,6 +11,9 @@ from tidemark.errors import InvalidArgument
 from tidemark.model.project.files import WAREHOUSE
 from tidemark.model.settings.intervals import instants_ms
 from tidemark.storage.object_path import ObjectPath
+
+LAST_OFFSET = 2**63 - 1
+"""Kafka's offsets have 64 bits, one of them for the sign."""
 
 
 def add_topology(parser: argparse.ArgumentParser) -> None:
@@ -28,6 +32,21 @@ def add_slow(parser: argparse.ArgumentParser, *default: str) -> None:
     """Adds the option for operators that are to be slow."""
     text = f"make an operator sleep after each batch, to see an SLA break (default: {' '.join(default) or 'none'})"
     parser.add_argument("--slow", nargs="*", default=list(default), metavar="OPERATOR=MS", help=text)
+
+
+def whole_number(text: str) -> int:
+    """Reads the number of a partition, or an offset.
+
+    Raises:
+        InvalidArgument: it is not a number from 0 to 2⁶³ − 1 in decimal digits.
+
+    >>> whole_number("12")
+    12
+    """
+    if not re.fullmatch("[0-9]+", text) or int(text) > LAST_OFFSET:
+        msg = f"partitions and offsets are whole numbers from 0 on, got {text!r}; write, for example, 12"
+        raise InvalidArgument(msg)
+    return int(text)
 
 
 def span_ms(options: argparse.Namespace) -> tuple[int | None, int | None]:

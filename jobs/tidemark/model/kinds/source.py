@@ -43,8 +43,19 @@ _FIELD = re.compile(rf"(?P<column>{IDENTIFIER.pattern})\s+(?P<type>\w+)(?:\s+fro
 _WRITER = re.compile(r"[\w.-]+/[\w.-]+")
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 """The names that Kafka allows for topics."""
-_OF_PATTERN = re.compile(r"(?:[\w.*+?|()\[\]{},^$-]|\\[.dw])+", re.ASCII)
-"""The characters of a pattern, which Java and Python read alike."""
+_OF_PATTERN = re.compile(
+    r"""(?:
+        # A character, a set or the end of a group, and how often it may come.
+        (?: [\w.-] | \\[.dw] | \[\^?-?(?: [\w.](?:-[\w.])? | \\[.dw] )+-?\] | \) )
+        (?: (?: [*+?] | \{\d{1,4}(?:,\d{0,4})?\} ) [?+]? )?
+        | [(|^$]
+    )+""",
+    re.ASCII | re.VERBOSE,
+)
+"""The form of patterns that Java and Python read alike.
+
+Of other forms one refuses some, for example Java `a{,3}` and Python `a{2}{2}`.
+"""
 _PLAUSIBLE = '["2000-01-01", "2100-01-01"]'
 
 
@@ -286,9 +297,7 @@ def _pattern(keys: Keys, pattern: str) -> tuple[Mapping[str, str], dict[str, Any
     if _TOPIC.fullmatch(pattern) and "." not in pattern:
         keys.fail("topics", f"is {pattern!r}, the name of one topic", f'write topic = "{pattern}", or a pattern')
     try:
-        # Groups with a question mark, and brackets within brackets, mean different things in Java and Python.
-        is_shared = _OF_PATTERN.fullmatch(pattern) and "(?" not in pattern and not re.search(r"\[[^\]]*\[", pattern)
-        re.compile(pattern if is_shared else "(")
+        re.compile(pattern if _OF_PATTERN.fullmatch(pattern) else "(")
     except re.error:
         remedy = r'use letters, digits and . * + ? | ( ) [ ] { } \. \d \w, such as topics = "orders-.*"'
         keys.fail("topics", f"is {pattern!r}, which is not a pattern that Spark and Python read alike", remedy)

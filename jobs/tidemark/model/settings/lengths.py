@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 _UNITS = ((1, "ms", 1_000), (1_000, "s", 120_000), (60_000, "min", 7_200_000), (3_600_000, "h", 172_800_000))
 """Each unit in ms, with the length below which it is used."""
 _DAY_MS = 86_400_000
+ROUND_MS = (
+    10, 20, 50, 100, 200, 500, 1_000, 2_000, 3_000, 5_000, 10_000, 15_000, 20_000, 30_000,
+    60_000, 120_000, 180_000, 300_000, 600_000, 900_000, 1_200_000, 1_800_000,
+    3_600_000, 7_200_000, 10_800_000, 21_600_000, 43_200_000, 86_400_000,
+)  # fmt: skip
+"""Lengths that are proposed in files."""
 
 
 def unit_of(ms: float) -> tuple[int, str]:
@@ -27,3 +36,13 @@ def for_people(ms: float) -> str:
     digits = 0 if unit == "ms" or abs(n) >= 100 else 1 if abs(n) >= 10 else 2
     text = f"{n:,.{digits}f}"
     return f"{text.rstrip('0').rstrip('.') if digits else text} {unit}"
+
+
+def rounded_up(length_ms: float, steps_ms: Sequence[int] = ROUND_MS) -> int:
+    """Returns the least of *steps_ms* that is not below *length_ms*.
+
+    >>> rounded_up(1_001), rounded_up(90_000_000)
+    (2000, 172800000)
+    """
+    # Beyond the round lengths it is in whole days.
+    return next((ms for ms in steps_ms if ms >= length_ms), math.ceil(length_ms / _DAY_MS) * _DAY_MS)

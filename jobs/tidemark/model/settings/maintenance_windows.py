@@ -16,6 +16,7 @@ from tidemark.model.settings.toml_keys import Keys
 DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 _CLOCK = r"([01]\d|2[0-3]):([0-5]\d)"
 _HOURS = re.compile(rf"(daily|{'|'.join(DAYS)}) {_CLOCK}-{_CLOCK}(?: (\S+))?")
+KEYS_OF_HOURS = ("zone", "days", "from", "to")
 _TIME = re.compile(rf"{_CLOCK}|(24):(00)")
 EXAMPLE = '["Sun 02:00-04:00 Europe/Berlin", "2026-12-24T00:00Z/2026-12-26T00:00Z"]'
 EXAMPLE_OF_CALENDAR = (
@@ -101,7 +102,12 @@ def calendar(keys: Keys) -> WeeklyHours | None:
     if table is None:
         return None
     own = Keys(keys.file, f"{keys.at}.calendar", table)
-    own.refuse_all_but(("zone", "days", "from", "to"))
+    own.refuse_all_but(KEYS_OF_HOURS)
+    return weekly_hours(own)
+
+
+def weekly_hours(own: Keys) -> WeeklyHours:
+    """Reads the KEYS_OF_HOURS of a table."""
     name = own.text("zone", "Europe/Berlin")
     zone = zone_named(name)
     if zone is None:

@@ -80,6 +80,15 @@ def length(ms: int) -> str:
     return f"{ms:,} ms"
 
 
+def length_in_toml(ms: int) -> str:
+    """Returns a length of time without separators of thousands.
+
+    >>> length_in_toml(1_500), length(1_500)
+    ('1500 ms', '1,500 ms')
+    """
+    return length(ms).replace(",", "")
+
+
 def suggestion_of(word: str, words: Collection[str], what: str) -> str:
     """Returns the remedy for *word*, which is none of *words*.
 

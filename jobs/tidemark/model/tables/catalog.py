@@ -512,6 +512,12 @@ HEARTBEATS = Table(
             ("arrival_per_s", "double", "records per second that came in over the last ten batches; null: not behind"),
             ("working_per_s", "double", "records per second that were read over these batches; null: not behind"),
             ("eta_at", "timestamp", "driver clock at which none will be unread; null: not behind, or falling behind"),
+            ("adopted_by", "string", "task of Airflow that took over its supervision last; null: none did"),
+            (
+                "predecessor_killed_by",
+                "string",
+                "task that killed the stream's driver before this one, and why; null: none did",
+            ),
         ),
     ),
     key=("at", "epoch", "state"),
@@ -921,6 +927,24 @@ ALERT_DECISIONS = Table(
     "report",
     key=("decided_at", "decision", "subject", "by"),
 )
+REPAIR_DECISIONS = Table(
+    "repair_decisions",
+    "decision of a person about a command that repairs streams",
+    _columns(
+        ("topology", "string", "name of the topology"),
+        ("sub_topology", "string", "the operators that run in one streaming query; null: all of the topology"),
+        ("command", "string", "accept-loss | requeue | reset-time | doctor | reshard"),
+        ("effect", "string", "what the command changes, as its dry run shows it"),
+        ("decided_at", "timestamp", "clock after the change; without one the clock of the answer, or of its deadline"),
+        ("outcome", "string", "applied | rejected | timed_out | changed | failed"),
+        ("by", "string", "name of the person; null: there was no answer in time"),
+        ("note", "string", "reason that the person gave; null: none"),
+        ("result", "string", "what the command printed, or its error; null: it was not run"),
+        ("asked_in", "string", "DAG, run and try of the Airflow task that asked; null: the command was run by hand"),
+    ),
+    "report",
+    key=("decided_at", "command", "sub_topology", "asked_in"),
+)
 DQ_RESULTS = Table(
     "dq_results",
     "expectation and check",
@@ -1023,6 +1047,7 @@ TABLES = MappingProxyType(
             ALERTS,
             DELIVERIES,
             ALERT_DECISIONS,
+            REPAIR_DECISIONS,
             DQ_RESULTS,
             REQUEUED,
             TABLE_FILES,

@@ -28,7 +28,7 @@ from tidemark.semantics.incidents import BROKEN
 from tidemark.semantics.sla import Verdict
 from tidemark.why.evidence.conditions import Condition, condition
 from tidemark.why.evidence.facts import StreamFacts
-from tidemark.why.evidence.findings import NEVER_STARTED, NOTHING_WRONG, Trait, WhyFinding
+from tidemark.why.evidence.findings import HARMLESS, NEVER_STARTED, NOTHING_WRONG, Trait, WhyFinding
 from tidemark.why.walk import explain, scene
 
 HOUR_MS = Grain.HOUR.length_ms
@@ -61,8 +61,6 @@ NEWEST_CHECK = """
     FROM sla_results WHERE topology = $1 AND checked_at <= make_timestamptz($2 * 1000)
     QUALIFY dense_rank() OVER (ORDER BY checked_at DESC, run_id DESC) = 1 ORDER BY sla
 """
-HARMLESS = Trait.QUIET | Trait.USUAL
-"""Traits of causes that are no faults."""
 
 
 class PageVerdict(StrEnum):

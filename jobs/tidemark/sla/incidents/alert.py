@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
@@ -96,12 +96,13 @@ _LOWER = {Severity.CRITICAL.value: Severity.WARNING.value, Severity.WARNING.valu
 """Severity of a message about the impact, by that of its SLAs."""
 
 
-def alert_of(change: Mapping[str, Any], *, link: str) -> Alert:
+def alert_of(change: Mapping[str, Any], *, link: str, dags: Iterable[str] = ()) -> Alert:
     """Returns the alert for *change*.
 
     Args:
         change: a row of `sla_alerts`, whose name is `incident`, or of `incidents`; instants are epoch ms.
         link: address of the page to look at.
+        dags: DAGs that wait for late tables.
     """
     row: dict[str, Any] = {name: one_line(value) if isinstance(value, str) else value for name, value in change.items()}
     is_impact = row.get("audience") is not None
@@ -132,7 +133,12 @@ def alert_of(change: Mapping[str, Any], *, link: str) -> Alert:
         culprit=row["culprit"],
         hold_up=row["held_by"],
         budget_left=row["budget_left"],
-        impact=Impact(slas=lists["slas"] or (row["sla"],), tables=lists["tables"], owners=lists["owners"] or owner),
+        impact=Impact(
+            slas=lists["slas"] or (row["sla"],),
+            tables=lists["tables"],
+            dags=tuple(map(one_line, dags)),
+            owners=lists["owners"] or owner,
+        ),
         since_ms=row["broken_since"],
         owner=row["owner"],
         runbook=row["runbook"],

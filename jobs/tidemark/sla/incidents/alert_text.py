@@ -13,6 +13,7 @@ from tidemark.model.settings.intervals import iso
 from tidemark.model.settings.toml_keys import length
 from tidemark.model.sla_spec import Severity
 from tidemark.semantics.incidents import BROKEN, Change
+from tidemark.semantics.repairs import DECISION
 from tidemark.semantics.sla import Verdict
 from tidemark.sla.incidents.alert import Alert
 from tidemark.why.evidence.findings import UNEXPLAINED
@@ -69,6 +70,8 @@ def _slas_text(alert: Alert) -> str:
 
 def _event_text(alert: Alert) -> str:
     are = "is" if len(alert.impact.slas) == 1 else "are"
+    if alert.sla == DECISION:
+        return "has an answer" if alert.change is Change.RESOLVED else "waits for an answer"
     if alert.severity == Severity.FORECAST:
         return _forecast_text(alert)
     if alert.reminder:
@@ -104,15 +107,18 @@ def _details(alert: Alert, notified_ms: int) -> list[tuple[str, str]]:
     since = "" if broken_ms is None else iso(broken_ms) + (f", {length(lasted_ms)}" if lasted_ms else "")
     # A reminder comes later than its change.
     late_ms = 0 if alert.reminder else notified_ms - alert.at_ms
-    is_open = alert.change != Change.RESOLVED
+    began = "Broken since" if alert.change != Change.RESOLVED else "Was broken since"
+    if alert.sla == DECISION:
+        began = "Asked"
     details = {
         "": alert.text,
-        "Broken since" if is_open else "Was broken since": since,
+        began: since,
         "Look at": alert.culprit,
         "Blocked by": alert.hold_up,
         "Error budget left": "" if alert.budget_left is None else _remaining_text(alert.budget_left),
         "Broken SLAs": ", ".join(alert.impact.slas) if len(alert.impact.slas) > 1 else "",
         "Affected tables": ", ".join(alert.impact.tables),
+        "Waiting DAGs": ", ".join(alert.impact.dags),
         "Affected owners": ", ".join(alert.impact.owners) if len(alert.impact.owners) > 1 else "",
         "Owner": alert.owner,
         "Runbook": alert.runbook,

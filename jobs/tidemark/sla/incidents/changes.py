@@ -20,11 +20,14 @@ from tidemark.model.sla_spec import Severity, SlaSpec, Thresholds
 from tidemark.model.topology import Topology
 from tidemark.semantics.forecast import STANDS_MS
 from tidemark.semantics.incidents import BROKEN, CHECKS, Change, SlaState, follow, interrupted
+from tidemark.semantics.repairs import DECISION
 from tidemark.semantics.sla import BurnRate, ContractRule, RecordMinimums, Sla, Verdict
 
 Row = Mapping[str, Any]
 _COPIED = ("verdict", "severity", "subject", "measure", "said", "culprit", "held_by", "budget_left", "owner", "runbook")
 GONE = "the SLA is no longer defined"
+MAINTENANCE, CALENDAR = "maintenance", "calendar"
+_NOT_PROMISED = {MAINTENANCE: "maintenance has begun", CALENDAR: "the hours of the calendar have ended"}
 PAST = "past"
 """Reason why a check is quiet.
 
@@ -47,8 +50,8 @@ def quiet(spec: SlaSpec, at_ms: int, *, is_past: bool) -> str | None:
     if is_past:
         return PAST
     if spec.is_quiet(at_ms):
-        return "maintenance"
-    return None if spec.is_judged(at_ms) else "calendar"
+        return MAINTENANCE
+    return None if spec.is_judged(at_ms) else CALENDAR
 
 
 def gap_ms(topology: Topology) -> int:
@@ -166,6 +169,43 @@ def missed_check(
     return [] if any(row["incident"] == opened["incident"] for row in incidents) else [opened]
 
 
+def asked_decision(
+    topology: Topology, *, name: str, command: str, place: str | None, text: str, is_waited_for: bool, at_ms: int
+) -> dict[str, Any]:
+    """Returns the row of an alert that asks about a repair.
+
+    Args:
+        topology: whose streams it repairs.
+        name: of the question.
+        command: the command.
+        place: the sub-topology; None: all of the topology.
+        text: its effect.
+        is_waited_for: True if a stream does not run until the answer.
+        at_ms: now, epoch ms.
+    """
+    return dict.fromkeys((*_COPIED, "observed", "threshold", "unit", "run_id", "by")) | {
+        "incident": name,
+        "topology": topology.name,
+        "sla": DECISION,
+        "cause": command,
+        "cause_sub_topology": place,
+        "change": Change.OPENED.value,
+        "at": at_ms,
+        "opened_at": at_ms,
+        "broken_since": at_ms,
+        "verdict": Verdict.UNKNOWN.value,
+        "severity": (Severity.CRITICAL if is_waited_for else Severity.WARNING).value,
+        "subject": place,
+        "said": text,
+        "owner": topology.owner,
+    }
+
+
+def answered_decision(asked: Row, *, text: str, by: str | None, at_ms: int) -> dict[str, Any]:
+    """Returns the row that ends the alert *asked*, at *at_ms*."""
+    return {**asked, "change": Change.RESOLVED.value, "at": at_ms, "said": text, "by": by}
+
+
 def _ended(last: Row, at_ms: int) -> dict[str, Any]:
     text = "the SLAs are checked again" if last["sla"] == CHECKS else GONE
     change = {"change": Change.RESOLVED.value, "at": at_ms, "verdict": Verdict.UNKNOWN.value, "said": text}
@@ -207,10 +247,16 @@ def acknowledgement(
         names = ", ".join(still_open) or "none"
         msg = f"incident {incident!r} is not open and cannot be acknowledged; open incidents: {names}"
         raise InvalidArgument(msg)
-    if any(row["incident"] == incident and row["change"] == Change.ACKNOWLEDGED for row in incidents):
+    if acknowledged(incidents, incident):
         return None
     change = {"change": Change.ACKNOWLEDGED.value, "at": at_ms, "by": by, "said": note or None, "run_id": None}
     return {**still_open[incident], **change}
+
+
+def acknowledged(incidents: Sequence[Row], incident: str) -> Row | None:
+    """Returns the row that acknowledges *incident*, if there is one."""
+    rows = (row for row in incidents if row["incident"] == incident and row["change"] == Change.ACKNOWLEDGED)
+    return next(rows, None)
 
 
 def _changes_by_checks(incidents: Sequence[Row], sla: str) -> list[Row]:
@@ -257,44 +303,52 @@ def _changes_of_spec(spec: SlaSpec, results: Sequence[Row], history: Sequence[Ro
         )
         if change is not None:
             # A resolved incident is described by what it was.
-            yield _row(change, before if change is Change.RESOLVED else standing, result, spec.limits)
+            yield _row(change, before if change is Change.RESOLVED else standing, result, _limits(spec, result))
 
 
 def _forecasts_of_spec(spec: SlaSpec, results: Sequence[Row], history: Sequence[Row]) -> Iterator[dict[str, Any]]:
     """Yields the new changes of incidents about expected breaks of *spec*.
 
-    Such an incident is resolved when the SLA breaks, or when no break was expected for STANDS_MS. The arguments are
-    those of `_changes_of_spec`.
+    Such an incident is resolved when the SLA breaks, when maintenance begins or the hours of its calendar end, or when
+    no break was expected for STANDS_MS. The arguments are those of `_changes_of_spec`.
     """
     last = history[-1] if history else None
     opening = last if last is not None and last["change"] != Change.RESOLVED else None
     expected_ms = opening["at"] if opening else None
     for result in sorted(results, key=_by_check):
         at_ms, is_broken = result["checked_at"], Verdict(result["verdict"]) in BROKEN
-        if result["quiet"] is not None:
-            continue
-        is_expected = result.get("breaks_at") is not None
+        breaks_ms = result.get("breaks_at")
+        # A break at a time without a promise is none.
+        is_expected = result["quiet"] is None and breaks_ms is not None and not quiet(spec, breaks_ms, is_past=False)
         if is_expected:
             expected_ms = max(at_ms, expected_ms or at_ms)
         # An earlier call followed this result; only the time of its expected break is still needed.
         if last is not None and at_ms <= last["at"]:
             continue
+        is_over = is_broken or (expected_ms is not None and at_ms - expected_ms >= STANDS_MS)
         change = None
         if opening is None and is_expected:
             change = Change.OPENED
-        elif opening is not None and (is_broken or (expected_ms is not None and at_ms - expected_ms >= STANDS_MS)):
+        elif opening is not None and (is_over or result["quiet"] is not None):
             change = Change.RESOLVED
         if change is None:
             continue
         opened_ms = at_ms if opening is None else opening["opened_at"]
-        row = _row(change, SlaState(opened_at_ms=opened_ms), result, spec.limits) | {
+        row = _row(change, SlaState(opened_at_ms=opened_ms), result, _limits(spec, result)) | {
             "incident": name_since(f"{spec.name}-{Severity.FORECAST}", opened_ms),
             "severity": Severity.FORECAST.value,
         }
         if change is Change.OPENED:
-            row |= {"said": result["breaks_because"], "threshold": _least(spec.limits)}
+            row |= {"said": result["breaks_because"], "threshold": _least(_limits(spec, result))}
+        elif result["quiet"] is not None:
+            row |= {"said": _NOT_PROMISED[result["quiet"]], "verdict": Verdict.UNKNOWN.value}
         opening = row if change is Change.OPENED else None
         yield row
+
+
+def _limits(spec: SlaSpec, result: Row) -> Thresholds:
+    """Returns the limits of *spec* by which *result* was judged."""
+    return spec.at(result["checked_at"]).limits
 
 
 def _least(limits: Thresholds) -> float | None:

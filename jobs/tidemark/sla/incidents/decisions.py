@@ -2,22 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from tidemark.collecting import names_in
 from tidemark.errors import InvalidArgument, InvalidSpec
 from tidemark.model.project.files import Project
 from tidemark.model.project.layout import Layout
-from tidemark.model.settings.intervals import instant_ms
+from tidemark.model.settings.intervals import instant_ms, iso
 from tidemark.model.settings.toml_keys import duration_ms
 from tidemark.model.sla_spec import load_usable
 from tidemark.model.tables.catalog import ALERT_DECISIONS
 from tidemark.model.topology import Topology
+from tidemark.reports.paths.path_facts import Tables
 from tidemark.reports.report_tables import add_rows
 from tidemark.semantics.incidents import CHECKS, Decision, DecisionSubject
-from tidemark.sla.incidents.due import silences
-from tidemark.sla.incidents.tables import acknowledge, open_names, stored_decisions
+from tidemark.sla.incidents.due import Silence, silenced_until, silences, with_newest_lists
+from tidemark.sla.incidents.tables import acknowledge, open_slas, stored_decisions
+
+_STATES = {
+    Decision.ACKNOWLEDGE: "acknowledged",
+    Decision.SILENCE: "silenced",
+    Decision.SNOOZE: "snoozed",
+    Decision.UNSILENCE: "no longer silenced; decided",
+}
+"""State of a subject after each decision."""
+DECISIONS = f"""
+    SELECT * REPLACE (epoch_ms(decided_at) AS decided_at, epoch_ms(until) AS until) FROM alert_decisions
+    WHERE topology = $1 AND decision IN {(*map(str, Decision),)} AND subject_kind IN {(*map(str, DecisionSubject),)}
+"""
+OPENINGS = """
+    SELECT alert AS incident, epoch_ms("at") AS "at", * EXCLUDE (alert, "at") FROM sla_alerts
+    WHERE topology = $1 AND change = 'opened' AND audience IS NULL
+          AND alert NOT IN (SELECT alert FROM sla_alerts WHERE topology = $1 AND change = 'resolved')
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +52,19 @@ class AlertDecision:
     until_ms: int | None = None
 
 
-def decide(layout: Layout, topology: str, made: AlertDecision, *, slas: Collection[str], at_ms: int) -> bool:
+@dataclass(frozen=True)
+class DecisionResult:
+    """Tells what became of a decision, as *text*.
+
+    *is_new* is False if there was nothing to decide: the incident is acknowledged already, or the subject is not
+    silenced.
+    """
+
+    is_new: bool
+    text: str
+
+
+def decide(layout: Layout, topology: str, made: AlertDecision, *, slas: Collection[str], at_ms: int) -> DecisionResult:
     """Writes the decision *made* at *at_ms*, epoch ms.
 
     Args:
@@ -44,22 +74,28 @@ def decide(layout: Layout, topology: str, made: AlertDecision, *, slas: Collecti
         slas: names of the SLAs that the topology promises.
         at_ms: when it was made.
 
-    Returns:
-        False if there is nothing to decide: the incident is acknowledged already, or the subject is not silenced.
-
     Raises:
         InvalidArgument: the subject is unknown, or the time does not fit the decision.
     """
-    kind = _kind(layout, topology, made, slas)
+    # Acknowledging refuses an incident that is not open.
+    is_taken_over = made.decision is Decision.ACKNOWLEDGE
+    incidents = {} if is_taken_over else open_slas(layout, topology)
+    kind = DecisionSubject.INCIDENT if is_taken_over else _kind(topology, made, slas, incidents)
     _refuse_wrong_time(made, at_ms)
+    others = ""
     if made.decision is Decision.UNSILENCE:
-        present = [each for each in silences(stored_decisions(layout, topology)) if each.holds(at_ms)]
-        if (kind, made.subject) not in {(each.kind, each.subject) for each in present}:
-            return False
-    if made.decision is Decision.ACKNOWLEDGE and not acknowledge(
-        layout, topology, made.subject, by=made.by, note=made.note, at_ms=at_ms
-    ):
-        return False
+        all_silences = silences(stored_decisions(layout, topology))
+        own = [each for each in all_silences if (each.kind, each.subject) == (kind, made.subject)]
+        present = [each for each in all_silences if each not in own and each.holds(at_ms)]
+        others = _others_text(made.subject, kind, present, incidents)
+        if not own or not own[-1].holds(at_ms):
+            last = f"that of {own[-1].by} ended at {iso(own[-1].end_ms)}" if own else "no decision is about it"
+            return DecisionResult(is_new=False, text=f"{made.subject} is not silenced: {last}{others}")
+    if is_taken_over:
+        earlier = acknowledge(layout, topology, made.subject, by=made.by, note=made.note, at_ms=at_ms)
+        if earlier:
+            text = f"{made.subject} is acknowledged already, by {earlier['by']} at {iso(earlier['at'])}"
+            return DecisionResult(is_new=False, text=text)
     row = {
         "topology": topology,
         "decision": made.decision.value,
@@ -71,7 +107,40 @@ def decide(layout: Layout, topology: str, made: AlertDecision, *, slas: Collecti
         "note": made.note or None,
     }
     add_rows([row], ALERT_DECISIONS, layout.report_table(topology, ALERT_DECISIONS.name))
-    return True
+    until = "" if made.until_ms is None else f" until {iso(made.until_ms)}"
+    return DecisionResult(is_new=True, text=f"{made.subject} is {_STATES[made.decision]} by {made.by}{until}{others}")
+
+
+def _others_text(subject: str, kind: DecisionSubject, present: Sequence[Silence], incidents: Mapping[str, str]) -> str:
+    """Describes the *present* silences of alerts of *subject*.
+
+    They are those of the topology, of an incident's SLA and of an SLA's *incidents* (the SLA of each, by name). For a
+    topology they are all.
+    """
+    pairs = {*incidents.items()}
+    sentences = []
+    for each in present:
+        is_of_all = DecisionSubject.TOPOLOGY in {kind, each.kind}
+        if is_of_all or (subject, each.subject) in pairs or (each.subject, subject) in pairs:
+            word = _STATES[Decision.SNOOZE if each.is_snooze else Decision.SILENCE]
+            sentences.append(f"{each.subject} is still {word} by {each.by} until {iso(each.end_ms)}")
+    return "".join(f"; {sentence}" for sentence in sentences)
+
+
+def silence_ends(tables: Tables, topology: str, *, at_ms: int) -> dict[str, int]:
+    """Returns the end of the silence of each open incident, epoch ms.
+
+    Incidents without a silence at *at_ms*, epoch ms, are left out. *tables* are those of the warehouse.
+    """
+    silenced = silences(tables.ask(DECISIONS, [topology]).objects)
+    if not silenced:
+        return {}
+    ends_ms = {}
+    for row in with_newest_lists(tables.ask(OPENINGS, [topology]).objects):
+        until_ms = silenced_until(row, silenced, at_ms)
+        if until_ms is not None:
+            ends_ms.update(dict.fromkeys(row["incidents"], until_ms))
+    return ends_ms
 
 
 def promised_slas(topology: Topology) -> list[str]:
@@ -111,11 +180,12 @@ def end_ms(length: str | None, until: str | None, *, now_ms: int) -> int | None:
     return now_ms + length_ms
 
 
-def _kind(layout: Layout, topology: str, made: AlertDecision, slas: Collection[str]) -> DecisionSubject:
-    """Returns the kind of the subject of the decision *made*."""
-    incidents = open_names(layout, topology)
-    if made.decision is Decision.ACKNOWLEDGE or made.subject in incidents:
-        # Acknowledging refuses an incident that is not open.
+def _kind(topology: str, made: AlertDecision, slas: Collection[str], incidents: Collection[str]) -> DecisionSubject:
+    """Returns the kind of the subject of the decision *made*.
+
+    *incidents* are the names of those that are open.
+    """
+    if made.subject in incidents:
         return DecisionSubject.INCIDENT
     names, reason = [*incidents], ", which is not an open incident"
     if made.decision is not Decision.SNOOZE:

@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
 
+from tidemark.collecting import in_order_of
 from tidemark.model.channel_spec import Channel
 from tidemark.model.settings.retention import DAY_MS
 from tidemark.semantics.incidents import Change, Decision, DecisionSubject
 from tidemark.sla.incidents.changes import in_time, open_incidents
+from tidemark.sla.incidents.grouping import LISTS
 
 Row = Mapping[str, Any]
 RETRIED_MS = DAY_MS
@@ -25,12 +27,16 @@ _BEGINNINGS = frozenset({Change.OPENED.value, Change.ESCALATED.value})
 
 @dataclass(frozen=True)
 class Silence:
-    """A time, from *start_ms* to before *end_ms*, without alerts of a subject."""
+    """A time, from *start_ms* to before *end_ms*, without alerts of a subject.
+
+    *by* is the person who silenced it.
+    """
 
     kind: DecisionSubject
     subject: str
     start_ms: int
     end_ms: int
+    by: str
     is_snooze: bool
 
     def holds(self, at_ms: int) -> bool:
@@ -56,23 +62,47 @@ def silences(decisions: Sequence[Row]) -> list[Silence]:
                 continue
             end_ms = row["until"] if later is None else min(row["until"], later["decided_at"])
             is_snooze = row["decision"] == Decision.SNOOZE
-            times.append(Silence(DecisionSubject(kind), subject, row["decided_at"], end_ms, is_snooze))
+            times.append(Silence(DecisionSubject(kind), subject, row["decided_at"], end_ms, row["by"], is_snooze))
     return sorted(times, key=lambda silence: silence.start_ms)
 
 
-def is_silenced(alert: Row, silenced: Sequence[Silence], at_ms: int) -> bool:
-    """Returns True if no channel gets *alert* at *at_ms*.
+def silenced_until(alert: Row, silenced: Sequence[Silence], at_ms: int) -> int | None:
+    """Returns until when no channel gets *alert*, by what holds at *at_ms*.
 
-    An alert is silenced by its topology, by one of its incidents, or by all of its SLAs.
+    An alert is silenced by its topology, by one of its incidents, or by all of its SLAs. Epoch ms; None: it is not
+    silenced.
     """
-    subjects = {(silence.kind, silence.subject) for silence in silenced if silence.holds(at_ms)}
-    if (DecisionSubject.TOPOLOGY, alert["topology"]) in subjects:
-        return True
-    if any((DecisionSubject.INCIDENT, incident) in subjects for incident in alert["incidents"]):
-        return True
+    ends_ms = {(silence.kind, silence.subject): silence.end_ms for silence in silenced if silence.holds(at_ms)}
+    subjects = [(DecisionSubject.TOPOLOGY, alert["topology"])]
+    subjects += [(DecisionSubject.INCIDENT, incident) for incident in alert["incidents"]]
+    silent_ms = [ends_ms[subject] for subject in subjects if subject in ends_ms]
     # One SLA that is not silenced is a reason to alert.
-    slas = {(DecisionSubject.SLA, sla) for sla in alert["slas"]}
-    return bool(slas) and slas <= subjects
+    slas = [(DecisionSubject.SLA, sla) for sla in alert["slas"]]
+    if slas and ends_ms.keys() >= {*slas}:
+        silent_ms.append(min(ends_ms[sla] for sla in slas))
+    return max(silent_ms, default=None)
+
+
+def with_newest_lists(alerts: Sequence[Row]) -> list[dict[str, Any]]:
+    """Returns *alerts*, each with its lists and first severity as `opening_severity`.
+
+    Only the row of an opening grows, and it has the severity that receivers know. An incident that moved to another
+    open alert is left out of the earlier one.
+    """
+    openings = {row["incident"]: row for row in sorted(alerts, key=in_time) if row["change"] == Change.OPENED}
+    still_open = open_incidents(alerts)
+    newest: dict[tuple[str | None, str], str] = {}
+    for name in (name for name in openings if name in still_open):
+        newest |= {(openings[name]["audience"], incident): name for incident in openings[name]["incidents"]}
+    rows = []
+    for row in alerts:
+        name, opening = row["incident"], openings.get(row["incident"], row)
+        lists = in_order_of(LISTS, opening)
+        if name in still_open:
+            places = ((each, newest.get((row["audience"], each), name)) for each in lists["incidents"])
+            lists["incidents"] = [incident for incident, place in places if place == name]
+        rows.append({**row, **lists, "opening_severity": opening["severity"]})
+    return rows
 
 
 def due_changes(
@@ -81,7 +111,7 @@ def due_changes(
     """Returns what *channel* has to deliver, oldest change first.
 
     A reminder of an open alert is the last opening or escalation that the channel delivered, with its number as
-    `reminder`.
+    `reminder`. A channel that sends open alerts again gets that row with `is_repeat` in place of it.
 
     Args:
         channel: the channel.
@@ -91,7 +121,7 @@ def due_changes(
         now_ms: the present, epoch ms.
     """
     by_alert: dict[str, list[Row]] = defaultdict(list)
-    for row in sorted(alerts, key=in_time):
+    for row in sorted(with_newest_lists(alerts), key=in_time):
         by_alert[row["incident"]].append(row)
     delivered: dict[str, list[Row]] = defaultdict(list)
     for delivery in deliveries:
@@ -141,11 +171,14 @@ class _ChannelAlert:
         return [row for row in matching if row["change"] not in self._delivered]
 
     def reminders(self) -> Iterator[dict[str, Any]]:
-        """Yields a reminder if one is due."""
-        if not self._is_open or self._is_silenced_now or self._is_impact() or self._channel.sends_again:
-            return
+        """Yields a reminder if one is due, or a repeat."""
         beginnings = [row for row in self._merged() if row["change"] in self._delivered & _BEGINNINGS]
-        if not beginnings:
+        if not beginnings or not self._is_open or self._is_silenced_now:
+            return
+        if self._channel.sends_again:
+            yield {**beginnings[-1], "is_repeat": True}
+            return
+        if self._is_impact():
             return
         last_ms = max(row["delivered_at"] for row in self._own)
         if self._is_repeat_due(last_ms) or self._has_snooze_ended(last_ms):
@@ -165,7 +198,7 @@ class _ChannelAlert:
     def _has_snooze_ended(self, last_ms: int) -> bool:
         """Returns True if a snooze of the alert ended after *last_ms*."""
         ended = [each for each in self._silenced if each.is_snooze and last_ms < each.end_ms <= self._now_ms]
-        return any(is_silenced(self._newest, [each], each.start_ms) for each in ended)
+        return any(silenced_until(self._newest, [each], each.start_ms) is not None for each in ended)
 
     def _merged(self) -> list[dict[str, Any]]:
         """Returns the changes in order; an opening may include an escalation.
@@ -201,4 +234,4 @@ class _ChannelAlert:
         return any(row.get("audience") is not None for row in self._changes.values())
 
     def _is_silenced_at(self, at_ms: int) -> bool:
-        return is_silenced(self._newest, self._silenced, at_ms)
+        return silenced_until(self._newest, self._silenced, at_ms) is not None

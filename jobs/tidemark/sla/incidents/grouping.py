@@ -196,7 +196,8 @@ class _Grouping:
         if Change.ACKNOWLEDGED in written:
             return
         for row in self._incidents:
-            if row["change"] == Change.ACKNOWLEDGED and row["incident"] in alert["incidents"]:
+            # An incident may have moved to the alert of another cause.
+            if row["change"] == Change.ACKNOWLEDGED and self._root(row) == _place(alert):
                 acknowledged = {"change": Change.ACKNOWLEDGED.value, **in_order_of(("at", "by", "said"), row)}
                 yield {**alert, **acknowledged, "at": max(row["at"], alert["at"])}
                 return

@@ -20,19 +20,19 @@ from tidemark.model.tables.catalog import ALERT_DECISIONS, ALERTS, DELIVERIES, I
 from tidemark.model.topology import Topology
 from tidemark.reports.batch_job import AT_MOST_S, report_lock
 from tidemark.reports.report_tables import lies_in, open_report, replace_in, replace_rows, rows_in
-from tidemark.semantics.incidents import Change
 from tidemark.sla.incidents.changes import (
     PAST,
+    Row,
+    acknowledged,
     acknowledgement,
     changes,
     gap_ms,
-    in_time,
     looks_back_ms,
     missed_check,
     open_incidents,
 )
-from tidemark.sla.incidents.due import RETRIED_MS, due_changes, is_silenced, silences
-from tidemark.sla.incidents.grouping import LISTS, alert_changes
+from tidemark.sla.incidents.due import RETRIED_MS, due_changes
+from tidemark.sla.incidents.grouping import alert_changes
 from tidemark.sla.measures.status import CAUSE
 from tidemark.storage.delta.datasets import dataset_of
 from tidemark.storage.delta.tables import again_after_others
@@ -42,6 +42,7 @@ from tidemark.storage.object_path import ObjectPath
 _FOR_ALERTS = ("sla", "checked_at", "verdict", "quiet", *CAUSE)
 STATE_TEXT = """
     CASE WHEN state = 'resolved' THEN state
+         WHEN breaks_at IS NOT NULL THEN 'expected to break at ' || strftime(breaks_at, '%H:%M')
          WHEN incident_history.verdict = 'pass' THEN
              'passes since ' || strftime(passes_since, '%H:%M') || ', resolves at ' || strftime(resolves_at, '%H:%M')
              || ' if it holds'
@@ -210,7 +211,7 @@ def _add(
     return again_after_others(write)
 
 
-def acknowledge(layout: Layout, topology: str, incident: str, *, by: str, note: str, at_ms: int) -> bool:
+def acknowledge(layout: Layout, topology: str, incident: str, *, by: str, note: str, at_ms: int) -> Row | None:
     """Writes that *by* acknowledges *incident*.
 
     Args:
@@ -222,25 +223,30 @@ def acknowledge(layout: Layout, topology: str, incident: str, *, by: str, note: 
         at_ms: when that is, epoch ms.
 
     Returns:
-        False if it was acknowledged before.
+        The row of an earlier acknowledgement; None: this one was written.
 
     Raises:
         InvalidArgument: it is not open.
     """
+    earlier: Row | None = None
 
     def new_rows(incidents: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        nonlocal earlier
         row = acknowledgement(incidents, incident, by=by, note=note, at_ms=at_ms)
+        earlier = acknowledged(incidents, incident)
         return [] if row is None else [row]
 
-    return bool(_add(layout, topology, new_rows))
+    _add(layout, topology, new_rows)
+    return earlier
 
 
-def open_names(layout: Layout, topology: str) -> list[str]:
-    """Returns the names of the open incidents of *topology*."""
+def open_slas(layout: Layout, topology: str) -> dict[str, str]:
+    """Returns the SLA of each open incident of *topology*, by its name."""
     # Pages ask this, and create no table.
     if not DeltaTable.is_deltatable(str(layout.report_table(topology, INCIDENTS.name))):
-        return []
-    return [*open_incidents(_in_ms(rows_in(_read_stored(INCIDENTS, layout, topology))))]
+        return {}
+    rows = rows_in(_read_stored(INCIDENTS, layout, topology), columns=("incident", "sla", "change", "at"))
+    return {name: row["sla"] for name, row in open_incidents(_in_ms(rows)).items()}
 
 
 def made_by(layout: Layout, topology: str, run_id: str) -> list[dict[str, Any]]:
@@ -258,49 +264,17 @@ def pending_changes(layout: Layout, topology: str, channel: Channel, *, now_ms: 
 
     They match its filters and are not delivered by it yet; instants are epoch ms. Changes of resolved alerts are left
     out if they are older than RETRIED_MS, unless the channel keeps state and opened the alert. Silenced alerts wait. A
-    reminder has its number as `reminder`.
+    reminder has its number as `reminder`. A row that is only sent again has `is_repeat`. Each table is read once.
     """
-    deliveries = _delivered(layout, topology, {channel.name, *channel.escalated_by})
-    decisions = stored_decisions(layout, topology)
-    return due_changes(channel, _stored_alerts(layout, topology), deliveries, decisions, now_ms=now_ms)
-
-
-def repeated_changes(layout: Layout, topology: str, channel: Channel, *, now_ms: int) -> list[dict[str, Any]]:
-    """Returns the newest change of each open alert, if *channel* delivered it.
-
-    They match its filters, and are not silenced at *now_ms*, epoch ms; the oldest comes first, and instants are epoch
-    ms.
-    """
-    alerts = _stored_alerts(layout, topology)
-    silenced = silences(stored_decisions(layout, topology))
-    delivered = {(row["incident"], row["change"]) for row in _delivered(layout, topology, {channel.name})}
-    newest = [row for row in open_incidents(alerts).values() if channel.tells(row)]
-    repeated = [row for row in newest if (row["incident"], row["change"]) in delivered]
-    return sorted((row for row in repeated if not is_silenced(row, silenced, now_ms)), key=in_time)
+    alerts = [{**row, "incident": row["alert"]} for row in _in_ms(rows_in(_read_stored(ALERTS, layout, topology)))]
+    by_them = pc.field("channel").isin([channel.name, *channel.escalated_by])
+    deliveries = _in_ms(rows_in(_read_stored(DELIVERIES, layout, topology), by_them))
+    return due_changes(channel, alerts, deliveries, stored_decisions(layout, topology), now_ms=now_ms)
 
 
 def stored_decisions(layout: Layout, topology: str) -> list[dict[str, Any]]:
     """Returns the rows of `alert_decisions`, with instants as epoch ms."""
     return _in_ms(rows_in(_read_stored(ALERT_DECISIONS, layout, topology)))
-
-
-def _stored_alerts(layout: Layout, topology: str) -> list[dict[str, Any]]:
-    """Returns the rows of `sla_alerts`, with the alert's name as `incident`."""
-    alerts = _in_ms(rows_in(_read_stored(ALERTS, layout, topology)))
-    openings = {row["alert"]: row for row in alerts if row["change"] == Change.OPENED}
-    rows = []
-    for row in alerts:
-        opening = openings.get(row["alert"], row)
-        # The opening has the lists as they are now, and the severity that receivers know.
-        lists = in_order_of(LISTS, opening)
-        rows.append({**row, **lists, "incident": row["alert"], "opening_severity": opening["severity"]})
-    return rows
-
-
-def _delivered(layout: Layout, topology: str, channels: Collection[str]) -> list[dict[str, Any]]:
-    """Returns the deliveries by *channels*."""
-    by_them = pc.field("channel").isin([*channels])
-    return _in_ms(rows_in(_read_stored(DELIVERIES, layout, topology), by_them))
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from tidemark.collecting import present
 from tidemark.control.folder import StreamState
 from tidemark.model.settings.intervals import Interval, iso
 from tidemark.model.settings.lengths import for_people
-from tidemark.model.sla_spec import QUANTILES, Measure, ResultPlace, SlaSpec
+from tidemark.model.sla_spec import QUANTILES, Measure, SlaSpec
 from tidemark.model.topology import Topology
 from tidemark.reports.paths.path_facts import Row, Tables
 from tidemark.semantics.buckets import quantile
@@ -25,11 +25,6 @@ from tidemark.sla.measures.facts import BEFORE_LATER, KNOWN, outcomes_since
 from tidemark.sla.measures.status import ExpectedBreak, Status, streams_of
 
 MINUTE_MS = 60_000
-FORESEEN = frozenset({Measure.STALENESS, Measure.WATERMARK_LAG, *QUANTILES})
-"""Measures whose breaks can be expected.
-
-Staleness is one only for the tables of sinks.
-"""
 _BEFORE = f"(($2 - epoch_ms({{at}}) - 1) // {MINUTE_MS})::bigint"
 """The number of whole minutes between an instant and the check, $2."""
 LATENCIES = f"""
@@ -77,10 +72,7 @@ def with_forecasts(statuses: Iterable[Status], topology: Topology, tables: Table
 
 
 def _is_foreseeable(status: Status) -> bool:
-    spec = status.spec
-    in_view = spec.place is ResultPlace.VIEW and not spec.by
-    holds = status.verdict is Verdict.PASS and not status.is_excused
-    return holds and in_view and spec.measure in FORESEEN and isinstance(spec.limits, Sla)
+    return status.verdict is Verdict.PASS and not status.is_excused and status.spec.is_foreseeable
 
 
 class _Minutes:
@@ -125,7 +117,7 @@ class _Minutes:
         if not forecasts:
             return None
         first, stream = min(forecasts, key=lambda pair: pair[0].breaks_at_ms)
-        return ExpectedBreak(first.breaks_at_ms, _because(first, stream, spec, self._at_ms))
+        return ExpectedBreak(first.breaks_at_ms, _because(first, stream, spec, points, self._at_ms))
 
     def _points(self, spec: SlaSpec) -> list[Point]:
         """Returns the measurements of *spec*'s subject, a point a minute."""
@@ -161,12 +153,12 @@ def _rates(beat: Row) -> Rates | None:
     return Rates(arrival_per_s=beat["arrival_per_s"], working_per_s=beat["working_per_s"])
 
 
-def _because(first: Forecast, stream: str, spec: SlaSpec, at_ms: int) -> str:
-    """Returns the reason for a break as a sentence."""
+def _because(first: Forecast, stream: str, spec: SlaSpec, points: Sequence[Point], at_ms: int) -> str:
+    """Returns the reason for a break, which *points* show, as a sentence."""
     growth = f"{for_people(first.growth * MINUTE_MS)} a minute"
     minutes = max(1, round((first.breaks_at_ms - at_ms) / MINUTE_MS))
     when = f"{spec.measure} of {spec.subject} breaks in about {minutes} min, at {iso(first.breaks_at_ms)}, because"
     if first.rates is None:
-        return f"{when} it has grown by {growth} for a quarter of an hour"
+        return f"{when} it has grown by {growth} for {for_people(points[-1][0] - points[0][0])}"
     came, read = first.rates.arrival_per_s, first.rates.working_per_s
     return f"{when} {came:,.0f} records/s come into {stream}, which reads {read:,.0f}: it grows by {growth}"

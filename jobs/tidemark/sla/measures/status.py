@@ -30,6 +30,7 @@ from tidemark.model.sla_spec import (
 )
 from tidemark.model.topology import SubTopology, Topology
 from tidemark.semantics.buckets import quantile, value_of
+from tidemark.semantics.catching_up import HANGS_AFTER_MS
 from tidemark.semantics.idleness import Activity
 from tidemark.semantics.incidents import BROKEN
 from tidemark.semantics.skew import LEAST_CLOCK_ERROR_MS
@@ -313,7 +314,9 @@ def _length(spec: SlaSpec, sla: Sla, topology: Topology, facts: _SlaFacts, accou
         case Measure.COMPLETENESS:
             if not accounts:
                 begun_ms = facts.at_ms(FactKind.BEGUN, topology.name)
-                return Status(spec, judge_nothing(now_ms=at_ms, sla=sla, begun_ms=begun_ms))
+                # Its limit is the time of a lost record. The first batch may take as long as any until it hangs.
+                within_ms = max(sla.promised_ms, HANGS_AFTER_MS)
+                return Status(spec, judge_nothing(now_ms=at_ms, begun_ms=begun_ms, within_ms=within_ms))
             if (ahead := facts.ahead(at_ms)) is not None:
                 return Status(spec, Verdict.AHEAD_OF_CLOCK, culprit=ahead)
             # Closed accounts are 0 ms old, and have no culprit.

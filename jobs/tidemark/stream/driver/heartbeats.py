@@ -107,6 +107,8 @@ class Heartbeats:
                 "file_digest": beat.digest or None,
                 "launched_by": beat.launched_by or None,
                 "drained_by": beat.drained_by,
+                "adopted_by": beat.adopted_by,
+                "predecessor_killed_by": beat.predecessor_killed_by,
                 **usage(),
             }
         )

@@ -25,7 +25,7 @@ from tidemark.model.kinds.operator import Operator
 from tidemark.model.kinds.source import Source
 from tidemark.model.project.registries import Registries
 from tidemark.storage.location import replace
-from tidemark.stream.schemas.registry_client import NotRegistered, RegistryClient, RegistryUnavailable
+from tidemark.stream.schemas.registry_client import NotPermitted, NotRegistered, RegistryClient, RegistryUnavailable
 from tidemark.stream.schemas.schema_source import latest_schema, schema_of_id
 
 log = logging.getLogger("tidemark.stream")
@@ -138,7 +138,7 @@ class SchemaStore:
         Waits while a registry does not answer.
 
         Raises:
-            InvalidArgument: a login is refused.
+            InvalidArgument: a login is refused, or may read no schema.
         """
         self._forget_unusable()
         for name, ids in needed(raw, operators).items():
@@ -179,12 +179,19 @@ class SchemaStore:
         """Asks for *ids*, and removes those with an answer.
 
         Those that are *missing* for the first time are kept only when that *is_confirmed*.
+
+        Raises:
+            NotPermitted: the login may read none of the registry's schemas.
         """
         answers: dict[int, WrittenSchema] = {}
+        refusal: NotPermitted | None = None
         try:
             while ids:
                 self._check()
-                schema = schema_of_id(self._clients[name], ids[0])
+                try:
+                    schema = schema_of_id(self._clients[name], ids[0])
+                except NotPermitted as error:
+                    schema, refusal = WrittenSchema(problem=f"may not be read: {error}"), error
                 if schema.is_missing and not is_confirmed and ids[0] not in self._known[name]:
                     missing.append(ids[0])
                 else:
@@ -193,6 +200,9 @@ class SchemaStore:
         finally:
             # Also after an error: the next attempt asks only for the ids that are left.
             self._keep(name, answers)
+        # A login that may read others lacks a right of one subject, whose records are quarantined.
+        if refusal is not None and not any(schema.is_usable for schema in self._known[name].values()):
+            raise refusal
 
     def _pause(self, seconds: int) -> None:
         # Second by second: a drain or a lost lease must not wait for the end of a pause.

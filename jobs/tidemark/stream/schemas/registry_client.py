@@ -34,6 +34,10 @@ class NotRegistered(TidemarkError):
     """Raised when a registry does not have what was asked for."""
 
 
+class NotPermitted(InvalidArgument):
+    """Raised when a registry does not permit the login to read something."""
+
+
 class RegistryClient:
     """Asks one *registry*, for at most *timeout_s* each time."""
 
@@ -57,7 +61,8 @@ class RegistryClient:
         Raises:
             NotRegistered: there is none.
             RegistryUnavailable: there is no usable answer.
-            InvalidArgument: the login is refused or lacks a right, or a secret cannot be looked up.
+            NotPermitted: the login lacks the right.
+            InvalidArgument: the login is refused, or a secret cannot be looked up.
         """
         at = f"registry.{self.registry.name}"
         request = urllib.request.Request(self.registry.url + path, headers={"Accept": _ACCEPT})
@@ -75,7 +80,7 @@ class RegistryClient:
                 if error.code == _FORBIDDEN:
                     grant = "grant the login the right" if self._login else "write username and password"
                     msg = f"{at}: {self.registry.url} does not permit {path} (403); {grant}"
-                    raise InvalidArgument(msg) from None
+                    raise NotPermitted(msg) from None
                 if error.code == _REFUSED:
                     keys = "correct username and password" if self._login else "write username and password"
                     msg = f"{at}: {self.registry.url} refuses the login (401); {keys}"

@@ -27,6 +27,7 @@ def schema_of_id(client: RegistryClient, id_: int) -> WrittenSchema:
 
     Raises:
         RegistryUnavailable: the registry gives no usable answer.
+        NotPermitted: the login may not read it.
         InvalidArgument: the login is refused.
     """
     try:

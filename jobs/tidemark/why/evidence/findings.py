@@ -75,6 +75,15 @@ _DECLARED: dict[str, Cause] = {}
 """The causes of all files that were imported, by word."""
 
 
+HARMLESS = Trait.QUIET | Trait.USUAL
+"""Traits of causes that are no fault."""
+
+
+def declared(word: str) -> Cause | None:
+    """Returns the cause of *word*, if an imported file declares it."""
+    return _DECLARED.get(word)
+
+
 NEVER_STARTED = Cause("never_started", Trait.FAULT)
 """Its driver has not finished a batch, or never existed."""
 SOURCE_QUIET = Cause("source_quiet", Trait.QUIET | Trait.SILENCE)
@@ -91,6 +100,10 @@ NOTHING_WRONG = Cause("nothing_wrong", Trait.USUAL)
 """Results came, from the newest records that were read."""
 UNEXPLAINED = Cause("unexplained", Trait.FAULT)
 """There are no results, and no other cause applies."""
+BREAK_EXPECTED = Cause("break_expected", Trait.FAULT)
+"""An SLA holds, and a check expects that it will break."""
+INCIDENT_OPEN = Cause("incident_open", Trait.FAULT)
+"""An SLA broke, and its incident is not resolved."""
 _LAST = (SOURCE_QUIET, NOTHING_WRONG)
 
 
@@ -100,8 +113,8 @@ class WhyFinding:
 
     Attributes:
         cause: the cause.
-        sub_topology: of the operator.
-        operator: the operator without results.
+        sub_topology: of the operator; None: an SLA of the whole topology.
+        operator: the operator without results, or the subject of an SLA.
         seen: what the tables show.
         remedy: what to do.
         input: the operator that it waits for; None where the cause has none.
@@ -110,7 +123,7 @@ class WhyFinding:
     """
 
     cause: Cause
-    sub_topology: str
+    sub_topology: str | None
     operator: str
     seen: str
     remedy: str

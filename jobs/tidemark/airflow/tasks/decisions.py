@@ -1,0 +1,456 @@
+"""Asks people about repairs of streams, and makes those that they approve.
+
+Purpose: some commands of `tidemark` lose records or change state, so a person decides about them. The person need not
+be at a shell, and the wait may take hours.
+
+How it works: `DecisionOperator` runs the command with `--dry-run`, shows its output as a human-in-the-loop request of
+Airflow, and parks. A parked task holds no slot of a worker, of a pool or of a triggerer. After an approval it looks
+again, and changes something only if the plan is still the one that was shown. Each answer is a row of
+`repair_decisions`. A stream that failed asks in a run of the DAG of its topology, and waits in the triggerer for
+the answer in its control folder.
+
+What it does not do: withdraw a question whose reason is gone. Its approval changes nothing then.
+
+Known limitation: a channel of kind `alertmanager` forgets the question after its `valid_for`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Mapping, Sequence
+from datetime import timedelta
+from typing import Any, NoReturn
+
+from airflow.sdk import BaseOperator, Context, Param
+from airflow.sdk import exceptions as airflow_exceptions
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+from airflow.triggers.base import BaseTrigger, TriggerEvent
+from asgiref.sync import sync_to_async
+
+from tidemark.airflow.tasks.sla import channels, notify
+from tidemark.airflow.tasks.spark import airflow_secrets, kafka_clusters
+from tidemark.airflow.tasks.store import warehouse_at
+from tidemark.clock import wall_clock_ms
+from tidemark.collecting import names_in
+from tidemark.control.folder import Control
+from tidemark.control.private_file import write_private
+from tidemark.control.process import without_airflow
+from tidemark.errors import InvalidArgument
+from tidemark.escaping import one_message
+from tidemark.model.project.connections import flags
+from tidemark.model.project.layout import Layout
+from tidemark.model.settings.intervals import iso
+from tidemark.model.settings.toml_keys import duration_ms
+from tidemark.model.topology import Topology
+from tidemark.semantics.repairs import RepairOutcome
+from tidemark.storage.location import location
+from tidemark.storage.private_folder import private_folder
+
+CAN_ASK = hasattr(airflow_exceptions, "TaskAwaitingInput")
+"""True if tasks can park; they cannot in Airflow 3.2."""
+APPROVE, REJECT = "Approve", "Reject"
+OPTIONS: Mapping[str, frozenset[str]] = {
+    "accept-loss": frozenset({"--source", "--partition", "--until", "--topic-id"}),
+    "requeue": frozenset({"--late", "--reopen", "--operator", "--source", "--reason", "--from", "--to"}),
+    "reset-time": frozenset({"--source", "--partition", "--to"}),
+    "doctor": frozenset({"--apply"}),
+    "reshard": frozenset({"--shards"}),
+}
+"""The commands that a person may approve, with their options.
+
+Other options name a warehouse, a broker or a person: these come from Airflow.
+"""
+AUTHOR = ("--by", "--reason")
+"""Options of printed remedies that the answer replaces.
+
+`requeue` chooses records by `--reason`, and keeps it.
+"""
+NEEDS_APPLY = {"doctor": ("--apply", "remove-torn")}
+ANSWERED_WITHIN = "24 h"
+WAITS_MS = 25 * 3_600_000
+"""Longest wait of a stream for an answer, ms.
+
+That is longer than ANSWERED_WITHIN. It happens only if the DAG that asks is paused.
+"""
+DRAINED = "drained"
+"""The answer if the stream was drained meanwhile."""
+NO_REASON = "no reason was given"
+MOST_CHARACTERS = 2_000
+PAGE = "/dags/{dag}/runs/{run}/tasks/{task}/required_actions"
+"""Airflow's page of a request."""
+_REMEDY = re.compile(r"tidemark ((?:accept-loss|doctor) [^;\n]+)")
+_CLI = "import sys; from tidemark.cli.main import main; sys.exit(main())"
+
+
+def words_of(command: str, topology: str) -> list[str]:
+    """Returns the words of a *command* about *topology*, without `tidemark`.
+
+    Args:
+        command: as `tidemark why` or an error prints it; person and reason are left out.
+        topology: its name.
+
+    Raises:
+        InvalidArgument: it is not a command that a person may approve here.
+    """
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        msg = f"command: {error}, got {command!r}"
+        raise InvalidArgument(msg) from None
+    words = words[1:] if words[:1] == ["tidemark"] else words
+    name = words[0] if words else ""
+    if name not in OPTIONS:
+        msg = f"command: must be one of {', '.join(OPTIONS)}, got {command!r}"
+        raise InvalidArgument(msg)
+    if words[1:2] != [topology]:
+        msg = f"command: must be about {topology}, got {command!r}; write tidemark {name} {topology} …"
+        raise InvalidArgument(msg)
+    kept, rest = words[:2], iter(words[2:])
+    for word in rest:
+        option, _, value = word.partition("=")
+        if option in AUTHOR and option not in OPTIONS[name]:
+            if not value:
+                next(rest, None)
+            continue
+        # Abbreviations are refused, too: argparse would accept them.
+        if word.startswith("-") and option not in OPTIONS[name]:
+            allowed = ", ".join(sorted(OPTIONS[name]))
+            msg = f"command: {name} has no option {option} here, got {command!r}; use {allowed}"
+            raise InvalidArgument(msg)
+        kept.append(word)
+    if (needed := NEEDS_APPLY.get(name)) and needed[0] not in kept:
+        msg = f"command: {name} changes nothing, got {command!r}; add {' '.join(needed)}"
+        raise InvalidArgument(msg)
+    return kept
+
+
+def command_in(why: str, topology: str) -> str | None:
+    """Returns the first command in *why* that a person may approve.
+
+    It is None if there is none, and has no `tidemark`, person or reason.
+    """
+    for remedy in _REMEDY.finditer(why):
+        try:
+            return shlex.join(words_of(remedy[1], topology))
+        except InvalidArgument:
+            continue
+    return None
+
+
+def ask(dag_id: str, question: str, params: Mapping[str, str]) -> None:
+    """Triggers the run *question* of the DAG that asks people, once.
+
+    Args:
+        dag_id: the DAG.
+        question: the id of its run. If there is one, nothing is done.
+        params: of the run.
+    """
+    # A task that is running has them.
+    from airflow.sdk.execution_time.comms import TriggerDagRun
+    from airflow.sdk.execution_time.task_runner import SUPERVISOR_COMMS
+
+    SUPERVISOR_COMMS.send(TriggerDagRun(dag_id=dag_id, run_id=question, conf=dict(params)))
+
+
+class AnswerTrigger(BaseTrigger):
+    """Fires once, when *question* has an answer in the control folder *home*.
+
+    A drain request is an answer, too.
+    """
+
+    def __init__(
+        self, *, home: str, question: str, poll_s: float, first_look_s: float, until_ms: int | None = None
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # Airflow's triggers have no types
+        until_ms = until_ms or wall_clock_ms() + WAITS_MS
+        looks = {"poll_s": poll_s, "first_look_s": first_look_s, "until_ms": until_ms}
+        self._kwargs = {"home": home, "question": question, **looks}
+        self._home, self._question, self._until_ms = home, question, until_ms
+        self._poll_s, self._first_look_s = poll_s, first_look_s
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Returns how the triggerer creates this trigger again."""
+        return "tidemark.airflow.tasks.decisions.AnswerTrigger", self._kwargs
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Yields one event: the answer."""
+        await sync_to_async(warehouse_at)(self._home)
+        await asyncio.sleep(self._first_look_s)
+        while (answer := await asyncio.to_thread(self._answer)) is None:
+            await asyncio.sleep(self._poll_s)
+        yield TriggerEvent({"answer": answer})  # type: ignore[no-untyped-call]  # as above
+
+    def _answer(self) -> str | None:
+        if wall_clock_ms() > self._until_ms:
+            return RepairOutcome.TIMED_OUT
+        control = Control(location(self._home))
+        try:
+            return DRAINED if control.drain_requested() else control.answered(self._question)
+        except OSError as error:
+            self.log.warning("%s cannot be read: %s; it is looked at again until it can", self._home, error)
+            return None
+
+
+class DecisionOperator(BaseOperator):
+    """Asks a person about *command*, and runs it if that person approves.
+
+    It parks for *answer_within*, a length of time, and counts as rejected after that. *why* is the reason for the
+    question. *stream* is the sub-topology whose task waits for the answer; empty: none does. Only the users *deciders*,
+    ids with commas between them, may answer; empty: all who may edit the DAG.
+
+    It succeeds if the command has been run, is skipped if it was rejected or nothing had to be done, and fails
+    otherwise.
+    """
+
+    template_fields: Sequence[str] = (
+        "command", "answer_within", "why", "stream", "warehouse", "bootstrap", "deciders",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        *,
+        topology: Topology,
+        command: str,
+        warehouse: str,
+        bootstrap: str = "",
+        answer_within: str = ANSWERED_WITHIN,
+        why: str = "",
+        stream: str = "",
+        deciders: str = "",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.topology = topology
+        self.command = command
+        self.warehouse = warehouse
+        self.bootstrap = bootstrap
+        self.answer_within = answer_within
+        self.why = why
+        self.stream = stream
+        self.deciders = deciders
+
+    def execute(self, context: Context) -> None:
+        """Shows what the command would do, and parks."""
+        now_ms = wall_clock_ms()
+        try:
+            self._refuse_unknown_stream()
+            words, within_ms = words_of(self.command, self.topology.name), _within_ms(self.answer_within)
+        except InvalidArgument as error:
+            raise AirflowFailException(str(error)) from None
+        if words[0] == "requeue" and "--to" not in words:
+            # Records that are set aside later are not part of what is shown.
+            words += ["--to", iso(now_ms)]
+        status, effect, plan = self._look(words)
+        if status:
+            self._publish(context, RepairOutcome.FAILED)
+            raise AirflowFailException(effect)
+        if plan is None:
+            self._publish(context, RepairOutcome.CHANGED)
+            self.log.info("there is nothing to decide: %s", effect)
+            raise AirflowSkipException(effect)
+        asked = {"words": words, "effect": effect, "plan": plan, "asked_ms": now_ms}
+        self._park(context, asked, within_ms)
+
+    def answered(
+        self, context: Context, event: Mapping[str, Any], words: list[str], effect: str, plan: str, asked_ms: int
+    ) -> None:
+        """Runs the command if it was approved and does what was shown."""
+        user = event.get("responded_by_user") or {}
+        by, note = user.get("name") or user.get("id"), _note(event)
+        outcome, result = self._outcome(context, event, words, plan, by, note)
+        if outcome is not RepairOutcome.APPLIED:  # the command has recorded that
+            from tidemark.reports.repairs import RepairDecision, record_repair  # parsers of DAGs do not need it
+
+            made = RepairDecision(
+                topology=self.topology.name,
+                sub_topology=_sub_topology(words),
+                command=words[0],
+                effect=effect,
+                outcome=outcome,
+                by=by,
+                note=note,
+                result=result,
+                asked_in=_asked_in(context),
+            )
+            record_repair(Layout(warehouse_at(self.warehouse)), made, at_ms=wall_clock_ms())
+        self._publish(context, outcome)
+        ended = f"{outcome.value} by {by}" if by else outcome.value
+        self._tell(context, words, effect, asked_ms, ended=ended, by=by)
+        text = f"{ended}: {result or effect}"
+        # Airflow does not log the text of a skip.
+        self.log.info("%s", text)
+        if outcome in {RepairOutcome.REJECTED, RepairOutcome.TIMED_OUT}:
+            raise AirflowSkipException(text)
+        if outcome is not RepairOutcome.APPLIED:
+            raise AirflowFailException(text)
+
+    def _outcome(
+        self, context: Context, event: Mapping[str, Any], words: list[str], plan: str, by: str | None, note: str
+    ) -> tuple[RepairOutcome, str | None]:
+        """Returns the outcome of the answer *event*, and the command's output."""
+        if by is None:
+            return RepairOutcome.TIMED_OUT, None
+        if list(event.get("chosen_options") or ()) != [APPROVE]:
+            return RepairOutcome.REJECTED, None
+        _, effect_now, plan_now = self._look(words)
+        if plan_now != plan:
+            return RepairOutcome.CHANGED, effect_now
+        reason = "--reason" if words[0] in {"accept-loss", "reset-time"} else "--note"
+        author = [f"--by={by}", f"{reason}={note or NO_REASON}", f"--asked-in={_asked_in(context)}"]
+        status, output = self._tidemark([*words, f"--plan={plan}", *author])
+        return RepairOutcome.FAILED if status else RepairOutcome.APPLIED, output
+
+    def _park(self, context: Context, asked: Mapping[str, Any], within_ms: int) -> NoReturn:
+        """Publishes the request, tells the channels, and parks."""
+        # A task that is running has them.
+        from airflow.sdk.exceptions import TaskAwaitingInput  # not in Airflow 3.2
+        from airflow.sdk.execution_time.hitl import HITLUser, upsert_hitl_detail
+
+        words, effect = asked["words"], asked["effect"]
+        users = [user.strip() for user in self.deciders.split(",") if user.strip()]
+        note = Param("", type="string", maxLength=MOST_CHARACTERS, title="Reason", description="kept with the decision")
+        upsert_hitl_detail(
+            ti_id=context["ti"].id,
+            options=[APPROVE, REJECT],
+            subject=f"{shlex.join(['tidemark', *words])}?",
+            body=_body(self.why, words, effect, until_ms=asked["asked_ms"] + within_ms),
+            defaults=[REJECT],
+            params={"note": note.serialize()},
+            assigned_users=[HITLUser(id=user, name=user) for user in users],
+        )
+        self._tell(context, words, effect, asked["asked_ms"])
+        within = timedelta(milliseconds=within_ms)
+        raise TaskAwaitingInput(method_name="answered", kwargs=dict(asked), timeout=within)
+
+    def _tell(
+        self,
+        context: Context,
+        words: Sequence[str],
+        effect: str,
+        asked_ms: int,
+        *,
+        ended: str | None = None,
+        by: str | None = None,
+    ) -> None:
+        """Tells the channels of the question, or that it has *ended*."""
+        from tidemark.sla.incidents.changes import answered_decision, asked_decision  # parsers need no semantics
+
+        ti = context["ti"]
+        row = asked_decision(
+            self.topology,
+            name=f"decision/{ti.run_id}",
+            command=words[0],
+            place=_sub_topology(words),
+            text=effect.partition("\n")[0],
+            is_waited_for=bool(self.stream),
+            at_ms=asked_ms,
+        )
+        if ended is not None:
+            row = answered_decision(row, text=ended, by=by, at_ms=wall_clock_ms())
+        page = _page(ti)
+        for channel in channels(self.topology.name):
+            # Others escalate what a channel got, which is recorded for incidents alone.
+            if channel.escalated_by or not channel.tells(row):
+                continue
+            try:
+                notify(channel, row, context, page=page)
+            except Exception:
+                self.log.exception("channel %s did not accept the question", channel.name)
+
+    def _refuse_unknown_stream(self) -> None:
+        if self.stream and self.stream not in (names := names_in(self.topology.sub_topologies)):
+            msg = f"stream: must be one of {', '.join(names)}, or empty, got {self.stream!r}"
+            raise InvalidArgument(msg)
+
+    def _publish(self, context: Context, outcome: RepairOutcome) -> None:
+        """Tells the stream that waits, if one does."""
+        if self.stream:
+            layout = Layout(warehouse_at(self.warehouse))
+            Control(layout.control(self.topology.name, self.stream)).answer(context["ti"].run_id, outcome.value)
+
+    def _look(self, words: Sequence[str]) -> tuple[int, str, str | None]:
+        """Returns exit status, effect and plan of a dry run.
+
+        The plan is None if there is nothing to do. Instead of the effect it may be an error.
+        """
+        from tidemark.reports.repairs import split_plan  # parsers of DAGs do not need it
+
+        status, output = self._tidemark([*words, "--dry-run"])
+        return status, *split_plan(output)
+
+    def _tidemark(self, words: Sequence[str]) -> tuple[int, str]:
+        """Runs `tidemark` with *words*; returns exit status and output."""
+        warehouse_at(self.warehouse)  # the process inherits the credentials of the store
+        more: list[str] = []
+        if words[0] == "requeue" and "--reopen" not in words:
+            clusters = kafka_clusters(self.topology, self.bootstrap)
+            more = flags(clusters)
+            if secrets := airflow_secrets(self.topology, clusters):
+                file = private_folder("tidemark-decision-") / "secrets.json"
+                write_private(file, json.dumps(secrets))
+                more += ["--secrets", str(file)]
+        command = [sys.executable, "-c", _CLI, "--warehouse", self.warehouse, *words, *more]
+        env = without_airflow(os.environ)
+        self.log.info("running: tidemark %s", shlex.join(words))
+        done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+        output = (done.stdout + done.stderr if done.returncode else done.stdout).strip()
+        self.log.info("it ended with status %s:\n%s", done.returncode, one_message(output))
+        return done.returncode, output
+
+
+def _within_ms(text: str) -> int:
+    within_ms = duration_ms(text)
+    if not within_ms:
+        msg = f'answer_within: must be a length of time, such as "24 h", got {text!r}'
+        raise InvalidArgument(msg)
+    return within_ms
+
+
+def _note(event: Mapping[str, Any]) -> str:
+    """Returns the reason in an answer; empty without one."""
+    # Users of the REST API may send anything.
+    note = (event.get("params_input") or {}).get("note")
+    return note.strip()[:MOST_CHARACTERS] if isinstance(note, str) else ""
+
+
+def _sub_topology(words: Sequence[str]) -> str | None:
+    """Returns the sub-topology in a command; None: it is about all."""
+    return words[2] if len(words) > 2 and not words[2].startswith("-") else None
+
+
+def _body(why: str, words: Sequence[str], effect: str, *, until_ms: int) -> str:
+    """Returns the text of a request, in Markdown."""
+    parts = [_fenced(why)] if why else []
+    parts += [
+        f"`{shlex.join(['tidemark', *words])}` would do this:",
+        _fenced(effect),
+        f"**{APPROVE}**: this is done, and nothing else. If it has changed meanwhile, nothing is done.",
+        f"**{REJECT}**: nothing is done. Without an answer until {iso(until_ms)} it counts as rejected.",
+    ]
+    return "\n\n".join(parts)
+
+
+def _fenced(text: str) -> str:
+    """Returns *text* as a block of code, in which markup is inert."""
+    longest = max([2, *(len(run) for run in re.findall("`+", text))])
+    fence = "`" * (longest + 1)
+    return f"{fence}\n{text}\n{fence}"
+
+
+def _asked_in(context: Context) -> str:
+    ti = context["ti"]
+    return f"{ti.dag_id} {ti.run_id} try {ti.try_number}"
+
+
+def _page(ti: Any) -> str:
+    from urllib.parse import quote
+
+    # It is the format of a page, in which braces have a meaning.
+    place = PAGE.format(dag=ti.dag_id, run=quote(ti.run_id, safe=""), task=ti.task_id)
+    return place.replace("{", "{{").replace("}", "}}")

@@ -1,0 +1,96 @@
+"""Finds open incidents and expected breaks of SLAs, for `tidemark why`.
+
+They are findings about an SLA's subject. No check uses them: an incident is no cause of an incident.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from tidemark.collecting import names_in
+from tidemark.model.settings.intervals import iso
+from tidemark.model.topology import Topology
+from tidemark.reports.paths.path_facts import Tables
+from tidemark.sla.incidents.changes import gap_ms
+from tidemark.sla.incidents.tables import STATE_TEXT, WORST_TEXT
+from tidemark.why.evidence.findings import BREAK_EXPECTED, INCIDENT_OPEN, WhyFinding
+
+INCIDENTS = f"""
+    SELECT incident, sla, subject, epoch_ms(coalesce(broken_since, opened_at)) AS since_ms,
+           epoch_ms(checked_at) <= $2 AS is_present, {STATE_TEXT} AS now, verdict = 'pass' AS holds,
+           {WORST_TEXT} AS worst, acknowledged_by
+    FROM incident_history
+    WHERE topology = $1 AND epoch_ms(opened_at) <= $2 AND coalesce(epoch_ms(resolved_at) > $2, true)
+          AND severity <> 'forecast'
+    ORDER BY opened_at, incident
+"""
+FORECASTS = """
+    SELECT sla, subject, epoch_ms(checked_at) AS checked_ms, epoch_ms(breaks_at) AS breaks_ms, breaks_because
+    FROM sla_results WHERE topology = $1 AND epoch_ms(checked_at) <= $2 AND (quiet IS NULL OR quiet <> 'past')
+    QUALIFY dense_rank() OVER (ORDER BY checked_at DESC, run_id DESC) = 1 ORDER BY breaks_at, sla
+"""
+
+
+def sla_findings(
+    tables: Tables, topology: Topology, *, at_ms: int, operator: str | None = None
+) -> Iterator[WhyFinding]:
+    """Yields a finding for each open incident and each expected break.
+
+    The state of an incident is that of the newest check, if that was made by *at_ms*.
+
+    Args:
+        tables: of the warehouse.
+        topology: the topology.
+        at_ms: the instant, epoch ms.
+        operator: only findings about it and its table; None: all, also those about the whole topology.
+    """
+    places = _Places(topology, operator)
+    for row in tables.ask(FORECASTS, [topology.name, at_ms]).objects:
+        is_due = row["breaks_ms"] is not None and row["breaks_ms"] > at_ms
+        if (
+            is_due
+            and at_ms - row["checked_ms"] <= gap_ms(topology)
+            and (place := places.of(row["subject"] or row["sla"]))
+        ):
+            yield WhyFinding(
+                cause=BREAK_EXPECTED,
+                **place,
+                since_ms=row["checked_ms"],
+                seen=f"{row['breaks_because']} (SLA {row['sla']}, check of {iso(row['checked_ms'])})",
+                remedy=f"look for growth before then: `tidemark topology {topology.name}`",
+            )
+    for row in tables.ask(INCIDENTS, [topology.name, at_ms]).objects:
+        if place := places.of(row["subject"] or row["sla"]):
+            yield _open_incident(row, topology, place)
+
+
+def _open_incident(row: Mapping[str, Any], topology: Topology, place: Mapping[str, Any]) -> WhyFinding:
+    state, history = f"SLA {row['sla']} is broken", f"`tidemark incidents {topology.name} --history {row['incident']}`"
+    if row["is_present"]:
+        state = f"SLA {row['sla']}: {row['now']}" + (f"; the worst was {row['worst']}" if row["worst"] else "")
+    by = f"; {row['acknowledged_by']} acknowledged it" if row["acknowledged_by"] else ""
+    wait = "no action is needed if it holds: " if row["is_present"] and row["holds"] else ""
+    return WhyFinding(
+        cause=INCIDENT_OPEN, **place, since_ms=row["since_ms"], seen=f"{state}{by}", remedy=f"{wait}{history}"
+    )
+
+
+class _Places:
+    """Finds the operator that a subject of SLAs is about."""
+
+    def __init__(self, topology: Topology, operator: str | None) -> None:
+        self._topology, self._operator = topology, operator
+
+    def of(self, subject: str) -> dict[str, Any]:
+        """Returns `sub_topology` and `operator`; empty for another operator."""
+        operators, subs = self._topology.operators, self._topology.sub_topologies
+        sinks = (o.name for o in operators.values() if o.result_table == subject)
+        name = subject if subject in operators else next(sinks, None)
+        if name is not None:
+            is_other = self._operator not in {None, name}
+            return {} if is_other else {"sub_topology": self._topology.sub_topology_of(name).name, "operator": name}
+        if self._operator is not None:
+            return {}
+        # A table of the whole topology, or a stream.
+        return {"sub_topology": subject if subject in names_in(subs) else None, "operator": subject}

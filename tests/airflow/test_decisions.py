@@ -1,0 +1,347 @@
+"""People decide about repairs in Airflow, without a slot."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from support.repairable import LOSS, REMOVAL, REOPENING, RESET, RESHARDING, Repairable
+from support.supervised_streams import HEARD, PATIENCE
+from tidemark.airflow.tasks.decisions import AnswerTrigger, _body, _note, command_in, words_of
+from tidemark.airflow.tasks.driver import NAME, Driver
+from tidemark.clock import wall_clock_ms
+from tidemark.control import process
+from tidemark.control.folder import Control
+from tidemark.embedded import airflow
+from tidemark.embedded.airflow_api import AirflowApi
+from tidemark.errors import InvalidArgument
+from tidemark.model.project.files import CHECKOUT, Project
+from tidemark.model.project.layout import Layout
+from tidemark.storage.delta.tables import scan
+
+QUESTIONS = "tidemark_play_decisions"
+STREAMS = "play_streams"
+WITHIN_S = 400.0
+DAG_FILE = """
+import os, sys
+from pathlib import Path
+
+TESTS = Path(os.environ["TIDEMARK_TESTS"])
+sys.path.append(str(TESTS))
+from airflow.sdk import DAG
+from support.supervised_streams import FIRST_LOOK_S, PATIENCE
+from tidemark.airflow.tasks.stream import StreamOperator, Supervision
+
+
+class StandIn(StreamOperator):
+    def _command(self):
+        return [str(TESTS / "airflow" / "bin" / "spark-submit"), *super()._command()[1:]]
+
+
+with DAG("play_streams", schedule=None):
+    StandIn(
+        task_id="events",
+        topology_file=Path(os.environ["TIDEMARK_PROJECT"]) / "topologies" / "play.toml",
+        sub_topology="events",
+        warehouse="{{ var.value.tidemark_warehouse }}",
+        bootstrap="127.0.0.1:1",
+        application=str(TESTS / "airflow" / "stand_in.py"),
+        supervision=Supervision(poll_s=1, first_look_s=FIRST_LOOK_S, restarts=1, patience=PATIENCE),
+        decisions="tidemark_play_decisions",
+    )
+"""
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ('tidemark accept-loss play events --source e --until 9 --by NAME --reason "a b"', "--source e --until 9"),
+        ("accept-loss play events --reason=x --source=e --by=Ann", "--source=e"),
+        ("requeue play --reason malformed_json --source e", "--reason malformed_json --source e"),
+        ("doctor play events --apply remove-torn", "--apply remove-torn"),
+        ("reshard play --shards 2", "--shards 2"),
+    ],
+)
+def test_a_printed_remedy_is_a_command_without_its_author(command: str, words: str) -> None:
+    assert " ".join(words_of(command, "play")).endswith(words)
+    assert not {"tidemark", "NAME", "Ann", "--by"} & {*words_of(command, "play")}
+
+
+@pytest.mark.parametrize(
+    ("command", "why"),
+    [
+        ("", "must be one of accept-loss, requeue, reset-time, doctor, reshard"),
+        ("down play", "must be one of"),
+        ("--home /tmp doctor play --apply remove-torn", "must be one of"),
+        ("reshard other --shards 2", "must be about play"),
+        ("reshard other.toml --shards 2", "must be about play"),
+        ("requeue play --bootstrap evil:9092", "requeue has no option --bootstrap here"),
+        ("requeue play --boot=evil:9092", "requeue has no option --boot here"),
+        ("requeue play --secrets /etc/passwd", "requeue has no option --secrets here"),
+        ("accept-loss play events --plan 0123456789ab", "accept-loss has no option --plan here"),
+        ("doctor play events", "doctor changes nothing"),
+        ("doctor 'play", "No closing quotation"),
+    ],
+)
+def test_other_commands_and_options_are_refused(command: str, why: str) -> None:
+    with pytest.raises(InvalidArgument, match=why):
+        words_of(command, "play")
+
+
+def test_the_command_of_a_lasting_error_is_found() -> None:
+    lost = (
+        "DataLost: topic 'events', partition 0: offsets 4 until 9 were lost unread; records are never skipped: "
+        "restore them, or accept the loss and continue from offset 9: "
+        "tidemark accept-loss play events --source events --partition 0 --until 9 --by NAME --reason TEXT"
+    )
+    assert command_in(lost, "play") == "accept-loss play events --source events --partition 0 --until 9"
+    two = f"{lost}; {lost.replace('--partition 0', '--partition 1')}"
+    assert command_in(two, "play") == command_in(lost, "play")
+    torn = (
+        "Unsound: checkpoint, journal and tables are inconsistent (tidemark doctor play events):\n"
+        "checkpoint_torn: offsets/3 is incomplete; it is not used yet\n"
+        "  remedy: remove it: tidemark doctor play events --apply remove-torn\nmore"
+    )
+    assert command_in(torn, "play") == "doctor play events --apply remove-torn"
+    assert command_in(torn.replace(" --apply remove-torn", ""), "play") is None
+    assert command_in(lost, "other") is None
+
+
+def test_markup_in_what_is_shown_is_inert() -> None:
+    body = _body("", ["doctor", "play"], "before\n```\n# forged\n````\nafter", until_ms=0)
+    assert "\n`````\nbefore\n```\n# forged\n````\nafter\n`````\n" in body
+    assert "Without an answer until 1970-01-01T00:00:00.000Z it counts as rejected" in body
+
+
+@pytest.mark.parametrize("sent", [None, {}, {"note": 7}, {"other": "x"}])
+def test_an_answer_without_a_usable_reason_has_none(sent: Any) -> None:
+    assert _note({"params_input": sent}) == ""
+    assert _note({"params_input": {"note": "  on it\n"}}) == "on it"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "answer"),
+    [
+        (lambda control: control.answer("old", "applied"), lambda control: control.answer("q", "rejected"), "rejected"),
+        (lambda control: None, lambda control: control.request_drain(by="ann", now_ms=1), "drained"),
+    ],
+    ids=["answer", "drain"],
+)
+def test_a_stream_waits_for_its_own_answer_or_a_drain(
+    tmp_path: Path, before: Callable[[Control], None], after: Callable[[Control], None], answer: str
+) -> None:
+    control = Control(tmp_path / "control" / "play" / "events")
+    before(control)
+    trigger = AnswerTrigger(home=str(control.home), question="q", poll_s=0.01, first_look_s=0)
+    _, kwargs = trigger.serialize()
+    again = AnswerTrigger(**kwargs)
+    assert again._answer() is None
+    after(control)
+    assert again._answer() == answer
+    assert AnswerTrigger(**{**kwargs, "until_ms": wall_clock_ms() - 1})._answer() == "timed_out"
+
+
+@dataclass
+class Plant:
+    """A stopped stream and the Airflow that asks about it."""
+
+    stopped: Repairable
+    home: Path
+    api: AirflowApi
+
+    def client(self, user: str) -> httpx.Client:
+        passwords = json.loads((self.home / "passwords.json").read_text())
+        login = httpx.post(
+            f"{self.api.url}/auth/token", json={"username": user, "password": passwords[user]}, timeout=60
+        )
+        return httpx.Client(
+            base_url=f"{self.api.url}/api/v2",
+            headers={"Authorization": f"Bearer {login.json()['access_token']}"},
+            timeout=60,
+        )
+
+    def ask(self, command: str, **params: str) -> str:
+        """Asks about *command*; returns the run once it is parked."""
+        run_id = self.api.trigger(QUESTIONS, {"command": f"tidemark {command}", **params})
+        self.wait_for(run_id, "awaiting_input")
+        return run_id
+
+    def wait_for(self, run_id: str, *states: str) -> None:
+        process.wait_until(lambda: self.state(run_id) in states, f"{run_id}: {' or '.join(states)}", WITHIN_S)
+
+    def state(self, run_id: str) -> str | None:
+        return self.api.task_states(QUESTIONS, run_id).get("decide")
+
+    def answer(self, user: str, run_id: str, option: str, **params: Any) -> int:
+        """Answers by REST; returns the HTTP status."""
+        url = f"/dags/{QUESTIONS}/dagRuns/{run_id}/taskInstances/decide/-1/hitlDetails"
+        with self.client(user) as client:
+            return client.patch(url, json={"chosen_options": [option], "params_input": params}).status_code
+
+    def detail(self, run_id: str) -> dict[str, Any]:
+        with self.client("admin") as client:
+            found = client.get(f"/dags/{QUESTIONS}/dagRuns/{run_id}/taskInstances/decide/-1/hitlDetails").json()
+        return dict(found)
+
+    def log(self, run_id: str) -> str:
+        return "\n".join(self.api.log(QUESTIONS, run_id, "decide"))
+
+    def decisions(self) -> list[dict[str, Any]]:
+        path = Layout(self.stopped.warehouse).report_table("play", "repair_decisions")
+        return scan(path).sort("decided_at").collect().to_dicts()
+
+    def slots(self) -> dict[str, int]:
+        with self.client("admin") as client:
+            pool = client.get("/pools/default_pool").json()
+        return {name: pool[name] for name in ("occupied_slots", "running_slots", "queued_slots", "scheduled_slots")}
+
+
+@pytest.fixture
+def plant(tmp_path: Path) -> Iterator[Plant]:
+    stopped = Repairable(tmp_path / "project")
+    home, root = tmp_path / "airflow", tmp_path / "root"
+    (root / "dags").mkdir(parents=True)
+    (root / "dags" / "streams.py").write_text(DAG_FILE)
+    shutil.copy(CHECKOUT / "dags" / "tidemark_decisions.py", root / "dags")
+    (root / "plugins").symlink_to(CHECKOUT / "plugins")
+    os.environ["TIDEMARK_TESTS"] = str(CHECKOUT / "tests")
+    users = {"CORE__SIMPLE_AUTH_MANAGER_USERS": "admin:admin,ann:user,eve:viewer"}
+    # How soon a deadline is noticed; by default after 15 s.
+    soon = {"SCHEDULER__TRIGGER_TIMEOUT_CHECK_INTERVAL": "2"}
+    control = stopped.play.control.home
+    driver = Driver(control, PATIENCE, shared=control.parent / ".driver")
+    parts = airflow.start(
+        home,
+        root=root,
+        project=Project(stopped.home),
+        variables={"tidemark_warehouse": str(stopped.warehouse)},
+        settings={**HEARD, **users, **soon},
+    )
+    try:
+        api = airflow.wait_until_healthy(home, parts)
+        for dag in (QUESTIONS, STREAMS):
+            process.wait_until(lambda dag=dag: api.has_dag(dag), "the DAGs", WITHIN_S)  # type: ignore[misc]
+        yield Plant(stopped, home, api)
+    finally:
+        airflow.stop(home)
+        process.stop(driver.process_home, NAME, grace_s=0)
+
+
+@pytest.mark.long  # a real Airflow, and thirty processes of `tidemark`
+@pytest.mark.parametrize("parked_s", [20, 600], ids=["20 s", "10 min"])
+def test_three_parked_decisions_hold_no_slot_and_are_made(plant: Plant, parked_s: int) -> None:
+    control, api = plant.stopped.play.control, plant.api
+    (control.home / "behaviour").write_text(f"lose {LOSS}")
+    api.unpause(STREAMS)
+    streams_run = api.trigger(STREAMS, {})
+    process.wait_until(lambda: bool(api.runs(QUESTIONS)), "the question of the stream", WITHIN_S)
+    (loss,) = api.runs(QUESTIONS)
+    assert loss.startswith("events__")
+    plant.wait_for(loss, "awaiting_input")
+    reset = plant.ask(RESET, why="a clock of 2014")
+    removal = plant.ask(REMOVAL, answer_within=f"{parked_s + 60} s")
+
+    seen = set()
+    until = time.monotonic() + parked_s
+    while time.monotonic() < until:
+        states = {plant.state(run) for run in (loss, reset, removal)} | set(
+            api.task_states(STREAMS, streams_run).values()
+        )
+        seen.add((*plant.slots().values(), *sorted(map(str, states))))
+        time.sleep(1)
+    assert seen == {(0, 0, 0, 0, "awaiting_input", "deferred")}
+
+    detail = plant.detail(loss)
+    assert detail["subject"] == f"tidemark {LOSS}?"
+    assert (detail["options"], detail["defaults"]) == (["Approve", "Reject"], ["Reject"])
+    assert "partition 0 from offset 4 until 9 (5)" in detail["body"]
+    assert "DataLost: offsets were lost unread" in detail["body"]
+    told = plant.log(loss)
+    assert "[critical] play: accept-loss of events: decision waits for an answer" in told
+    assert f"Look here: {api.url}/dags/{QUESTIONS}/runs/{loss}/tasks/decide/required_actions" in told
+    assert "[warning] play: reset-time of events: decision waits for an answer" in plant.log(reset)
+
+    assert plant.answer("eve", loss, "Approve") == 403
+    assert plant.answer("ann", loss, "Maybe") == 400
+    assert plant.answer("ann", loss, "Approve", note="retention") == 200
+    assert plant.answer("ann", loss, "Reject") == 409
+    assert plant.answer("admin", reset, "Reject", note="not in the day", other="x") == 200
+    plant.wait_for(loss, "success")
+    plant.wait_for(reset, "skipped")
+    plant.wait_for(removal, "skipped")
+    (accepted,) = json.loads((control.home / "loss.json").read_text())
+    assert (accepted["until_offset"], accepted["by"], accepted["reason"]) == (9, "ann", "retention")
+    assert (control.time_resets(), plant.stopped.torn.exists()) == ([], True)
+    rows = {row["command"]: row for row in plant.decisions()}
+    columns = ("outcome", "by", "note", "sub_topology", "asked_in")
+    assert {name: tuple(row[column] for column in columns) for name, row in rows.items()} == {
+        "accept-loss": ("applied", "ann", "retention", "events", f"{QUESTIONS} {loss} try 1"),
+        "reset-time": ("rejected", "admin", "not in the day", "events", f"{QUESTIONS} {reset} try 1"),
+        "doctor": ("timed_out", None, None, "events", f"{QUESTIONS} {removal} try 1"),
+    }
+    assert rows["accept-loss"]["result"].endswith("partition 0 from offset 4 on; start the stream")
+    assert rows["doctor"]["effect"].endswith(f"it removes {plant.stopped.torn}")
+    assert "decision has an answer\ntimed_out" in plant.log(removal)
+
+    # The stream runs without the lost records, launched by its own task.
+    process.wait_until(control.is_held, "the driver", WITHIN_S)
+    control.request_drain(by="ann", now_ms=wall_clock_ms())
+    process.wait_until(lambda: api.run_state(STREAMS, streams_run) == "success", "the end of the stream", WITHIN_S)
+    only_what_was_shown_is_done(plant)
+    a_stream_whose_question_is_rejected_fails(plant)
+
+
+def only_what_was_shown_is_done(plant: Plant) -> None:
+    """Approves three questions; one plan has changed."""
+    control, api = plant.stopped.play.control, plant.api
+    with plant.client("admin") as client:
+        client.post("/variables", json={"key": "tidemark_deciders", "value": "ann"}).raise_for_status()
+    reset, reopening, resharding = plant.ask(RESET), plant.ask(REOPENING), plant.ask(RESHARDING)
+    assert plant.answer("admin", reset, "Approve") == 403
+    by_hand = [str(Path(sys.executable).with_name("tidemark")), "--warehouse", str(plant.stopped.warehouse)]
+    author = ["--by", "Bob", "--reason", "at the shell"]
+    subprocess.run([*by_hand, *RESET.split(), *author], cwd=plant.stopped.home, check=True)
+    assert [plant.answer("ann", run, "Approve") for run in (reset, reopening, resharding)] == [200, 200, 200]
+    plant.wait_for(reset, "failed")
+    plant.wait_for(reopening, "success")
+    plant.wait_for(resharding, "success")
+    assert [made.by for made in control.time_resets()] == ["Bob"]
+    assert len(control.reopenings()) == 1
+    assert {(row["command"], row["outcome"], row["by"]) for row in plant.decisions()[3:]} == {
+        ("reset-time", "applied", "Bob"),
+        ("reset-time", "changed", "ann"),
+        ("requeue", "applied", "ann"),
+        ("reshard", "applied", "ann"),
+    }
+    idle = api.trigger(QUESTIONS, {"command": REOPENING})
+    wrong = api.trigger(QUESTIONS, {"command": "requeue play --bootstrap 127.0.0.1:1"})
+    plant.wait_for(idle, "skipped")
+    plant.wait_for(wrong, "failed")
+    assert "there is nothing to decide: counts: 0 of 1 late records" in plant.log(idle)
+
+
+def a_stream_whose_question_is_rejected_fails(plant: Plant) -> None:
+    control, api = plant.stopped.play.control, plant.api
+    (control.home / "loss.json").unlink()
+    earlier = {*api.runs(QUESTIONS)}
+    streams_run = api.trigger(STREAMS, {})
+    process.wait_until(lambda: bool({*api.runs(QUESTIONS)} - earlier), "the question of the stream", WITHIN_S)
+    (loss,) = {*api.runs(QUESTIONS)} - earlier
+    plant.wait_for(loss, "awaiting_input")
+    assert plant.answer("ann", loss, "Reject") == 200
+    process.wait_until(lambda: api.run_state(STREAMS, streams_run) == "failed", "the end of the stream", WITHIN_S)
+    told = "\n".join(api.log(STREAMS, streams_run, "events"))
+    assert (
+        "a person was asked, and the answer is rejected: events is failed: DataLost: offsets were lost unread" in told
+    )
