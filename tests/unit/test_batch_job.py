@@ -53,3 +53,10 @@ def test_an_unusable_sla_is_a_warning_and_the_others_stay(tmp_path, monkeypatch,
     assert [spec.name for spec in load_usable_slas(found)] == ["in_time"]
     (warning,) = caplog.messages
     assert warning.startswith("slas.toml: flights.quick.error_after: is '2 mins', which has no known unit")
+
+
+def test_reports_of_a_project_without_slas_have_no_promises(tmp_path, monkeypatch, caplog):
+    found = topology("flights")
+    monkeypatch.setenv(VARIABLE, str(tmp_path))
+    assert load_usable_slas(found) == ()
+    assert "slas.toml is missing" in caplog.text

@@ -135,9 +135,13 @@ def topology_file(name: str) -> Path:
 def load_usable_slas(topology: Topology) -> tuple[SlaSpec, ...]:
     """Loads the SLAs of *topology* that can be used.
 
-    It logs a warning for each of the others.
+    It logs a warning for each of the others, and if the file is missing: reports can be made without promises.
     """
-    slas = load_usable(Project.here().slas, topology)
+    file = Project.here().slas
+    if not file.exists():
+        log.warning("%s is missing, so reports have no promises", file)
+        return ()
+    slas = load_usable(file, topology)
     for error in slas.errors.values():
         log.warning("%s; its promise is left out", error)
     return slas.specs
