@@ -57,6 +57,7 @@ def test_an_unusable_sla_is_a_warning_and_the_others_stay(tmp_path, monkeypatch,
 
 def test_reports_of_a_project_without_slas_have_no_promises(tmp_path, monkeypatch, caplog):
     found = topology("flights")
+    (tmp_path / "topologies").mkdir()
     monkeypatch.setenv(VARIABLE, str(tmp_path))
     assert load_usable_slas(found) == ()
     assert "slas.toml is missing" in caplog.text
