@@ -181,6 +181,8 @@ def _of_node(home: Path, name: str) -> dict[str, str]:
         # Java reserves far more addresses than it uses. The check of real memory is on, as by default.
         "yarn.nodemanager.vmem-check-enabled": "false",
         "yarn.nodemanager.disk-health-checker.enable": "false",
+        # A node looks at its disk once at its start, even so.
+        "yarn.nodemanager.disk-health-checker.max-disk-utilization-per-disk-percentage": "99.9",
     }
 
 
