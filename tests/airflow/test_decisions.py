@@ -70,6 +70,7 @@ with DAG("play_streams", schedule=None):
         ("accept-loss play events --reason=x --source=e --by=Ann", "--source=e"),
         ("requeue play --reason malformed_json --source e", "--reason malformed_json --source e"),
         ("doctor play events --apply remove-torn", "--apply remove-torn"),
+        ("doctor play events --by= --apply=remove-torn", "--apply=remove-torn"),
         ("reshard play --shards 2", "--shards 2"),
     ],
 )
@@ -119,7 +120,8 @@ def test_the_command_of_a_lasting_error_is_found() -> None:
 
 
 def test_markup_in_what_is_shown_is_inert() -> None:
-    body = _body("", ["doctor", "play"], "before\n```\n# forged\n````\nafter", until_ms=0)
+    body = _body("", ["doctor", "`play` **safe**"], "before\n```\n# forged\n````\nafter", until_ms=0)
+    assert body.startswith("```\ntidemark doctor '`play` **safe**'\n```\n\n")
     assert "\n`````\nbefore\n```\n# forged\n````\nafter\n`````\n" in body
     assert "Without an answer until 1970-01-01T00:00:00.000Z it counts as rejected" in body
 

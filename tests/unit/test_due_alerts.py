@@ -118,6 +118,16 @@ def test_an_open_alert_is_sent_again_without_another_delivery() -> None:
     assert again(12) == [("resolved", False)]
 
 
+def test_an_alert_that_is_sent_again_names_who_acknowledged_it() -> None:
+    plays = Desk(desk={"kind": "alertmanager"})
+    plays.changes(0, "opened")
+    plays.changes(1, "acknowledged", by="Ann")
+    assert plays.delivers(2) == ["opened", "acknowledged"]
+    now_ms = NOON + 3 * MINUTE
+    (again,) = due_changes(plays.channels["desk"], plays.alerts, plays.deliveries, plays.decisions, now_ms=now_ms)
+    assert (again["change"], again["by"]) == ("opened", "Ann")
+
+
 def test_what_opened_and_ended_in_a_silence_is_never_told() -> None:
     plays = desk()
     plays.decides(0, "silence", "topology", "flights", until=60)

@@ -227,9 +227,10 @@ def test_a_mistake_is_told_with_file_key_and_remedy(changes, message):
         specs(**changes)
 
 
-def test_the_name_of_the_checks_themselves_is_no_sla():
-    with pytest.raises(InvalidSpec, match=r"flights\.checks_are_made: is reserved for Tidemark; use another name"):
-        parse({"flights": {"checks_are_made": GOOD}}, FLIGHTS, file="slas.toml")
+@pytest.mark.parametrize("name", ["checks_are_made", "decision"])
+def test_a_name_of_tidemark_is_no_sla(name):
+    with pytest.raises(InvalidSpec, match=rf"flights\.{name}: is reserved for Tidemark; use another name"):
+        parse({"flights": {name: GOOD}}, FLIGHTS, file="slas.toml")
 
 
 def test_a_topology_that_promises_nothing_by_name_loses_nothing():

@@ -11,7 +11,6 @@ from typing import Any
 
 from tidemark.collecting import names_in, outside
 from tidemark.errors import InvalidSpec
-from tidemark.model.settings.retention import DAY_MS
 from tidemark.model.settings.toml_keys import IDENTIFIER, Keys, length, read_toml, suggestion_of
 from tidemark.model.sla_spec import Severity, SlaSpec
 from tidemark.model.topology import Topology
@@ -159,15 +158,19 @@ def _unmatched(key: str, words: Collection[str] | None, values: Collection[str])
 
 def _shorter_than_checks(channel: Channel, topologies: Iterable[Topology]) -> Iterator[str]:
     """Yields a line for each time shorter than that between checks."""
-    lengths_ms = {f"{name}.escalate_after": after_ms for name, after_ms in channel.escalated_by.items()}
-    lengths_ms[f"{channel.name}.renotify_after"] = channel.renotify_after_ms or DAY_MS
-    lengths_ms[f"{channel.name}.valid_for"] = channel.arguments.get("valid_for_ms", DAY_MS)
+    lengths_ms: dict[str, int | None] = {
+        **{f"{name}.escalate_after": after_ms for name, after_ms in channel.escalated_by.items()},
+        f"{channel.name}.renotify_after": channel.renotify_after_ms,
+        f"{channel.name}.valid_for": channel.arguments.get("valid_for_ms"),
+    }
     for topology in topologies:
         every_ms = topology.check_every_ms
         for key, length_ms in lengths_ms.items():
-            if length_ms < every_ms:
+            if length_ms is not None and length_ms < every_ms:
+                every = length(every_ms)
                 problem = f"is {length(length_ms)}, but only checks send alerts"
-                yield f"{key}: warning: {problem}, and {topology.name} has one every {length(every_ms)}"
+                remedy = f"write {every} or more, or a shorter check_every"
+                yield f"{key}: warning: {problem}, and {topology.name} has one every {every}; {remedy}"
 
 
 def parse(content: Mapping[str, Any], *, file: str) -> tuple[Channel, ...]:

@@ -26,6 +26,7 @@ from tidemark.model.settings.toml_keys import IDENTIFIER, Keys, length, read_tom
 from tidemark.model.tables.catalog import CHANGES, OUTCOMES, TABLES
 from tidemark.model.topology import Topology
 from tidemark.semantics.incidents import CHECKS, Damping
+from tidemark.semantics.repairs import DECISION
 from tidemark.semantics.sla import BurnRate, ContractRule, Objective, RecordMinimums, Sla
 
 
@@ -378,8 +379,9 @@ def _specs(file: str, name: str, table: Any, topology: Topology) -> tuple[SlaSpe
     if isinstance(table, list):
         remedy = f"maintenance of all SLAs of a topology has the key {MAINTENANCE}"
         raise InvalidSpec.at(file, keys.at, "is not a table of an SLA", remedy)
-    if not IDENTIFIER.fullmatch(name) or name == CHECKS:
-        problem = "is reserved for Tidemark" if name == CHECKS else "is not a valid SLA name"
+    is_reserved = name in {CHECKS, DECISION}
+    if not IDENTIFIER.fullmatch(name) or is_reserved:
+        problem = "is reserved for Tidemark" if is_reserved else "is not a valid SLA name"
         raise InvalidSpec.at(file, keys.at, problem, "use another name: lower-case letters, digits and _")
     keys.refuse_all_but(KEYS)
     specs = _objective(keys, name, topology) if "objective" in keys.content else (_spec(keys, name, topology),)

@@ -171,11 +171,8 @@ def suggest(
         if operator in with_latency or name in content:
             continue
         table = {"subject": operator, "measure": Measure.LATENCY_P99.value, "over": "1 h", "owner": topology.owner}
-        measured, damping = (
-            _measurements(tables, ROLLED_UP, [*span, operator]),
-            Damping(resolve_after_ms=RESOLVE_AFTER_MS),
-        )
-        history = _History(measured, zone, now_ms, damping)
+        measured = _measurements(tables, ROLLED_UP, [*span, operator])
+        history = _History(measured, zone, now_ms, Damping(resolve_after_ms=RESOLVE_AFTER_MS))
         suggestions.append(_suggestion(history, name, table, breaks, _subjects(operator, topology)))
     return suggestions
 

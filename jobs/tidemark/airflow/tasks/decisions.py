@@ -76,7 +76,8 @@ ANSWERED_WITHIN = "24 h"
 WAITS_MS = 25 * 3_600_000
 """Longest wait of a stream for an answer, ms.
 
-That is longer than ANSWERED_WITHIN. It happens only if the DAG that asks is paused.
+That is longer than ANSWERED_WITHIN. It happens only if the question gets no answer at all: the DAG that asks is
+paused, or its run was deleted or marked.
 """
 DRAINED = "drained"
 """The answer if the stream was drained meanwhile."""
@@ -113,9 +114,9 @@ def words_of(command: str, topology: str) -> list[str]:
         raise InvalidArgument(msg)
     kept, rest = words[:2], iter(words[2:])
     for word in rest:
-        option, _, value = word.partition("=")
+        option = word.partition("=")[0]
         if option in AUTHOR and option not in OPTIONS[name]:
-            if not value:
+            if "=" not in word:
                 next(rest, None)
             continue
         # Abbreviations are refused, too: argparse would accept them.
@@ -124,7 +125,8 @@ def words_of(command: str, topology: str) -> list[str]:
             msg = f"command: {name} has no option {option} here, got {command!r}; use {allowed}"
             raise InvalidArgument(msg)
         kept.append(word)
-    if (needed := NEEDS_APPLY.get(name)) and needed[0] not in kept:
+    given = {word.partition("=")[0] for word in kept}
+    if (needed := NEEDS_APPLY.get(name)) and needed[0] not in given:
         msg = f"command: {name} changes nothing, got {command!r}; add {' '.join(needed)}"
         raise InvalidArgument(msg)
     return kept
@@ -355,7 +357,7 @@ class DecisionOperator(BaseOperator):
             row = answered_decision(row, text=ended, by=by, at_ms=wall_clock_ms())
         page = _page(ti)
         for channel in channels(self.topology.name):
-            # Others escalate what a channel got, which is recorded for incidents alone.
+            # Escalation follows from recorded deliveries, and those of a question are not recorded.
             if channel.escalated_by or not channel.tells(row):
                 continue
             try:
@@ -428,7 +430,8 @@ def _body(why: str, words: Sequence[str], effect: str, *, until_ms: int) -> str:
     """Returns the text of a request, in Markdown."""
     parts = [_fenced(why)] if why else []
     parts += [
-        f"`{shlex.join(['tidemark', *words])}` would do this:",
+        _fenced(shlex.join(["tidemark", *words])),
+        "This command would do the following:",
         _fenced(effect),
         f"**{APPROVE}**: this is done, and nothing else. If it has changed meanwhile, nothing is done.",
         f"**{REJECT}**: nothing is done. Without an answer until {iso(until_ms)} it counts as rejected.",

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tidemark.collecting import in_order_of
+from tidemark.model.sla_spec import Severity
 from tidemark.reports.paths.path_facts import Row, Tables
 
 OPEN_ALERTS = """
@@ -35,26 +36,25 @@ ACKNOWLEDGED = """
     WHERE topology = $1 AND change = 'acknowledged' AND coalesce("at" <= make_timestamptz($2 * 1000), true)
 """
 _LISTS = ("incidents", "slas", "tables", "owners")
-FORECAST = "forecast"
-"""Severity of alerts about breaks that are expected."""
 
 
 def open_alerts(tables: Tables, topology: str, *, at_ms: int | None = None) -> list[Row]:
     """Returns alerts that are open at *at_ms*, the most severe first.
 
-    None: by all that is known.
-
-    An alert is all incidents of one cause. Expected breaks are not among them.
+    An alert is all incidents of one cause. Expected breaks are not among them. *at_ms* is epoch ms; None: by all that
+    is known.
     """
     # The alert has the acknowledgement with the next check, its incident at once.
     people = {row["incident"]: row["by"] for row in tables.ask(ACKNOWLEDGED, [topology, at_ms]).objects}
     alerts = []
     for alert in tables.ask(OPEN_ALERTS, [topology, at_ms]).objects:
-        if alert["severity"] != FORECAST:
+        if alert["severity"] != Severity.FORECAST:
             lists = {name: alert[name] or [] for name in _LISTS}
             by = next((people[incident] for incident in lists["incidents"] if incident in people), None)
             alerts.append({**alert, **lists, "acknowledged_by": by})
-    return sorted(alerts, key=lambda alert: (alert["severity"] != "critical", alert["opened_at"], alert["alert"]))
+    return sorted(
+        alerts, key=lambda alert: (alert["severity"] != Severity.CRITICAL, alert["opened_at"], alert["alert"])
+    )
 
 
 def forecasts(slas: Iterable[Row], *, at_ms: int) -> list[Row]:

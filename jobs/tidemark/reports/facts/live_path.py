@@ -1,7 +1,7 @@
 """Finds the critical path of the newest window, before a report does.
 
 The rules are those of the reports, and the rows have the same fields. The parts of the window's age and the blame need
-more facts: only reports have them. Instants are epoch ms.
+more facts, and `sla_ms` and `over_sla` need the SLAs: only reports have them. Instants are epoch ms.
 """
 
 from __future__ import annotations

@@ -128,7 +128,10 @@ def share_lines(rows: Iterable[Row], interval: Interval, place_ms: int) -> Marku
 
 
 def lengths_axis(values_ms: Sequence[float], typical_ms: float) -> ValueAxis:
-    """Returns an axis for *values_ms* with *typical_ms* in its midst."""
+    """Returns an axis for *values_ms*.
+
+    Equal distances are equal ratios if the highest value is SPREAD times *typical_ms* or more.
+    """
     low_ms, high_ms = min(0, *values_ms), max(1, *values_ms)
     if low_ms < 0 or high_ms < SPREAD * typical_ms:
         # Some space above, so that the highest value is not a line at the edge.

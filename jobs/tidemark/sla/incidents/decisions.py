@@ -78,9 +78,9 @@ def decide(layout: Layout, topology: str, made: AlertDecision, *, slas: Collecti
         InvalidArgument: the subject is unknown, or the time does not fit the decision.
     """
     # Acknowledging refuses an incident that is not open.
-    is_taken_over = made.decision is Decision.ACKNOWLEDGE
-    incidents = {} if is_taken_over else open_slas(layout, topology)
-    kind = DecisionSubject.INCIDENT if is_taken_over else _kind(topology, made, slas, incidents)
+    is_acknowledgement = made.decision is Decision.ACKNOWLEDGE
+    incidents = {} if is_acknowledgement else open_slas(layout, topology)
+    kind = DecisionSubject.INCIDENT if is_acknowledgement else _kind(topology, made, slas, incidents)
     _refuse_wrong_time(made, at_ms)
     others = ""
     if made.decision is Decision.UNSILENCE:
@@ -91,7 +91,7 @@ def decide(layout: Layout, topology: str, made: AlertDecision, *, slas: Collecti
         if not own or not own[-1].holds(at_ms):
             last = f"that of {own[-1].by} ended at {iso(own[-1].end_ms)}" if own else "no decision is about it"
             return DecisionResult(is_new=False, text=f"{made.subject} is not silenced: {last}{others}")
-    if is_taken_over:
+    if is_acknowledgement:
         earlier = acknowledge(layout, topology, made.subject, by=made.by, note=made.note, at_ms=at_ms)
         if earlier:
             text = f"{made.subject} is acknowledged already, by {earlier['by']} at {iso(earlier['at'])}"

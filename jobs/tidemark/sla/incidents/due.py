@@ -176,7 +176,9 @@ class _ChannelAlert:
         if not beginnings or not self._is_open or self._is_silenced_now:
             return
         if self._channel.sends_again:
-            yield {**beginnings[-1], "is_repeat": True}
+            # The receiver keeps the newest copy, which must still name the person.
+            acknowledged = self._changes.get(Change.ACKNOWLEDGED, {})
+            yield {**beginnings[-1], "by": acknowledged.get("by"), "is_repeat": True}
             return
         if self._is_impact():
             return
