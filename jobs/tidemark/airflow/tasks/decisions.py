@@ -300,7 +300,9 @@ class DecisionOperator(BaseOperator):
             return RepairOutcome.TIMED_OUT, None
         if list(event.get("chosen_options") or ()) != [APPROVE]:
             return RepairOutcome.REJECTED, None
-        _, effect_now, plan_now = self._look(words)
+        status, effect_now, plan_now = self._look(words)
+        if status:
+            return RepairOutcome.FAILED, effect_now
         if plan_now != plan:
             return RepairOutcome.CHANGED, effect_now
         reason = "--reason" if words[0] in {"accept-loss", "reset-time"} else "--note"

@@ -30,7 +30,7 @@ import platform
 import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -258,7 +258,8 @@ class Driver:
         """Kills the driver of *launch_id* at once; records who does so."""
         with self._launching():
             if self._is_newest(launch_id):
-                self.control.kill_for(launch_id, "", by=by)
+                with suppress(OSError):  # a folder that cannot be written keeps no driver alive
+                    self.control.kill_for(launch_id, "", by=by)
                 # The other streams of the process die too, and must not count that as their failure.
                 for other, home in self._folder.launches().items():
                     if other != launch_id:
