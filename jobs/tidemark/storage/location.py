@@ -118,7 +118,8 @@ def replace(path: Path, text: str) -> None:
     if isinstance(path, ObjectPath):
         path.write_text(text)
         return
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    # Streams are threads of a process, so its id would not be enough.
+    partial = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
         partial.write_text(text, encoding="utf-8")
         partial.replace(path)
