@@ -1,4 +1,4 @@
-"""Files are replaced as a whole, whoever else replaces them."""
+"""Threads that replace a file leave one of their versions, whole."""
 
 from __future__ import annotations
 
