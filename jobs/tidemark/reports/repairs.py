@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from tidemark.model.project.layout import Layout
 from tidemark.model.tables.catalog import REPAIR_DECISIONS
@@ -43,18 +43,7 @@ def record_repair(layout: Layout, made: RepairDecision, *, at_ms: int) -> None:
     """Adds a row for the decision *made* at *at_ms*, epoch ms."""
     from tidemark.reports.report_tables import add_rows  # tasks of Airflow need it, and parsers of DAGs do not
 
-    row = {
-        "topology": made.topology,
-        "sub_topology": made.sub_topology,
-        "command": made.command,
-        "effect": made.effect,
-        "decided_at": at_ms,
-        "outcome": made.outcome.value,
-        "by": made.by,
-        "note": made.note or None,
-        "result": made.result,
-        "asked_in": made.asked_in,
-    }
+    row = {**asdict(made), "decided_at": at_ms, "outcome": made.outcome.value, "note": made.note or None}
     add_rows([row], REPAIR_DECISIONS, layout.report_table(made.topology, REPAIR_DECISIONS.name))
 
 

@@ -456,6 +456,4 @@ def _asked_in(context: Context) -> str:
 def _page(ti: Any) -> str:
     from urllib.parse import quote
 
-    # It is the format of a page, in which braces have a meaning.
-    place = PAGE.format(dag=ti.dag_id, run=quote(ti.run_id, safe=""), task=ti.task_id)
-    return place.replace("{", "{{").replace("}", "}}")
+    return PAGE.format(dag=ti.dag_id, run=quote(ti.run_id, safe=""), task=ti.task_id)

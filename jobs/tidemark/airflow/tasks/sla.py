@@ -153,7 +153,7 @@ def notify(
     change: Mapping[str, Any],
     context: Mapping[str, Any],
     *,
-    page: str = PAGE,
+    page: str | None = None,
     dags: Iterable[str] = (),
 ) -> None:
     """Sends a *change* of an alert, a row of `sla_alerts`, to *channel*.
@@ -162,15 +162,16 @@ def notify(
         channel: the channel.
         change: the row.
         context: of the Airflow task.
-        page: path of the page to look at.
+        page: path of the page to look at; None: that of its incident.
         dags: the DAGs that wait for the late streams.
     """
     from tidemark.sla.incidents.alert import alert_of
     from tidemark.sla.incidents.alert_text import alert_texts
 
-    incident = (change.get("incidents") or [change["incident"]])[0]
-    place = page.format(topology=quote(change["topology"], safe=""), incident=quote(incident, safe=""))
-    link = conf.get("api", "base_url", fallback="").rstrip("/") + place
+    if page is None:
+        incident = (change.get("incidents") or [change["incident"]])[0]
+        page = PAGE.format(topology=quote(change["topology"], safe=""), incident=quote(incident, safe=""))
+    link = conf.get("api", "base_url", fallback="").rstrip("/") + page
     alert = alert_of(change, link=link, dags=dags)
     message = {**alert_texts(alert, notified_ms=wall_clock_ms()), "value": alert}
     resolve_name(channel.notifier)(**channel.arguments)({**context, "alert": message})

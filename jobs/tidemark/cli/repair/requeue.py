@@ -117,8 +117,10 @@ def requeue_plan(
     layout = Layout(warehouse)
     if options.reopen:
         return reopen_plan(options, described(options.topology), layout, clock)
-    rows = late_rows(described(options.topology), layout) if options.late else None
-    rows = _quarantined_records(layout, options.topology) if rows is None else rows
+    if options.late:
+        rows = late_rows(described(options.topology), layout)
+    else:
+        rows = _quarantined_records(layout, options.topology)
     chosen = with_kafka_partitions(_chosen(rows, options), layout, options.topology)
     sent = _sent_places(layout.report_table(options.topology, REQUEUED.name))
     waiting = chosen.join(sent, on=list(PLACE), how="anti").sort(PLACE)
