@@ -1,4 +1,4 @@
-"""Sending with a client whose queue is full, or whose broker is gone."""
+"""Sending with a full queue, or without a broker."""
 
 from __future__ import annotations
 
