@@ -501,17 +501,20 @@ class Control:
 
     def killed_by(self, launch_id: str) -> str | None:
         """Returns who killed the driver of *launch_id*, if a task did."""
-        killed = _read(self.home / "killed.json")
         # Older versions did not write it.
-        return killed.get("by") or None if killed and killed["launch_id"] == launch_id else None
+        return self._killed(launch_id).get("by") or None
 
     def killed_for(self, launch_id: str) -> str | None:
         """Returns the stream that hung when the process of *launch_id* was killed.
 
         None: the process was not killed because of another stream.
         """
-        killed = _read(self.home / "killed.json")
-        return killed["stream"] or None if killed and killed["launch_id"] == launch_id else None
+        return self._killed(launch_id).get("stream") or None
+
+    def _killed(self, launch_id: str) -> dict[str, str]:
+        """Returns what `killed.json` says of *launch_id*; empty: nothing."""
+        killed: dict[str, str] = _read(self.home / "killed.json") or {}
+        return killed if killed.get("launch_id") == launch_id else {}
 
     def deaths(self) -> dict[str, Any]:
         """Returns the stored deaths of drivers; empty if there were none.
