@@ -384,16 +384,6 @@ class Control:
         (self.home / "drain.json").unlink(missing_ok=True)
         self._spread_news()
 
-    def answer(self, question: str, answer: str) -> None:
-        """Publishes the *answer* to *question*, for which the stream's task waits."""
-        own_folder(self.home)
-        replace(self.home / "answer.json", json.dumps({"question": question, "answer": answer}))
-
-    def answered(self, question: str) -> str | None:
-        """Returns the answer to *question*; None before that."""
-        newest = _read(self.home / "answer.json")
-        return str(newest["answer"]) if newest and newest["question"] == question else None
-
     def accept_loss(self, loss: AcceptedLoss) -> None:
         """Lets the driver skip *loss*, once.
 
