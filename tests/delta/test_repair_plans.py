@@ -58,7 +58,8 @@ def shown(stopped: Repairable, command: str) -> tuple[str, str | None]:
 
 
 def content(folder: Path) -> dict[str, bytes]:
-    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    files = (path for path in folder.rglob("*") if path.is_file() and path.name != "repair.lock")
+    return {str(path): path.read_bytes() for path in files}
 
 
 def decisions(stopped: Repairable) -> list[dict[str, Any]]:
