@@ -102,7 +102,7 @@ A module has `add_options(parser)`, and `command(options)`, which returns the ex
 def main() -> int:
     """Runs the command; returns its exit code.
 
-    It is 0 if all is well, 1 if something is wrong, and 2 for wrong usage.
+    It is 0 if all is well, 1 if something is wrong, 2 for wrong usage, and 4 if a plan has changed.
     """
     try:
         return _main()
@@ -126,7 +126,7 @@ def _main() -> int:
         return command(options)
     except TidemarkError as error:
         say(one_message(f"tidemark {options.command}: {error}"), sys.stderr)
-        return 1
+        return error.exit_status
     except ModuleNotFoundError as error:
         if error.name is None or (package := error.name.partition(".")[0]) not in EXTRAS:
             raise
