@@ -13,6 +13,7 @@ from support.separate_executors import Apart
 from support.topologies import aggregate, current, repartition, sink, source, table, topology_of
 from tidemark.control.folder import TimeReset
 from tidemark.errors import InvalidSpec
+from tidemark.query.sql import Warehouse
 
 TENS = {"every": "10 s"}
 BOARD = topology_of(
@@ -25,7 +26,7 @@ def play_of(toml: str, home: Path, *, partitions: int = 3) -> Play:
 
 
 def send(play: Play, at_s: float, *records: tuple[int, float]) -> None:
-    """Runs a batch that is decided at *at_s*, with partition and second of each record."""
+    """Runs a batch at *at_s*, with partition and second of each record."""
     play.batch(rows_of(play, records), at_ms=ms(at_s))
 
 
@@ -40,7 +41,7 @@ def seconds(at_ms: int | None) -> float | None:
 
 
 def intervals(play: Play, *columns: str, sub: str | None = None) -> list[tuple[object, ...]]:
-    """Returns the start of each row in seconds, and *columns*, instants in seconds."""
+    """Returns start and *columns* of each row, instants in seconds."""
     instants = {"complete_at", "reopened_at"}
     return [
         (seconds(row["interval_start"]), *(seconds(row[c]) if c in instants else row[c] for c in columns))
@@ -57,7 +58,7 @@ THREE: list[Batch] = [
     (60, [(0, 32)]),
     (62, [(1, 5)]),
 ]
-"""Three partitions: 2 is slow, then 1 and 2 are idle, then 1 is late.
+"""Three partitions: 2 is slow, 1 and 2 are idle, 1 is late.
 
 The bound is 1 s, so a partition has passed the end of an interval with a record 1 s after it.
 """
@@ -80,6 +81,15 @@ def test_an_interval_waits_for_its_slowest_partition(tmp_path):
         (20, 60, 1, None, None, 0, True),
         (0, 62, 1, None, None, 0, False),
     ]
+    (view,) = (
+        Warehouse(tmp_path)
+        .ask(
+            "select records, reopenings, epoch_ms(complete_at), epoch_ms(reopened_at), cause, waited_for_partition "
+            f"from complete_intervals where epoch_ms(interval_start) = {NOON}"
+        )
+        .rows
+    )
+    assert view == (4, 1, ms(24), ms(62), "late_record", 2)
     reopened = intervals(play, "reopened_at", "cause", "cause_partition", "cause_offset")
     assert reopened == [(0, None, None, None, None), (10, *[None] * 4), (20, *[None] * 4), (0, 62, "late_record", 1, 2)]
 

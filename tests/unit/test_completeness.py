@@ -1,4 +1,4 @@
-"""The rule of complete intervals; all expected values are worked out by hand."""
+"""The rule of complete intervals, with values worked out by hand."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def test_an_idle_partition_that_did_not_pass_completes_it(idle_s, by_idleness):
     assert one.by_idleness is by_idleness
 
 
-def test_a_partition_that_never_had_a_record_completes_by_idleness():
+def test_a_partition_without_a_record_is_behind_every_end():
     empty = PartitionProgress(activity=Activity.IDLE)
     source = {"events": InputProgress(partitions={0: PartitionProgress(watermark_ms=20 * S), 1: empty})}
     found = path_time(source, source, 20 * S, allowed_lateness_ms=0, held_by=None, since_ms=0, blocked_by=None)
@@ -170,7 +170,7 @@ def test_time_that_goes_back_leaves_intervals_complete():
     assert complete(TENS, now, {}, passed(5)) == (now, [])
 
 
-def test_other_intervals_begin_with_the_first_that_is_not_complete():
+def test_other_intervals_begin_where_the_last_ones_ended():
     now, _ = complete(TENS, None, {0: record()}, passed(20))
     longer = Intervals(30 * S)
     now, done = complete(longer, now, {20 * S // (30 * S): record()}, passed(29))

@@ -19,9 +19,15 @@ from tidemark.semantics.windows import instant_of, latest_shown_ms
 
 DAY_MS = 86_400_000
 MOST = 1_000
-"""Most intervals without records that a batch completes, and most open ones that are counted."""
+"""Most intervals that a batch completes in a row.
+
+Also the most open ones whose records are counted.
+"""
 MOST_WAITING = 100
-"""Most intervals of a table whose waits are added up; they are the next to be complete."""
+"""Most intervals of a table whose waits are added up.
+
+They are the next to be complete.
+"""
 NEVER = -(2**63)
 
 
@@ -61,7 +67,7 @@ class Intervals:
         return self.every_ms < DAY_MS
 
     def between(self, start_ms: int, until_ms: int) -> Iterator[tuple[int, int]]:
-        """Yields start and end of each interval from *start_ms* that ends by *until_ms*."""
+        """Yields each interval from *start_ms* that ends by *until_ms*."""
         while (end_ms := self.end_of(start_ms)) <= until_ms:
             yield start_ms, end_ms
             start_ms = end_ms
