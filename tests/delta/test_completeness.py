@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 
 from support.crashes import Crash, crash_at
 from support.play import NOON, Play, Row, ms
@@ -118,6 +120,20 @@ def test_a_killed_driver_decides_each_interval_once(step, tmp_path):
     assert found == [(0, 24, None, 3, None, 0), (0, 62, 62, 1, None, 0)]
     # A batch that completes no interval does not commit the table.
     assert kills == (2 if step == "committed completeness" else 3)
+
+
+@pytest.mark.parametrize("mode", ["append", "current"])
+def test_each_commit_has_the_newest_complete_interval(mode, tmp_path):
+    toml = BOARD if mode == "append" else BOARD + 'mode = "current"\nkey = ["id"]\nrefresh = "0 s"\n'
+    play = play_of(toml, tmp_path)
+    run(play, [THREE[0], (24, [(0, 22), (1, 13), (2, 11.5)])])
+    commits = DeltaTable(str(play.table("board"))).history()
+    shown = [json.loads(commit["userMetadata"]) for commit in commits if "userMetadata" in commit]
+    interval = "2014-05-13T12:00:00.000Z/2014-05-13T12:00:10.000Z"
+    assert shown == [
+        {"watermark": "2014-05-13T12:00:10.499Z", "complete": interval},
+        {"watermark": "2014-05-13T11:59:59.999Z", "complete": None},
+    ]
 
 
 def test_shards_decide_the_same_intervals(tmp_path):

@@ -142,6 +142,13 @@ class Completion:
     first: tuple[int, int] | None = None
 
 
+def newest_complete(table: TableIntervals) -> tuple[int, int] | None:
+    """Returns start and end of the newest complete interval; None: none is."""
+    if table.up_to_ms is None or table.up_to_ms == table.first_ms:
+        return None
+    return Intervals(table.every_ms, table.timezone).start_of(table.up_to_ms - 1), table.up_to_ms
+
+
 def passed_ms(watermark_ms: int | None, *, allowed_lateness_ms: int) -> int | None:
     """Returns the latest end of an interval that a watermark has passed.
 
