@@ -9,13 +9,18 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
+from support.command_line import tidemark
 from support.crashes import Crash, crash_at
-from support.play import NOON, Play, Row, ms
+from support.play import NOON, Play, Row, ms, tell
 from support.separate_executors import Apart
 from support.topologies import aggregate, current, repartition, sink, source, table, topology_of
 from tidemark.control.folder import TimeReset
 from tidemark.errors import InvalidSpec
+from tidemark.model.project.layout import Layout
 from tidemark.query.sql import Warehouse
+from tidemark.stream.driver.heartbeats import Heartbeats
+from tidemark.why.intervals import interval_state
+from tidemark.why.walk import scene
 
 TENS = {"every": "10 s"}
 BOARD = topology_of(
@@ -60,7 +65,7 @@ THREE: list[Batch] = [
     (60, [(0, 32)]),
     (62, [(1, 5)]),
 ]
-"""Three partitions: 2 is slow, 1 and 2 are idle, 1 is late.
+"""Partition 2 is slow, 1 and 2 are idle, 1 is late.
 
 The bound is 1 s, so a partition has passed the end of an interval with a record 1 s after it.
 """
@@ -103,6 +108,52 @@ LATER_STEPS = ["committed board", "measured", "committed latency_buckets", "comm
     "step",
     ["decided", "committed completeness", *(pytest.param(step, marks=pytest.mark.long) for step in LATER_STEPS)],
 )
+def ask(play: Play, *words: str) -> tuple[int, str]:
+    (play.home / "play.toml").write_text(play.toml)
+    place = ("--topology", str(play.home / "play.toml"))
+    answer = tidemark(play.home, "--warehouse", str(play.home), "complete", *words, *place)
+    return answer.returncode, (answer.stdout + answer.stderr).strip()
+
+
+def test_the_command_says_since_when_or_why_not(tmp_path):
+    play = play_of(BOARD, tmp_path)
+    run(play, THREE)
+    assert ask(play, "board", "--at", "12:00") == (
+        0,
+        "board 2014-05-13 12:00:00–12:00:10 UTC: complete since 2014-05-13T12:00:24.000Z, reopened 1 times, 4 records; "
+        "it waited longest for events partition 2: 10,000 ms; reopened at 2014-05-13T12:01:02.000Z: late_record, "
+        "partition 1, offset 2",
+    )
+    code, text = ask(play, "board", "--at", "2014-05-13T12:00:30")
+    opened = "board 2014-05-13 12:00:30–12:00:40 UTC: not complete, no estimate; the watermark is "
+    assert code == 1
+    assert text.startswith(f"{opened}2014-05-13T12:00:30.999Z, and 2014-05-13T12:00:39.999Z is needed: ")
+    code, text = ask(play, "board", "--at", "2014-05-13T11:00", "--format", "json")
+    assert (code, json.loads(text)["is_complete"]) == (1, None)
+    assert ask(play, "bord") == (
+        1,
+        "tidemark complete: no table 'bord' has intervals; write complete = { every = \"1 h\" } at its operator; "
+        "known: board",
+    )
+
+
+@pytest.mark.parametrize(
+    ("load", "expected_s"),
+    [({}, 63 + 9), ({"eta_at": ms(90), "arrival_per_s": 1.0, "working_per_s": 2.0, "records_behind": 9}, 90)],
+    ids=["keeps up", "catches up"],
+)
+def test_an_open_interval_has_an_estimate(load, expected_s, tmp_path):
+    play = play_of(BOARD, tmp_path)
+    run(play, THREE[:5])
+    layout = Layout(tmp_path)
+    history = Heartbeats(layout.stream("play", "events"), topology="play", sub_topology="events")
+    tell(history, 62.5, batch_s=None, **load)
+    of = scene(play.topology, layout, ms(63))
+    state = interval_state(of, play.topology.operators["board"], ms(35))
+    # The watermark is 30.999 s, and 39.999 s is needed: 9 s more.
+    assert (state.is_complete, seconds(state.expected_at_ms)) == (False, expected_s), state.reason
+
+
 def test_a_killed_driver_decides_each_interval_once(step, tmp_path):
     """In each batch that reaches *step*, a driver is killed there."""
     play, kills = play_of(BOARD, tmp_path), 0
