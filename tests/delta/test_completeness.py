@@ -17,7 +17,12 @@ from support.topologies import aggregate, current, repartition, sink, source, ta
 from tidemark.control.folder import TimeReset
 from tidemark.errors import InvalidSpec
 from tidemark.model.project.layout import Layout
+from tidemark.model.sla_spec import parse
 from tidemark.query.sql import Warehouse
+from tidemark.semantics.sla import Verdict
+from tidemark.sla.incidents.culprits import with_culprits
+from tidemark.sla.measures.facts import facts
+from tidemark.sla.measures.status import Status, statuses
 from tidemark.stream.driver.heartbeats import Heartbeats
 from tidemark.why.intervals import interval_state
 from tidemark.why.walk import scene
@@ -99,6 +104,29 @@ def test_an_interval_waits_for_its_slowest_partition(tmp_path):
     assert view == (4, 1, ms(24), ms(62), "late_record", 2)
     reopened = intervals(play, "reopened_at", "cause", "cause_partition", "cause_offset")
     assert reopened == [(0, None, None, None, None), (10, *[None] * 4), (20, *[None] * 4), (0, 62, "late_record", 1, 2)]
+
+
+def broken(play: Play, at_s: float) -> Status:
+    """Returns the status of an SLA of 10 s after the end, with its culprit."""
+    sla = {"subject": "board", "complete_by": "10 s", "owner": "ann"}
+    specs = parse({"play": {"in_time": sla}}, play.topology, file="slas.toml")
+    tables, at_ms = Warehouse(play.home), ms(at_s)
+    found = statuses(specs, play.topology, facts(tables, play.topology, specs, at_ms=at_ms), [], at_ms=at_ms)
+    (status,) = with_culprits(found, play.topology, Layout(play.home), tables, at_ms=at_ms)
+    return status
+
+
+def test_a_late_interval_breaks_its_sla(tmp_path):
+    play = play_of(BOARD, tmp_path)
+    run(play, THREE[:3])
+    assert broken(play, 19.9).verdict is Verdict.UNKNOWN, "the topology is new"
+    run(play, THREE[3:4])
+    late = broken(play, 25)
+    assert (late.verdict, late.observed_ms, late.culprit) == (Verdict.ERROR, 14_000, "events"), "it waited for 2"
+    still_open = broken(play, 35)
+    assert (still_open.verdict, still_open.observed_ms, still_open.culprit) == (Verdict.ERROR, 15_000, "events")
+    # The interval to 20 s needs 1 and 2, and `tidemark why` names the first.
+    assert (still_open.held_by or "").startswith("partition_idle_holds_back: events partition 1 since ")
 
 
 LATER_STEPS = ["committed board", "measured", "committed latency_buckets", "committed outcomes", "committed batches"]
