@@ -183,7 +183,7 @@ def test_the_first_interval_of_a_new_topology_is_unknown():
     ("day", "hours"), [("2026-03-29", 6), ("2026-03-28", 5), ("2026-10-24", 7)], ids=["usual", "short", "long"]
 )
 def test_a_deadline_is_a_time_of_the_local_clock(day, hours):
-    """The end is midnight in Berlin, before a usual day or one whose clock is changed."""
+    """The end is midnight in Berlin."""
     zone = ZoneInfo("Europe/Berlin")
     end = datetime.fromisoformat(day).replace(tzinfo=zone).date() + timedelta(days=1)
     end_ms = round(datetime(end.year, end.month, end.day, tzinfo=zone).timestamp() * 1_000)
