@@ -42,7 +42,7 @@ def completeness_versions(layout: Layout, topology: str, streams: Iterable[str])
     """
     paths = {stream: str(layout.stream_table(topology, stream, COMPLETENESS.name)) for stream in streams}
     return {
-        stream: DeltaTable(path, without_files=True).version() if DeltaTable.is_deltatable(path) else -1
+        stream: DeltaTable(path).version() if DeltaTable.is_deltatable(path) else -1
         for stream, path in paths.items()
     }
 

@@ -28,7 +28,9 @@ def make() -> Iterator[DAG]:
     for topology in topologies().values() if CAN_PUBLISH else ():
         if any(operator.complete for operator in topology.operators.values()):
             looks = Supervision()
-            with dag(topology, "completeness", doc=DOC, schedule="@continuous") as publishing:
+            # An interval must not wait until a person has unpaused the DAG.
+            more = {"schedule": "@continuous", "is_paused_upon_creation": False}
+            with dag(topology, "completeness", doc=DOC, **more) as publishing:
                 PublishIntervals(
                     task_id="publish",
                     topology=topology,
