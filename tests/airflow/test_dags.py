@@ -36,7 +36,8 @@ PLUGINS = DAGS.with_name("plugins")
 # Airflow reads .airflowignore files with a class that its own dependency has deprecated.
 pytestmark = pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")
 PARTS = ("streams", "reports", "daily_reports", "sla_check", "maintenance", "decisions")
-EXPECTED = {f"tidemark_flights_{part}" for part in PARTS}
+"""Without `completeness`, which only topologies with the key `complete` have."""
+EXPECTED = {f"tidemark_flights_{part}" for part in (*PARTS, "completeness")}
 WHERE = ["--warehouse", "{{ var.value.tidemark_warehouse }}", "--topology", "flights"]
 
 
@@ -64,9 +65,10 @@ def test_every_dag_says_whose_it_is_and_what_it_does(dagbag: DagBag, dag_id: str
     assert {task.owner for task in dag.tasks} == {"tidemark"}
     assert "`flights`" in dag.doc_md
     assert dag.catchup is False
-    # Only questions to people wait beside each other, and one must not wait until the DAG is unpaused.
-    is_asking = dag_id.endswith("_decisions")
-    assert (dag.max_active_runs, dag.is_paused_upon_creation) == ((16, False) if is_asking else (1, None))
+    # Only questions to people wait beside each other. Neither they nor intervals must wait until a DAG is unpaused.
+    is_unpaused = dag_id.endswith(("_decisions", "_completeness"))
+    assert dag.max_active_runs == (16 if dag_id.endswith("_decisions") else 1)
+    assert dag.is_paused_upon_creation is (False if is_unpaused else None)
 
 
 @pytest.mark.parametrize("dag_id", sorted(EXPECTED))
@@ -120,6 +122,30 @@ def test_a_start_of_streams_asks_for_a_report_on_its_hour(
     assert (asked.value.trigger_dag_id, [*asked.value.conf]) == ("tidemark_flights_reports", ["from", "to"])
     with pytest.raises(AirflowSkipException):
         task.execute({"params": {"first_report": False}, "dag_run": run})
+
+
+def test_one_task_publishes_the_complete_intervals_of_a_topology(dagbag: DagBag) -> None:
+    dag = dagbag.dags["tidemark_flights_completeness"]
+    (task,) = dag.tasks
+    assert [asset.name for asset in task.outlets] == ["tidemark/flights/status/flight_board/complete"]
+    assert (type(dag.timetable).__name__, task.retries) == ("ContinuousTimetable", 5)
+
+
+@pytest.mark.parametrize("source", ["the demo", "docs/complete.md"])
+def test_a_consumer_is_scheduled_on_complete_intervals(source: str, tmp_path: Path) -> None:
+    folder = DAGS / "examples"
+    if source != "the demo":
+        (code,) = re.findall(r"```python\n(.*?)```", (DAGS.parent / source).read_text(), re.DOTALL)
+        (tmp_path / "page.py").write_text(code)
+        folder = tmp_path
+    found = DagBag(dag_folder=str(folder))
+    assert found.import_errors == {}
+    for dag in found.dags.values():
+        known = DagSerialization.deserialize_dag(DagSerialization.serialize_dag(dag))
+        assert known.timetable.partitioned
+        ((key, _),) = known.timetable.asset_condition.iter_assets()
+        assert key.name == "tidemark/flights/status/flight_board/complete"
+    assert len(found.dags) == 1
 
 
 def test_pages_show_what_was_rolled_up(dagbag: DagBag) -> None:
@@ -284,7 +310,7 @@ from airflow.cli.cli_parser import get_parser
 from airflow.dag_processing.dagbag import DagBag
 before = set(sys.modules)
 bag = DagBag(dag_folder=sys.argv[1])
-assert len(bag.dags) == 6, bag.import_errors
+assert len(bag.dags) == 7, bag.import_errors
 roots = {name.split(".")[0] for name in sys.modules}
 heavy = {"pyspark", "great_expectations", "deltalake", "duckdb", "polars", "pyarrow", "pandas", "numpy", "fastapi"}
 print(sorted(heavy & roots), len(set(sys.modules) - before))

@@ -32,7 +32,7 @@ class Killed(Exception):
 
 
 class Airflow:
-    """What Airflow keeps of the DAG that publishes, and how it ends a task.
+    """Airflow with the DAG that publishes, and how it ends a task.
 
     The events of a task are created in the transaction that makes it succeed.
     """
@@ -54,18 +54,21 @@ class Airflow:
             "reopened_at": start + 3 * HOUR if reopened else None, "cause": "late_record" if reopened else None,
         }  # fmt: skip
         write_deltalake(
-            self.layout.stream_table("flights", "status", COMPLETENESS.name), rows_of(COMPLETENESS, [row]), mode="append"
+            self.layout.stream_table("flights", "status", COMPLETENESS.name),
+            rows_of(COMPLETENESS, [row]),
+            mode="append",
         )
         self.batch += 1
 
     def run(self, *, killed: str = "", again: str | None = None) -> TaskDeferred | None:
-        """Runs the task of a new run, or of *again*, until it ends, defers or is *killed*."""
+        """Runs the task of a new run, or of *again*.
+
+        It ends, defers, or is *killed*, which is its state then.
+        """
         self.runs += again is None
         run_id = again or f"run {self.runs}"
         self.states[run_id] = "running"
-        task = PublishIntervals(
-            task_id="publish", topology=FLIGHTS, warehouse=str(self.layout.warehouse), **LOOKS
-        )
+        task = PublishIntervals(task_id="publish", topology=FLIGHTS, warehouse=str(self.layout.warehouse), **LOOKS)
         told = OutletEventAccessors()
         ti = type("Ti", (), {"dag_id": "dag", "task_id": "publish", "run_id": run_id})
         try:
@@ -163,7 +166,7 @@ def test_a_table_without_the_key_is_not_published(airflow: Airflow) -> None:
 
 @pytest.mark.parametrize("hours", [8, pytest.param(48, marks=pytest.mark.long(reason="500 runs of the task"))])
 def test_kills_lose_and_repeat_no_interval(airflow: Airflow, hours: int) -> None:
-    """Hours are complete in order; one in three is reopened later, one run in two is killed."""
+    """Reopens an hour in three, and kills a run in two."""
     dice = random.Random(hours)
     expected: Counter[str] = Counter()
     for hour in range(hours):

@@ -26,6 +26,8 @@ from tidemark.model.topology import Topology, load
 TOPOLOGY = Project(CHECKOUT).topologies / "flights.toml"
 PARTS = ("streams", "reports", "sla_check", "maintenance", "daily_reports")
 """The DAGs of a topology: docs/airflow.md."""
+EXAMPLE = "flights_of_a_day"
+"""The DAG of `dags/examples` that runs for each complete day."""
 PARSED_WITHIN_S = 120.0
 RUNNING_WITHIN_S = 300.0
 NOTICED_WITHIN_S = 120.0
@@ -54,13 +56,17 @@ class Conductor:
         return dag_id(self.topology.name, part)
 
     def start(self) -> tuple[str, AirflowApi]:
-        """Starts Kafka and Airflow; returns, once they are up, address and API."""
+        """Starts Kafka and Airflow; returns, once they are up, address and API.
+
+        Airflow has the example, too.
+        """
         # The address is fixed before the broker starts, so that Airflow can start beside it.
         bootstrap = broker.address(self.home.broker)
         with self.step("starting Kafka and Airflow"), ThreadPoolExecutor(1) as pool:
             kafka = pool.submit(stack.start_broker, self.home, self.topology)
-            airflow = stack.start_airflow(self.home, bootstrap=bootstrap)
-            self.wait(lambda: airflow.has_dag(self.dag("sla_check")), "the DAGs", PARSED_WITHIN_S)
+            airflow = stack.start_airflow(self.home, bootstrap=bootstrap, examples=True)
+            needed = (self.dag("sla_check"), EXAMPLE)
+            self.wait(lambda: all(map(airflow.has_dag, needed)), "the DAGs", PARSED_WITHIN_S)
             return kafka.result(), airflow
 
     def launch_streams(

@@ -42,8 +42,7 @@ def completeness_versions(layout: Layout, topology: str, streams: Iterable[str])
     """
     paths = {stream: str(layout.stream_table(topology, stream, COMPLETENESS.name)) for stream in streams}
     return {
-        stream: DeltaTable(path).version() if DeltaTable.is_deltatable(path) else -1
-        for stream, path in paths.items()
+        stream: DeltaTable(path).version() if DeltaTable.is_deltatable(path) else -1 for stream, path in paths.items()
     }
 
 

@@ -24,7 +24,7 @@ succeeds; the next run waits then. `published_intervals` has what was published.
 
 
 def make() -> Iterator[DAG]:
-    """Makes the DAG of each topology with the key `complete`; none in Airflow 3.2."""
+    """Makes a DAG for each topology with `complete`, not in Airflow 3.2."""
     for topology in topologies().values() if CAN_PUBLISH else ():
         if any(operator.complete for operator in topology.operators.values()):
             looks = Supervision()

@@ -286,9 +286,9 @@ def task_state(dag_id: str, task_id: str, run_id: str) -> str | None:
     """
     from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance  # parsers of DAGs do not need it
 
-    states = RuntimeTaskInstance.get_task_states(dag_id, task_ids=[task_id], run_ids=[run_id])
-    state = states.get(run_id, {}).get(task_id)
-    return None if state is None else str(getattr(state, "value", state))
+    states = RuntimeTaskInstance.get_task_states(dag_id, task_ids=[task_id], run_ids=[run_id]).get(run_id, {})
+    # A task that was cleared has no state until it is scheduled.
+    return str(states[task_id] or "none") if task_id in states else None
 
 
 class IntervalTrigger(BaseTrigger):
@@ -331,10 +331,11 @@ class IntervalTrigger(BaseTrigger):
 
 
 class OneRunPerInterval(BaseOperator):
-    """Lets a DAG have one run per interval of *asset*, as its first task.
+    """Keeps one run for each interval of *asset*.
 
-    The first run of an interval goes on. When the interval is reopened, the new run clears the first one, which
-    computes the interval again, and skips the rest of itself. A run without a partition key goes on.
+    It is the first task of a DAG. The first run of an interval goes on. When the interval is reopened, the new run
+    clears the first one, which computes the interval again, and skips the rest of itself. A run without a partition key
+    goes on.
 
     Known limitation: if a worker is killed just after it has cleared the first run, the next try clears it again.
     """
@@ -359,7 +360,10 @@ class OneRunPerInterval(BaseOperator):
 
 
 def clear_run(dag_id: str, run_id: str) -> None:
-    """Clears a run that exists. Only a task of Airflow can do this."""
+    """Clears a run that exists.
+
+    Only a task of Airflow can do this.
+    """
     # A task that is running has them.
     from airflow.sdk.execution_time.comms import TriggerDagRun
     from airflow.sdk.execution_time.task_runner import SUPERVISOR_COMMS

@@ -951,7 +951,7 @@ DELIVERIES = Table(
 )
 PUBLISHED_INTERVALS = Table(
     "published_intervals",
-    "complete interval of a table, and each time that Airflow's consumers were told of it",
+    "complete interval of a table that was published to Airflow, and count of its reopenings then",
     _columns(
         ("topology", "string", "name of the topology"),
         ("sub_topology", "string", "the operators that run in one streaming query"),
