@@ -253,7 +253,9 @@ class PublishIntervals(BaseOperator):
         record_publication(layout, self.topology, due, run_id=run_id, at_ms=wall_clock_ms())
         self.outlets = []
         for place, asset in self.assets.items():
-            intervals = {_key(row): _extra(row) for row in due if (row["sub_topology"], row["table"]) == place}
+            intervals: dict[str, Any] = {
+                _key(row): _extra(row) for row in due if (row["sub_topology"], row["table"]) == place
+            }
             if intervals:
                 # Airflow updates the outlets at the task's end.
                 self.outlets.append(asset)
