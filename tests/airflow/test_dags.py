@@ -322,8 +322,8 @@ print(sorted(heavy & roots), len(set(sys.modules) - before))
     # Four modules read how clients log in to Kafka, two read formats and registries, two find private folders of Spark,
     # one finds the credentials of an object store, and one selects by keys. Two describe pods, one
     # knows cluster managers. A file of DAGs uses one of the package, and three packages hold these: nine small modules.
-    # Questions to people are a file of DAGs and three modules. Complete intervals are a file of DAGs and a module, and two
-    # with their rules, which read local days from the database of time zones.
+    # Questions to people are a file of DAGs and three modules. Complete intervals are a file of DAGs, a module,
+    # and two with their rules, which read local days from the database of time zones.
     assert int(more) <= 118
 
 

@@ -164,7 +164,7 @@ def test_a_table_without_the_key_is_not_published(airflow: Airflow) -> None:
     assert airflow.events == []
 
 
-@pytest.mark.parametrize("hours", [8, pytest.param(48, marks=pytest.mark.long(reason="500 runs of the task"))])
+@pytest.mark.parametrize("hours", [8, pytest.param(48, marks=pytest.mark.long)])
 def test_kills_lose_and_repeat_no_interval(airflow: Airflow, hours: int) -> None:
     """Reopens an hour in three, and kills a run in two."""
     dice = random.Random(hours)
