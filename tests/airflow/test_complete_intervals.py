@@ -98,7 +98,8 @@ def test_kills_of_airflow_lose_and_repeat_no_hour(scene: Scene) -> None:
     dice, expected = random.Random(99), Counter[str]()
     api = scene.start()
     process.wait_until(lambda: api.has_dag("others_hours"), "the DAG", 120)
-    api.unpause("others_hours")
+    for dag_id in ("others_hours", "tidemark_flights_completeness"):
+        api.unpause(dag_id)
 
     def all_ran() -> bool:
         found = runs(api)

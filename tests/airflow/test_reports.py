@@ -228,6 +228,7 @@ def test_a_dag_of_another_team_runs_for_each_complete_interval(api: AirflowApi, 
     """Completes and reopens a day of New York, from 5:00 UTC."""
     day = "2026-01-01T05:00:00+00:00"
     complete_day(layout)
+    api.unpause("tidemark_flights_completeness")
     for name in ("days", "one_run"):
         process.wait_until(lambda name=name: days(api, name) == [(day, SUCCESS, 1)], f"the day in {name}", 120)
     assert logged(api, "others_days") == [f"version {day} until 2026-01-02T05:00:00+00:00 reopened 0"]
@@ -239,6 +240,7 @@ def test_a_dag_of_another_team_runs_for_each_complete_interval(api: AirflowApi, 
     process.wait_until(lambda: days(api, "one_run") == cleared, "the cleared run", 120)
     publishing = [*api.runs("tidemark_flights_completeness").values()]
     assert publishing.count(SUCCESS) == 2
+    api.pause("tidemark_flights_completeness")
 
 
 def test_an_sla_is_checked_for_a_past_instant_when_somebody_asks(backfilled: AirflowApi, layout: Layout) -> None:

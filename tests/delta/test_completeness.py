@@ -9,13 +9,23 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
+from support.command_line import tidemark
 from support.crashes import Crash, crash_at
-from support.play import NOON, Play, Row, ms
+from support.play import NOON, Play, Row, ms, tell
 from support.separate_executors import Apart
 from support.topologies import aggregate, current, repartition, sink, source, table, topology_of
 from tidemark.control.folder import TimeReset
 from tidemark.errors import InvalidSpec
+from tidemark.model.project.layout import Layout
+from tidemark.model.sla_spec import parse
 from tidemark.query.sql import Warehouse
+from tidemark.semantics.sla import Verdict
+from tidemark.sla.incidents.culprits import with_culprits
+from tidemark.sla.measures.facts import facts
+from tidemark.sla.measures.status import Status, statuses
+from tidemark.stream.driver.heartbeats import Heartbeats
+from tidemark.why.intervals import interval_state
+from tidemark.why.walk import scene
 
 TENS = {"every": "10 s"}
 BOARD = topology_of(
@@ -60,7 +70,7 @@ THREE: list[Batch] = [
     (60, [(0, 32)]),
     (62, [(1, 5)]),
 ]
-"""Three partitions: 2 is slow, 1 and 2 are idle, 1 is late.
+"""Partition 2 is slow, 1 and 2 are idle, 1 is late.
 
 The bound is 1 s, so a partition has passed the end of an interval with a record 1 s after it.
 """
@@ -96,6 +106,79 @@ def test_an_interval_waits_for_its_slowest_partition(tmp_path):
     assert reopened == [(0, None, None, None, None), (10, *[None] * 4), (20, *[None] * 4), (0, 62, "late_record", 1, 2)]
 
 
+def broken(play: Play, at_s: float) -> Status:
+    """Returns the status of an SLA of 10 s, with its culprit."""
+    sla = {"subject": "board", "complete_by": "10 s", "owner": "ann"}
+    specs = parse({"play": {"in_time": sla}}, play.topology, file="slas.toml")
+    tables, at_ms = Warehouse(play.home), ms(at_s)
+    found = statuses(specs, play.topology, facts(tables, play.topology, specs, at_ms=at_ms), [], at_ms=at_ms)
+    (status,) = with_culprits(found, play.topology, Layout(play.home), tables, at_ms=at_ms)
+    return status
+
+
+def test_a_late_interval_breaks_its_sla(tmp_path):
+    play = play_of(BOARD, tmp_path)
+    run(play, THREE[:3])
+    assert broken(play, 19.9).verdict is Verdict.UNKNOWN, "the topology is new"
+    run(play, THREE[3:4])
+    late = broken(play, 25)
+    assert (late.verdict, late.observed_ms, late.culprit) == (Verdict.ERROR, 14_000, "events"), "it waited for 2"
+    still_open = broken(play, 35)
+    assert (still_open.verdict, still_open.observed_ms, still_open.culprit) == (Verdict.ERROR, 15_000, "events")
+    # The interval to 20 s needs 1 and 2, and `tidemark why` names the first.
+    assert (still_open.held_by or "").startswith("partition_idle_holds_back: events partition 1 since ")
+
+
+def ask(play: Play, *words: str) -> tuple[int, str]:
+    (play.home / "play.toml").write_text(play.toml)
+    place = ("--topology", str(play.home / "play.toml"))
+    answer = tidemark(play.home, "--warehouse", str(play.home), "complete", *words, *place)
+    return answer.returncode, (answer.stdout + answer.stderr).strip()
+
+
+def test_the_command_says_since_when_or_why_not(tmp_path):
+    play = play_of(BOARD, tmp_path)
+    run(play, THREE)
+    assert ask(play, "board", "--at", "12:00") == (
+        0,
+        "board 2014-05-13 12:00:00–12:00:10 UTC: complete since 2014-05-13T12:00:24.000Z, reopened 1 times, 4 records; "
+        "it waited longest for events partition 2: 10,000 ms; reopened at 2014-05-13T12:01:02.000Z: late_record, "
+        "partition 1, offset 2",
+    )
+    code, text = ask(play, "board", "--at", "2014-05-13T12:00:30")
+    opened = "board 2014-05-13 12:00:30–12:00:40 UTC: not complete, no estimate; the watermark is "
+    assert code == 1
+    assert text.startswith(f"{opened}2014-05-13T12:00:30.999Z, and 2014-05-13T12:00:39.999Z is needed: ")
+    code, text = ask(play, "board", "--at", "2014-05-13T11:00", "--format", "json")
+    assert (code, json.loads(text)["is_complete"]) == (1, None)
+    assert ask(play, "bord") == (
+        1,
+        "tidemark complete: no table 'bord' has intervals; write complete = { every = \"1 h\" } at its operator; "
+        "known: board",
+    )
+
+
+def test_an_open_interval_has_an_estimate(tmp_path):
+    play, layout = play_of(BOARD, tmp_path), Layout(tmp_path)
+    run(play, THREE[:5])
+    history = Heartbeats(layout.stream("play", "events"), topology="play", sub_topology="events")
+
+    def expected_s() -> float | None:
+        state = interval_state(scene(play.topology, layout, ms(63)), play.topology.operators["board"], ms(35))
+        assert not state.is_complete
+        return seconds(state.expected_at_ms)
+
+    assert expected_s() is None, "no driver has a heartbeat"
+    tell(history, 30)
+    # The watermark is 30.999 s, and 39.999 s is needed: 9 s more.
+    assert expected_s() == 63 + 9
+    load = {"arrival_per_s": 1.0, "working_per_s": 2.0, "records_behind": 9}
+    tell(history, 46, eta_at=ms(90), **load)
+    assert expected_s() == 90, "it has read everything by then"
+    tell(history, 62, **load)
+    assert expected_s() is None, "it falls further behind"
+
+
 LATER_STEPS = ["committed board", "measured", "committed latency_buckets", "committed outcomes", "committed batches"]
 
 
@@ -122,7 +205,7 @@ def test_a_killed_driver_decides_each_interval_once(step, tmp_path):
     assert kills == (2 if step == "committed completeness" else 3)
 
 
-@pytest.mark.parametrize("mode", ["append", "current"])
+@pytest.mark.parametrize("mode", ["append", pytest.param("current", marks=pytest.mark.long)])
 def test_each_commit_has_the_newest_complete_interval(mode, tmp_path):
     toml = BOARD if mode == "append" else BOARD + 'mode = "current"\nkey = ["id"]\nrefresh = "0 s"\n'
     play = play_of(toml, tmp_path)

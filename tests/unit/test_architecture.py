@@ -76,7 +76,7 @@ IMPORTS = {
         "stream.updates stream.operate stream.read"
     ),
     "stream.write": (
-        "collecting errors semantics model.tables model.kinds model kernels kernels.columns "
+        "collecting errors semantics model.tables model.settings model.kinds model kernels kernels.columns "
         "kernels.updates kernels.records storage storage.delta stream.journal stream.kafka "
         "stream.operate stream.decide"
     ),
@@ -110,10 +110,10 @@ IMPORTS = {
     "why.causes": (
         "collecting semantics model.settings model.project model.kinds model kernels.reports control why.evidence"
     ),
-    "why": "errors model.settings model.project model.kinds model why.evidence why.causes",
+    "why": "collecting errors semantics model.settings model.project model.kinds model why.evidence why.causes",
     "reports": (
-        "errors semantics model.tables model.settings model.project model kernels.columns storage storage.delta "
-        "control query"
+        "errors semantics model.tables model.settings model.project model kernels.columns storage storage.delta control "
+        "spark_session query"
     ),
     "reports.paths": (
         "collecting errors semantics model.tables model.settings model.project model.kinds model "
@@ -164,6 +164,7 @@ IMPORTS = {
         "collecting escaping errors clock semantics model.settings model.project model query "
         "why.evidence why reports reports.paths reports.pages reports.what_if sla.incidents sla cli.shared"
     ),
+    "cli.audit": "clock errors escaping model.settings model.project model.kinds model query why reports cli.shared",
     "cli.project": (
         "collecting escaping errors clock semantics model.tables model.settings model.project model.kinds "
         "model storage storage.delta stream.kafka stream.operate stream.schemas stream.read stream.write "

@@ -48,6 +48,7 @@ examples:
   tidemark incidents flights                    lists broken SLAs, since when, and who acknowledged them
   tidemark suggest slas flights --zone Europe/Berlin   proposes limits by hour of the week, from past checks
   tidemark whatif flights --operator carrier_state --scale 0.5
+  tidemark complete flight_board --at 14:00     says if an hour of a table is complete; while it is not, why
   tidemark bound flights                        compares bounds: share of late records, and delay of results
   tidemark doctor flights                       checks that its streams can continue, and shows remedies
   tidemark requeue flights --reason malformed_json --dry-run
@@ -76,6 +77,7 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("check", "project.check", "validate topology files, including columns and SQL, and SLAs"),
     ("sql", "explain.query", "run a query over the Delta tables, with DuckDB"),
     ("why", "explain.why", "explain missing results of a topology: blocked operators, causes, remedies"),
+    ("complete", "audit.complete", "say if an hour or a day of a table is complete, since when, or why not"),
     ("bound", "explain.bound", "compare bounds of a source: share of late records, and delay of results"),
     ("jars", "project.jars", "download the locked JVM jars of Spark and Kafka, and check their hashes"),
     ("docs", "project.docs", "write docs/tables.md, the reference of every table, view and column"),

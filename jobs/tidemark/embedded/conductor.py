@@ -24,7 +24,7 @@ from tidemark.model.project.layout import Layout
 from tidemark.model.topology import Topology, load
 
 TOPOLOGY = Project(CHECKOUT).topologies / "flights.toml"
-PARTS = ("streams", "reports", "sla_check", "maintenance", "daily_reports")
+PARTS = ("streams", "reports", "sla_check", "maintenance", "daily_reports", "completeness")
 """The DAGs of a topology: docs/airflow.md."""
 EXAMPLE = "flights_of_a_day"
 """The DAG of `dags/examples` that runs for each complete day."""
@@ -226,6 +226,15 @@ class Conductor:
             self.say("\n".join(airflow.log(dag_id, run_id, task)[-LOG_LINES:]))
         msg = f"the run {run_id} of the DAG {dag_id} failed in {', '.join(failed)}; see the log above"
         raise TidemarkError(msg)
+
+
+def parts_of(topology: Topology) -> list[str]:
+    """Returns the PARTS that *topology* has.
+
+    It has `completeness` only if one of its operators has the key `complete`.
+    """
+    publishes = any(operator.complete for operator in topology.operators.values())
+    return [part for part in PARTS if publishes or part != "completeness"]
 
 
 def once_every(interval_s: float) -> Callable[[], bool]:

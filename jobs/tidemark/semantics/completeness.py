@@ -157,6 +157,36 @@ def passed_ms(watermark_ms: int | None, *, allowed_lateness_ms: int) -> int | No
     return None if watermark_ms is None else watermark_ms + 1 - allowed_lateness_ms
 
 
+def needed_ms(end_ms: int, *, allowed_lateness_ms: int) -> int:
+    """Returns the lowest watermark that has passed the end of an interval."""
+    return end_ms - 1 + allowed_lateness_ms
+
+
+def reached_at_ms(
+    watermark_needed_ms: int, *, watermark_ms: int, now_ms: int, bound_ms: int, eta_at_ms: int | None
+) -> int:
+    """Returns the clock at which a watermark is expected.
+
+    A stream that keeps up goes on as fast as the clock. One that catches up must have read everything, and then the
+    record that moves the watermark that far.
+
+    Args:
+        watermark_needed_ms: the watermark, epoch ms.
+        watermark_ms: the watermark now.
+        now_ms: the clock now.
+        bound_ms: the bound of the sources.
+        eta_at_ms: when a stream that catches up will have read everything (`catching_up`); None: it keeps up.
+
+    >>> reached_at_ms(59_999, watermark_ms=49_999, now_ms=52_000, bound_ms=1_000, eta_at_ms=None)
+    62000
+    >>> reached_at_ms(59_999, watermark_ms=9_999, now_ms=52_000, bound_ms=1_000, eta_at_ms=58_000)
+    61000
+    """
+    if eta_at_ms is None:
+        return now_ms + watermark_needed_ms - watermark_ms
+    return max(eta_at_ms, watermark_needed_ms + bound_ms + 1)
+
+
 def path_time(
     was: Mapping[str, InputProgress],
     now: Mapping[str, InputProgress],

@@ -28,9 +28,7 @@ def make() -> Iterator[DAG]:
     for topology in topologies().values() if CAN_PUBLISH else ():
         if any(operator.complete for operator in topology.operators.values()):
             looks = Supervision()
-            # An interval must not wait until a person has unpaused the DAG.
-            more = {"schedule": "@continuous", "is_paused_upon_creation": False}
-            with dag(topology, "completeness", doc=DOC, **more) as publishing:
+            with dag(topology, "completeness", doc=DOC, schedule="@continuous") as publishing:
                 PublishIntervals(
                     task_id="publish",
                     topology=topology,

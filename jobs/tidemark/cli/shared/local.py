@@ -8,7 +8,17 @@ from pathlib import Path
 from tidemark.control import process
 from tidemark.embedded import airflow, broker, guard, stack
 from tidemark.embedded.airflow_api import SUCCESS, AirflowApi
-from tidemark.embedded.conductor import EXAMPLE, PARTS, Conductor, Say, dag_id, once_every, step, wait_for_drained
+from tidemark.embedded.conductor import (
+    EXAMPLE,
+    PARTS,
+    Conductor,
+    Say,
+    dag_id,
+    once_every,
+    parts_of,
+    step,
+    wait_for_drained,
+)
 from tidemark.embedded.remembered import InstallationState
 from tidemark.embedded.stack import Home
 from tidemark.embedded.topics import topics_of
@@ -29,6 +39,7 @@ __all__ = [
     "dag_id",
     "guard",
     "once_every",
+    "parts_of",
     "process",
     "running_broker",
     "stack",

@@ -173,7 +173,8 @@ class Demo:
         """Runs all steps; returns the problems of the outcome."""
         conductor, started_at = self.conductor, datetime.now(UTC)
         bootstrap, airflow = conductor.start()
-        airflow.unpause(EXAMPLE)
+        for dag_id in (EXAMPLE, conductor.dag("completeness")):
+            airflow.unpause(dag_id)
         streams = conductor.launch_streams(airflow, self.settings.slow, first_report=False, warm=False)
         with conductor.step(f"playing flights from {self.settings.first} to {self.settings.until}"):
             replay = self._replay(bootstrap)

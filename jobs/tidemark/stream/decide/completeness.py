@@ -5,7 +5,7 @@ The rule is `semantics.completeness`; here are the paths of a table, and the row
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -46,10 +46,10 @@ class Completeness:
         self._tables: list[TablePaths] = []
         for operator in sub.operators:
             if operator.complete:
-                path = [*_path(topology, operator)]
-                late_ms = [each.allowed_lateness_ms or 0 for each in path]
-                holding = [each.name for each in path if each.name in own and _holds(each)]
-                self._tables.append(TablePaths(operator.name, operator.complete, max(late_ms), tuple(holding)))
+                path = topology.path_into(operator.name)
+                holding = tuple(each.name for each in path if each.name in own and _holds(each))
+                late_ms = topology.allowed_lateness_ms(operator.name)
+                self._tables.append(TablePaths(operator.name, operator.complete, late_ms, holding))
         self.intervals = {table.operator: table.intervals for table in self._tables}
 
     def decided(
@@ -116,13 +116,6 @@ class Completeness:
             return "requeued"
         reached_ms = passed_ms(now.watermark_ms, allowed_lateness_ms=table.allowed_lateness_ms)
         return "late_record" if reached_ms is not None and done.end_ms <= reached_ms else "time_reset"
-
-
-def _path(topology: Topology, operator: Operator) -> Iterator[Operator]:
-    """Yields *operator* and all operators whose records go through it."""
-    yield operator
-    for name in operator.upstream_flows:
-        yield from _path(topology, topology.operators[name])
 
 
 def _holds(operator: Operator) -> bool:

@@ -189,7 +189,7 @@ class BatchCommitter:
         self._fence.reached(f"marked {sink.name}")
 
     def _time_mark(self, sink: Sink, entry: Entry) -> dict[str, str]:
-        """Returns the notes of a commit of *sink*, with the mark of time."""
+        """Returns the notes of a commit of *sink*, with its mark."""
         progress = entry.notes.progress
         mark = mark_text(self._committer.app, progress.watermark_ms, idle=progress.idle)
         return {MARK: mark, **progress_notes(sink, progress)}

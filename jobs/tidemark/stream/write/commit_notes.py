@@ -1,4 +1,4 @@
-"""Notes of the commits of a sink's table, for readers of its log."""
+"""Makes notes for readers of the log of a sink's table."""
 
 from __future__ import annotations
 
