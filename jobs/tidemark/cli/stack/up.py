@@ -233,10 +233,11 @@ class StackStart:
         DAGs that a person paused stay so.
         """
         # After the first results: before them each missing table would break an SLA, and the streams need the slots.
-        for each, part in [(each, part) for each in topologies.values() for part in parts_of(each)]:
-            dag = self._conductor(each).dag(part)
-            if part != "streams" and self._let_go(api, dag) and part in RUN_AT_ONCE:
-                api.trigger(dag, {})
+        for each in topologies.values():
+            for part in parts_of(each):
+                dag = self._conductor(each).dag(part)
+                if part != "streams" and self._let_go(api, dag) and part in RUN_AT_ONCE:
+                    api.trigger(dag, {})
         self._remembered.keep(self.home)
 
     def open_pages(self, api: AirflowApi) -> None:
