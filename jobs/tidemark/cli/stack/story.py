@@ -48,7 +48,7 @@ FINDINGS = (
     (
         "completeness",
         """
-        SELECT format('complete: no record of the day from {} is expected any more; Airflow starts flights_of_a_day',
+        SELECT format('complete: no record of the day from {} is expected any more: flights_of_a_day starts',
                       min(interval_start))
         FROM completeness HAVING count(*) > 0
         """,
