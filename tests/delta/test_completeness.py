@@ -264,6 +264,7 @@ def test_suppressed_updates_reopen_nothing(tmp_path):
     assert len(play.rows("completeness")) == 2
 
 
+@pytest.mark.long  # tests/unit/test_completeness.py and others have its parts
 def test_held_results_keep_an_interval_open(tmp_path):
     toml = topology_of(
         events=source("id string, v int"),
@@ -307,6 +308,7 @@ def test_periodic_results_of_another_stream_are_refused(tmp_path):
     )
 
 
+@pytest.mark.long  # tests/unit/test_completeness.py and others have its parts
 def test_time_that_is_set_back_reopens_and_repeats_nothing(tmp_path):
     play = play_of(BOARD, tmp_path, partitions=1)
     send(play, 12, (0, 1), (0, 12))
@@ -319,6 +321,7 @@ def test_time_that_is_set_back_reopens_and_repeats_nothing(tmp_path):
     assert intervals(play, "reopened_at", "cause", "records") == [(0, None, None, 1), (0, 14, "time_reset", 1)]
 
 
+@pytest.mark.long  # tests/unit/test_completeness.py and others have its parts
 def test_a_tables_rows_are_merged_with_its_interval(tmp_path):
     toml = topology_of(
         events=source("id string, v int"), board=current("events", "board", refresh="1 min", complete=TENS)
