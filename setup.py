@@ -12,6 +12,8 @@ BESIDE = (
     "jobs/*.py",
     "jobs/topologies/*.toml",
     "dags/*.py",
+    "dags/.airflowignore",
+    "dags/examples/*.py",
     "plugins/*.py",
     "plugins/.airflowignore",
     "expectations/*.json",

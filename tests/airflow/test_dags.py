@@ -36,7 +36,8 @@ PLUGINS = DAGS.with_name("plugins")
 # Airflow reads .airflowignore files with a class that its own dependency has deprecated.
 pytestmark = pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")
 PARTS = ("streams", "reports", "daily_reports", "sla_check", "maintenance", "decisions")
-EXPECTED = {f"tidemark_flights_{part}" for part in PARTS}
+"""Without `completeness`, which only topologies with the key `complete` have."""
+EXPECTED = {f"tidemark_flights_{part}" for part in (*PARTS, "completeness")}
 WHERE = ["--warehouse", "{{ var.value.tidemark_warehouse }}", "--topology", "flights"]
 
 
@@ -120,6 +121,30 @@ def test_a_start_of_streams_asks_for_a_report_on_its_hour(
     assert (asked.value.trigger_dag_id, [*asked.value.conf]) == ("tidemark_flights_reports", ["from", "to"])
     with pytest.raises(AirflowSkipException):
         task.execute({"params": {"first_report": False}, "dag_run": run})
+
+
+def test_one_task_publishes_the_complete_intervals_of_a_topology(dagbag: DagBag) -> None:
+    dag = dagbag.dags["tidemark_flights_completeness"]
+    (task,) = dag.tasks
+    assert [asset.name for asset in task.outlets] == ["tidemark/flights/status/flight_board/complete"]
+    assert (type(dag.timetable).__name__, task.retries) == ("ContinuousTimetable", 5)
+
+
+@pytest.mark.parametrize("source", ["the demo", "docs/complete.md"])
+def test_a_consumer_is_scheduled_on_complete_intervals(source: str, tmp_path: Path) -> None:
+    folder = DAGS / "examples"
+    if source != "the demo":
+        (code,) = re.findall(r"```python\n(.*?)```", (DAGS.parent / source).read_text(), re.DOTALL)
+        (tmp_path / "page.py").write_text(code)
+        folder = tmp_path
+    found = DagBag(dag_folder=str(folder))
+    assert found.import_errors == {}
+    for dag in found.dags.values():
+        known = DagSerialization.deserialize_dag(DagSerialization.serialize_dag(dag))
+        assert known.timetable.partitioned
+        ((key, _),) = known.timetable.asset_condition.iter_assets()
+        assert key.name == "tidemark/flights/status/flight_board/complete"
+    assert len(found.dags) == 1
 
 
 def test_pages_show_what_was_rolled_up(dagbag: DagBag) -> None:
@@ -284,7 +309,7 @@ from airflow.cli.cli_parser import get_parser
 from airflow.dag_processing.dagbag import DagBag
 before = set(sys.modules)
 bag = DagBag(dag_folder=sys.argv[1])
-assert len(bag.dags) == 6, bag.import_errors
+assert len(bag.dags) == 7, bag.import_errors
 roots = {name.split(".")[0] for name in sys.modules}
 heavy = {"pyspark", "great_expectations", "deltalake", "duckdb", "polars", "pyarrow", "pandas", "numpy", "fastapi"}
 print(sorted(heavy & roots), len(set(sys.modules) - before))
@@ -296,8 +321,9 @@ print(sorted(heavy & roots), len(set(sys.modules) - before))
     # Four modules read how clients log in to Kafka, two read formats and registries, two find private folders of Spark,
     # one finds the credentials of an object store, and one selects by keys. Two describe pods, one
     # knows cluster managers. A file of DAGs uses one of the package, and three packages hold these: nine small modules.
-    # Questions to people are a file of DAGs and three modules.
-    assert int(more) <= 113
+    # Questions to people are a file of DAGs and three modules. Complete intervals are a file of DAGs, a module,
+    # and two with their rules, which read local days from the database of time zones.
+    assert int(more) <= 118
 
 
 def test_a_batch_job_refuses_an_unknown_connection() -> None:

@@ -25,6 +25,7 @@ from tidemark.kernels.columns.schemas import rows_of
 from tidemark.model.project.files import CHECKOUT
 from tidemark.model.project.layout import Layout
 from tidemark.model.tables.catalog import (
+    COMPLETENESS,
     CRITICAL_PATHS,
     LATENCY_BUCKETS,
     LATENCY_ROLLUP,
@@ -53,8 +54,9 @@ FINISHED = {
 STARTED = {"by_carrier_source": 1_060, "carrier_state": 1_100}
 """When operators began, where not at once."""
 OTHERS = """
-from airflow.sdk import DAG, task
+from airflow.sdk import DAG, PartitionedAssetTimetable, task
 from datetime import timedelta
+from tidemark.airflow import OneRunPerInterval, complete_table
 from tidemark.airflow.tasks.assets import stream_table, table_asset
 from tidemark.airflow.dags.hours import FirstReport
 
@@ -74,6 +76,22 @@ for name, asset in SEEN.items():
                     print("version", told["version"], "rows", told["rows"])
 
         tell()
+
+BOARD = complete_table("flights", "status", "flight_board")
+for name, first in {"days": None, "one_run": OneRunPerInterval(asset=BOARD)}.items():
+    with DAG(f"others_{name}", schedule=PartitionedAssetTimetable(assets=BOARD)) as dag:
+
+        @task
+        def tell(dag_run=None, triggering_asset_events=None):
+            (event,) = triggering_asset_events[BOARD]
+            day = event.extra["intervals"][dag_run.partition_key]
+            print("version", dag_run.partition_key, "until", day["end"], "reopened", day["reopenings"])
+
+        if first is None:
+            tell()
+        else:
+            dag.add_task(first)
+            first >> tell()
 
 with DAG("others_start", params={"first_report": True}):
     FirstReport(task_id="first_report", reports="tidemark_flights_reports")
@@ -126,7 +144,7 @@ def api(layout: Layout, home: Path, tmp_path_factory: pytest.TempPathFactory) ->
     try:
         found = airflow.wait_until_healthy(home, airflow.start(home, root=root, variables=variables))
         process.wait_until(lambda: found.has_dag(DAILY) and found.has_dag("others_committed"), "the DAGs", 60)
-        for name in ("rolled_up", "committed", "windows"):
+        for name in ("rolled_up", "committed", "windows", "days", "one_run"):
             found.unpause(f"others_{name}")
         yield found
     finally:
@@ -186,6 +204,43 @@ def test_a_dag_of_another_team_runs_after_a_report(backfilled: AirflowApi, layou
 
 def test_a_dag_of_another_team_runs_when_a_stream_has_committed(api: AirflowApi) -> None:
     assert logged(api, "others_committed") == ["version 0 rows 1"]
+
+
+def complete_day(layout: Layout, **more: Any) -> None:
+    """Writes that the day of NOON is complete in New York."""
+    day = {"interval_start": NOON - 7 * 3_600_000, "interval_end": NOON + 17 * 3_600_000, "complete_at": NOON}
+    counts = {"operator": "flight_board", "table": "flight_board", "records": 10, "emitted": 10, "waited_ms": 0}
+    write(layout, "status", COMPLETENESS, {**day, **counts, "by_idleness": False, **more})
+
+
+def days(api: AirflowApi, name: str) -> list[tuple[str, str, int]]:
+    """Returns partition key, state of `tell` and tries of each run."""
+    listed = api._get(f"/api/v2/dags/others_{name}/dagRuns?order_by=run_after")["dag_runs"]
+    ran = []
+    for run in listed:
+        place = f"/api/v2/dags/others_{name}/dagRuns/{run['dag_run_id']}/taskInstances/tell"
+        told = api._get(place)
+        ran.append((run["partition_key"], told["state"], told["try_number"]))
+    return ran
+
+
+def test_a_dag_of_another_team_runs_for_each_complete_interval(api: AirflowApi, layout: Layout) -> None:
+    """Completes and reopens a day of New York, from 5:00 UTC."""
+    day = "2026-01-01T05:00:00+00:00"
+    complete_day(layout)
+    api.unpause("tidemark_flights_completeness")
+    for name in ("days", "one_run"):
+        process.wait_until(lambda name=name: days(api, name) == [(day, SUCCESS, 1)], f"the day in {name}", 120)
+    assert logged(api, "others_days") == [f"version {day} until 2026-01-02T05:00:00+00:00 reopened 0"]
+    complete_day(layout, reopened_at=NOON + 1, cause="late_record", batch_id=1)
+    process.wait_until(lambda: days(api, "days") == [(day, SUCCESS, 1)] * 2, "the day again", 120)
+    assert logged(api, "others_days") == [f"version {day} until 2026-01-02T05:00:00+00:00 reopened 1"]
+    # The second run has cleared the first one, and skips.
+    cleared = [(day, SUCCESS, 2), (day, "skipped", 0)]
+    process.wait_until(lambda: days(api, "one_run") == cleared, "the cleared run", 120)
+    publishing = [*api.runs("tidemark_flights_completeness").values()]
+    assert publishing.count(SUCCESS) == 2
+    api.pause("tidemark_flights_completeness")
 
 
 def test_an_sla_is_checked_for_a_past_instant_when_somebody_asks(backfilled: AirflowApi, layout: Layout) -> None:

@@ -9,7 +9,7 @@ from tidemark.cli.stack.demo import Demo, DemoSettings
 from tidemark.cli.stack.story import Story
 from tidemark.embedded.conductor import Conductor
 from tidemark.model.project.layout import Layout
-from tidemark.model.tables.catalog import OPERATOR_LATENCY, OUTCOMES, QUARANTINE, SLA_RESULTS, WATERMARKS
+from tidemark.model.tables.catalog import COMPLETENESS, OPERATOR_LATENCY, OUTCOMES, QUARANTINE, SLA_RESULTS, WATERMARKS
 
 FLIGHTS = DemoSettings(first="2013-06-27", until="2013-06-28", speed=1, seed=1, slow=(), keep=False)
 
@@ -52,6 +52,11 @@ def test_each_finding_is_printed_once_when_its_table_has_it(warehouse: TestWareh
         "emit on change: newest has left 100 of 125 updates unsent, which changed nothing",
         "quarantine: a bad record, malformed_json, at offset 17 of events partition 2; all others went on",
         "watermark: events partition 1 is idle, and holds the others back no longer",
+    ]
+    day = {"interval_start": 1_372_305_600_000, "interval_end": 1_372_392_000_000, "waited_ms": 0}
+    warehouse.write(COMPLETENESS, [{"batch_id": 4, "operator": "board", "table": "board", **day}])
+    assert list(story.new()) == [
+        "complete: no record of the day from 2013-06-27 04:00:00+00 is expected any more: flights_of_a_day starts"
     ]
     warehouse.write(
         SLA_RESULTS,

@@ -113,7 +113,7 @@ IMPORTS = {
     "why": "collecting errors semantics model.settings model.project model.kinds model why.evidence why.causes",
     "reports": (
         "errors semantics model.tables model.settings model.project model kernels.columns storage storage.delta "
-        "control spark_session"
+        "control spark_session query"
     ),
     "reports.paths": (
         "collecting errors semantics model.tables model.settings model.project model.kinds model "

@@ -5,6 +5,8 @@
 | `topology_dags` | the DAGs of all topologies of the project |
 | `refuse_mistakes` | an import error that shows mistakes of topologies, SLAs and channels |
 | `stream_table`, `table_asset` | tables as assets, on which other DAGs can be scheduled |
+| `complete_table` | complete intervals of a table as an asset, for partitioned schedules |
+| `OneRunPerInterval` | the first task of a DAG whose run is cleared when its interval is reopened |
 """
 
 from __future__ import annotations
@@ -13,6 +15,8 @@ from importlib import import_module
 from typing import Any
 
 _PLACES = {
+    "OneRunPerInterval": "tasks.assets",
+    "complete_table": "tasks.assets",
     "refuse_mistakes": "dags.mistakes",
     "stream_table": "tasks.assets",
     "table_asset": "tasks.assets",

@@ -24,8 +24,10 @@ from tidemark.model.project.layout import Layout
 from tidemark.model.topology import Topology, load
 
 TOPOLOGY = Project(CHECKOUT).topologies / "flights.toml"
-PARTS = ("streams", "reports", "sla_check", "maintenance", "daily_reports")
+PARTS = ("streams", "reports", "sla_check", "maintenance", "daily_reports", "completeness")
 """The DAGs of a topology: docs/airflow.md."""
+EXAMPLE = "flights_of_a_day"
+"""The DAG of `dags/examples` that runs for each complete day."""
 PARSED_WITHIN_S = 120.0
 RUNNING_WITHIN_S = 300.0
 NOTICED_WITHIN_S = 120.0
@@ -54,13 +56,17 @@ class Conductor:
         return dag_id(self.topology.name, part)
 
     def start(self) -> tuple[str, AirflowApi]:
-        """Starts Kafka and Airflow; returns, once they are up, address and API."""
+        """Starts Kafka and Airflow; returns, once they are up, address and API.
+
+        Airflow has the example, too.
+        """
         # The address is fixed before the broker starts, so that Airflow can start beside it.
         bootstrap = broker.address(self.home.broker)
         with self.step("starting Kafka and Airflow"), ThreadPoolExecutor(1) as pool:
             kafka = pool.submit(stack.start_broker, self.home, self.topology)
-            airflow = stack.start_airflow(self.home, bootstrap=bootstrap)
-            self.wait(lambda: airflow.has_dag(self.dag("sla_check")), "the DAGs", PARSED_WITHIN_S)
+            airflow = stack.start_airflow(self.home, bootstrap=bootstrap, examples=True)
+            needed = (self.dag("sla_check"), EXAMPLE)
+            self.wait(lambda: all(map(airflow.has_dag, needed)), "the DAGs", PARSED_WITHIN_S)
             return kafka.result(), airflow
 
     def launch_streams(
@@ -220,6 +226,15 @@ class Conductor:
             self.say("\n".join(airflow.log(dag_id, run_id, task)[-LOG_LINES:]))
         msg = f"the run {run_id} of the DAG {dag_id} failed in {', '.join(failed)}; see the log above"
         raise TidemarkError(msg)
+
+
+def parts_of(topology: Topology) -> list[str]:
+    """Returns the PARTS that *topology* has.
+
+    It has `completeness` only if one of its operators has the key `complete`.
+    """
+    publishes = any(operator.complete for operator in topology.operators.values())
+    return [part for part in PARTS if publishes or part != "completeness"]
 
 
 def once_every(interval_s: float) -> Callable[[], bool]:

@@ -5,6 +5,7 @@ Everything lies under one folder. Every launched process has a pid file there, s
 
 from __future__ import annotations
 
+import json
 import signal
 import time
 from collections.abc import Collection
@@ -22,6 +23,11 @@ from tidemark.model.topology import Topology
 
 DRIVER = "driver"
 DRAINED_WITHIN_S = 15.0
+BUNDLES = [
+    {"name": name, "classpath": "airflow.dag_processing.bundles.local.LocalDagBundle", "kwargs": where}
+    for name, where in {"dags-folder": {}, "examples": {"path": str(CHECKOUT / "dags" / "examples")}}.items()
+]
+"""Airflow's own folder of DAGs, and that of the examples."""
 
 
 @dataclass(frozen=True)
@@ -73,14 +79,15 @@ def start_broker(home: Home, topology: Topology) -> str:
     return address
 
 
-def start_airflow(home: Home, *, bootstrap: str, project: Project | None = None) -> AirflowApi:
+def start_airflow(home: Home, *, bootstrap: str, project: Project | None = None, examples: bool = False) -> AirflowApi:
     """Starts Airflow; returns its API once it is healthy.
 
     Its streams read from *bootstrap* and write to the warehouse. It has the topologies of *project*, else of the
-    project in which it is started.
+    project in which it is started, and with *examples* the DAGs of `dags/examples`.
     """
     variables = {"tidemark_warehouse": str(home.warehouse), "tidemark_bootstrap": bootstrap}
-    parts = airflow.start(home.airflow, root=CHECKOUT, project=project, variables=variables)
+    settings = {"DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST": json.dumps(BUNDLES)} if examples else {}
+    parts = airflow.start(home.airflow, root=CHECKOUT, project=project, variables=variables, settings=settings)
     return airflow.wait_until_healthy(home.airflow, parts)
 
 

@@ -34,7 +34,14 @@ from tidemark.maintenance.progress import read_progress
 from tidemark.maintenance.retention import RetainedTable, is_of_older_version, kept_of, report_tables
 from tidemark.model.project.layout import Layout
 from tidemark.model.stream import Stream
-from tidemark.model.tables.catalog import ALERT_DECISIONS, ALERTS, DELIVERIES, INCIDENTS, REPAIR_DECISIONS
+from tidemark.model.tables.catalog import (
+    ALERT_DECISIONS,
+    ALERTS,
+    DELIVERIES,
+    INCIDENTS,
+    PUBLISHED_INTERVALS,
+    REPAIR_DECISIONS,
+)
 from tidemark.model.topology import Topology
 from tidemark.storage.delta.compaction import (
     AT_MOST,
@@ -60,10 +67,12 @@ CLOSED_AFTER_MS = 3_600_000
 It may then be put together with others.
 """
 TRIES = 3
-KEPT = {each.name for each in (INCIDENTS, ALERTS, DELIVERIES, ALERT_DECISIONS, REPAIR_DECISIONS)}
+_KEPT = (INCIDENTS, ALERTS, DELIVERIES, ALERT_DECISIONS, REPAIR_DECISIONS, PUBLISHED_INTERVALS)
+KEPT = {each.name for each in _KEPT}
 """Reports without a retention.
 
-An open incident may be older than any, and nothing computes decisions of people again.
+An open incident may be older than any, nothing computes decisions of people again, and an interval that is not known
+to be published would be published again.
 """
 
 

@@ -96,7 +96,9 @@ _NO_EDITOR = "you may not edit this topology's DAG, as decisions need; ask an ad
 _FORGED = (
     "the form is from another site, of another user, or more than an hour old; open its page again and send it there"
 )
-DAG = re.compile(r"tidemark_(?P<topology>.+?)_(?P<part>streams|reports|daily_reports|sla_check|maintenance|decisions)")
+DAG = re.compile(
+    r"tidemark_(?P<topology>.+?)_(?P<part>streams|reports|daily_reports|sla_check|maintenance|decisions|completeness)"
+)
 """Matches the DAGs of topologies."""
 NAMED = re.compile(r"""^name\s*=\s*["']([^"']+)["']""", re.MULTILINE)
 """The topology name in a file, which may be invalid TOML."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from tidemark.cli.shared.local import PARTS, dag_id
+from tidemark.cli.shared.local import dag_id, parts_of
 from tidemark.model.kinds.kafka_end import KafkaEnd
 from tidemark.model.project.connections import Clusters, topic_command
 from tidemark.model.sla_spec import SlaSpec
@@ -37,7 +37,7 @@ def file_summary(
         "topics": topics,
         "tables": tables,
         "SLAs": [f"{spec.name} ({spec.measure} of {spec.subject})" for spec in specs],
-        "DAGs": [dag_id(topology.name, part) for part in PARTS],
+        "DAGs": [dag_id(topology.name, part) for part in parts_of(topology)],
     }
     if topology.driver is not None:
         parts["driver"] = [topology.driver]

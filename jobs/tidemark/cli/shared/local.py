@@ -7,15 +7,27 @@ from pathlib import Path
 
 from tidemark.control import process
 from tidemark.embedded import airflow, broker, guard, stack
-from tidemark.embedded.airflow_api import AirflowApi
-from tidemark.embedded.conductor import PARTS, Conductor, Say, dag_id, once_every, step, wait_for_drained
+from tidemark.embedded.airflow_api import SUCCESS, AirflowApi
+from tidemark.embedded.conductor import (
+    EXAMPLE,
+    PARTS,
+    Conductor,
+    Say,
+    dag_id,
+    once_every,
+    parts_of,
+    step,
+    wait_for_drained,
+)
 from tidemark.embedded.remembered import InstallationState
 from tidemark.embedded.stack import Home
 from tidemark.embedded.topics import topics_of
 from tidemark.errors import InvalidArgument
 
 __all__ = [
+    "EXAMPLE",
     "PARTS",
+    "SUCCESS",
     "AirflowApi",
     "Conductor",
     "Home",
@@ -27,6 +39,7 @@ __all__ = [
     "dag_id",
     "guard",
     "once_every",
+    "parts_of",
     "process",
     "running_broker",
     "stack",

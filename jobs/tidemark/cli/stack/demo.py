@@ -17,7 +17,19 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from tidemark.cli.shared.local import AirflowApi, Conductor, Home, Say, addresses, guard, process, stack, writable_home
+from tidemark.cli.shared.local import (
+    EXAMPLE,
+    SUCCESS,
+    AirflowApi,
+    Conductor,
+    Home,
+    Say,
+    addresses,
+    guard,
+    process,
+    stack,
+    writable_home,
+)
 from tidemark.cli.shared.options import add_slow
 from tidemark.cli.shared.output import say, say_inert
 from tidemark.cli.stack.story import Story
@@ -31,6 +43,7 @@ from tidemark.model.settings.intervals import iso_day
 from tidemark.query.sql import Warehouse
 
 CAUGHT_UP_WITHIN_S = 300.0
+COUNTED_WITHIN_S = 120.0
 ENDED_WITHIN_S = 60.0
 REPORTED_WITHIN_S = 600.0
 DELIVERED = """
@@ -39,6 +52,7 @@ DELIVERED = """
     FROM sla_alerts AS a SEMI JOIN deliveries AS d ON a.alert = d.incident AND a.change = d.change
     WHERE a.audience IS NULL ORDER BY a.at, a.alert
 """
+COMPLETE_DAYS = "SELECT count(*) FROM complete_intervals"
 AT_REST = """
     SELECT bool_and(activity = 'idle') FROM (
         SELECT arg_max(activity, batch_id) AS activity FROM watermarks
@@ -159,6 +173,8 @@ class Demo:
         """Runs all steps; returns the problems of the outcome."""
         conductor, started_at = self.conductor, datetime.now(UTC)
         bootstrap, airflow = conductor.start()
+        for dag_id in (EXAMPLE, conductor.dag("completeness")):
+            airflow.unpause(dag_id)
         streams = conductor.launch_streams(airflow, self.settings.slow, first_report=False, warm=False)
         with conductor.step(f"playing flights from {self.settings.first} to {self.settings.until}"):
             replay = self._replay(bootstrap)
@@ -173,6 +189,8 @@ class Demo:
         with conductor.step("draining the streams"):
             conductor.drain(airflow, by="tidemark demo")
             conductor.wait_for_run(airflow, conductor.dag("streams"), streams, ENDED_WITHIN_S)
+        with conductor.step("waiting for the DAG that runs for each complete day"):
+            self._days_counted(airflow)
         with conductor.step("reporting: rollup, critical paths, SLAs"):
             self._report(airflow, started_at)
         injected = sum(played["faults"].values())
@@ -227,6 +245,19 @@ class Demo:
         # A reader of a hop may have been idle when the last updates were written.
         warehouse = Warehouse(self.conductor.home.warehouse)
         return bool(warehouse.ask(AT_REST).rows[0][0]) and not any(unread_hops(warehouse))
+
+    def _days_counted(self, airflow: AirflowApi) -> None:
+        """Waits for the example of a consumer, and prints its log."""
+        days = Warehouse(self.conductor.home.warehouse).ask(COMPLETE_DAYS).rows[0][0]
+
+        def counted() -> list[str]:
+            return [run_id for run_id, state in airflow.runs(EXAMPLE).items() if state == SUCCESS]
+
+        self.conductor.wait(lambda: len(counted()) >= days, f"{days} runs of {EXAMPLE}", COUNTED_WITHIN_S)
+        for run_id in reversed(counted()):
+            for line in airflow.log(EXAMPLE, run_id, "count"):
+                if line.startswith("from "):
+                    self.conductor.say(f"  {EXAMPLE}: {line}")
 
     def _report(self, airflow: AirflowApi, started_at: datetime) -> None:
         """Runs the reports since *started_at*, and checks the SLAs.

@@ -46,6 +46,14 @@ FINDINGS = (
         """,
     ),
     (
+        "completeness",
+        """
+        SELECT format('complete: no record of the day from {} is expected any more: flights_of_a_day starts',
+                      min(interval_start))
+        FROM completeness HAVING count(*) > 0
+        """,
+    ),
+    (
         "sla_results",
         """
         SELECT format('SLAs: {} of {} are broken in the first check by Airflow',

@@ -11,12 +11,10 @@ import sys
 import time
 from collections.abc import Container, Iterable, Mapping
 from contextlib import AbstractContextManager
-from itertools import product
 from pathlib import Path
 
 from tidemark.cli.explain import status
 from tidemark.cli.shared.local import (
-    PARTS,
     AirflowApi,
     Conductor,
     Home,
@@ -24,6 +22,7 @@ from tidemark.cli.shared.local import (
     addresses,
     broker,
     once_every,
+    parts_of,
     stack,
     step,
     topics_of,
@@ -185,7 +184,7 @@ class StackStart:
         return self._usable(topologies)
 
     def _has_dags(self, api: AirflowApi, topology: Topology) -> bool:
-        return all(api.has_dag(self._conductor(topology).dag(part)) for part in PARTS)
+        return all(api.has_dag(self._conductor(topology).dag(part)) for part in parts_of(topology))
 
     def launch(self, api: AirflowApi, topologies: Mapping[str, Topology]) -> dict[str, tuple[Conductor, str]]:
         """Launches the streams; returns by topology the run of their DAG.
@@ -234,10 +233,11 @@ class StackStart:
         DAGs that a person paused stay so.
         """
         # After the first results: before them each missing table would break an SLA, and the streams need the slots.
-        for each, part in product(topologies.values(), PARTS):
-            dag = self._conductor(each).dag(part)
-            if part != "streams" and self._let_go(api, dag) and part in RUN_AT_ONCE:
-                api.trigger(dag, {})
+        for each in topologies.values():
+            for part in parts_of(each):
+                dag = self._conductor(each).dag(part)
+                if part != "streams" and self._let_go(api, dag) and part in RUN_AT_ONCE:
+                    api.trigger(dag, {})
         self._remembered.keep(self.home)
 
     def open_pages(self, api: AirflowApi) -> None:

@@ -949,6 +949,21 @@ DELIVERIES = Table(
     "report",
     key=("incident", "change", "channel", "reminder"),
 )
+PUBLISHED_INTERVALS = Table(
+    "published_intervals",
+    "complete interval of a table that was published to Airflow, and count of its reopenings then",
+    _columns(
+        ("topology", "string", "name of the topology"),
+        ("sub_topology", "string", "the operators that run in one streaming query"),
+        ("table", "string", "as in completeness"),
+        ("interval_start", "timestamp", "record time, inclusive; the partition key of the event"),
+        ("reopenings", "bigint", "how often the interval had been reopened; 0: first completion"),
+        ("published_at", "timestamp", "clock just before the end of the task that published it"),
+        ("run_id", "string", "Airflow run that published it; if its task fails, the row is removed"),
+    ),
+    "report",
+    key=("sub_topology", "table", "interval_start", "reopenings"),
+)
 ALERT_DECISIONS = Table(
     "alert_decisions",
     "decision of a person about alerts",
@@ -1085,6 +1100,7 @@ TABLES = MappingProxyType(
             INCIDENTS,
             ALERTS,
             DELIVERIES,
+            PUBLISHED_INTERVALS,
             ALERT_DECISIONS,
             REPAIR_DECISIONS,
             DQ_RESULTS,

@@ -1,0 +1,40 @@
+"""The DAG of each topology that publishes complete intervals of its tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from airflow import sdk
+from airflow.sdk import DAG
+
+from tidemark.airflow.dags.settings import WAREHOUSE, dag, topologies
+from tidemark.airflow.tasks.assets import PublishIntervals
+from tidemark.airflow.tasks.stream import RETRIES, Supervision
+
+CAN_PUBLISH = "PartitionedAtRuntime" in sdk.__all__
+"""True if tasks can create partitioned events; they cannot in Airflow 3.2."""
+DOC = """
+Publishes complete intervals of the tables of the topology `{name}`: one event of an asset for each interval, whose
+start is the partition key. A DAG with a partitioned schedule on this asset runs for exactly that interval. An interval
+that is reopened is published again.
+
+There is always one run. Its task waits without a slot of a worker, publishes new intervals within seconds, and
+succeeds; the next run waits then. `published_intervals` has what was published.
+"""
+
+
+def make() -> Iterator[DAG]:
+    """Makes a DAG for each topology with `complete`, not in Airflow 3.2."""
+    for topology in topologies().values() if CAN_PUBLISH else ():
+        if any(operator.complete for operator in topology.operators.values()):
+            looks = Supervision()
+            with dag(topology, "completeness", doc=DOC, schedule="@continuous") as publishing:
+                PublishIntervals(
+                    task_id="publish",
+                    topology=topology,
+                    warehouse=WAREHOUSE,
+                    poll_s=looks.poll_s,
+                    first_look_s=looks.first_look_s,
+                    retries=RETRIES,
+                )
+            yield publishing

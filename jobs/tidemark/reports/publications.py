@@ -1,0 +1,81 @@
+"""Finds complete intervals to publish, and records those that were published.
+
+An interval is published once when it is complete, and once more for a larger count of reopenings. The record is the
+table `published_intervals`: one row for each publication, with the run that made it. Rows of the newest run count only
+if its task has succeeded, because Airflow creates the events of a task in the transaction that makes it succeed.
+Instants are those of `completeness`; `published_at` is the clock of the caller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from deltalake import DeltaTable
+
+from tidemark.model.project.layout import Layout
+from tidemark.model.settings.intervals import is_text
+from tidemark.model.tables.catalog import COMPLETENESS, PUBLISHED_INTERVALS
+from tidemark.query.sql import Warehouse
+from tidemark.reports.report_tables import open_report, replace_rows, rows_in
+
+MOST = 24
+"""Most intervals of a table that one task publishes.
+
+All events of an asset in one task have the same extra, so that its size grows with the square of this.
+"""
+DUE = """
+    SELECT sub_topology, "table", interval_start, interval_end, complete_at, records, by_idleness, reopenings, cause
+    FROM complete_intervals AS c
+    ANTI JOIN published_intervals AS p USING (topology, sub_topology, "table", interval_start, reopenings)
+    WHERE topology = ?
+    QUALIFY row_number() OVER (PARTITION BY sub_topology, "table" ORDER BY interval_start) <= ?
+    ORDER BY interval_start, sub_topology, "table"
+"""
+_RECORDED = ("sub_topology", "table", "interval_start", "reopenings")
+
+
+def completeness_versions(layout: Layout, topology: str, streams: Iterable[str]) -> dict[str, int]:
+    """Returns the version of `completeness` of each of *streams*.
+
+    It is -1 while a stream has no such table.
+    """
+    paths = {stream: str(layout.stream_table(topology, stream, COMPLETENESS.name)) for stream in streams}
+    return {
+        stream: DeltaTable(path).version() if DeltaTable.is_deltatable(path) else -1 for stream, path in paths.items()
+    }
+
+
+def due_intervals(layout: Layout, topology: str, *, most: int = MOST) -> list[dict[str, Any]]:
+    """Returns the intervals of *topology* to publish, the oldest first.
+
+    They are rows of `complete_intervals` as objects, at most *most* of each table.
+    """
+    return Warehouse(layout.warehouse, topology=topology).ask(DUE, [topology, most]).objects
+
+
+def newest_publication(layout: Layout, topology: str) -> str | None:
+    """Returns the run that published last; None: none has."""
+    path = layout.report_table(topology, PUBLISHED_INTERVALS.name)
+    if not DeltaTable.is_deltatable(str(path)):
+        return None
+    rows = rows_in(open_report(PUBLISHED_INTERVALS, path), columns=["published_at", "run_id"])
+    return None if rows.is_empty() else str(rows.sort("published_at")["run_id"][-1])
+
+
+def record_publication(
+    layout: Layout, topology: str, intervals: Sequence[Mapping[str, Any]], *, run_id: str, at_ms: int
+) -> None:
+    """Records that *run_id* publishes *intervals*, in place of earlier tries.
+
+    Args:
+        layout: places of the tables.
+        topology: name of the topology.
+        intervals: as of `due_intervals`; none: the run has published nothing.
+        run_id: the run of Airflow.
+        at_ms: the clock, epoch ms.
+    """
+    of_run = {"topology": topology, "published_at": at_ms, "run_id": run_id}
+    rows = [{name: each[name] for name in _RECORDED} | of_run for each in intervals]
+    path = layout.report_table(topology, PUBLISHED_INTERVALS.name)
+    replace_rows(rows, PUBLISHED_INTERVALS, path, where=is_text("run_id", run_id))
