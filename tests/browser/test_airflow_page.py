@@ -218,7 +218,7 @@ def test_an_alert_leads_to_the_named_operator(signed_in: Page, api: AirflowApi) 
 
 @pytest.mark.long("reads all DAGs into Airflow's database")
 def test_dags_runs_and_tasks_have_a_tab(signed_in: Page, api: AirflowApi, home: Path) -> None:
-    environment = airflow.environment(home, root=CHECKOUT)
+    environment = airflow.environment(home, airflow._secrets(home), root=CHECKOUT, variables={})
     for command in (["reserialize"], ["trigger", "tidemark_flights_streams", "--run-id", "r"]):
         subprocess.run(["airflow", "dags", *command], env=environment, check=True, capture_output=True)
     signed_in.set_viewport_size({"width": 1280, "height": 900})
@@ -230,5 +230,7 @@ def test_dags_runs_and_tasks_have_a_tab(signed_in: Page, api: AirflowApi, home: 
         f"{dag}/runs/r/tasks/carriers": "carrier_delays",
     }.items():
         signed_in.goto(place)
-        signed_in.get_by_role("link", name="Tidemark").last.click()
+        # Airflow's links to the owner and the tag are "tidemark".
+        signed_in.get_by_role("link", name="Tidemark", exact=True).click()
+        signed_in.wait_for_url("**/plugin/tidemark-*")
         expect(signed_in.frame_locator("iframe").locator("h1")).to_contain_text(heading, timeout=WITHIN_MS)

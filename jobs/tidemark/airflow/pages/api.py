@@ -58,6 +58,7 @@ from tidemark.escaping import inert
 from tidemark.model.project.layout import NAME, Layout
 from tidemark.model.settings.intervals import Grain, instant_ms, instants_ms, utc
 from tidemark.model.settings.toml_keys import duration_ms
+from tidemark.model.sla_spec import known_slas
 from tidemark.model.topology import Topology
 from tidemark.query.sql import Warehouse
 from tidemark.query.text_table import as_document
@@ -73,6 +74,7 @@ from tidemark.reports.pages.topology_page import (
     topology_page,
 )
 from tidemark.reports.paths.path_facts import Row
+from tidemark.reports.promises import Promises, promises
 from tidemark.reports.rollups.rollup_facts import rollup_facts
 from tidemark.reports.what_if.estimates import WorkChange
 from tidemark.reports.what_if.parts import PartChange
@@ -434,7 +436,7 @@ def show_operator_page(name: str, operator: str, over: ChartSpan = ChartSpan.HOU
     """Returns the page of an operator: causes, partitions, history."""
     topology, layout, at_ms = _having(_named(name), operator), Layout(_warehouse()), wall_clock_ms()
     tables = Warehouse(layout.warehouse, topology=name)
-    model = page_model(tables, layout, topology, at_ms=at_ms, operator=operator)
+    model = page_model(tables, layout, topology, _promised(topology), at_ms=at_ms, operator=operator)
     subjects = subjects_of(topology, operator)
     past = history(tables, name, [operator], over, at_ms=at_ms, subjects=subjects)
     is_source = operator in names_in(topology.outside_sources)
@@ -527,7 +529,13 @@ def _model(name: str) -> Row:
     errors = _broken()
     if name in errors:
         return unreadable(Layout(warehouse), name, str(errors[name]), at_ms=at_ms)
-    return page_model(Warehouse(warehouse, topology=name), Layout(warehouse), _named(name), at_ms=at_ms)
+    topology = _named(name)
+    tables = Warehouse(warehouse, topology=name)
+    return page_model(tables, Layout(warehouse), topology, _promised(topology), at_ms=at_ms)
+
+
+def _promised(topology: Topology) -> Promises:
+    return promises(known_slas(topology).specs)
 
 
 def _bounds(

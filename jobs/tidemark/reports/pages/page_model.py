@@ -24,6 +24,7 @@ from tidemark.reports.facts.live_path import live_path
 from tidemark.reports.facts.partitions import partitions
 from tidemark.reports.paths.path_facts import PART_WORDS, Row, Tables, mostly_before_source, windows_with_paths
 from tidemark.reports.paths.window_paths import STANDS_STILL
+from tidemark.reports.promises import Promises
 from tidemark.semantics.incidents import BROKEN
 from tidemark.semantics.sla import Verdict
 from tidemark.why.evidence.conditions import Condition, condition
@@ -105,10 +106,12 @@ RUNNING = frozenset({Condition.RUNNING.value, Condition.CATCHING_UP.value, Condi
 """The states of a stream that is not stopped."""
 
 
-def page_model(tables: Tables, layout: Layout, topology: Topology, *, at_ms: int, operator: str | None = None) -> Row:
+def page_model(
+    tables: Tables, layout: Layout, topology: Topology, promised: Promises, *, at_ms: int, operator: str | None = None
+) -> Row:
     """Returns *topology*'s state at *at_ms* of the drivers' clocks.
 
-    With an *operator*, `why` has the findings about it.
+    Its newest window is judged by what is *promised*. With an *operator*, `why` has the findings about it.
     """
     at = scene(topology, layout, at_ms)
     findings = explain(at)
@@ -119,7 +122,7 @@ def page_model(tables: Tables, layout: Layout, topology: Topology, *, at_ms: int
     culprits = {finding.sub_topology: finding.operator for finding in reversed(late)}
     streams = [_stream(at.facts[sub.name], sub.name, culprits.get(sub.name)) for sub in topology.sub_topologies]
     first = next(iter(late or reasons), None)
-    path = _path(tables, topology, at_ms)
+    path = _path(tables, topology, promised, at_ms)
     return {
         "topology": topology.name,
         "at": utc(at_ms),
@@ -295,13 +298,13 @@ def _operator_verdict(state: str, slas: Sequence[Row], findings: Sequence[WhyFin
     return _topology_verdict([{"state": state}], {"is_overdue": False, **_counts(slas)}, findings)
 
 
-def _path(tables: Tables, topology: Topology, at_ms: int) -> Row | None:
+def _path(tables: Tables, topology: Topology, promised: Promises, at_ms: int) -> Row | None:
     """Returns the newest window with a path, and when it was finished.
 
     `tidemark path` describes a window in the same way. A window that no report has seen yet has `is_live`, and its age
     has no parts but its operators. None: no window has a path.
     """
-    window, is_live = live_path(tables, topology, at_ms=at_ms), True
+    window, is_live = live_path(tables, topology, promised, at_ms=at_ms), True
     with suppress(InvalidArgument):
         (reported,) = windows_with_paths(tables, topology.name)
         # Of one window the report knows more.
