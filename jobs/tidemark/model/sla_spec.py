@@ -306,7 +306,7 @@ def known_slas(topology: Topology) -> Slas:
     try:
         return load_usable(Project.here().slas, topology)
     except (FileNotFoundError, InvalidSpec):
-        return Slas((), {})
+        return Slas(specs=(), errors={})
 
 
 def parse(content: Mapping[str, Any], topology: Topology, *, file: str) -> tuple[SlaSpec, ...]:

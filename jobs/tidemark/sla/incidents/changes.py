@@ -339,7 +339,7 @@ def _forecasts_of_spec(spec: SlaSpec, results: Sequence[Row], history: Sequence[
             "severity": Severity.FORECAST.value,
         }
         if change is Change.OPENED:
-            row |= {"said": result["breaks_because"], "threshold": _least(_limits(spec, result))}
+            row |= {"said": result["breaks_because"], "threshold": _least(spec.at(breaks_ms).limits)}
         elif result["quiet"] is not None:
             row |= {"said": _NOT_PROMISED[result["quiet"]], "verdict": Verdict.UNKNOWN.value}
         opening = row if change is Change.OPENED else None
