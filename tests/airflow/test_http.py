@@ -230,7 +230,9 @@ def test_the_tab_of_a_topology_named_daily_is_its_own(client: Client, monkeypatc
     flights = load(TOPOLOGIES / "flights.toml")
     both = {Path(f"{name}.toml"): replace(flights, name=name) for name in ("flights", "late_daily")}
     monkeypatch.setattr(page_api, "topologies", lambda: both)
-    places = [client.get(f"/dags/tidemark_{dag}_reports").headers["location"] for dag in ("late_daily", "flights_daily")]
+    places = [
+        client.get(f"/dags/tidemark_{dag}_reports").headers["location"] for dag in ("late_daily", "flights_daily")
+    ]
     assert places == ["../pages/late_daily", "../pages/flights"]
 
 
