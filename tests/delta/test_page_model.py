@@ -215,7 +215,7 @@ def test_a_window_has_the_path_that_a_report_will_find(tmp_path: Path) -> None:
     ],
 )
 def test_a_live_path_is_judged_as_a_report_judges_it(
-    tmp_path: Path, slas: dict[str, dict[str, str]], sla_ms: int | None, is_over: bool | None
+    tmp_path: Path, slas: dict[str, dict[str, str]], sla_ms: int | None, *, is_over: bool | None
 ) -> None:
     play = hopping(tmp_path, 30, read_until=30)
     table = {subject: {"subject": subject, "owner": "o", **keys} for subject, keys in slas.items()}
@@ -250,6 +250,24 @@ def test_each_partition_has_its_lag_and_its_backlog(tmp_path: Path) -> None:
     assert (second["partition"], second["lag_ms"], second["silent_ms"]) == (1, 63_001, 61_000)
     assert second["causes"] == ["partition_silent"]
     assert second["holds_back"]
+
+
+def test_silent_groups_of_the_newest_check_are_listed(tmp_path: Path) -> None:
+    play = played(tmp_path)
+    check = {"topology": "play", "subject": "newest", "measure": "staleness", "verdict": "error", "said": ""}
+    silent = [{"name": "b", "newest_ms": ms(2)}, {"name": "a", "newest_ms": ms(5)}]
+    rows = [
+        {**check, "sla": "fresh", "checked_at": ms(60), "run_id": "r2"},
+        {**check, "sla": "each_key", "checked_at": ms(60), "run_id": "r2", "stale_groups": silent},
+        {**check, "sla": "each_key", "checked_at": ms(50), "run_id": "r1", "stale_groups": [*silent, *silent]},
+    ]
+    write_deltalake(Layout(tmp_path).report_table("play", SLA_RESULTS.name), rows_of(SLA_RESULTS, rows))
+    found = model(play, 62)["silent_groups"]
+    of_sla = {"sla": "each_key", "subject": "newest"}
+    assert found == [
+        {**of_sla, "group": "b", "newest_at": utc(ms(2)), "silent_ms": 60_000},
+        {**of_sla, "group": "a", "newest_at": utc(ms(5)), "silent_ms": 57_000},
+    ]
 
 
 def test_incidents_of_one_cause_are_one_open_alert(tmp_path: Path) -> None:
