@@ -1,7 +1,7 @@
-"""A restart far behind is named `catching_up`, with its end, by a clock that no other work slows down.
+"""A restart far behind is named `catching_up`, with its end.
 
-The engine, its journal, heartbeats and `why` are the real ones. Records, the speed at which they are read, and those
-that come meanwhile follow from a seed.
+Its clock is that of the play, which no other work slows down. The engine, its journal, heartbeats and `why` are the
+real ones. Records, the speed of reading, and what comes meanwhile follow from a seed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PASSING = topology_of(
 )
 TRIGGER_S, CHECK_EVERY_S = 3.0, 60.0
 DOWN_S = 3_600.0
-"""From the last batch of the killed driver to the start of the next one."""
+"""From the driver's death to the start of the next one."""
 
 
 class Restart:
@@ -77,7 +77,7 @@ class Restart:
 
     @property
     def load(self) -> dict[str, int | float | None]:
-        """What the driver says of its last batches."""
+        """The driver's rates and estimate after its last batch."""
         return dict(self.play.engine("reads").load)
 
 
@@ -147,7 +147,7 @@ def records(play: Play, first: int, until: int) -> pl.DataFrame:
     )
 
 
-def test_what_came_before_the_broker_was_asked_is_no_arrival_rate(tmp_path: Path) -> None:
+def test_the_arrival_rate_counts_since_the_broker_was_asked(tmp_path: Path) -> None:
     restart = Restart(tmp_path, behind=36_000, arrival=10)
     # The killed driver had planned the first batch; the new one reads it for 20 s: the broker is asked at 3,610 s.
     restart.reads(2_000, planned_s=0, begins_s=DOWN_S, takes_s=20)

@@ -203,7 +203,7 @@ def test_too_little_history_proposes_nothing(home: Path, tmp_path: Path) -> None
 
 
 def test_a_limit_of_groups_is_shorter_than_their_time(home: Path) -> None:
-    """Twice the usual 100 s is 5 min, and a group counts for longer than its limit."""
+    """Twice the usual 100 s is 5 min."""
     grouped = {"subject": "flight_status", "by": ["flight"], "error_after": "1 min", "owner": "desk"}
     for over, longer in (("2 min", "10 min"), ("5 min", "10 min"), ("301 s", "301 s")):
         text = proposed(home, {"flight_status": {**grouped, "over": over}})

@@ -1,4 +1,4 @@
-"""A real driver that restarts far behind names the end of its catching up.
+"""A real driver that restarts far behind estimates the end.
 
 Twenty seeds are played in tests/delta/test_restart_behind.py, by a clock that no other work slows down.
 """
@@ -19,9 +19,9 @@ from tidemark.embedded import broker as embedded
 
 TOPIC, PARTITIONS = "behind", 3
 PER_BATCH, BATCHES, PER_S = 1_500, 20, 100
-"""Most records of a batch; batches that are behind; records that come each second."""
+"""Most records of a batch; batches behind; records each second."""
 TRIGGER = "3 s"
-"""Longer than a batch takes on a busy machine, so that the trigger alone decides the speed."""
+"""The speed of reading, if a batch takes less."""
 
 
 def send(address: str, numbers: range) -> None:
@@ -32,7 +32,7 @@ def send(address: str, numbers: range) -> None:
 
 
 @pytest.mark.long  # a minute and a half of records behind
-def test_a_driver_that_was_killed_names_the_end_of_its_catching_up(broker: str, tmp_path: Path) -> None:
+def test_a_killed_driver_estimates_when_it_has_caught_up(broker: str, tmp_path: Path) -> None:
     toml = passing("behind", TOPIC).replace('trigger = "1 s"', f'trigger = "{TRIGGER}"')
     toml = toml.replace(f'topic = "{TOPIC}"', f'topic = "{TOPIC}"\nmax_records = {PER_BATCH}')
     embedded.create_topics(broker, {TOPIC: PARTITIONS})

@@ -8,7 +8,7 @@ FIRST, SECOND = ("events", 0), ("events", 1)
 
 
 def read(at_s: float, *parts: tuple[int, int], took_s: float = 0.0) -> BatchRead:
-    """A batch whose broker was asked at *at_s*; *parts* are its until and latest offsets."""
+    """A batch of *at_s*; *parts* are its until and latest offsets."""
     places = (FIRST, SECOND)[: len(parts)]
     return BatchRead(
         asked_at_ms=round(at_s * 1_000),

@@ -91,7 +91,7 @@ def live_path(tables: Tables, topology: Topology, promised: Promises, *, at_ms: 
 def _is_over(
     tables: Tables, topology: Topology, promised: Promises, steps: list[Row], start_ms: int, at_ms: int
 ) -> bool | None:
-    """Returns True if the window broke a promise of an operator of *steps*.
+    """Returns True if a window broke a promise of *steps*' operators.
 
     Args:
         tables: of the warehouse.

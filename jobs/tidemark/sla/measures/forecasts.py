@@ -162,10 +162,10 @@ def _first_break(
 ) -> Forecast | None:
     """Returns the first break of one of *limits* in its time."""
     for time, limit_ms in limits:
-        found = forecast(points, limit_ms=limit_ms, rates=rates)
-        if found is not None and found.breaks_at_ms < time.end_ms:
+        at = forecast(points, limit_ms=limit_ms, rates=rates)
+        if at is not None and at.breaks_at_ms < time.end_ms:
             # A length that is above a limit already breaks it when its time begins.
-            return replace(found, breaks_at_ms=max(found.breaks_at_ms, time.start_ms))
+            return replace(at, breaks_at_ms=max(at.breaks_at_ms, time.start_ms))
     return None
 
 
