@@ -235,7 +235,7 @@ def test_each_driver_has_its_launch_and_its_end(tmp_path: Path) -> None:
     assert Warehouse(tmp_path).ask(text).rows == (
         ("drained", "ann", 1, 600_000),
         ("failed", "Unsound: no", 1, (day_ms // 1_000 - 1_875) * 1_000),
-        ("killed", "streams run 2: stuck", 1, 60_000),
+        ("killed", "stuck", 1, 60_000),  # without the run of the task that killed it
     )
     text = "select up_ms, available_share, drains, rotations, failures, kills from availability_by_day order by day"
     first, second = Warehouse(tmp_path).ask(text).rows
