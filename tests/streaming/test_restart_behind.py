@@ -16,12 +16,11 @@ from streaming.drivers import OnlyDriver
 from streaming.sending import NOON_MS, passing
 
 from tidemark.embedded import broker as embedded
+from tidemark.semantics.catching_up import READS
 
 TOPIC, PARTITIONS = "behind", 3
-PER_BATCH, BATCHES, PER_S = 1_500, 20, 100
-"""Most records of a batch; batches behind; records each second."""
-TRIGGER = "3 s"
-"""The speed of reading, if a batch takes less."""
+PER_BATCH, COME, BATCHES = 1_500, 300, 24
+"""Records that a batch reads, records that come meanwhile, and batches that wait at first."""
 
 
 def send(address: str, numbers: range) -> None:
@@ -31,47 +30,52 @@ def send(address: str, numbers: range) -> None:
     assert producer.flush(120) == 0
 
 
-@pytest.mark.long  # a minute and a half of records behind
+@pytest.mark.long  # some thirty batches of a real driver
 def test_a_killed_driver_estimates_when_it_has_caught_up(broker: str, tmp_path: Path) -> None:
-    toml = passing("behind", TOPIC).replace('trigger = "1 s"', f'trigger = "{TRIGGER}"')
-    toml = toml.replace(f'topic = "{TOPIC}"', f'topic = "{TOPIC}"\nmax_records = {PER_BATCH}')
+    toml = passing("behind", TOPIC).replace(f'topic = "{TOPIC}"', f'topic = "{TOPIC}"\nmax_records = {PER_BATCH}')
     embedded.create_topics(broker, {TOPIC: PARTITIONS})
-    is_over, sent = threading.Event(), PER_BATCH * (BATCHES + 4)
-
-    def keep_sending() -> None:
-        n = sent
-        while not is_over.wait(1):
-            send(broker, range(n, n := n + PER_S))
-
+    is_over, sent = threading.Event(), PER_BATCH * BATCHES
     send(broker, range(sent))
     with OnlyDriver(tmp_path, toml, broker) as driver:
         driver.wait_for("kept", 2 * PER_BATCH)
         driver.kill_in_the_middle_of_a_batch()
         last = driver.rows("batches")[-1]["batch_id"]
+
+    def keep_sending() -> None:
+        """Sends with each batch, so that a slow machine delays both alike."""
+        done = 0
+        while not is_over.wait(0.2):
+            beat = driver.control.heartbeat()
+            batches = beat.batches if beat and beat.epoch == 2 else 0
+            send(broker, range(sent + COME * done, sent + COME * batches))
+            done = max(done, batches)
+
     sender = threading.Thread(target=keep_sending)
     with OnlyDriver(tmp_path, toml, broker) as driver:
         sender.start()
         try:
-            driver.wait(lambda: ended_ms(driver, last) is not None, "the end of catching up", 400)
+            driver.wait(lambda: last_behind(driver, last) is not None, "the end of catching up", 600)
         finally:
             is_over.set()
             sender.join()
-        end_ms = ended_ms(driver, last)
-        beats = [beat for beat in driver.rows("heartbeats") if beat["epoch"] == 2 and beat["state"] == "running"]
-    assert end_ms is not None
-    half_ms = (beats[0]["since"] + end_ms) / 2
-    estimates = [beat for beat in beats if beat["eta_at"] is not None and beat["at"] <= half_ms]
-    assert estimates, beats
-    beat = estimates[-1]
-    assert abs(beat["eta_at"] - end_ms) <= 0.2 * (end_ms - beat["at"])
+        end = last_behind(driver, last)
+        finished_ms = {row["batch_id"]: row["finished_at"] for row in driver.rows("batches")}
+        beats = [beat for beat in driver.rows("heartbeats") if beat["epoch"] == 2 and beat["eta_at"] is not None]
+    assert end is not None
+    # The last estimate of the first half. Its clock is the mean length of the batches from which it was made.
+    beat = [beat for beat in beats if beat["batch_id"] <= (last + end) / 2][-1]
+    now = beat["batch_id"]
+    first = max(last + 1, now - READS + 1)
+    batch_ms = (finished_ms[now] - finished_ms[first]) / (now - first)
+    assert (beat["eta_at"] - finished_ms[now]) / batch_ms == pytest.approx(end - now, rel=0.2)
 
 
-def ended_ms(driver: OnlyDriver, last: int) -> int | None:
-    """Returns when a batch had read what waited after the one before."""
+def last_behind(driver: OnlyDriver, last: int) -> int | None:
+    """Returns the batch after *last* that read what waited before it."""
     # Records come all the time, so a batch never reads all that wait when it ends.
     batches = [batch for batch in driver.rows("batches") if batch["batch_id"] > last]
     for before, batch in pairwise(batches):
         waiting = {part["partition"]: part["latest_offset"] for part in before["sources"]}
         if all(part["until_offset"] >= waiting[part["partition"]] for part in batch["sources"]):
-            return int(batch["finished_at"])
+            return int(batch["batch_id"])
     return None
