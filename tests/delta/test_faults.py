@@ -728,7 +728,7 @@ def test_two_faults_are_two_pages_and_each_ends_by_itself(healthy: dict[str, Flo
 
 
 def test_the_slow_operator_of_the_demo_is_one_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The topology and the SLAs are those of the demo, which slows `carrier_state` by 400 ms."""
+    """Topology, SLAs and the delay of 400 ms are the demo's."""
     text = (PROJECT / "jobs" / "topologies" / "flights.toml").read_text(encoding="utf-8")
     play, layout = Play(text, tmp_path), Layout(tmp_path)
     monkeypatch.setattr(

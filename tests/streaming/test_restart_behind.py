@@ -20,7 +20,7 @@ from tidemark.semantics.catching_up import READS
 
 TOPIC, PARTITIONS = "behind", 3
 PER_BATCH, COME, BATCHES = 1_500, 300, 24
-"""Records that a batch reads, records that come meanwhile, and batches that wait at first."""
+"""Records that a batch reads, that come meanwhile, and batches that wait."""
 
 
 def send(address: str, numbers: range) -> None:

@@ -47,10 +47,17 @@ BATCHES = """
           AND (batch_id = 0 OR watermark >= make_timestamptz($3 * 1000))
 """
 
-RECORDS = """
-    SELECT * FROM {table}
+TASKS = """
+    SELECT * FROM operator_latency
     WHERE topology = $1 AND finished_at <= make_timestamptz($2 * 1000) AND finished_at >= make_timestamptz($3 * 1000)
-          AND list_contains($4::VARCHAR[], operator)
+          AND list_contains($5::VARCHAR[], operator)
+          AND epoch_ms(finished_at) - max_ms < $4 AND epoch_ms(finished_at) - min_ms >= $3
+"""
+"""Selects the work on records of a window, from $3 to before $4."""
+BUCKETS = f"""
+    SELECT buckets.* FROM latency_buckets AS buckets SEMI JOIN ({TASKS}) AS tasks
+        USING (sub_topology, batch_id, operator, task_id)
+    WHERE buckets.topology = $1 AND buckets.finished_at >= make_timestamptz($3 * 1000)
 """
 
 
@@ -106,12 +113,10 @@ def _is_over(
     """
     late: WindowVerdicts = {}
     if promised.records:
-        where = [topology.name, at_ms, start_ms, [*promised.records]]
-        buckets, latencies = (
-            pl.DataFrame(rows_of(table, tables.ask(RECORDS.format(table=table.name), where).objects))
-            for table in (LATENCY_BUCKETS, OPERATOR_LATENCY)
-        )
-        late = judge_records(buckets, latencies, promised, window_ms=topology.window_ms)
+        where = [topology.name, at_ms, start_ms, start_ms + topology.window_ms, [*promised.records]]
+        tasks = pl.DataFrame(rows_of(OPERATOR_LATENCY, tables.ask(TASKS, where).objects))
+        buckets = pl.DataFrame(rows_of(LATENCY_BUCKETS, tables.ask(BUCKETS, where).objects))
+        late = judge_records(buckets, tasks, promised, window_ms=topology.window_ms)
     verdicts: list[bool] = []
     for step in steps:
         name = step["operator"]
