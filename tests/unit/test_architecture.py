@@ -112,8 +112,8 @@ IMPORTS = {
     ),
     "why": "errors model.settings model.project model.kinds model why.evidence why.causes",
     "reports": (
-        "errors semantics model.tables model.settings model.project model kernels.columns storage storage.delta control "
-        "spark_session"
+        "errors semantics model.tables model.settings model.project model kernels.columns storage storage.delta "
+        "control spark_session"
     ),
     "reports.paths": (
         "collecting errors semantics model.tables model.settings model.project model.kinds model "
