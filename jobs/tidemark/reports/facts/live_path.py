@@ -53,7 +53,7 @@ TASKS = """
           AND list_contains($5::VARCHAR[], operator)
           AND epoch_ms(finished_at) - max_ms < $4 AND epoch_ms(finished_at) - min_ms >= $3
 """
-"""Selects the work on records of a window, from $3 to before $4."""
+"""Selects the work on records from $3 to before $4."""
 BUCKETS = f"""
     SELECT buckets.* FROM latency_buckets AS buckets SEMI JOIN ({TASKS}) AS tasks
         USING (sub_topology, batch_id, operator, task_id)
