@@ -14,6 +14,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from support.busy_warehouse import INCIDENT, ON_PATH, busy
+from tidemark.airflow.tasks.sla import PAGE
 from tidemark.clock import wall_clock_ms
 from tidemark.control import process
 from tidemark.embedded import airflow
@@ -125,6 +126,8 @@ def test_the_page_is_in_the_navigation_and_highlights_the_path(signed_in: Page) 
     thick, thin = (page.locator(f"svg.topology path.{which}").first for which in ("on-path", "off-path"))
     assert thick.evaluate(width) >= 3 * thin.evaluate(width)
     assert [row.inner_text() for row in page.locator("#steps tbody th").all()] == [*ON_PATH]
+    silent = [row.inner_text() for row in page.locator("#silent-groups tbody th").all()]
+    assert silent == ["EWR", "JFK", "LGA", "BOS", "PHL"]
     assert page.locator("script, img, [onload], [onerror]").count() == 0
     assert [url for url in asked if not url.startswith((signed_in.url.partition("/plugin")[0], "data:"))] == []
 
@@ -216,7 +219,8 @@ def test_a_failed_task_leads_to_the_named_operator(signed_in: Page, api: Airflow
 
 
 def test_an_alert_leads_to_the_named_operator(signed_in: Page, api: AirflowApi) -> None:
-    signed_in.goto(f"{api.url}/tidemark/pages/flights/slas#{INCIDENT}")
+    # The link that every message of the alert has.
+    signed_in.goto(api.url + PAGE.format(topology="flights", incident=INCIDENT))
     signed_in.locator(f"#incidents tr[id='{INCIDENT}']").get_by_role("link", name="carrier_state").click()
     assert signed_in.url == f"{api.url}/tidemark/pages/flights/operators/carrier_state"
     signed_in.get_by_role("link", name="last month").click()
@@ -225,7 +229,7 @@ def test_an_alert_leads_to_the_named_operator(signed_in: Page, api: AirflowApi) 
 
 @pytest.mark.long("reads all DAGs into Airflow's database")
 def test_dags_runs_and_tasks_have_a_tab(signed_in: Page, api: AirflowApi, home: Path) -> None:
-    environment = airflow.environment(home, root=CHECKOUT)
+    environment = airflow.environment(home, airflow._secrets(home), root=CHECKOUT, variables={})
     for command in (["reserialize"], ["trigger", "tidemark_flights_streams", "--run-id", "r"]):
         subprocess.run(["airflow", "dags", *command], env=environment, check=True, capture_output=True)
     signed_in.set_viewport_size({"width": 1280, "height": 900})
@@ -237,5 +241,7 @@ def test_dags_runs_and_tasks_have_a_tab(signed_in: Page, api: AirflowApi, home: 
         f"{dag}/runs/r/tasks/carriers": "carrier_delays",
     }.items():
         signed_in.goto(place)
-        signed_in.get_by_role("link", name="Tidemark").last.click()
+        # Airflow's links to the owner and the tag are "tidemark".
+        signed_in.get_by_role("link", name="Tidemark", exact=True).click()
+        signed_in.wait_for_url("**/plugin/tidemark-*")
         expect(signed_in.frame_locator("iframe").locator("h1")).to_contain_text(heading, timeout=WITHIN_MS)

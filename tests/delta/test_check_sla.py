@@ -286,6 +286,7 @@ def test_stale_keys_are_named_by_what_was_seen(warehouse):
     assert row["said"] == (
         "staleness by id of latest is 60 s; warning from 20 s on, error from 1 min on; 2 of 4 are stale: c, d"
     )
+    assert row["stale_groups"] == [{"name": name, "newest_ms": NOW - 60_000} for name in ("c", "d")]
 
 
 def test_a_silent_partition_is_stale_by_itself(warehouse):

@@ -32,7 +32,7 @@ from tidemark.control.folder import Control, Heartbeat, StreamState
 from tidemark.model.project.files import CHECKOUT as PROJECT
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval
-from tidemark.model.sla_spec import Measure, parse
+from tidemark.model.sla_spec import Measure, load, parse
 from tidemark.model.tables.catalog import ALERTS, CHANGES, INCIDENTS, OUTCOMES, SLA_RESULTS, SUPPRESSED, Table
 from tidemark.query.sql import Warehouse
 from tidemark.reports.paths.path_facts import windows_with_paths
@@ -725,6 +725,36 @@ def test_two_faults_are_two_pages_and_each_ends_by_itself(healthy: dict[str, Flo
     for second in (152, 162, 172, 182, 192):
         flow.reads(second, *now(second, 0), *now(second, 1))
     assert pages(194, "b") == [*opened, ("source_quiet", "events", "resolved")]
+
+
+def test_the_slow_operator_of_the_demo_is_one_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Topology, SLAs and the delay of 400 ms are the demo's."""
+    text = (PROJECT / "jobs" / "topologies" / "flights.toml").read_text(encoding="utf-8")
+    play, layout = Play(text, tmp_path), Layout(tmp_path)
+    monkeypatch.setattr(
+        decision, "time", SimpleNamespace(sleep=lambda s: setattr(play, "now_ms", play.now_ms + round(1_000 * s)))
+    )
+    play.slow_ms = {"carrier_state": 400}
+    flight = {"flight": "UA1", "carrier": "UA", "origin": "JFK", "dest": "LAX", "status": "departed"}
+    for second in range(10, 40, 5):
+        rows = [
+            play.row("flight_events", ms(second - 1), **flight, dep_delay_min=float(second)),
+            play.row("weather", ms(second - 1), origin="JFK", temp_f=float(second)),
+        ]
+        play.batch(rows, at_ms=ms(second), sub="status")
+        play.hop("carriers", at_ms=ms(second + 1))
+
+    specs = load(PROJECT / "expectations" / "slas.toml", play.topology)
+    critical_path.run(layout, play.topology, specs, Interval(NOON, ms(37)))
+    run_check(layout, play.topology, specs, at_ms=ms(37), run_id="r")
+
+    (page,) = open_report(ALERTS, layout.report_table("flights", ALERTS.name)).to_pyarrow_table().to_pylist()
+    assert (page["change"], page["cause"], page["cause_operator"]) == ("opened", "slow_operator", "carrier_state")
+    assert (page["slas"], page["owners"], page["culprit"]) == (
+        ["carrier_state_is_quick"],
+        ["data platform"],
+        "carrier_state",
+    )
 
 
 def test_an_incident_of_time_ahead_names_topic_partition_and_key(healthy: dict[str, Flow], tmp_path: Path) -> None:

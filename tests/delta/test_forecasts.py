@@ -53,7 +53,7 @@ def beats(warehouse, **columns):
 
 def expected(warehouse, spec):
     tables = Warehouse(warehouse.layout.warehouse)
-    (status,) = with_forecasts([Status(spec, Verdict.PASS, 1)], TOPOLOGY, tables, at_ms=NOW)
+    (status,) = with_forecasts([Status(spec.at(NOW), Verdict.PASS, 1)], [spec], TOPOLOGY, tables, at_ms=NOW)
     return status.expected
 
 
@@ -71,6 +71,25 @@ def test_growing_latency_breaks_when_the_missing_time_is_over(warehouse):
     assert found.at_ms == pytest.approx(NOW + 20 * MINUTE, abs=MINUTE)
     assert found.because.startswith("latency_p99 of board breaks in about 20 min, at 2026-01-01T12:")
     assert found.because.endswith(" a minute for 10 min")  # from the first of eleven minutes to the last
+
+
+@pytest.mark.parametrize(
+    ("hours", "minutes"),
+    [
+        # 9, 10 and 11 s are the newest: 30 s are reached after 20 minutes, 24 s after 14, 45 s after 35.
+        ([("12:00", "12:17", "1 h"), ("12:17", "13:00", "24 s")], 17),  # above the limit when that begins
+        ([("12:00", "12:10", "24 s"), ("12:10", "13:00", "1 h")], None),
+        ([("12:10", "12:30", "24 s")], 14),
+        ([("12:15", "12:16", "45 s")], 20),
+        ([("12:15", "12:45", "45 s")], None),
+    ],
+)
+def test_a_break_is_of_the_limit_of_its_own_hour(warehouse, hours, minutes):
+    rising(warehouse)
+    beats(warehouse)
+    tables = [{"zone": "UTC", "from": start, "to": end, "warn_after": limit} for start, end, limit in hours]
+    found = expected(warehouse, *specs(hours=tables))
+    assert (found and round((found.at_ms - NOW) / MINUTE)) == minutes
 
 
 @pytest.mark.parametrize(
@@ -154,6 +173,9 @@ def test_no_break_is_announced_for_a_time_without_a_promise():
         {"calendar": {"zone": "UTC", "from": "07:00", "to": "12:13"}},
     ):
         assert changes(specs(**keys), found, [], at_ms=NOW + MINUTE, gap_ms=20 * MINUTE) == []
+    by_hour = specs(hours=[{"zone": "UTC", "from": "12:13", "to": "12:14", "warn_after": "24 s"}])
+    (opened,) = changes(by_hour, found, [], at_ms=NOW + MINUTE, gap_ms=20 * MINUTE)
+    assert opened["threshold"] == 24_000  # the limit of the break, and not that of the check
     later = specs(maintenance_windows=["daily 12:14-12:20"])
     assert [row["change"] for row in changes(later, found, [], at_ms=NOW + MINUTE, gap_ms=20 * MINUTE)] == ["opened"]
 
@@ -173,6 +195,9 @@ def test_a_forecast_ends_when_nothing_is_promised_any_more(quiet, said):
         ("opened", NOW + MINUTE, "pass", "it grows"),
         ("resolved", NOW + 5 * MINUTE, "unknown", said),
     ]
+    ended = alert_of({**rows[1], "alert": rows[1]["incident"]}, link="x")
+    text = alert_texts(ended, notified_ms=NOW + 5 * MINUTE)["text"]
+    assert text.splitlines()[:2] == ["[forecast] t: in_time is no longer forecast", said]
     assert changes(specs(), results, rows, at_ms=NOW + 6 * MINUTE, gap_ms=20 * MINUTE) == []
 
 

@@ -18,12 +18,15 @@ from tidemark.kernels.columns.schemas import rows_of
 from tidemark.model.project.files import CHECKOUT
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval, utc
+from tidemark.model.sla_spec import parse
 from tidemark.model.tables.catalog import ALERTS, INCIDENTS, SLA_RESULTS
 from tidemark.model.topology import load
 from tidemark.query.sql import Warehouse
 from tidemark.reports.pages.page_model import page_model
+from tidemark.reports.promises import Promises, promises
 from tidemark.stream.driver.heartbeats import Heartbeats
 
+NOTHING = Promises()
 FINISHED = 1_767_268_800_000 + 5_000 + 1_400  # the window's end, and its age at its leaf
 
 
@@ -48,8 +51,8 @@ def checked(home: Path, at_s: float, **verdicts: str) -> None:
     write_deltalake(path, rows_of(SLA_RESULTS, rows), mode="append")
 
 
-def model(play: Play, at_s: float) -> dict[str, Any]:
-    return page_model(Warehouse(play.home), Layout(play.home), play.topology, at_ms=ms(at_s))
+def model(play: Play, at_s: float, promised: Promises = NOTHING) -> dict[str, Any]:
+    return page_model(Warehouse(play.home), Layout(play.home), play.topology, promised, at_ms=ms(at_s))
 
 
 def standing(play: Play, at_s: float) -> tuple[str, str, str | None]:
@@ -147,7 +150,7 @@ def test_the_path_has_the_whole_age_and_its_own_age(tmp_path: Path) -> None:
     layout.report_pages("flights").mkdir(parents=True)
     for name in ("2026-01-01", "2026-01-01T11", "2026-01-01T12", "slas"):
         (layout.report_pages("flights") / f"{name}.html").touch()
-    found = page_model(Warehouse(tmp_path), layout, flights, at_ms=FINISHED + 60_000)
+    found = page_model(Warehouse(tmp_path), layout, flights, NOTHING, at_ms=FINISHED + 60_000)
     assert (found["path"]["age_ms"], found["path"]["leaf"]) == (1_400, "carrier_delays")
     assert (found["path"]["finished_at"], found["path"]["finished_ago_ms"]) == (utc(FINISHED), 60_000)
     assert found["report"] == "2026-01-01T12"
@@ -200,6 +203,31 @@ def test_a_window_has_the_path_that_a_report_will_find(tmp_path: Path) -> None:
     assert live["spent"][0] == {"part": "before the source", "kind": "before_source", "ms": 6_000}
 
 
+@pytest.mark.parametrize(
+    ("slas", "sla_ms", "is_over"),
+    [
+        # The newest closed window has the record of second 15: the sink finishes it at 17 s.
+        ({"ever_board": {"measure": "latency_p99", "error_after": "1 s"}}, 1_000, True),
+        ({"ever_board": {"measure": "latency_p99", "error_after": "3 s"}}, 3_000, False),
+        # The clock of a play stands still within a batch, so an operator works for 0 ms.
+        ({"ever": {"measure": "operator_latency_p50", "error_after": "1 ms"}}, None, False),
+        ({}, None, None),
+    ],
+)
+def test_a_live_path_is_judged_as_a_report_judges_it(
+    tmp_path: Path, slas: dict[str, dict[str, str]], sla_ms: int | None, *, is_over: bool | None
+) -> None:
+    play = hopping(tmp_path, 30, read_until=30)
+    table = {subject: {"subject": subject, "owner": "o", **keys} for subject, keys in slas.items()}
+    specs = parse({"play": table}, play.topology, file="slas.toml") if slas else ()
+    live = model(play, 40, promises(specs))["path"]
+    run(Layout(tmp_path), play.topology, specs, Interval(ms(0), ms(3_600)))
+    reported_path = model(play, 40)["path"]
+    assert (live["is_live"], reported_path["is_live"]) == (True, False)
+    for path in (live, reported_path):
+        assert (path["sla_ms"], path["over_sla"]) == (sla_ms, is_over)
+
+
 def test_a_stream_that_stands_still_is_stuck_on_the_path(tmp_path: Path) -> None:
     play = hopping(tmp_path, 60, read_until=15)
     found = model(play, 60)
@@ -222,6 +250,24 @@ def test_each_partition_has_its_lag_and_its_backlog(tmp_path: Path) -> None:
     assert (second["partition"], second["lag_ms"], second["silent_ms"]) == (1, 63_001, 61_000)
     assert second["causes"] == ["partition_silent"]
     assert second["holds_back"]
+
+
+def test_silent_groups_of_the_newest_check_are_listed(tmp_path: Path) -> None:
+    play = played(tmp_path)
+    check = {"topology": "play", "subject": "newest", "measure": "staleness", "verdict": "error", "said": ""}
+    silent = [{"name": "b", "newest_ms": ms(2)}, {"name": "a", "newest_ms": ms(5)}]
+    rows = [
+        {**check, "sla": "fresh", "checked_at": ms(60), "run_id": "r2"},
+        {**check, "sla": "each_key", "checked_at": ms(60), "run_id": "r2", "stale_groups": silent},
+        {**check, "sla": "each_key", "checked_at": ms(50), "run_id": "r1", "stale_groups": [*silent, *silent]},
+    ]
+    write_deltalake(Layout(tmp_path).report_table("play", SLA_RESULTS.name), rows_of(SLA_RESULTS, rows))
+    found = model(play, 62)["silent_groups"]
+    of_sla = {"sla": "each_key", "subject": "newest"}
+    assert found == [
+        {**of_sla, "group": "b", "newest_at": utc(ms(2)), "silent_ms": 60_000},
+        {**of_sla, "group": "a", "newest_at": utc(ms(5)), "silent_ms": 57_000},
+    ]
 
 
 def test_incidents_of_one_cause_are_one_open_alert(tmp_path: Path) -> None:

@@ -120,6 +120,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
         result("board", CAUGHT + 1, 7_000, measure="watermark_lag"),
         result("board", NOW, 8_000),
         *(result("changes", ms, 5) for ms in hours if ms >= NOW - 3 * WEEK),
+        *(result("flight_status", ms, 100) for ms in hours),
     ]
     write(SLA_RESULTS, results)
     incidents = [
@@ -199,6 +200,16 @@ def test_too_little_history_proposes_nothing(home: Path, tmp_path: Path) -> None
     # A week earlier the board has 4 weeks.
     assert "# board: 672 measurements in 4 weeks." in proposed(home, now_ms=NOW - WEEK)
     assert "# board: 504 measurements in 3 weeks: too few" in proposed(home, now_ms=NOW - 2 * WEEK)
+
+
+def test_a_limit_of_groups_is_shorter_than_their_time(home: Path) -> None:
+    """Twice the usual 100 s is 5 min."""
+    grouped = {"subject": "flight_status", "by": ["flight"], "error_after": "1 min", "owner": "desk"}
+    for over, longer in (("2 min", "10 min"), ("5 min", "10 min"), ("301 s", "301 s")):
+        text = proposed(home, {"flight_status": {**grouped, "over": over}})
+        table = tomllib.loads(text)["flights"]["flight_status"]
+        assert (table["error_after"], table["over"]) == ("5 min", longer)
+        assert parse(tomllib.loads(text), FLIGHTS, file="slas.toml")[0].by == ("flight",)
 
 
 def test_hours_are_those_of_the_zone(home: Path) -> None:

@@ -216,10 +216,14 @@ def _checks(rows: Rows, now_ms: int) -> None:
             "held_by": "driver_dead: carrier_state: carriers failed", **dead,
         },
         {
-            "sla": "every_airport_sends", "subject": "flight_board", "measure": "staleness", "verdict": "warn",
+            "sla": "every_airport_sends", "subject": "flight_status", "measure": "staleness", "verdict": "warn",
             "observed_ms": 600_000.0, "warn_after_ms": 300_000.0, "culprit": "flight_events", "owner": "flight desk",
-            "said": "staleness by origin of flight_board is 10 min; warning from 5 min on; 5 of 100,000 are stale: "
+            "said": "staleness by origin of flight_status is 10 min; warning from 5 min on; 5 of 100,000 are stale: "
             "EWR, JFK, LGA, BOS, PHL", **silent,
+            "stale_groups": [
+                {"name": name, "newest_ms": now_ms - 690_000 + 9_000 * n}
+                for n, name in enumerate(("EWR", "JFK", "LGA", "BOS", "PHL"))
+            ],
         },
         {
             "sla": "board_is_fresh", "subject": "flight_board", "measure": "staleness", "verdict": "pass",

@@ -120,11 +120,12 @@ IMPORTS = {
         "kernels.columns kernels.reports storage spark_session stream.journal query reports"
     ),
     "reports.facts": (
-        "collecting semantics model.tables model.settings model kernels.columns why.evidence reports reports.paths"
+        "collecting semantics model.tables model.settings model kernels.columns kernels.reports why.evidence reports "
+        "reports.paths"
     ),
     "reports.pages": (
         "escaping errors semantics model.tables model.settings model.project model storage control "
-        "why.evidence why reports.facts reports.paths"
+        "why.evidence why reports reports.facts reports.paths"
     ),
     "reports.rollups": (
         "errors semantics model.tables model.settings model.project model kernels.columns "
@@ -187,8 +188,8 @@ IMPORTS = {
     "airflow.dags": "collecting errors model.project model airflow.tasks",
     "airflow.pages": (
         "collecting escaping errors clock semantics model.settings model.project model query "
-        "reports.paths reports.facts reports.pages reports.rollups reports.what_if sla.incidents sla cli.explain "
-        "airflow.tasks airflow.dags"
+        "reports reports.paths reports.facts reports.pages reports.rollups reports.what_if sla.incidents sla "
+        "cli.explain airflow.tasks airflow.dags"
     ),
     "airflow": "",
     "dags": "airflow",

@@ -8,10 +8,10 @@ FIRST, SECOND = ("events", 0), ("events", 1)
 
 
 def read(at_s: float, *parts: tuple[int, int], took_s: float = 0.0) -> BatchRead:
-    """A batch decided at *at_s*; *parts* are its until and latest offsets."""
+    """A batch of *at_s*; *parts* are its until and latest offsets."""
     places = (FIRST, SECOND)[: len(parts)]
     return BatchRead(
-        decided_at_ms=round(at_s * 1_000),
+        asked_at_ms=round(at_s * 1_000),
         finished_at_ms=round((at_s + took_s) * 1_000),
         until=dict(zip(places, (until for until, _ in parts), strict=True)),
         latest=dict(zip(places, (latest for _, latest in parts), strict=True)),
@@ -48,8 +48,8 @@ def test_an_end_that_no_calendar_has_is_unknown() -> None:
     first, last = (0, 10_000_000), (10_000, 10_010_000)
     until, latest = {FIRST: first[0]}, {FIRST: first[1]}
     reads = [
-        BatchRead(decided_at_ms=0, finished_at_ms=1, until=until, latest=latest),
-        BatchRead(decided_at_ms=1_000_001, finished_at_ms=1_000_001, until={FIRST: last[0]}, latest={FIRST: last[1]}),
+        BatchRead(asked_at_ms=0, finished_at_ms=1, until=until, latest=latest),
+        BatchRead(asked_at_ms=1_000_001, finished_at_ms=1_000_001, until={FIRST: last[0]}, latest={FIRST: last[1]}),
     ]
     state = catching_up(reads)
     assert (state.records_behind, state.eta_at_ms) == (10_000_000, None)

@@ -90,15 +90,6 @@ def test_an_sla_that_joins_after_an_acknowledgement_counts() -> None:
     assert plays.delivers(16) == []
 
 
-def test_an_incident_that_moved_silences_only_its_new_alert() -> None:
-    plays = desk()
-    plays.changes(0, "opened")
-    plays.changes(5, "opened", "quiet-1", slas=["board"], incidents=["board-1"])
-    plays.decides(5, "silence", "incident", "board-1", until=60)
-    assert plays.delivers(6) == ["opened"]
-    assert plays.deliveries[0]["incident"] == "dead-1"
-
-
 def test_an_open_alert_is_sent_again_without_another_delivery() -> None:
     plays = Desk(desk={"kind": "alertmanager", "changes": ["opened", "resolved"]})
     plays.changes(0, "opened")

@@ -214,6 +214,28 @@ def test_an_incident_that_moved_acknowledges_only_its_new_alert(story: Story) ->
     assert story.check(20, totals=DEAD) == [(quiet, "resolved")]
 
 
+def test_an_incident_that_moved_leaves_the_lists_of_its_alert(story: Story) -> None:
+    story.opens(0, "board", owner="finance")
+    story.opens(0, "totals")
+    story.opens(0, "more")
+    story.check(0, board=DEAD, totals=DEAD, more=DEAD)
+    quiet = "source_quiet-events-20260101T121000"
+    # The message to finance ends: its SLA is broken for another cause.
+    assert story.check(10, board=QUIET, totals=DEAD, more=DEAD) == [
+        (quiet, "opened"), (f"{DRIVER}@finance", "resolved"),
+    ]  # fmt: skip
+    page = story.alerts[DRIVER, "opened"]
+    assert (page["slas"], page["owners"]) == (["more", "totals"], ["desk"])
+    assert page["incidents"] == ["more-1", "totals-1"]
+    # An incident that was resolved was one of this alert.
+    story.resolves(12, "more")
+    assert story.check(12, board=QUIET, totals=DEAD) == []
+    assert story.alerts[DRIVER, "opened"]["slas"] == ["more", "totals"]
+    story.resolves(15, "totals")
+    assert story.check(15, board=QUIET) == [(DRIVER, "resolved"), (f"{DRIVER}@desk", "resolved")]
+    assert story.alerts[DRIVER, "resolved"]["said"] is None  # that of its last SLA
+
+
 def test_other_owners_get_one_message_about_their_impact(story: Story) -> None:
     story.opens(0, "board")
     assert story.check(0, board=DEAD) == [(DRIVER, "opened")]

@@ -83,7 +83,13 @@ def page_that_says(text, **changes):
     }  # fmt: skip
     slas = {"checked_at": None, "is_overdue": True, "n": 1, "broken": 1, "warned": 0, "unknown": 0}
     standing = {"verdict": "late", "slas": [text], "stuck_ms": None}
-    nothing: dict[str, list[Any]] = {"alerts": [], "forecasts": [], "budgets": [], "partitions": []}
+    nothing: dict[str, list[Any]] = {
+        "alerts": [],
+        "forecasts": [],
+        "budgets": [],
+        "partitions": [],
+        "silent_groups": [],
+    }
     model = {
         "topology": text, "at": utc(0), "verdict": "late", "state": "running", "newest_result_at": None,
         "newest_result_age_ms": None, "cause": cause, "causes": [cause], "streams": [stream], "slas": slas,

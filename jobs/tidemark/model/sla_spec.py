@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 from tidemark.collecting import names_in, outside, present
 from tidemark.errors import InvalidArgument, InvalidSpec
+from tidemark.model.project.files import Project
 from tidemark.model.settings.maintenance_windows import (
     KEYS_OF_HOURS,
     MaintenanceWindow,
@@ -302,6 +303,17 @@ def load_usable(path: Path, topology: Topology) -> Slas:
     The result also has the errors of the others. Raises InvalidSpec if the file is not valid TOML.
     """
     return _slas(read_toml(path), topology, path.name)
+
+
+def known_slas(topology: Topology) -> Slas:
+    """Returns the SLAs of *topology* in the project of this process.
+
+    There are none if the file is missing or not valid TOML.
+    """
+    try:
+        return load_usable(Project.here().slas, topology)
+    except (FileNotFoundError, InvalidSpec):
+        return Slas(specs=(), errors={})
 
 
 def parse(content: Mapping[str, Any], topology: Topology, *, file: str) -> tuple[SlaSpec, ...]:

@@ -53,6 +53,16 @@ class Promises:
             lowest_ms[name] = min(limit.limit_ms for limit in limits)
         return lowest_ms
 
+    def are_broken(self, operator: str, *, is_late: bool, worked_ms: int | None) -> bool | None:
+        """Returns True if a window broke a promise of *operator*.
+
+        *is_late*: its records did; *worked_ms*: the operator's work on it. None: there is no promise.
+        """
+        if operator not in self.records and operator not in self.work_ms:
+            return None
+        work_ms = self.work_ms.get(operator)
+        return is_late or (work_ms is not None and worked_ms is not None and worked_ms > work_ms)
+
 
 def promises(specs: Iterable[SlaSpec]) -> Promises:
     """Collects the promises of *specs*.

@@ -27,13 +27,13 @@ class BatchRead:
     """Positions in topics after one batch.
 
     Attributes:
-        decided_at_ms: when the broker's latest offsets were asked for.
+        asked_at_ms: when the broker was asked for its latest offsets.
         finished_at_ms: when the batch was carried out.
         until: the offset that the batch read up to, exclusive, by partition.
         latest: the broker's latest offset, by partition.
     """
 
-    decided_at_ms: int
+    asked_at_ms: int
     finished_at_ms: int
     until: Mapping[InputPartition, int]
     latest: Mapping[InputPartition, int]
@@ -73,7 +73,7 @@ def catching_up(reads: Sequence[BatchRead]) -> CatchingUp:
     >>> def read(at_ms: int, until: int, latest: int) -> BatchRead:
     ...     partition = ("events", 0)
     ...     offsets = {"until": {partition: until}, "latest": {partition: latest}}
-    ...     return BatchRead(decided_at_ms=at_ms, finished_at_ms=at_ms, **offsets)
+    ...     return BatchRead(asked_at_ms=at_ms, finished_at_ms=at_ms, **offsets)
     >>> catching_up([read(0, 0, 900), read(1_000, 200, 1_000)])
     CatchingUp(records_behind=800, arrival_per_s=100.0, working_per_s=200.0, eta_at_ms=9000)
     """
@@ -82,13 +82,13 @@ def catching_up(reads: Sequence[BatchRead]) -> CatchingUp:
     if not newest.behind or len(reads) < 2 or not newest.leaves_of(reads[-2]):
         return CatchingUp(records_behind=newest.behind)
     worked_ms = newest.finished_at_ms - first.finished_at_ms
-    waited_ms = newest.decided_at_ms - first.decided_at_ms
+    waited_ms = newest.asked_at_ms - first.asked_at_ms
     if worked_ms <= 0 or waited_ms <= 0:
         return CatchingUp(records_behind=newest.behind)
     arrival = _moved(first.latest, newest.latest) / waited_ms
     working = _moved(first.until, newest.until) / worked_ms
-    # Records that came while the newest batch ran are behind, too.
-    behind = newest.behind + arrival * (newest.finished_at_ms - newest.decided_at_ms)
+    # Records that came since the broker was asked are behind, too.
+    behind = newest.behind + arrival * (newest.finished_at_ms - newest.asked_at_ms)
     eta_ms = behind / (working - arrival) if working > arrival else math.inf
     return CatchingUp(
         records_behind=round(behind),

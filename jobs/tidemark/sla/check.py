@@ -91,7 +91,7 @@ def run(
     is_past = is_checked_after(layout, topology.name, at_ms, run_id)
     results, judged_rows = [], []
     explained = with_culprits(measured, topology, layout, tables, at_ms=at_ms)
-    for status in with_forecasts(with_roots(explained, topology), topology, tables, at_ms=at_ms):
+    for status in with_forecasts(with_roots(explained, topology), specs, topology, tables, at_ms=at_ms):
         row = sla_row(status)
         results.append({**row, "quiet": quiet(status.spec, at_ms, is_past=is_past)})
         judged_rows.append({**row, "excused": status.is_excused, "measured": status.is_measured})

@@ -49,7 +49,15 @@ def sla_row(status: Status) -> dict[str, Any]:
         "resolve_after_ms": spec.damping.resolve_after_ms,
         "breaks_at": breaks_ms,
         "breaks_because": because,
+        "stale_groups": _groups(status),
     }
+
+
+def _groups(status: Status) -> list[dict[str, Any]] | None:
+    """Returns the stale groups that are named; None: there are no groups."""
+    if status.groups is None:
+        return None
+    return [{"name": one_line(name), "newest_ms": newest_ms} for name, newest_ms in status.groups.oldest]
 
 
 def measurement_text(status: Status) -> str:

@@ -21,7 +21,7 @@ from zoneinfo import ZoneInfo
 
 from tidemark.collecting import outside
 from tidemark.model.settings.intervals import iso
-from tidemark.model.settings.lengths import for_people
+from tidemark.model.settings.lengths import for_people, rounded_up
 from tidemark.model.settings.maintenance_windows import DAYS
 from tidemark.model.settings.retention import DAY_MS
 from tidemark.model.settings.toml_keys import length_in_toml
@@ -164,6 +164,10 @@ def suggest(
         table = {key: value for key, value in content[spec.name].items() if key not in LIMITS}
         history, subjects = _History(measured, zone, now_ms, spec.damping), _subjects(spec.subject, topology)
         suggestion = _suggestion(history, spec.name, table, breaks, subjects)
+        if spec.by and suggestion.limits and suggestion.limits.limit_ms >= spec.over_ms:
+            # A group must count for longer than its limit.
+            over = length_in_toml(rounded_up(suggestion.limits.limit_ms + 1))
+            suggestion = replace(suggestion, table={**table, "over": over})
         suggestions.append(replace(suggestion, outcome_now=history.outcome_of(spec, breaks, subjects)))
     with_latency = {spec.subject for spec in specs if spec.measure in QUANTILES}
     for operator in topology.terminals:

@@ -97,6 +97,7 @@ class Engine:
         self.batch_started_at_ms: int | None = None
         self.load: Mapping[str, int | float | None] = {}
         self._reads: deque[BatchRead] = deque(maxlen=READS)
+        self._asked_at_ms = 0  # when brokers were last asked for their latest offsets
         self.due_at_ms: int | None = 0
 
     def process(
@@ -232,7 +233,7 @@ class Engine:
             collect: reads its rows.
             executors: work on it if states are in shards.
         """
-        self.batch_started_at_ms = batch.started_at_ms
+        self.batch_started_at_ms = self._asked_at_ms = batch.started_at_ms
         # Requests are applied to the progress that the entry will have, so a batch that runs again applies none twice.
         for apply_request in self._requests:
             was = apply_request(was, batch.batch_id)
@@ -260,7 +261,7 @@ class Engine:
                 self._runs = runs
             self.progress, self._goes_on = decision.progress, not batch.is_last
             state_bytes = self._steps.memory.bytes() if decision.moves is not None else decision.state_bytes
-            self.load = {**self.load, **self._backlog(entry, batch), "state_bytes": state_bytes}
+            self.load = {**self.load, **self._backlog(entry), "state_bytes": state_bytes}
         # A reader of an interval that is complete finds all of its rows.
         self._refresh(self.progress, at_once=decision is not None and COMPLETENESS.name in decision.entry.tables)
         due_at_ms = self._due.next_at_ms(self.progress or was, batch.decided_at_ms)
@@ -272,15 +273,15 @@ class Engine:
         # After the batch's own work, so that a flush delays no result.
         self._flushing.flush_if_due(ended_at_ms)
 
-    def _backlog(self, entry: Entry, batch: MicroBatch) -> dict[str, int | float | None]:
-        """Returns columns of `heartbeats` about records that *batch* left unread.
+    def _backlog(self, entry: Entry) -> dict[str, int | float | None]:
+        """Returns columns of `heartbeats` about records that a batch left unread.
 
-        All are None if it has no latest offset: it reads no topic.
+        All are None if its *entry* has no latest offset: it reads no topic.
         """
         decision = entry.notes.decision
         parts = [part for part in decision.sources if part.seen.latest_offset is not None]
         read = BatchRead(
-            decided_at_ms=batch.decided_at_ms,
+            asked_at_ms=self._asked_at_ms,
             finished_at_ms=self._fence.clock(),
             until={(part.source, part.partition): part.seen.until_offset for part in parts},
             latest={(part.source, part.partition): part.seen.latest_offset or 0 for part in parts},
@@ -307,6 +308,8 @@ class Engine:
             self._is_loaded = True
         raw = collect()
         batch = replace(batch, read_at_ms=self._fence.clock(), queued=self._queued(batch.started_at_ms))
+        # The first batch may have been planned by a driver that was killed long before, and takes long to read.
+        self._asked_at_ms = batch.read_at_ms
         try:
             return self._decider.decide(raw, batch, was)
         except Exception as error:

@@ -58,6 +58,7 @@ from tidemark.escaping import inert
 from tidemark.model.project.layout import NAME, Layout
 from tidemark.model.settings.intervals import Grain, instant_ms, instants_ms, utc
 from tidemark.model.settings.toml_keys import duration_ms
+from tidemark.model.sla_spec import known_slas
 from tidemark.model.topology import Topology
 from tidemark.query.sql import Warehouse
 from tidemark.query.text_table import as_document
@@ -73,6 +74,7 @@ from tidemark.reports.pages.topology_page import (
     topology_page,
 )
 from tidemark.reports.paths.path_facts import Row
+from tidemark.reports.promises import Promises, promises
 from tidemark.reports.rollups.rollup_facts import rollup_facts
 from tidemark.reports.what_if.estimates import WorkChange
 from tidemark.reports.what_if.parts import PartChange
@@ -96,9 +98,7 @@ _NO_EDITOR = "you may not edit this topology's DAG, as decisions need; ask an ad
 _FORGED = (
     "the form is from another site, of another user, or more than an hour old; open its page again and send it there"
 )
-DAG = re.compile(
-    r"tidemark_(?P<topology>.+?)_(?P<part>streams|reports|daily_reports|sla_check|maintenance|decisions|completeness)"
-)
+DAG = re.compile(r"tidemark_(?P<topology>.+)_(?P<part>streams|reports|sla_check|maintenance|decisions|completeness)")
 """Matches the DAGs of topologies."""
 NAMED = re.compile(r"""^name\s*=\s*["']([^"']+)["']""", re.MULTILINE)
 """The topology name in a file, which may be invalid TOML."""
@@ -436,7 +436,7 @@ def show_operator_page(name: str, operator: str, over: ChartSpan = ChartSpan.HOU
     """Returns the page of an operator: causes, partitions, history."""
     topology, layout, at_ms = _having(_named(name), operator), Layout(_warehouse()), wall_clock_ms()
     tables = Warehouse(layout.warehouse, topology=name)
-    model = page_model(tables, layout, topology, at_ms=at_ms, operator=operator)
+    model = page_model(tables, layout, topology, _promised(topology), at_ms=at_ms, operator=operator)
     subjects = subjects_of(topology, operator)
     past = history(tables, name, [operator], over, at_ms=at_ms, subjects=subjects)
     is_source = operator in names_in(topology.outside_sources)
@@ -480,6 +480,9 @@ def show_dag(dag: str, task: str | None = None) -> Response:
         msg = f"the DAG {dag!r} is not one of a topology; those are named tidemark_TOPOLOGY_PART"
         raise UnknownName(msg)
     name, part = match["topology"], match["part"]
+    # The DAG of the daily reports of `x` is named as that of the hourly reports of `x_daily`.
+    if part == "reports" and name not in {*_known(), *_broken()}:
+        name = name.removesuffix("_daily")
     place = "/slas" if part == "sla_check" else f"/streams/{quote(task, safe='')}" if task and part == "streams" else ""
     return RedirectResponse(f"../pages/{name}{place}", 307, headers=HEADERS)
 
@@ -529,7 +532,13 @@ def _model(name: str) -> Row:
     errors = _broken()
     if name in errors:
         return unreadable(Layout(warehouse), name, str(errors[name]), at_ms=at_ms)
-    return page_model(Warehouse(warehouse, topology=name), Layout(warehouse), _named(name), at_ms=at_ms)
+    topology = _named(name)
+    tables = Warehouse(warehouse, topology=name)
+    return page_model(tables, Layout(warehouse), topology, _promised(topology), at_ms=at_ms)
+
+
+def _promised(topology: Topology) -> Promises:
+    return promises(known_slas(topology).specs)
 
 
 def _bounds(

@@ -17,11 +17,13 @@ from tidemark.escaping import one_line
 from tidemark.model.project.files import Project
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.lengths import for_people
+from tidemark.model.sla_spec import known_slas
 from tidemark.model.topology import Topology, load_each
 from tidemark.query.sql import Warehouse
 from tidemark.query.text_table import as_document, format_table
 from tidemark.reports.pages.page_model import page_model
 from tidemark.reports.paths.path_facts import Row
+from tidemark.reports.promises import promises
 
 COLUMNS = ("stream", "state", "records", "first_latency", "page")
 FORMATS = ("table", "json")
@@ -74,7 +76,8 @@ def document(warehouse: Path, topology: Topology, url: str | None = None) -> Row
     Each stream has its first latency, `first_latency_ms`.
     """
     tables = Warehouse(warehouse, topology=topology.name)
-    model = page_model(tables, Layout(warehouse), topology, at_ms=wall_clock_ms())
+    promised = promises(known_slas(topology).specs)
+    model = page_model(tables, Layout(warehouse), topology, promised, at_ms=wall_clock_ms())
     ends: list[str] = []
     for sub in topology.sub_topologies:
         ends += sub.terminals()

@@ -861,6 +861,12 @@ SLA_RESULTS = Table(
         ("quiet", "string", "maintenance | calendar | past: reason why it opens no incident; null: it may open one"),
         ("breaks_at", "timestamp", "clock at which it is expected to break; null: broken, or no break is expected"),
         ("breaks_because", "string", "reason why it is expected to break; null: broken, or no break is expected"),
+        (
+            "stale_groups",
+            "array<struct<name:string,newest_ms:bigint>>",
+            "of staleness with `by`: the stale groups, at most 20, the stalest first, with their newest record time "
+            "(epoch ms); null: no `by`",
+        ),
     ),
     "report",
     key=("run_id", "sla"),

@@ -1,4 +1,4 @@
-"""Queries open alerts, expected breaks and error budgets for pages.
+"""Queries open alerts, expected breaks, silent groups and error budgets for pages.
 
 They are those of the newest check. Instants are timestamps in UTC, lengths ms.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tidemark.collecting import in_order_of
+from tidemark.model.settings.intervals import utc
 from tidemark.model.sla_spec import Severity
 from tidemark.reports.paths.path_facts import Row, Tables
 
@@ -71,6 +72,19 @@ def forecasts(slas: Iterable[Row], *, at_ms: int) -> list[Row]:
             of_sla = in_order_of(("sla", "subject", "breaks_at"), row)
             expected.append({**of_sla, "in_ms": in_ms, "because": because})
     return sorted(expected, key=lambda row: (row["in_ms"], row["sla"]))
+
+
+def silent_groups(slas: Iterable[Row], *, at_ms: int) -> list[Row]:
+    """Returns the stale groups that *slas* name, by SLA, the stalest first.
+
+    *slas* are rows of sla_results. `silent_ms` is the length from a group's newest record to *at_ms*.
+    """
+    rows = []
+    for row in slas:
+        for group in row["stale_groups"] or ():
+            of_group = {"group": group["name"], "newest_at": utc(group["newest_ms"])}
+            rows.append({**in_order_of(("sla", "subject"), row), **of_group, "silent_ms": at_ms - group["newest_ms"]})
+    return rows
 
 
 def budgets(slas: Iterable[Row]) -> list[Row]:

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import StrEnum
 
+from tidemark.kernels.reports.rollups import QUANTILES
 from tidemark.model.settings.intervals import Grain, Interval
 from tidemark.reports.paths.path_facts import Row, Tables
 from tidemark.semantics.buckets import quantile
 
-QUANTILES = {"p50_ms": 0.5, "p90_ms": 0.9, "p99_ms": 0.99}
 ROLLED_UP = """
     SELECT operator, epoch_ms(interval_start) // $4 * $4 AS at_ms, list(bucket) AS buckets, list(n) AS counts
     FROM latency_bucket_rollup
@@ -58,7 +58,7 @@ class ChartSpan(StrEnum):
 def latencies_in_places(
     tables: Tables, topology: str, operators: Sequence[str], interval: Interval, place_ms: int, *, is_rolled_up: bool
 ) -> list[Row]:
-    """Returns p50, p90 and p99 of the end-to-end latency for each place.
+    """Returns quantiles of the end-to-end latency for each place.
 
     Args:
         tables: of the warehouse.

@@ -19,11 +19,12 @@ from tidemark.errors import InvalidArgument
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Grain, utc
 from tidemark.model.topology import Topology
-from tidemark.reports.facts.alerts import budgets, forecasts, open_alerts
+from tidemark.reports.facts.alerts import budgets, forecasts, open_alerts, silent_groups
 from tidemark.reports.facts.live_path import live_path
 from tidemark.reports.facts.partitions import partitions
 from tidemark.reports.paths.path_facts import PART_WORDS, Row, Tables, mostly_before_source, windows_with_paths
 from tidemark.reports.paths.window_paths import STANDS_STILL
+from tidemark.reports.promises import Promises
 from tidemark.semantics.incidents import BROKEN
 from tidemark.semantics.sla import Verdict
 from tidemark.why.evidence.conditions import Condition, condition
@@ -57,7 +58,7 @@ SET_ASIDE = """
 NEWEST_CHECK = """
     SELECT sla, subject, measure, verdict, sla_results.said, culprit, held_by, observed_ms, warn_after_ms,
            error_after_ms, quiet, breaks_at, breaks_because, objective, target, threshold_ms, window_ms, budget_left,
-           checked_at
+           stale_groups, checked_at
     FROM sla_results WHERE topology = $1 AND checked_at <= make_timestamptz($2 * 1000)
     QUALIFY dense_rank() OVER (ORDER BY checked_at DESC, run_id DESC) = 1 ORDER BY sla
 """
@@ -105,10 +106,12 @@ RUNNING = frozenset({Condition.RUNNING.value, Condition.CATCHING_UP.value, Condi
 """The states of a stream that is not stopped."""
 
 
-def page_model(tables: Tables, layout: Layout, topology: Topology, *, at_ms: int, operator: str | None = None) -> Row:
+def page_model(
+    tables: Tables, layout: Layout, topology: Topology, promised: Promises, *, at_ms: int, operator: str | None = None
+) -> Row:
     """Returns *topology*'s state at *at_ms* of the drivers' clocks.
 
-    With an *operator*, `why` has the findings about it.
+    Its newest window is judged by what is *promised*. With an *operator*, `why` has the findings about it.
     """
     at = scene(topology, layout, at_ms)
     findings = explain(at)
@@ -119,7 +122,7 @@ def page_model(tables: Tables, layout: Layout, topology: Topology, *, at_ms: int
     culprits = {finding.sub_topology: finding.operator for finding in reversed(late)}
     streams = [_stream(at.facts[sub.name], sub.name, culprits.get(sub.name)) for sub in topology.sub_topologies]
     first = next(iter(late or reasons), None)
-    path = _path(tables, topology, at_ms)
+    path = _path(tables, topology, promised, at_ms)
     return {
         "topology": topology.name,
         "at": utc(at_ms),
@@ -133,6 +136,7 @@ def page_model(tables: Tables, layout: Layout, topology: Topology, *, at_ms: int
         "budgets": budgets(slas["rows"]),
         "streams": streams,
         "partitions": partitions(at, findings),
+        "silent_groups": silent_groups(slas["rows"], at_ms=at_ms),
         "operators": _operators(topology, streams, slas, findings, path),
         "slas": slas,
         "path": path,
@@ -295,13 +299,13 @@ def _operator_verdict(state: str, slas: Sequence[Row], findings: Sequence[WhyFin
     return _topology_verdict([{"state": state}], {"is_overdue": False, **_counts(slas)}, findings)
 
 
-def _path(tables: Tables, topology: Topology, at_ms: int) -> Row | None:
+def _path(tables: Tables, topology: Topology, promised: Promises, at_ms: int) -> Row | None:
     """Returns the newest window with a path, and when it was finished.
 
     `tidemark path` describes a window in the same way. A window that no report has seen yet has `is_live`, and its age
     has no parts but its operators. None: no window has a path.
     """
-    window, is_live = live_path(tables, topology, at_ms=at_ms), True
+    window, is_live = live_path(tables, topology, promised, at_ms=at_ms), True
     with suppress(InvalidArgument):
         (reported,) = windows_with_paths(tables, topology.name)
         # Of one window the report knows more.

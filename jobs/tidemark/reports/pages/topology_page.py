@@ -103,6 +103,7 @@ def operator_page(
         stream=next(row for row in model["streams"] if row["sub_topology"] == sub.name),
         slas=[row for row in model["slas"]["rows"] if row["subject"] in subjects],
         partitions=[row for row in model["partitions"] if row["source"] in sources],
+        silent_groups=[row for row in model["silent_groups"] if row["subject"] in subjects],
         bounds=bounds,
         bound_ms=getattr(operator, "bound_ms", None),
         history=past,

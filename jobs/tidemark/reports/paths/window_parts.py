@@ -162,11 +162,8 @@ class WindowParts:
 
         None: there is no promise.
         """
-        if subject not in self._promised:
-            return None
-        work_ms = self._promises.work_ms.get(subject)
-        too_much_work = work_ms is not None and worked_ms is not None and worked_ms > work_ms
-        return self._judged.get((subject, start_ms), False) or too_much_work
+        is_late = self._judged.get((subject, start_ms), False)
+        return self._promises.are_broken(subject, is_late=is_late, worked_ms=worked_ms)
 
     def _of_subject(self, subject: str, start_ms: int, end_ms: int, age: Age, worked_ms: int | None) -> Iterator[Row]:
         over, kept = self.is_over(subject, start_ms, worked_ms), self._kept.before(subject, end_ms)

@@ -92,7 +92,10 @@ def _event_text(alert: Alert) -> str:
 def _forecast_text(alert: Alert) -> str:
     match alert.change:
         case Change.RESOLVED:
-            return "is broken now" if alert.verdict in BROKEN else "is not expected to break any more"
+            if alert.verdict in BROKEN:
+                return "is broken now"
+            # In maintenance, for example, it may still break.
+            return "is not expected to break any more" if alert.verdict == Verdict.PASS else "is no longer forecast"
         case Change.ACKNOWLEDGED:
             return f"is acknowledged by {alert.by}"
         case _:

@@ -338,8 +338,8 @@ def _forecasts_of_spec(spec: SlaSpec, results: Sequence[Row], history: Sequence[
             "incident": name_since(f"{spec.name}-{Severity.FORECAST}", opened_ms),
             "severity": Severity.FORECAST.value,
         }
-        if change is Change.OPENED:
-            row |= {"said": result["breaks_because"], "threshold": _least(_limits(spec, result))}
+        if change is Change.OPENED and breaks_ms is not None:
+            row |= {"said": result["breaks_because"], "threshold": _least(spec.at(breaks_ms).limits)}
         elif result["quiet"] is not None:
             row |= {"said": _NOT_PROMISED[result["quiet"]], "verdict": Verdict.UNKNOWN.value}
         opening = row if change is Change.OPENED else None

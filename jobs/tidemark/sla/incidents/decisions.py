@@ -6,12 +6,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from tidemark.collecting import names_in
-from tidemark.errors import InvalidArgument, InvalidSpec
-from tidemark.model.project.files import Project
+from tidemark.errors import InvalidArgument
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import instant_ms, iso
 from tidemark.model.settings.toml_keys import duration_ms
-from tidemark.model.sla_spec import load_usable
+from tidemark.model.sla_spec import known_slas
 from tidemark.model.tables.catalog import ALERT_DECISIONS
 from tidemark.model.topology import Topology
 from tidemark.reports.paths.path_facts import Tables
@@ -148,10 +147,7 @@ def promised_slas(topology: Topology) -> list[str]:
 
     If the file cannot be read, there are none: incidents and the topology can still be silenced.
     """
-    try:
-        slas = load_usable(Project.here().slas, topology)
-    except (FileNotFoundError, InvalidSpec):
-        return []
+    slas = known_slas(topology)
     return [*names_in(slas.specs), *slas.errors]
 
 

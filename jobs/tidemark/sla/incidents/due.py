@@ -86,22 +86,13 @@ def silenced_until(alert: Row, silenced: Sequence[Silence], at_ms: int) -> int |
 def with_newest_lists(alerts: Sequence[Row]) -> list[dict[str, Any]]:
     """Returns *alerts*, each with its lists and first severity as `opening_severity`.
 
-    Only the row of an opening grows, and it has the severity that receivers know. An incident that moved to another
-    open alert is left out of the earlier one.
+    Only the row of an opening grows, and it has the severity that receivers know.
     """
-    openings = {row["incident"]: row for row in sorted(alerts, key=in_time) if row["change"] == Change.OPENED}
-    still_open = open_incidents(alerts)
-    newest: dict[tuple[str | None, str], str] = {}
-    for name in (name for name in openings if name in still_open):
-        newest |= {(openings[name]["audience"], incident): name for incident in openings[name]["incidents"]}
+    openings = {row["incident"]: row for row in alerts if row["change"] == Change.OPENED}
     rows = []
     for row in alerts:
-        name, opening = row["incident"], openings.get(row["incident"], row)
-        lists = in_order_of(LISTS, opening)
-        if name in still_open:
-            places = ((each, newest.get((row["audience"], each), name)) for each in lists["incidents"])
-            lists["incidents"] = [incident for incident, place in places if place == name]
-        rows.append({**row, **lists, "opening_severity": opening["severity"]})
+        opening = openings.get(row["incident"], row)
+        rows.append({**row, **in_order_of(LISTS, opening), "opening_severity": opening["severity"]})
     return rows
 
 

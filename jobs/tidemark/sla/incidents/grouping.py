@@ -2,7 +2,7 @@
 
 Rows are those of `incidents`, `sla_results` and `sla_alerts`, with instants as epoch ms. An alert opens with its first
 incident and is resolved when no open incident has its cause. It may grow meanwhile without another change. An incident
-whose cause changes moves to the alert of the new one.
+whose cause changes moves to the alert of the new one, and leaves the lists of the other.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from tidemark.collecting import in_order_of
+from tidemark.collecting import in_order_of, outside
 from tidemark.model.sla_spec import Severity
 from tidemark.model.topology import Topology
 from tidemark.semantics.incidents import BROKEN, CHECKS, Change, worst_first
@@ -72,7 +72,7 @@ def alert_changes(
             key = (alert["alert"], Change.ESCALATED)
             escalated = next((row for row in (*own, *changed) if (row["alert"], row["change"]) == key), {})
             changed.append(grouping.end({**alert, **escalated, **in_order_of(LISTS, alert)}))
-    return [row for alert in changed for row in (alert, *_impacts(alert, alerts, incidents))]
+    return [row for alert in changed for row in (alert, *_impacts(alert, alerts, incidents, at_ms))]
 
 
 class _Grouping:
@@ -132,14 +132,19 @@ class _Grouping:
             members: its incidents.
             before: the opening as it was written, if it was.
         """
-        incidents = _joined(before, "incidents", (row["incident"] for row in members))
-        of_alert = [row for row in self._incidents if row["incident"] in incidents and row["change"] == Change.OPENED]
+        opened = {row["incident"]: row for row in self._incidents if row["change"] == Change.OPENED}
+        moved = [name for name in (before["incidents"] if before else ()) if self._has_moved(opened.get(name), place)]
+        incidents = outside(_joined(before, "incidents", (row["incident"] for row in members)), moved)
+        of_alert = [row for name, row in opened.items() if name in incidents]
         lists = {
             "incidents": incidents,
             "slas": _joined(before, "slas", (row["sla"] for row in members)),
             "owners": _joined(before, "owners", (row["owner"] for row in of_alert if row["owner"])),
             "tables": _joined(before, "tables", self._tables(place)),
         }
+        for name, column in (("slas", "sla"), ("owners", "owner")):
+            left = {opened[incident][column] for incident in moved} - {row[column] for row in of_alert}
+            lists[name] = outside(lists[name], left)
         if before is not None:
             return {**before, **lists}
         opened_ms = min(row["at"] for row in of_alert)
@@ -159,6 +164,12 @@ class _Grouping:
             "by": None,
             **lists,
         }
+
+    def _has_moved(self, incident: Row | None, place: tuple[Any, ...]) -> bool:
+        """Returns True if *incident* left the alert of *place* for another cause."""
+        root = place if incident is None else self._root(incident)
+        # Results of an incident that was resolved long ago may not be known.
+        return root[0] is not None and root != place
 
     def _cause(self, place: tuple[Any, ...], members: Sequence[Row]) -> Sequence[Any]:
         """Returns the columns about the cause at *place*.
@@ -229,13 +240,18 @@ def _open(alerts: Sequence[Row]) -> list[Row]:
     return [row for row in alerts if row["change"] == Change.OPENED and row["alert"] not in ended]
 
 
-def _impacts(alert: Row, alerts: Sequence[Row], incidents: Sequence[Row]) -> Iterator[dict[str, Any]]:
+def _impacts(alert: Row, alerts: Sequence[Row], incidents: Sequence[Row], at_ms: int) -> Iterator[dict[str, Any]]:
     """Yields messages about the impact of *alert* for other owners.
 
-    Each owner gets one, and its end.
+    Each owner gets one, and its end: at *at_ms* if no SLA of the owner is broken for this cause any more.
     """
     if alert["change"] not in {Change.OPENED, Change.RESOLVED} or alert["cause"] is None:
         return
+    of_alert = [row for row in alerts if row["audience"] and row["alert"] == f"{alert['alert']}@{row['audience']}"]
+    for message in _open(of_alert):
+        if message["audience"] not in alert["owners"]:
+            end = {"change": Change.RESOLVED.value, "at": at_ms, "verdict": Verdict.UNKNOWN.value, "said": ENDED}
+            yield {**message, **end}
     for owner in alert["owners"]:
         if owner == alert["owner"]:
             continue

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import groupby
 
-from tidemark.collecting import present
+from tidemark.collecting import index_by_name, present
 from tidemark.control.folder import StreamState
 from tidemark.model.settings.intervals import Interval, iso
 from tidemark.model.settings.lengths import for_people
@@ -19,7 +20,7 @@ from tidemark.model.topology import Topology
 from tidemark.reports.paths.path_facts import Row, Tables
 from tidemark.semantics.buckets import quantile
 from tidemark.semantics.catching_up import HANGS_AFTER_MS
-from tidemark.semantics.forecast import LOOK_BACK_MS, RATES_MS, Forecast, Point, Rates, forecast
+from tidemark.semantics.forecast import FORESEEABLE_MS, LOOK_BACK_MS, RATES_MS, Forecast, Point, Rates, forecast
 from tidemark.semantics.sla import Sla, Verdict
 from tidemark.sla.measures.facts import BEFORE_LATER, KNOWN, outcomes_since
 from tidemark.sla.measures.status import ExpectedBreak, Status, streams_of
@@ -54,20 +55,24 @@ BEATS = """
 """
 
 
-def with_forecasts(statuses: Iterable[Status], topology: Topology, tables: Tables, *, at_ms: int) -> Iterator[Status]:
+def with_forecasts(
+    statuses: Iterable[Status], specs: Iterable[SlaSpec], topology: Topology, tables: Tables, *, at_ms: int
+) -> Iterator[Status]:
     """Adds the expected break to the status of each SLA that holds.
 
     Args:
         statuses: the statuses at *at_ms*.
+        specs: their SLAs, with the limits of all hours.
         topology: that promises the SLAs.
         tables: of the warehouse.
         at_ms: the instant of the check, epoch ms.
     """
-    judged = list(statuses)
+    judged, whole = list(statuses), index_by_name(specs)
     foreseeable = [status.spec for status in judged if _is_foreseeable(status)]
     history = _Minutes(topology, tables, at_ms, {spec.measure for spec in foreseeable}) if foreseeable else None
     for status in judged:
-        expected = history.expected(status.spec) if history and status.spec in foreseeable else None
+        is_foreseeable = history and status.spec in foreseeable
+        expected = history.expected(whole[status.spec.name]) if history and is_foreseeable else None
         yield replace(status, expected=expected) if expected else status
 
 
@@ -112,7 +117,8 @@ class _Minutes:
         newest = present([of_stream[-1] for of_stream in rates.values()])
         if any(each.growth <= 0 for each in newest):
             return None
-        by_stream = {name: forecast(points, limit_ms=spec.limits.least_ms, rates=each) for name, each in rates.items()}
+        limits = list(_limits_ahead(spec, self._at_ms))
+        by_stream = {name: _first_break(points, each, limits) for name, each in rates.items()}
         forecasts = [(each, name) for name, each in by_stream.items() if each is not None]
         if not forecasts:
             return None
@@ -137,6 +143,30 @@ class _Minutes:
         # A minute's point is at its end.
         points = [(self._at_ms - minute * MINUTE_MS, ms) for minute, ms in by_minute.items() if ms is not None]
         return sorted(points)
+
+
+def _limits_ahead(spec: SlaSpec, at_ms: int) -> Iterator[tuple[Interval, float]]:
+    """Yields the limits of *spec* after *at_ms*, each with its time."""
+    end_ms = at_ms + FORESEEABLE_MS + MINUTE_MS
+    # Hours of the week begin with a whole minute.
+    starts = range(at_ms // MINUTE_MS * MINUTE_MS, end_ms, MINUTE_MS) if spec.hours else [at_ms]
+    spans = [(next(of_limits), limits) for limits, of_limits in groupby(starts, key=lambda ms: spec.at(ms).limits)]
+    ends_ms = [*(start_ms for start_ms, _ in spans[1:]), end_ms]
+    for (start_ms, limits), span_end_ms in zip(spans, ends_ms, strict=True):
+        if isinstance(limits, Sla):
+            yield Interval(start_ms, span_end_ms), limits.least_ms
+
+
+def _first_break(
+    points: Sequence[Point], rates: Sequence[Rates | None], limits: Iterable[tuple[Interval, float]]
+) -> Forecast | None:
+    """Returns the first break of one of *limits* in its time."""
+    for time, limit_ms in limits:
+        at = forecast(points, limit_ms=limit_ms, rates=rates)
+        if at is not None and at.breaks_at_ms < time.end_ms:
+            # A length that is above a limit already breaks it when its time begins.
+            return replace(at, breaks_at_ms=max(at.breaks_at_ms, time.start_ms))
+    return None
 
 
 def _works(beat: Row) -> bool:
