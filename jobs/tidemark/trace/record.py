@@ -418,7 +418,7 @@ class _Walk:
                 self._tell(reader, source, None, Outcome.UNREAD, reason)
                 continue
             self._tell(reader, source, batch_id, Outcome.PASSED)
-            records = self._steps.hop_records(source, _as_read(rows)) if rows.height else None
+            records = self._steps.hop_records(source, hop_rows_as_read(rows)) if rows.height else None
             self._through(sub, {source.name: [Arrival(batch_id, records)]}, finished_at_ms)
 
     def _leg(self, evidence: StreamEvidence, batch_id: int, names: Iterable[str], came_at_ms: int | None) -> Leg:
@@ -625,7 +625,7 @@ def sent_records(tracer: Tracer, operator: Operator, sent: pl.DataFrame) -> pl.D
     ).select(*schema, *META)
 
 
-def _as_read(rows: pl.DataFrame) -> pl.DataFrame:
+def hop_rows_as_read(rows: pl.DataFrame) -> pl.DataFrame:
     """Returns *rows* of a hop as `Steps.hop_records` reads them."""
     return rows.select(
         "value",
