@@ -13,6 +13,7 @@ from typing import Any
 import polars as pl
 from deltalake import DeltaTable
 
+from tidemark.model.settings.intervals import utc
 from tidemark.model.stream import Stream
 from tidemark.model.tables.catalog import (
     BATCHES,
@@ -162,3 +163,8 @@ def _first(rows: pl.DataFrame) -> Row | None:
 def at(partition: int, offset: int) -> pl.Expr:
     """Returns the condition for rows that a record caused."""
     return (pl.col("source_partition") == partition) & (pl.col("source_offset") == offset)
+
+
+def between(start_ms: int, end_ms: int) -> pl.Expr:
+    """Returns the condition for rows with a record time from *start_ms* to before *end_ms*."""
+    return (pl.col("timestamp") >= utc(start_ms)) & (pl.col("timestamp") < utc(end_ms))

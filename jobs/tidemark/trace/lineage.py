@@ -9,8 +9,9 @@ record. A join adds the record of the version that it looked up. A row of an agg
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import polars as pl
@@ -30,7 +31,7 @@ from tidemark.model.settings.emission import DecisionRate
 from tidemark.model.settings.intervals import utc
 from tidemark.trace.evidence import Row, StreamEvidence, at
 from tidemark.trace.fates import RecordPlace
-from tidemark.trace.record import Tracer, sent_records
+from tidemark.trace.record import Tracer, hop_rows_as_read, sent_records
 from tidemark.trace.replay import replayed
 from tidemark.trace.versions import version_of
 
@@ -98,7 +99,9 @@ class _Lineage:
         places = sorted({*self._made_of(operator, batch_id, *place)})
         output, missing = replayed(self._tracer, places, operator.name)
         again = output.filter(key_text(self._key_of(operator), output.schema) == key).tail(1)
-        differences = _differences(row, again) if again.height else sorted(row)
+        # Alone, the deletion of a key that has no row sends nothing.
+        is_deleted = row.pop("deleted", False) and (not again.height or again["_deleted"].item())
+        differences = [] if is_deleted else _differences(row, again) if again.height else sorted(row)
         home = evidence.home / (table if sink else "changes")
         found = version_of(home, batch_id, evidence.stream)
         return RowTrace(
@@ -140,7 +143,9 @@ class _Lineage:
             key = self._aggregate_key(judging)
         missing = [column for column in key if column not in self._steps.schemas[operator.name]]
         if missing or not key:
-            msg = f"rows of {operator.name} do not have the key of {judging.name} ({', '.join(key) or 'the record key'})"
+            msg = (
+                f"rows of {operator.name} do not have the key of {judging.name} ({', '.join(key) or 'the record key'})"
+            )
             raise InvalidArgument(msg)
         return key
 
@@ -154,17 +159,15 @@ class _Lineage:
         schema = self._steps.schemas[operator.name]
         key_schema = in_order_of(self._key_of(operator), schema)
         values = pl.DataFrame({"_text": [key]}).select(**key_columns("_text", key_schema)).row(0, named=True)
-        where = [
-            pl.col(name) == (utc(value) if name in sink.bounds else value)
-            for name, value in values.items()
-        ]
+        where = [pl.col(name) == (utc(value) if name in sink.bounds else value) for name, value in values.items()]
         rows = evidence.rows_of_table(sink.table or "", *where)
         if not rows.height:
             msg = f"{sink.table} has no row of {key!r}"
             raise InvalidArgument(msg)
         row = rows.sort("batch_id", maintain_order=True).row(-1, named=True)
         columns = [c for c in payload(schema) if c in row and c not in sink.bounds]
-        return {c: row[c] for c in (*columns, "source_partition", "source_offset")}, row["batch_id"]
+        places = ("source_partition", "source_offset", *(["deleted"] if row.get("deleted") else []))
+        return {c: row[c] for c in (*columns, *places)}, row["batch_id"]
 
     def _row_of_changes(self, operator: Operator, key: str, evidence: StreamEvidence) -> tuple[dict[str, Any], int]:
         rows = evidence.sent(operator.name, pl.col("key") == key)
@@ -216,9 +219,7 @@ class _Lineage:
         limits = self._limits(source, batch_id)
         rows = before.sent(upstream.name, at(partition, offset), pl.col("batch_id").is_between(*limits))
         for of_batch in rows["batch_id"].unique():
-            yield from self._made_of(
-                self._topology.operators[upstream.inputs[0]], of_batch, partition, offset
-            )
+            yield from self._made_of(self._topology.operators[upstream.inputs[0]], of_batch, partition, offset)
 
     def _limits(self, source: HopSource, batch_id: int) -> tuple[int, int]:
         """Returns the first and the last batch of a hop that *batch_id* read."""
@@ -274,9 +275,8 @@ class _Lineage:
             for batch_id, number, first, end in reads.select(
                 "batch_id", "partition", "from_offset", "until_offset"
             ).iter_rows():
-                wanted = range(first, end)
-                if names_each:
-                    wanted = _named(sent, skipped, batch_id, number, wanted)
+                read = range(first, end)
+                wanted = _named(sent, skipped, batch_id, number, read) if names_each else read
                 for offset in self._of_group(aggregate, name, evidence, batch_id, number, wanted, result):
                     yield from self._made_of(before, batch_id, number, offset)
 
@@ -287,13 +287,13 @@ class _Lineage:
         evidence: StreamEvidence,
         batch_id: int,
         partition: int,
-        wanted: Any,
+        wanted: Collection[int],
         result: Row,
     ) -> list[int]:
         """Returns the offsets among *wanted* whose records have the key and window of *result*."""
         declared = self._topology.operators[source]
         assert isinstance(declared, Source)
-        if not len(wanted):
+        if not wanted:
             return []
         taken = self._tracer.taken(declared, partition, wanted, evidence.batch(batch_id)["decided_at"])
         if taken is None:
@@ -334,9 +334,7 @@ class _Lineage:
                 return
             valid = equal
         if valid.height:
-            yield from self._made_of(
-                before, *valid.select("batch_id", "source_partition", "source_offset").row(-1)
-            )
+            yield from self._made_of(before, *valid.select("batch_id", "source_partition", "source_offset").row(-1))
 
     def _rows_at(
         self, join: Join, path: list[Operator], evidence: StreamEvidence, batch_id: int, partition: int, offset: int
@@ -350,9 +348,14 @@ class _Lineage:
             case Aggregate():
                 sent = evidence.sent(first.name, at(partition, offset), pl.col("batch_id") == batch_id)
                 rows = sent_records(self._tracer, first, sent)
+            case HopSource():
+                upstream = self._topology.repartition(first.repartition)
+                of_batch = pl.col("batch_id").is_between(*self._limits(first, batch_id))
+                handed = self._evidence(upstream).sent(upstream.name, at(partition, offset), of_batch)
+                rows = self._steps.hop_records(first, hop_rows_as_read(handed))
             case _:
                 return None
-        for operator, reader in zip(path, path[1:], strict=False):
+        for operator, reader in pairwise(path):
             if rows is None or reader is join:
                 return rows
             rows = self._tracer.run(reader, {operator.name: rows}, evidence, batch_id).output

@@ -5,9 +5,9 @@ not name follows from the record: it is read again from its topic, and each oper
 That gives its key, and whether a condition filtered it out. A judging operator whose update has no row superseded it.
 Rows of a hop name the place, too, so the trace goes on in the stream that reads them.
 
-Limits: records of tables and files are not read again. Where facts are gone, or a record is and the counts of its batch
-leave several outcomes, the outcome is `unknown`; nothing is guessed. A union of two sources that read the same partition
-and offset in one batch, with the same key, cannot tell them apart.
+Limits: records of tables and files are not read again. Where facts are gone, or a record is and the counts of its
+batch leave several outcomes, the outcome is `unknown`; nothing is guessed. A union of two sources that read the same
+partition and offset in one batch, with the same key, cannot tell them apart.
 """
 
 from __future__ import annotations
@@ -125,7 +125,9 @@ class Tracer:
         ).rows
         return {"passed": sorted_rows.on_time, "filtered": sorted_rows.alive, "quarantined": sorted_rows.bad}
 
-    def run(self, operator: Operator, inputs: Mapping[str, pl.DataFrame], evidence: StreamEvidence, batch_id: int) -> Run:
+    def run(
+        self, operator: Operator, inputs: Mapping[str, pl.DataFrame], evidence: StreamEvidence, batch_id: int
+    ) -> Run:
         """Runs *operator* over *inputs*, with no state but joined versions.
 
         The times are those of the batch *batch_id*.
@@ -138,10 +140,10 @@ class Tracer:
             self._load_versions(operator, frames[0], evidence, batch_id)
         batch, before = evidence.batch(batch_id), evidence.before(batch_id)
         moment = Moment(
-            was_watermark_ms=before and before["watermark"],
+            was_watermark_ms=before["watermark"] if before else None,
             watermark_ms=batch["watermark"],
             held_by=None,
-            was_decided_at_ms=before and before["decided_at"],
+            was_decided_at_ms=before["decided_at"] if before else None,
             decided_at_ms=batch["decided_at"],
         )
         return self.steps.run(operator, frames, Moves(), moment)
@@ -218,42 +220,52 @@ class _Walk:
         if batch_id is None:
             self._tell(evidence, source, None, *self._unread(evidence))
             return []
-        since = pl.col("batch_id") >= batch_id
-        decided_at_ms = evidence.batch(batch_id)["decided_at"]
-        if bad := evidence.bad(name, partition, offset, since):
-            detail = f": {bad['detail']}" if bad["detail"] else ""
-            self._tell(evidence, source, bad["batch_id"], Outcome.QUARANTINED, f"{bad['reason']}{detail}")
+        if self._is_set_aside(evidence, source, pl.col("batch_id") >= batch_id):
             return []
-        if late := evidence.late(name, partition, offset, since):
-            self._came_at_ms = late["timestamp"]
-            self._tell(evidence, source, late["batch_id"], Outcome.LATE, _lateness(late))
-            return []
-        rows = self._tracer.taken(source, partition, [offset], decided_at_ms)
-        passed = rows["passed"] if rows else None
-        if rows and passed is not None and passed.height:
-            self._came_at_ms = passed["_timestamp_ms"].item()
-        if held := evidence.held(name, partition, offset, since):
+        rows = self._tracer.taken(source, partition, [offset], evidence.batch(batch_id)["decided_at"])
+        if rows is not None and not any(frame.height for frame in rows.values()):
+            rows = None
+        if rows and rows["passed"].height:
+            self._came_at_ms = rows["passed"]["_timestamp_ms"].item()
+        if held := evidence.held(name, partition, offset, pl.col("batch_id") >= batch_id):
             self._came_at_ms = held["timestamp"]
             self._tell(evidence, source, held["batch_id"], Outcome.HELD, "other partitions are behind (max_drift)")
-            released = self._released(evidence, held["batch_id"])
+            released = self._first_named(evidence, pl.col("batch_id") > held["batch_id"], after=name)
             if released is None:
                 return []
             batch_id = released
-        counts = evidence.counts(batch_id, name)
+        return self._passed(evidence, batch_id, rows)
+
+    def _is_set_aside(self, evidence: StreamEvidence, operator: Operator, where: pl.Expr) -> bool:
+        """Tells that *operator* set the record aside in a batch, if it did."""
+        _, partition, offset = self._place
+        if bad := evidence.bad(operator.name, partition, offset, where):
+            detail = f": {bad['detail']}" if bad["detail"] else ""
+            self._tell(evidence, operator, bad["batch_id"], Outcome.QUARANTINED, f"{bad['reason']}{detail}")
+        elif late := evidence.late(operator.name, partition, offset, where):
+            if operator is self._source:
+                self._came_at_ms = late["timestamp"]
+            self._tell(evidence, operator, late["batch_id"], Outcome.LATE, _lateness(late))
+        return bool(bad or late)
+
+    def _passed(
+        self, evidence: StreamEvidence, batch_id: int, rows: Mapping[str, pl.DataFrame] | None
+    ) -> list[Arrival]:
+        """Tells whether the source sent the record on, of which *rows* are read again.
+
+        Returns what the operators downstream read of it.
+        """
+        source, counts = self._source, evidence.counts(batch_id, self._source.name)
+        is_named = self._first_named(evidence, pl.col("batch_id") == batch_id, after=source.name) is not None
+        outcome, reason = Outcome.PASSED, ""
         if rows and rows["filtered"].height:
-            self._tell(evidence, source, batch_id, Outcome.FILTERED, "it only moves time")
-            return []
-        if counts.get("duplicate") and self._is_duplicate(evidence, batch_id, counts):
-            self._tell(evidence, source, batch_id, Outcome.DUPLICATE, "its writer had sent it before")
-            return []
-        if rows is not None and not any(frame.height for frame in rows.values()):
-            rows, passed = None, None
-        if rows is None and not self._names(evidence, batch_id):
+            outcome, reason = Outcome.FILTERED, "it only moves time"
+        elif counts.get("duplicate") and not is_named:
+            outcome, reason = Outcome.DUPLICATE, "its writer had sent it before"
+        elif rows is None and not is_named:
             outcome, reason = _by_counts(counts, self._gone())
-            self._tell(evidence, source, batch_id, outcome, reason)
-            return [Arrival(batch_id, None)] if outcome is Outcome.PASSED else []
-        self._tell(evidence, source, batch_id, Outcome.PASSED)
-        return [Arrival(batch_id, passed)]
+        self._tell(evidence, source, batch_id, outcome, reason)
+        return [Arrival(batch_id, rows["passed"] if rows else None)] if outcome is Outcome.PASSED else []
 
     def _unread(self, evidence: StreamEvidence) -> tuple[Outcome, str]:
         """Returns outcome and reason of a record that no known batch read."""
@@ -265,7 +277,8 @@ class _Walk:
             return Outcome.UNREAD, f"the stream has read until {part.until_offset if part else 0}"
         reads = evidence.reads.filter(pl.col("source") == name, pl.col("partition") == partition)
         first = reads["from_offset"].min()
-        if not isinstance(first, int) or offset < first:
+        assert first is None or isinstance(first, int)
+        if first is None or offset < first:
             return Outcome.UNKNOWN, f"facts of that time are no longer kept; the oldest are of offset {first}"
         return Outcome.UNKNOWN, "its batch has no facts yet; they follow with the next batch"
 
@@ -273,23 +286,11 @@ class _Walk:
         topic = self._source.topic
         return f"the topic {topic} no longer has the record" if topic else "records of tables are not read again"
 
-    def _is_duplicate(self, evidence: StreamEvidence, batch_id: int, counts: Mapping[str, int]) -> bool:
-        """Returns True if the record was dropped as one that was read before."""
-        return counts.keys() == {"duplicate"} or not self._names(evidence, batch_id)
-
-    def _names(self, evidence: StreamEvidence, batch_id: int) -> bool:
-        """Returns True if facts of the batch name the record downstream of its source."""
-        return self._first_named(evidence, pl.col("batch_id") == batch_id) is not None
-
-    def _released(self, evidence: StreamEvidence, batch_id: int) -> int | None:
-        """Returns the batch that sent the record on after it had waited; None: none is known."""
-        return self._first_named(evidence, pl.col("batch_id") > batch_id)
-
-    def _first_named(self, evidence: StreamEvidence, where: pl.Expr) -> int | None:
-        """Returns the first batch with *where* whose facts name the record downstream."""
+    def _first_named(self, evidence: StreamEvidence, where: pl.Expr, *, after: str) -> int | None:
+        """Returns the first batch with *where* whose facts name the record downstream of *after*."""
         batches: list[int] = []
         for operator in evidence.stream.sub.operators:
-            if self._source.name not in _sources_of(self._topology, operator.name) or operator is self._source:
+            if operator.name == after or after not in _way_to(self._topology, operator.name):
                 continue
             named = []
             if operator.emission or operator.hop_table:
@@ -314,39 +315,33 @@ class _Walk:
         """
         evidence = self._tracer.evidence[sub.name]
         legs: dict[int, list[str]] = {}
-        for name, arrivals in arrived.items():
+
+        def note(name: str, arrivals: Iterable[Arrival]) -> None:
             for arrival in arrivals:
                 legs.setdefault(arrival.batch_id, []).append(name)
-        handed: list[tuple[Repartition, Arrival]] = []
-        for operator in sub.operators:
-            if operator.name in arrived:
-                continue
+
+        for name, arrivals in arrived.items():
+            note(name, arrivals)
+        for operator in (each for each in sub.operators if each.name not in arrived):
             results = arrived[operator.name] = []
             for flow in operator.flows:
+                note(operator.name, arrived.get(flow, []))
                 for arrival in arrived.get(flow, []):
-                    legs.setdefault(arrival.batch_id, []).append(operator.name)
                     results += self._at(evidence, operator, flow, arrival)
-            for arrival in results:
-                legs.setdefault(arrival.batch_id, []).append(operator.name)
-            if isinstance(operator, Repartition):
-                handed += [(operator, arrival) for arrival in results]
+            note(operator.name, results)
         finished: dict[int, int] = {}
         for batch_id, names in sorted(legs.items()):
             leg = self._leg(evidence, batch_id, names, came_at_ms)
             self._trace.legs.append(leg)
-            finished[batch_id] = leg.finished_at_ms
-        for operator, arrival in handed:
-            self._over(evidence, operator, arrival, finished[arrival.batch_id])
+            # What was held waits again, from the end of its first batch on.
+            finished[batch_id] = came_at_ms = leg.finished_at_ms
+        for repartition in (each for each in sub.operators if isinstance(each, Repartition)):
+            for arrival in arrived[repartition.name]:
+                self._over(evidence, repartition, arrival, finished[arrival.batch_id])
 
     def _at(self, evidence: StreamEvidence, operator: Operator, flow: str, arrival: Arrival) -> list[Arrival]:
         """Tells what became of *arrival* at *operator*, and returns its results."""
-        place, batch = self._place, pl.col("batch_id") == arrival.batch_id
-        if bad := evidence.bad(operator.name, place.partition, place.offset, batch):
-            detail = f": {bad['detail']}" if bad["detail"] else ""
-            self._tell(evidence, operator, arrival.batch_id, Outcome.QUARANTINED, f"{bad['reason']}{detail}")
-            return []
-        if late := evidence.late(operator.name, place.partition, place.offset, batch):
-            self._tell(evidence, operator, arrival.batch_id, Outcome.LATE, _lateness(late), late["key"])
+        if self._is_set_aside(evidence, operator, pl.col("batch_id") == arrival.batch_id):
             return []
         run = None
         if arrival.records is not None and not isinstance(operator, Sink):
@@ -364,7 +359,9 @@ class _Walk:
         outcome, reason = Outcome.PASSED, ""
         if run is None:
             named = isinstance(operator, Repartition) and self._handed_rows(evidence, operator, arrival.batch_id).height
-            outcome, reason = (Outcome.PASSED, "") if named else _by_counts(counts, self._gone())
+            batch = pl.col("batch_id") == arrival.batch_id
+            if not named and self._first_named(evidence, batch, after=operator.name) is None:
+                outcome, reason = _by_counts(counts, self._gone())
         elif not run.output.height:
             outcome, reason = Outcome.FILTERED, _condition(operator)
         if counts and outcome.value not in counts and outcome is not Outcome.UNKNOWN:
@@ -402,9 +399,7 @@ class _Walk:
     def _handed_rows(self, evidence: StreamEvidence, operator: Repartition, batch_id: int) -> pl.DataFrame:
         return evidence.sent(operator.name, self._is_it, pl.col("batch_id") == batch_id)
 
-    def _over(
-        self, evidence: StreamEvidence, repartition: Repartition, arrival: Arrival, finished_at_ms: int
-    ) -> None:
+    def _over(self, evidence: StreamEvidence, repartition: Repartition, arrival: Arrival, finished_at_ms: int) -> None:
         """Follows the record over a hop into the streams that read it."""
         rows = self._handed_rows(evidence, repartition, arrival.batch_id)
         for source in self._topology.operators.values():
@@ -414,28 +409,42 @@ class _Walk:
             reader = self._tracer.evidence[sub.name]
             batch_id = reader.batch_of(source.name, 0, arrival.batch_id)
             if batch_id is None:
-                reason = f"{sub.name} has not read batch {arrival.batch_id} of {repartition.name}, or its facts are gone"
+                reason = (
+                    f"{sub.name} has not read batch {arrival.batch_id} of {repartition.name}, or its facts are gone"
+                )
                 self._tell(reader, source, None, Outcome.UNREAD, reason)
                 continue
             self._tell(reader, source, batch_id, Outcome.PASSED)
             records = self._steps.hop_records(source, hop_rows_as_read(rows)) if rows.height else None
             self._through(sub, {source.name: [Arrival(batch_id, records)]}, finished_at_ms)
 
+    def _way(self, name: str) -> list[str]:
+        """Returns *name* and the operators of its stream from which the record came to it."""
+        flows = self._topology.operators[name].flows
+        own = [flow for flow in flows if self._source.name in _way_to(self._topology, flow)] or [*flows]
+        return [name, *(self._way(own[0]) if own else [])]
+
     def _leg(self, evidence: StreamEvidence, batch_id: int, names: Iterable[str], came_at_ms: int | None) -> Leg:
         """Returns the times of a batch that the record went through."""
-        batch, clocks = evidence.batch(batch_id), evidence.clocks(batch_id)
-        own = clocks.filter(pl.col("operator").is_in(list({*names})))
+        batch, own = evidence.batch(batch_id), pl.col("operator").is_in([*names])
+        clocks = (
+            evidence.clocks(batch_id).filter(own).group_by("operator").agg(pl.col("finished_at", "queued_ms").max())
+        )
+        queued: dict[str, int] = dict(clocks.select("operator", "queued_ms").iter_rows())
+        last = clocks.sort("finished_at", "operator").tail(1)
+        # Branches wait for each other, so only waits on the way to the last result are parts of the time.
+        way = self._way(last["operator"].item()) if last.height else []
         # A source's wait includes that of the batch; without rows of latency only that one is known.
-        queued_ms = own.group_by("operator").agg(pl.col("queued_ms").max())["queued_ms"].sum()
-        finished_ms = own["finished_at"].max() if own.height else batch["finished_at"]
+        queued_ms = sum(queued.get(name, 0) for name in way) if way else batch["queued_ms"] or 0
+        finished_ms = last["finished_at"].item() if last.height else batch["finished_at"]
         started_ms = batch["started_at"]
         return Leg(
             sub_topology=evidence.stream.sub.name,
             batch_id=batch_id,
             came_at_ms=started_ms if came_at_ms is None else came_at_ms,
             started_at_ms=started_ms,
-            finished_at_ms=max(started_ms, finished_ms),
-            queued_ms=queued_ms or batch["queued_ms"] or 0,
+            finished_at_ms=finished_ms,
+            queued_ms=queued_ms,
         )
 
 
@@ -488,7 +497,11 @@ class _Judged:
         if self._run is None:
             return None
         rows = self._run.rows
-        keys = {*chain.from_iterable(rows[name]["key"] for name in ("changes", "suppressed", "operator_state") if name in rows)}
+        keys = {
+            *chain.from_iterable(
+                rows[name]["key"] for name in ("changes", "suppressed", "operator_state") if name in rows
+            )
+        }
         if self._operator.hop_table:
             keys |= {*rows[self._operator.name]["id"]}
         if self._is_session:
@@ -673,9 +686,7 @@ def _group(key: str) -> str:
     return json.dumps({name: value for name, value in fields.items() if name != "window_start"})
 
 
-def _sources_of(topology: Topology, name: str) -> set[str]:
-    """Returns the sources, or hops, of the same stream whose records go through *name*."""
-    operator = topology.operators[name]
-    if operator.is_source:
-        return {name}
-    return {*chain.from_iterable(_sources_of(topology, flow) for flow in operator.flows)}
+def _way_to(topology: Topology, name: str) -> set[str]:
+    """Returns *name* and all operators of its stream whose records go through it."""
+    flows = topology.operators[name].flows
+    return {name, *chain.from_iterable(_way_to(topology, flow) for flow in flows)}

@@ -73,22 +73,13 @@ class Topics:
         ends: dict[int, tuple[int, int]] = {}
         with closing(self._consumer(source)) as consumer:
             for number in partitions:
-                place = TopicPartition(*self._place_of(source, number))
+                place = self._place_of(source, number)
+                at = TopicPartition(place.topic, place.partition)
                 try:
-                    ends[number] = consumer.get_watermark_offsets(place, timeout=SILENT_S)
+                    ends[number] = consumer.get_watermark_offsets(at, timeout=SILENT_S)
                 except KafkaException as error:
                     raise self._no_answer(source, error) from error
         return ends
-
-    def offsets_at(self, source: Source, partition: int, at_ms: int) -> int | None:
-        """Returns the first offset whose Kafka time is *at_ms* or later; None: there is none."""
-        topic, number = self._place_of(source, partition)
-        with closing(self._consumer(source)) as consumer:
-            try:
-                (found,) = consumer.offsets_for_times([TopicPartition(topic, number, at_ms)], timeout=SILENT_S)
-            except KafkaException as error:
-                raise self._no_answer(source, error) from error
-        return found.offset if found.offset >= 0 else None
 
     def _consumer(self, source: Source) -> Consumer:
         cluster = self._clusters[source.kafka]

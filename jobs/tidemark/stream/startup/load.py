@@ -111,8 +111,10 @@ def load_versions(steps: Steps, operator: Operator, changes: pl.DataFrame, suppr
         on = ["key", "value_hash"]
         values_with_hash = values_of.filter(pl.col("value_hash").is_not_null())
         # A suppressed row has only the hash of its value; the update that it repeats has the value.
-        again = _asserted(suppressed).join(values_with_hash, on=on, how="left").filter(
-            pl.col("value").is_not_null() | pl.col("value_hash").is_null()
+        again = (
+            _asserted(suppressed)
+            .join(values_with_hash, on=on, how="left")
+            .filter(pl.col("value").is_not_null() | pl.col("value_hash").is_null())
         )
         rows = pl.concat(
             [
