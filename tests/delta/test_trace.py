@@ -1,4 +1,4 @@
-"""A record is followed through all operators, and a row back to its records; worked out by hand."""
+"""Records are followed to their rows, and rows to their records."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from support.topologies import aggregate, join, map_of, operators, repartition, 
 from support.traced import KeptRecords
 from tidemark.errors import InvalidArgument
 from tidemark.trace.counts import reconcile
-from tidemark.trace.fates import Outcome, RecordPlace, RecordTrace
+from tidemark.trace.fates import RecordOutcome, RecordPlace, RecordTrace
 from tidemark.trace.lineage import trace_row
 
 TOML = topology_of(
@@ -33,8 +33,20 @@ TOML = topology_of(
     ),
     minutes=sink("per_minute", table="minutes"),
 )
+SIMPLE = topology_of(
+    events=source("id string, grp string, v int", sub_topology="main"),
+    mapped=map_of(select={"id": "id", "v": "v"}, where="v > 0"),
+    newest=table("mapped", columns=["v"]),
+    board=sink("newest", table="board"),
+)
 MINUTE = '{"id":"a","window_start":1399982400000}'
-NEXT_MINUTE = '{"id":"a","window_start":1399982460000}'
+NEXT_SIMPLE = topology_of(
+    events=source("id string, grp string, v int", sub_topology="main"),
+    mapped=map_of(select={"id": "id", "v": "v"}, where="v > 0"),
+    newest=table("mapped", columns=["v"]),
+    board=sink("newest", table="board"),
+)
+MINUTE = '{"id":"a","window_start":1399982460000}'
 
 
 class Played(Play):
@@ -43,6 +55,7 @@ class Played(Play):
     def __init__(self, home: Path, toml: str = TOML) -> None:
         super().__init__(toml, home)
         self.kept = KeptRecords(self)
+        self.traces: dict[RecordPlace, RecordTrace] = {}
 
     def event(self, at_s: float, id_: str | None, v: int, grp: str = "g") -> Row:
         return self.row("events", ms(at_s), id=id_, v=v, grp=grp)
@@ -51,7 +64,10 @@ class Played(Play):
         self.batch(self.kept.keep(*rows), at_ms=ms(at_s))
 
     def trace(self, offset: int) -> RecordTrace:
-        return self.kept.tracer().trace(RecordPlace("events", 0, offset))
+        place = RecordPlace("events", 0, offset)
+        if place not in self.traces:
+            self.traces[place] = self.kept.tracer().trace(place)
+        return self.traces[place]
 
     def fates(self, offset: int) -> list[tuple[str, int | None, str]]:
         return [(fate.operator, fate.batch_id, fate.outcome.value) for fate in self.trace(offset).fates]
@@ -136,6 +152,7 @@ def test_an_unread_record_says_how_far_the_stream_is(played: Played) -> None:
     assert played.reason(10, "events") == "the stream has read until 10"
 
 
+@pytest.mark.long  # a stream of its own; the walk is guarded by the other tests
 def test_a_record_waits_queues_and_is_worked_on(tmp_path: Path) -> None:
     play = Played(tmp_path)
     play.reading_ms = 10  # each look at the clock takes so long
@@ -153,7 +170,7 @@ def test_a_record_waits_queues_and_is_worked_on(tmp_path: Path) -> None:
 
 
 def test_a_record_that_is_gone_has_the_outcomes_that_facts_have(tmp_path: Path) -> None:
-    play = Played(tmp_path)
+    play = Played(tmp_path, SIMPLE)
     play.read(play.event(0, "a", 1), play.event(1, "b", 0), at_s=5)
     play.kept.gone = {("events", 0, 0), ("events", 0, 1)}
     assert ("newest", 0, "emitted") in play.fates(0)
@@ -162,8 +179,9 @@ def test_a_record_that_is_gone_has_the_outcomes_that_facts_have(tmp_path: Path) 
     assert play.reason(1, "mapped") == "filtered or passed: the topic events no longer has the record"
 
 
+@pytest.mark.long  # a stream of its own; the walk is guarded by the other tests
 def test_a_record_whose_facts_are_gone_is_unknown(tmp_path: Path) -> None:
-    play = Played(tmp_path)
+    play = Played(tmp_path, SIMPLE)
     play.read(play.event(0, "a", 1), at_s=5)
     play.read(play.event(6, "a", 2), at_s=7)
     DeltaTable(str(play.table("batches"))).delete("batch_id = 0")
@@ -171,7 +189,8 @@ def test_a_record_whose_facts_are_gone_is_unknown(tmp_path: Path) -> None:
     assert play.reason(0, "events") == "facts of that time are no longer kept; the oldest are of offset 1"
 
 
-def test_only_the_newest_update_of_a_batch_counts_if_batches_decide(tmp_path: Path) -> None:
+@pytest.mark.long  # a stream of its own; the walk is guarded by the other tests
+def test_an_older_update_of_a_batch_that_decides_is_superseded(tmp_path: Path) -> None:
     toml = topology_of(events=source("id string, grp string, v int")) + operators(
         newest=table(columns=["v"], decide="batch"), board=sink("newest", table="board")
     )
@@ -181,13 +200,15 @@ def test_only_the_newest_update_of_a_batch_counts_if_batches_decide(tmp_path: Pa
     assert play.reason(0, "newest") == "0/1 was newer, and is emitted"
 
 
+@pytest.mark.long  # a stream of its own; the walk is guarded by the other tests
 def test_an_update_without_facts_is_not_called_superseded(tmp_path: Path) -> None:
-    play = Played(tmp_path)
+    play = Played(tmp_path, SIMPLE)
     play.read(play.event(0, "a", 1), at_s=5)
     DeltaTable(str(play.table("changes"))).delete("operator = 'newest'")
     assert ("newest", 0, "unknown") in play.fates(0)
 
 
+@pytest.mark.long  # a stream of its own; the walk is guarded by the other tests
 def test_held_records_of_a_source_are_followed_into_their_batch(tmp_path: Path) -> None:
     toml = topology_of(
         {"max_drift": "10 s"},
@@ -211,14 +232,14 @@ def test_held_records_of_a_source_are_followed_into_their_batch(tmp_path: Path) 
     assert held == [2]
     fates = kept.tracer().trace(RecordPlace("events", 1, 2)).fates
     outcomes = [(fate.operator, fate.outcome) for fate in fates]
-    assert outcomes[0] == ("events", Outcome.HELD)
+    assert outcomes[0] == ("events", RecordOutcome.HELD)
     released = next(
         row["batch_id"] for row in play.rows("changes") if (row["source_partition"], row["source_offset"]) == (1, 2)
     )
     assert outcomes[1:] == [
-        ("events", Outcome.PASSED),
-        ("newest", Outcome.EMITTED),
-        ("board", Outcome.PASSED),
+        ("events", RecordOutcome.PASSED),
+        ("newest", RecordOutcome.EMITTED),
+        ("board", RecordOutcome.PASSED),
     ]
     assert fates[1].batch_id == released > fates[0].batch_id
 
@@ -252,21 +273,23 @@ def test_only_the_records_of_a_row_are_read_again(played: Played) -> None:
 
 
 def test_a_row_that_others_changed_is_not_verified(tmp_path: Path) -> None:
-    play = Played(tmp_path)
+    play = Played(tmp_path, SIMPLE)
     play.read(play.event(0, "a", 1), at_s=5)
     DeltaTable(str(play.table("board"))).update({"v": "99"}, predicate="id = 'a'")
     found = trace_row(play.kept.tracer(), "board", "a")
     assert (found.differences, found.is_verified) == (["v"], False)
 
 
+@pytest.mark.long  # a stream of its own; the walk is guarded by the other tests
 def test_a_row_of_records_that_are_gone_says_how_many(tmp_path: Path) -> None:
-    play = Played(tmp_path)
+    play = Played(tmp_path, SIMPLE)
     play.read(play.event(0, "a", 1), at_s=5)
     play.kept.gone = {("events", 0, 0)}
     found = trace_row(play.kept.tracer(), "board", "a")
     assert ([str(place) for place in found.places], found.missing, found.is_verified) == (["events/0/0"], 1, False)
 
 
+@pytest.mark.long  # a stream of its own; the walk is guarded by the other tests
 def test_a_joined_row_has_the_record_of_the_version_too(tmp_path: Path) -> None:
     toml = topology_of(
         prices=source("id string, price int", topic="prices", sub_topology="main"),
@@ -306,9 +329,8 @@ def test_an_hour_is_whole_from_the_broker_to_the_tables(played: Played) -> None:
 
 
 def test_a_missing_row_and_a_missing_fact_are_named(tmp_path: Path) -> None:
-    play = Played(tmp_path)
+    play = Played(tmp_path, SIMPLE)
     play.read(play.event(0, "a", 1), play.event(1, "b", 2), at_s=5)
-    play.hop("totals", at_ms=ms(6))
     DeltaTable(str(play.table("board"))).delete("id = 'b'")
     span = {"start_ms": ms(0), "end_ms": ms(3_600)}
     found = reconcile(play.kept.tracer(), play.broker.offsets, "events", **span)
@@ -323,10 +345,10 @@ def test_a_missing_row_and_a_missing_fact_are_named(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.long  # a stream of its own; the walk is guarded by the other tests
 def test_unread_records_of_the_hour_are_a_difference(tmp_path: Path) -> None:
-    play = Played(tmp_path)
+    play = Played(tmp_path, SIMPLE)
     play.read(play.event(0, "a", 1), at_s=5)
-    play.hop("totals", at_ms=ms(6))
     play.broker.have("events", play.kept.keep(play.event(2, "a", 3)))
     found = reconcile(play.kept.tracer(), play.broker.offsets, "events", start_ms=ms(0), end_ms=ms(3_600))
     assert found.differences == [
@@ -335,9 +357,8 @@ def test_unread_records_of_the_hour_are_a_difference(tmp_path: Path) -> None:
 
 
 def test_what_the_broker_has_deleted_is_said_and_no_difference(tmp_path: Path) -> None:
-    play = Played(tmp_path)
+    play = Played(tmp_path, SIMPLE)
     play.read(play.event(0, "a", 1), play.event(1, "b", 2), at_s=5)
-    play.hop("totals", at_ms=ms(6))
     play.broker.earliest, play.kept.gone = 1, {("events", 0, 0)}
     found = reconcile(play.kept.tracer(), play.broker.offsets, "events", start_ms=ms(0), end_ms=ms(3_600))
     assert found.differences == []

@@ -1,4 +1,4 @@
-"""Reads the records of a play again, as a trace of them asks for."""
+"""Reads the records of a play again, for a trace."""
 
 from __future__ import annotations
 

@@ -111,6 +111,11 @@ IMPORTS = {
         "collecting semantics model.settings model.project model.kinds model kernels.reports control why.evidence"
     ),
     "why": "errors model.settings model.project model.kinds model why.evidence why.causes",
+    "trace": (
+        "collecting errors semantics model.tables model.settings model.project model.kinds model kernels "
+        "kernels.columns kernels.aggregates storage.delta stream.journal stream.kafka stream.operate stream.read "
+        "stream.startup stream.state stream.updates why.evidence"
+    ),
     "reports": (
         "errors semantics model.tables model.settings model.project model kernels.columns storage storage.delta control"
     ),
@@ -162,6 +167,10 @@ IMPORTS = {
     "cli.explain": (
         "collecting escaping errors clock semantics model.settings model.project model query "
         "why.evidence why reports reports.paths reports.pages reports.what_if sla.incidents sla cli.shared"
+    ),
+    "cli.audit": (
+        "errors escaping semantics model.settings model.project model.kinds model query stream.schemas trace reports "
+        "cli.shared"
     ),
     "cli.project": (
         "collecting escaping errors clock semantics model.tables model.settings model.project model.kinds "

@@ -1,4 +1,4 @@
-"""Counts the records of hours at the broker, at each operator and in the tables.
+"""Counts the records of hours, from the broker to the tables.
 
 How it works: the records of the span are read again from the broker, and go through the operators together, without
 state. What facts say of their places gives each an outcome. So every stage has a count of its own: the broker's
@@ -33,7 +33,10 @@ HOUR_MS = 3_600_000
 BROKER = "broker"
 TABLE = "table"
 Ends = Callable[[Source, Collection[int]], Mapping[int, tuple[int, int]]]
-"""Returns the first and the next offset of partitions; empty: they are not known."""
+"""Returns the first and the next offset of partitions.
+
+Empty: they are not known.
+"""
 PLACE = ["_partition", "_offset"]
 OUTCOME_WORDS = (
     "emitted",
@@ -72,7 +75,7 @@ class StageCount:
 
 @dataclass(frozen=True)
 class Reconciliation:
-    """Counts by hour, partition and stage; what differs, and what is only said."""
+    """Counts by hour, partition and stage, with differences and remarks."""
 
     counts: list[StageCount] = field(default_factory=list)
     differences: list[str] = field(default_factory=list)
@@ -90,7 +93,9 @@ class Reconciliation:
 
 
 def reconcile(tracer: Tracer, ends: Ends, source: str, *, start_ms: int, end_ms: int) -> Reconciliation:
-    """Counts the records of *source* with a time from *start_ms* (inclusive) to *end_ms*.
+    """Counts the records of *source* in a span of record time.
+
+    It is from *start_ms* (inclusive) to *end_ms* (exclusive), epoch ms.
 
     Raises:
         InvalidArgument: there is no such source, or its records cannot be read again.
@@ -128,7 +133,7 @@ class _Count:
         return progress.partitions if progress else ()
 
     def _overlapping(self) -> pl.DataFrame:
-        """Returns the reads of the source that may have records of the span."""
+        """Returns the reads that may have records of the span."""
         reads = self._evidence.reads.filter(
             pl.col("source") == self._source.name, pl.col("until_offset") > pl.col("from_offset")
         )
@@ -145,9 +150,12 @@ class _Count:
         return timed.filter(may_have.fill_null(value=True)).sort("batch_id", "partition")
 
     def _at_source(self) -> pl.DataFrame:
-        """Counts what the broker has and what the source did with it; returns what it passed."""
+        """Counts the records at the broker and the source.
+
+        Returns those that the source passed on.
+        """
         name = self._source.name
-        frames, placed = [], []
+        frames, aside_frames = [], []
         for batch_id, partition, first, until in self._reads.select(
             "batch_id", "partition", "from_offset", "until_offset"
         ).iter_rows():
@@ -159,26 +167,29 @@ class _Count:
                     "they are not counted again"
                 )
             decided_at_ms = self._evidence.batch(batch_id)["decided_at"]
-            taken = self._tracer.taken(self._source, partition, range(max(first, kept_from), until), decided_at_ms)
-            if taken is None:
+            reread = self._tracer.taken(self._source, partition, range(max(first, kept_from), until), decided_at_ms)
+            if reread is None:
                 msg = f"{name}: no address of its broker is known; give --bootstrap HOST:PORT"
                 raise InvalidArgument(msg)
-            frames.append(taken["passed"])
+            frames.append(reread["passed"])
             for word in ("filtered", "quarantined"):
-                rows = taken[word].select(_partition="partition", _offset="offset", _timestamp_ms="timestamp_ms")
-                placed.append(rows.with_columns(_word=pl.lit(word)))
+                rows = reread[word].select(_partition="partition", _offset="offset", _timestamp_ms="timestamp_ms")
+                aside_frames.append(rows.with_columns(_word=pl.lit(word)))
         empty = pl.DataFrame(schema=dict(self._tracer.steps.schemas[name]))
         passed = pl.concat([empty, *frames])
-        told = [_told(passed, pl.lit("passed")), *(rows.select(*PLACE, "_timestamp_ms", "_word") for rows in placed)]
-        whole = self._with_facts(self._evidence, name, pl.concat(told))
+        placed_words = [
+            _placed(passed, pl.lit("passed")),
+            *(rows.select(*PLACE, "_timestamp_ms", "_word") for rows in aside_frames),
+        ]
+        whole = self._with_facts(self._evidence, name, pl.concat(placed_words))
         self._add(BROKER, whole.with_columns(_word=pl.lit("passed")), outcomes=False)
         self._add(name, whole)
         self._against_outcomes(whole)
         in_time = whole.filter(pl.col("_word") == "passed").select(PLACE)
         return self._in_span(passed.join(in_time, on=PLACE, how="semi"))
 
-    def _with_facts(self, evidence: StreamEvidence, operator: str, told: pl.DataFrame) -> pl.DataFrame:
-        """Returns the words of *told* with those that tables of set aside records have."""
+    def _with_facts(self, evidence: StreamEvidence, operator: str, placed_words: pl.DataFrame) -> pl.DataFrame:
+        """Returns *placed_words* with the words of late and quarantined records."""
         late = evidence.rows(LATE_RECORDS, pl.col("operator") == operator)
         bad = evidence.rows(QUARANTINE, pl.col("source") == operator)
         aside = pl.concat(
@@ -187,16 +198,18 @@ class _Count:
                 bad.select(_partition="partition", _offset="offset", _aside=pl.lit("quarantined")),
             ]
         ).unique(PLACE)
-        found = told.join(aside, on=PLACE, how="left", maintain_order="left")
-        return found.with_columns(_word=pl.coalesce("_aside", "_word")).drop("_aside")
+        answer = placed_words.join(aside, on=PLACE, how="left", maintain_order="left")
+        return answer.with_columns(_word=pl.coalesce("_aside", "_word")).drop("_aside")
 
-    def _against_outcomes(self, told: pl.DataFrame) -> None:
-        """Compares the number of records of each batch at the broker with that of the source."""
+    def _against_outcomes(self, placed_words: pl.DataFrame) -> None:
+        """Compares each batch at the broker with the source."""
         if self._result.remarks:
             return
         name = self._source.name
         batches = self._reads["batch_id"].unique()
-        found = told.join(self._reads_by_place(told), on=PLACE).group_by("batch_id").agg(there=pl.len())
+        answer = (
+            placed_words.join(self._reads_by_place(placed_words), on=PLACE).group_by("batch_id").agg(there=pl.len())
+        )
         counted = self._evidence.rows(OUTCOMES, pl.col("operator") == name, pl.col("batch_id").is_in(batches.to_list()))
         # A batch of which only some partitions are of the span is compared where all of it was read again.
         every = (
@@ -206,7 +219,7 @@ class _Count:
         )
         again = self._reads.group_by("batch_id").agg(read=pl.len())
         whole = every.join(again, on="batch_id").filter(pl.col("parts") == pl.col("read")).select("batch_id")
-        both = counted.join(whole, on="batch_id", how="semi").join(found, on="batch_id", how="left")
+        both = counted.join(whole, on="batch_id", how="semi").join(answer, on="batch_id", how="left")
         for batch_id, there, records in both.select("batch_id", pl.col("there").fill_null(0), "records_in").iter_rows():
             if there > records:
                 self._differs(f"{name}, batch {batch_id}: the broker has {there} records, the source read {records}")
@@ -216,20 +229,20 @@ class _Count:
                     "a compacted topic deletes single records"
                 )
 
-    def _reads_by_place(self, told: pl.DataFrame) -> pl.DataFrame:
-        """Returns partition, offset and batch of the records in *told*."""
-        return _batches_of(told, self._reads)
+    def _reads_by_place(self, placed_words: pl.DataFrame) -> pl.DataFrame:
+        """Returns partition, offset and batch of the records in *placed_words*."""
+        return _batches_of(placed_words, self._reads)
 
     def _unread(self) -> None:
-        """Names records of the span that are at the broker and not read yet."""
+        """Names records of the span that no batch has read yet."""
         progress = self._evidence.progress.get(self._source.name)
         for partition, (_, end) in sorted(self._ends.items()):
             part = progress.partitions.get(partition) if progress else None
             until = part.until_offset if part else 0
             if end <= until:
                 continue
-            taken = self._tracer.taken(self._source, partition, range(until, end), self._end_ms)
-            rows = self._in_span(taken["passed"]) if taken else None
+            reread = self._tracer.taken(self._source, partition, range(until, end), self._end_ms)
+            rows = self._in_span(reread["passed"]) if reread else None
             if rows is not None and rows.height:
                 self._differs(
                     f"{self._source.name}, partition {partition}: {rows.height} records of offsets {until} to "
@@ -263,9 +276,9 @@ class _Count:
                 kept = run.output.select(PLACE).unique()
                 is_kept = read.join(kept.with_columns(_kept=True), on=PLACE, how="left", maintain_order="left")
                 word = pl.when(is_kept["_kept"].is_not_null()).then(pl.lit("passed")).otherwise(pl.lit("filtered"))
-                told = self._with_facts(evidence, operator.name, _told(read, word))
-                self._add(operator.name, told)
-                aside = told.filter(~pl.col("_word").is_in(["passed"]))
+                placed_words = self._with_facts(evidence, operator.name, _placed(read, word))
+                self._add(operator.name, placed_words)
+                aside = placed_words.filter(~pl.col("_word").is_in(["passed"]))
                 records[operator.name] = run.output.join(aside, on=PLACE, how="anti")
             if isinstance(operator, Repartition):
                 self._over(evidence, operator)
@@ -278,30 +291,35 @@ class _Count:
         asserted: pl.DataFrame,
         batch_of: Callable[[pl.DataFrame], pl.DataFrame],
     ) -> pl.DataFrame:
-        """Counts the outcomes of updates at an operator that judges them; returns what it sent on."""
+        """Counts the outcomes of updates at an operator that judges them.
+
+        Returns the records that it sent on.
+        """
         sent = evidence.sent(operator.name, between(*self._span()))
         if operator.hop_table:
             sent = sent.drop("key").rename({"id": "key"})
         places = sent.select(_partition="source_partition", _offset="source_offset", _word=pl.lit("emitted")).unique()
-        told = _told(read, pl.lit(None, pl.String))
-        told = self._with_facts(evidence, operator.name, told).join(
+        placed_words = _placed(read, pl.lit(None, pl.String))
+        placed_words = self._with_facts(evidence, operator.name, placed_words).join(
             places.rename({"_word": "_sent"}), on=PLACE, how="left", maintain_order="left"
         )
         skipped = self._skipped(evidence, operator, read, asserted, batch_of)
-        told = told.join(skipped, on=PLACE, how="left", maintain_order="left")
+        placed_words = placed_words.join(skipped, on=PLACE, how="left", maintain_order="left")
         if operator.emission and operator.emission.holds:
-            told = told.join(_held(evidence, operator), on=PLACE, how="left", maintain_order="left")
+            placed_words = placed_words.join(_held(evidence, operator), on=PLACE, how="left", maintain_order="left")
         else:
-            told = told.with_columns(_held=pl.lit(None, pl.String))
-        told = told.with_columns(_word=pl.coalesce("_word", "_sent", "_skipped", "_held", pl.lit("superseded")))
-        self._add(operator.name, told.select(*PLACE, "_timestamp_ms", "_word"))
-        self._superseded_are_counted(evidence, operator, told, batch_of)
+            placed_words = placed_words.with_columns(_held=pl.lit(None, pl.String))
+        placed_words = placed_words.with_columns(
+            _word=pl.coalesce("_word", "_sent", "_skipped", "_held", pl.lit("superseded"))
+        )
+        self._add(operator.name, placed_words.select(*PLACE, "_timestamp_ms", "_word"))
+        self._superseded_are_counted(evidence, operator, placed_words, batch_of)
         if operator.hop_table:
             return read.clear()
         if isinstance(operator, Aggregate):
             return sent_records(self._tracer, operator, sent)
         schema = self._tracer.steps.schemas[operator.name]
-        emitted = told.filter(pl.col("_word") == "emitted")
+        emitted = placed_words.filter(pl.col("_word") == "emitted")
         rows = asserted.join(emitted, on=PLACE, how="semi")
         return rows.select(pl.col(c).cast(kind) for c, kind in schema.items())
 
@@ -309,13 +327,16 @@ class _Count:
         self,
         evidence: StreamEvidence,
         operator: Operator,
-        told: pl.DataFrame,
+        placed_words: pl.DataFrame,
         batch_of: Callable[[pl.DataFrame], pl.DataFrame],
     ) -> None:
-        """Names updates without any fact, which their batches do not count as superseded."""
+        """Names updates without any fact.
+
+        Those that their batches count as superseded have none.
+        """
         if operator.emission is None or operator.emission.holds:
             return
-        without = told.filter(pl.col("_word") == "superseded")
+        without = placed_words.filter(pl.col("_word") == "superseded")
         by_batch = without.join(batch_of(without), on=PLACE).group_by("batch_id").len()
         counted = evidence.rows(OUTCOMES, pl.col("operator") == operator.name).select("batch_id", "superseded")
         both = by_batch.join(counted, on="batch_id", how="left").filter(
@@ -350,7 +371,7 @@ class _Count:
 
     def _at_sink(self, evidence: StreamEvidence, sink: Sink, read: pl.DataFrame) -> None:
         """Counts what *sink* got, and the rows of its table."""
-        self._add(sink.name, self._with_facts(evidence, sink.name, _told(read, pl.lit("passed"))))
+        self._add(sink.name, self._with_facts(evidence, sink.name, _placed(read, pl.lit("passed"))))
         if sink.table is None or sink.key:
             self._result.remarks.append(
                 f"{sink.name}: {f'{sink.table} keeps only current rows' if sink.table else 'a topic'}, so what it has "
@@ -367,9 +388,9 @@ class _Count:
             # What is gone from the broker is in the table all the same.
             there = there.join(read.select(PLACE).unique(), on=PLACE, how="semi") if self._has_gaps else there
         self._add(f"{TABLE} {sink.table}", there, outcomes=False)
-        wanted, found = _by_hour(_told(read, pl.lit(""))), _by_hour(there)
-        for hour_ms, partition in sorted({*wanted, *found}):
-            expected, n = wanted.get((hour_ms, partition), 0), found.get((hour_ms, partition), 0)
+        expected_by_hour, rows_by_hour = _by_hour(_placed(read, pl.lit(""))), _by_hour(there)
+        for hour_ms, partition in sorted({*expected_by_hour, *rows_by_hour}):
+            expected, n = expected_by_hour.get((hour_ms, partition), 0), rows_by_hour.get((hour_ms, partition), 0)
             if expected != n:
                 more = f"{n - expected} more than" if n > expected else f"{expected - n} fewer than"
                 self._differs(
@@ -398,7 +419,7 @@ class _Count:
                 self._differs(f"{source.name}: {late.height} rows of the hop are not read yet by {sub.name}")
             read = handed.filter(pl.col("batch_id") < until)
             records = self._tracer.steps.hop_records(source, hop_rows_as_read(read))
-            self._add(source.name, _told(records, pl.lit("passed")))
+            self._add(source.name, _placed(records, pl.lit("passed")))
             by_batch = read.select("batch_id", _partition="source_partition", _offset="source_offset").join_where(
                 reads, pl.col("batch_id") >= pl.col("first"), pl.col("batch_id") < pl.col("until")
             )
@@ -410,7 +431,7 @@ class _Count:
         return lambda rows: _batches_of(rows, reads)
 
     def _outcomes_close(self) -> None:
-        """Names operators whose outcomes do not add up in a batch of the span."""
+        """Names operators whose outcomes do not add up in a batch."""
         batches = self._reads["batch_id"].unique().to_list()
         rows = self._evidence.rows(OUTCOMES, pl.col("batch_id").is_in(batches))
         open_ = rows.filter(
@@ -428,10 +449,10 @@ class _Count:
     def _differs(self, text: str) -> None:
         self._result.differences.append(text)
 
-    def _add(self, stage: str, told: pl.DataFrame, *, outcomes: bool = True) -> None:
+    def _add(self, stage: str, placed_words: pl.DataFrame, *, outcomes: bool = True) -> None:
         """Adds the counts of *stage* by hour and partition."""
         at_ms = pl.col("_timestamp_ms")
-        in_span = told.filter(at_ms.is_null() | at_ms.is_between(*self._span(), closed="left"))
+        in_span = placed_words.filter(at_ms.is_null() | at_ms.is_between(*self._span(), closed="left"))
         hourly = in_span.group_by(at_ms // HOUR_MS * HOUR_MS, "_partition", "_word").len().sort("_partition", "_word")
         sums: dict[tuple[int | None, int], dict[str, int]] = {}
         for hour_ms, partition, word, n in hourly.iter_rows():
@@ -448,23 +469,23 @@ class _Count:
             )
 
 
-def _told(rows: pl.DataFrame, word: pl.Expr) -> pl.DataFrame:
+def _placed(rows: pl.DataFrame, word: pl.Expr) -> pl.DataFrame:
     """Returns place and time of *rows*, with *word* as their outcome."""
     return rows.select(*PLACE, "_timestamp_ms", word.alias("_word"))
 
 
-def _by_hour(told: pl.DataFrame) -> dict[tuple[int, int], int]:
-    """Counts the rows of *told* by hour (epoch ms) and partition."""
-    hourly = told.group_by(pl.col("_timestamp_ms") // HOUR_MS * HOUR_MS, "_partition").len()
+def _by_hour(placed_words: pl.DataFrame) -> dict[tuple[int, int], int]:
+    """Counts the rows of *placed_words* by hour (epoch ms) and partition."""
+    hourly = placed_words.group_by(pl.col("_timestamp_ms") // HOUR_MS * HOUR_MS, "_partition").len()
     return {(hour_ms, partition): n for hour_ms, partition, n in hourly.iter_rows()}
 
 
 def _batches_of(rows: pl.DataFrame, reads: pl.DataFrame) -> pl.DataFrame:
-    """Returns partition, offset and batch of *rows*, by the offsets that *reads* have."""
+    """Returns partition, offset and batch of *rows*, by their *reads*."""
     ranges = reads.select("batch_id", "until_offset", _partition="partition", _offset="from_offset").sort("_offset")
     places = rows.select(PLACE).unique().sort("_offset")
-    found = places.join_asof(ranges, on="_offset", by="_partition", check_sortedness=False)
-    return found.filter(pl.col("_offset") < pl.col("until_offset")).select(*PLACE, "batch_id")
+    answer = places.join_asof(ranges, on="_offset", by="_partition", check_sortedness=False)
+    return answer.filter(pl.col("_offset") < pl.col("until_offset")).select(*PLACE, "batch_id")
 
 
 def _held(evidence: StreamEvidence, operator: Operator) -> pl.DataFrame:

@@ -45,6 +45,9 @@ class StreamEvidence:
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
         self._facts = StreamFacts(stream.home, stream.control, NEVER_MS, stream.topology.trigger_ms)
+        # All operators of a stream ask the same of a batch or a place.
+        self._counts: dict[int, pl.DataFrame] = {}
+        self._aside: dict[tuple[str, int, int], pl.DataFrame] = {}
 
     @property
     def home(self) -> Path:
@@ -58,7 +61,7 @@ class StreamEvidence:
         return rows.sort(order, maintain_order=True)
 
     def rows_of_table(self, name: str, *where: pl.Expr) -> pl.DataFrame:
-        """Returns the rows of the table *name* of a sink for which *where* holds."""
+        """Returns rows of the table *name* of a sink."""
         path = self.home / name
         return scan(path).filter(*where).collect() if DeltaTable.is_deltatable(str(path)) else pl.DataFrame()
 
@@ -116,8 +119,9 @@ class StreamEvidence:
 
         Empty if the facts are gone.
         """
-        of_batch = self.rows(OUTCOMES, pl.col("batch_id") == batch_id, pl.col("operator") == operator)
-        row = of_batch.row(0, named=True) if of_batch.height else {}
+        if batch_id not in self._counts:
+            self._counts[batch_id] = self.rows(OUTCOMES, pl.col("batch_id") == batch_id)
+        row = _first(self._counts[batch_id].filter(pl.col("operator") == operator)) or {}
         return {word: row[word] for word in BECAME if row.get(word)}
 
     def sent(self, operator: str, *where: pl.Expr) -> pl.DataFrame:
@@ -138,18 +142,23 @@ class StreamEvidence:
 
     def late(self, operator: str, partition: int, offset: int, *where: pl.Expr) -> Row | None:
         """Returns the row of a late record; None: it was not late."""
-        place = (pl.col("partition") == partition) & (pl.col("offset") == offset)
-        return _first(self.rows(LATE_RECORDS, pl.col("operator") == operator, place, *where))
+        return _first(self._at(LATE_RECORDS, partition, offset).filter(pl.col("operator") == operator, *where))
 
     def bad(self, operator: str, partition: int, offset: int, *where: pl.Expr) -> Row | None:
-        """Returns the row of a record that *operator* quarantined; None: it did not."""
-        place = (pl.col("partition") == partition) & (pl.col("offset") == offset)
-        return _first(self.rows(QUARANTINE, pl.col("source") == operator, place, *where))
+        """Returns the row of a quarantined record; None: it was not."""
+        return _first(self._at(QUARANTINE, partition, offset).filter(pl.col("source") == operator, *where))
 
     def held(self, source: str, partition: int, offset: int, *where: pl.Expr) -> Row | None:
-        """Returns the row of a record that waited for other partitions; None: it did not."""
-        place = (pl.col("partition") == partition) & (pl.col("offset") == offset)
-        return _first(self.rows(HELD_RECORDS, pl.col("source") == source, place, *where))
+        """Returns the row of a held record; None: it was not."""
+        return _first(self._at(HELD_RECORDS, partition, offset).filter(pl.col("source") == source, *where))
+
+    def _at(self, table: Table, partition: int, offset: int) -> pl.DataFrame:
+        """Returns the rows of *table* about the record at a place."""
+        asked = (table.name, partition, offset)
+        if asked not in self._aside:
+            where = (pl.col("partition") == partition, pl.col("offset") == offset)
+            self._aside[asked] = self.rows(table, *where)
+        return self._aside[asked]
 
     def clocks(self, batch_id: int) -> pl.DataFrame:
         """Returns the rows of latency of a batch."""
@@ -166,5 +175,8 @@ def at(partition: int, offset: int) -> pl.Expr:
 
 
 def between(start_ms: int, end_ms: int) -> pl.Expr:
-    """Returns the condition for rows with a record time from *start_ms* to before *end_ms*."""
+    """Returns the condition for rows with a record time in a span.
+
+    It is from *start_ms* (inclusive) to *end_ms* (exclusive).
+    """
     return (pl.col("timestamp") >= utc(start_ms)) & (pl.col("timestamp") < utc(end_ms))

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 from tidemark.model.settings.intervals import iso
 
 
-class Outcome(StrEnum):
-    """What became of an update.
+class RecordOutcome(StrEnum):
+    """Result of an update.
 
     The first nine are those of the accounting; `held` is the update that still waits.
     """
@@ -45,7 +45,7 @@ class RecordPlace(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Fate:
-    """What became of one update of a record at an operator.
+    """Result of one update of a record at an operator.
 
     Attributes:
         sub_topology: the stream that runs the operator.
@@ -61,7 +61,7 @@ class Fate:
     operator: str
     kind: str
     batch_id: int | None
-    outcome: Outcome
+    outcome: RecordOutcome
     key: str | None = None
     reason: str = ""
 
@@ -83,7 +83,7 @@ class Leg:
 
     @property
     def waiting_ms(self) -> int:
-        """How long it waited before its batch; negative: it came from the future."""
+        """How long it waited for its batch; it can be negative."""
         return self.started_at_ms - self.came_at_ms
 
     @property

@@ -1,4 +1,4 @@
-"""Finds the records that made a row, and makes the row again from them alone.
+"""Finds the records that made a row, and makes it again.
 
 How it works: a row names the record that caused it, and the walk goes upstream from there. A table's row is of that
 record. A join adds the record of the version that it looked up. A row of an aggregate is of all records that its key
@@ -103,13 +103,13 @@ class _Lineage:
         is_deleted = row.pop("deleted", False) and (not again.height or again["_deleted"].item())
         differences = [] if is_deleted else _differences(row, again) if again.height else sorted(row)
         home = evidence.home / (table if sink else "changes")
-        found = version_of(home, batch_id, evidence.stream)
+        commit = version_of(home, batch_id, evidence.stream)
         return RowTrace(
             table=table,
             key=key,
             row=row,
             batch_id=batch_id,
-            version=found and found.version,
+            version=commit and commit.version,
             places=places,
             differences=differences,
             missing=missing,
@@ -119,7 +119,10 @@ class _Lineage:
         return self._tracer.evidence[self._topology.sub_topology_of(operator.name).name]
 
     def _target(self, table: str) -> tuple[Sink | None, Operator]:
-        """Returns the sink of *table*, if it is one, and the operator whose rows it has."""
+        """Returns the sink of *table*, and the operator before it.
+
+        None: *table* is an operator.
+        """
         operators = self._topology.operators
         for sink in operators.values():
             if isinstance(sink, Sink) and sink.table and table in {sink.table, sink.name}:
@@ -181,7 +184,10 @@ class _Lineage:
         ]
 
     def _made_of(self, operator: Operator, batch_id: int, partition: int, offset: int) -> Iterator[RecordPlace]:
-        """Yields the records of what *operator* sent on in a batch for the record at a place."""
+        """Yields the records of a result of *operator*.
+
+        It is the one that *operator* sent on in a batch for the record at a place.
+        """
         path = [operator]
         while not path[-1].is_source and not isinstance(path[-1], Aggregate):
             flows = path[-1].flows
@@ -198,7 +204,7 @@ class _Lineage:
             yield from self._looked_up(join, [*reversed(path)], evidence, batch_id, partition, offset)
 
     def _flow(self, flows: tuple[str, ...], batch_id: int, partition: int, offset: int) -> str:
-        """Returns the one of *flows* from which a record came: of a union, the one whose source read it."""
+        """Returns the one of *flows* from which a record came."""
         for flow in flows[1:]:
             evidence = self._evidence(self._topology.operators[flow])
             if any(evidence.batch_of(name, partition, offset) == batch_id for name in self._sources(flow)):
@@ -213,7 +219,7 @@ class _Lineage:
             yield from self._sources(flow)
 
     def _over_hop(self, source: HopSource, batch_id: int, partition: int, offset: int) -> Iterator[RecordPlace]:
-        """Yields the records of the rows of a hop that a batch read for a place."""
+        """Yields the records of rows of a hop that a batch read."""
         upstream = self._topology.repartition(source.repartition)
         before = self._evidence(upstream)
         limits = self._limits(source, batch_id)
@@ -222,7 +228,7 @@ class _Lineage:
             yield from self._made_of(self._topology.operators[upstream.inputs[0]], of_batch, partition, offset)
 
     def _limits(self, source: HopSource, batch_id: int) -> tuple[int, int]:
-        """Returns the first and the last batch of a hop that *batch_id* read."""
+        """Returns first and last batch of a hop that *batch_id* read."""
         reads = self._evidence(source).reads
         read = reads.filter(pl.col("source") == source.name, pl.col("batch_id") == batch_id)
         return (read["from_offset"].item(), read["until_offset"].item() - 1) if read.height else (0, -1)
@@ -290,22 +296,22 @@ class _Lineage:
         wanted: Collection[int],
         result: Row,
     ) -> list[int]:
-        """Returns the offsets among *wanted* whose records have the key and window of *result*."""
+        """Returns the offsets among *wanted* that *result* counts."""
         declared = self._topology.operators[source]
         assert isinstance(declared, Source)
         if not wanted:
             return []
-        taken = self._tracer.taken(declared, partition, wanted, evidence.batch(batch_id)["decided_at"])
-        if taken is None:
+        reread = self._tracer.taken(declared, partition, wanted, evidence.batch(batch_id)["decided_at"])
+        if reread is None:
             return []
-        records = {source: taken["passed"]}
+        records = {source: reread["passed"]}
         for operator in evidence.stream.sub.operators:
             flows = [flow for flow in operator.flows if flow in records]
             if operator.name == aggregate.name:
                 rows = _in_window(records[flows[0]].rename({"_timestamp_ms": "timestamp"}), result)
                 of_key = key_text(aggregate.key, rows.schema) == self._group(aggregate, result)
-                found = rows.filter(of_key) if aggregate.key else rows
-                return sorted({*found["_offset"]})
+                of_result = rows.filter(of_key) if aggregate.key else rows
+                return sorted({*of_result["_offset"]})
             if flows and not isinstance(operator, Sink | Repartition | Aggregate):
                 run = self._tracer.run(operator, {flow: records[flow] for flow in flows}, evidence, batch_id)
                 records[operator.name] = run.output
@@ -343,8 +349,8 @@ class _Lineage:
         first = path[0]
         match first:
             case Source():
-                taken = self._tracer.taken(first, partition, [offset], evidence.batch(batch_id)["decided_at"])
-                rows = taken["passed"] if taken else None
+                reread = self._tracer.taken(first, partition, [offset], evidence.batch(batch_id)["decided_at"])
+                rows = reread["passed"] if reread else None
             case Aggregate():
                 sent = evidence.sent(first.name, at(partition, offset), pl.col("batch_id") == batch_id)
                 rows = sent_records(self._tracer, first, sent)
@@ -371,7 +377,7 @@ def _in_window(rows: pl.DataFrame, result: Row) -> pl.DataFrame:
 
 
 def _named(sent: pl.DataFrame, skipped: pl.DataFrame, batch_id: int, partition: int, read: range) -> list[int]:
-    """Returns the offsets among those *read* that emitted updates and suppressed runs may be of."""
+    """Returns the offsets among those *read* that facts name."""
     of_batch = (pl.col("batch_id") == batch_id) & (pl.col("source_partition") == partition)
     offsets = {*sent.filter(of_batch)["source_offset"]}
     for first, last in skipped.filter(of_batch).select("first_offset", "last_offset").iter_rows():
@@ -380,6 +386,6 @@ def _named(sent: pl.DataFrame, skipped: pl.DataFrame, batch_id: int, partition: 
 
 
 def _differences(row: Row, again: pl.DataFrame) -> list[str]:
-    """Returns the columns of *row* that are others in the row that was made *again*."""
+    """Returns the columns in which *row* and *again* differ."""
     made: Mapping[str, Any] = again.row(0, named=True)
     return [name for name, value in row.items() if made.get(name) != value]

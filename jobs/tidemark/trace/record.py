@@ -45,11 +45,11 @@ from tidemark.stream.startup.load import load_versions
 from tidemark.stream.state.memory import Moves
 from tidemark.stream.updates.step import Run
 from tidemark.trace.evidence import Row, StreamEvidence, at
-from tidemark.trace.fates import Fate, Leg, Outcome, RecordPlace, RecordTrace, Visible
+from tidemark.trace.fates import Fate, Leg, RecordOutcome, RecordPlace, RecordTrace, Visible
 from tidemark.trace.versions import version_of
 
 ReadRecords = Callable[[Source, int, Collection[int]], pl.DataFrame | None]
-"""Returns the parsed rows of a source at offsets of an input partition.
+"""Returns parsed rows of a source at offsets of a partition.
 
 Rows that are gone are left out. None: the source cannot be read again.
 """
@@ -98,7 +98,7 @@ class Tracer:
             InvalidArgument: there is no such source.
         """
         source = self.source(place.source)
-        return _Walk(self, source, place._replace(source=source.name)).trace()
+        return _RecordWalk(self, source, place._replace(source=source.name)).trace()
 
     def taken(
         self, source: Source, partition: int, offsets: Collection[int], decided_at_ms: int
@@ -171,7 +171,7 @@ class Tracer:
         return evidence.sent(table.name, *where), evidence.skipped(table.name, *where)
 
 
-class _Walk:
+class _RecordWalk:
     """Follows the record at *place*."""
 
     def __init__(self, tracer: Tracer, source: Source, place: RecordPlace) -> None:
@@ -195,7 +195,7 @@ class _Walk:
         evidence: StreamEvidence,
         operator: Operator,
         batch_id: int | None,
-        outcome: Outcome,
+        outcome: RecordOutcome,
         reason: str = "",
         key: str | None = None,
     ) -> None:
@@ -211,7 +211,7 @@ class _Walk:
         self._trace.fates.append(fate)
 
     def _at_source(self, evidence: StreamEvidence) -> list[Arrival]:
-        """Tells what became of the record at its source.
+        """Adds what became of the record at its source.
 
         Returns what the operators downstream read of it.
         """
@@ -229,7 +229,9 @@ class _Walk:
             self._came_at_ms = rows["passed"]["_timestamp_ms"].item()
         if held := evidence.held(name, partition, offset, pl.col("batch_id") >= batch_id):
             self._came_at_ms = held["timestamp"]
-            self._tell(evidence, source, held["batch_id"], Outcome.HELD, "other partitions are behind (max_drift)")
+            self._tell(
+                evidence, source, held["batch_id"], RecordOutcome.HELD, "other partitions are behind (max_drift)"
+            )
             released = self._first_named(evidence, pl.col("batch_id") > held["batch_id"], after=name)
             if released is None:
                 return []
@@ -237,57 +239,57 @@ class _Walk:
         return self._passed(evidence, batch_id, rows)
 
     def _is_set_aside(self, evidence: StreamEvidence, operator: Operator, where: pl.Expr) -> bool:
-        """Tells that *operator* set the record aside in a batch, if it did."""
+        """Adds that *operator* set the record aside, if it did."""
         _, partition, offset = self._place
         if bad := evidence.bad(operator.name, partition, offset, where):
             detail = f": {bad['detail']}" if bad["detail"] else ""
-            self._tell(evidence, operator, bad["batch_id"], Outcome.QUARANTINED, f"{bad['reason']}{detail}")
+            self._tell(evidence, operator, bad["batch_id"], RecordOutcome.QUARANTINED, f"{bad['reason']}{detail}")
         elif late := evidence.late(operator.name, partition, offset, where):
             if operator is self._source:
                 self._came_at_ms = late["timestamp"]
-            self._tell(evidence, operator, late["batch_id"], Outcome.LATE, _lateness(late))
+            self._tell(evidence, operator, late["batch_id"], RecordOutcome.LATE, _lateness(late))
         return bool(bad or late)
 
     def _passed(
         self, evidence: StreamEvidence, batch_id: int, rows: Mapping[str, pl.DataFrame] | None
     ) -> list[Arrival]:
-        """Tells whether the source sent the record on, of which *rows* are read again.
+        """Adds whether the source sent the record on, read again as *rows*.
 
         Returns what the operators downstream read of it.
         """
         source, counts = self._source, evidence.counts(batch_id, self._source.name)
-        is_named = self._first_named(evidence, pl.col("batch_id") == batch_id, after=source.name) is not None
-        outcome, reason = Outcome.PASSED, ""
+        outcome, reason = RecordOutcome.PASSED, ""
         if rows and rows["filtered"].height:
-            outcome, reason = Outcome.FILTERED, "it only moves time"
-        elif counts.get("duplicate") and not is_named:
-            outcome, reason = Outcome.DUPLICATE, "its writer had sent it before"
-        elif rows is None and not is_named:
-            outcome, reason = _by_counts(counts, self._gone())
+            outcome, reason = RecordOutcome.FILTERED, "it only moves time"
+        elif rows is None or counts.get("duplicate"):
+            # Only a record that was sent on has facts downstream.
+            named = self._first_named(evidence, pl.col("batch_id") == batch_id, after=source.name)
+            if named is None:
+                outcome, reason = _by_counts(counts, self._gone() if rows is None else "no fact downstream names it")
         self._tell(evidence, source, batch_id, outcome, reason)
-        return [Arrival(batch_id, rows["passed"] if rows else None)] if outcome is Outcome.PASSED else []
+        return [Arrival(batch_id, rows["passed"] if rows else None)] if outcome is RecordOutcome.PASSED else []
 
-    def _unread(self, evidence: StreamEvidence) -> tuple[Outcome, str]:
+    def _unread(self, evidence: StreamEvidence) -> tuple[RecordOutcome, str]:
         """Returns outcome and reason of a record that no known batch read."""
         name, partition, offset = self._place
         if evidence.is_lost(name, partition, offset):
-            return Outcome.LOST, "it was gone before it was read, and the loss was accepted"
+            return RecordOutcome.LOST, "it was gone before it was read, and the loss was accepted"
         part = evidence.progress.get(name, InputProgress()).partitions.get(partition)
         if part is None or offset >= part.until_offset:
-            return Outcome.UNREAD, f"the stream has read until {part.until_offset if part else 0}"
+            return RecordOutcome.UNREAD, f"the stream has read until {part.until_offset if part else 0}"
         reads = evidence.reads.filter(pl.col("source") == name, pl.col("partition") == partition)
         first = reads["from_offset"].min()
         assert first is None or isinstance(first, int)
         if first is None or offset < first:
-            return Outcome.UNKNOWN, f"facts of that time are no longer kept; the oldest are of offset {first}"
-        return Outcome.UNKNOWN, "its batch has no facts yet; they follow with the next batch"
+            return RecordOutcome.UNKNOWN, f"facts of that time are no longer kept; the oldest are of offset {first}"
+        return RecordOutcome.UNKNOWN, "its batch has no facts yet; they follow with the next batch"
 
     def _gone(self) -> str:
         topic = self._source.topic
         return f"the topic {topic} no longer has the record" if topic else "records of tables are not read again"
 
     def _first_named(self, evidence: StreamEvidence, where: pl.Expr, *, after: str) -> int | None:
-        """Returns the first batch with *where* whose facts name the record downstream of *after*."""
+        """Returns the first batch whose facts name the record after *after*."""
         batches: list[int] = []
         for operator in evidence.stream.sub.operators:
             if operator.name == after or after not in _way_to(self._topology, operator.name):
@@ -340,7 +342,7 @@ class _Walk:
                 self._over(evidence, repartition, arrival, finished[arrival.batch_id])
 
     def _at(self, evidence: StreamEvidence, operator: Operator, flow: str, arrival: Arrival) -> list[Arrival]:
-        """Tells what became of *arrival* at *operator*, and returns its results."""
+        """Adds what became of *arrival* at *operator*, and returns its results."""
         if self._is_set_aside(evidence, operator, pl.col("batch_id") == arrival.batch_id):
             return []
         run = None
@@ -356,40 +358,40 @@ class _Walk:
         """Follows the record through an operator that judges no changes."""
         counts = evidence.counts(arrival.batch_id, operator.name)
         rows = run.output if run else None
-        outcome, reason = Outcome.PASSED, ""
+        outcome, reason = RecordOutcome.PASSED, ""
         if run is None:
             named = isinstance(operator, Repartition) and self._handed_rows(evidence, operator, arrival.batch_id).height
             batch = pl.col("batch_id") == arrival.batch_id
             if not named and self._first_named(evidence, batch, after=operator.name) is None:
                 outcome, reason = _by_counts(counts, self._gone())
         elif not run.output.height:
-            outcome, reason = Outcome.FILTERED, _condition(operator)
-        if counts and outcome.value not in counts and outcome is not Outcome.UNKNOWN:
+            outcome, reason = RecordOutcome.FILTERED, _condition(operator)
+        if counts and outcome.value not in counts and outcome is not RecordOutcome.UNKNOWN:
             # A Delta table that a join looks up may have changed since.
             outcome, reason = _by_counts(counts, "what it looked up has changed since")
             rows = None
         self._tell(evidence, operator, arrival.batch_id, outcome, reason)
-        return [Arrival(arrival.batch_id, rows)] if outcome is Outcome.PASSED else []
+        return [Arrival(arrival.batch_id, rows)] if outcome is RecordOutcome.PASSED else []
 
     def _at_sink(self, evidence: StreamEvidence, sink: Sink, arrival: Arrival) -> list[Arrival]:
-        """Tells that *sink* handed the record on, and since which version its table has it."""
+        """Adds that *sink* handed the record on, and the version."""
         reason = f"sent to the topic {sink.topic}" if sink.topic else f"written to {sink.table}"
         if sink.table:
             rows = self._rows_of_sink(evidence, sink, pl.col("batch_id") == arrival.batch_id)
             if rows.height or not sink.key:
-                found = version_of(evidence.home / sink.table, arrival.batch_id, evidence.stream)
+                commit = version_of(evidence.home / sink.table, arrival.batch_id, evidence.stream)
                 self._trace.visible.append(
                     Visible(
                         table=sink.table,
                         rows=rows.height,
                         batch_id=arrival.batch_id,
-                        version=found and found.version,
-                        at_ms=found and found.at_ms,
+                        version=commit and commit.version,
+                        at_ms=commit and commit.at_ms,
                     )
                 )
             if not rows.height:
                 reason = f"{sink.table} has no row of it any more: a newer one of its key replaced it, or it is deleted"
-        self._tell(evidence, sink, arrival.batch_id, Outcome.PASSED, reason)
+        self._tell(evidence, sink, arrival.batch_id, RecordOutcome.PASSED, reason)
         return []
 
     def _rows_of_sink(self, evidence: StreamEvidence, sink: Sink, where: pl.Expr) -> pl.DataFrame:
@@ -412,14 +414,14 @@ class _Walk:
                 reason = (
                     f"{sub.name} has not read batch {arrival.batch_id} of {repartition.name}, or its facts are gone"
                 )
-                self._tell(reader, source, None, Outcome.UNREAD, reason)
+                self._tell(reader, source, None, RecordOutcome.UNREAD, reason)
                 continue
-            self._tell(reader, source, batch_id, Outcome.PASSED)
+            self._tell(reader, source, batch_id, RecordOutcome.PASSED)
             records = self._steps.hop_records(source, hop_rows_as_read(rows)) if rows.height else None
             self._through(sub, {source.name: [Arrival(batch_id, records)]}, finished_at_ms)
 
     def _way(self, name: str) -> list[str]:
-        """Returns *name* and the operators of its stream from which the record came to it."""
+        """Returns *name* and the operators before it in its stream."""
         flows = self._topology.operators[name].flows
         own = [flow for flow in flows if self._source.name in _way_to(self._topology, flow)] or [*flows]
         return [name, *(self._way(own[0]) if own else [])]
@@ -449,13 +451,13 @@ class _Walk:
 
 
 class _Judged:
-    """What became of the updates of *arrival* at an operator that judges them.
+    """Finds the outcomes of *arrival* at an operator that judges updates.
 
     *run* is the operator alone over the record; None: its content is unknown.
     """
 
     def __init__(
-        self, walk: _Walk, evidence: StreamEvidence, operator: Operator, arrival: Arrival, run: Run | None
+        self, walk: _RecordWalk, evidence: StreamEvidence, operator: Operator, arrival: Arrival, run: Run | None
     ) -> None:
         self._walk, self._evidence, self._operator, self._arrival, self._run = walk, evidence, operator, arrival, run
         batch = pl.col("batch_id")
@@ -466,7 +468,7 @@ class _Judged:
         self._skipped = evidence.skipped(operator.name, walk._in_run, when)
 
     def results(self) -> list[Arrival]:
-        """Tells the outcome of each update, and returns what was sent on."""
+        """Adds the outcome of each update, and returns what was sent on."""
         keys = self._keys()
         if keys is None:
             keys = {*self._sent["key"], *self._exact_runs()["key"]}
@@ -475,16 +477,18 @@ class _Judged:
                 return []
         elif not keys:
             return self._without_key()
-        found: list[Arrival] = []
+        results: list[Arrival] = []
         for key in sorted(keys):
-            found += self._of_key(key)
-        return found
+            results += self._of_key(key)
+        return results
 
     @property
     def _counts(self) -> dict[str, int]:
         return self._evidence.counts(self._arrival.batch_id, self._operator.name)
 
-    def _say(self, outcome: Outcome, reason: str = "", key: str | None = None, batch_id: int | None = None) -> None:
+    def _say(
+        self, outcome: RecordOutcome, reason: str = "", key: str | None = None, batch_id: int | None = None
+    ) -> None:
         batch_id = self._arrival.batch_id if batch_id is None else batch_id
         self._walk._tell(self._evidence, self._operator, batch_id, outcome, reason, key)
 
@@ -533,36 +537,36 @@ class _Judged:
         return self._skipped.filter(pl.col("last_offset") - pl.col("first_offset") + 1 == pl.col("n"))
 
     def _without_key(self) -> list[Arrival]:
-        """Tells the outcome of a record that is no update here."""
+        """Adds the outcome of a record that is no update here."""
         counts = self._run.counts if self._run else {}
         words = [word for word in ("filtered", "late", "superseded", "suppressed") if counts.get(word)]
-        outcome = Outcome(words[0]) if words else Outcome.UNKNOWN
-        reason = _condition(self._operator) if outcome is Outcome.FILTERED else ""
+        outcome = RecordOutcome(words[0]) if words else RecordOutcome.UNKNOWN
+        reason = _condition(self._operator) if outcome is RecordOutcome.FILTERED else ""
         self._say(outcome, reason)
         return []
 
     def _of_key(self, key: str) -> list[Arrival]:
-        """Tells the outcome of the update of *key*, and returns what was sent on."""
+        """Adds the outcome of *key*, and returns the records sent on."""
         sent = self._sent.filter(pl.col("key") == key)
         if sent.height:
             batch_id = sent["batch_id"][0]
             waited = f"it waited from batch {self._arrival.batch_id} on" if batch_id > self._arrival.batch_id else ""
-            self._say(Outcome.EMITTED, waited, key, batch_id)
+            self._say(RecordOutcome.EMITTED, waited, key, batch_id)
             return [Arrival(batch_id, self._output(key, sent))]
         skipped = self._skipped.filter(pl.col("key") == key)
         if skipped.height:
             row = skipped.row(0, named=True)
-            self._say(Outcome.SUPPRESSED, self._repeats(row), key, row["batch_id"])
+            self._say(RecordOutcome.SUPPRESSED, self._repeats(row), key, row["batch_id"])
         elif self._holds:
             self._say(*self._waits(key), key)
         elif self._counts.get("superseded"):
-            self._say(Outcome.SUPERSEDED, self._overtaken(key), key)
+            self._say(RecordOutcome.SUPERSEDED, self._overtaken(key), key)
         else:
-            self._say(Outcome.UNKNOWN, "its facts are no longer kept", key)
+            self._say(RecordOutcome.UNKNOWN, "its facts are no longer kept", key)
         return []
 
     def _output(self, key: str, sent: pl.DataFrame) -> pl.DataFrame | None:
-        """Returns what the readers of the operator get of *key*, from the rows *sent*."""
+        """Returns the records of *key* for readers, from rows *sent*."""
         name = self._operator.name
         if self._operator.hop_table:
             return None  # its reader takes the rows of the hop
@@ -590,7 +594,7 @@ class _Judged:
         place = earlier.select("source_partition", "source_offset", "batch_id").row(-1)
         return f"{text}, emitted for {place[0]}/{place[1]} in batch {place[2]}"
 
-    def _waits(self, key: str) -> tuple[Outcome, str]:
+    def _waits(self, key: str) -> tuple[RecordOutcome, str]:
         """Returns the outcome of an update of *key* that was held."""
         name, since = self._operator.name, pl.col("batch_id") >= self._arrival.batch_id
         of_key = (pl.col("id" if self._operator.hop_table else "key") == key, since)
@@ -600,10 +604,10 @@ class _Judged:
         others = places.filter(~self._walk._is_it).sort("batch_id", maintain_order=True)
         if others.height:
             batch_id, partition, offset = others.row(0)
-            return Outcome.SUPERSEDED, f"{partition}/{offset} overtook it in batch {batch_id}"
+            return RecordOutcome.SUPERSEDED, f"{partition}/{offset} overtook it in batch {batch_id}"
         if states.height:
-            return Outcome.HELD, "it waits for the end of its window or interval"
-        return Outcome.UNKNOWN, "its facts are no longer kept"
+            return RecordOutcome.HELD, "it waits for the end of its window or interval"
+        return RecordOutcome.UNKNOWN, "its facts are no longer kept"
 
     def _overtaken(self, key: str) -> str:
         """Returns which update of *key* in the same batch was newer."""
@@ -655,17 +659,17 @@ def hop_rows_as_read(rows: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _by_counts(counts: Mapping[str, int], otherwise: str) -> tuple[Outcome, str]:
+def _by_counts(counts: Mapping[str, int], otherwise: str) -> tuple[RecordOutcome, str]:
     """Returns the only outcome that a batch had at an operator.
 
     With none or several it is unknown, for the reason *otherwise*.
     """
     words = [word for word in counts if word != "held_after"]
     if not counts:
-        return Outcome.UNKNOWN, "its facts are no longer kept"
-    if len(words) == 1 and words[0] in {*Outcome}:
-        return Outcome(words[0]), ""
-    return Outcome.UNKNOWN, f"{' or '.join(words)}: {otherwise}"
+        return RecordOutcome.UNKNOWN, "its facts are no longer kept"
+    if len(words) == 1 and words[0] in {*RecordOutcome}:
+        return RecordOutcome(words[0]), ""
+    return RecordOutcome.UNKNOWN, f"{' or '.join(words)}: {otherwise}"
 
 
 def _lateness(late: Row) -> str:
@@ -687,6 +691,6 @@ def _group(key: str) -> str:
 
 
 def _way_to(topology: Topology, name: str) -> set[str]:
-    """Returns *name* and all operators of its stream whose records go through it."""
+    """Returns *name* and all operators before it in its stream."""
     flows = topology.operators[name].flows
     return {name, *chain.from_iterable(_way_to(topology, flow) for flow in flows)}

@@ -20,7 +20,10 @@ _END_MS = 253_402_300_799_000
 _AT_THE_END = Moment(
     was_watermark_ms=None, watermark_ms=_END_MS, held_by=None, was_decided_at_ms=0, decided_at_ms=_END_MS
 )
-"""A batch that is decided in the year 9999: all windows close, all intervals end, and nothing is late."""
+"""The moment of a batch in the year 9999.
+
+All windows close, all intervals end, and nothing is late.
+"""
 
 
 def offsets_by_partition(places: Iterable[RecordPlace]) -> dict[tuple[str, int], list[int]]:

@@ -92,7 +92,8 @@ class Topics:
 
 
 def _record(message: Message) -> dict[str, object]:
-    headers = [{"key": name, "value": value} for name, value in message.headers() or []]
+    pairs: list[tuple[str, str | bytes | None]] = message.headers() or []  # type: ignore[assignment]
+    headers = [{"key": name, "value": value} for name, value in pairs]
     return {
         "offset": message.offset(),
         "key": message.key(),

@@ -27,16 +27,19 @@ def version_of(table: Path, batch_id: int, stream: Stream) -> Commit | None:
     if not DeltaTable.is_deltatable(str(table)):
         return None
     app_id = f"{stream.topology.name}/{stream.sub.name}/{table.name}"
-    low, high = 0, int(DeltaTable(str(table)).version())
+    newest = int(DeltaTable(str(table)).version())
+    low, high = 0, newest
     while low < high:
         middle = (low + high) // 2
-        found = next(((n, batch) for n in range(middle, high) if (batch := _batch(table, n, app_id)) is not None), None)
+        batch_after = next(
+            ((n, batch) for n in range(middle, high) if (batch := _batch(table, n, app_id)) is not None), None
+        )
         # Batches are committed in their order, with commits of maintenance between them.
-        if found is None or found[1][0] >= batch_id:
+        if batch_after is None or batch_after[1][0] >= batch_id:
             high = middle
         else:
-            low = found[0] + 1
-    for version in range(low, int(DeltaTable(str(table)).version()) + 1):
+            low = batch_after[0] + 1
+    for version in range(low, newest + 1):
         batch = _batch(table, version, app_id)
         if batch is not None:
             return Commit(version, batch[1]) if batch[0] == batch_id else None
@@ -44,7 +47,7 @@ def version_of(table: Path, batch_id: int, stream: Stream) -> Commit | None:
 
 
 def _batch(table: Path, version: int, app_id: str) -> tuple[int, int] | None:
-    """Returns batch and clock of a commit; None: it is of no batch.
+    """Returns batch and clock of a commit; None: of no batch.
 
     A commit that is gone from the log counts as older than all batches.
     """

@@ -70,9 +70,9 @@ def _with_name(name: str) -> Topology:
     topologies = [topology_named(str(file)) for file in files]
     having = [topology for topology in topologies if name in {*_names(topology)}]
     if len(having) != 1:
-        known = ", ".join(sorted(topology.name for topology in having or topologies))
+        names = ", ".join(sorted(topology.name for topology in having or topologies))
         seen = "several topologies have" if having else "no topology of the project has"
-        msg = f"{seen} {name!r}; choose one with --topology: {known}"
+        msg = f"{seen} {name!r}; choose one with --topology: {names}"
         raise InvalidArgument(msg)
     return having[0]
 

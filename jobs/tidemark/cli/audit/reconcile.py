@@ -32,9 +32,9 @@ def command(options: argparse.Namespace) -> int:
     """Prints the counts; returns 1 if some differ."""
     start_ms, end_ms = span_of(options)
     tracer, topics = tracer_and_topics(options, options.source)
-    found = reconcile(tracer, topics.ends, options.source, start_ms=start_ms, end_ms=end_ms)
-    say_inert(as_text(found, options.format))
-    return 1 if found.differences else 0
+    answer = reconcile(tracer, topics.ends, options.source, start_ms=start_ms, end_ms=end_ms)
+    say_inert(as_text(answer, options.format))
+    return 1 if answer.differences else 0
 
 
 def span_of(options: argparse.Namespace) -> tuple[int, int]:
@@ -56,14 +56,14 @@ def span_of(options: argparse.Namespace) -> tuple[int, int]:
     return start_ms, end_ms
 
 
-def as_text(found: Reconciliation, form: str) -> str:
+def as_text(answer: Reconciliation, form: str) -> str:
     """Returns the counts in the format *form*."""
     if form == "json":
-        return as_document(found.document)
-    rows = [tuple(count.row[name] for name in COLUMNS) for count in found.counts]
+        return as_document(answer.document)
+    rows = [tuple(count.row[name] for name in COLUMNS) for count in answer.counts]
     if form == "csv":
         return as_csv(COLUMNS, rows)
-    lines = [format_table(COLUMNS, rows), *(f"not counted: {one_line(remark)}" for remark in found.remarks)]
-    lines += [f"difference: {one_line(difference)}" for difference in found.differences]
-    whole = "whole: every count agrees" if not found.differences else f"{len(found.differences)} differences"
+    lines = [format_table(COLUMNS, rows), *(f"not counted: {one_line(remark)}" for remark in answer.remarks)]
+    lines += [f"difference: {one_line(difference)}" for difference in answer.differences]
+    whole = "whole: every count agrees" if not answer.differences else f"{len(answer.differences)} differences"
     return "\n".join([*lines, whole])

@@ -1,4 +1,4 @@
-"""`tidemark trace`: shows what became of a record, or which records made a row."""
+"""`tidemark trace`: follows a record, or a row to its records."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def command(options: argparse.Namespace) -> int:
     if options.record is not None:
         place = record_place(options.record)
         tracer, _ = tracer_and_topics(options, place.source)
-        found = tracer.trace(place)
-        say_inert(as_document(found.document) if options.format == "json" else as_text(found))
+        answer = tracer.trace(place)
+        say_inert(as_document(answer.document) if options.format == "json" else as_text(answer))
         return 0
     table, key = options.row
     tracer, _ = tracer_and_topics(options, table)

@@ -103,7 +103,7 @@ def _asserted(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def load_versions(steps: Steps, operator: Operator, changes: pl.DataFrame, suppressed: pl.DataFrame) -> None:
-    """Loads the versions of a joined table from its *changes* and *suppressed* rows."""
+    """Loads the versions of a joined table from its rows."""
     if isinstance(operator, KeyedTable) and operator.name in steps.memory.versions:
         schema = omit(steps.schemas[operator.name], META)
         values = omit(schema, operator.key)

@@ -116,6 +116,7 @@ class StreamFacts:
 
     def __init__(self, home: Path, control: Path, at_ms: int, trigger_ms: int) -> None:
         self._home, self.control, self.at_ms, self._trigger_ms = home, control, at_ms, trigger_ms
+        self._opened: dict[str, pl.LazyFrame] = {}
 
     @cached_property
     def beat(self) -> Beat | None:
@@ -356,13 +357,18 @@ class StreamFacts:
 
         *where* has conditions on its columns as they are stored: files without such rows are not read.
         """
+        rows = self._opened.get(name or table.name)
+        if rows is None:
+            rows = self._opened[name or table.name] = self._open(table, self._home / (name or table.name))
+        return rows.filter(*where).with_columns(cs.datetime().dt.epoch("ms"))
+
+    def _open(self, table: Table, path: Path) -> pl.LazyFrame:
         none = pl.DataFrame(arrow_schema(table).empty_table()).lazy()
-        unflushed, path = self._unflushed, self._home / (name or table.name)
+        unflushed = self._unflushed
         rows = unflushed.scan(path) if DeltaTable.is_deltatable(str(path)) else none
         # A table of an older version lacks columns until a driver of this version opens it.
         lacking = omit(none.collect_schema(), rows.collect_schema())
-        later = [pl.lit(None).cast(kind).alias(column) for column, kind in lacking.items()]
-        return rows.with_columns(later).filter(*where).with_columns(cs.datetime().dt.epoch("ms"))
+        return rows.with_columns(pl.lit(None).cast(kind).alias(column) for column, kind in lacking.items())
 
     def _rows(self, table: Table) -> pl.DataFrame:
         """Returns the rows of batches that count."""
