@@ -40,13 +40,6 @@ SIMPLE = topology_of(
     board=sink("newest", table="board"),
 )
 MINUTE = '{"id":"a","window_start":1399982400000}'
-NEXT_SIMPLE = topology_of(
-    events=source("id string, grp string, v int", sub_topology="main"),
-    mapped=map_of(select={"id": "id", "v": "v"}, where="v > 0"),
-    newest=table("mapped", columns=["v"]),
-    board=sink("newest", table="board"),
-)
-MINUTE = '{"id":"a","window_start":1399982460000}'
 
 
 class Played(Play):
