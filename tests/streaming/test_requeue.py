@@ -42,10 +42,10 @@ def warehouse(tmp_path: Path, broker: str) -> Path:
         {**common, "batch_id": 1, "partition": 1, "offset": 9, "reason": "null_value", "value": None},
     ]
     batches = [{"batch_id": number, "decided_at": NOON + number * 1_000} for number in (0, 1)]
-    for table, content in ((QUARANTINE, rows), (BATCHES, batches)):
-        path = Layout(tmp_path).stream_table("t", "s", table.name)
-        create(path, arrow_schema(table))
-        write_deltalake(path, rows_of(table, content, topology="t", sub_topology="s"), mode="append")
+    for declared, content in ((QUARANTINE, rows), (BATCHES, batches)):
+        path = Layout(tmp_path).stream_table("t", "s", declared.name)
+        create(path, arrow_schema(declared))
+        write_deltalake(path, rows_of(declared, content, topology="t", sub_topology="s"), mode="append")
     return tmp_path
 
 
