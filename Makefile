@@ -96,7 +96,7 @@ unit: setup ## the rules and the kernels, in under 20 s
 
 proof: setup ## every property with 2,000 examples instead of 25, and the long cases of tests/delta
 	$(BIN)/pytest -q tests/unit tests/vectors --hypothesis-profile=proof
-	$(BIN)/pytest -q -m long tests/delta
+	$(BIN)/pytest -q -m long tests/delta tests/unit
 
 browser: ## Chromium for tests/browser, by apt where none is installed; without it they are skipped
 	@for name in chromium chromium-browser google-chrome; do command -v $$name >/dev/null && exit 0; done; \
@@ -105,7 +105,7 @@ browser: ## Chromium for tests/browser, by apt where none is installed; without 
 		|| echo "no Chromium, and apt cannot install it: tests/browser will be skipped"
 
 screenshots: browser ## replaces the pictures of pages in docs/pages
-	TIDEMARK_SCREENSHOTS=1 $(BIN)/pytest -q tests/browser/test_airflow_page.py -k nothing_is_cut
+	TIDEMARK_SCREENSHOTS=1 $(BIN)/pytest -q -m "long or not long" tests/browser/test_airflow_page.py -k nothing_is_cut
 
 postgres: ## PostgreSQL for one test of tests/airflow, by apt where none is installed; without it that is skipped
 	@ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1 && exit 0; \
@@ -146,10 +146,8 @@ audit: setup ## known vulnerabilities of packages, where PyPI has the data, and 
 	$(BIN)/python docker/audit_jars.py .venv/jars.cdx.json .jars $(dir $(IVY)); jars=$$?; \
 	[ $$found = 0 ] || exit $$found; [ $$jars != 0 ] || [ $$unknown = 0 ] || exit 2; exit $$jars
 
-supervision: check postgres alertmanager ## every case of a real Airflow that is killed, cleared or marked (half an hour)
-	$(BIN)/pytest -q -m "long or not long" tests/airflow/test_supervision.py tests/airflow/test_supervision_spark.py \
-		tests/airflow/test_postgres.py tests/airflow/test_first_topology.py
-	$(BIN)/pytest -q -m long tests/airflow/test_dead_man.py tests/airflow/test_decisions.py tests/airflow/test_receivers.py tests/airflow/test_secured_stream.py tests/streaming
+supervision: check browser postgres alertmanager ## every case of a real Airflow that is killed, cleared or marked (half an hour)
+	$(BIN)/pytest -q -m long tests/airflow tests/browser tests/spark tests/streaming
 
 environments: check object-store pythons yarn ## a day of flights and all batch jobs on a Spark standalone cluster, streams on YARN, Airflow with an object store, and wheels (an hour)
 	@log=.venv/environments; rm -f $$log.*; \

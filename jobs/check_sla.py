@@ -18,7 +18,7 @@ from tidemark.control.shared_work import share
 from tidemark.model.project.files import Project
 from tidemark.model.settings.intervals import iso
 from tidemark.model.sla_spec import CLOCKS_APART_MS, load_usable
-from tidemark.reports.batch_job import add_instant, parser
+from tidemark.reports.batch_job import add_instant, parse, parser
 from tidemark.sla.asked_check import AskedCheck, checks_of
 
 
@@ -27,7 +27,7 @@ def main() -> None:
     arguments = parser(__doc__)
     add_instant(arguments, "--at", "at_ms", "instant of the check")
     arguments.add_argument("--run-id", required=True, help="id of the run that makes the check")
-    options = arguments.parse_args()
+    options = parse(arguments)
     if options.at_ms > (now_ms := wall_clock_ms()) + CLOCKS_APART_MS:
         arguments.error(
             f"argument --at: {iso(options.at_ms)} is in the future, it is {iso(now_ms)} now; use an earlier instant"

@@ -28,7 +28,7 @@ from tidemark.model.sla_spec import SlaSpec
 from tidemark.model.tables.catalog import BATCHES, CRITICAL_PATH_STEPS, CRITICAL_PATHS, OPERATOR_WINDOWS, Table
 from tidemark.model.topology import Topology
 from tidemark.query.sql import Warehouse
-from tidemark.reports.batch_job import interval_parser, load_usable_slas, report_lock
+from tidemark.reports.batch_job import interval_parser, load_usable_slas, parse, report_lock
 from tidemark.reports.pages.interval_page import write_pages
 from tidemark.reports.paths.path_groups import PathGroups
 from tidemark.reports.paths.window_graph import PassedWindows
@@ -63,7 +63,7 @@ def main() -> None:
     )
     spark_above = "rows of operator_windows above which Spark reads them by hour (default: %(default)s)"
     parser.add_argument("--spark-above", type=int, default=SPARK_ABOVE, metavar="ROWS", help=spark_above)
-    arguments = parser.parse_args()
+    arguments = parse(parser)
     interval, specs = Interval(arguments.start_ms, arguments.end_ms), load_usable_slas(arguments.topology)
     with report_lock(arguments.warehouse, arguments.topology.name):
         earlier_hours = run(arguments.warehouse, arguments.topology, specs, interval, spark_above=arguments.spark_above)

@@ -22,7 +22,7 @@ from tidemark.model.stream import Stream
 from tidemark.model.tables.catalog import TABLE_FILES
 from tidemark.model.topology import Topology
 from tidemark.query.text_table import format_table
-from tidemark.reports.batch_job import parser, report_lock
+from tidemark.reports.batch_job import parse, parser, report_lock
 from tidemark.storage.delta.format import refuse_newer
 from tidemark.storage.delta.tables import append, create
 
@@ -32,7 +32,7 @@ COLUMNS = ("sub_topology", "table", "files", "bytes", "rows", "files_before", "b
 def main() -> None:
     """Maintains the tables that the command line names, and prints their sizes."""
     log_to_stderr()
-    arguments = parser(__doc__).parse_args()
+    arguments = parse(parser(__doc__))
     rows = run(arguments.warehouse, arguments.topology, now_ms=wall_clock_ms())
     sys.stdout.write(format_table(COLUMNS, list(map(itemgetter(*COLUMNS), rows))) + "\n")
 

@@ -35,7 +35,7 @@ from tidemark.kernels.reports.rollups import (
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Grain, Interval, is_text, iso, join_intervals
 from tidemark.model.tables.catalog import LATENCY_BUCKET_ROLLUP, LATENCY_ROLLUP, Table
-from tidemark.reports.batch_job import interval_parser, load_usable_slas, report_lock
+from tidemark.reports.batch_job import interval_parser, load_usable_slas, parse, report_lock
 from tidemark.reports.report_tables import lies_in, open_report, replace_in, rows_in
 from tidemark.reports.rollups.latency_facts import SPARK_ABOVE, Facts, facts_of
 from tidemark.reports.rollups.outline import outline
@@ -50,7 +50,7 @@ def main() -> None:
     parser = interval_parser(__doc__, required=False)
     spark_above = "rows of facts of an hour above which Spark counts them (default: %(default)s)"
     parser.add_argument("--spark-above", type=int, default=SPARK_ABOVE, metavar="ROWS", help=spark_above)
-    arguments = parser.parse_args()
+    arguments = parse(parser)
     if (arguments.start_ms is None) != (arguments.end_ms is None):
         parser.error("an interval has two ends; give both --from and --to, or neither")
     interval = Interval(arguments.start_ms, arguments.end_ms) if arguments.start_ms is not None else None

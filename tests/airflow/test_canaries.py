@@ -28,6 +28,8 @@ from tidemark.control.process import free_port, wait_until
 from tidemark.embedded import airflow
 from tidemark.embedded.airflow_api import ENDED, AirflowApi
 
+# `tests/objectstore/test_airflow.py` has a short case: one secret, in arguments, logs and files.
+LONG = pytest.mark.long
 DAG = "canaries"
 PROGRAMS = {"stream.py", "rollup.py", "critical_path.py", "maintain.py", "check_sla.py"}
 MADE = {"secrets.json", "passwords.json"}
@@ -254,6 +256,7 @@ def test_whatever_a_canary_stands_in_it_is_found() -> None:
     assert found(canary, [canary["here"][:-1]]) == set()
 
 
+@LONG
 def test_no_file_has_a_secret(ran: Ran) -> None:
     files = [file for file in ran.home.rglob("*") if file.is_file() and not file.is_symlink() and file.name not in MADE]
     assert {str(file.relative_to(ran.home)): leaked for file in files if (leaked := ran.found_in(contents(file)))} == {}
@@ -270,11 +273,13 @@ def test_no_file_has_a_secret(ran: Ran) -> None:
     assert [kind for kind in kinds if not any(file.match(kind) for file in files)] == []
 
 
+@LONG
 def test_no_command_line_has_a_secret(ran: Ran) -> None:
     assert set(ran.watch.environments) == PROGRAMS
     assert ran.found_in(ran.watch.commands) == set()
 
 
+@LONG
 def test_drivers_and_jobs_have_credentials_of_the_store_alone(ran: Ran) -> None:
     for program, environments in ran.watch.environments.items():
         assert (program, found(ran.of_airflow, environments)) == (program, set())
@@ -283,11 +288,13 @@ def test_drivers_and_jobs_have_credentials_of_the_store_alone(ran: Ran) -> None:
         assert (program, [name for name in names if b"AIRFLOW" in name]) == (program, [])
 
 
+@LONG
 def test_no_page_of_spark_has_a_secret(ran: Ran) -> None:
     assert all("spark.eventLog.dir" in page for page in ran.pages[:2])
     assert ran.found_in(ran.pages) == set()
 
 
+@LONG
 def test_no_message_has_a_secret_even_if_it_cannot_be_sent(ran: Ran) -> None:
     ended = {state: {task for task in ran.states if ran.states[task] == state} for state in ("success", "failed")}
     assert ended["failed"] == {"tell_gone"}

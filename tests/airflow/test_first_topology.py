@@ -15,13 +15,17 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 from support.topologies import orders_in_files
 from tidemark.control.process import wait_until, without_airflow
 from tidemark.embedded import airflow
 from tidemark.model.project.connections import read_clusters
+from tidemark.model.project.layout import Layout
 from tidemark.model.settings.toml_keys import read_toml
+from tidemark.model.tables.catalog import CRITICAL_PATHS, INCIDENTS, Table
+from tidemark.storage.delta.tables import scan
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "first-topology.md").read_text(encoding="utf-8")
 COMMAND_S = 600
@@ -114,10 +118,19 @@ def running(shell: Shell) -> dict[str, tuple[str, str]]:
     }
 
 
-def newest_change(shell: Shell) -> str:
+def reported(folder: Path, table: Table) -> pl.DataFrame:
+    """Returns the rows of a table of reports.
+
+    It is read here, since each command of a loop would cost a second of CPU.
+    """
+    path = Layout(folder / ".tidemark" / "warehouse").report_table("readings", table.name)
+    return scan(path).collect() if path.exists() else pl.DataFrame()
+
+
+def newest_change(folder: Path) -> str:
     """Returns the last change of the board's incident; empty without one."""
-    query = "select i.change from incidents i where i.sla = 'board_is_fresh' order by i.at desc limit 1"
-    return "".join(shell.run(f'tidemark sql --format csv "{query}"').splitlines()[1:])
+    changes = [row for row in reported(folder, INCIDENTS).to_dicts() if row["sla"] == "board_is_fresh"]
+    return max(changes, key=lambda row: row["at"])["change"] if changes else ""
 
 
 def test_a_topic_has_an_alert_that_opens_and_resolves(shell: Shell) -> None:
@@ -140,19 +153,19 @@ def test_a_topic_has_an_alert_that_opens_and_resolves(shell: Shell) -> None:
     assert len(re.findall(r'^[abcd] +\{"temp_c":\d', newest, re.MULTILINE)) == 5
     assert re.search(r"^ *board ", now, re.MULTILINE), now
     assert re.search("nothing_wrong|slow_operator", why), why  # a busy machine may be slow
-    wait_until(lambda: newest_change(shell) in {"", "resolved"}, "a board in time", CHECKED_S)
+    wait_until(lambda: newest_change(folder) in {"", "resolved"}, "a board in time", CHECKED_S)
 
     stop, *after, restart = [line for _, text, _ in steps()["6. An alert"] for line in text.splitlines()]
     shell.run(stop)
-    wait_until(lambda: newest_change(shell) in {"opened", "reopened"}, "the incident", CHECKED_S)
+    wait_until(lambda: newest_change(folder) in {"opened", "reopened"}, "the incident", CHECKED_S)
     incidents, why = (shell.run(line) for line in after)
     assert "board_is_fresh" in incidents
     assert "source_quiet" in why
     shell.run(restart)
-    wait_until(lambda: newest_change(shell) == "resolved", "the end of the incident", CHECKED_S)
+    wait_until(lambda: newest_change(folder) == "resolved", "the end of the incident", CHECKED_S)
     assert "board_is_fresh" not in shell.run("tidemark incidents readings")
 
-    wait_until(lambda: "no rows" not in shell.run("tidemark path readings || echo no rows"), "the report", CHECKED_S)
+    wait_until(lambda: not reported(folder, CRITICAL_PATHS).is_empty(), "the report", CHECKED_S)
     (path,) = go_through(shell, "7. Why was a window late?", folder)
     assert "bound" in path
 

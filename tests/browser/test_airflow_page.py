@@ -141,8 +141,15 @@ def test_links_lead_to_the_slas_and_back(signed_in: Page, api: AirflowApi) -> No
     expect(signed_in.locator("h1")).to_have_text("Tidemark")
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize(
+    ("width", "scheme"),
+    [
+        (1280, "light"),
+        (390, "dark"),
+        pytest.param(1280, "dark", marks=pytest.mark.long),
+        pytest.param(390, "light", marks=pytest.mark.long),
+    ],
+)
 def test_nothing_is_cut_or_over_other_text_on_any_page(
     signed_in: Page, api: AirflowApi, width: int, scheme: Any, tmp_path: Path
 ) -> None:

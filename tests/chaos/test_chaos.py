@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from chaos.__main__ import run
-from chaos.faults import STEPS, Draw, broker_killed, killed_again_at_recovery, killed_at_random
+from chaos.faults import STEPS, Draw, broker_killed, killed_again_at_recovery
 from chaos.stage import Stage
 from streaming.drivers import PROJECT
 
 from support.play import Play, Row
 
 SEED = 4
-KINDS = (killed_again_at_recovery, broker_killed, killed_at_random)
+KINDS = (killed_again_at_recovery, broker_killed)
 """Faults that no other test has; `make chaos` draws from all."""
 NOON = 1_400_000_000_000
 ONLY_UNDER_SPARK = {"planned", "reading", "done"}

@@ -59,7 +59,7 @@ def test_a_table_has_few_files_after_many_batches(tmp_path: Path) -> None:
     assert scan(table(play, "board")).collect()["v"].to_list() == [39]
 
 
-@pytest.mark.parametrize("compacted", ["changes", "batches"])
+@pytest.mark.parametrize("compacted", ["changes", pytest.param("batches", marks=pytest.mark.long)])
 def test_a_driver_killed_after_compaction_continues(tmp_path: Path, compacted: str) -> None:
     play = Play(NEWEST, tmp_path)
     play.start(reached=crash_at(f"compacted {compacted}"))
@@ -72,6 +72,7 @@ def test_a_driver_killed_after_compaction_continues(tmp_path: Path, compacted: s
     assert updates(play) == [(n, 0) for n in range(done + 10)]
 
 
+@pytest.mark.long
 def test_an_older_optimize_of_an_analyst_is_refused(tmp_path: Path) -> None:
     play = Play(NEWEST, tmp_path)
     batches(play, range(2))

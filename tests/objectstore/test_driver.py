@@ -27,6 +27,7 @@ from tidemark.query.sql import Warehouse
 from tidemark.storage.delta.tables import scan
 from tidemark.storage.location import location
 
+pytestmark = pytest.mark.long  # `test_airflow.py` has the short case of a driver in an object store
 TOPICS = {"flight_events": 2, "weather": 1, "carrier_delays": 1}
 SECRET = "secret-of-the-test"
 NOW_MS = wall_clock_ms() - 60_000
@@ -146,7 +147,6 @@ def flow(store: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flow]
         yield play(staged(tmp_path_factory.mktemp("flow"), location("s3a://tests/flow/warehouse"), stack))
 
 
-@pytest.mark.long  # it waits for minutes
 def test_an_idle_driver_asks_at_most_ten_requests_a_minute(store: str, server_log: Path, tmp_path: Path) -> None:
     with ExitStack() as stack:
         stage = staged(tmp_path, location("s3a://tests/idle/warehouse"), stack)

@@ -38,7 +38,7 @@ print(json.dumps(shown))
 UNCOMPRESSED = "--conf spark.shuffle.compress=false --conf spark.rdd.compress=false"
 
 
-@pytest.mark.parametrize("is_encrypted", ["false", "true"])
+@pytest.mark.parametrize("is_encrypted", [pytest.param("false", marks=pytest.mark.long), "true"])
 def test_files_of_spark_are_private_and_encrypted_on_request(tmp_path: Path, is_encrypted: str) -> None:
     conf = f"--master local[2] {UNCOMPRESSED} --conf spark.io.encryption.enabled={is_encrypted} pyspark-shell"
     environment = {**os.environ, "TMPDIR": str(tmp_path), "PYSPARK_SUBMIT_ARGS": conf}

@@ -2,7 +2,7 @@
 
 It goes through Kafka, two Spark drivers and Delta.
 
-The day is played undisturbed, with the first driver killed in the middle of a batch, and (`make supervision`) as
+The day is played with the first driver killed in the middle of a batch, and (`make supervision`) undisturbed, and as
 `tidemark up` plays it, with every process of that killed once. All must leave the tables as if every batch had run
 once, so every law is checked of each.
 """
@@ -225,7 +225,7 @@ def flow(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         return play(home, stack, kills=request.param == "killed")
 
 
-@pytest.mark.parametrize("flow", ["undisturbed", "killed"], indirect=True)
+@pytest.mark.parametrize("flow", [pytest.param("undisturbed", marks=pytest.mark.long), "killed"], indirect=True)
 def test_a_drained_driver_exits_with_0_and_had_its_own_lease(flow: Flow) -> None:
     assert flow.exits == [0, 0]
     assert {row["epoch"] for row in flow.rows("batches", "status")} == set(range(1, len(flow.killed) + 2))

@@ -96,6 +96,7 @@ def home(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.long  # minutes; tests/delta/test_compaction.py and objectstore/test_engine.py maintain beside one engine
 def test_constantly_maintained_drivers_do_the_same_as_others(home: Path, broker: str) -> None:
     topology = parse(tomllib.loads(TOML), file="tidied.toml")
     layout = Layout(home / "warehouse")

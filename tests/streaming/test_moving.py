@@ -8,6 +8,7 @@ from __future__ import annotations
 import tomllib
 from pathlib import Path
 
+import pytest
 from streaming.drivers import OnlyDriver
 from streaming.sending import passing, send_numbers
 
@@ -22,6 +23,7 @@ TOPIC = "moved"
 TOML = passing("moving", TOPIC)
 
 
+@pytest.mark.long  # a minute, for starts that other tests make
 def test_a_stream_continues_after_its_warehouse_was_moved(tmp_path: Path, broker: str) -> None:
     embedded.create_topics(broker, {TOPIC: 1})
     send_numbers(broker, TOPIC, 0, 1)

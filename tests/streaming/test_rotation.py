@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from streaming.drivers import PATIENCE_S, OnlyDriver
 from streaming.sending import passing, send_numbers
 
@@ -13,6 +14,7 @@ TOPIC = "for_two_drivers"
 TOML = passing("rotating", TOPIC)
 
 
+@pytest.mark.long  # a minute, for starts that other tests make
 def test_a_driver_ends_after_its_batches_and_the_next_continues(tmp_path: Path, broker: str) -> None:
     embedded.create_topics(broker, {TOPIC: 1})
     send_numbers(broker, TOPIC, 0, 1)

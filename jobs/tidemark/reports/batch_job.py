@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -21,6 +22,8 @@ from tidemark.storage.location import location
 log = logging.getLogger(__name__)
 
 AT_MOST_S = 600.0
+IN_YARN = "SPARK_YARN_STAGING_DIR"
+"""Environment variable that Spark sets in the container of a driver on YARN."""
 
 
 def parser(description: str | None) -> argparse.ArgumentParser:
@@ -38,6 +41,19 @@ def parser(description: str | None) -> argparse.ArgumentParser:
     name = "TOML file of the topology, or name of a topology of the project"
     arguments.add_argument("--topology", type=argument_type(topology), required=True, help=name)
     return arguments
+
+
+def parse(arguments: argparse.ArgumentParser) -> argparse.Namespace:
+    """Returns the arguments of a batch job, which begins.
+
+    In a container of YARN it starts Spark, even if it needs none: YARN calls a program without Spark context failed.
+    """
+    options = arguments.parse_args()
+    if IN_YARN in os.environ:
+        from tidemark.spark_session import session  # elsewhere a job may have no packages of Spark
+
+        session(f"tidemark-{options.topology.name}")
+    return options
 
 
 def report_lock(layout: Layout, topology: str) -> AbstractContextManager[None]:
