@@ -365,3 +365,8 @@ def test_another_hour_is_not_read_again(played: Played) -> None:
     later = reconcile(played.kept.tracer(), played.broker.offsets, "events", start_ms=ms(7_200), end_ms=ms(10_800))
     # Batches whose times of records lie elsewhere are left out.
     assert (played.kept.asked, later.counts, later.differences) == (0, [], [])
+
+
+def test_without_a_broker_no_hour_is_called_whole(played: Played) -> None:
+    with pytest.raises(InvalidArgument, match="no address of its broker"):
+        reconcile(played.kept.tracer(), lambda source, partitions: {}, "events", start_ms=ms(0), end_ms=ms(3_600))

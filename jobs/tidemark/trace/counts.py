@@ -117,12 +117,17 @@ class _Count:
 
     def whole(self) -> Reconciliation:
         """Returns the counts of all stages."""
+        name = self._source.name
         if self._source.topic is None:
-            msg = f"{self._source.name} reads no topic: only records of topics can be counted again"
+            msg = f"{name} reads no topic: only records of topics can be counted again"
+            raise InvalidArgument(msg)
+        if not self._ends:
+            msg = f"{name}: it has read nothing, or no address of its broker is known; give --bootstrap HOST:PORT"
             raise InvalidArgument(msg)
         records = self._at_source()
         self._unread()
-        self._through(self._evidence, {self._source.name: records}, self._batch_of(self._reads))
+        if self._evidence.batches.height:
+            self._through(self._evidence, {name: records}, self._batch_of(self._reads))
         self._outcomes_close()
         order = {stage: n for n, stage in enumerate(dict.fromkeys(count.stage for count in self._result.counts))}
         self._result.counts.sort(key=lambda c: (c.hour_ms is None, c.hour_ms or 0, c.partition, order[c.stage]))

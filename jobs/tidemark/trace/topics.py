@@ -61,8 +61,9 @@ class Topics:
         return parsed(source, raw, self._schemas(raw, [source]))
 
     def ends(self, source: Source, partitions: Collection[int]) -> Mapping[int, tuple[int, int]]:
-        """Returns the first and the next offset of *partitions* at the broker.
+        """Returns the first and the next offset of partitions at the broker.
 
+        They are *partitions*, and those that were added to the topic since.
         Empty without a topic or a known cluster.
 
         Raises:
@@ -72,7 +73,7 @@ class Topics:
             return {}
         ends: dict[int, tuple[int, int]] = {}
         with closing(self._consumer(source)) as consumer:
-            for number in partitions:
+            for number in sorted({*partitions, *self._numbers(consumer, source)}):
                 place = self._place_of(source, number)
                 at = TopicPartition(place.topic, place.partition)
                 try:
@@ -80,6 +81,15 @@ class Topics:
                 except KafkaException as error:
                     raise self._no_answer(source, error) from error
         return ends
+
+    def _numbers(self, consumer: Consumer, source: Source) -> Collection[int]:
+        """Returns the partitions of the topic now; of several topics, none."""
+        if source.reads_several:
+            return ()
+        try:
+            return consumer.list_topics(source.topic or "", timeout=SILENT_S).topics[source.topic or ""].partitions
+        except KafkaException as error:
+            raise self._no_answer(source, error) from error
 
     def _consumer(self, source: Source) -> Consumer:
         cluster = self._clusters[source.kafka]
