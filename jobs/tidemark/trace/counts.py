@@ -21,13 +21,12 @@ from tidemark.errors import InvalidArgument
 from tidemark.kernels.columns.values import key_text
 from tidemark.model.kinds.aggregate import Aggregate
 from tidemark.model.kinds.operator import Operator
-from tidemark.model.kinds.repartition import HopSource, Repartition
 from tidemark.model.kinds.sink import Sink
 from tidemark.model.kinds.source import Source
 from tidemark.model.settings.intervals import iso
 from tidemark.model.tables.catalog import BECAME, CAME_IN, LATE_RECORDS, OPERATOR_LATENCY, OUTCOMES, QUARANTINE
 from tidemark.trace.evidence import StreamEvidence, between
-from tidemark.trace.record import Tracer, hop_rows_as_read, sent_records
+from tidemark.trace.record import Tracer, hop_rows_as_read, readers_of, sent_records
 
 HOUR_MS = 3_600_000
 BROKER = "broker"
@@ -285,7 +284,7 @@ class _Count:
                 self._add(operator.name, placed_words)
                 aside = placed_words.filter(~pl.col("_word").is_in(["passed"]))
                 records[operator.name] = run.output.join(aside, on=PLACE, how="anti")
-            if isinstance(operator, Repartition):
+            if operator.hop_table:
                 self._over(evidence, operator)
 
     def _judged(
@@ -407,13 +406,10 @@ class _Count:
     def _has_gaps(self) -> bool:
         return any("broker has" in remark for remark in self._result.remarks)
 
-    def _over(self, evidence: StreamEvidence, repartition: Repartition) -> None:
+    def _over(self, evidence: StreamEvidence, repartition: Operator) -> None:
         """Counts the rows of a hop in the streams that read it."""
         handed = evidence.sent(repartition.name, between(*self._span()))
-        for source in self._tracer.topology.operators.values():
-            if not isinstance(source, HopSource) or source.repartition != repartition.name:
-                continue
-            sub = self._tracer.topology.sub_topology_of(source.name)
+        for sub, source in readers_of(self._tracer.topology, repartition.name):
             reader = self._tracer.evidence[sub.name]
             reads = reader.reads.filter(pl.col("source") == source.name).select(
                 reading="batch_id", first="from_offset", until="until_offset"

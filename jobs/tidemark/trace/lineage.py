@@ -24,9 +24,8 @@ from tidemark.kernels.columns.values import key_columns, key_text
 from tidemark.model.kinds.aggregate import Aggregate
 from tidemark.model.kinds.join import Join
 from tidemark.model.kinds.operator import Operator
-from tidemark.model.kinds.repartition import HopSource, Repartition
+from tidemark.model.kinds.repartition import HopSource
 from tidemark.model.kinds.sink import Sink
-from tidemark.model.kinds.source import Source
 from tidemark.model.settings.emission import DecisionRate
 from tidemark.model.settings.intervals import utc
 from tidemark.trace.evidence import Row, StreamEvidence, at
@@ -129,7 +128,7 @@ class _Lineage:
                 return sink, operators[sink.inputs[0]]
         if table in operators and operators[table].emission and not operators[table].hop_table:
             return None, operators[table]
-        tables = [o.table for o in operators.values() if isinstance(o, Sink) and o.table]
+        tables = filter(None, (o.result_table for o in operators.values()))
         msg = f"{self._topology.name} has no table {table!r} with a key; known: {', '.join(tables)}"
         raise InvalidArgument(msg)
 
@@ -193,13 +192,12 @@ class _Lineage:
             flows = path[-1].flows
             path.append(self._topology.operators[self._flow(flows, batch_id, partition, offset)])
         first, evidence = path[-1], self._evidence(operator)
-        match first:
-            case Source():
-                yield RecordPlace(first.name, partition, offset)
-            case HopSource():
-                yield from self._over_hop(first, batch_id, partition, offset)
-            case Aggregate():
-                yield from self._counted(first, batch_id, partition, offset)
+        if isinstance(first, Aggregate):
+            yield from self._counted(first, batch_id, partition, offset)
+        elif isinstance(first, HopSource):
+            yield from self._over_hop(first, batch_id, partition, offset)
+        else:
+            yield RecordPlace(first.name, partition, offset)
         for join in (each for each in path if isinstance(each, Join) and each.table):
             yield from self._looked_up(join, [*reversed(path)], evidence, batch_id, partition, offset)
 
@@ -297,8 +295,7 @@ class _Lineage:
         result: Row,
     ) -> list[int]:
         """Returns the offsets among *wanted* that *result* counts."""
-        declared = self._topology.operators[source]
-        assert isinstance(declared, Source)
+        declared = self._tracer.source(source)
         if not wanted:
             return []
         reread = self._tracer.taken(declared, partition, wanted, evidence.batch(batch_id)["decided_at"])
@@ -312,7 +309,7 @@ class _Lineage:
                 of_key = key_text(aggregate.key, rows.schema) == self._group(aggregate, result)
                 of_result = rows.filter(of_key) if aggregate.key else rows
                 return sorted({*of_result["_offset"]})
-            if flows and not isinstance(operator, Sink | Repartition | Aggregate):
+            if flows and not operator.hands_out and not isinstance(operator, Aggregate):
                 run = self._tracer.run(operator, {flow: records[flow] for flow in flows}, evidence, batch_id)
                 records[operator.name] = run.output
         return []
@@ -347,20 +344,19 @@ class _Lineage:
     ) -> pl.DataFrame | None:
         """Returns the rows of a record as *join* read them."""
         first = path[0]
-        match first:
-            case Source():
-                reread = self._tracer.taken(first, partition, [offset], evidence.batch(batch_id)["decided_at"])
-                rows = reread["passed"] if reread else None
-            case Aggregate():
-                sent = evidence.sent(first.name, at(partition, offset), pl.col("batch_id") == batch_id)
-                rows = sent_records(self._tracer, first, sent)
-            case HopSource():
-                upstream = self._topology.repartition(first.repartition)
-                of_batch = pl.col("batch_id").is_between(*self._limits(first, batch_id))
-                handed = self._evidence(upstream).sent(upstream.name, at(partition, offset), of_batch)
-                rows = self._steps.hop_records(first, hop_rows_as_read(handed))
-            case _:
-                return None
+        rows: pl.DataFrame | None
+        if isinstance(first, Aggregate):
+            sent = evidence.sent(first.name, at(partition, offset), pl.col("batch_id") == batch_id)
+            rows = sent_records(self._tracer, first, sent)
+        elif isinstance(first, HopSource):
+            upstream = self._topology.repartition(first.repartition)
+            of_batch = pl.col("batch_id").is_between(*self._limits(first, batch_id))
+            handed = self._evidence(upstream).sent(upstream.name, at(partition, offset), of_batch)
+            rows = self._steps.hop_records(first, hop_rows_as_read(handed))
+        else:
+            source, decided_at_ms = self._tracer.source(first.name), evidence.batch(batch_id)["decided_at"]
+            reread = self._tracer.taken(source, partition, [offset], decided_at_ms)
+            rows = reread["passed"] if reread else None
         for operator, reader in pairwise(path):
             if rows is None or reader is join:
                 return rows

@@ -13,13 +13,13 @@ partition and offset in one batch, with the same key, cannot tell them apart.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
 
 import polars as pl
 
-from tidemark.collecting import omit
+from tidemark.collecting import index_by_name, omit
 from tidemark.errors import InvalidArgument
 from tidemark.kernels import META
 from tidemark.kernels.columns.schemas import META_SCHEMA
@@ -84,7 +84,7 @@ class Tracer:
         Raises:
             InvalidArgument: there is none, or several.
         """
-        sources = {o.name: o for o in self.topology.operators.values() if isinstance(o, Source)}
+        sources = index_by_name(self.topology.outside_sources)
         named = [sources[name]] if name in sources else [o for o in sources.values() if o.topic == name]
         if len(named) != 1:
             msg = f"{self.topology.name} has {len(named) or 'no'} sources {name!r}; known: {', '.join(sources)}"
@@ -337,7 +337,7 @@ class _RecordWalk:
             self._trace.legs.append(leg)
             # What was held waits again, from the end of its first batch on.
             finished[batch_id] = came_at_ms = leg.finished_at_ms
-        for repartition in (each for each in sub.operators if isinstance(each, Repartition)):
+        for repartition in (self._topology.repartition(each.name) for each in sub.operators if each.hop_table):
             for arrival in arrived[repartition.name]:
                 self._over(evidence, repartition, arrival, finished[arrival.batch_id])
 
@@ -346,12 +346,12 @@ class _RecordWalk:
         if self._is_set_aside(evidence, operator, pl.col("batch_id") == arrival.batch_id):
             return []
         run = None
-        if arrival.records is not None and not isinstance(operator, Sink):
+        if isinstance(operator, Sink):
+            return self._at_sink(evidence, operator, arrival)
+        if arrival.records is not None:
             run = self._tracer.run(operator, {flow: arrival.records}, evidence, arrival.batch_id)
         if operator.emission:
             return _Judged(self, evidence, operator, arrival, run).results()
-        if isinstance(operator, Sink):
-            return self._at_sink(evidence, operator, arrival)
         return self._plain(evidence, operator, arrival, run)
 
     def _plain(self, evidence: StreamEvidence, operator: Operator, arrival: Arrival, run: Run | None) -> list[Arrival]:
@@ -360,7 +360,7 @@ class _RecordWalk:
         rows = run.output if run else None
         outcome, reason = RecordOutcome.PASSED, ""
         if run is None:
-            named = isinstance(operator, Repartition) and self._handed_rows(evidence, operator, arrival.batch_id).height
+            named = operator.hop_table and self._handed_rows(evidence, operator, arrival.batch_id).height
             batch = pl.col("batch_id") == arrival.batch_id
             if not named and self._first_named(evidence, batch, after=operator.name) is None:
                 outcome, reason = _by_counts(counts, self._gone())
@@ -398,16 +398,13 @@ class _RecordWalk:
         """Returns the rows of the table of *sink* that the record caused."""
         return evidence.rows_of_table(sink.table or "", self._is_it, where)
 
-    def _handed_rows(self, evidence: StreamEvidence, operator: Repartition, batch_id: int) -> pl.DataFrame:
+    def _handed_rows(self, evidence: StreamEvidence, operator: Operator, batch_id: int) -> pl.DataFrame:
         return evidence.sent(operator.name, self._is_it, pl.col("batch_id") == batch_id)
 
     def _over(self, evidence: StreamEvidence, repartition: Repartition, arrival: Arrival, finished_at_ms: int) -> None:
         """Follows the record over a hop into the streams that read it."""
         rows = self._handed_rows(evidence, repartition, arrival.batch_id)
-        for source in self._topology.operators.values():
-            if not isinstance(source, HopSource) or source.repartition != repartition.name:
-                continue
-            sub = self._topology.sub_topology_of(source.name)
+        for sub, source in readers_of(self._topology, repartition.name):
             reader = self._tracer.evidence[sub.name]
             batch_id = reader.batch_of(source.name, 0, arrival.batch_id)
             if batch_id is None:
@@ -571,7 +568,7 @@ class _Judged:
         if self._operator.hop_table:
             return None  # its reader takes the rows of the hop
         schema = self._walk._steps.schemas[name]
-        if self._run is not None and not isinstance(self._operator, Aggregate):
+        if self._run is not None and self._run.asserted.width and not isinstance(self._operator, Aggregate):
             rows = self._run.asserted.filter(pl.col("_key") == key)
             return rows.select(pl.col(c).cast(kind) for c, kind in schema.items())
         return sent_records(self._walk._tracer, self._operator, sent)
@@ -617,6 +614,14 @@ class _Judged:
             partition, offset = sent.select("source_partition", "source_offset").row(-1)
             return f"{partition}/{offset} was newer, and is emitted"
         return "a newer update of its key counts"
+
+
+def readers_of(topology: Topology, repartition: str) -> Iterator[tuple[SubTopology, HopSource]]:
+    """Yields the streams that read the hop of *repartition*, with their ends."""
+    for sub in topology.sub_topologies:
+        for source in sub.hops_read:
+            if source.repartition == repartition:
+                yield sub, source
 
 
 def sent_records(tracer: Tracer, operator: Operator, sent: pl.DataFrame) -> pl.DataFrame:
@@ -678,8 +683,8 @@ def _lateness(late: Row) -> str:
 
 
 def _condition(operator: Operator) -> str:
-    if isinstance(operator, Join):
-        return f"no row of {operator.table or operator.delta} matches"
+    if looked_up := operator.joined_table or operator.joined_delta:
+        return f"no row of {looked_up} matches"
     where = getattr(operator, "where", None)
     return f"not: {where}" if where else "deletions are no records here"
 

@@ -6,9 +6,7 @@ from collections.abc import Collection, Iterable
 
 import polars as pl
 
-from tidemark.model.kinds.repartition import HopSource
-from tidemark.model.kinds.sink import Sink
-from tidemark.model.kinds.source import Source
+from tidemark.collecting import index_by_name
 from tidemark.storage.delta.tables import Reference
 from tidemark.stream.journal.batch import Moment
 from tidemark.stream.operate.steps import Steps
@@ -44,21 +42,20 @@ def replayed(tracer: Tracer, places: Collection[RecordPlace], operator: str) -> 
     records: dict[str, list[pl.DataFrame]] = {}
     missing = 0
     for (source, partition), offsets in offsets_by_partition(places).items():
-        declared = topology.operators[source]
-        assert isinstance(declared, Source)
-        rows = tracer.taken(declared, partition, offsets, _END_MS)
+        rows = tracer.taken(tracer.source(source), partition, offsets, _END_MS)
         if rows is not None:
             records.setdefault(source, []).append(rows["passed"])
         missing += len(offsets) - (rows["passed"].height if rows else 0)
     outputs: dict[str, pl.DataFrame] = {}
     for sub in topology.sub_topologies:
-        moves = Moves()
+        moves, hops = Moves(), index_by_name(sub.hops_read)
         for each in sub.operators:
-            if isinstance(each, Sink):
-                continue
+            if each.hands_out and not each.hop_table:
+                continue  # a sink hands out what it reads
             schema = dict(steps.schemas[each.name])
-            if isinstance(each, HopSource):
-                outputs[each.name] = steps.hop_records(each, hop_rows_as_read(outputs[each.repartition]))
+            if each.name in hops:
+                source = hops[each.name]
+                outputs[each.name] = steps.hop_records(source, hop_rows_as_read(outputs[source.repartition]))
             elif each.is_source:
                 outputs[each.name] = pl.concat([pl.DataFrame(schema=schema), *records.get(each.name, [])])
             else:

@@ -87,7 +87,8 @@ class Topics:
         if source.reads_several:
             return ()
         try:
-            return consumer.list_topics(source.topic or "", timeout=SILENT_S).topics[source.topic or ""].partitions
+            topics = consumer.list_topics(source.topic or "", timeout=SILENT_S).topics
+            return [*topics[source.topic or ""].partitions]
         except KafkaException as error:
             raise self._no_answer(source, error) from error
 

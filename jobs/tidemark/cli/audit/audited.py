@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from tidemark.cli.shared.local import running_broker
 from tidemark.cli.shared.options import existing_warehouse
 from tidemark.errors import InvalidArgument
-from tidemark.model.kinds.sink import Sink
 from tidemark.model.kinds.source import Source
 from tidemark.model.project.connections import LOCAL, with_address
 from tidemark.model.project.files import Project
@@ -81,7 +80,4 @@ def _names(topology: Topology) -> Iterator[str]:
     """Yields the names of operators, topics and tables."""
     for operator in topology.operators.values():
         yield operator.name
-        if isinstance(operator, Source) and operator.topic:
-            yield operator.topic
-        if isinstance(operator, Sink) and operator.table:
-            yield operator.table
+        yield from filter(None, (operator.topic_read, operator.result_table))
