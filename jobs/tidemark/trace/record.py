@@ -31,7 +31,7 @@ from tidemark.model.kinds.repartition import HopSource, Repartition
 from tidemark.model.kinds.sink import Sink
 from tidemark.model.kinds.source import Source
 from tidemark.model.project.layout import Layout
-from tidemark.model.settings.intervals import iso
+from tidemark.model.settings.intervals import iso, utc
 from tidemark.model.settings.windows import Shape
 from tidemark.model.stream import Stream
 from tidemark.model.topology import SubTopology, Time, Topology
@@ -577,14 +577,15 @@ class _Judged:
         """Returns which emitted update the suppressed *run* repeats."""
         if run["old_timestamp"] is None:
             return "it deletes a key that has no value"
-        earlier = self._with_key(
-            self._evidence.sent(
-                self._operator.name,
-                pl.col("id" if self._operator.hop_table else "key") == run["key"],
-                pl.col("batch_id") <= run["batch_id"],
-                pl.col("value_hash").eq_missing(pl.lit(run["value_hash"])),
-            )
-        ).filter(pl.col("timestamp") == run["old_timestamp"])
+        key = pl.col("id" if self._operator.hop_table else "key") == run["key"]
+        earlier = self._evidence.sent(
+            self._operator.name,
+            key,
+            # The instant alone says in which files it may be.
+            pl.col("timestamp") == utc(run["old_timestamp"]),
+            pl.col("batch_id") <= run["batch_id"],
+            pl.col("value_hash").eq_missing(pl.lit(run["value_hash"])),
+        )
         text = f"it repeats the value of {iso(run['old_timestamp'])}"
         if not earlier.height:
             return f"{text}, whose facts are no longer kept"

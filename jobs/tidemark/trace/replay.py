@@ -54,8 +54,8 @@ def replayed(tracer: Tracer, places: Collection[RecordPlace], operator: str) -> 
                 continue  # a sink hands out what it reads
             schema = dict(steps.schemas[each.name])
             if each.name in hops:
-                source = hops[each.name]
-                outputs[each.name] = steps.hop_records(source, hop_rows_as_read(outputs[source.repartition]))
+                hop = hops[each.name]
+                outputs[each.name] = steps.hop_records(hop, hop_rows_as_read(outputs[hop.repartition]))
             elif each.is_source:
                 outputs[each.name] = pl.concat([pl.DataFrame(schema=schema), *records.get(each.name, [])])
             else:
