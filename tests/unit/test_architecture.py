@@ -117,8 +117,8 @@ IMPORTS = {
         "stream.startup stream.state stream.updates why.evidence"
     ),
     "reports": (
-        "errors semantics model.tables model.settings model.project model kernels.columns storage storage.delta control "
-        "spark_session"
+        "errors semantics model.tables model.settings model.project model kernels.columns storage storage.delta "
+        "control spark_session"
     ),
     "reports.paths": (
         "collecting errors semantics model.tables model.settings model.project model.kinds model "
