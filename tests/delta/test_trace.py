@@ -162,6 +162,7 @@ def test_a_record_waits_queues_and_is_worked_on(tmp_path: Path) -> None:
     assert leg.waiting_ms + leg.queued_ms + leg.working_ms == leg.finished_at_ms - ms(0)
 
 
+@pytest.mark.long  # a stream of its own; the walk is guarded by the other tests
 def test_a_record_that_is_gone_has_the_outcomes_that_facts_have(tmp_path: Path) -> None:
     play = Played(tmp_path, SIMPLE)
     play.read(play.event(0, "a", 1), play.event(1, "b", 0), at_s=5)
@@ -265,6 +266,7 @@ def test_only_the_records_of_a_row_are_read_again(played: Played) -> None:
     assert played.kept.asked == 3
 
 
+@pytest.mark.long  # a stream of its own; the walk is guarded by the other tests
 def test_a_row_that_others_changed_is_not_verified(tmp_path: Path) -> None:
     play = Played(tmp_path, SIMPLE)
     play.read(play.event(0, "a", 1), at_s=5)
@@ -349,6 +351,7 @@ def test_unread_records_of_the_hour_are_a_difference(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.long  # a stream of its own; the walk is guarded by the other tests
 def test_what_the_broker_has_deleted_is_said_and_no_difference(tmp_path: Path) -> None:
     play = Played(tmp_path, SIMPLE)
     play.read(play.event(0, "a", 1), play.event(1, "b", 2), at_s=5)
