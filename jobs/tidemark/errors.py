@@ -22,6 +22,9 @@ T = TypeVar("T")
 class TidemarkError(Exception):
     """Root of Tidemark's own errors; messages have rule, observation and remedy."""
 
+    exit_status = 1
+    """Exit status of a command that ends with the error."""
+
 
 class InvalidSpec(TidemarkError, ValueError):
     """Raised when a topology, SLA or suite file is invalid.

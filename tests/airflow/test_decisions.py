@@ -8,22 +8,23 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from confluent_kafka import Consumer, TopicPartition
 
-from support.repairable import LOSS, REMOVAL, REOPENING, RESET, RESHARDING, Repairable
+from support.repairable import LOSS, REMOVAL, REOPENING, REQUEUING, RESET, RESHARDING, Repairable
 from support.supervised_streams import HEARD, PATIENCE
-from tidemark.airflow.tasks.decisions import AnswerTrigger, _body, _note, command_in, words_of
+from tidemark.airflow.tasks.decisions import AnswerTrigger, DecisionOperator, _body, _ended, _note, command_in, words_of
 from tidemark.airflow.tasks.driver import NAME, Driver
 from tidemark.clock import wall_clock_ms
 from tidemark.control import process
 from tidemark.control.folder import Control
-from tidemark.embedded import airflow
+from tidemark.embedded import airflow, broker
 from tidemark.embedded.airflow_api import AirflowApi
 from tidemark.errors import InvalidArgument
 from tidemark.model.project.files import CHECKOUT, Project
@@ -33,6 +34,9 @@ from tidemark.storage.delta.tables import scan
 QUESTIONS = "tidemark_play_decisions"
 STREAMS = "play_streams"
 WITHIN_S = 400.0
+PARKED_S, LOOKED_EVERY_S = 600, 5
+POLL_S, SCHEDULED_WITHIN_S = 1, 5
+CLI = "import sys; from tidemark.cli.main import main; sys.exit(main())"
 DAG_FILE = """
 import os, sys
 from pathlib import Path
@@ -132,35 +136,46 @@ def test_an_answer_without_a_usable_reason_has_none(sent: Any) -> None:
     assert _note({"params_input": {"note": "  on it\n"}}) == "on it"
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "answer"),
-    [
-        (lambda control: control.answer("old", "applied"), lambda control: control.answer("q", "rejected"), "rejected"),
-        (lambda control: None, lambda control: control.request_drain(by="ann", now_ms=1), "drained"),
-    ],
-    ids=["answer", "drain"],
-)
-def test_a_stream_waits_for_its_own_answer_or_a_drain(
-    tmp_path: Path, before: Callable[[Control], None], after: Callable[[Control], None], answer: str
-) -> None:
+def test_a_drain_ends_the_wait_for_an_answer(tmp_path: Path) -> None:
     control = Control(tmp_path / "control" / "play" / "events")
-    before(control)
-    trigger = AnswerTrigger(home=str(control.home), question="q", poll_s=0.01, first_look_s=0)
+    trigger = AnswerTrigger(home=str(control.home), dag_id="d", question="q", poll_s=0.01, first_look_s=0)
     _, kwargs = trigger.serialize()
     again = AnswerTrigger(**kwargs)
-    assert again._answer() is None
-    after(control)
-    assert again._answer() == answer
+    assert again._answer() is None, "no Airflow answers here, and the look is repeated"
+    control.request_drain(by="ann", now_ms=1)
+    assert again._answer() == "drained"
     assert AnswerTrigger(**{**kwargs, "until_ms": wall_clock_ms() - 1})._answer() == "timed_out"
+
+
+def asking(stopped: Repairable) -> DecisionOperator:
+    return DecisionOperator(
+        task_id="decide", topology=stopped.play.topology, command=REMOVAL, warehouse=str(stopped.warehouse)
+    )
+
+
+def test_a_look_that_fails_for_a_moment_is_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stopped = Repairable(tmp_path / "project")
+    monkeypatch.setenv("TIDEMARK_PROJECT", str(stopped.home))
+    away = stopped.warehouse.rename(tmp_path / "away")
+    # The storage is back after the first look.
+    monkeypatch.setattr("time.sleep", lambda seconds: away.exists() and away.rename(stopped.warehouse))
+    status, output = asking(stopped)._tidemark([*REMOVAL.split(), "--dry-run"], within_s=200)
+    assert (status, f"it removes {stopped.torn}\nplan " in output, "no such folder" in output) == (0, True, False)
+
+
+def test_a_command_has_a_time_limit() -> None:
+    status, output = _ended([sys.executable, "-c", "import time; time.sleep(60)"], 0.5)
+    assert (status, output) == (124, "it did not end within 0.5 s, and was killed; what it has changed stays")
 
 
 @dataclass
 class Plant:
-    """A stopped stream and the Airflow that asks about it."""
+    """A stopped stream, the Airflow that asks about it, and its broker."""
 
     stopped: Repairable
     home: Path
     api: AirflowApi
+    broker: str
 
     def client(self, user: str) -> httpx.Client:
         passwords = json.loads((self.home / "passwords.json").read_text())
@@ -172,6 +187,26 @@ class Plant:
             headers={"Authorization": f"Bearer {login.json()['access_token']}"},
             timeout=60,
         )
+
+    def trigger_stream(self) -> tuple[str, str]:
+        """Starts the stream; returns its run and its parked question."""
+        earlier = {*self.api.runs(QUESTIONS)}
+        run_id = self.api.trigger(STREAMS, {})
+        return run_id, self.next_question(earlier)
+
+    def next_question(self, earlier: Collection[str]) -> str:
+        """Returns the run in which the stream asks, once it is parked.
+
+        It is none of *earlier*.
+        """
+
+        def asked() -> list[str]:
+            return [run for run in self.api.runs(QUESTIONS) if run.startswith("events__") and run not in earlier]
+
+        process.wait_until(lambda: bool(asked()), "the question of the stream", WITHIN_S)
+        (question,) = asked()
+        self.wait_for(question, "awaiting_input")
+        return question
 
     def ask(self, command: str, **params: str) -> str:
         """Asks about *command*; returns the run once it is parked."""
@@ -203,10 +238,25 @@ class Plant:
         path = Layout(self.stopped.warehouse).report_table("play", "repair_decisions")
         return scan(path).sort("decided_at").collect().to_dicts()
 
-    def slots(self) -> dict[str, int]:
-        with self.client("admin") as client:
-            pool = client.get("/pools/default_pool").json()
-        return {name: pool[name] for name in ("occupied_slots", "running_slots", "queued_slots", "scheduled_slots")}
+    def drain(self, streams_run: str) -> None:
+        """Drains the stream once its driver runs; its run succeeds."""
+        process.wait_until(self.stopped.play.control.is_held, "the driver", WITHIN_S)
+        self.stopped.play.control.request_drain(by="ann", now_ms=wall_clock_ms())
+        self.wait_for_stream(streams_run, "success")
+
+    def wait_for_stream(self, streams_run: str, state: str) -> None:
+        process.wait_until(lambda: self.api.run_state(STREAMS, streams_run) == state, "the end of the stream", WITHIN_S)
+
+
+def places(client: httpx.Client) -> tuple[Any, ...]:
+    """Returns slots in use, and tasks with a process or a trigger."""
+    pool = client.get("/pools/default_pool").json()
+    slots = [pool[name] for name in ("occupied_slots", "running_slots", "queued_slots", "scheduled_slots")]
+    tasks = client.get("/dags/~/dagRuns/~/taskInstances").json()["task_instances"]
+    active = [task["task_id"] for task in tasks if task["state"] in {"scheduled", "queued", "running"}]
+    triggered = [task["task_id"] for task in tasks if task["trigger"] is not None]
+    parked = [task["task_id"] for task in tasks if task["state"] == "awaiting_input"]
+    return (*slots, len(active), *triggered, *parked)
 
 
 @pytest.fixture
@@ -223,46 +273,44 @@ def plant(tmp_path: Path) -> Iterator[Plant]:
     soon = {"SCHEDULER__TRIGGER_TIMEOUT_CHECK_INTERVAL": "2"}
     control = stopped.play.control.home
     driver = Driver(control, PATIENCE, shared=control.parent / ".driver")
-    parts = airflow.start(
-        home,
-        root=root,
-        project=Project(stopped.home),
-        variables={"tidemark_warehouse": str(stopped.warehouse)},
-        settings={**HEARD, **users, **soon},
-    )
+    (control / "behaviour").write_text(f"lose {LOSS}")
     try:
+        address = broker.start(tmp_path / "broker").address
+        broker.create_topics(address, {"events": 2})
+        parts = airflow.start(
+            home,
+            root=root,
+            project=Project(stopped.home),
+            variables={"tidemark_warehouse": str(stopped.warehouse), "tidemark_bootstrap": address},
+            settings={**HEARD, **users, **soon},
+        )
         api = airflow.wait_until_healthy(home, parts)
         for dag in (QUESTIONS, STREAMS):
             process.wait_until(lambda dag=dag: api.has_dag(dag), "the DAGs", WITHIN_S)  # type: ignore[misc]
-        yield Plant(stopped, home, api)
+        api.unpause(STREAMS)
+        yield Plant(stopped, home, api, address)
     finally:
         airflow.stop(home)
+        broker.stop(tmp_path / "broker")
         process.stop(driver.process_home, NAME, grace_s=0)
 
 
-@pytest.mark.long  # a real Airflow, and thirty processes of `tidemark`
-@pytest.mark.parametrize("parked_s", [20, 600], ids=["20 s", "10 min"])
-def test_three_parked_decisions_hold_no_slot_and_are_made(plant: Plant, parked_s: int) -> None:
+@pytest.mark.long  # a real Airflow, and three decisions that are parked for ten minutes
+def test_three_decisions_parked_for_ten_minutes_hold_no_slot(plant: Plant) -> None:
     control, api = plant.stopped.play.control, plant.api
-    (control.home / "behaviour").write_text(f"lose {LOSS}")
-    api.unpause(STREAMS)
-    streams_run = api.trigger(STREAMS, {})
-    process.wait_until(lambda: bool(api.runs(QUESTIONS)), "the question of the stream", WITHIN_S)
-    (loss,) = api.runs(QUESTIONS)
-    assert loss.startswith("events__")
-    plant.wait_for(loss, "awaiting_input")
+    streams_run, loss = plant.trigger_stream()
     reset = plant.ask(RESET, why="a clock of 2014")
-    removal = plant.ask(REMOVAL, answer_within=f"{parked_s + 60} s")
+    removal = plant.ask(REMOVAL, answer_within=f"{PARKED_S + 30} s")
 
-    seen = set()
-    until = time.monotonic() + parked_s
-    while time.monotonic() < until:
-        states = {plant.state(run) for run in (loss, reset, removal)} | set(
-            api.task_states(STREAMS, streams_run).values()
-        )
-        seen.add((*plant.slots().values(), *sorted(map(str, states))))
-        time.sleep(1)
-    assert seen == {(0, 0, 0, 0, "awaiting_input", "deferred")}
+    seen = []
+    until = time.monotonic() + PARKED_S
+    with plant.client("admin") as client:
+        while time.monotonic() < until:
+            seen.append(places(client))
+            time.sleep(LOOKED_EVERY_S)
+    # No slot and no process; the one trigger is that of the stream that waits.
+    assert {*seen} == {(0, 0, 0, 0, 0, "events", "decide", "decide", "decide")}
+    assert len(seen) >= PARKED_S / (2 * LOOKED_EVERY_S)
 
     detail = plant.detail(loss)
     assert detail["subject"] == f"tidemark {LOSS}?"
@@ -295,55 +343,89 @@ def test_three_parked_decisions_hold_no_slot_and_are_made(plant: Plant, parked_s
     assert rows["accept-loss"]["result"].endswith("partition 0 from offset 4 on; start the stream")
     assert rows["doctor"]["effect"].endswith(f"it removes {plant.stopped.torn}")
     assert "decision has an answer\ntimed_out" in plant.log(removal)
-
     # The stream runs without the lost records, launched by its own task.
-    process.wait_until(control.is_held, "the driver", WITHIN_S)
-    control.request_drain(by="ann", now_ms=wall_clock_ms())
-    process.wait_until(lambda: api.run_state(STREAMS, streams_run) == "success", "the end of the stream", WITHIN_S)
-    only_what_was_shown_is_done(plant)
-    a_stream_whose_question_is_rejected_fails(plant)
+    plant.drain(streams_run)
 
 
-def only_what_was_shown_is_done(plant: Plant) -> None:
-    """Approves three questions; one plan has changed."""
+@pytest.mark.long  # a real Airflow and broker, and twenty processes of `tidemark`
+def test_only_what_was_shown_is_done(plant: Plant) -> None:
     control, api = plant.stopped.play.control, plant.api
     with plant.client("admin") as client:
         client.post("/variables", json={"key": "tidemark_deciders", "value": "ann"}).raise_for_status()
-    reset, reopening, resharding = plant.ask(RESET), plant.ask(REOPENING), plant.ask(RESHARDING)
+    commands = (RESET, REOPENING, RESHARDING, REQUEUING)
+    reset, *others = asked = [plant.ask(command) for command in commands]
     assert plant.answer("admin", reset, "Approve") == 403
-    by_hand = [str(Path(sys.executable).with_name("tidemark")), "--warehouse", str(plant.stopped.warehouse)]
+    by_hand = [sys.executable, "-c", CLI, "--warehouse", str(plant.stopped.warehouse)]
     author = ["--by", "Bob", "--reason", "at the shell"]
     subprocess.run([*by_hand, *RESET.split(), *author], cwd=plant.stopped.home, check=True)
-    assert [plant.answer("ann", run, "Approve") for run in (reset, reopening, resharding)] == [200, 200, 200]
+    assert [plant.answer("ann", run, "Approve") for run in asked] == [200, 200, 200, 200]
     plant.wait_for(reset, "failed")
-    plant.wait_for(reopening, "success")
-    plant.wait_for(resharding, "success")
+    for run in others:
+        plant.wait_for(run, "success")
     assert [made.by for made in control.time_resets()] == ["Bob"]
     assert len(control.reopenings()) == 1
-    assert {(row["command"], row["outcome"], row["by"]) for row in plant.decisions()[3:]} == {
+    assert {(row["command"], row["outcome"], row["by"]) for row in plant.decisions()} == {
         ("reset-time", "applied", "Bob"),
         ("reset-time", "changed", "ann"),
         ("requeue", "applied", "ann"),
         ("reshard", "applied", "ann"),
     }
+    results = {row["result"] for row in plant.decisions() if row["command"] == "requeue"}
+    assert "1 of 1 records were sent again" in results
+    consumer = Consumer({"bootstrap.servers": plant.broker, "group.id": "test", "enable.auto.commit": False})
+    consumer.assign([TopicPartition("events", 1, 0)])
+    (sent,) = consumer.consume(1, timeout=30)
+    consumer.close()
+    assert (sent.value(), sent.headers()) == (b"\xff", [("tidemark-requeued", b"1/2")])
+
     idle = api.trigger(QUESTIONS, {"command": REOPENING})
+    again = api.trigger(QUESTIONS, {"command": REQUEUING})
     wrong = api.trigger(QUESTIONS, {"command": "requeue play --bootstrap 127.0.0.1:1"})
-    plant.wait_for(idle, "skipped")
+    for run in (idle, again):
+        plant.wait_for(run, "skipped")
     plant.wait_for(wrong, "failed")
     assert "there is nothing to decide: counts: 0 of 1 late records" in plant.log(idle)
+    assert "there is nothing to decide: 0 of 1 records" in plant.log(again)
 
 
-def a_stream_whose_question_is_rejected_fails(plant: Plant) -> None:
+@pytest.mark.long  # a real Airflow, and a stream that asks four times
+def test_a_stream_notices_that_its_question_is_gone(plant: Plant) -> None:
     control, api = plant.stopped.play.control, plant.api
-    (control.home / "loss.json").unlink()
-    earlier = {*api.runs(QUESTIONS)}
-    streams_run = api.trigger(STREAMS, {})
-    process.wait_until(lambda: bool({*api.runs(QUESTIONS)} - earlier), "the question of the stream", WITHIN_S)
-    (loss,) = {*api.runs(QUESTIONS)} - earlier
-    plant.wait_for(loss, "awaiting_input")
-    assert plant.answer("ann", loss, "Reject") == 200
-    process.wait_until(lambda: api.run_state(STREAMS, streams_run) == "failed", "the end of the stream", WITHIN_S)
+    streams_run, first = plant.trigger_stream()
+    # The answer to another question about the same stream is not its own.
+    other = plant.ask(RESET, stream="events")
+    assert plant.answer("ann", other, "Reject") == 200
+    plant.wait_for(other, "skipped")
+    time.sleep(3 * POLL_S)
+    assert api.task_states(STREAMS, streams_run) == {"events": "deferred"}
+    assert plant.state(first) == "awaiting_input"
+
+    # Airflow deletes no run that is running, and its scheduler may die of one that is deleted while it looks at it.
+    api.pause(QUESTIONS)
+    time.sleep(SCHEDULED_WITHIN_S)
+    with plant.client("admin") as client:
+        url = f"/dags/{QUESTIONS}/dagRuns/{first}"
+        client.patch(url, json={"state": "queued"}).raise_for_status()
+        client.delete(url).raise_for_status()
+    api.unpause(QUESTIONS)
+    second = plant.next_question({first})
+    api.mark(QUESTIONS, second, "decide", "success")
+    third = plant.next_question({first, second})
+    assert api.task_states(STREAMS, streams_run) == {"events": "deferred"}
+
+    assert plant.answer("ann", third, "Reject", note="restore them") == 200
+    plant.wait_for_stream(streams_run, "failed")
     told = "\n".join(api.log(STREAMS, streams_run, "events"))
     assert (
         "a person was asked, and the answer is rejected: events is failed: DataLost: offsets were lost unread" in told
     )
+    assert not (control.home / "loss.json").exists()
+
+    streams_run, fourth = plant.trigger_stream()
+    api.mark(QUESTIONS, fourth, "decide", "failed")
+    plant.wait_for_stream(streams_run, "failed")
+    assert "a person was asked, and the answer is failed" in "\n".join(api.log(STREAMS, streams_run, "events"))
+    assert {(row["command"], row["outcome"]) for row in plant.decisions()} == {
+        ("reset-time", "rejected"),
+        ("accept-loss", "rejected"),
+    }

@@ -259,7 +259,7 @@ def test_a_stream_goes_on_or_ends_as_a_person_answers(driver: Driver) -> None:
     (driver.home / "loss.json").write_text(
         json.dumps([{"source": "weather", "partition": 0, "from_offset": 4, "until_offset": 9}])
     )
-    deferred(operator(driver).answered, {"answer": "applied"})
+    deferred(operator(driver).answered, {"answer": "gone"})
     assert driver.failures() is None
     running(driver)
     driver.control.request_drain(by="tidemark down", now_ms=wall_clock_ms())

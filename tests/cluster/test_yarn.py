@@ -237,9 +237,9 @@ def test_a_stream_moves_from_a_node_whose_manager_is_killed(stream: Supervised, 
     node = yarn.node_of(pid)
     try:
         yarn.kill_node(node)
-        moved = stream.running(but=pid)
         stream.put(2)
         wait_for(stream, [0, 1, 2])
+        moved = stream.running(but=pid)
         assert yarn.node_of(moved) != node
         assert yarn.state(app) == "FAILED"
         drain(stream, run_id)

@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 
 from support.play import Play, ms
 from support.topologies import EVENTS, aggregate, operators, repartition, sink
-from tidemark.cli.repair.accept_loss import accept_loss
+from tidemark.cli.repair.accept_loss import loss_plan
 from tidemark.control.folder import Heartbeat, StreamState
 from tidemark.kernels.columns.schemas import arrow_schema, rows_of
 from tidemark.model.project.layout import Layout
@@ -223,7 +223,7 @@ def accepted(play: Play, until: int) -> None:
         reason="holiday",
         topic_id=None,
     )
-    accept_loss(asked, play.home)
+    loss_plan(asked, play.home).apply()
     play.start(READER)
 
 

@@ -11,7 +11,7 @@ import pytest
 from support.crashes import Crash, crash_at
 from support.play import NOON, Play, Row, ms
 from support.topologies import aggregate, current, operators, repartition, sink
-from tidemark.cli.repair.requeue import add_options, requeue
+from tidemark.cli.repair.requeue import add_options, requeue_plan
 from tidemark.clock import wall_clock_ms
 from tidemark.control.folder import TimeReset, WindowReopening
 from tidemark.errors import InvalidArgument, InvalidSpec
@@ -76,7 +76,8 @@ def ask(play: Play, *more: str) -> str:
     parser = argparse.ArgumentParser()
     add_options(parser)
     said = parser.parse_args(["play", "--late", "--reopen", *more])
-    return requeue(said, play.home, None, lambda: ms(100), lambda _: play.topology)
+    plan = requeue_plan(said, play.home, None, lambda: ms(100), lambda _: play.topology)
+    return plan.effect if said.dry_run else plan.apply()
 
 
 def results(play: Play, operator: str, start_s: int = 0) -> list[str]:
@@ -147,10 +148,8 @@ def test_a_late_record_is_recovered_only_once(tmp_path: Path) -> None:
     path = Layout(play.home).report_table("play", "requeued")
     parser = argparse.ArgumentParser()
     add_options(parser)
-    to_topic = requeue(
-        parser.parse_args(["play", "--late", "--dry-run"]), play.home, None, described=lambda _: play.topology
-    )
-    assert to_topic == "0 of 0 records would be sent again"
+    to_topic = requeue_plan(parser.parse_args(["play", "--late"]), play.home, None, described=lambda _: play.topology)
+    assert to_topic.effect == "0 of 0 records would be sent again"
     assert path.exists()
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from argparse import Namespace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -10,10 +12,12 @@ import pytest
 
 from support.command_line import CommandOutput, tidemark
 from support.repairable import COMMANDS, LOSS, REMOVAL, REOPENING, RESET, RESHARDING, Repairable
+from tidemark.cli.shared.plan import RepairPlan, carry_out
 from tidemark.control.folder import Control
 from tidemark.model.project.layout import Layout
 from tidemark.reports.repairs import split_plan
 from tidemark.storage.delta.tables import scan
+from tidemark.storage.locks import open_lock, take_lock
 
 EFFECTS = {
     LOSS: "play/events skips records of events that it has not read: partition 0 from offset 4 until 9 (5) "
@@ -54,7 +58,8 @@ def shown(stopped: Repairable, command: str) -> tuple[str, str | None]:
 
 
 def content(folder: Path) -> dict[str, bytes]:
-    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    files = (path for path in folder.rglob("*") if path.is_file() and path.name != "repair.lock")
+    return {str(path): path.read_bytes() for path in files}
 
 
 def decisions(stopped: Repairable) -> list[dict[str, Any]]:
@@ -77,7 +82,7 @@ def test_a_dry_run_shows_a_change_that_a_plan_makes_once(stopped: Repairable, co
     assert plan is not None
 
     refused = run(stopped, command, "--plan", "0123456789ab", *ANN[command])
-    assert refused.returncode == 1
+    assert refused.returncode == 4
     assert (
         f"this is not what plan 0123456789ab showed, and nothing was changed; now it is plan {plan}" in refused.stderr
     )
@@ -101,8 +106,25 @@ def test_a_dry_run_shows_a_change_that_a_plan_makes_once(stopped: Repairable, co
         "asked_in": "decisions run try 1",
     }
     again = run(stopped, command, "--plan", plan, *ANN[command])
-    assert (again.returncode, "nothing was changed" in again.stderr) == (1, True)
+    assert (again.returncode, "nothing was changed" in again.stderr) == (4, True)
     assert len(decisions(stopped)) == 1
+
+
+def test_no_repair_comes_between_a_plan_and_its_row(tmp_path: Path) -> None:
+    layout, locked = Layout(tmp_path), []
+
+    def look(result: Any) -> Any:
+        lock = open_lock(layout.repair_control("play") / "repair.lock")
+        locked.append(not take_lock(lock, within_s=0))
+        os.close(lock)
+        return result
+
+    plan = RepairPlan(topology="play", sub_topology=None, effect="e", state=1, apply=lambda: look("done"))
+    options = Namespace(dry_run=False, plan=plan.id, command="reshard", by="Ann", asked_in=None)
+    assert carry_out(lambda: look(plan), options, layout, "play", note=None) == "done"
+    assert locked == [True, True]
+    look(None)
+    assert locked[-1] is False
 
 
 def test_a_plan_ends_when_the_stream_has_gone_on(stopped: Repairable) -> None:
@@ -112,7 +134,7 @@ def test_a_plan_ends_when_the_stream_has_gone_on(stopped: Repairable) -> None:
     assert shown(stopped, RESHARDING)[1] != resharding
     assert shown(stopped, RESET)[1] == reset, "no window was closed, and the other partition is where it was"
     refused = run(stopped, LOSS, "--plan", str(loss), *ANN[LOSS])
-    assert (refused.returncode, "partition 0 from offset 5 until 9 (4)" in refused.stderr) == (1, True)
+    assert (refused.returncode, "partition 0 from offset 5 until 9 (4)" in refused.stderr) == (4, True)
     assert Control(stopped.play.control.home).accepted_loss() == {}
     stopped.batch((1, 3_000_000))
     assert shown(stopped, RESET)[1] != reset

@@ -11,7 +11,7 @@ from support.crashes import Crash, crash_at
 from support.play import NOON, Play, ms
 from support.separate_executors import Apart
 from support.topologies import NEWEST, aggregate, operators, repartition, sink, source, topology_of
-from tidemark.cli.repair.reset_time import add_options, reset_time
+from tidemark.cli.repair.reset_time import add_options, reset_plan
 from tidemark.errors import InvalidArgument
 from tidemark.stream.journal.entries import Journal
 
@@ -45,7 +45,7 @@ def ask(play: Play, sub: str, source: str, to: str) -> str:
     parser = argparse.ArgumentParser()
     add_options(parser)
     where = ["play", sub, "--source", source, "--partition", "0", "--to", to, "--by", "Ann", "--reason", "2090"]
-    return reset_time(parser.parse_args(where), play.home, play.topology, clock=lambda: ms(30))
+    return reset_plan(parser.parse_args(where), play.home, play.topology, clock=lambda: ms(30)).apply()
 
 
 def watermarks(play: Play, sub: str) -> list[float]:

@@ -16,7 +16,8 @@ import pytest
 from support.play import Play, ms
 from support.separate_executors import Apart
 from support.topologies import EVENTS, aggregate, operators, repartition, table
-from tidemark.cli.repair.reshard import reshard_streams
+from tidemark.cli.repair.reshard import reshard_plan
+from tidemark.cli.shared.plan import PlanChanged
 from tidemark.control.folder import AlreadyRunning, Control
 from tidemark.errors import InvalidArgument, TidemarkError
 from tidemark.model.project.layout import Layout
@@ -33,8 +34,7 @@ TOML = f"flush_keys = 5\n{EVENTS}{COUNTS}"
 
 
 def reshard(play: Play, shards: int) -> str:
-    (line,) = reshard_streams(play.topology, play.home, None, shards)
-    return line
+    return reshard_plan(play.topology, play.home, None, shards).apply()
 
 
 def batch(play: Play, number: int) -> None:
@@ -250,7 +250,7 @@ def test_reshard_prints_its_steps(tmp_path: Path, caplog: pytest.LogCaptureFixtu
     play = Play(TOML, tmp_path).in_shards(2, Apart)
     batch(play, 0)
     told: list[str] = []
-    (line,) = reshard_streams(play.topology, play.home, None, 3, told.append)
+    line = reshard_plan(play.topology, play.home, None, 3, told.append).apply()
     named = list(play.home.rglob("state/3/*/*.run"))
     size = sum(path.stat().st_size for path in named)
     # Seven keys, three rows each.
@@ -268,6 +268,17 @@ def test_reshard_prints_its_steps(tmp_path: Path, caplog: pytest.LogCaptureFixtu
     assert "starting with 3 shards written by `tidemark reshard`" in caplog.text
 
 
+def test_a_stream_that_has_gone_on_is_not_resharded(tmp_path: Path) -> None:
+    play = Play(TOML, tmp_path)
+    batch(play, 0)
+    plan = reshard_plan(play.topology, play.home, None, 2)
+    batch(play, 1)
+    before = in_state(play)
+    with pytest.raises(PlanChanged, match="play/events: it has decided batch 1 since; its state is unchanged"):
+        plan.apply()
+    assert in_state(play) == before
+
+
 def test_reshard_changes_no_stream_if_one_is_unsuitable(tmp_path: Path) -> None:
     hop = operators(
         by_v=repartition(key=["id"], columns=["event_time"]),
@@ -278,5 +289,5 @@ def test_reshard_changes_no_stream_if_one_is_unsuitable(tmp_path: Path) -> None:
     batch(play, 0)
     before = in_state(play)
     with pytest.raises(ShardingImpossible, match="by_v cannot run in shards"):
-        list(reshard_streams(play.topology, play.home, None, 2))
+        reshard_plan(play.topology, play.home, None, 2)
     assert in_state(play) == before

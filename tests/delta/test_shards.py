@@ -31,7 +31,7 @@ from support.topologies import (
     table,
     topology_of,
 )
-from tidemark.cli.repair.reshard import reshard_streams
+from tidemark.cli.repair.reshard import reshard_plan
 from tidemark.control.folder import Control, WindowReopening
 from tidemark.model.project.layout import CHANGES_OF, Layout
 from tidemark.model.settings.intervals import Interval, utc
@@ -381,7 +381,7 @@ def test_a_state_resharded_before_a_start_leaves_the_same_tables(tmp_path: Path,
     toml = "flush_keys = 9\n" + TOPOLOGIES[name]
     expected, play = played(toml, tmp_path / "one", 1), Play(toml, tmp_path / "play", partitions=3)
     for shards, (at_ms, rows) in zip((2, 7, 2, 4, 1), batches(play), strict=True):
-        lines = list(reshard_streams(play.topology, play.home, None, shards))
+        lines = reshard_plan(play.topology, play.home, None, shards).apply().splitlines()
         play.in_shards(shards, Apart)
         first, *others = (sub.name for sub in play.topology.sub_topologies)
         assert len(lines) == 1 + len(others)

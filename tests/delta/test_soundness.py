@@ -17,7 +17,8 @@ from deltalake import DeltaTable
 from support.crashes import Crash, crash_at
 from support.play import Play
 from support.topologies import NEWEST
-from tidemark.cli.repair.doctor import doctor
+from tidemark.cli.repair.doctor import doctor, removal_plan
+from tidemark.cli.shared.plan import PlanChanged
 from tidemark.control.folder import AlreadyRunning, Control
 from tidemark.model.project.layout import Layout
 from tidemark.model.stream import Stream
@@ -215,8 +216,9 @@ def test_an_unused_torn_plan_can_be_removed(stream: Checkpointed, torn: str) -> 
     assert found.fault is Fault.CHECKPOINT_TORN
     assert found.ways[0].endswith("tidemark doctor play events --apply remove-torn")
     layout = Layout(stream.play.home)
-    assert doctor(stream.play.topology, layout, SUB, remove_torn=False) == {SUB: found.lines}
-    assert doctor(stream.play.topology, layout, SUB, remove_torn=True) == {SUB: ""}
+    assert doctor(stream.play.topology, layout, SUB) == {SUB: found.lines}
+    removal_plan(stream.play.topology, layout, SUB).apply()
+    assert doctor(stream.play.topology, layout, SUB) == {SUB: ""}
     assert not list((stream.checkpoint / "offsets").glob("*3*"))
     stream.batch(3, 1)
     assert stream.faults() == []
@@ -225,7 +227,8 @@ def test_an_unused_torn_plan_can_be_removed(stream: Checkpointed, torn: str) -> 
 def test_a_torn_commit_can_be_removed_and_its_batch_repeated(stream: Checkpointed) -> None:
     (stream.checkpoint / "commits" / "2").write_text("v1\n")
     assert stream.faults() == [Fault.CHECKPOINT_TORN]
-    assert doctor(stream.play.topology, Layout(stream.play.home), None, remove_torn=True) == {SUB: ""}
+    removal_plan(stream.play.topology, Layout(stream.play.home), None).apply()
+    assert stream.faults() == []
     stream.play.start()
     stream.play.process(2, [], at_ms=T + 2)
     assert scan(stream.table("board")).collect()["v"].to_list() == [2]
@@ -235,9 +238,9 @@ def test_a_torn_plan_that_was_decided_is_not_removed(stream: Checkpointed) -> No
     stream.decide(3, 1)
     plan = stream.checkpoint / "offsets" / "3"
     plan.write_text("")
-    assert doctor(stream.play.topology, Layout(stream.play.home), SUB, remove_torn=True)[SUB].startswith(
-        "checkpoint_torn: "
-    )
+    removal = removal_plan(stream.play.topology, Layout(stream.play.home), SUB)
+    assert removal.effect.startswith("play/events: checkpoint_torn: ")
+    assert removal.apply() == "there was nothing to remove"
     assert plan.exists()
 
 
@@ -246,9 +249,35 @@ def test_nothing_is_removed_while_a_driver_runs(stream: Checkpointed) -> None:
     plan.write_text("")
     driver = Control(stream.stream.control)
     driver.acquire()
+    removal = removal_plan(stream.play.topology, Layout(stream.play.home), SUB)
     with pytest.raises(AlreadyRunning):
-        doctor(stream.play.topology, Layout(stream.play.home), SUB, remove_torn=True)
+        removal.apply()
+    driver.release()
+    with pytest.raises(PlanChanged, match="a driver has run since"):
+        removal.apply()
     assert plan.exists()
+
+
+def test_only_files_that_were_shown_are_removed(stream: Checkpointed) -> None:
+    shown, later = (stream.checkpoint / log / "3" for log in ("offsets", "commits"))
+    shown.write_text("")
+    removal = removal_plan(stream.play.topology, Layout(stream.play.home), SUB)
+    later.write_text("")
+    assert removal.apply() == f"removed {shown}"
+    assert (shown.exists(), later.exists()) == (False, True)
+
+
+def test_files_stay_if_a_driver_has_run_since_the_look(stream: Checkpointed) -> None:
+    plan = stream.checkpoint / "offsets" / "3"
+    plan.write_text("")
+    removal = removal_plan(stream.play.topology, Layout(stream.play.home), SUB)
+    driver = Control(stream.stream.control)
+    driver.acquire()
+    driver.release()
+    with pytest.raises(PlanChanged, match="a driver has run since its files were looked at; they stay"):
+        removal.apply()
+    assert plan.exists()
+    assert not driver.is_held()
 
 
 def test_a_missing_plan_of_a_completed_batch_is_torn(stream: Checkpointed) -> None:

@@ -11,7 +11,7 @@ import pytest
 from support.play import NOON, Play
 from support.separate_executors import Apart
 from support.topologies import operators, sink, source
-from tidemark.cli.repair.accept_loss import accept_loss
+from tidemark.cli.repair.accept_loss import loss_plan
 from tidemark.model.kinds.source import Source
 from tidemark.stream.read.data_loss import DataLost, Offsets
 
@@ -93,7 +93,7 @@ def test_lost_records_of_an_added_partition_end_the_stream(play: Play) -> None:
     with pytest.raises(DataLost, match=r"partition 1: offsets 0 until 2 were lost unread; .* --partition 1 --until 2 "):
         play.batch(rows[2:], at_ms=NOON + 1_000)
     asked = Namespace(topology="play", sub_topology=play.sub, source="events", partition=1, until=2, topic_id=None)
-    accept_loss(Namespace(**vars(asked), by="Ann", reason="holiday"), play.home)
+    loss_plan(Namespace(**vars(asked), by="Ann", reason="holiday"), play.home).apply()
     play.process(1, rows[2:], at_ms=NOON + 1_000)
     assert [row["id"] for row in play.rows("kept")] == ["a", "2"]
     assert play.rows("batches")[-1]["accepted_loss"] == [
@@ -118,7 +118,7 @@ def test_an_accepted_topic_is_read_in_parts(tmp_path: Path, shards: int) -> None
 
     play.reread = again
     accepted = Namespace(topology="play", sub_topology=play.sub, source="events", partition=None, until=0)
-    accept_loss(Namespace(**vars(accepted), topic_id="new", by="Ann", reason="holiday"), play.home)
+    loss_plan(Namespace(**vars(accepted), topic_id="new", by="Ann", reason="holiday"), play.home).apply()
     play.start()
     play.process(1, rows, at_ms=NOON + 1_000)
     assert [row["id"] for row in play.rows("kept")] == ["a", "0", "1", "2", "3", "4"]

@@ -19,7 +19,7 @@ import pytest
 from support.older_warehouse import BATCHES, START, STOPPED, reading, stopped
 from support.play import Play
 from support.separate_executors import Apart
-from tidemark.cli.repair.reshard import reshard_streams
+from tidemark.cli.repair.reshard import reshard_plan
 from tidemark.clock import wall_clock_ms
 from tidemark.maintenance.upkeep import maintain_stream
 from tidemark.model.kinds.repartition import HopSource
@@ -137,7 +137,7 @@ def test_a_stream_of_an_older_version_continues_in_shards(
     lines = []
     if is_dealt_out_before:
         for sub, shards in play.topology.shards.items():
-            lines += reshard_streams(play.topology, play.home, sub, shards)
+            lines += reshard_plan(play.topology, play.home, sub, shards).apply().splitlines()
     # The upstream still has max_drift, and runs in the driver, as in `shop`.
     sharded, play.topology = play.topology, in_one
     play.batch([reading(play, "b", 21.5, "south", 130), reading(play, "a", 22.5, "south", 390)], at_ms=STOPPED)

@@ -206,10 +206,8 @@ def test_commands_answer_alike_from_object_store_and_folder(tmp_path: Path, play
     assert found[0] == found[1]
     asked = argparse.Namespace(at="2014-05-13T17:00:00Z", format="table")
     assert len({topology.topology(asked, play.home, play.topology) for play in (there, here)}) == 1
-    assert doctor.doctor(there.topology, Layout(there.home), None, remove_torn=False) == {
-        SUB: doctor.doctor(here.topology, Layout(here.home), None, remove_torn=False)[SUB].replace(
-            str(here.home), str(there.home)
-        )
+    assert doctor.doctor(there.topology, Layout(there.home), None) == {
+        SUB: doctor.doctor(here.topology, Layout(here.home), None)[SUB].replace(str(here.home), str(there.home))
     }
 
 
@@ -224,5 +222,5 @@ def test_a_loss_is_accepted_where_the_journal_says_the_stream_is(played: Play) -
         reason="retention",
         topic_id=None,
     )
-    accept_loss.accept_loss(asked, played.home)
+    accept_loss.loss_plan(asked, played.home).apply()
     assert Control(Layout(played.home).control("play", SUB)).accepted_loss() == {("events", 0, 6): 9}

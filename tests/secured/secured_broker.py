@@ -188,7 +188,7 @@ def secured_broker(home: Path) -> Iterator[SecuredBroker]:
         launched = process.launch(NAME, embedded.server_command(embedded.JARS, home), home=home, env=environment)
         addresses = {name: f"127.0.0.1:{ports[name]}" for name in ("internal", "login", "cert")}
         admin = AdminClient({"bootstrap.servers": addresses["internal"], "log_level": 0})
-        process.wait_until(lambda: answers(admin), "the broker", 60, by=[launched])
+        process.wait_until(lambda: answers(admin), "the broker", 180, by=[launched])
         for mechanism in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512):
             info = ScramCredentialInfo(mechanism, 4096)
             upsert = UserScramCredentialUpsertion(READER, info, password.encode())

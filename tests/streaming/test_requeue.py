@@ -16,7 +16,7 @@ from deltalake import write_deltalake
 from support.command_line import tidemark
 from support.play import Play, ms
 from support.topologies import aggregate, map_of, sink, source, table, topology_of
-from tidemark.cli.repair.requeue import add_options, requeue
+from tidemark.cli.repair.requeue import add_options, requeue_plan
 from tidemark.embedded import broker as embedded
 from tidemark.errors import InvalidArgument
 from tidemark.kernels.columns.schemas import arrow_schema, rows_of
@@ -66,17 +66,17 @@ def in_topic(address: str) -> list[tuple[Any, ...]]:
 
 
 def test_a_record_returns_to_its_partition_once_with_its_origin(warehouse: Path, broker: str) -> None:
-    assert requeue(asked("--dry-run"), warehouse, None).splitlines() == [
+    assert requeue_plan(asked(), warehouse, None).effect.splitlines() == [
         "3 of 3 records would be sent again",
         "  events, invalid_key: 1 of topic again, partition 0, offsets 7 to 7",
         "  events, malformed_json: 1 of topic again, partition 1, offsets 7 to 7",
         "  events, null_value: 1 of topic again, partition 1, offsets 9 to 9",
     ]
     assert not Layout(warehouse).report_table("t", "requeued").exists()
-    malformed = requeue(asked("--reason", "malformed_json"), warehouse, broker, lambda: NOON)
+    malformed = requeue_plan(asked("--reason", "malformed_json"), warehouse, broker, lambda: NOON).apply()
     assert malformed == "1 of 1 records were sent again"
-    assert requeue(asked(), warehouse, broker, lambda: NOON + 5) == "2 of 3 records were sent again"
-    assert requeue(asked(), warehouse, broker) == "0 of 3 records were sent again"
+    assert requeue_plan(asked(), warehouse, broker, lambda: NOON + 5).apply() == "2 of 3 records were sent again"
+    assert requeue_plan(asked(), warehouse, broker).apply() == "0 of 3 records were sent again"
     assert in_topic(broker) == [
         (0, 0, b"\xff", b"{}", [("tidemark-requeued", b"0/7")]),
         (1, 0, b"k", b"{", [("tidemark-requeued", b"1/7")]),
@@ -97,20 +97,20 @@ def test_a_record_returns_to_its_partition_once_with_its_origin(warehouse: Path,
 )
 def test_only_what_was_asked_for_is_sent(warehouse: Path, arguments: list[str], expected: int) -> None:
     said = f"{expected} of {expected} records would be sent again"
-    assert requeue(asked(*arguments, "--dry-run"), warehouse, None).splitlines()[0] == said
+    assert requeue_plan(asked(*arguments), warehouse, None).effect.splitlines()[0] == said
 
 
 def test_mistakes_are_named(warehouse: Path) -> None:
     with pytest.raises(InvalidArgument, match=r"cluster default has no address; write \[kafka.default\]"):
-        requeue(asked(), warehouse, None)
+        requeue_plan(asked(), warehouse, None).apply()
     with pytest.raises(InvalidArgument, match=r"ISO 8601, got 'noon'"):
-        requeue(asked("--from", "noon"), warehouse, None)
+        requeue_plan(asked("--from", "noon"), warehouse, None)
     with pytest.raises(InvalidArgument, match="reason 'nosuch'; known: invalid_key, malformed_json, null_value"):
-        requeue(asked("--reason", "nosuch", "--dry-run"), warehouse, None)
+        requeue_plan(asked("--reason", "nosuch"), warehouse, None)
     with pytest.raises(InvalidArgument, match="source 'others'; known: events"):
-        requeue(asked("--source", "others", "--dry-run"), warehouse, None)
+        requeue_plan(asked("--source", "others"), warehouse, None)
     with pytest.raises(InvalidArgument, match=r"has no quarantine of a topology 't'; check the name"):
-        requeue(asked(), warehouse / "elsewhere", None)
+        requeue_plan(asked(), warehouse / "elsewhere", None)
 
 
 LATE = topology_of(
@@ -141,9 +141,9 @@ def test_late_records_go_back_to_the_topic_of_their_source(warehouse: Path, brok
     def described(_: str) -> Topology:
         return parse(tomllib.loads(LATE), file="t.toml")
 
-    said = requeue(asked("--late", "--dry-run"), warehouse, None, described=described)
+    said = requeue_plan(asked("--late"), warehouse, None, described=described).effect
     assert said.splitlines()[0] == "4 of 4 records would be sent again"
-    said = requeue(asked("--late"), warehouse, broker, lambda: NOON, described)
+    said = requeue_plan(asked("--late"), warehouse, broker, lambda: NOON, described).apply()
     assert said == "3 of 4 records were sent again; 1 are no longer in their topics"
     consumer = Consumer({"bootstrap.servers": broker, "group.id": "test", "enable.auto.commit": False})
     consumer.assign([TopicPartition("late", 0, 4)])
@@ -155,7 +155,7 @@ def test_late_records_go_back_to_the_topic_of_their_source(warehouse: Path, brok
         (b"\xff", b'{"id": "3"}', [("tidemark-requeued", b"0/3")]),
     ]
     assert set(scan(Layout(warehouse).report_table("t", "requeued")).collect()["reason"]) == {"late"}
-    said = requeue(asked("--late", "--dry-run"), warehouse, None, described=described)
+    said = requeue_plan(asked("--late"), warehouse, None, described=described).effect
     assert said.splitlines()[0] == "1 of 4 records would be sent again"
 
 

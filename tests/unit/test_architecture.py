@@ -76,7 +76,7 @@ IMPORTS = {
         "stream.updates stream.operate stream.read"
     ),
     "stream.write": (
-        "collecting errors semantics model.tables model.kinds model kernels kernels.columns "
+        "collecting errors semantics model.tables model.settings model.kinds model kernels kernels.columns "
         "kernels.updates kernels.records storage storage.delta stream.journal stream.kafka "
         "stream.operate stream.decide"
     ),
@@ -110,7 +110,7 @@ IMPORTS = {
     "why.causes": (
         "collecting semantics model.settings model.project model.kinds model kernels.reports control why.evidence"
     ),
-    "why": "errors model.settings model.project model.kinds model why.evidence why.causes",
+    "why": "collecting errors semantics model.settings model.project model.kinds model why.evidence why.causes",
     "trace": (
         "collecting errors semantics model.tables model.settings model.project model.kinds model kernels "
         "kernels.columns kernels.aggregates storage.delta stream.journal stream.kafka stream.operate stream.read "
@@ -170,8 +170,8 @@ IMPORTS = {
         "why.evidence why reports reports.paths reports.pages reports.what_if sla.incidents sla cli.shared"
     ),
     "cli.audit": (
-        "errors escaping semantics model.settings model.project model.kinds model query stream.schemas trace reports "
-        "cli.shared"
+        "clock errors escaping semantics model.settings model.project model.kinds model query why stream.schemas trace "
+        "reports cli.shared"
     ),
     "cli.project": (
         "collecting escaping errors clock semantics model.tables model.settings model.project model.kinds "

@@ -1,12 +1,20 @@
-"""Sending with a client whose queue is full."""
+"""Sending with a full queue, or without a broker."""
 
 from __future__ import annotations
 
+import gc
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
+import pytest
+from confluent_kafka import Producer
+
+from tidemark.control.process import free_port, wait_until
 from tidemark.model.project.connections import Cluster
+from tidemark.stream.kafka import publishing
 from tidemark.stream.kafka.access import Refusals
-from tidemark.stream.kafka.publishing import RecordSender
+from tidemark.stream.kafka.publishing import PublishError, RecordSender
 
 
 class Full:
@@ -37,3 +45,26 @@ def test_a_full_queue_waits_until_there_is_room() -> None:
         sending.send(row, str(row), "k", 0, 0, [])
     assert sending.refused() == {}
     assert producer.arrived == [str(row) for row in range(9)]
+
+
+def threads_of_clients() -> int:
+    """Returns how many threads of this process are of Kafka clients."""
+    found = 0
+    for name in Path("/proc/self/task").glob("*/comm"):
+        with suppress(OSError):  # the thread has ended
+            found += name.read_text().startswith("rdk:")
+    return found
+
+
+def test_a_client_that_was_not_answered_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(publishing, "TIMEOUT_S", 0.5)
+    before = threads_of_clients()
+    gone = f"127.0.0.1:{free_port()}"
+    sending = RecordSender(Producer({"bootstrap.servers": gone, "log_level": 0}), "out", Cluster(gone), Refusals())
+    sending.send(0, "value", "k", 0, 0, [])
+    assert threads_of_clients() > before
+    with pytest.raises(PublishError, match=r"the broker did not answer for 1 records"):
+        sending.refused()
+    del sending
+    gc.collect()
+    wait_until(lambda: threads_of_clients() == before, "the end of the client", 20)

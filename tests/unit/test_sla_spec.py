@@ -13,10 +13,12 @@ from tidemark.model.settings.intervals import instant_ms
 from tidemark.model.settings.retention import Retention
 from tidemark.model.sla_spec import KEYS, Compliance, Measure, Severity, SlaSpec, load, load_usable, mistakes, parse
 from tidemark.semantics.incidents import Damping
-from tidemark.semantics.sla import BurnRate, Objective, RecordMinimums, Sla
+from tidemark.semantics.sla import BurnRate, Deadline, Objective, RecordMinimums, Sla
 
 PROJECT = Path(__file__).parents[2]
-FLIGHTS = topology.load(PROJECT / "jobs" / "topologies" / "flights.toml")
+TOML = tomllib.loads((PROJECT / "jobs" / "topologies" / "flights.toml").read_text(encoding="utf-8"))
+TOML["operators"]["flight_board"]["complete"] = {"every": "1 h"}
+FLIGHTS = topology.parse(TOML, file="flights.toml")
 GOOD = {
     "subject": "flight_board",
     "measure": "staleness",
@@ -158,6 +160,12 @@ def test_wrong_maintenance_of_all_is_one_mistake(tmp_path: Path) -> None:
             Sla(error_after_ms=300_000),
             (600_000,),
         ),
+        ({"measure": None, "complete_by": "10 min"}, Deadline(after_ms=600_000), (600_000,)),
+        (
+            {"measure": "complete_by", "complete_by": "06:30 Europe/Berlin"},
+            Deadline(minute=390, timezone="Europe/Berlin"),
+            (600_000,),
+        ),
     ],
 )
 def test_each_kind_of_measure_has_limits_of_its_own(changes, limits, lengths_ms) -> None:
@@ -204,6 +212,10 @@ def test_one_limit_is_enough():
         ({"calendar": {"days": ["Mon"]}}, r"board\.calendar\.zone: is missing; write zone = .Europe/Berlin"),
         ({"maintenance_windows": ["Sunday"]}, r"board\.maintenance_windows: has 'Sunday'; write hours, with a"),
         ({"measure": "watermark_lag", "subject": "flight_board"}, r"board\.subject: .*use one of flight_events"),
+        ({"complete_by": "9 min"}, r"board\.complete_by: is set, but measure is 'staleness'; leave one of the two out"),
+        ({"measure": None, "complete_by": "9 min", "subject": "weather"}, r"board\.subject: is .weather., which has"),
+        ({"measure": None, "complete_by": "06:00 Berlin"}, r"board\.complete_by: is '06:00 Berlin', which names no"),
+        ({"measure": None, "complete_by": "6 o'clock"}, r"board\.complete_by: is .6 o'clock., which has no known unit"),
         ({"measure": "records", "subject": "weather"}, r"board\.warn_below: is None and error_below is None; write"),
         ({"measure": "burn_rate", "subject": "weather"}, r'board\.threshold: is missing; write threshold = "30 s"'),
         (
@@ -343,13 +355,16 @@ def test_the_page_of_alerts_has_an_example_of_every_key() -> None:
             rate | {"warn_after": None, "error_after": None},
         ),
         "objective": OF_OBJECTIVE,
+        "complete_by": {"measure": None, "warn_after": None, "error_after": None},
     }
     for key, example in examples.items():
         assert len(specs(**{**beside.get(key, {}), **tomllib.loads(f"{key} = {example}")})) == (
             3 if key == "objective" else 1
         )
     measures = re.findall(r"`(\w+)`", "".join(line.split("|")[1] for line in section.splitlines() if "|" in line))
-    assert {*measures} - {*KEYS} == {measure.value for measure in Measure}
+    # A measure may have the name of its key.
+    keys = {*KEYS} - {*Measure}
+    assert {*measures} - keys == {measure.value for measure in Measure}
 
 
 def test_staleness_by_columns_of_a_key() -> None:

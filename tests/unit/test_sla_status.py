@@ -1,19 +1,24 @@
 from __future__ import annotations
 
+import tomllib
 from dataclasses import replace
+from datetime import datetime, timedelta
 from pathlib import Path
+from zoneinfo import ZoneInfo
 
 import pytest
 
 from tidemark.model import topology
 from tidemark.model.sla_spec import Measure, SlaSpec, WhileCatchingUp, subjects
 from tidemark.semantics.buckets import bucket_of
-from tidemark.semantics.sla import BurnRate, Objective, RecordMinimums, Sla, Verdict
+from tidemark.semantics.sla import BurnRate, Deadline, Objective, RecordMinimums, Sla, Verdict
 from tidemark.sla.measures.facts import measurements
 from tidemark.sla.measures.status import statuses
 from tidemark.sla.sla_text import measurement_text
 
-FLIGHTS = topology.load(Path(__file__).parents[2] / "jobs" / "topologies" / "flights.toml")
+TOML = tomllib.loads((Path(__file__).parents[2] / "jobs" / "topologies" / "flights.toml").read_text())
+TOML["operators"]["flight_board"]["complete"] = {"every": "100 s"}
+FLIGHTS = topology.parse(TOML, file="flights.toml")
 NOW = 1_000_000
 OVER = 60_000
 
@@ -139,11 +144,50 @@ def test_every_measure_is_read_and_judged(measure):
     limits = {
         Measure.RECORDS: RecordMinimums(error_below=1),
         Measure.BURN_RATE: BurnRate(objective=Objective(threshold_ms=30, target=0.99), warn_at=1, error_at=14.4),
+        Measure.COMPLETE_BY: Deadline(after_ms=1),
     }
     subject = subjects(measure, FLIGHTS)[0]
     found = status(measure, subject, limits=limits.get(measure, (100, 200)))
     assert (found.observed_ms, found.verdict is Verdict.PASS) == (None, False)
     assert any(measurements([found.spec], NOW, outcomes="SELECT"))
+
+
+@pytest.mark.parametrize(
+    ("facts", "verdict", "observed_ms"),
+    [
+        # The check is at 1,000 s, the deadline 10 s after the end of an interval, and 60 s are looked back.
+        ([(900, 905)], Verdict.PASS, 5_000),
+        ([(800, 805)], Verdict.ERROR, 100_000),  # that to 900 s is not complete
+        ([(900, 911)], Verdict.PASS, 11_000),  # it was late, but that was 89 s ago
+        ([(900, 950)], Verdict.ERROR, 50_000),
+        ([(900, 910), (800, 941)], Verdict.ERROR, 141_000),
+        ([(1_000, 999.9)], Verdict.PASS, -100),  # within the error of a clock
+        ([(1_100, 990)], Verdict.AHEAD_OF_CLOCK, -110_000),
+        ([], Verdict.NEVER_LOADED, None),
+    ],
+)
+def test_an_interval_is_complete_by_its_deadline(facts, verdict, observed_ms):
+    rows = [fact("complete", "flight_board", end * 1_000, n=round(at * 1_000)) for end, at in facts]
+    found = status(Measure.COMPLETE_BY, "flight_board", rows, limits=Deadline(after_ms=10_000))
+    assert (found.verdict, found.observed_ms) == (verdict, observed_ms)
+
+
+def test_the_first_interval_of_a_new_topology_is_unknown():
+    # It begins within the interval to 900 s, and the next one ends at 1,000 s; its deadline is 1,010 s.
+    begun = [fact("begun", "flights", 850_000)]
+    found = status(Measure.COMPLETE_BY, "flight_board", begun, limits=Deadline(after_ms=10_000))
+    assert found.verdict is Verdict.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("day", "hours"), [("2026-03-29", 6), ("2026-03-28", 5), ("2026-10-24", 7)], ids=["usual", "short", "long"]
+)
+def test_a_deadline_is_a_time_of_the_local_clock(day, hours):
+    """The end is midnight in Berlin."""
+    zone = ZoneInfo("Europe/Berlin")
+    end = datetime.fromisoformat(day).replace(tzinfo=zone).date() + timedelta(days=1)
+    end_ms = round(datetime(end.year, end.month, end.day, tzinfo=zone).timestamp() * 1_000)
+    assert Deadline(minute=360, timezone="Europe/Berlin").at_ms(end_ms) == end_ms + hours * 3_600_000
 
 
 def test_an_operator_is_to_blame_for_what_it_adds_itself():

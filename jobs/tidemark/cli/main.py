@@ -51,6 +51,7 @@ examples:
   tidemark trace --record flight_events/0/1234  shows what became of a record at each operator, and since when
   tidemark trace --row flight_board UA753       shows the records that made a row, and makes it again from them
   tidemark reconcile flight_events --day 2013-06-27   compares counts per hour, from the broker to the tables
+  tidemark complete flight_board --at 14:00     says if an hour of a table is complete; while it is not, why
   tidemark bound flights                        compares bounds: share of late records, and delay of results
   tidemark doctor flights                       checks that its streams can continue, and shows remedies
   tidemark requeue flights --reason malformed_json --dry-run
@@ -81,6 +82,7 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("why", "explain.why", "explain missing results of a topology: blocked operators, causes, remedies"),
     ("trace", "audit.trace", "show what became of a record at each operator, or which records made a row"),
     ("reconcile", "audit.reconcile", "compare counts of records per hour: broker, source, operators and tables"),
+    ("complete", "audit.complete", "say if an hour or a day of a table is complete, since when, or why not"),
     ("bound", "explain.bound", "compare bounds of a source: share of late records, and delay of results"),
     ("jars", "project.jars", "download the locked JVM jars of Spark and Kafka, and check their hashes"),
     ("docs", "project.docs", "write docs/tables.md, the reference of every table, view and column"),
@@ -107,7 +109,7 @@ A module has `add_options(parser)`, and `command(options)`, which returns the ex
 def main() -> int:
     """Runs the command; returns its exit code.
 
-    It is 0 if all is well, 1 if something is wrong, and 2 for wrong usage.
+    It is 0 if all is well, 1 if something is wrong, 2 for wrong usage, and 4 if a plan has changed.
     """
     try:
         return _main()
@@ -131,7 +133,7 @@ def _main() -> int:
         return command(options)
     except TidemarkError as error:
         say(one_message(f"tidemark {options.command}: {error}"), sys.stderr)
-        return 1
+        return error.exit_status
     except ModuleNotFoundError as error:
         if error.name is None or (package := error.name.partition(".")[0]) not in EXTRAS:
             raise

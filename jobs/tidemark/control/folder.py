@@ -384,16 +384,6 @@ class Control:
         (self.home / "drain.json").unlink(missing_ok=True)
         self._spread_news()
 
-    def answer(self, question: str, answer: str) -> None:
-        """Publishes the *answer* to *question*, for which the stream's task waits."""
-        own_folder(self.home)
-        replace(self.home / "answer.json", json.dumps({"question": question, "answer": answer}))
-
-    def answered(self, question: str) -> str | None:
-        """Returns the answer to *question*; None before that."""
-        newest = _read(self.home / "answer.json")
-        return str(newest["answer"]) if newest and newest["question"] == question else None
-
     def accept_loss(self, loss: AcceptedLoss) -> None:
         """Lets the driver skip *loss*, once.
 
@@ -501,17 +491,20 @@ class Control:
 
     def killed_by(self, launch_id: str) -> str | None:
         """Returns who killed the driver of *launch_id*, if a task did."""
-        killed = _read(self.home / "killed.json")
         # Older versions did not write it.
-        return killed.get("by") or None if killed and killed["launch_id"] == launch_id else None
+        return self._killed(launch_id).get("by") or None
 
     def killed_for(self, launch_id: str) -> str | None:
         """Returns the stream that hung when the process of *launch_id* was killed.
 
         None: the process was not killed because of another stream.
         """
-        killed = _read(self.home / "killed.json")
-        return killed["stream"] or None if killed and killed["launch_id"] == launch_id else None
+        return self._killed(launch_id).get("stream") or None
+
+    def _killed(self, launch_id: str) -> dict[str, str]:
+        """Returns what `killed.json` says of *launch_id*; empty: nothing."""
+        killed: dict[str, str] = _read(self.home / "killed.json") or {}
+        return killed if killed.get("launch_id") == launch_id else {}
 
     def deaths(self) -> dict[str, Any]:
         """Returns the stored deaths of drivers; empty if there were none.

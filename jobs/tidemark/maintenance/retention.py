@@ -29,6 +29,7 @@ from tidemark.model.project.layout import Layout
 from tidemark.model.stream import Stream
 from tidemark.model.tables.catalog import (
     CHANGES,
+    COMPLETENESS,
     HELD_RECORDS,
     HOP,
     HOP_MARK,
@@ -75,6 +76,9 @@ def is_of_older_version(stream: Stream, at: ReachedBatch) -> bool:
     tables |= {o.hop_table: HOP for o in stream.sub.operators if o.hop_table}
     for name, table in tables.items():
         path = str(stream.home / name)
+        # Warehouses of 0.1.0 may lack this table; it keeps no state.
+        if name == COMPLETENESS.name and not DeltaTable.is_deltatable(path):
+            continue
         if not DeltaTable.is_deltatable(path) or {*table.names} - {*names_in(DeltaTable(path).schema().fields)}:
             return True
     return False

@@ -81,6 +81,8 @@ def maintain_stream(stream: Stream, *, now_ms: int, closed_after_ms: int = CLOSE
         return
     since_ms = uncommitted_since_ms(Control(stream.control), at)
     for table in kept_of(stream, at):
+        if not DeltaTable.is_deltatable(str(table.path)):
+            continue
         _maintain(table, now_ms=now_ms, closed_after_ms=closed_after_ms)
         if stream.topology.retention.unused_ms is not None:
             remove_unused(table.path, stream.topology.retention.unused_ms, since_ms=since_ms, done=at.done)
@@ -100,8 +102,6 @@ def maintain_reports(
 
 def _maintain(table: RetainedTable, *, now_ms: int, closed_after_ms: int) -> None:
     """Removes and joins files of *table* until nothing is left to do."""
-    if not DeltaTable.is_deltatable(str(table.path)):
-        return
     for _ in range(TRIES):
         try:
             # Each step changes the files, so they are listed anew.

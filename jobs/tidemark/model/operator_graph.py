@@ -12,6 +12,7 @@ from tidemark.model.kinds.source import Source
 from tidemark.model.project.connections import HEARTBEATS
 from tidemark.model.settings.toml_keys import suggestion_of
 from tidemark.model.settings.window_columns import WindowColumns
+from tidemark.semantics.strategy import Strategy
 
 
 def updates_tables(operators: Mapping[str, Operator]) -> frozenset[str]:
@@ -102,6 +103,8 @@ class OperatorChecks:
             if operator.name not in self._read_by_others:
                 readers = [by for by in self._operators.values() if operator.name in by.inputs]
                 self._fail(operator, operator.refusals_by_readers(readers))
+        for operator in self._operators.values():
+            self._fail(operator, [*self._of_completeness(operator)])
         self.sinks()
         self._topics()
         return self._mistakes
@@ -111,6 +114,18 @@ class OperatorChecks:
         for name in operator.inputs:
             yield from read[name].refusals_of_reader(operator)
         yield from operator.refusals(read, self._updates)
+
+    def _of_completeness(self, operator: Operator) -> Iterator[Refusal]:
+        """Yields operators of other streams that hold results of complete intervals."""
+        before = [(name, False) for name in operator.flows if operator.complete]
+        while before:
+            name, is_behind_hop = before.pop()
+            read = self._operators[name]
+            is_behind_hop = is_behind_hop or read.hop_table is not None
+            if is_behind_hop and read.emission and read.emission.strategy is Strategy.PERIODIC:
+                problem = f"is set, but {name!r} sends results later than its watermark says, across a repartition"
+                yield Refusal("complete", problem, f"write complete at {name!r}, or give it another strategy")
+            before += [(each, is_behind_hop) for each in read.flows]
 
     def _topics(self) -> None:
         sources_by_topic: dict[str, Source] = {}

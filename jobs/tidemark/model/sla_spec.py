@@ -19,7 +19,9 @@ from tidemark.model.settings.maintenance_windows import (
     WeeklyHours,
     calendar,
     maintenance_windows,
+    minute_of_day,
     weekly_hours,
+    zone_named,
 )
 from tidemark.model.settings.retention import DAY_MS
 from tidemark.model.settings.toml_keys import IDENTIFIER, Keys, length, read_toml, suggestion_of
@@ -27,7 +29,7 @@ from tidemark.model.tables.catalog import CHANGES, OUTCOMES, TABLES
 from tidemark.model.topology import Topology
 from tidemark.semantics.incidents import CHECKS, Damping
 from tidemark.semantics.repairs import DECISION
-from tidemark.semantics.sla import BurnRate, ContractRule, Objective, RecordMinimums, Sla
+from tidemark.semantics.sla import BurnRate, ContractRule, Deadline, Objective, RecordMinimums, Sla
 
 
 class Measure(StrEnum):
@@ -58,6 +60,11 @@ class Measure(StrEnum):
 
     A slow record takes longer than the threshold. At 1 the budget is used up exactly at its end. The burn rate over a
     twelfth of the time must also reach a limit, so that an ended problem does not break the SLA.
+    """
+    COMPLETE_BY = "complete_by"
+    """Time from the end of an interval until it was complete.
+
+    While it is not complete, until the check's instant.
     """
     CONTRACT = "contract"
     """Number of rows that break a contract of tables."""
@@ -105,8 +112,8 @@ FORESEEN = frozenset({Measure.STALENESS, Measure.WATERMARK_LAG, *QUANTILES})
 """The measures whose breaks can be expected."""
 EXCUSED_WHILE_CATCHING_UP = (Measure.STALENESS, Measure.WATERMARK_LAG, *QUANTILES, Measure.BURN_RATE)
 """The measures that `while_catching_up` may excuse: late records."""
-Thresholds: TypeAlias = Sla | RecordMinimums | BurnRate | ContractRule
-"""Thresholds of lengths of time, records, burn rates, or contracts."""
+Thresholds: TypeAlias = Sla | RecordMinimums | BurnRate | ContractRule | Deadline
+"""Thresholds of lengths, records, burn rates, contracts or intervals."""
 ALL_TABLES = "tables"
 """The subject of a contract about every table of the topology."""
 SHORT = 12
@@ -248,7 +255,7 @@ KEYS = (
     "subject", "measure", "by", "place", "owner", "severity", "runbook", "over", "ignore_when_idle",
     "while_catching_up", "open_after", "resolve_after", "maintenance_windows", "calendar", "hours",
     "warn_after", "error_after", "warn_below", "error_below", "threshold", "target", "warn_at", "error_at",
-    "min_records", "objective",
+    "min_records", "objective", "complete_by",
 )  # fmt: skip
 """Keys of an SLA of any measure.
 
@@ -390,7 +397,11 @@ def _specs(file: str, name: str, table: Any, topology: Topology) -> tuple[SlaSpe
 
 
 def _spec(keys: Keys, name: str, topology: Topology) -> SlaSpec:
-    measure = keys.choice("measure", Measure, Measure.STALENESS)
+    # Only one measure has this key, so it need not be named.
+    default = Measure.COMPLETE_BY if "complete_by" in keys.content else Measure.STALENESS
+    measure = keys.choice("measure", Measure, default)
+    if "complete_by" in keys.content and measure is not Measure.COMPLETE_BY:
+        keys.fail("complete_by", f"is set, but measure is {measure.value!r}", "leave one of the two out")
     by = keys.names("by", '["sensor"]', ())
     subject = _subject(keys, measure, topology, by)
     spec = SlaSpec(
@@ -512,6 +523,9 @@ def _subject(keys: Keys, measure: Measure, topology: Topology, by: Collection[st
     if by:
         return _subject_of_groups(keys, measure, topology, by)
     allowed = subjects(measure, topology)
+    if not allowed:
+        remedy = 'write complete = { every = "1 h" } at the operator of a table'
+        keys.fail("measure", f"is {measure.value!r}, but no operator has the key complete", remedy)
     subject = str(keys.text("subject", allowed[0]))
     if subject not in allowed:
         keys.fail("subject", f"is {subject!r}, which has no {measure}", f"use one of {', '.join(allowed)}")
@@ -567,6 +581,8 @@ def subjects(measure: Measure, topology: Topology) -> tuple[str, ...]:
     if measure is Measure.WATERMARK_LAG:
         sources = (o.name for o in operators if o.is_source)
         return (*sources, *names_in(topology.sub_topologies))
+    if measure is Measure.COMPLETE_BY:
+        return tuple(o.name for o in operators if o.complete)
     return (OUTCOMES.name,) if measure is Measure.COMPLETENESS else tuple(topology.operators)
 
 
@@ -586,6 +602,8 @@ def _limits(keys: Keys, measure: Measure) -> Thresholds:
             return _burn_rate(keys)
         case Measure.CONTRACT:
             return ContractRule()
+        case Measure.COMPLETE_BY:
+            return _deadline(keys)
         case _:
             return _lengths(keys)
 
@@ -593,7 +611,7 @@ def _limits(keys: Keys, measure: Measure) -> Thresholds:
 def _hours(keys: Keys, measure: Measure) -> Iterator[tuple[WeeklyHours, Thresholds]]:
     """Yields the hours in which other limits hold, and these limits."""
     tables = keys.get("hours", list, f"[{EXAMPLE_OF_HOURS}]", [])
-    if tables and measure in {Measure.BURN_RATE, Measure.CONTRACT}:
+    if tables and measure in {Measure.BURN_RATE, Measure.CONTRACT, Measure.COMPLETE_BY}:
         keys.fail("hours", f"is set, but {measure} has the same limits at all hours", "leave it out")
     limits = ("warn_below", "error_below") if measure is Measure.RECORDS else ("warn_after", "error_after")
     for place, table in enumerate(tables):
@@ -602,6 +620,17 @@ def _hours(keys: Keys, measure: Measure) -> Iterator[tuple[WeeklyHours, Threshol
         own = Keys(keys.file, f"{keys.at}.hours[{place}]", table)
         own.refuse_all_but((*KEYS_OF_HOURS, *limits))
         yield weekly_hours(own), _limits(own, measure)
+
+
+def _deadline(keys: Keys) -> Deadline:
+    """Reads `complete_by`: a length after the end, or a time of day."""
+    text = keys.text("complete_by", "10 min")
+    clock, _, zone = text.partition(" ")
+    if (minute := minute_of_day(clock)) is None:
+        return Deadline(after_ms=keys.duration("complete_by", "10 min"))
+    if zone and zone_named(zone) is None:
+        keys.fail("complete_by", f"is {text!r}, which names no time zone", 'write complete_by = "06:00 Europe/Berlin"')
+    return Deadline(minute=minute, timezone=zone or "UTC")
 
 
 def _at_least(keys: Keys) -> RecordMinimums:

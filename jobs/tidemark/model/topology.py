@@ -244,6 +244,16 @@ class Topology:
                 waited_for[name] = () if self.operators[name].hop_of else upstreams
         return MappingProxyType(waited_for)
 
+    def path_into(self, name: str) -> Iterator[Operator]:
+        """Yields the operator *name* and all whose records go through it."""
+        yield self.operators[name]
+        for upstream in self.operators[name].upstream_flows:
+            yield from self.path_into(upstream)
+
+    def allowed_lateness_ms(self, name: str) -> int:
+        """Returns the longest lateness allowed on the way into *name*."""
+        return max(operator.allowed_lateness_ms or 0 for operator in self.path_into(name))
+
     def repartition(self, name: str) -> Repartition:
         """Returns the repartition *name*, of which a hop is read."""
         operator = self.operators[name]

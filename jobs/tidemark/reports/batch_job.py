@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 AT_MOST_S = 600.0
 IN_YARN = "SPARK_YARN_STAGING_DIR"
-"""Environment variable that Spark sets in a driver's container on YARN."""
+"""Environment variable that Spark sets for a driver on YARN."""
 
 
 def parser(description: str | None) -> argparse.ArgumentParser:

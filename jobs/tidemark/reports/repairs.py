@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 
+from tidemark.control.folder import Control
 from tidemark.model.project.layout import Layout
 from tidemark.model.tables.catalog import REPAIR_DECISIONS
+from tidemark.reports.batch_job import report_lock
 from tidemark.semantics.repairs import RepairOutcome
+from tidemark.storage.locks import locked, own_folder
+from tidemark.storage.object_path import ObjectPath
 
+LOCKED_WITHIN_S = 60.0
 _PLAN = re.compile(r"^plan ([0-9a-f]{12}): ", re.MULTILINE)
 
 
@@ -39,12 +46,30 @@ class RepairDecision:
     asked_in: str | None = None
 
 
+@contextmanager
+def repair_lock(layout: Layout, topology: str) -> Iterator[None]:
+    """Holds the lock of repairs of *topology* during the context.
+
+    Raises LockHeld, or AlreadyRunning in an object store, if another repair holds it for LOCKED_WITHIN_S.
+    """
+    home = layout.repair_control(topology)
+    # On a disk this lease is none.
+    with Control(home).held_alone(patience_s=LOCKED_WITHIN_S):
+        if isinstance(home, ObjectPath):
+            yield
+            return
+        own_folder(home)
+        with locked(home / "repair.lock", within_s=LOCKED_WITHIN_S):
+            yield
+
+
 def record_repair(layout: Layout, made: RepairDecision, *, at_ms: int) -> None:
     """Adds a row for the decision *made* at *at_ms*, epoch ms."""
     from tidemark.reports.report_tables import add_rows  # tasks of Airflow need it, and parsers of DAGs do not
 
     row = {**asdict(made), "decided_at": at_ms, "outcome": made.outcome.value, "note": made.note or None}
-    add_rows([row], REPAIR_DECISIONS, layout.report_table(made.topology, REPAIR_DECISIONS.name))
+    with report_lock(layout, made.topology):
+        add_rows([row], REPAIR_DECISIONS, layout.report_table(made.topology, REPAIR_DECISIONS.name))
 
 
 def with_plan(effect: str, plan: str) -> str:

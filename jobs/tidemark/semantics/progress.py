@@ -162,6 +162,31 @@ class InputProgress:
         return content
 
 
+@dataclass(frozen=True, kw_only=True)
+class TableIntervals:
+    """The intervals of a table that are, or will be, complete.
+
+    Attributes:
+        every_ms: their length.
+        timezone: the zone whose clock they follow; None: UTC.
+        first_ms: the start of the first one; None: the table has no record yet.
+        up_to_ms: every interval that ends by then is complete.
+        counts: by start of an open interval, its records and results.
+        uncounted: the first and the last start of open intervals that are not counted; None: all are.
+        waits: by start of an open interval, how long it waited for each partition, input or operator, ms.
+        blocked_by: an operator that still holds results of the next interval; None: none does.
+    """
+
+    every_ms: int
+    timezone: str | None = None
+    first_ms: int | None = None
+    up_to_ms: int | None = None
+    counts: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    uncounted: tuple[int, int] | None = None
+    waits: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
+    blocked_by: str | None = None
+
+
 STREAMING = ""
 """The key of streaming windows in `stay_closed`; no operator has this name."""
 
@@ -190,6 +215,7 @@ class StreamProgress:
         ended: the same, as far as time has advanced since it was set back.
         reopened: the batches in which late records were processed again, by the id of the request.
         ahead: how many more batches there were than Spark planned: each part of a batch counts as one.
+        complete: by operator with the key `complete`, its intervals.
     """
 
     batch_id: int = -1
@@ -210,6 +236,7 @@ class StreamProgress:
     ended: Mapping[str, int] = field(default_factory=dict)
     reopened: Mapping[str, int] = field(default_factory=dict)
     ahead: int = 0
+    complete: Mapping[str, TableIntervals] = field(default_factory=dict)
 
     @property
     def planned_id(self) -> int:
@@ -228,7 +255,11 @@ class StreamProgress:
         # `asdict` copies numbers one by one, and these are many.
         counts = {"windows": self.windows, "uncounted": self.uncounted, "records": self.records}
         inputs = {name: progress.to_json() for name, progress in self.inputs.items()}
-        return {**asdict(replace(self.without_windows(), inputs={})), "inputs": inputs, **counts}
+        content = {**asdict(replace(self.without_windows(), inputs={})), "inputs": inputs, **counts}
+        # Only streams with the key `complete` have it, so older versions read the progress of all others.
+        if not self.complete:
+            del content["complete"]
+        return content
 
     def without_windows(self) -> StreamProgress:
         """Returns the progress without the state of windows."""
@@ -250,6 +281,7 @@ class StreamProgress:
             "stay_closed": _tuples_by_name(content.get("stay_closed", {})),
             # Older versions kept no `ended`: it is the same unless time was set back.
             "ended": content.get("ended", {} if content.get("resets") else content.get("forgotten", {})),
+            "complete": {name: _intervals(table) for name, table in content.get("complete", {}).items()},
         }
         # Keys that this version does not know are errors: a newer version may count on them.
         return cls(**{**content, **parsed})
@@ -275,6 +307,16 @@ def _tuples(lists: Iterable[Iterable[Any]]) -> tuple[tuple[Any, ...], ...]:
 
 def _tuples_by_name(content: Mapping[str, Iterable[Iterable[Any]]]) -> dict[str, tuple[tuple[Any, ...], ...]]:
     return {name: _tuples(lists) for name, lists in content.items()}
+
+
+def _intervals(content: Mapping[str, Any]) -> TableIntervals:
+    uncounted = content["uncounted"]
+    parsed = {
+        "counts": {int(start): tuple(counts) for start, counts in content["counts"].items()},
+        "uncounted": None if uncounted is None else tuple(uncounted),
+        "waits": {int(start): waits for start, waits in content["waits"].items()},
+    }
+    return TableIntervals(**{**content, **parsed})
 
 
 def _input(content: Mapping[str, Any]) -> InputProgress:

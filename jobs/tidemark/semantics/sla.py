@@ -6,14 +6,17 @@ milliseconds. `warn_after` and `error_after` are dbt's words, error budget and b
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
+from zoneinfo import ZoneInfo
 
 from tidemark.collecting import present
 from tidemark.errors import InvalidArgument
+from tidemark.semantics.completeness import DAY_MS
 from tidemark.semantics.idleness import Activity
+from tidemark.semantics.windows import clock_ms, instant_of
 
 
 class Verdict(StrEnum):
@@ -100,6 +103,83 @@ class RecordMinimums:
 @dataclass(frozen=True, kw_only=True)
 class ContractRule:
     """A contract: it is kept or broken, and has no limit."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deadline:
+    """When an interval must be complete.
+
+    It is a length after its end, or the next time that the clock of *timezone* shows *minute*, minutes after midnight.
+    """
+
+    after_ms: int | None = None
+    minute: int | None = None
+    timezone: str = "UTC"
+
+    def at_ms(self, end_ms: int) -> int:
+        """Returns the deadline of an interval that ends at *end_ms*, epoch ms.
+
+        >>> Deadline(after_ms=600_000).at_ms(0), Deadline(minute=360).at_ms(86_400_000)
+        (600000, 108000000)
+        """
+        if self.minute is None:
+            return end_ms + (self.after_ms or 0)
+        zone = ZoneInfo(self.timezone)
+        day_ms = clock_ms(end_ms, zone) // DAY_MS * DAY_MS
+        days = (instant_of(day + self.minute * 60_000, zone) for day in (day_ms, day_ms + DAY_MS))
+        return next(at_ms for at_ms in days if at_ms >= end_ms)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompleteBy:
+    """The verdict on the intervals of a table.
+
+    `observed_ms` is how long after its end the judged interval was complete, or was not; None: there is none.
+    `is_open` is True for an interval that is not complete, and `end_ms` is its end.
+    """
+
+    verdict: Verdict
+    observed_ms: int | None = None
+    is_open: bool = False
+    end_ms: int | None = None
+
+
+def judge_complete_by(
+    completions: Iterable[tuple[int, int]],
+    deadline: Deadline,
+    next_end: Callable[[int], int],
+    *,
+    now_ms: int,
+    over_ms: int,
+    clock_error_ms: int = 0,
+) -> CompleteBy:
+    """Returns the verdict on the intervals of a table; unknown without any.
+
+    The first interval that is not complete is judged, from its deadline on. Before that the latest of those that were
+    complete lately: one that was late breaks the SLA once. An interval that was complete before its end, by more than
+    the clock's error, lies ahead of the clock.
+
+    Args:
+        completions: end and instant of complete intervals, epoch ms: the newest, and those of *over_ms*.
+        deadline: when an interval must be complete.
+        next_end: returns the end of the interval that begins at an instant.
+        now_ms: the clock of the check.
+        over_ms: length of time in which a late interval counts, before *now_ms*.
+        clock_error_ms: error of the clock.
+    """
+    ends = dict(completions)
+    if not ends:
+        return CompleteBy(verdict=Verdict.UNKNOWN)
+    newest_ms = max(ends)
+    if is_ahead(newest_ms, now_ms=ends[newest_ms], clock_error_ms=clock_error_ms):
+        return CompleteBy(verdict=Verdict.AHEAD_OF_CLOCK, observed_ms=ends[newest_ms] - newest_ms, end_ms=newest_ms)
+    open_end_ms = next_end(newest_ms)
+    if now_ms >= deadline.at_ms(open_end_ms):
+        return CompleteBy(verdict=Verdict.ERROR, observed_ms=now_ms - open_end_ms, is_open=True, end_ms=open_end_ms)
+    lately = {end: at for end, at in ends.items() if at > now_ms - over_ms or end == newest_ms}
+    late = {end: at for end, at in lately.items() if at > deadline.at_ms(end) and at > now_ms - over_ms}
+    end_ms, at_ms = max((late or lately).items(), key=lambda one: one[1] - one[0])
+    return CompleteBy(verdict=Verdict.ERROR if late else Verdict.PASS, observed_ms=at_ms - end_ms, end_ms=end_ms)
 
 
 def judge_contract(*, is_broken: bool, is_judged: bool) -> Verdict:

@@ -9,7 +9,7 @@ from typing import Any
 from tidemark.escaping import one_line
 from tidemark.model.settings.lengths import for_people
 from tidemark.model.settings.toml_keys import length
-from tidemark.semantics.sla import BurnRate, ContractRule, RecordMinimums, Sla, Verdict
+from tidemark.semantics.sla import BurnRate, ContractRule, Deadline, RecordMinimums, Sla, Verdict
 from tidemark.sla.measures.status import CAUSE, Status
 
 
@@ -65,6 +65,10 @@ def measurement_text(status: Status) -> str:
         case ContractRule():
             kept = "holds for all new rows" if status.is_measured else "has no new rows to check"
             return f"the contract of {spec.subject} {f'is broken: {status.breaks}' if status.breaks else kept}"
+        case Deadline():
+            took = "not measured" if status.observed_ms is None else f"{for_people(status.observed_ms)} after its end"
+            by = _deadline_text(spec.limits)
+            return f"an interval of {spec.subject}: {took}{_excuse(status)}; it must be complete {by}"
         case Sla():
             limits = _limits(
                 {"warning": spec.limits.warn_after_ms, "error": spec.limits.error_after_ms}, "from {} on", _limit_text
@@ -75,6 +79,12 @@ def measurement_text(status: Status) -> str:
             by = f" by {', '.join(spec.by)}" if spec.by else ""
             measured = f"{spec.measure}{by} of {spec.subject} is {value}{ahead}{_excuse(status)}"
             return f"{measured}; {limits}{age}{_stale_groups(status)}"
+
+
+def _deadline_text(deadline: Deadline) -> str:
+    if deadline.minute is None:
+        return f"within {length(deadline.after_ms or 0)} of its end"
+    return f"by {deadline.minute // 60:02}:{deadline.minute % 60:02} {deadline.timezone}"
 
 
 def _stale_groups(status: Status) -> str:

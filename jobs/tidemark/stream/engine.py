@@ -14,6 +14,7 @@ from types import MappingProxyType
 from tidemark.collecting import present
 from tidemark.errors import Contradiction
 from tidemark.model.stream import Stream
+from tidemark.model.tables.catalog import COMPLETENESS
 from tidemark.semantics.catching_up import READS, BatchRead, catching_up
 from tidemark.semantics.progress import StreamProgress
 from tidemark.storage.fence import Fence
@@ -260,7 +261,8 @@ class Engine:
             self.progress, self._goes_on = decision.progress, not batch.is_last
             state_bytes = self._steps.memory.bytes() if decision.moves is not None else decision.state_bytes
             self.load = {**self.load, **self._backlog(entry, batch), "state_bytes": state_bytes}
-        self._refresh(self.progress)
+        # A reader of an interval that is complete finds all of its rows.
+        self._refresh(self.progress, at_once=decision is not None and COMPLETENESS.name in decision.entry.tables)
         due_at_ms = self._due.next_at_ms(self.progress or was, batch.decided_at_ms)
         due_times_ms = (due_at_ms, self._committing.refresh_at_ms)
         self.due_at_ms = min(present(due_times_ms), default=None)

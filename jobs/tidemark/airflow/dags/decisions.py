@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import timedelta
 
 from airflow.sdk import DAG, Param
 
 from tidemark.airflow.dags.settings import BOOTSTRAP, WAREHOUSE, dag, topologies
-from tidemark.airflow.tasks.decisions import ANSWERED_WITHIN, CAN_ASK, DecisionOperator
+from tidemark.airflow.tasks.decisions import ANSWERED_WITHIN, CAN_ASK, TASK, DecisionOperator
 
 DOC = """
 Asks a person about a command that repairs streams of the topology `{name}`, and runs it if that person approves. Each
@@ -37,7 +38,9 @@ def make() -> Iterator[DAG]:
         more = {"params": params, "max_active_runs": MOST_QUESTIONS, "is_paused_upon_creation": False}
         with dag(topology, "decisions", doc=DOC, schedule=None, **more) as asking:
             DecisionOperator(
-                task_id="decide",
+                task_id=TASK,
+                retries=3,
+                retry_delay=timedelta(minutes=1),
                 topology=topology,
                 command="{{ params.command }}",
                 warehouse=WAREHOUSE,

@@ -4,10 +4,9 @@ Purpose: some commands of `tidemark` lose records or change state, so a person d
 be at a shell, and the wait may take hours.
 
 How it works: `DecisionOperator` runs the command with `--dry-run`, shows its output as a human-in-the-loop request of
-Airflow, and parks. A parked task holds no slot of a worker, of a pool or of a triggerer. After an approval it looks
-again, and changes something only if the plan is still the one that was shown. Each answer is a row of
-`repair_decisions`. A stream that failed asks in a run of the DAG of its topology, and waits in the triggerer for
-the answer in its control folder.
+Airflow, and parks. A parked task holds no slot of a worker, of a pool or of a triggerer. After an approval it runs the
+command with the plan that was shown, and the command refuses another one. Each answer is a row of `repair_decisions`. A
+stream that failed asks in a run of the DAG of its topology, and waits in the triggerer until that run has ended.
 
 What it does not do: withdraw a question whose reason is gone. Its approval changes nothing then.
 
@@ -23,6 +22,7 @@ import re
 import shlex
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, NoReturn
@@ -41,7 +41,7 @@ from tidemark.collecting import names_in
 from tidemark.control.folder import Control
 from tidemark.control.private_file import write_private
 from tidemark.control.process import without_airflow
-from tidemark.errors import InvalidArgument
+from tidemark.errors import InvalidArgument, TidemarkError
 from tidemark.escaping import one_message
 from tidemark.model.project.connections import flags
 from tidemark.model.project.layout import Layout
@@ -72,15 +72,34 @@ AUTHOR = ("--by", "--reason")
 `requeue` chooses records by `--reason`, and keeps it.
 """
 NEEDS_APPLY = {"doctor": ("--apply", "remove-torn")}
+TASK, OUTCOME = "decide", "outcome"
+"""The task that asks, and the XCom with its RepairOutcome."""
 ANSWERED_WITHIN = "24 h"
 WAITS_MS = 25 * 3_600_000
 """Longest wait of a stream for an answer, ms.
 
-That is longer than ANSWERED_WITHIN. It happens only if the question gets no answer at all: the DAG that asks is
-paused, or its run was deleted or marked.
+That is longer than ANSWERED_WITHIN, and happens only while the DAG that asks is paused.
 """
-DRAINED = "drained"
-"""The answer if the stream was drained meanwhile."""
+DRAINED, GONE = "drained", "gone"
+"""Answers without a person.
+
+The stream was drained, or its question was deleted or marked as a success.
+"""
+LOOKS_WITHIN_S, CHANGES_WITHIN_S = 600.0, 6 * 3_600.0
+"""Time limits of a dry run and of a change.
+
+A change may write a whole state.
+"""
+AGAIN_AFTER_S = (5.0, 20.0)
+"""Waits before a command that failed is run again.
+
+The storage may not answer for a moment, or a driver may be starting. With its plan a command makes a change once.
+"""
+_USAGE, _CHANGED, _KILLED = 2, 4, 124
+"""Exit statuses after which a command is not run again.
+
+124 is that of timeout(1).
+"""
 NO_REASON = "no reason was given"
 MOST_CHARACTERS = 2_000
 PAGE = "/dags/{dag}/runs/{run}/tasks/{task}/required_actions"
@@ -160,20 +179,40 @@ def ask(dag_id: str, question: str, params: Mapping[str, str]) -> None:
     SUPERVISOR_COMMS.send(TriggerDagRun(dag_id=dag_id, run_id=question, conf=dict(params)))
 
 
-class AnswerTrigger(BaseTrigger):
-    """Fires once, when *question* has an answer in the control folder *home*.
+def answer_to(question: str, dag_id: str) -> str | None:
+    """Returns the outcome of the run *question* of *dag_id*; None: none yet.
 
-    A drain request is an answer, too.
+    It is GONE if the run was deleted or marked as a success, and FAILED if it failed or was marked so.
+    """
+    # Triggerers need them, and parsers of DAGs do not.
+    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+    from airflow.sdk.execution_time.xcom import XCom
+
+    states = RuntimeTaskInstance.get_task_states(dag_id, task_ids=[TASK], run_ids=[question])
+    state = states.get(question, {}).get(TASK, "removed")
+    has_ended = state in {"success", "failed", "skipped", "upstream_failed", "removed"}
+    if not has_ended and state != "running":
+        return None
+    # A running task may have an outcome: it tells the channels last.
+    outcome: str | None = XCom.get_one(key=OUTCOME, dag_id=dag_id, task_id=TASK, run_id=question)
+    without = RepairOutcome.FAILED.value if state == "failed" else GONE
+    return outcome or (without if has_ended else None)
+
+
+class AnswerTrigger(BaseTrigger):
+    """Fires once, when the run *question* of the DAG *dag_id* has ended.
+
+    A drain request in the control folder *home* is an answer, too.
     """
 
     def __init__(
-        self, *, home: str, question: str, poll_s: float, first_look_s: float, until_ms: int | None = None
+        self, *, home: str, dag_id: str, question: str, poll_s: float, first_look_s: float, until_ms: int | None = None
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # Airflow's triggers have no types
         until_ms = until_ms or wall_clock_ms() + WAITS_MS
         looks = {"poll_s": poll_s, "first_look_s": first_look_s, "until_ms": until_ms}
-        self._kwargs = {"home": home, "question": question, **looks}
-        self._home, self._question, self._until_ms = home, question, until_ms
+        self._kwargs = {"home": home, "dag_id": dag_id, "question": question, **looks}
+        self._home, self._dag_id, self._question, self._until_ms = home, dag_id, question, until_ms
         self._poll_s, self._first_look_s = poll_s, first_look_s
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
@@ -190,12 +229,13 @@ class AnswerTrigger(BaseTrigger):
 
     def _answer(self) -> str | None:
         if wall_clock_ms() > self._until_ms:
-            return RepairOutcome.TIMED_OUT
-        control = Control(location(self._home))
+            return RepairOutcome.TIMED_OUT.value
         try:
-            return DRAINED if control.drain_requested() else control.answered(self._question)
-        except OSError as error:
-            self.log.warning("%s cannot be read: %s; it is looked at again until it can", self._home, error)
+            if Control(location(self._home)).drain_requested():
+                return DRAINED
+            return answer_to(self._question, self._dag_id)
+        except Exception as error:  # of the storage, or of Airflow's interface
+            self.log.warning("%s: the look at its answer failed: %s; it is repeated", self._question, error)
             return None
 
 
@@ -248,12 +288,15 @@ class DecisionOperator(BaseOperator):
         if words[0] == "requeue" and "--to" not in words:
             # Records that are set aside later are not part of what is shown.
             words += ["--to", iso(now_ms)]
-        status, effect, plan = self._look(words)
+        from tidemark.reports.repairs import split_plan  # parsers of DAGs do not need it
+
+        status, output = self._tidemark([*words, "--dry-run"], within_s=LOOKS_WITHIN_S)
         if status:
-            self._publish(context, RepairOutcome.FAILED)
-            raise AirflowFailException(effect)
+            # Only wrong usage stays wrong; after anything else Airflow tries again.
+            raise AirflowFailException(output) if status == _USAGE else TidemarkError(output)
+        effect, plan = split_plan(output)
         if plan is None:
-            self._publish(context, RepairOutcome.CHANGED)
+            context["ti"].xcom_push(OUTCOME, RepairOutcome.CHANGED.value)
             self.log.info("there is nothing to decide: %s", effect)
             raise AirflowSkipException(effect)
         asked = {"words": words, "effect": effect, "plan": plan, "asked_ms": now_ms}
@@ -265,7 +308,11 @@ class DecisionOperator(BaseOperator):
         """Runs the command if it was approved and does what was shown."""
         user = event.get("responded_by_user") or {}
         by, note = user.get("name") or user.get("id"), _note(event)
-        outcome, result = self._outcome(context, event, words, plan, by, note)
+        outcome, result = RepairOutcome.TIMED_OUT, None
+        if by is not None:
+            outcome = RepairOutcome.REJECTED
+        if by is not None and list(event.get("chosen_options") or ()) == [APPROVE]:
+            outcome, result = self._make(context, words, plan, by, note)
         if outcome is not RepairOutcome.APPLIED:  # the command has recorded that
             from tidemark.reports.repairs import RepairDecision, record_repair  # parsers of DAGs do not need it
 
@@ -281,7 +328,7 @@ class DecisionOperator(BaseOperator):
                 asked_in=_asked_in(context),
             )
             record_repair(Layout(warehouse_at(self.warehouse)), made, at_ms=wall_clock_ms())
-        self._publish(context, outcome)
+        context["ti"].xcom_push(OUTCOME, outcome.value)  # a stream may wait for it
         ended = f"{outcome.value} by {by}" if by else outcome.value
         self._tell(context, words, effect, asked_ms, ended=ended, by=by)
         text = f"{ended}: {result or effect}"
@@ -292,23 +339,12 @@ class DecisionOperator(BaseOperator):
         if outcome is not RepairOutcome.APPLIED:
             raise AirflowFailException(text)
 
-    def _outcome(
-        self, context: Context, event: Mapping[str, Any], words: list[str], plan: str, by: str | None, note: str
-    ) -> tuple[RepairOutcome, str | None]:
-        """Returns the outcome of the answer *event*, and the command's output."""
-        if by is None:
-            return RepairOutcome.TIMED_OUT, None
-        if list(event.get("chosen_options") or ()) != [APPROVE]:
-            return RepairOutcome.REJECTED, None
-        status, effect_now, plan_now = self._look(words)
-        if status:
-            return RepairOutcome.FAILED, effect_now
-        if plan_now != plan:
-            return RepairOutcome.CHANGED, effect_now
+    def _make(self, context: Context, words: Sequence[str], plan: str, by: str, note: str) -> tuple[RepairOutcome, str]:
+        """Makes the change that *plan* showed; returns outcome and output."""
         reason = "--reason" if words[0] in {"accept-loss", "reset-time"} else "--note"
         author = [f"--by={by}", f"{reason}={note or NO_REASON}", f"--asked-in={_asked_in(context)}"]
-        status, output = self._tidemark([*words, f"--plan={plan}", *author])
-        return RepairOutcome.FAILED if status else RepairOutcome.APPLIED, output
+        status, output = self._tidemark([*words, f"--plan={plan}", *author], within_s=CHANGES_WITHIN_S)
+        return {0: RepairOutcome.APPLIED, _CHANGED: RepairOutcome.CHANGED}.get(status, RepairOutcome.FAILED), output
 
     def _park(self, context: Context, asked: Mapping[str, Any], within_ms: int) -> NoReturn:
         """Publishes the request, tells the channels, and parks."""
@@ -372,24 +408,11 @@ class DecisionOperator(BaseOperator):
             msg = f"stream: must be one of {', '.join(names)}, or empty, got {self.stream!r}"
             raise InvalidArgument(msg)
 
-    def _publish(self, context: Context, outcome: RepairOutcome) -> None:
-        """Tells the stream that waits, if one does."""
-        if self.stream:
-            layout = Layout(warehouse_at(self.warehouse))
-            Control(layout.control(self.topology.name, self.stream)).answer(context["ti"].run_id, outcome.value)
+    def _tidemark(self, words: Sequence[str], *, within_s: float) -> tuple[int, str]:
+        """Runs `tidemark` with *words*; returns exit status and output.
 
-    def _look(self, words: Sequence[str]) -> tuple[int, str, str | None]:
-        """Returns exit status, effect and plan of a dry run.
-
-        The plan is None if there is nothing to do. Instead of the effect it may be an error.
+        If it fails, it is run again AGAIN_AFTER_S. *within_s* is the time limit of one run.
         """
-        from tidemark.reports.repairs import split_plan  # parsers of DAGs do not need it
-
-        status, output = self._tidemark([*words, "--dry-run"])
-        return status, *split_plan(output)
-
-    def _tidemark(self, words: Sequence[str]) -> tuple[int, str]:
-        """Runs `tidemark` with *words*; returns exit status and output."""
         warehouse_at(self.warehouse)  # the process inherits the credentials of the store
         more: list[str] = []
         if words[0] == "requeue" and "--reopen" not in words:
@@ -400,12 +423,28 @@ class DecisionOperator(BaseOperator):
                 write_private(file, json.dumps(secrets))
                 more += ["--secrets", str(file)]
         command = [sys.executable, "-c", _CLI, "--warehouse", self.warehouse, *words, *more]
-        env = without_airflow(os.environ)
-        self.log.info("running: tidemark %s", shlex.join(words))
-        done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
-        output = (done.stdout + done.stderr if done.returncode else done.stdout).strip()
-        self.log.info("it ended with status %s:\n%s", done.returncode, one_message(output))
-        return done.returncode, output
+        failed: list[str] = []
+        for again_after_s in (*AGAIN_AFTER_S, None):
+            self.log.info("running: tidemark %s", shlex.join(words))
+            status, output = _ended(command, within_s)
+            self.log.info("it ended with status %s:\n%s", status, one_message(output))
+            if status == _CHANGED and failed:
+                status = 1  # a part of the change may have been made before the failure
+            if status in {0, _USAGE, _CHANGED, _KILLED} or again_after_s is None:
+                break
+            failed.append(output)
+            time.sleep(again_after_s)
+        return status, output if status == 0 else "\n".join(dict.fromkeys([*failed, output]))
+
+
+def _ended(command: Sequence[str], within_s: float) -> tuple[int, str]:
+    """Returns exit status and output of *command*, killed after *within_s*."""
+    env = without_airflow(os.environ)
+    try:
+        done = subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=within_s)
+    except subprocess.TimeoutExpired:
+        return _KILLED, f"it did not end within {within_s:g} s, and was killed; what it has changed stays"
+    return done.returncode, (done.stdout + done.stderr if done.returncode else done.stdout).strip()
 
 
 def _within_ms(text: str) -> int:

@@ -31,7 +31,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 from asgiref.sync import sync_to_async
 
-from tidemark.airflow.tasks.decisions import CAN_ASK, DRAINED, AnswerTrigger, ask, command_in
+from tidemark.airflow.tasks.decisions import CAN_ASK, DRAINED, GONE, AnswerTrigger, ask, command_in
 from tidemark.airflow.tasks.driver import BY_CHANGE, Driver, DriverVerdict, Launch, Patience
 from tidemark.airflow.tasks.pods import launch_command
 from tidemark.airflow.tasks.spark import DriverHook, airflow_secrets, job_environment, kafka_clusters, script
@@ -57,10 +57,10 @@ _HANGS = (DriverVerdict.STALE, DriverVerdict.STUCK)
 _BROKEN = (DriverVerdict.DEAD, DriverVerdict.FAILED)
 _LASTING = ("Unsound:", "DataLost:", "InvalidSpec:", "UnknownCheckpointFormat:", "NewerFormat:")
 """Errors that a person must resolve: another driver would meet them."""
-RELAUNCHES = (DRAINED, RepairOutcome.APPLIED, RepairOutcome.CHANGED)
+RELAUNCHES = (DRAINED, GONE, RepairOutcome.APPLIED, RepairOutcome.CHANGED)
 """Answers after which the stream is launched again.
 
-If what was asked about has changed, the error may be gone; if not, another question follows.
+If what was asked about has changed, or the question is gone, the error may be gone; if not, another question follows.
 """
 _REMEDY = "correct that, then clear the task"
 
@@ -301,6 +301,7 @@ class StreamOperator(BaseOperator):
         )
         trigger = AnswerTrigger(
             home=str(driver.home),
+            dag_id=self.decisions,
             question=question,
             poll_s=self.supervision.poll_s,
             first_look_s=self.supervision.first_look_s,

@@ -58,7 +58,7 @@ SLAS = """\
 #
 # [readings.fresh]
 # subject = "sensor_minutes"
-# measure = "staleness"            # or watermark_lag, latency_p99, records, completeness, burn_rate, contract
+# measure = "staleness"            # or watermark_lag, latency_p99, completeness, complete_by, burn_rate, contract
 # warn_after = "2 min"
 # error_after = "5 min"
 # owner = "sensor team"

@@ -6,6 +6,7 @@ A topic, or the log of a hop, lost them before they were read.
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from pathlib import Path
 
 from tidemark.cli.shared.options import existing_warehouse, whole_number
@@ -43,16 +44,9 @@ def command(options: argparse.Namespace) -> int:
     """Records the decision, and prints it."""
     warehouse = existing_warehouse(options)
     refuse_anonymous(options)
-    say_inert(carry_out(loss_plan(options, warehouse), options, warehouse, note=options.reason))
+    planned = partial(loss_plan, options, warehouse)
+    say_inert(carry_out(planned, options, Layout(warehouse), options.topology, note=options.reason))
     return 0
-
-
-def accept_loss(options: argparse.Namespace, warehouse: Path, clock: Clock = wall_clock_ms) -> str:
-    """Records the decision in the stream's control folder; returns it as text.
-
-    Raises InvalidArgument if the stream does not read the partition.
-    """
-    return loss_plan(options, warehouse, clock).apply()
 
 
 def loss_plan(options: argparse.Namespace, warehouse: Path, clock: Clock = wall_clock_ms) -> RepairPlan:

@@ -6,10 +6,13 @@ It checks what is in the warehouse. If a stream cannot continue it names the rem
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 
 from tidemark.cli.shared.options import add_topology, existing_warehouse
 from tidemark.cli.shared.output import say_inert
-from tidemark.cli.shared.plan import RepairPlan, add_author, add_plan, carry_out
+from tidemark.cli.shared.plan import PlanChanged, RepairPlan, add_author, add_plan, carry_out
 from tidemark.control.folder import Control
 from tidemark.model.project.layout import Layout
 from tidemark.model.stream import Stream
@@ -18,7 +21,7 @@ from tidemark.reports.batch_job import topology as topology_named
 from tidemark.storage.delta.format import refuse_newer
 from tidemark.stream.startup import unread
 from tidemark.stream.startup.evidence import evidence
-from tidemark.stream.startup.soundness import Inconsistency, findings
+from tidemark.stream.startup.soundness import findings
 
 REMOVE_TORN = "remove-torn"
 
@@ -40,11 +43,11 @@ def command(options: argparse.Namespace) -> int:
     # Findings of an older version may be wrong, and its remedies harmful.
     refuse_newer(layout.warehouse)
     if options.apply == REMOVE_TORN:
-        plan = removal_plan(of, layout, options.sub_topology)
-        say_inert(carry_out(plan, options, layout.warehouse, note=options.note))
+        planned = partial(removal_plan, of, layout, options.sub_topology)
+        say_inert(carry_out(planned, options, layout, of.name, note=options.note))
         if options.dry_run:
             return 0
-    faults_by_stream = doctor(of, layout, options.sub_topology, remove_torn=False)
+    faults_by_stream = doctor(of, layout, options.sub_topology)
     for sub_topology, faults in faults_by_stream.items():
         say_inert(f"{sub_topology}: {'unsound' if faults else 'sound'}")
         if faults:
@@ -55,44 +58,41 @@ def command(options: argparse.Namespace) -> int:
     return 1 if any(faults_by_stream.values()) and options.plan is None else 0
 
 
-def doctor(topology: Topology, layout: Layout, sub_topology: str | None, *, remove_torn: bool) -> dict[str, str]:
+def doctor(topology: Topology, layout: Layout, sub_topology: str | None) -> dict[str, str]:
     """Returns the faults of each sub-topology; empty if it is sound.
 
-    Args:
-        topology: the topology.
-        layout: the warehouse.
-        sub_topology: the name of a sub-topology; None: all.
-        remove_torn: remove torn files of a checkpoint before the check that counts.
-
-    Raises:
-        AlreadyRunning: files are to be removed, and a driver runs the stream.
+    *sub_topology* is the name of one; None: all.
     """
     subs = [topology.sub_topology(sub_topology)] if sub_topology else topology.sub_topologies
     texts: dict[str, str] = {}
     for stream in (Stream(topology, sub, layout) for sub in subs):
-        faults = findings(evidence(stream))
-        if remove_torn and any(fault.removable for fault in faults):
-            _remove(stream, faults)
-            faults = findings(evidence(stream))
-        texts[stream.sub.name] = "\n".join(fault.lines for fault in faults)
+        texts[stream.sub.name] = "\n".join(fault.lines for fault in findings(evidence(stream)))
     return texts
 
 
 def removal_plan(topology: Topology, layout: Layout, sub_topology: str | None) -> RepairPlan:
     """Returns the plan to remove torn files of a checkpoint.
 
-    The arguments are those of `doctor`.
+    The arguments are those of `doctor`. To apply it raises AlreadyRunning if a driver runs, and PlanChanged if one has
+    run since.
     """
     subs = [topology.sub_topology(sub_topology)] if sub_topology else topology.sub_topologies
     faults: list[str] = []
-    files: list[str] = []
+    files: list[Path] = []
+    removals: list[Callable[[], None]] = []
     for stream in (Stream(topology, sub, layout) for sub in subs):
-        for fault in findings(evidence(stream)):
-            faults.append(f"{topology.name}/{stream.sub.name}: {fault.lines}")
-            files += [str(file) for file in fault.removable if file.exists()]
+        control = Control(stream.control)
+        # Before the look: a driver that lives may be writing a file that looks torn.
+        epoch = None if control.is_held() else control.epoch()
+        own = findings(evidence(stream))
+        faults += [f"{topology.name}/{stream.sub.name}: {fault.lines}" for fault in own]
+        if torn := [file for fault in own for file in fault.removable if file.exists()]:
+            files += torn
+            removals.append(partial(_remove, control, torn, epoch))
 
     def apply() -> str:
-        doctor(topology, layout, sub_topology, remove_torn=True)
+        for remove in removals:
+            remove()
         return "\n".join(f"removed {file}" for file in files) or "there was nothing to remove"
 
     effect = "\n".join([*faults, *(f"it removes {file}" for file in files)] or [f"{topology.name}: sound"])
@@ -116,10 +116,17 @@ def undecided_batches(topology: Topology, layout: Layout, sub_topology: str | No
     return {name: text for name, text in texts.items() if text}
 
 
-def _remove(stream: Stream, faults: list[Inconsistency]) -> None:
-    control = Control(stream.control)
-    control.acquire()  # no driver starts while files are removed
-    for fault in faults:
-        for file in fault.removable:
+def _remove(control: Control, files: list[Path], epoch: int | None) -> None:
+    """Removes *files* of a stream whose newest driver was that of *epoch*.
+
+    None: it lived when the files were found.
+    """
+    own = control.acquire()  # no driver starts while files are removed
+    try:
+        if epoch is None or own != epoch + 1:
+            msg = f"{control.home}: a driver has run since its files were looked at; they stay; look again"
+            raise PlanChanged(msg)
+        for file in files:
             file.unlink(missing_ok=True)
-    control.release()
+    finally:
+        control.release()

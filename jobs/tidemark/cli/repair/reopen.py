@@ -30,6 +30,7 @@ from tidemark.model.settings.intervals import iso
 from tidemark.model.settings.windows import Shape, Windows
 from tidemark.model.tables.catalog import LATE_RECORDS, REQUEUED
 from tidemark.model.topology import SubTopology, Topology
+from tidemark.reports.batch_job import report_lock
 from tidemark.storage.delta.tables import append, create
 from tidemark.stream.decide.reopenings import PLACE, forgotten
 
@@ -88,8 +89,9 @@ def reopen_plan(options: argparse.Namespace, topology: Topology, layout: Layout,
         raise InvalidArgument("\n".join(refused))
 
     def apply() -> str:
-        for each in chosen:
-            _request(topology, each, layout, clock)
+        with report_lock(layout, topology.name):
+            for each in chosen:
+                _request(topology, each, layout, clock)
         return _said(chosen, refused, "are")
 
     return RepairPlan(

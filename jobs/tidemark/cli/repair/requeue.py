@@ -68,39 +68,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def command(options: argparse.Namespace) -> int:
     """Sends the records, and prints their number."""
     warehouse = existing_warehouse(options)
-    _refuse_unfitting(options)
-    with report_lock(Layout(warehouse), options.topology):
-        plan = requeue_plan(options, warehouse, running_broker(options.home))
-        say_inert(carry_out(plan, options, warehouse, note=options.note))
+    planned = partial(requeue_plan, options, warehouse, running_broker(options.home))
+    say_inert(carry_out(planned, options, Layout(warehouse), options.topology, note=options.note))
     return 0
-
-
-def requeue(
-    options: argparse.Namespace,
-    warehouse: Path,
-    local: str | None,
-    clock: Clock = wall_clock_ms,
-    described: Callable[[str], Topology] = topology,
-) -> str:
-    """Sends the records that *options* choose and that were not sent before.
-
-    Two of these must not run at once. A record that is still unusable comes to quarantine with its new offset, and may
-    be sent again from there.
-
-    Args:
-        options: the command line.
-        warehouse: the warehouse.
-        local: the address of the broker for the cluster `default`, if nothing else gives one.
-        clock: epoch ms UTC.
-        described: reads a topology's file, which has the sources of late records and their Kafka clusters.
-
-    Returns:
-        The number of records, as text.
-    """
-    _refuse_unfitting(options)
-    with report_lock(Layout(warehouse), options.topology):
-        plan = requeue_plan(options, warehouse, local, clock, described)
-        return plan.effect if options.dry_run else plan.apply()
 
 
 def requeue_plan(
@@ -110,10 +80,18 @@ def requeue_plan(
     clock: Clock = wall_clock_ms,
     described: Callable[[str], Topology] = topology,
 ) -> RepairPlan:
-    """Returns the plan to send records again.
+    """Returns the plan to send records again that were not sent before.
 
-    Its arguments are those of `requeue`.
+    A record that is still unusable comes to quarantine with its new offset, and may be sent again from there.
+
+    Args:
+        options: the command line.
+        warehouse: the warehouse.
+        local: the address of the broker for the cluster `default`, if nothing else gives one.
+        clock: epoch ms UTC.
+        described: reads a topology's file, which has the sources of late records and their Kafka clusters.
     """
+    _refuse_unfitting(options)
     layout = Layout(warehouse)
     if options.reopen:
         return reopen_plan(options, described(options.topology), layout, clock)
@@ -124,13 +102,18 @@ def requeue_plan(
     chosen = with_kafka_partitions(_chosen(rows, options), layout, options.topology)
     sent = _sent_places(layout.report_table(options.topology, REQUEUED.name))
     waiting = chosen.join(sent, on=list(PLACE), how="anti").sort(PLACE)
-    by_cluster = partial(_group_by_cluster, options, described, local)
+
+    def apply() -> str:
+        by_cluster = partial(_group_by_cluster, options, described, local)
+        with report_lock(layout, options.topology):
+            return _requeued(options, waiting, chosen.height, layout, by_cluster, clock)
+
     return RepairPlan(
         topology=options.topology,
         sub_topology=None,
         effect="\n".join(_effect(waiting, chosen.height)),
         state=waiting.select("source", "reason", *PLACE).rows(),
-        apply=lambda: _requeued(options, waiting, chosen.height, layout, by_cluster, clock),
+        apply=apply,
         is_needed=waiting.height > 0,
     )
 

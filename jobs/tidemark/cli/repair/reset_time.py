@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import uuid
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from shlex import quote
 from typing import assert_never
@@ -53,16 +54,9 @@ def command(options: argparse.Namespace) -> int:
     """Requests the reset, and prints its consequences."""
     warehouse, topology = existing_warehouse(options), topology_named(options.topology)
     refuse_anonymous(options)
-    say_inert(carry_out(reset_plan(options, warehouse, topology), options, warehouse, note=options.reason))
+    planned = partial(reset_plan, options, warehouse, topology)
+    say_inert(carry_out(planned, options, Layout(warehouse), topology.name, note=options.reason))
     return 0
-
-
-def reset_time(options: argparse.Namespace, warehouse: Path, topology: Topology, clock: Clock = wall_clock_ms) -> str:
-    """Asks the driver to set the time of a partition back.
-
-    Returns the consequences as text, and raises, as `reset_plan` does.
-    """
-    return reset_plan(options, warehouse, topology, clock).apply()
 
 
 def reset_plan(

@@ -6,14 +6,14 @@ It distributes the stream's state to them.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from tidemark.cli.shared.options import existing_warehouse
 from tidemark.cli.shared.output import say_inert
-from tidemark.cli.shared.plan import RepairPlan, add_author, add_plan, carry_out
+from tidemark.cli.shared.plan import PlanChanged, RepairPlan, add_author, add_plan, carry_out
 from tidemark.collecting import names_in
 from tidemark.control.folder import Control
 from tidemark.errors import InvalidArgument, TidemarkError, argument_type
@@ -49,52 +49,17 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def command(options: argparse.Namespace) -> int:
     """Distributes the state, and prints a line for each stream."""
     topology, warehouse = topology_named(options.topology), existing_warehouse(options)
-    plan = reshard_plan(topology, warehouse, options.sub_topology, options.shards, say_inert)
-    say_inert(carry_out(plan, options, warehouse, note=options.note))
+    planned = partial(reshard_plan, topology, warehouse, options.sub_topology, options.shards, say_inert)
+    say_inert(carry_out(planned, options, Layout(warehouse), topology.name, note=options.note))
     return 0
 
 
 def reshard_plan(
-    topology: Topology, warehouse: Path, name: str | None, shards: int, say: Callable[[str], None]
+    topology: Topology, warehouse: Path, name: str | None, shards: int, say: Callable[[str], None] = lambda text: None
 ) -> RepairPlan:
     """Returns the plan to distribute states.
 
-    Its arguments and errors are those of `reshard_streams`.
-    """
-    lines: list[str] = []
-    newest: list[tuple[str, int, int | None]] = []
-    for stream, _ in _drained(topology, warehouse, name, shards):
-        home = stream.control / "journal"
-        entry = Journal(home, "data").newest() if home.is_dir() else None
-        states = entry.notes.states if entry else None
-        if entry is None:
-            lines.append(f"{_name(stream)}: no batch was decided yet, so there is no state")
-        elif (states is not None and len(states) == shards) or remembered_shards(stream, entry) is not None:
-            lines.append(f"{_name(stream)}: its state is in {_shards(shards)} already")
-        else:
-            source = "the tables of an older version" if states is None else _shards(len(states))
-            text = f"its state after batch {entry.batch_id} goes from {source} to {_shards(shards)}"
-            in_file = topology.shards_of(stream.sub.name)
-            lines.append(f"{_name(stream)}: {text}; its file has shards = {in_file}")
-            newest.append((stream.sub.name, entry.batch_id, None if states is None else len(states)))
-    return RepairPlan(
-        topology=topology.name,
-        sub_topology=name,
-        effect="\n".join(lines),
-        state=(shards, newest),
-        apply=lambda: "\n".join(reshard_streams(topology, warehouse, name, shards, say)),
-        is_needed=bool(newest),
-    )
-
-
-def reshard_streams(
-    topology: Topology,
-    warehouse: Path,
-    name: str | None,
-    shards: int,
-    say: Callable[[str], None] = lambda text: None,
-) -> Iterator[str]:
-    """Yields a line for each stream after its state was distributed.
+    Its result has a line for each stream.
 
     Args:
         topology: the topology.
@@ -108,9 +73,33 @@ def reshard_streams(
         ShardingImpossible: one of the streams cannot run in shards.
         NewerFormat: a newer version has written to the warehouse.
     """
+    lines: list[str] = []
+    newest: list[tuple[str, int, int | None]] = []
+    steps: list[Callable[[], str]] = []
     # All streams are checked before the first is changed.
     for stream, placement in _drained(topology, warehouse, name, shards):
-        yield _reshard(stream, placement, topology.shards_of(stream.sub.name), say)
+        home = stream.control / "journal"
+        entry = Journal(home, "data").newest() if home.is_dir() else None
+        in_file, batch_id = topology.shards_of(stream.sub.name), entry.batch_id if entry else None
+        steps.append(partial(_reshard, stream, placement, in_file, say, batch_id))
+        states = entry.notes.states if entry else None
+        if entry is None:
+            lines.append(f"{_name(stream)}: no batch was decided yet, so there is no state")
+        elif (states is not None and len(states) == shards) or remembered_shards(stream, entry) is not None:
+            lines.append(f"{_name(stream)}: its state is in {_shards(shards)} already")
+        else:
+            source = "the tables of an older version" if states is None else _shards(len(states))
+            text = f"its state after batch {entry.batch_id} goes from {source} to {_shards(shards)}"
+            lines.append(f"{_name(stream)}: {text}; its file has shards = {in_file}")
+            newest.append((stream.sub.name, entry.batch_id, None if states is None else len(states)))
+    return RepairPlan(
+        topology=topology.name,
+        sub_topology=name,
+        effect="\n".join(lines),
+        state=(shards, newest),
+        apply=lambda: "\n".join([step() for step in steps]),
+        is_needed=bool(newest),
+    )
 
 
 def _drained(
@@ -135,7 +124,9 @@ def sharding_of(stream: Stream) -> Sharding | None:
     return sharding(stream.topology, stream.sub, steps) if stream.shards > 1 else None
 
 
-def _reshard(stream: Stream, by: Sharding | None, in_file: int, say: Callable[[str], None]) -> str:
+def _reshard(
+    stream: Stream, by: Sharding | None, in_file: int, say: Callable[[str], None], batch_id: int | None
+) -> str:
     """Distributes the state of *stream*; no driver of it can start meanwhile.
 
     Args:
@@ -143,15 +134,23 @@ def _reshard(stream: Stream, by: Sharding | None, in_file: int, say: Callable[[s
         by: how its keys are distributed; None for one shard.
         in_file: the number of shards in the topology's file.
         say: prints a line for each old shard.
+        batch_id: its newest batch when this was planned; None: it had none.
 
     Returns:
         A line with the result.
+
+    Raises:
+        PlanChanged: it has a newer batch.
     """
     name, home = _name(stream), stream.control / "journal"
     if not home.is_dir():
         return f"{name}: no batch was decided yet, so there is no state"
     with Control(stream.control).held() as check_lease:
         try:
+            newest = Journal(home, "data").newest()
+            if newest is not None and newest.batch_id != batch_id:
+                msg = f"{name}: it has decided batch {newest.batch_id} since; its state is unchanged; look again"
+                raise PlanChanged(msg)
             return f"{name}: {redistribute(stream, Journal(home, 'data'), by, in_file, say, check_lease)}"
         except OSError as error:
             msg = f"{name}: {error}; the state is unchanged; correct this and run the command again"

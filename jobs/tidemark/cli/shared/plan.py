@@ -10,17 +10,18 @@ import getpass
 from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import sha256
-from pathlib import Path
 
 from tidemark.clock import Clock, wall_clock_ms
 from tidemark.errors import InvalidArgument, TidemarkError
 from tidemark.model.project.layout import Layout
-from tidemark.reports.repairs import RepairDecision, record_repair, with_plan
+from tidemark.reports.repairs import RepairDecision, record_repair, repair_lock, with_plan
 from tidemark.semantics.repairs import RepairOutcome
 
 
 class PlanChanged(TidemarkError):
     """Raised when a command would not do what its dry run showed."""
+
+    exit_status = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,24 +75,38 @@ def refuse_anonymous(options: argparse.Namespace) -> None:
 
 
 def carry_out(
-    plan: RepairPlan, options: argparse.Namespace, warehouse: Path, *, note: str | None, clock: Clock = wall_clock_ms
+    planned: Callable[[], RepairPlan],
+    options: argparse.Namespace,
+    layout: Layout,
+    topology: str,
+    *,
+    note: str | None,
+    clock: Clock = wall_clock_ms,
 ) -> str:
-    """Shows or applies *plan*, as the command line *options* ask; returns text.
+    """Shows or applies a plan, as *options* ask; returns text.
 
-    A change is recorded in `repair_decisions` after it was made.
+    A change is recorded in `repair_decisions` after it was made. No other repair comes between its plan and its row.
 
     Args:
-        plan: the change.
+        planned: looks at the streams, and returns the change.
         options: the command line.
-        warehouse: the warehouse.
+        layout: the warehouse.
+        topology: the name of the topology.
         note: the reason that the person gave.
         clock: epoch ms UTC.
 
     Raises:
         PlanChanged: the change is not the one that the dry run of `--plan` showed.
+        LockHeld: another repair of the topology lasts too long; AlreadyRunning in an object store.
     """
     if options.dry_run:
+        plan = planned()
         return with_plan(plan.effect, plan.id) if plan.is_needed else plan.effect
+    with repair_lock(layout, topology):
+        return _applied(planned(), options, layout, note, clock)
+
+
+def _applied(plan: RepairPlan, options: argparse.Namespace, layout: Layout, note: str | None, clock: Clock) -> str:
     if options.plan not in {None, plan.id}:
         msg = f"this is not what plan {options.plan} showed, and nothing was changed; now it is plan {plan.id}:\n"
         raise PlanChanged(msg + plan.effect)
@@ -108,5 +123,5 @@ def carry_out(
             result=result,
             asked_in=options.asked_in,
         )
-        record_repair(Layout(warehouse), made, at_ms=clock())
+        record_repair(layout, made, at_ms=clock())
     return result

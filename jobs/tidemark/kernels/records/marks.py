@@ -21,6 +21,11 @@ from tidemark.semantics.idleness import Activity
 from tidemark.semantics.progress import InputProgress
 
 MARK = "tidemark-mark"
+USER_METADATA = "userMetadata"
+"""The key of a commit with the text of its writer.
+
+`DESCRIBE HISTORY` shows it.
+"""
 _FORM = r"^(?P<writer>.+):(?P<watermark>-|-?\d{1,16}):(?P<status>active|idle)$"
 _WITHOUT_A_VALUE = ("null_value", "null_key", "missing_timestamp")
 

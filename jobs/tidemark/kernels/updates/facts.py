@@ -11,8 +11,10 @@ from dataclasses import asdict
 import polars as pl
 
 from tidemark.collecting import outside
-from tidemark.kernels.aggregates.windows import window_start
+from tidemark.kernels.aggregates.windows import in_windows, window_start
 from tidemark.kernels.columns.buckets import bucket_of, value_of
+from tidemark.model.settings.windows import Shape, Windows
+from tidemark.semantics.completeness import DAY_MS, IntervalCount, Intervals
 from tidemark.semantics.latency import Times, latency_at
 
 TIMES: Mapping[str, pl.DataType] = {
@@ -90,6 +92,42 @@ def add_up(buckets: pl.DataFrame, *, window_ms: int) -> pl.DataFrame:
 def records_per_window(times: pl.DataFrame, *, window_ms: int) -> dict[int, int]:
     """Counts records per streaming window, by the window's start (epoch ms)."""
     return dict(times.group_by(_window_start(window_ms)).agg(pl.col("n").sum()).iter_rows())
+
+
+def per_interval(times: pl.DataFrame, results: pl.DataFrame, intervals: Intervals) -> dict[int, IntervalCount]:
+    """Counts records and results of a table per interval.
+
+    Args:
+        times: counts of the records that its operator finished, as `times_of` returns them.
+        results: the rows that it sends on or writes. Repeated ones were counted before.
+        intervals: its intervals, whose starts are the keys of the result (epoch ms).
+    """
+    fresh = results.filter(~pl.col("_repeated")) if "_repeated" in results.columns else results
+    first = pl.struct("_partition", "_offset").sort_by("_partition", "_offset").first()
+    emitted = (
+        _in_intervals(fresh.select("_timestamp_ms", "_partition", "_offset"), intervals)
+        .group_by("start")
+        .agg(emitted=pl.len(), first=first)
+    )
+    finished = _in_intervals(times, intervals).group_by("start").agg(records=pl.col("n").sum())
+    counts: dict[int, IntervalCount] = {}
+    for row in finished.join(emitted, on="start", how="full", coalesce=True).iter_rows(named=True):
+        place = row["first"]
+        counts[row["start"]] = IntervalCount(
+            row["records"] or 0, row["emitted"] or 0, place and (place["_partition"], place["_offset"])
+        )
+    return counts
+
+
+def _in_intervals(rows: pl.DataFrame, intervals: Intervals) -> pl.DataFrame:
+    """Returns *rows* with the `start` of their interval."""
+    every_ms, start = intervals.every_ms, pl.col("window_start")
+    # In a zone, parts of days are counted from midnight; all others are windows.
+    in_days = intervals.timezone is not None and every_ms < DAY_MS
+    size_ms = DAY_MS if in_days else every_ms
+    windows = Windows(shape=Shape.TUMBLING, size_ms=size_ms, hop_ms=size_ms, timezone=intervals.timezone)
+    since = pl.col("_timestamp_ms") - start
+    return in_windows(rows, windows).with_columns(start=start + since // every_ms * every_ms if in_days else start)
 
 
 def windows_of(records: pl.DataFrame, *, window_ms: int) -> frozenset[int]:

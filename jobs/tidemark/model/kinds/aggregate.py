@@ -21,8 +21,9 @@ from tidemark.model.settings.window_columns import (
     bounds_among,
     selected_bounds,
 )
-from tidemark.model.settings.windows import Windows, read_windows
+from tidemark.model.settings.windows import Windows, read_complete, read_windows
 from tidemark.semantics.change import Rule
+from tidemark.semantics.completeness import Intervals
 
 SAME_INSTANT = Emission(rule=Rule.SAME_INSTANT)
 """The default emission of an aggregate."""
@@ -46,6 +47,7 @@ class Aggregate(DeclaredOperator):
     aggregates: Mapping[str, tuple[str, str]]
     select: Mapping[str, str]
     emission: Emission = SAME_INSTANT
+    complete: Intervals | None = None
 
     @property
     def groups(self) -> tuple[str, ...]:
@@ -125,6 +127,7 @@ class Aggregate(DeclaredOperator):
             aggregates=MappingProxyType(calls),
             select=keys.columns("select", '{ n = "n" }', {name: name for name in calls}),
             emission=read_emission(keys, Rule.SAME_INSTANT, windowed=windows is not None),
+            complete=read_complete(keys),
         )
 
 

@@ -17,6 +17,7 @@ from tidemark.model.settings.emission import Emission
 from tidemark.model.settings.toml_keys import Keys
 from tidemark.model.settings.window_columns import WindowColumns
 from tidemark.model.settings.windows import Windows
+from tidemark.semantics.completeness import Intervals
 
 KAFKA_KEY = "_key"
 """Stands for the record's own key among the columns of an order."""
@@ -137,6 +138,16 @@ class Operator(ABC):
     @property
     def windows(self) -> Windows | None:
         """The windows over which it aggregates, or None."""
+        return None
+
+    @property
+    def allowed_lateness_ms(self) -> int | None:
+        """How far behind the watermark it accepts records; None: any."""
+        return self.windows.allowed_lateness_ms if self.windows else None
+
+    @property
+    def complete(self) -> Intervals | None:
+        """The intervals of its table that can be complete, or None."""
         return None
 
     @property

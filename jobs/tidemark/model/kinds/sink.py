@@ -12,7 +12,9 @@ from tidemark.model.kinds.operator import ArrivalOrder, Operator, Refusal
 from tidemark.model.project.layout import CHANGES_OF
 from tidemark.model.settings.toml_keys import IDENTIFIER, Keys
 from tidemark.model.settings.window_columns import SinkWindow, WindowColumns, sink_window
+from tidemark.model.settings.windows import read_complete
 from tidemark.model.tables.catalog import TABLES
+from tidemark.semantics.completeness import Intervals
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +41,7 @@ class Sink(KafkaEnd):
     refresh_ms: int = 60_000
     bounds: Mapping[str, str] = field(default_factory=dict)
     window: SinkWindow | None = None
+    complete: Intervals | None = None
 
     @property
     def tells_time(self) -> bool:
@@ -120,6 +123,7 @@ class Sink(KafkaEnd):
             inputs=(keys.text("input", "events"),),
             key=keys.names("key", '["id"]') if mode == "current" else (),
             last_seen_at=_last_seen_at(keys, mode),
+            complete=read_complete(keys),
             refresh_ms=_refresh_ms(keys, mode),
             **_marks(keys, place, mode),
         )

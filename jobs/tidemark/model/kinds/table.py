@@ -12,7 +12,9 @@ from tidemark.model.kinds.operator import KAFKA_KEY, ArrivalOrder, DeclaredOpera
 from tidemark.model.settings.emission import ON_CHANGE, Emission, read_emission
 from tidemark.model.settings.toml_keys import Keys
 from tidemark.model.settings.window_columns import START, WindowColumns, bounds_among
+from tidemark.model.settings.windows import read_complete
 from tidemark.semantics.change import Rule
+from tidemark.semantics.completeness import Intervals
 
 
 class NewestRule(StrEnum):
@@ -50,6 +52,7 @@ class KeyedTable(DeclaredOperator):
     history_ms: int | None = None
     beyond_history: HistoryPolicy = HistoryPolicy.OLDEST
     newest_by: NewestRule | None = None
+    complete: Intervals | None = None
 
     @property
     def is_strict(self) -> bool:
@@ -106,5 +109,6 @@ class KeyedTable(DeclaredOperator):
             emission=read_emission(keys, Rule.STRICTLY_NEWER),
             history_ms=keys.duration("history", "1 h", None),
             beyond_history=keys.choice("beyond_history", HistoryPolicy, HistoryPolicy.OLDEST),
+            complete=read_complete(keys),
             newest_by=keys.choice("newest_by", NewestRule, NewestRule.ARRIVAL) if "newest_by" in keys.content else None,
         )

@@ -9,6 +9,7 @@
 | `control/<topology>/.driver/<host>/` | the process that runs the topology's streams, and its log |
 | `control/.drivers/<name>/<host>/` | the same for a driver that several topologies name |
 | `control/<topology>/.reports/` | the lease of the batch jobs, in an object store |
+| `control/<topology>/.repairs/` | the lock of repairs; in an object store their lease |
 
 A warehouse is a folder, or one in an object store: see `tidemark.storage.location`.
 """
@@ -75,6 +76,10 @@ class Layout:
     def report_control(self, topology: str) -> Path:
         """Returns the folder with the lease of the batch jobs of *topology*."""
         return self.control(topology, ".reports")
+
+    def repair_control(self, topology: str) -> Path:
+        """Returns the folder with the lock of repairs of *topology*."""
+        return self.control(topology, ".repairs")
 
     def driver(self, topology: str, driver: str | None) -> Path:
         """Returns the folder of the driver processes, one per host.

@@ -124,8 +124,19 @@ def weekly_hours(own: Keys) -> WeeklyHours:
 def _minutes(keys: Keys, key: str, default: str) -> int:
     """Returns a time of day as minutes after midnight."""
     text = keys.text(key, default, default)
-    if (match := _TIME.fullmatch(text)) is None:
+    if (minute := minute_of_day(text)) is None:
         keys.fail(key, f"is {text!r}", f'write a time of day, such as {key} = "07:00"')
+    return minute
+
+
+def minute_of_day(text: str) -> int | None:
+    """Returns the minutes from midnight to *text*; None: no time of day.
+
+    >>> minute_of_day("06:30"), minute_of_day("6 h")
+    (390, None)
+    """
+    if (match := _TIME.fullmatch(text)) is None:
+        return None
     hour, minute = (part for part in match.groups() if part is not None)
     return 60 * int(hour) + int(minute)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tidemark.model.settings.toml_keys import Keys
-from tidemark.model.tables.catalog import CHANGES, LATE_RECORDS, OPERATOR_STATE, QUARANTINE, UNDELIVERABLE
+from tidemark.model.tables.catalog import CHANGES, COMPLETENESS, LATE_RECORDS, OPERATOR_STATE, QUARANTINE, UNDELIVERABLE
 
 FOR_EVER = "for ever"
 DAY_MS = 86_400_000
@@ -38,6 +38,8 @@ class Retention:
         """Returns how long rows of *table*, of every stream, are kept."""
         if table in {LATE_RECORDS.name, QUARANTINE.name, UNDELIVERABLE.name}:
             return self.set_aside_ms
+        if table == COMPLETENESS.name:
+            return self.reports_ms
         return {CHANGES.name: self.changes_ms, OPERATOR_STATE.name: self.state_ms}.get(table, self.facts_ms)
 
 

@@ -9,12 +9,15 @@ from zoneinfo import available_timezones
 
 from tidemark.model.settings.retention import DAY_MS
 from tidemark.model.settings.toml_keys import Keys, length
+from tidemark.semantics.completeness import Intervals
 
 LEAST_LOCAL_HOP_MS = 7_200_000
 """Shortest hop on a local clock, longer than any jump of clocks.
 
 So hopping windows on a local clock start one after the other.
 """
+LEAST_INTERVAL_MS = 1_000
+"""Shortest interval of a table that can be complete."""
 
 
 class Shape(StrEnum):
@@ -85,7 +88,7 @@ def read_windows(keys: Keys) -> Windows | None:
     size_ms = inner.duration(shape, "1 min")
     hop_ms = inner.duration("every", "10 s") if shape == Shape.HOPPING else size_ms
     offset_ms = inner.duration("offset", "15 min", 0, zero=True) if shape != Shape.SESSION else 0
-    timezone = _timezone(inner, Shape(shape), hop_ms)
+    timezone = _windows_timezone(inner, Shape(shape), hop_ms)
     inner.done()
     if hop_ms > size_ms:
         remedy = "make it at most that long, or some records are in no window"
@@ -111,23 +114,44 @@ def _refuse_without_window(keys: Keys) -> None:
             keys.fail(key, "is set, but there is no window", remedy, beside="window")
 
 
-def _timezone(keys: Keys, shape: Shape, hop_ms: int) -> str | None:
+def read_complete(keys: Keys) -> Intervals | None:
+    """Reads `complete`, the intervals of a table; None without the key."""
+    content = keys.mapping("complete", '{ every = "1 h" }', None)
+    if content is None:
+        return None
+    inner = Keys(keys.file, f"{keys.at}.complete", content)
+    every_ms, timezone = inner.duration("every", "1 h"), _timezone(inner)
+    inner.done()
+    if every_ms < LEAST_INTERVAL_MS:
+        inner.fail("every", f"is {content['every']!r}", f'write "{length(LEAST_INTERVAL_MS)}" or more, such as "1 h"')
+    if timezone and every_ms % DAY_MS and DAY_MS % every_ms:
+        problem = f"is {content['every']!r}, which divides no day of {timezone}"
+        inner.fail("every", problem, 'write a part of a day such as "1 h", or whole days such as "1 d"')
+    return Intervals(every_ms, timezone)
+
+
+def _windows_timezone(keys: Keys, shape: Shape, hop_ms: int) -> str | None:
     """Reads the IANA name of the windows' clock; None: UTC."""
     name: str | None = keys.text("timezone", "America/New_York", None)
-    if name is None:
-        return None
-    if shape is Shape.SESSION:
+    if name is not None and shape is Shape.SESSION:
         keys.fail(
             "timezone",
             f"is {name!r}, but the window is a session",
             "leave it out: the length of a gap does not depend on it",
         )
+    _timezone(keys)
+    if name is not None and shape is Shape.HOPPING and hop_ms < LEAST_LOCAL_HOP_MS:
+        problem, remedy = f"is {name!r}, but windows start every {length(hop_ms)}", 'start them every "2 h" or more'
+        keys.fail("timezone", problem, f"{remedy}: several would start at once when daylight saving time begins")
+    return name
+
+
+def _timezone(keys: Keys) -> str | None:
+    """Reads the IANA name of a time zone; None: UTC."""
+    name: str | None = keys.text("timezone", "America/New_York", None)
     zones = available_timezones() - {"Factory", "localtime"}
-    if name not in zones:
+    if name is not None and name not in zones:
         near = difflib.get_close_matches(name, zones, n=1)
         remedy = f"use an IANA name, such as {near[0] if near else 'America/New_York'}"
         keys.fail("timezone", f"is {name!r}, which is not a known time zone", remedy)
-    if shape is Shape.HOPPING and hop_ms < LEAST_LOCAL_HOP_MS:
-        problem, remedy = f"is {name!r}, but windows start every {length(hop_ms)}", 'start them every "2 h" or more'
-        keys.fail("timezone", problem, f"{remedy}: several would start at once when daylight saving time begins")
     return name

@@ -482,6 +482,44 @@ DISORDER_BUCKETS = Table(
     ),
     key=("batch_id", "source", "bucket"),
 )
+COMPLETENESS = Table(
+    "completeness",
+    "table and interval that is complete, and batch in which it got results after that (reopened)",
+    (
+        *_BATCH,
+        *_columns(
+            ("operator", "string", "operator with the key `complete`"),
+            ("table", "string", "Delta table of the sink; of other operators their name"),
+            ("interval_start", "timestamp", "record time, inclusive"),
+            ("interval_end", "timestamp", "record time, exclusive"),
+            ("complete_at", "timestamp", "decision time of the batch after which no record was expected any more"),
+            ("watermark", "timestamp", "watermark of the sub-topology after that batch, record time"),
+            (
+                "records",
+                "bigint",
+                "records of the interval that the operator finished, since its last row; null: too many open",
+            ),
+            (
+                "emitted",
+                "bigint",
+                "results of the interval that it emitted or wrote, since its last row; null: as records",
+            ),
+            (
+                "waited_for",
+                "string",
+                "source that held the interval back for longest, or operator that held results; null: it did not wait",
+            ),
+            ("waited_for_partition", "int", "input partition of this source; null: not one partition"),
+            ("waited_ms", "bigint", "ms between decision times that the interval waited for it; 0: it did not wait"),
+            ("by_idleness", "boolean", "whether an idle partition had not passed the interval"),
+            ("reopened_at", "timestamp", "decision time of the batch with the later results; null: first completion"),
+            ("cause", "string", "late_record | requeued | time_reset"),
+            ("cause_partition", "int", "input partition of the first record behind these results; null: not reopened"),
+            ("cause_offset", "bigint", "its offset there"),
+        ),
+    ),
+    key=("batch_id", "operator", "interval_start"),
+)
 HEARTBEATS = Table(
     "heartbeats",
     "driver and heartbeat, every 15 s and at start and end, also without batches",
@@ -1034,6 +1072,7 @@ TABLES = MappingProxyType(
             OPERATOR_STATE,
             HELD_RECORDS,
             DISORDER_BUCKETS,
+            COMPLETENESS,
             HEARTBEATS,
             CLOCK_SKEW,
             LATENCY_ROLLUP,

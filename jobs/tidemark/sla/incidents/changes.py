@@ -21,7 +21,7 @@ from tidemark.model.topology import Topology
 from tidemark.semantics.forecast import STANDS_MS
 from tidemark.semantics.incidents import BROKEN, CHECKS, Change, SlaState, follow, interrupted
 from tidemark.semantics.repairs import DECISION
-from tidemark.semantics.sla import BurnRate, ContractRule, RecordMinimums, Sla, Verdict
+from tidemark.semantics.sla import BurnRate, ContractRule, Deadline, RecordMinimums, Sla, Verdict
 
 Row = Mapping[str, Any]
 _COPIED = ("verdict", "severity", "subject", "measure", "said", "culprit", "held_by", "budget_left", "owner", "runbook")
@@ -382,6 +382,8 @@ def _measured(limits: Thresholds, result: Row) -> dict[str, Any]:
             unit, observed, warn, error = "records", result["records"], limits.warn_below, limits.error_below
         case BurnRate():
             unit, observed, warn, error = "burn rate", result["burn_rate"], limits.warn_at, limits.error_at
+        case Deadline():
+            unit, observed, warn, error = "ms", result["observed_ms"], None, limits.after_ms
         case ContractRule():
             unit, observed, warn, error = "rows", result["records"], None, 0
     is_warning = result["verdict"] == Verdict.WARN or error is None

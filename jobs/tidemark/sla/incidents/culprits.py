@@ -8,11 +8,14 @@ from dataclasses import replace
 from functools import cached_property, lru_cache, wraps
 from typing import ParamSpec, TypeVar
 
+import polars as pl
+
 from tidemark.model.project.layout import Layout
 from tidemark.model.sla_spec import QUANTILES, WORK_QUANTILES, Measure, SlaSpec
 from tidemark.model.topology import Topology
 from tidemark.reports.paths.path_facts import Row, Tables
 from tidemark.semantics.blame import AgeCause
+from tidemark.semantics.completeness import needed_ms
 from tidemark.semantics.incidents import BROKEN
 from tidemark.semantics.sla import Sla
 from tidemark.sla.incidents.roots import root_of, root_of_part
@@ -103,7 +106,7 @@ class _Explainer:
         """
         spec, is_late = status.spec, status.spec.measure in LATENCIES
         finding = self._held_back(spec) or self._held_up(_operator(spec, self._topology), is_late=is_late)
-        culprit, held_by, age_ms = status.culprit, finding.line if finding else None, None
+        culprit, held_by, age_ms = status.culprit or self._waited_for(status), finding.line if finding else None, None
         root = self._root_of(finding, self._topology) if finding else None
         if is_late and (part := self._blamed(spec.subject, spec.over_ms)) is not None:
             culprit, held_by, age_ms = culprit or part["operator"], held_by or _wait_for_input(part), part["age_ms"]
@@ -129,13 +132,34 @@ class _Explainer:
         return next((finding for finding in findings if finding.cause not in NO_EXPLANATION), None)
 
     def _what_holds_back(self, spec: SlaSpec) -> WhyFinding | None:
-        if spec.measure is not Measure.WATERMARK_LAG or not isinstance(spec.limits, Sla):
+        if spec.measure is Measure.COMPLETE_BY:
+            reached_ms = self._needed_of_interval(spec.subject)
+        elif spec.measure is Measure.WATERMARK_LAG and isinstance(spec.limits, Sla):
+            # The watermark at which its lag would be one ms below the lowest limit.
+            reached_ms = self._at_ms - round(spec.limits.least_ms) + 1
+        else:
             return None
-        # The watermark at which its lag would be one ms below the lowest limit.
-        needed_ms = self._at_ms - round(spec.limits.least_ms) + 1
+        if reached_ms is None:
+            return None
         sub = sub_topology_of(spec, self._topology)
-        findings = what_holds_time_back(self._topology, self._layout, sub, at_ms=self._at_ms, needed_ms=needed_ms)
+        findings = what_holds_time_back(self._topology, self._layout, sub, at_ms=self._at_ms, needed_ms=reached_ms)
         return next(iter(findings), None)
+
+    def _needed_of_interval(self, operator: str) -> int | None:
+        """Returns the watermark that completes the next interval of *operator*."""
+        intervals, rows = self._topology.operators[operator].complete, self._scene.of(operator).completions(operator)
+        if intervals is None or rows.is_empty():
+            return None
+        lateness_ms = self._topology.allowed_lateness_ms(operator)
+        return needed_ms(intervals.end_of(max(rows["interval_end"])), allowed_lateness_ms=lateness_ms)
+
+    def _waited_for(self, status: Status) -> str | None:
+        """Returns what a complete interval that was late waited for longest."""
+        if status.spec.measure is not Measure.COMPLETE_BY or status.observed_ms is None:
+            return None
+        took = pl.col("complete_at") - pl.col("interval_end") == status.observed_ms
+        rows = self._scene.of(status.spec.subject).completions(status.spec.subject).filter(took)
+        return next(iter(rows.filter(pl.col("reopened_at").is_null())["waited_for"]), None)
 
     def _restarted_driver(self, spec: SlaSpec) -> WhyFinding | None:
         operator = _operator(spec, self._topology)

@@ -56,7 +56,7 @@ REACHED_WITHIN_MS = 86_400_000
 
 Only its table has the newest record time of a sink that wrote nothing for longer.
 """
-JUDGED_BY_CLOCKS = frozenset({Measure.STALENESS, Measure.WATERMARK_LAG, Measure.COMPLETENESS})
+JUDGED_BY_CLOCKS = frozenset({Measure.STALENESS, Measure.WATERMARK_LAG, Measure.COMPLETENESS, Measure.COMPLETE_BY})
 """Measures that may lie ahead of the clock.
 
 They do where a producer's clock is wrong.
@@ -188,6 +188,7 @@ def measurements(specs: list[SlaSpec], at_ms: int, *, outcomes: str) -> Iterator
     if not used.isdisjoint(JUDGED_BY_CLOCKS):
         yield _clocks(at_ms)
         yield _first_start_select()
+    yield from _completions(specs, at_ms)
     yield from _catching_up(specs, at_ms)
     for over in overs(Measure.RECORDS):
         yield _records(over, outcomes)
@@ -239,6 +240,21 @@ def _catching_up(specs: Iterable[SlaSpec], at_ms: int) -> Iterator[str]:
     # The estimate of a driver that waits for brokers, or hangs in a batch, is from before.
     works = f"reason IS NULL AND coalesce(at_ms - began_ms, 0) <= {HANGS_AFTER_MS}"
     yield f"{subs} FROM ({newest}) WHERE state = '{StreamState.RUNNING}' AND eta_at IS NOT NULL AND {works}"
+
+
+def _completions(specs: Iterable[SlaSpec], at_ms: int) -> Iterator[str]:
+    """Yields a SELECT of complete intervals by operator, if *specs* need it.
+
+    They are the newest at *at_ms*, and those that were complete since the longest `over` of the SLAs.
+    """
+    lengths_ms = [spec.over_ms for spec in specs if spec.measure is Measure.COMPLETE_BY]
+    if not lengths_ms:
+        return
+    since_ms = at_ms - max(lengths_ms)
+    ended = _row(FactKind.COMPLETE, "operator", at_ms="epoch_ms(interval_end)", n="epoch_ms(complete_at)")
+    newest = "interval_end = max(interval_end) OVER (PARTITION BY operator)"
+    first = f"topology = $1 AND reopened_at IS NULL AND epoch_ms(complete_at) <= {at_ms}"
+    yield f"{ended} FROM completeness WHERE {first} QUALIFY {newest} OR epoch_ms(complete_at) > {since_ms}"
 
 
 def _first_start_select() -> str:

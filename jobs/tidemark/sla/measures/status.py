@@ -38,6 +38,7 @@ from tidemark.semantics.sla import (
     Budget,
     BurnRate,
     ContractRule,
+    Deadline,
     RecordMinimums,
     Sla,
     Verdict,
@@ -45,6 +46,7 @@ from tidemark.semantics.sla import (
     is_ahead,
     judge,
     judge_burn,
+    judge_complete_by,
     judge_contract,
     judge_count,
     judge_nothing,
@@ -94,6 +96,8 @@ class FactKind(StrEnum):
     """
     CATCHING_UP = "catching_up"
     """For a sub-topology that catches up; it has no value."""
+    COMPLETE = "complete"
+    """For an operator: at_ms, end of a complete interval; n, since when."""
     ADDED = "added"
     """For an operator and bucket: n windows with that time of work."""
 
@@ -267,6 +271,10 @@ class _SlaFacts:
         slow = sum(fact["n"] for fact in latencies if value_of(fact["bucket"]) > threshold_ms)
         return sum(fact["n"] for fact in latencies), slow
 
+    def completions(self, operator: str) -> list[tuple[int, int]]:
+        """Returns the end of complete intervals, and since when, epoch ms."""
+        return [(fact["at_ms"], fact["n"]) for fact in self._of(FactKind.COMPLETE, operator)]
+
     def _of(self, what: FactKind, subject: str, over_ms: int | None = None) -> list[Mapping[str, Any]]:
         return self._facts.get((what.value, over_ms), {}).get(subject, [])
 
@@ -291,6 +299,8 @@ def _status(
             return _records(spec, spec.limits, topology, facts)
         case BurnRate():
             return _burn_rate(spec, spec.limits, facts)
+        case Deadline():
+            return _complete_by(spec, spec.limits, topology, facts, at_ms=at_ms)
         case Sla():
             return _length(spec, spec.limits, topology, facts, accounts, at_ms=at_ms)
 
@@ -330,6 +340,28 @@ def _length(spec: SlaSpec, sla: Sla, topology: Topology, facts: _SlaFacts, accou
             what = FactKind.LATENCY_MERGED if spec.place is ResultPlace.TABLE else FactKind.LATENCY
             latency_ms = facts.quantile_ms(what, spec.subject, spec.over_ms, QUANTILES[spec.measure])
             return Status(spec, judge(latency_ms, sla), latency_ms)
+
+
+def _complete_by(spec: SlaSpec, deadline: Deadline, topology: Topology, facts: _SlaFacts, *, at_ms: int) -> Status:
+    """Judges the intervals of a table."""
+    intervals = topology.operators[spec.subject].complete
+    assert intervals is not None
+    judged = judge_complete_by(
+        facts.completions(spec.subject),
+        deadline,
+        intervals.end_of,
+        now_ms=at_ms,
+        over_ms=spec.over_ms,
+        clock_error_ms=facts.clock_error_ms,
+    )
+    if judged.verdict is Verdict.UNKNOWN:
+        begun_ms = facts.at_ms(FactKind.BEGUN, topology.name)
+        # The first interval of a new topology ends after its length, and then has its deadline.
+        first_ms = None if begun_ms is None else intervals.end_of(intervals.end_of(intervals.start_of(begun_ms)))
+        within_ms = 0 if first_ms is None or begun_ms is None else deadline.at_ms(first_ms) - begun_ms
+        return Status(spec, judge_nothing(now_ms=at_ms, begun_ms=begun_ms, within_ms=within_ms))
+    idle = judged.is_open and spec.ignore_when_idle and _is_idle(spec, topology, facts)
+    return Status(spec, Verdict.PASS if idle else judged.verdict, judged.observed_ms, idle=idle)
 
 
 def _contract(spec: SlaSpec, contracts: Rows) -> Status:

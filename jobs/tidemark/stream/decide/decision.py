@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Container, Iterable, Mapping
-from dataclasses import dataclass, replace
-from typing import TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
 import polars as pl
 import pyarrow as pa
@@ -19,16 +19,18 @@ from tidemark.clock import Clock
 from tidemark.collecting import index_by_name, names_in, omit
 from tidemark.control.folder import Control
 from tidemark.kernels.columns.schemas import rows_of
-from tidemark.kernels.updates.facts import records_per_window
+from tidemark.kernels.updates.facts import per_interval, records_per_window
 from tidemark.model.kinds.operator import latency_level
 from tidemark.model.stream import Stream
-from tidemark.model.tables.catalog import HOP, TABLES
+from tidemark.model.tables.catalog import COMPLETENESS, HOP, TABLES, Table
 from tidemark.model.topology import SubTopology, Time, Topology
 from tidemark.semantics import skip_rate
+from tidemark.semantics.completeness import IntervalCount, Intervals
 from tidemark.semantics.event_time import PartitionReading, watermark_over_inputs
 from tidemark.semantics.progress import STREAMING, InputProgress, SentMark, StreamProgress
 from tidemark.semantics.watermark import is_window_late
 from tidemark.storage.files import Rows
+from tidemark.stream.decide.completeness import Completeness
 from tidemark.stream.decide.due import DueTimes, next_mark_at_ms
 from tidemark.stream.decide.pipeline import Pipeline
 from tidemark.stream.decide.reopenings import Reopenings
@@ -76,6 +78,7 @@ class Tally:
         counts: updates by outcome.
         windows: finished records per streaming window, by the window's start (epoch ms).
         skipped: suppressed updates per task.
+        intervals: of a table whose intervals can be complete: its records per interval, by the interval's start.
         started_at_ms: when the operator began, epoch ms.
         finished_at_ms: when it had its result, epoch ms.
         queued_ms: how long it waited for a sibling branch before it began.
@@ -87,9 +90,10 @@ class Tally:
     started_at_ms: int
     finished_at_ms: int
     queued_ms: int
+    intervals: Mapping[int, IntervalCount] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, run: Run, *, window_ms: int) -> Tally:
+    def of(cls, run: Run, *, window_ms: int, intervals: Intervals | None = None) -> Tally:
         """Returns the tally of *run*."""
         return cls(
             counts=dict(run.counts),
@@ -98,6 +102,7 @@ class Tally:
             started_at_ms=run.started_at_ms,
             finished_at_ms=run.finished_at_ms,
             queued_ms=run.queued_ms,
+            intervals=per_interval(run.times, run.output, intervals) if intervals else {},
         )
 
     @property
@@ -149,6 +154,10 @@ class RunTables:
                 tables[name] = rows_of(HOP, rows, **same) if operator.hop_table else rows.to_arrow()
         return tables
 
+    def rows_of(self, table: Table, rows: list[dict[str, Any]], batch_id: int) -> pa.Table:
+        """Returns *rows* of *table* with the columns of the batch."""
+        return rows_of(table, rows, **self._same, batch_id=batch_id)
+
     def mark(
         self, batch_id: int, was: StreamProgress, now: StreamProgress, closed: list[ClosedWindow], *, seq: int
     ) -> pa.Table:
@@ -190,6 +199,7 @@ class Decider:
         self.window_ms = topology.window_ms
         self.windows = StreamingWindows(topology.window_ms, topology.max_outstanding_windows)
         self.for_tables = RunTables(topology, sub)
+        self._completeness = Completeness(topology, sub)
         self._table_inputs = sub.table_inputs()
         self.sources = sub.sources
         self._due = DueTimes(topology, sub, steps.keeps_states)
@@ -269,7 +279,7 @@ class Decider:
             if name in leading:
                 moves.waiting[name] = intake.waiting
         runs = self.pipeline.run(runs_of_sources, moves, self.moment(was, now))
-        tallies = {name: Tally.of(run, window_ms=self.window_ms) for name, run in runs.items()}
+        tallies = self.tallies(runs)
         tables = self.for_tables.tables(batch.batch_id, runs)
         # Rows of a hop count from 0, so the mark behind them has their number.
         last = {name: tables[name].num_rows for name in self.for_tables.hops}
@@ -299,6 +309,11 @@ class Decider:
             join: adds the mark to the rows of a hop.
         """
         now, closed = self.count_windows(now, tallies)
+        counts = {name: tally.intervals for name, tally in tallies.items()}
+        held = {name: tally.counts.get("held_after", 0) for name, tally in tallies.items()}
+        now, completed = self._completeness.decided(batch, was, now, counts, held)
+        if completed:
+            tables = {**tables, COMPLETENESS.name: self.for_tables.rows_of(COMPLETENESS, completed, batch.batch_id)}
         marks = self.marks(was, now, {name for name, rows in tables.items() if rows.num_rows})
         now = replace(now, marks={**was.marks, **marks})
         hops: dict[str, Rows] = {}
@@ -307,6 +322,13 @@ class Decider:
             hops[name] = join(name, tables[name], mark)
         notes = self.notes(batch, was, now, readings, tallies, closed, marks)
         return Entry(batch.batch_id, {**tables, **hops}, EntryNotes(decided=notes)), now
+
+    def tallies(self, runs: Mapping[str, Run]) -> dict[str, Tally]:
+        """Returns the counts and clocks of *runs*, by operator."""
+        intervals = self._completeness.intervals
+        return {
+            name: Tally.of(run, window_ms=self.window_ms, intervals=intervals.get(name)) for name, run in runs.items()
+        }
 
     def with_intakes(self, was: StreamProgress, intakes: Mapping[str, Intake], batch: MicroBatch) -> StreamProgress:
         """Returns the progress *was* advanced by the *intakes* of *batch*."""

@@ -311,7 +311,7 @@ class ShardTask(Task):
             taken_in=None if number else taken_in,
             host=self.host(),
             hot=self._hottest(parts),
-            tallies={name: Tally.of(run, window_ms=decider.window_ms) for name, run in runs.items()},
+            tallies=decider.tallies(runs),
             tables=self.lay_out_large(in_turn),
             state=state,
             moved=moved,

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from tidemark.model.kinds.repartition import HopSource
 from tidemark.model.kinds.source import Source
+from tidemark.semantics.completeness import NO_RECORDS
 from tidemark.semantics.event_time import PartitionReading, follow
 from tidemark.semantics.progress import InputProgress, StreamProgress, WriterPosition
 from tidemark.semantics.watermark import later
@@ -242,6 +243,10 @@ def _sum_of_two(one: Tally, other: Tally) -> Tally:
         counts=add_counts(one.counts, other.counts),
         windows=add_counts(one.windows, other.windows),
         skipped=add_counts(one.skipped, other.skipped),
+        intervals={
+            start: one.intervals.get(start, NO_RECORDS).plus(other.intervals.get(start, NO_RECORDS))
+            for start in {*one.intervals, *other.intervals}
+        },
         started_at_ms=min(one.started_at_ms, other.started_at_ms),
         finished_at_ms=max(one.finished_at_ms, other.finished_at_ms),
         # Shards wait side by side, so their waits are not added.

@@ -26,6 +26,7 @@ from deltalake import DeltaTable
 
 from tidemark.collecting import names_in
 from tidemark.model.tables.catalog import (
+    COMPLETENESS,
     DISORDER_BUCKETS,
     HELD_RECORDS,
     LATE_RECORDS,
@@ -39,7 +40,9 @@ from tidemark.storage.files import Rows, frames
 from tidemark.stream.journal.entries import Entry, Journal
 from tidemark.stream.journal.place import FACTS_TABLES, journal_with_facts, newest_batch
 
-LEDGERS = tuple(names_in((OPERATOR_STATE, HELD_RECORDS, SUPPRESSED, LATE_RECORDS, QUARANTINE, DISORDER_BUCKETS)))
+LEDGERS = tuple(
+    names_in((OPERATOR_STATE, HELD_RECORDS, SUPPRESSED, LATE_RECORDS, QUARANTINE, DISORDER_BUCKETS, COMPLETENESS))
+)
 """Tables of facts whose rows are decided with the batch."""
 FACTS = "facts/"
 """Prefix of the tables with measurements of the batch before.

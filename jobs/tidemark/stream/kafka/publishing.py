@@ -218,6 +218,8 @@ class RecordSender:
         if unsent:
             # Records left in the queue must not arrive after the batch is sent again.
             self._producer.purge()
+            # Until the client has reported each record it lives, and logs in again and again.
+            self._producer.flush(TIMEOUT_S)
             self._refusals.raise_for(self._cluster)
             msg = f"topic {self._topic!r}: the broker did not answer for {unsent} records; the batch is sent again"
             raise PublishError(msg)

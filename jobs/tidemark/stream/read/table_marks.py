@@ -12,7 +12,7 @@ from typing import Protocol
 
 from deltalake import DeltaTable
 
-from tidemark.kernels.records.marks import MARK, TimeMark, mark_in
+from tidemark.kernels.records.marks import MARK, USER_METADATA, TimeMark, mark_in
 from tidemark.model.kinds.source import Source
 from tidemark.storage.delta.log import commit_file
 
@@ -21,8 +21,6 @@ LOOKS_BACK = 100
 
 Each commit of a driver has one.
 """
-_OF_SPARK = "userMetadata"
-"""The key of a Spark commit that has its writer's text."""
 
 
 class NewestMarks(Protocol):
@@ -72,7 +70,7 @@ def _newest(source: Source, table: Path, before: int) -> TimeMark | None:
             return None
         actions = [json.loads(line) for line in commit.read_text().splitlines()]
         info: Mapping[str, object] = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
-        for name in (MARK, _OF_SPARK):
+        for name in (MARK, USER_METADATA):
             if (mark := mark_in(source, str(info.get(name, "")))) is not None:
                 return mark._replace(idle=mark.idle and not is_fresh)
         # Rows of a newer commit without a mark show that the writer is active.

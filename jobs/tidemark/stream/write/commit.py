@@ -55,6 +55,7 @@ from tidemark.stream.journal.notes import MarkNotes
 from tidemark.stream.journal.unflushed import LEDGERS
 from tidemark.stream.kafka.broker import Publishers, TopicBroker
 from tidemark.stream.kafka.outgoing import OutgoingRows
+from tidemark.stream.write.commit_notes import progress_notes
 from tidemark.stream.write.compaction import Compactor
 from tidemark.stream.write.current_tables import CurrentTables
 from tidemark.stream.write.flushing import Flusher
@@ -182,14 +183,16 @@ class BatchCommitter:
         elif _has_rows(sink, entry):
             return
         else:
-            self._committer.commit_notes(self._home / sink.table, entry.batch_id, notes=self._time_mark(entry))
+            notes = self._time_mark(sink, entry)
+            self._committer.commit_notes(self._home / sink.table, entry.batch_id, notes=notes)
             self._flushing.committed(sink.table, entry.batch_id)
         self._fence.reached(f"marked {sink.name}")
 
-    def _time_mark(self, entry: Entry) -> dict[str, str]:
-        """Returns the mark of time of the batch of *entry*."""
+    def _time_mark(self, sink: Sink, entry: Entry) -> dict[str, str]:
+        """Returns the notes of a commit of *sink*, with its mark."""
         progress = entry.notes.progress
-        return {MARK: mark_text(self._committer.app, progress.watermark_ms, idle=progress.idle)}
+        mark = mark_text(self._committer.app, progress.watermark_ms, idle=progress.idle)
+        return {MARK: mark, **progress_notes(sink, progress)}
 
     def _hand_out(self, operator: HandingOut, entry: Entry, publishers: Publishers | None) -> int | None:
         """Commits the rows that a repartition or sink hands out.
@@ -243,10 +246,12 @@ class BatchCommitter:
         if rows is not None:
             rows = self._in_its_folder(rows, table)
         if not sink.key:
-            return None if rows is None else self._commit(table, rows, entry.batch_id, notes=self._time_mark(entry))
+            notes = self._time_mark(sink, entry)
+            return None if rows is None else self._commit(table, rows, entry.batch_id, notes=notes)
         closed = self._open_windows.closed(sink, entry.notes.progress.watermark_ms)
         rows_and_mark = self._with_closed(rows, table, closed, entry.batch_id)
-        at_ms = self._commit(table, rows_and_mark, entry.batch_id)
+        notes = progress_notes(sink, entry.notes.progress)
+        at_ms = self._commit(table, rows_and_mark, entry.batch_id, notes=notes)
         self._open_windows.committed(sink, rows, closed)
         self._current_tables.appended(sink, rows_and_mark)
         return None if rows is None else at_ms
@@ -277,7 +282,7 @@ class BatchCommitter:
 
         Merges those that are due, or all of them *at_once*.
         """
-        for table in self._current_tables.refresh(progress.batch_id, at_once=at_once):
+        for table in self._current_tables.refresh(progress, at_once=at_once):
             self._record_commit(table, progress.batch_id)
 
     @property

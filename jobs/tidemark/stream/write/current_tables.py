@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 import polars as pl
@@ -25,12 +24,14 @@ from tidemark.collecting import within
 from tidemark.kernels.updates.last_seen import SEEN_ANEW, SEEN_ONLY, newest_rows
 from tidemark.model.kinds.sink import Sink
 from tidemark.model.topology import SubTopology
+from tidemark.semantics.progress import StreamProgress
 from tidemark.storage.delta.compaction import TableBusy, files_of, remove_files
 from tidemark.storage.delta.current_rows import closed_by
 from tidemark.storage.delta.merges import merge_notes
-from tidemark.storage.delta.tables import Committer, scan
+from tidemark.storage.delta.tables import Committer, Notes, scan
 from tidemark.storage.fence import Fence
 from tidemark.storage.files import Rows
+from tidemark.stream.write.commit_notes import progress_notes
 from tidemark.stream.write.open_windows import closed_column
 
 log = logging.getLogger(__name__)
@@ -70,15 +71,17 @@ class CurrentTables:
         due_times_ms = (self._merged_at_ms.get(sink.name, -sink.refresh_ms) + sink.refresh_ms for sink in waiting)
         return min(due_times_ms, default=None)
 
-    def refresh(self, batch_id: int, *, at_once: bool = False) -> Iterator[str]:
-        """Merges the tables that are due, or all *at_once*, up to *batch_id*.
+    def refresh(self, progress: StreamProgress, *, at_once: bool = False) -> Iterator[str]:
+        """Merges the tables that are due, or all *at_once*.
+
+        They then show all rows up to the batch of *progress*.
 
         Yields:
             The names of tables that got a commit.
         """
         for sink in self._sinks:
             if at_once or (sink.name in self._waiting and self._is_due(sink)):
-                if self._merge(sink, batch_id):
+                if self._merge(sink, progress):
                     yield str(sink.table)
                 self._waiting.discard(sink.name)
                 self._merged_at_ms[sink.name] = self._fence.clock()
@@ -89,8 +92,8 @@ class CurrentTables:
         # A clock that was set back would otherwise put the merge off until it catches up.
         return merged_at_ms is None or not 0 <= self._fence.clock() - merged_at_ms < sink.refresh_ms
 
-    def _merge(self, sink: Sink, batch_id: int) -> bool:
-        """Merges the changes of *sink* up to *batch_id*.
+    def _merge(self, sink: Sink, progress: StreamProgress) -> bool:
+        """Merges the changes of *sink* up to the batch of *progress*.
 
         Returns:
             False if there were none.
@@ -107,7 +110,11 @@ class CurrentTables:
             return False
         rows = newest_rows(appended.filter(pl.col("deleted").is_not_null()), sink.key)
         closed = closed_by(appended, closed_column(sink))
-        shown = partial(merge_notes, appended)
+        batch_id, noted = progress.batch_id, progress_notes(sink, progress)
+
+        def shown(shown_at_ms: int) -> Notes:
+            return {**merge_notes(appended, shown_at_ms), **noted}
+
         self._committer.upsert(path, rows.to_arrow(), batch_id, key=sink.key, shown=shown, closed=closed)
         self._fence.reached(f"merged {sink.table}")
         merges.append((self._fence.clock(), batch_id))

@@ -23,6 +23,7 @@ from tidemark.kernels.reports.restarts import Restart, restarts
 from tidemark.model.tables.catalog import (
     BATCHES,
     CHANGES,
+    COMPLETENESS,
     HEARTBEATS,
     HOP,
     LATE_RECORDS,
@@ -250,6 +251,10 @@ class StreamFacts:
             activity = Activity(word) if word else None
             watermarks[source, partition] = NewestWatermark(watermark_ms, newest_ms, activity, held_by, place)
         return watermarks
+
+    def completions(self, operator: str) -> pl.DataFrame:
+        """Returns the rows of `completeness` about *operator*, oldest first."""
+        return self._rows(COMPLETENESS).filter(pl.col("operator") == operator).sort("batch_id", maintain_order=True)
 
     @cached_property
     def reads(self) -> pl.DataFrame:

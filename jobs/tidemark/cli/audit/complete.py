@@ -1,0 +1,132 @@
+"""`tidemark complete`: says if an hour of a table is complete.
+
+It returns 0 if the interval is complete, and 1 if it is not, or not known.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from datetime import datetime, time
+from types import MappingProxyType
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from tidemark.cli.shared.options import add_format, existing_warehouse
+from tidemark.cli.shared.output import say_inert
+from tidemark.clock import wall_clock_ms
+from tidemark.errors import InvalidArgument
+from tidemark.escaping import one_line
+from tidemark.model.kinds.operator import Operator
+from tidemark.model.project.files import Project
+from tidemark.model.project.layout import Layout
+from tidemark.model.settings.intervals import instant_ms, iso
+from tidemark.model.topology import Topology, load_each
+from tidemark.query.text_table import as_document
+from tidemark.reports.batch_job import topology as topology_named
+from tidemark.why.intervals import IntervalState, interval_state, newest_time_ms, table_operator
+from tidemark.why.walk import scene
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of the command."""
+    parser.add_argument("table", metavar="TABLE", help="table of a sink with the key `complete`, or its operator")
+    parser.add_argument(
+        "--at",
+        metavar="TIME",
+        help="record time in the interval: 14:00 (of the newest day of the table), or ISO 8601; without a zone it is "
+        "that of the intervals (default: the newest record time)",
+    )
+    text = "name of the topology, or its TOML file (default: the one of the project that has the table)"
+    parser.add_argument("--topology", metavar="TOPOLOGY", help=text)
+    add_format(parser, FORMATS)
+
+
+def command(options: argparse.Namespace) -> int:
+    """Prints the state of the interval."""
+    topologies = [topology_named(options.topology)] if options.topology else _of_project()
+    topology, operator = _with_table(topologies, options.table)
+    of = scene(topology, Layout(existing_warehouse(options)), wall_clock_ms())
+    time_ms = _time_ms(options.at, operator, newest_time_ms(of, operator))
+    state = interval_state(of, operator, time_ms)
+    say_inert(FORMATS[options.format](state, operator))
+    return 0 if state.is_complete else 1
+
+
+def _of_project() -> list[Topology]:
+    return [each for each in load_each(Project.here().topologies).values() if isinstance(each, Topology)]
+
+
+def _with_table(topologies: list[Topology], table: str) -> tuple[Topology, Operator]:
+    """Returns the topology and the operator that have *table*."""
+    having = [(each, operator) for each in topologies if (operator := table_operator(each, table))]
+    if len(having) == 1:
+        return having[0]
+    if having:
+        msg = f"{table!r} is in several topologies; choose one with --topology: "
+        raise InvalidArgument(msg + ", ".join(topology.name for topology, _ in having))
+    names = [operator.name for each in topologies for operator in each.operators.values() if operator.complete]
+    msg = f'no table {table!r} has intervals; write complete = {{ every = "1 h" }} at its operator'
+    raise InvalidArgument(f"{msg}; known: {', '.join(names)}" if names else msg)
+
+
+def _time_ms(text: str | None, operator: Operator, newest_ms: int | None) -> int:
+    """Returns the record time that *text* names, epoch ms.
+
+    *newest_ms* is the newest record time of the table's stream; None: there is no record yet.
+    """
+    zone = _zone(operator)
+    clock = re.fullmatch(r"([01]\d|2[0-3]):([0-5]\d)", text or "")
+    if newest_ms is None and (clock or text is None):
+        msg = f"{operator.name} has no record yet, and so no day; give a date, such as --at 2026-01-31T14:00"
+        raise InvalidArgument(msg)
+    if text is None:
+        return newest_ms or 0
+    if clock:
+        day = datetime.fromtimestamp((newest_ms or 0) / 1_000, zone).date()
+        return _ms(datetime.combine(day, time(int(clock[1]), int(clock[2]))), zone)
+    at_ms = instant_ms(text)
+    named = datetime.fromisoformat(text)
+    return at_ms if named.tzinfo else _ms(named, zone)
+
+
+def _ms(shown: datetime, zone: ZoneInfo) -> int:
+    return round(shown.replace(tzinfo=zone).timestamp() * 1_000)
+
+
+def _zone(operator: Operator) -> ZoneInfo:
+    return ZoneInfo(operator.complete.timezone if operator.complete and operator.complete.timezone else "UTC")
+
+
+def as_line(state: IntervalState, operator: Operator) -> str:
+    """Formats a line for people, in the zone of the intervals."""
+    zone = _zone(operator)
+    start, end = (datetime.fromtimestamp(ms / 1_000, zone) for ms in (state.start_ms, state.end_ms))
+    clock = "%H:%M:%S" if start.second or end.second else "%H:%M"
+    until = f"{end:{clock}}" if end.date() == start.date() else f"{end:%Y-%m-%d {clock}}"
+    what = f"{state.operator} {start:%Y-%m-%d {clock}}–{until} {zone.key}"
+    if state.is_complete is None:
+        return one_line(f"{what}: not known; {state.reason}")
+    if not state.is_complete:
+        expected = "no estimate" if state.expected_at_ms is None else f"expected about {iso(state.expected_at_ms)}"
+        return one_line(f"{what}: not complete, {expected}; {state.reason}")
+    since = "" if state.complete_at_ms is None else f" since {iso(state.complete_at_ms)}"
+    records = "records not counted" if state.records is None else f"{state.records:,} records"
+    idle = ", by idleness" if state.by_idleness else ""
+    again = f", reopened {state.reopenings} times" if state.reopenings else ""
+    return one_line(f"{what}: complete{since}{idle}{again}, {records}; {state.reason}")
+
+
+def as_object(state: IntervalState, _: Operator) -> str:
+    """Formats a JSON object with instants in ISO 8601."""
+    row: dict[str, Any] = {}
+    for name, value in asdict(state).items():
+        row[name.removesuffix("_ms")] = iso(value) if name.endswith("_ms") and value is not None else value
+    return as_document(row)
+
+
+FORMATS: Mapping[str, Callable[[IntervalState, Operator], str]] = MappingProxyType(
+    {"table": as_line, "json": as_object}
+)

@@ -1,0 +1,149 @@
+"""Explains if an interval of a table is complete, and why not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import polars as pl
+
+from tidemark.collecting import present
+from tidemark.errors import InvalidArgument
+from tidemark.model.kinds.operator import Operator
+from tidemark.model.settings.intervals import iso
+from tidemark.model.topology import Topology
+from tidemark.semantics.completeness import needed_ms, reached_at_ms
+from tidemark.why.causes.drivers import drivers
+from tidemark.why.causes.inputs import Inputs
+from tidemark.why.causes.watermarks import Watermarks
+from tidemark.why.evidence.conditions import Condition, condition
+from tidemark.why.evidence.findings import Trait, in_order
+from tidemark.why.evidence.snapshot import Scene, watermark_text
+
+
+@dataclass(frozen=True, kw_only=True)
+class IntervalState:
+    """The state of an interval of a table.
+
+    Instants are epoch ms UTC.
+
+    Attributes:
+        operator: the operator that has the table.
+        start_ms: start of the interval, record time.
+        end_ms: its end.
+        is_complete: None: it is before the first interval, or the table has none.
+        complete_at_ms: decision time at which it was complete first; None: it is not, or has no row.
+        records: its records at the operator; None: not counted.
+        reopenings: batches that changed it after it was complete.
+        by_idleness: an idle partition had not passed it.
+        reason: what it waits for, or waited for longest; what happened to it since.
+        expected_at_ms: the clock at which it will be complete; None: it is, or that cannot be estimated.
+    """
+
+    operator: str
+    start_ms: int
+    end_ms: int
+    is_complete: bool | None
+    complete_at_ms: int | None = None
+    records: int | None = None
+    reopenings: int = 0
+    by_idleness: bool = False
+    reason: str
+    expected_at_ms: int | None = None
+
+
+def table_operator(topology: Topology, table: str) -> Operator | None:
+    """Returns the operator that has *table* and the key `complete`.
+
+    It may be the name of the operator itself. None: there is none.
+    """
+    named = (o for o in topology.operators.values() if o.complete and table in {o.name, o.result_table})
+    return next(named, None)
+
+
+def newest_time_ms(of: Scene, operator: Operator) -> int | None:
+    """Returns the newest record time in the stream of *operator*."""
+    marks = of.of(operator.name).marks.values()
+    return max(present(each for mark in marks for each in (mark.max_timestamp_ms, mark.watermark_ms)), default=None)
+
+
+def interval_state(of: Scene, operator: Operator, time_ms: int) -> IntervalState:
+    """Returns the state of an interval of *operator*.
+
+    Args:
+        of: the scene of the topology, whose instant is the decision time up to which rows count.
+        operator: with the key `complete`.
+        time_ms: a record time in the interval, epoch ms.
+
+    Raises:
+        InvalidArgument: the operator has no such key.
+    """
+    if operator.complete is None:
+        msg = f'{operator.name} has no intervals; write complete = {{ every = "1 h" }} at this operator'
+        raise InvalidArgument(msg)
+    start_ms = operator.complete.start_of(time_ms)
+    end_ms = operator.complete.end_of(start_ms)
+    state = partial(IntervalState, operator=operator.name, start_ms=start_ms, end_ms=end_ms)
+    rows = of.of(operator.name).completions(operator.name)
+    own = rows.filter(pl.col("interval_start") == start_ms, pl.col("interval_end") == end_ms)
+    if own.height:
+        return state(is_complete=True, **_of_rows(own))
+    if rows.height and start_ms < min(rows["interval_start"]):
+        reason = f"the first interval of {operator.name} is that of {iso(min(rows['interval_start']))}"
+        return state(is_complete=None, reason=reason)
+    if rows.height and start_ms < max(rows["interval_start"]):
+        reason = "it has no record, and lies in a jump of time"
+        return state(is_complete=True, records=0, reason=reason)
+    reason, expected_at_ms = _waits(of, operator, end_ms)
+    return state(is_complete=False, reason=reason, expected_at_ms=expected_at_ms)
+
+
+def _of_rows(rows: pl.DataFrame) -> Mapping[str, Any]:
+    """Returns fields of the state from an interval's *rows*, oldest first."""
+    first, last = rows.row(0, named=True), rows.row(-1, named=True)
+    reason = "it waited for nothing"
+    if first["waited_for"] is not None:
+        part = first["waited_for_partition"]
+        place = first["waited_for"] if part is None else f"{first['waited_for']} partition {part}"
+        reason = f"it waited longest for {place}: {first['waited_ms']:,} ms"
+    if last["reopened_at"] is not None:
+        where = f"partition {last['cause_partition']}, offset {last['cause_offset']}"
+        reason += f"; reopened at {iso(last['reopened_at'])}: {last['cause']}, {where}"
+    return {
+        "complete_at_ms": first["complete_at"],
+        "records": None if rows["records"].null_count() else sum(rows["records"]),
+        "reopenings": rows.height - rows["reopened_at"].null_count(),
+        "by_idleness": any(rows["by_idleness"]),
+        "reason": reason,
+    }
+
+
+def _waits(of: Scene, operator: Operator, end_ms: int) -> tuple[str, int | None]:
+    """Returns what an interval waits for, and when it is expected."""
+    sub, facts = of.sub(operator.name), of.of(operator.name)
+    mark, newest_ms = facts.marks.get((None, None)), newest_time_ms(of, operator)
+    if mark is None or mark.watermark_ms is None or newest_ms is None:
+        return "no record was read yet", None
+    passed_at_ms = needed_ms(end_ms, allowed_lateness_ms=of.topology.allowed_lateness_ms(operator.name))
+    time = f"the watermark is {watermark_text(mark.watermark_ms)}, and {iso(passed_at_ms)} is needed"
+    if mark.watermark_ms >= passed_at_ms:
+        return f"{time}: an operator holds results, or the driver has not written the row yet", None
+    findings = in_order([*Watermarks(of, Inputs(of)).holding(sub, passed_at_ms)])
+    if condition(facts) not in {Condition.RUNNING, Condition.CATCHING_UP}:
+        findings = [*drivers(of, operator.name), *findings]
+    reason = f"{time}: {findings[0].line if findings else f'records have come to {iso(newest_ms)}'}"
+    beat = facts.beat
+    is_faulty = any(Trait.FAULT in finding.cause.traits for finding in findings)
+    # A driver that is behind, and does not catch up, has rates and no end.
+    if beat is None or is_faulty or (beat.arrival_per_s is not None and beat.eta_at_ms is None):
+        return reason, None
+    bounds_ms = [source.bound_ms for source in sub.outside_sources]
+    return reason, reached_at_ms(
+        passed_at_ms,
+        watermark_ms=mark.watermark_ms,
+        now_ms=of.at_ms,
+        bound_ms=max(bounds_ms, default=0),
+        eta_at_ms=beat.eta_at_ms,
+    )

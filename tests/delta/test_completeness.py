@@ -1,0 +1,335 @@
+"""Intervals of tables: decided once, by watermark, with what they waited for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from support.command_line import tidemark
+from support.crashes import Crash, crash_at
+from support.play import NOON, Play, Row, ms, tell
+from support.separate_executors import Apart
+from support.topologies import aggregate, current, repartition, sink, source, table, topology_of
+from tidemark.control.folder import TimeReset
+from tidemark.errors import InvalidSpec
+from tidemark.model.project.layout import Layout
+from tidemark.model.sla_spec import parse
+from tidemark.query.sql import Warehouse
+from tidemark.semantics.sla import Verdict
+from tidemark.sla.incidents.culprits import with_culprits
+from tidemark.sla.measures.facts import facts
+from tidemark.sla.measures.status import Status, statuses
+from tidemark.stream.driver.heartbeats import Heartbeats
+from tidemark.why.intervals import interval_state
+from tidemark.why.walk import scene
+
+TENS = {"every": "10 s"}
+BOARD = topology_of(
+    events=source("id string, v int", idle_after="30 s"), board=sink("events", table="board", complete=TENS)
+)
+
+
+def play_of(toml: str, home: Path, *, partitions: int = 3) -> Play:
+    return Play(toml, home, partitions=partitions)
+
+
+def send(play: Play, at_s: float, *records: tuple[int, float]) -> None:
+    """Runs a batch at *at_s*, with partition and second of each record."""
+    play.batch(rows_of(play, records), at_ms=ms(at_s))
+
+
+def rows_of(play: Play, records: Iterable[tuple[int, float]]) -> list[Row]:
+    return [
+        play.row("events", ms(second), partition=part, key="a", id="a", v=int(second // 20)) for part, second in records
+    ]
+
+
+def seconds(at_ms: int | None) -> float | None:
+    return None if at_ms is None else (at_ms - NOON) / 1_000
+
+
+def intervals(play: Play, *columns: str, sub: str | None = None) -> list[tuple[object, ...]]:
+    """Returns start and *columns* of each row, instants in seconds."""
+    instants = {"complete_at", "reopened_at"}
+    return [
+        (seconds(row["interval_start"]), *(seconds(row[c]) if c in instants else row[c] for c in columns))
+        for row in play.rows("completeness", sub)
+    ]
+
+
+Batch = tuple[float, list[tuple[int, float]]]
+THREE: list[Batch] = [
+    (12, [(0, 1), (1, 2), (2, 3)]),
+    (14, [(0, 12), (1, 13)]),
+    (20, [(0, 22)]),
+    (24, [(2, 11.5)]),
+    (60, [(0, 32)]),
+    (62, [(1, 5)]),
+]
+"""Partition 2 is slow, 1 and 2 are idle, 1 is late.
+
+The bound is 1 s, so a partition has passed the end of an interval with a record 1 s after it.
+"""
+
+
+def run(play: Play, batches: Iterable[Batch]) -> None:
+    for at_s, records in batches:
+        send(play, at_s, *records)
+
+
+def test_an_interval_waits_for_its_slowest_partition(tmp_path):
+    play = play_of(BOARD, tmp_path)
+    run(play, THREE)
+    # 0 waits from 14 s, when 1 has passed its end, and 10 from 20 s, when 0 has. 1 and 2 are idle at 60 s.
+    assert intervals(
+        play, "complete_at", "records", "waited_for", "waited_for_partition", "waited_ms", "by_idleness"
+    ) == [
+        (0, 24, 3, "events", 2, 10_000, False),
+        (10, 60, 3, "events", 2, 40_000, True),
+        (20, 60, 1, None, None, 0, True),
+        (0, 62, 1, None, None, 0, False),
+    ]
+    (view,) = (
+        Warehouse(tmp_path)
+        .ask(
+            "select records, reopenings, epoch_ms(complete_at), epoch_ms(reopened_at), cause, waited_for_partition "
+            f"from complete_intervals where epoch_ms(interval_start) = {NOON}"
+        )
+        .rows
+    )
+    assert view == (4, 1, ms(24), ms(62), "late_record", 2)
+    reopened = intervals(play, "reopened_at", "cause", "cause_partition", "cause_offset")
+    assert reopened == [(0, None, None, None, None), (10, *[None] * 4), (20, *[None] * 4), (0, 62, "late_record", 1, 2)]
+
+
+def broken(play: Play, at_s: float) -> Status:
+    """Returns the status of an SLA of 10 s, with its culprit."""
+    sla = {"subject": "board", "complete_by": "10 s", "owner": "ann"}
+    specs = parse({"play": {"in_time": sla}}, play.topology, file="slas.toml")
+    tables, at_ms = Warehouse(play.home), ms(at_s)
+    found = statuses(specs, play.topology, facts(tables, play.topology, specs, at_ms=at_ms), [], at_ms=at_ms)
+    (status,) = with_culprits(found, play.topology, Layout(play.home), tables, at_ms=at_ms)
+    return status
+
+
+def test_a_late_interval_breaks_its_sla(tmp_path):
+    play = play_of(BOARD, tmp_path)
+    run(play, THREE[:3])
+    assert broken(play, 19.9).verdict is Verdict.UNKNOWN, "the topology is new"
+    run(play, THREE[3:4])
+    late = broken(play, 25)
+    assert (late.verdict, late.observed_ms, late.culprit) == (Verdict.ERROR, 14_000, "events"), "it waited for 2"
+    still_open = broken(play, 35)
+    assert (still_open.verdict, still_open.observed_ms, still_open.culprit) == (Verdict.ERROR, 15_000, "events")
+    # The interval to 20 s needs 1 and 2, and `tidemark why` names the first.
+    assert (still_open.held_by or "").startswith("partition_idle_holds_back: events partition 1 since ")
+
+
+def ask(play: Play, *words: str) -> tuple[int, str]:
+    (play.home / "play.toml").write_text(play.toml)
+    place = ("--topology", str(play.home / "play.toml"))
+    answer = tidemark(play.home, "--warehouse", str(play.home), "complete", *words, *place)
+    return answer.returncode, (answer.stdout + answer.stderr).strip()
+
+
+def test_the_command_says_since_when_or_why_not(tmp_path):
+    play = play_of(BOARD, tmp_path)
+    run(play, THREE)
+    assert ask(play, "board", "--at", "12:00") == (
+        0,
+        "board 2014-05-13 12:00:00–12:00:10 UTC: complete since 2014-05-13T12:00:24.000Z, reopened 1 times, 4 records; "
+        "it waited longest for events partition 2: 10,000 ms; reopened at 2014-05-13T12:01:02.000Z: late_record, "
+        "partition 1, offset 2",
+    )
+    code, text = ask(play, "board", "--at", "2014-05-13T12:00:30")
+    opened = "board 2014-05-13 12:00:30–12:00:40 UTC: not complete, no estimate; the watermark is "
+    assert code == 1
+    assert text.startswith(f"{opened}2014-05-13T12:00:30.999Z, and 2014-05-13T12:00:39.999Z is needed: ")
+    code, text = ask(play, "board", "--at", "2014-05-13T11:00", "--format", "json")
+    assert (code, json.loads(text)["is_complete"]) == (1, None)
+    assert ask(play, "bord") == (
+        1,
+        "tidemark complete: no table 'bord' has intervals; write complete = { every = \"1 h\" } at its operator; "
+        "known: board",
+    )
+
+
+def test_an_open_interval_has_an_estimate(tmp_path):
+    play, layout = play_of(BOARD, tmp_path), Layout(tmp_path)
+    run(play, THREE[:5])
+    history = Heartbeats(layout.stream("play", "events"), topology="play", sub_topology="events")
+
+    def expected_s() -> float | None:
+        state = interval_state(scene(play.topology, layout, ms(63)), play.topology.operators["board"], ms(35))
+        assert not state.is_complete
+        return seconds(state.expected_at_ms)
+
+    assert expected_s() is None, "no driver has a heartbeat"
+    tell(history, 30)
+    # The watermark is 30.999 s, and 39.999 s is needed: 9 s more.
+    assert expected_s() == 63 + 9
+    load = {"arrival_per_s": 1.0, "working_per_s": 2.0, "records_behind": 9}
+    tell(history, 46, eta_at=ms(90), **load)
+    assert expected_s() == 90, "it has read everything by then"
+    tell(history, 62, **load)
+    assert expected_s() is None, "it falls further behind"
+
+
+LATER_STEPS = ["committed board", "measured", "committed latency_buckets", "committed outcomes", "committed batches"]
+
+
+@pytest.mark.parametrize(
+    "step",
+    ["decided", "committed completeness", *(pytest.param(step, marks=pytest.mark.long) for step in LATER_STEPS)],
+)
+def test_a_killed_driver_decides_each_interval_once(step, tmp_path):
+    """In each batch that reaches *step*, a driver is killed there."""
+    play, kills = play_of(BOARD, tmp_path), 0
+    for number, (at_s, records) in enumerate([THREE[0], (24, [(0, 22), (1, 13), (2, 11.5)]), (62, [(1, 5)])]):
+        rows = rows_of(play, records)
+        play.start(reached=crash_at(step), epoch=2 * number + 1)
+        try:
+            play.process(number, rows, at_ms=ms(at_s))
+        except Crash:
+            kills += 1
+            play.start(epoch=2 * number + 2)
+            # The next driver's clock is later; the decision time is that of the plan.
+            play.process(number, rows, at_ms=ms(at_s), now_ms=ms(at_s + 3))
+    found = intervals(play, "complete_at", "reopened_at", "records", "waited_for_partition", "waited_ms")
+    assert found == [(0, 24, None, 3, None, 0), (0, 62, 62, 1, None, 0)]
+    # A batch that completes no interval does not commit the table.
+    assert kills == (2 if step == "committed completeness" else 3)
+
+
+@pytest.mark.parametrize("mode", ["append", pytest.param("current", marks=pytest.mark.long)])
+def test_each_commit_has_the_newest_complete_interval(mode, tmp_path):
+    toml = BOARD if mode == "append" else BOARD + 'mode = "current"\nkey = ["id"]\nrefresh = "0 s"\n'
+    play = play_of(toml, tmp_path)
+    run(play, [THREE[0], (24, [(0, 22), (1, 13), (2, 11.5)])])
+    commits = DeltaTable(str(play.table("board"))).history()
+    shown = [json.loads(commit["userMetadata"]) for commit in commits if "userMetadata" in commit]
+    interval = "2014-05-13T12:00:00.000Z/2014-05-13T12:00:10.000Z"
+    assert shown == [
+        {"watermark": "2014-05-13T12:00:10.499Z", "complete": interval},
+        {"watermark": "2014-05-13T11:59:59.999Z", "complete": None},
+    ]
+
+
+def test_shards_decide_the_same_intervals(tmp_path):
+    alone, shared = (play_of(BOARD, tmp_path / name) for name in ("alone", "shared"))
+    shared.in_shards(2, Apart)
+    for play in (alone, shared):
+        run(play, THREE)
+    assert shared.rows("completeness") == alone.rows("completeness")
+    assert len(alone.rows("completeness")) == 4
+
+
+WINDOWED = topology_of(
+    events=source("id string, v int"),
+    counts=aggregate(
+        key=["id"], window={"tumbling": "5 s"}, allowed_lateness="4 s", strategy="on_window_close",
+        aggregates={"n": "count(*)"}, complete=TENS,
+    ),
+    log=sink("counts", table="log", complete=TENS),
+)  # fmt: skip
+
+
+def test_allowed_lateness_keeps_an_interval_open(tmp_path):
+    play = play_of(WINDOWED, tmp_path, partitions=1)
+    send(play, 2, (0, 1), (0, 7))
+    send(play, 15, (0, 14.5))  # the watermark is 13.499 s: 1 ms and half a second before 10 s + 4 s
+    send(play, 16, (0, 9.5))  # late by 5 s, but its window is open
+    send(play, 17, (0, 15))  # the watermark is 13.999 s
+    at_end = [(0, 17, 3 if each == "counts" else 2, 2) for each in ("counts", "log")]
+    assert intervals(play, "complete_at", "records", "emitted") == at_end, "three records in two windows"
+    assert [row["n"] for row in play.rows("log")] == [1, 2], "the table has them when its interval is complete"
+    send(play, 18, (0, 9.6))
+    assert len(play.rows("completeness")) == 2, "a record that its window does not accept reopens nothing"
+
+
+def test_suppressed_updates_reopen_nothing(tmp_path):
+    toml = topology_of(
+        events=source("id string, v int"),
+        newest=table(columns=["v"], rule="value_only", complete=TENS),
+        board=sink("newest", table="board", complete=TENS),
+    )
+    play = play_of(toml, tmp_path, partitions=1)
+    send(play, 12, (0, 1), (0, 2), (0, 12))
+    assert intervals(play, "operator", "records", "emitted") == [(0, "newest", 2, 1), (0, "board", 1, 1)]
+    send(play, 13, (0, 3))
+    assert len(play.rows("completeness")) == 2
+
+
+@pytest.mark.long  # tests/unit/test_completeness.py and others have its parts
+def test_held_results_keep_an_interval_open(tmp_path):
+    toml = topology_of(
+        events=source("id string, v int"),
+        newest=table(strategy="periodic", interval="10 s"),
+        board=sink("newest", table="board", complete=TENS),
+    )
+    play = play_of(toml, tmp_path, partitions=1)
+    send(play, 3, (0, 1))
+    send(play, 12, (0, 9))  # the interval of decision time from 0 s ends: what is there is sent
+    send(play, 14, (0, 12))  # the watermark has passed 10 s, and the record of 12 s is held
+    assert intervals(play) == []
+    send(play, 20)
+    assert intervals(play, "complete_at", "emitted", "waited_for", "waited_ms") == [(0, 20, 1, "newest", 6_000)]
+
+
+def test_a_table_behind_a_hop_completes_with_its_marks(tmp_path):
+    toml = topology_of(
+        events=source("id string, v int"),
+        by_id=repartition(key=["id"], columns=["v"]),
+        totals=aggregate("by_id", key=["id"], aggregates={"n": "count(*)"}, complete=TENS),
+    )
+    play = play_of(toml, tmp_path)
+    send(play, 12, (0, 1), (1, 2), (2, 12))
+    send(play, 20, (0, 11), (1, 11.5))
+    play.hop("by_id", at_ms=ms(22))
+    assert intervals(play, "table", "complete_at", "records", sub="by_id") == [(0, "totals", 22, 2)]
+
+
+def test_periodic_results_of_another_stream_are_refused(tmp_path):
+    toml = topology_of(
+        events=source("id string, v int"),
+        newest=table(strategy="periodic", interval="10 s"),
+        by_v=repartition("newest", id=["id"], key=["v"], columns=["id"]),
+        totals=aggregate("by_v", aggregates={"n": "count(*)"}, complete=TENS),
+    )
+    with pytest.raises(InvalidSpec) as refused:
+        play_of(toml, tmp_path)
+    assert str(refused.value) == (
+        "play.toml: operators.totals.complete: is set, but 'newest' sends results later than its watermark says, "
+        "across a repartition; write complete at 'newest', or give it another strategy"
+    )
+
+
+@pytest.mark.long  # tests/unit/test_completeness.py and others have its parts
+def test_time_that_is_set_back_reopens_and_repeats_nothing(tmp_path):
+    play = play_of(BOARD, tmp_path, partitions=1)
+    send(play, 12, (0, 1), (0, 12))
+    reset = TimeReset(
+        id="r", source="events", partition=0, to_ms=ms(4), from_offset=2, by="Ann", reason="2090", at_ms=0
+    )
+    play.control.request_time_reset(reset)
+    send(play, 14, (0, 5))
+    send(play, 16, (0, 13))
+    assert intervals(play, "reopened_at", "cause", "records") == [(0, None, None, 1), (0, 14, "time_reset", 1)]
+
+
+@pytest.mark.long  # tests/unit/test_completeness.py and others have its parts
+def test_a_tables_rows_are_merged_with_its_interval(tmp_path):
+    toml = topology_of(
+        events=source("id string, v int"), board=current("events", "board", refresh="1 min", complete=TENS)
+    )
+    play = play_of(toml, tmp_path, partitions=1)
+    send(play, 2, (0, 1))
+    send(play, 3, (0, 2))
+    assert [seconds(row["event_time"]) for row in play.rows("board")] == [1], "the rest is merged after a minute"
+    send(play, 12, (0, 12))
+    assert len(intervals(play)) == 1
+    assert [seconds(row["event_time"]) for row in play.rows("board")] == [12]
