@@ -25,6 +25,7 @@ PARTS = (
     "paths",
     "what_if",
     "contracts",
+    "trace",
     "jobs",
     "current_sinks",
 )

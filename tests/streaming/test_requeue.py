@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import json
 import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
 from deltalake import write_deltalake
 
-from support.topologies import aggregate, map_of, source, topology_of
+from support.command_line import tidemark
+from support.play import Play, ms
+from support.topologies import aggregate, map_of, sink, source, table, topology_of
 from tidemark.cli.repair.requeue import add_options, requeue_plan
 from tidemark.embedded import broker as embedded
 from tidemark.errors import InvalidArgument
@@ -38,10 +42,10 @@ def warehouse(tmp_path: Path, broker: str) -> Path:
         {**common, "batch_id": 1, "partition": 1, "offset": 9, "reason": "null_value", "value": None},
     ]
     batches = [{"batch_id": number, "decided_at": NOON + number * 1_000} for number in (0, 1)]
-    for table, content in ((QUARANTINE, rows), (BATCHES, batches)):
-        path = Layout(tmp_path).stream_table("t", "s", table.name)
-        create(path, arrow_schema(table))
-        write_deltalake(path, rows_of(table, content, topology="t", sub_topology="s"), mode="append")
+    for declared, content in ((QUARANTINE, rows), (BATCHES, batches)):
+        path = Layout(tmp_path).stream_table("t", "s", declared.name)
+        create(path, arrow_schema(declared))
+        write_deltalake(path, rows_of(declared, content, topology="t", sub_topology="s"), mode="append")
     return tmp_path
 
 
@@ -153,3 +157,54 @@ def test_late_records_go_back_to_the_topic_of_their_source(warehouse: Path, brok
     assert set(scan(Layout(warehouse).report_table("t", "requeued")).collect()["reason"]) == {"late"}
     said = requeue_plan(asked("--late"), warehouse, None, described=described).effect
     assert said.splitlines()[0] == "1 of 4 records would be sent again"
+
+
+def test_traces_and_counts_read_the_records_of_a_real_topic(tmp_path: Path, broker: str) -> None:
+    embedded.create_topics(broker, {"audited": 1})
+    toml = topology_of(
+        events=source("id string, v int", topic="audited", sub_topology="main"),
+        mapped=map_of(select={"id": "id", "v": "v"}, where="v > 0"),
+        newest=table("mapped", columns=["v"]),
+        board=sink("newest", table="board"),
+    )
+    file = tmp_path / "play.toml"
+    file.write_text(toml)
+    play = Play(toml, tmp_path / "warehouse")
+    values = [("a", 1), ("a", 0), ("a", 1), ("b", 2)]
+    producer = Producer({"bootstrap.servers": broker})
+    for at_s, (id_, v) in enumerate(values):
+        producer.produce("audited", f'{{"id":"{id_}","v":{v},"event_time":{ms(at_s)}}}', id_, 0)
+    producer.flush()
+    rows = [play.row("events", ms(at_s), key=id_, id=id_, v=v) for at_s, (id_, v) in enumerate(values)]
+    play.batch(rows, at_ms=ms(5))
+    which = ("--topology", str(file), "--bootstrap", broker)
+    home = ("--warehouse", str(tmp_path / "warehouse"))
+
+    traced = tidemark(tmp_path, *home, "trace", "--record", "audited/0/1", *which, "--format", "json")
+    fates = [(fate["operator"], fate["outcome"]) for fate in json.loads(traced.stdout)["fates"]]
+    assert fates == [("events", "passed"), ("mapped", "filtered")]
+    made = tidemark(tmp_path, *home, "trace", "--row", "board", "a", *which)
+    assert (made.returncode, made.stdout.splitlines()[-2:]) == (
+        0,
+        ["  events/0/0", "verified: these records alone make the same row"],
+    )
+
+    day = ("reconcile", "events", "--day", "2014-05-13", *which)
+    whole = tidemark(tmp_path, *home, *day)
+    assert (whole.returncode, whole.stdout.splitlines()[-1]) == (0, "whole: every count agrees")
+    producer.produce("audited", f'{{"id":"c","v":3,"event_time":{ms(6)}}}', "c", 0)
+    producer.flush()
+    behind = tidemark(tmp_path, *home, *day, "--format", "json")
+    assert (behind.returncode, json.loads(behind.stdout)["differences"]) == (
+        1,
+        ["events, partition 0: 1 records of offsets 4 to 4 are at the broker and not read yet"],
+    )
+    play.batch([play.row("events", ms(6), key="c", id="c", v=3)], at_ms=ms(7))
+    deleted = AdminClient({"bootstrap.servers": broker}).delete_records([TopicPartition("audited", 0, 2)])
+    for answer in deleted.values():
+        answer.result(30)
+    answer_of = json.loads(tidemark(tmp_path, *home, *day, "--format", "json").stdout)
+    assert (answer_of["differences"], answer_of["remarks"]) == (
+        [],
+        ["events, partition 0: the broker has deleted offsets 0 to 1 of batch 0; they are not counted again"],
+    )

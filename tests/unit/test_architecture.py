@@ -111,6 +111,11 @@ IMPORTS = {
         "collecting semantics model.settings model.project model.kinds model kernels.reports control why.evidence"
     ),
     "why": "collecting errors semantics model.settings model.project model.kinds model why.evidence why.causes",
+    "trace": (
+        "collecting errors semantics model.tables model.settings model.project model.kinds model kernels "
+        "kernels.columns kernels.aggregates storage.delta stream.journal stream.kafka stream.operate stream.read "
+        "stream.startup stream.state stream.updates why.evidence"
+    ),
     "reports": (
         "errors semantics model.tables model.settings model.project model kernels.columns storage storage.delta "
         "control spark_session query"
@@ -165,7 +170,10 @@ IMPORTS = {
         "collecting escaping errors clock semantics model.settings model.project model query "
         "why.evidence why reports reports.paths reports.pages reports.what_if sla.incidents sla cli.shared"
     ),
-    "cli.audit": "clock errors escaping model.settings model.project model.kinds model query why reports cli.shared",
+    "cli.audit": (
+        "clock errors escaping semantics model.settings model.project model.kinds model query why stream.schemas trace "
+        "reports cli.shared"
+    ),
     "cli.project": (
         "collecting escaping errors clock semantics model.tables model.settings model.project model.kinds "
         "model storage storage.delta stream.kafka stream.operate stream.schemas stream.read stream.write "

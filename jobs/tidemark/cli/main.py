@@ -48,6 +48,9 @@ examples:
   tidemark incidents flights                    lists broken SLAs, since when, and who acknowledged them
   tidemark suggest slas flights --zone Europe/Berlin   proposes limits by hour of the week, from past checks
   tidemark whatif flights --operator carrier_state --scale 0.5
+  tidemark trace --record flight_events/0/1234  shows what became of a record at each operator, and since when
+  tidemark trace --row flight_board UA753       shows the records that made a row, and makes it again from them
+  tidemark reconcile flight_events --day 2013-06-27   compares counts per hour, from the broker to the tables
   tidemark complete flight_board --at 14:00     says if an hour of a table is complete; while it is not, why
   tidemark bound flights                        compares bounds: share of late records, and delay of results
   tidemark doctor flights                       checks that its streams can continue, and shows remedies
@@ -77,6 +80,8 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("check", "project.check", "validate topology files, including columns and SQL, and SLAs"),
     ("sql", "explain.query", "run a query over the Delta tables, with DuckDB"),
     ("why", "explain.why", "explain missing results of a topology: blocked operators, causes, remedies"),
+    ("trace", "audit.trace", "show what became of a record at each operator, or which records made a row"),
+    ("reconcile", "audit.reconcile", "compare counts of records per hour: broker, source, operators and tables"),
     ("complete", "audit.complete", "say if an hour or a day of a table is complete, since when, or why not"),
     ("bound", "explain.bound", "compare bounds of a source: share of late records, and delay of results"),
     ("jars", "project.jars", "download the locked JVM jars of Spark and Kafka, and check their hashes"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import polars as pl
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer
 
 from tidemark.cli.repair.set_aside import IN_KAFKA, requeued_rows, with_decided_at
 from tidemark.collecting import index_by_name, present
@@ -17,10 +17,9 @@ from tidemark.model.project.layout import Layout
 from tidemark.model.tables.catalog import LATE_RECORDS, REQUEUED
 from tidemark.model.topology import Topology
 from tidemark.stream.decide.reopenings import PLACE
+from tidemark.stream.kafka.messages import messages_at
 
 REASON = "late"
-SILENT_S = 10.0
-"""A topic that is silent for so long has no more records."""
 COLUMNS = ["sub_topology", "source", "topic", "partition", "offset", "reason", "key", "value", "decided_at", "kept"]
 
 
@@ -120,29 +119,12 @@ def with_bytes(rows: pl.DataFrame, cluster: Cluster) -> pl.DataFrame:
     records: list[dict[str, object]] = []
     for (topic, number, in_kafka), part in again.group_by("topic", "partition", IN_KAFKA, maintain_order=True):
         offsets = part["offset"].sort().to_list()
-        for offset, key, value in _read_again(consumer, str(topic), int(str(in_kafka)), offsets):
-            records.append({"topic": topic, "partition": number, "offset": offset, "key": key, "value": value})
+        for message in messages_at(consumer, str(topic), int(str(in_kafka)), offsets):
+            place = {"topic": topic, "partition": number, "offset": message.offset()}
+            records.append({**place, "key": message.key(), "value": message.value()})
     consumer.close()
-    place = {"topic": pl.String(), "partition": pl.Int32(), "offset": pl.Int64()}
-    read = pl.DataFrame(records, schema={**place, "key": pl.Binary(), "value": pl.Binary()})
+    schema = {"topic": pl.String(), "partition": pl.Int32(), "offset": pl.Int64()}
+    read = pl.DataFrame(records, schema={**schema, "key": pl.Binary(), "value": pl.Binary()})
     # The join leaves out records that are gone from their topic.
-    completed = again.drop("key", "value").join(read, on=list(place), how="inner").select(rows.columns)
-    return pl.concat([rows.filter("kept"), completed]).sort(list(place))
-
-
-def _read_again(
-    consumer: Consumer, topic: str, number: int, offsets: list[int]
-) -> Iterator[tuple[int, bytes | None, bytes | None]]:
-    """Yields offset, key and value at *offsets*, in order, without lost records."""
-    wanted = set(offsets)
-    first, end = consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=SILENT_S)
-    wanted &= set(range(first, end)) if wanted else set()
-    if not wanted:
-        return
-    consumer.assign([TopicPartition(topic, number, min(wanted))])
-    while (message := consumer.poll(SILENT_S)) is not None:
-        offset = message.offset()
-        if message.error() is None and offset in wanted:
-            yield offset, message.key(), message.value()
-        if offset is None or offset >= max(wanted):
-            return
+    completed = again.drop("key", "value").join(read, on=list(schema), how="inner").select(rows.columns)
+    return pl.concat([rows.filter("kept"), completed]).sort(list(schema))

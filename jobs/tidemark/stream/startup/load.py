@@ -56,7 +56,7 @@ def load_memory(steps: Steps, sub: SubTopology, home: Path, progress: StreamProg
     states = read_before(home / OPERATOR_STATE.name, before, columns)
     columns = ["operator", "key", "value_hash", "asserted_ms"]
     joined = pl.col("operator").is_in([*steps.memory.versions]) & pl.col("asserted_ms").is_not_null()
-    asserted = _asserted(read_before(home / SUPPRESSED.name, before, columns, keep=lambda rows: rows.filter(joined)))
+    suppressed = read_before(home / SUPPRESSED.name, before, columns, keep=lambda rows: rows.filter(joined))
     for operator in (o for o in sub.operators if o.emission):
         key, of_it = _key_schema(steps, operator), pl.col("operator") == operator.name
         if operator.name in steps.memory.states:
@@ -66,8 +66,8 @@ def load_memory(steps: Steps, sub: SubTopology, home: Path, progress: StreamProg
             hop = read_before(home / operator.hop_table, before, columns, keep=_updates)
             _load_stored(steps, operator, keys_as_now(hop.rename({"id": "key"}), "key", key))
         else:
-            sent, again = (keys_as_now(rows.filter(of_it), "key", key) for rows in (changes, asserted))
-            _load_versions(steps, operator, sent, again)
+            sent, again = (keys_as_now(rows.filter(of_it), "key", key) for rows in (changes, suppressed))
+            load_versions(steps, operator, sent, again)
             _load_stored(steps, operator, sent)
     steps.memory.count_held()
 
@@ -102,8 +102,8 @@ def _asserted(rows: pl.DataFrame) -> pl.DataFrame:
     return rows.with_columns(times).explode("asserted_ms").drop_nulls("asserted_ms")
 
 
-def _load_versions(steps: Steps, operator: Operator, changes: pl.DataFrame, asserted: pl.DataFrame) -> None:
-    """Loads the versions of a joined table."""
+def load_versions(steps: Steps, operator: Operator, changes: pl.DataFrame, suppressed: pl.DataFrame) -> None:
+    """Loads the versions of a joined table from its rows."""
     if isinstance(operator, KeyedTable) and operator.name in steps.memory.versions:
         schema = omit(steps.schemas[operator.name], META)
         values = omit(schema, operator.key)
@@ -111,8 +111,10 @@ def _load_versions(steps: Steps, operator: Operator, changes: pl.DataFrame, asse
         on = ["key", "value_hash"]
         values_with_hash = values_of.filter(pl.col("value_hash").is_not_null())
         # A suppressed row has only the hash of its value; the update that it repeats has the value.
-        again = asserted.join(values_with_hash, on=on, how="left").filter(
-            pl.col("value").is_not_null() | pl.col("value_hash").is_null()
+        again = (
+            _asserted(suppressed)
+            .join(values_with_hash, on=on, how="left")
+            .filter(pl.col("value").is_not_null() | pl.col("value_hash").is_null())
         )
         rows = pl.concat(
             [

@@ -6,6 +6,7 @@ on. Instants in the frames are epoch ms.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -116,6 +117,7 @@ class StreamFacts:
 
     def __init__(self, home: Path, control: Path, at_ms: int, trigger_ms: int) -> None:
         self._home, self.control, self.at_ms, self._trigger_ms = home, control, at_ms, trigger_ms
+        self._opened: dict[str, pl.LazyFrame] = {}
 
     @cached_property
     def beat(self) -> Beat | None:
@@ -162,7 +164,7 @@ class StreamFacts:
     @cached_property
     def _every_beat(self) -> pl.DataFrame:
         """All heartbeats, also later ones."""
-        return self._scan(HEARTBEATS).sort("at", "epoch").collect()
+        return self.scan(HEARTBEATS).sort("at", "epoch").collect()
 
     @cached_property
     def _beats(self) -> pl.DataFrame:
@@ -210,7 +212,7 @@ class StreamFacts:
             "epoch",
             "records_in",
         ]
-        return self._scan(BATCHES).select(columns).sort("batch_id").collect()
+        return self.scan(BATCHES).select(columns).sort("batch_id").collect()
 
     @cached_property
     def outcomes(self) -> pl.DataFrame:
@@ -333,14 +335,14 @@ class StreamFacts:
 
         Columns are key, window_start, window_end, and the batch_id of their newest update.
         """
-        states = self._scan(OPERATOR_STATE).filter(pl.col("operator") == operator, pl.col("batch_id") <= self._newest)
+        states = self.scan(OPERATOR_STATE).filter(pl.col("operator") == operator, pl.col("batch_id") <= self._newest)
         columns = ["batch_id", "key", "held", "window_start", "window_end"]
         moved = states.select(columns).collect().sort("batch_id", maintain_order=True)
         return moved.unique("key", keep="last", maintain_order=True).filter("held").drop("held")
 
     def handed_on(self, repartition: str) -> int:
         """Returns the newest batch in which *repartition* sent rows on; −1: none."""
-        hop = self._scan(HOP, f"hop_{repartition}").filter(pl.col("batch_id") <= self._newest)
+        hop = self.scan(HOP, f"hop_{repartition}").filter(pl.col("batch_id") <= self._newest)
         newest = hop.select("batch_id").collect()["batch_id"].max()
         return newest if isinstance(newest, int) else -1
 
@@ -355,17 +357,25 @@ class StreamFacts:
         # Read first: a flush in between would move rows from the journal into tables that were read before.
         return unflushed_of(self._home)
 
-    def _scan(self, table: Table, name: str = "") -> pl.LazyFrame:
-        """Returns *table*'s rows of tables and journal, instants in epoch ms."""
+    def scan(self, table: Table, name: str = "", *, where: Sequence[pl.Expr] = ()) -> pl.LazyFrame:
+        """Returns *table*'s rows of tables and journal, instants in epoch ms.
+
+        *where* has conditions on its columns as they are stored: files without such rows are not read.
+        """
+        rows = self._opened.get(name or table.name)
+        if rows is None:
+            rows = self._opened[name or table.name] = self._open(table, self._home / (name or table.name))
+        return rows.filter(*where).with_columns(cs.datetime().dt.epoch("ms"))
+
+    def _open(self, table: Table, path: Path) -> pl.LazyFrame:
         none = pl.DataFrame(arrow_schema(table).empty_table()).lazy()
-        unflushed, path = self._unflushed, self._home / (name or table.name)
+        unflushed = self._unflushed
         rows = unflushed.scan(path) if DeltaTable.is_deltatable(str(path)) else none
         # A table of an older version lacks columns until a driver of this version opens it.
         lacking = omit(none.collect_schema(), rows.collect_schema())
-        later = [pl.lit(None).cast(kind).alias(column) for column, kind in lacking.items()]
-        return rows.with_columns(later).with_columns(cs.datetime().dt.epoch("ms"))
+        return rows.with_columns(pl.lit(None).cast(kind).alias(column) for column, kind in lacking.items())
 
     def _rows(self, table: Table) -> pl.DataFrame:
         """Returns the rows of batches that count."""
-        rows = self._scan(table).filter(pl.col("batch_id") <= self._newest)
+        rows = self.scan(table).filter(pl.col("batch_id") <= self._newest)
         return rows.drop("topology", "sub_topology").collect()

@@ -1,0 +1,83 @@
+"""Finds the topology and the topics that a command about records needs."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Iterator
+
+from tidemark.cli.shared.local import running_broker
+from tidemark.cli.shared.options import existing_warehouse
+from tidemark.errors import InvalidArgument
+from tidemark.model.kinds.source import Source
+from tidemark.model.project.connections import LOCAL, with_address
+from tidemark.model.project.files import Project
+from tidemark.model.project.layout import Layout
+from tidemark.model.project.registries import with_secrets
+from tidemark.model.topology import Topology
+from tidemark.reports.batch_job import add_bootstrap, given_secrets
+from tidemark.reports.batch_job import topology as topology_named
+from tidemark.semantics.progress import InputProgress, Place
+from tidemark.stream.schemas.known_schemas import SchemaStore
+from tidemark.trace.record import Tracer
+from tidemark.trace.topics import Topics
+
+
+def add_place(parser: argparse.ArgumentParser) -> None:
+    """Adds the options that choose the topology and its brokers."""
+    text = "name of the topology, or its TOML file (default: the one of the project that has that name)"
+    parser.add_argument("--topology", metavar="TOPOLOGY", help=text)
+    add_bootstrap(parser, LOCAL)
+
+
+def tracer_and_topics(options: argparse.Namespace, name: str) -> tuple[Tracer, Topics]:
+    """Returns the tracer of the topology that has *name*, and its topics.
+
+    Raises:
+        InvalidArgument: no topology of the project has *name*, or several do.
+    """
+    topology = topology_named(options.topology) if options.topology else _with_name(name)
+    secrets = given_secrets(options)
+    clusters = with_address(
+        sorted(topology.clusters_used),
+        topology.clusters,
+        dict(options.bootstrap),
+        os.environ,
+        otherwise=running_broker(options.home),
+        secrets=secrets,
+    )
+    store = SchemaStore(with_secrets(topology.registries_used, os.environ, secrets), None, lambda: None)
+    topics = Topics(clusters, lambda source, partition: _place(tracer, source, partition), store.resolve)
+    tracer = Tracer(topology, Layout(existing_warehouse(options)), topics)
+    return tracer, topics
+
+
+def _place(tracer: Tracer, source: Source, partition: int) -> Place:
+    """Returns topic and Kafka's number of an input partition."""
+    if not source.reads_several:
+        return Place(source.topic or "", partition)
+    sub = tracer.topology.sub_topology_of(source.name)
+    places = tracer.evidence[sub.name].progress.get(source.name, InputProgress()).places
+    if partition >= len(places):
+        msg = f"{source.name} has no input partition {partition}; it has {len(places)}"
+        raise InvalidArgument(msg)
+    return places[partition]
+
+
+def _with_name(name: str) -> Topology:
+    files = sorted(Project.here().topologies.glob("*.toml"))
+    topologies = [topology_named(str(file)) for file in files]
+    having = [topology for topology in topologies if name in {*_names(topology)}]
+    if len(having) != 1:
+        names = ", ".join(sorted(topology.name for topology in having or topologies))
+        seen = "several topologies have" if having else "no topology of the project has"
+        msg = f"{seen} {name!r}; choose one with --topology: {names}"
+        raise InvalidArgument(msg)
+    return having[0]
+
+
+def _names(topology: Topology) -> Iterator[str]:
+    """Yields the names of operators, topics and tables."""
+    for operator in topology.operators.values():
+        yield operator.name
+        yield from filter(None, (operator.topic_read, operator.result_table))

@@ -1,0 +1,108 @@
+"""`tidemark trace`: follows a record, or a row to its records."""
+
+from __future__ import annotations
+
+import argparse
+
+from tidemark.cli.audit.audited import add_place, tracer_and_topics
+from tidemark.cli.shared.options import add_format, whole_number
+from tidemark.cli.shared.output import say_inert
+from tidemark.errors import InvalidArgument
+from tidemark.escaping import one_line
+from tidemark.model.settings.intervals import iso
+from tidemark.query.text_table import as_document, format_table
+from tidemark.trace.fates import RecordPlace, RecordTrace
+from tidemark.trace.lineage import RowTrace, trace_row
+
+FORMATS = ("table", "json")
+FATES = ("sub_topology", "operator", "kind", "batch", "outcome", "key", "why")
+LEGS = ("sub_topology", "batch", "waiting_ms", "queued_ms", "working_ms")
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of the command."""
+    which = parser.add_mutually_exclusive_group(required=True)
+    record = "a record: its source or topic, input partition and offset, such as flight_events/0/1234"
+    which.add_argument("--record", metavar="SOURCE/PARTITION/OFFSET", help=record)
+    row = "the newest row of a key, such as flight_board UA753; a key of several columns is a JSON object"
+    which.add_argument("--row", nargs=2, metavar=("TABLE", "KEY"), help=row)
+    add_place(parser)
+    add_format(parser, FORMATS)
+
+
+def command(options: argparse.Namespace) -> int:
+    """Prints the trace; returns 1 if a row is not verified."""
+    if options.record is not None:
+        place = record_place(options.record)
+        tracer, _ = tracer_and_topics(options, place.source)
+        answer = tracer.trace(place)
+        say_inert(as_document(answer.document) if options.format == "json" else as_text(answer))
+        return 0
+    table, key = options.row
+    tracer, _ = tracer_and_topics(options, table)
+    row = trace_row(tracer, table, key)
+    say_inert(as_document(row.document) if options.format == "json" else row_as_text(row))
+    return 0 if row.is_verified else 1
+
+
+def record_place(text: str) -> RecordPlace:
+    """Reads the place of a record.
+
+    Raises:
+        InvalidArgument: it is not SOURCE/PARTITION/OFFSET.
+
+    >>> str(record_place("flight_events/0/1234"))
+    'flight_events/0/1234'
+    """
+    source, _, place = text.partition("/")
+    partition, _, offset = place.partition("/")
+    if not source or not offset:
+        msg = f"a record is SOURCE/PARTITION/OFFSET, got {text!r}; write, for example, flight_events/0/1234"
+        raise InvalidArgument(msg)
+    return RecordPlace(source, whole_number(partition), whole_number(offset))
+
+
+def as_text(trace: RecordTrace) -> str:
+    """Returns the trace of a record for people."""
+    at = f" of {iso(trace.timestamp_ms)}" if trace.timestamp_ms is not None else ""
+    fates = [
+        (f.sub_topology, f.operator, f.kind, _number(f.batch_id), f.outcome.value, f.key or "-", f.reason or "-")
+        for f in trace.fates
+    ]
+    legs = [
+        (leg.sub_topology, _number(leg.batch_id), leg.waiting_ms, leg.queued_ms, leg.working_ms) for leg in trace.legs
+    ]
+    parts = [f"{trace.place}{at}", format_table(FATES, fates)]
+    if legs:
+        parts.append(format_table(LEGS, legs))
+    for each in trace.visible:
+        since = (
+            f"since version {each.version}, {iso(each.at_ms)}"
+            if each.version is not None and each.at_ms is not None
+            else f"since batch {each.batch_id}, whose commit is no longer in the log"
+        )
+        parts.append(f"{each.table}: {each.rows} row{'' if each.rows == 1 else 's'} {since}")
+    return "\n".join(parts)
+
+
+def row_as_text(row: RowTrace) -> str:
+    """Returns the trace of a row for people."""
+    since = f"version {row.version}" if row.version is not None else "a version that is no longer in the log"
+    columns = ", ".join(f"{name} = {value}" for name, value in row.row.items())
+    lines = [
+        f"{row.table} {row.key}: {columns}",
+        f"batch {row.batch_id}, {since}",
+        f"made of {len(row.places)} records:",
+    ]
+    lines += [f"  {place}" for place in row.places]
+    if row.missing:
+        lines.append(f"not verified: {row.missing} of these records are gone from their topics, or cannot be read")
+    elif row.differences:
+        lines.append(f"not verified: made of these records alone, it differs in {', '.join(row.differences)}")
+    else:
+        lines.append("verified: these records alone make the same row")
+    return "\n".join(one_line(line) for line in lines)
+
+
+def _number(batch_id: int | None) -> str:
+    return "-" if batch_id is None else str(batch_id)

@@ -1,0 +1,1 @@
+"""Follows single records and rows, and counts what became of all."""

@@ -1,0 +1,495 @@
+"""Counts the records of hours, from the broker to the tables.
+
+How it works: the records of the span are read again from the broker, and go through the operators together, without
+state. What facts say of their places gives each an outcome. So every stage has a count of its own: the broker's
+offsets, the rows of facts, and the rows of the tables. An hour is one of record time, UTC.
+
+A record that the broker has deleted since is no difference: it is counted where facts or tables have it, and named as
+gone. Tables that keep only current rows, and topics, are not counted. Of a source that drops what its writer repeats,
+the repetitions are counted by batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import polars as pl
+
+from tidemark.errors import InvalidArgument
+from tidemark.kernels.columns.values import key_text
+from tidemark.model.kinds.aggregate import Aggregate
+from tidemark.model.kinds.operator import Operator
+from tidemark.model.kinds.sink import Sink
+from tidemark.model.kinds.source import Source
+from tidemark.model.settings.intervals import iso
+from tidemark.model.tables.catalog import BECAME, CAME_IN, LATE_RECORDS, OPERATOR_LATENCY, OUTCOMES, QUARANTINE
+from tidemark.trace.evidence import StreamEvidence, between
+from tidemark.trace.record import Tracer, hop_rows_as_read, readers_of, sent_records
+
+HOUR_MS = 3_600_000
+BROKER = "broker"
+TABLE = "table"
+Ends = Callable[[Source, Collection[int]], Mapping[int, tuple[int, int]]]
+"""Returns the first and the next offset of partitions.
+
+Empty: they are not known.
+"""
+PLACE = ["_partition", "_offset"]
+OUTCOME_WORDS = (
+    "emitted",
+    "passed",
+    "suppressed",
+    "superseded",
+    "late",
+    "quarantined",
+    "duplicate",
+    "filtered",
+    "held",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageCount:
+    """Records of an hour and partition at a stage, by outcome.
+
+    *stage* is the broker, an operator, or a table; *hour_ms* is None for records without a usable time.
+    """
+
+    hour_ms: int | None
+    partition: int
+    stage: str
+    records: int
+    outcomes: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def row(self) -> dict[str, Any]:
+        """Returns the count as a row of a document."""
+        hour = None if self.hour_ms is None else iso(self.hour_ms)
+        return {"hour": hour, "partition": self.partition, "stage": self.stage, "records": self.records} | {
+            word: self.outcomes.get(word, 0) for word in OUTCOME_WORDS
+        }
+
+
+@dataclass(frozen=True)
+class Reconciliation:
+    """Counts by hour, partition and stage, with differences and remarks."""
+
+    counts: list[StageCount] = field(default_factory=list)
+    differences: list[str] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """Returns the reconciliation for JSON."""
+        return {
+            "counts": [count.row for count in self.counts],
+            "differences": self.differences,
+            "remarks": self.remarks,
+            "is_whole": not self.differences,
+        }
+
+
+def reconcile(tracer: Tracer, ends: Ends, source: str, *, start_ms: int, end_ms: int) -> Reconciliation:
+    """Counts the records of *source* in a span of record time.
+
+    It is from *start_ms* (inclusive) to *end_ms* (exclusive), epoch ms.
+
+    Raises:
+        InvalidArgument: there is no such source, or its records cannot be read again.
+    """
+    return _Count(tracer, ends, tracer.source(source), start_ms, end_ms).whole()
+
+
+class _Count:
+    """Counts the records of *source* in a span."""
+
+    def __init__(self, tracer: Tracer, ends: Ends, source: Source, start_ms: int, end_ms: int) -> None:
+        self._tracer, self._source = tracer, source
+        self._start_ms, self._end_ms = start_ms, end_ms
+        self._result = Reconciliation()
+        sub = tracer.topology.sub_topology_of(source.name)
+        self._evidence = tracer.evidence[sub.name]
+        self._reads = self._overlapping()
+        self._ends = ends(source, sorted({*self._reads["partition"], *self._known_partitions()}))
+
+    def whole(self) -> Reconciliation:
+        """Returns the counts of all stages."""
+        name = self._source.name
+        if self._source.topic is None:
+            msg = f"{name} reads no topic: only records of topics can be counted again"
+            raise InvalidArgument(msg)
+        if not self._ends:
+            msg = f"{name}: it has read nothing, or no address of its broker is known; give --bootstrap HOST:PORT"
+            raise InvalidArgument(msg)
+        records = self._at_source()
+        self._unread()
+        if self._evidence.batches.height:
+            self._through(self._evidence, {name: records}, self._batch_of(self._reads))
+        self._outcomes_close()
+        order = {stage: n for n, stage in enumerate(dict.fromkeys(count.stage for count in self._result.counts))}
+        self._result.counts.sort(key=lambda c: (c.hour_ms is None, c.hour_ms or 0, c.partition, order[c.stage]))
+        return self._result
+
+    def _known_partitions(self) -> Collection[int]:
+        progress = self._evidence.progress.get(self._source.name)
+        return progress.partitions if progress else ()
+
+    def _overlapping(self) -> pl.DataFrame:
+        """Returns the reads that may have records of the span."""
+        reads = self._evidence.reads.filter(
+            pl.col("source") == self._source.name, pl.col("until_offset") > pl.col("from_offset")
+        )
+        clocks = self._evidence.rows(OPERATOR_LATENCY, pl.col("operator") == self._source.name)
+        # Record times of a batch lie between its finish clock less the largest and the smallest latency.
+        times = clocks.select(
+            "batch_id",
+            partition=pl.col("task_id").str.extract(r"_(\d+)$").cast(pl.Int32),
+            first_ms=pl.col("finished_at") - pl.col("max_ms"),
+            last_ms=pl.col("finished_at") - pl.col("min_ms"),
+        )
+        timed = reads.join(times, on=["batch_id", "partition"], how="left")
+        may_have = (pl.col("first_ms") < self._end_ms) & (pl.col("last_ms") >= self._start_ms)
+        return timed.filter(may_have.fill_null(value=True)).sort("batch_id", "partition")
+
+    def _at_source(self) -> pl.DataFrame:
+        """Counts the records at the broker and the source.
+
+        Returns those that the source passed on.
+        """
+        name = self._source.name
+        frames, aside_frames = [], []
+        for batch_id, partition, first, until in self._reads.select(
+            "batch_id", "partition", "from_offset", "until_offset"
+        ).iter_rows():
+            kept_from = self._ends.get(partition, (first, until))[0]
+            if kept_from > first:
+                gone = f"{first} to {min(kept_from, until) - 1}"
+                self._result.remarks.append(
+                    f"{name}, partition {partition}: the broker has deleted offsets {gone} of batch {batch_id}; "
+                    "they are not counted again"
+                )
+            decided_at_ms = self._evidence.batch(batch_id)["decided_at"]
+            reread = self._tracer.taken(self._source, partition, range(max(first, kept_from), until), decided_at_ms)
+            if reread is None:
+                msg = f"{name}: no address of its broker is known; give --bootstrap HOST:PORT"
+                raise InvalidArgument(msg)
+            frames.append(reread["passed"])
+            for word in ("filtered", "quarantined"):
+                rows = reread[word].select(_partition="partition", _offset="offset", _timestamp_ms="timestamp_ms")
+                aside_frames.append(rows.with_columns(_word=pl.lit(word)))
+        empty = pl.DataFrame(schema=dict(self._tracer.steps.schemas[name]))
+        passed = pl.concat([empty, *frames])
+        placed_words = [
+            _placed(passed, pl.lit("passed")),
+            *(rows.select(*PLACE, "_timestamp_ms", "_word") for rows in aside_frames),
+        ]
+        whole = self._with_facts(self._evidence, name, pl.concat(placed_words))
+        self._add(BROKER, whole.with_columns(_word=pl.lit("passed")), outcomes=False)
+        self._add(name, whole)
+        self._against_outcomes(whole)
+        in_time = whole.filter(pl.col("_word") == "passed").select(PLACE)
+        return self._in_span(passed.join(in_time, on=PLACE, how="semi"))
+
+    def _with_facts(self, evidence: StreamEvidence, operator: str, placed_words: pl.DataFrame) -> pl.DataFrame:
+        """Returns *placed_words* with the words of late and quarantined records."""
+        late = evidence.rows(LATE_RECORDS, pl.col("operator") == operator)
+        bad = evidence.rows(QUARANTINE, pl.col("source") == operator)
+        aside = pl.concat(
+            [
+                late.select(_partition="partition", _offset="offset", _aside=pl.lit("late")),
+                bad.select(_partition="partition", _offset="offset", _aside=pl.lit("quarantined")),
+            ]
+        ).unique(PLACE)
+        answer = placed_words.join(aside, on=PLACE, how="left", maintain_order="left")
+        return answer.with_columns(_word=pl.coalesce("_aside", "_word")).drop("_aside")
+
+    def _against_outcomes(self, placed_words: pl.DataFrame) -> None:
+        """Compares each batch at the broker with the source."""
+        if self._result.remarks:
+            return
+        name = self._source.name
+        batches = self._reads["batch_id"].unique()
+        answer = (
+            placed_words.join(self._reads_by_place(placed_words), on=PLACE).group_by("batch_id").agg(there=pl.len())
+        )
+        counted = self._evidence.rows(OUTCOMES, pl.col("operator") == name, pl.col("batch_id").is_in(batches.to_list()))
+        # A batch of which only some partitions are of the span is compared where all of it was read again.
+        every = (
+            self._evidence.reads.filter(pl.col("source") == name)
+            .group_by("batch_id")
+            .agg(parts=(pl.col("until_offset") > pl.col("from_offset")).sum())
+        )
+        again = self._reads.group_by("batch_id").agg(read=pl.len())
+        whole = every.join(again, on="batch_id").filter(pl.col("parts") == pl.col("read")).select("batch_id")
+        both = counted.join(whole, on="batch_id", how="semi").join(answer, on="batch_id", how="left")
+        for batch_id, there, records in both.select("batch_id", pl.col("there").fill_null(0), "records_in").iter_rows():
+            if there > records:
+                self._differs(f"{name}, batch {batch_id}: the broker has {there} records, the source read {records}")
+            elif there < records:
+                self._result.remarks.append(
+                    f"{name}, batch {batch_id}: the broker has {there} of the {records} records that were read; "
+                    "a compacted topic deletes single records"
+                )
+
+    def _reads_by_place(self, placed_words: pl.DataFrame) -> pl.DataFrame:
+        """Returns partition, offset and batch of the records in *placed_words*."""
+        return _batches_of(placed_words, self._reads)
+
+    def _unread(self) -> None:
+        """Names records of the span that no batch has read yet."""
+        progress = self._evidence.progress.get(self._source.name)
+        for partition, (_, end) in sorted(self._ends.items()):
+            part = progress.partitions.get(partition) if progress else None
+            until = part.until_offset if part else 0
+            if end <= until:
+                continue
+            reread = self._tracer.taken(self._source, partition, range(until, end), self._end_ms)
+            rows = self._in_span(reread["passed"]) if reread else None
+            if rows is not None and rows.height:
+                self._differs(
+                    f"{self._source.name}, partition {partition}: {rows.height} records of offsets {until} to "
+                    f"{end - 1} are at the broker and not read yet"
+                )
+
+    def _through(
+        self,
+        evidence: StreamEvidence,
+        records: dict[str, pl.DataFrame],
+        batch_of: Callable[[pl.DataFrame], pl.DataFrame],
+    ) -> None:
+        """Counts *records*, by source, at the operators downstream.
+
+        *batch_of* returns partition, offset and batch of records.
+        """
+        sub = evidence.stream.sub
+        last = evidence.batches["batch_id"].max()
+        for operator in sub.operators:
+            flows = {flow: records[flow] for flow in operator.flows if flow in records}
+            if operator.name in records or not flows:
+                continue
+            read = pl.concat([*flows.values()], how="diagonal")
+            if isinstance(operator, Sink):
+                self._at_sink(evidence, operator, read)
+                continue
+            run = self._tracer.run(operator, flows, evidence, int(last))  # type: ignore[arg-type]
+            if operator.emission:
+                records[operator.name] = self._judged(evidence, operator, read, run.asserted, batch_of)
+            else:
+                kept = run.output.select(PLACE).unique()
+                is_kept = read.join(kept.with_columns(_kept=True), on=PLACE, how="left", maintain_order="left")
+                word = pl.when(is_kept["_kept"].is_not_null()).then(pl.lit("passed")).otherwise(pl.lit("filtered"))
+                placed_words = self._with_facts(evidence, operator.name, _placed(read, word))
+                self._add(operator.name, placed_words)
+                aside = placed_words.filter(~pl.col("_word").is_in(["passed"]))
+                records[operator.name] = run.output.join(aside, on=PLACE, how="anti")
+            if operator.hop_table:
+                self._over(evidence, operator)
+
+    def _judged(
+        self,
+        evidence: StreamEvidence,
+        operator: Operator,
+        read: pl.DataFrame,
+        asserted: pl.DataFrame,
+        batch_of: Callable[[pl.DataFrame], pl.DataFrame],
+    ) -> pl.DataFrame:
+        """Counts the outcomes of updates at an operator that judges them.
+
+        Returns the records that it sent on.
+        """
+        sent = evidence.sent(operator.name, between(*self._span()))
+        if operator.hop_table:
+            sent = sent.drop("key").rename({"id": "key"})
+        places = sent.select(_partition="source_partition", _offset="source_offset", _word=pl.lit("emitted")).unique()
+        placed_words = _placed(read, pl.lit(None, pl.String))
+        placed_words = self._with_facts(evidence, operator.name, placed_words).join(
+            places.rename({"_word": "_sent"}), on=PLACE, how="left", maintain_order="left"
+        )
+        skipped = self._skipped(evidence, operator, read, asserted, batch_of)
+        placed_words = placed_words.join(skipped, on=PLACE, how="left", maintain_order="left")
+        if operator.emission and operator.emission.holds:
+            placed_words = placed_words.join(_held(evidence, operator), on=PLACE, how="left", maintain_order="left")
+        else:
+            placed_words = placed_words.with_columns(_held=pl.lit(None, pl.String))
+        placed_words = placed_words.with_columns(
+            _word=pl.coalesce("_word", "_sent", "_skipped", "_held", pl.lit("superseded"))
+        )
+        self._add(operator.name, placed_words.select(*PLACE, "_timestamp_ms", "_word"))
+        self._superseded_are_counted(evidence, operator, placed_words, batch_of)
+        if operator.hop_table:
+            return read.clear()
+        if isinstance(operator, Aggregate):
+            return sent_records(self._tracer, operator, sent)
+        schema = self._tracer.steps.schemas[operator.name]
+        emitted = placed_words.filter(pl.col("_word") == "emitted")
+        rows = asserted.join(emitted, on=PLACE, how="semi")
+        return rows.select(pl.col(c).cast(kind) for c, kind in schema.items())
+
+    def _superseded_are_counted(
+        self,
+        evidence: StreamEvidence,
+        operator: Operator,
+        placed_words: pl.DataFrame,
+        batch_of: Callable[[pl.DataFrame], pl.DataFrame],
+    ) -> None:
+        """Names updates without any fact.
+
+        Those that their batches count as superseded have none.
+        """
+        if operator.emission is None or operator.emission.holds:
+            return
+        without = placed_words.filter(pl.col("_word") == "superseded")
+        by_batch = without.join(batch_of(without), on=PLACE).group_by("batch_id").len()
+        counted = evidence.rows(OUTCOMES, pl.col("operator") == operator.name).select("batch_id", "superseded")
+        both = by_batch.join(counted, on="batch_id", how="left").filter(
+            pl.col("len") > pl.col("superseded").fill_null(0)
+        )
+        for batch_id, n, superseded in both.sort("batch_id").iter_rows():
+            self._differs(
+                f"{operator.name}, batch {batch_id}: {n} updates are neither emitted nor suppressed nor set aside, and "
+                f"outcomes counts {superseded or 0} superseded ones"
+            )
+
+    def _skipped(
+        self,
+        evidence: StreamEvidence,
+        operator: Operator,
+        read: pl.DataFrame,
+        asserted: pl.DataFrame,
+        batch_of: Callable[[pl.DataFrame], pl.DataFrame],
+    ) -> pl.DataFrame:
+        """Returns the places of suppressed updates, with `_skipped`."""
+        columns = getattr(operator, "id", ()) or getattr(operator, "key", ())
+        if isinstance(operator, Aggregate) or not columns:
+            keyed = asserted.select(*PLACE, "_key") if asserted.width else read.select(*PLACE, "_key")
+        else:
+            keyed = read.select(*PLACE, _key=key_text(columns, read.schema))
+        runs = evidence.skipped(operator.name).select(
+            "batch_id", "first_offset", "last_offset", _key="key", _partition="source_partition"
+        )
+        both = keyed.join(batch_of(keyed), on=PLACE).join(runs, on=["batch_id", "_key", "_partition"])
+        within = pl.col("_offset").is_between(pl.col("first_offset"), pl.col("last_offset"))
+        return both.filter(within).select(*PLACE, _skipped=pl.lit("suppressed")).unique()
+
+    def _at_sink(self, evidence: StreamEvidence, sink: Sink, read: pl.DataFrame) -> None:
+        """Counts what *sink* got, and the rows of its table."""
+        self._add(sink.name, self._with_facts(evidence, sink.name, _placed(read, pl.lit("passed"))))
+        if sink.table is None or sink.key:
+            self._result.remarks.append(
+                f"{sink.name}: {f'{sink.table} keeps only current rows' if sink.table else 'a topic'}, so what it has "
+                "is not counted"
+            )
+            return
+        rows = evidence.rows_of_table(sink.table, between(*self._span())).with_columns(
+            pl.col("timestamp").dt.epoch("ms")
+        )
+        there = rows.select(
+            _partition="source_partition", _offset="source_offset", _timestamp_ms="timestamp", _word=pl.lit("passed")
+        )
+        if self._result.remarks:
+            # What is gone from the broker is in the table all the same.
+            there = there.join(read.select(PLACE).unique(), on=PLACE, how="semi") if self._has_gaps else there
+        self._add(f"{TABLE} {sink.table}", there, outcomes=False)
+        expected_by_hour, rows_by_hour = _by_hour(_placed(read, pl.lit(""))), _by_hour(there)
+        for hour_ms, partition in sorted({*expected_by_hour, *rows_by_hour}):
+            expected, n = expected_by_hour.get((hour_ms, partition), 0), rows_by_hour.get((hour_ms, partition), 0)
+            if expected != n:
+                more = f"{n - expected} more than" if n > expected else f"{expected - n} fewer than"
+                self._differs(
+                    f"{sink.table}, hour {iso(hour_ms)}, partition {partition}: {n} rows, {more} the {expected} that "
+                    f"{sink.name} handed on"
+                )
+
+    @property
+    def _has_gaps(self) -> bool:
+        return any("broker has" in remark for remark in self._result.remarks)
+
+    def _over(self, evidence: StreamEvidence, repartition: Operator) -> None:
+        """Counts the rows of a hop in the streams that read it."""
+        handed = evidence.sent(repartition.name, between(*self._span()))
+        for sub, source in readers_of(self._tracer.topology, repartition.name):
+            reader = self._tracer.evidence[sub.name]
+            reads = reader.reads.filter(pl.col("source") == source.name).select(
+                reading="batch_id", first="from_offset", until="until_offset"
+            )
+            until = reads["until"].max() or 0
+            late = handed.filter(pl.col("batch_id") >= until)
+            if late.height:
+                self._differs(f"{source.name}: {late.height} rows of the hop are not read yet by {sub.name}")
+            read = handed.filter(pl.col("batch_id") < until)
+            records = self._tracer.steps.hop_records(source, hop_rows_as_read(read))
+            self._add(source.name, _placed(records, pl.lit("passed")))
+            by_batch = read.select("batch_id", _partition="source_partition", _offset="source_offset").join_where(
+                reads, pl.col("batch_id") >= pl.col("first"), pl.col("batch_id") < pl.col("until")
+            )
+            batches = by_batch.select(*PLACE, batch_id="reading").unique()
+            if records.height:
+                self._through(reader, {source.name: records}, lambda keyed, batches=batches: batches)  # type: ignore[misc]
+
+    def _batch_of(self, reads: pl.DataFrame) -> Callable[[pl.DataFrame], pl.DataFrame]:
+        return lambda rows: _batches_of(rows, reads)
+
+    def _outcomes_close(self) -> None:
+        """Names operators whose outcomes do not add up in a batch."""
+        batches = self._reads["batch_id"].unique().to_list()
+        rows = self._evidence.rows(OUTCOMES, pl.col("batch_id").is_in(batches))
+        open_ = rows.filter(
+            pl.sum_horizontal(CAME_IN) != pl.sum_horizontal(pl.col(word).fill_null(0) for word in BECAME)
+        )
+        for batch_id, operator in open_.select("batch_id", "operator").iter_rows():
+            self._differs(f"{operator}, batch {batch_id}: the outcomes do not add up to the updates that came in")
+
+    def _span(self) -> tuple[int, int]:
+        return self._start_ms, self._end_ms
+
+    def _in_span(self, rows: pl.DataFrame) -> pl.DataFrame:
+        return rows.filter(pl.col("_timestamp_ms").is_between(*self._span(), closed="left"))
+
+    def _differs(self, text: str) -> None:
+        self._result.differences.append(text)
+
+    def _add(self, stage: str, placed_words: pl.DataFrame, *, outcomes: bool = True) -> None:
+        """Adds the counts of *stage* by hour and partition."""
+        at_ms = pl.col("_timestamp_ms")
+        in_span = placed_words.filter(at_ms.is_null() | at_ms.is_between(*self._span(), closed="left"))
+        hourly = in_span.group_by(at_ms // HOUR_MS * HOUR_MS, "_partition", "_word").len().sort("_partition", "_word")
+        sums: dict[tuple[int | None, int], dict[str, int]] = {}
+        for hour_ms, partition, word, n in hourly.iter_rows():
+            sums.setdefault((hour_ms, partition), {})[word] = n
+        for (hour_ms, partition), words in sums.items():
+            self._result.counts.append(
+                StageCount(
+                    hour_ms=hour_ms,
+                    partition=partition,
+                    stage=stage,
+                    records=sum(words.values()),
+                    outcomes=words if outcomes else {},
+                )
+            )
+
+
+def _placed(rows: pl.DataFrame, word: pl.Expr) -> pl.DataFrame:
+    """Returns place and time of *rows*, with *word* as their outcome."""
+    return rows.select(*PLACE, "_timestamp_ms", word.alias("_word"))
+
+
+def _by_hour(placed_words: pl.DataFrame) -> dict[tuple[int, int], int]:
+    """Counts the rows of *placed_words* by hour (epoch ms) and partition."""
+    hourly = placed_words.group_by(pl.col("_timestamp_ms") // HOUR_MS * HOUR_MS, "_partition").len()
+    return {(hour_ms, partition): n for hour_ms, partition, n in hourly.iter_rows()}
+
+
+def _batches_of(rows: pl.DataFrame, reads: pl.DataFrame) -> pl.DataFrame:
+    """Returns partition, offset and batch of *rows*, by their *reads*."""
+    ranges = reads.select("batch_id", "until_offset", _partition="partition", _offset="from_offset").sort("_offset")
+    places = rows.select(PLACE).unique().sort("_offset")
+    answer = places.join_asof(ranges, on="_offset", by="_partition", check_sortedness=False)
+    return answer.filter(pl.col("_offset") < pl.col("until_offset")).select(*PLACE, "batch_id")
+
+
+def _held(evidence: StreamEvidence, operator: Operator) -> pl.DataFrame:
+    """Returns the places of updates that still wait at *operator*, with `_held`."""
+    newest = evidence.states(operator.name).unique("key", keep="last", maintain_order=True).filter("held")
+    return newest.select(_partition="source_partition", _offset="source_offset", _held=pl.lit("held")).unique(PLACE)

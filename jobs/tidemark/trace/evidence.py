@@ -1,0 +1,182 @@
+"""Reads what tables and journal say of a batch or a place.
+
+A question names a batch, a place or a time, so that most files of a table are not read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+from deltalake import DeltaTable
+
+from tidemark.model.settings.intervals import utc
+from tidemark.model.stream import Stream
+from tidemark.model.tables.catalog import (
+    BATCHES,
+    BECAME,
+    CHANGES,
+    HELD_RECORDS,
+    HOP,
+    HOP_MARK,
+    LATE_RECORDS,
+    OPERATOR_LATENCY,
+    OPERATOR_STATE,
+    OUTCOMES,
+    QUARANTINE,
+    SUPPRESSED,
+    Table,
+)
+from tidemark.semantics.progress import InputProgress
+from tidemark.storage.delta.tables import scan
+from tidemark.stream.journal.entries import Journal
+from tidemark.why.evidence.facts import StreamFacts
+
+NEVER_MS = 2**62
+Row = Mapping[str, Any]
+
+
+class StreamEvidence:
+    """The facts of *stream*, read as they are asked for."""
+
+    def __init__(self, stream: Stream) -> None:
+        self.stream = stream
+        self._facts = StreamFacts(stream.home, stream.control, NEVER_MS, stream.topology.trigger_ms)
+        # All operators of a stream ask the same of a batch or a place.
+        self._counts: dict[int, pl.DataFrame] = {}
+        self._aside: dict[tuple[str, int, int], pl.DataFrame] = {}
+
+    @property
+    def home(self) -> Path:
+        """The folder of its tables."""
+        return self.stream.home
+
+    def rows(self, table: Table, *where: pl.Expr, name: str = "") -> pl.DataFrame:
+        """Returns the rows of *table* for which *where* holds, oldest batch first."""
+        rows = self._facts.scan(table, name, where=where).collect()
+        order = [column for column in ("batch_id", "seq") if column in rows.columns]
+        return rows.sort(order, maintain_order=True)
+
+    def rows_of_table(self, name: str, *where: pl.Expr) -> pl.DataFrame:
+        """Returns rows of the table *name* of a sink."""
+        path = self.home / name
+        return scan(path).filter(*where).collect() if DeltaTable.is_deltatable(str(path)) else pl.DataFrame()
+
+    @cached_property
+    def batches(self) -> pl.DataFrame:
+        """All batches that are known, oldest first."""
+        return self._facts.scan(BATCHES).sort("batch_id").collect()
+
+    @cached_property
+    def reads(self) -> pl.DataFrame:
+        """The offsets that each batch read, by source and partition."""
+        return self.batches.select("batch_id", "sources").explode("sources").drop_nulls("sources").unnest("sources")
+
+    @cached_property
+    def losses(self) -> pl.DataFrame:
+        """The offsets that were lost and accepted, by source and partition."""
+        rows = self.batches.select("batch_id", "accepted_loss").explode("accepted_loss")
+        return rows.drop_nulls("accepted_loss").unnest("accepted_loss")
+
+    @cached_property
+    def progress(self) -> Mapping[str, InputProgress]:
+        """Progress of each source after the newest decided batch."""
+        folder = self.stream.control / "journal"
+        newest = Journal(folder, "data").newest() if folder.is_dir() else None
+        return newest.notes.progress.inputs if newest else {}
+
+    def batch_of(self, source: str, partition: int, offset: int) -> int | None:
+        """Returns the batch that read *offset*; None: no known batch did."""
+        read = self.reads.filter(
+            pl.col("source") == source,
+            pl.col("partition") == partition,
+            pl.col("from_offset") <= offset,
+            pl.col("until_offset") > offset,
+        )
+        # Of a topic that was created anew the newest read counts.
+        return read["batch_id"].max()  # type: ignore[return-value]
+
+    def is_lost(self, source: str, partition: int, offset: int) -> bool:
+        """Returns True if *offset* was lost, and the loss accepted."""
+        within = (pl.col("from_offset") <= offset) & (pl.col("until_offset") > offset)
+        named = (pl.col("source") == source) & (pl.col("partition") == partition)
+        return self.losses.filter(named & within).height > 0
+
+    def batch(self, batch_id: int) -> Row:
+        """Returns the row of a batch."""
+        return self.batches.row(by_predicate=pl.col("batch_id") == batch_id, named=True)
+
+    def before(self, batch_id: int) -> Row | None:
+        """Returns the row of the batch before *batch_id*; None: there is none."""
+        earlier = self.batches.filter(pl.col("batch_id") < batch_id).tail(1)
+        return earlier.row(0, named=True) if earlier.height else None
+
+    def counts(self, batch_id: int, operator: str) -> dict[str, int]:
+        """Returns how many updates each outcome had, without zeros.
+
+        Empty if the facts are gone.
+        """
+        if batch_id not in self._counts:
+            self._counts[batch_id] = self.rows(OUTCOMES, pl.col("batch_id") == batch_id)
+        row = _first(self._counts[batch_id].filter(pl.col("operator") == operator)) or {}
+        return {word: row[word] for word in BECAME if row.get(word)}
+
+    def sent(self, operator: str, *where: pl.Expr) -> pl.DataFrame:
+        """Returns emitted updates of *operator*; those of a hop, too."""
+        hop = next((o.hop_table for o in self.stream.sub.operators if o.name == operator), None)
+        if hop is None:
+            return self.rows(CHANGES, pl.col("operator") == operator, *where)
+        is_update = [pl.col(column).is_null() for column in HOP_MARK]
+        return self.rows(HOP, *is_update, *where, name=hop)
+
+    def skipped(self, operator: str, *where: pl.Expr) -> pl.DataFrame:
+        """Returns runs of suppressed updates of *operator*."""
+        return self.rows(SUPPRESSED, pl.col("operator") == operator, *where)
+
+    def states(self, operator: str, *where: pl.Expr) -> pl.DataFrame:
+        """Returns changes of states of *operator*."""
+        return self.rows(OPERATOR_STATE, pl.col("operator") == operator, *where)
+
+    def late(self, operator: str, partition: int, offset: int, *where: pl.Expr) -> Row | None:
+        """Returns the row of a late record; None: it was not late."""
+        return _first(self._at(LATE_RECORDS, partition, offset).filter(pl.col("operator") == operator, *where))
+
+    def bad(self, operator: str, partition: int, offset: int, *where: pl.Expr) -> Row | None:
+        """Returns the row of a quarantined record; None: it was not."""
+        return _first(self._at(QUARANTINE, partition, offset).filter(pl.col("source") == operator, *where))
+
+    def held(self, source: str, partition: int, offset: int, *where: pl.Expr) -> Row | None:
+        """Returns the row of a held record; None: it was not."""
+        return _first(self._at(HELD_RECORDS, partition, offset).filter(pl.col("source") == source, *where))
+
+    def _at(self, table: Table, partition: int, offset: int) -> pl.DataFrame:
+        """Returns the rows of *table* about the record at a place."""
+        asked = (table.name, partition, offset)
+        if asked not in self._aside:
+            where = (pl.col("partition") == partition, pl.col("offset") == offset)
+            self._aside[asked] = self.rows(table, *where)
+        return self._aside[asked]
+
+    def clocks(self, batch_id: int) -> pl.DataFrame:
+        """Returns the rows of latency of a batch."""
+        return self.rows(OPERATOR_LATENCY, pl.col("batch_id") == batch_id)
+
+
+def _first(rows: pl.DataFrame) -> Row | None:
+    return rows.row(0, named=True) if rows.height else None
+
+
+def at(partition: int, offset: int) -> pl.Expr:
+    """Returns the condition for rows that a record caused."""
+    return (pl.col("source_partition") == partition) & (pl.col("source_offset") == offset)
+
+
+def between(start_ms: int, end_ms: int) -> pl.Expr:
+    """Returns the condition for rows with a record time in a span.
+
+    It is from *start_ms* (inclusive) to *end_ms* (exclusive).
+    """
+    return (pl.col("timestamp") >= utc(start_ms)) & (pl.col("timestamp") < utc(end_ms))

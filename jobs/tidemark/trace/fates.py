@@ -1,0 +1,147 @@
+"""Values of a trace: what became of a record, where and when.
+
+Instants are epoch ms, UTC.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from tidemark.model.settings.intervals import iso
+
+
+class RecordOutcome(StrEnum):
+    """Result of an update.
+
+    The first nine are those of the accounting; `held` is the update that still waits.
+    """
+
+    EMITTED = "emitted"
+    SUPPRESSED = "suppressed"
+    LATE = "late"
+    QUARANTINED = "quarantined"
+    DUPLICATE = "duplicate"
+    FILTERED = "filtered"
+    PASSED = "passed"
+    SUPERSEDED = "superseded"
+    HELD = "held"
+    UNREAD = "unread"
+    LOST = "lost"
+    UNKNOWN = "unknown"
+
+
+class RecordPlace(NamedTuple):
+    """Place of a record: its source, input partition and offset."""
+
+    source: str
+    partition: int
+    offset: int
+
+    def __str__(self) -> str:
+        return f"{self.source}/{self.partition}/{self.offset}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fate:
+    """Result of one update of a record at an operator.
+
+    Attributes:
+        sub_topology: the stream that runs the operator.
+        operator: its name.
+        kind: its kind.
+        batch_id: the batch that decided it; None: no batch did.
+        outcome: the result.
+        key: the key of the update; None: the operator has no key.
+        reason: why, for people; empty: the outcome says it.
+    """
+
+    sub_topology: str
+    operator: str
+    kind: str
+    batch_id: int | None
+    outcome: RecordOutcome
+    key: str | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Leg:
+    """The way of a record through one stream, in one batch.
+
+    It waits from *came_at_ms* (its record time, or the commit of the stream before) until the batch starts; the rest of
+    the time until *finished_at_ms* it queued for others, or was worked on.
+    """
+
+    sub_topology: str
+    batch_id: int
+    came_at_ms: int
+    started_at_ms: int
+    finished_at_ms: int
+    queued_ms: int
+
+    @property
+    def waiting_ms(self) -> int:
+        """How long it waited for its batch; it can be negative."""
+        return self.started_at_ms - self.came_at_ms
+
+    @property
+    def working_ms(self) -> int:
+        """How long operators worked on its batch."""
+        return self.finished_at_ms - self.started_at_ms - self.queued_ms
+
+
+@dataclass(frozen=True, kw_only=True)
+class Visible:
+    """A table that has rows of the record.
+
+    *version* is the version of the Delta table since which it does; None: its commit is no longer in the log.
+    """
+
+    table: str
+    rows: int
+    batch_id: int
+    version: int | None
+    at_ms: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordTrace:
+    """All that became of the record at *place*."""
+
+    place: RecordPlace
+    timestamp_ms: int | None
+    fates: list[Fate] = field(default_factory=list)
+    legs: list[Leg] = field(default_factory=list)
+    visible: list[Visible] = field(default_factory=list)
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """Returns the trace for JSON; instants are ISO texts."""
+        return {
+            "record": str(self.place),
+            "timestamp": _iso(self.timestamp_ms),
+            "fates": [{**vars(fate), "outcome": fate.outcome.value} for fate in self.fates],
+            "legs": [
+                {
+                    "sub_topology": leg.sub_topology,
+                    "batch_id": leg.batch_id,
+                    "started_at": _iso(leg.started_at_ms),
+                    "finished_at": _iso(leg.finished_at_ms),
+                    "waiting_ms": leg.waiting_ms,
+                    "queued_ms": leg.queued_ms,
+                    "working_ms": leg.working_ms,
+                }
+                for leg in self.legs
+            ],
+            "visible": [
+                {"table": each.table, "rows": each.rows, "batch_id": each.batch_id, "version": each.version,
+                 "at": _iso(each.at_ms)}
+                for each in self.visible
+            ],
+        }  # fmt: skip
+
+
+def _iso(at_ms: int | None) -> str | None:
+    return None if at_ms is None else iso(at_ms)

@@ -1,0 +1,387 @@
+"""Finds the records that made a row, and makes it again.
+
+How it works: a row names the record that caused it, and the walk goes upstream from there. A table's row is of that
+record. A join adds the record of the version that it looked up. A row of an aggregate is of all records that its key
+(and window) still counts: those of the hop's rows that were not retracted, or those that `changes`, `suppressed` and
+`operator_state` name. Where these name batches only, the batches are read again and searched for the key.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import polars as pl
+
+from tidemark.collecting import in_order_of
+from tidemark.errors import InvalidArgument
+from tidemark.kernels import payload
+from tidemark.kernels.aggregates.windows import WINDOW
+from tidemark.kernels.columns.values import key_columns, key_text
+from tidemark.model.kinds.aggregate import Aggregate
+from tidemark.model.kinds.join import Join
+from tidemark.model.kinds.operator import Operator
+from tidemark.model.kinds.repartition import HopSource
+from tidemark.model.kinds.sink import Sink
+from tidemark.model.settings.emission import DecisionRate
+from tidemark.model.settings.intervals import utc
+from tidemark.trace.evidence import Row, StreamEvidence, at
+from tidemark.trace.fates import RecordPlace
+from tidemark.trace.record import Tracer, hop_rows_as_read, sent_records
+from tidemark.trace.replay import replayed
+from tidemark.trace.versions import version_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowTrace:
+    """The records that made a row.
+
+    Attributes:
+        table: its table, or the operator.
+        key: its key, as in `changes`.
+        row: its columns.
+        batch_id: the batch that wrote it.
+        version: the Delta version since which it is there; None: its commit is no longer in the log.
+        places: the records.
+        differences: the columns in which the row differs when it is made of these records alone; empty: none do.
+        missing: how many of the records could not be read again.
+    """
+
+    table: str
+    key: str
+    row: Row
+    batch_id: int
+    version: int | None
+    places: list[RecordPlace]
+    differences: list[str] = field(default_factory=list)
+    missing: int = 0
+
+    @property
+    def is_verified(self) -> bool:
+        """True if the records alone make the same row."""
+        return not self.differences and not self.missing
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """Returns the trace for JSON."""
+        return {**vars(self), "places": [str(place) for place in self.places], "is_verified": self.is_verified}
+
+
+def trace_row(tracer: Tracer, table: str, key: str) -> RowTrace:
+    """Returns the records that made the newest row of *key* in *table*.
+
+    *table* is that of a sink, or an operator that judges changes.
+
+    Raises:
+        InvalidArgument: there is no such table, it has no key, or no such row.
+    """
+    return _Lineage(tracer).of_row(table, key)
+
+
+class _Lineage:
+    """Walks upstream from rows."""
+
+    def __init__(self, tracer: Tracer) -> None:
+        self._tracer, self._topology, self._steps = tracer, tracer.topology, tracer.steps
+
+    def of_row(self, table: str, key: str) -> RowTrace:
+        """Returns the records of a row, and whether they make it."""
+        sink, operator = self._target(table)
+        evidence = self._evidence(operator)
+        row, batch_id = (
+            self._row_of_sink(sink, operator, key, evidence) if sink else self._row_of_changes(operator, key, evidence)
+        )
+        place = (row.pop("source_partition"), row.pop("source_offset"))
+        places = sorted({*self._made_of(operator, batch_id, *place)})
+        output, missing = replayed(self._tracer, places, operator.name)
+        again = output.filter(key_text(self._key_of(operator), output.schema) == key).tail(1)
+        # Alone, the deletion of a key that has no row sends nothing.
+        is_deleted = row.pop("deleted", False) and (not again.height or again["_deleted"].item())
+        differences = [] if is_deleted else _differences(row, again) if again.height else sorted(row)
+        home = evidence.home / (table if sink else "changes")
+        commit = version_of(home, batch_id, evidence.stream)
+        return RowTrace(
+            table=table,
+            key=key,
+            row=row,
+            batch_id=batch_id,
+            version=commit and commit.version,
+            places=places,
+            differences=differences,
+            missing=missing,
+        )
+
+    def _evidence(self, operator: Operator) -> StreamEvidence:
+        return self._tracer.evidence[self._topology.sub_topology_of(operator.name).name]
+
+    def _target(self, table: str) -> tuple[Sink | None, Operator]:
+        """Returns the sink of *table*, and the operator before it.
+
+        None: *table* is an operator.
+        """
+        operators = self._topology.operators
+        for sink in operators.values():
+            if isinstance(sink, Sink) and sink.table and table in {sink.table, sink.name}:
+                return sink, operators[sink.inputs[0]]
+        if table in operators and operators[table].emission and not operators[table].hop_table:
+            return None, operators[table]
+        tables = filter(None, (o.result_table for o in operators.values()))
+        msg = f"{self._topology.name} has no table {table!r} with a key; known: {', '.join(tables)}"
+        raise InvalidArgument(msg)
+
+    def _key_of(self, operator: Operator) -> tuple[str, ...]:
+        """Returns the columns that are the key of rows of *operator*."""
+        judging = operator
+        while not judging.emission:
+            if judging.is_source:
+                msg = f"rows of {operator.name} have no key; ask for their records with --record"
+                raise InvalidArgument(msg)
+            judging = self._topology.operators[judging.flows[0]]
+        key: tuple[str, ...] = getattr(judging, "key", ())
+        if isinstance(judging, Aggregate):
+            key = self._aggregate_key(judging)
+        missing = [column for column in key if column not in self._steps.schemas[operator.name]]
+        if missing or not key:
+            msg = (
+                f"rows of {operator.name} do not have the key of {judging.name} ({', '.join(key) or 'the record key'})"
+            )
+            raise InvalidArgument(msg)
+        return key
+
+    def _aggregate_key(self, aggregate: Aggregate) -> tuple[str, ...]:
+        schema = self._steps.schemas[aggregate.name]
+        return tuple(c for c in payload(schema) if c not in aggregate.select)
+
+    def _row_of_sink(
+        self, sink: Sink, operator: Operator, key: str, evidence: StreamEvidence
+    ) -> tuple[dict[str, Any], int]:
+        schema = self._steps.schemas[operator.name]
+        key_schema = in_order_of(self._key_of(operator), schema)
+        values = pl.DataFrame({"_text": [key]}).select(**key_columns("_text", key_schema)).row(0, named=True)
+        where = [pl.col(name) == (utc(value) if name in sink.bounds else value) for name, value in values.items()]
+        rows = evidence.rows_of_table(sink.table or "", *where)
+        if not rows.height:
+            msg = f"{sink.table} has no row of {key!r}"
+            raise InvalidArgument(msg)
+        row = rows.sort("batch_id", maintain_order=True).row(-1, named=True)
+        columns = [c for c in payload(schema) if c in row and c not in sink.bounds]
+        places = ("source_partition", "source_offset", *(["deleted"] if row.get("deleted") else []))
+        return {c: row[c] for c in (*columns, *places)}, row["batch_id"]
+
+    def _row_of_changes(self, operator: Operator, key: str, evidence: StreamEvidence) -> tuple[dict[str, Any], int]:
+        rows = evidence.sent(operator.name, pl.col("key") == key)
+        if not rows.height:
+            msg = f"{operator.name} has no row of {key!r}"
+            raise InvalidArgument(msg)
+        row = rows.row(-1, named=True)
+        columns = json.loads(row["value"] or "{}")
+        return {**columns, "source_partition": row["source_partition"], "source_offset": row["source_offset"]}, row[
+            "batch_id"
+        ]
+
+    def _made_of(self, operator: Operator, batch_id: int, partition: int, offset: int) -> Iterator[RecordPlace]:
+        """Yields the records of a result of *operator*.
+
+        It is the one that *operator* sent on in a batch for the record at a place.
+        """
+        path = [operator]
+        while not path[-1].is_source and not isinstance(path[-1], Aggregate):
+            flows = path[-1].flows
+            path.append(self._topology.operators[self._flow(flows, batch_id, partition, offset)])
+        first, evidence = path[-1], self._evidence(operator)
+        if isinstance(first, Aggregate):
+            yield from self._counted(first, batch_id, partition, offset)
+        elif isinstance(first, HopSource):
+            yield from self._over_hop(first, batch_id, partition, offset)
+        else:
+            yield RecordPlace(first.name, partition, offset)
+        for join in (each for each in path if isinstance(each, Join) and each.table):
+            yield from self._looked_up(join, [*reversed(path)], evidence, batch_id, partition, offset)
+
+    def _flow(self, flows: tuple[str, ...], batch_id: int, partition: int, offset: int) -> str:
+        """Returns the one of *flows* from which a record came."""
+        for flow in flows[1:]:
+            evidence = self._evidence(self._topology.operators[flow])
+            if any(evidence.batch_of(name, partition, offset) == batch_id for name in self._sources(flow)):
+                return flow
+        return flows[0]
+
+    def _sources(self, name: str) -> Iterator[str]:
+        operator = self._topology.operators[name]
+        if operator.is_source:
+            yield name
+        for flow in operator.flows:
+            yield from self._sources(flow)
+
+    def _over_hop(self, source: HopSource, batch_id: int, partition: int, offset: int) -> Iterator[RecordPlace]:
+        """Yields the records of rows of a hop that a batch read."""
+        upstream = self._topology.repartition(source.repartition)
+        before = self._evidence(upstream)
+        limits = self._limits(source, batch_id)
+        rows = before.sent(upstream.name, at(partition, offset), pl.col("batch_id").is_between(*limits))
+        for of_batch in rows["batch_id"].unique():
+            yield from self._made_of(self._topology.operators[upstream.inputs[0]], of_batch, partition, offset)
+
+    def _limits(self, source: HopSource, batch_id: int) -> tuple[int, int]:
+        """Returns first and last batch of a hop that *batch_id* read."""
+        reads = self._evidence(source).reads
+        read = reads.filter(pl.col("source") == source.name, pl.col("batch_id") == batch_id)
+        return (read["from_offset"].item(), read["until_offset"].item() - 1) if read.height else (0, -1)
+
+    def _counted(self, aggregate: Aggregate, batch_id: int, partition: int, offset: int) -> Iterator[RecordPlace]:
+        """Yields the records that a result of *aggregate* counts."""
+        evidence = self._evidence(aggregate)
+        batch = pl.col("batch_id") == batch_id
+        for result in evidence.sent(aggregate.name, at(partition, offset), batch).iter_rows(named=True):
+            source = self._topology.operators[next(self._sources(aggregate.name))]
+            if isinstance(source, HopSource):
+                yield from self._counted_of_hop(aggregate, source, result)
+            else:
+                yield from self._counted_of_source(aggregate, source, evidence, result)
+
+    def _group(self, aggregate: Aggregate, result: Row) -> str:
+        """Returns the key of *result* without its window."""
+        if not aggregate.windows:
+            return str(result["key"])
+        fields = json.loads(result["key"])
+        values = {name: fields[name] for name in self._aggregate_key(aggregate) if name not in WINDOW}
+        return str(next(iter(values.values()))) if len(values) == 1 else json.dumps(values, separators=(",", ":"))
+
+    def _counted_of_hop(self, aggregate: Aggregate, source: HopSource, result: Row) -> Iterator[RecordPlace]:
+        """Yields the records of all rows of the hop that *result* counts."""
+        upstream = self._topology.repartition(source.repartition)
+        last = self._limits(source, result["batch_id"])[1]
+        rows = self._evidence(upstream).sent(
+            upstream.name, pl.col("key") == self._group(aggregate, result), pl.col("batch_id") <= last
+        )
+        if upstream.id:
+            # The last row of an id says whether its value counts.
+            rows = rows.unique("id", keep="last", maintain_order=True)
+        rows = _in_window(rows.filter(pl.col("value").is_not_null()), result)
+        before = self._topology.operators[upstream.inputs[0]]
+        for of_batch, *place in rows.select("batch_id", "source_partition", "source_offset").iter_rows():
+            yield from self._made_of(before, of_batch, *place)
+
+    def _counted_of_source(
+        self, aggregate: Aggregate, source: Operator, evidence: StreamEvidence, result: Row
+    ) -> Iterator[RecordPlace]:
+        """Yields the records of a source that *result* counts."""
+        until = (pl.col("key") == result["key"], pl.col("batch_id") <= result["batch_id"])
+        sent, skipped = evidence.sent(aggregate.name, *until), evidence.skipped(aggregate.name, *until)
+        batches = {*sent["batch_id"], *skipped["batch_id"], *evidence.states(aggregate.name, *until)["batch_id"]}
+        before = self._topology.operators[aggregate.inputs[0]]
+        names_each = aggregate.emission.decide is DecisionRate.RECORD and not aggregate.emission.holds
+        for name in dict.fromkeys(self._sources(aggregate.name)):
+            reads = evidence.reads.filter(pl.col("source") == name, pl.col("batch_id").is_in(sorted(batches)))
+            for batch_id, number, first, end in reads.select(
+                "batch_id", "partition", "from_offset", "until_offset"
+            ).iter_rows():
+                read = range(first, end)
+                wanted = _named(sent, skipped, batch_id, number, read) if names_each else read
+                for offset in self._of_group(aggregate, name, evidence, batch_id, number, wanted, result):
+                    yield from self._made_of(before, batch_id, number, offset)
+
+    def _of_group(
+        self,
+        aggregate: Aggregate,
+        source: str,
+        evidence: StreamEvidence,
+        batch_id: int,
+        partition: int,
+        wanted: Collection[int],
+        result: Row,
+    ) -> list[int]:
+        """Returns the offsets among *wanted* that *result* counts."""
+        declared = self._tracer.source(source)
+        if not wanted:
+            return []
+        reread = self._tracer.taken(declared, partition, wanted, evidence.batch(batch_id)["decided_at"])
+        if reread is None:
+            return []
+        records = {source: reread["passed"]}
+        for operator in evidence.stream.sub.operators:
+            flows = [flow for flow in operator.flows if flow in records]
+            if operator.name == aggregate.name:
+                rows = _in_window(records[flows[0]].rename({"_timestamp_ms": "timestamp"}), result)
+                of_key = key_text(aggregate.key, rows.schema) == self._group(aggregate, result)
+                of_result = rows.filter(of_key) if aggregate.key else rows
+                return sorted({*of_result["_offset"]})
+            if flows and not operator.hands_out and not isinstance(operator, Aggregate):
+                run = self._tracer.run(operator, {flow: records[flow] for flow in flows}, evidence, batch_id)
+                records[operator.name] = run.output
+        return []
+
+    def _looked_up(
+        self, join: Join, path: list[Operator], evidence: StreamEvidence, batch_id: int, partition: int, offset: int
+    ) -> Iterator[RecordPlace]:
+        """Yields the record of the version that *join* added to a record."""
+        rows = self._rows_at(join, path, evidence, batch_id, partition, offset)
+        if rows is None or not rows.height:
+            return
+        at_ms = rows["_timestamp_ms"].max()
+        sent, skipped = self._tracer.versions(join, rows, evidence, batch_id)
+        table = self._topology.operators[join.table or ""]
+        before = self._topology.operators[table.inputs[0]]
+        valid = sent.filter(pl.col("timestamp") <= at_ms).sort("timestamp", maintain_order=True)
+        times = skipped.with_columns(pl.col("asserted_ms").str.json_decode(pl.List(pl.Int64))).explode("asserted_ms")
+        again = times.filter(pl.col("asserted_ms") <= at_ms).sort("asserted_ms", maintain_order=True)
+        if again.height and (not valid.height or again["asserted_ms"][-1] > valid["timestamp"][-1]):
+            run = again.row(-1, named=True)
+            equal = valid.filter(pl.col("value_hash").eq_missing(pl.lit(run["value_hash"])))
+            if not equal.height:
+                for each in range(run["first_offset"], run["last_offset"] + 1):
+                    yield from self._made_of(before, run["batch_id"], run["source_partition"], each)
+                return
+            valid = equal
+        if valid.height:
+            yield from self._made_of(before, *valid.select("batch_id", "source_partition", "source_offset").row(-1))
+
+    def _rows_at(
+        self, join: Join, path: list[Operator], evidence: StreamEvidence, batch_id: int, partition: int, offset: int
+    ) -> pl.DataFrame | None:
+        """Returns the rows of a record as *join* read them."""
+        first = path[0]
+        rows: pl.DataFrame | None
+        if isinstance(first, Aggregate):
+            sent = evidence.sent(first.name, at(partition, offset), pl.col("batch_id") == batch_id)
+            rows = sent_records(self._tracer, first, sent)
+        elif isinstance(first, HopSource):
+            upstream = self._topology.repartition(first.repartition)
+            of_batch = pl.col("batch_id").is_between(*self._limits(first, batch_id))
+            handed = self._evidence(upstream).sent(upstream.name, at(partition, offset), of_batch)
+            rows = self._steps.hop_records(first, hop_rows_as_read(handed))
+        else:
+            source, decided_at_ms = self._tracer.source(first.name), evidence.batch(batch_id)["decided_at"]
+            reread = self._tracer.taken(source, partition, [offset], decided_at_ms)
+            rows = reread["passed"] if reread else None
+        for operator, reader in pairwise(path):
+            if rows is None or reader is join:
+                return rows
+            rows = self._tracer.run(reader, {operator.name: rows}, evidence, batch_id).output
+        return rows
+
+
+def _in_window(rows: pl.DataFrame, result: Row) -> pl.DataFrame:
+    """Returns the *rows* in the window of *result*."""
+    if result["window_start"] is None:
+        return rows
+    at_ms = pl.col("timestamp")
+    return rows.filter((at_ms >= result["window_start"]) & (at_ms < result["window_end"]))
+
+
+def _named(sent: pl.DataFrame, skipped: pl.DataFrame, batch_id: int, partition: int, read: range) -> list[int]:
+    """Returns the offsets among those *read* that facts name."""
+    of_batch = (pl.col("batch_id") == batch_id) & (pl.col("source_partition") == partition)
+    offsets = {*sent.filter(of_batch)["source_offset"]}
+    for first, last in skipped.filter(of_batch).select("first_offset", "last_offset").iter_rows():
+        offsets |= {*range(first, last + 1)}
+    return sorted(offsets & {*read})
+
+
+def _differences(row: Row, again: pl.DataFrame) -> list[str]:
+    """Returns the columns in which *row* and *again* differ."""
+    made: Mapping[str, Any] = again.row(0, named=True)
+    return [name for name, value in row.items() if made.get(name) != value]

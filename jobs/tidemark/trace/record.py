@@ -1,0 +1,702 @@
+"""Follows one record through all operators of a topology.
+
+How it works: facts name the record's place wherever an update was emitted, suppressed, set aside or held. What they do
+not name follows from the record: it is read again from its topic, and each operator runs over it alone, without state.
+That gives its key, and whether a condition filtered it out. A judging operator whose update has no row superseded it.
+Rows of a hop name the place, too, so the trace goes on in the stream that reads them.
+
+Limits: records of tables and files are not read again. Where facts are gone, or a record is and the counts of its
+batch leave several outcomes, the outcome is `unknown`; nothing is guessed. A union of two sources that read the same
+partition and offset in one batch, with the same key, cannot tell them apart.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import chain
+
+import polars as pl
+
+from tidemark.collecting import index_by_name, omit
+from tidemark.errors import InvalidArgument
+from tidemark.kernels import META
+from tidemark.kernels.columns.schemas import META_SCHEMA
+from tidemark.kernels.columns.values import key_columns, key_text, parsed
+from tidemark.model.kinds.aggregate import Aggregate
+from tidemark.model.kinds.join import Join
+from tidemark.model.kinds.operator import Operator
+from tidemark.model.kinds.repartition import HopSource, Repartition
+from tidemark.model.kinds.sink import Sink
+from tidemark.model.kinds.source import Source
+from tidemark.model.project.layout import Layout
+from tidemark.model.settings.intervals import iso, utc
+from tidemark.model.settings.windows import Shape
+from tidemark.model.stream import Stream
+from tidemark.model.topology import SubTopology, Time, Topology
+from tidemark.semantics.progress import InputProgress
+from tidemark.storage.delta.tables import Reference
+from tidemark.stream.journal.batch import Moment
+from tidemark.stream.operate.registry import step_of
+from tidemark.stream.operate.steps import Steps
+from tidemark.stream.read.intake import source_rows
+from tidemark.stream.startup.load import load_versions
+from tidemark.stream.state.memory import Moves
+from tidemark.stream.updates.step import Run
+from tidemark.trace.evidence import Row, StreamEvidence, at
+from tidemark.trace.fates import Fate, Leg, RecordOutcome, RecordPlace, RecordTrace, Visible
+from tidemark.trace.versions import version_of
+
+ReadRecords = Callable[[Source, int, Collection[int]], pl.DataFrame | None]
+"""Returns parsed rows of a source at offsets of a partition.
+
+Rows that are gone are left out. None: the source cannot be read again.
+"""
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """Rows that an operator reads of the record, in one batch.
+
+    *records* is None where they cannot be read again.
+    """
+
+    batch_id: int
+    records: pl.DataFrame | None
+
+
+class Tracer:
+    """Traces records of *topology* in the warehouse of *layout*.
+
+    *read* reads them again.
+    """
+
+    def __init__(self, topology: Topology, layout: Layout, read: ReadRecords) -> None:
+        self.topology, self.layout, self._read = topology, layout, read
+        self.steps = Steps(topology, Reference(layout.warehouse))
+        subs = topology.sub_topologies
+        self.evidence = {sub.name: StreamEvidence(Stream(topology, sub, layout)) for sub in subs}
+
+    def source(self, name: str) -> Source:
+        """Returns the source *name*, or the only one of the topic *name*.
+
+        Raises:
+            InvalidArgument: there is none, or several.
+        """
+        sources = index_by_name(self.topology.outside_sources)
+        named = [sources[name]] if name in sources else [o for o in sources.values() if o.topic == name]
+        if len(named) != 1:
+            msg = f"{self.topology.name} has {len(named) or 'no'} sources {name!r}; known: {', '.join(sources)}"
+            raise InvalidArgument(msg)
+        return named[0]
+
+    def trace(self, place: RecordPlace) -> RecordTrace:
+        """Returns what became of the record at *place*.
+
+        Raises:
+            InvalidArgument: there is no such source.
+        """
+        source = self.source(place.source)
+        return _RecordWalk(self, source, place._replace(source=source.name)).trace()
+
+    def taken(
+        self, source: Source, partition: int, offsets: Collection[int], decided_at_ms: int
+    ) -> dict[str, pl.DataFrame] | None:
+        """Returns the records of *source* at *offsets* of *partition*, by outcome.
+
+        Those on time are as operators read them. None: they cannot be read again.
+        """
+        rows = self._read(source, partition, offsets)
+        if rows is None:
+            return None
+        if self.topology.time is Time.PROCESSING:
+            rows = rows.with_columns(timestamp_ms=pl.lit(decided_at_ms, pl.Int64))
+        sorted_rows = source_rows(
+            source,
+            rows.sort("partition", "offset"),
+            pl.DataFrame(schema=dict(self.steps.schemas[source.name])),
+            InputProgress(),
+            read_to={},
+            late_up_to_ms=None,
+            allowed_ms=None,
+            window_ms=self.topology.window_ms,
+            decided_at_ms=decided_at_ms,
+        ).rows
+        return {"passed": sorted_rows.on_time, "filtered": sorted_rows.alive, "quarantined": sorted_rows.bad}
+
+    def run(
+        self, operator: Operator, inputs: Mapping[str, pl.DataFrame], evidence: StreamEvidence, batch_id: int
+    ) -> Run:
+        """Runs *operator* over *inputs*, with no state but joined versions.
+
+        The times are those of the batch *batch_id*.
+        """
+        frames = [
+            inputs[name] if name in inputs else pl.DataFrame(schema=dict(self.steps.schemas[name]))
+            for name in operator.inputs
+        ]
+        if isinstance(operator, Join) and operator.table:
+            self._load_versions(operator, frames[0], evidence, batch_id)
+        batch, before = evidence.batch(batch_id), evidence.before(batch_id)
+        moment = Moment(
+            was_watermark_ms=before["watermark"] if before else None,
+            watermark_ms=batch["watermark"],
+            held_by=None,
+            was_decided_at_ms=before["decided_at"] if before else None,
+            decided_at_ms=batch["decided_at"],
+        )
+        return self.steps.run(operator, frames, Moves(), moment)
+
+    def _load_versions(self, join: Join, records: pl.DataFrame, evidence: StreamEvidence, batch_id: int) -> None:
+        """Puts the versions that *records* may ask for into memory."""
+        rows, skipped = self.versions(join, records, evidence, batch_id)
+        table = self.topology.operators[join.table or ""]
+        versions = self.steps.memory.versions
+        versions[table.name] = versions[table.name].clear()
+        load_versions(self.steps, table, rows.with_columns(pl.from_epoch("timestamp", "ms")), skipped)
+
+    def versions(
+        self, join: Join, records: pl.DataFrame, evidence: StreamEvidence, batch_id: int
+    ) -> tuple[pl.DataFrame, pl.DataFrame]:
+        """Returns updates of the table of *join* up to a batch.
+
+        They are emitted and suppressed ones, of the keys that *records* ask for.
+        """
+        table = self.topology.operators[join.table or ""]
+        columns = {of_table: pl.col(column) for column, of_table in join.on.items()}
+        asked = records.select(**columns)
+        keys = asked.select(key_text(getattr(table, "key", ()), asked.schema)).to_series().unique().drop_nulls()
+        where = (pl.col("key").is_in(keys.to_list()), pl.col("batch_id") <= batch_id)
+        return evidence.sent(table.name, *where), evidence.skipped(table.name, *where)
+
+
+class _RecordWalk:
+    """Follows the record at *place*."""
+
+    def __init__(self, tracer: Tracer, source: Source, place: RecordPlace) -> None:
+        self._tracer, self._topology, self._steps = tracer, tracer.topology, tracer.steps
+        self._source, self._place = source, place
+        self._is_it = at(place.partition, place.offset)
+        self._trace = RecordTrace(place=place, timestamp_ms=None)
+        self._came_at_ms: int | None = None
+
+    def trace(self) -> RecordTrace:
+        """Returns the trace."""
+        sub = self._topology.sub_topology_of(self._source.name)
+        evidence = self._tracer.evidence[sub.name]
+        arrivals = self._at_source(evidence)
+        if arrivals:
+            self._through(sub, {self._source.name: arrivals}, self._came_at_ms)
+        return replace(self._trace, timestamp_ms=self._came_at_ms)
+
+    def _tell(
+        self,
+        evidence: StreamEvidence,
+        operator: Operator,
+        batch_id: int | None,
+        outcome: RecordOutcome,
+        reason: str = "",
+        key: str | None = None,
+    ) -> None:
+        fate = Fate(
+            sub_topology=evidence.stream.sub.name,
+            operator=operator.name,
+            kind=operator.kind,
+            batch_id=batch_id,
+            outcome=outcome,
+            key=key,
+            reason=reason,
+        )
+        self._trace.fates.append(fate)
+
+    def _at_source(self, evidence: StreamEvidence) -> list[Arrival]:
+        """Adds what became of the record at its source.
+
+        Returns what the operators downstream read of it.
+        """
+        source, (name, partition, offset) = self._source, self._place
+        batch_id = evidence.batch_of(name, partition, offset)
+        if batch_id is None:
+            self._tell(evidence, source, None, *self._unread(evidence))
+            return []
+        if self._is_set_aside(evidence, source, pl.col("batch_id") >= batch_id):
+            return []
+        rows = self._tracer.taken(source, partition, [offset], evidence.batch(batch_id)["decided_at"])
+        if rows is not None and not any(frame.height for frame in rows.values()):
+            rows = None
+        if rows and rows["passed"].height:
+            self._came_at_ms = rows["passed"]["_timestamp_ms"].item()
+        if held := evidence.held(name, partition, offset, pl.col("batch_id") >= batch_id):
+            self._came_at_ms = held["timestamp"]
+            self._tell(
+                evidence, source, held["batch_id"], RecordOutcome.HELD, "other partitions are behind (max_drift)"
+            )
+            released = self._first_named(evidence, pl.col("batch_id") > held["batch_id"], after=name)
+            if released is None:
+                return []
+            batch_id = released
+        return self._passed(evidence, batch_id, rows)
+
+    def _is_set_aside(self, evidence: StreamEvidence, operator: Operator, where: pl.Expr) -> bool:
+        """Adds that *operator* set the record aside, if it did."""
+        _, partition, offset = self._place
+        if bad := evidence.bad(operator.name, partition, offset, where):
+            detail = f": {bad['detail']}" if bad["detail"] else ""
+            self._tell(evidence, operator, bad["batch_id"], RecordOutcome.QUARANTINED, f"{bad['reason']}{detail}")
+        elif late := evidence.late(operator.name, partition, offset, where):
+            if operator is self._source:
+                self._came_at_ms = late["timestamp"]
+            self._tell(evidence, operator, late["batch_id"], RecordOutcome.LATE, _lateness(late))
+        return bool(bad or late)
+
+    def _passed(
+        self, evidence: StreamEvidence, batch_id: int, rows: Mapping[str, pl.DataFrame] | None
+    ) -> list[Arrival]:
+        """Adds whether the source sent the record on, read again as *rows*.
+
+        Returns what the operators downstream read of it.
+        """
+        source, counts = self._source, evidence.counts(batch_id, self._source.name)
+        outcome, reason = RecordOutcome.PASSED, ""
+        if rows and rows["filtered"].height:
+            outcome, reason = RecordOutcome.FILTERED, "it only moves time"
+        elif rows is None or counts.get("duplicate"):
+            # Only a record that was sent on has facts downstream.
+            named = self._first_named(evidence, pl.col("batch_id") == batch_id, after=source.name)
+            if named is None:
+                outcome, reason = _by_counts(counts, self._gone() if rows is None else "no fact downstream names it")
+        self._tell(evidence, source, batch_id, outcome, reason)
+        return [Arrival(batch_id, rows["passed"] if rows else None)] if outcome is RecordOutcome.PASSED else []
+
+    def _unread(self, evidence: StreamEvidence) -> tuple[RecordOutcome, str]:
+        """Returns outcome and reason of a record that no known batch read."""
+        name, partition, offset = self._place
+        if evidence.is_lost(name, partition, offset):
+            return RecordOutcome.LOST, "it was gone before it was read, and the loss was accepted"
+        part = evidence.progress.get(name, InputProgress()).partitions.get(partition)
+        if part is None or offset >= part.until_offset:
+            return RecordOutcome.UNREAD, f"the stream has read until {part.until_offset if part else 0}"
+        reads = evidence.reads.filter(pl.col("source") == name, pl.col("partition") == partition)
+        first = reads["from_offset"].min()
+        assert first is None or isinstance(first, int)
+        if first is None or offset < first:
+            return RecordOutcome.UNKNOWN, f"facts of that time are no longer kept; the oldest are of offset {first}"
+        return RecordOutcome.UNKNOWN, "its batch has no facts yet; they follow with the next batch"
+
+    def _gone(self) -> str:
+        topic = self._source.topic
+        return f"the topic {topic} no longer has the record" if topic else "records of tables are not read again"
+
+    def _first_named(self, evidence: StreamEvidence, where: pl.Expr, *, after: str) -> int | None:
+        """Returns the first batch whose facts name the record after *after*."""
+        batches: list[int] = []
+        for operator in evidence.stream.sub.operators:
+            if operator.name == after or after not in _way_to(self._topology, operator.name):
+                continue
+            named = []
+            if operator.emission or operator.hop_table:
+                named.append(evidence.sent(operator.name, self._is_it, where))
+                named.append(evidence.skipped(operator.name, self._in_run, where))
+            elif isinstance(operator, Sink) and operator.table:
+                named.append(self._rows_of_sink(evidence, operator, where))
+            batches += [rows["batch_id"][0] for rows in named if rows.height]
+        return min(batches, default=None)
+
+    @property
+    def _in_run(self) -> pl.Expr:
+        """The condition for runs of suppressed updates that may include the record."""
+        first, last = pl.col("first_offset"), pl.col("last_offset")
+        offset = self._place.offset
+        return (pl.col("source_partition") == self._place.partition) & (first <= offset) & (last >= offset)
+
+    def _through(self, sub: SubTopology, arrived: dict[str, list[Arrival]], came_at_ms: int | None) -> None:
+        """Follows the record through the operators of *sub*, and then through hops.
+
+        *arrived* has what each source hands on; the record came at *came_at_ms*.
+        """
+        evidence = self._tracer.evidence[sub.name]
+        legs: dict[int, list[str]] = {}
+
+        def note(name: str, arrivals: Iterable[Arrival]) -> None:
+            for arrival in arrivals:
+                legs.setdefault(arrival.batch_id, []).append(name)
+
+        for name, arrivals in arrived.items():
+            note(name, arrivals)
+        for operator in (each for each in sub.operators if each.name not in arrived):
+            results = arrived[operator.name] = []
+            for flow in operator.flows:
+                note(operator.name, arrived.get(flow, []))
+                for arrival in arrived.get(flow, []):
+                    results += self._at(evidence, operator, flow, arrival)
+            note(operator.name, results)
+        finished: dict[int, int] = {}
+        for batch_id, names in sorted(legs.items()):
+            leg = self._leg(evidence, batch_id, names, came_at_ms)
+            self._trace.legs.append(leg)
+            # What was held waits again, from the end of its first batch on.
+            finished[batch_id] = came_at_ms = leg.finished_at_ms
+        for repartition in (self._topology.repartition(each.name) for each in sub.operators if each.hop_table):
+            for arrival in arrived[repartition.name]:
+                self._over(evidence, repartition, arrival, finished[arrival.batch_id])
+
+    def _at(self, evidence: StreamEvidence, operator: Operator, flow: str, arrival: Arrival) -> list[Arrival]:
+        """Adds what became of *arrival* at *operator*, and returns its results."""
+        if self._is_set_aside(evidence, operator, pl.col("batch_id") == arrival.batch_id):
+            return []
+        run = None
+        if isinstance(operator, Sink):
+            return self._at_sink(evidence, operator, arrival)
+        if arrival.records is not None:
+            run = self._tracer.run(operator, {flow: arrival.records}, evidence, arrival.batch_id)
+        if operator.emission:
+            return _Judged(self, evidence, operator, arrival, run).results()
+        return self._plain(evidence, operator, arrival, run)
+
+    def _plain(self, evidence: StreamEvidence, operator: Operator, arrival: Arrival, run: Run | None) -> list[Arrival]:
+        """Follows the record through an operator that judges no changes."""
+        counts = evidence.counts(arrival.batch_id, operator.name)
+        rows = run.output if run else None
+        outcome, reason = RecordOutcome.PASSED, ""
+        if run is None:
+            named = operator.hop_table and self._handed_rows(evidence, operator, arrival.batch_id).height
+            batch = pl.col("batch_id") == arrival.batch_id
+            if not named and self._first_named(evidence, batch, after=operator.name) is None:
+                outcome, reason = _by_counts(counts, self._gone())
+        elif not run.output.height:
+            outcome, reason = RecordOutcome.FILTERED, _condition(operator)
+        if counts and outcome.value not in counts and outcome is not RecordOutcome.UNKNOWN:
+            # A Delta table that a join looks up may have changed since.
+            outcome, reason = _by_counts(counts, "what it looked up has changed since")
+            rows = None
+        self._tell(evidence, operator, arrival.batch_id, outcome, reason)
+        return [Arrival(arrival.batch_id, rows)] if outcome is RecordOutcome.PASSED else []
+
+    def _at_sink(self, evidence: StreamEvidence, sink: Sink, arrival: Arrival) -> list[Arrival]:
+        """Adds that *sink* handed the record on, and the version."""
+        reason = f"sent to the topic {sink.topic}" if sink.topic else f"written to {sink.table}"
+        if sink.table:
+            rows = self._rows_of_sink(evidence, sink, pl.col("batch_id") == arrival.batch_id)
+            if rows.height or not sink.key:
+                commit = version_of(evidence.home / sink.table, arrival.batch_id, evidence.stream)
+                self._trace.visible.append(
+                    Visible(
+                        table=sink.table,
+                        rows=rows.height,
+                        batch_id=arrival.batch_id,
+                        version=commit and commit.version,
+                        at_ms=commit and commit.at_ms,
+                    )
+                )
+            if not rows.height:
+                reason = f"{sink.table} has no row of it any more: a newer one of its key replaced it, or it is deleted"
+        self._tell(evidence, sink, arrival.batch_id, RecordOutcome.PASSED, reason)
+        return []
+
+    def _rows_of_sink(self, evidence: StreamEvidence, sink: Sink, where: pl.Expr) -> pl.DataFrame:
+        """Returns the rows of the table of *sink* that the record caused."""
+        return evidence.rows_of_table(sink.table or "", self._is_it, where)
+
+    def _handed_rows(self, evidence: StreamEvidence, operator: Operator, batch_id: int) -> pl.DataFrame:
+        return evidence.sent(operator.name, self._is_it, pl.col("batch_id") == batch_id)
+
+    def _over(self, evidence: StreamEvidence, repartition: Repartition, arrival: Arrival, finished_at_ms: int) -> None:
+        """Follows the record over a hop into the streams that read it."""
+        rows = self._handed_rows(evidence, repartition, arrival.batch_id)
+        for sub, source in readers_of(self._topology, repartition.name):
+            reader = self._tracer.evidence[sub.name]
+            batch_id = reader.batch_of(source.name, 0, arrival.batch_id)
+            if batch_id is None:
+                reason = (
+                    f"{sub.name} has not read batch {arrival.batch_id} of {repartition.name}, or its facts are gone"
+                )
+                self._tell(reader, source, None, RecordOutcome.UNREAD, reason)
+                continue
+            self._tell(reader, source, batch_id, RecordOutcome.PASSED)
+            records = self._steps.hop_records(source, hop_rows_as_read(rows)) if rows.height else None
+            self._through(sub, {source.name: [Arrival(batch_id, records)]}, finished_at_ms)
+
+    def _way(self, name: str) -> list[str]:
+        """Returns *name* and the operators before it in its stream."""
+        flows = self._topology.operators[name].flows
+        own = [flow for flow in flows if self._source.name in _way_to(self._topology, flow)] or [*flows]
+        return [name, *(self._way(own[0]) if own else [])]
+
+    def _leg(self, evidence: StreamEvidence, batch_id: int, names: Iterable[str], came_at_ms: int | None) -> Leg:
+        """Returns the times of a batch that the record went through."""
+        batch, own = evidence.batch(batch_id), pl.col("operator").is_in([*names])
+        clocks = (
+            evidence.clocks(batch_id).filter(own).group_by("operator").agg(pl.col("finished_at", "queued_ms").max())
+        )
+        queued: dict[str, int] = dict(clocks.select("operator", "queued_ms").iter_rows())
+        last = clocks.sort("finished_at", "operator").tail(1)
+        # Branches wait for each other, so only waits on the way to the last result are parts of the time.
+        way = self._way(last["operator"].item()) if last.height else []
+        # A source's wait includes that of the batch; without rows of latency only that one is known.
+        queued_ms = sum(queued.get(name, 0) for name in way) if way else batch["queued_ms"] or 0
+        finished_ms = last["finished_at"].item() if last.height else batch["finished_at"]
+        started_ms = batch["started_at"]
+        return Leg(
+            sub_topology=evidence.stream.sub.name,
+            batch_id=batch_id,
+            came_at_ms=started_ms if came_at_ms is None else came_at_ms,
+            started_at_ms=started_ms,
+            finished_at_ms=finished_ms,
+            queued_ms=queued_ms,
+        )
+
+
+class _Judged:
+    """Finds the outcomes of *arrival* at an operator that judges updates.
+
+    *run* is the operator alone over the record; None: its content is unknown.
+    """
+
+    def __init__(
+        self, walk: _RecordWalk, evidence: StreamEvidence, operator: Operator, arrival: Arrival, run: Run | None
+    ) -> None:
+        self._walk, self._evidence, self._operator, self._arrival, self._run = walk, evidence, operator, arrival, run
+        batch = pl.col("batch_id")
+        self._holds = operator.emission is not None and operator.emission.holds
+        # Held updates are decided in a later batch.
+        when = batch >= arrival.batch_id if self._holds else batch == arrival.batch_id
+        self._sent = self._with_key(evidence.sent(operator.name, walk._is_it, when))
+        self._skipped = evidence.skipped(operator.name, walk._in_run, when)
+
+    def results(self) -> list[Arrival]:
+        """Adds the outcome of each update, and returns what was sent on."""
+        keys = self._keys()
+        if keys is None:
+            keys = {*self._sent["key"], *self._exact_runs()["key"]}
+            if not keys:
+                self._say(*_by_counts(self._counts, self._walk._gone()))
+                return []
+        elif not keys:
+            return self._without_key()
+        results: list[Arrival] = []
+        for key in sorted(keys):
+            results += self._of_key(key)
+        return results
+
+    @property
+    def _counts(self) -> dict[str, int]:
+        return self._evidence.counts(self._arrival.batch_id, self._operator.name)
+
+    def _say(
+        self, outcome: RecordOutcome, reason: str = "", key: str | None = None, batch_id: int | None = None
+    ) -> None:
+        batch_id = self._arrival.batch_id if batch_id is None else batch_id
+        self._walk._tell(self._evidence, self._operator, batch_id, outcome, reason, key)
+
+    def _with_key(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """Returns *rows* with the key that the operator judges by."""
+        return rows.drop("key").rename({"id": "key"}) if self._operator.hop_table else rows
+
+    def _keys(self) -> set[str] | None:
+        """Returns the keys of the record's updates; None: its content is unknown."""
+        if self._run is None:
+            return None
+        rows = self._run.rows
+        keys = {
+            *chain.from_iterable(
+                rows[name]["key"] for name in ("changes", "suppressed", "operator_state") if name in rows
+            )
+        }
+        if self._operator.hop_table:
+            keys |= {*rows[self._operator.name]["id"]}
+        if self._is_session:
+            keys = {*self._sent["key"], *self._exact_runs()["key"]} | self._sessions(keys)
+        return keys - {None}
+
+    @property
+    def _is_session(self) -> bool:
+        return self._operator.windows is not None and self._operator.windows.shape is Shape.SESSION
+
+    def _sessions(self, alone: Collection[str]) -> set[str]:
+        """Returns the keys of sessions that include the record.
+
+        *alone* are those of sessions of the record only.
+        """
+        assert self._run is not None
+        groups = {_group(key) for key in alone}
+        at_ms = self._arrival.records["_timestamp_ms"].item() if self._arrival.records is not None else 0
+        states = self._evidence.states(self._operator.name, pl.col("batch_id") >= self._arrival.batch_id)
+        sent = self._evidence.sent(self._operator.name, pl.col("batch_id") >= self._arrival.batch_id)
+        columns = ["batch_id", "key", "window_start", "window_end"]
+        both = pl.concat([states.select(columns), sent.select(columns)]).drop_nulls()
+        including = both.filter((pl.col("window_start") <= at_ms) & (pl.col("window_end") > at_ms))
+        last = [key for key in including.sort("batch_id", maintain_order=True)["key"] if _group(key) in groups]
+        return {last[-1]} if last else {*alone}
+
+    def _exact_runs(self) -> pl.DataFrame:
+        """Returns the runs in which every offset is of the run."""
+        return self._skipped.filter(pl.col("last_offset") - pl.col("first_offset") + 1 == pl.col("n"))
+
+    def _without_key(self) -> list[Arrival]:
+        """Adds the outcome of a record that is no update here."""
+        counts = self._run.counts if self._run else {}
+        words = [word for word in ("filtered", "late", "superseded", "suppressed") if counts.get(word)]
+        outcome = RecordOutcome(words[0]) if words else RecordOutcome.UNKNOWN
+        reason = _condition(self._operator) if outcome is RecordOutcome.FILTERED else ""
+        self._say(outcome, reason)
+        return []
+
+    def _of_key(self, key: str) -> list[Arrival]:
+        """Adds the outcome of *key*, and returns the records sent on."""
+        sent = self._sent.filter(pl.col("key") == key)
+        if sent.height:
+            batch_id = sent["batch_id"][0]
+            waited = f"it waited from batch {self._arrival.batch_id} on" if batch_id > self._arrival.batch_id else ""
+            self._say(RecordOutcome.EMITTED, waited, key, batch_id)
+            return [Arrival(batch_id, self._output(key, sent))]
+        skipped = self._skipped.filter(pl.col("key") == key)
+        if skipped.height:
+            row = skipped.row(0, named=True)
+            self._say(RecordOutcome.SUPPRESSED, self._repeats(row), key, row["batch_id"])
+        elif self._holds:
+            self._say(*self._waits(key), key)
+        elif self._counts.get("superseded"):
+            self._say(RecordOutcome.SUPERSEDED, self._overtaken(key), key)
+        else:
+            self._say(RecordOutcome.UNKNOWN, "its facts are no longer kept", key)
+        return []
+
+    def _output(self, key: str, sent: pl.DataFrame) -> pl.DataFrame | None:
+        """Returns the records of *key* for readers, from rows *sent*."""
+        name = self._operator.name
+        if self._operator.hop_table:
+            return None  # its reader takes the rows of the hop
+        schema = self._walk._steps.schemas[name]
+        if self._run is not None and self._run.asserted.width and not isinstance(self._operator, Aggregate):
+            rows = self._run.asserted.filter(pl.col("_key") == key)
+            return rows.select(pl.col(c).cast(kind) for c, kind in schema.items())
+        return sent_records(self._walk._tracer, self._operator, sent)
+
+    def _repeats(self, run: Row) -> str:
+        """Returns which emitted update the suppressed *run* repeats."""
+        if run["old_timestamp"] is None:
+            return "it deletes a key that has no value"
+        key = pl.col("id" if self._operator.hop_table else "key") == run["key"]
+        earlier = self._evidence.sent(
+            self._operator.name,
+            key,
+            # The instant alone says in which files it may be.
+            pl.col("timestamp") == utc(run["old_timestamp"]),
+            pl.col("batch_id") <= run["batch_id"],
+            pl.col("value_hash").eq_missing(pl.lit(run["value_hash"])),
+        )
+        text = f"it repeats the value of {iso(run['old_timestamp'])}"
+        if not earlier.height:
+            return f"{text}, whose facts are no longer kept"
+        place = earlier.select("source_partition", "source_offset", "batch_id").row(-1)
+        return f"{text}, emitted for {place[0]}/{place[1]} in batch {place[2]}"
+
+    def _waits(self, key: str) -> tuple[RecordOutcome, str]:
+        """Returns the outcome of an update of *key* that was held."""
+        name, since = self._operator.name, pl.col("batch_id") >= self._arrival.batch_id
+        of_key = (pl.col("id" if self._operator.hop_table else "key") == key, since)
+        sent = self._evidence.sent(name, *of_key)
+        states = self._evidence.states(name, pl.col("key") == key, since).drop_nulls("state")
+        places = pl.concat([rows.select("batch_id", "source_partition", "source_offset") for rows in (states, sent)])
+        others = places.filter(~self._walk._is_it).sort("batch_id", maintain_order=True)
+        if others.height:
+            batch_id, partition, offset = others.row(0)
+            return RecordOutcome.SUPERSEDED, f"{partition}/{offset} overtook it in batch {batch_id}"
+        if states.height:
+            return RecordOutcome.HELD, "it waits for the end of its window or interval"
+        return RecordOutcome.UNKNOWN, "its facts are no longer kept"
+
+    def _overtaken(self, key: str) -> str:
+        """Returns which update of *key* in the same batch was newer."""
+        batch = pl.col("batch_id") == self._arrival.batch_id
+        sent = self._with_key(self._evidence.sent(self._operator.name, batch)).filter(pl.col("key") == key)
+        if sent.height:
+            partition, offset = sent.select("source_partition", "source_offset").row(-1)
+            return f"{partition}/{offset} was newer, and is emitted"
+        return "a newer update of its key counts"
+
+
+def readers_of(topology: Topology, repartition: str) -> Iterator[tuple[SubTopology, HopSource]]:
+    """Yields the streams that read the hop of *repartition*, with their ends."""
+    for sub in topology.sub_topologies:
+        for source in sub.hops_read:
+            if source.repartition == repartition:
+                yield sub, source
+
+
+def sent_records(tracer: Tracer, operator: Operator, sent: pl.DataFrame) -> pl.DataFrame:
+    """Returns the records that *operator* handed on, from rows of `changes`."""
+    schema = omit(tracer.steps.schemas[operator.name], META)
+    key = {c: kind for c, kind in schema.items() if c in (step_of(operator).key(operator) or ())}
+    values = omit(schema, key)
+    meta = {
+        "_key": pl.col("key"),
+        "_timestamp_ms": pl.col("timestamp"),
+        "_partition": pl.col("source_partition"),
+        "_offset": pl.col("source_offset"),
+        "_task": pl.lit(0),
+        "_deleted": pl.col("value").is_null(),
+        "_headers": pl.lit(None),
+        "_newest_ms": pl.col("timestamp"),
+        "_repeated": pl.lit(value=False),
+    }
+    rows = sent.with_columns(_of_value=parsed("value", values)) if values else sent
+    columns = {c: pl.col("_of_value").struct.field(c) for c in values}
+    return rows.select(
+        **key_columns("key", key), **columns, **{c: meta[c].cast(kind) for c, kind in META_SCHEMA.items()}
+    ).select(*schema, *META)
+
+
+def hop_rows_as_read(rows: pl.DataFrame) -> pl.DataFrame:
+    """Returns *rows* of a hop as `Steps.hop_records` reads them."""
+    return rows.select(
+        "value",
+        "old_value",
+        _key="key",
+        _timestamp_ms="timestamp",
+        _partition="source_partition",
+        _offset="source_offset",
+        _task="partition",
+        _deleted=pl.col("value").is_null(),
+        _headers="headers",
+        _newest_ms=pl.coalesce("newest", "timestamp"),
+        _repeated=pl.col("repeated").fill_null(value=False),
+    )
+
+
+def _by_counts(counts: Mapping[str, int], otherwise: str) -> tuple[RecordOutcome, str]:
+    """Returns the only outcome that a batch had at an operator.
+
+    With none or several it is unknown, for the reason *otherwise*.
+    """
+    words = [word for word in counts if word != "held_after"]
+    if not counts:
+        return RecordOutcome.UNKNOWN, "its facts are no longer kept"
+    if len(words) == 1 and words[0] in {*RecordOutcome}:
+        return RecordOutcome(words[0]), ""
+    return RecordOutcome.UNKNOWN, f"{' or '.join(words)}: {otherwise}"
+
+
+def _lateness(late: Row) -> str:
+    behind = f"{late['lateness_ms']} ms behind the watermark {iso(late['watermark'])}"
+    return f"{behind}, which {late['held_by']} determined" if late["held_by"] else behind
+
+
+def _condition(operator: Operator) -> str:
+    if looked_up := operator.joined_table or operator.joined_delta:
+        return f"no row of {looked_up} matches"
+    where = getattr(operator, "where", None)
+    return f"not: {where}" if where else "deletions are no records here"
+
+
+def _group(key: str) -> str:
+    """Returns the *key* of a session without its start."""
+    fields = json.loads(key)
+    return json.dumps({name: value for name, value in fields.items() if name != "window_start"})
+
+
+def _way_to(topology: Topology, name: str) -> set[str]:
+    """Returns *name* and all operators before it in its stream."""
+    flows = topology.operators[name].flows
+    return {name, *chain.from_iterable(_way_to(topology, flow) for flow in flows)}

@@ -1,0 +1,114 @@
+"""Reads records and ends of the topics of a topology's sources."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from contextlib import closing
+
+import polars as pl
+from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
+
+from tidemark.errors import InvalidArgument
+from tidemark.kernels.columns.schemas import HEADERS
+from tidemark.model.kinds.source import Source
+from tidemark.model.project.connections import Clusters
+from tidemark.semantics.progress import Place
+from tidemark.stream.kafka.access import make_client
+from tidemark.stream.kafka.messages import SILENT_S, messages_at
+from tidemark.stream.read.parsing import SchemasOf, no_schemas, parsed
+
+RAW = {
+    "source": pl.String(),
+    "partition": pl.Int32(),
+    "offset": pl.Int64(),
+    "key": pl.Binary(),
+    "value": pl.Binary(),
+    "clock_ms": pl.Int64(),
+    "headers": HEADERS,
+}
+PlaceOf = Callable[[Source, int], Place]
+"""Returns topic and Kafka's number of an input partition."""
+
+
+class Topics:
+    """The topics of sources at *clusters*, by the name of a cluster.
+
+    *schemas* gets those of registries; *place_of* knows input partitions of sources over several topics.
+    """
+
+    def __init__(self, clusters: Clusters, place_of: PlaceOf, schemas: SchemasOf = no_schemas) -> None:
+        self._clusters, self._place_of, self._schemas = clusters, place_of, schemas
+
+    def __call__(self, source: Source, partition: int, offsets: Collection[int]) -> pl.DataFrame | None:
+        """Returns the parsed rows of *source* at *offsets* of an input partition.
+
+        Rows that are gone are left out. None: no topic, or no known cluster.
+
+        Raises:
+            InvalidArgument: the broker does not answer.
+        """
+        if source.topic is None or source.kafka not in self._clusters:
+            return None
+        place = self._place_of(source, partition)
+        with closing(self._consumer(source)) as consumer:
+            try:
+                records = [_record(m) for m in messages_at(consumer, place.topic, place.partition, offsets)]
+            except KafkaException as error:
+                raise self._no_answer(source, error) from error
+        raw = pl.DataFrame(records, schema=RAW).with_columns(
+            source=pl.lit(source.name), partition=pl.lit(partition, pl.Int32)
+        )
+        return parsed(source, raw, self._schemas(raw, [source]))
+
+    def ends(self, source: Source, partitions: Collection[int]) -> Mapping[int, tuple[int, int]]:
+        """Returns the first and the next offset of partitions at the broker.
+
+        They are *partitions*, and those that were added to the topic since.
+        Empty without a topic or a known cluster.
+
+        Raises:
+            InvalidArgument: the broker does not answer.
+        """
+        if source.topic is None or source.kafka not in self._clusters:
+            return {}
+        ends: dict[int, tuple[int, int]] = {}
+        with closing(self._consumer(source)) as consumer:
+            for number in sorted({*partitions, *self._numbers(consumer, source)}):
+                place = self._place_of(source, number)
+                at = TopicPartition(place.topic, place.partition)
+                try:
+                    ends[number] = consumer.get_watermark_offsets(at, timeout=SILENT_S)
+                except KafkaException as error:
+                    raise self._no_answer(source, error) from error
+        return ends
+
+    def _numbers(self, consumer: Consumer, source: Source) -> Collection[int]:
+        """Returns the partitions of the topic now; of several topics, none."""
+        if source.reads_several:
+            return ()
+        try:
+            topics = consumer.list_topics(source.topic or "", timeout=SILENT_S).topics
+            return [*topics[source.topic or ""].partitions]
+        except KafkaException as error:
+            raise self._no_answer(source, error) from error
+
+    def _consumer(self, source: Source) -> Consumer:
+        cluster = self._clusters[source.kafka]
+        group = {"group.id": "tidemark-trace", "enable.auto.commit": False, "log_level": 0}
+        return make_client(Consumer, cluster, {**cluster.client, **group})
+
+    def _no_answer(self, source: Source, error: KafkaException) -> InvalidArgument:
+        address = self._clusters[source.kafka].bootstrap
+        return InvalidArgument(f"{address}: {error.args[0].str()}; start the broker, or give its address")
+
+
+def _record(message: Message) -> dict[str, object]:
+    pairs: list[tuple[str, str | bytes | None]] = message.headers() or []  # type: ignore[assignment]
+    headers = [{"key": name, "value": value} for name, value in pairs]
+    return {
+        "offset": message.offset(),
+        "key": message.key(),
+        "value": message.value(),
+        "clock_ms": message.timestamp()[1],
+        "headers": headers or None,
+    }

@@ -1,0 +1,62 @@
+"""Finds the version of a Delta table that a batch committed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import NamedTuple
+
+from deltalake import DeltaTable
+
+from tidemark.model.stream import Stream
+from tidemark.storage.delta.log import commit_file
+
+
+class Commit(NamedTuple):
+    """A version of a table, and when it was committed (epoch ms)."""
+
+    version: int
+    at_ms: int
+
+
+def version_of(table: Path, batch_id: int, stream: Stream) -> Commit | None:
+    """Returns the commit with which *stream* put a batch into *table*.
+
+    It reads a logarithm of the log's commits. None: the table has no such commit, or its log no longer.
+    """
+    if not DeltaTable.is_deltatable(str(table)):
+        return None
+    app_id = f"{stream.topology.name}/{stream.sub.name}/{table.name}"
+    newest = int(DeltaTable(str(table)).version())
+    low, high = 0, newest
+    while low < high:
+        middle = (low + high) // 2
+        batch_after = next(
+            ((n, batch) for n in range(middle, high) if (batch := _batch(table, n, app_id)) is not None), None
+        )
+        # Batches are committed in their order, with commits of maintenance between them.
+        if batch_after is None or batch_after[1][0] >= batch_id:
+            high = middle
+        else:
+            low = batch_after[0] + 1
+    for version in range(low, newest + 1):
+        batch = _batch(table, version, app_id)
+        if batch is not None:
+            return Commit(version, batch[1]) if batch[0] == batch_id else None
+    return None
+
+
+def _batch(table: Path, version: int, app_id: str) -> tuple[int, int] | None:
+    """Returns batch and clock of a commit; None: of no batch.
+
+    A commit that is gone from the log counts as older than all batches.
+    """
+    try:
+        actions = [json.loads(line) for line in commit_file(table, version).read_text().splitlines() if line]
+    except FileNotFoundError:
+        return -1, 0
+    clock = next((action["commitInfo"].get("timestamp", 0) for action in actions if "commitInfo" in action), 0)
+    for action in actions:
+        if action.get("txn", {}).get("appId") == app_id:
+            return action["txn"]["version"], clock
+    return None

@@ -1,0 +1,375 @@
+"""Records are followed to their rows, and rows to their records."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from support.play import Play, Row, bad, ms
+from support.topologies import aggregate, join, map_of, operators, repartition, sink, source, table, topology_of
+from support.traced import KeptRecords
+from tidemark.errors import InvalidArgument
+from tidemark.trace.counts import reconcile
+from tidemark.trace.fates import RecordOutcome, RecordPlace, RecordTrace
+from tidemark.trace.lineage import trace_row
+
+TOML = topology_of(
+    {"level": "trace"},
+    events=source("id string, grp string, v int", sub_topology="main"),
+    mapped=map_of(select={"id": "id", "grp": "grp", "v": "v"}, where="v > 0"),
+    newest=table("mapped", columns=["grp", "v"]),
+    board=sink("newest", table="board"),
+    by_grp=repartition("newest", id=["id"], key=["grp"], columns=["v"]),
+    total=aggregate("by_grp", sub_topology="totals", aggregates={"n": "count(*)", "v": "sum(v)"}),
+    totals_out=sink("total", table="totals"),
+    per_minute=aggregate(
+        "mapped",
+        key=["id"],
+        window={"tumbling": "1 min"},
+        strategy="on_window_close",
+        aggregates={"n": "count(*)"},
+    ),
+    minutes=sink("per_minute", table="minutes"),
+)
+SIMPLE = topology_of(
+    events=source("id string, grp string, v int", sub_topology="main"),
+    mapped=map_of(select={"id": "id", "v": "v"}, where="v > 0"),
+    newest=table("mapped", columns=["v"]),
+    board=sink("newest", table="board"),
+)
+MINUTE = '{"id":"a","window_start":1399982400000}'
+
+
+class Played(Play):
+    """A play whose records stay at its broker."""
+
+    def __init__(self, home: Path, toml: str = TOML) -> None:
+        super().__init__(toml, home)
+        self.kept = KeptRecords(self)
+        self.traces: dict[RecordPlace, RecordTrace] = {}
+
+    def event(self, at_s: float, id_: str | None, v: int, grp: str = "g") -> Row:
+        return self.row("events", ms(at_s), id=id_, v=v, grp=grp)
+
+    def read(self, *rows: Row, at_s: float) -> None:
+        self.batch(self.kept.keep(*rows), at_ms=ms(at_s))
+
+    def trace(self, offset: int) -> RecordTrace:
+        place = RecordPlace("events", 0, offset)
+        if place not in self.traces:
+            self.traces[place] = self.kept.tracer().trace(place)
+        return self.traces[place]
+
+    def fates(self, offset: int) -> list[tuple[str, int | None, str]]:
+        return [(fate.operator, fate.batch_id, fate.outcome.value) for fate in self.trace(offset).fates]
+
+    def reason(self, offset: int, operator: str) -> str:
+        return next(fate.reason for fate in self.trace(offset).fates if fate.operator == operator)
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory: pytest.TempPathFactory) -> Played:
+    """Three batches and a restart; in record order offsets 0 to 9."""
+    play = Played(tmp_path_factory.mktemp("trace"))
+    play.read(play.event(0, "a", 1), play.event(1, "b", 2), play.event(2, "a", 0), play.event(3, "a", 1), at_s=5)
+    play.hop("totals", at_ms=ms(6))
+    play.start()  # a new driver, from the journal
+    play.read(play.event(90, "a", 1), play.event(5, "b", 7), at_s=95)
+    play.read(
+        play.event(10, "b", 7), play.event(11, "z", 3), play.event(12, None, 3), bad("malformed_json")(play), at_s=96
+    )
+    play.hop("totals", at_ms=ms(97))
+    return play
+
+
+def test_an_emitted_record_is_followed_over_the_hop(played: Played) -> None:
+    assert played.fates(0) == [
+        ("events", 0, "passed"),
+        ("mapped", 0, "passed"),
+        ("newest", 0, "emitted"),
+        ("per_minute", 0, "superseded"),
+        ("board", 0, "passed"),
+        ("by_grp", 0, "emitted"),
+        ("by_grp_source", 0, "passed"),
+        ("total", 0, "emitted"),
+        ("totals_out", 0, "passed"),
+    ]
+    assert played.reason(0, "per_minute") == "0/3 overtook it in batch 0"
+
+
+def test_a_record_says_since_which_version_tables_show_it(played: Played) -> None:
+    shown = {each.table: (each.version, each.rows, each.batch_id) for each in played.trace(5).visible}
+    # Version 0 creates a table; batch 0 is version 1 of each, and batch 1 version 2.
+    assert shown == {"board": (2, 1, 1), "minutes": (2, 1, 1), "totals": (2, 1, 1)}
+
+
+def test_a_filtered_record_ends_at_its_condition(played: Played) -> None:
+    assert played.fates(2) == [("events", 0, "passed"), ("mapped", 0, "filtered")]
+    assert played.reason(2, "mapped") == "not: v > 0"
+
+
+def test_a_suppressed_record_names_the_update_it_repeats(played: Played) -> None:
+    assert ("newest", 0, "suppressed") in played.fates(3)
+    assert played.reason(3, "newest") == (
+        "it repeats the value of 2014-05-13T12:00:00.000Z, emitted for 0/0 in batch 0"
+    )
+    # After a restart the value of the driver before counts.
+    assert ("newest", 1, "suppressed") in played.fates(4)
+    assert played.reason(4, "newest").endswith("emitted for 0/0 in batch 0")
+
+
+def test_a_held_update_is_emitted_when_its_window_closes(played: Played) -> None:
+    assert played.fates(3)[-2:] == [("per_minute", 1, "emitted"), ("minutes", 1, "passed")]
+    assert played.reason(3, "per_minute") == "it waited from batch 0 on"
+    assert ("per_minute", 1, "held") in played.fates(4)
+
+
+def test_late_and_quarantined_records_say_why(played: Played) -> None:
+    # The watermark before batch 2 is 90 s − 1 s − 1 ms.
+    assert ("per_minute", 2, "late") in played.fates(6)
+    assert played.reason(6, "per_minute") == (
+        "78999 ms behind the watermark 2014-05-13T12:01:28.999Z, which events determined"
+    )
+    assert [fate for fate in played.fates(8) if fate[2] == "quarantined"] == [
+        ("newest", 2, "quarantined"),
+        ("per_minute", 2, "quarantined"),
+    ]
+    assert played.fates(9) == [("events", 2, "quarantined")]
+    assert played.reason(9, "events") == "malformed_json"
+
+
+def test_an_unread_record_says_how_far_the_stream_is(played: Played) -> None:
+    assert played.fates(10) == [("events", None, "unread")]
+    assert played.reason(10, "events") == "the stream has read until 10"
+
+
+@pytest.mark.long  # a stream of its own; the walk is guarded by the other tests
+def test_a_record_waits_queues_and_is_worked_on(tmp_path: Path) -> None:
+    play = Played(tmp_path)
+    play.reading_ms = 10  # each look at the clock takes so long
+    play.read(play.event(0, "a", 1), at_s=5)
+    (leg,) = play.trace(0).legs
+    # The batch starts at the second look at the clock, after its record has waited for 5 s.
+    assert (leg.started_at_ms, leg.waiting_ms) == (ms(5.02), 5_020)
+    clocks = {row["operator"]: row for row in play.rows("operator_latency")}
+    # The hop is committed last; the way to it goes over the table.
+    assert leg.finished_at_ms == clocks["by_grp"]["finished_at"] > clocks["board"]["finished_at"]
+    way = ("events", "newest", "by_grp")
+    assert leg.queued_ms == sum(clocks[name]["queued_ms"] for name in way)
+    assert leg.working_ms > 0
+    assert leg.waiting_ms + leg.queued_ms + leg.working_ms == leg.finished_at_ms - ms(0)
+
+
+@pytest.mark.long  # a stream of its own; the walk is guarded by the other tests
+def test_a_record_that_is_gone_has_the_outcomes_that_facts_have(tmp_path: Path) -> None:
+    play = Played(tmp_path, SIMPLE)
+    play.read(play.event(0, "a", 1), play.event(1, "b", 0), at_s=5)
+    play.kept.gone = {("events", 0, 0), ("events", 0, 1)}
+    assert ("newest", 0, "emitted") in play.fates(0)
+    # One of two records was filtered out, and no fact says which.
+    assert play.fates(1)[:2] == [("events", 0, "passed"), ("mapped", 0, "unknown")]
+    assert play.reason(1, "mapped") == "filtered or passed: the topic events no longer has the record"
+
+
+@pytest.mark.long  # a stream of its own; the walk is guarded by the other tests
+def test_a_record_whose_facts_are_gone_is_unknown(tmp_path: Path) -> None:
+    play = Played(tmp_path, SIMPLE)
+    play.read(play.event(0, "a", 1), at_s=5)
+    play.read(play.event(6, "a", 2), at_s=7)
+    DeltaTable(str(play.table("batches"))).delete("batch_id = 0")
+    assert play.fates(0) == [("events", None, "unknown")]
+    assert play.reason(0, "events") == "facts of that time are no longer kept; the oldest are of offset 1"
+
+
+@pytest.mark.long  # a stream of its own; the walk is guarded by the other tests
+def test_an_older_update_of_a_batch_that_decides_is_superseded(tmp_path: Path) -> None:
+    toml = topology_of(events=source("id string, grp string, v int")) + operators(
+        newest=table(columns=["v"], decide="batch"), board=sink("newest", table="board")
+    )
+    play = Played(tmp_path, toml)
+    play.read(play.event(0, "a", 1), play.event(1, "a", 2), at_s=5)
+    assert play.fates(0) == [("events", 0, "passed"), ("newest", 0, "superseded")]
+    assert play.reason(0, "newest") == "0/1 was newer, and is emitted"
+
+
+@pytest.mark.long  # a stream of its own; the walk is guarded by the other tests
+def test_an_update_without_facts_is_not_called_superseded(tmp_path: Path) -> None:
+    play = Played(tmp_path, SIMPLE)
+    play.read(play.event(0, "a", 1), at_s=5)
+    DeltaTable(str(play.table("changes"))).delete("operator = 'newest'")
+    assert ("newest", 0, "unknown") in play.fates(0)
+
+
+@pytest.mark.long  # a stream of its own; the walk is guarded by the other tests
+def test_held_records_of_a_source_are_followed_into_their_batch(tmp_path: Path) -> None:
+    toml = topology_of(
+        {"max_drift": "10 s"},
+        events=source("id string, v int", idle_after="1 h"),
+        newest=table(columns=["v"]),
+        board=sink("newest", table="board"),
+    )
+    play = Play(toml, tmp_path, partitions=2)
+    kept = KeptRecords(play)
+
+    def event(at_s: float, v: int, partition: int) -> Row:
+        return play.row("events", ms(at_s), partition=partition, id="a", v=v)
+
+    play.batch(kept.keep(event(0, 1, 0), event(0, 2, 1)), at_ms=ms(1))
+    # Partition 1 runs 100 s ahead of partition 0.
+    play.batch(kept.keep(event(100, 3, 1), event(1, 4, 0)), at_ms=ms(101))
+    play.batch(kept.keep(event(101, 5, 1)), at_ms=ms(102))
+    play.batch(kept.keep(event(100, 6, 0)), at_ms=ms(103))
+    play.batch(kept.keep(event(101, 7, 0)), at_ms=ms(104))
+    held = [row["offset"] for row in play.rows("held_records")]
+    assert held == [2]
+    fates = kept.tracer().trace(RecordPlace("events", 1, 2)).fates
+    outcomes = [(fate.operator, fate.outcome) for fate in fates]
+    assert outcomes[0] == ("events", RecordOutcome.HELD)
+    released = next(
+        row["batch_id"] for row in play.rows("changes") if (row["source_partition"], row["source_offset"]) == (1, 2)
+    )
+    assert outcomes[1:] == [
+        ("events", RecordOutcome.PASSED),
+        ("newest", RecordOutcome.EMITTED),
+        ("board", RecordOutcome.PASSED),
+    ]
+    assert fates[1].batch_id == released > fates[0].batch_id
+
+
+def test_another_source_is_refused_with_those_there_are(played: Played) -> None:
+    with pytest.raises(InvalidArgument, match="no sources 'orders'; known: events"):
+        played.kept.tracer().trace(RecordPlace("orders", 0, 0))
+
+
+@pytest.mark.parametrize(
+    ("table", "key", "row", "places"),
+    [
+        ("board", "b", {"id": "b", "grp": "g", "v": 7}, ["events/0/5"]),
+        ("newest", "b", {"grp": "g", "v": 7}, ["events/0/5"]),
+        # 1 of a, 7 of b, 3 of z: the value 2 of b was retracted.
+        ("totals", "g", {"grp": "g", "n": 3, "v": 11}, ["events/0/0", "events/0/5", "events/0/7"]),
+        ("minutes", MINUTE, {"id": "a", "n": 2}, ["events/0/0", "events/0/3"]),
+    ],
+)
+def test_a_row_names_its_records_and_they_make_it(
+    played: Played, table: str, key: str, row: dict[str, object], places: list[str]
+) -> None:
+    found = trace_row(played.kept.tracer(), table, key)
+    assert (found.row, [str(place) for place in found.places], found.is_verified) == (row, places, True)
+
+
+def test_only_the_records_of_a_row_are_read_again(played: Played) -> None:
+    played.kept.asked = 0
+    trace_row(played.kept.tracer(), "totals", "g")
+    assert played.kept.asked == 3
+
+
+@pytest.mark.long  # a stream of its own; the walk is guarded by the other tests
+def test_a_row_that_others_changed_is_not_verified(tmp_path: Path) -> None:
+    play = Played(tmp_path, SIMPLE)
+    play.read(play.event(0, "a", 1), at_s=5)
+    DeltaTable(str(play.table("board"))).update({"v": "99"}, predicate="id = 'a'")
+    found = trace_row(play.kept.tracer(), "board", "a")
+    assert (found.differences, found.is_verified) == (["v"], False)
+
+
+@pytest.mark.long  # a stream of its own; the walk is guarded by the other tests
+def test_a_row_of_records_that_are_gone_says_how_many(tmp_path: Path) -> None:
+    play = Played(tmp_path, SIMPLE)
+    play.read(play.event(0, "a", 1), at_s=5)
+    play.kept.gone = {("events", 0, 0)}
+    found = trace_row(play.kept.tracer(), "board", "a")
+    assert ([str(place) for place in found.places], found.missing, found.is_verified) == (["events/0/0"], 1, False)
+
+
+@pytest.mark.long  # a stream of its own; the walk is guarded by the other tests
+def test_a_joined_row_has_the_record_of_the_version_too(tmp_path: Path) -> None:
+    toml = topology_of(
+        prices=source("id string, price int", topic="prices", sub_topology="main"),
+        price_now=table("prices", columns=["price"]),
+        events=source("id string, grp string, v int"),
+        priced=join("events", "price_now", on={"id": "id"}),
+        newest=table("priced", columns=["v", "price"]),
+        board=sink("newest", table="board"),
+    )
+    play = Played(tmp_path, toml)
+    price = [play.row("prices", ms(at), id="a", price=n) for at, n in ((0, 10), (1, 10), (8, 30))]
+    play.read(*price, play.event(5, "a", 1), at_s=9)
+    found = trace_row(play.kept.tracer(), "board", "a")
+    # At 5 s the price of 1 s holds, which only repeats that of 0 s.
+    assert [str(place) for place in found.places] == ["events/0/0", "prices/0/0"]
+    assert (found.row["price"], found.is_verified) == (10, True)
+
+
+def test_an_hour_is_whole_from_the_broker_to_the_tables(played: Played) -> None:
+    found = reconcile(played.kept.tracer(), played.broker.offsets, "events", start_ms=ms(0), end_ms=ms(3_600))
+    counts = {(count.stage, count.hour_ms): (count.records, count.outcomes) for count in found.counts}
+    hour = ms(0)
+    assert counts["broker", hour] == (9, {})
+    assert counts["events", hour] == (9, {"passed": 9})
+    assert counts["events", None] == (1, {"quarantined": 1})
+    assert counts["mapped", hour] == (9, {"passed": 8, "filtered": 1})
+    assert counts["newest", hour] == (8, {"emitted": 4, "suppressed": 3, "quarantined": 1})
+    assert counts["per_minute", hour] == (
+        8,
+        {"emitted": 2, "superseded": 2, "held": 1, "late": 2, "quarantined": 1},
+    )
+    assert counts["by_grp", hour] == (4, {"emitted": 4})
+    assert counts["total", hour] == (4, {"emitted": 4})
+    assert counts["table board", hour] == counts["table totals", hour] == (4, {})
+    assert counts["table minutes", hour] == (2, {})
+    assert found.differences == []
+
+
+def test_a_missing_row_and_a_missing_fact_are_named(tmp_path: Path) -> None:
+    play = Played(tmp_path, SIMPLE)
+    play.read(play.event(0, "a", 1), play.event(1, "b", 2), at_s=5)
+    DeltaTable(str(play.table("board"))).delete("id = 'b'")
+    span = {"start_ms": ms(0), "end_ms": ms(3_600)}
+    found = reconcile(play.kept.tracer(), play.broker.offsets, "events", **span)
+    assert found.differences == [
+        "board, hour 2014-05-13T12:00:00.000Z, partition 0: 1 rows, 1 fewer than the 2 that board handed on"
+    ]
+    DeltaTable(str(play.table("changes"))).delete("operator = 'newest' and key = 'b'")
+    found = reconcile(play.kept.tracer(), play.broker.offsets, "events", **span)
+    assert found.differences[0] == (
+        "newest, batch 0: 1 updates are neither emitted nor suppressed nor set aside, and outcomes counts 0 "
+        "superseded ones"
+    )
+
+
+@pytest.mark.long  # a stream of its own; the walk is guarded by the other tests
+def test_unread_records_of_the_hour_are_a_difference(tmp_path: Path) -> None:
+    play = Played(tmp_path, SIMPLE)
+    play.read(play.event(0, "a", 1), at_s=5)
+    play.broker.have("events", play.kept.keep(play.event(2, "a", 3)))
+    found = reconcile(play.kept.tracer(), play.broker.offsets, "events", start_ms=ms(0), end_ms=ms(3_600))
+    assert found.differences == [
+        "events, partition 0: 1 records of offsets 1 to 1 are at the broker and not read yet",
+    ]
+
+
+@pytest.mark.long  # a stream of its own; the walk is guarded by the other tests
+def test_what_the_broker_has_deleted_is_said_and_no_difference(tmp_path: Path) -> None:
+    play = Played(tmp_path, SIMPLE)
+    play.read(play.event(0, "a", 1), play.event(1, "b", 2), at_s=5)
+    play.broker.earliest, play.kept.gone = 1, {("events", 0, 0)}
+    found = reconcile(play.kept.tracer(), play.broker.offsets, "events", start_ms=ms(0), end_ms=ms(3_600))
+    assert found.differences == []
+    assert found.remarks[0] == (
+        "events, partition 0: the broker has deleted offsets 0 to 0 of batch 0; they are not counted again"
+    )
+
+
+def test_another_hour_is_not_read_again(played: Played) -> None:
+    played.kept.asked = 0
+    later = reconcile(played.kept.tracer(), played.broker.offsets, "events", start_ms=ms(7_200), end_ms=ms(10_800))
+    # Batches whose times of records lie elsewhere are left out.
+    assert (played.kept.asked, later.counts, later.differences) == (0, [], [])
+
+
+def test_without_a_broker_no_hour_is_called_whole(played: Played) -> None:
+    with pytest.raises(InvalidArgument, match="no address of its broker"):
+        reconcile(played.kept.tracer(), lambda source, partitions: {}, "events", start_ms=ms(0), end_ms=ms(3_600))
