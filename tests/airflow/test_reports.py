@@ -234,6 +234,7 @@ def test_a_dag_of_another_team_runs_for_each_complete_interval(api: AirflowApi, 
     assert logged(api, "others_days") == [f"version {day} until 2026-01-02T05:00:00+00:00 reopened 0"]
     complete_day(layout, reopened_at=NOON + 1, cause="late_record", batch_id=1)
     process.wait_until(lambda: days(api, "days") == [(day, SUCCESS, 1)] * 2, "the day again", 120)
+    process.wait_until(lambda: [*api.runs("others_days").values()] == [SUCCESS] * 2, "the end of both runs", 120)
     assert logged(api, "others_days") == [f"version {day} until 2026-01-02T05:00:00+00:00 reopened 1"]
     # The second run has cleared the first one, and skips.
     cleared = [(day, SUCCESS, 2), (day, "skipped", 0)]
