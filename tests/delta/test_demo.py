@@ -56,7 +56,8 @@ def test_each_finding_is_printed_once_when_its_table_has_it(warehouse: TestWareh
     day = {"interval_start": 1_372_305_600_000, "interval_end": 1_372_392_000_000, "waited_ms": 0}
     warehouse.write(COMPLETENESS, [{"batch_id": 4, "operator": "board", "table": "board", **day}])
     assert list(story.new()) == [
-        "complete: no record of the day from 2013-06-27 04:00:00+00 is expected any more: flights_of_a_day starts"
+        "complete: no record from 2013-06-27 04:00:00+00 to 2013-06-28 04:00:00+00 is expected any more: "
+        "complete_flights starts"
     ]
     warehouse.write(
         SLA_RESULTS,

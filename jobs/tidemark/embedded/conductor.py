@@ -26,8 +26,8 @@ from tidemark.model.topology import Topology, load
 TOPOLOGY = Project(CHECKOUT).topologies / "flights.toml"
 PARTS = ("streams", "reports", "sla_check", "maintenance", "daily_reports", "completeness")
 """The DAGs of a topology: docs/airflow.md."""
-EXAMPLE = "flights_of_a_day"
-"""The DAG of `dags/examples` that runs for each complete day."""
+EXAMPLE = "complete_flights"
+"""The DAG of `dags/examples` that runs for each complete interval."""
 PARSED_WITHIN_S = 120.0
 RUNNING_WITHIN_S = 300.0
 NOTICED_WITHIN_S = 120.0

@@ -52,7 +52,7 @@ DELIVERED = """
     FROM sla_alerts AS a SEMI JOIN deliveries AS d ON a.alert = d.incident AND a.change = d.change
     WHERE a.audience IS NULL ORDER BY a.at, a.alert
 """
-COMPLETE_DAYS = "SELECT count(*) FROM complete_intervals"
+COMPLETE_INTERVALS = "SELECT count(*) FROM complete_intervals"
 AT_REST = """
     SELECT bool_and(activity = 'idle') FROM (
         SELECT arg_max(activity, batch_id) AS activity FROM watermarks
@@ -189,8 +189,8 @@ class Demo:
         with conductor.step("draining the streams"):
             conductor.drain(airflow, by="tidemark demo")
             conductor.wait_for_run(airflow, conductor.dag("streams"), streams, ENDED_WITHIN_S)
-        with conductor.step("waiting for the DAG that runs for each complete day"):
-            self._days_counted(airflow)
+        with conductor.step("waiting for the DAG that runs for each complete interval"):
+            self._intervals_counted(airflow)
         with conductor.step("reporting: rollup, critical paths, SLAs"):
             self._report(airflow, started_at)
         injected = sum(played["faults"].values())
@@ -246,14 +246,14 @@ class Demo:
         warehouse = Warehouse(self.conductor.home.warehouse)
         return bool(warehouse.ask(AT_REST).rows[0][0]) and not any(unread_hops(warehouse))
 
-    def _days_counted(self, airflow: AirflowApi) -> None:
+    def _intervals_counted(self, airflow: AirflowApi) -> None:
         """Waits for the example of a consumer, and prints its log."""
-        days = Warehouse(self.conductor.home.warehouse).ask(COMPLETE_DAYS).rows[0][0]
+        complete = Warehouse(self.conductor.home.warehouse).ask(COMPLETE_INTERVALS).rows[0][0]
 
         def counted() -> list[str]:
             return [run_id for run_id, state in airflow.runs(EXAMPLE).items() if state == SUCCESS]
 
-        self.conductor.wait(lambda: len(counted()) >= days, f"{days} runs of {EXAMPLE}", COUNTED_WITHIN_S)
+        self.conductor.wait(lambda: len(counted()) >= complete, f"{complete} runs of {EXAMPLE}", COUNTED_WITHIN_S)
         for run_id in reversed(counted()):
             for line in airflow.log(EXAMPLE, run_id, "count"):
                 if line.startswith("from "):

@@ -48,8 +48,8 @@ FINDINGS = (
     (
         "completeness",
         """
-        SELECT format('complete: no record of the day from {} is expected any more: flights_of_a_day starts',
-                      min(interval_start))
+        SELECT format('complete: no record from {} to {} is expected any more: complete_flights starts',
+                      min(interval_start), min(interval_end))
         FROM completeness HAVING count(*) > 0
         """,
     ),
