@@ -182,11 +182,16 @@ def first(flow: Flow) -> str:
     return run_id
 
 
-def test_slas_are_checked_beside_a_drain(flow: Flow, first: str) -> None:
+@pytest.fixture(scope="module")
+def drained(flow: Flow, first: str) -> None:
+    """Drains the first driver while SLAs are checked."""
     check = flow.run("sla_check")
     flow.control.request_drain(by="ann", now_ms=wall_clock_ms())
     for part, run_id in {"streams": first, "sla_check": check}.items():
         flow.succeeds(part, run_id)
+
+
+def test_slas_are_checked_beside_a_drain(flow: Flow, drained: None) -> None:
     assert not flow.control.is_held()
     tables = Warehouse(flow.warehouse)
     assert tables.ask("select sla, change from incidents").rows == (("board_is_fresh", "opened"),)
@@ -208,7 +213,7 @@ def test_reports_and_upkeep_succeed(flow: Flow, first: str) -> None:
 
 
 @pytest.mark.long
-def test_a_drained_stream_goes_on_and_a_killed_one_is_replaced(flow: Flow, first: str) -> None:
+def test_a_drained_stream_goes_on_and_a_killed_one_is_replaced(flow: Flow, drained: None) -> None:
     flow.run("streams", first_report=False)
     flow.send(("a", 3))
     flow.await_board(("a", 1), ("a", 3), ("b", 2))
