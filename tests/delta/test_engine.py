@@ -166,7 +166,7 @@ def test_the_tables_contain_every_decision(undisturbed):
 
 @pytest.mark.parametrize(
     ("batch_id", "commits", "many"),
-    [(SILENT, 4, MANY), pytest.param(BUSY, 13, MANY, marks=pytest.mark.long), (BUSY, 13, 1)],
+    [(SILENT, 4, MANY), pytest.param(BUSY, 14, MANY, marks=pytest.mark.long), (BUSY, 14, 1)],
 )
 def test_a_crash_between_any_two_writes_leaves_the_same_tables(
     tmp_path, undisturbed, monkeypatch, batch_id, commits, many

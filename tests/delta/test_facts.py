@@ -103,7 +103,7 @@ def test_a_batch_commits_outputs_and_ten_seconds_facts(tmp_path):
 def test_flights_make_few_commits(tmp_path):
     found = count_commits(tmp_path, facts_every_ms=EVERY_MS, trigger_s=2)
     assert found.of_a_batch <= 4
-    assert found.of_ten_seconds <= 6
+    assert found.of_ten_seconds <= 6.2  # one for each complete interval of the board, which has 15 s
 
 
 def scan_of(playing: Play, name: str) -> pl.DataFrame:

@@ -26,9 +26,9 @@ from tidemark.storage.delta.tables import create
 from tidemark.storage.warehouse import delta_tables
 
 STREAM_TABLES = [table for table in [*TABLES.values(), HOP] if table.written_by == "stream"]
-OF_PEOPLE = ("alert_decisions", "repair_decisions", "requeued")
-"""Tables that only commands of people write."""
-REPORTS = [table for table in TABLES.values() if table.written_by == "report" and table.name not in OF_PEOPLE]
+OF_AIRFLOW = ("alert_decisions", "published_intervals", "repair_decisions", "requeued")
+"""Tables that only Airflow's tasks and commands of people write."""
+REPORTS = [table for table in TABLES.values() if table.written_by == "report" and table.name not in OF_AIRFLOW]
 T = 1_400_000_000_000
 
 PartitionReading = tuple[dict[str, str], Rows]
