@@ -119,13 +119,13 @@ class OperatorChecks:
         """Yields operators of other streams that hold results of complete intervals."""
         before = [(name, False) for name in operator.flows if operator.complete]
         while before:
-            name, is_behind_hop = before.pop()
+            name, crosses_hop = before.pop()
             read = self._operators[name]
-            is_behind_hop = is_behind_hop or read.hop_table is not None
-            if is_behind_hop and read.emission and read.emission.strategy is Strategy.PERIODIC:
+            crosses_hop = crosses_hop or read.hop_table is not None
+            if crosses_hop and read.emission and read.emission.strategy is Strategy.PERIODIC:
                 problem = f"is set, but {name!r} sends results later than its watermark says, across a repartition"
                 yield Refusal("complete", problem, f"write complete at {name!r}, or give it another strategy")
-            before += [(each, is_behind_hop) for each in read.flows]
+            before += [(each, crosses_hop) for each in read.flows]
 
     def _topics(self) -> None:
         sources_by_topic: dict[str, Source] = {}

@@ -96,7 +96,7 @@ NO_RECORDS = IntervalCount()
 
 @dataclass(frozen=True, kw_only=True)
 class PathTime:
-    """How far the time of the paths into a table has come.
+    """Record time that the paths into a table have passed.
 
     Attributes:
         passed_ms: the latest end of an interval that every path has passed; None: none yet.
@@ -167,8 +167,8 @@ def reached_at_ms(
 ) -> int:
     """Returns the clock at which a watermark is expected.
 
-    A stream that keeps up goes on as fast as the clock. One that catches up must have read everything, and then the
-    record that moves the watermark that far.
+    The watermark of a stream that keeps up advances as fast as the clock. A stream that catches up must have read
+    everything, and then the record that advances the watermark that far.
 
     Args:
         watermark_needed_ms: the watermark, epoch ms.
@@ -246,7 +246,7 @@ def complete(
     if now.first_ms is None or now.up_to_ms is None:
         return now, []
     first_ms, up_to_ms = now.first_ms, now.up_to_ms
-    now = replace(now, waits=_charged(intervals, now, up_to_ms, time))
+    now = replace(now, waits=_with_waits(intervals, now, up_to_ms, time))
     done: list[Completion] = []
     # A record before the first interval: those from there on are complete already, and get their only completion.
     earlier = (start for start, count in counts.items() if start < first_ms and count.emitted)
@@ -307,12 +307,12 @@ def _spans(
         yield start, end
 
 
-def _charged(
+def _with_waits(
     intervals: Intervals, now: TableIntervals, up_to_ms: int, time: PathTime
 ) -> Mapping[int, Mapping[str, int]]:
     """Returns the waits with the time since the last batch.
 
-    It is charged to what held time back, for each interval that the fastest path had passed.
+    It is added to the wait for what held time back, for each interval that the fastest path had passed.
     """
     holder = now.blocked_by or time.held_by
     if holder is None or not time.since_ms or time.fastest_ms is None:

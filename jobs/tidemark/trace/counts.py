@@ -171,7 +171,9 @@ class _Count:
                     "they are not counted again"
                 )
             decided_at_ms = self._evidence.batch(batch_id)["decided_at"]
-            reread = self._tracer.taken(self._source, partition, range(max(first, kept_from), until), decided_at_ms)
+            reread = self._tracer.read_again(
+                self._source, partition, range(max(first, kept_from), until), decided_at_ms
+            )
             if reread is None:
                 msg = f"{name}: no address of its broker is known; give --bootstrap HOST:PORT"
                 raise InvalidArgument(msg)
@@ -245,7 +247,7 @@ class _Count:
             until = part.until_offset if part else 0
             if end <= until:
                 continue
-            reread = self._tracer.taken(self._source, partition, range(until, end), self._end_ms)
+            reread = self._tracer.read_again(self._source, partition, range(until, end), self._end_ms)
             rows = self._in_span(reread["passed"]) if reread else None
             if rows is not None and rows.height:
                 self._differs(

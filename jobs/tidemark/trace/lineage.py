@@ -298,7 +298,7 @@ class _Lineage:
         declared = self._tracer.source(source)
         if not wanted:
             return []
-        reread = self._tracer.taken(declared, partition, wanted, evidence.batch(batch_id)["decided_at"])
+        reread = self._tracer.read_again(declared, partition, wanted, evidence.batch(batch_id)["decided_at"])
         if reread is None:
             return []
         records = {source: reread["passed"]}
@@ -355,7 +355,7 @@ class _Lineage:
             rows = self._steps.hop_records(first, hop_rows_as_read(handed))
         else:
             source, decided_at_ms = self._tracer.source(first.name), evidence.batch(batch_id)["decided_at"]
-            reread = self._tracer.taken(source, partition, [offset], decided_at_ms)
+            reread = self._tracer.read_again(source, partition, [offset], decided_at_ms)
             rows = reread["passed"] if reread else None
         for operator, reader in pairwise(path):
             if rows is None or reader is join:

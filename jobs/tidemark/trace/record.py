@@ -3,7 +3,7 @@
 How it works: facts name the record's place wherever an update was emitted, suppressed, set aside or held. What they do
 not name follows from the record: it is read again from its topic, and each operator runs over it alone, without state.
 That gives its key, and whether a condition filtered it out. A judging operator whose update has no row superseded it.
-Rows of a hop name the place, too, so the trace goes on in the stream that reads them.
+Rows of a hop name the place, too, so the trace continues in the stream that reads them.
 
 Limits: records of tables and files are not read again. Where facts are gone, or a record is and the counts of its
 batch leave several outcomes, the outcome is `unknown`; nothing is guessed. A union of two sources that read the same
@@ -100,7 +100,7 @@ class Tracer:
         source = self.source(place.source)
         return _RecordWalk(self, source, place._replace(source=source.name)).trace()
 
-    def taken(
+    def read_again(
         self, source: Source, partition: int, offsets: Collection[int], decided_at_ms: int
     ) -> dict[str, pl.DataFrame] | None:
         """Returns the records of *source* at *offsets* of *partition*, by outcome.
@@ -190,7 +190,7 @@ class _RecordWalk:
             self._through(sub, {self._source.name: arrivals}, self._came_at_ms)
         return replace(self._trace, timestamp_ms=self._came_at_ms)
 
-    def _tell(
+    def _add_fate(
         self,
         evidence: StreamEvidence,
         operator: Operator,
@@ -218,18 +218,18 @@ class _RecordWalk:
         source, (name, partition, offset) = self._source, self._place
         batch_id = evidence.batch_of(name, partition, offset)
         if batch_id is None:
-            self._tell(evidence, source, None, *self._unread(evidence))
+            self._add_fate(evidence, source, None, *self._unread(evidence))
             return []
         if self._is_set_aside(evidence, source, pl.col("batch_id") >= batch_id):
             return []
-        rows = self._tracer.taken(source, partition, [offset], evidence.batch(batch_id)["decided_at"])
+        rows = self._tracer.read_again(source, partition, [offset], evidence.batch(batch_id)["decided_at"])
         if rows is not None and not any(frame.height for frame in rows.values()):
             rows = None
         if rows and rows["passed"].height:
             self._came_at_ms = rows["passed"]["_timestamp_ms"].item()
         if held := evidence.held(name, partition, offset, pl.col("batch_id") >= batch_id):
             self._came_at_ms = held["timestamp"]
-            self._tell(
+            self._add_fate(
                 evidence, source, held["batch_id"], RecordOutcome.HELD, "other partitions are behind (max_drift)"
             )
             released = self._first_named(evidence, pl.col("batch_id") > held["batch_id"], after=name)
@@ -243,11 +243,11 @@ class _RecordWalk:
         _, partition, offset = self._place
         if bad := evidence.bad(operator.name, partition, offset, where):
             detail = f": {bad['detail']}" if bad["detail"] else ""
-            self._tell(evidence, operator, bad["batch_id"], RecordOutcome.QUARANTINED, f"{bad['reason']}{detail}")
+            self._add_fate(evidence, operator, bad["batch_id"], RecordOutcome.QUARANTINED, f"{bad['reason']}{detail}")
         elif late := evidence.late(operator.name, partition, offset, where):
             if operator is self._source:
                 self._came_at_ms = late["timestamp"]
-            self._tell(evidence, operator, late["batch_id"], RecordOutcome.LATE, _lateness(late))
+            self._add_fate(evidence, operator, late["batch_id"], RecordOutcome.LATE, _lateness(late))
         return bool(bad or late)
 
     def _passed(
@@ -266,7 +266,7 @@ class _RecordWalk:
             named = self._first_named(evidence, pl.col("batch_id") == batch_id, after=source.name)
             if named is None:
                 outcome, reason = _by_counts(counts, self._gone() if rows is None else "no fact downstream names it")
-        self._tell(evidence, source, batch_id, outcome, reason)
+        self._add_fate(evidence, source, batch_id, outcome, reason)
         return [Arrival(batch_id, rows["passed"] if rows else None)] if outcome is RecordOutcome.PASSED else []
 
     def _unread(self, evidence: StreamEvidence) -> tuple[RecordOutcome, str]:
@@ -370,7 +370,7 @@ class _RecordWalk:
             # A Delta table that a join looks up may have changed since.
             outcome, reason = _by_counts(counts, "what it looked up has changed since")
             rows = None
-        self._tell(evidence, operator, arrival.batch_id, outcome, reason)
+        self._add_fate(evidence, operator, arrival.batch_id, outcome, reason)
         return [Arrival(arrival.batch_id, rows)] if outcome is RecordOutcome.PASSED else []
 
     def _at_sink(self, evidence: StreamEvidence, sink: Sink, arrival: Arrival) -> list[Arrival]:
@@ -391,7 +391,7 @@ class _RecordWalk:
                 )
             if not rows.height:
                 reason = f"{sink.table} has no row of it any more: a newer one of its key replaced it, or it is deleted"
-        self._tell(evidence, sink, arrival.batch_id, RecordOutcome.PASSED, reason)
+        self._add_fate(evidence, sink, arrival.batch_id, RecordOutcome.PASSED, reason)
         return []
 
     def _rows_of_sink(self, evidence: StreamEvidence, sink: Sink, where: pl.Expr) -> pl.DataFrame:
@@ -411,9 +411,9 @@ class _RecordWalk:
                 reason = (
                     f"{sub.name} has not read batch {arrival.batch_id} of {repartition.name}, or its facts are gone"
                 )
-                self._tell(reader, source, None, RecordOutcome.UNREAD, reason)
+                self._add_fate(reader, source, None, RecordOutcome.UNREAD, reason)
                 continue
-            self._tell(reader, source, batch_id, RecordOutcome.PASSED)
+            self._add_fate(reader, source, batch_id, RecordOutcome.PASSED)
             records = self._steps.hop_records(source, hop_rows_as_read(rows)) if rows.height else None
             self._through(sub, {source.name: [Arrival(batch_id, records)]}, finished_at_ms)
 
@@ -470,7 +470,7 @@ class _Judged:
         if keys is None:
             keys = {*self._sent["key"], *self._exact_runs()["key"]}
             if not keys:
-                self._say(*_by_counts(self._counts, self._walk._gone()))
+                self._add(*_by_counts(self._counts, self._walk._gone()))
                 return []
         elif not keys:
             return self._without_key()
@@ -483,11 +483,11 @@ class _Judged:
     def _counts(self) -> dict[str, int]:
         return self._evidence.counts(self._arrival.batch_id, self._operator.name)
 
-    def _say(
+    def _add(
         self, outcome: RecordOutcome, reason: str = "", key: str | None = None, batch_id: int | None = None
     ) -> None:
         batch_id = self._arrival.batch_id if batch_id is None else batch_id
-        self._walk._tell(self._evidence, self._operator, batch_id, outcome, reason, key)
+        self._walk._add_fate(self._evidence, self._operator, batch_id, outcome, reason, key)
 
     def _with_key(self, rows: pl.DataFrame) -> pl.DataFrame:
         """Returns *rows* with the key that the operator judges by."""
@@ -539,7 +539,7 @@ class _Judged:
         words = [word for word in ("filtered", "late", "superseded", "suppressed") if counts.get(word)]
         outcome = RecordOutcome(words[0]) if words else RecordOutcome.UNKNOWN
         reason = _condition(self._operator) if outcome is RecordOutcome.FILTERED else ""
-        self._say(outcome, reason)
+        self._add(outcome, reason)
         return []
 
     def _of_key(self, key: str) -> list[Arrival]:
@@ -548,18 +548,18 @@ class _Judged:
         if sent.height:
             batch_id = sent["batch_id"][0]
             waited = f"it waited from batch {self._arrival.batch_id} on" if batch_id > self._arrival.batch_id else ""
-            self._say(RecordOutcome.EMITTED, waited, key, batch_id)
+            self._add(RecordOutcome.EMITTED, waited, key, batch_id)
             return [Arrival(batch_id, self._output(key, sent))]
         skipped = self._skipped.filter(pl.col("key") == key)
         if skipped.height:
             row = skipped.row(0, named=True)
-            self._say(RecordOutcome.SUPPRESSED, self._repeats(row), key, row["batch_id"])
+            self._add(RecordOutcome.SUPPRESSED, self._repeats(row), key, row["batch_id"])
         elif self._holds:
-            self._say(*self._waits(key), key)
+            self._add(*self._waits(key), key)
         elif self._counts.get("superseded"):
-            self._say(RecordOutcome.SUPERSEDED, self._overtaken(key), key)
+            self._add(RecordOutcome.SUPERSEDED, self._overtaken(key), key)
         else:
-            self._say(RecordOutcome.UNKNOWN, "its facts are no longer kept", key)
+            self._add(RecordOutcome.UNKNOWN, "its facts are no longer kept", key)
         return []
 
     def _output(self, key: str, sent: pl.DataFrame) -> pl.DataFrame | None:

@@ -42,7 +42,7 @@ def replayed(tracer: Tracer, places: Collection[RecordPlace], operator: str) -> 
     records: dict[str, list[pl.DataFrame]] = {}
     missing = 0
     for (source, partition), offsets in offsets_by_partition(places).items():
-        rows = tracer.taken(tracer.source(source), partition, offsets, _END_MS)
+        rows = tracer.read_again(tracer.source(source), partition, offsets, _END_MS)
         if rows is not None:
             records.setdefault(source, []).append(rows["passed"])
         missing += len(offsets) - (rows["passed"].height if rows else 0)

@@ -203,8 +203,8 @@ class PublishIntervals(BaseOperator):
     Airflow creates the events. So the rows of a run whose task did not succeed are removed by the next one, and nothing
     is published twice or never. The DAG has to start a next run at once.
 
-    Known limitation: to clear a run that has published, or to mark it as failed, publishes its intervals again. To mark
-    it as succeeded while it publishes may lose them.
+    Known limitation: to clear the newest run that has published, or to mark it as failed, publishes its intervals
+    again; of an older run it does not. To mark a run as succeeded while it publishes may lose them.
 
     Args:
         topology: whose tables they are; at least one has the key `complete`.
@@ -335,9 +335,9 @@ class IntervalTrigger(BaseTrigger):
 class OneRunPerInterval(BaseOperator):
     """Keeps one run for each interval of *asset*.
 
-    It is the first task of a DAG. The first run of an interval goes on. When the interval is reopened, the new run
+    It is the first task of a DAG. The first run of an interval continues. When the interval is reopened, the new run
     clears the first one, which computes the interval again, and skips the rest of itself. A run without a partition key
-    goes on.
+    continues.
 
     Known limitation: if a worker is killed just after it has cleared the first run, the next try clears it again.
     """
@@ -347,7 +347,7 @@ class OneRunPerInterval(BaseOperator):
         self.asset = asset
 
     def execute(self, context: Context) -> None:
-        """Clears the first run of the interval and skips, or goes on."""
+        """Clears the first run of the interval and skips, or continues."""
         run = context["dag_run"]
         if run.partition_key is None:
             return
