@@ -22,8 +22,8 @@ from support.traced import KeptRecords
 from tidemark.kernels.columns.schemas import rows_of
 from tidemark.model.tables.catalog import BATCHES, CHANGES, OUTCOMES
 from tidemark.storage.delta.tables import append
-from tidemark.trace.fates import RecordPlace
 from tidemark.trace.lineage import trace_row
+from tidemark.trace.outcomes import RecordPlace
 
 ROWS = int(os.environ.get("ROWS", "5_000_000"))
 A_BATCH = 20_000
@@ -51,7 +51,7 @@ def figures(runs: int) -> Iterator[Figure]:
         record_s = process_time() - began_s
         rows = [seconds(lambda: trace_row(kept.tracer(), "board", "real")) for _ in range(runs)]
         row_s = process_time() - began_s - record_s
-        reason = kept.tracer().trace(place).fates[2].reason
+        reason = kept.tracer().trace(place).results[2].reason
         if "emitted for 0/0 in batch 0" not in reason:
             msg = f"the record should repeat the one before it, got {reason!r}"
             raise AssertionError(msg)

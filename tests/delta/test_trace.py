@@ -12,8 +12,8 @@ from support.topologies import aggregate, join, map_of, operators, repartition, 
 from support.traced import KeptRecords
 from tidemark.errors import InvalidArgument
 from tidemark.trace.counts import reconcile
-from tidemark.trace.fates import RecordOutcome, RecordPlace, RecordTrace
 from tidemark.trace.lineage import trace_row
+from tidemark.trace.outcomes import RecordOutcome, RecordPlace, RecordTrace
 
 TOML = topology_of(
     {"level": "trace"},
@@ -62,11 +62,11 @@ class Played(Play):
             self.traces[place] = self.kept.tracer().trace(place)
         return self.traces[place]
 
-    def fates(self, offset: int) -> list[tuple[str, int | None, str]]:
-        return [(fate.operator, fate.batch_id, fate.outcome.value) for fate in self.trace(offset).fates]
+    def results(self, offset: int) -> list[tuple[str, int | None, str]]:
+        return [(result.operator, result.batch_id, result.outcome.value) for result in self.trace(offset).results]
 
     def reason(self, offset: int, operator: str) -> str:
-        return next(fate.reason for fate in self.trace(offset).fates if fate.operator == operator)
+        return next(result.reason for result in self.trace(offset).results if result.operator == operator)
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +85,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Played:
 
 
 def test_an_emitted_record_is_followed_over_the_hop(played: Played) -> None:
-    assert played.fates(0) == [
+    assert played.results(0) == [
         ("events", 0, "passed"),
         ("mapped", 0, "passed"),
         ("newest", 0, "emitted"),
@@ -106,42 +106,42 @@ def test_a_record_says_since_which_version_tables_show_it(played: Played) -> Non
 
 
 def test_a_filtered_record_ends_at_its_condition(played: Played) -> None:
-    assert played.fates(2) == [("events", 0, "passed"), ("mapped", 0, "filtered")]
+    assert played.results(2) == [("events", 0, "passed"), ("mapped", 0, "filtered")]
     assert played.reason(2, "mapped") == "not: v > 0"
 
 
 def test_a_suppressed_record_names_the_update_it_repeats(played: Played) -> None:
-    assert ("newest", 0, "suppressed") in played.fates(3)
+    assert ("newest", 0, "suppressed") in played.results(3)
     assert played.reason(3, "newest") == (
         "it repeats the value of 2014-05-13T12:00:00.000Z, emitted for 0/0 in batch 0"
     )
     # After a restart the value of the driver before counts.
-    assert ("newest", 1, "suppressed") in played.fates(4)
+    assert ("newest", 1, "suppressed") in played.results(4)
     assert played.reason(4, "newest").endswith("emitted for 0/0 in batch 0")
 
 
 def test_a_held_update_is_emitted_when_its_window_closes(played: Played) -> None:
-    assert played.fates(3)[-2:] == [("per_minute", 1, "emitted"), ("minutes", 1, "passed")]
+    assert played.results(3)[-2:] == [("per_minute", 1, "emitted"), ("minutes", 1, "passed")]
     assert played.reason(3, "per_minute") == "it waited from batch 0 on"
-    assert ("per_minute", 1, "held") in played.fates(4)
+    assert ("per_minute", 1, "held") in played.results(4)
 
 
 def test_late_and_quarantined_records_say_why(played: Played) -> None:
     # The watermark before batch 2 is 90 s − 1 s − 1 ms.
-    assert ("per_minute", 2, "late") in played.fates(6)
+    assert ("per_minute", 2, "late") in played.results(6)
     assert played.reason(6, "per_minute") == (
         "78999 ms behind the watermark 2014-05-13T12:01:28.999Z, which events determined"
     )
-    assert [fate for fate in played.fates(8) if fate[2] == "quarantined"] == [
+    assert [result for result in played.results(8) if result[2] == "quarantined"] == [
         ("newest", 2, "quarantined"),
         ("per_minute", 2, "quarantined"),
     ]
-    assert played.fates(9) == [("events", 2, "quarantined")]
+    assert played.results(9) == [("events", 2, "quarantined")]
     assert played.reason(9, "events") == "malformed_json"
 
 
 def test_an_unread_record_says_how_far_the_stream_is(played: Played) -> None:
-    assert played.fates(10) == [("events", None, "unread")]
+    assert played.results(10) == [("events", None, "unread")]
     assert played.reason(10, "events") == "the stream has read until 10"
 
 
@@ -150,16 +150,16 @@ def test_a_record_waits_queues_and_is_worked_on(tmp_path: Path) -> None:
     play = Played(tmp_path)
     play.reading_ms = 10  # each look at the clock takes so long
     play.read(play.event(0, "a", 1), at_s=5)
-    (leg,) = play.trace(0).legs
+    (times,) = play.trace(0).batches
     # The batch starts at the second look at the clock, after its record has waited for 5 s.
-    assert (leg.started_at_ms, leg.waiting_ms) == (ms(5.02), 5_020)
+    assert (times.started_at_ms, times.waiting_ms) == (ms(5.02), 5_020)
     clocks = {row["operator"]: row for row in play.rows("operator_latency")}
     # The hop is committed last; the way to it goes over the table.
-    assert leg.finished_at_ms == clocks["by_grp"]["finished_at"] > clocks["board"]["finished_at"]
+    assert times.finished_at_ms == clocks["by_grp"]["finished_at"] > clocks["board"]["finished_at"]
     way = ("events", "newest", "by_grp")
-    assert leg.queued_ms == sum(clocks[name]["queued_ms"] for name in way)
-    assert leg.working_ms > 0
-    assert leg.waiting_ms + leg.queued_ms + leg.working_ms == leg.finished_at_ms - ms(0)
+    assert times.queued_ms == sum(clocks[name]["queued_ms"] for name in way)
+    assert times.working_ms > 0
+    assert times.waiting_ms + times.queued_ms + times.working_ms == times.finished_at_ms - ms(0)
 
 
 @pytest.mark.long  # a stream of its own; the walk is guarded by the other tests
@@ -167,9 +167,9 @@ def test_a_record_that_is_gone_has_the_outcomes_that_facts_have(tmp_path: Path) 
     play = Played(tmp_path, SIMPLE)
     play.read(play.event(0, "a", 1), play.event(1, "b", 0), at_s=5)
     play.kept.gone = {("events", 0, 0), ("events", 0, 1)}
-    assert ("newest", 0, "emitted") in play.fates(0)
+    assert ("newest", 0, "emitted") in play.results(0)
     # One of two records was filtered out, and no fact says which.
-    assert play.fates(1)[:2] == [("events", 0, "passed"), ("mapped", 0, "unknown")]
+    assert play.results(1)[:2] == [("events", 0, "passed"), ("mapped", 0, "unknown")]
     assert play.reason(1, "mapped") == "filtered or passed: the topic events no longer has the record"
 
 
@@ -179,7 +179,7 @@ def test_a_record_whose_facts_are_gone_is_unknown(tmp_path: Path) -> None:
     play.read(play.event(0, "a", 1), at_s=5)
     play.read(play.event(6, "a", 2), at_s=7)
     DeltaTable(str(play.table("batches"))).delete("batch_id = 0")
-    assert play.fates(0) == [("events", None, "unknown")]
+    assert play.results(0) == [("events", None, "unknown")]
     assert play.reason(0, "events") == "facts of that time are no longer kept; the oldest are of offset 1"
 
 
@@ -190,7 +190,7 @@ def test_an_older_update_of_a_batch_that_decides_is_superseded(tmp_path: Path) -
     )
     play = Played(tmp_path, toml)
     play.read(play.event(0, "a", 1), play.event(1, "a", 2), at_s=5)
-    assert play.fates(0) == [("events", 0, "passed"), ("newest", 0, "superseded")]
+    assert play.results(0) == [("events", 0, "passed"), ("newest", 0, "superseded")]
     assert play.reason(0, "newest") == "0/1 was newer, and is emitted"
 
 
@@ -199,7 +199,7 @@ def test_an_update_without_facts_is_not_called_superseded(tmp_path: Path) -> Non
     play = Played(tmp_path, SIMPLE)
     play.read(play.event(0, "a", 1), at_s=5)
     DeltaTable(str(play.table("changes"))).delete("operator = 'newest'")
-    assert ("newest", 0, "unknown") in play.fates(0)
+    assert ("newest", 0, "unknown") in play.results(0)
 
 
 @pytest.mark.long  # a stream of its own; the walk is guarded by the other tests
@@ -224,8 +224,8 @@ def test_held_records_of_a_source_are_followed_into_their_batch(tmp_path: Path) 
     play.batch(kept.keep(event(101, 7, 0)), at_ms=ms(104))
     held = [row["offset"] for row in play.rows("held_records")]
     assert held == [2]
-    fates = kept.tracer().trace(RecordPlace("events", 1, 2)).fates
-    outcomes = [(fate.operator, fate.outcome) for fate in fates]
+    results = kept.tracer().trace(RecordPlace("events", 1, 2)).results
+    outcomes = [(result.operator, result.outcome) for result in results]
     assert outcomes[0] == ("events", RecordOutcome.HELD)
     released = next(
         row["batch_id"] for row in play.rows("changes") if (row["source_partition"], row["source_offset"]) == (1, 2)
@@ -235,7 +235,7 @@ def test_held_records_of_a_source_are_followed_into_their_batch(tmp_path: Path) 
         ("newest", RecordOutcome.EMITTED),
         ("board", RecordOutcome.PASSED),
     ]
-    assert fates[1].batch_id == released > fates[0].batch_id
+    assert results[1].batch_id == released > results[0].batch_id
 
 
 def test_another_source_is_refused_with_those_there_are(played: Played) -> None:

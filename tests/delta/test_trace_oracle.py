@@ -16,8 +16,8 @@ from support.oracle_parts import Batch, Fields, Message, Place, Read, text
 from support.play import Play, Row, bad, ms
 from support.topologies import aggregate, join, map_of, repartition, sink, source, table, topology_of
 from support.traced import KeptRecords
-from tidemark.trace.fates import RecordPlace
 from tidemark.trace.lineage import trace_row
+from tidemark.trace.outcomes import RecordPlace
 
 TOML = topology_of(
     prices=source("id string, price int", topic="prices", sub_topology="main", bound="2 s"),
@@ -41,7 +41,7 @@ TOML = topology_of(
 )
 PARTITIONS = 3
 IDS = [f"id{n}" for n in range(12)]
-Fates = dict[tuple[str, int, int], Counter[tuple[str, str]]]
+Results = dict[tuple[str, int, int], Counter[tuple[str, str]]]
 """By source, partition and offset: how often each operator had each outcome."""
 
 
@@ -62,7 +62,7 @@ class FateOracle(Oracle):
     """An oracle that keeps the outcome of each row at each operator."""
 
     def __init__(self, operators: Iterable[Operator], batches: Iterable[Batch]) -> None:
-        self.fates: dict[tuple[int, int], Counter[tuple[str, str]]] = defaultdict(Counter)
+        self.results: dict[tuple[int, int], Counter[tuple[str, str]]] = defaultdict(Counter)
         super().__init__(operators, batches)
 
     def _send(self, sender: Operator, rows: Iterable[OracleRow]) -> None:
@@ -78,7 +78,7 @@ class FateOracle(Oracle):
                     became = Counter(superseded=1)  # unless it is the last of its window, see `settled`
                 for word in ("emitted", "suppressed", "superseded", "late", "filtered", "passed"):
                     if became[word]:
-                        self.fates[place][operator.name, word] += became[word]
+                        self.results[place][operator.name, word] += became[word]
                 self._send(operator, results)
 
     def settled(self) -> dict[tuple[int, int], Counter[tuple[str, str]]]:
@@ -89,9 +89,9 @@ class FateOracle(Oracle):
                 held = [(g.place.partition, g.place.offset) for g in operator.groups.values()]
                 for word, places in (("emitted", sent), ("held", held)):
                     for place in places:
-                        self.fates[place][operator.name, "superseded"] -= 1
-                        self.fates[place][operator.name, word] += 1
-        return self.fates
+                        self.results[place][operator.name, "superseded"] -= 1
+                        self.results[place][operator.name, word] += 1
+        return self.results
 
 
 class Drawn:
@@ -116,7 +116,7 @@ class Drawn:
         self.play.hop("totals", at_ms=ms(now_s + 1))
         self.main = FateOracle(self._main(), batches)
         self.totals = FateOracle(self._totals(), self._batches_of_hop())
-        self.fates = self._all_fates()
+        self.results = self._all_results()
 
     def _batch(self, now_s: float, number: int) -> Batch:
         rows: list[Row] = []
@@ -197,13 +197,13 @@ class Drawn:
             for row in self.play.rows("batches", "totals")
         ]
 
-    def _all_fates(self) -> Fates:
+    def _all_results(self) -> Results:
         """Returns the outcomes of each record after its source."""
         # Places of prices and events in partition 0 are the same: only operators tell them apart.
         of_prices = {"price_now"}
-        found: Fates = {}
-        fates = [*self.main.settled().items(), *self.totals.settled().items()]
-        for (partition, offset), counts in fates:
+        found: Results = {}
+        results = [*self.main.settled().items(), *self.totals.settled().items()]
+        for (partition, offset), counts in results:
             for (operator, word), n in counts.items():
                 name = "prices" if operator in of_prices else "events"
                 if n:
@@ -223,10 +223,10 @@ def check_records(drawn: Drawn, places: Iterable[RecordPlace]) -> Counter[str]:
     """Compares each trace of *places*; counts the outcomes."""
     tracer, seen = drawn.kept.tracer(), Counter[str]()
     for place in places:
-        fates = tracer.trace(place).fates
-        traced = Counter((f.operator, f.outcome.value) for f in fates if f.kind != "source" or f.outcome != "passed")
-        assert traced == drawn.fates.get(tuple(place), Counter()), place
-        seen.update(fate.outcome.value for fate in fates)
+        results = tracer.trace(place).results
+        traced = Counter((f.operator, f.outcome.value) for f in results if f.kind != "source" or f.outcome != "passed")
+        assert traced == drawn.results.get(tuple(place), Counter()), place
+        seen.update(result.outcome.value for result in results)
     return seen
 
 

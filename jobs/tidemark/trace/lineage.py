@@ -29,7 +29,7 @@ from tidemark.model.kinds.sink import Sink
 from tidemark.model.settings.emission import DecisionRate
 from tidemark.model.settings.intervals import utc
 from tidemark.trace.evidence import Row, StreamEvidence, at
-from tidemark.trace.fates import RecordPlace
+from tidemark.trace.outcomes import RecordPlace
 from tidemark.trace.record import Tracer, hop_rows_as_read, sent_records
 from tidemark.trace.replay import replayed
 from tidemark.trace.versions import version_of

@@ -45,7 +45,7 @@ from tidemark.stream.startup.load import load_versions
 from tidemark.stream.state.memory import Moves
 from tidemark.stream.updates.step import Run
 from tidemark.trace.evidence import Row, StreamEvidence, at
-from tidemark.trace.fates import Fate, Leg, RecordOutcome, RecordPlace, RecordTrace, Visible
+from tidemark.trace.outcomes import BatchTimes, OperatorResult, RecordOutcome, RecordPlace, RecordTrace, Visible
 from tidemark.trace.versions import version_of
 
 ReadRecords = Callable[[Source, int, Collection[int]], pl.DataFrame | None]
@@ -190,7 +190,7 @@ class _RecordWalk:
             self._through(sub, {self._source.name: arrivals}, self._came_at_ms)
         return replace(self._trace, timestamp_ms=self._came_at_ms)
 
-    def _add_fate(
+    def _add_result(
         self,
         evidence: StreamEvidence,
         operator: Operator,
@@ -199,7 +199,7 @@ class _RecordWalk:
         reason: str = "",
         key: str | None = None,
     ) -> None:
-        fate = Fate(
+        result = OperatorResult(
             sub_topology=evidence.stream.sub.name,
             operator=operator.name,
             kind=operator.kind,
@@ -208,7 +208,7 @@ class _RecordWalk:
             key=key,
             reason=reason,
         )
-        self._trace.fates.append(fate)
+        self._trace.results.append(result)
 
     def _at_source(self, evidence: StreamEvidence) -> list[Arrival]:
         """Adds what became of the record at its source.
@@ -218,7 +218,7 @@ class _RecordWalk:
         source, (name, partition, offset) = self._source, self._place
         batch_id = evidence.batch_of(name, partition, offset)
         if batch_id is None:
-            self._add_fate(evidence, source, None, *self._unread(evidence))
+            self._add_result(evidence, source, None, *self._unread(evidence))
             return []
         if self._is_set_aside(evidence, source, pl.col("batch_id") >= batch_id):
             return []
@@ -229,7 +229,7 @@ class _RecordWalk:
             self._came_at_ms = rows["passed"]["_timestamp_ms"].item()
         if held := evidence.held(name, partition, offset, pl.col("batch_id") >= batch_id):
             self._came_at_ms = held["timestamp"]
-            self._add_fate(
+            self._add_result(
                 evidence, source, held["batch_id"], RecordOutcome.HELD, "other partitions are behind (max_drift)"
             )
             released = self._first_named(evidence, pl.col("batch_id") > held["batch_id"], after=name)
@@ -243,11 +243,11 @@ class _RecordWalk:
         _, partition, offset = self._place
         if bad := evidence.bad(operator.name, partition, offset, where):
             detail = f": {bad['detail']}" if bad["detail"] else ""
-            self._add_fate(evidence, operator, bad["batch_id"], RecordOutcome.QUARANTINED, f"{bad['reason']}{detail}")
+            self._add_result(evidence, operator, bad["batch_id"], RecordOutcome.QUARANTINED, f"{bad['reason']}{detail}")
         elif late := evidence.late(operator.name, partition, offset, where):
             if operator is self._source:
                 self._came_at_ms = late["timestamp"]
-            self._add_fate(evidence, operator, late["batch_id"], RecordOutcome.LATE, _lateness(late))
+            self._add_result(evidence, operator, late["batch_id"], RecordOutcome.LATE, _lateness(late))
         return bool(bad or late)
 
     def _passed(
@@ -266,7 +266,7 @@ class _RecordWalk:
             named = self._first_named(evidence, pl.col("batch_id") == batch_id, after=source.name)
             if named is None:
                 outcome, reason = _by_counts(counts, self._gone() if rows is None else "no fact downstream names it")
-        self._add_fate(evidence, source, batch_id, outcome, reason)
+        self._add_result(evidence, source, batch_id, outcome, reason)
         return [Arrival(batch_id, rows["passed"] if rows else None)] if outcome is RecordOutcome.PASSED else []
 
     def _unread(self, evidence: StreamEvidence) -> tuple[RecordOutcome, str]:
@@ -316,11 +316,11 @@ class _RecordWalk:
         *arrived* has what each source hands on; the record came at *came_at_ms*.
         """
         evidence = self._tracer.evidence[sub.name]
-        legs: dict[int, list[str]] = {}
+        batches: dict[int, list[str]] = {}
 
         def note(name: str, arrivals: Iterable[Arrival]) -> None:
             for arrival in arrivals:
-                legs.setdefault(arrival.batch_id, []).append(name)
+                batches.setdefault(arrival.batch_id, []).append(name)
 
         for name, arrivals in arrived.items():
             note(name, arrivals)
@@ -332,11 +332,11 @@ class _RecordWalk:
                     results += self._at(evidence, operator, flow, arrival)
             note(operator.name, results)
         finished: dict[int, int] = {}
-        for batch_id, names in sorted(legs.items()):
-            leg = self._leg(evidence, batch_id, names, came_at_ms)
-            self._trace.legs.append(leg)
+        for batch_id, names in sorted(batches.items()):
+            times = self._times(evidence, batch_id, names, came_at_ms)
+            self._trace.batches.append(times)
             # What was held waits again, from the end of its first batch on.
-            finished[batch_id] = came_at_ms = leg.finished_at_ms
+            finished[batch_id] = came_at_ms = times.finished_at_ms
         for repartition in (self._topology.repartition(each.name) for each in sub.operators if each.hop_table):
             for arrival in arrived[repartition.name]:
                 self._over(evidence, repartition, arrival, finished[arrival.batch_id])
@@ -370,7 +370,7 @@ class _RecordWalk:
             # A Delta table that a join looks up may have changed since.
             outcome, reason = _by_counts(counts, "what it looked up has changed since")
             rows = None
-        self._add_fate(evidence, operator, arrival.batch_id, outcome, reason)
+        self._add_result(evidence, operator, arrival.batch_id, outcome, reason)
         return [Arrival(arrival.batch_id, rows)] if outcome is RecordOutcome.PASSED else []
 
     def _at_sink(self, evidence: StreamEvidence, sink: Sink, arrival: Arrival) -> list[Arrival]:
@@ -391,7 +391,7 @@ class _RecordWalk:
                 )
             if not rows.height:
                 reason = f"{sink.table} has no row of it any more: a newer one of its key replaced it, or it is deleted"
-        self._add_fate(evidence, sink, arrival.batch_id, RecordOutcome.PASSED, reason)
+        self._add_result(evidence, sink, arrival.batch_id, RecordOutcome.PASSED, reason)
         return []
 
     def _rows_of_sink(self, evidence: StreamEvidence, sink: Sink, where: pl.Expr) -> pl.DataFrame:
@@ -411,9 +411,9 @@ class _RecordWalk:
                 reason = (
                     f"{sub.name} has not read batch {arrival.batch_id} of {repartition.name}, or its facts are gone"
                 )
-                self._add_fate(reader, source, None, RecordOutcome.UNREAD, reason)
+                self._add_result(reader, source, None, RecordOutcome.UNREAD, reason)
                 continue
-            self._add_fate(reader, source, batch_id, RecordOutcome.PASSED)
+            self._add_result(reader, source, batch_id, RecordOutcome.PASSED)
             records = self._steps.hop_records(source, hop_rows_as_read(rows)) if rows.height else None
             self._through(sub, {source.name: [Arrival(batch_id, records)]}, finished_at_ms)
 
@@ -423,7 +423,9 @@ class _RecordWalk:
         own = [flow for flow in flows if self._source.name in _way_to(self._topology, flow)] or [*flows]
         return [name, *(self._way(own[0]) if own else [])]
 
-    def _leg(self, evidence: StreamEvidence, batch_id: int, names: Iterable[str], came_at_ms: int | None) -> Leg:
+    def _times(
+        self, evidence: StreamEvidence, batch_id: int, names: Iterable[str], came_at_ms: int | None
+    ) -> BatchTimes:
         """Returns the times of a batch that the record went through."""
         batch, own = evidence.batch(batch_id), pl.col("operator").is_in([*names])
         clocks = (
@@ -437,7 +439,7 @@ class _RecordWalk:
         queued_ms = sum(queued.get(name, 0) for name in way) if way else batch["queued_ms"] or 0
         finished_ms = last["finished_at"].item() if last.height else batch["finished_at"]
         started_ms = batch["started_at"]
-        return Leg(
+        return BatchTimes(
             sub_topology=evidence.stream.sub.name,
             batch_id=batch_id,
             came_at_ms=started_ms if came_at_ms is None else came_at_ms,
@@ -487,7 +489,7 @@ class _Judged:
         self, outcome: RecordOutcome, reason: str = "", key: str | None = None, batch_id: int | None = None
     ) -> None:
         batch_id = self._arrival.batch_id if batch_id is None else batch_id
-        self._walk._add_fate(self._evidence, self._operator, batch_id, outcome, reason, key)
+        self._walk._add_result(self._evidence, self._operator, batch_id, outcome, reason, key)
 
     def _with_key(self, rows: pl.DataFrame) -> pl.DataFrame:
         """Returns *rows* with the key that the operator judges by."""

@@ -11,7 +11,7 @@ from tidemark.storage.delta.tables import Reference
 from tidemark.stream.journal.batch import Moment
 from tidemark.stream.operate.steps import Steps
 from tidemark.stream.state.memory import Moves
-from tidemark.trace.fates import RecordPlace
+from tidemark.trace.outcomes import RecordPlace
 from tidemark.trace.record import Tracer, hop_rows_as_read
 
 _END_MS = 253_402_300_799_000

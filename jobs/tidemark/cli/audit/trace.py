@@ -11,12 +11,12 @@ from tidemark.errors import InvalidArgument
 from tidemark.escaping import one_line
 from tidemark.model.settings.intervals import iso
 from tidemark.query.text_table import as_document, format_table
-from tidemark.trace.fates import RecordPlace, RecordTrace
 from tidemark.trace.lineage import RowTrace, trace_row
+from tidemark.trace.outcomes import RecordPlace, RecordTrace
 
 FORMATS = ("table", "json")
-FATES = ("sub_topology", "operator", "kind", "batch", "outcome", "key", "why")
-LEGS = ("sub_topology", "batch", "waiting_ms", "queued_ms", "working_ms")
+RESULTS = ("sub_topology", "operator", "kind", "batch", "outcome", "key", "why")
+BATCH_TIMES = ("sub_topology", "batch", "waiting_ms", "queued_ms", "working_ms")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -65,16 +65,17 @@ def record_place(text: str) -> RecordPlace:
 def as_text(trace: RecordTrace) -> str:
     """Returns the trace of a record for people."""
     at = f" of {iso(trace.timestamp_ms)}" if trace.timestamp_ms is not None else ""
-    fates = [
+    results = [
         (f.sub_topology, f.operator, f.kind, _number(f.batch_id), f.outcome.value, f.key or "-", f.reason or "-")
-        for f in trace.fates
+        for f in trace.results
     ]
-    legs = [
-        (leg.sub_topology, _number(leg.batch_id), leg.waiting_ms, leg.queued_ms, leg.working_ms) for leg in trace.legs
+    batches = [
+        (times.sub_topology, _number(times.batch_id), times.waiting_ms, times.queued_ms, times.working_ms)
+        for times in trace.batches
     ]
-    parts = [f"{trace.place}{at}", format_table(FATES, fates)]
-    if legs:
-        parts.append(format_table(LEGS, legs))
+    parts = [f"{trace.place}{at}", format_table(RESULTS, results)]
+    if batches:
+        parts.append(format_table(BATCH_TIMES, batches))
     for each in trace.visible:
         since = (
             f"since version {each.version}, {iso(each.at_ms)}"

@@ -18,6 +18,7 @@ MAY_BE_EMPTY = frozenset(
         "late_records",
         "held_records",
         "operator_tasks",
+        "published_intervals",
         "repair_decisions",
         "requeued",
         "table_files",

@@ -44,7 +44,7 @@ class RecordPlace(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fate:
+class OperatorResult:
     """Result of one update of a record at an operator.
 
     Attributes:
@@ -67,7 +67,7 @@ class Fate:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Leg:
+class BatchTimes:
     """The way of a record through one stream, in one batch.
 
     It waits from *came_at_ms* (its record time, or the commit of the stream before) until the batch starts; the rest of
@@ -112,8 +112,8 @@ class RecordTrace:
 
     place: RecordPlace
     timestamp_ms: int | None
-    fates: list[Fate] = field(default_factory=list)
-    legs: list[Leg] = field(default_factory=list)
+    results: list[OperatorResult] = field(default_factory=list)
+    batches: list[BatchTimes] = field(default_factory=list)
     visible: list[Visible] = field(default_factory=list)
 
     @property
@@ -122,18 +122,18 @@ class RecordTrace:
         return {
             "record": str(self.place),
             "timestamp": _iso(self.timestamp_ms),
-            "fates": [{**vars(fate), "outcome": fate.outcome.value} for fate in self.fates],
-            "legs": [
+            "results": [{**vars(result), "outcome": result.outcome.value} for result in self.results],
+            "batches": [
                 {
-                    "sub_topology": leg.sub_topology,
-                    "batch_id": leg.batch_id,
-                    "started_at": _iso(leg.started_at_ms),
-                    "finished_at": _iso(leg.finished_at_ms),
-                    "waiting_ms": leg.waiting_ms,
-                    "queued_ms": leg.queued_ms,
-                    "working_ms": leg.working_ms,
+                    "sub_topology": times.sub_topology,
+                    "batch_id": times.batch_id,
+                    "started_at": _iso(times.started_at_ms),
+                    "finished_at": _iso(times.finished_at_ms),
+                    "waiting_ms": times.waiting_ms,
+                    "queued_ms": times.queued_ms,
+                    "working_ms": times.working_ms,
                 }
-                for leg in self.legs
+                for times in self.batches
             ],
             "visible": [
                 {"table": each.table, "rows": each.rows, "batch_id": each.batch_id, "version": each.version,
