@@ -122,6 +122,7 @@ def random_batch(play: Play, chance: random.Random, number: int) -> None:
         play.hop(sub.name, at_ms=at_ms)
 
 
+@pytest.mark.long  # 20 s; a crash followed by maintenance is not
 @pytest.mark.parametrize("seed", [0])
 def test_a_driver_behaves_the_same_after_maintenance(tmp_path: Path, seed: int) -> None:
     plain, kept = (Play(EVERYTHING, tmp_path / name) for name in ("plain", "kept"))

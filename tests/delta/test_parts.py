@@ -164,7 +164,7 @@ def test_parts_are_smaller_from_a_start_with_a_lower_limit_on(tmp_path: Path) ->
     }
 
 
-@pytest.mark.parametrize("shards", [1, 2])
+@pytest.mark.parametrize("shards", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_a_skipped_record_is_quarantined_once_despite_crashes(tmp_path: Path, shards: int) -> None:
     places = {"events": [(0, 3)]}
     for step in ("decided", "committed kept", "committed quarantine", "committed batches"):

@@ -126,7 +126,7 @@ def test_accounting_closes_across_an_upgrade(shop: Play) -> None:
             assert sum(row[c] for c in CAME_IN) == sum(row[c] for c in BECAME), row
 
 
-@pytest.mark.parametrize("is_dealt_out_before", [True, False])
+@pytest.mark.parametrize("is_dealt_out_before", [pytest.param(True, marks=pytest.mark.long), False])
 def test_a_stream_of_an_older_version_continues_in_shards(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, shop: Play, *, is_dealt_out_before: bool
 ) -> None:
