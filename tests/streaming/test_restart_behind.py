@@ -19,7 +19,7 @@ from tidemark.embedded import broker as embedded
 from tidemark.semantics.catching_up import READS
 
 TOPIC, PARTITIONS = "behind", 3
-PER_BATCH, COME, BATCHES = 1_500, 300, 24
+PER_BATCH, COME, BATCHES = 1_000, 200, 72
 """Records that a batch reads, that come meanwhile, and batches that wait."""
 
 
@@ -30,7 +30,7 @@ def send(address: str, numbers: range) -> None:
     assert producer.flush(120) == 0
 
 
-@pytest.mark.long  # some thirty batches of a real driver
+@pytest.mark.long  # some ninety batches of a real driver, so that several heartbeats tell of the first half
 def test_a_killed_driver_estimates_when_it_has_caught_up(broker: str, tmp_path: Path) -> None:
     toml = passing("behind", TOPIC).replace(f'topic = "{TOPIC}"', f'topic = "{TOPIC}"\nmax_records = {PER_BATCH}')
     embedded.create_topics(broker, {TOPIC: PARTITIONS})
