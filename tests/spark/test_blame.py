@@ -129,6 +129,7 @@ class Slowed(Play):
     """
 
     slow_ms: dict[str, int] = {}  # noqa: RUF012
+    _passed = (0, 0)
 
     def start(self, sub, *_, **__):
         stream = Stream(self.topology, self.topology.sub_topology(sub), Layout(self.home))
@@ -137,7 +138,7 @@ class Slowed(Play):
         )
 
     def clock(self, passed_ms=3):
-        since_ms, so_far_ms = getattr(self, "_passed", (None, 0))
+        since_ms, so_far_ms = self._passed
         self._passed = self.now_ms, passed_ms + (so_far_ms if since_ms == self.now_ms else 0)
         return sum(self._passed)
 

@@ -244,7 +244,7 @@ def parts_of(topology: Topology) -> list[str]:
 
     It has `completeness` only if one of its operators has the key `complete`.
     """
-    publishes = can_publish() and any(operator.complete for operator in topology.operators.values())
+    publishes = can_publish() and topology.has_intervals
     return [part for part in PARTS if publishes or part != "completeness"]
 
 

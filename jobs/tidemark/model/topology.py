@@ -244,6 +244,11 @@ class Topology:
                 waited_for[name] = () if self.operators[name].hop_of else upstreams
         return MappingProxyType(waited_for)
 
+    @property
+    def has_intervals(self) -> bool:
+        """True if one of its operators has the key `complete`."""
+        return any(operator.complete for operator in self.operators.values())
+
     def path_into(self, name: str) -> Iterator[Operator]:
         """Yields the operator *name* and all whose records go through it."""
         yield self.operators[name]

@@ -23,12 +23,12 @@ from tidemark.model.kinds.aggregate import Aggregate
 from tidemark.model.kinds.operator import Operator
 from tidemark.model.kinds.sink import Sink
 from tidemark.model.kinds.source import Source
-from tidemark.model.settings.intervals import iso
+from tidemark.model.settings.intervals import Grain, iso
 from tidemark.model.tables.catalog import BECAME, CAME_IN, LATE_RECORDS, OPERATOR_LATENCY, OUTCOMES, QUARANTINE
 from tidemark.trace.evidence import StreamEvidence, between
 from tidemark.trace.record import Tracer, hop_rows_as_read, readers_of, sent_records
 
-HOUR_MS = 3_600_000
+HOUR_MS = Grain.HOUR.length_ms
 BROKER = "broker"
 TABLE = "table"
 Ends = Callable[[Source, Collection[int]], Mapping[int, tuple[int, int]]]
@@ -214,7 +214,7 @@ class _Count:
         name = self._source.name
         batches = self._reads["batch_id"].unique()
         answer = (
-            placed_words.join(self._reads_by_place(placed_words), on=PLACE).group_by("batch_id").agg(there=pl.len())
+            placed_words.join(_batches_of(placed_words, self._reads), on=PLACE).group_by("batch_id").agg(there=pl.len())
         )
         counted = self._evidence.rows(OUTCOMES, pl.col("operator") == name, pl.col("batch_id").is_in(batches.to_list()))
         # A batch of which only some partitions are of the span is compared where all of it was read again.
@@ -234,10 +234,6 @@ class _Count:
                     f"{name}, batch {batch_id}: the broker has {there} of the {records} records that were read; "
                     "a compacted topic deletes single records"
                 )
-
-    def _reads_by_place(self, placed_words: pl.DataFrame) -> pl.DataFrame:
-        """Returns partition, offset and batch of the records in *placed_words*."""
-        return _batches_of(placed_words, self._reads)
 
     def _unread(self) -> None:
         """Names records of the span that no batch has read yet."""
@@ -284,7 +280,7 @@ class _Count:
                 word = pl.when(is_kept["_kept"].is_not_null()).then(pl.lit("passed")).otherwise(pl.lit("filtered"))
                 placed_words = self._with_facts(evidence, operator.name, _placed(read, word))
                 self._add(operator.name, placed_words)
-                aside = placed_words.filter(~pl.col("_word").is_in(["passed"]))
+                aside = placed_words.filter(pl.col("_word") != "passed")
                 records[operator.name] = run.output.join(aside, on=PLACE, how="anti")
             if operator.hop_table:
                 self._over(evidence, operator)

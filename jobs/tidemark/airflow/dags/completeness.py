@@ -26,7 +26,7 @@ succeeds; the next run waits then. `published_intervals` has what was published.
 def make() -> Iterator[DAG]:
     """Makes a DAG for each topology with `complete`, not in Airflow 3.2."""
     for topology in topologies().values() if CAN_PUBLISH else ():
-        if any(operator.complete for operator in topology.operators.values()):
+        if topology.has_intervals:
             looks = Supervision()
             with dag(topology, "completeness", doc=DOC, schedule="@continuous") as publishing:
                 PublishIntervals(

@@ -220,11 +220,10 @@ class PublishIntervals(BaseOperator):
         self, *, topology: Topology, warehouse: str, poll_s: float, first_look_s: float, **kwargs: Any
     ) -> None:
         self.assets = {
-            (sub.name, table): complete_table(topology.name, sub.name, table)
+            (sub.name, operator.table_name): complete_table(topology.name, sub.name, operator.table_name)
             for sub in topology.sub_topologies
             for operator in sub.operators
             if operator.complete
-            for table in [operator.result_table or operator.name]
         }
         super().__init__(outlets=[*self.assets.values()], **kwargs)
         self.topology = topology.name
@@ -284,7 +283,7 @@ class PublishIntervals(BaseOperator):
 def task_state(dag_id: str, task_id: str, run_id: str) -> str | None:
     """Returns the state of a task; None: there is no such run.
 
-    Only a task of Airflow can ask this.
+    Only a task or a trigger of Airflow can ask this.
     """
     from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance  # parsers of DAGs do not need it
 

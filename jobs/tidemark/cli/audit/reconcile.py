@@ -9,11 +9,10 @@ from tidemark.cli.shared.options import add_format
 from tidemark.cli.shared.output import say_inert
 from tidemark.errors import InvalidArgument
 from tidemark.escaping import one_line
-from tidemark.model.settings.intervals import instant_ms, iso_day
+from tidemark.model.settings.intervals import Grain, instant_ms, iso_day
 from tidemark.query.text_table import as_csv, as_document, format_table
 from tidemark.trace.counts import OUTCOME_WORDS, Reconciliation, reconcile
 
-DAY_MS = 86_400_000
 FORMATS = ("table", "csv", "json")
 COLUMNS = ("hour", "partition", "stage", "records", *OUTCOME_WORDS)
 
@@ -45,7 +44,7 @@ def span_of(options: argparse.Namespace) -> tuple[int, int]:
     """
     if options.day and not options.first and not options.until:
         start_ms = instant_ms(f"{iso_day(options.day).isoformat()}T00:00:00Z")
-        return start_ms, start_ms + DAY_MS
+        return start_ms, start_ms + Grain.DAY.length_ms
     if options.day or not (options.first and options.until):
         msg = "name the span: --day 2013-06-27, or --from and --to"
         raise InvalidArgument(msg)

@@ -171,6 +171,11 @@ class Operator(ABC):
         return None if self.hop_table else self.output_table
 
     @property
+    def table_name(self) -> str:
+        """Its `result_table`, or its own name: what `completeness` calls it."""
+        return self.result_table or self.name
+
+    @property
     def appends_to(self) -> str | None:
         """The Delta table to which a batch appends its rows, or None."""
         return self.output_table

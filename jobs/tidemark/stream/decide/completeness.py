@@ -89,10 +89,9 @@ class Completeness:
 
     def _row(self, table: TablePaths, done: Completion, batch: MicroBatch, now: StreamProgress) -> dict[str, Any]:
         source, _, partition = (done.waited_for or "").partition("/")
-        operator = self._topology.operators[table.operator]
         return {
             "operator": table.operator,
-            "table": operator.result_table or table.operator,
+            "table": self._topology.operators[table.operator].table_name,
             "interval_start": done.start_ms,
             "interval_end": done.end_ms,
             "complete_at": batch.decided_at_ms,
