@@ -70,7 +70,10 @@ def test_memory_of_a_driver_does_not_grow_with_its_batches(tmp_path: Path) -> No
     for number in range(10):
         play_batch(play, number)
     early = footprint(play)
-    for number in range(10, 25):
+    for number in range(10, 18):
+        play_batch(play, number)
+    middle = footprint(play)
+    for number in range(18, 25):
         play_batch(play, number)
     late = footprint(play)
     tracemalloc.stop()
@@ -81,7 +84,8 @@ def test_memory_of_a_driver_does_not_grow_with_its_batches(tmp_path: Path) -> No
     assert early.open_windows == late.open_windows == 1
     assert early.states == late.states == 2 * len(KEYS)
     assert late.progress_bytes <= early.progress_bytes + 20  # numbers have a digit more
-    assert late.own_bytes <= early.own_bytes + 15_000  # 1 kB a batch; caches that fill once are smaller
+    # at most 1 kB a batch; a cache that fills once is in one of the two differences
+    assert min(middle.own_bytes - early.own_bytes, late.own_bytes - middle.own_bytes) <= 7_000
     # and who opens a table reads less than 10 commits of its log
     log = Layout(tmp_path).stream_table("play", SUB, "batches") / "_delta_log"
     checkpoints = [int(path.name.split(".")[0]) for path in log.glob("*.checkpoint.parquet")]
