@@ -21,7 +21,7 @@ NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A warehouse of two streams, of a user whose DuckDB has no extension."""
+    """A warehouse of a user whose DuckDB has no extension."""
     (tmp_path / "user").mkdir()
     monkeypatch.setenv("HOME", str(tmp_path / "user"))
     layout = Layout(tmp_path / "it's here")

@@ -1,4 +1,7 @@
-"""Gives other DuckDBs access to a warehouse: a script, or a database file of views."""
+"""Gives other DuckDBs access to a warehouse.
+
+They run a script, or open a database file of views.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,10 @@ from tidemark.storage.object_path import ObjectPath
 from tidemark.storage.warehouse import delta_tables, views
 
 PUBLISHED = "tidemark_published"
-"""View of a published file: its one row has the warehouse, the instant and the version."""
+"""Table of a published file.
+
+Its one row has the warehouse, the instant and the version.
+"""
 
 
 def attach_script(home: Path) -> str:
@@ -48,10 +54,10 @@ _SCRIPT_HEAD = f"""\
 
 
 def publish(home: Path, file: Path) -> list[str]:
-    """Writes a DuckDB database with a view per table and view of *home*.
+    """Writes a DuckDB database with the views of *home*.
 
     The views read the current versions of the tables, by DuckDB's extension for Delta. They have comments. The file
-    takes the place of an older one at once; whoever has that open goes on with it.
+    takes the place of an older one at once; a reader who has that open goes on with it.
 
     Returns:
         The names of the views.
@@ -111,8 +117,10 @@ def _is_published(file: Path) -> bool:
 
 def _comments(selects: Mapping[str, str]) -> list[str]:
     """Returns statements that describe views, and the columns of tables."""
-    said = {view.name: view.row for view in [*views(), VIEW]} | {name: table.row for name, table in TABLES.items()}
-    statements = [f"COMMENT ON VIEW {identifier(name)} IS {literal(said[name])}" for name in selects if name in said]
+    meaning = {view.name: view.row for view in [*views(), VIEW]} | {name: table.row for name, table in TABLES.items()}
+    statements = [
+        f"COMMENT ON VIEW {identifier(name)} IS {literal(meaning[name])}" for name in selects if name in meaning
+    ]
     for name in selects.keys() & TABLES.keys():
         for column in TABLES[name].columns:
             place = f"{identifier(name)}.{identifier(column.name)}"

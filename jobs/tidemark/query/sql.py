@@ -308,7 +308,7 @@ def _source(path: Path, snapshot: Snapshot | None, *, by_name: bool = True) -> s
 
 
 def scan_of(path: Path) -> str:
-    """Returns the SQL that reads the current version of the table at *path*."""
+    """Returns the SQL that reads the table at *path*."""
     return f"{DELTA_SCAN}{literal(path)})"
 
 
