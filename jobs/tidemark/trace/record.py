@@ -361,7 +361,7 @@ class _RecordWalk:
         return self._plain(evidence, operator, arrival, run)
 
     def _taken_in_again(self, evidence: StreamEvidence, operator: Operator, arrival: Arrival) -> list[Arrival]:
-        """Adds what became of a late record that a closed window took in later."""
+        """Adds the outcome of a late record in a reopened window."""
         if not isinstance(operator, Aggregate):
             return []
         later = pl.col("batch_id") > arrival.batch_id

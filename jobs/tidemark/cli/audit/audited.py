@@ -70,7 +70,7 @@ def _place(tracer: Tracer, source: Source, partition: int) -> Place:
 
 
 def topologies(options: argparse.Namespace) -> list[Topology]:
-    """Returns the topology that *options* name, or all valid ones of the project.
+    """Returns the topology of *options*, or all valid ones of the project.
 
     Raises:
         InvalidArgument: there is none of the name.
@@ -94,12 +94,12 @@ def only(having: Sequence[Topology], name: str) -> Topology:
     return having[0]
 
 
-def _with_name(known: Sequence[Topology], name: str) -> Topology:
-    if len(known) == 1:
-        return known[0]
-    having = [topology for topology in known if name in {*_names(topology)}]
+def _with_name(candidates: Sequence[Topology], name: str) -> Topology:
+    if len(candidates) == 1:
+        return candidates[0]
+    having = [topology for topology in candidates if name in {*_names(topology)}]
     if not having:
-        names = ", ".join(sorted(topology.name for topology in known))
+        names = ", ".join(sorted(topology.name for topology in candidates))
         msg = f"no valid topology of the project has {name!r}; choose one with --topology: {names}"
         raise InvalidArgument(msg)
     return only(having, name)

@@ -54,8 +54,8 @@ def _bounds_of(table: DeltaTable, columns: Collection[str]) -> dict[str, ds.Expr
     # delta-rs makes such conditions of all columns: much slower in a table of hundreds of files.
     within: dict[str, ds.Expression] = {}
     for action in pl.DataFrame(table.get_add_actions(flatten=True)).iter_rows(named=True):
-        known = [column for column in columns if action.get(f"null_count.{column}") == 0]
-        for column in known:
+        bounded = [column for column in columns if action.get(f"null_count.{column}") == 0]
+        for column in bounded:
             low, high = action.get(f"min.{column}"), action.get(f"max.{column}")
             if low is None or high is None:
                 continue
