@@ -54,10 +54,10 @@ def command(options: argparse.Namespace) -> int:
 
 def _with_table(candidates: Sequence[Topology], table: str) -> tuple[Topology, Operator]:
     """Returns the topology and the operator that have *table*."""
-    having = {each: operator for each in candidates if (operator := table_operator(each, table))}
+    having = [(each, operator) for each in candidates if (operator := table_operator(each, table))]
     if having:
-        topology = only([*having], table)
-        return topology, having[topology]
+        only([topology for topology, _ in having], table)
+        return having[0]
     names = [operator.name for each in candidates for operator in each.operators.values() if operator.complete]
     msg = f'no table {table!r} has intervals; write complete = {{ every = "1 h" }} at its operator'
     raise InvalidArgument(f"{msg}; known: {', '.join(names)}" if names else msg)
