@@ -150,6 +150,17 @@ def test_a_run_that_was_killed_before_its_end_published_nothing(airflow: Airflow
     assert airflow.events == airflow.recorded() == [(key(0), 0)]
 
 
+def test_a_cleared_run_publishes_its_intervals_again(airflow: Airflow) -> None:
+    for hour in range(3):
+        airflow.complete(hour)
+        airflow.run(killed="failed" if hour == 2 else "")
+    airflow.run(again="run 1")  # that of hour 0
+    # Hour 2 was not published before.
+    assert airflow.events == [(key(0), 0), (key(1), 0), (key(0), 0), (key(2), 0)]
+    assert airflow.run() is not None
+    assert airflow.recorded() == [(key(hour), 0) for hour in range(3)]
+
+
 def test_a_deleted_run_has_published(airflow: Airflow) -> None:
     airflow.complete(0)
     airflow.run()
