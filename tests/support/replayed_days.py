@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from support.play import Play
 from support.topologies import sink, source, topology_of
@@ -34,6 +35,11 @@ PACE_S = 3.0
 
 Record = tuple[int, int, int]
 """Partition, time (epoch ms) and value."""
+Plan = dict[str, Any]
+"""What a batch reads.
+
+`records`; `late`, the hours of those that are late; `at_s`, the wall clock when it was planned (epoch s).
+"""
 
 
 def key(hour: int) -> str:
@@ -85,8 +91,8 @@ class Days:
         """Returns the hours that get a late record."""
         return sorted(random.Random(self.seed).sample(range(HOURS - 1), LATE))
 
-    def plans(self) -> list[dict[str, object]]:
-        """Returns the plans so far: records, late hours, and the wall clock (epoch s) when each was made."""
+    def plans(self) -> list[Plan]:
+        """Returns the plans so far."""
         found = sorted((self.home / "plans").glob("*.json"), key=lambda path: int(path.stem))
         return [json.loads(path.read_text()) for path in found]
 
@@ -101,7 +107,7 @@ class Days:
         plans = self.plans()
         n = len([*(self.home / "done").glob("*")])
         play = Play(TOML, self.warehouse, partitions=3)
-        offsets = Counter(record[0] for plan in plans[:n] for record in plan["records"])  # type: ignore[attr-defined]
+        offsets = Counter(record[0] for plan in plans[:n] for record in plan["records"])
         play.resume({"events": n}, {("events", partition): count for partition, count in offsets.items()})
         started = self.home / "started"
         epoch = int(started.read_text()) + 1 if started.exists() else 1
@@ -109,13 +115,13 @@ class Days:
         play.start(epoch=epoch)
         while True:
             if n == len(plans):
-                if (plan := self._plan(n, {hour for plan in plans for hour in plan["late"]})) is None:  # type: ignore[attr-defined]
+                if (plan := self._plan(n, {hour for plan in plans for hour in plan["late"]})) is None:
                     break
                 _write(self.home / "plans" / f"{n}.json", json.dumps(plan))
                 plans.append(plan)
             rows = [
                 play.row("events", at_ms, partition=partition, key="a", id="a", v=value)
-                for partition, at_ms, value in plans[n]["records"]  # type: ignore[attr-defined]
+                for partition, at_ms, value in plans[n]["records"]
             ]
             play.process(n, rows, at_ms=decided_ms(n))
             _write(self.home / "done" / str(n), "")
@@ -123,7 +129,7 @@ class Days:
             time.sleep(PACE_S)
         _write(self.home / "over", "")
 
-    def _plan(self, n: int, sent: set[int]) -> dict[str, object] | None:
+    def _plan(self, n: int, sent: set[int]) -> Plan | None:
         """Returns what batch *n* reads; None: everything was read."""
         waiting = [hour for hour in self.late() if hour not in sent]
         if n > LAST and not waiting:
@@ -135,7 +141,7 @@ class Days:
         return {"records": records, "late": late, "at_s": time.time()}
 
 
-def completed_by(plans: list[dict[str, object]]) -> dict[int, int]:
+def completed_by(plans: list[Plan]) -> dict[int, int]:
     """Returns the batch that completes each hour, record by record.
 
     A partition has passed an hour with a record of more than the bound after its end. All partitions that are not
@@ -145,7 +151,7 @@ def completed_by(plans: list[dict[str, object]]) -> dict[int, int]:
     read_at: dict[int, int] = {}
     done: dict[int, int] = {}
     for batch, plan in enumerate(plans):
-        for partition, at_ms, _ in plan["records"]:  # type: ignore[attr-defined]
+        for partition, at_ms, _ in plan["records"]:
             newest[partition] = max(newest.get(partition, 0), at_ms)
             read_at[partition] = decided_ms(batch)
         active = [newest[p] for p in newest if decided_ms(batch) - read_at[p] <= IDLE_AFTER_MS]
@@ -156,11 +162,11 @@ def completed_by(plans: list[dict[str, object]]) -> dict[int, int]:
     return done
 
 
-def counted(plans: list[dict[str, object]]) -> dict[int, dict[str, int]]:
+def counted(plans: list[Plan]) -> dict[int, dict[str, int]]:
     """Returns number and sum of the records of each hour."""
     found = {hour: {"n": 0, "sum": 0} for hour in range(HOURS)}
     for plan in plans:
-        for _, at_ms, value in plan["records"]:  # type: ignore[attr-defined]
+        for _, at_ms, value in plan["records"]:
             if (hour := (at_ms - MIDNIGHT) // HOUR_MS) < HOURS:
                 found[hour]["n"] += 1
                 found[hour]["sum"] += value
