@@ -1,4 +1,4 @@
-"""Airflow runs a DAG once per hour, while it and the driver are killed."""
+"""Kills lose and repeat no run of a DAG per hour."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tidemark.query.sql import Warehouse
 KILLS = 30
 PUBLISHING, CONSUMER = "tidemark_play_completeness", "hours"
 SOON = {"SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "30", "SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "15"}
-"""How soon Airflow notices tasks of a scheduler that was killed; by default after 300 s."""
+"""How soon Airflow notices tasks of a killed scheduler; the default is 300 s."""
 HOURS_DAG = """
 import json
 import time
@@ -63,7 +63,7 @@ with DAG("hours", schedule=PartitionedAssetTimetable(assets=BOARD), max_active_r
 
 @dataclass
 class Scene:
-    """A driver that replays two days, and an Airflow on PostgreSQL with a consumer's DAG."""
+    """A driver that replays two days, and an Airflow with a consumer's DAG."""
 
     home: Path
     days: Days
@@ -86,7 +86,7 @@ class Scene:
         process.launch("driver", command, home=self.days.home, env=env)
 
     def kill(self, name: str) -> None:
-        """`kill -9` of the driver or of a part of Airflow, which is started again."""
+        """Kills the driver or a part of Airflow, and starts it again."""
         home = self.days.home if name == "driver" else self.home / "airflow"
         found = process.find(home, name)
         assert found is not None, f"{name} has ended by itself"

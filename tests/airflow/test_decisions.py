@@ -432,7 +432,7 @@ def test_a_stream_notices_that_its_question_is_gone(plant: Plant) -> None:
     asked, streams_run = api.runs(QUESTIONS), api.trigger(STREAMS, {})
     plant.wait_for_stream(streams_run, "failed")
     told = "\n".join(api.log(STREAMS, streams_run, "events"))
-    assert f"the DAG {QUESTIONS} is paused, so nobody was asked: unpause it, then clear the task" in told
+    assert f"the DAG {QUESTIONS} is paused, so it asks no person: unpause it, then clear the task" in told
     assert api.runs(QUESTIONS) == asked
     assert {(row["command"], row["outcome"]) for row in plant.decisions()} == {
         ("reset-time", "rejected"),

@@ -1,4 +1,4 @@
-"""An empty PostgreSQL on the loopback interface, which can be killed and started again."""
+"""An empty PostgreSQL on the loopback interface."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Replays two days of three partitions, as a process that can be killed at any instant.
+"""Replays two days of three partitions.
 
-The driver is a `Play` without Spark. It plans each batch in a file before it runs it, as Spark does, so that the next
+The process can be killed at any instant. The driver is a `Play` without Spark. It plans each batch in a file before it runs it, as Spark does, so that the next
 driver runs the same batch again. Partition 1 is slow for some hours, partition 2 is silent for some, and records of
 hours that a consumer has already read are late. Decision times are on the clock of the replay: half an hour a batch.
 """
@@ -36,14 +36,14 @@ PACE_S = 3.0
 Record = tuple[int, int, int]
 """Partition, time (epoch ms) and value."""
 Plan = dict[str, Any]
-"""What a batch reads.
+"""Content of a batch: `records`, `late` and `at_s`.
 
-`records`; `late`, the hours of those that are late; `at_s`, the wall clock when it was planned (epoch s).
+`late` has the hours with a late record, and `at_s` the wall clock when it was planned (epoch s).
 """
 
 
 def key(hour: int) -> str:
-    """Returns the start of *hour* of the two days, as a partition key."""
+    """Returns the start of *hour* as a partition key."""
     return f"2013-06-{27 + hour // 24}T{hour % 24:02}:00:00+00:00"
 
 
@@ -53,7 +53,7 @@ def decided_ms(batch: int) -> int:
 
 
 def in_time() -> Iterator[tuple[int, Record]]:
-    """Yields each record that is not late, with the time of its arrival."""
+    """Yields each record in time after its arrival (epoch ms)."""
     for minute in range(3, (HOURS * 60) + 30, 10):
         at_ms = MIDNIGHT + minute * MINUTE_MS
         for partition in range(3):
@@ -73,7 +73,7 @@ LAST = HOURS * 2
 
 @dataclass
 class Days:
-    """The replay in *home*: its warehouse, plans of batches, and hours that consumers have read."""
+    """The replay in *home*."""
 
     home: Path
     seed: int = 0
@@ -93,8 +93,8 @@ class Days:
 
     def plans(self) -> list[Plan]:
         """Returns the plans so far."""
-        found = sorted((self.home / "plans").glob("*.json"), key=lambda path: int(path.stem))
-        return [json.loads(path.read_text()) for path in found]
+        files = sorted((self.home / "plans").glob("*.json"), key=lambda path: int(path.stem))
+        return [json.loads(path.read_text()) for path in files]
 
     def is_over(self) -> bool:
         """Returns True if all records were read, the late ones too."""
@@ -124,10 +124,10 @@ class Days:
                 for partition, at_ms, value in plans[n]["records"]
             ]
             play.process(n, rows, at_ms=decided_ms(n))
-            _write(self.home / "done" / str(n), "")
+            (self.home / "done" / str(n)).touch()
             n += 1
             time.sleep(PACE_S)
-        _write(self.home / "over", "")
+        (self.home / "over").touch()
 
     def _plan(self, n: int, sent: set[int]) -> Plan | None:
         """Returns what batch *n* reads; None: everything was read."""
@@ -164,13 +164,13 @@ def completed_by(plans: list[Plan]) -> dict[int, int]:
 
 def counted(plans: list[Plan]) -> dict[int, dict[str, int]]:
     """Returns number and sum of the records of each hour."""
-    found = {hour: {"n": 0, "sum": 0} for hour in range(HOURS)}
+    totals = {hour: {"n": 0, "sum": 0} for hour in range(HOURS)}
     for plan in plans:
         for _, at_ms, value in plan["records"]:
             if (hour := (at_ms - MIDNIGHT) // HOUR_MS) < HOURS:
-                found[hour]["n"] += 1
-                found[hour]["sum"] += value
-    return found
+                totals[hour]["n"] += 1
+                totals[hour]["sum"] += value
+    return totals
 
 
 def _write(path: Path, text: str) -> None:

@@ -181,7 +181,7 @@ def ask(dag_id: str, question: str, params: Mapping[str, str]) -> None:
 
 
 def is_paused(dag_id: str) -> bool:
-    """Returns True if the DAG *dag_id* is paused, so that it asks nobody.
+    """Returns True if the DAG *dag_id* is paused.
 
     Only a task of Airflow can ask this.
     """

@@ -299,7 +299,7 @@ class StreamOperator(BaseOperator):
             return
         if paused:
             driver.report_failures()
-            msg = f"{why}\nthe DAG {self.decisions} is paused, so nobody was asked: unpause it, then clear the task"
+            msg = f"{why}\nthe DAG {self.decisions} is paused, so it asks no person: unpause it, then clear the task"
             raise AirflowFailException(msg)
         self.log.info(
             "the run %s of the DAG %s asks for a decision about: tidemark %s", question, self.decisions, command
