@@ -28,7 +28,7 @@ from tidemark.query.sql import Warehouse
 KILLS = 30
 PUBLISHING, CONSUMER = "tidemark_play_completeness", "hours"
 SOON = {"SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "30", "SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "15"}
-"""How soon Airflow notices tasks of a killed scheduler; the default is 300 s."""
+"""Airflow notices tasks of a killed scheduler sooner than after 300 s."""
 HOURS_DAG = """
 import json
 import time
@@ -63,7 +63,7 @@ with DAG("hours", schedule=PartitionedAssetTimetable(assets=BOARD), max_active_r
 
 @dataclass
 class Scene:
-    """A driver that replays two days, and an Airflow with a consumer's DAG."""
+    """A driver of two days, and an Airflow with a consumer."""
 
     home: Path
     days: Days

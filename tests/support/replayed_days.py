@@ -1,8 +1,9 @@
 """Replays two days of three partitions.
 
-The process can be killed at any instant. The driver is a `Play` without Spark. It plans each batch in a file before it runs it, as Spark does, so that the next
-driver runs the same batch again. Partition 1 is slow for some hours, partition 2 is silent for some, and records of
-hours that a consumer has already read are late. Decision times are on the clock of the replay: half an hour a batch.
+The process can be killed at any instant. The driver is a `Play` without Spark. It plans each batch in a file before it
+runs it, as Spark does, so that the next driver runs the same batch again. Partition 1 is slow for some hours, partition
+2 is silent for some, and records of hours that a consumer has already read are late. Decision times are on the clock of
+the replay: half an hour a batch.
 """
 
 from __future__ import annotations
