@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowSkipException, TaskDeferred
 from airflow.sdk.execution_time.context import OutletEventAccessors
 from deltalake import write_deltalake
@@ -244,3 +245,10 @@ def test_a_reopened_interval_clears_its_run_and_no_other(monkeypatch: pytest.Mon
     run("d", 0)
     assert cleared == [("others", "a")]
     assert kept == {f"others {key(0)}": "d", f"others {key(1)}": "b"}
+
+
+def test_a_killed_worker_does_not_end_the_run_of_an_interval() -> None:
+    board = complete_table("flights", "status", "flight_board")
+    assert OneRunPerInterval(asset=board).retries == 5
+    with DAG("others", default_args={"retries": 0}):
+        assert OneRunPerInterval(asset=board).retries == 0

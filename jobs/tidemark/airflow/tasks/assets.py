@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from airflow.sdk import Asset, AssetWatcher, BaseOperator, Context, Variable
@@ -47,6 +48,8 @@ WRITES = {
     "maintain": (TABLE_FILES,),
 }
 """The tables that each batch job writes."""
+AGAIN: Mapping[str, Any] = MappingProxyType({"retries": 5, "retry_delay": timedelta(seconds=10)})
+"""Tries of a task that nothing but an accident of Airflow's ends."""
 MOST_EVENTS = 100
 """Number of newest events by which readers of assets are known."""
 
@@ -346,7 +349,8 @@ class OneRunPerInterval(BaseOperator):
     """
 
     def __init__(self, *, asset: Asset, task_id: str = "one_run_per_interval", **kwargs: Any) -> None:
-        super().__init__(task_id=task_id, inlets=[asset], **kwargs)
+        # No other run computes this interval if a worker is killed here.
+        super().__init__(task_id=task_id, inlets=[asset], **{**AGAIN, **kwargs})
         self.asset = asset
 
     def execute(self, context: Context) -> None:
