@@ -349,8 +349,9 @@ class OneRunPerInterval(BaseOperator):
     """
 
     def __init__(self, *, asset: Asset, task_id: str = "one_run_per_interval", **kwargs: Any) -> None:
-        # No other run computes this interval if a worker is killed here.
-        super().__init__(task_id=task_id, inlets=[asset], **{**AGAIN, **kwargs})
+        # If a worker is killed here, no other run computes this interval.
+        kwargs["default_args"] = {**AGAIN, **kwargs.get("default_args", {})}
+        super().__init__(task_id=task_id, inlets=[asset], **kwargs)
         self.asset = asset
 
     def execute(self, context: Context) -> None:
