@@ -1,0 +1,142 @@
+"""Keeps rows of Delta tables between scrapes, and reads only new files.
+
+Purpose: Prometheus scrapes every few seconds, and a scrape of an unchanged warehouse should read no table.
+How it works: the files of a Delta table never change. So the rows of each file are kept, and a file is read once. As
+long as the newest name in the log is the same, nothing is read but that name. Rows that no metric needs are not kept.
+What it does not do: read facts that are still in a journal. Drivers write them to the tables within ten seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import polars as pl
+from deltalake import DeltaTable
+
+from tidemark.collecting import omit
+from tidemark.kernels.columns.schemas import arrow_schema
+from tidemark.model.tables.catalog import (
+    BATCHES,
+    COMPLETENESS,
+    HEARTBEATS,
+    INCIDENTS,
+    LATENCY_BUCKETS,
+    OUTCOMES,
+    SLA_RESULTS,
+    WATERMARKS,
+    Table,
+)
+from tidemark.storage.delta.datasets import dataset_of
+from tidemark.storage.delta.snapshots import Snapshot, snapshot_of
+from tidemark.why.evidence.facts import StreamFacts
+
+KEPT = {
+    BATCHES.name: "finished_at",
+    LATENCY_BUCKETS.name: "finished_at",
+    HEARTBEATS.name: "at",
+    SLA_RESULTS.name: "checked_at",
+}
+"""Tables of which rows of the last KEPT_FOR are enough, with their instant."""
+KEPT_FOR = pl.duration(minutes=65)
+"""Counters begin with an hour, and quantiles need five minutes before it."""
+NEWEST = {WATERMARKS.name: ("source", "partition"), COMPLETENESS.name: ("operator", "interval_start")}
+"""Tables of which the newest row of each of these columns is enough."""
+COLUMNS: Mapping[str, frozenset[str]] = MappingProxyType(
+    {
+        INCIDENTS.name: frozenset({"topology", "incident", "change", "severity", "at"}),
+        LATENCY_BUCKETS.name: frozenset({"operator", "finished_at", "bucket", "n"}),
+    }
+)
+"""Columns of wide tables that metrics need; of others all are read."""
+
+
+class _KeptTable(NamedTuple):
+    version: str
+    files: Mapping[str, pl.DataFrame]
+    rows: pl.DataFrame
+
+
+class TableRows:
+    """Reads the rows of tables that metrics need, each file once."""
+
+    def __init__(self) -> None:
+        self._kept: dict[Path, _KeptTable] = {}
+
+    def version(self, path: Path) -> str:
+        """Returns what identifies the version of the table at *path*; "": no table."""
+        try:
+            return max((file.name for file in (path / "_delta_log").iterdir() if file.suffix == ".json"), default="")
+        except OSError:
+            return ""
+
+    def rows(self, table: Table, path: Path) -> pl.DataFrame:
+        """Returns the rows of *table* at *path* that metrics need.
+
+        A table that is not there has none.
+        """
+        version = self.version(path)
+        kept = self._kept.get(path)
+        if kept is None or kept.version != version:
+            kept = self._kept[path] = self._read(table, path, version, {} if kept is None else kept.files)
+        return kept.rows
+
+    def _read(self, table: Table, path: Path, version: str, files: Mapping[str, pl.DataFrame]) -> _KeptTable:
+        none = pl.DataFrame(arrow_schema(table).empty_table())
+        if table.name in COLUMNS:
+            none = none.select(column for column in none.columns if column in COLUMNS[table.name])
+        if not version:
+            return _KeptTable(version, {}, none)
+        snapshot = snapshot_of(path)
+        if snapshot is None:  # delta-rs has to read it
+            whole = pl.DataFrame(dataset_of(DeltaTable(str(path))).to_table())
+            return _KeptTable(version, {}, _needed(table, _as(none, whole)))
+        fresh = dict(files.items() & {})
+        for name, values in _files_of(snapshot).items():
+            fresh[name] = files[name] if name in files else _needed(table, _as(none, _file(path / name, none, values)))
+        rows = _needed(table, pl.concat([none, *fresh.values()]))
+        if table.name in KEPT and not rows.is_empty():
+            since = rows.select(pl.col(KEPT[table.name]).min()).item()
+            fresh = {name: frame.filter(pl.col(KEPT[table.name]) >= since) for name, frame in fresh.items()}
+        return _KeptTable(version, fresh, rows)
+
+
+def _files_of(snapshot: Snapshot) -> dict[str, dict[str, str | None]]:
+    return {name: dict(partition) for partition, names in snapshot.files.items() for name in names}
+
+
+def _file(path: Path, none: pl.DataFrame, values: Mapping[str, Any]) -> pl.DataFrame:
+    stored = [name for name in pl.read_parquet_schema(path) if name in none.columns]
+    return pl.read_parquet(path, columns=stored).with_columns(**{name: pl.lit(each) for name, each in values.items()})
+
+
+def _as(none: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
+    """Returns *rows* with the columns of *none*; a table of an older version lacks some."""
+    lacking = omit(none.schema, rows.columns)
+    return rows.with_columns(pl.lit(None).cast(kind).alias(name) for name, kind in lacking.items()).select(
+        pl.col(name).cast(kind) for name, kind in none.schema.items()
+    )
+
+
+def _needed(table: Table, rows: pl.DataFrame) -> pl.DataFrame:
+    if table.name in KEPT:
+        at = pl.col(KEPT[table.name])
+        return rows.filter(at >= at.max() - KEPT_FOR)
+    if table.name in NEWEST:
+        return rows.sort("batch_id", maintain_order=True).unique(NEWEST[table.name], keep="last", maintain_order=True)
+    if table.name == OUTCOMES.name:
+        return rows.drop("topology", "sub_topology")
+    return rows
+
+
+class KeptFacts(StreamFacts):
+    """The facts of a stream, of rows that are kept between scrapes."""
+
+    def __init__(self, home: Path, control: Path, at_ms: int, trigger_ms: int, kept: TableRows) -> None:
+        super().__init__(home, control, at_ms, trigger_ms)
+        self._kept = kept
+
+    def _open(self, table: Table, path: Path) -> pl.LazyFrame:
+        return self._kept.rows(table, path).lazy()
