@@ -9,14 +9,15 @@ What it does not do: read facts that are still in a journal. Drivers write them 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import polars as pl
 from deltalake import DeltaTable
 
-from tidemark.collecting import omit
+from tidemark.collecting import omit, within
 from tidemark.kernels.columns.schemas import arrow_schema
 from tidemark.model.tables.catalog import (
     BATCHES,
@@ -30,7 +31,7 @@ from tidemark.model.tables.catalog import (
     Table,
 )
 from tidemark.storage.delta.datasets import dataset_of
-from tidemark.storage.delta.snapshots import Snapshot, snapshot_of
+from tidemark.storage.delta.snapshots import snapshot_of
 from tidemark.why.evidence.facts import StreamFacts
 
 KEPT = {
@@ -86,30 +87,34 @@ class TableRows:
     def _read(self, table: Table, path: Path, version: str, files: Mapping[str, pl.DataFrame]) -> _KeptTable:
         none = pl.DataFrame(arrow_schema(table).empty_table())
         if table.name in COLUMNS:
-            none = none.select(column for column in none.columns if column in COLUMNS[table.name])
+            none = none.select(within(none.columns, COLUMNS[table.name]))
         if not version:
             return _KeptTable(version, {}, none)
         snapshot = snapshot_of(path)
+        since = self._first_batch(path) if table.name == OUTCOMES.name else None
+        fresh: dict[str, pl.DataFrame] = {}
         if snapshot is None:  # delta-rs has to read it
             whole = pl.DataFrame(dataset_of(DeltaTable(str(path))).to_table())
-            return _KeptTable(version, {}, _needed(table, _as(none, whole)))
-        fresh = dict(files.items() & {})
-        for name, values in _files_of(snapshot).items():
-            fresh[name] = files[name] if name in files else _needed(table, _as(none, _file(path / name, none, values)))
-        rows = _needed(table, pl.concat([none, *fresh.values()]))
-        if table.name in KEPT and not rows.is_empty():
-            since = rows.select(pl.col(KEPT[table.name]).min()).item()
-            fresh = {name: frame.filter(pl.col(KEPT[table.name]) >= since) for name, frame in fresh.items()}
+            fresh[""] = _needed(table, _as(none, whole), since)
+        else:
+            # These tables have no partition columns.
+            for name in chain.from_iterable(snapshot.files.values()):
+                rows = files[name] if name in files else _as(none, _file(path / name, none))
+                fresh[name] = _needed(table, rows, since)
+        rows = _needed(table, pl.concat([none, *fresh.values()]), since)
+        if table.name in KEPT:
+            at = pl.col(KEPT[table.name])
+            fresh = {name: frame.filter(at >= rows[KEPT[table.name]].min()) for name, frame in fresh.items()}
         return _KeptTable(version, fresh, rows)
 
+    def _first_batch(self, path: Path) -> int:
+        """Returns the first batch that is kept of the stream of the table at *path*."""
+        first = self.rows(BATCHES, path.with_name(BATCHES.name))["batch_id"].min()
+        return first if isinstance(first, int) else 0
 
-def _files_of(snapshot: Snapshot) -> dict[str, dict[str, str | None]]:
-    return {name: dict(partition) for partition, names in snapshot.files.items() for name in names}
 
-
-def _file(path: Path, none: pl.DataFrame, values: Mapping[str, Any]) -> pl.DataFrame:
-    stored = [name for name in pl.read_parquet_schema(path) if name in none.columns]
-    return pl.read_parquet(path, columns=stored).with_columns(**{name: pl.lit(each) for name, each in values.items()})
+def _file(path: Path, none: pl.DataFrame) -> pl.DataFrame:
+    return pl.read_parquet(path, columns=within(pl.read_parquet_schema(path), none.columns))
 
 
 def _as(none: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
@@ -120,15 +125,13 @@ def _as(none: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _needed(table: Table, rows: pl.DataFrame) -> pl.DataFrame:
+def _needed(table: Table, rows: pl.DataFrame, since_batch: int | None) -> pl.DataFrame:
     if table.name in KEPT:
         at = pl.col(KEPT[table.name])
         return rows.filter(at >= at.max() - KEPT_FOR)
     if table.name in NEWEST:
         return rows.sort("batch_id", maintain_order=True).unique(NEWEST[table.name], keep="last", maintain_order=True)
-    if table.name == OUTCOMES.name:
-        return rows.drop("topology", "sub_topology")
-    return rows
+    return rows if since_batch is None else rows.filter(pl.col("batch_id") >= since_batch)
 
 
 class KeptFacts(StreamFacts):
