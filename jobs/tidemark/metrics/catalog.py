@@ -81,8 +81,8 @@ _ALL = (
     ),
     Metric(
         "tidemark_recent_latency_seconds", G, ("topology", "operator", "percentile"), "latency_buckets",
-        "p50, p90 or p99 of the end-to-end latency of the five minutes before the newest result, at most 1 % off; no series "
-        "if these results are older than five minutes",
+        "p50, p90 or p99 of the end-to-end latency of the five minutes before the newest result, at most 1 % off; no "
+        "series if these results are older than five minutes",
     ),
     Metric(
         "tidemark_updates", C, ("topology", "operator", "outcome"), "outcomes, batches",
@@ -100,7 +100,7 @@ _ALL = (
         "tidemark_unread_records", G, PARTITION, "batches", "records of a partition that the last batch left unread"
     ),
     Metric(
-        "tidemark_dropped_series", G, ("topology",), "none", "series that were left out because the topology has too many"
+        "tidemark_dropped_series", G, ("topology",), "all", "series that were left out as the topology has too many"
     ),
 )  # fmt: skip
 METRICS = index_by_name(_ALL)

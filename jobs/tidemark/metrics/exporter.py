@@ -254,8 +254,9 @@ def _of_completeness(topology: str, rows: pl.DataFrame) -> Iterator[Sample]:
         end=pl.col("interval_end").dt.epoch("ms").max(), reopened=pl.col("reopened_at").is_not_null().sum()
     )
     for operator, table, end_ms, reopened in by_table.sort("operator", "table").rows():
-        yield Sample("tidemark_complete_lag_seconds", (topology, operator, table), age_of_ms=end_ms)
-        yield Sample("tidemark_reopened_intervals", (topology, operator, table), reopened)
+        of_table = (topology, operator, table)
+        yield Sample("tidemark_complete_lag_seconds", of_table, age_of_ms=end_ms)
+        yield Sample("tidemark_reopened_intervals", of_table, reopened)
 
 
 def _of_checks(topology: str, rows: pl.DataFrame) -> Iterator[Sample]:
@@ -273,8 +274,8 @@ def _of_checks(topology: str, rows: pl.DataFrame) -> Iterator[Sample]:
         yield Sample("tidemark_check_age_seconds", (topology,), age_of_ms=_ms(checks[0]["checked_at"]))
     for row in budgets(checks):
         if row["budget_left"] is not None:
-            labels = (topology, row["objective"], row["subject"])
-            yield Sample("tidemark_budget_left_ratio", labels, row["budget_left"])
+            of_objective = (topology, row["objective"], row["subject"])
+            yield Sample("tidemark_budget_left_ratio", of_objective, row["budget_left"])
 
 
 def _of_incidents(topology: str, rows: pl.DataFrame) -> Iterator[Sample]:
@@ -302,7 +303,7 @@ def families(samples: Iterable[Sample]) -> Iterator[Family]:
 
 
 def _family(metric: Metric, samples: Iterable[Sample]) -> Family:
-    family = FAMILIES[metric.type](metric.name, metric.meaning, labels=metric.labels)
+    family: Family = FAMILIES[metric.type](metric.name, metric.meaning, labels=metric.labels)
     family.unit = metric.unit  # the name already ends with it
     for sample in samples:
         match family:

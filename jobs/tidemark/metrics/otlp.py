@@ -87,8 +87,8 @@ def _histogram_point(sample: Sample, now_ns: int) -> HistogramDataPoint:
         sum=total_s,
         bucket_counts=[after - before for before, after in pairwise(counts)],
         explicit_bounds=[float(edge) for edge, _ in by_edge[:-1]],
-        min=0,
-        max=0,
+        min=None,  # type: ignore[arg-type]  # unknown, and optional
+        max=None,  # type: ignore[arg-type]
     )
 
 
