@@ -54,6 +54,7 @@ ROUTES = [
     "/pages/flights/history",
     "/pages/flights/reports/2026-01-01T12",
     "/dags/tidemark_flights_streams",
+    "/metrics",
     "/topologies",
     "/topologies/flights",
     "/topologies/flights/status",

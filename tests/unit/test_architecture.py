@@ -166,6 +166,11 @@ IMPORTS = {
     "cli.shared": (
         "clock collecting escaping errors semantics model.settings model.project model storage control reports embedded"
     ),
+    "metrics": (
+        "clock collecting model.tables model.settings model kernels.columns semantics storage.delta model.project "
+        "why.evidence reports.facts"
+    ),
+    "cli.outside": "errors model.project model metrics cli.shared",
     "cli.explain": (
         "collecting escaping errors clock semantics model.settings model.project model query "
         "why.evidence why reports reports.paths reports.pages reports.what_if sla.incidents sla cli.shared"
@@ -197,7 +202,7 @@ IMPORTS = {
     "airflow.pages": (
         "collecting escaping errors clock semantics model.settings model.project model query "
         "reports reports.paths reports.facts reports.pages reports.rollups reports.what_if sla.incidents sla "
-        "cli.explain airflow.tasks airflow.dags"
+        "metrics cli.explain airflow.tasks airflow.dags"
     ),
     "airflow": "",
     "dags": "airflow",

@@ -9,7 +9,8 @@ Clock: the one of this process, for ages and lags; that of the drivers for laten
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from datetime import datetime
 from pathlib import Path
 from threading import Lock
@@ -27,7 +28,7 @@ from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
 from tidemark.clock import Clock, wall_clock_ms
-from tidemark.collecting import names_in
+from tidemark.collecting import names_in, outside
 from tidemark.metrics.catalog import METRICS, Metric, MetricType
 from tidemark.metrics.table_rows import KeptFacts, TableRows
 from tidemark.model.project.layout import Layout
@@ -72,6 +73,8 @@ FAMILIES: Mapping[MetricType, Callable[..., Any]] = MappingProxyType(
         MetricType.STATESET: StateSetMetricFamily,
     }
 )
+WORDS = outside(BECAME, ("held_after",))
+"""Outcomes of updates; updates that are still held have none."""
 HOUR_MS = Grain.HOUR.length_ms
 OF_STREAMS = names_in((BATCHES, OUTCOMES, LATENCY_BUCKETS, WATERMARKS, COMPLETENESS))
 
@@ -129,6 +132,12 @@ class Exporter(Collector):
     def describe(self) -> list[Family]:
         """Returns nothing: to register the exporter reads no table."""
         return []
+
+    def of(self, names: Container[str]) -> Exporter:
+        """Returns an exporter of the topologies in *names*, which shares what is kept."""
+        some = copy(self)
+        some._topologies = lambda: (each for each in self._topologies() if each.name in names)
+        return some
 
     def samples(self) -> list[Sample]:
         """Returns the samples of all topologies, at most MOST_SERIES series of each."""
@@ -243,9 +252,9 @@ def _of_outcomes(topology: str, rows: pl.DataFrame) -> Iterator[Sample]:
         return
     at_ms = pl.col("finished_at").dt.epoch("ms")
     hour_ms = rows.select(at_ms.max()).item() // HOUR_MS * HOUR_MS
-    sums = rows.filter(at_ms >= hour_ms).group_by("operator").agg(pl.col(BECAME).sum()).sort("operator")
+    sums = rows.filter(at_ms >= hour_ms).group_by("operator").agg(pl.col(WORDS).sum()).sort("operator")
     for row in sums.to_dicts():
-        for outcome in BECAME:
+        for outcome in WORDS:
             yield Sample("tidemark_updates", (topology, row["operator"], outcome), row[outcome], hour_ms / 1000)
 
 
@@ -303,7 +312,7 @@ def families(samples: Iterable[Sample]) -> Iterator[Family]:
 
 
 def _family(metric: Metric, samples: Iterable[Sample]) -> Family:
-    family: Family = FAMILIES[metric.type](metric.name, metric.meaning, labels=metric.labels)
+    family: Any = FAMILIES[metric.type](metric.name, metric.meaning, labels=metric.labels)
     family.unit = metric.unit  # the name already ends with it
     for sample in samples:
         match family:
@@ -315,7 +324,8 @@ def _family(metric: Metric, samples: Iterable[Sample]) -> Family:
                 family.add_metric(sample.labels, sample.value, created=sample.since_s)
             case _:
                 family.add_metric(sample.labels, sample.value)
-    return family
+    whole: Family = family
+    return whole
 
 
 def _ms(instant: datetime) -> int:
