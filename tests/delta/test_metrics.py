@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
-from urllib.request import urlopen
+from urllib.request import Request, urlopen
 
 import polars as pl
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import write_deltalake
 from prometheus_client import CollectorRegistry, generate_latest, start_http_server
 from prometheus_client.openmetrics.exposition import generate_latest as open_metrics
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
@@ -37,7 +40,7 @@ from tidemark.metrics.rules import rules_file
 from tidemark.model.project.files import CHECKOUT
 from tidemark.model.project.layout import Layout
 from tidemark.model.sla_spec import known_slas, parse
-from tidemark.model.tables.catalog import COMPLETENESS, HEARTBEATS
+from tidemark.model.tables.catalog import COMPLETENESS, HEARTBEATS, LATENCY_ROLLUP
 from tidemark.model.topology import Topology, load
 
 NOON = 1_767_268_800_000  # 2026-01-01 12:00 UTC
@@ -130,9 +133,8 @@ def test_percentiles_are_those_of_the_rollup(tmp_path: Path) -> None:
     latencies = [n * n for n in range(-3, 300)]
     for table, rows in facts(NOON + 60_000, latencies).items():
         tables.write(table, rows)
-    rollup.run(tmp_path, "t", None, NO_OUTLINE)
-    rolled_up = pl.DataFrame(DeltaTable(tables.layout.report_table("t", "latency_rollup")).to_pyarrow_table())
-    (hour,) = rolled_up.filter(scope="operator", grain="hour").to_dicts()
+    rollup.run(tables.layout, "t", None, NO_OUTLINE)
+    (hour,) = (row for row in tables.report(LATENCY_ROLLUP) if (row["scope"], row["grain"]) == ("operator", "hour"))
     exporter = Exporter(tables.layout, lambda: [reading({"o": ()})], clock=lambda: NOON + 61_000)
     recent = values(exporter, "tidemark_recent_latency_seconds")
     ordered = sorted(latencies)
@@ -369,6 +371,56 @@ def test_a_real_prometheus_scrapes_as_documented(exporter: Exporter, tmp_path: P
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+@pytest.fixture
+def served(warehouse: Layout) -> Iterator[subprocess.Popen[str]]:
+    """`tidemark serve-metrics` of `busy` at a free port; the first line of its output names it."""
+    with serving(warehouse, "--port", "0") as server:
+        yield server
+
+
+@contextmanager
+def serving(layout: Layout, *options: str) -> Iterator[subprocess.Popen[str]]:
+    words = ["--warehouse", str(layout.warehouse), "serve-metrics", "flights", *options]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    code = "from tidemark.cli.main import main; raise SystemExit(main())"
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    server = subprocess.Popen([sys.executable, "-c", code, *words], cwd=CHECKOUT, env=environment, **pipes)
+    try:
+        yield server
+    finally:
+        server.terminate()
+        server.communicate(timeout=60)
+
+
+def test_the_command_serves_both_formats_on_loopback(served: subprocess.Popen[str]) -> None:
+    assert served.stdout is not None
+    url = served.stdout.readline().split()[-1]
+    assert url.startswith("http://127.0.0.1:")
+    last = 'tidemark_dropped_series{topology="flights"} 0.0'
+    for accept, line in (("application/openmetrics-text", "# EOF"), ("text/plain", last)):
+        with urlopen(Request(url, headers={"Accept": accept}), timeout=60) as answer:
+            assert answer.headers["Content-Type"].startswith(accept)
+            text = answer.read().decode()
+        assert 'tidemark_readable{topology="flights"} 1.0' in text
+        assert text.splitlines()[-1] == line
+    served.terminate()
+    assert (served.wait(timeout=60), served.stderr and served.stderr.read()) == (
+        130, "tidemark serve-metrics: interrupted\n",
+    )  # fmt: skip
+
+
+@pytest.mark.long  # only the loop of the command is left to see; 4 CPU s
+def test_the_command_pushes_until_it_is_stopped(warehouse: Layout) -> None:
+    with OtlpReceiver() as receiver, serving(warehouse, "--otlp", receiver.url, "--every", "0.1"):
+        process.wait_until(lambda: receiver.requests >= 2, "two pushes", 120)
+    assert {"tidemark_readable", "tidemark_stream_state"} <= {*receiver.metrics}
+
+
+def test_a_collector_that_refuses_is_told_from_one_that_accepts(exporter: Exporter) -> None:
+    with OtlpReceiver(status=400) as receiver:
+        assert not OtlpExporter(exporter, receiver.url).push()
 
 
 def test_a_collector_gets_the_same_values(exporter: Exporter) -> None:

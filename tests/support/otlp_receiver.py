@@ -14,13 +14,14 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 
 
 class OtlpReceiver:
-    """Listens on loopback while it is a context; `metrics` has the newest request by name.
+    """Listens on loopback while it is a context; `metrics` has the newest request by name, `requests` their number.
 
     It answers with *status*.
     """
 
     def __init__(self, status: int = 200) -> None:
         self.metrics: dict[str, Any] = {}
+        self.requests = 0
         receiver = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -32,6 +33,7 @@ class OtlpReceiver:
                 (resource,) = request.resource_metrics
                 (scope,) = resource.scope_metrics
                 receiver.metrics = {metric.name: metric for metric in scope.metrics}
+                receiver.requests += 1
                 answer = ExportMetricsServiceResponse().SerializeToString()
                 self.send_response(status)
                 self.send_header("Content-Type", "application/x-protobuf")

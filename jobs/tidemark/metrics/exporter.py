@@ -269,6 +269,8 @@ def _of_completeness(topology: str, rows: pl.DataFrame) -> Iterator[Sample]:
 
 
 def _of_checks(topology: str, rows: pl.DataFrame) -> Iterator[Sample]:
+    if rows.is_empty():
+        return
     check = pl.struct("checked_at", "run_id")
     newest = rows.sort("checked_at", "run_id").filter(check == check.last())
     checks = newest.sort("sla").to_dicts()
@@ -279,8 +281,7 @@ def _of_checks(topology: str, rows: pl.DataFrame) -> Iterator[Sample]:
             yield Sample("tidemark_sla_level", labels, level)
         if row["observed_ms"] is not None:
             yield Sample("tidemark_sla_observed_seconds", labels, row["observed_ms"] / 1000)
-    if checks:
-        yield Sample("tidemark_check_age_seconds", (topology,), age_of_ms=_ms(checks[0]["checked_at"]))
+    yield Sample("tidemark_check_age_seconds", (topology,), age_of_ms=_ms(checks[0]["checked_at"]))
     for row in budgets(checks):
         if row["budget_left"] is not None:
             of_objective = (topology, row["objective"], row["subject"])

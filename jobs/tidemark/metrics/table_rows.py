@@ -1,8 +1,8 @@
 """Keeps rows of Delta tables between scrapes, and reads only new files.
 
 Purpose: Prometheus scrapes every few seconds, and a scrape of an unchanged warehouse should read no table.
-How it works: the files of a Delta table never change. So the rows of each file are kept, and a file is read once. As
-long as the newest name in the log is the same, nothing is read but that name. Rows that no metric needs are not kept.
+How it works: the files of a Delta table never change. So their rows are kept, and a file is read once, unless others were
+removed. As long as the newest name in the log is the same, nothing is read but that name. Rows that no metric needs are not kept.
 What it does not do: read facts that are still in a journal. Drivers write them to the tables within ten seconds.
 """
 
@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 import polars as pl
+import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from tidemark.collecting import omit, within
@@ -55,8 +56,10 @@ COLUMNS: Mapping[str, frozenset[str]] = MappingProxyType(
 
 
 class _KeptTable(NamedTuple):
+    """The needed *rows* of *files*, as of *version*."""
+
     version: str
-    files: Mapping[str, pl.DataFrame]
+    files: frozenset[str]
     rows: pl.DataFrame
 
 
@@ -81,31 +84,26 @@ class TableRows:
         version = self.version(path)
         kept = self._kept.get(path)
         if kept is None or kept.version != version:
-            kept = self._kept[path] = self._read(table, path, version, {} if kept is None else kept.files)
+            kept = self._kept[path] = self._read(table, path, version, kept)
         return kept.rows
 
-    def _read(self, table: Table, path: Path, version: str, files: Mapping[str, pl.DataFrame]) -> _KeptTable:
+    def _read(self, table: Table, path: Path, version: str, kept: _KeptTable | None) -> _KeptTable:
         none = pl.DataFrame(arrow_schema(table).empty_table())
         if table.name in COLUMNS:
             none = none.select(within(none.columns, COLUMNS[table.name]))
         if not version:
-            return _KeptTable(version, {}, none)
+            return _KeptTable(version, frozenset(), none)
         snapshot = snapshot_of(path)
-        since = self._first_batch(path) if table.name == OUTCOMES.name else None
-        fresh: dict[str, pl.DataFrame] = {}
         if snapshot is None:  # delta-rs has to read it
-            whole = pl.DataFrame(dataset_of(DeltaTable(str(path))).to_table())
-            fresh[""] = _needed(table, _as(none, whole), since)
+            files, rows = frozenset[str](), _as(none, pl.DataFrame(dataset_of(DeltaTable(str(path))).to_table()))
         else:
             # These tables have no partition columns.
-            for name in chain.from_iterable(snapshot.files.values()):
-                rows = files[name] if name in files else _as(none, _file(path / name, none))
-                fresh[name] = _needed(table, rows, since)
-        rows = _needed(table, pl.concat([none, *fresh.values()]), since)
-        if table.name in KEPT:
-            at = pl.col(KEPT[table.name])
-            fresh = {name: frame.filter(at >= rows[KEPT[table.name]].min()) for name, frame in fresh.items()}
-        return _KeptTable(version, fresh, rows)
+            files = frozenset(chain.from_iterable(snapshot.files.values()))
+            # Rows of a removed file are in others, or nowhere any more.
+            old = kept if kept is not None and kept.files <= files else _KeptTable("", frozenset(), none)
+            rows = pl.concat([old.rows, *(_file(path / name, none) for name in sorted(files - old.files))])
+        since_batch = self._first_batch(path) if table.name == OUTCOMES.name else None
+        return _KeptTable(version, files, _needed(table, rows, since_batch))
 
     def _first_batch(self, path: Path) -> int:
         """Returns the first batch that is kept of the stream of the table at *path*."""
@@ -114,11 +112,14 @@ class TableRows:
 
 
 def _file(path: Path, none: pl.DataFrame) -> pl.DataFrame:
-    return pl.read_parquet(path, columns=within(pl.read_parquet_schema(path), none.columns))
+    rows = pq.read_table(path, columns=none.columns, partitioning=None, use_threads=False)
+    return _as(none, pl.DataFrame(rows))
 
 
 def _as(none: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
     """Returns *rows* with the columns of *none*; a table of an older version lacks some."""
+    if rows.schema == none.schema:
+        return rows
     lacking = omit(none.schema, rows.columns)
     return rows.with_columns(pl.lit(None).cast(kind).alias(name) for name, kind in lacking.items()).select(
         pl.col(name).cast(kind) for name, kind in none.schema.items()
