@@ -263,7 +263,7 @@ OF_TOPOLOGY = 'topology="flights"'
 
 @needs_promtool
 def test_rules_of_slas_alert_in_promtool(flights: Topology, tmp_path: Path) -> None:
-    """A latency of 40 s, then of 200 s; a lag of 61 s; a check that found staleness; a failed stream."""
+    """Latency of 40 s and 200 s, a lag, staleness, a failed stream."""
     (tmp_path / "rules.yml").write_text(rules_file([(flights, parse(SLAS, flights, file="slas.toml"))]))
     partition = f'tidemark_watermark_lag_seconds{{{OF_TOPOLOGY},sub_topology="status",source="flight_events",partition='
     series = {
@@ -375,7 +375,7 @@ def test_a_real_prometheus_scrapes_as_documented(exporter: Exporter, tmp_path: P
 
 @pytest.fixture
 def served(warehouse: Layout) -> Iterator[subprocess.Popen[str]]:
-    """`tidemark serve-metrics` of `busy` at a free port; the first line of its output names it."""
+    """`tidemark serve-metrics` of `busy`; it prints its address."""
     with serving(warehouse, "--port", "0") as server:
         yield server
 

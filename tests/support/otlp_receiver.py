@@ -1,4 +1,4 @@
-"""An OTLP server over HTTP that keeps the metrics that it is sent."""
+"""An OTLP server over HTTP that keeps what it gets."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 
 
 class OtlpReceiver:
-    """Listens on loopback while it is a context; `metrics` has the newest request by name, `requests` their number.
+    """Listens on loopback while it is a context.
 
-    It answers with *status*.
+    `metrics` has the newest request by name, `requests` is their number. It answers with *status*.
     """
 
     def __init__(self, status: int = 200) -> None:

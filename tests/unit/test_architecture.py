@@ -170,7 +170,7 @@ IMPORTS = {
         "clock collecting model.tables model.settings model kernels.columns semantics storage.delta model.project "
         "why.evidence reports.facts"
     ),
-    "cli.outside": "errors model.project model metrics cli.shared",
+    "cli.outside": "collecting errors model.project model metrics cli.shared",
     "cli.explain": (
         "collecting escaping errors clock semantics model.settings model.project model query "
         "why.evidence why reports reports.paths reports.pages reports.what_if sla.incidents sla cli.shared"

@@ -35,7 +35,7 @@ class Metric:
 
     @property
     def unit(self) -> str:
-        """The unit: seconds, ratio, or records of the table named in the source."""
+        """The unit: seconds or ratio; empty for numbers."""
         unit = self.name.rpartition("_")[2]
         return unit if unit in {"seconds", "ratio"} else ""
 
@@ -104,4 +104,7 @@ _ALL = (
     ),
 )  # fmt: skip
 METRICS = index_by_name(_ALL)
-"""The metrics in order: where a topology has too many series, those of the last ones are left out."""
+"""The metrics in order.
+
+If a topology has too many series, those of the last ones are left out.
+"""

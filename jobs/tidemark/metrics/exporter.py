@@ -61,7 +61,9 @@ RECENT_MS = 300_000
 """Quantiles are of the records of so many ms."""
 PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 EDGES = (0, *range(1, 842, 35))
-"""Upper buckets of the histogram: 0 ms, 1 ms, 2 ms, 4 ms and so on, to 4.6 hours.
+"""Upper buckets of the histogram.
+
+They stand for 0 ms, 1 ms, 2 ms, 4 ms and so on, to 4.6 hours.
 
 They are edges of our own buckets, so that counts are exact. 1.02^35 is 2.0.
 """
@@ -80,7 +82,7 @@ OF_STREAMS = names_in((BATCHES, OUTCOMES, LATENCY_BUCKETS, WATERMARKS, COMPLETEN
 
 
 class Sample(NamedTuple):
-    """One value of a metric with the values of its labels.
+    """A value of a metric with the values of its labels.
 
     A state set has a dictionary of states as its value, and a histogram counts by upper edge (s) with the sum (s). An
     age is counted from *age_of_ms*, and a value is left out after *until_ms*, epoch ms. *since_s* is when a counter
@@ -140,7 +142,10 @@ class Exporter(Collector):
         return some
 
     def samples(self) -> list[Sample]:
-        """Returns the samples of all topologies, at most MOST_SERIES series of each."""
+        """Returns the samples of all topologies.
+
+        A topology has at most MOST_SERIES series.
+        """
         with self._lock:
             now_ms = self._clock()
             return [sample for topology in self._topologies() for sample in self._of(topology, now_ms)]

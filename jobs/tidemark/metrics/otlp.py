@@ -39,7 +39,7 @@ class OtlpExporter:
         self._exporter, self._otlp = exporter, OTLPMetricExporter(endpoint=url)
 
     def push(self) -> bool:
-        """Pushes all samples once; returns False if the collector did not take them."""
+        """Pushes all samples once; returns False if they were refused."""
         metrics = [*otlp_metrics(self._exporter.samples(), time.time_ns())]
         scope = ScopeMetrics(scope=InstrumentationScope("tidemark"), metrics=metrics, schema_url="")
         resource = Resource.create({"service.name": "tidemark"})

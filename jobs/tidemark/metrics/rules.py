@@ -67,25 +67,28 @@ def _of_topology(topology: Topology) -> Iterator[dict[str, Any]]:
 
 
 def _of_sla(topology: Topology, spec: SlaSpec) -> Iterator[dict[str, Any]]:
-    """Yields the rules of *spec*: a warning, and one of its own severity."""
+    """Yields a warning and a rule of the severity of *spec*."""
     wait = f"{max(0, spec.damping.open_after_ms) // 1000}s"
     more = {} if spec.runbook is None else {"runbook": spec.runbook}
     levels = [*_levels(spec)]
     for level, severity, limit_ms in levels:
         labels = {"topology": topology.name, "sla": spec.name, "severity": severity.value, "owner": spec.owner}
         names = {"topology": topology.name, "sla": spec.name}
-        expression, said = f"tidemark_sla_level{{{_matchers(names)}}} == {level}", "the newest check found it broken"
+        expression, finding = f"tidemark_sla_level{{{_matchers(names)}}} == {level}", "the newest check found it broken"
         if limit_ms is not None:
             expression = f"{_value(topology, spec)} >= {limit_ms / 1000:.15g}"
             if level == 1 and levels[-1][0] == 2:
                 # The alert of the error takes the place of that of the warning.
                 expression += f" < {(levels[-1][2] or 0) / 1000:.15g}"
-            said = f"it is {length(round(limit_ms))} or more"
-        yield _rule("TidemarkSla", expression, wait, labels, f"{spec.measure} of {spec.subject}: {said}", **more)
+            finding = f"it is {length(round(limit_ms))} or more"
+        yield _rule("TidemarkSla", expression, wait, labels, f"{spec.measure} of {spec.subject}: {finding}", **more)
 
 
 def _levels(spec: SlaSpec) -> Iterator[tuple[int, Severity, float | None]]:
-    """Yields levels of `tidemark_sla_level`, with severity and the limit that Prometheus compares, if any."""
+    """Yields levels of `tidemark_sla_level` with their severity.
+
+    The third part is the limit that Prometheus compares itself, ms; None: it compares the level.
+    """
     limits = spec.limits
     is_direct = isinstance(limits, Sla) and not (spec.hours or spec.calendar or spec.maintenance_windows)
     if not isinstance(limits, Sla) or not is_direct or spec.measure not in {Measure.WATERMARK_LAG, *QUANTILES}:

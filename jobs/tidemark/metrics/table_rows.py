@@ -1,8 +1,9 @@
 """Keeps rows of Delta tables between scrapes, and reads only new files.
 
 Purpose: Prometheus scrapes every few seconds, and a scrape of an unchanged warehouse should read no table.
-How it works: the files of a Delta table never change. So their rows are kept, and a file is read once, unless others were
-removed. As long as the newest name in the log is the same, nothing is read but that name. Rows that no metric needs are not kept.
+How it works: the files of a Delta table never change. So their rows are kept, and a file is read once, unless others
+were removed. As long as the newest name in the log is the same, nothing is read but that name. Rows that no metric
+needs are not kept.
 What it does not do: read facts that are still in a journal. Drivers write them to the tables within ten seconds.
 """
 
@@ -41,11 +42,11 @@ KEPT = {
     HEARTBEATS.name: "at",
     SLA_RESULTS.name: "checked_at",
 }
-"""Tables of which rows of the last KEPT_FOR are enough, with their instant."""
+"""Tables that need only rows of the last KEPT_FOR, by their instant."""
 KEPT_FOR = pl.duration(minutes=65)
 """Counters begin with an hour, and quantiles need five minutes before it."""
 NEWEST = {WATERMARKS.name: ("source", "partition"), COMPLETENESS.name: ("operator", "interval_start")}
-"""Tables of which the newest row of each of these columns is enough."""
+"""Tables that need only the newest row of these columns."""
 COLUMNS: Mapping[str, frozenset[str]] = MappingProxyType(
     {
         INCIDENTS.name: frozenset({"topology", "incident", "change", "severity", "at"}),
@@ -70,7 +71,7 @@ class TableRows:
         self._kept: dict[Path, _KeptTable] = {}
 
     def version(self, path: Path) -> str:
-        """Returns what identifies the version of the table at *path*; "": no table."""
+        """Returns the newest name in the log of a table; "": no table."""
         try:
             return max((file.name for file in (path / "_delta_log").iterdir() if file.suffix == ".json"), default="")
         except OSError:
@@ -106,7 +107,7 @@ class TableRows:
         return _KeptTable(version, files, _needed(table, rows, since_batch))
 
     def _first_batch(self, path: Path) -> int:
-        """Returns the first batch that is kept of the stream of the table at *path*."""
+        """Returns the first batch that is kept of the stream."""
         first = self.rows(BATCHES, path.with_name(BATCHES.name))["batch_id"].min()
         return first if isinstance(first, int) else 0
 
@@ -117,7 +118,10 @@ def _file(path: Path, none: pl.DataFrame) -> pl.DataFrame:
 
 
 def _as(none: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
-    """Returns *rows* with the columns of *none*; a table of an older version lacks some."""
+    """Returns *rows* with the columns of *none*.
+
+    A table of an older version lacks some.
+    """
     if rows.schema == none.schema:
         return rows
     lacking = omit(none.schema, rows.columns)

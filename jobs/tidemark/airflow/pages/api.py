@@ -409,7 +409,7 @@ def _decide(name: str, made: AlertDecision, now_ms: int) -> bool:
 
 @app.get("/metrics")
 async def show_metrics(request: Request, readable: Readable = READABLE) -> Response:
-    """Returns the metrics of all topologies that the user may read, as OpenMetrics or text."""
+    """Returns the metrics of all topologies that the user may read."""
     encode, content_type = choose_encoder(request.headers.get("accept", ""))
     names = tuple(await asyncio.to_thread(lambda: readable.of(sorted(_known()))))
     text = await ANSWERS.to(("metrics", names, content_type), lambda: encode(_exporter(_warehouse()).of(names)))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 
 from tidemark.cli.shared.options import existing_warehouse
 from tidemark.cli.shared.output import say_inert
+from tidemark.collecting import names_in
 from tidemark.errors import InvalidArgument
 from tidemark.model.project.files import Project
 from tidemark.model.project.layout import Layout
@@ -55,13 +56,10 @@ def chosen_topologies(names: Collection[str]) -> list[Topology]:
 
     Raises InvalidArgument for another name.
     """
-    known = [each for each in load_each(Project.here().topologies).values() if isinstance(each, Topology)]
-    unknown = {*names} - {each.name for each in known}
+    valid = [each for each in load_each(Project.here().topologies).values() if isinstance(each, Topology)]
+    unknown = {*names} - {*names_in(valid)}
     if unknown:
-        msg = f"there is no topology {', '.join(sorted(unknown))} with a valid file; known: {_listed(known)}"
+        listed = ", ".join(names_in(valid))
+        msg = f"there is no topology {', '.join(sorted(unknown))} with a valid file; known: {listed}"
         raise InvalidArgument(msg)
-    return [each for each in known if not names or each.name in names]
-
-
-def _listed(topologies: Iterable[Topology]) -> str:
-    return ", ".join(each.name for each in topologies)
+    return [each for each in valid if not names or each.name in names]
