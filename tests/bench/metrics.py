@@ -1,6 +1,7 @@
 """Measures a scrape of the metrics of `flights`.
 
-The warehouse has 32 minutes. Before each scrape of the first figure both streams have written a batch: facts of all tables and a heartbeat.
+The warehouse has 32 minutes. Before each scrape of the first figure both streams have written a batch: facts of all
+tables and a heartbeat.
 """
 
 from __future__ import annotations

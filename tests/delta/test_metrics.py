@@ -263,7 +263,7 @@ OF_TOPOLOGY = 'topology="flights"'
 
 @needs_promtool
 def test_rules_of_slas_alert_in_promtool(flights: Topology, tmp_path: Path) -> None:
-    """Latency of 40 s and 200 s, a lag, staleness, a failed stream."""
+    """High latency, a lag, staleness, and a failed stream."""
     (tmp_path / "rules.yml").write_text(rules_file([(flights, parse(SLAS, flights, file="slas.toml"))]))
     partition = f'tidemark_watermark_lag_seconds{{{OF_TOPOLOGY},sub_topology="status",source="flight_events",partition='
     series = {

@@ -136,7 +136,7 @@ class Exporter(Collector):
         return []
 
     def of(self, names: Container[str]) -> Exporter:
-        """Returns an exporter of the topologies in *names*, which shares what is kept."""
+        """Returns an exporter of the topologies in *names*."""
         some = copy(self)
         some._topologies = lambda: (each for each in self._topologies() if each.name in names)
         return some

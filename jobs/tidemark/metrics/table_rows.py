@@ -71,7 +71,7 @@ class TableRows:
         self._kept: dict[Path, _KeptTable] = {}
 
     def version(self, path: Path) -> str:
-        """Returns the newest name in the log of a table; "": no table."""
+        """Returns the newest name in a log; empty: no table."""
         try:
             return max((file.name for file in (path / "_delta_log").iterdir() if file.suffix == ".json"), default="")
         except OSError:
