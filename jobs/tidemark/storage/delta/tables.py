@@ -30,7 +30,7 @@ from deltalake import (
     WriterProperties,
     write_deltalake,
 )
-from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.schema import PrimitiveType
 from deltalake.transaction import AddAction, RemoveAction
 
@@ -143,16 +143,19 @@ def create(
     """
 
     def up_to_date() -> DeltaTable:
-        table = DeltaTable.create(
-            str(path),
-            schema=schema,
-            mode="ignore",
-            partition_by=list(partitioned_by) or None,
-            description=description,
-            configuration={**SETTINGS, LOG: log, **STAMPED, **properties},
-            # delta-rs does not know all properties, for example `tidemark.current`.
-            raise_if_key_not_exists=False,
-        )
+        try:
+            table = DeltaTable(str(path))
+        except TableNotFoundError:
+            table = DeltaTable.create(
+                str(path),
+                schema=schema,
+                mode="ignore",  # another process may have created it meanwhile
+                partition_by=list(partitioned_by) or None,
+                description=description,
+                configuration={**SETTINGS, LOG: log, **STAMPED, **properties},
+                # delta-rs does not know all properties, for example `tidemark.current`.
+                raise_if_key_not_exists=False,
+            )
         stamp = table_stamp(table)
         stamp.refuse_newer(path)
         if log == HOP_LOG and table.metadata().configuration.get(LOG) == KEPT_LOG:  # an older version's
