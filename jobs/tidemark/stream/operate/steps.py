@@ -50,9 +50,10 @@ class Steps:
         self._topology = topology
         self._shared = StepContext(topology, reference, updates_tables(topology.operators), terminals)
         self._steps: dict[str, OperatorStep[Operator]] = {}
-        if not earlier_mistakes and (known := next((known for sound, known in [*_SOUND] if sound == topology), None)):
+        schemas = next((schemas for sound, schemas in [*_SOUND] if sound == topology), None)
+        if schemas is not None and not earlier_mistakes:
             for operator in topology.operators.values():
-                self._prepare(operator, known[operator.name])
+                self._prepare(operator, schemas[operator.name])
             return
         mistakes: list[InvalidSpec] = []
         for operator in topology.operators.values():
