@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import pickle
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
+from types import MappingProxyType
 from typing import TypeVar
 
 import polars as pl
@@ -44,15 +45,15 @@ The file has `spark.authenticate.secret`, which a standalone cluster shares with
 """
 
 
-def session(name: str) -> SparkSession:
-    """Returns the Spark session of the job *name*.
+def session(name: str, more: Mapping[str, str] = MappingProxyType({})) -> SparkSession:
+    """Returns the Spark session of the job *name*, with *more* settings.
 
     It is as spark-submit configured it, else it has the project's settings and local jars. A job that Airflow tries
     without Spark exits here, and Airflow submits it.
     """
     if WITHOUT_SPARK in os.environ:
         sys.exit(SPARK_NEEDED)
-    builder = SparkSession.builder.appName(name)
+    builder = SparkSession.builder.appName(name).config(map={**more})
     if "PYSPARK_GATEWAY_PORT" in os.environ:  # set by spark-submit for the Python it starts
         builder = builder.config(map={**_secret(submitted_properties().get("spark.master", ""))})
     else:

@@ -14,7 +14,8 @@ from tidemark.cli.project.docs import dictionary
 from tidemark.kernels.columns.schemas import arrow_schema
 from tidemark.model.project.layout import Layout
 from tidemark.model.tables.catalog import BATCHES
-from tidemark.query.sql import Warehouse, attach_script
+from tidemark.query.attach import attach_script
+from tidemark.query.sql import Warehouse
 from tidemark.storage.delta.tables import create
 
 DOCS = Path(__file__).parents[2] / "docs"

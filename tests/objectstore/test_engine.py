@@ -26,7 +26,8 @@ from tidemark.errors import Contradiction, InvalidArgument
 from tidemark.maintenance.upkeep import maintain_stream
 from tidemark.model.project.layout import Layout
 from tidemark.model.stream import Stream
-from tidemark.query.sql import Warehouse, attach_script
+from tidemark.query.attach import attach_script
+from tidemark.query.sql import Warehouse
 from tidemark.storage.delta.compaction import files_of
 from tidemark.storage.delta.tables import scan
 from tidemark.storage.files import Files

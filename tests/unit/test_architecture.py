@@ -174,6 +174,7 @@ IMPORTS = {
         "clock errors escaping semantics model.settings model.project model.kinds model query why stream.schemas trace "
         "reports cli.shared"
     ),
+    "cli.outside": "errors model.project query spark_session cli.shared",
     "cli.project": (
         "collecting escaping errors clock semantics model.tables model.settings model.project model.kinds "
         "model storage storage.delta stream.kafka stream.operate stream.schemas stream.read stream.write "

@@ -48,7 +48,7 @@ def test_a_full_queue_waits_until_there_is_room() -> None:
 
 
 def threads_of_clients() -> set[str]:
-    """Returns the ids of this process's threads for Kafka clients."""
+    """Returns the ids of the threads of Kafka clients."""
     found = set()
     for name in Path("/proc/self/task").glob("*/comm"):
         with suppress(OSError):  # the thread has ended

@@ -42,6 +42,7 @@ examples:
   tidemark sql "select operator, max(max_ms) from operator_latency group by 1"
   tidemark sql --format csv "from watermarks"   prints a table; the dialect is DuckDB's
   tidemark sql "from latest_state"              prints a view; docs/cookbook.md has twenty questions
+  tidemark publish duckdb                       writes a DuckDB file of views, for BI tools
   tidemark why flights                          explains missing results: blocked operators, causes, remedies
   tidemark topology flights                     shows latency, records/s, watermark and backlog of its operators
   tidemark path flights --last 3                shows the critical path of the newest windows, and the culprit
@@ -79,6 +80,7 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("run", "stack.run", "run the drivers of one topology in the foreground; Ctrl-C drains them"),
     ("check", "project.check", "validate topology files, including columns and SQL, and SLAs"),
     ("sql", "explain.query", "run a query over the Delta tables, with DuckDB"),
+    ("publish", "outside.publish", "give BI tools one name per table: a DuckDB file of views, or a Hive metastore"),
     ("why", "explain.why", "explain missing results of a topology: blocked operators, causes, remedies"),
     ("trace", "audit.trace", "show what became of a record at each operator, or which records made a row"),
     ("reconcile", "audit.reconcile", "compare counts of records per hour: broker, source, operators and tables"),

@@ -14,7 +14,6 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial
 from importlib.resources import files
-from itertools import chain
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -105,7 +104,7 @@ class Warehouse:
                 self.tables[name] = allowed
         self._views = [view for view in [*views(), kafka_metrics.VIEW] if view.name not in self.tables]
         self._snapshots = cache(snapshot_of)
-        self._selects = _selects(self.tables, self._from, self._columns)
+        self._selects = selects_of(self.tables, self._from, self._columns)
         self._streams = Layout(home).stream("*", "*").parent.parent
         self._unflushed: dict[Path, UnflushedRows | None] = {}
         self._connection, self._reads_logs, self._by_name = _connect(home, memory), False, False
@@ -171,7 +170,7 @@ class Warehouse:
             self._connection.register(name, rows)
         for name, select in new.items():
             self._opened[name] = select
-            self._connection.execute(f"CREATE TEMP VIEW {_named(name)} AS\n{select}")
+            self._connection.execute(f"CREATE TEMP VIEW {identifier(name)} AS\n{select}")
 
     def _from(self, path: Path) -> str:
         """Returns the SQL that reads the table at *path*.
@@ -185,7 +184,7 @@ class Warehouse:
             # delta-rs reads a table in an object store as Arrow, with the credentials of the environment. DuckDB would
             # need an extension that must be downloaded, and the credentials in SQL.
             self._arrow[str(path)] = _dataset(path)
-            source = _named(str(path))
+            source = identifier(str(path))
         else:
             source = _source(path, snapshot, by_name=self._by_name)
         flushed, later = unflushed.of(path, snapshot) if unflushed else (-1, {})
@@ -194,7 +193,7 @@ class Warehouse:
         from tidemark.stream.journal.unflushed import as_table
 
         self._arrow[f"unflushed {path}"] = as_table(later)
-        rows = f"SELECT * FROM {_named(f'unflushed {path}')}"
+        rows = f"SELECT * FROM {identifier(f'unflushed {path}')}"
         return f"(SELECT * FROM {source} WHERE batch_id <= {flushed} UNION ALL BY NAME {rows})"
 
     def _columns(self, path: Path) -> Mapping[str, Any]:
@@ -236,7 +235,7 @@ def _columns_of(path: Path) -> Mapping[str, Any]:
     return {field["name"]: field["type"] for field in fields}
 
 
-def _selects(
+def selects_of(
     tables: Mapping[str, Sequence[Path]],
     read: Callable[[Path], str],
     columns_of: Callable[[Path], Mapping[str, Any]] = _columns_of,
@@ -279,7 +278,7 @@ def _current(path: Path, read: Callable[[Path], str]) -> str:
         return read(path)
     from tidemark.storage.delta.current_view import current_rows
 
-    return f"({current_rows(path, changes, read, _named)})"
+    return f"({current_rows(path, changes, read, identifier)})"
 
 
 def _source(path: Path, snapshot: Snapshot | None, *, by_name: bool = True) -> str:
@@ -289,18 +288,18 @@ def _source(path: Path, snapshot: Snapshot | None, *, by_name: bool = True) -> s
     """
     # DuckDB reads the log of a table for each query, twice for the first. That takes longer than to read the rows.
     if snapshot is None or snapshot.file_count > MOST_FILES or GLOB.search(str(path)):
-        return _scan(path)
+        return scan_of(path)
     try:
         parts = [_empty(snapshot.columns)]
     except KeyError:  # a type that DuckDB's extension may know
-        return _scan(path)
+        return scan_of(path)
     folder = path.absolute()
     for partition, names in snapshot.files.items():
         if any(map(GLOB.search, names)):
-            return _scan(path)
-        values = "".join(f", {_text(value or None)} AS {_named(name)}" for name, value in partition)
+            return scan_of(path)
+        values = "".join(f", {_text(value or None)} AS {identifier(name)}" for name, value in partition)
         stored = outside(snapshot.columns, dict(partition))
-        columns = "*" if by_name else ", ".join(map(_named, stored))
+        columns = "*" if by_name else ", ".join(map(identifier, stored))
         files = ", ".join(_text(f"{folder}/{name}") for name in names)
         # By position the query fails if a file lacks a column, but DuckDB opens no file before it reads its rows.
         how = f"union_by_name = {by_name}, hive_partitioning = false"
@@ -308,13 +307,14 @@ def _source(path: Path, snapshot: Snapshot | None, *, by_name: bool = True) -> s
     return f"({' UNION ALL BY NAME '.join(parts)})"
 
 
-def _scan(path: Path) -> str:
-    return f"{DELTA_SCAN}{_quoted(path)})"
+def scan_of(path: Path) -> str:
+    """Returns the SQL that reads the table at *path*."""
+    return f"{DELTA_SCAN}{literal(path)})"
 
 
 def _empty(columns: Mapping[str, Any]) -> str:
     """Returns a SELECT without rows of *columns*, Delta's types by name."""
-    typed = (f"CAST(NULL AS {_duckdb_type(kind)}) AS {_named(name)}" for name, kind in columns.items())
+    typed = (f"CAST(NULL AS {_duckdb_type(kind)}) AS {identifier(name)}" for name, kind in columns.items())
     return f"SELECT {', '.join(typed)} WHERE false"
 
 
@@ -331,7 +331,7 @@ def _duckdb_type(kind: Any) -> str:
         case "map":
             return f"MAP({_duckdb_type(kind['keyType'])}, {_duckdb_type(kind['valueType'])})"
         case _:
-            fields = (f"{_named(field['name'])} {_duckdb_type(field['type'])}" for field in kind["fields"])
+            fields = (f"{identifier(field['name'])} {_duckdb_type(field['type'])}" for field in kind["fields"])
             return f"STRUCT({', '.join(fields)})"
 
 
@@ -354,45 +354,8 @@ def _in_ms(paths: Sequence[Path], columns_of: Callable[[Path], Mapping[str, Any]
 
 
 def _as_instants(columns: Sequence[str]) -> str:
-    shown = ", ".join(f"make_timestamptz({_named(column)} * 1000) AS {_named(column)}" for column in columns)
+    shown = ", ".join(f"make_timestamptz({identifier(column)} * 1000) AS {identifier(column)}" for column in columns)
     return f" REPLACE ({shown})" if columns else ""
-
-
-def attach_script(home: Path) -> str:
-    """Returns SQL that gives another DuckDB access to the warehouse *home*.
-
-    It has the tables that are there now. Paths of tables are relative to the variable `warehouse`, so the script still
-    works after the folder was moved. Raises InvalidArgument for a warehouse in an object store.
-    """
-    if isinstance(home, ObjectPath):
-        msg = f"{home}: a script is for tables on this machine; use tidemark sql, or copy the warehouse here first"
-        raise InvalidArgument(msg)
-    place = home.resolve()
-    tables = delta_tables(place)
-    selects = _selects(tables, lambda path: _from_variable(path.relative_to(place)))
-    macros = [f"CREATE {word}" for word in SPARKS_WORDS]
-    views_of_tables = [f"CREATE VIEW {_named(name)} AS\n{select()}" for name, select in selects.items()]
-    # DuckDB's extension for Delta is that of the installed package, so the script needs no download.
-    settings = [f"LOAD {_quoted(_extension())}", UTC, _where(place, tables)]
-    return _SCRIPT_HEAD + ";\n".join([*settings, *macros, *views_of_tables, ""])
-
-
-_SCRIPT_HEAD = f"""\
--- The tables and views of a Tidemark warehouse, for DuckDB {duckdb.__version__}. Written by `tidemark sql --script`.
--- Another version of DuckDB: put INSTALL delta; LOAD delta; in place of the first statement (this downloads).
--- The warehouse is the folder of the variable `warehouse` if it was set before; else the one below, if it is still
--- there; else the current folder.
-"""
-
-
-def _where(home: Path, tables: Mapping[str, Sequence[Path]]) -> str:
-    log = next(chain.from_iterable(tables.values()), home) / "_delta_log" / "*"
-    here = f"CASE WHEN EXISTS (FROM glob({_quoted(log)})) THEN {_quoted(home)} ELSE '.' END"
-    return f"SET VARIABLE warehouse = coalesce(getvariable('warehouse'), {here})"
-
-
-def _from_variable(path: Path) -> str:
-    return f"delta_scan(getvariable('warehouse') || {_quoted(Path('/') / path)})"
 
 
 def _no_rows(table: Table) -> str:
@@ -413,11 +376,13 @@ def _type(ddl: str) -> str:
     return f"STRUCT({', '.join(columns)})[]"
 
 
-def _named(name: str) -> str:
+def identifier(name: str) -> str:
+    """Returns *name* as an identifier of SQL."""
     return '"' + name.replace('"', '""') + '"'
 
 
-def _quoted(path: Path) -> str:
+def literal(path: Path | str) -> str:
+    """Returns a path or text as a literal of SQL."""
     return _text(str(path))
 
 
@@ -435,12 +400,12 @@ def _confining_settings(home: Path) -> Iterator[str]:
     yield "SET autoload_known_extensions = false"
     yield "SET GLOBAL python_enable_replacements = false"  # else a name may stand for a variable of this program
     if not isinstance(home, ObjectPath):
-        yield f"SET allowed_directories = [{_quoted(home.absolute())}, {_quoted(home.resolve())}]"
+        yield f"SET allowed_directories = [{literal(home.absolute())}, {literal(home.resolve())}]"
     yield "SET enable_external_access = false"
     yield "SET lock_configuration = true"
 
 
-def _extension() -> Path:
+def extension_file() -> Path:
     """Returns the path of DuckDB's extension `delta` in the installed package."""
     package = Path(str(files("duckdb_extension_delta")))
     return package / "extensions" / f"v{duckdb.__version__}" / "delta.duckdb_extension"
@@ -455,7 +420,7 @@ def _database(home: Path, _: Path, memory: str, *, reads_logs: bool) -> duckdb.D
     # Its settings forbid to load an extension later, so a DuckDB that reads logs is another one.
     database = duckdb.connect()
     if reads_logs:
-        database.execute(f"LOAD {_quoted(_extension())}")
+        database.execute(f"LOAD {literal(extension_file())}")
     database.execute("SET autoinstall_known_extensions = false")  # it would ask the network
     # In a Python that does not run a file the progress bar would be part of the output.
     database.execute("SET enable_progress_bar = false")
@@ -464,7 +429,7 @@ def _database(home: Path, _: Path, memory: str, *, reads_logs: bool) -> duckdb.D
     # The operating system caches the files of this machine.
     database.execute("SET enable_external_file_cache = false")
     # Only this user can read what is spilled. DuckDB would put it into the current folder, where others may.
-    database.execute(f"SET temp_directory = {_quoted(private_folder('tidemark-sql-'))}")
+    database.execute(f"SET temp_directory = {literal(private_folder('tidemark-sql-'))}")
     for statement in _confining_settings(home):
         database.execute(statement)
     return database

@@ -14,7 +14,8 @@ from concurrent.futures import Future, wait
 from tidemark.cli.shared.options import add_format, existing_warehouse
 from tidemark.cli.shared.output import say, say_inert
 from tidemark.errors import InvalidArgument, argument_type
-from tidemark.query.sql import MEMORY, Answer, Warehouse, attach_script
+from tidemark.query.attach import attach_script
+from tidemark.query.sql import MEMORY, Answer, Warehouse
 from tidemark.query.text_table import FORMATS
 
 TIMEOUT_S = 300.0

@@ -143,19 +143,16 @@ def create(
     """
 
     def up_to_date() -> DeltaTable:
-        try:
-            table = DeltaTable(str(path))
-        except TableNotFoundError:
-            table = DeltaTable.create(
-                str(path),
-                schema=schema,
-                mode="ignore",  # another process may have created it meanwhile
-                partition_by=list(partitioned_by) or None,
-                description=description,
-                configuration={**SETTINGS, LOG: log, **STAMPED, **properties},
-                # delta-rs does not know all properties, for example `tidemark.current`.
-                raise_if_key_not_exists=False,
-            )
+        table = existing_table(path) or DeltaTable.create(
+            str(path),
+            schema=schema,
+            mode="ignore",  # another process may have created it since
+            partition_by=list(partitioned_by) or None,
+            description=description,
+            configuration={**SETTINGS, LOG: log, **STAMPED, **properties},
+            # delta-rs does not know all properties, for example `tidemark.current`.
+            raise_if_key_not_exists=False,
+        )
         stamp = table_stamp(table)
         stamp.refuse_newer(path)
         if log == HOP_LOG and table.metadata().configuration.get(LOG) == KEPT_LOG:  # an older version's
@@ -182,6 +179,14 @@ def create(
         return table
 
     return again_after_others(up_to_date)
+
+
+def existing_table(path: Path) -> DeltaTable | None:
+    """Returns the opened table at *path*; None without one."""
+    try:
+        return DeltaTable(str(path))
+    except TableNotFoundError:
+        return None
 
 
 @dataclass(frozen=True)

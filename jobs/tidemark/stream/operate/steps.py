@@ -29,7 +29,6 @@ from tidemark.stream.state.memory import Memory, Moves
 from tidemark.stream.updates.mistakes import ColumnMistake, reads
 from tidemark.stream.updates.step import OperatorStep, Reference, Run, StepContext
 
-
 _SOUND: deque[tuple[Topology, Mapping[str, Mapping[str, pl.DataType]]]] = deque(maxlen=8)
 """Topologies without a mistake, and the columns of their operators.
 
@@ -41,8 +40,8 @@ class Steps:
     """The operators of *topology*, and the memory that they change.
 
     At start every operator runs once over no records, which gives the schema of its output and refuses SQL and columns
-    that do not fit; once for a topology in a process. *earlier_mistakes* are mistakes of the file that were found before: *topology* then lacks the parts
-    that have them.
+    that do not fit; once for a topology in a process. *earlier_mistakes* are mistakes of the file that were found
+    before: *topology* then lacks the parts that have them.
     """
 
     def __init__(self, topology: Topology, reference: Reference, earlier_mistakes: Sequence[InvalidSpec] = ()) -> None:

@@ -1,0 +1,138 @@
+"""Gives other DuckDBs access to a warehouse.
+
+They run a script, or open a database file of views.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from importlib.metadata import version
+from itertools import chain
+from pathlib import Path
+
+import duckdb
+
+from tidemark.errors import InvalidArgument
+from tidemark.model.tables.catalog import TABLES
+from tidemark.query.kafka_metrics import VIEW
+from tidemark.query.sql import SPARKS_WORDS, UTC, extension_file, identifier, literal, scan_of, selects_of
+from tidemark.storage.object_path import ObjectPath
+from tidemark.storage.warehouse import delta_tables, views
+
+PUBLISHED = "tidemark_published"
+"""Table of a published file.
+
+Its one row has the warehouse, the instant and the version.
+"""
+
+
+def attach_script(home: Path) -> str:
+    """Returns SQL that gives another DuckDB access to the warehouse *home*.
+
+    It has the tables that are there now. Paths of tables are relative to the variable `warehouse`, so the script still
+    works after the folder was moved. Raises InvalidArgument for a warehouse in an object store.
+    """
+    place = _local(home, "a script is")
+    tables = delta_tables(place)
+    selects = selects_of(tables, lambda path: _from_variable(path.relative_to(place)))
+    macros = [f"CREATE {word}" for word in SPARKS_WORDS]
+    views_of_tables = [f"CREATE VIEW {identifier(name)} AS\n{select()}" for name, select in selects.items()]
+    # DuckDB's extension for Delta is that of the installed package, so the script needs no download.
+    settings = [f"LOAD {literal(extension_file())}", UTC, _where(place, tables)]
+    return _SCRIPT_HEAD + ";\n".join([*settings, *macros, *views_of_tables, ""])
+
+
+_SCRIPT_HEAD = f"""\
+-- The tables and views of a Tidemark warehouse, for DuckDB {duckdb.__version__}. Written by `tidemark sql --script`.
+-- Another version of DuckDB: put INSTALL delta; LOAD delta; in place of the first statement (this downloads).
+-- The warehouse is the folder of the variable `warehouse` if it was set before; else the one below, if it is still
+-- there; else the current folder.
+"""
+
+
+def publish(home: Path, file: Path) -> list[str]:
+    """Writes a DuckDB database with the views of *home*.
+
+    The views read the current versions of the tables, by DuckDB's extension for Delta. They have comments. The file
+    takes the place of an older one at once; a reader who has that open goes on with it.
+
+    Returns:
+        The names of the views.
+
+    Raises:
+        InvalidArgument: the warehouse is in an object store or has no tables, or *file* is something else.
+    """
+    place = _local(home, "a database file is")
+    tables = delta_tables(place)
+    if not tables:
+        msg = f"{home} has no Delta tables yet; choose another place with --home or --warehouse"
+        raise InvalidArgument(msg)
+    if file.exists() and not _is_published(file):
+        msg = f"{file} is not a file that `tidemark publish` wrote; give another name with --file"
+        raise InvalidArgument(msg)
+    selects = {name: select() for name, select in selects_of(tables, scan_of).items()}
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{file.name}-", dir=file.parent) as folder:
+        new = Path(folder) / file.name
+        with duckdb.connect(str(new)) as database:
+            database.execute(f"LOAD {literal(extension_file())}")
+            for word in SPARKS_WORDS:
+                database.execute(f"CREATE {word}")
+            for name, select in selects.items():
+                database.execute(f"CREATE VIEW {identifier(name)} AS\n{select}")
+            for statement in _comments(selects):
+                database.execute(statement)
+            row = f"SELECT {literal(place)} AS warehouse, {literal(version('tidemark'))} AS version, now() AS at"
+            database.execute(f"CREATE TABLE {PUBLISHED} AS {row}")
+        os.replace(new, file)
+    return sorted(selects)
+
+
+def install_extension() -> None:
+    """Installs DuckDB's extension for Delta for this user, without a download.
+
+    DuckDB loads it from then on when a view needs it.
+    """
+    with duckdb.connect() as database:
+        database.execute(f"INSTALL {literal(extension_file())}")
+
+
+def _local(home: Path, what: str) -> Path:
+    """Returns the resolved folder; raises InvalidArgument for an object store."""
+    if isinstance(home, ObjectPath):
+        msg = f"{home}: {what} for tables on this machine; use tidemark sql, or copy the warehouse here first"
+        raise InvalidArgument(msg)
+    return home.resolve()
+
+
+def _is_published(file: Path) -> bool:
+    with suppress(duckdb.Error), duckdb.connect(str(file), read_only=True) as database:
+        database.execute(f"FROM {PUBLISHED}")
+        return True
+    return False
+
+
+def _comments(selects: Mapping[str, str]) -> list[str]:
+    """Returns statements that describe views, and the columns of tables."""
+    meaning = {view.name: view.row for view in [*views(), VIEW]} | {name: table.row for name, table in TABLES.items()}
+    statements = [
+        f"COMMENT ON VIEW {identifier(name)} IS {literal(meaning[name])}" for name in selects if name in meaning
+    ]
+    for name in selects.keys() & TABLES.keys():
+        for column in TABLES[name].columns:
+            place = f"{identifier(name)}.{identifier(column.name)}"
+            statements.append(f"COMMENT ON COLUMN {place} IS {literal(column.comment)}")
+    return statements
+
+
+def _where(home: Path, tables: Mapping[str, Sequence[Path]]) -> str:
+    log = next(chain.from_iterable(tables.values()), home) / "_delta_log" / "*"
+    here = f"CASE WHEN EXISTS (FROM glob({literal(log)})) THEN {literal(home)} ELSE '.' END"
+    return f"SET VARIABLE warehouse = coalesce(getvariable('warehouse'), {here})"
+
+
+def _from_variable(path: Path) -> str:
+    return f"delta_scan(getvariable('warehouse') || {literal(Path('/') / path)})"

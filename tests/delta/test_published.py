@@ -1,0 +1,99 @@
+"""BI tools read a published DuckDB file by its names."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import adbc_driver_duckdb.dbapi as adbc
+import duckdb
+import pyarrow as pa
+import pytest
+import sqlalchemy
+from deltalake import write_deltalake
+
+from support.command_line import tidemark
+from tidemark.model.project.layout import Layout
+from tidemark.query.attach import PUBLISHED
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A warehouse of a user whose DuckDB has no extension."""
+    (tmp_path / "user").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path / "user"))
+    layout = Layout(tmp_path / "it's here")
+    for name, batch_id in (("status", 0), ("carriers", 7)):
+        add(layout, name, batch_id)
+    return layout.warehouse
+
+
+def add(layout: Layout, name: str, batch_id: int) -> None:
+    """Appends a row to `batches` of a stream."""
+    at = pa.array([NOON], pa.timestamp("us", "UTC"))
+    rows = pa.table({"topology": ["flights"], "sub_topology": [name], "batch_id": [batch_id], "finished_at": at})
+    write_deltalake(layout.stream_table("flights", name, "batches"), rows, mode="append")
+
+
+def published(home: Path, *options: str) -> str:
+    """Returns what `tidemark publish duckdb` prints."""
+    done = tidemark(home, "--warehouse", str(home), "publish", "duckdb", *options)
+    return done.stdout + done.stderr
+
+
+COUNTED = "SELECT sub_topology, count(*) AS n FROM batches GROUP BY ALL ORDER BY 1"
+
+
+def test_each_client_reads_the_current_rows_by_name(home: Path) -> None:
+    assert "tidemark.duckdb: " in published(home, "--install-extension")
+    file = home / "tidemark.duckdb"
+    add(Layout(home), "status", 1)  # after the file was written
+    expected = [("carriers", 1), ("status", 2)]
+    with duckdb.connect(str(file), read_only=True) as database:
+        assert database.execute(COUNTED).fetchall() == expected
+        assert database.execute("SELECT count(*) FROM latest_state").fetchall() == [(0,)]  # a view, of no tables yet
+    engine = sqlalchemy.create_engine(f"duckdb:///{file}", connect_args={"read_only": True})
+    with engine.connect() as connection:
+        assert [tuple(row) for row in connection.execute(sqlalchemy.text(COUNTED))] == expected
+    assert {"batches", "latency_by_hour", "sla_results"} <= {*sqlalchemy.inspect(engine).get_view_names()}
+    engine.dispose()
+    with adbc.connect(str(file)) as connection, connection.cursor() as cursor:
+        cursor.execute(COUNTED)
+        assert cursor.fetch_arrow_table().to_pylist() == [{"sub_topology": name, "n": n} for name, n in expected]
+
+
+def test_views_and_columns_are_described(home: Path) -> None:
+    published(home)
+    with duckdb.connect(str(home / "tidemark.duckdb"), read_only=True) as database:
+        (view,) = database.execute("SELECT comment FROM duckdb_views() WHERE view_name = 'batches'").fetchall()
+        columns = dict(
+            database.execute(
+                "SELECT column_name, comment FROM duckdb_columns() WHERE table_name = 'batches'"
+            ).fetchall()
+        )
+    assert view == ("query and batch with changes",)
+    assert columns["sub_topology"] == "the operators that run in one streaming query"
+
+
+def test_who_has_the_older_file_open_goes_on(home: Path, tmp_path: Path) -> None:
+    file = tmp_path / "bi" / "tidemark.duckdb"
+    published(home, "--file", str(file), "--install-extension")
+    with duckdb.connect(str(file), read_only=True) as before:
+        write_deltalake(home / "streams" / "flights" / "status" / "flight_board", pa.table({"flight": ["UA 1"]}))
+        published(home, "--file", str(file))
+        assert before.execute(COUNTED).fetchall() == [("carriers", 1), ("status", 1)]
+    with duckdb.connect(str(file), read_only=True) as after:
+        assert after.execute("FROM flight_board").fetchall() == [("UA 1",)]
+        assert after.execute(f"SELECT warehouse FROM {PUBLISHED}").fetchall() == [(str(home),)]
+    assert [path.name for path in file.parent.iterdir()] == [file.name]
+
+
+def test_a_database_of_another_is_not_replaced(home: Path, tmp_path: Path) -> None:
+    file = tmp_path / "own.duckdb"
+    with duckdb.connect(str(file)) as own:
+        own.execute("CREATE TABLE kept AS SELECT 1 AS n")
+    before = file.read_bytes()
+    assert "is not a file that `tidemark publish` wrote; give another name" in published(home, "--file", str(file))
+    assert file.read_bytes() == before
