@@ -143,7 +143,7 @@ def create(
     """
 
     def up_to_date() -> DeltaTable:
-        table = existing_table(path) or DeltaTable.create(
+        table = _existing_table(path) or DeltaTable.create(
             str(path),
             schema=schema,
             mode="ignore",  # another process may have created it since
@@ -181,7 +181,7 @@ def create(
     return again_after_others(up_to_date)
 
 
-def existing_table(path: Path) -> DeltaTable | None:
+def _existing_table(path: Path) -> DeltaTable | None:
     """Returns the opened table at *path*; None without one."""
     try:
         return DeltaTable(str(path))
