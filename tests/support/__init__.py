@@ -37,6 +37,8 @@
 | `both_engines` | `BothEngines`: one query, asked of Spark and of DuckDB, with equal results |
 | `syntax` | `nodes`, `top_level`: syntax trees of the product's files, parsed once |
 | `airflow_checkout` | `own_checkout`: DAGs and plugins with a test's own topology |
+| `postgres` | `served`: an empty PostgreSQL on loopback, which can be killed |
+| `replayed_days` | `Days`: two days of three partitions, replayed by a process that can be killed; their oracle |
 | `supervised_streams` | `Stage`, `Supervised`: a real Airflow and streams that it launches, kills and clears |
 | `yarn_cluster` | `YarnCluster`: Hadoop's ResourceManager and two NodeManagers on loopback, which can be killed |
 | `supervision_cases` | cases of supervision for every place of the control folder |
