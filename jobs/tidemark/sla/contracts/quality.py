@@ -1,42 +1,24 @@
 """Judges small frames by great-expectations suites.
 
-No other module imports great-expectations, which takes 2 to 4 s. Frames are pandas': a suite over a dozen rows takes
+No other module imports great-expectations, which takes 2 to 5 s. Frames are pandas': a suite over a dozen rows takes
 50 ms, and on Spark several seconds.
 """
 
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from typing import Any
 
+import great_expectations as gx
 import pandas as pd
+from great_expectations.data_context.types.base import (
+    DataContextConfig,
+    InMemoryStoreBackendDefaults,
+    ProgressBarsConfig,
+)
 
 from tidemark.model.project.files import CHECKOUT
-
-
-@contextmanager
-def _without(*modules: str) -> Iterator[None]:
-    """Makes imports of *modules* fail, but for those that this process has."""
-    hidden = {*modules} - sys.modules.keys()
-    sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type] # None is how Python marks them
-    try:
-        yield
-    finally:
-        for module in hidden:
-            del sys.modules[module]
-
-
-# great-expectations works without these, which are for frames of other kinds. Their import takes more than a second.
-with _without("pyspark", "sqlalchemy"):
-    import great_expectations as gx
-    from great_expectations.data_context.types.base import (
-        DataContextConfig,
-        InMemoryStoreBackendDefaults,
-        ProgressBarsConfig,
-    )
 
 SUITES = CHECKOUT / "expectations"
 PLACE = "place"
