@@ -51,12 +51,12 @@ def updates(play: Play) -> list[tuple[int, int]]:
 
 def test_a_table_has_few_files_after_many_batches(tmp_path: Path) -> None:
     play = Play(NEWEST, tmp_path)
-    batches(play, range(40))
+    batches(play, range(24))
     for name in ("changes", "batches", "operator_latency", "suppressed", "outcomes"):
         if DeltaTable.is_deltatable(str(table(play, name))):
-            assert len(files_of(table(play, name))) <= 5 * EVERY, name
-    assert updates(play) == [(n, 0) for n in range(40)]
-    assert scan(table(play, "board")).collect()["v"].to_list() == [39]
+            assert len(files_of(table(play, name))) <= 3 * EVERY, name
+    assert updates(play) == [(n, 0) for n in range(24)]
+    assert scan(table(play, "board")).collect()["v"].to_list() == [23]
 
 
 @pytest.mark.parametrize("compacted", ["changes", pytest.param("batches", marks=pytest.mark.long)])

@@ -162,9 +162,10 @@ def test_maintenance_between_any_two_commits_changes_no_result(tmp_path: Path) -
     assert {name for name in one if one[name] != other[name]} == {"changes"}
 
 
-def test_a_crash_followed_by_maintenance_loses_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("steps", [STEPS[::2], pytest.param(STEPS[1::2], marks=pytest.mark.long)])  # 5 s each
+def test_a_crash_followed_by_maintenance_loses_nothing(tmp_path: Path, steps: tuple[str, ...]) -> None:
     plain, kept = Play(IN_WINDOWS, tmp_path / "plain"), Play(IN_WINDOWS + SOON, tmp_path / "kept")
-    for number, step in enumerate(STEPS):
+    for number, step in enumerate(steps):
         a_batch(plain, number)
         kept.start(SUB, crash_at(step))
         rows = [kept.row("events", T + 1_000 * number, id=name, v=number) for name in ("a", "bcde"[number % 4])]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import re
+import shutil
 import weakref
 from collections.abc import Callable
 from itertools import count
@@ -99,16 +100,36 @@ the three.
 """
 
 
+@pytest.fixture(scope="module")
+def in_two_shards(tmp_path_factory: pytest.TempPathFactory) -> Play:
+    """Plays two batches in two shards, to copy."""
+    play = Play(TOML, tmp_path_factory.mktemp("shards") / "two").in_shards(2, Apart)
+    batch(play, 0)
+    batch(play, 1)
+    return play
+
+
+@pytest.fixture(scope="module")
+def changes_of_three(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Any, ...]]:
+    """Returns the changes of three batches in the driver."""
+    one = Play(TOML, tmp_path_factory.mktemp("one"))
+    for number in range(3):
+        batch(one, number)
+    return changes(one)
+
+
 @pytest.mark.parametrize("at", range(WRITES))
 @pytest.mark.parametrize("shards", [2, 3])
 def test_a_crash_of_reshard_between_two_writes_changes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shards: int, at: int
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    in_two_shards: Play,
+    changes_of_three: list[tuple[Any, ...]],
+    shards: int,
+    at: int,
 ) -> None:
-    one, play = Play(TOML, tmp_path / "one"), Play(TOML, tmp_path / "play").in_shards(2, Apart)
-    for number in range(3):
-        batch(one, number)
-    batch(play, 0)
-    batch(play, 1)
+    shutil.copytree(in_two_shards.home, tmp_path / "play")
+    play = in_two_shards.copy(tmp_path / "play").in_shards(2, Apart)
     before = in_state(play)
     with monkeypatch.context() as patched:
         interrupt(patched, at, KeyboardInterrupt())
@@ -117,7 +138,7 @@ def test_a_crash_of_reshard_between_two_writes_changes_nothing(
     assert len(in_state(play) - before) == at
     play.in_shards(shards, Apart).start()
     batch(play, 2)
-    assert changes(play) == changes(one)
+    assert changes(play) == changes_of_three
     assert {path.parts[-3] for path in in_state(play)} <= {str(shards)}
 
 

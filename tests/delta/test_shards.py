@@ -5,9 +5,10 @@ from __future__ import annotations
 import platform
 import random
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import timedelta
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -211,6 +212,15 @@ def comparable(play: Play, name: str) -> dict[str, Any]:
     return upstream | {"groups": newest, "into it": sum(row["records_in"] for row in play.rows("outcomes", "by_group"))}
 
 
+OfOneShard = Callable[[str], dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def of_one_shard(tmp_path_factory: pytest.TempPathFactory) -> OfOneShard:
+    """Returns what the driver alone leaves of a topology, played once."""
+    return cache(lambda name: comparable(played(TOPOLOGIES[name], tmp_path_factory.mktemp("one"), 1), name))
+
+
 IN_CI = ("windows", "a join and a hop", "SQL that fails for some records")
 """The topologies with the highest risk; `make proof` runs all."""
 
@@ -221,8 +231,8 @@ def named(names: Iterable[str]) -> list[ParameterSet]:
 
 
 @pytest.mark.parametrize("name", named(TOPOLOGIES))
-def test_shards_leave_the_tables_that_the_driver_leaves(tmp_path: Path, name: str) -> None:
-    expected = comparable(played(TOPOLOGIES[name], tmp_path / "one", 1), name)
+def test_shards_leave_the_tables_that_the_driver_leaves(tmp_path: Path, of_one_shard: OfOneShard, name: str) -> None:
+    expected = of_one_shard(name)
     for shards, executors in ((2, Apart), (7, OneWorker)):
         found = comparable(played(TOPOLOGIES[name], tmp_path / str(shards), shards, executors), name)
         assert found.keys() == expected.keys()
@@ -362,24 +372,24 @@ def test_a_topology_unfit_for_shards_is_refused_by_operator(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("flush_keys", [1, 50_000])
-def test_the_number_of_shards_may_change_at_a_start(tmp_path: Path, flush_keys: int) -> None:
+def test_the_number_of_shards_may_change_at_a_start(tmp_path: Path, of_one_shard: OfOneShard, flush_keys: int) -> None:
     toml = f"flush_keys = {flush_keys}\n" + TOPOLOGIES["windows"]
-    one, changing = Play(toml, tmp_path / "one", partitions=3), Play(toml, tmp_path / "changing", partitions=3)
-    for shards, (at_ms, rows) in zip((1, 2, 7, 1, 3), batches(one), strict=True):
-        one.batch(rows, at_ms=at_ms)
+    changing = Play(toml, tmp_path, partitions=3)
+    for shards, (at_ms, rows) in zip((1, 2, 7, 1, 3), batches(changing), strict=True):
         changing.in_shards(shards, Apart).start()
         changing.batch(rows, at_ms=at_ms)
         of_runs = {path.relative_to(tmp_path).parts[-3] for path in changing.home.rglob("state/*/*/*.run")}
         assert of_runs <= {str(shards)}
-    assert told(changing) == told(one)
+    assert told(changing) == of_one_shard("windows")
 
 
 @pytest.mark.parametrize(
     "name", named(["a table", "windows at their end", "sessions", "once an interval", "a join and a hop"])
 )
-def test_a_state_resharded_before_a_start_leaves_the_same_tables(tmp_path: Path, name: str) -> None:
-    toml = "flush_keys = 9\n" + TOPOLOGIES[name]
-    expected, play = played(toml, tmp_path / "one", 1), Play(toml, tmp_path / "play", partitions=3)
+def test_a_state_resharded_before_a_start_leaves_the_same_tables(
+    tmp_path: Path, of_one_shard: OfOneShard, name: str
+) -> None:
+    play = Play("flush_keys = 9\n" + TOPOLOGIES[name], tmp_path, partitions=3)
     for shards, (at_ms, rows) in zip((2, 7, 2, 4, 1), batches(play), strict=True):
         lines = reshard_plan(play.topology, play.home, None, shards).apply().splitlines()
         play.in_shards(shards, Apart)
@@ -390,7 +400,7 @@ def test_a_state_resharded_before_a_start_leaves_the_same_tables(tmp_path: Path,
         for sub in others:
             play.start(sub)
             play.hop(sub, at_ms=at_ms)
-    assert comparable(play, name) == comparable(expected, name)
+    assert comparable(play, name) == of_one_shard(name)
 
 
 def test_records_that_wait_are_not_lost_by_a_start_in_shards(tmp_path: Path) -> None:
@@ -415,17 +425,18 @@ def test_records_that_wait_are_not_lost_by_a_start_in_shards(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("executors", [pytest.param(Apart, marks=pytest.mark.long), OneWorker])
-def test_states_of_shards_are_in_files_and_in_the_journal(tmp_path: Path, executors: type[Apart]) -> None:
-    toml = "flush_keys = 9\nflush_batches = 3\n" + TOPOLOGIES["a join and a hop"]
-    expected, found = played(toml, tmp_path / "one", 1), played(toml, tmp_path / "four", 4, executors)
-    assert comparable(found, "a join and a hop") == comparable(expected, "a join and a hop")
+def test_states_of_shards_are_in_files_and_in_the_journal(
+    tmp_path: Path, of_one_shard: OfOneShard, executors: type[Apart]
+) -> None:
+    name = "a join and a hop"
+    found = played("flush_keys = 9\nflush_batches = 3\n" + TOPOLOGIES[name], tmp_path, 4, executors)
+    assert comparable(found, name) == of_one_shard(name)
     assert {path.parts[-2] for path in found.home.rglob("state/4/*/*.run")} == {"0", "1", "2", "3"}
 
 
-def test_any_worker_continues_from_the_attempt_that_counts(tmp_path: Path) -> None:
-    toml = "flush_keys = 40\nflush_batches = 2\n" + TOPOLOGIES["windows"]
-    expected, found = played(toml, tmp_path / "one", 1), played(toml, tmp_path / "four", 4, Workers)
-    assert told(found) == told(expected)
+def test_any_worker_continues_from_the_attempt_that_counts(tmp_path: Path, of_one_shard: OfOneShard) -> None:
+    found = played("flush_keys = 40\nflush_batches = 2\n" + TOPOLOGIES["windows"], tmp_path, 4, Workers)
+    assert told(found) == of_one_shard("windows")
     named = {run.name for shard in states(found) for run in shard.runs}
     assert named == {path.name for path in found.home.rglob("state/4/*/*.run")}
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
+from functools import cache
 
 import duckdb
 import polars as pl
@@ -110,7 +111,7 @@ class Expressions:
             if key != "where":
                 values[key] = f"try(({sql})) AS {quoted(key)}"
         # A subexpression that two expressions share must fail within each TRY, and not before both.
-        careful = _connection("SET disabled_optimizers = 'common_subexpressions'")
+        careful = _connection("SET GLOBAL disabled_optimizers = 'common_subexpressions'")
         is_left_out = f"try(({where})) IS NOT TRUE" if where else "false"
         failures = _run(careful, f"SELECT {', '.join(flags)}, ({is_left_out}) AS _left_out FROM records", frame)
         if values:
@@ -137,12 +138,21 @@ _TOPOLOGY_KEYS = {COMPARED: "identity", KEPT: "where"}
 
 
 def _connection(more: str = "") -> duckdb.DuckDBPyConnection:
-    connection = duckdb.connect(":memory:", config={"enable_external_access": "false", "threads": "2"})
-    # External access is off, and SQL of a topology cannot switch it on in a locked configuration.
-    # In `python -c` DuckDB would print a progress bar among the answer of a command.
-    settings = f"SET TimeZone = 'UTC'; SET enable_progress_bar = false; {more}"
-    connection.execute(f"{settings}; SET lock_configuration = true")
-    return connection
+    """Returns a connection of its own to the process's database.
+
+    The database has no tables: what a connection registers only this connection sees.
+    """
+    return _database(more).cursor()
+
+
+@cache
+def _database(more: str) -> duckdb.DuckDBPyConnection:
+    """Returns a database in memory, which takes 20 ms of a processor."""
+    database = duckdb.connect(":memory:", config={"enable_external_access": "false", "threads": "2"})
+    # External access is off, and SQL of a topology cannot switch it on in a locked configuration. Later connections
+    # have global settings alone; none of them prints a progress bar among the answer of a command.
+    database.execute(f"SET GLOBAL TimeZone = 'UTC'; {more}; SET lock_configuration = true")
+    return database
 
 
 def _run(connection: duckdb.DuckDBPyConnection, query: str, frame: pl.DataFrame, name: str = "records") -> pl.DataFrame:

@@ -30,7 +30,7 @@ from deltalake import (
     WriterProperties,
     write_deltalake,
 )
-from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.schema import PrimitiveType
 from deltalake.transaction import AddAction, RemoveAction
 
@@ -143,10 +143,10 @@ def create(
     """
 
     def up_to_date() -> DeltaTable:
-        table = DeltaTable.create(
+        table = _existing_table(path) or DeltaTable.create(
             str(path),
             schema=schema,
-            mode="ignore",
+            mode="ignore",  # another process may have created it since
             partition_by=list(partitioned_by) or None,
             description=description,
             configuration={**SETTINGS, LOG: log, **STAMPED, **properties},
@@ -179,6 +179,14 @@ def create(
         return table
 
     return again_after_others(up_to_date)
+
+
+def _existing_table(path: Path) -> DeltaTable | None:
+    """Returns the opened table at *path*; None without one."""
+    try:
+        return DeltaTable(str(path))
+    except TableNotFoundError:
+        return None
 
 
 @dataclass(frozen=True)

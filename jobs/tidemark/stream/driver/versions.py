@@ -35,8 +35,9 @@ class Versions:
     duckdb: str
 
     @classmethod
+    @cache
     def here(cls) -> Versions:
-        """Returns the versions of this process."""
+        """Returns the versions of this process, read once."""
         return cls(_digest(), platform.python_version(), version("polars"), version("pyarrow"), version("duckdb"))
 
     def refuse_others(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import chain
 
@@ -28,13 +29,19 @@ from tidemark.stream.state.memory import Memory, Moves
 from tidemark.stream.updates.mistakes import ColumnMistake, reads
 from tidemark.stream.updates.step import OperatorStep, Reference, Run, StepContext
 
+_SOUND: deque[tuple[Topology, Mapping[str, Mapping[str, pl.DataType]]]] = deque(maxlen=8)
+"""Topologies without a mistake, and the columns of their operators.
+
+A process makes the steps of a topology for each of its streams and shards: the later ones have these columns.
+"""
+
 
 class Steps:
     """The operators of *topology*, and the memory that they change.
 
     At start every operator runs once over no records, which gives the schema of its output and refuses SQL and columns
-    that do not fit. *earlier_mistakes* are mistakes of the file that were found before: *topology* then lacks the parts
-    that have them.
+    that do not fit; once for a topology in a process. *earlier_mistakes* are mistakes of the file that were found
+    before: *topology* then lacks the parts that have them.
     """
 
     def __init__(self, topology: Topology, reference: Reference, earlier_mistakes: Sequence[InvalidSpec] = ()) -> None:
@@ -42,11 +49,19 @@ class Steps:
         self._topology = topology
         self._shared = StepContext(topology, reference, updates_tables(topology.operators), terminals)
         self._steps: dict[str, OperatorStep[Operator]] = {}
+        schemas = next((schemas for sound, schemas in [*_SOUND] if sound == topology), None)
+        if schemas is not None and not earlier_mistakes:
+            for operator in topology.operators.values():
+                self._prepare(operator, schemas[operator.name])
+            return
         mistakes: list[InvalidSpec] = []
         for operator in topology.operators.values():
             mistakes += self._mistakes(operator, earlier_mistakes)
         if mistakes:
             raise InvalidSpec("\n".join(map(str, mistakes)))
+        # The columns of a Delta table that a join reads are not in the topology, and may change.
+        if not earlier_mistakes and not any(operator.joined_delta for operator in topology.operators.values()):
+            _SOUND.append((topology, dict(self.schemas)))
 
     @property
     def memory(self) -> Memory:
@@ -93,10 +108,11 @@ class Steps:
         misfits = step_of(operator).mistakes(operator, columns, self._shared.sql, wrong)
         return [mistake for mistake in misfits if mistake.key not in wrong]
 
-    def _prepare(self, operator: Operator) -> None:
+    def _prepare(self, operator: Operator, schema: Mapping[str, pl.DataType] | None = None) -> None:
+        """Prepares *operator*, whose output has the *schema*; None: it is not known."""
         step = self._steps[operator.name] = step_of(operator)(operator, self._shared)
         step.prepare()
-        self._shared.schemas[operator.name] = step.schema()
+        self._shared.schemas[operator.name] = step.schema() if schema is None else schema
 
     def _refused(self, operator: Operator, error: Exception) -> list[ColumnMistake]:
         """Returns the *error* of a run over no records, as mistakes."""
