@@ -129,6 +129,25 @@ def test_a_late_interval_breaks_its_sla(tmp_path):
     assert (still_open.held_by or "").startswith("partition_idle_holds_back: events partition 1 since ")
 
 
+def test_an_interval_before_the_first_breaks_no_sla(tmp_path):
+    play = play_of(BOARD, tmp_path, partitions=1)
+    send(play, 12, (0, 11))
+    send(play, 22, (0, 21))
+    send(play, 23, (0, 5))  # the interval from 0 s has no record before
+    assert intervals(play, "complete_at", "reopened_at") == [(10, 22, None), (0, 23, None)]
+    passed = broken(play, 24)
+    assert (passed.verdict, passed.observed_ms) == (Verdict.PASS, 2_000), "the interval from 10 s was complete in time"
+
+
+def test_a_commit_after_a_change_has_the_interval_before(tmp_path):
+    play = play_of(BOARD, tmp_path, partitions=1)
+    run(play, [(12, [(0, 1), (0, 12)])])
+    other = Play(BOARD.replace('"10 s"', '"30 s"'), tmp_path, partitions=1)
+    other.process(1, [other.row("events", ms(13), key="a", id="a", v=1) | {"offset": 2}], at_ms=ms(14))
+    shown = json.loads(DeltaTable(str(other.table("board"))).history(1)[0]["userMetadata"])
+    assert shown["complete"] == "2014-05-13T12:00:00.000Z/2014-05-13T12:00:10.000Z"
+
+
 def ask(play: Play, *words: str) -> tuple[int, str]:
     (play.home / "play.toml").write_text(play.toml)
     place = ("--topology", str(play.home / "play.toml"))

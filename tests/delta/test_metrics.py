@@ -46,7 +46,8 @@ from tidemark.model.topology import Topology, load
 NOON = 1_767_268_800_000  # 2026-01-01 12:00 UTC
 NOW = NOON + GOES_ON_MS
 DOCS = CHECKOUT / "docs"
-PROMTOOL, PROMETHEUS = shutil.which("promtool"), shutil.which("prometheus")
+TOOLS = f"{CHECKOUT / '.venv' / 'prometheus' / 'usr' / 'bin'}{os.pathsep}{os.environ['PATH']}"
+PROMTOOL, PROMETHEUS = shutil.which("promtool", path=TOOLS), shutil.which("prometheus", path=TOOLS)
 needs_promtool = pytest.mark.skipif(PROMTOOL is None, reason="no promtool; `make prometheus` installs it")
 
 

@@ -22,6 +22,8 @@ from tidemark.model.stream import Stream
 from tidemark.model.tables.catalog import BECAME, CAME_IN
 from tidemark.storage.delta.tables import scan
 from tidemark.stream.journal.entries import Journal
+from tidemark.trace.outcomes import RecordPlace
+from tidemark.trace.record import Tracer
 from tidemark.why.walk import why
 
 EVENTS = """
@@ -120,6 +122,15 @@ def test_a_reopened_window_counts_its_late_records(tmp_path: Path) -> None:
     assert f"; 2 {of} were late, and closed windows processed them again" in seen
     measured = {r["operator"] for r in play.rows("operator_latency") if r["batch_id"] == 3}
     assert measured == set(), "how late a window was reopened is no latency of the stream"
+
+
+def test_a_trace_shows_that_a_late_record_was_taken_in_again(tmp_path: Path) -> None:
+    play = closed(EVENTS + COUNTS, tmp_path, (4, 9))
+    ask(play)
+    play.batch(at_ms=ms(28))
+    tracer = Tracer(play.topology, Layout(play.home), lambda source, partition, offsets: None)
+    results = [(r.operator, r.batch_id, r.outcome.value) for r in tracer.trace(RecordPlace("events", 0, 3)).results]
+    assert results == [("events", 2, "passed"), ("counts", 2, "late"), ("counts", 3, "emitted"), ("board", 3, "passed")]
 
 
 def test_why_counts_late_records_that_windows_recovered(tmp_path: Path) -> None:

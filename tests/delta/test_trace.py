@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import argparse
+from datetime import UTC, datetime
 from pathlib import Path
 
+import polars as pl
+import pyarrow as pa
+import pyarrow.dataset as ds
 import pytest
 from deltalake import DeltaTable
 
 from support.play import Play, Row, bad, ms
 from support.topologies import aggregate, join, map_of, operators, repartition, sink, source, table, topology_of
 from support.traced import KeptRecords
+from tidemark.cli.audit.audited import add_place, tracer_and_topics
 from tidemark.errors import InvalidArgument
+from tidemark.storage.delta import datasets
+from tidemark.storage.delta.tables import append, create, scan
 from tidemark.trace.counts import reconcile
 from tidemark.trace.lineage import trace_row
 from tidemark.trace.outcomes import RecordOutcome, RecordPlace, RecordTrace
@@ -178,9 +186,12 @@ def test_a_record_whose_facts_are_gone_is_unknown(tmp_path: Path) -> None:
     play = Played(tmp_path, SIMPLE)
     play.read(play.event(0, "a", 1), at_s=5)
     play.read(play.event(6, "a", 2), at_s=7)
-    DeltaTable(str(play.table("batches"))).delete("batch_id = 0")
+    batches = DeltaTable(str(play.table("batches")))
+    batches.delete("batch_id = 0")
     assert play.results(0) == [("events", None, "unknown")]
     assert play.reason(0, "events") == "facts of that time are no longer kept; the oldest are of offset 1"
+    batches.delete()
+    assert play.reason(1, "events") == "facts of that time are no longer kept"
 
 
 @pytest.mark.long  # a stream of its own; the walk is guarded by the other tests
@@ -236,6 +247,39 @@ def test_held_records_of_a_source_are_followed_into_their_batch(tmp_path: Path) 
         ("board", RecordOutcome.PASSED),
     ]
     assert results[1].batch_id == released > results[0].batch_id
+
+
+def test_an_invalid_topology_hides_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIDEMARK_PROJECT", str(tmp_path))
+    folder = tmp_path / "topologies"
+    folder.mkdir()
+    (folder / "play.toml").write_text(SIMPLE)
+    (folder / "invalid.toml").write_text("name = 3")
+    (folder / "other.toml").write_text('name = "other"\n' + operators(orders=source("id string")))
+    parser = argparse.ArgumentParser()
+    add_place(parser)
+    parser.set_defaults(home=tmp_path, warehouse=tmp_path)
+    tracer, _ = tracer_and_topics(parser.parse_args(["--bootstrap", "localhost:1"]), "board")
+    assert tracer.topology.name == "play"
+    with pytest.raises(InvalidArgument, match="no valid topology of the project has 'bord'"):
+        tracer_and_topics(parser.parse_args([]), "bord")
+
+
+def test_conditions_leave_out_files_by_their_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(datasets, "MOST_FILES", 1)
+    path = tmp_path / "table"
+    create(path, pa.schema([("batch_id", pa.int64()), ("timestamp", pa.timestamp("us", "UTC"))]))
+    for batch_id, at_us in ((0, 1_000_001), (1, None), (2, 3_000_009)):
+        at = pl.Series([at_us], dtype=pl.Datetime("us", "UTC"))
+        append(path, pl.DataFrame({"batch_id": [batch_id], "timestamp": at}).to_arrow())
+    rows = datasets.dataset_of(DeltaTable(str(path)), ("batch_id", "timestamp"))
+
+    def batches(where: ds.Expression) -> tuple[int, list[int]]:
+        return len([*rows.get_fragments(where)]), rows.to_table(filter=where)["batch_id"].to_pylist()
+
+    assert batches(ds.field("batch_id") == 2) == (1, [2])
+    assert batches(ds.field("timestamp") == datetime(1970, 1, 1, 0, 0, 1, 1, UTC)) == (2, [0]), "a null has no bounds"
+    assert batches(ds.field("timestamp").is_null()) == (1, [1])
 
 
 def test_another_source_is_refused_with_those_there_are(played: Played) -> None:
@@ -338,6 +382,34 @@ def test_a_missing_row_and_a_missing_fact_are_named(tmp_path: Path) -> None:
         "newest, batch 0: 1 updates are neither emitted nor suppressed nor set aside, and outcomes counts 0 "
         "superseded ones"
     )
+
+
+def test_a_batch_that_mixes_hours_has_no_difference(tmp_path: Path) -> None:
+    toml = topology_of(
+        events=source("id string, grp string, v int", sub_topology="main"),
+        total=aggregate("events", key=["id"], aggregates={"n": "count(*)"}),
+    )
+    play = Played(tmp_path, toml)
+    play.read(play.event(3_700, "a", 1), play.event(10, "a", 2), at_s=3_701)
+    found = reconcile(play.kept.tracer(), play.broker.offsets, "events", start_ms=ms(0), end_ms=ms(3_600))
+    # The result with the record of 12 h has the time of the newest one, of 13 h.
+    assert [count.outcomes for count in found.counts if count.stage == "total"] == [{"emitted": 1}]
+    assert found.differences == []
+
+
+@pytest.mark.long  # a stream of its own; the walk is guarded by the other tests
+def test_a_row_too_many_is_named_beside_gaps_of_the_topic(tmp_path: Path) -> None:
+    play = Played(tmp_path, SIMPLE)
+    play.read(*(play.event(n, id_, n + 1) for n, id_ in enumerate("abc")), at_s=5)
+    play.kept.gone = {("events", 0, 1)}  # compacted
+    found = reconcile(play.kept.tracer(), play.broker.offsets, "events", start_ms=ms(0), end_ms=ms(3_600))
+    assert found.differences == []
+    row = scan(play.table("board")).filter(pl.col("source_offset") == 0).with_columns(source_offset=pl.lit(77))
+    append(play.table("board"), row.collect().to_arrow())
+    found = reconcile(play.kept.tracer(), play.broker.offsets, "events", start_ms=ms(0), end_ms=ms(3_600))
+    assert found.differences == [
+        "board, hour 2014-05-13T12:00:00.000Z, partition 0: 3 rows, 1 more than the 2 that board handed on"
+    ]
 
 
 @pytest.mark.long  # a stream of its own; the walk is guarded by the other tests

@@ -15,7 +15,7 @@ from tidemark.kernels.updates.facts import per_interval
 from tidemark.model.settings.toml_keys import Keys
 from tidemark.model.settings.windows import read_complete
 from tidemark.semantics import completeness
-from tidemark.semantics.completeness import IntervalCount, Intervals, PathTime, complete, path_time
+from tidemark.semantics.completeness import IntervalCount, Intervals, PathTime, complete, newest_complete, path_time
 from tidemark.semantics.idleness import Activity
 from tidemark.semantics.progress import InputProgress, PartitionProgress, StreamProgress, TableIntervals
 
@@ -176,6 +176,25 @@ def test_other_intervals_begin_where_the_last_ones_ended():
     now, done = complete(longer, now, {20 * S // (30 * S): record()}, passed(29))
     assert (done, now.up_to_ms, now.every_ms) == ([], 0, 30 * S)
     assert [each.end_ms // S for each in complete(longer, now, {}, passed(30))[1]] == [30]
+
+
+def test_intervals_open_at_a_change_are_not_counted():
+    now, _ = complete(TENS, None, {0: record(), 40 * S: record()}, passed(20))
+    longer = Intervals(30 * S)
+    _, done = complete(longer, now, {30 * S: record(), 60 * S: record(2)}, passed(90))
+    # Those from 0 s and from 30 s have records of before.
+    assert [(each.start_ms // S, each.records) for each in done] == [(0, None), (30, None), (60, 2)]
+    now, _ = complete(TENS, None, {0: record()}, passed(30))
+    assert [each.records for each in complete(longer, now, {30 * S: record()}, passed(60))[1]] == [1]
+
+
+def test_after_a_change_the_interval_before_is_the_newest():
+    now, _ = complete(TENS, None, {0: record()}, passed(20))
+    now, _ = complete(Intervals(30 * S), now, {}, passed(29))
+    assert newest_complete(now) == (10 * S, 20 * S)
+    assert StreamProgress.from_json(StreamProgress(complete={"board": now}).to_json()).complete["board"] == now
+    now, _ = complete(Intervals(30 * S), now, {}, passed(30))
+    assert newest_complete(now) == (0, 30 * S)
 
 
 def test_a_record_of_a_wrong_year_makes_few_rows(monkeypatch):

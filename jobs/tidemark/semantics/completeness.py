@@ -145,8 +145,12 @@ class Completion:
 def newest_complete(table: TableIntervals) -> tuple[int, int] | None:
     """Returns start and end of the newest complete interval; None: none is."""
     if table.up_to_ms is None or table.up_to_ms == table.first_ms:
-        return None
-    return Intervals(table.every_ms, table.timezone).start_of(table.up_to_ms - 1), table.up_to_ms
+        return table.before_change
+    return _of_table(table).start_of(table.up_to_ms - 1), table.up_to_ms
+
+
+def _of_table(table: TableIntervals) -> Intervals:
+    return Intervals(table.every_ms, table.timezone)
 
 
 def passed_ms(watermark_ms: int | None, *, allowed_lateness_ms: int) -> int | None:
@@ -282,8 +286,17 @@ def _of(intervals: Intervals, was: TableIntervals | None, counts: Mapping[int, I
     if (now.every_ms, now.timezone) != (intervals.every_ms, intervals.timezone):
         # Other intervals were complete up to here; the next ones begin with the one that is not.
         from_ms = None if now.up_to_ms is None else intervals.start_of(now.up_to_ms)
+        # Records that were counted before are of other intervals, so these have no count.
+        counted = [] if from_ms == now.up_to_ms else present((from_ms,))
+        counted += [intervals.start_of(ms) for start in now.counts for ms in (start, _of_table(now).end_of(start) - 1)]
+        counted += [intervals.start_of(_of_table(now).end_of(start) - 1) for start in now.uncounted or ()]
         now = TableIntervals(
-            every_ms=intervals.every_ms, timezone=intervals.timezone, first_ms=from_ms, up_to_ms=from_ms
+            every_ms=intervals.every_ms,
+            timezone=intervals.timezone,
+            first_ms=from_ms,
+            up_to_ms=from_ms,
+            uncounted=(min(counted), max(counted)) if counted else None,
+            before_change=newest_complete(now),
         )
     first_ms = min(counts, default=None)
     # Nothing is complete yet: an earlier record makes its interval the first.

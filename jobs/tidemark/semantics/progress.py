@@ -175,6 +175,7 @@ class TableIntervals:
         uncounted: the first and the last start of open intervals that are not counted; None: all are.
         waits: by start of an open interval, how long it waited for each partition, input or operator, ms.
         blocked_by: an operator that still holds results of the next interval; None: none does.
+        before_change: start and end of the newest complete interval when length or zone changed; None: none was.
     """
 
     every_ms: int
@@ -185,6 +186,7 @@ class TableIntervals:
     uncounted: tuple[int, int] | None = None
     waits: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
     blocked_by: str | None = None
+    before_change: tuple[int, int] | None = None
 
 
 STREAMING = ""
@@ -310,11 +312,12 @@ def _tuples_by_name(content: Mapping[str, Iterable[Iterable[Any]]]) -> dict[str,
 
 
 def _intervals(content: Mapping[str, Any]) -> TableIntervals:
-    uncounted = content["uncounted"]
+    uncounted, before_change = content["uncounted"], content.get("before_change")
     parsed = {
         "counts": {int(start): tuple(counts) for start, counts in content["counts"].items()},
         "uncounted": None if uncounted is None else tuple(uncounted),
         "waits": {int(start): waits for start, waits in content["waits"].items()},
+        "before_change": None if before_change is None else tuple(before_change),
     }
     return TableIntervals(**{**content, **parsed})
 

@@ -26,6 +26,7 @@ from tidemark.model.kinds.source import Source
 from tidemark.model.settings.intervals import Grain, iso
 from tidemark.model.tables.catalog import BECAME, CAME_IN, LATE_RECORDS, OPERATOR_LATENCY, OUTCOMES, QUARANTINE
 from tidemark.trace.evidence import StreamEvidence, between
+from tidemark.trace.outcomes import COUNTED
 from tidemark.trace.record import Tracer, hop_rows_as_read, readers_of, sent_records
 
 HOUR_MS = Grain.HOUR.length_ms
@@ -37,17 +38,7 @@ Ends = Callable[[Source, Collection[int]], Mapping[int, tuple[int, int]]]
 Empty: they are not known.
 """
 PLACE = ["_partition", "_offset"]
-OUTCOME_WORDS = (
-    "emitted",
-    "passed",
-    "suppressed",
-    "superseded",
-    "late",
-    "quarantined",
-    "duplicate",
-    "filtered",
-    "held",
-)
+OUTCOME_WORDS = tuple(outcome.value for outcome in COUNTED)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,6 +178,7 @@ class _Count:
             _placed(passed, pl.lit("passed")),
             *(rows.select(*PLACE, "_timestamp_ms", "_word") for rows in aside_frames),
         ]
+        self._reread = pl.concat(placed_words).select(PLACE)
         whole = self._with_facts(self._evidence, name, pl.concat(placed_words))
         self._add(BROKER, whole.with_columns(_word=pl.lit("passed")), outcomes=False)
         self._add(name, whole)
@@ -298,9 +290,12 @@ class _Count:
         Returns the records that it sent on.
         """
         sent = evidence.sent(operator.name, between(*self._span()))
-        if operator.hop_table:
-            sent = sent.drop("key").rename({"id": "key"})
-        places = sent.select(_partition="source_partition", _offset="source_offset", _word=pl.lit("emitted")).unique()
+        # The result of a record may have the time of another record, and be of another hour.
+        first = batch_of(read)["batch_id"].min()
+        results = evidence.sent(operator.name, pl.col("batch_id") >= first) if first is not None else sent
+        places = results.select(
+            _partition="source_partition", _offset="source_offset", _word=pl.lit("emitted")
+        ).unique()
         placed_words = _placed(read, pl.lit(None, pl.String))
         placed_words = self._with_facts(evidence, operator.name, placed_words).join(
             places.rename({"_word": "_sent"}), on=PLACE, how="left", maintain_order="left"
@@ -386,9 +381,9 @@ class _Count:
         there = rows.select(
             _partition="source_partition", _offset="source_offset", _timestamp_ms="timestamp", _word=pl.lit("passed")
         )
-        if self._result.remarks:
-            # What is gone from the broker is in the table all the same.
-            there = there.join(read.select(PLACE).unique(), on=PLACE, how="semi") if self._has_gaps else there
+        # What is gone from the broker is in the table all the same.
+        not_read = there.join(read, on=PLACE, how="anti").join(self._reread, on=PLACE, how="anti")
+        there = there.join(_batches_of(not_read, self._reads), on=PLACE, how="anti")
         self._add(f"{TABLE} {sink.table}", there, outcomes=False)
         expected_by_hour, rows_by_hour = _by_hour(_placed(read, pl.lit(""))), _by_hour(there)
         for hour_ms, partition in sorted({*expected_by_hour, *rows_by_hour}):
@@ -399,10 +394,6 @@ class _Count:
                     f"{sink.table}, hour {iso(hour_ms)}, partition {partition}: {n} rows, {more} the {expected} that "
                     f"{sink.name} handed on"
                 )
-
-    @property
-    def _has_gaps(self) -> bool:
-        return any("broker has" in remark for remark in self._result.remarks)
 
     def _over(self, evidence: StreamEvidence, repartition: Operator) -> None:
         """Counts the rows of a hop in the streams that read it."""

@@ -31,11 +31,13 @@ from tidemark.model.tables.catalog import (
     Table,
 )
 from tidemark.semantics.progress import InputProgress
-from tidemark.storage.delta.tables import scan
+from tidemark.storage.delta.datasets import dataset_of
 from tidemark.stream.journal.entries import Journal
 from tidemark.why.evidence.facts import StreamFacts
 
 NEVER_MS = 2**62
+BOUNDS = ("batch_id", "timestamp", "offset", "source_offset")
+"""Columns of which questions name values."""
 Row = Mapping[str, Any]
 
 
@@ -44,7 +46,8 @@ class StreamEvidence:
 
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
-        self._facts = StreamFacts(stream.home, stream.control, NEVER_MS, stream.topology.trigger_ms)
+        self._facts = StreamFacts(stream.home, stream.control, NEVER_MS, stream.topology.trigger_ms, bounds=BOUNDS)
+        self._tables: dict[str, pl.LazyFrame] = {}
         # All operators of a stream ask the same of a batch or a place.
         self._counts: dict[int, pl.DataFrame] = {}
         self._aside: dict[tuple[str, int, int], pl.DataFrame] = {}
@@ -62,8 +65,12 @@ class StreamEvidence:
 
     def rows_of_table(self, name: str, *where: pl.Expr) -> pl.DataFrame:
         """Returns rows of the table *name* of a sink."""
-        path = self.home / name
-        return scan(path).filter(*where).collect() if DeltaTable.is_deltatable(str(path)) else pl.DataFrame()
+        if name not in self._tables:
+            path = str(self.home / name)
+            if not DeltaTable.is_deltatable(path):
+                return pl.DataFrame()
+            self._tables[name] = pl.scan_pyarrow_dataset(dataset_of(DeltaTable(path), BOUNDS))
+        return self._tables[name].filter(*where).collect()
 
     @cached_property
     def batches(self) -> pl.DataFrame:

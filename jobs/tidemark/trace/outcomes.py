@@ -13,23 +13,25 @@ from tidemark.model.settings.intervals import iso
 
 
 class RecordOutcome(StrEnum):
-    """Result of an update.
-
-    The first nine are those of the accounting; `held` is the update that still waits.
-    """
+    """Result of an update; `held` is one that still waits."""
 
     EMITTED = "emitted"
+    PASSED = "passed"
     SUPPRESSED = "suppressed"
+    SUPERSEDED = "superseded"
     LATE = "late"
     QUARANTINED = "quarantined"
     DUPLICATE = "duplicate"
     FILTERED = "filtered"
-    PASSED = "passed"
-    SUPERSEDED = "superseded"
     HELD = "held"
     UNREAD = "unread"
     LOST = "lost"
     UNKNOWN = "unknown"
+
+
+NOT_COUNTED = (RecordOutcome.UNREAD, RecordOutcome.LOST, RecordOutcome.UNKNOWN)
+COUNTED = tuple(outcome for outcome in RecordOutcome if outcome not in NOT_COUNTED)
+"""Outcomes of the accounting, in the order of reports."""
 
 
 class RecordPlace(NamedTuple):

@@ -55,6 +55,10 @@ Rows that are gone are left out. None: the source cannot be read again.
 """
 
 
+_EXACT = pl.col("last_offset") - pl.col("first_offset") + 1 == pl.col("n")
+"""The condition for runs of suppressed updates of which every offset is."""
+
+
 @dataclass(frozen=True)
 class Arrival:
     """Rows that an operator reads of the record, in one batch.
@@ -280,7 +284,9 @@ class _RecordWalk:
         reads = evidence.reads.filter(pl.col("source") == name, pl.col("partition") == partition)
         first = reads["from_offset"].min()
         assert first is None or isinstance(first, int)
-        if first is None or offset < first:
+        if first is None:
+            return RecordOutcome.UNKNOWN, "facts of that time are no longer kept"
+        if offset < first:
             return RecordOutcome.UNKNOWN, f"facts of that time are no longer kept; the oldest are of offset {first}"
         return RecordOutcome.UNKNOWN, "its batch has no facts yet; they follow with the next batch"
 
@@ -344,7 +350,7 @@ class _RecordWalk:
     def _at(self, evidence: StreamEvidence, operator: Operator, flow: str, arrival: Arrival) -> list[Arrival]:
         """Adds what became of *arrival* at *operator*, and returns its results."""
         if self._is_set_aside(evidence, operator, pl.col("batch_id") == arrival.batch_id):
-            return []
+            return self._taken_in_again(evidence, operator, arrival)
         run = None
         if isinstance(operator, Sink):
             return self._at_sink(evidence, operator, arrival)
@@ -353,6 +359,19 @@ class _RecordWalk:
         if operator.emission:
             return _Judged(self, evidence, operator, arrival, run).results()
         return self._plain(evidence, operator, arrival, run)
+
+    def _taken_in_again(self, evidence: StreamEvidence, operator: Operator, arrival: Arrival) -> list[Arrival]:
+        """Adds the outcome of a late record in a reopened window."""
+        if not isinstance(operator, Aggregate):
+            return []
+        later = pl.col("batch_id") > arrival.batch_id
+        runs = evidence.skipped(operator.name, self._in_run, _EXACT, later)
+        named = (evidence.sent(operator.name, self._is_it, later), runs)
+        batches = [rows["batch_id"][0] for rows in named if rows.height]
+        if not batches:
+            return []
+        # Alone, the record would be late once more: facts have its keys.
+        return _Judged(self, evidence, operator, Arrival(min(batches), None), None).results()
 
     def _plain(self, evidence: StreamEvidence, operator: Operator, arrival: Arrival, run: Run | None) -> list[Arrival]:
         """Follows the record through an operator that judges no changes."""
@@ -532,8 +551,8 @@ class _Judged:
         return {last[-1]} if last else {*alone}
 
     def _exact_runs(self) -> pl.DataFrame:
-        """Returns the runs in which every offset is of the run."""
-        return self._skipped.filter(pl.col("last_offset") - pl.col("first_offset") + 1 == pl.col("n"))
+        """Returns the runs of which every offset is."""
+        return self._skipped.filter(_EXACT)
 
     def _without_key(self) -> list[Arrival]:
         """Adds the outcome of a record that is no update here."""

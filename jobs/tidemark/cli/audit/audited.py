@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from tidemark.cli.shared.local import running_broker
 from tidemark.cli.shared.options import existing_warehouse
@@ -14,7 +14,7 @@ from tidemark.model.project.connections import LOCAL, with_address
 from tidemark.model.project.files import Project
 from tidemark.model.project.layout import Layout
 from tidemark.model.project.registries import with_secrets
-from tidemark.model.topology import Topology
+from tidemark.model.topology import Topology, load_each
 from tidemark.reports.batch_job import add_bootstrap, given_secrets
 from tidemark.reports.batch_job import topology as topology_named
 from tidemark.semantics.progress import InputProgress, Place
@@ -23,10 +23,15 @@ from tidemark.trace.record import Tracer
 from tidemark.trace.topics import Topics
 
 
-def add_place(parser: argparse.ArgumentParser) -> None:
-    """Adds the options that choose the topology and its brokers."""
+def add_topology(parser: argparse.ArgumentParser) -> None:
+    """Adds the option that chooses the topology."""
     text = "name of the topology, or its TOML file (default: the one of the project that has that name)"
     parser.add_argument("--topology", metavar="TOPOLOGY", help=text)
+
+
+def add_place(parser: argparse.ArgumentParser) -> None:
+    """Adds the options that choose the topology and its brokers."""
+    add_topology(parser)
     add_bootstrap(parser, LOCAL)
 
 
@@ -36,7 +41,7 @@ def tracer_and_topics(options: argparse.Namespace, name: str) -> tuple[Tracer, T
     Raises:
         InvalidArgument: no topology of the project has *name*, or several do.
     """
-    topology = topology_named(options.topology) if options.topology else _with_name(name)
+    topology = _with_name(topologies(options), name)
     secrets = given_secrets(options)
     clusters = with_address(
         sorted(topology.clusters_used),
@@ -64,16 +69,40 @@ def _place(tracer: Tracer, source: Source, partition: int) -> Place:
     return places[partition]
 
 
-def _with_name(name: str) -> Topology:
-    files = sorted(Project.here().topologies.glob("*.toml"))
-    topologies = [topology_named(str(file)) for file in files]
-    having = [topology for topology in topologies if name in {*_names(topology)}]
-    if len(having) != 1:
-        names = ", ".join(sorted(topology.name for topology in having or topologies))
-        seen = "several topologies have" if having else "no topology of the project has"
-        msg = f"{seen} {name!r}; choose one with --topology: {names}"
+def topologies(options: argparse.Namespace) -> list[Topology]:
+    """Returns the topology of *options*, or all valid ones of the project.
+
+    Raises:
+        InvalidArgument: there is none of the name.
+        InvalidSpec: the named one is not valid.
+    """
+    if options.topology:
+        return [topology_named(options.topology)]
+    return [each for each in load_each(Project.here().topologies).values() if isinstance(each, Topology)]
+
+
+def only(having: Sequence[Topology], name: str) -> Topology:
+    """Returns the only topology among those *having* the name.
+
+    Raises:
+        InvalidArgument: there are several.
+    """
+    if len(having) > 1:
+        names = ", ".join(sorted(topology.name for topology in having))
+        msg = f"several topologies have {name!r}; choose one with --topology: {names}"
         raise InvalidArgument(msg)
     return having[0]
+
+
+def _with_name(candidates: Sequence[Topology], name: str) -> Topology:
+    if len(candidates) == 1:
+        return candidates[0]
+    having = [topology for topology in candidates if name in {*_names(topology)}]
+    if not having:
+        names = ", ".join(sorted(topology.name for topology in candidates))
+        msg = f"no valid topology of the project has {name!r}; choose one with --topology: {names}"
+        raise InvalidArgument(msg)
+    return only(having, name)
 
 
 def _names(topology: Topology) -> Iterator[str]:

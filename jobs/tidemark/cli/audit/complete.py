@@ -7,25 +7,24 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime, time
 from types import MappingProxyType
 from typing import Any
 from zoneinfo import ZoneInfo
 
+from tidemark.cli.audit.audited import add_topology, only, topologies
 from tidemark.cli.shared.options import add_format, existing_warehouse
 from tidemark.cli.shared.output import say_inert
 from tidemark.clock import wall_clock_ms
 from tidemark.errors import InvalidArgument
 from tidemark.escaping import one_line
 from tidemark.model.kinds.operator import Operator
-from tidemark.model.project.files import Project
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import instant_ms, iso
-from tidemark.model.topology import Topology, load_each
+from tidemark.model.topology import Topology
 from tidemark.query.text_table import as_document
-from tidemark.reports.batch_job import topology as topology_named
 from tidemark.why.intervals import IntervalState, interval_state, newest_time_ms, table_operator
 from tidemark.why.walk import scene
 
@@ -39,15 +38,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="record time in the interval: 14:00 (of the newest day of the table), or ISO 8601; without a zone it is "
         "that of the intervals (default: the newest record time)",
     )
-    text = "name of the topology, or its TOML file (default: the one of the project that has the table)"
-    parser.add_argument("--topology", metavar="TOPOLOGY", help=text)
+    add_topology(parser)
     add_format(parser, FORMATS)
 
 
 def command(options: argparse.Namespace) -> int:
     """Prints the state of the interval."""
-    topologies = [topology_named(options.topology)] if options.topology else _of_project()
-    topology, operator = _with_table(topologies, options.table)
+    topology, operator = _with_table(topologies(options), options.table)
     of = scene(topology, Layout(existing_warehouse(options)), wall_clock_ms())
     time_ms = _time_ms(options.at, operator, newest_time_ms(of, operator))
     state = interval_state(of, operator, time_ms)
@@ -55,19 +52,13 @@ def command(options: argparse.Namespace) -> int:
     return 0 if state.is_complete else 1
 
 
-def _of_project() -> list[Topology]:
-    return [each for each in load_each(Project.here().topologies).values() if isinstance(each, Topology)]
-
-
-def _with_table(topologies: list[Topology], table: str) -> tuple[Topology, Operator]:
+def _with_table(candidates: Sequence[Topology], table: str) -> tuple[Topology, Operator]:
     """Returns the topology and the operator that have *table*."""
-    having = [(each, operator) for each in topologies if (operator := table_operator(each, table))]
-    if len(having) == 1:
-        return having[0]
+    having = [(each, operator) for each in candidates if (operator := table_operator(each, table))]
     if having:
-        msg = f"{table!r} is in several topologies; choose one with --topology: "
-        raise InvalidArgument(msg + ", ".join(topology.name for topology, _ in having))
-    names = [operator.name for each in topologies for operator in each.operators.values() if operator.complete]
+        only([topology for topology, _ in having], table)
+        return having[0]
+    names = [operator.name for each in candidates for operator in each.operators.values() if operator.complete]
     msg = f'no table {table!r} has intervals; write complete = {{ every = "1 h" }} at its operator'
     raise InvalidArgument(f"{msg}; known: {', '.join(names)}" if names else msg)
 

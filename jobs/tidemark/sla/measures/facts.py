@@ -245,7 +245,8 @@ def _catching_up(specs: Iterable[SlaSpec], at_ms: int) -> Iterator[str]:
 def _completions(specs: Iterable[SlaSpec], at_ms: int) -> Iterator[str]:
     """Yields a SELECT of complete intervals by operator, if *specs* need it.
 
-    They are the newest at *at_ms*, and those that were complete since the longest `over` of the SLAs.
+    They are the newest at *at_ms*, and those that were complete since the longest `over` of the SLAs. A late record
+    before a table's first interval adds earlier ones, after those that follow them: these have no deadline.
     """
     lengths_ms = [spec.over_ms for spec in specs if spec.measure is Measure.COMPLETE_BY]
     if not lengths_ms:
@@ -253,8 +254,11 @@ def _completions(specs: Iterable[SlaSpec], at_ms: int) -> Iterator[str]:
     since_ms = at_ms - max(lengths_ms)
     ended = _row(FactKind.COMPLETE, "operator", at_ms="epoch_ms(interval_end)", n="epoch_ms(complete_at)")
     newest = "interval_end = max(interval_end) OVER (PARTITION BY operator)"
+    after = "PARTITION BY operator ORDER BY interval_end ROWS BETWEEN 1 FOLLOWING AND UNBOUNDED FOLLOWING"
+    in_order = f"coalesce(complete_at <= min(complete_at) OVER ({after}), true)"
     first = f"topology = $1 AND reopened_at IS NULL AND epoch_ms(complete_at) <= {at_ms}"
-    yield f"{ended} FROM completeness WHERE {first} QUALIFY {newest} OR epoch_ms(complete_at) > {since_ms}"
+    lately = f"epoch_ms(complete_at) > {since_ms} AND {in_order}"
+    yield f"{ended} FROM completeness WHERE {first} QUALIFY {newest} OR ({lately})"
 
 
 def _first_start_select() -> str:

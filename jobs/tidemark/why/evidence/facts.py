@@ -6,7 +6,7 @@ on. Instants in the frames are epoch ms.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -112,11 +112,13 @@ class StreamFacts:
 
     A missing table has no rows.
 
-    *control* is the control folder, *trigger_ms* the topology's trigger.
+    *control* is the control folder, *trigger_ms* the topology's trigger. Conditions on the columns *bounds* leave out
+    files; none named: those on all columns do.
     """
 
-    def __init__(self, home: Path, control: Path, at_ms: int, trigger_ms: int) -> None:
+    def __init__(self, home: Path, control: Path, at_ms: int, trigger_ms: int, *, bounds: Collection[str] = ()) -> None:
         self._home, self.control, self.at_ms, self._trigger_ms = home, control, at_ms, trigger_ms
+        self._bounds = bounds
         self._opened: dict[str, pl.LazyFrame] = {}
 
     @cached_property
@@ -370,7 +372,7 @@ class StreamFacts:
     def _open(self, table: Table, path: Path) -> pl.LazyFrame:
         none = pl.DataFrame(arrow_schema(table).empty_table()).lazy()
         unflushed = self._unflushed
-        rows = unflushed.scan(path) if DeltaTable.is_deltatable(str(path)) else none
+        rows = unflushed.scan(path, self._bounds) if DeltaTable.is_deltatable(str(path)) else none
         # A table of an older version lacks columns until a driver of this version opens it.
         lacking = omit(none.collect_schema(), rows.collect_schema())
         return rows.with_columns(pl.lit(None).cast(kind).alias(column) for column, kind in lacking.items())
