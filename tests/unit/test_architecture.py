@@ -174,7 +174,9 @@ IMPORTS = {
         "clock errors escaping semantics model.settings model.project model.kinds model query why stream.schemas trace "
         "reports cli.shared"
     ),
-    "cli.outside": "errors model.project query spark_session cli.shared",
+    "cli.outside": (
+        "escaping errors semantics model.tables model.settings model.project model query spark_session cli.shared"
+    ),
     "cli.project": (
         "collecting escaping errors clock semantics model.tables model.settings model.project model.kinds "
         "model storage storage.delta stream.kafka stream.operate stream.schemas stream.read stream.write "
