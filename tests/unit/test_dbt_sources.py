@@ -14,21 +14,61 @@ from tidemark.model import topology
 from tidemark.model.sla_spec import parse
 
 PROJECT = Path(__file__).parents[2]
-FLIGHTS = topology.parse(
-    tomllib.loads((PROJECT / "jobs" / "topologies" / "flights.toml").read_text(encoding="utf-8")), file="flights.toml"
-)
+TOML = tomllib.loads((PROJECT / "jobs" / "topologies" / "flights.toml").read_text(encoding="utf-8"))
+TOML["operators"]["current_carriers"] = {
+    "kind": "sink",
+    "input": "carrier_state",
+    "table": "carriers",
+    "mode": "current",
+    "key": ["carrier"],
+}
+WITH_CURRENT_ROWS = topology.parse(TOML, file="flights.toml")
 GOOD = {"subject": "flight_board", "warn_after": "90 min", "error_after": "48 h", "owner": 'the "late" desk: #1'}
 CHANGES = {"subject": "changes", "error_after": "2 h", "owner": "desk", "ignore_when_idle": True}
 
 
 def text_of(**slas: dict) -> str:
-    specs = parse({"flights": slas}, FLIGHTS, file="slas.toml")
+    specs = parse({"flights": slas}, WITH_CURRENT_ROWS, file="slas.toml")
     return sources([("flights", specs)], file="slas.toml", schema="main")
 
 
 def test_a_staleness_sla_is_freshness_of_its_table() -> None:
     text = text_of(board=GOOD, changes=CHANGES)
-    assert yaml.safe_load(text) == {}
+    assert yaml.safe_load(text) == {
+        "version": 2,
+        "sources": [
+            {
+                "name": "flights",
+                "schema": "main",
+                "tables": [
+                    {
+                        "name": "flight_board",
+                        "description": 'SLA flights.board of the "late" desk: #1',
+                        "config": {
+                            "loaded_at_field": "timestamp",
+                            "freshness": {
+                                "warn_after": {"count": 90, "period": "minute"},
+                                "error_after": {"count": 2, "period": "day"},
+                            },
+                        },
+                    },
+                    {
+                        "name": "changes",
+                        "description": "SLA flights.changes of desk; Tidemark passes it while its sources are idle, "
+                        "dbt does not",
+                        "config": {
+                            "loaded_at_field": "timestamp",
+                            "freshness": {
+                                "warn_after": None,
+                                "error_after": {"count": 2, "period": "hour"},
+                                "filter": "topology = 'flights'",
+                            },
+                        },
+                    },
+                ],
+            }
+        ],
+    }
 
 
 def test_other_measures_are_no_freshness() -> None:
@@ -45,7 +85,7 @@ def test_other_measures_are_no_freshness() -> None:
             'write a number of minutes, such as "1 min"',
         ),
         (
-            {"error_after": "49 h", "hours": [{"from": "07:00", "to": "19:00", "error_after": "3 h"}]},
+            {"error_after": "49 h", "hours": [{"zone": "UTC", "from": "07:00", "to": "19:00", "error_after": "3 h"}]},
             "# Left out: slas.toml: flights.board.hours: is set, but dbt has the same limits at all hours; "
             "write an SLA without this key for dbt",
         ),
@@ -55,7 +95,7 @@ def test_other_measures_are_no_freshness() -> None:
             "write an SLA without this key for dbt",
         ),
         (
-            {"place": "table"},
+            {"subject": "carriers", "place": "table"},
             "# Left out: slas.toml: flights.board.place: is 'table', but dbt reads the view; "
             "write an SLA without this key for dbt",
         ),
