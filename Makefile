@@ -1,6 +1,6 @@
 # Two commands matter: `make demo` and `make test`. Both set everything up first.
 .DEFAULT_GOAL := help
-.PHONY: help setup secrets pins object-store lock fmt check unit proof browser screenshots postgres pythons alertmanager test audited audit yarn supervision environments chaos bench demo up down clean
+.PHONY: help setup secrets pins object-store lock fmt check unit proof browser screenshots postgres pythons alertmanager prometheus test audited audit yarn supervision environments chaos bench demo up down clean
 
 PYTHON ?= python3.11
 BIN := .venv/bin
@@ -125,13 +125,19 @@ alertmanager: ## Alertmanager for one test of tests/airflow, by apt where none i
 		&& $$AS apt-get update -qq && DEBIAN_FRONTEND=noninteractive $$AS apt-get install -qq -y --no-install-recommends \
 		prometheus-alertmanager >/dev/null || echo "no Alertmanager, and apt cannot install it: one test of tests/airflow will be skipped"
 
+prometheus: ## Prometheus and promtool for tests/delta/test_metrics.py, by apt where none is installed; without them its cases are skipped
+	@command -v prometheus >/dev/null && command -v promtool >/dev/null && exit 0; \
+	command -v apt-get >/dev/null && AS=$$([ $$(id -u) = 0 ] || echo "sudo -n") && echo "installing Prometheus (under a minute)" \
+		&& $$AS apt-get update -qq && DEBIAN_FRONTEND=noninteractive $$AS apt-get install -qq -y --no-install-recommends \
+		prometheus >/dev/null || echo "no Prometheus, and apt cannot install it: some tests of metrics will be skipped"
+
 # Long files come first, by their folders.
 PYTEST := $(BIN)/pytest -q -n 2 --dist loadfile --no-loadscope-reorder
 # The others wait for brokers, Spark and Airflow half of the time, and these use it: nice, so that they hold up nothing.
 CPU_ONLY := tests/unit tests/vectors tests/reference tests/delta jobs/tidemark/semantics jobs/tidemark/model
 
 test: setup ## lint, types and every test
-	@$(MAKE) -s -j 3 -O check browser object-store audited
+	@$(MAKE) -s -j 3 -O check browser prometheus object-store audited
 	@nice $(PYTEST) $(CPU_ONLY) >.venv/cpu_only.log 2>&1 & beside=$$!; trap "kill $$beside 2>/dev/null" EXIT INT TERM; \
 	$(PYTEST) tests $(patsubst %,--ignore=%,$(CPU_ONLY)); failed=$$?; \
 	wait $$beside || failed=1; cat .venv/cpu_only.log; exit $$failed

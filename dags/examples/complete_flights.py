@@ -12,7 +12,7 @@ DOC = "Runs once for each complete interval of `flight_board`, and once more if 
 
 with DAG("complete_flights", schedule=PartitionedAssetTimetable(assets=BOARD), tags=["example", "flights"], doc_md=DOC):
 
-    @task
+    @task(retries=3)
     def count(dag_run=None, triggering_asset_events=None):
         """Returns the interval with the number of its records."""
         start = dag_run.partition_key

@@ -144,7 +144,7 @@ def test_a_drain_ends_the_wait_for_an_answer(tmp_path: Path) -> None:
     assert again._answer() is None, "no Airflow answers here, and the look is repeated"
     control.request_drain(by="ann", now_ms=1)
     assert again._answer() == "drained"
-    assert AnswerTrigger(**{**kwargs, "until_ms": wall_clock_ms() - 1})._answer() == "timed_out"
+    assert AnswerTrigger(**{**kwargs, "until_ms": wall_clock_ms() - 1})._answer() == "missing (is the DAG d paused?)"
 
 
 def asking(stopped: Repairable) -> DecisionOperator:
@@ -413,6 +413,8 @@ def test_a_stream_notices_that_its_question_is_gone(plant: Plant) -> None:
     third = plant.next_question({first, second})
     assert api.task_states(STREAMS, streams_run) == {"events": "deferred"}
 
+    # Airflow asks again if the answer comes before its scheduler has seen that the task is parked.
+    time.sleep(SCHEDULED_WITHIN_S)
     assert plant.answer("ann", third, "Reject", note="restore them") == 200
     plant.wait_for_stream(streams_run, "failed")
     told = "\n".join(api.log(STREAMS, streams_run, "events"))
@@ -425,6 +427,13 @@ def test_a_stream_notices_that_its_question_is_gone(plant: Plant) -> None:
     api.mark(QUESTIONS, fourth, "decide", "failed")
     plant.wait_for_stream(streams_run, "failed")
     assert "a person was asked, and the answer is failed" in "\n".join(api.log(STREAMS, streams_run, "events"))
+
+    api.pause(QUESTIONS)
+    asked, streams_run = api.runs(QUESTIONS), api.trigger(STREAMS, {})
+    plant.wait_for_stream(streams_run, "failed")
+    told = "\n".join(api.log(STREAMS, streams_run, "events"))
+    assert f"the DAG {QUESTIONS} is paused, so it asks no person: unpause it, then clear the task" in told
+    assert api.runs(QUESTIONS) == asked
     assert {(row["command"], row["outcome"]) for row in plant.decisions()} == {
         ("reset-time", "rejected"),
         ("accept-loss", "rejected"),

@@ -27,5 +27,6 @@ def test_the_demo_finds_no_problem_and_leaves_no_process(tmp_path: Path) -> None
     assert "carrier_state_is_quick" in page["slas"]
     texts = [file.read_text() for file in (tmp_path / "airflow" / "logs").rglob("*task_id=tell_log/*.log")]
     assert f"/tidemark/pages/flights/slas#{page['incidents'][0]}" in "".join(texts)
+    assert "/tidemark/pages/flights/operators/carrier_state" in "".join(texts)
     status = subprocess.run([*command, "status"], capture_output=True, text=True, check=False)
     assert "running" not in status.stdout

@@ -54,6 +54,7 @@ ROUTES = [
     "/pages/flights/history",
     "/pages/flights/reports/2026-01-01T12",
     "/dags/tidemark_flights_streams",
+    "/metrics",
     "/topologies",
     "/topologies/flights",
     "/topologies/flights/status",
@@ -163,6 +164,13 @@ def test_only_pages_send_a_browser_to_the_login(anonymous: Client) -> None:
     assert place == "/api/v2/auth/login"
     assert parse_qs(query)["next"][0].endswith("/pages/flights")
     assert anonymous.get("/topologies", **browser).status_code == 401
+
+
+def test_metrics_come_in_the_format_that_is_asked_for(client: Client) -> None:
+    for accept in ("application/openmetrics-text", "text/plain"):
+        answer = client.get("/metrics", Accept=accept)
+        assert answer.headers["Content-Type"].startswith(accept)
+        assert 'tidemark_readable{topology="flights"} 1.0' in answer.text
 
 
 def test_a_topology_and_its_operators_are_as_on_the_command_line(client: Client, warehouse: Path) -> None:

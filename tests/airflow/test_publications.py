@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowSkipException, TaskDeferred
 from airflow.sdk.execution_time.context import OutletEventAccessors
 from deltalake import write_deltalake
@@ -150,6 +151,17 @@ def test_a_run_that_was_killed_before_its_end_published_nothing(airflow: Airflow
     assert airflow.events == airflow.recorded() == [(key(0), 0)]
 
 
+def test_a_cleared_run_publishes_its_intervals_again(airflow: Airflow) -> None:
+    for hour in range(3):
+        airflow.complete(hour)
+        airflow.run(killed="failed" if hour == 2 else "")
+    airflow.run(again="run 1")  # that of hour 0
+    # Hour 2 was not published before.
+    assert airflow.events == [(key(0), 0), (key(1), 0), (key(0), 0), (key(2), 0)]
+    assert airflow.run() is not None
+    assert airflow.recorded() == [(key(hour), 0) for hour in range(3)]
+
+
 def test_a_deleted_run_has_published(airflow: Airflow) -> None:
     airflow.complete(0)
     airflow.run()
@@ -233,3 +245,10 @@ def test_a_reopened_interval_clears_its_run_and_no_other(monkeypatch: pytest.Mon
     run("d", 0)
     assert cleared == [("others", "a")]
     assert kept == {f"others {key(0)}": "d", f"others {key(1)}": "b"}
+
+
+def test_a_killed_worker_does_not_end_the_run_of_an_interval() -> None:
+    board = complete_table("flights", "status", "flight_board")
+    assert OneRunPerInterval(asset=board).retries == 5
+    with DAG("others", default_args={"retries": 0}):
+        assert OneRunPerInterval(asset=board).retries == 0

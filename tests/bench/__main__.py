@@ -26,6 +26,7 @@ PARTS = (
     "what_if",
     "contracts",
     "trace",
+    "metrics",
     "jobs",
     "current_sinks",
 )

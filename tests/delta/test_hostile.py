@@ -469,9 +469,10 @@ def test_charts_draw_names_as_text(start: int) -> None:
 def test_a_message_links_only_to_its_page_and_states_the_budget() -> None:
     row = planted(INCIDENTS, 0, HARMLESS[0]) | {"change": "opened", "said": "Look here: https://other.example.org"}
     link = "https://a.example.org/?b&c"
-    told = [alert_texts(alert_of(row | {"budget_left": left}, link=link), notified_ms=NOON) for left in (0.12, -999)]
+    spent = (row | {"budget_left": left} for left in (0.12, -999))
+    told = [alert_texts(alert_of(of, link=link, operator_link=f"{link}&d"), notified_ms=NOON) for of in spent]
 
-    assert [Elements(of["html"]).links for of in told] == [{"https://a.example.org/?b&c"}] * 2
+    assert [Elements(of["html"]).links for of in told] == [{link, f"{link}&d"}] * 2
     assert "Error budget left: 12%\n" in told[0]["text"]
     assert "Error budget left: none, 1,000.0 times the budget was spent\n" in told[1]["text"]
 

@@ -24,6 +24,7 @@
 | `flights_day` | a day of flights, played twelve times as fast, and its expected records |
 | `simulated_weeks` | `simulated_week`: a week of a stream, minute by minute, with days, bursts, restarts and ramps |
 | `hostile_strings` | `HOSTILE`: strings that programs may obey |
+| `otlp_receiver` | `OtlpReceiver`: an OTLP server over HTTP that keeps the metrics that it is sent |
 | `command_line` | `tidemark`: a command, run within the process of the test |
 | `typed_commands` | the commands in a text, checked against the real command line |
 | `tcp_proxy` | `TcpProxy`: a network on loopback that can stall, reset or slow its connections |
@@ -37,6 +38,8 @@
 | `both_engines` | `BothEngines`: one query, asked of Spark and of DuckDB, with equal results |
 | `syntax` | `nodes`, `top_level`: syntax trees of the product's files, parsed once |
 | `airflow_checkout` | `own_checkout`: DAGs and plugins with a test's own topology |
+| `postgres` | `served`: an empty PostgreSQL on loopback, which can be killed |
+| `replayed_days` | `Days`: two days of three partitions, replayed by a process that can be killed; their oracle |
 | `supervised_streams` | `Stage`, `Supervised`: a real Airflow and streams that it launches, kills and clears |
 | `yarn_cluster` | `YarnCluster`: Hadoop's ResourceManager and two NodeManagers on loopback, which can be killed |
 | `supervision_cases` | cases of supervision for every place of the control folder |

@@ -166,6 +166,14 @@ IMPORTS = {
     "cli.shared": (
         "clock collecting escaping errors semantics model.settings model.project model storage control reports embedded"
     ),
+    "metrics": (
+        "clock collecting model.tables model.settings model kernels.columns semantics storage.delta model.project "
+        "why.evidence reports.facts"
+    ),
+    "cli.outside": (
+        "collecting escaping errors semantics model.tables model.settings model.project model query spark_session "
+        "metrics cli.shared"
+    ),
     "cli.explain": (
         "collecting escaping errors clock semantics model.settings model.project model query "
         "why.evidence why reports reports.paths reports.pages reports.what_if sla.incidents sla cli.shared"
@@ -173,9 +181,6 @@ IMPORTS = {
     "cli.audit": (
         "clock errors escaping semantics model.settings model.project model.kinds model query why stream.schemas trace "
         "reports cli.shared"
-    ),
-    "cli.outside": (
-        "escaping errors semantics model.tables model.settings model.project model query spark_session cli.shared"
     ),
     "cli.project": (
         "collecting escaping errors clock semantics model.tables model.settings model.project model.kinds "
@@ -200,7 +205,7 @@ IMPORTS = {
     "airflow.pages": (
         "collecting escaping errors clock semantics model.settings model.project model query "
         "reports reports.paths reports.facts reports.pages reports.rollups reports.what_if sla.incidents sla "
-        "cli.explain airflow.tasks airflow.dags"
+        "metrics cli.explain airflow.tasks airflow.dags"
     ),
     "airflow": "",
     "dags": "airflow",

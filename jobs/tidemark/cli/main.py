@@ -48,6 +48,8 @@ examples:
   tidemark path flights --last 3                shows the critical path of the newest windows, and the culprit
   tidemark incidents flights                    lists broken SLAs, since when, and who acknowledged them
   tidemark suggest slas flights --zone Europe/Berlin   proposes limits by hour of the week, from past checks
+  tidemark metrics rules flights                writes alerting rules for Prometheus from the SLAs
+  tidemark serve-metrics --port 9477            serves metrics to a Prometheus on this machine
   tidemark whatif flights --operator carrier_state --scale 0.5
   tidemark trace --record flight_events/0/1234  shows what became of a record at each operator, and since when
   tidemark trace --row flight_board UA753       shows the records that made a row, and makes it again from them
@@ -100,6 +102,8 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("reshard", "repair.reshard", "change the number of shards of a drained stream"),
     ("upgrade", "repair.upgrade", "bring what older versions wrote to the format of this version"),
     ("requeue", "repair.requeue", "send quarantined or late records to their topics again, each once"),
+    ("metrics", "outside.metrics", "print metrics for Prometheus, or alerting rules from the SLAs"),
+    ("serve-metrics", "outside.serve_metrics", "serve metrics to Prometheus, or push them to OpenTelemetry"),
     (PASSED_ON, "stack.replay", "play real flights of 2013 into Kafka; `tidemark replay --help` shows how"),
 )
 """Names of commands, their modules of `tidemark.cli`, and their help.

@@ -8,9 +8,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from tidemark.embedded import broker, stack
 from tidemark.embedded.airflow_api import ENDED, SUCCESS, AirflowApi
 from tidemark.embedded.stack import Home
 from tidemark.errors import TidemarkError
+from tidemark.model.project.extras import can_publish
 from tidemark.model.project.files import CHECKOUT, Project
 from tidemark.model.project.layout import Layout
 from tidemark.model.topology import Topology, load
@@ -227,16 +227,6 @@ class Conductor:
             self.say("\n".join(airflow.log(dag_id, run_id, task)[-LOG_LINES:]))
         msg = f"the run {run_id} of the DAG {dag_id} failed in {', '.join(failed)}; see the log above"
         raise TidemarkError(msg)
-
-
-def can_publish() -> bool:
-    """Returns False if Airflow's tasks create no partitioned events.
-
-    They do from 3.3 on.
-    """
-    with suppress(PackageNotFoundError):  # elsewhere there may be one
-        return tuple(map(int, version("apache-airflow").split(".")[:2])) >= (3, 3)
-    return True
 
 
 def parts_of(topology: Topology) -> list[str]:

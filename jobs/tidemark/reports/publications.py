@@ -54,13 +54,13 @@ def due_intervals(layout: Layout, topology: str, *, most: int = MOST) -> list[di
     return Warehouse(layout.warehouse, topology=topology).ask(DUE, [topology, most]).objects
 
 
-def newest_publication(layout: Layout, topology: str) -> str | None:
-    """Returns the run that published last; None: none has."""
+def publishing_runs(layout: Layout, topology: str) -> list[str]:
+    """Returns the runs that have published, the newest last."""
     path = layout.report_table(topology, PUBLISHED_INTERVALS.name)
     if not DeltaTable.is_deltatable(str(path)):
-        return None
+        return []
     rows = rows_in(open_report(PUBLISHED_INTERVALS, path), columns=["published_at", "run_id"])
-    return None if rows.is_empty() else str(rows.sort("published_at")["run_id"][-1])
+    return list(rows.sort("published_at")["run_id"].unique(maintain_order=True))
 
 
 def record_publication(

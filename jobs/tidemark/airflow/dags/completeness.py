@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from airflow import sdk
 from airflow.sdk import DAG
 
 from tidemark.airflow.dags.settings import WAREHOUSE, dag, topologies
 from tidemark.airflow.tasks.assets import PublishIntervals
 from tidemark.airflow.tasks.stream import RETRIES, Supervision
+from tidemark.model.project.extras import can_publish
 
-CAN_PUBLISH = "PartitionedAtRuntime" in sdk.__all__
-"""True if tasks can create partitioned events; they cannot in Airflow 3.2."""
 DOC = """
 Publishes complete intervals of the tables of the topology `{name}`: one event of an asset for each interval, whose
 start is the partition key. A DAG with a partitioned schedule on this asset runs for exactly that interval. An interval
@@ -25,7 +23,7 @@ succeeds; the next run waits then. `published_intervals` has what was published.
 
 def make() -> Iterator[DAG]:
     """Makes a DAG for each topology with `complete`, not in Airflow 3.2."""
-    for topology in topologies().values() if CAN_PUBLISH else ():
+    for topology in topologies().values() if can_publish() else ():
         if topology.has_intervals:
             looks = Supervision()
             with dag(topology, "completeness", doc=DOC, schedule="@continuous") as publishing:

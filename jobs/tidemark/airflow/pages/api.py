@@ -18,7 +18,7 @@ import logging
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated
@@ -29,6 +29,7 @@ from fastapi import FastAPI, HTTPException, Query, Request, Response
 from fastapi.exception_handlers import http_exception_handler
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse
+from prometheus_client.exposition import choose_encoder
 from starlette.datastructures import MutableHeaders
 from starlette.types import Message, Receive, Scope, Send
 
@@ -55,6 +56,7 @@ from tidemark.clock import wall_clock_ms
 from tidemark.collecting import in_order_of, index_by_name, names_in
 from tidemark.errors import InvalidArgument, TidemarkError
 from tidemark.escaping import inert
+from tidemark.metrics.exporter import Exporter
 from tidemark.model.project.layout import NAME, Layout
 from tidemark.model.settings.intervals import Grain, instant_ms, instants_ms, utc
 from tidemark.model.settings.toml_keys import duration_ms
@@ -405,6 +407,15 @@ def _decide(name: str, made: AlertDecision, now_ms: int) -> bool:
     return result.is_new
 
 
+@app.get("/metrics")
+async def show_metrics(request: Request, readable: Readable = READABLE) -> Response:
+    """Returns the metrics of all topologies that the user may read."""
+    encode, content_type = choose_encoder(request.headers.get("accept", ""))
+    names = tuple(await asyncio.to_thread(lambda: readable.of(sorted(_known()))))
+    text = await ANSWERS.to(("metrics", names, content_type), lambda: encode(_exporter(_warehouse()).of(names)))
+    return Response(text, headers=HEADERS | {"Content-Type": content_type})
+
+
 @app.get("/")
 async def first_page(readable: Readable = READABLE) -> Response:
     """Returns the start page, which shows at once what is known.
@@ -504,6 +515,12 @@ def show_slas(name: str) -> Response:
     """Returns the page of SLAs, incidents and contracts."""
     topology = name if name in _broken() else _named(name).name
     return HTMLResponse(sla_page(_warehouse(), topology, _model(topology)), headers=HEADERS)
+
+
+@lru_cache(maxsize=1)
+def _exporter(warehouse: Path) -> Exporter:
+    """Returns the exporter of this process, which keeps rows between scrapes."""
+    return Exporter(Layout(warehouse), lambda: _known().values())
 
 
 def _known() -> dict[str, Topology]:

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from airflow.sdk import Asset, AssetWatcher, BaseOperator, Context, Variable
@@ -47,6 +48,8 @@ WRITES = {
     "maintain": (TABLE_FILES,),
 }
 """The tables that each batch job writes."""
+AGAIN: Mapping[str, Any] = MappingProxyType({"retries": 5, "retry_delay": timedelta(seconds=10)})
+"""Tries of a task that nothing but an accident of Airflow's ends."""
 MOST_EVENTS = 100
 """Number of newest events by which readers of assets are known."""
 
@@ -203,8 +206,9 @@ class PublishIntervals(BaseOperator):
     Airflow creates the events. So the rows of a run whose task did not succeed are removed by the next one, and nothing
     is published twice or never. The DAG has to start a next run at once.
 
-    Known limitation: to clear the newest run that has published, or to mark it as failed, publishes its intervals
-    again; of an older run it does not. To mark a run as succeeded while it publishes may lose them.
+    To clear a run that has published, or to mark the newest of them as failed, publishes its intervals again.
+
+    Known limitation: to mark a run as succeeded while it publishes may lose its intervals.
 
     Args:
         topology: whose tables they are; at least one has the key `complete`.
@@ -267,17 +271,20 @@ class PublishIntervals(BaseOperator):
         self.execute(context)
 
     def _forget_failed(self, layout: Layout, context: Context) -> None:
-        """Removes the newest publication from the record if its task failed."""
-        from tidemark.reports.publications import newest_publication, record_publication  # as above
+        """Removes publications whose tasks failed from the record.
 
-        ti, newest = context["ti"], newest_publication(layout, self.topology)
-        if newest is None:
-            return
-        state = None if newest == ti.run_id else task_state(ti.dag_id, ti.task_id, newest)
-        # A run that is not there any more was deleted after its end.
-        if newest == ti.run_id or state not in (None, "success"):
-            self.log.warning("%s did not succeed (%s), so its intervals are published again", newest, state)
-            record_publication(layout, self.topology, [], run_id=newest, at_ms=wall_clock_ms())
+        That can be the newest one, and earlier tries of this run. A run that was cleared has only tries that count as
+        failed.
+        """
+        from tidemark.reports.publications import publishing_runs, record_publication  # as above
+
+        ti, runs = context["ti"], publishing_runs(layout, self.topology)
+        for run_id in {ti.run_id, *runs[-1:]}.intersection(runs):
+            state = "tried again" if run_id == ti.run_id else task_state(ti.dag_id, ti.task_id, run_id)
+            # A run that is not there any more was deleted after its end.
+            if state not in (None, "success"):
+                self.log.warning("%s did not succeed (%s), so its intervals are published again", run_id, state)
+                record_publication(layout, self.topology, [], run_id=run_id, at_ms=wall_clock_ms())
 
 
 def task_state(dag_id: str, task_id: str, run_id: str) -> str | None:
@@ -342,6 +349,8 @@ class OneRunPerInterval(BaseOperator):
     """
 
     def __init__(self, *, asset: Asset, task_id: str = "one_run_per_interval", **kwargs: Any) -> None:
+        # If a worker is killed here, no other run computes this interval.
+        kwargs["default_args"] = {**AGAIN, **kwargs.get("default_args", {})}
         super().__init__(task_id=task_id, inlets=[asset], **kwargs)
         self.asset = asset
 

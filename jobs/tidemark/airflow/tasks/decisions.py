@@ -33,6 +33,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 from asgiref.sync import sync_to_async
 
+from tidemark.airflow.tasks.assets import task_state
 from tidemark.airflow.tasks.sla import channels, notify
 from tidemark.airflow.tasks.spark import airflow_secrets, kafka_clusters
 from tidemark.airflow.tasks.store import warehouse_at
@@ -78,7 +79,7 @@ ANSWERED_WITHIN = "24 h"
 WAITS_MS = 25 * 3_600_000
 """Longest wait of a stream for an answer, ms.
 
-That is longer than ANSWERED_WITHIN, and happens only while the DAG that asks is paused.
+That is longer than ANSWERED_WITHIN, and happens only if the DAG that asks is paused meanwhile.
 """
 DRAINED, GONE = "drained", "gone"
 """Answers without a person.
@@ -179,17 +180,24 @@ def ask(dag_id: str, question: str, params: Mapping[str, str]) -> None:
     SUPERVISOR_COMMS.send(TriggerDagRun(dag_id=dag_id, run_id=question, conf=dict(params)))
 
 
+def is_paused(dag_id: str) -> bool:
+    """Returns True if the DAG *dag_id* is paused.
+
+    Only a task of Airflow can ask this.
+    """
+    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance  # a task that is running has it
+
+    return bool(RuntimeTaskInstance.get_dag(dag_id).is_paused)
+
+
 def answer_to(question: str, dag_id: str) -> str | None:
     """Returns the outcome of the run *question* of *dag_id*; None: none yet.
 
     It is GONE if the run was deleted or marked as a success, and FAILED if it failed or was marked so.
     """
-    # Triggerers need them, and parsers of DAGs do not.
-    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
-    from airflow.sdk.execution_time.xcom import XCom
+    from airflow.sdk.execution_time.xcom import XCom  # triggerers need it, and parsers of DAGs do not
 
-    states = RuntimeTaskInstance.get_task_states(dag_id, task_ids=[TASK], run_ids=[question])
-    state = states.get(question, {}).get(TASK, "removed")
+    state = task_state(dag_id, TASK, question) or "removed"
     has_ended = state in {"success", "failed", "skipped", "upstream_failed", "removed"}
     if not has_ended and state != "running":
         return None
@@ -229,7 +237,7 @@ class AnswerTrigger(BaseTrigger):
 
     def _answer(self) -> str | None:
         if wall_clock_ms() > self._until_ms:
-            return RepairOutcome.TIMED_OUT.value
+            return f"missing (is the DAG {self._dag_id} paused?)"
         try:
             if Control(location(self._home)).drain_requested():
                 return DRAINED

@@ -30,7 +30,8 @@ log = logging.getLogger(__name__)
 CHANNELS = Project.here().channels
 SLAS = Project.here().slas
 PAGE = "/tidemark/pages/{topology}/slas#{incident}"
-"""Page of an incident: see `tidemark.airflow.pages.api`."""
+OPERATOR_PAGE = "/tidemark/pages/{topology}/operators/{operator}"
+"""Pages of an incident and of an operator: see `tidemark.airflow.pages.api`."""
 
 
 def sla_asset(topology: str) -> Asset:
@@ -168,11 +169,13 @@ def notify(
     from tidemark.sla.incidents.alert import alert_of
     from tidemark.sla.incidents.alert_text import alert_texts
 
+    topology, operator = quote(change["topology"], safe=""), quote(change.get("cause_operator") or "", safe="")
     if page is None:
         incident = (change.get("incidents") or [change["incident"]])[0]
-        page = PAGE.format(topology=quote(change["topology"], safe=""), incident=quote(incident, safe=""))
-    link = conf.get("api", "base_url", fallback="").rstrip("/") + page
-    alert = alert_of(change, link=link, dags=dags)
+        page = PAGE.format(topology=topology, incident=quote(incident, safe=""))
+    base = conf.get("api", "base_url", fallback="").rstrip("/")
+    operator_link = base + OPERATOR_PAGE.format(topology=topology, operator=operator) if operator else None
+    alert = alert_of(change, link=base + page, operator_link=operator_link, dags=dags)
     message = {**alert_texts(alert, notified_ms=wall_clock_ms()), "value": alert}
     resolve_name(channel.notifier)(**channel.arguments)({**context, "alert": message})
 

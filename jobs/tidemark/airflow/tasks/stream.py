@@ -31,7 +31,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 from asgiref.sync import sync_to_async
 
-from tidemark.airflow.tasks.decisions import CAN_ASK, DRAINED, GONE, AnswerTrigger, ask, command_in
+from tidemark.airflow.tasks.decisions import CAN_ASK, DRAINED, GONE, AnswerTrigger, ask, command_in, is_paused
 from tidemark.airflow.tasks.driver import BY_CHANGE, Driver, DriverVerdict, Launch, Patience
 from tidemark.airflow.tasks.pods import launch_command
 from tidemark.airflow.tasks.spark import DriverHook, airflow_secrets, job_environment, kafka_clusters, script
@@ -285,17 +285,22 @@ class StreamOperator(BaseOperator):
     def _ask(self, driver: Driver, why: str, context: Context) -> None:
         """Asks people about the command that resolves *why*, and defers.
 
-        Returns if there is no such command, or Airflow cannot ask.
+        Returns if there is no such command, or Airflow cannot ask. Fails if the DAG that asks is paused.
         """
         command, launch = command_in(why, self._topology().name), driver.launch()
         if command is None or launch is None or self.decisions is None or not CAN_ASK or "ti" not in context:
             return
         question = f"{self.sub_topology}__{launch.launch_id}"
         try:
-            ask(self.decisions, question, {"command": command, "why": why, "stream": self.sub_topology})
+            if not (paused := is_paused(self.decisions)):
+                ask(self.decisions, question, {"command": command, "why": why, "stream": self.sub_topology})
         except Exception:
             self.log.exception("Airflow cannot ask people about it; does the DAG %s exist?", self.decisions)
             return
+        if paused:
+            driver.report_failures()
+            msg = f"{why}\nthe DAG {self.decisions} is paused, so it asks no person: unpause it, then clear the task"
+            raise AirflowFailException(msg)
         self.log.info(
             "the run %s of the DAG %s asks for a decision about: tidemark %s", question, self.decisions, command
         )

@@ -25,7 +25,6 @@ from tidemark.cli.shared.local import (
     Home,
     Say,
     addresses,
-    can_publish,
     guard,
     process,
     stack,
@@ -36,7 +35,7 @@ from tidemark.cli.shared.output import say, say_inert
 from tidemark.cli.stack.story import Story
 from tidemark.cli.stack.summary import problems, summary, unread_hops
 from tidemark.errors import TidemarkError, argument_type
-from tidemark.model.project.extras import require
+from tidemark.model.project.extras import can_publish, require
 from tidemark.model.project.files import CHECKOUT
 from tidemark.model.project.jars import require_jars
 from tidemark.model.project.layout import Layout

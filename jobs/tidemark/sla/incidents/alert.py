@@ -58,6 +58,7 @@ class Alert:
         owner: the responsible team or person.
         runbook: the remedy, a link or a text.
         link: the page of the incident.
+        operator_link: the page of the operator that is the cause; None: no operator is.
         by: the person who acknowledged it.
         reminder: number of the reminder, from 1; 0: the change itself.
     """
@@ -88,6 +89,7 @@ class Alert:
     owner: str | None
     runbook: str | None
     link: str
+    operator_link: str | None
     by: str | None
     reminder: int = 0
 
@@ -96,12 +98,15 @@ _LOWER = {Severity.CRITICAL.value: Severity.WARNING.value, Severity.WARNING.valu
 """Severity of a message about the impact, by that of its SLAs."""
 
 
-def alert_of(change: Mapping[str, Any], *, link: str, dags: Iterable[str] = ()) -> Alert:
+def alert_of(
+    change: Mapping[str, Any], *, link: str, operator_link: str | None = None, dags: Iterable[str] = ()
+) -> Alert:
     """Returns the alert for *change*.
 
     Args:
         change: a row of `sla_alerts`, whose name is `incident`, or of `incidents`; instants are epoch ms.
         link: address of the page to look at.
+        operator_link: address of the page of the operator that is the cause.
         dags: DAGs that wait for late tables.
     """
     row: dict[str, Any] = {name: one_line(value) if isinstance(value, str) else value for name, value in change.items()}
@@ -143,6 +148,7 @@ def alert_of(change: Mapping[str, Any], *, link: str, dags: Iterable[str] = ()) 
         owner=row["owner"],
         runbook=row["runbook"],
         link=link,
+        operator_link=operator_link,
         by=row["by"],
         reminder=row.get("reminder") or 0,
     )

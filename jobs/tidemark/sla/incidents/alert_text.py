@@ -18,7 +18,7 @@ from tidemark.semantics.sla import Verdict
 from tidemark.sla.incidents.alert import Alert
 from tidemark.why.evidence.findings import UNEXPLAINED
 
-LOOK_HERE = "Look here"
+LOOK_HERE, OPERATOR_PAGE = "Look here", "Operator"
 LATE_AFTER_MS = 900_000
 """Age from which an alert has the line `Delayed alert`, in ms."""
 
@@ -41,7 +41,9 @@ def alert_texts(alert: Alert, *, notified_ms: int) -> dict[str, str]:
     lines = {name: one_line(f"{name}: {value}" if name else value) for name, value in details}
     text = "\n".join(lines.values())
     html_lines = {name: escape(line) for name, line in lines.items()}
-    html_lines[LOOK_HERE] = f'{LOOK_HERE}: <a href="{escape(alert.link)}">{escape(alert.link)}</a>'
+    for name, link in {LOOK_HERE: alert.link, OPERATOR_PAGE: alert.operator_link}.items():
+        if link:
+            html_lines[name] = f'{name}: <a href="{escape(link)}">{escape(link)}</a>'
     place = quote(f"{alert.dedup_key.removeprefix('tidemark/').replace('/', '.')}.{alert.change}", safe="")
     # A mail server may drop a message with an id that it had.
     place += f".{alert.reminder}" if alert.reminder else ""
@@ -127,6 +129,7 @@ def _details(alert: Alert, notified_ms: int) -> list[tuple[str, str]]:
         "Runbook": alert.runbook,
         "Incident": alert.incident,
         LOOK_HERE: alert.link,
+        OPERATOR_PAGE: alert.operator_link,
         "Delayed alert": f"the change happened {length(late_ms // 60_000 * 60_000)} ago"
         if late_ms >= LATE_AFTER_MS
         else "",

@@ -18,6 +18,7 @@ from tidemark.semantics.incidents import Change
 from tidemark.sla.incidents.alert import Alert
 
 SOURCE = "tidemark"
+_HTTP = ("http://", "https://")
 FORM = 1
 """Version of the JSON that webhooks receive."""
 _ACTIONS: Mapping[Change, str] = MappingProxyType(
@@ -77,6 +78,7 @@ def payload_of(alert: Alert) -> dict[str, Any]:
         "owner": alert.owner,
         "runbook": alert.runbook,
         "link": alert.link,
+        "operator_link": alert.operator_link,
         "by": alert.by,
         "reminder": alert.reminder,
     }
@@ -90,9 +92,8 @@ def pagerduty_event(alert: Alert, texts: Mapping[str, str], *, routing_key: str)
         texts: of the alert, as `alert_texts` returns them.
         routing_key: integration key of the service.
     """
-    links = [{"href": alert.link, "text": "Incident"}] if alert.link.startswith("http") else []
-    if alert.runbook and alert.runbook.startswith(("http://", "https://")):
-        links.append({"href": alert.runbook, "text": "Runbook"})
+    named = {"Incident": alert.link, "Operator": alert.operator_link, "Runbook": alert.runbook}
+    links = [{"href": href, "text": text} for text, href in named.items() if (href or "").startswith(_HTTP)]
     body = {
         "routing_key": routing_key,
         "event_action": _ACTIONS[alert.change],

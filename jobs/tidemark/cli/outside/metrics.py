@@ -1,0 +1,65 @@
+"""`tidemark metrics`: prints metrics, or alerting rules for them."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Collection
+
+from tidemark.cli.shared.options import existing_warehouse
+from tidemark.cli.shared.output import say_inert
+from tidemark.collecting import names_in
+from tidemark.errors import InvalidArgument
+from tidemark.model.project.files import Project
+from tidemark.model.project.layout import Layout
+from tidemark.model.sla_spec import known_slas
+from tidemark.model.topology import Topology, load_each
+
+METRICS, RULES = "text", "rules"
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of the command."""
+    what = f"{METRICS}: the metrics in Prometheus' text format; {RULES}: a file of alerting rules, from the SLAs"
+    parser.add_argument("what", choices=(METRICS, RULES), help=what)
+    add_topologies(parser)
+
+
+def add_topologies(parser: argparse.ArgumentParser) -> None:
+    """Adds the argument for several topologies."""
+    parser.add_argument("topologies", nargs="*", metavar="TOPOLOGY", help="names (default: all of the project)")
+
+
+def command(options: argparse.Namespace) -> int:
+    """Prints metrics or rules.
+
+    Raises InvalidArgument for an unknown topology, or without a warehouse.
+    """
+    if options.what == RULES:
+        from tidemark.metrics.rules import rules_file
+
+        chosen = chosen_topologies(options.topologies)
+        say_inert(rules_file([(each, known_slas(each).specs) for each in chosen]).rstrip("\n"))
+        return 0
+    from prometheus_client import CollectorRegistry, generate_latest
+
+    from tidemark.metrics.exporter import Exporter
+
+    layout = Layout(existing_warehouse(options))
+    registry = CollectorRegistry()
+    registry.register(Exporter(layout, lambda: chosen_topologies(options.topologies)))
+    say_inert(generate_latest(registry).decode().rstrip("\n"))
+    return 0
+
+
+def chosen_topologies(names: Collection[str]) -> list[Topology]:
+    """Returns the valid topologies of the project that have *names*; none: all.
+
+    Raises InvalidArgument for another name.
+    """
+    valid = [each for each in load_each(Project.here().topologies).values() if isinstance(each, Topology)]
+    unknown = {*names} - {*names_in(valid)}
+    if unknown:
+        listed = ", ".join(names_in(valid))
+        msg = f"there is no topology {', '.join(sorted(unknown))} with a valid file; known: {listed}"
+        raise InvalidArgument(msg)
+    return [each for each in valid if not names or each.name in names]

@@ -1,0 +1,1 @@
+"""Metrics of topologies for Prometheus and OpenTelemetry."""

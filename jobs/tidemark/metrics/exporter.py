@@ -1,0 +1,338 @@
+"""Collects the metrics of topologies for `prometheus-client`.
+
+Values come from Delta tables and control folders only; no process has to run beside the streams. Counters begin with an
+hour (UTC) of the drivers' finish clock, so every exporter of a warehouse has the same values, and its restart changes
+none. Prometheus takes the new hour for a restart of the counter.
+Clock: the one of this process, for ages and lags; that of the drivers for latencies.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from copy import copy
+from datetime import datetime
+from pathlib import Path
+from threading import Lock
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import polars as pl
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    StateSetMetricFamily,
+)
+from prometheus_client.metrics_core import Metric as Family
+from prometheus_client.registry import Collector
+
+from tidemark.clock import Clock, wall_clock_ms
+from tidemark.collecting import names_in, outside
+from tidemark.metrics.catalog import METRICS, Metric, MetricType
+from tidemark.metrics.table_rows import KeptFacts, TableRows
+from tidemark.model.project.layout import Layout
+from tidemark.model.settings.intervals import Grain
+from tidemark.model.sla_spec import Severity
+from tidemark.model.tables.catalog import (
+    BATCHES,
+    BECAME,
+    COMPLETENESS,
+    INCIDENTS,
+    LATENCY_BUCKETS,
+    OUTCOMES,
+    SLA_RESULTS,
+    WATERMARKS,
+    Table,
+)
+from tidemark.model.topology import Topology
+from tidemark.reports.facts.alerts import budgets
+from tidemark.reports.facts.partitions import partitions
+from tidemark.semantics.buckets import GAMMA, quantile, value_of
+from tidemark.semantics.incidents import BROKEN
+from tidemark.semantics.sla import Verdict
+from tidemark.why.evidence.conditions import Condition, condition
+from tidemark.why.evidence.snapshot import Scene
+
+log = logging.getLogger(__name__)
+MOST_SERIES = 2_000
+"""Most series of one topology."""
+RECENT_MS = 300_000
+"""Quantiles are of the records of so many ms."""
+PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
+EDGES = (0, *range(1, 842, 35))
+"""Upper buckets of the histogram.
+
+They stand for 0 ms, 1 ms, 2 ms, 4 ms and so on, to 4.6 hours.
+
+They are edges of our own buckets, so that counts are exact. 1.02^35 is 2.0.
+"""
+FAMILIES: Mapping[MetricType, Callable[..., Any]] = MappingProxyType(
+    {
+        MetricType.GAUGE: GaugeMetricFamily,
+        MetricType.COUNTER: CounterMetricFamily,
+        MetricType.HISTOGRAM: HistogramMetricFamily,
+        MetricType.STATESET: StateSetMetricFamily,
+    }
+)
+WORDS = outside(BECAME, ("held_after",))
+"""Outcomes of updates; updates that are still held have none."""
+HOUR_MS = Grain.HOUR.length_ms
+OF_STREAMS = names_in((BATCHES, OUTCOMES, LATENCY_BUCKETS, WATERMARKS, COMPLETENESS))
+
+
+class Sample(NamedTuple):
+    """A value of a metric with the values of its labels.
+
+    A state set has a dictionary of states as its value, and a histogram counts by upper edge (s) with the sum (s). An
+    age is counted from *age_of_ms*, and a value is left out after *until_ms*, epoch ms. *since_s* is when a counter
+    began, epoch s.
+    """
+
+    metric: str
+    labels: tuple[str, ...]
+    value: Any = None
+    since_s: float | None = None
+    age_of_ms: int | None = None
+    until_ms: int | None = None
+
+    def at(self, now_ms: int) -> Sample:
+        """Returns the sample with its age at *now_ms*."""
+        return self if self.age_of_ms is None else self._replace(value=(now_ms - self.age_of_ms) / 1000)
+
+    @property
+    def series(self) -> int:
+        """The number of series in OpenMetrics, with those of the beginning."""
+        match METRICS[self.metric].type:
+            case MetricType.STATESET:
+                return len(self.value)
+            case MetricType.HISTOGRAM:
+                return len(self.value[0]) + 3
+            case MetricType.COUNTER:
+                return 2
+        return 1
+
+
+class Exporter(Collector):
+    """Collects the metrics of *topologies* in the warehouse of *layout*.
+
+    *topologies* returns those that exist now. It is safe for several threads. A topology that cannot be read has
+    `tidemark_readable` 0 and hides no other. *clock* returns epoch ms.
+    """
+
+    def __init__(
+        self, layout: Layout, topologies: Callable[[], Iterable[Topology]], *, clock: Clock = wall_clock_ms
+    ) -> None:
+        self._layout, self._topologies, self._clock = layout, topologies, clock
+        self._rows, self._lock = TableRows(), Lock()
+        self._kept: dict[str, tuple[list[str], list[Sample]]] = {}
+
+    def collect(self) -> Iterator[Family]:
+        """Yields the metrics, each with the series of all topologies."""
+        return families(self.samples())
+
+    def describe(self) -> list[Family]:
+        """Returns nothing: to register the exporter reads no table."""
+        return []
+
+    def of(self, names: Container[str]) -> Exporter:
+        """Returns an exporter of the topologies in *names*."""
+        some = copy(self)
+        some._topologies = lambda: (each for each in self._topologies() if each.name in names)
+        return some
+
+    def samples(self) -> list[Sample]:
+        """Returns the samples of all topologies.
+
+        A topology has at most MOST_SERIES series.
+        """
+        with self._lock:
+            now_ms = self._clock()
+            return [sample for topology in self._topologies() for sample in self._of(topology, now_ms)]
+
+    def _of(self, topology: Topology, now_ms: int) -> list[Sample]:
+        try:
+            samples = [Sample("tidemark_readable", (topology.name,), 1), *self._read(topology, now_ms)]
+        except Exception:  # one topology that cannot be read must not hide the others
+            log.exception("the metrics of %s cannot be read", topology.name)
+            return [Sample("tidemark_readable", (topology.name,), 0)]
+        order = [*METRICS]
+        samples.sort(key=lambda sample: order.index(sample.metric))
+        kept, dropped, room = list[Sample](), 0, MOST_SERIES - 1  # one for the number of dropped series
+        for sample in samples:
+            if dropped or sample.series > room:
+                dropped += sample.series
+            else:
+                room -= sample.series
+                kept.append(sample)
+        return [*kept, Sample("tidemark_dropped_series", (topology.name,), dropped)]
+
+    def _read(self, topology: Topology, now_ms: int) -> Iterator[Sample]:
+        facts = {}
+        for sub in topology.sub_topologies:
+            home, control = self._layout.stream(topology.name, sub.name), self._layout.control(topology.name, sub.name)
+            facts[sub.name] = KeptFacts(home, control, now_ms, topology.trigger_ms, self._rows)
+            # The state of a stream also follows from silence, so it is judged at each scrape.
+            yield from _of_stream((topology.name, sub.name), facts[sub.name], now_ms)
+        homes = [self._layout.stream(topology.name, name) for name in facts]
+        paths = [home / table for home in homes for table in OF_STREAMS]
+        paths += [self._layout.report_table(topology.name, table.name) for table in (SLA_RESULTS, INCIDENTS)]
+        versions = [self._rows.version(path) for path in paths]
+        kept = self._kept.get(topology.name)
+        if kept is None or kept[0] != versions:
+            samples = [*_of_partitions(Scene(topology, facts, now_ms)), *self._of_tables(topology.name, homes)]
+            kept = self._kept[topology.name] = (versions, samples)
+        yield from (each.at(now_ms) for each in kept[1] if each.until_ms is None or now_ms <= each.until_ms)
+
+    def _of_tables(self, topology: str, homes: Sequence[Path]) -> Iterator[Sample]:
+        def rows(table: Table) -> pl.DataFrame:
+            return pl.concat(self._rows.rows(table, home / table.name) for home in homes)
+
+        yield from _of_latency(topology, rows(LATENCY_BUCKETS))
+        batches = rows(BATCHES).select("sub_topology", "batch_id", "finished_at")
+        yield from _of_outcomes(topology, rows(OUTCOMES).join(batches, on=["sub_topology", "batch_id"]))
+        yield from _of_completeness(topology, rows(COMPLETENESS))
+        for table, samples_of in ((SLA_RESULTS, _of_checks), (INCIDENTS, _of_incidents)):
+            yield from samples_of(topology, self._rows.rows(table, self._layout.report_table(topology, table.name)))
+
+
+def _of_stream(labels: tuple[str, str], facts: KeptFacts, now_ms: int) -> Iterator[Sample]:
+    present = condition(facts)
+    yield Sample("tidemark_stream_state", labels, {each.value: each is present for each in Condition})
+    beat = facts.beat
+    if beat is None:
+        return
+    yield Sample("tidemark_heartbeat_age_seconds", labels, (now_ms - beat.at_ms) / 1000)
+    if beat.records_behind is not None:
+        yield Sample("tidemark_behind_records", labels, beat.records_behind)
+    if present is Condition.CATCHING_UP and beat.eta_at_ms is not None:
+        yield Sample("tidemark_catch_up_seconds", labels, max(0, beat.eta_at_ms - now_ms) / 1000)
+
+
+def _of_partitions(scene: Scene) -> Iterator[Sample]:
+    for row in partitions(scene, ()):
+        labels = (scene.topology.name, row["sub_topology"], row["source"], str(row["partition"]))
+        if row["watermark"] is not None:
+            yield Sample("tidemark_watermark_lag_seconds", labels, age_of_ms=_ms(row["watermark"]))
+        if row["unread"] is not None:
+            yield Sample("tidemark_unread_records", labels, row["unread"])
+
+
+def _of_latency(topology: str, rows: pl.DataFrame) -> Iterator[Sample]:
+    """Yields quantiles and histograms by operator."""
+    if rows.is_empty():
+        return
+    at_ms = pl.col("finished_at").dt.epoch("ms")
+    newest_ms = rows.select(at_ms.max()).item()
+    counts = rows.with_columns(at_ms=at_ms).group_by("operator", "bucket").agg(
+        hour=pl.col("n").filter(pl.col("at_ms") >= newest_ms // HOUR_MS * HOUR_MS).sum(),
+        recent=pl.col("n").filter(pl.col("at_ms") > newest_ms - RECENT_MS).sum(),
+    ).sort("operator", "bucket")  # fmt: skip
+    for (operator,), of_operator in counts.group_by("operator", maintain_order=True):
+        labels = (topology, str(operator))
+        recent = of_operator.select("bucket", "recent").rows()
+        for name, q in PERCENTILES.items():
+            if (latency_ms := quantile(recent, q)) is not None:
+                recently = {"value": latency_ms / 1000, "until_ms": newest_ms + RECENT_MS}
+                yield Sample("tidemark_recent_latency_seconds", (*labels, name), **recently)
+        hour = of_operator.select("bucket", "hour").filter(pl.col("hour") > 0).rows()
+        if hour:
+            by_edge = [(_edge_s(edge), sum(n for bucket, n in hour if bucket <= edge)) for edge in EDGES]
+            by_edge.append(("+Inf", sum(n for _, n in hour)))
+            total_s = sum(value_of(bucket) * n for bucket, n in hour) / 1000
+            yield Sample("tidemark_latency_seconds", labels, (by_edge, total_s), newest_ms // HOUR_MS * HOUR_MS / 1000)
+
+
+def _edge_s(bucket: int) -> str:
+    """Returns the largest value in *bucket*, s, as a label of Prometheus.
+
+    >>> _edge_s(0), _edge_s(1), _edge_s(36)
+    ('0.0', '0.001', '0.00199989')
+    """
+    return f"{GAMMA ** (bucket - 1) / 1000:.6g}" if bucket else "0.0"
+
+
+def _of_outcomes(topology: str, rows: pl.DataFrame) -> Iterator[Sample]:
+    if rows.is_empty():
+        return
+    at_ms = pl.col("finished_at").dt.epoch("ms")
+    hour_ms = rows.select(at_ms.max()).item() // HOUR_MS * HOUR_MS
+    sums = rows.filter(at_ms >= hour_ms).group_by("operator").agg(pl.col(WORDS).sum()).sort("operator")
+    for row in sums.to_dicts():
+        for outcome in WORDS:
+            yield Sample("tidemark_updates", (topology, row["operator"], outcome), row[outcome], hour_ms / 1000)
+
+
+def _of_completeness(topology: str, rows: pl.DataFrame) -> Iterator[Sample]:
+    by_table = rows.group_by("operator", "table").agg(
+        end=pl.col("interval_end").dt.epoch("ms").max(), reopened=pl.col("reopened_at").is_not_null().sum()
+    )
+    for operator, table, end_ms, reopened in by_table.sort("operator", "table").rows():
+        of_table = (topology, operator, table)
+        yield Sample("tidemark_complete_lag_seconds", of_table, age_of_ms=end_ms)
+        yield Sample("tidemark_reopened_intervals", of_table, reopened)
+
+
+def _of_checks(topology: str, rows: pl.DataFrame) -> Iterator[Sample]:
+    if rows.is_empty():
+        return
+    check = pl.struct("checked_at", "run_id")
+    newest = rows.sort("checked_at", "run_id").filter(check == check.last())
+    checks = newest.sort("sla").to_dicts()
+    for row in checks:
+        labels = (topology, row["sla"], row["subject"], row["measure"])
+        if row["quiet"] is None and row["verdict"] != Verdict.UNKNOWN:
+            level = 0 if row["verdict"] not in BROKEN else 1 if row["verdict"] == Verdict.WARN else 2
+            yield Sample("tidemark_sla_level", labels, level)
+        if row["observed_ms"] is not None:
+            yield Sample("tidemark_sla_observed_seconds", labels, row["observed_ms"] / 1000)
+    yield Sample("tidemark_check_age_seconds", (topology,), age_of_ms=_ms(checks[0]["checked_at"]))
+    for row in budgets(checks):
+        if row["budget_left"] is not None:
+            of_objective = (topology, row["objective"], row["subject"])
+            yield Sample("tidemark_budget_left_ratio", of_objective, row["budget_left"])
+
+
+def _of_incidents(topology: str, rows: pl.DataFrame) -> Iterator[Sample]:
+    by_incident = (
+        rows.sort("at")
+        .group_by("incident")
+        .agg(
+            severity=pl.col("severity").filter(pl.col("change").is_in(["opened", "escalated"])).last(),
+            is_open=~(pl.col("change") == "resolved").any(),
+        )
+    )
+    open_now = by_incident.filter("is_open")["severity"].to_list()
+    for severity in Severity:
+        yield Sample("tidemark_open_incidents", (topology, severity.value), open_now.count(severity.value))
+
+
+def families(samples: Iterable[Sample]) -> Iterator[Family]:
+    """Yields *samples* as families of `prometheus-client`, in the order of the catalog."""
+    by_metric: dict[str, list[Sample]] = {}
+    for sample in samples:
+        by_metric.setdefault(sample.metric, []).append(sample)
+    for metric in METRICS.values():
+        if metric.name in by_metric:
+            yield _family(metric, by_metric[metric.name])
+
+
+def _family(metric: Metric, samples: Iterable[Sample]) -> Family:
+    family: Any = FAMILIES[metric.type](metric.name, metric.meaning, labels=metric.labels)
+    family.unit = metric.unit  # the name already ends with it
+    for sample in samples:
+        match family:
+            case HistogramMetricFamily():
+                family.add_metric(sample.labels, *sample.value)
+                of_series = dict(zip(metric.labels, sample.labels, strict=True))
+                family.add_sample(f"{metric.name}_created", of_series, sample.since_s or 0)
+            case CounterMetricFamily():
+                family.add_metric(sample.labels, sample.value, created=sample.since_s)
+            case _:
+                family.add_metric(sample.labels, sample.value)
+    whole: Family = family
+    return whole
+
+
+def _ms(instant: datetime) -> int:
+    return round(instant.timestamp() * 1000)

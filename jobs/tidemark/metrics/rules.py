@@ -1,0 +1,116 @@
+"""Makes Prometheus' alerting rules from the SLAs of a topology.
+
+Latency and watermark lag are compared by Prometheus itself, so these alerts need no check by Airflow. All other SLAs
+alert by the verdict of their newest check.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from tidemark.model.settings.toml_keys import length
+from tidemark.model.sla_spec import QUANTILES, Measure, Severity, SlaSpec
+from tidemark.model.topology import Topology
+from tidemark.semantics.sla import Sla
+
+OVERDUE_CHECKS = 2
+"""A check counts as overdue after so many intervals of `check_every`."""
+
+
+def rules_file(topologies: Sequence[tuple[Topology, Iterable[SlaSpec]]]) -> str:
+    """Returns the rules of *topologies* with their SLAs, as YAML.
+
+    Strings are written as in JSON, which is part of YAML.
+    """
+    lines = ["# Written by `tidemark metrics rules`.", "groups:" if topologies else "groups: []"]
+    for topology, specs in topologies:
+        lines += [f"- name: {_text(f'tidemark_{topology.name}')}", "  rules:"]
+        for rule in [*_of_topology(topology), *(each for spec in specs for each in _of_sla(topology, spec))]:
+            lines.append(f"  - alert: {_text(rule.pop('alert'))}")
+            for key, value in rule.items():
+                lines.append(f"    {key}: {_text(value)}")
+    return "\n".join([*lines, ""])
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _rule(
+    alert: str, expression: str, wait: str, labels: Mapping[str, str], summary: str, **more: str
+) -> dict[str, Any]:
+    # In a runbook, a text in braces would be a template of Prometheus.
+    plain = {name: text.replace("{{", '{{ "{{" }}') for name, text in more.items()}
+    annotations = {"summary": summary, **plain}
+    return {"alert": alert, "expr": expression, "for": wait, "labels": dict(labels), "annotations": annotations}
+
+
+def _of_topology(topology: Topology) -> Iterator[dict[str, Any]]:
+    """Yields the rules that every topology has."""
+    own = f"topology={_text(topology.name)}"
+    labels = {"topology": topology.name, "severity": Severity.CRITICAL.value}
+    stopped = f'tidemark_stream_state{{{own},tidemark_stream_state=~"failed|hanging"}} == 1'
+    yield _rule(
+        "TidemarkStreamStopped", stopped, "1m", labels,
+        "the stream {{ $labels.sub_topology }} is {{ $labels.tidemark_stream_state }}",
+    )  # fmt: skip
+    unreadable = f"tidemark_readable{{{own}}} == 0 or absent(tidemark_readable{{{own}}})"
+    yield _rule("TidemarkUnreadable", unreadable, "5m", labels, "there are no metrics of the topology")
+    overdue_s = OVERDUE_CHECKS * topology.check_every_ms / 1000
+    overdue = f"tidemark_check_age_seconds{{{own}}} > {overdue_s:g}"
+    yield _rule("TidemarkCheckOverdue", overdue, "1m", labels, "SLAs are not checked any more")
+    dropped = f"tidemark_dropped_series{{{own}}} > 0"
+    warning = labels | {"severity": Severity.WARNING.value}
+    yield _rule("TidemarkSeriesDropped", dropped, "5m", warning, "the topology has too many series; some are left out")
+
+
+def _of_sla(topology: Topology, spec: SlaSpec) -> Iterator[dict[str, Any]]:
+    """Yields a warning and a rule of the severity of *spec*."""
+    wait = f"{max(0, spec.damping.open_after_ms) // 1000}s"
+    more = {} if spec.runbook is None else {"runbook": spec.runbook}
+    levels = [*_levels(spec)]
+    for level, severity, limit_ms in levels:
+        labels = {"topology": topology.name, "sla": spec.name, "severity": severity.value, "owner": spec.owner}
+        names = {"topology": topology.name, "sla": spec.name}
+        expression, finding = f"tidemark_sla_level{{{_matchers(names)}}} == {level}", "the newest check found it broken"
+        if limit_ms is not None:
+            expression = f"{_value(topology, spec)} >= {limit_ms / 1000:.15g}"
+            if level == 1 and levels[-1][0] == 2:
+                # The alert of the error takes the place of that of the warning.
+                expression += f" < {(levels[-1][2] or 0) / 1000:.15g}"
+            finding = f"it is {length(round(limit_ms))} or more"
+        yield _rule("TidemarkSla", expression, wait, labels, f"{spec.measure} of {spec.subject}: {finding}", **more)
+
+
+def _levels(spec: SlaSpec) -> Iterator[tuple[int, Severity, float | None]]:
+    """Yields levels of `tidemark_sla_level` with their severity.
+
+    The third part is the limit that Prometheus compares itself, ms; None: it compares the level.
+    """
+    limits = spec.limits
+    is_direct = isinstance(limits, Sla) and not (spec.hours or spec.calendar or spec.maintenance_windows)
+    if not isinstance(limits, Sla) or not is_direct or spec.measure not in {Measure.WATERMARK_LAG, *QUANTILES}:
+        yield 1, Severity.WARNING, None
+        yield 2, spec.severity, None
+        return
+    if limits.warn_after_ms is not None:
+        yield 1, Severity.WARNING, limits.warn_after_ms
+    if limits.error_after_ms is not None:
+        yield 2, spec.severity, limits.error_after_ms
+
+
+def _value(topology: Topology, spec: SlaSpec) -> str:
+    """Returns the expression of the length, s, that *spec* limits."""
+    if spec.measure is Measure.WATERMARK_LAG:
+        is_sub = spec.subject in {sub.name for sub in topology.sub_topologies}
+        place = {"topology": topology.name, "sub_topology" if is_sub else "source": spec.subject}
+        return f"max(tidemark_watermark_lag_seconds{{{_matchers(place)}}})"
+    percentile = spec.measure.value.rpartition("_")[2]
+    place = {"topology": topology.name, "operator": spec.subject, "percentile": percentile}
+    return f"tidemark_recent_latency_seconds{{{_matchers(place)}}}"
+
+
+def _matchers(labels: Mapping[str, str]) -> str:
+    return ",".join(f"{name}={_text(value)}" for name, value in labels.items())

@@ -1,0 +1,150 @@
+"""Keeps rows of Delta tables between scrapes, and reads only new files.
+
+Purpose: Prometheus scrapes every few seconds, and a scrape of an unchanged warehouse should read no table.
+How it works: the files of a Delta table never change. So their rows are kept, and a file is read once, unless others
+were removed. As long as the newest name in the log is the same, nothing is read but that name. Rows that no metric
+needs are not kept.
+What it does not do: read facts that are still in a journal. Drivers write them to the tables within ten seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import chain
+from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple
+
+import polars as pl
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+
+from tidemark.collecting import omit, within
+from tidemark.kernels.columns.schemas import arrow_schema
+from tidemark.model.tables.catalog import (
+    BATCHES,
+    COMPLETENESS,
+    HEARTBEATS,
+    INCIDENTS,
+    LATENCY_BUCKETS,
+    OUTCOMES,
+    SLA_RESULTS,
+    WATERMARKS,
+    Table,
+)
+from tidemark.storage.delta.datasets import dataset_of
+from tidemark.storage.delta.snapshots import snapshot_of
+from tidemark.why.evidence.facts import StreamFacts
+
+KEPT = {
+    BATCHES.name: "finished_at",
+    LATENCY_BUCKETS.name: "finished_at",
+    HEARTBEATS.name: "at",
+    SLA_RESULTS.name: "checked_at",
+}
+"""Tables that need only rows of the last KEPT_FOR, by their instant."""
+KEPT_FOR = pl.duration(minutes=65)
+"""Counters begin with an hour, and quantiles need five minutes before it."""
+NEWEST = {WATERMARKS.name: ("source", "partition"), COMPLETENESS.name: ("operator", "interval_start")}
+"""Tables that need only the newest row of these columns."""
+COLUMNS: Mapping[str, frozenset[str]] = MappingProxyType(
+    {
+        INCIDENTS.name: frozenset({"topology", "incident", "change", "severity", "at"}),
+        LATENCY_BUCKETS.name: frozenset({"operator", "finished_at", "bucket", "n"}),
+    }
+)
+"""Columns of wide tables that metrics need; of others all are read."""
+
+
+class _KeptTable(NamedTuple):
+    """The needed *rows* of *files*, as of *version*."""
+
+    version: str
+    files: frozenset[str]
+    rows: pl.DataFrame
+
+
+class TableRows:
+    """Reads the rows of tables that metrics need, each file once."""
+
+    def __init__(self) -> None:
+        self._kept: dict[Path, _KeptTable] = {}
+
+    def version(self, path: Path) -> str:
+        """Returns the newest name in a log; empty: no table."""
+        try:
+            return max((file.name for file in (path / "_delta_log").iterdir() if file.suffix == ".json"), default="")
+        except OSError:
+            return ""
+
+    def rows(self, table: Table, path: Path) -> pl.DataFrame:
+        """Returns the rows of *table* at *path* that metrics need.
+
+        A table that is not there has none.
+        """
+        version = self.version(path)
+        kept = self._kept.get(path)
+        if kept is None or kept.version != version:
+            kept = self._kept[path] = self._read(table, path, version, kept)
+        return kept.rows
+
+    def _read(self, table: Table, path: Path, version: str, kept: _KeptTable | None) -> _KeptTable:
+        none = pl.DataFrame(arrow_schema(table).empty_table())
+        if table.name in COLUMNS:
+            none = none.select(within(none.columns, COLUMNS[table.name]))
+        if not version:
+            return _KeptTable(version, frozenset(), none)
+        snapshot = snapshot_of(path)
+        if snapshot is None:  # delta-rs has to read it
+            files, rows = frozenset[str](), _as(none, pl.DataFrame(dataset_of(DeltaTable(str(path))).to_table()))
+        else:
+            # These tables have no partition columns.
+            files = frozenset(chain.from_iterable(snapshot.files.values()))
+            # Rows of a removed file are in others, or nowhere any more.
+            old = kept if kept is not None and kept.files <= files else _KeptTable("", frozenset(), none)
+            rows = pl.concat([old.rows, *(_file(path / name, none) for name in sorted(files - old.files))])
+        since_batch = self._first_batch(path) if table.name == OUTCOMES.name else None
+        return _KeptTable(version, files, _needed(table, rows, since_batch))
+
+    def _first_batch(self, path: Path) -> int:
+        """Returns the first batch that is kept of the stream."""
+        first = self.rows(BATCHES, path.with_name(BATCHES.name))["batch_id"].min()
+        return first if isinstance(first, int) else 0
+
+
+def _file(path: Path, none: pl.DataFrame) -> pl.DataFrame:
+    rows = pq.read_table(path, columns=none.columns, partitioning=None, use_threads=False)
+    return _as(none, pl.DataFrame(rows))
+
+
+def _as(none: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
+    """Returns *rows* with the columns of *none*.
+
+    A table of an older version lacks some.
+    """
+    if rows.schema == none.schema:
+        return rows
+    lacking = omit(none.schema, rows.columns)
+    return rows.with_columns(pl.lit(None).cast(kind).alias(name) for name, kind in lacking.items()).select(
+        pl.col(name).cast(kind) for name, kind in none.schema.items()
+    )
+
+
+def _needed(table: Table, rows: pl.DataFrame, since_batch: int | None) -> pl.DataFrame:
+    if table.name in KEPT:
+        at = pl.col(KEPT[table.name])
+        return rows.filter(at >= at.max() - KEPT_FOR)
+    if table.name in NEWEST:
+        return rows.sort("batch_id", maintain_order=True).unique(NEWEST[table.name], keep="last", maintain_order=True)
+    return rows if since_batch is None else rows.filter(pl.col("batch_id") >= since_batch)
+
+
+class KeptFacts(StreamFacts):
+    """The facts of a stream, of rows that are kept between scrapes."""
+
+    def __init__(self, home: Path, control: Path, at_ms: int, trigger_ms: int, kept: TableRows) -> None:
+        super().__init__(home, control, at_ms, trigger_ms)
+        self._kept = kept
+
+    def _open(self, table: Table, path: Path) -> pl.LazyFrame:
+        return self._kept.rows(table, path).lazy()

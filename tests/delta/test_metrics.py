@@ -1,0 +1,445 @@
+"""Metrics equal the tables, and Prometheus' own tools read them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+from urllib.request import Request, urlopen
+
+import polars as pl
+import pytest
+from deltalake import write_deltalake
+from prometheus_client import CollectorRegistry, generate_latest, start_http_server
+from prometheus_client.openmetrics.exposition import generate_latest as open_metrics
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+
+import rollup
+from support.busy_warehouse import FLIGHTS, GOES_ON_MS, busy
+from support.command_line import tidemark
+from support.latency_facts import facts
+from support.otlp_receiver import OtlpReceiver
+from support.report_warehouse import TestWarehouse, reading
+from tidemark.control import process
+from tidemark.kernels.columns.schemas import rows_of
+from tidemark.kernels.reports.rollups import NO_OUTLINE
+from tidemark.metrics import exporter as exporter_module
+from tidemark.metrics import table_rows
+from tidemark.metrics.catalog import METRICS, MetricType
+from tidemark.metrics.exporter import Exporter, Sample
+from tidemark.metrics.otlp import OtlpExporter
+from tidemark.metrics.rules import rules_file
+from tidemark.model.project.files import CHECKOUT
+from tidemark.model.project.layout import Layout
+from tidemark.model.sla_spec import known_slas, parse
+from tidemark.model.tables.catalog import COMPLETENESS, HEARTBEATS, LATENCY_ROLLUP
+from tidemark.model.topology import Topology, load
+
+NOON = 1_767_268_800_000  # 2026-01-01 12:00 UTC
+NOW = NOON + GOES_ON_MS
+DOCS = CHECKOUT / "docs"
+PROMTOOL, PROMETHEUS = shutil.which("promtool"), shutil.which("prometheus")
+needs_promtool = pytest.mark.skipif(PROMTOOL is None, reason="no promtool; `make prometheus` installs it")
+
+
+@pytest.fixture(scope="module")
+def flights() -> Topology:
+    return load(FLIGHTS)
+
+
+@pytest.fixture(scope="module")
+def warehouse(tmp_path_factory: pytest.TempPathFactory) -> Layout:
+    """`busy` at noon, and two complete intervals."""
+    layout = Layout(busy(tmp_path_factory.mktemp("busy"), NOON))
+    of_table = {"topology": "flights", "sub_topology": "status", "operator": "flight_board", "table": "flight_board"}
+    complete = [
+        {**of_table, "batch_id": n, "interval_end": NOON + n * 1_000, "interval_start": NOON + n * 1_000 - 1_000}
+        for n in range(2)
+    ]
+    write_deltalake(layout.stream_table("flights", "status", "completeness"), rows_of(COMPLETENESS, complete))
+    return layout
+
+
+@pytest.fixture
+def exporter(warehouse: Layout, flights: Topology) -> Exporter:
+    return Exporter(warehouse, lambda: [flights], clock=lambda: NOW)
+
+
+def values(exporter: Exporter, metric: str) -> dict[tuple[str, ...], Any]:
+    """The values of *metric* by its labels but the topology."""
+    return {sample.labels[1:]: sample.value for sample in exporter.samples() if sample.metric == metric}
+
+
+def registry_of(exporter: Exporter) -> CollectorRegistry:
+    registry = CollectorRegistry()
+    registry.register(exporter)
+    return registry
+
+
+def test_values_are_those_of_the_tables(exporter: Exporter) -> None:
+    states = values(exporter, "tidemark_stream_state")
+    assert {sub: [word for word, is_so in each.items() if is_so] for (sub,), each in states.items()} == {
+        "status": ["catching_up"], "carriers": ["failed"],
+    }  # fmt: skip
+    # The last heartbeat is 15 s old, and its estimate was an instant before now.
+    assert values(exporter, "tidemark_heartbeat_age_seconds")["status",] == 15
+    assert values(exporter, "tidemark_behind_records") == {("status",): 12_400}
+    assert values(exporter, "tidemark_catch_up_seconds") == {("status",): 0}
+    # The last batch ended 4 s ago with a watermark 8 s before; partition 2 is silent since 10 min before noon.
+    lags = values(exporter, "tidemark_watermark_lag_seconds")
+    assert {place[1:]: lag for place, lag in lags.items()} == {
+        ("flight_events", "0"): 12, ("flight_events", "1"): 12, ("flight_events", "2"): 720 + 600 + 8,
+        ("weather", "0"): 12,
+    }  # fmt: skip
+    unread = values(exporter, "tidemark_unread_records")
+    assert (unread["status", "flight_events", "0"], unread["status", "flight_events", "2"]) == (6_200, 0)
+    assert values(exporter, "tidemark_open_incidents") == {
+        ("critical",): 2, ("warning",): 1, ("info",): 0, ("forecast",): 0,
+    }  # fmt: skip
+    levels = {labels[0]: level for labels, level in values(exporter, "tidemark_sla_level").items()}
+    assert levels == {
+        "board_budget_1h": 0, "board_is_fresh": 0, "delays_are_fresh": 2, "delays_in_time": 2, "every_airport_sends": 1,
+    }  # fmt: skip
+    assert values(exporter, "tidemark_budget_left_ratio") == {("board_budget", "flight_board"): 0.625}
+    assert values(exporter, "tidemark_check_age_seconds") == {(): 720 + 90}
+    assert values(exporter, "tidemark_complete_lag_seconds") == {("flight_board", "flight_board"): 719}
+    assert values(exporter, "tidemark_reopened_intervals") == {("flight_board", "flight_board"): 0}
+
+
+def test_counters_begin_with_the_hour(exporter: Exporter) -> None:
+    # From noon on there is a batch each 4 s for twelve minutes: 180.
+    updates = values(exporter, "tidemark_updates")
+    of_board = {outcome: n for (operator, outcome), n in updates.items() if operator == "flight_board"}
+    assert of_board == {
+        "emitted": 180 * 640, "suppressed": 180 * 240, "late": 360, "quarantined": 180, "duplicate": 0, "filtered": 0,
+        "passed": 0, "superseded": 0,
+    }  # fmt: skip
+    by_edge, _ = values(exporter, "tidemark_latency_seconds")["flight_board",]
+    assert by_edge[-1] == ("+Inf", 180 * 1_000)
+    since = {sample.since_s for sample in exporter.samples() if METRICS[sample.metric].type is MetricType.COUNTER}
+    assert since == {NOON / 1_000}
+
+
+def test_percentiles_are_those_of_the_rollup(tmp_path: Path) -> None:
+    tables = TestWarehouse(Layout(tmp_path))
+    latencies = [n * n for n in range(-3, 300)]
+    for table, rows in facts(NOON + 60_000, latencies).items():
+        tables.write(table, rows)
+    rollup.run(tables.layout, "t", None, NO_OUTLINE)
+    (hour,) = (row for row in tables.report(LATENCY_ROLLUP) if (row["scope"], row["grain"]) == ("operator", "hour"))
+    exporter = Exporter(tables.layout, lambda: [reading({"o": ()})], clock=lambda: NOON + 61_000)
+    recent = values(exporter, "tidemark_recent_latency_seconds")
+    ordered = sorted(latencies)
+    for name, q in exporter_module.PERCENTILES.items():
+        exact_s = ordered[int(q * (len(ordered) - 1))] / 1_000
+        assert recent["o", name] == pytest.approx(exact_s, rel=0.01)
+        assert recent["o", name] == pytest.approx(hour[f"{name}_ms"] / 1_000, rel=1e-9)
+    by_edge, _ = values(exporter, "tidemark_latency_seconds")["o",]
+    for edge, n in by_edge[:-1]:
+        # The label has six digits, and latencies are whole ms.
+        assert n == sum(latency <= float(edge) * 1_000 * 1.000_01 for latency in latencies), edge
+    late = Exporter(tables.layout, lambda: [reading({"o": ()})], clock=lambda: NOON + 60_000 + 300_001)
+    assert values(late, "tidemark_recent_latency_seconds") == {}
+
+
+def test_a_scrape_of_an_unchanged_warehouse_reads_no_file(
+    warehouse: Layout, flights: Topology, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = Layout(shutil.copytree(warehouse.warehouse, tmp_path / "own"))
+    exporter = Exporter(own, lambda: [flights], clock=lambda: NOW)
+    first = exporter.samples()
+    read: list[Path] = []
+
+    whole = table_rows._file
+
+    def counted(path: Path, none: pl.DataFrame) -> pl.DataFrame:
+        read.append(path)
+        return whole(path, none)
+
+    monkeypatch.setattr(table_rows, "_file", counted)
+    assert exporter.samples() == first
+    assert read == []
+    beats = own.stream_table("flights", "status", "heartbeats")
+    beat = {"topology": "flights", "sub_topology": "status", "at": NOW - 1_000, "state": "running", "epoch": 2}
+    write_deltalake(beats, rows_of(HEARTBEATS, [beat]), mode="append")
+    assert values(exporter, "tidemark_heartbeat_age_seconds")["status",] == 1
+    assert len(read) == 1
+
+
+def test_flights_have_few_series_and_more_are_cut(exporter: Exporter, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = [line for line in open_metrics(registry_of(exporter)).decode().splitlines() if not line.startswith("#")]
+    assert len(lines) == sum(sample.series for sample in exporter.samples()) < 2_000
+    assert values(exporter, "tidemark_dropped_series") == {(): 0}
+    monkeypatch.setattr(exporter_module, "MOST_SERIES", 40)
+    cut = exporter.samples()
+    assert sum(sample.series for sample in cut) <= 40
+    assert cut[-1] == Sample("tidemark_dropped_series", ("flights",), len(lines) - sum(each.series for each in cut))
+    assert {sample.metric for sample in cut} >= {"tidemark_stream_state", "tidemark_sla_level"}
+
+
+def test_a_topology_that_cannot_be_read_hides_no_other(
+    warehouse: Layout, flights: Topology, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = Exporter._read
+
+    def read(self: Exporter, topology: Topology, now_ms: int) -> Iterator[Sample]:
+        if topology.name == "t":
+            msg = "a broken disk"
+            raise OSError(msg)
+        return whole(self, topology, now_ms)
+
+    monkeypatch.setattr(Exporter, "_read", read)
+    exporter = Exporter(warehouse, lambda: [reading({"o": ()}), flights], clock=lambda: NOW)
+    readable = [(sample.labels, sample.value) for sample in exporter.samples() if sample.metric == "tidemark_readable"]
+    assert readable == [(("t",), 0), (("flights",), 1)]
+
+
+def test_the_exposition_is_openmetrics_as_documented(exporter: Exporter) -> None:
+    families = {
+        family.name: family for family in text_string_to_metric_families(open_metrics(registry_of(exporter)).decode())
+    }
+    assert {name: (family.type, family.unit) for name, family in families.items()} == {
+        metric.name: (metric.type.value, metric.unit) for metric in METRICS.values()
+    }
+    documented = re.findall(
+        r"^\| `(tidemark_\w+)` \| (\w+) \| (\w+) \| (.*?) \| (.*?) \| (.*) \|$", page(), re.MULTILINE
+    )
+    for (name, kind, unit, labels, source, meaning), metric in zip(documented, METRICS.values(), strict=True):
+        assert (name.removesuffix("_total"), kind, source, meaning) == (
+            metric.name, metric.type, metric.source, metric.meaning,
+        )  # fmt: skip
+        assert (unit.replace("none", ""), re.findall(r"`(\w+)`", labels)) == (metric.unit, [*metric.labels[1:]])
+
+
+def page() -> str:
+    return (DOCS / "metrics.md").read_text()
+
+
+@needs_promtool
+def test_promtool_finds_nothing_to_criticize(exporter: Exporter) -> None:
+    subprocess.run([str(PROMTOOL), "check", "metrics"], input=generate_latest(registry_of(exporter)), check=True)
+
+
+def rules_with(expressions: list[str]) -> str:
+    rules = [{"record": f"r{n}", "expr": expression} for n, expression in enumerate(expressions)]
+    return json.dumps({"groups": [{"name": "g", "rules": rules}]})
+
+
+def test_the_dashboard_shows_only_metrics_that_exist(exporter: Exporter, tmp_path: Path) -> None:
+    dashboard = json.loads((DOCS / "grafana.json").read_text())
+    expressions = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+    text = generate_latest(registry_of(exporter)).decode()
+    series = set(re.findall(r"^(tidemark_\w+)\{", text, re.MULTILINE))
+    shown = set(re.findall(r"tidemark_\w+(?=\{)", " ".join(expressions)))
+    assert shown <= series
+    assert {"tidemark_recent_latency_seconds", "tidemark_updates_total", "tidemark_latency_seconds_bucket"} < shown
+    assert len({panel["id"] for panel in dashboard["panels"]}) == len(dashboard["panels"])
+    if PROMTOOL is not None:
+        real = [each.replace("$topology", "flights").replace("$__rate_interval", "1m") for each in expressions]
+        (tmp_path / "rules.yml").write_text(rules_with(real))
+        subprocess.run([PROMTOOL, "check", "rules", str(tmp_path / "rules.yml")], check=True)
+
+
+SLAS = {
+    "flights": {
+        "board_in_time": {
+            "subject": "flight_board", "measure": "latency_p99", "warn_after": "30 s", "error_after": "2 min",
+            "owner": "flight desk", "open_after": "1 min", "runbook": "see {{ the wiki }}",
+        },
+        "lag": {"subject": "flight_events", "measure": "watermark_lag", "error_after": "1 min", "owner": 'a "b"'},
+        "fresh": {"subject": "flight_board", "measure": "staleness", "error_after": "2 min", "owner": "flight desk"},
+    }
+}  # fmt: skip
+OF_TOPOLOGY = 'topology="flights"'
+
+
+@needs_promtool
+def test_rules_of_slas_alert_in_promtool(flights: Topology, tmp_path: Path) -> None:
+    """High latency, a lag, staleness, and a failed stream."""
+    (tmp_path / "rules.yml").write_text(rules_file([(flights, parse(SLAS, flights, file="slas.toml"))]))
+    partition = f'tidemark_watermark_lag_seconds{{{OF_TOPOLOGY},sub_topology="status",source="flight_events",partition='
+    series = {
+        f'tidemark_recent_latency_seconds{{{OF_TOPOLOGY},operator="flight_board",percentile="p99"}}': "40x10 200x10",
+        f'{partition}"0"}}': "3x20",
+        f'{partition}"1"}}': "61x20",
+        f'tidemark_sla_level{{{OF_TOPOLOGY},sla="fresh",subject="flight_board",measure="staleness"}}': "0x10 2x10",
+        f'tidemark_stream_state{{{OF_TOPOLOGY},sub_topology="carriers",tidemark_stream_state="failed"}}': "1x20",
+        f"tidemark_readable{{{OF_TOPOLOGY}}}": "1x20",
+    }
+
+    def alerts(at: str, expected: dict[str, tuple[str, str]]) -> dict[str, Any]:
+        """At *at* the SLAs *expected* alert, by name with severity and owner."""
+        found = [
+            {"exp_labels": {"topology": "flights", "sla": sla, "severity": severity, "owner": owner, **more[sla]},
+             "exp_annotations": said[sla, severity]}
+            for sla, (severity, owner) in expected.items()
+        ]  # fmt: skip
+        return {"eval_time": at, "alertname": "TidemarkSla", "exp_alerts": found}
+
+    more = {
+        "board_in_time": {"operator": "flight_board", "percentile": "p99"},
+        "lag": {},
+        "fresh": {"subject": "flight_board", "measure": "staleness"},
+    }
+    latency = "latency_p99 of flight_board: it is"
+    said = {
+        ("board_in_time", "warning"): {"summary": f"{latency} 30 s or more", "runbook": "see {{ the wiki }}"},
+        ("board_in_time", "critical"): {"summary": f"{latency} 2 min or more", "runbook": "see {{ the wiki }}"},
+        ("lag", "critical"): {"summary": "watermark_lag of flight_events: it is 1 min or more"},
+        ("fresh", "critical"): {"summary": "staleness of flight_board: the newest check found it broken"},
+    }
+    stopped = {
+        "exp_labels": {
+            "topology": "flights", "severity": "critical", "sub_topology": "carriers",
+            "tidemark_stream_state": "failed",
+        },
+        "exp_annotations": {"summary": "the stream carriers is failed"},
+    }  # fmt: skip
+    test = {
+        "interval": "1m",
+        "input_series": [{"series": name, "values": numbers} for name, numbers in series.items()],
+        "alert_rule_test": [
+            alerts("0m", {"lag": ("critical", 'a "b"')}),
+            alerts("5m", {"lag": ("critical", 'a "b"'), "board_in_time": ("warning", "flight desk")}),
+            alerts(
+                "15m",
+                {
+                    "lag": ("critical", 'a "b"'),
+                    "board_in_time": ("critical", "flight desk"),
+                    "fresh": ("critical", "flight desk"),
+                },
+            ),
+            {"eval_time": "5m", "alertname": "TidemarkStreamStopped", "exp_alerts": [stopped]},
+            {"eval_time": "5m", "alertname": "TidemarkUnreadable", "exp_alerts": []},
+        ],
+    }
+    (tmp_path / "test.yml").write_text(json.dumps({"rule_files": ["rules.yml"], "tests": [test]}))
+    ran = subprocess.run(
+        [str(PROMTOOL), "test", "rules", "test.yml"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+@needs_promtool
+def test_the_command_writes_rules_of_every_sla(flights: Topology, tmp_path: Path) -> None:
+    printed = tidemark(CHECKOUT, "metrics", "rules", "flights").stdout
+    (tmp_path / "rules.yml").write_text(printed)
+    subprocess.run([str(PROMTOOL), "check", "rules", str(tmp_path / "rules.yml")], check=True)
+    assert set(re.findall(r'"sla": "(\w+)"', printed)) == {spec.name for spec in known_slas(flights).specs}
+
+
+@pytest.mark.skipif(PROMETHEUS is None, reason="no Prometheus; `make prometheus` installs it")
+def test_a_real_prometheus_scrapes_as_documented(exporter: Exporter, tmp_path: Path) -> None:
+    server, thread = start_http_server(0, "127.0.0.1", registry_of(exporter))
+    (scrape,) = re.findall(r"<!-- scrape configuration -->\n```yaml\n(.*?)```", page(), re.DOTALL)
+    scrape = scrape.replace("9477", str(server.server_port)).replace("15s", "1s")
+    (tmp_path / "prometheus.yml").write_text(scrape)
+    port = process.free_port()
+    flags = (f"--config.file={tmp_path}/prometheus.yml", f"--storage.tsdb.path={tmp_path}/data")
+    address = f"127.0.0.1:{port}"
+    process.launch("prometheus", [str(PROMETHEUS), *flags, f"--web.listen-address={address}"], home=tmp_path, env={})
+
+    def answer(query: str) -> dict[str, float]:
+        try:
+            with urlopen(f"http://{address}/api/v1/query?{urlencode({'query': query})}", timeout=5) as response:
+                found = json.load(response)["data"]["result"]
+        except OSError:
+            return {}
+        return {each["metric"].get("operator", ""): float(each["value"][1]) for each in found}
+
+    try:
+        process.wait_until(lambda: bool(answer("tidemark_readable")), "a scrape", 120)
+        percentile = 'tidemark_recent_latency_seconds{percentile="p99"}'
+        assert (
+            answer(percentile)["flight_board"]
+            == values(exporter, "tidemark_recent_latency_seconds")["flight_board", "p99"]
+        )
+        assert answer("tidemark_latency_seconds_count")["flight_board"] == 180_000
+        # Between two edges Prometheus interpolates, and ours are a factor of two apart.
+        of_histogram = answer("histogram_quantile(0.99, tidemark_latency_seconds_bucket)")["flight_board"]
+        assert answer(percentile)["flight_board"] == pytest.approx(of_histogram, rel=0.5)
+    finally:
+        process.stop(tmp_path, "prometheus")
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+@pytest.fixture
+def served(warehouse: Layout) -> Iterator[subprocess.Popen[str]]:
+    """`tidemark serve-metrics` of `busy`; it prints its address."""
+    with serving(warehouse, "--port", "0") as server:
+        yield server
+
+
+@contextmanager
+def serving(layout: Layout, *options: str) -> Iterator[subprocess.Popen[str]]:
+    words = ["--warehouse", str(layout.warehouse), "serve-metrics", "flights", *options]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    code = "from tidemark.cli.main import main; raise SystemExit(main())"
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    server = subprocess.Popen([sys.executable, "-c", code, *words], cwd=CHECKOUT, env=environment, **pipes)
+    try:
+        yield server
+    finally:
+        server.terminate()
+        server.communicate(timeout=60)
+
+
+def test_the_command_serves_both_formats_on_loopback(served: subprocess.Popen[str]) -> None:
+    assert served.stdout is not None
+    url = served.stdout.readline().split()[-1]
+    assert url.startswith("http://127.0.0.1:")
+    last = 'tidemark_dropped_series{topology="flights"} 0.0'
+    for accept, line in (("application/openmetrics-text", "# EOF"), ("text/plain", last)):
+        with urlopen(Request(url, headers={"Accept": accept}), timeout=60) as answer:
+            assert answer.headers["Content-Type"].startswith(accept)
+            text = answer.read().decode()
+        assert 'tidemark_readable{topology="flights"} 1.0' in text
+        assert text.splitlines()[-1] == line
+    served.terminate()
+    assert (served.wait(timeout=60), served.stderr and served.stderr.read()) == (
+        130, "tidemark serve-metrics: interrupted\n",
+    )  # fmt: skip
+
+
+@pytest.mark.long  # only the loop of the command is left to see; 4 CPU s
+def test_the_command_pushes_until_it_is_stopped(warehouse: Layout) -> None:
+    with OtlpReceiver() as receiver, serving(warehouse, "--otlp", receiver.url, "--every", "0.1"):
+        process.wait_until(lambda: receiver.requests >= 2, "two pushes", 120)
+    assert {"tidemark_readable", "tidemark_stream_state"} <= {*receiver.metrics}
+
+
+def test_a_collector_that_refuses_is_told_from_one_that_accepts(exporter: Exporter) -> None:
+    with OtlpReceiver(status=400) as receiver:
+        assert not OtlpExporter(exporter, receiver.url).push()
+
+
+def test_a_collector_gets_the_same_values(exporter: Exporter) -> None:
+    with OtlpReceiver() as receiver:
+        assert OtlpExporter(exporter, receiver.url).push()
+    assert {*receiver.metrics} == {*METRICS}
+    (readable,) = receiver.metrics["tidemark_readable"].gauge.data_points
+    assert readable.as_double == 1
+    (board,) = receiver.metrics["tidemark_latency_seconds"].histogram.data_points
+    by_edge, total_s = values(exporter, "tidemark_latency_seconds")["flight_board",]
+    assert (board.count, board.sum, board.start_time_unix_nano) == (180_000, total_s, NOON * 1_000_000)
+    assert [*board.explicit_bounds] == [float(edge) for edge, _ in by_edge[:-1]]
+    assert sum(board.bucket_counts) == 180_000
+    updates = receiver.metrics["tidemark_updates"].sum
+    assert updates.is_monotonic
+    late = [
+        point.as_double
+        for point in updates.data_points
+        if {each.key: each.value.string_value for each in point.attributes}
+        == {"topology": "flights", "operator": "flight_board", "outcome": "late"}
+    ]
+    assert late == [360]

@@ -1,0 +1,56 @@
+"""An OTLP server over HTTP that keeps what it gets."""
+
+from __future__ import annotations
+
+import gzip
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+    ExportMetricsServiceResponse,
+)
+
+
+class OtlpReceiver:
+    """Listens on loopback while it is a context.
+
+    `metrics` has the newest request by name, `requests` is their number. It answers with *status*.
+    """
+
+    def __init__(self, status: int = 200) -> None:
+        self.metrics: dict[str, Any] = {}
+        self.requests = 0
+        receiver = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                if self.headers.get("Content-Encoding") == "gzip":
+                    body = gzip.decompress(body)
+                request = ExportMetricsServiceRequest.FromString(body)
+                (resource,) = request.resource_metrics
+                (scope,) = resource.scope_metrics
+                receiver.metrics = {metric.name: metric for metric in scope.metrics}
+                receiver.requests += 1
+                answer = ExportMetricsServiceResponse().SerializeToString()
+                self.send_response(status)
+                self.send_header("Content-Type", "application/x-protobuf")
+                self.send_header("Content-Length", str(len(answer)))
+                self.end_headers()
+                self.wfile.write(answer)
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}/v1/metrics"
+
+    def __enter__(self) -> OtlpReceiver:
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
