@@ -170,7 +170,10 @@ IMPORTS = {
         "clock collecting model.tables model.settings model kernels.columns semantics storage.delta model.project "
         "why.evidence reports.facts"
     ),
-    "cli.outside": "collecting errors model.project model query spark_session metrics cli.shared",
+    "cli.outside": (
+        "collecting escaping errors semantics model.tables model.settings model.project model query spark_session "
+        "metrics cli.shared"
+    ),
     "cli.explain": (
         "collecting escaping errors clock semantics model.settings model.project model query "
         "why.evidence why reports reports.paths reports.pages reports.what_if sla.incidents sla cli.shared"
