@@ -5,6 +5,7 @@ Tables are compacted and their current rows changed meanwhile.
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -157,6 +158,8 @@ def test_current_rows_read_alike_after_each_operation(spark, tmp_path):
     assert ids() == [("a", 1), ("b", 1)]
     play.batch([play.row("events", T + 1, id="a", v=2), play.row("events", T + 1, id="c", v=1)], at_ms=T + 1)
     assert ids() == [("a", 2), ("b", 1), ("c", 1)]  # merged
+    (newest,) = spark.sql(f"DESCRIBE HISTORY delta.`{board}` LIMIT 1").collect()
+    assert json.loads(newest["userMetadata"]).keys() == {"watermark", "complete"}
     spark.sql(f"DELETE FROM delta.`{board}` WHERE id = 'b'")
     assert ids() == [("a", 2), ("c", 1)]
     spark.sql(f"OPTIMIZE delta.`{board}`")
