@@ -137,7 +137,8 @@ PYTEST := $(BIN)/pytest -q -n 2 --dist loadfile --no-loadscope-reorder
 CPU_ONLY := tests/unit tests/vectors tests/reference tests/delta jobs/tidemark/semantics jobs/tidemark/model
 
 test: setup ## lint, types and every test
-	@$(MAKE) -s -j 3 -O check browser prometheus object-store audited
+	@$(MAKE) -s -j 3 -O check browser object-store audited
+	@$(MAKE) -s prometheus # after browser: apt does not run twice at once
 	@nice $(PYTEST) $(CPU_ONLY) >.venv/cpu_only.log 2>&1 & beside=$$!; trap "kill $$beside 2>/dev/null" EXIT INT TERM; \
 	$(PYTEST) tests $(patsubst %,--ignore=%,$(CPU_ONLY)); failed=$$?; \
 	wait $$beside || failed=1; cat .venv/cpu_only.log; exit $$failed
