@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -105,6 +107,11 @@ def test_a_database_of_another_is_not_replaced(home: Path, tmp_path: Path) -> No
 def test_a_file_that_a_writer_has_open_stays(home: Path) -> None:
     published(home)
     file = home / "tidemark.duckdb"
-    with duckdb.connect(str(file)):  # not read-only
+    code = "import duckdb, sys; held = duckdb.connect(sys.argv[1]); print(1, flush=True); sys.stdin.read()"
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", code, str(file)], **pipes) as writer:
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == b"1\n"
         said = published(home)
+        writer.communicate()
     assert f"{file} is open for writing in another program; close it there, or open it read-only" in said
