@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import re
@@ -28,7 +29,12 @@ from support.command_line import tidemark
 from support.latency_facts import facts
 from support.otlp_receiver import OtlpReceiver
 from support.report_warehouse import TestWarehouse, reading
+from support.topologies import source as source_of
+from support.topologies import topology_of
+from tidemark.cli.outside import serve_metrics
+from tidemark.cli.outside.metrics import watched_topologies
 from tidemark.control import process
+from tidemark.errors import InvalidArgument
 from tidemark.kernels.columns.schemas import rows_of
 from tidemark.kernels.reports.rollups import NO_OUTLINE
 from tidemark.metrics import exporter as exporter_module
@@ -37,7 +43,7 @@ from tidemark.metrics.catalog import METRICS, MetricType
 from tidemark.metrics.exporter import Exporter, Sample
 from tidemark.metrics.otlp import OtlpExporter
 from tidemark.metrics.rules import rules_file
-from tidemark.model.project.files import CHECKOUT
+from tidemark.model.project.files import CHECKOUT, Project
 from tidemark.model.project.layout import Layout
 from tidemark.model.sla_spec import known_slas, parse
 from tidemark.model.tables.catalog import COMPLETENESS, HEARTBEATS, LATENCY_ROLLUP
@@ -329,6 +335,15 @@ def test_rules_of_slas_alert_in_promtool(flights: Topology, tmp_path: Path) -> N
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
+@pytest.mark.parametrize("more", [{}, {"ignore_when_idle": True}, {"while_catching_up": "excuse"}])
+def test_a_rule_alerts_only_if_the_check_would(flights: Topology, more: dict[str, Any]) -> None:
+    """Prometheus cannot see what excuses a late subject."""
+    specs = parse({"flights": {"lag": SLAS["flights"]["lag"] | more}}, flights, file="slas.toml")
+    text = rules_file([(flights, specs)])
+    assert ("max(tidemark_watermark_lag_seconds" in text) == (not more)
+    assert ("tidemark_sla_level{" in text) == bool(more)
+
+
 @needs_promtool
 def test_the_command_writes_rules_of_every_sla(flights: Topology, tmp_path: Path) -> None:
     printed = tidemark(CHECKOUT, "metrics", "rules", "flights").stdout
@@ -356,16 +371,21 @@ def test_a_real_prometheus_scrapes_as_documented(exporter: Exporter, tmp_path: P
             return {}
         return {each["metric"].get("operator", ""): float(each["value"][1]) for each in found}
 
+    def last(selector: str) -> str:
+        # A later scrape may take longer than its interval here; Prometheus then has no newest value.
+        return f"last_over_time({selector}[1h])"
+
     try:
-        process.wait_until(lambda: bool(answer("tidemark_readable")), "a scrape", 120)
-        percentile = 'tidemark_recent_latency_seconds{percentile="p99"}'
+        process.wait_until(lambda: bool(answer(last("tidemark_readable"))), "a scrape", 120)
+        percentile = last('tidemark_recent_latency_seconds{percentile="p99"}')
         assert (
             answer(percentile)["flight_board"]
             == values(exporter, "tidemark_recent_latency_seconds")["flight_board", "p99"]
         )
-        assert answer("tidemark_latency_seconds_count")["flight_board"] == 180_000
+        assert answer(last("tidemark_latency_seconds_count"))["flight_board"] == 180_000
         # Between two edges Prometheus interpolates, and ours are a factor of two apart.
-        of_histogram = answer("histogram_quantile(0.99, tidemark_latency_seconds_bucket)")["flight_board"]
+        buckets = last("tidemark_latency_seconds_bucket")
+        of_histogram = answer(f"histogram_quantile(0.99, {buckets})")["flight_board"]
         assert answer(percentile)["flight_board"] == pytest.approx(of_histogram, rel=0.5)
     finally:
         process.stop(tmp_path, "prometheus")
@@ -410,6 +430,28 @@ def test_the_command_serves_both_formats_on_loopback(served: subprocess.Popen[st
     assert (served.wait(timeout=60), served.stderr and served.stderr.read()) == (
         130, "tidemark serve-metrics: interrupted\n",
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("option", ["--port=65536", "--port=-1", "--every=0", "--every=-1", "--every=nan"])
+def test_numbers_out_of_range_are_refused(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    parser = argparse.ArgumentParser()
+    serve_metrics.add_options(parser)
+    with pytest.raises(SystemExit):
+        parser.parse_args([option])
+    assert f"argument {option.partition('=')[0]}: " in capsys.readouterr().err
+
+
+def test_a_file_that_becomes_invalid_hides_its_topology_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    project = Project(tmp_path)
+    project.topologies.mkdir(parents=True)
+    for name in "ab":
+        (project.topologies / f"{name}.toml").write_text(topology_of({"name": name}, events=source_of()))
+    monkeypatch.setenv("TIDEMARK_PROJECT", str(tmp_path))
+    topologies = watched_topologies(["a", "b"])
+    (project.topologies / "a.toml").write_text("[")
+    assert [each.name for each in topologies()] == ["b"]
+    with pytest.raises(InvalidArgument, match="there is no topology a with a valid file"):
+        watched_topologies(["a"])
 
 
 @pytest.mark.long  # only the loop of the command is left to see; 4 CPU s

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
-import adbc_driver_duckdb.dbapi as adbc
+import adbc_driver_duckdb
+import adbc_driver_manager.dbapi as adbc
 import duckdb
 import pyarrow as pa
 import pytest
@@ -59,7 +62,9 @@ def test_each_client_reads_the_current_rows_by_name(home: Path) -> None:
         assert [tuple(row) for row in connection.execute(sqlalchemy.text(COUNTED))] == expected
     assert {"batches", "latency_by_hour", "sla_results"} <= {*sqlalchemy.inspect(engine).get_view_names()}
     engine.dispose()
-    with adbc.connect(str(file)) as connection, connection.cursor() as cursor:
+    driver = {"driver": adbc_driver_duckdb.driver_path(), "entrypoint": "duckdb_adbc_init"}
+    reading = {"path": str(file), "access_mode": "READ_ONLY"}
+    with adbc.connect(**driver, db_kwargs=reading) as connection, connection.cursor() as cursor:
         cursor.execute(COUNTED)
         assert cursor.fetch_arrow_table().to_pylist() == [{"sub_topology": name, "n": n} for name, n in expected]
 
@@ -97,3 +102,16 @@ def test_a_database_of_another_is_not_replaced(home: Path, tmp_path: Path) -> No
     before = file.read_bytes()
     assert "is not a file that `tidemark publish` wrote; give another name" in published(home, "--file", str(file))
     assert file.read_bytes() == before
+
+
+def test_a_file_that_a_writer_has_open_stays(home: Path) -> None:
+    published(home)
+    file = home / "tidemark.duckdb"
+    code = "import duckdb, sys; held = duckdb.connect(sys.argv[1]); print(1, flush=True); sys.stdin.read()"
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", code, str(file)], **pipes) as writer:
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == b"1\n"
+        said = published(home)
+        writer.communicate()
+    assert f"{file} is open for writing in another program; close it there, or open it read-only" in said

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from importlib.metadata import version
 from itertools import chain
 from pathlib import Path
@@ -63,7 +62,8 @@ def publish(home: Path, file: Path) -> list[str]:
         The names of the views.
 
     Raises:
-        InvalidArgument: the warehouse is in an object store or has no tables, or *file* is something else.
+        InvalidArgument: the warehouse is in an object store or has no tables, or *file* is something else or open for
+            writing.
     """
     place = _local(home, "a database file is")
     tables = delta_tables(place)
@@ -109,10 +109,15 @@ def _local(home: Path, what: str) -> Path:
 
 
 def _is_published(file: Path) -> bool:
-    with suppress(duckdb.Error), duckdb.connect(str(file), read_only=True) as database:
-        database.execute(f"FROM {PUBLISHED}")
-        return True
-    return False
+    try:
+        with duckdb.connect(str(file), read_only=True) as database:
+            database.execute(f"FROM {PUBLISHED}")
+    except duckdb.Error as error:
+        if isinstance(error, duckdb.IOException) and "lock on file" in str(error):
+            msg = f"{file} is open for writing in another program; close it there, or open it read-only"
+            raise InvalidArgument(msg) from error
+        return False
+    return True
 
 
 def _comments(selects: Mapping[str, str]) -> list[str]:

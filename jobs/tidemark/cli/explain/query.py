@@ -11,7 +11,7 @@ import threading
 import time
 from concurrent.futures import Future, wait
 
-from tidemark.cli.shared.options import add_format, existing_warehouse
+from tidemark.cli.shared.options import add_format, existing_warehouse, seconds
 from tidemark.cli.shared.output import say, say_inert
 from tidemark.errors import InvalidArgument, argument_type
 from tidemark.query.attach import attach_script
@@ -33,7 +33,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--timeout",
-        type=argument_type(_seconds),
+        type=argument_type(seconds),
         default=TIMEOUT_S,
         metavar="SECONDS",
         help="stop a query that takes longer (default: %(default)g)",
@@ -44,18 +44,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         default=MEMORY,
         help="memory for the query; the rest is spilled to a temporary folder (default: %(default)s)",
     )
-
-
-def _seconds(text: str) -> float:
-    """Returns the positive number of *text*."""
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds < threading.TIMEOUT_MAX:
-        msg = f"{text!r} is not a number of seconds above 0; for example 60"
-        raise InvalidArgument(msg)
-    return seconds
 
 
 def _size(text: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from tidemark.cli.shared.options import existing_warehouse
 from tidemark.cli.shared.output import say_inert
@@ -46,7 +46,7 @@ def command(options: argparse.Namespace) -> int:
 
     layout = Layout(existing_warehouse(options))
     registry = CollectorRegistry()
-    registry.register(Exporter(layout, lambda: chosen_topologies(options.topologies)))
+    registry.register(Exporter(layout, watched_topologies(options.topologies)))
     say_inert(generate_latest(registry).decode().rstrip("\n"))
     return 0
 
@@ -56,10 +56,24 @@ def chosen_topologies(names: Collection[str]) -> list[Topology]:
 
     Raises InvalidArgument for another name.
     """
-    valid = [each for each in load_each(Project.here().topologies).values() if isinstance(each, Topology)]
+    valid = _valid_topologies()
     unknown = {*names} - {*names_in(valid)}
     if unknown:
         listed = ", ".join(names_in(valid))
         msg = f"there is no topology {', '.join(sorted(unknown))} with a valid file; known: {listed}"
         raise InvalidArgument(msg)
     return [each for each in valid if not names or each.name in names]
+
+
+def watched_topologies(names: Collection[str]) -> Callable[[], list[Topology]]:
+    """Returns a function that returns the topologies of *names* valid now.
+
+    Without names it returns all. A file that becomes invalid later hides no other topology. Raises InvalidArgument for
+    a name that is not valid at the start.
+    """
+    chosen_topologies(names)
+    return lambda: [each for each in _valid_topologies() if not names or each.name in names]
+
+
+def _valid_topologies() -> list[Topology]:
+    return [each for each in load_each(Project.here().topologies).values() if isinstance(each, Topology)]

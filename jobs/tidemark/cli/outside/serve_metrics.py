@@ -8,15 +8,15 @@ import threading
 
 from prometheus_client import CollectorRegistry, start_http_server
 
-from tidemark.cli.outside.metrics import add_topologies, chosen_topologies
-from tidemark.cli.shared.options import existing_warehouse
+from tidemark.cli.outside.metrics import add_topologies, watched_topologies
+from tidemark.cli.shared.options import existing_warehouse, seconds
 from tidemark.cli.shared.output import flush, say
-from tidemark.errors import InvalidArgument
+from tidemark.errors import InvalidArgument, argument_type
 from tidemark.metrics.exporter import Exporter
 from tidemark.model.project.extras import require
 from tidemark.model.project.layout import Layout
 
-PORT, EVERY_S = 9477, 15.0
+PORT, LAST_PORT, EVERY_S = 9477, 65_535, 15.0
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -24,10 +24,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_topologies(parser)
     host = "address to listen on; anyone who reaches it can read all metrics (default: %(default)s)"
     parser.add_argument("--host", default="127.0.0.1", help=host)
-    parser.add_argument("--port", type=int, default=PORT, help="port; 0: a free one (default: %(default)s)")
+    port = "port; 0: a free one (default: %(default)s)"
+    parser.add_argument("--port", type=argument_type(_port), default=PORT, help=port)
     otlp = "push to this OTLP endpoint instead, for example http://localhost:4318/v1/metrics; needs tidemark[otlp]"
     parser.add_argument("--otlp", metavar="URL", help=otlp)
-    parser.add_argument("--every", type=float, default=EVERY_S, metavar="S", help="of --otlp (default: %(default)g)")
+    every = "seconds between two pushes of --otlp (default: %(default)g)"
+    parser.add_argument("--every", type=argument_type(seconds), default=EVERY_S, metavar="S", help=every)
 
 
 def command(options: argparse.Namespace) -> int:
@@ -35,8 +37,7 @@ def command(options: argparse.Namespace) -> int:
 
     Raises InvalidArgument for an unknown topology, a taken port, or without a warehouse.
     """
-    chosen_topologies(options.topologies)
-    exporter = Exporter(Layout(existing_warehouse(options)), lambda: chosen_topologies(options.topologies))
+    exporter = Exporter(Layout(existing_warehouse(options)), watched_topologies(options.topologies))
     if options.otlp is not None:
         return _push(exporter, options.otlp, options.every)
     registry = CollectorRegistry()
@@ -52,7 +53,16 @@ def command(options: argparse.Namespace) -> int:
         thread.join()
     finally:
         server.shutdown()
+        server.server_close()
     return 0
+
+
+def _port(text: str) -> int:
+    """Returns the port of *text*."""
+    if not text.isdecimal() or int(text) > LAST_PORT:
+        msg = f"a port is a number from 0 to {LAST_PORT}, got {text!r}; for example {PORT}"
+        raise InvalidArgument(msg)
+    return int(text)
 
 
 def _push(exporter: Exporter, url: str, every_s: float) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import threading
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -47,6 +48,18 @@ def whole_number(text: str) -> int:
         msg = f"partitions and offsets are whole numbers from 0 on, got {text!r}; write, for example, 12"
         raise InvalidArgument(msg)
     return int(text)
+
+
+def seconds(text: str) -> float:
+    """Returns the positive number of *text*."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < threading.TIMEOUT_MAX:
+        msg = f"{text!r} is not a number of seconds above 0; for example 60"
+        raise InvalidArgument(msg)
+    return number
 
 
 def span_ms(options: argparse.Namespace) -> tuple[int | None, int | None]:
