@@ -19,7 +19,16 @@ from confluent_kafka import Consumer, TopicPartition
 
 from support.repairable import LOSS, REMOVAL, REOPENING, REQUEUING, RESET, RESHARDING, Repairable
 from support.supervised_streams import HEARD, PATIENCE
-from tidemark.airflow.tasks.decisions import AnswerTrigger, DecisionOperator, _body, _ended, _note, command_in, words_of
+from tidemark.airflow.tasks.decisions import (
+    AnswerTrigger,
+    DecisionOperator,
+    _body,
+    _ended,
+    _in_short,
+    _note,
+    command_in,
+    words_of,
+)
 from tidemark.airflow.tasks.driver import NAME, Driver
 from tidemark.clock import wall_clock_ms
 from tidemark.control import process
@@ -128,6 +137,13 @@ def test_markup_in_what_is_shown_is_inert() -> None:
     assert body.startswith("```\ntidemark doctor '`play` **safe**'\n```\n\n")
     assert "\n`````\nbefore\n```\n# forged\n````\nafter\n`````\n" in body
     assert "Without an answer until 1970-01-01T00:00:00.000Z it counts as rejected" in body
+
+
+def test_channels_get_each_line_of_a_short_dry_run() -> None:
+    effect = "2 of 3 records would be sent again\n  e, malformed_json: 2 of topic e, partition 0, offsets 4 to 9"
+    one = "2 of 3 records would be sent again; e, malformed_json: 2 of topic e, partition 0, offsets 4 to 9"
+    assert _in_short(effect) == one
+    assert (_in_short("x" * 500), _in_short("x" * 501)) == ("x" * 500, "x" * 499 + "…")
 
 
 @pytest.mark.parametrize("sent", [None, {}, {"note": 7}, {"other": "x"}])

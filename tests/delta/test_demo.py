@@ -5,11 +5,21 @@ from __future__ import annotations
 from pathlib import Path
 
 from support.report_warehouse import TestWarehouse
-from tidemark.cli.stack.demo import Demo, DemoSettings
+from tidemark.cli.stack.demo import SENT, Demo, DemoSettings
 from tidemark.cli.stack.story import Story
 from tidemark.embedded.conductor import Conductor
 from tidemark.model.project.layout import Layout
-from tidemark.model.tables.catalog import COMPLETENESS, OPERATOR_LATENCY, OUTCOMES, QUARANTINE, SLA_RESULTS, WATERMARKS
+from tidemark.model.tables.catalog import (
+    ALERTS,
+    COMPLETENESS,
+    DELIVERIES,
+    OPERATOR_LATENCY,
+    OUTCOMES,
+    QUARANTINE,
+    SLA_RESULTS,
+    WATERMARKS,
+)
+from tidemark.query.sql import Warehouse
 
 FLIGHTS = DemoSettings(first="2013-06-27", until="2013-06-28", speed=1, seed=1, slow=(), keep=False)
 
@@ -28,6 +38,23 @@ def test_streams_are_at_rest_when_every_source_is_idle(tmp_path: Path) -> None:
     assert not at(2, events="idle", by_id_source="active")
     assert at(3, by_id_source="idle")
     assert not at(4, events="active")
+
+
+def test_the_run_that_sent_the_alert_of_a_slow_operator_is_found(warehouse: TestWarehouse) -> None:
+    alert = {"alert": "slow", "change": "opened", "cause": "slow_operator", "cause_operator": "totals"}
+    others = [
+        {"alert": "other", "cause_operator": "board"},
+        {"alert": "dead", "cause": "driver_dead"},
+        {"alert": "late"},
+    ]
+    rows = [{**alert, "at": 9, "incidents": ["quick-1"]}, {**alert, "change": "escalated", "at": 8}]
+    warehouse.write(ALERTS, [*rows, *({**alert, "at": 1, **other} for other in others)])
+    sent = {"incident": "slow", "change": "opened", "channel": "log", "run_id": "scheduled"}
+    elsewhere = [{"channel": "desk", "run_id": "desk"}, {"incident": "late", "run_id": "deadline"}]
+    elsewhere += [{"incident": "other"}, {"incident": "dead"}, {"change": "escalated"}]
+    warehouse.write(DELIVERIES, [sent, *({**sent, **other} for other in elsewhere)])
+    warehouse.write(SLA_RESULTS, [{"sla": "quick", "verdict": "error", "run_id": "scheduled"}])
+    assert Warehouse(warehouse.layout.warehouse).ask(SENT, [["totals"]]).rows == (("scheduled", "quick-1"),)
 
 
 def test_each_finding_is_printed_once_when_its_table_has_it(warehouse: TestWarehouse) -> None:

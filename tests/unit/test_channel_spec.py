@@ -82,7 +82,11 @@ PROMISED = parse_slas(
         ({"topologies": ["flights"], "owners": ["desk", FLIGHTS.owner], "severities": ["warning", "forecast"]}, []),
         ({"topologies": ["flihgts"], "owners": ["x"]}, ["topologies: warning: has 'flihgts', which no alert has; did"]),
         ({"owners": ["dsk"]}, ["owners: warning: has 'dsk', which no alert has; did you mean desk?"]),
-        ({"severities": ["critical"]}, ["severities: warning: has 'critical', which no alert has; known severities: "]),
+        ({"severities": ["critical", "warning", "info", "forecast"]}, []),
+        (
+            {"severities": ["critical", "info"]},
+            ["severities: warning: at present no SLA has severity critical or info; SLAs have warning, forecast"],
+        ),
         (
             {"renotify_after": "30 s"},
             ["renotify_after: warning: is 30 s, but only checks send alerts, and flights has one every 1 min"],

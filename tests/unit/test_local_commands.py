@@ -13,6 +13,7 @@ import pytest
 
 from support.command_line import tidemark
 from support.topologies import sink, source, topology_of
+from tidemark.cli.explain.status import as_text
 from tidemark.cli.project.init import init
 from tidemark.cli.repair import accept_loss, reset_time
 from tidemark.cli.shared.local import AirflowApi, Home, InstallationState, writable_home
@@ -50,6 +51,25 @@ def test_status_is_there_before_anything_runs(project: Project) -> None:
     assert "broken.toml: name" in said.stdout
     (found,) = json.loads(tidemark(project.folder, "status", "mine", "--format", "json").stdout)["topologies"]
     assert (found["verdict"], found["page"], found["streams"][0]["first_latency_ms"]) == ("not_running", None, None)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "slas", "cause", "line"),
+    [
+        ("broken", ("a warn", "b error"), "all_filtered", "broken: b: b is late; also broken: a"),
+        ("warn", ("a warn",), None, "warn: a: a is late"),
+        ("broken", ("b error", "c pass"), "driver_dead", "broken: b: b is late; it was seen; act"),
+        ("quiet", ("a pass",), "source_quiet", "quiet: it was seen; act"),
+        ("on_time", (), None, "on_time"),
+    ],
+)
+def test_status_shows_the_reason_of_the_verdict(verdict: str, slas: tuple[str, ...], cause: str, line: str) -> None:
+    rows = [{"sla": name, "verdict": found, "said": f"{name} is late"} for name, found in map(str.split, slas)]
+    finding = {"cause": cause, "seen": "it was seen", "remedy": "act"} if cause else None
+    stream = {"sub_topology": "s", "state": "running", "records_in": 1, "first_latency_ms": None}
+    model = {"topology": "t", "page": None, "streams": [stream], "verdict": verdict}
+    text = as_text([{**model, "slas": {"rows": rows}, "cause": finding}])
+    assert text.splitlines()[-1] == f"t: {line}"
 
 
 def test_sql_of_topologies_shows_no_progress_bar() -> None:

@@ -227,6 +227,8 @@ def test_one_limit_is_enough():
             r"board\.warn_at: is True; write warn_at = 1",
         ),
         ({"ignore_when_idle": "yes"}, r"board\.ignore_when_idle: is 'yes'; write ignore_when_idle = true"),
+        ({"subject": "weather", "by": "partition"}, r"board\.by: is 'partition'; write by = \[\"partition\"\]$"),
+        ({"subject": "weather", "by": ""}, r"board\.by: is ''; write by = \[\"sensor\"\]$"),
         ({"warn_afer": "1 s"}, r"board\.warn_afer: is not a valid key here; did you mean warn_after"),
         ({"warn_afer": "1 s", "owner": None, "subject": None}, r"board\.warn_afer: is not .* you mean warn_after"),
         ({"warn_below": 1}, r"board\.warn_below: is not a valid key here"),
@@ -348,7 +350,7 @@ def test_the_page_of_alerts_has_an_example_of_every_key() -> None:
     records = {"measure": "records", "warn_after": None, "error_after": None}
     rate = {"measure": "burn_rate", "subject": "carrier_delays", "threshold": "30 s", "target": 0.99}
     beside = {
-        "by": {"subject": "weather_now"},
+        "by": {"subject": "carrier_state"},
         **dict.fromkeys(("warn_below", "error_below"), records | {"subject": "carrier_delays"}),
         **dict.fromkeys(
             ("threshold", "target", "warn_at", "error_at", "min_records"),
@@ -377,7 +379,12 @@ def test_staleness_by_columns_of_a_key() -> None:
 @pytest.mark.parametrize(
     ("changes", "match"),
     [
-        ({"by": ["flight"]}, r"board\.subject: is 'flight_board', which has no groups; with `by`, use one of "),
+        (
+            {"by": ["origin"]},
+            r"board\.subject: is 'flight_board', which has no groups; with `by`, use one of "
+            r"flight_events \(by partition\), weather \(by partition\), weather_now \(by origin\), "
+            r"flight_status \(by flight\), carrier_state \(by carrier, origin\)$",
+        ),
         ({"subject": "flight_status", "by": ["carrier"]}, r"board\.by: is \['carrier'\]; use columns of the key of "),
         (
             {"subject": "flight_status", "by": ["flight"], "measure": "latency_p99"},

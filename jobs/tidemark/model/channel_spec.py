@@ -146,7 +146,7 @@ def warnings(channels: Iterable[Channel], promised: Sequence[tuple[Topology, Seq
         # Without a topology no other filter matches anything.
         if chosen:
             yield from _unmatched(f"{channel.name}.owners", channel.owners, owners)
-            yield from _unmatched(f"{channel.name}.severities", channel.severities, severities)
+            yield from _without_slas(channel, severities)
         yield from _shorter_than_checks(channel, [topology for topology, _ in chosen])
 
 
@@ -154,6 +154,15 @@ def _unmatched(key: str, words: Collection[str] | None, values: Collection[str])
     for word in outside(words or (), values):
         remedy = suggestion_of(word, {*values}, key.rpartition(".")[2])
         yield f"{key}: warning: has {word!r}, which no alert has; {remedy}"
+
+
+def _without_slas(channel: Channel, severities: Collection[str]) -> Iterator[str]:
+    """Yields a line if no SLA has one of the channel's severities."""
+    # A list may name severities that only later SLAs have.
+    if channel.severities and {*severities}.isdisjoint(channel.severities):
+        problem = f"at present no SLA has severity {' or '.join(channel.severities)}"
+        present = ", ".join(dict.fromkeys(severities)) or "none"
+        yield f"{channel.name}.severities: warning: {problem}; SLAs have {present}"
 
 
 def _shorter_than_checks(channel: Channel, topologies: Iterable[Topology]) -> Iterator[str]:

@@ -551,8 +551,8 @@ def _subject_of_groups(keys: Keys, measure: Measure, topology: Topology, by: Col
     grouped = {name: o.groups for name, o in topology.operators.items() if o.groups}
     subject = str(keys.text("subject", next(iter(grouped), "latest")))
     if subject not in grouped:
-        problem = f"is {subject!r}, which has no groups"
-        keys.fail("subject", problem, f"with `by`, use one of {', '.join(grouped)}")
+        by_columns = ", ".join(f"{name} (by {', '.join(columns)})" for name, columns in grouped.items())
+        keys.fail("subject", f"is {subject!r}, which has no groups", f"with `by`, use one of {by_columns}")
     if outside(by, grouped[subject]):
         keys.fail("by", f"is {[*by]}", f"use columns of the key of {subject}: {', '.join(grouped[subject])}")
     return subject

@@ -102,7 +102,8 @@ _USAGE, _CHANGED, _KILLED = 2, 4, 124
 124 is that of timeout(1).
 """
 NO_REASON = "no reason was given"
-MOST_CHARACTERS = 2_000
+MOST_CHARACTERS, MOST_OF_EFFECT = 2_000, 500
+"""Most characters of a reason, and of an effect in an alert."""
 PAGE = "/dags/{dag}/runs/{run}/tasks/{task}/required_actions"
 """Airflow's page of a request."""
 _REMEDY = re.compile(r"tidemark ((?:accept-loss|doctor) [^;\n]+)")
@@ -395,7 +396,7 @@ class DecisionOperator(BaseOperator):
             name=f"decision/{ti.run_id}",
             command=words[0],
             place=_sub_topology(words),
-            text=effect.partition("\n")[0],
+            text=_in_short(effect),
             is_waited_for=bool(self.stream),
             at_ms=asked_ms,
         )
@@ -486,6 +487,12 @@ def _body(why: str, words: Sequence[str], effect: str, *, until_ms: int) -> str:
         f"**{REJECT}**: nothing is done. Without an answer until {iso(until_ms)} it counts as rejected.",
     ]
     return "\n\n".join(parts)
+
+
+def _in_short(effect: str) -> str:
+    """Returns the lines of *effect* as one, of at most MOST_OF_EFFECT characters."""
+    text = "; ".join(line.strip() for line in effect.splitlines())
+    return text if len(text) <= MOST_OF_EFFECT else f"{text[: MOST_OF_EFFECT - 1]}…"
 
 
 def _fenced(text: str) -> str:

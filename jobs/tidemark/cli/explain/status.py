@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from tidemark.cli.shared.local import Home, airflow
 from tidemark.cli.shared.options import add_format, place
@@ -24,6 +25,9 @@ from tidemark.query.text_table import as_document, format_table
 from tidemark.reports.pages.page_model import page_model
 from tidemark.reports.paths.path_facts import Row
 from tidemark.reports.promises import promises
+from tidemark.semantics.incidents import BROKEN
+from tidemark.semantics.sla import Verdict
+from tidemark.why.walk import is_harmless
 
 COLUMNS = ("stream", "state", "records", "first_latency", "page")
 FORMATS = ("table", "json")
@@ -86,8 +90,8 @@ def document(warehouse: Path, topology: Topology, url: str | None = None) -> Row
     return {**model, "streams": streams, "page": None if url is None else f"{url}{PAGES}{topology.name}"}
 
 
-def as_text(models: Iterable[Mapping[str, object]]) -> str:
-    """Formats a line per stream, then each topology's state with its cause."""
+def as_text(models: Iterable[Mapping[str, Any]]) -> str:
+    """Formats a line per stream, then each topology's verdict with its reason."""
     rows, lines = [], []
     for model in models:
         page = model["page"] or "-"
@@ -102,11 +106,18 @@ def _cells(topology: object, stream: Row, page: object) -> tuple[object, ...]:
     return name, stream["state"], stream["records_in"], "-" if first is None else for_people(first), page
 
 
-def _condition_text(model: Mapping[str, object]) -> str:
+def _condition_text(model: Mapping[str, Any]) -> str:
+    """Returns the verdict with its reason: broken SLAs, a finding, or both."""
+    # With the verdict `broken` the SLAs in error come before those with a warning.
+    broken = [row for row in model["slas"]["rows"] if row["verdict"] in BROKEN]
+    broken.sort(key=lambda row: row["verdict"] == Verdict.WARN)
+    reasons = [f"{broken[0]['sla']}: {broken[0]['said']}"] if broken else []
+    reasons += [f"also broken: {', '.join(row['sla'] for row in broken[1:])}"] if broken[1:] else []
     cause = model["cause"]
-    if not isinstance(cause, Mapping):
-        return str(model["verdict"])
-    return f"{model['verdict']}: {cause['seen']}; {cause['remedy']}"
+    # What is usual for a healthy stream is no reason for a broken SLA.
+    if cause and not (broken and is_harmless(cause["cause"])):
+        reasons += [cause["seen"], cause["remedy"]]
+    return f"{model['verdict']}: {'; '.join(reasons)}" if reasons else str(model["verdict"])
 
 
 def _list(value: object) -> list[Row]:

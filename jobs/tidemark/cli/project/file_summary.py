@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from tidemark.cli.shared.local import dag_id, parts_of
 from tidemark.model.kinds.kafka_end import KafkaEnd
 from tidemark.model.project.connections import Clusters, topic_command
+from tidemark.model.project.extras import can_publish
 from tidemark.model.sla_spec import SlaSpec
 from tidemark.model.topology import Topology
 from tidemark.sampling.topic_sample import SampledCluster
@@ -31,13 +32,15 @@ def file_summary(
             topics.append(f"{verb} {each.topic} at {_place(each, clusters, sampled_clusters)}")
         if not end.each_topic(existing):
             topics.append(f"{verb} the topics that match {end.topic}")
+    # It needs Airflow 3.3, too. `tidemark up` does not unpause it, because it is not paused at first.
+    dags = [*parts_of(topology), *(["decisions"] if can_publish() else [])]
     tables = [operator.result_table for operator in topology.operators.values() if operator.result_table]
     parts = {
         "streams": [_stream(topology, sub.name) for sub in topology.sub_topologies],
         "topics": topics,
         "tables": tables,
         "SLAs": [f"{spec.name} ({spec.measure} of {spec.subject})" for spec in specs],
-        "DAGs": [dag_id(topology.name, part) for part in parts_of(topology)],
+        "DAGs": [dag_id(topology.name, part) for part in dags],
     }
     if topology.driver is not None:
         parts["driver"] = [topology.driver]

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from textwrap import indent
 from typing import Any
 
 from tidemark.cli.shared.local import (
@@ -52,6 +53,14 @@ DELIVERED = """
     FROM sla_alerts AS a SEMI JOIN deliveries AS d ON a.alert = d.incident AND a.change = d.change
     WHERE a.audience IS NULL ORDER BY a.at, a.alert
 """
+SENT = """
+    SELECT d.run_id, a.incidents[1]
+    FROM sla_alerts AS a JOIN deliveries AS d ON a.alert = d.incident AND a.change = d.change
+    WHERE a.audience IS NULL AND a.change = 'opened' AND a.cause = 'slow_operator' AND d.channel = 'log'
+          AND a.cause_operator IN (SELECT unnest($1::VARCHAR[])) AND d.run_id IN (SELECT run_id FROM sla_results)
+    ORDER BY a.at LIMIT 1
+"""
+"""Selects the check that sent the alert about an operator in $1."""
 COMPLETE_INTERVALS = "SELECT count(*) FROM complete_intervals"
 AT_REST = """
     SELECT bool_and(activity = 'idle') FROM (
@@ -198,6 +207,10 @@ class Demo:
         conductor.say("\n" + summary(conductor.home.warehouse, injected=injected) + "\n")
         for page in sorted(Layout(conductor.home.warehouse).report_pages(conductor.topology.name).glob("*.html")):
             conductor.say(f"report  {page}")
+        for text in self._sent(airflow):
+            conductor.say(f"\nThe alert about the operator that was slowed down, as it was sent:\n{indent(text, '  ')}")
+            if not self.settings.keep:
+                conductor.say("`tidemark demo --keep` leaves everything running, so that these links open")
         return list(problems(conductor.home.warehouse, injected=injected))
 
     def _replay(self, bootstrap: str) -> process.Process:
@@ -270,6 +283,15 @@ class Demo:
         self._run(airflow, "sla_check", {"at": now})
         for line in Warehouse(self.conductor.home.warehouse).ask(DELIVERED).rows:
             self.conductor.say(f"  alert: {line[0]}")
+
+    def _sent(self, airflow: AirflowApi) -> list[str]:
+        """Returns the alert about a slow operator, as it was logged."""
+        slow = [pair.partition("=")[0] for pair in self.settings.slow]
+        texts = []
+        for run_id, incident in Warehouse(self.conductor.home.warehouse).ask(SENT, [slow]).rows:
+            logged = airflow.log(self.conductor.dag("sla_check"), run_id, "tell_log")
+            texts += [text for text in logged if f"\nIncident: {incident}\n" in text][:1]
+        return texts
 
     def _run(self, airflow: AirflowApi, part: str, params: Mapping[str, str]) -> None:
         """Runs the DAG for *part* of the work to its end, once."""

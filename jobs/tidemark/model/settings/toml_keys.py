@@ -6,6 +6,7 @@ A mistake names the file, the key and the remedy.
 from __future__ import annotations
 
 import difflib
+import json
 import math
 import re
 import tomllib
@@ -184,6 +185,8 @@ class Keys:
 
     def names(self, key: str, example: str, default: Any = ...) -> Any:
         """Returns a list of strings as a tuple, or *default*."""
+        if (written := self.content.get(key)) and isinstance(written, str):
+            example = json.dumps([written], ensure_ascii=False)
         value = self.get(key, list, example, default)
         if isinstance(value, list):
             if not value or not all(isinstance(item, str) for item in value):
