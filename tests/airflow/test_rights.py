@@ -117,7 +117,7 @@ def test_an_answer_for_one_user_is_none_for_another(users: Users) -> None:
 
 def test_lists_have_the_topologies_of_their_reader(users: Users) -> None:
     assert users.ann.get("/topologies").json() == {"topologies": ["hers"]}
-    assert set(re.findall('topology="([^"]*)"', users.ann.get("/metrics").text)) == {"hers"}
+    assert set(re.findall(r'\btopology="([^"]*)"', users.ann.get("/metrics").text)) == {"hers"}
     assert users.admin.get("/topologies").json() == {"topologies": ["hers", "other"]}
     line = re.compile(r'<tr id="(\w+)">')
     assert line.findall(users.ann.get("/").text) == ["hers"]
