@@ -757,6 +757,16 @@ def test_the_slow_operator_of_the_demo_is_one_page(tmp_path: Path, monkeypatch: 
     )
 
 
+def test_the_work_of_an_operator_is_a_cause_of_its_own(healthy: dict[str, Flow], tmp_path: Path) -> None:
+    """A busy operator upstream of the hop does not explain it."""
+    flow = healthy[HOP].copy(tmp_path / "play")
+    flow.play.slow_ms = {"newest": 1_500, "sums": 400}
+    flow.goes_on(82, 92, 102)
+    (result,), _ = checked(flow, 104, "sums_are_quick", error_after="300 ms")
+    columns = ("culprit", "held_by", "cause", "cause_sub_topology", "cause_operator")
+    assert [result[name] for name in columns] == ["sums", None, "slow_operator", "sums", "sums"]
+
+
 def test_an_incident_of_time_ahead_names_topic_partition_and_key(healthy: dict[str, Flow], tmp_path: Path) -> None:
     flow = healthy[TABLES].copy(tmp_path / "play")
     _, (change,) = checked(flow, producer_ahead(flow), "board_is_fresh")

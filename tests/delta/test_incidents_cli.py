@@ -61,6 +61,30 @@ def test_the_history_of_an_incident_has_changes_and_recipients(home: Path) -> No
     assert found == [("opened", "late", None, ["desk", "log"]), ("acknowledged", "on it", "Ann", None)]
 
 
+def test_an_incident_that_joined_an_alert_was_not_told(home: Path) -> None:
+    """Its history names the alert, and when the first channel got that."""
+    layout, joined = Layout(home), {**OPENED, "incident": "late-1", "sla": "late", "at": NOON + 5_000}
+    rows = [joined, {**joined, "change": "resolved", "at": NOON + 20_000}]
+    replace_rows(rows, INCIDENTS, layout.report_table("flights", INCIDENTS.name), where="incident = 'late-1'")
+    of_alert = {name: value for name, value in OPENED.items() if name != "incident"}
+    opened = {**of_alert, "alert": "driver_dead-status-1", "incidents": ["board-1", "late-1"]}
+    alerts = [opened, {**opened, "change": "resolved", "at": NOON + 30_000}]
+    replace_rows(alerts, ALERTS, layout.report_table("flights", ALERTS.name), where="true")
+    sent = {"topology": "flights", "incident": "driver_dead-status-1", "channel": "log"}
+    deliveries = [
+        {**sent, "change": "opened", "delivered_at": NOON + 1_000},
+        {**sent, "change": "resolved", "delivered_at": NOON + 31_000},
+    ]
+    replace_rows(deliveries, DELIVERIES, layout.report_table("flights", DELIVERIES.name), where="true")
+    found = [
+        tuple(row[k] for k in ("change", "told", "alert", "alert_told_at")) for row in asked(home, history="late-1")
+    ]
+    alert = ("driver_dead-status-1", "2026-01-01T12:00:01.000Z")
+    assert found == [("opened", None, *alert), ("resolved", ["log"], *alert)]
+    (first,) = asked(home, history="board-1")
+    assert (first["told"], first["alert"]) == (["log"], "driver_dead-status-1")
+
+
 def test_an_empty_list_and_an_unknown_incident_print_a_message(home: Path, tmp_path: Path) -> None:
     for format_ in ("table", "json"):
         with pytest.raises(InvalidArgument, match="there is no incident 'another'; the newest of flights: board-1"):

@@ -30,16 +30,25 @@ LISTED = f"""
     FROM incident_history WHERE topology = $1 AND ($2 OR state <> 'resolved') ORDER BY opened_at, incident
 """
 NOTIFIED = "told"
-"""Column of the answer: the channels that got the change."""
+"""Column of the answer: the channels that got a message of the change."""
 HISTORY = f"""
+    WITH first_messages AS (
+        SELECT topology, incident AS alert, min(delivered_at) AS alert_told_at FROM deliveries GROUP BY ALL
+    )
     SELECT i.at, i.change, i.verdict, i.said, i.culprit, i.held_by, i.by,
-           list_sort(list(DISTINCT d.channel) FILTER (d.channel IS NOT NULL)) AS {NOTIFIED}
+           list_sort(list(DISTINCT d.channel) FILTER (d.channel IS NOT NULL)) AS {NOTIFIED},
+           max_by(o.alert, o.at) AS alert, max_by(f.alert_told_at, o.at) AS alert_told_at
     FROM incidents AS i
     LEFT JOIN (
-        SELECT topology, alert, change, unnest(incidents) AS incident FROM sla_alerts WHERE audience IS NULL
-    ) AS a ON i.topology = a.topology AND i.incident = a.incident AND i.change = a.change
+        SELECT topology, alert, sla_alerts.at, unnest(incidents) AS incident FROM sla_alerts
+        WHERE audience IS NULL AND change = 'opened'
+    ) AS o ON i.topology = o.topology AND i.incident = o.incident
+    -- An incident that joins an open alert is no message: the alert's change is older.
+    LEFT JOIN sla_alerts AS a
+        ON a.topology = o.topology AND a.alert = o.alert AND a.change = i.change AND a.at >= i.at
     LEFT JOIN deliveries AS d
-        ON i.topology = d.topology AND d.incident IN (i.incident, a.alert) AND i.change = d.change
+        ON i.topology = d.topology AND d.incident = coalesce(a.alert, i.incident) AND i.change = d.change
+    LEFT JOIN first_messages AS f ON f.topology = o.topology AND f.alert = o.alert
     WHERE i.topology = $1 AND i.incident = $2 GROUP BY ALL ORDER BY i.at
 """
 DECISIONS = """

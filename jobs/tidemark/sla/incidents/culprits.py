@@ -105,11 +105,15 @@ class _Explainer:
         The age is that of the oldest window that broke the promise, in ms; None: not a latency, or no such window.
         """
         spec, is_late = status.spec, status.spec.measure in LATENCIES
-        finding = self._held_back(spec) or self._held_up(_operator(spec, self._topology), is_late=is_late)
+        # The work of an operator waits for no other.
+        is_own = spec.measure in WORK_QUANTILES
+        operator = _operator(spec, self._topology)
+        finding = self._held_back(spec) or self._held_up(operator, is_late=is_late, is_own=is_own)
         culprit, held_by, age_ms = status.culprit or self._waited_for(status), finding.line if finding else None, None
-        root = self._root_of(finding, self._topology) if finding else None
+        root = self._root_of(finding, self._topology) if finding and not is_own else None
         if is_late and (part := self._blamed(spec.subject, spec.over_ms)) is not None:
-            culprit, held_by, age_ms = culprit or part["operator"], held_by or _wait_for_input(part), part["age_ms"]
+            culprit, age_ms = culprit or part["operator"], part["age_ms"]
+            held_by = held_by or (None if is_own else _wait_for_input(part))
         restart = self._restarted(spec) if is_late and culprit in WAITED_FOR_DRIVER else None
         if restart is not None and culprit in {None, str(restart.cause)}:
             culprit, held_by = str(restart.cause), restart.line
@@ -124,8 +128,10 @@ class _Explainer:
         parts = self._tables.ask(BLAME, [self._topology.name, self._at_ms - over_ms, self._at_ms, subject]).objects
         return parts[0] if parts else None
 
-    def _hold_up(self, operator: str | None, *, is_late: bool) -> WhyFinding | None:
+    def _hold_up(self, operator: str | None, *, is_late: bool, is_own: bool) -> WhyFinding | None:
         findings = explain(self._scene, operator)
+        if is_own:
+            findings = [each for each in findings if each.operator == operator and each.input in {None, operator}]
         if is_late:
             # The record came: silence does not explain why it was late.
             findings = [finding for finding in findings if Trait.SILENCE not in finding.cause.traits]
