@@ -734,7 +734,8 @@ def test_the_slow_operator_of_the_demo_is_one_page(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(
         decision, "time", SimpleNamespace(sleep=lambda s: setattr(play, "now_ms", play.now_ms + round(1_000 * s)))
     )
-    play.slow_ms = {"carrier_state": 400}
+    # A busy operator of the stream before it explains nothing: an operator's work waits for no other.
+    play.slow_ms = {"flight_status": 2_500, "carrier_state": 400}
     flight = {"flight": "UA1", "carrier": "UA", "origin": "JFK", "dest": "LAX", "status": "departed"}
     for second in range(10, 40, 5):
         rows = [
@@ -742,7 +743,7 @@ def test_the_slow_operator_of_the_demo_is_one_page(tmp_path: Path, monkeypatch: 
             play.row("weather", ms(second - 1), origin="JFK", temp_f=float(second)),
         ]
         play.batch(rows, at_ms=ms(second), sub="status")
-        play.hop("carriers", at_ms=ms(second + 1))
+        play.hop("carriers", at_ms=ms(second + 3))
 
     specs = load(PROJECT / "expectations" / "slas.toml", play.topology)
     critical_path.run(layout, play.topology, specs, Interval(NOON, ms(37)))
@@ -755,16 +756,6 @@ def test_the_slow_operator_of_the_demo_is_one_page(tmp_path: Path, monkeypatch: 
         ["data platform"],
         "carrier_state",
     )
-
-
-def test_the_work_of_an_operator_is_a_cause_of_its_own(healthy: dict[str, Flow], tmp_path: Path) -> None:
-    """A busy operator upstream of the hop does not explain it."""
-    flow = healthy[HOP].copy(tmp_path / "play")
-    flow.play.slow_ms = {"newest": 1_500, "sums": 400}
-    flow.goes_on(82, 92, 102)
-    (result,), _ = checked(flow, 104, "sums_are_quick", error_after="300 ms")
-    columns = ("culprit", "held_by", "cause", "cause_sub_topology", "cause_operator")
-    assert [result[name] for name in columns] == ["sums", None, "slow_operator", "sums", "sums"]
 
 
 def test_an_incident_of_time_ahead_names_topic_partition_and_key(healthy: dict[str, Flow], tmp_path: Path) -> None:
