@@ -152,7 +152,7 @@ def test_queries_read_the_log_of_a_table_once(tmp_path: Path, monkeypatch: pytes
 
     actions = snapshots._actions
     monkeypatch.setattr(snapshots, "_actions", noted)
-    monkeypatch.setattr(sql, "_extension", lambda: pytest.fail("no table here needs it"))
+    monkeypatch.setattr(sql, "extension_file", lambda: pytest.fail("no table here needs it"))
     warehouse = Warehouse(tmp_path)
     for _ in range(3):
         assert warehouse.ask("select count(*), sum(n) from sink").rows == ((12, 72),)
