@@ -30,7 +30,7 @@ LISTED = f"""
     FROM incident_history WHERE topology = $1 AND ($2 OR state <> 'resolved') ORDER BY opened_at, incident
 """
 NOTIFIED = "told"
-"""Column of the answer: the channels that got a message of the change."""
+"""Column of the answer: channels that got the change as a message."""
 HISTORY = f"""
     WITH first_messages AS (
         SELECT topology, incident AS alert, min(delivered_at) AS alert_told_at FROM deliveries GROUP BY ALL
