@@ -175,7 +175,7 @@ IMPORTS = {
         "metrics cli.shared"
     ),
     "cli.explain": (
-        "collecting escaping errors clock semantics model.settings model.project model query "
+        "collecting escaping errors clock semantics model.settings model.project model storage query "
         "why.evidence why reports reports.paths reports.pages reports.what_if sla.incidents sla cli.shared"
     ),
     "cli.audit": (

@@ -19,7 +19,7 @@ from tidemark.model.tables.catalog import TABLES
 from tidemark.query.kafka_metrics import VIEW
 from tidemark.query.sql import SPARKS_WORDS, UTC, extension_file, identifier, literal, scan_of, selects_of
 from tidemark.storage.object_path import ObjectPath
-from tidemark.storage.warehouse import delta_tables, views
+from tidemark.storage.warehouse import delta_tables, no_tables, views
 
 PUBLISHED = "tidemark_published"
 """Table of a published file.
@@ -68,8 +68,7 @@ def publish(home: Path, file: Path) -> list[str]:
     place = _local(home, "a database file is")
     tables = delta_tables(place)
     if not tables:
-        msg = f"{home} has no Delta tables yet; choose another place with --home or --warehouse"
-        raise InvalidArgument(msg)
+        raise no_tables(home)
     if file.exists() and not _is_published(file):
         msg = f"{file} is not a file that `tidemark publish` wrote; give another name with --file"
         raise InvalidArgument(msg)

@@ -13,8 +13,9 @@ from tidemark.collecting import names_in
 from tidemark.errors import InvalidArgument
 from tidemark.model.project.layout import Layout
 from tidemark.model.tables.catalog import TABLES, Table
+from tidemark.query.spark import identifier
 from tidemark.storage.delta.current_view import current_rows
-from tidemark.storage.warehouse import changes_of, delta_tables, views
+from tidemark.storage.warehouse import changes_of, delta_tables, no_tables, views
 
 SESSION = {"spark.sql.catalogImplementation": "hive"}
 """Setting of a session whose tables are in a metastore."""
@@ -38,8 +39,8 @@ def register_in_metastore(spark: SparkSession, layout: Layout, database: str) ->
     external = _external_names(layout, [path for paths in paths_by_name.values() for path in paths])
     folder = layout.warehouse / "metastore" / database
     # A database has a folder, and `DROP DATABASE … CASCADE` removes it: it must not be that of the tables.
-    spark.sql(f"CREATE DATABASE IF NOT EXISTS {_identifier(database)} LOCATION {_literal(str(folder))}")
-    spark.sql(f"USE {_identifier(database)}")
+    spark.sql(f"CREATE DATABASE IF NOT EXISTS {identifier(database)} LOCATION {_literal(str(folder))}")
+    spark.sql(f"USE {identifier(database)}")
     for path, name in external.items():
         _register_table(spark, path, name)
     for name in sorted({*TABLES, *paths_by_name}):
@@ -47,7 +48,7 @@ def register_in_metastore(spark: SparkSession, layout: Layout, database: str) ->
     shown = [view for view in views() if view.name not in paths_by_name]  # a table of a sink hides a view
     for view in shown:
         comment = f"COMMENT {_literal(view.row)}"
-        spark.sql(f"CREATE OR REPLACE VIEW {_identifier(view.name)} {comment} AS\n{view.select}")
+        spark.sql(f"CREATE OR REPLACE VIEW {identifier(view.name)} {comment} AS\n{view.select}")
     return sorted({*TABLES, *paths_by_name, *names_in(shown)})
 
 
@@ -60,8 +61,7 @@ def _external_names(layout: Layout, paths: Sequence[Path]) -> dict[Path, str]:
             msg = f"{places} would both be the table {name} of the metastore; rename a topology or an operator"
             raise InvalidArgument(msg)
     if not names:
-        msg = f"{layout.warehouse} has no Delta tables yet; choose another place with --home or --warehouse"
-        raise InvalidArgument(msg)
+        raise no_tables(layout.warehouse)
     return names
 
 
@@ -70,11 +70,11 @@ def _register_table(spark: SparkSession, path: Path, name: str) -> None:
     # Only its place is registered: columns are those of Delta's log, when it is read.
     place = path.absolute() if "://" not in str(path) else path
     if spark.catalog.tableExists(name):
-        (at,) = spark.sql(f"DESCRIBE DETAIL {_identifier(name)}").select("location").first() or ("",)
+        (at,) = spark.sql(f"DESCRIBE DETAIL {identifier(name)}").select("location").first() or ("",)
         if str(at).removeprefix("file:").rstrip("/") == str(place):
             return
-        spark.sql(f"DROP TABLE {_identifier(name)}")
-    spark.sql(f"CREATE TABLE {_identifier(name)} USING delta LOCATION {_literal(str(place))}")
+        spark.sql(f"DROP TABLE {identifier(name)}")
+    spark.sql(f"CREATE TABLE {identifier(name)} USING delta LOCATION {_literal(str(place))}")
 
 
 def _register_union(spark: SparkSession, name: str, paths: Sequence[Path], external: Mapping[Path, str]) -> None:
@@ -83,18 +83,18 @@ def _register_union(spark: SparkSession, name: str, paths: Sequence[Path], exter
     Without tables it has no rows.
     """
     table = TABLES.get(name)
-    schemas = {path: spark.table(_identifier(external[path])).schema for path in paths}
+    schemas = {path: spark.table(identifier(external[path])).schema for path in paths}
     columns = _columns(table, list(schemas.values()))
-    empty = ", ".join(f"CAST(NULL AS {type_}) AS {_identifier(column)}" for column, type_ in columns.items())
+    empty = ", ".join(f"CAST(NULL AS {type_}) AS {identifier(column)}" for column, type_ in columns.items())
     parts = [f"SELECT {empty} WHERE false"]
     for path, schema in schemas.items():
         shown = ", ".join(_shown(schema, columns))
         parts.append(f"SELECT {shown} FROM {_current(path, external)}")
     comments = {column.name: column.comment for column in table.columns} if table else {}
-    header = ", ".join(f"{_identifier(column)} COMMENT {_literal(comments.get(column, ''))}" for column in columns)
+    header = ", ".join(f"{identifier(column)} COMMENT {_literal(comments.get(column, ''))}" for column in columns)
     comment = f"COMMENT {_literal(table.row)} " if table else ""
     union = "\nUNION ALL\n".join(parts)
-    spark.sql(f"CREATE OR REPLACE VIEW {_identifier(name)} ({header}) {comment}AS\n{union}")
+    spark.sql(f"CREATE OR REPLACE VIEW {identifier(name)} ({header}) {comment}AS\n{union}")
 
 
 def _columns(table: Table | None, schemas: Sequence[StructType]) -> dict[str, str]:
@@ -116,7 +116,7 @@ def _shown(schema: StructType, columns: Mapping[str, str]) -> Iterator[str]:
     """Yields the columns of a union from a table with *schema*."""
     types = {field.name: field.dataType for field in schema}
     for column, type_ in columns.items():
-        name = _identifier(column)
+        name = identifier(column)
         if column not in types:
             yield f"CAST(NULL AS {type_}) AS {name}"
         elif type_ == "timestamp" and types[column] == LongType():
@@ -132,12 +132,8 @@ def _current(path: Path, external: Mapping[Path, str]) -> str:
     """
     changes = changes_of(path)
     if changes is None:
-        return _identifier(external[path])
-    return f"({current_rows(path, changes, lambda place: _identifier(external[place]), _identifier)})"
-
-
-def _identifier(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
+        return identifier(external[path])
+    return f"({current_rows(path, changes, lambda place: identifier(external[place]), identifier)})"
 
 
 def _literal(text: str) -> str:

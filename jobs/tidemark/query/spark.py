@@ -61,7 +61,7 @@ def _current(spark: SparkSession, path: Path) -> DataFrame:
     if changes is None:
         return read(spark, path)
     names = {path: "{table}", changes: "{changes}"}
-    text = current_rows(path, changes, names.__getitem__, lambda name: f"`{name}`")
+    text = current_rows(path, changes, names.__getitem__, identifier)
     return spark.sql(text, table=read(spark, path), changes=read(spark, changes))
 
 
@@ -71,8 +71,13 @@ def no_rows(spark: SparkSession, table: Table) -> DataFrame:
     Spark's planner knows that it is empty.
     """
     # Not createDataFrame: this is an empty relation, which the planner removes.
-    columns = (f"CAST(NULL AS {column.type}) AS `{column.name}`" for column in table.columns)
+    columns = (f"CAST(NULL AS {column.type}) AS {identifier(column.name)}" for column in table.columns)
     return spark.sql(f"SELECT {', '.join(columns)} WHERE false")
+
+
+def identifier(name: str) -> str:
+    """Returns *name* as an identifier of Spark SQL."""
+    return "`" + name.replace("`", "``") + "`"
 
 
 def _union(frames: Iterable[DataFrame]) -> DataFrame:

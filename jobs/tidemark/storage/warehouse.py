@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from graphlib import TopologicalSorter
 from pathlib import Path
 
+from tidemark.errors import InvalidArgument
 from tidemark.model.project.layout import CHANGES_OF, Layout
 
 VIEWS = Path(__file__).parents[1] / "views"
@@ -48,6 +49,11 @@ def delta_tables(warehouse: Path, topology: str | None = None) -> Mapping[str, l
         for log in sorted(warehouse.glob(str(pattern.relative_to(warehouse) / "_delta_log"))):
             paths_by_name[log.parent.name].append(log.parent)
     return dict(sorted(paths_by_name.items()))
+
+
+def no_tables(warehouse: Path) -> InvalidArgument:
+    """Returns the error for a *warehouse* without Delta tables."""
+    return InvalidArgument(f"{warehouse} has no Delta tables yet; choose another place with --home or --warehouse")
 
 
 def stream_tables(layout: Layout, topology: str, table: str) -> list[Path]:

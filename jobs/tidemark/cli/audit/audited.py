@@ -8,13 +8,13 @@ from collections.abc import Iterator, Sequence
 
 from tidemark.cli.shared.local import running_broker
 from tidemark.cli.shared.options import existing_warehouse
+from tidemark.cli.shared.streams import valid_topologies
 from tidemark.errors import InvalidArgument
 from tidemark.model.kinds.source import Source
 from tidemark.model.project.connections import LOCAL, with_address
-from tidemark.model.project.files import Project
 from tidemark.model.project.layout import Layout
 from tidemark.model.project.registries import with_secrets
-from tidemark.model.topology import Topology, load_each
+from tidemark.model.topology import Topology
 from tidemark.reports.batch_job import add_bootstrap, given_secrets
 from tidemark.reports.batch_job import topology as topology_named
 from tidemark.semantics.progress import InputProgress, Place
@@ -78,7 +78,7 @@ def topologies(options: argparse.Namespace) -> list[Topology]:
     """
     if options.topology:
         return [topology_named(options.topology)]
-    return [each for each in load_each(Project.here().topologies).values() if isinstance(each, Topology)]
+    return valid_topologies()
 
 
 def only(having: Sequence[Topology], name: str) -> Topology:

@@ -17,6 +17,7 @@ from tidemark.errors import InvalidArgument, argument_type
 from tidemark.query.attach import attach_script
 from tidemark.query.sql import MEMORY, Answer, Warehouse
 from tidemark.query.text_table import FORMATS
+from tidemark.storage.warehouse import no_tables
 
 TIMEOUT_S = 300.0
 NOTICED_WITHIN_S = 3.0
@@ -116,8 +117,7 @@ class _Question:
             home = existing_warehouse(self._options)
             self._tables = Warehouse(home, memory=self._options.memory)
             if not self._tables.tables:
-                msg = f"{home} has no Delta tables yet; choose another place with --home or --warehouse"
-                raise InvalidArgument(msg)
+                raise no_tables(home)
             self._answer.set_result(self._tables.ask(self._options.query))
         except BaseException as error:
             self._answer.set_exception(error)

@@ -7,12 +7,12 @@ from collections.abc import Callable, Collection
 
 from tidemark.cli.shared.options import existing_warehouse
 from tidemark.cli.shared.output import say_inert
+from tidemark.cli.shared.streams import valid_topologies
 from tidemark.collecting import names_in
 from tidemark.errors import InvalidArgument
-from tidemark.model.project.files import Project
 from tidemark.model.project.layout import Layout
 from tidemark.model.sla_spec import known_slas
-from tidemark.model.topology import Topology, load_each
+from tidemark.model.topology import Topology
 
 METRICS, RULES = "text", "rules"
 
@@ -56,7 +56,7 @@ def chosen_topologies(names: Collection[str]) -> list[Topology]:
 
     Raises InvalidArgument for another name.
     """
-    valid = _valid_topologies()
+    valid = valid_topologies()
     unknown = {*names} - {*names_in(valid)}
     if unknown:
         listed = ", ".join(names_in(valid))
@@ -72,8 +72,4 @@ def watched_topologies(names: Collection[str]) -> Callable[[], list[Topology]]:
     a name that is not valid at the start.
     """
     chosen_topologies(names)
-    return lambda: [each for each in _valid_topologies() if not names or each.name in names]
-
-
-def _valid_topologies() -> list[Topology]:
-    return [each for each in load_each(Project.here().topologies).values() if isinstance(each, Topology)]
+    return lambda: [each for each in valid_topologies() if not names or each.name in names]

@@ -6,7 +6,8 @@ import argparse
 
 from tidemark.collecting import index_by_name
 from tidemark.errors import InvalidArgument
-from tidemark.model.topology import SubTopology, Topology
+from tidemark.model.project.files import Project
+from tidemark.model.topology import SubTopology, Topology, load_each
 from tidemark.reports.batch_job import topology
 
 
@@ -31,3 +32,8 @@ def stream(name: str) -> tuple[Topology, SubTopology]:
         msg = f"a stream is named TOPOLOGY/STREAM, got {name!r}; known: {names}"
         raise InvalidArgument(msg)
     return parent, subs[sub_name]
+
+
+def valid_topologies() -> list[Topology]:
+    """Returns the topologies of the project whose files are valid."""
+    return [each for each in load_each(Project.here().topologies).values() if isinstance(each, Topology)]
