@@ -304,6 +304,17 @@ def test_a_row_names_its_records_and_they_make_it(
     assert (found.row, [str(place) for place in found.places], found.is_verified) == (row, places, True)
 
 
+def test_a_record_that_moved_a_row_counts_in_its_new_group(tmp_path: Path) -> None:
+    play = Played(tmp_path)
+    play.read(play.event(0, "a", 1), play.event(1, "b", 2), play.event(2, "c", 4, "h"), at_s=5)
+    play.read(play.event(3, "a", 1, "h"), at_s=6)
+    play.hop("totals", at_ms=ms(7))
+    tracer = play.kept.tracer()
+    # Record 3 is the cause of both rows: it leaves g and comes to h.
+    places = {key: [str(place) for place in trace_row(tracer, "totals", key).places] for key in "gh"}
+    assert places == {"g": ["events/0/1"], "h": ["events/0/2", "events/0/3"]}
+
+
 def test_only_the_records_of_a_row_are_read_again(played: Played) -> None:
     played.kept.asked = 0
     trace_row(played.kept.tracer(), "totals", "g")
