@@ -312,6 +312,35 @@ def test_a_table_behind_a_hop_completes_with_its_marks(tmp_path):
     assert intervals(play, "table", "complete_at", "records", sub="by_id") == [(0, "totals", 22, 2)]
 
 
+def test_idleness_of_a_partition_is_known_behind_hops(tmp_path):
+    toml = topology_of(
+        events=source("id string, v int", idle_after="30 s"),
+        by_id=repartition(key=["id"], columns=["v"]),
+        newest=table("by_id", sub_topology="middle", columns=["v"]),
+        by_v=repartition("newest", id=["id"], key=["v"], columns=["id"]),
+        totals=aggregate("by_v", sub_topology="last", aggregates={"n": "count(*)"}, complete=TENS),
+    )
+    play = play_of(toml, tmp_path)
+    batches: list[Batch] = [
+        (12, [(0, 1), (1, 2)]),
+        (45, [(0, 32), (1, 31)]),
+        (80, [(0, 65)]),
+        (85, [(0, 75), (2, 75)]),
+        (86, [(0, 85), (1, 85), (2, 85)]),
+    ]
+    for at_s, records in batches:
+        send(play, at_s, *records)
+        play.hop("middle", at_ms=ms(at_s))
+        play.hop("last", at_ms=ms(at_s))
+    # Partition 2 has no record before 85 s, and is idle at 45 s. Partition 1 has passed 30 s, and is idle at 80 s.
+    assert intervals(play, "complete_at", "by_idleness", sub="last") == [
+        *((start, 45, True) for start in (0, 10, 20)),
+        *((start, 80, True) for start in (30, 40, 50)),
+        (60, 85, True),
+        (70, 86, False),
+    ]
+
+
 def test_periodic_results_of_another_stream_are_refused(tmp_path):
     toml = topology_of(
         events=source("id string, v int"),

@@ -222,18 +222,28 @@ def path_time(
         return NEVER if end_ms is None else end_ms
 
     before = [passed(part.watermark_ms) for source in was.values() for part in source.partitions.values()]
-    idle = []
-    for source in now.values():
-        idle += [passed(p.watermark_ms) for p in source.partitions.values() if p.activity is Activity.IDLE]
+    idle_ms = idle_watermark_ms(now)
     partition = was[held_by].held_by if held_by and held_by in was else None
     return PathTime(
         passed_ms=passed_ms(watermark_ms, allowed_lateness_ms=allowed_lateness_ms),
         fastest_ms=max(before, default=None),
         held_by=held_by if partition is None else f"{held_by}/{partition}",
         since_ms=since_ms,
-        idle_ms=min(idle, default=None),
+        idle_ms=idle_ms if idle_ms == NEVER else passed_ms(idle_ms, allowed_lateness_ms=allowed_lateness_ms),
         blocked_by=blocked_by,
     )
+
+
+def idle_watermark_ms(inputs: Mapping[str, InputProgress]) -> int | None:
+    """Returns the lowest watermark of an idle partition of *inputs*.
+
+    Those before hops are included. None: no partition is idle; NEVER: an idle one has no watermark.
+    """
+    found = present(source.idle_watermark_ms for source in inputs.values())
+    for source in inputs.values():
+        idle = (part.watermark_ms for part in source.partitions.values() if part.activity is Activity.IDLE)
+        found += [NEVER if watermark_ms is None else watermark_ms for watermark_ms in idle]
+    return min(found, default=None)
 
 
 def complete(
