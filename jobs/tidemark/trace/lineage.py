@@ -34,9 +34,9 @@ from tidemark.trace.record import Tracer, hop_rows_as_read, sent_records
 from tidemark.trace.replay import replayed
 from tidemark.trace.versions import version_of
 
-
 Key = tuple[tuple[str, ...], str]
 """The key of a row: its columns, and its text as in `changes`."""
+_PLACE = ("batch_id", "source_partition", "source_offset")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -230,12 +230,11 @@ class _Lineage:
     def _over_hop(self, source: HopSource, batch_id: int, partition: int, offset: int) -> Iterator[RecordPlace]:
         """Yields the records of rows of a hop that a batch read."""
         upstream = self._topology.repartition(source.repartition)
-        before = self._evidence(upstream)
-        limits = self._limits(source, batch_id)
-        rows = before.sent(upstream.name, at(partition, offset), pl.col("batch_id").is_between(*limits))
+        of_batch = pl.col("batch_id").is_between(*self._limits(source, batch_id))
+        rows = self._evidence(upstream).sent(upstream.name, at(partition, offset), of_batch)
         before = self._topology.operators[upstream.inputs[0]]
-        for of_batch, id_ in rows.select("batch_id", "id").unique().iter_rows():
-            yield from self._made_of(before, of_batch, partition, offset, (upstream.id, id_))
+        for number, id_ in rows.select("batch_id", "id").unique().iter_rows():
+            yield from self._made_of(before, number, partition, offset, (upstream.id, id_))
 
     def _limits(self, source: HopSource, batch_id: int) -> tuple[int, int]:
         """Returns first and last batch of a hop that *batch_id* read."""
@@ -273,8 +272,8 @@ class _Lineage:
             rows = rows.unique("id", keep="last", maintain_order=True)
         rows = _in_window(rows.filter(pl.col("value").is_not_null()), result)
         before = self._topology.operators[upstream.inputs[0]]
-        for of_batch, *place, id_ in rows.select("batch_id", "source_partition", "source_offset", "id").iter_rows():
-            yield from self._made_of(before, of_batch, *place, (upstream.id, id_))
+        for number, partition, offset, id_ in rows.select(*_PLACE, "id").iter_rows():
+            yield from self._made_of(before, number, partition, offset, (upstream.id, id_))
 
     def _counted_of_source(
         self, aggregate: Aggregate, source: Operator, evidence: StreamEvidence, result: Row
@@ -348,8 +347,8 @@ class _Lineage:
                 return
             valid = equal
         if valid.height:
-            *place, of_row = valid.select("batch_id", "source_partition", "source_offset", "key").row(-1)
-            yield from self._made_of(before, *place, (key, of_row))
+            number, partition, offset, of_row = valid.select(*_PLACE, "key").row(-1)
+            yield from self._made_of(before, number, partition, offset, (key, of_row))
 
     def _rows_at(
         self, join: Join, path: list[Operator], evidence: StreamEvidence, batch_id: int, partition: int, offset: int
