@@ -248,7 +248,7 @@ class Drawn:
         ]
 
     def _id_of(self, place: Place) -> str:
-        """Returns the id of the event that caused a row of the hop."""
+        """Returns the id of the event behind a row of the hop."""
         fields = self._fields[place._replace(topic="events")]
         assert isinstance(fields, dict)
         return str(fields["id"])

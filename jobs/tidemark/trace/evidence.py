@@ -47,7 +47,8 @@ class StreamEvidence:
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
         self._facts = StreamFacts(stream.home, stream.control, NEVER_MS, stream.topology.trigger_ms, bounds=BOUNDS)
-        self._tables: dict[str, pl.LazyFrame] = {}
+        self._tables: dict[str, DeltaTable | None] = {}
+        self._scans: dict[str, pl.LazyFrame] = {}
         # All operators of a stream ask the same of a batch or a place.
         self._counts: dict[int, pl.DataFrame] = {}
         self._aside: dict[tuple[str, int, int], pl.DataFrame] = {}
@@ -65,12 +66,19 @@ class StreamEvidence:
 
     def rows_of_table(self, name: str, *where: pl.Expr) -> pl.DataFrame:
         """Returns rows of the table *name* of a sink."""
+        table = self.table(name)
+        if table is None:
+            return pl.DataFrame()
+        if name not in self._scans:
+            self._scans[name] = pl.scan_pyarrow_dataset(dataset_of(table, BOUNDS))
+        return self._scans[name].filter(*where).collect()
+
+    def table(self, name: str) -> DeltaTable | None:
+        """Returns the table *name*, opened once; None: there is none."""
         if name not in self._tables:
             path = str(self.home / name)
-            if not DeltaTable.is_deltatable(path):
-                return pl.DataFrame()
-            self._tables[name] = pl.scan_pyarrow_dataset(dataset_of(DeltaTable(path), BOUNDS))
-        return self._tables[name].filter(*where).collect()
+            self._tables[name] = DeltaTable(path) if DeltaTable.is_deltatable(path) else None
+        return self._tables[name]
 
     @cached_property
     def batches(self) -> pl.DataFrame:

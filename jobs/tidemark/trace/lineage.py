@@ -106,8 +106,7 @@ class _Lineage:
         # Alone, the deletion of a key that has no row sends nothing.
         is_deleted = row.pop("deleted", False) and (not again.height or again["_deleted"].item())
         differences = [] if is_deleted else _differences(row, again) if again.height else sorted(row)
-        home = evidence.home / (table if sink else "changes")
-        commit = version_of(home, batch_id, evidence.stream)
+        commit = version_of(evidence, (sink and sink.table) or "changes", batch_id)
         return RowTrace(
             table=table,
             key=key,

@@ -78,7 +78,7 @@ class Tracer:
 
     def __init__(self, topology: Topology, layout: Layout, read: ReadRecords) -> None:
         self.topology, self.layout, self._read = topology, layout, read
-        self.steps = Steps(topology, Reference(layout.warehouse))
+        self.steps = Steps(topology, Reference(layout.warehouse), checks_sql=False)
         subs = topology.sub_topologies
         self.evidence = {sub.name: StreamEvidence(Stream(topology, sub, layout)) for sub in subs}
 
@@ -398,7 +398,7 @@ class _RecordWalk:
         if sink.table:
             rows = self._rows_of_sink(evidence, sink, pl.col("batch_id") == arrival.batch_id)
             if rows.height or not sink.key:
-                commit = version_of(evidence.home / sink.table, arrival.batch_id, evidence.stream)
+                commit = version_of(evidence, sink.table, arrival.batch_id)
                 self._trace.visible.append(
                     Visible(
                         table=sink.table,
