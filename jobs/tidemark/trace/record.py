@@ -279,8 +279,10 @@ class _RecordWalk:
         if evidence.is_lost(name, partition, offset):
             return RecordOutcome.LOST, "it was gone before it was read, and the loss was accepted"
         part = evidence.progress.get(name, InputProgress()).partitions.get(partition)
-        if part is None or offset >= part.until_offset:
-            return RecordOutcome.UNREAD, f"the stream has read until {part.until_offset if part else 0}"
+        if part is None:
+            return RecordOutcome.UNREAD, f"the stream has read nothing of partition {partition}"
+        if offset >= part.until_offset:
+            return RecordOutcome.UNREAD, f"the stream has read until {part.until_offset}"
         reads = evidence.reads.filter(pl.col("source") == name, pl.col("partition") == partition)
         first = reads["from_offset"].min()
         assert first is None or isinstance(first, int)
