@@ -204,7 +204,8 @@ def test_the_command_says_since_when_or_why_not(tmp_path):
 )
 def test_hours_in_which_clocks_change_are_told_apart(tmp_path, every, start, end, shown):
     keys = {"every": every, "timezone": "Europe/Berlin"}
-    play = play_of(topology_of(events=source("id string"), board=sink("events", table="board", complete=keys)), tmp_path)
+    toml = topology_of(events=source("id string"), board=sink("events", table="board", complete=keys))
+    play = play_of(toml, tmp_path)
     span = {"start_ms": instant_ms(start), "end_ms": instant_ms(end)}
     state = IntervalState(operator="board", **span, is_complete=None, reason="none")
     assert as_line(state, play.topology.operators["board"]) == f"board {shown}: not known; none"

@@ -388,17 +388,17 @@ def test_an_hour_is_whole_from_the_broker_to_the_tables(played: Played) -> None:
 
 
 @pytest.mark.parametrize(
-    ("hour", "is_whole", "conclusion"),
+    ("hour", "conclusion"),
     [
-        (-1, True, "no records: neither the broker nor the stream has one of this span"),
-        (24, False, "no records so far; the watermark has not passed the end, so more records may come"),
+        (-1, "no records: neither the broker nor the stream has one of this span"),
+        (24, "no records so far; the watermark has not passed the end, so more records may come"),
     ],
 )
-def test_a_span_without_records_is_called_empty(played: Played, hour: int, is_whole: bool, conclusion: str) -> None:
+def test_a_span_without_records_is_called_empty(played: Played, hour: int, conclusion: str) -> None:
     span = {"start_ms": ms(hour * 3_600), "end_ms": ms((hour + 1) * 3_600)}
     found = reconcile(played.kept.tracer(), played.broker.offsets, "events", **span)
     found.counts[:] = [count for count in found.counts if count.hour_ms is not None]
-    assert (found.counts, found.is_whole, found.conclusion) == ([], is_whole, conclusion)
+    assert (found.counts, found.is_whole, found.conclusion) == ([], hour == -1, conclusion)
 
 
 def test_a_missing_row_and_a_missing_fact_are_named(tmp_path: Path) -> None:

@@ -239,11 +239,11 @@ def idle_watermark_ms(inputs: Mapping[str, InputProgress]) -> int | None:
 
     Those before hops are included. None: no partition is idle; NEVER: an idle one has no watermark.
     """
-    found = present(source.idle_watermark_ms for source in inputs.values())
+    watermarks = present(source.idle_watermark_ms for source in inputs.values())
     for source in inputs.values():
         idle = (part.watermark_ms for part in source.partitions.values() if part.activity is Activity.IDLE)
-        found += [NEVER if watermark_ms is None else watermark_ms for watermark_ms in idle]
-    return min(found, default=None)
+        watermarks += [NEVER if watermark_ms is None else watermark_ms for watermark_ms in idle]
+    return min(watermarks, default=None)
 
 
 def complete(

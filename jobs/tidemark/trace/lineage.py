@@ -35,7 +35,7 @@ from tidemark.trace.replay import replayed
 from tidemark.trace.versions import version_of
 
 Key = tuple[tuple[str, ...], str]
-"""The key of a row: its columns, and its text as in `changes`."""
+"""The key of a row: columns, and text as in `changes`."""
 _PLACE = ("batch_id", "source_partition", "source_offset")
 
 

@@ -18,7 +18,7 @@ class Commit(NamedTuple):
 
 
 def version_of(evidence: StreamEvidence, name: str, batch_id: int) -> Commit | None:
-    """Returns the commit with which a stream put a batch into its table *name*.
+    """Returns the commit that has a batch of the table *name*.
 
     It reads a logarithm of the log's commits. None: the table has no such commit, or its log no longer.
     """

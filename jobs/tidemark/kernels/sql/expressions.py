@@ -43,7 +43,7 @@ class Expressions:
 
     @cached_property
     def _determinism(self) -> Determinism:
-        """Lists all functions of DuckDB, which takes longer than to run an expression."""
+        """Lists DuckDB's functions, which takes longer than an expression."""
         return Determinism(self._duckdb)
 
     def check(self, sql: str, columns: Collection[str]) -> None:
