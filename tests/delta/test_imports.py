@@ -16,6 +16,7 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
+from support.topologies import map_of, sink, source, topology_of
 from tidemark.cli.main import COMMANDS
 from tidemark.model.project.layout import Layout
 from tidemark.model.project.spark_settings import WITHOUT_SPARK
@@ -58,6 +59,22 @@ def test_a_command_imports_no_other_one_and_no_pandas(words, tmp_path):
     )
     ran = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
     assert ran.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize(
+    "command", [["trace", "--record", "events/0/0", "--topology"], ["check"]], ids=["trace", "check"]
+)
+def test_a_command_that_runs_sql_of_a_topology_imports_no_pandas(command, tmp_path):
+    file = tmp_path / "play.toml"
+    file.write_text(
+        topology_of(events=source("id string"), mapped=map_of(select={"id": "id"}), out=sink("mapped", table="t"))
+    )
+    words = ["tidemark", "--warehouse", str(tmp_path), *command, str(file)]
+    check = (
+        f"import sys; sys.argv = {words!r}; from tidemark.cli.main import main; main(); print('pandas' in sys.modules)"
+    )
+    ran = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
+    assert ran.stdout.splitlines()[-1] == "False"
 
 
 def test_a_job_that_airflow_runs_without_spark_imports_no_pandas():
