@@ -82,8 +82,10 @@ class StreamEvidence:
 
     @cached_property
     def batches(self) -> pl.DataFrame:
-        """All batches that are known, oldest first."""
-        return self._facts.scan(BATCHES).sort("batch_id").collect()
+        """What each known batch read, and its times, oldest first."""
+        # There are many files of batches, and a trace needs few of their columns.
+        columns = ("batch_id", "sources", "decided_at", "watermark")
+        return self._facts.scan(BATCHES).select(columns).sort("batch_id").collect()
 
     @cached_property
     def reads(self) -> pl.DataFrame:
@@ -93,8 +95,8 @@ class StreamEvidence:
     @cached_property
     def losses(self) -> pl.DataFrame:
         """The offsets that were lost and accepted, by source and partition."""
-        rows = self.batches.select("batch_id", "accepted_loss").explode("accepted_loss")
-        return rows.drop_nulls("accepted_loss").unnest("accepted_loss")
+        rows = self._facts.scan(BATCHES).select("batch_id", "accepted_loss").collect()
+        return rows.explode("accepted_loss").drop_nulls("accepted_loss").unnest("accepted_loss")
 
     @cached_property
     def progress(self) -> Mapping[str, InputProgress]:
@@ -121,7 +123,7 @@ class StreamEvidence:
         return self.losses.filter(named & within).height > 0
 
     def batch(self, batch_id: int) -> Row:
-        """Returns the row of a batch."""
+        """Returns what a batch read, and its times."""
         return self.batches.row(by_predicate=pl.col("batch_id") == batch_id, named=True)
 
     def before(self, batch_id: int) -> Row | None:
@@ -174,6 +176,10 @@ class StreamEvidence:
             where = (pl.col("partition") == partition, pl.col("offset") == offset)
             self._aside[asked] = self.rows(table, *where)
         return self._aside[asked]
+
+    def work(self, batch_id: int) -> Row:
+        """Returns the row of a batch, with its clocks."""
+        return self.rows(BATCHES, pl.col("batch_id") == batch_id).row(0, named=True)
 
     def clocks(self, batch_id: int) -> pl.DataFrame:
         """Returns the rows of latency of a batch."""

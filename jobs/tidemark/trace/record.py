@@ -448,7 +448,7 @@ class _RecordWalk:
         self, evidence: StreamEvidence, batch_id: int, names: Iterable[str], came_at_ms: int | None
     ) -> BatchTimes:
         """Returns the times of a batch that the record went through."""
-        batch, own = evidence.batch(batch_id), pl.col("operator").is_in([*names])
+        batch, own = evidence.work(batch_id), pl.col("operator").is_in([*names])
         clocks = (
             evidence.clocks(batch_id).filter(own).group_by("operator").agg(pl.col("finished_at", "queued_ms").max())
         )
