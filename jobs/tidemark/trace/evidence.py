@@ -82,7 +82,7 @@ class StreamEvidence:
 
     @cached_property
     def batches(self) -> pl.DataFrame:
-        """What each known batch read, and its times, oldest first."""
+        """The reads and the times of all known batches, oldest first."""
         # There are many files of batches, and a trace needs few of their columns.
         columns = ("batch_id", "sources", "decided_at", "watermark")
         return self._facts.scan(BATCHES).select(columns).sort("batch_id").collect()
