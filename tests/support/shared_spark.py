@@ -16,8 +16,8 @@ OPTIONS = (
 )
 """A task that fails is tried again, and stages may speculate.
 
-Spark interprets plans, since each query runs once or twice: their compilation took two fifths of the CPU time. Drivers of
-tests compile them, as users' drivers do.
+Spark interprets plans, since each query runs once or twice: their compilation took two fifths of the CPU time. The
+drivers that tests start compile them, as users' drivers do.
 """
 
 
