@@ -68,9 +68,9 @@ class _Process:
 
 
 class SharedDriver:
-    """A driver process for streams of many tests, which each start in it within a second.
+    """A driver process for streams of many tests.
 
-    It runs until the `with` block ends.
+    It runs until the `with` block ends. A stream starts in it within a second.
     """
 
     def __init__(self, home: Path) -> None:

@@ -32,7 +32,7 @@ def by_all_readers(spark: SparkSession, path: Path) -> pa.Table:
 
 
 def differences(one: pa.Table, other: pa.Table) -> list[tuple[Any, ...]]:
-    """Returns up to ten rows that one of the two has more often."""
+    """Returns up to ten rows that one has more often."""
     names = ", ".join(f'"{name}"' for name in other.column_names)
     more = f"(SELECT {names} FROM one EXCEPT ALL SELECT {names} FROM other)"
     less = f"(SELECT {names} FROM other EXCEPT ALL SELECT {names} FROM one)"
