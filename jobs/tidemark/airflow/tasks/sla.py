@@ -54,7 +54,7 @@ def channels(topology: str) -> list[Channel]:
 
 
 class CheckSlas(TopologyJob):
-    """Checks SLAs, and skips those tasks after it that would find no changes.
+    """Checks SLAs, and skips following tasks that would find no changes.
 
     Each of them would cost a process.
     """
