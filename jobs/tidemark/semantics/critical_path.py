@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import lru_cache
 from graphlib import CycleError, TopologicalSorter
 
 from tidemark.errors import InvalidArgument
@@ -137,8 +138,14 @@ def in_order(upstreams: Upstreams) -> tuple[str, ...]:
     Raises:
         InvalidArgument: there is a cycle.
     """
+    return _in_order(tuple((name, tuple(of)) for name, of in upstreams.items()))
+
+
+# Reports ask for the same few orders once per window.
+@lru_cache(maxsize=256)
+def _in_order(edges: tuple[tuple[str, tuple[str, ...]], ...]) -> tuple[str, ...]:
     try:
-        return tuple(TopologicalSorter(upstreams).static_order())
+        return tuple(TopologicalSorter(dict(edges)).static_order())
     except CycleError as error:
         msg = f"a topology must not have a cycle, got {' → '.join(error.args[1])}; remove one of its edges"
         raise InvalidArgument(msg) from error
