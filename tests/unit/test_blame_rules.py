@@ -94,7 +94,7 @@ def test_only_candidates_are_blamed_and_only_beyond_a_promise():
     assert [(each.part.name, each.excess_ms) for each in found] == [("board", 200), ("newest", 0)]
 
 
-def test_usual_lengths_are_medians_over_the_windows_that_are_kept():
+def test_usual_lengths_are_medians_of_the_windows_kept():
     parts, draw, kept, windows = [AgePart.of(AgeCause.BOUND), NEWEST, BOARD], Random(5), KeptWindows(), []
     for number in range(300):
         spent = {part: draw.choice([-40, 0, 0, 7, draw.randint(1, 90)]) for part in draw.sample(parts, 2)}

@@ -213,7 +213,7 @@ class _Lengths:
 
 
 class KeptWindows:
-    """Earlier windows that kept a promise, with the usual length of each part.
+    """Windows that kept a promise, with usual lengths of parts.
 
     The usual length is the median; it is unknown with fewer windows than ENOUGH.
     """

@@ -99,7 +99,7 @@ class Age:
         return self.blocker.input if kind in WAITED_FOR else None
 
 
-class History:
+class PromiseHistory:
     """Collects the newest windows that kept the promise of each operator.
 
     *stored* are rows of window_parts.
@@ -156,7 +156,7 @@ class WindowParts:
     """
 
     def __init__(
-        self, topology: Topology, promises: Promises, facts: BatchFacts, judged: WindowVerdicts, kept: History
+        self, topology: Topology, promises: Promises, facts: BatchFacts, judged: WindowVerdicts, kept: PromiseHistory
     ) -> None:
         self._topology, self._promises, self._facts, self._judged = topology, promises, facts, judged
         self._kept = kept
