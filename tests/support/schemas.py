@@ -10,14 +10,14 @@ from typing import Any
 
 from jsonschema import Draft202012Validator
 
-from tidemark.cli.outside.file_schemas import schemas
+from tidemark.cli.outside.file_schemas import schema_of
 from tidemark.errors import InvalidSpec
 from tidemark.model.settings.toml_keys import observed
 
 
 @cache
 def validator(file: str) -> Draft202012Validator:
-    return Draft202012Validator(schemas()[file])
+    return Draft202012Validator(schema_of(file))
 
 
 def is_declared(mistake: InvalidSpec) -> bool:

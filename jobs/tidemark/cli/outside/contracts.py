@@ -271,7 +271,7 @@ def _shorthand(length_ms: int) -> str:
 
 
 def as_yaml(documents: Iterable[Entry], refused: Iterable[InvalidSpec]) -> str:
-    """Returns *documents* as YAML, with those *refused* as comments."""
+    """Returns *documents* as YAML; comments have the refusals."""
     comments = [f"# Left out: {one_line(str(error))}" for error in refused]
     return "\n".join([*comments, "\n---\n".join("\n".join(_lines(each)) for each in documents)])
 

@@ -73,6 +73,7 @@ class KeyCondition:
     """A condition on a table: its *key* has a *word*.
 
     True and False stand for a key that is present, or not.
+
     A word that is *usual* is also that of a table without the key.
     """
 
@@ -96,27 +97,23 @@ class KeyCondition:
         return word if self.is_usual else {**word, **present}
 
 
-def schemas() -> dict[str, Form]:
-    """Returns the JSON Schemas of topology, SLA and channel files."""
-    example = topology.parse(tomllib.loads(EXAMPLE), file=NAME)
-    of_topology = _trials(
-        lambda content: topology.parse_part(content, file=NAME),
-        [{"name": NAME, "operators": {NAME: {KIND: kind}}} for kind in KINDS],
-    )
-    of_slas = _trials(lambda content: sla_spec.parse(content, example, file=NAME), [{NAME: {NAME: {}}}])
-    of_channels = _trials(
-        lambda content: channel_spec.parse(content, file=NAME),
-        [{NAME: {}, "lead": {KIND: "slack"}}],
-    )
-    return {
-        "topology": {"$schema": DIALECT, "title": "Topology of Tidemark", **_table(of_topology, "")},
-        "slas": {"$schema": DIALECT, "title": "SLAs of Tidemark", **_sla_file(of_slas)},
-        "channels": {"$schema": DIALECT, "title": "Channels of Tidemark", **_channel_file(of_channels)},
-    }
+def schema_of(file: str) -> Form:
+    """Returns the JSON Schema of files of one kind.
+
+    It is `topology`, `slas` or `channels`.
+    """
+    return {"$schema": DIALECT, "title": f"Tidemark: {file}", **FORMS[file]()}
 
 
-def _sla_file(trials: Trials) -> Form:
+def _topology_file() -> Form:
+    starts = [{"name": NAME, "operators": {NAME: {KIND: kind}}} for kind in KINDS]
+    return _table(_trials(lambda content: topology.parse_part(content, file=NAME), starts), "")
+
+
+def _sla_file() -> Form:
     """Returns the form of a file of SLAs."""
+    example = topology.parse(tomllib.loads(EXAMPLE), file=NAME)
+    trials = _trials(lambda content: sla_spec.parse(content, example, file=NAME), [{NAME: {NAME: {}}}])
     sla = _table(trials, f"{NAME}.{NAME}")
     windows: Form = {"type": "array", "items": {"type": "string"}, "minItems": 1}
     one = {
@@ -130,10 +127,19 @@ def _sla_file(trials: Trials) -> Form:
     return {"type": "object", "properties": {sla_spec.MAINTENANCE: of_all}, "additionalProperties": one}
 
 
-def _channel_file(trials: Trials) -> Form:
+def _channel_file() -> Form:
     """Returns the form of a file with a table for each channel."""
+    starts: list[Content] = [{NAME: {}, "lead": {KIND: "slack"}}]
+    trials = _trials(lambda content: channel_spec.parse(content, file=NAME), starts)
     names = {"pattern": f"^{IDENTIFIER.pattern}$", "not": {"const": channel_spec.LOG}}
     return {"type": "object", "propertyNames": names, "additionalProperties": _table(trials, NAME)}
+
+
+FORMS: Mapping[str, Callable[[], Form]] = {
+    "topology": _topology_file,
+    "slas": _sla_file,
+    "channels": _channel_file,
+}
 
 
 def _trials(parse: Callable[[Content], object], starts: Iterable[Content]) -> Trials:

@@ -6,17 +6,16 @@ import argparse
 import json
 from pathlib import Path
 
-from tidemark.cli.outside.file_schemas import schemas
+from tidemark.cli.outside.file_schemas import FORMS, schema_of
 from tidemark.cli.shared.output import say, say_inert
 from tidemark.errors import InvalidArgument
 
-FILES = ("topology", "slas", "channels")
 ALL = "all"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the command."""
-    parser.add_argument("file", nargs="?", choices=(*FILES, ALL), default=ALL, help="kind of file (default: all)")
+    parser.add_argument("file", nargs="?", choices=(*FORMS, ALL), default=ALL, help="kind of file (default: all)")
     folder = "writes NAME.schema.json of each kind into this folder, in place of printing"
     parser.add_argument("--into", type=Path, metavar="FOLDER", help=folder)
 
@@ -26,7 +25,7 @@ def command(options: argparse.Namespace) -> int:
 
     Raises InvalidArgument if the folder cannot be written.
     """
-    chosen = {name: form for name, form in schemas().items() if options.file in {name, ALL}}
+    chosen = {name: schema_of(name) for name in FORMS if options.file in {name, ALL}}
     if options.into is None:
         printed = chosen if options.file == ALL else chosen[options.file]
         say_inert(json.dumps(printed, indent=2))
