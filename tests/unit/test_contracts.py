@@ -138,6 +138,13 @@ def test_a_property_without_an_equivalent_is_refused_by_name(changes: dict, mess
         (("spec", "alertPolicies"), [], "spec.alertPolicies: has other burn rates than an objective of Tidemark"),
         (("spec", "objectives"), [], "spec.objectives: has 0 entries; write one SLO for each"),
         (("metadata", "labels"), {}, "metadata.labels.owner: is missing; name the team that owns the SLA"),
+        (
+            ("metadata", "displayName"),
+            "In time",
+            "metadata.displayName: is set, but an SLA of Tidemark has no",
+        ),
+        (("metadata",), None, "metadata.annotations: is None; write a table"),
+        (("spec", "indicator"), {"spec": {"ratioMetric": {}}}, "spec.indicator: is not a thresholdMetric"),
         (("kind",), "Service", "kind: is 'Service' of 'openslo/v1'; write SLOs of openslo/v1"),
     ],
 )
@@ -148,7 +155,15 @@ def test_an_slo_without_an_equivalent_is_refused_by_name(path: tuple, value: obj
         part = part[key]
     part[path[-1]] = value
     tables, (refusal,) = imported(OPENSLO, [slo], file="slo.yaml")
-    assert (tables, str(refusal).startswith(f"slo.yaml: in-time.{message}")) == ({}, True), str(refusal)
+    name = "in-time" if slo["metadata"] else "SLO"
+    assert (tables, str(refusal).startswith(f"slo.yaml: {name}.{message}")) == ({}, True), str(refusal)
+
+
+def test_two_properties_of_one_name_are_refused() -> None:
+    entry = {"id": "a", "property": "latency", "value": 2, "unit": "d", "element": "tab", "description": "Owner: desk"}
+    tables, (refusal,) = imported(ODCS, [{"slaProperties": [entry, {**entry, "value": 3}]}], file="c.yaml")
+    assert tables == {"a": {"subject": "tab", "owner": "desk", "error_after": "2 d"}}
+    assert str(refusal) == "c.yaml: a: is the name of two SLAs; give each another id or name"
 
 
 def test_the_commands_publish_and_read_the_projects_slas(tmp_path: Path) -> None:

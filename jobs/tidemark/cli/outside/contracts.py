@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tidemark.errors import InvalidSpec
@@ -50,18 +50,27 @@ def exported(
     return [{**contract, "version": "1.0.0", "status": "active", "slaProperties": entries}], refused
 
 
-def imported(kind: str, documents: Iterable[Any], *, file: str) -> tuple[dict[str, Entry], list[InvalidSpec]]:
+def imported(kind: str, documents: Sequence[Entry], *, file: str) -> tuple[dict[str, Entry], list[InvalidSpec]]:
     """Returns tables of SLAs by name, and the refusals."""
     named: list[tuple[str, Any]] = []
     for document in documents:
         if kind == ODCS:
             properties = document.get("slaProperties") or []
+            properties = properties if isinstance(properties, list) else [properties]
             named += ((f"slaProperties[{number}]", each) for number, each in enumerate(properties))
         else:
-            named.append((str(document.get("metadata", {}).get("name", document.get("kind"))), document))
-    read = _of_property if kind == ODCS else _of_slo
-    tables, refused = _each(named, read, file, "")
-    return dict(tables), refused
+            metadata = document.get("metadata")
+            named.append((str(metadata.get("name") if isinstance(metadata, dict) else document.get("kind")), document))
+    named_tables, refused = _each(named, _of_property if kind == ODCS else _of_slo, file, "")
+    tables: dict[str, Entry] = {}
+    for name, table in named_tables:
+        if name in tables:
+            refused.append(InvalidSpec.at(file, name, "is the name of two SLAs", "give each another id or name"))
+        tables.setdefault(name, table)
+    if kind == ODCS and any("slaDefaultElement" in document for document in documents):
+        problem = "is set, but it is deprecated and read by none"
+        refused.append(InvalidSpec.at(file, "slaDefaultElement", problem, "write element at each property"))
+    return tables, refused
 
 
 def _each(
@@ -71,7 +80,8 @@ def _each(
     done, refused = [], []
     for name, table in named:
         try:
-            done.append(convert(Keys(file, f"{place}.{name}".removeprefix("."), table), name))
+            keys = Keys(file, f"{place}.{name}".removeprefix("."), table if isinstance(table, dict) else {})
+            done.append(convert(keys, name))
         except InvalidSpec as error:
             refused.append(error)
     return done, refused
@@ -83,12 +93,21 @@ def _title(kind: str) -> str:
 
 def _refuse_others(keys: Keys, place: str, allowed: Collection[str], what: str, remedy: str) -> None:
     """Refuses keys at *place* of a table that are not *allowed*."""
+    for key in _at(keys, place):
+        if key not in allowed:
+            keys.fail(f"{place}.{key}".removeprefix("."), f"is set, but {what} has no equivalent", remedy)
+
+
+def _at(keys: Keys, place: str) -> Entry:
+    """Returns the table at the dotted *place*, or an empty one."""
     table: Any = keys.content
     for step in filter(None, place.split(".")):
         table = table[int(step)] if step.isdecimal() else table.get(step, {})
-    for key in table:
-        if key not in allowed:
-            keys.fail(f"{place}.{key}".removeprefix("."), f"is set, but {what} has no equivalent", remedy)
+        if not isinstance(table, dict | list):
+            keys.fail(place, f"is {table!r}", "write a table")
+    if not isinstance(table, dict):
+        keys.fail(place, f"is {table!r}", "write a table")
+    return table
 
 
 def _property(keys: Keys, name: str) -> Entry:
@@ -146,7 +165,7 @@ def _number_and_unit(length_ms: int) -> tuple[int, str]:
 
 def _length(keys: Keys, text: str, key: str) -> str:
     """Returns a length as SLA files have it, such as `2 d`."""
-    match = _SHORTHAND.fullmatch(text.strip())
+    match = _SHORTHAND.fullmatch(text)
     words = {"m": "min", "minute": "min", "second": "s", "hour": "h", "hr": "h", "day": "d"}
     unit = match[2].lower() if match else ""
     unit = words.get(unit.removesuffix("s") if len(unit) > 2 else unit, unit)
@@ -219,31 +238,31 @@ def _of_slo(keys: Keys, _name: str) -> tuple[str, Entry]:
     if document.get("kind") != "SLO" or document.get("apiVersion") != "openslo/v1":
         problem = f"is {document.get('kind')!r} of {document.get('apiVersion')!r}"
         keys.fail("kind", problem, "write SLOs of openslo/v1, with inline indicators and alerts")
-    metadata, spec = document.get("metadata", {}), document.get("spec", {})
-    notes = metadata.get("annotations", {})
+    notes, labels, spec = _at(keys, "metadata.annotations"), _at(keys, "metadata.labels"), _at(keys, "spec")
     remedy = "leave it out, or write the SLA by hand"
     _refuse_others(keys, "metadata.annotations", (SUBJECT, RUNBOOK, MIN_RECORDS), "an SLA of Tidemark", remedy)
-    allowed = ("service", "indicator", "timeWindow", "budgetingMethod", "objectives", "alertPolicies", "description")
+    _refuse_others(keys, "metadata", ("name", "annotations", "labels"), "an SLA of Tidemark", remedy)
+    _refuse_others(keys, "metadata.labels", ("owner",), "an SLA of Tidemark", remedy)
+    allowed = ("service", "indicator", "timeWindow", "budgetingMethod", "objectives", "alertPolicies")
     _refuse_others(keys, "spec", allowed, "an SLA of Tidemark", remedy)
     if SUBJECT not in notes:
         keys.fail(f"metadata.annotations.{SUBJECT}", "is missing", "name the operator whose latency is promised")
-    if "owner" not in metadata.get("labels", {}):
+    if "owner" not in labels:
         keys.fail("metadata.labels.owner", "is missing", "name the team that owns the SLA")
-    if "thresholdMetric" not in spec.get("indicator", {}).get("spec", {}):
+    if [*_at(keys, "spec.indicator.spec")] != ["thresholdMetric"]:
         keys.fail("spec.indicator", "is not a thresholdMetric", "promise a latency in seconds: thresholdMetric")
     if spec.get("budgetingMethod") != "Occurrences":
         problem = f"is {spec.get('budgetingMethod')!r}, but Tidemark counts records"
         keys.fail("spec.budgetingMethod", problem, "write Occurrences")
     window = _only(keys, "timeWindow")
+    _refuse_others(keys, "spec.timeWindow.0", ("duration", "isRolling"), "a window of Tidemark", remedy)
     if not window.get("isRolling"):
         keys.fail("spec.timeWindow[0].isRolling", "is not true", "write a rolling window")
     promised = _only(keys, "objectives")
-    _refuse_others(
-        keys, "spec.objectives.0", ("op", "value", "target", "displayName"), "an objective of Tidemark", remedy
-    )
+    _refuse_others(keys, "spec.objectives.0", ("op", "value", "target"), "an objective of Tidemark", remedy)
     if promised.get("op") != "lte" or not isinstance(promised.get("value"), int | float):
         keys.fail("spec.objectives[0].op", f"is {promised.get('op')!r}", "write op: lte, and a value in seconds")
-    name = str(metadata.get("name")).replace("-", "_")
+    name = str(document["metadata"].get("name")).replace("-", "_")
     if "alertPolicies" in spec and spec["alertPolicies"] != [*_alerts(name.replace("_", "-"))]:
         problem = "has other burn rates than an objective of Tidemark"
         keys.fail("spec.alertPolicies", problem, "leave it out: docs/alerts.md has the burn rates")
@@ -251,7 +270,7 @@ def _of_slo(keys: Keys, _name: str) -> tuple[str, Entry]:
     objective: Entry = {"latency": latency, "target": promised.get("target")}
     objective["window"] = _length(keys, str(window.get("duration")), "spec.timeWindow[0].duration")
     objective |= {"min_records": int(notes[MIN_RECORDS])} if MIN_RECORDS in notes else {}
-    table: Entry = {"subject": notes[SUBJECT], "owner": metadata["labels"]["owner"]}
+    table: Entry = {"subject": notes[SUBJECT], "owner": labels["owner"]}
     table |= {"runbook": notes[RUNBOOK]} if RUNBOOK in notes else {}
     return name, {**table, "objective": objective}
 
@@ -259,10 +278,9 @@ def _of_slo(keys: Keys, _name: str) -> tuple[str, Entry]:
 def _only(keys: Keys, key: str) -> Entry:
     """Returns the only entry of a list of the `spec`."""
     values = keys.content["spec"].get(key) or []
-    if len(values) != 1:
+    if not isinstance(values, list) or len(values) != 1:
         keys.fail(f"spec.{key}", f"has {len(values)} entries", "write one SLO for each")
-    only: Entry = values[0]
-    return only
+    return _at(keys, f"spec.{key}.0")
 
 
 def _shorthand(length_ms: int) -> str:
@@ -277,7 +295,7 @@ def as_yaml(documents: Iterable[Entry], refused: Iterable[InvalidSpec]) -> str:
 
 
 def _lines(value: Any) -> Iterator[str]:
-    """Yields the lines of a table or list; scalars of JSON are YAML."""
+    """Yields the lines of a table or list."""
     for key, each in value.items() if isinstance(value, dict) else enumerate(value):
         head = f"{key}:" if isinstance(value, dict) else "-"
         if isinstance(each, dict | list) and each:
