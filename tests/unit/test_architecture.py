@@ -171,7 +171,7 @@ IMPORTS = {
         "why.evidence reports.facts"
     ),
     "cli.outside": (
-        "collecting escaping errors semantics model.tables model.settings model.project model.kinds model query "
+        "clock collecting escaping errors semantics model.tables model.settings model.project model.kinds model query "
         "spark_session storage metrics cli.shared"
     ),
     "cli.explain": (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import tomllib
 from pathlib import Path
 
@@ -196,3 +197,10 @@ def test_an_invalid_topology_is_named_beside_the_published(tmp_path: Path) -> No
         done = tidemark(tmp_path, "publish", kind)
         assert (done.returncode, "bad.toml: operators: is missing" in done.stderr) == (1, True)
         assert len(yaml.safe_load(done.stdout)[place]) == 1
+
+
+def test_an_empty_warehouse_is_refused_before_spark_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tidemark.spark_session", None)  # an import of it would fail
+    address = ["--metastore", "thrift://127.0.0.1:1"]
+    done = tidemark(PROJECT, "--warehouse", str(tmp_path), "publish", "hive", *address)
+    assert (done.returncode, "has no Delta tables yet" in done.stderr) == (1, True)

@@ -43,6 +43,7 @@ examples:
   tidemark sql --format csv "from watermarks"   prints a table; the dialect is DuckDB's
   tidemark sql "from latest_state"              prints a view; docs/cookbook.md has twenty questions
   tidemark publish duckdb                       writes a DuckDB file of views, for BI tools
+  tidemark publish lineage --send               sends streams and origins of columns by the client of OpenLineage
   tidemark publish openslo                      prints objectives as SLOs; `odcs` prints data contracts
   tidemark schema --into .schemas               writes JSON Schemas of topology, SLA and channel files, for editors
   tidemark why flights                          explains missing results: blocked operators, causes, remedies

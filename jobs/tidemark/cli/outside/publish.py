@@ -1,7 +1,8 @@
 """`tidemark publish`: gives BI tools one name per table and view.
 
 `duckdb` writes a database file of views, `hive` registers tables and views in a Hive metastore. `dbt`, `odcs` and
-`openslo` print the SLAs as freshness of dbt's sources, as data contracts and as SLOs.
+`openslo` print the SLAs as freshness of dbt's sources, as data contracts and as SLOs. `lineage` prints or sends the
+datasets and columns of each stream as events of OpenLineage.
 """
 
 from __future__ import annotations
@@ -15,13 +16,16 @@ from tidemark.cli.outside import contracts
 from tidemark.cli.outside.dbt_sources import sources
 from tidemark.cli.shared.options import existing_warehouse
 from tidemark.cli.shared.output import say, say_inert
+from tidemark.clock import wall_clock_ms
 from tidemark.errors import InvalidArgument, InvalidSpec
 from tidemark.escaping import one_message
+from tidemark.model.project.extras import require
 from tidemark.model.project.files import Project
 from tidemark.model.project.layout import Layout
+from tidemark.model.settings.intervals import iso
 from tidemark.model.settings.toml_keys import read_toml
 from tidemark.model.sla_spec import DEFAULT_SLAS, Slas, load_usable
-from tidemark.model.topology import load_each
+from tidemark.model.topology import Topology, load_each
 from tidemark.storage.warehouse import delta_tables, no_tables
 
 FILE = "tidemark.duckdb"
@@ -31,8 +35,11 @@ PROMISES = ("dbt", contracts.ODCS, contracts.OPENSLO)
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the command."""
-    kinds = "a DuckDB file of views, a Hive metastore, dbt's sources, data contracts (ODCS), or SLOs (OpenSLO)"
-    parser.add_argument("kind", choices=["duckdb", "hive", *PROMISES], help=kinds)
+    kinds = (
+        "a DuckDB file of views, a Hive metastore, dbt's sources, data contracts (ODCS), SLOs (OpenSLO), or OpenLineage"
+    )
+    parser.add_argument("kind", choices=["duckdb", "hive", "lineage", *PROMISES], help=kinds)
+    parser.add_argument("--send", action="store_true", help="lineage: send the events by the configured client")
     duckdb = parser.add_argument_group("duckdb")
     duckdb.add_argument(
         "--file", type=Path, help=f"the file, in place of an older one (default: {FILE} in the warehouse)"
@@ -58,6 +65,8 @@ def command(options: argparse.Namespace) -> int:
     """
     if options.kind in PROMISES:
         return _promises(Project.here(), options)
+    if options.kind == "lineage":
+        return _lineage(Project.here(), options)
     home = existing_warehouse(options)
     say_inert(_hive(home, options) if options.kind == "hive" else _duckdb(home, options))
     return 0
@@ -97,6 +106,30 @@ def _promises(project: Project, options: argparse.Namespace) -> int:
             documents += of_topology
             refused += left_out
         say_inert(contracts.as_yaml(documents, refused))
+    for error in errors:
+        say(one_message(str(error)), sys.stderr)
+    return 1 if errors else 0
+
+
+def _lineage(project: Project, options: argparse.Namespace) -> int:
+    """Prints or sends an event for each stream.
+
+    It returns 1 if a topology is invalid.
+    """
+    require("openlineage")
+    from openlineage.client.serde import Serde
+
+    from tidemark.cli.outside.lineage import events, send
+
+    layout, at = Layout(existing_warehouse(options)), iso(wall_clock_ms())
+    each = load_each(project.topologies).values()
+    described = [event for one in each if isinstance(one, Topology) for event in events(one, layout, at)]
+    if options.send:
+        say(f"sent {len(described)} events by the transport {send(described)}")
+    else:
+        for event in described:
+            say_inert(Serde.to_json(event))
+    errors = [one for one in each if isinstance(one, InvalidSpec)]
     for error in errors:
         say(one_message(str(error)), sys.stderr)
     return 1 if errors else 0

