@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias, assert_never, cast
 
 from openlineage.client.event_v2 import InputDataset, Job, JobEvent, OutputDataset
 from openlineage.client.facet_v2 import column_lineage_dataset as columns_facet
@@ -21,9 +21,12 @@ from tidemark.model.kinds.aggregate import Aggregate
 from tidemark.model.kinds.join import Join
 from tidemark.model.kinds.map import Map
 from tidemark.model.kinds.operator import Operator
+from tidemark.model.kinds.registry import Reading
 from tidemark.model.kinds.repartition import HopSource, Repartition
+from tidemark.model.kinds.sink import Sink
 from tidemark.model.kinds.source import Source
 from tidemark.model.kinds.table import KeyedTable
+from tidemark.model.kinds.union import Union
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.window_columns import END, START
 from tidemark.model.topology import SubTopology, Topology
@@ -31,6 +34,7 @@ from tidemark.model.topology import SubTopology, Topology
 NAMESPACE = "tidemark"
 """The namespace of jobs."""
 PRODUCER = "https://github.com/tidemark"
+Kind: TypeAlias = Source | HopSource | Map | KeyedTable | Join | Union | Repartition | Aggregate | Sink
 Field = tuple[str, str]
 """A reading operator, and a field of its records."""
 Origins = Mapping[str, frozenset[Field]]
@@ -60,29 +64,33 @@ def origins(topology: Topology, sub: SubTopology, read: Callable[[str], Iterable
 def _of_operator(
     topology: Topology, operator: Operator, inputs: list[Origins], read: Callable[[str], Iterable[str]]
 ) -> Origins:
-    match operator:
-        case Source():
-            return _of_source(operator)
-        case HopSource():
-            of = topology.repartition(operator.repartition)
+    kind = cast(Kind, operator)
+    match kind:
+        case Source() as source:
+            return _of_source(source)
+        case HopSource() as hop:
+            of = topology.repartition(hop.repartition)
             columns = (TIME, *of.key, *of.columns, *of.id)
-            return {column: frozenset({(operator.name, column)}) for column in columns}
-        case Map() if operator.select:
-            selected = {column: _read(read(sql), inputs[0]) for column, sql in operator.select.items()}
-            return {TIME: inputs[0][TIME], **selected}
-        case KeyedTable() if operator.columns:
-            return _only(inputs[0], (*operator.key, *operator.columns))
-        case Repartition():
-            return _only(inputs[0], (*operator.key, *operator.columns, *operator.id))
-        case Aggregate():
-            return _of_aggregate(operator, inputs[0], read)
-        case Join() if len(inputs) > 1:
-            return {**inputs[1], **inputs[0]}
-    merged: dict[str, frozenset[Field]] = {}
-    for each in inputs:
-        for column, fields in each.items():
-            merged[column] = merged.get(column, frozenset()) | fields
-    return merged
+            return {column: frozenset({(hop.name, column)}) for column in columns}
+        case Map() as mapped:
+            selected = {column: _read(read(sql), inputs[0]) for column, sql in mapped.select.items()}
+            return {TIME: inputs[0][TIME], **selected} if selected else inputs[0]
+        case KeyedTable() as table:
+            return _only(inputs[0], (*table.key, *table.columns)) if table.columns else inputs[0]
+        case Repartition() as repartition:
+            return _only(inputs[0], (*repartition.key, *repartition.columns, *repartition.id))
+        case Aggregate() as aggregate:
+            return _of_aggregate(aggregate, inputs[0], read)
+        case Join():
+            return {**inputs[-1], **inputs[0]}
+        case Union() | Sink():
+            columns_of_any = dict.fromkeys(column for each in inputs for column in each)
+            return {
+                column: frozenset[Field]().union(*(each.get(column, frozenset()) for each in inputs))
+                for column in columns_of_any
+            }
+        case _:
+            assert_never(kind)
 
 
 def _of_source(source: Source) -> Origins:
@@ -198,15 +206,18 @@ def _lineage(of: Origins, inputs: Mapping[str, tuple[str, str]]) -> columns_face
     return columns_facet.ColumnLineageDatasetFacet(fields=fields)
 
 
-def _input(topology: Topology, layout: Layout, source: Operator) -> tuple[str, str]:
+def _input(topology: Topology, layout: Layout, source: Reading) -> tuple[str, str]:
     """Returns namespace and name of what *source* reads."""
-    if isinstance(source, HopSource):
-        hop = topology.repartition(source.repartition)
-        return _of_path(layout.stream(topology.name, source.upstream) / hop.output_table)
-    assert isinstance(source, Source)
-    if source.topic:
-        return _of_topic(topology, source.kafka, source.topic)
-    return _of_path(Path(source.delta or source.files or ""))
+    match source:
+        case HopSource():
+            hop = topology.repartition(source.repartition)
+            return _of_path(layout.stream(topology.name, source.upstream) / hop.output_table)
+        case Source():
+            if source.topic:
+                return _of_topic(topology, source.kafka, source.topic)
+            return _of_path(Path(source.delta or source.files or ""))
+        case _:
+            assert_never(source)
 
 
 def _output(topology: Topology, layout: Layout, stream: str, operator: Operator) -> tuple[str, str]:
