@@ -43,5 +43,6 @@
 | `replayed_days` | `Days`: two days of three partitions, replayed by a process that can be killed; their oracle |
 | `supervised_streams` | `Stage`, `Supervised`: a real Airflow and streams that it launches, kills and clears |
 | `yarn_cluster` | `YarnCluster`: Hadoop's ResourceManager and two NodeManagers on loopback, which can be killed |
+| `schemas` | `disagreement`: how the JSON Schema of a file and its parser differ about one file |
 | `supervision_cases` | cases of supervision for every place of the control folder |
 """

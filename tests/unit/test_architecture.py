@@ -171,12 +171,12 @@ IMPORTS = {
         "why.evidence reports.facts"
     ),
     "cli.outside": (
-        "collecting escaping errors semantics model.tables model.settings model.project model query spark_session "
-        "metrics cli.shared"
+        "clock collecting escaping errors semantics model.tables model.settings model.project model.kinds model query "
+        "spark_session storage metrics cli.shared"
     ),
     "cli.explain": (
         "collecting escaping errors clock semantics model.settings model.project model storage query "
-        "why.evidence why reports reports.paths reports.pages reports.what_if sla.incidents sla cli.shared"
+        "why.evidence why reports reports.paths reports.pages reports.what_if sla.incidents sla cli.shared cli.outside"
     ),
     "cli.audit": (
         "clock errors escaping semantics model.settings model.project model.kinds model query why stream.schemas trace "

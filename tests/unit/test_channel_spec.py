@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from support.schemas import disagreement
 from tidemark.errors import InvalidSpec
 from tidemark.model.channel_spec import load, mistakes, parse, warnings
 from tidemark.model.sla_spec import parse as parse_slas
@@ -65,6 +66,7 @@ def test_a_channel_has_the_notifier_of_its_kind() -> None:
 def test_a_mistake_is_told_with_file_key_and_remedy(table: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidSpec, match=f"^channels.toml: {message}"):
         parse({"desk": table}, file="channels.toml")
+    assert disagreement("channels", {"desk": table}, lambda each: parse(each, file="channels.toml")) is None
 
 
 FLIGHTS = load_topology(PROJECT / "jobs" / "topologies" / "flights.toml")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from support.schemas import disagreement
 from tidemark.errors import InvalidSpec
 from tidemark.model import topology
 from tidemark.model.settings.intervals import instant_ms
@@ -239,6 +240,8 @@ def test_one_limit_is_enough():
 def test_a_mistake_is_told_with_file_key_and_remedy(changes, message):
     with pytest.raises(InvalidSpec, match=r"^slas\.toml: flights\." + message):
         specs(**changes)
+    content = {"flights": {"board": {key: value for key, value in {**GOOD, **changes}.items() if value is not None}}}
+    assert disagreement("slas", content, lambda each: parse(each, FLIGHTS, file="slas.toml")) is None
 
 
 @pytest.mark.parametrize("name", ["checks_are_made", "decision"])
@@ -301,9 +304,9 @@ def test_every_mistake_is_reported_with_the_nearest_topology(tmp_path):
         "slas.toml: flihgts: is not a topology; did you mean flights?",
         "slas.toml: boats: is not a topology; known topologies: flights, trains",
         "slas.toml: flights.late.ownr: is not a valid key here; did you mean owner?",
-        "slas.toml: flights.slow.target: is not a valid key here; known keys: by, calendar, error_after, hours, "
-        "ignore_when_idle, maintenance_windows, measure, open_after, over, owner, place, resolve_after, runbook, "
-        "severity, subject, warn_after, while_catching_up",
+        "slas.toml: flights.slow.target: is not a valid key here; known keys: by, calendar, complete_by, error_after, "
+        "hours, ignore_when_idle, maintenance_windows, measure, objective, open_after, over, owner, place, "
+        "resolve_after, runbook, severity, subject, warn_after, while_catching_up",
     ]
 
 

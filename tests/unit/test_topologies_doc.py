@@ -74,7 +74,7 @@ def read(table: dict[str, Any], folder: Path, monkeypatch: pytest.MonkeyPatch) -
     asked: set[str] = set()
     done = Keys.done
     monkeypatch.setattr(
-        Keys, "done", lambda keys: (asked.update(keys._asked if keys.at == "operators.x" else ()), done(keys))[1]
+        Keys, "done", lambda keys: (asked.update(keys.asked if keys.at == "operators.x" else ()), done(keys))[1]
     )
     assert toml_operators.read_operator("x.toml", "x", table, folder=folder)[1] == []
     monkeypatch.undo()
@@ -120,10 +120,10 @@ def settings(kind: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[s
     asked: dict[str, tuple[str, str]] = {}
     get = Keys.get
 
-    def recorded(keys: Keys, key: str, expected: Any, example: str, default: Any = ...) -> Any:
+    def recorded(keys: Keys, key: str, expected: Any, example: str, default: Any = ..., *, form: Any = None) -> Any:
         if keys.at == "operators.x":
             asked[key] = (TYPES[expected], _default(default))
-        return get(keys, key, expected, example, default)
+        return get(keys, key, expected, example, default, form=form)
 
     found = {}
     for key, example in keys_in(section(kind).split("A window is one of these")[0]).items():
@@ -138,6 +138,7 @@ def settings(kind: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[s
 
 
 DEPENDS = {  # defaults that follow from other keys, or that are written in another way
+    ("table", "newest_by"): '`"arrival"`',
     ("source", "topic"): "one of the four",
     ("source", "topics"): "one of the four",
     ("source", "idle_after"): "none; required with `topics`",

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from support.schemas import disagreement
 from tidemark.errors import InvalidSpec
 from tidemark.model.kinds.aggregate import Aggregate
 from tidemark.model.kinds.repartition import HopSource
@@ -194,6 +195,7 @@ def test_a_wrong_file_is_refused_with_file_key_and_remedy(flights, operator, cha
         parse(wrong, file="flights.toml")
     assert str(refusal.value).startswith("flights.toml: ")
     assert says in str(refusal.value)
+    assert disagreement("topology", wrong, lambda content: parse(content, file="flights.toml")) is None
 
 
 def test_a_file_that_is_no_toml_is_refused_by_name(tmp_path):

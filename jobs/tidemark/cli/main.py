@@ -43,6 +43,9 @@ examples:
   tidemark sql --format csv "from watermarks"   prints a table; the dialect is DuckDB's
   tidemark sql "from latest_state"              prints a view; docs/cookbook.md has twenty questions
   tidemark publish duckdb                       writes a DuckDB file of views, for BI tools
+  tidemark publish lineage --send               sends streams and origins of columns by the client of OpenLineage
+  tidemark publish openslo                      prints objectives as SLOs; `odcs` prints data contracts
+  tidemark schema --into .schemas               writes JSON Schemas of topology, SLA and channel files, for editors
   tidemark why flights                          explains missing results: blocked operators, causes, remedies
   tidemark topology flights                     shows latency, records/s, watermark and backlog of its operators
   tidemark path flights --last 3                shows the critical path of the newest windows, and the culprit
@@ -83,6 +86,7 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("check", "project.check", "validate topology files, including columns and SQL, and SLAs"),
     ("sql", "explain.query", "run a query over the Delta tables, with DuckDB"),
     ("publish", "outside.publish", "give BI tools one name per table: a DuckDB file of views, or a Hive metastore"),
+    ("schema", "outside.schema", "print or write JSON Schemas of topology, SLA and channel files, for editors"),
     ("why", "explain.why", "explain missing results of a topology: blocked operators, causes, remedies"),
     ("trace", "audit.trace", "show what became of a record at each operator, or which records made a row"),
     ("reconcile", "audit.reconcile", "compare counts of records per hour: broker, source, operators and tables"),

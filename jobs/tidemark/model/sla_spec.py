@@ -25,7 +25,15 @@ from tidemark.model.settings.maintenance_windows import (
     zone_named,
 )
 from tidemark.model.settings.retention import DAY_MS
-from tidemark.model.settings.toml_keys import IDENTIFIER, Keys, length, read_toml, suggestion_of
+from tidemark.model.settings.toml_keys import (
+    IDENTIFIER,
+    LENGTH_ABOVE_0,
+    Form,
+    Keys,
+    length,
+    read_toml,
+    suggestion_of,
+)
 from tidemark.model.tables.catalog import CHANGES, OUTCOMES, TABLES
 from tidemark.model.topology import Topology
 from tidemark.semantics.incidents import CHECKS, Damping
@@ -133,6 +141,8 @@ class BurnWindow:
     severity: Severity
 
 
+DEADLINE: Form = {"anyOf": [LENGTH_ABOVE_0, {"type": "string", "pattern": r"^\d\d:\d\d( .+)?$"}]}
+"""The form of `complete_by`: a length, or a time of day."""
 BURN_WINDOWS = (
     BurnWindow(over_ms=3_600_000, rate=14.4, severity=Severity.CRITICAL),
     BurnWindow(over_ms=21_600_000, rate=6, severity=Severity.CRITICAL),
@@ -302,7 +312,7 @@ def load_usable(path: Path, topology: Topology) -> Slas:
 
     The result also has the errors of the others. Raises InvalidSpec if the file is not valid TOML.
     """
-    return _slas(read_toml(path), topology, path.name)
+    return usable_slas(read_toml(path), topology, file=path.name)
 
 
 def known_slas(topology: Topology) -> Slas:
@@ -321,7 +331,7 @@ def parse(content: Mapping[str, Any], topology: Topology, *, file: str) -> tuple
 
     Errors name the file as *file*. A topology that is not in the file has the DEFAULT_SLAS.
     """
-    slas = _slas(content, topology, file)
+    slas = usable_slas(content, topology, file=file)
     slas.refuse()
     return slas.specs
 
@@ -347,12 +357,13 @@ def mistakes(path: Path, topologies: Iterable[Topology], names: Collection[str])
             remedy = f"maintenance of all topologies has the key {MAINTENANCE}"
         errors.append(InvalidSpec.at(path.name, name, "is not a topology", remedy))
     for topology in topologies:
-        errors += _slas(content, topology, path.name).errors.values()
+        errors += usable_slas(content, topology, file=path.name).errors.values()
     # Each topology has a mistake in the maintenance of all.
     return list({str(error): error for error in errors}.values())
 
 
-def _slas(content: Mapping[str, Any], topology: Topology, file: str) -> Slas:
+def usable_slas(content: Mapping[str, Any], topology: Topology, *, file: str) -> Slas:
+    """Returns the valid SLAs of *topology* in *content*, as `load_usable` does."""
     tables = content.get(topology.name, DEFAULT_SLAS)
     if not isinstance(tables, dict) or not tables:
         remedy = f"write a table [{topology.name}.NAME] for each SLA"
@@ -403,16 +414,17 @@ def _specs(file: str, name: str, table: Any, topology: Topology) -> tuple[SlaSpe
         problem = "is reserved for Tidemark" if is_reserved else "is not a valid SLA name"
         raise InvalidSpec.at(file, keys.at, problem, "use another name: lower-case letters, digits and _")
     keys.refuse_all_but(KEYS)
-    specs = _objective(keys, name, topology) if "objective" in keys.content else (_spec(keys, name, topology),)
+    promised = keys.get("objective", dict, OBJECTIVE_EXAMPLE, None)
+    specs = (_spec(keys, name, topology),) if promised is None else _objective(keys, name, topology)
     keys.done()
     return specs
 
 
 def _spec(keys: Keys, name: str, topology: Topology) -> SlaSpec:
     # Only one measure has this key, so it need not be named.
-    default = Measure.COMPLETE_BY if "complete_by" in keys.content else Measure.STALENESS
-    measure = keys.choice("measure", Measure, default)
-    if "complete_by" in keys.content and measure is not Measure.COMPLETE_BY:
+    complete_by = keys.text("complete_by", "10 min", None, form=DEADLINE)
+    measure = keys.choice("measure", Measure, Measure.STALENESS if complete_by is None else Measure.COMPLETE_BY)
+    if complete_by is not None and measure is not Measure.COMPLETE_BY:
         keys.fail("complete_by", f"is set, but measure is {measure.value!r}", "leave one of the two out")
     by = keys.names("by", '["sensor"]', ())
     subject = _subject(keys, measure, topology, by)

@@ -309,7 +309,7 @@ def _text(each: Suggestion, topology: str, zone: ZoneInfo) -> str:
     if each.outcome_now:
         lines.append(f"#   with the present limits: {each.outcome_now}")
     lines.append(f"[{topology}.{each.name}]")
-    lines += (f"{key} = {_value(value)}" for key, value in each.table.items())
+    lines += (f"{key} = {in_toml(value)}" for key, value in each.table.items())
     in_blocks = {hour for block in each.limits.blocks for hour in block.hours}
     others = [hour for hour in range(HOURS) if hour not in in_blocks]
     lines.append(f'error_after = "{length_in_toml(each.limits.limit_ms)}"  # {_evidence(each, others)}')
@@ -319,7 +319,7 @@ def _text(each: Suggestion, topology: str, zone: ZoneInfo) -> str:
             hours = {"zone": zone.key, "days": [DAYS[day] for day in block.days]}
             hours |= {"from": f"{block.start:02}:00", "to": f"{block.end:02}:00"}
             hours |= {"error_after": length_in_toml(block.limit_ms)}
-            lines += [f"  # {_evidence(each, block.hours)}", f"  {_value(hours)},"]
+            lines += [f"  # {_evidence(each, block.hours)}", f"  {in_toml(hours)},"]
         lines.append("]")
     return "\n".join(lines)
 
@@ -330,12 +330,12 @@ def _evidence(each: Suggestion, hours: Sequence[int]) -> str:
     return f"n = {sum(each.measurements[hour] for hour in hours):,}{most}"
 
 
-def _value(value: Any) -> str:
+def in_toml(value: Any) -> str:
     """Formats a value in TOML; tables are inline."""
     if isinstance(value, Mapping):
-        return f"{{ {', '.join(f'{key} = {_value(of_key)}' for key, of_key in value.items())} }}"
+        return f"{{ {', '.join(f'{key} = {in_toml(of_key)}' for key, of_key in value.items())} }}"
     if isinstance(value, list):
-        return f"[{', '.join(map(_value, value))}]"
+        return f"[{', '.join(map(in_toml, value))}]"
     # Strings, numbers and booleans are the same in TOML and JSON.
     return json.dumps(value, ensure_ascii=False)
 

@@ -1,32 +1,45 @@
 """`tidemark publish`: gives BI tools one name per table and view.
 
-`duckdb` writes a database file of views, `hive` registers tables and views in a Hive metastore. `dbt` prints dbt's
-sources with the freshness that the SLAs promise.
+`duckdb` writes a database file of views, `hive` registers tables and views in a Hive metastore. `dbt`, `odcs` and
+`openslo` print the SLAs as freshness of dbt's sources, as data contracts and as SLOs. `lineage` prints or sends the
+datasets and columns of each stream as events of OpenLineage.
 """
 
 from __future__ import annotations
 
 import argparse
 import re
+import sys
 from pathlib import Path
 
+from tidemark.cli.outside import contracts
 from tidemark.cli.outside.dbt_sources import sources
 from tidemark.cli.shared.options import existing_warehouse
-from tidemark.cli.shared.output import say_inert
+from tidemark.cli.shared.output import say, say_inert
+from tidemark.clock import wall_clock_ms
 from tidemark.errors import InvalidArgument, InvalidSpec
+from tidemark.escaping import one_message
+from tidemark.model.project.extras import require
 from tidemark.model.project.files import Project
 from tidemark.model.project.layout import Layout
-from tidemark.model.sla_spec import load
-from tidemark.model.topology import load_each
+from tidemark.model.settings.intervals import iso
+from tidemark.model.settings.toml_keys import read_toml
+from tidemark.model.sla_spec import DEFAULT_SLAS, Slas, load_usable
+from tidemark.model.topology import Topology, load_each
+from tidemark.storage.warehouse import delta_tables, no_tables
 
 FILE = "tidemark.duckdb"
+PROMISES = ("dbt", contracts.ODCS, contracts.OPENSLO)
+"""Kinds that have the SLAs of a project, and need no warehouse."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the command."""
-    parser.add_argument(
-        "kind", choices=["duckdb", "hive", "dbt"], help="a DuckDB file of views, a Hive metastore, or dbt's sources"
+    kinds = (
+        "a DuckDB file of views, a Hive metastore, dbt's sources, data contracts (ODCS), SLOs (OpenSLO), or OpenLineage"
     )
+    parser.add_argument("kind", choices=["duckdb", "hive", "lineage", *PROMISES], help=kinds)
+    parser.add_argument("--send", action="store_true", help="lineage: send the events by the configured client")
     duckdb = parser.add_argument_group("duckdb")
     duckdb.add_argument(
         "--file", type=Path, help=f"the file, in place of an older one (default: {FILE} in the warehouse)"
@@ -47,12 +60,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def command(options: argparse.Namespace) -> int:
     """Publishes the tables; prints what was written.
 
-    Raises InvalidArgument for a warehouse without tables, and for invalid options; InvalidSpec for an invalid topology
-    or SLA of a project that is published for dbt.
+    An invalid topology or SLA is named, and the others are printed; then it returns 1. Raises InvalidArgument for a
+    warehouse without tables, and for invalid options.
     """
-    if options.kind == "dbt":
-        say_inert(_dbt(Project.here(), options.database))
-        return 0
+    if options.kind in PROMISES:
+        return _promises(Project.here(), options)
+    if options.kind == "lineage":
+        return _lineage(Project.here(), options)
     home = existing_warehouse(options)
     say_inert(_hive(home, options) if options.kind == "hive" else _duckdb(home, options))
     return 0
@@ -68,13 +82,57 @@ def _duckdb(home: Path, options: argparse.Namespace) -> str:
     return f"{file}: {len(names)} views"
 
 
-def _dbt(project: Project, schema: str) -> str:
-    slas = []
+def _promises(project: Project, options: argparse.Namespace) -> int:
+    """Prints the SLAs of valid topologies; returns 1 without some."""
+    errors: list[InvalidSpec] = []
+    slas: list[tuple[str, Slas]] = []
     for topology in load_each(project.topologies).values():
         if isinstance(topology, InvalidSpec):
-            raise topology
-        slas.append((topology.name, load(project.slas, topology)))
-    return sources(slas, file=project.slas.name, schema=schema)
+            errors.append(topology)
+        else:
+            slas.append((topology.name, load_usable(project.slas, topology)))
+            errors += slas[-1][1].errors.values()
+    file = project.slas.name
+    if options.kind == "dbt":
+        valid = [(name, each.specs) for name, each in slas]
+        say_inert(sources(valid, file=file, schema=options.database))
+    else:
+        content = read_toml(project.slas)
+        documents: list[contracts.Entry] = []
+        refused: list[InvalidSpec] = []
+        for name, each in slas:
+            tables = {sla: table for sla, table in content.get(name, DEFAULT_SLAS).items() if sla not in each.errors}
+            of_topology, left_out = contracts.exported(options.kind, name, tables, file=file)
+            documents += of_topology
+            refused += left_out
+        say_inert(contracts.as_yaml(documents, refused))
+    for error in errors:
+        say(one_message(str(error)), sys.stderr)
+    return 1 if errors else 0
+
+
+def _lineage(project: Project, options: argparse.Namespace) -> int:
+    """Prints or sends an event for each stream.
+
+    It returns 1 if a topology is invalid.
+    """
+    require("openlineage")
+    from openlineage.client.serde import Serde
+
+    from tidemark.cli.outside.lineage import events, send
+
+    layout, at = Layout(existing_warehouse(options)), iso(wall_clock_ms())
+    each = load_each(project.topologies).values()
+    described = [event for one in each if isinstance(one, Topology) for event in events(one, layout, at)]
+    if options.send:
+        say(f"sent {len(described)} events by the transport {send(described)}")
+    else:
+        for event in described:
+            say_inert(Serde.to_json(event))
+    errors = [one for one in each if isinstance(one, InvalidSpec)]
+    for error in errors:
+        say(one_message(str(error)), sys.stderr)
+    return 1 if errors else 0
 
 
 def _hive(home: Path, options: argparse.Namespace) -> str:
@@ -84,6 +142,8 @@ def _hive(home: Path, options: argparse.Namespace) -> str:
     if not re.fullmatch(r"\w+", options.database):
         msg = f"--database must have letters, digits and _ only, got {options.database!r}"
         raise InvalidArgument(msg)
+    if not delta_tables(home):
+        raise no_tables(home)  # before Spark starts
     from tidemark.query import hive
     from tidemark.spark_session import session
 

@@ -65,7 +65,7 @@ class Join(DeclaredOperator):
         place = keys.one_of({"table": "weather_now", "delta": "reference/airports"})
         # A Delta table is no operator, and so no input.
         inputs = (keys.text("input", "events"), *filter(None, [place.get("table")]))
-        how = keys.text("how", "left", "left")
+        how = keys.text("how", "left", "left", form={"enum": ["left", "inner"]})
         if how not in {"left", "inner"}:
             remedy = "use left (columns without a match are null) or inner (the record is dropped)"
             keys.fail("how", f"is {how!r}", remedy)

@@ -88,7 +88,7 @@ def read_format(keys: Keys, place: Mapping[str, str], formats: Mapping[str, tupl
 
 def read_schema_text(keys: Keys, folder: Path | None, example: str) -> dict[str, Any]:
     """Reads an Avro schema from the file that a key names."""
-    key = OLDER_SCHEMA if OLDER_SCHEMA in keys.content else SCHEMA
+    key = SCHEMA if keys.text(OLDER_SCHEMA, example, None) is None else OLDER_SCHEMA
     if {SCHEMA, OLDER_SCHEMA} <= {*keys.content}:
         keys.fail(OLDER_SCHEMA, f"is set together with {SCHEMA}", f"keep {SCHEMA} alone", beside=SCHEMA)
     content = read_schema_file(keys, key, folder, example)

@@ -12,6 +12,7 @@ from tidemark.model.settings.emission import Emission, read_emission
 from tidemark.model.settings.toml_keys import Keys
 from tidemark.model.settings.window_columns import WindowColumns, selected_bounds
 from tidemark.semantics.change import Rule
+from tidemark.semantics.strategy import Strategy
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +67,7 @@ class Map(DeclaredOperator):
     @classmethod
     def read(cls, keys: Keys, common: dict[str, Any], folder: Path | None) -> Self:
         """Reads a map from its table of the file."""
-        judges = "strategy" in keys.content
+        judges = keys.choice_if_set("strategy", Strategy) is not None
         return cls(
             **common,
             inputs=(keys.text("input", "events"),),

@@ -114,9 +114,7 @@ class Sink(KafkaEnd):
         # The tables of sinks lie in one folder with the engine's own.
         if table in TABLES or (table or "").startswith(("hop_", CHANGES_OF)):
             keys.fail("table", f"is {table!r}, which is reserved for Tidemark's tables", "choose another name")
-        mode = keys.text("mode", "append", "append") if table else "append"
-        if mode not in {"append", "current"}:
-            keys.fail("mode", f"is {mode!r}", "use append (every record) or current (the current row of each key)")
+        mode = keys.word("mode", ("append", "current"), "append") if table else "append"
         return cls(
             **common,
             **read_kafka_end(keys, place, folder),

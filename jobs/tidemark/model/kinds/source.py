@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Self
 from tidemark.model.kinds.kafka_end import KafkaEnd
 from tidemark.model.kinds.operator import KAFKA_KEY, ORDERED, PARTITION
 from tidemark.model.kinds.source_format import read_source_format
-from tidemark.model.settings.toml_keys import IDENTIFIER, Keys
+from tidemark.model.settings.toml_keys import IDENTIFIER, LENGTH, Keys
 from tidemark.semantics.progress import Place
 
 HOUR_MS = 3_600_000
@@ -242,9 +242,7 @@ class Source(KafkaEnd):
         place, topics = _place(keys)
         fields, named = _fields(keys)
         timestamp = _timestamp(keys, place, fields)
-        unit = keys.text("timestamp_unit", "ms", "ms")
-        if unit not in TIMESTAMP_UNITS:
-            keys.fail("timestamp_unit", f"is {unit!r}", f"use one of {', '.join(TIMESTAMP_UNITS)}")
+        unit = keys.word("timestamp_unit", TIMESTAMP_UNITS, "ms")
         low, high = keys.pair("timestamp_range", _PLAUSIBLE, ("2000-01-01", "2100-01-01"))
         key = _key(keys, place, fields)
         return cls(
@@ -413,7 +411,7 @@ def _tombstone_time(keys: Keys, key: str | None, timestamp: str | None) -> dict[
 
 def _max_ahead_ms(keys: Keys) -> int | None:
     """Reads the limit of records ahead of the clock; None: unlimited."""
-    if keys.text("max_ahead", "1 h", "1 h") == UNLIMITED:
+    if keys.text("max_ahead", "1 h", "1 h", form={"anyOf": [{"const": UNLIMITED}, LENGTH]}) == UNLIMITED:
         return None
     limit_ms: int = keys.duration("max_ahead", "1 h", HOUR_MS, zero=True)
     return limit_ms

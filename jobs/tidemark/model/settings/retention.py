@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tidemark.model.settings.toml_keys import Keys
+from tidemark.model.settings.toml_keys import LENGTH_ABOVE_0, Keys
 from tidemark.model.tables.catalog import CHANGES, COMPLETENESS, LATE_RECORDS, OPERATOR_STATE, QUARANTINE, UNDELIVERABLE
 
 FOR_EVER = "for ever"
@@ -67,7 +67,8 @@ def read_retention(file: str, content: Mapping[str, Any]) -> Retention:
 
 def _length_ms(keys: Keys, key: str, example: str, usual_ms: int | None) -> int | None:
     # `for ever` is None in the settings, and so is a default without a limit: only the key itself distinguishes them.
-    if keys.text(key, example, FOR_EVER) == FOR_EVER:
+    form = {"anyOf": [{"const": FOR_EVER}, LENGTH_ABOVE_0]}
+    if keys.text(key, example, FOR_EVER, form=form) == FOR_EVER:
         return None if key in keys.content else usual_ms
     length_ms: int = keys.duration(key, example)
     return length_ms

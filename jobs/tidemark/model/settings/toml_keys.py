@@ -11,26 +11,39 @@ import math
 import re
 import tomllib
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from tidemark.errors import InvalidSpec
 
 E = TypeVar("E", bound=StrEnum)
 T = TypeVar("T")
+Form = Mapping[str, Any]
+"""The form of a key's values, as a JSON Schema."""
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|min|h|d)")
 _MS = {"ms": 1, "s": 1_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+TEXT: Form = {"type": "string", "minLength": 1}
+TEXTS: Form = {"type": "array", "items": {"type": "string"}, "minItems": 1}
+COUNT: Form = {"type": "integer", "minimum": 1}
+LENGTH: Form = {"type": "string", "pattern": rf"^\s*{_DURATION.pattern}\s*$"}
+LENGTH_ABOVE_0: Form = {**LENGTH, "not": {"pattern": r"^\s*0+(\.0+)?\s*[a-z]"}}
+TYPES: Mapping[type, str] = {
+    str: "string", int: "integer", float: "number", bool: "boolean", list: "array", dict: "object"
+}  # fmt: skip
 MOST_TRIES = 2
 """A table is read again so often because of one key.
 
 Once without a part of the key, and once without the whole.
 """
 
-ASKING = ("format", "mode", "strategy")
+ASKING = ("format", "mode", "strategy", "measure")
 """Keys that decide which other keys exist."""
 IDENTIFIER = re.compile(r"[a-z][a-z0-9_]{0,62}")
 STREAM = re.compile(rf"{IDENTIFIER.pattern}|[0-9]{{1,3}}")
@@ -134,15 +147,56 @@ def read_whole(
             content = repaired
 
 
+class Declaration(NamedTuple):
+    """The declaration of a key, by the reader that asks for it.
+
+    The *example* is TOML; *form* is that of its values.
+    """
+
+    example: str
+    is_optional: bool
+    form: Form
+    default: Any = None
+
+
+@dataclass
+class Reading:
+    """The tables that were read, and the mistakes, each in its order."""
+
+    tables: list[Keys] = field(default_factory=list)
+    mistakes: list[InvalidSpec] = field(default_factory=list)
+
+
+_observed: ContextVar[Reading | None] = ContextVar("_observed", default=None)
+
+
+@contextmanager
+def observed() -> Iterator[Reading]:
+    """Collects the tables and mistakes of all files read inside.
+
+    `tidemark schema` so learns which keys exist.
+    """
+    reading = Reading()
+    token = _observed.set(reading)
+    try:
+        yield reading
+    finally:
+        _observed.reset(token)
+
+
 class Keys:
     """The keys of one table of *file*, at the dotted place *at*.
 
-    `done` refuses unknown keys.
+    `done` refuses unknown keys. *asked* has the declaration of each key, and *alternatives* those of which exactly one
+    is written.
     """
 
     def __init__(self, file: str, at: str, content: Mapping[str, Any]) -> None:
         self.file, self.at, self.content = file, at, content
-        self._asked: dict[str, tuple[str, bool]] = {}
+        self.asked: dict[str, Declaration] = {}
+        self.alternatives: list[tuple[str, ...]] = []
+        if (reading := _observed.get()) is not None:
+            reading.tables.append(self)
 
     def fail(self, key: str, problem: str, remedy: str, *, beside: str | tuple[str, ...] = ()) -> NoReturn:
         """Raises InvalidSpec about *key*.
@@ -151,11 +205,28 @@ class Keys:
         """
         error = InvalidSpec.at(self.file, f"{self.at}.{key}" if self.at else key, problem, remedy)
         error.beside = (beside,) if isinstance(beside, str) else beside
+        if (reading := _observed.get()) is not None:
+            reading.mistakes.append(error)
         raise error
 
-    def get(self, key: str, expected: type | tuple[type, ...], example: str, default: Any = ...) -> Any:
-        """Returns the value of *key*, of the *expected* type, or *default*."""
-        self._asked[key] = (example, default is not ...)
+    def get(
+        self,
+        key: str,
+        expected: type | tuple[type, ...],
+        example: str,
+        default: Any = ...,
+        *,
+        form: Form | None = None,
+    ) -> Any:
+        """Returns the value of *key*, of the *expected* type, or *default*.
+
+        *form* says more of its values than their type; its mistakes are refused by the caller.
+        """
+        types = expected if isinstance(expected, tuple) else (expected,)
+        form = form or {"type": [TYPES[each] for each in types]}
+        # A key is asked for again where its first value decides how it is read.
+        first = self.asked.get(key)
+        self.asked[key] = Declaration(example, default is not ..., first.form if first else form, default)
         if key not in self.content:
             if default is ...:
                 self.fail(key, "is missing", f"write {key} = {example}")
@@ -166,9 +237,9 @@ class Keys:
             self.fail(key, f"is {value!r}", f"write {key} = {example}")
         return value
 
-    def text(self, key: str, example: str, default: Any = ...) -> Any:
+    def text(self, key: str, example: str, default: Any = ..., *, form: Form | None = None) -> Any:
         """Returns a string that is not empty, or *default*."""
-        value = self.get(key, str, f'"{example}"', default)
+        value = self.get(key, str, f'"{example}"', default, form=form or TEXT)
         if value == "":
             self.fail(key, "is empty", f'write {key} = "{example}"')
         return value
@@ -178,7 +249,8 @@ class Keys:
 
         Another *form* may be given.
         """
-        value = self.text(key, example, default)
+        pattern = "|".join(f"^{branch}$" for branch in form.pattern.split("|"))
+        value = self.text(key, example, default, form={"type": "string", "pattern": pattern})
         if isinstance(value, str) and not form.fullmatch(value):
             self.fail(key, f"is {value!r}", "use a lower-case letter, then lower-case letters, digits and _")
         return value
@@ -187,7 +259,7 @@ class Keys:
         """Returns a list of strings as a tuple, or *default*."""
         if (written := self.content.get(key)) and isinstance(written, str):
             example = json.dumps([written], ensure_ascii=False)
-        value = self.get(key, list, example, default)
+        value = self.get(key, list, example, default, form=TEXTS)
         if isinstance(value, list):
             if not value or not all(isinstance(item, str) for item in value):
                 self.fail(key, f"is {value!r}", f"write {key} = {example}")
@@ -196,22 +268,29 @@ class Keys:
 
     def one_or_more(self, key: str, example: str, default: tuple[str, ...]) -> tuple[str, ...]:
         """Returns one string or a list as a tuple, or *default*."""
-        value = self.get(key, (str, list), example, default)
+        form = {"anyOf": [TEXT, {**TEXTS, "items": TEXT}]}
+        value = self.get(key, (str, list), example, default, form=form)
         texts = (value,) if isinstance(value, str) else tuple(value)
         if key in self.content and not (texts and all(isinstance(text, str) and text for text in texts)):
             self.fail(key, f"is {value!r}", f"write {key} = {example}, or a list of such values")
         return texts
 
-    def mapping(self, key: str, example: str, default: Any = ...) -> Any:
-        """Returns a table whose values are strings, or *default*."""
-        value = self.get(key, dict, example, default)
+    def mapping(self, key: str, example: str, default: Any = ..., *, names: re.Pattern[str] | None = None) -> Any:
+        """Returns a table whose values are strings, or *default*.
+
+        *names* is the form of its keys, which the caller checks.
+        """
+        form = {"type": "object", "minProperties": 1, "additionalProperties": {"type": "string"}}
+        if names:
+            form["propertyNames"] = {"pattern": f"^{names.pattern}$"}
+        value = self.get(key, dict, example, default, form=form)
         if isinstance(value, dict) and (not value or not all(isinstance(item, str) for item in value.values())):
             self.fail(key, f"is {value!r}", f"write {key} = {example}")
         return value
 
     def columns(self, key: str, example: str, default: Any = ...) -> Any:
         """Returns a table of columns by name, as `mapping` does."""
-        value = self.mapping(key, example, default)
+        value = self.mapping(key, example, default, names=IDENTIFIER)
         for name in value:
             if not IDENTIFIER.fullmatch(name):
                 self.fail(
@@ -223,7 +302,7 @@ class Keys:
 
     def duration(self, key: str, example: str, default: Any = ..., *, zero: bool = False) -> Any:
         """Returns a time in ms, above 0 unless *zero*, or *default*."""
-        value = self.text(key, example, default)
+        value = self.text(key, example, default, form=LENGTH if zero else LENGTH_ABOVE_0)
         if not isinstance(value, str):
             return value
         length_ms = duration_ms(value.strip().removeprefix("-"))
@@ -236,7 +315,7 @@ class Keys:
 
     def count(self, key: str, example: str, default: Any) -> Any:
         """Returns a whole number of 1 or more, or *default*."""
-        value = self.get(key, int, example, default)
+        value = self.get(key, int, example, default, form=COUNT)
         if isinstance(value, int) and value < 1:
             self.fail(key, f"is {value}", f"write 1 or more, such as {key} = {example}")
         return value
@@ -248,7 +327,8 @@ class Keys:
 
         Numbers are 1 or more; by default there are none.
         """
-        value = self.get(key, (int, dict), example, {})
+        form = {"anyOf": [COUNT, {"type": "object", "additionalProperties": COUNT}]}
+        value = self.get(key, (int, dict), example, {}, form=form)
         numbers = value if isinstance(value, dict) else {"": value}
         if not all(isinstance(n, int) and n >= 1 for n in numbers.values()):
             self.fail(key, f"is {value!r}", f"write {key} = {example}, or {key} = {{ NAME = {example} }}")
@@ -256,14 +336,15 @@ class Keys:
 
     def number(self, key: str, example: str, default: Any) -> float:
         """Returns a number, or *default*."""
-        value = self.get(key, (int, float), example, default)
+        value = self.get(key, (int, float), example, default, form={"type": "number"})
         if isinstance(value, bool):
             self.fail(key, f"is {value!r}", f"write {key} = {example}")
         return float(value)
 
     def word(self, key: str, words: Collection[str], default: str | None = None) -> str:
         """Returns one of *words*; without a *default* the key is required."""
-        value: str = self.text(key, default or next(iter(words)), ... if default is None else default)
+        form = {"enum": [*map(str, words)]}
+        value: str = self.text(key, default or next(iter(words)), ... if default is None else default, form=form)
         if value not in words:
             self.fail(key, f"is {value!r}", f"use one of {', '.join(words)}")
         return value
@@ -272,8 +353,14 @@ class Keys:
         """Returns a word of *among*; without a *default* the key is required."""
         return among(self.word(key, [*among], default))
 
+    def choice_if_set(self, key: str, among: type[E]) -> E | None:
+        """Returns a word of *among*; None without the key."""
+        written = self.text(key, next(iter(among)), None, form={"enum": [*among]})
+        return None if written is None else self.choice(key, among, None)
+
     def one_of(self, examples: Mapping[str, str]) -> dict[str, Any]:
         """Returns the only key of *examples* that is present, with its text."""
+        self.alternatives.append(tuple(examples))
         present = {}
         for key, example in examples.items():
             if (text := self.text(key, example, None)) is not None:
@@ -283,18 +370,18 @@ class Keys:
             problem = f"is set together with {list(present)[1]}" if present else "is missing"
             self.fail(next(iter(present or examples)), problem, f"write exactly one of {choices}")
         # One of them is required, so that a table is not tried without it.
-        self._asked.update({key: (f'"{examples[key]}"', False) for key in present})
+        for key in present:
+            self.is_required(key)
         return present
 
     def is_required(self, key: str) -> None:
         """Makes *key* required: a table is not tried without it."""
-        example, _ = self._asked[key]
-        self._asked[key] = example, False
+        self.asked[key] = self.asked[key]._replace(is_optional=False)
 
     def pair(self, key: str, example: str, default: tuple[str, str]) -> tuple[str, str]:
         """Returns a list of two strings, or *default*."""
-        value = self.names(key, example, default)
-        if len(value) != 2:
+        value = self.get(key, list, example, default, form={**TEXTS, "minItems": 2, "maxItems": 2})
+        if len(value) != 2 or not all(isinstance(text, str) for text in value):
             self.fail(key, f"is {list(value)!r}", f"write {key} = {example}")
         return value[0], value[1]
 
@@ -313,7 +400,7 @@ class Keys:
         time: where it is wrong *again*, so is the whole. None when the content cannot be repaired.
         """
         (key, *inner), content = place, dict(self.content)
-        example, is_optional = self._asked.get(key, ("", True))
+        example, is_optional, *_ = self.asked.get(key, ("", True))
         value = content.get(key)
         if not again and inner and isinstance(value, dict) and inner[0] in value and len(value) > 1:
             return content | {key: {name: part for name, part in value.items() if name != inner[0]}}
@@ -328,13 +415,13 @@ class Keys:
         """Returns the keys that are missing in *written* and nearly present there."""
         near: set[str] = set()
         for key in written:
-            if key not in self._asked:
-                near.update(difflib.get_close_matches(key, self._asked, n=1))
+            if key not in self.asked:
+                near.update(difflib.get_close_matches(key, self.asked, n=1))
         return near - {*written}
 
     def done(self) -> None:
         """Refuses unknown keys."""
-        self.refuse_all_but(self._asked)
+        self.refuse_all_but(self.asked)
 
     def refuse_all_but(self, allowed: Collection[str]) -> None:
         """Refuses keys that are not *allowed*."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache
 from zoneinfo import available_timezones
 
 from tidemark.model.settings.retention import DAY_MS
@@ -146,10 +147,16 @@ def _windows_timezone(keys: Keys, shape: Shape, hop_ms: int) -> str | None:
     return name
 
 
+@cache
+def _zones() -> frozenset[str]:
+    # It searches all folders of the data of time zones.
+    return frozenset(available_timezones() - {"Factory", "localtime"})
+
+
 def _timezone(keys: Keys) -> str | None:
     """Reads the IANA name of a time zone; None: UTC."""
     name: str | None = keys.text("timezone", "America/New_York", None)
-    zones = available_timezones() - {"Factory", "localtime"}
+    zones = _zones()
     if name is not None and name not in zones:
         near = difflib.get_close_matches(name, zones, n=1)
         remedy = f"use an IANA name, such as {near[0] if near else 'America/New_York'}"

@@ -1,0 +1,119 @@
+"""Columns of sinks have the fields of the topics that made them."""
+
+from __future__ import annotations
+
+import json
+import os
+import tomllib
+from pathlib import Path
+
+import pytest
+from openlineage.client.serde import Serde
+
+from support.command_line import tidemark
+from tidemark.cli.outside.lineage import columns_read, events, origins
+from tidemark.errors import InvalidArgument
+from tidemark.model import topology
+from tidemark.model.project.layout import Layout
+
+PROJECT = Path(__file__).parents[2]
+FLIGHTS = topology.load(PROJECT / "jobs" / "topologies" / "flights.toml")
+ORDERS = """
+name = "orders"
+[operators.orders]
+kind = "source"
+topic = "orders"
+fields = "id string, amount double from Betrag, event_time bigint"
+timestamp = "event_time"
+bound = "1 s"
+[operators.big]
+kind = "map"
+input = "orders"
+select = { id = "id", gross = "AMOUNT * 1.19", label = "case when event_time > 0 then 'new' else id end" }
+[operators.per_id]
+kind = "aggregate"
+input = "big"
+key = ["id"]
+aggregates = { n = "count(*)", total = "sum(gross)" }
+select = { mean = "total / n", n = "n" }
+window = { tumbling = "1 min" }
+[operators.totals]
+kind = "sink"
+input = "per_id"
+table = "totals"
+"""
+
+
+def of_stream(whole: topology.Topology, stream: str) -> dict:
+    return origins(whole, whole.sub_topology(stream), columns_read())
+
+
+def test_a_column_has_the_fields_of_its_expressions() -> None:
+    whole = topology.parse(tomllib.loads(ORDERS), file="orders.toml")
+    of = of_stream(whole, "orders")
+    assert {column: sorted(field for _, field in fields) for column, fields in of["totals"].items()} == {
+        "timestamp": ["event_time"],
+        "id": ["id"],
+        "window_start": ["event_time"],
+        "mean": ["Betrag", "id"],  # n counts the records of an id
+        "n": ["id"],
+    }
+    assert sorted(field for _, field in of["big"]["label"]) == ["event_time", "id"]
+
+
+def test_each_column_of_each_sink_traces_to_fields_of_topics() -> None:
+    read = {sub.name: of_stream(FLIGHTS, sub.name) for sub in FLIGHTS.sub_topologies}
+    found: set[str] = set()
+    for sub in FLIGHTS.sub_topologies:
+        for sink in sub.sinks:
+            fields = {*frozenset().union(*read[sub.name][sink.name].values())}
+            while hops := {field for field in fields if FLIGHTS.operators[field[0]].hop_of}:
+                fields -= hops
+                for source, column in hops:
+                    hop = FLIGHTS.operators[source]
+                    fields |= read[hop.upstream][hop.repartition][column]
+            assert all(read[sub.name][sink.name].values()), sink.name
+            assert {FLIGHTS.operators[source].topic_read for source, _ in fields} <= {"flight_events", "weather"}
+            found.add(sink.name)
+    assert found == {sink.name for sink in FLIGHTS.sinks}
+
+
+def test_events_name_topics_tables_and_columns(tmp_path: Path) -> None:
+    whole = topology.parse(tomllib.loads(ORDERS), file="orders.toml")
+    (event,) = events(whole, Layout(tmp_path), "2026-11-27T08:00:00Z")
+    written = json.loads(Serde.to_json(event))
+    (read,) = written["inputs"]
+    (table,) = written["outputs"]
+    assert (written["job"]["namespace"], written["job"]["name"]) == ("tidemark", "orders.orders")
+    assert (read["namespace"], read["name"]) == ("kafka://default", "orders")
+    assert (table["namespace"], table["name"]) == ("file", f"{tmp_path}/streams/orders/orders/totals")
+    mean = table["facets"]["columnLineage"]["fields"]["mean"]["inputFields"]
+    topic = {"namespace": "kafka://default", "name": "orders"}
+    fields = [{key: field[key] for key in ("namespace", "name", "field")} for field in mean]
+    assert fields == [{**topic, "field": "Betrag"}, {**topic, "field": "id"}]
+
+
+def test_text_that_is_no_sql_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match="is not an expression of SQL"):
+        columns_read()("a +")
+
+
+def test_events_are_sent_by_the_configured_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("OPENLINEAGE")]:
+        monkeypatch.delenv(name)
+    refused = tidemark(PROJECT, "--warehouse", str(tmp_path), "publish", "lineage", "--send")
+    assert (refused.returncode, "is not configured; set OPENLINEAGE_URL" in refused.stderr) == (1, True)
+    file = tmp_path / "events.jsonl"
+    transport = {"type": "file", "log_file_path": str(file), "append": True}
+    monkeypatch.setenv("OPENLINEAGE__TRANSPORT", json.dumps(transport))
+    done = tidemark(PROJECT, "--warehouse", str(tmp_path), "publish", "lineage", "--send")
+    streams = [sub.name for sub in FLIGHTS.sub_topologies]
+    assert done.returncode == 0, done.stderr
+    sent = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    assert [each["job"]["name"] for each in sent if each["job"]["name"].startswith("flights.")] == [
+        f"flights.{name}" for name in streams
+    ]
+    closed = {"type": "http", "url": "http://127.0.0.1:1", "timeout": 1, "retry": {"total": 0}}
+    monkeypatch.setenv("OPENLINEAGE__TRANSPORT", json.dumps(closed))
+    failed = tidemark(PROJECT, "--warehouse", str(tmp_path), "publish", "lineage", "--send")
+    assert (failed.returncode, "did not take an event" in failed.stderr) == (1, True), failed.stderr
