@@ -11,7 +11,7 @@ import shutil
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -776,6 +776,7 @@ def test_a_restart_downstream_of_a_hop_is_the_culprit(healthy: dict[str, Flow], 
     flow.sums(112)
     (result,), (change,) = checked(flow, 114, "totals_in_time")
     assert (result["verdict"], result["culprit"]) == ("error", "driver_restarted")
+    assert result["cause_since"] == datetime(2014, 5, 13, 12, 1, 13, tzinfo=UTC)
     assert change["held_by"].startswith("driver_restarted: totals since 2014-05-13T12:01:13.000Z: the driver of sums")
 
 

@@ -37,7 +37,7 @@ DEAD = {"cause": "driver_dead", "cause_sub_topology": "reads", "cause_operator":
 QUIET = {"cause": "source_quiet", "cause_sub_topology": "reads", "cause_operator": "events", "cause_partition": None}
 KEPT_SLOW = {"cause": "slow_operator", "cause_sub_topology": "keeps", "cause_operator": "kept", "cause_partition": None}
 UNEXPLAINED = {"cause": "unexplained", "cause_sub_topology": None, "cause_operator": "board", "cause_partition": None}
-NONE = dict.fromkeys(DEAD)
+PASSES = dict.fromkeys(DEAD)
 
 
 class Story:
@@ -50,11 +50,16 @@ class Story:
         self.alerts: dict[tuple[str, str], dict[str, Any]] = {}
 
     def check(self, minute: int, **causes: dict[str, Any]) -> list[tuple[str, str]]:
-        """A check in which these SLAs are broken; returns the new changes."""
+        """A check in which these SLAs are broken, or pass without a cause.
+
+        It returns the new changes.
+        """
         at_ms = NOON + minute * MINUTE
         for sla, cause in causes.items():
-            broken = {"sla": sla, "checked_at": at_ms, "verdict": "error", "quiet": None}
-            self.results.append({**broken, **cause})
+            verdict = "pass" if cause is PASSES else "error"
+            result = {"sla": sla, "checked_at": at_ms, "verdict": verdict, "quiet": None}
+            seen = dict.fromkeys(("cause_since", "culprit", "held_by"))
+            self.results.append({**result, **seen, **cause})
         return self.follow(at_ms)
 
     def follow(self, at_ms: int) -> list[tuple[str, str]]:
@@ -144,6 +149,90 @@ def test_what_follows_a_dead_driver_is_the_same_alert(story: Story) -> None:
     assert story.check(4, board=UNEXPLAINED) == []
     story.resolves(5, "board")
     assert story.check(5) == [(DRIVER, "resolved")]
+
+
+def of_driver(cause: str, *, since: int) -> dict[str, Any]:
+    """A cause of the driver of `reads`, since a minute."""
+    return {**DEAD, "cause": cause, "cause_since": NOON + since * MINUTE, "held_by": f"{cause} since {since}"}
+
+
+def test_a_second_outage_of_a_driver_is_another_alert(story: Story) -> None:
+    story.opens(0, "board", held_by="driver_dead since -1")
+    assert story.check(0, board=of_driver("driver_dead", since=-1)) == [(DRIVER, "opened")]
+    assert story.check(1, board=of_driver("driver_restarted", since=-1)) == []
+    second = "driver_dead-reads-20260101T120300"
+    assert story.check(3, board=of_driver("driver_dead", since=2)) == [(second, "opened"), (DRIVER, "resolved")]
+    assert story.alerts[second, "opened"]["held_by"] == "driver_dead since 2"
+    story.opens(4, "totals")
+    assert story.check(4, board=of_driver("driver_dead", since=2), totals=of_driver("driver_dead", since=2)) == []
+    assert story.alerts[second, "opened"]["incidents"] == ["board-1", "totals-1"]
+    # Its restart ends neither SLA's breach at once.
+    late = of_driver("driver_restarted", since=2)
+    assert story.check(5, board=late, totals=late) == []
+    for sla in ("board", "totals"):
+        story.resolves(6, sla)
+    assert story.check(6, board=PASSES, totals=PASSES) == [(second, "resolved")]
+
+
+def test_an_outage_between_two_checks_that_pass_is_another_alert(story: Story) -> None:
+    story.opens(0, "board")
+    story.check(0, board=of_driver("driver_dead", since=-1))
+    assert story.check(10, board=PASSES) == []
+    assert story.check(20, board=of_driver("driver_starting", since=9)) == [
+        ("driver_starting-reads-20260101T122000", "opened"), (DRIVER, "resolved"),
+    ]  # fmt: skip
+
+
+def test_a_restart_after_a_restart_is_another_alert(story: Story) -> None:
+    story.opens(0, "board")
+    first = "driver_restarted-reads-20260101T120000"
+    assert story.check(0, board=of_driver("driver_restarted", since=-2)) == [(first, "opened")]
+    assert story.check(1, board=of_driver("driver_restarted", since=-2)) == []
+    assert story.check(5, board=of_driver("driver_restarted", since=3)) == [
+        ("driver_restarted-reads-20260101T120500", "opened"), (first, "resolved"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "causes",
+    [
+        # It dies again and again, and never works between.
+        [of_driver("driver_starting", since=1), of_driver("driver_dead", since=2), of_driver("driver_dead", since=3)],
+        # A limit that grew for an hour made the SLA pass.
+        [PASSES, of_driver("driver_dead", since=-1), of_driver("driver_dead", since=-1)],
+        # Its restart is still what made records late.
+        [of_driver("driver_restarted", since=-1), UNEXPLAINED, of_driver("driver_restarted", since=-1)],
+    ],
+)
+def test_one_outage_is_one_alert(story: Story, causes: list[dict[str, Any]]) -> None:
+    story.opens(0, "board")
+    assert story.check(0, board=of_driver("driver_dead", since=-1)) == [(DRIVER, "opened")]
+    assert [story.check(minute, board=cause) for minute, cause in enumerate(causes, start=1)] == [[], [], []]
+
+
+def test_a_living_driver_whose_fault_comes_and_goes_is_one_alert(story: Story) -> None:
+    story.opens(0, "board")
+    assert story.check(0, board=of_driver("driver_restarted", since=-1), totals=PASSES) != []
+    slow = "slow_batch-reads-20260101T120100"
+    late = {"totals": of_driver("driver_restarted", since=-1)}
+    assert (slow, "opened") in story.check(1, board=of_driver("slow_batch", since=1), **late)
+    assert story.check(2, board=PASSES, **late) == []
+    assert story.check(3, board=of_driver("slow_batch", since=3), **late) == []
+
+
+def test_records_late_for_the_first_outage_stay_in_its_alert(story: Story) -> None:
+    story.opens(0, "board")
+    story.check(0, board=of_driver("driver_dead", since=-1))
+    story.opens(1, "totals")
+    late = {"totals": of_driver("driver_restarted", since=-1)}
+    assert story.check(1, board=PASSES, **late) == []
+    second = "driver_dead-reads-20260101T120300"
+    assert story.check(3, board=of_driver("driver_dead", since=2), **late) == [(second, "opened")]
+    assert [story.alerts[name, "opened"]["slas"] for name in (DRIVER, second)] == [["totals"], ["board"]]
+    story.resolves(4, "totals")
+    assert story.check(4, board=of_driver("driver_dead", since=2)) == [(DRIVER, "resolved")]
+    story.resolves(5, "board")
+    assert story.check(5, board=PASSES) == [(second, "resolved")]
 
 
 def test_silent_brokers_are_a_cause_of_the_driver(story: Story) -> None:

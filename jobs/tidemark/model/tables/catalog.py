@@ -834,6 +834,7 @@ SLA_RESULTS = Table(
         ("cause_sub_topology", "string", "sub-topology of the cause; null: none is known"),
         ("cause_operator", "string", "operator or source of the cause; null: the driver of the sub-topology"),
         ("cause_partition", "int", "partition of that source; null: the cause has none"),
+        ("cause_since", "timestamp", "clock of the driver when the cause began; null: not known"),
         (
             "records",
             "bigint",

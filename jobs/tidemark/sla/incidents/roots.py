@@ -52,6 +52,8 @@ OF_DRIVERS = frozenset(
     }
 )
 """Causes whose place is a driver: every operator of it waits."""
+ABSENT = frozenset({DRIVER_DEAD, DRIVER_STARTING})
+"""Causes of an operator that no driver works for."""
 AFTERMATH = frozenset({DRIVER_STARTING, DRIVER_RESTARTED, CATCHING_UP, WINDOW_NOT_CLOSED})
 """Causes that follow a fault which has ended.
 
@@ -74,10 +76,11 @@ def root_of(finding: WhyFinding, topology: Topology) -> RootCause:
     operator = finding.input or finding.operator
     is_of_driver = cause in OF_DRIVERS or (cause == BACKLOG and not topology.operators[operator].reads_outside)
     if is_of_driver:
-        return RootCause(cause=str(cause), sub_topology=finding.sub_topology)
+        return RootCause(cause=str(cause), sub_topology=finding.sub_topology, since_ms=finding.since_ms)
     sub = topology.sub_topology_of(operator)
     partition = None if cause == SOURCE_QUIET else finding.partition
-    return RootCause(cause=str(cause), sub_topology=sub.name, operator=operator, partition=partition)
+    since_ms = finding.since_ms
+    return RootCause(str(cause), sub_topology=sub.name, operator=operator, partition=partition, since_ms=since_ms)
 
 
 def root_of_part(culprit: str, held_by: str | None, subject: str, topology: Topology) -> RootCause:

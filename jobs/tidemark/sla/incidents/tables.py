@@ -33,13 +33,13 @@ from tidemark.sla.incidents.changes import (
 )
 from tidemark.sla.incidents.due import RETRIED_MS, due_changes
 from tidemark.sla.incidents.grouping import alert_changes
-from tidemark.sla.measures.status import CAUSE
+from tidemark.sla.measures.status import CAUSE, CAUSE_SINCE
 from tidemark.storage.delta.datasets import dataset_of
 from tidemark.storage.delta.tables import again_after_others
 from tidemark.storage.locks import locked, own_folder
 from tidemark.storage.object_path import ObjectPath
 
-_FOR_ALERTS = ("sla", "checked_at", "verdict", "quiet", *CAUSE)
+_FOR_ALERTS = ("sla", "checked_at", "verdict", "quiet", "culprit", "held_by", *CAUSE, CAUSE_SINCE)
 STATE_TEXT = """
     CASE WHEN state = 'resolved' THEN state
          WHEN breaks_at IS NOT NULL THEN 'expected to break at ' || strftime(breaks_at, '%H:%M')

@@ -8,7 +8,7 @@ Instants are epoch ms, lengths ms.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import chain
 from types import MappingProxyType
@@ -103,20 +103,24 @@ class FactKind(StrEnum):
 
 
 CAUSE = ("cause", "cause_sub_topology", "cause_operator", "cause_partition")
-"""The columns of tables with the fields of a RootCause."""
+"""The columns of tables with cause and place of a RootCause."""
+CAUSE_SINCE = "cause_since"
+"""The column of `sla_results` with the time of a RootCause."""
 
 
 @dataclass(frozen=True)
 class RootCause:
     """A cause with its place, by which broken SLAs are grouped.
 
-    The place is a driver (*sub_topology* alone), an operator, or a *partition* of a source.
+    The place is a driver (*sub_topology* alone), an operator, or a *partition* of a source. It began at *since_ms*, a
+    clock of the driver (epoch ms); None: not known.
     """
 
     cause: str
     sub_topology: str | None = None
     operator: str | None = None
     partition: int | None = None
+    since_ms: int | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)
