@@ -6,6 +6,8 @@ Times are minutes after noon.
 from __future__ import annotations
 
 import json
+import tomllib
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +15,7 @@ import pytest
 from support.alert_services import KEY, OpsgenieService
 from support.topologies import aggregate, repartition, sink, source, table, topology_of
 from tidemark.model.channel_spec import parse as channels
-from tidemark.model.topology import parse
+from tidemark.model.topology import Topology, parse
 from tidemark.sla.incidents.alert import alert_of
 from tidemark.sla.incidents.alert_text import alert_texts
 from tidemark.sla.incidents.events import alertmanager_alert, opsgenie_calls
@@ -32,7 +34,14 @@ TEXT = topology_of(
     by_id=repartition("newest", id=["id"], key=["amount"], columns=["amount"]),
     kept=aggregate("by_id", sub_topology="keeps", aggregates={"n": "count(*)"}),
     totals=sink("kept", table="totals"),
+    sent=sink("kept", topic="sums"),
 )
+READER = topology_of(
+    sums=source("id string, n bigint", topic="sums"),
+    copied=sink("sums", table="copied"),
+    again=sink("sums", topic="again"),
+)
+"""Another topology of the project, which reads a topic of the first."""
 DEAD = {"cause": "driver_dead", "cause_sub_topology": "reads", "cause_operator": None, "cause_partition": None}
 QUIET = {"cause": "source_quiet", "cause_sub_topology": "reads", "cause_operator": "events", "cause_partition": None}
 KEPT_SLOW = {"cause": "slow_operator", "cause_sub_topology": "keeps", "cause_operator": "kept", "cause_partition": None}
@@ -48,6 +57,7 @@ class Story:
         self.incidents: list[dict[str, Any]] = []
         self.results: list[dict[str, Any]] = []
         self.alerts: dict[tuple[str, str], dict[str, Any]] = {}
+        self.project: list[Topology] = []
 
     def check(self, minute: int, **causes: dict[str, Any]) -> list[tuple[str, str]]:
         """A check in which these SLAs are broken, or pass without a cause.
@@ -64,12 +74,14 @@ class Story:
 
     def follow(self, at_ms: int) -> list[tuple[str, str]]:
         rows = alert_changes(
-            self.topology, self.incidents, self.results, [*self.alerts.values()], at_ms=at_ms, since_ms=NOON - MINUTE
+            self.topology, self.incidents, self.results, [*self.alerts.values()], at_ms=at_ms, since_ms=NOON - MINUTE,
+            project=self.project,
         )
         new = [(row["alert"], row["change"]) for row in rows if (row["alert"], row["change"]) not in self.alerts]
         self.alerts |= {(row["alert"], row["change"]): row for row in rows}
         again = alert_changes(
-            self.topology, self.incidents, self.results, [*self.alerts.values()], at_ms=at_ms, since_ms=NOON - MINUTE
+            self.topology, self.incidents, self.results, [*self.alerts.values()], at_ms=at_ms, since_ms=NOON - MINUTE,
+            project=self.project,
         )
         assert again == []  # a second computation, as after a restart, changes nothing
         return new
@@ -90,8 +102,6 @@ class Story:
 
 
 def parse_text(text: str) -> Any:
-    import tomllib
-
     return parse(tomllib.loads(text), file="play.toml")
 
 
@@ -117,6 +127,28 @@ def test_incidents_of_one_cause_are_one_alert_that_grows(story: Story) -> None:
     assert story.check(15) == [(DRIVER, "resolved")]
     assert story.alerts[DRIVER, "resolved"]["at"] == NOON + 15 * MINUTE
     assert story.alerts[DRIVER, "resolved"]["verdict"] == "pass"
+
+
+def test_an_alert_lists_topics_and_what_reads_them(story: Story) -> None:
+    # It reads two of the topics.
+    last = topology_of(
+        both=source("id string, n bigint", topic=None, topics=["again", "sums"], idle_after="30 s"),
+        board=sink("both", table="board"),
+    )
+    others = [parse(tomllib.loads(text), file=f"{name}.toml") for name, text in (("copies", READER), ("last", last))]
+    story.project = [replace(each, name=name) for each, name in zip(others, ("copies", "last"), strict=True)]
+    story.opens(0, "board")
+    story.check(0, board=DEAD)
+    page = story.alerts[DRIVER, "opened"]
+    assert page["topics"] == ["sums", "again"]
+    assert page["tables"] == ["board", "totals", "copies/copied", "last/board"]
+    texts = alert_texts(alert_of({**page, "incident": DRIVER}, link=""), notified_ms=NOON)
+    assert "\nAffected topics: sums, again\n" in texts["text"]
+    # Not so far upstream, the first stream is not affected.
+    story.opens(1, "totals")
+    story.check(1, board=DEAD, totals=KEPT_SLOW)
+    page = story.alerts["slow_operator-kept-20260101T120100", "opened"]
+    assert (page["topics"], page["tables"][0]) == (["sums", "again"], "totals")
 
 
 def test_two_faults_are_two_alerts_and_neither_hides_the_other(story: Story) -> None:
@@ -356,7 +388,7 @@ def test_an_alert_is_named_after_its_cause(story: Story) -> None:
     page, message = (alert_texts(alert, notified_ms=NOON) for alert in alerts)
     assert page["subject"] == "[critical] play: driver_dead of reads: 2 SLAs are broken (error)"
     assert (
-        "\nBroken SLAs: board, totals\nAffected tables: board, totals\nWaiting DAGs: hourly, weekly\n"
+        "\nBroken SLAs: board, totals\nAffected tables: board, totals\nAffected topics: sums\nWaiting DAGs: hourly, weekly\n"
         "Affected owners: desk, finance\n" in page["text"]
     )
     assert message["subject"] == "[info] play: driver_dead of reads affects finance: totals is broken (error)"
@@ -438,6 +470,6 @@ def test_a_message_about_the_impact_keeps_its_severity(story: Story) -> None:
     story.check(5, board=DEAD, other=DEAD, totals=DEAD)
     grown = story.alerts[name, "opened"]
     assert (opened["slas"], grown["slas"]) == (["board"], ["board", "totals"])
-    lists = ("incidents", "slas", "tables", "owners")
+    lists = ("incidents", "slas", "tables", "topics", "owners")
     assert {k: v for k, v in grown.items() if k not in lists} == {k: v for k, v in opened.items() if k not in lists}
     assert grown["severity"] == "warning"

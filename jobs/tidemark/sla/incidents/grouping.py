@@ -20,7 +20,7 @@ from tidemark.model.topology import Topology
 from tidemark.semantics.incidents import BROKEN, CHECKS, Change, worst_first
 from tidemark.semantics.sla import Verdict
 from tidemark.sla.incidents.changes import PAST, in_time, name_since, open_incidents
-from tidemark.sla.incidents.roots import ABSENT, AFTERMATH, DRIVER, OF_DRIVERS, downstream_tables
+from tidemark.sla.incidents.roots import ABSENT, AFTERMATH, DRIVER, OF_DRIVERS, results_downstream
 from tidemark.sla.measures.status import CAUSE, RootCause
 from tidemark.why.causes.drivers import DRIVER_RESTARTED
 from tidemark.why.evidence.findings import UNEXPLAINED
@@ -30,7 +30,7 @@ _OF_WORST = (
     "topology", "sla", "verdict", "subject", "measure", "observed", "threshold", "unit", "said", "culprit", "held_by",
     "budget_left", "runbook", "run_id",
 )  # fmt: skip
-LISTS = ("incidents", "slas", "tables", "owners")
+LISTS = ("incidents", "slas", "tables", "topics", "owners")
 """Columns that grow while an alert is open."""
 _RANKS: Mapping[str, int] = {severity: rank for rank, severity in enumerate(Severity)}
 ENDED = "the cause has ended, and no SLA is broken for it any more"
@@ -44,6 +44,7 @@ def alert_changes(
     *,
     at_ms: int,
     since_ms: int,
+    project: Iterable[Topology] = (),
 ) -> list[dict[str, Any]]:
     """Returns the rows of `sla_alerts` that follow from the *incidents*.
 
@@ -57,17 +58,18 @@ def alert_changes(
         alerts: the rows of `sla_alerts`.
         at_ms: the instant of the newest check, epoch ms.
         since_ms: incidents that were resolved before, and never alerted, are left out.
+        project: the topologies that may read its topics.
     """
     # Messages about the impact follow from the alerts.
     own = [row for row in alerts if row["audience"] is None]
-    grouping = _Grouping(topology, incidents, results, own, at_ms)
+    grouping = _Grouping(topology, incidents, results, own, at_ms, project)
     groups = grouping.groups(since_ms)
     open_alerts = {grouping.place(row, row["opened_at"]): row for row in _open(own)}
     changed: list[dict[str, Any]] = []
     for place, members in groups.items():
         before = open_alerts.get(place)
         now = grouping.opening(place, members, before)
-        if before is None or any(now[name] != [*before[name]] for name in LISTS):
+        if before is None or any(now[name] != [*(before[name] or ())] for name in LISTS):
             changed.append(now)
         open_alerts[place] = now
         changed += grouping.later(now, members)
@@ -106,9 +108,16 @@ class _Grouping:
     """Groups the *incidents* of *topology* by their causes."""
 
     def __init__(
-        self, topology: Topology, incidents: Sequence[Row], results: Sequence[Row], alerts: Sequence[Row], at_ms: int
+        self,
+        topology: Topology,
+        incidents: Sequence[Row],
+        results: Sequence[Row],
+        alerts: Sequence[Row],
+        at_ms: int,
+        project: Iterable[Topology],
     ) -> None:
         self._topology, self._incidents, self._alerts, self._at_ms = topology, incidents, alerts, at_ms
+        self._project = [each for each in project if each.name != topology.name]
         self._open = open_incidents(incidents)
         self._alerted = {incident for alert in alerts for incident in alert["incidents"]}
         self._broken: dict[str, list[Row]] = defaultdict(list)
@@ -185,11 +194,13 @@ class _Grouping:
         moved = [name for name in (before["incidents"] if before else ()) if self._has_moved(opened.get(name), place)]
         incidents = outside(_joined(before, "incidents", (row["incident"] for row in members)), moved)
         of_alert = [row for name, row in opened.items() if name in incidents]
+        tables, topics = self._impact(place)
         lists = {
             "incidents": incidents,
             "slas": _joined(before, "slas", (row["sla"] for row in members)),
             "owners": _joined(before, "owners", (row["owner"] for row in of_alert if row["owner"])),
-            "tables": _joined(before, "tables", self._tables(place)),
+            "tables": _joined(before, "tables", tables),
+            "topics": _joined(before, "topics", topics),
         }
         for name, column in (("slas", "sla"), ("owners", "owner")):
             left = {opened[incident][column] for incident in moved} - {row[column] for row in of_alert}
@@ -236,9 +247,11 @@ class _Grouping:
         """Returns the results of *sla*, broken for the cause at *place*."""
         return [row for row in self._broken[sla] if self.place(row, row["checked_at"]) == place]
 
-    def _tables(self, place: tuple[Any, ...]) -> list[str]:
-        cause, sub, operator, partition, _ = place
-        return [] if cause is None else downstream_tables(RootCause(cause, sub, operator, partition), self._topology)
+    def _impact(self, place: tuple[Any, ...]) -> tuple[list[str], list[str]]:
+        """Returns tables and topics downstream of *place*."""
+        if place[0] is None:
+            return [], []
+        return results_downstream(RootCause(*place[:-1]), self._topology, self._project)
 
     def _row(
         self, members: Sequence[Row], lists: Mapping[str, Sequence[str]], place: tuple[Any, ...]
@@ -379,13 +392,13 @@ def _impacts(alert: Row, alerts: Sequence[Row], incidents: Sequence[Row], at_ms:
         )
         if written is None:
             yield row
-        elif any([*written[name]] != row[name] for name in LISTS):
+        elif any([*(written[name] or ())] != row[name] for name in LISTS):
             # It grows, and is still the message that its owner got.
             yield {**written, **in_order_of(LISTS, row)}
 
 
 def _joined(before: Row | None, name: str, more: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys((*(before[name] if before else ()), *more)))
+    return list(dict.fromkeys((*((before and before[name]) or ()), *more)))
 
 
 def _worst(incidents: Iterable[Row]) -> Row:

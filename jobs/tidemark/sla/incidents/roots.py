@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from tidemark.collecting import names_in
+from tidemark.model.kinds.sink import Sink
 from tidemark.model.sla_spec import ALL_TABLES, Measure
 from tidemark.model.tables.catalog import CHANGES, OUTCOMES
 from tidemark.model.topology import Topology
@@ -156,13 +157,33 @@ def _upstream_of(subject: str, topology: Topology) -> set[str]:
     return needed | {topology.sub_topology_of(name).name for name in needed}
 
 
-def downstream_tables(root: RootCause, topology: Topology) -> list[str]:
-    """Returns the sinks' tables whose rows need the place of *root*."""
-    tables = []
-    for operator in topology.operators.values():
-        if not operator.result_table:
-            continue
-        place = root.operator if root.operator in topology.operators else root.sub_topology
-        if place is not None and place in _upstream_of(operator.name, topology):
-            tables.append(operator.result_table)
-    return tables
+def results_downstream(
+    root: RootCause, topology: Topology, project: Iterable[Topology] = ()
+) -> tuple[list[str], list[str]]:
+    """Returns tables and topics of sinks whose records need the place of *root*.
+
+    They are those of *topology*, and of each other topology of the *project* that reads such a topic. The tables of
+    these are written as TOPOLOGY/TABLE.
+    """
+    others = list(project)
+    place = root.operator if root.operator in topology.operators else root.sub_topology
+    tables: dict[str, None] = {}
+    topics: dict[tuple[str, str], None] = {}
+    late: list[tuple[Topology, set[str | None]]] = [(topology, {place})]
+    # The list grows while it is read: a topic leads to its readers, and those to topics of their own.
+    for of, places in late:
+        for sink in of.sinks:
+            if places.isdisjoint(_upstream_of(sink.name, of)):
+                continue
+            if sink.table:
+                tables[sink.table if of is topology else f"{of.name}/{sink.table}"] = None
+            if sink.topic and (sink.kafka, sink.topic) not in topics:
+                topics[sink.kafka, sink.topic] = None
+                late += ((each, _readers(each, sink)) for each in others)
+    return [*tables], [topic for _, topic in topics]
+
+
+def _readers(topology: Topology, sink: Sink) -> set[str | None]:
+    """Returns the sources of *topology* that read the topic of *sink*."""
+    sources = topology.outside_sources
+    return {source.name for source in sources if source.kafka == sink.kafka and source.reads(sink.topic or "")}
