@@ -31,6 +31,7 @@ from tidemark.model.tables.catalog import (
 )
 from tidemark.query import sql
 from tidemark.semantics.buckets import bucket_of
+from tidemark.sla.measures import facts as sla_facts
 from tidemark.sla.measures.groups import groups_seen
 from tidemark.storage.delta import datasets
 
@@ -559,6 +560,34 @@ def test_without_heartbeats_an_idle_source_excuses_for_a_day(warehouse, age_ms, 
     check(warehouse, at_ms=NOW - 50_000 + age_ms, ignore_when_idle=True)
 
     assert verdicts(warehouse)["fresh"] == verdict
+
+
+def test_streams_that_start_are_known_by_their_heartbeats(warehouse):
+    beats = {
+        "first": [(1, 0, "starting")],
+        "again": [(1, -900, "drained"), (2, 10, "running")],
+        "waits": [(1, -900, "running"), (1, -899, "drained")],
+        "works": [(1, -900, "drained"), (2, 5, "running")],
+        "fails": [(1, -60, "failed"), (2, 5, "starting")],
+        "killed": [(1, -60, "running"), (2, 5, "starting")],
+    }
+    for sub, rows in beats.items():
+        of_sub = [
+            {"sub_topology": sub, "epoch": epoch, "at": NOW + s * 1_000, "state": state} for epoch, s, state in rows
+        ]
+        warehouse.write(HEARTBEATS, of_sub)
+    finished = [("again", 0, NOW - 890_000), ("works", 0, NOW - 890_000), ("works", 1, NOW + 6_000)]
+    warehouse.write(BATCHES, [{"sub_topology": sub, "batch_id": n, "finished_at": at} for sub, n, at in finished])
+    specs = parse({"t": {"fresh": {**SLAS["fresh"], "owner": "o", "ignore_when_idle": True}}}, TOPOLOGY, file="s.toml")
+
+    def starting(at_ms):
+        rows = sla_facts.facts(sql.Warehouse(warehouse.layout.warehouse), TOPOLOGY, specs, at_ms=at_ms)
+        return sorted(row["subject"] for row in rows if row["what"] == "starting")
+
+    assert starting(NOW + 20_000) == ["again", "first", "waits"]
+    # The newest driver began at 10 s.
+    assert starting(NOW + 310_000) == ["again", "first", "waits"]
+    assert starting(NOW + 310_001) == []
 
 
 def test_a_future_instant_is_refused(tmp_path, check_job, capsys):

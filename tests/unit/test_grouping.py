@@ -74,13 +74,23 @@ class Story:
 
     def follow(self, at_ms: int) -> list[tuple[str, str]]:
         rows = alert_changes(
-            self.topology, self.incidents, self.results, [*self.alerts.values()], at_ms=at_ms, since_ms=NOON - MINUTE,
+            self.topology,
+            self.incidents,
+            self.results,
+            [*self.alerts.values()],
+            at_ms=at_ms,
+            since_ms=NOON - MINUTE,
             project=self.project,
         )
         new = [(row["alert"], row["change"]) for row in rows if (row["alert"], row["change"]) not in self.alerts]
         self.alerts |= {(row["alert"], row["change"]): row for row in rows}
         again = alert_changes(
-            self.topology, self.incidents, self.results, [*self.alerts.values()], at_ms=at_ms, since_ms=NOON - MINUTE,
+            self.topology,
+            self.incidents,
+            self.results,
+            [*self.alerts.values()],
+            at_ms=at_ms,
+            since_ms=NOON - MINUTE,
             project=self.project,
         )
         assert again == []  # a second computation, as after a restart, changes nothing

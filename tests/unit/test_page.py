@@ -153,7 +153,7 @@ def test_incidents_of_one_cause_are_one_line_with_its_place():
     page = page_that_says("play", alerts=[ALERT])
     assert text_of(page, "alerts") == (
         "critical partition silent at events partition 3 since 1970-01-01 00:00:00 : 2 SLAs broken (fresh, quick). "
-        "Acknowledge or silence . too slow. Behind it: board"
+        "Acknowledge or silence . too slow. Behind it: board, sums"
     )
     assert 'href="play/operators/events"' in page
     assert 'href="play/decisions?subject=fresh-1"' in page

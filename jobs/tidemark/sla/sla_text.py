@@ -116,6 +116,8 @@ def _oldest_window(status: Status) -> str:
 def _excuse(status: Status) -> str:
     if status.is_catching_up:
         return ", while its streams catch up"
+    if status.is_starting:
+        return ", while a stream that it needs starts"
     return ", while its sources have nothing to send" if status.idle else ""
 
 

@@ -164,9 +164,7 @@ def follow_alerts(layout: Layout, topology: Topology, *, at_ms: int, project: Pa
         checks = lies_in("checked_at", Interval(oldest_ms, at_ms + 1))
         results = _in_ms(rows_in(_read_stored(SLA_RESULTS, layout, topology.name), checks, columns=_FOR_ALERTS))
         readers = _topologies(project) if project is not None and still_open else []
-        rows = alert_changes(
-            topology, incidents, results, alerts, at_ms=at_ms, since_ms=since_ms, project=readers
-        )
+        rows = alert_changes(topology, incidents, results, alerts, at_ms=at_ms, since_ms=since_ms, project=readers)
         if rows:
             replace_in(stored, rows, ALERTS, where=_are_those(rows, "alert"))
 
