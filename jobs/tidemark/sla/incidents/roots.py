@@ -12,7 +12,6 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from tidemark.collecting import names_in
-from tidemark.model.kinds.sink import Sink
 from tidemark.model.sla_spec import ALL_TABLES, Measure
 from tidemark.model.tables.catalog import CHANGES, OUTCOMES
 from tidemark.model.topology import Topology
@@ -177,13 +176,13 @@ def results_downstream(
                 continue
             if sink.table:
                 tables[sink.table if of is topology else f"{of.name}/{sink.table}"] = None
-            if sink.topic and (sink.kafka, sink.topic) not in topics:
-                topics[sink.kafka, sink.topic] = None
-                late += ((each, _readers(each, sink)) for each in others)
+            topic = sink.topic
+            if topic and (sink.kafka, topic) not in topics:
+                topics[sink.kafka, topic] = None
+                late += ((each, _readers(each, sink.kafka, topic)) for each in others)
     return [*tables], [topic for _, topic in topics]
 
 
-def _readers(topology: Topology, sink: Sink) -> set[str | None]:
-    """Returns the sources of *topology* that read the topic of *sink*."""
-    sources = topology.outside_sources
-    return {source.name for source in sources if source.kafka == sink.kafka and source.reads(sink.topic or "")}
+def _readers(topology: Topology, kafka: str, topic: str) -> set[str | None]:
+    """Returns the sources of *topology* that read *topic* of a cluster."""
+    return {source.name for source in topology.outside_sources if source.kafka == kafka and source.reads(topic)}
