@@ -246,7 +246,7 @@ class Plant:
             return client.patch(url, json={"chosen_options": [option], "params_input": params}).status_code
 
     def answers_until_heard(self, run_id: str, streams_run: str) -> bool:
-        """Rejects the question if it is parked; returns True if the stream's run has failed."""
+        """Rejects a parked question; True: the stream's run has failed."""
         if self.state(run_id) == "awaiting_input":
             assert self.answer("ann", run_id, "Reject", note="restore them") in {200, 409}
         return self.api.run_state(STREAMS, streams_run) == "failed"

@@ -207,7 +207,7 @@ def test_an_alert_has_the_values_of_its_incident(tmp_path: Path, service: AlertS
     assert sent["impact"] == {
         "slas": ["sla_1"],
         "tables": [],
-        "topics": ["x"],
+        "topics": [],
         "dags": [],
         "owners": ["carrier relations"],
     }

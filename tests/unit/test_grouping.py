@@ -60,9 +60,9 @@ class Story:
         self.project: list[Topology] = []
 
     def check(self, minute: int, **causes: dict[str, Any]) -> list[tuple[str, str]]:
-        """A check in which these SLAs are broken, or pass without a cause.
+        """Makes a check and returns the new changes.
 
-        It returns the new changes.
+        These SLAs are broken; those without a cause pass.
         """
         at_ms = NOON + minute * MINUTE
         for sla, cause in causes.items():
@@ -398,8 +398,8 @@ def test_an_alert_is_named_after_its_cause(story: Story) -> None:
     page, message = (alert_texts(alert, notified_ms=NOON) for alert in alerts)
     assert page["subject"] == "[critical] play: driver_dead of reads: 2 SLAs are broken (error)"
     assert (
-        "\nBroken SLAs: board, totals\nAffected tables: board, totals\nAffected topics: sums\nWaiting DAGs: hourly, weekly\n"
-        "Affected owners: desk, finance\n" in page["text"]
+        "\nBroken SLAs: board, totals\nAffected tables: board, totals\nAffected topics: sums\n"
+        "Waiting DAGs: hourly, weekly\nAffected owners: desk, finance\n" in page["text"]
     )
     assert message["subject"] == "[info] play: driver_dead of reads affects finance: totals is broken (error)"
     assert [alert.dedup_key for alert in alerts] == [f"tidemark/play/{DRIVER}", f"tidemark/play/{DRIVER}@finance"]

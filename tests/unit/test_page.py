@@ -138,7 +138,8 @@ def test_boxes_have_verdicts_and_a_path_without_results_dashes():
 
 ALERT = {
     "alert": "a1", "severity": "critical", "cause": "partition_silent", "sub_topology": "s", "operator": "events",
-    "partition": 3, "incidents": ["fresh-1", "quick-1"], "slas": ["fresh", "quick"], "tables": ["board"], "topics": ["sums"], "owners": [],
+    "partition": 3, "incidents": ["fresh-1", "quick-1"], "slas": ["fresh", "quick"], "tables": ["board"],
+    "topics": ["sums"], "owners": [],
     "broken_since": utc(0), "measurement": "too slow", "culprit": None, "runbook": None, "acknowledged_by": None,
 }  # fmt: skip
 

@@ -90,7 +90,7 @@ The stream was drained; its question was deleted or marked as a success; or Airf
 nor the one that was answered.
 """
 UNSCHEDULED_LOOKS = 24
-"""Looks in a row at a task that Airflow does not run, until that is an answer."""
+"""Looks at an unscheduled task until that is an answer."""
 LOOKS_WITHIN_S, CHANGES_WITHIN_S = 600.0, 6 * 3_600.0
 """Time limits of a dry run and of a change.
 
@@ -370,7 +370,7 @@ class DecisionOperator(BaseOperator):
     def _park(self, context: Context, asked: Mapping[str, Any], within_ms: int) -> None:
         """Publishes the request, tells the channels, and parks.
 
-        An answer that came before the last channel was told needs no parking.
+        It does not park if the answer comes before the last channel has the question.
         """
         # A task that is running has them.
         from airflow.sdk.exceptions import TaskAwaitingInput  # not in Airflow 3.2

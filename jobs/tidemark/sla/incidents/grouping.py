@@ -83,7 +83,7 @@ def alert_changes(
 
 @dataclass
 class _Outage:
-    """An outage of a driver: from a fault until the driver works again.
+    """Time from a fault of a driver until it works again.
 
     Attributes:
         start_ms: the check that found it; 0: it is the driver's first one.
@@ -148,7 +148,7 @@ class _Grouping:
         return groups
 
     def place(self, row: Row, at_ms: int) -> tuple[Any, ...]:
-        """Returns cause and place of *row*, of an alert or of a result.
+        """Returns cause and place of *row*, an alert or a result.
 
         The last part is the instant at which the driver's outage began that was the newest at *at_ms*; 0: the first.
         """

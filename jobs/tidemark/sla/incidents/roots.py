@@ -159,7 +159,7 @@ def _upstream_of(subject: str, topology: Topology) -> set[str]:
 def results_downstream(
     root: RootCause, topology: Topology, project: Iterable[Topology] = ()
 ) -> tuple[list[str], list[str]]:
-    """Returns tables and topics of sinks whose records need the place of *root*.
+    """Returns tables and topics of the sinks downstream of *root*.
 
     They are those of *topology*, and of each other topology of the *project* that reads such a topic. The tables of
     these are written as TOPOLOGY/TABLE.

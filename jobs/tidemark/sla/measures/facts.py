@@ -183,15 +183,12 @@ def measurements(specs: list[SlaSpec], at_ms: int, *, outcomes: str) -> Iterator
 
     used = {spec.measure for spec in specs}
     # Idle sources are known by the watermarks, too.
-    may_be_idle = any(spec.ignore_when_idle for spec in specs)
-    if used & {Measure.WATERMARK_LAG, Measure.COMPLETENESS} or may_be_idle:
+    if used & {Measure.WATERMARK_LAG, Measure.COMPLETENESS} or any(spec.ignore_when_idle for spec in specs):
         yield from _watermarks()
-    if may_be_idle:
-        yield _starting(at_ms)
-    if may_be_idle or not used.isdisjoint(JUDGED_BY_CLOCKS):
-        yield _first_start_select()
-    if not used.isdisjoint(JUDGED_BY_CLOCKS):
+    if not used.isdisjoint({*JUDGED_BY_CLOCKS, Measure.RECORDS}):
         yield _clocks(at_ms)
+        yield _first_start_select()
+    yield from _starting(specs, at_ms)
     yield from _completions(specs, at_ms)
     yield from _catching_up(specs, at_ms)
     for over in overs(Measure.RECORDS):
@@ -246,12 +243,14 @@ def _catching_up(specs: Iterable[SlaSpec], at_ms: int) -> Iterator[str]:
     yield f"{subs} FROM ({newest}) WHERE state = '{StreamState.RUNNING}' AND eta_at IS NOT NULL AND {works}"
 
 
-def _starting(at_ms: int) -> str:
-    """Returns a SELECT of sub-topologies whose drivers start, or will.
+def _starting(specs: Iterable[SlaSpec], at_ms: int) -> Iterator[str]:
+    """Yields a SELECT of sub-topologies that start, if *specs* excuse that.
 
     A driver of the topology started in the last HANGS_AFTER_MS. Theirs has finished no batch since it began, and the
     one before it ended well; or it ended well and is not replaced yet.
     """
+    if not any(spec.ignore_when_idle for spec in specs):
+        return
     day = Interval(at_ms - WITHOUT_BEATS_MS, at_ms + 1).holds('"at"')
     ended = f"('{StreamState.DRAINED}', '{StreamState.ROTATED}')"
     drivers = f"""
@@ -268,7 +267,7 @@ def _starting(at_ms: int) -> str:
     )
     is_first = f"state <> '{StreamState.FAILED}' AND coalesce(before IN {ended}, true) AND NOT {worked}"
     starting = _row(FactKind.STARTING, "sub_topology")
-    return f"{starting} FROM ({newest}) WHERE start_ms >= {at_ms - HANGS_AFTER_MS} AND (state IN {ended} OR {is_first})"
+    yield f"{starting} FROM ({newest}) WHERE start_ms >= {at_ms - HANGS_AFTER_MS} AND (state IN {ended} OR {is_first})"
 
 
 def _completions(specs: Iterable[SlaSpec], at_ms: int) -> Iterator[str]:

@@ -303,7 +303,7 @@ class _SlaFacts:
 
 
 def _excused(status: Status, topology: Topology, facts: _SlaFacts, *, at_ms: int) -> Status:
-    """Returns *status*; it passes, or is unknown, if it may be late for now."""
+    """Returns *status*, excused if it may be late for now."""
     spec = status.spec
     if status.verdict not in {Verdict.WARN, Verdict.ERROR}:
         return status
