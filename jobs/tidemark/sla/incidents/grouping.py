@@ -258,13 +258,14 @@ class _Grouping:
     ) -> dict[str, Any]:
         """Returns the columns that the worst of *members* decides.
 
-        What blocks it is of the newest check that found it broken for the cause at *place*.
+        What blocks it is of the newest check that could explain it by the cause at *place*.
         """
         owners, worst = lists["owners"], _worst(members)
-        newest = ([] if place[0] is None else self._of_place(worst["sla"], place))[-1:] or [worst]
+        results = [] if place[0] is None else self._of_place(worst["sla"], place)
+        newest = next((row for row in reversed(results) if row["held_by"]), worst)
         return {
             **in_order_of(_OF_WORST, worst),
-            **in_order_of(("culprit", "held_by"), newest[0]),
+            **in_order_of(("culprit", "held_by"), newest),
             "severity": min((row["severity"] for row in members), key=_rank),
             "owner": owners[0] if len(owners) == 1 else self._topology.owner,
         }
