@@ -166,6 +166,15 @@ def test_a_drain_ends_the_wait_for_an_answer(tmp_path: Path) -> None:
     )
 
 
+def test_a_task_that_airflow_does_not_run_is_an_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = tmp_path / "control" / "play" / "events"
+    trigger = AnswerTrigger(home=str(home), dag_id="d", question="q", poll_s=0.01, first_look_s=0)
+    # Its scheduler is late once; the question is parked then, and is not scheduled again after its answer.
+    states = iter(["unscheduled"] * 23 + [None] + ["unscheduled"] * 24)
+    monkeypatch.setattr("tidemark.airflow.tasks.decisions.answer_to", lambda *_: next(states))
+    assert [trigger._answer() for _ in range(48)] == [None] * 47 + ["unscheduled"]
+
+
 def asking(stopped: Repairable) -> DecisionOperator:
     return DecisionOperator(
         task_id="decide", topology=stopped.play.topology, command=REMOVAL, warehouse=str(stopped.warehouse)
