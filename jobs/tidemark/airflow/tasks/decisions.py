@@ -27,7 +27,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, NoReturn
 
 from airflow.sdk import BaseOperator, Context, Param
 from airflow.sdk import exceptions as airflow_exceptions
@@ -367,14 +367,11 @@ class DecisionOperator(BaseOperator):
         status, output = self._tidemark([*words, f"--plan={plan}", *author], within_s=CHANGES_WITHIN_S)
         return {0: RepairOutcome.APPLIED, _CHANGED: RepairOutcome.CHANGED}.get(status, RepairOutcome.FAILED), output
 
-    def _park(self, context: Context, asked: Mapping[str, Any], within_ms: int) -> None:
-        """Publishes the request, tells the channels, and parks.
-
-        It does not park if the answer comes before the last channel has the question.
-        """
+    def _park(self, context: Context, asked: Mapping[str, Any], within_ms: int) -> NoReturn:
+        """Publishes the request, tells the channels, and parks."""
         # A task that is running has them.
         from airflow.sdk.exceptions import TaskAwaitingInput  # not in Airflow 3.2
-        from airflow.sdk.execution_time.hitl import HITLUser, get_hitl_detail_content_detail, upsert_hitl_detail
+        from airflow.sdk.execution_time.hitl import HITLUser, upsert_hitl_detail
 
         words, effect = asked["words"], asked["effect"]
         users = [user.strip() for user in self.deciders.split(",") if user.strip()]
@@ -389,10 +386,6 @@ class DecisionOperator(BaseOperator):
             assigned_users=[HITLUser(id=user, name=user) for user in users],
         )
         self._tell(context, words, effect, asked["asked_ms"])
-        early = get_hitl_detail_content_detail(context["ti"].id)
-        if early.response_received:
-            self.answered(context, early.model_dump(), **asked)
-            return
         within = timedelta(milliseconds=within_ms)
         raise TaskAwaitingInput(method_name="answered", kwargs=dict(asked), timeout=within)
 
