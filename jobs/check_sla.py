@@ -32,7 +32,8 @@ def main() -> None:
         arguments.error(
             f"argument --at: {iso(options.at_ms)} is in the future, it is {iso(now_ms)} now; use an earlier instant"
         )
-    slas = load_usable(Project.here().slas, options.topology)
+    project = Project.here()
+    slas = load_usable(project.slas, options.topology)
     if not slas.specs:
         slas.refuse()
     check = AskedCheck(
@@ -42,6 +43,7 @@ def main() -> None:
         at_ms=options.at_ms,
         run_id=options.run_id,
         unusable=slas.unusable,
+        project=project.topologies,
     )
     share(check, checks_of(options.warehouse.warehouse))
     slas.refuse()

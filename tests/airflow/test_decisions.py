@@ -160,7 +160,19 @@ def test_a_drain_ends_the_wait_for_an_answer(tmp_path: Path) -> None:
     assert again._answer() is None, "no Airflow answers here, and the look is repeated"
     control.request_drain(by="ann", now_ms=1)
     assert again._answer() == "drained"
-    assert AnswerTrigger(**{**kwargs, "until_ms": wall_clock_ms() - 1})._answer() == "missing (is the DAG d paused?)"
+    assert (
+        AnswerTrigger(**{**kwargs, "until_ms": wall_clock_ms() - 1})._answer()
+        == "missing (q of the DAG d has not ended)"
+    )
+
+
+def test_a_task_that_airflow_does_not_run_is_an_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = tmp_path / "control" / "play" / "events"
+    trigger = AnswerTrigger(home=str(home), dag_id="d", question="q", poll_s=0.01, first_look_s=0)
+    # Its scheduler is late once; the question is parked then, and is not scheduled again after its answer.
+    states = iter(["unscheduled"] * 23 + [None] + ["unscheduled"] * 24)
+    monkeypatch.setattr("tidemark.airflow.tasks.decisions.answer_to", lambda *_: next(states))
+    assert [trigger._answer() for _ in range(48)] == [None] * 47 + ["unscheduled"]
 
 
 def asking(stopped: Repairable) -> DecisionOperator:
@@ -241,6 +253,19 @@ class Plant:
         url = f"/dags/{QUESTIONS}/dagRuns/{run_id}/taskInstances/decide/-1/hitlDetails"
         with self.client(user) as client:
             return client.patch(url, json={"chosen_options": [option], "params_input": params}).status_code
+
+    def reject_until_heard(self, run_id: str, **params: Any) -> None:
+        """Rejects a question again whenever it is parked, until it ended.
+
+        Airflow may lose an answer that comes before its scheduler has seen that the task is parked, and asks again.
+        """
+
+        def has_ended() -> bool:
+            if (state := self.state(run_id)) == "awaiting_input":
+                assert self.answer("ann", run_id, "Reject", **params) in {200, 409}
+            return state == "skipped"
+
+        process.wait_until(has_ended, f"{run_id}: skipped", WITHIN_S)
 
     def detail(self, run_id: str) -> dict[str, Any]:
         with self.client("admin") as client:
@@ -404,14 +429,13 @@ def test_only_what_was_shown_is_done(plant: Plant) -> None:
     assert "there is nothing to decide: 0 of 1 records" in plant.log(again)
 
 
-@pytest.mark.long  # a real Airflow, and a stream that asks four times
+@pytest.mark.long  # a real Airflow, and a stream that asks five times
 def test_a_stream_notices_that_its_question_is_gone(plant: Plant) -> None:
     control, api = plant.stopped.play.control, plant.api
     streams_run, first = plant.trigger_stream()
     # The answer to another question about the same stream is not its own.
     other = plant.ask(RESET, stream="events")
-    assert plant.answer("ann", other, "Reject") == 200
-    plant.wait_for(other, "skipped")
+    plant.reject_until_heard(other)
     time.sleep(3 * POLL_S)
     assert api.task_states(STREAMS, streams_run) == {"events": "deferred"}
     assert plant.state(first) == "awaiting_input"
@@ -429,9 +453,7 @@ def test_a_stream_notices_that_its_question_is_gone(plant: Plant) -> None:
     third = plant.next_question({first, second})
     assert api.task_states(STREAMS, streams_run) == {"events": "deferred"}
 
-    # Airflow asks again if the answer comes before its scheduler has seen that the task is parked.
-    time.sleep(SCHEDULED_WITHIN_S)
-    assert plant.answer("ann", third, "Reject", note="restore them") == 200
+    plant.reject_until_heard(third, note="restore them")
     plant.wait_for_stream(streams_run, "failed")
     told = "\n".join(api.log(STREAMS, streams_run, "events"))
     assert (
@@ -444,11 +466,19 @@ def test_a_stream_notices_that_its_question_is_gone(plant: Plant) -> None:
     plant.wait_for_stream(streams_run, "failed")
     assert "a person was asked, and the answer is failed" in "\n".join(api.log(STREAMS, streams_run, "events"))
 
+    # Paused when its question is parked: the answer has no effect, and the stream does not wait for it.
+    streams_run, fifth = plant.trigger_stream()
+    time.sleep(SCHEDULED_WITHIN_S)
     api.pause(QUESTIONS)
+    assert plant.answer("ann", fifth, "Reject") == 200
+    plant.wait_for_stream(streams_run, "failed")
+    paused = f"the DAG {QUESTIONS} is paused, so it asks no person: unpause it, then clear the task"
+    assert paused in "\n".join(api.log(STREAMS, streams_run, "events"))
+
     asked, streams_run = api.runs(QUESTIONS), api.trigger(STREAMS, {})
     plant.wait_for_stream(streams_run, "failed")
     told = "\n".join(api.log(STREAMS, streams_run, "events"))
-    assert f"the DAG {QUESTIONS} is paused, so it asks no person: unpause it, then clear the task" in told
+    assert paused in told
     assert api.runs(QUESTIONS) == asked
     assert {(row["command"], row["outcome"]) for row in plant.decisions()} == {
         ("reset-time", "rejected"),

@@ -164,6 +164,11 @@ def test_only_pages_send_a_browser_to_the_login(anonymous: Client) -> None:
     assert place == "/api/v2/auth/login"
     assert parse_qs(query)["next"][0].endswith("/pages/flights")
     assert anonymous.get("/topologies", **browser).status_code == 401
+    # A form whose login has expired is not sent to the login page.
+    answer = anonymous.request("POST", "/pages/flights/decisions", "decision=silence", **browser)
+    place, _, query = answer.headers["Location"].partition("?")
+    assert (answer.status_code, place) == (303, "/api/v2/auth/login")
+    assert parse_qs(query)["next"] == ["http://airflow/pages/flights/slas"]
 
 
 def test_metrics_come_in_the_format_that_is_asked_for(client: Client) -> None:

@@ -204,7 +204,13 @@ def test_an_alert_has_the_values_of_its_incident(tmp_path: Path, service: AlertS
     assert (sent["culprit"], sent["hold_up"]) == ("carrier_state", OPENED["held_by"])
     assert (sent["since"], sent["at"]) == ("2026-01-01T11:59:00.000Z", "2026-01-01T12:00:00.000Z")
     assert sent["dedup_key"] == key == "tidemark/flights/sla_1-20260101T120000"
-    assert sent["impact"] == {"slas": ["sla_1"], "tables": [], "dags": [], "owners": ["carrier relations"]}
+    assert sent["impact"] == {
+        "slas": ["sla_1"],
+        "tables": [],
+        "topics": [],
+        "dags": [],
+        "owners": ["carrier relations"],
+    }
 
 
 def test_long_names_and_texts_keep_the_interface(tmp_path: Path, service: AlertService, clock: Clock) -> None:

@@ -7,7 +7,7 @@ import warnings
 import pandas as pd
 import pytest
 
-from support.topologies import source, table
+from support.topologies import sink, source, table, topology_of
 from tidemark.errors import InvalidSpec
 from tidemark.model import topology
 from tidemark.model.kinds.registry import KINDS
@@ -31,6 +31,7 @@ from tidemark.model.tables.catalog import (
 )
 from tidemark.query import sql
 from tidemark.semantics.buckets import bucket_of
+from tidemark.sla.measures import facts as sla_facts
 from tidemark.sla.measures.groups import groups_seen
 from tidemark.storage.delta import datasets
 
@@ -416,12 +417,12 @@ def outcome(batch_id, **counts):
     return {"batch_id": batch_id, "operator": "latest", "kind": "table", **zero, **counts}
 
 
-def check(warehouse, *, at_ms=NOW, run_id="r1", ignore_when_idle=False, contract=None, **keys):
+def check(warehouse, *, at_ms=NOW, run_id="r1", ignore_when_idle=False, contract=None, project=None, **keys):
     promised = SLAS | ({"kept": {"subject": contract, "measure": "contract"}} if contract else {})
     slas = {name: {**sla, "owner": "o", "ignore_when_idle": ignore_when_idle} for name, sla in promised.items()}
     slas["fresh"] = {key: value for key, value in {**slas["fresh"], **keys}.items() if value is not None}
     specs = parse({"t": slas}, TOPOLOGY, file="slas.toml")
-    run_check(warehouse.layout, TOPOLOGY, specs, at_ms=at_ms, run_id=run_id)
+    run_check(warehouse.layout, TOPOLOGY, specs, at_ms=at_ms, run_id=run_id, project=project)
 
 
 def completeness(warehouse, at_ms):
@@ -492,15 +493,18 @@ def test_all_rows_since_the_previous_check_are_judged(warehouse):
     assert kept == {"r1": "pass", "r2": "error", "r3": "unknown"}
 
 
-def test_an_incident_opens_once_and_resolves_after_some_time(warehouse):
+def test_an_incident_opens_once_and_resolves_after_some_time(warehouse, own_project):
     streamed(warehouse)
+    (own_project.topologies / "invalid.toml").write_text("name = 7")
+    reader = topology_of({"name": "reader"}, alerts=source(topic="alerts"), copy=sink("alerts", table="copy"))
+    (own_project.topologies / "reader.toml").write_text(reader)
 
     def checked(second, run_id, *, change_at=None):
         """Returns the incidents after a check; a change may precede it."""
         if change_at is not None:
             rows = [{"batch_id": second, "operator": "latest", "timestamp": NOW + int(change_at * 1_000)}]
             warehouse.write(CHANGES, rows)
-        check(warehouse, at_ms=NOW + second * 1_000, run_id=run_id)
+        check(warehouse, at_ms=NOW + second * 1_000, run_id=run_id, project=own_project.topologies)
         rows = [row for row in warehouse.report(INCIDENTS) if row["sla"] == "fresh"]
         return [(row["change"], (row["at"].timestamp() * 1_000 - NOW) / 1_000, row["run_id"]) for row in rows]
 
@@ -515,6 +519,8 @@ def test_an_incident_opens_once_and_resolves_after_some_time(warehouse):
     assert (incident["verdict"], incident["severity"], incident["culprit"]) == ("error", "critical", "events")
     assert incident["said"] == "staleness of changes is 20.5 s; warning from 1 s on, error from 10 s on"
     assert incident["held_by"].startswith("source_empty: events since 2026-02-02T02:39:10.000Z: ")
+    (alert,) = (row for row in warehouse.report(ALERTS) if row["change"] == "opened" and row["sla"] == "fresh")
+    assert (alert["topics"], alert["tables"]) == (["alerts"], ["reader/copy"])
     quiet = {row["run_id"]: row["quiet"] for row in warehouse.report(SLA_RESULTS)}
     assert quiet == {"back-filled": "past", **dict.fromkeys("abcdef")}
 
@@ -559,6 +565,34 @@ def test_without_heartbeats_an_idle_source_excuses_for_a_day(warehouse, age_ms, 
     check(warehouse, at_ms=NOW - 50_000 + age_ms, ignore_when_idle=True)
 
     assert verdicts(warehouse)["fresh"] == verdict
+
+
+def test_streams_that_start_are_known_by_their_heartbeats(warehouse):
+    beats = {
+        "first": [(1, 0, "starting")],
+        "again": [(1, -900, "drained"), (2, 10, "running")],
+        "waits": [(1, -900, "running"), (1, -899, "drained")],
+        "works": [(1, -900, "drained"), (2, 5, "running")],
+        "fails": [(1, -60, "failed"), (2, 5, "starting")],
+        "killed": [(1, -60, "running"), (2, 5, "starting")],
+    }
+    for sub, rows in beats.items():
+        of_sub = [
+            {"sub_topology": sub, "epoch": epoch, "at": NOW + s * 1_000, "state": state} for epoch, s, state in rows
+        ]
+        warehouse.write(HEARTBEATS, of_sub)
+    finished = [("again", 0, NOW - 890_000), ("works", 0, NOW - 890_000), ("works", 1, NOW + 6_000)]
+    warehouse.write(BATCHES, [{"sub_topology": sub, "batch_id": n, "finished_at": at} for sub, n, at in finished])
+    specs = parse({"t": {"fresh": {**SLAS["fresh"], "owner": "o", "ignore_when_idle": True}}}, TOPOLOGY, file="s.toml")
+
+    def starting(at_ms):
+        rows = sla_facts.facts(sql.Warehouse(warehouse.layout.warehouse), TOPOLOGY, specs, at_ms=at_ms)
+        return sorted(row["subject"] for row in rows if row["what"] == "starting")
+
+    assert starting(NOW + 20_000) == ["again", "first", "waits"]
+    # The newest driver began at 10 s.
+    assert starting(NOW + 310_000) == ["again", "first", "waits"]
+    assert starting(NOW + 310_001) == []
 
 
 def test_a_future_instant_is_refused(tmp_path, check_job, capsys):

@@ -11,7 +11,7 @@ import shutil
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -727,6 +727,29 @@ def test_two_faults_are_two_pages_and_each_ends_by_itself(healthy: dict[str, Flo
     assert pages(194, "b") == [*opened, ("source_quiet", "events", "resolved")]
 
 
+@pytest.mark.long  # the parts are shown by tests/unit/test_grouping.py; this shows them together
+def test_a_second_outage_of_a_driver_is_a_second_page(healthy: dict[str, Flow], tmp_path: Path) -> None:
+    flow = healthy[TABLES].copy(tmp_path / "play")
+
+    def pages(at_s: float, run_id: str) -> list[tuple[str, str]]:
+        checked(flow, at_s, *EIGHT[TABLES], run_id=run_id)
+        rows = [row for row in stored(flow, ALERTS) if row["audience"] is None]
+        assert {(row["cause"], row["cause_sub_topology"]) for row in rows} == {("driver_dead", "reads")}
+        return sorted((f"{row['opened_at']:%H:%M:%S}", row["change"]) for row in rows)
+
+    flow.beat("reads", 80, StreamState.FAILED, reason="OSError: no route to host")
+    assert pages(134, "a") == [("12:02:14", "opened")]
+    flow.beat("reads", 140, epoch=2)
+    flow.play.start("reads", epoch=2)
+    flow.goes_on(142)
+    assert pages(144, "b") == [("12:02:14", "opened")]
+    flow.beat("reads", 150, StreamState.FAILED, epoch=2, reason="OSError: no space left")
+    assert pages(210, "c") == [("12:02:14", "opened"), ("12:02:14", "resolved"), ("12:03:30", "opened")]
+    assert pages(220, "d") == [("12:02:14", "opened"), ("12:02:14", "resolved"), ("12:03:30", "opened")]
+    second = next(row for row in stored(flow, ALERTS) if f"{row['opened_at']:%H:%M:%S}" == "12:03:30")
+    assert "no space left" in second["held_by"]
+
+
 def test_the_slow_operator_of_the_demo_is_one_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Topology, SLAs and the delay of 400 ms are the demo's."""
     text = (PROJECT / "jobs" / "topologies" / "flights.toml").read_text(encoding="utf-8")
@@ -776,6 +799,7 @@ def test_a_restart_downstream_of_a_hop_is_the_culprit(healthy: dict[str, Flow], 
     flow.sums(112)
     (result,), (change,) = checked(flow, 114, "totals_in_time")
     assert (result["verdict"], result["culprit"]) == ("error", "driver_restarted")
+    assert result["cause_since"] == datetime(2014, 5, 13, 12, 1, 13, tzinfo=UTC)
     assert change["held_by"].startswith("driver_restarted: totals since 2014-05-13T12:01:13.000Z: the driver of sums")
 
 

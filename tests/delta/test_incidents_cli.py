@@ -217,7 +217,7 @@ def test_a_silence_in_the_warehouse_delays_a_delivery(home: Path) -> None:
         Layout(home),
         parse({"desk": {"kind": "webhook", "renotify_after": "30 min"}}, file="channels.toml"),
     )
-    lists = {name: ["board"] for name in ("incidents", "slas", "tables", "owners")}
+    lists = {name: ["board"] for name in ("incidents", "slas", "tables", "topics", "owners")}
     alert = {name: value for name, value in OPENED.items() if name != "incident"} | {"alert": "board-2", **lists}
     replace_rows([alert], ALERTS, layout.report_table("flights", ALERTS.name), where="true")
     asked(home, silence="flights", length="10 min", by="Ann")  # at 12:01
@@ -252,7 +252,7 @@ def test_a_receiver_gets_the_end_of_what_it_opened(
         parse({"desk": {"kind": kind, "severities": [severity]}}, file="channels.toml"),
     )
     story = {"opened": "warning", "escalated": "critical", "resolved": "critical"}
-    lists = {name: ["board-1"] for name in ("incidents", "slas", "tables", "owners")}
+    lists = {name: ["board-1"] for name in ("incidents", "slas", "tables", "topics", "owners")}
     same = {name: value for name, value in OPENED.items() if name != "incident"} | {"alert": "board-1", **lists}
     rows = []
     # Changes of ended alerts that are two days old are given up, unless the receiver has the alert.

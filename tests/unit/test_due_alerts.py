@@ -28,7 +28,7 @@ class Desk:
         slas = ["board", "delays"]
         row = {"incident": alert, "topology": "flights", "change": change, "at": NOON + minute * MINUTE}
         row |= {"incidents": [f"{sla}-1" for sla in slas], "slas": slas, "audience": None, "sla": "board"}
-        row |= {"tables": [], "owners": ["desk"]}
+        row |= {"tables": [], "topics": [], "owners": ["desk"]}
         self.alerts.append({**row, "severity": "critical", "owner": "desk", "verdict": "error", **columns})
 
     def decides(self, minute: int, decision: str, kind: str, subject: str, until: int | None = None) -> None:

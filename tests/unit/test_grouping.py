@@ -6,6 +6,8 @@ Times are minutes after noon.
 from __future__ import annotations
 
 import json
+import tomllib
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +15,7 @@ import pytest
 from support.alert_services import KEY, OpsgenieService
 from support.topologies import aggregate, repartition, sink, source, table, topology_of
 from tidemark.model.channel_spec import parse as channels
-from tidemark.model.topology import parse
+from tidemark.model.topology import Topology, parse
 from tidemark.sla.incidents.alert import alert_of
 from tidemark.sla.incidents.alert_text import alert_texts
 from tidemark.sla.incidents.events import alertmanager_alert, opsgenie_calls
@@ -32,12 +34,19 @@ TEXT = topology_of(
     by_id=repartition("newest", id=["id"], key=["amount"], columns=["amount"]),
     kept=aggregate("by_id", sub_topology="keeps", aggregates={"n": "count(*)"}),
     totals=sink("kept", table="totals"),
+    sent=sink("kept", topic="sums"),
 )
+READER = topology_of(
+    sums=source("id string, n bigint", topic="sums"),
+    copied=sink("sums", table="copied"),
+    again=sink("sums", topic="again"),
+)
+"""Another topology of the project, which reads a topic of the first."""
 DEAD = {"cause": "driver_dead", "cause_sub_topology": "reads", "cause_operator": None, "cause_partition": None}
 QUIET = {"cause": "source_quiet", "cause_sub_topology": "reads", "cause_operator": "events", "cause_partition": None}
 KEPT_SLOW = {"cause": "slow_operator", "cause_sub_topology": "keeps", "cause_operator": "kept", "cause_partition": None}
 UNEXPLAINED = {"cause": "unexplained", "cause_sub_topology": None, "cause_operator": "board", "cause_partition": None}
-NONE = dict.fromkeys(DEAD)
+PASSES = dict.fromkeys(DEAD)
 
 
 class Story:
@@ -48,23 +57,41 @@ class Story:
         self.incidents: list[dict[str, Any]] = []
         self.results: list[dict[str, Any]] = []
         self.alerts: dict[tuple[str, str], dict[str, Any]] = {}
+        self.project: list[Topology] = []
 
     def check(self, minute: int, **causes: dict[str, Any]) -> list[tuple[str, str]]:
-        """A check in which these SLAs are broken; returns the new changes."""
+        """Makes a check and returns the new changes.
+
+        These SLAs are broken; those without a cause pass.
+        """
         at_ms = NOON + minute * MINUTE
         for sla, cause in causes.items():
-            broken = {"sla": sla, "checked_at": at_ms, "verdict": "error", "quiet": None}
-            self.results.append({**broken, **cause})
+            verdict = "pass" if cause is PASSES else "error"
+            result = {"sla": sla, "checked_at": at_ms, "verdict": verdict, "quiet": None}
+            seen = dict.fromkeys(("cause_since", "culprit", "held_by"))
+            self.results.append({**result, **seen, **cause})
         return self.follow(at_ms)
 
     def follow(self, at_ms: int) -> list[tuple[str, str]]:
         rows = alert_changes(
-            self.topology, self.incidents, self.results, [*self.alerts.values()], at_ms=at_ms, since_ms=NOON - MINUTE
+            self.topology,
+            self.incidents,
+            self.results,
+            [*self.alerts.values()],
+            at_ms=at_ms,
+            since_ms=NOON - MINUTE,
+            project=self.project,
         )
         new = [(row["alert"], row["change"]) for row in rows if (row["alert"], row["change"]) not in self.alerts]
         self.alerts |= {(row["alert"], row["change"]): row for row in rows}
         again = alert_changes(
-            self.topology, self.incidents, self.results, [*self.alerts.values()], at_ms=at_ms, since_ms=NOON - MINUTE
+            self.topology,
+            self.incidents,
+            self.results,
+            [*self.alerts.values()],
+            at_ms=at_ms,
+            since_ms=NOON - MINUTE,
+            project=self.project,
         )
         assert again == []  # a second computation, as after a restart, changes nothing
         return new
@@ -85,8 +112,6 @@ class Story:
 
 
 def parse_text(text: str) -> Any:
-    import tomllib
-
     return parse(tomllib.loads(text), file="play.toml")
 
 
@@ -112,6 +137,28 @@ def test_incidents_of_one_cause_are_one_alert_that_grows(story: Story) -> None:
     assert story.check(15) == [(DRIVER, "resolved")]
     assert story.alerts[DRIVER, "resolved"]["at"] == NOON + 15 * MINUTE
     assert story.alerts[DRIVER, "resolved"]["verdict"] == "pass"
+
+
+def test_an_alert_lists_topics_and_what_reads_them(story: Story) -> None:
+    # It reads two of the topics.
+    last = topology_of(
+        both=source("id string, n bigint", topic=None, topics=["again", "sums"], idle_after="30 s"),
+        board=sink("both", table="board"),
+    )
+    others = [parse(tomllib.loads(text), file=f"{name}.toml") for name, text in (("copies", READER), ("last", last))]
+    story.project = [replace(each, name=name) for each, name in zip(others, ("copies", "last"), strict=True)]
+    story.opens(0, "board")
+    story.check(0, board=DEAD)
+    page = story.alerts[DRIVER, "opened"]
+    assert page["topics"] == ["sums", "again"]
+    assert page["tables"] == ["board", "totals", "copies/copied", "last/board"]
+    texts = alert_texts(alert_of({**page, "incident": DRIVER}, link=""), notified_ms=NOON)
+    assert "\nAffected topics: sums, again\n" in texts["text"]
+    # Not so far upstream, the first stream is not affected.
+    story.opens(1, "totals")
+    story.check(1, board=DEAD, totals=KEPT_SLOW)
+    page = story.alerts["slow_operator-kept-20260101T120100", "opened"]
+    assert (page["topics"], page["tables"][0]) == (["sums", "again"], "totals")
 
 
 def test_two_faults_are_two_alerts_and_neither_hides_the_other(story: Story) -> None:
@@ -144,6 +191,90 @@ def test_what_follows_a_dead_driver_is_the_same_alert(story: Story) -> None:
     assert story.check(4, board=UNEXPLAINED) == []
     story.resolves(5, "board")
     assert story.check(5) == [(DRIVER, "resolved")]
+
+
+def of_driver(cause: str, *, since: int) -> dict[str, Any]:
+    """A cause of the driver of `reads`, since a minute."""
+    return {**DEAD, "cause": cause, "cause_since": NOON + since * MINUTE, "held_by": f"{cause} since {since}"}
+
+
+def test_a_second_outage_of_a_driver_is_another_alert(story: Story) -> None:
+    story.opens(0, "board", held_by="driver_dead since -1")
+    assert story.check(0, board=of_driver("driver_dead", since=-1)) == [(DRIVER, "opened")]
+    assert story.check(1, board=of_driver("driver_restarted", since=-1)) == []
+    second = "driver_dead-reads-20260101T120300"
+    assert story.check(3, board=of_driver("driver_dead", since=2)) == [(second, "opened"), (DRIVER, "resolved")]
+    assert story.alerts[second, "opened"]["held_by"] == "driver_dead since 2"
+    story.opens(4, "totals")
+    assert story.check(4, board=of_driver("driver_dead", since=2), totals=of_driver("driver_dead", since=2)) == []
+    assert story.alerts[second, "opened"]["incidents"] == ["board-1", "totals-1"]
+    # Its restart ends neither SLA's breach at once.
+    late = of_driver("driver_restarted", since=2)
+    assert story.check(5, board=late, totals=late) == []
+    for sla in ("board", "totals"):
+        story.resolves(6, sla)
+    assert story.check(6, board=PASSES, totals=PASSES) == [(second, "resolved")]
+
+
+def test_an_outage_between_two_checks_that_pass_is_another_alert(story: Story) -> None:
+    story.opens(0, "board")
+    story.check(0, board=of_driver("driver_dead", since=-1))
+    assert story.check(10, board=PASSES) == []
+    assert story.check(20, board=of_driver("driver_starting", since=9)) == [
+        ("driver_starting-reads-20260101T122000", "opened"), (DRIVER, "resolved"),
+    ]  # fmt: skip
+
+
+def test_a_restart_after_a_restart_is_another_alert(story: Story) -> None:
+    story.opens(0, "board")
+    first = "driver_restarted-reads-20260101T120000"
+    assert story.check(0, board=of_driver("driver_restarted", since=-2)) == [(first, "opened")]
+    assert story.check(1, board=of_driver("driver_restarted", since=-2)) == []
+    assert story.check(5, board=of_driver("driver_restarted", since=3)) == [
+        ("driver_restarted-reads-20260101T120500", "opened"), (first, "resolved"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "causes",
+    [
+        # It dies again and again, and never works between.
+        [of_driver("driver_starting", since=1), of_driver("driver_dead", since=2), of_driver("driver_dead", since=3)],
+        # A limit that grew for an hour made the SLA pass.
+        [PASSES, of_driver("driver_dead", since=-1), of_driver("driver_dead", since=-1)],
+        # Its restart is still what made records late.
+        [of_driver("driver_restarted", since=-1), UNEXPLAINED, of_driver("driver_restarted", since=-1)],
+    ],
+)
+def test_one_outage_is_one_alert(story: Story, causes: list[dict[str, Any]]) -> None:
+    story.opens(0, "board")
+    assert story.check(0, board=of_driver("driver_dead", since=-1)) == [(DRIVER, "opened")]
+    assert [story.check(minute, board=cause) for minute, cause in enumerate(causes, start=1)] == [[], [], []]
+
+
+def test_a_living_driver_whose_fault_comes_and_goes_is_one_alert(story: Story) -> None:
+    story.opens(0, "board")
+    assert story.check(0, board=of_driver("driver_restarted", since=-1), totals=PASSES) != []
+    slow = "slow_batch-reads-20260101T120100"
+    late = {"totals": of_driver("driver_restarted", since=-1)}
+    assert (slow, "opened") in story.check(1, board=of_driver("slow_batch", since=1), **late)
+    assert story.check(2, board=PASSES, **late) == []
+    assert story.check(3, board=of_driver("slow_batch", since=3), **late) == []
+
+
+def test_records_late_for_the_first_outage_stay_in_its_alert(story: Story) -> None:
+    story.opens(0, "board")
+    story.check(0, board=of_driver("driver_dead", since=-1))
+    story.opens(1, "totals")
+    late = {"totals": of_driver("driver_restarted", since=-1)}
+    assert story.check(1, board=PASSES, **late) == []
+    second = "driver_dead-reads-20260101T120300"
+    assert story.check(3, board=of_driver("driver_dead", since=2), **late) == [(second, "opened")]
+    assert [story.alerts[name, "opened"]["slas"] for name in (DRIVER, second)] == [["totals"], ["board"]]
+    story.resolves(4, "totals")
+    assert story.check(4, board=of_driver("driver_dead", since=2)) == [(DRIVER, "resolved")]
+    story.resolves(5, "board")
+    assert story.check(5, board=PASSES) == [(second, "resolved")]
 
 
 def test_silent_brokers_are_a_cause_of_the_driver(story: Story) -> None:
@@ -267,8 +398,8 @@ def test_an_alert_is_named_after_its_cause(story: Story) -> None:
     page, message = (alert_texts(alert, notified_ms=NOON) for alert in alerts)
     assert page["subject"] == "[critical] play: driver_dead of reads: 2 SLAs are broken (error)"
     assert (
-        "\nBroken SLAs: board, totals\nAffected tables: board, totals\nWaiting DAGs: hourly, weekly\n"
-        "Affected owners: desk, finance\n" in page["text"]
+        "\nBroken SLAs: board, totals\nAffected tables: board, totals\nAffected topics: sums\n"
+        "Waiting DAGs: hourly, weekly\nAffected owners: desk, finance\n" in page["text"]
     )
     assert message["subject"] == "[info] play: driver_dead of reads affects finance: totals is broken (error)"
     assert [alert.dedup_key for alert in alerts] == [f"tidemark/play/{DRIVER}", f"tidemark/play/{DRIVER}@finance"]
@@ -349,6 +480,6 @@ def test_a_message_about_the_impact_keeps_its_severity(story: Story) -> None:
     story.check(5, board=DEAD, other=DEAD, totals=DEAD)
     grown = story.alerts[name, "opened"]
     assert (opened["slas"], grown["slas"]) == (["board"], ["board", "totals"])
-    lists = ("incidents", "slas", "tables", "owners")
+    lists = ("incidents", "slas", "tables", "topics", "owners")
     assert {k: v for k, v in grown.items() if k not in lists} == {k: v for k, v in opened.items() if k not in lists}
     assert grown["severity"] == "warning"

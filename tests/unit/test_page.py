@@ -138,7 +138,8 @@ def test_boxes_have_verdicts_and_a_path_without_results_dashes():
 
 ALERT = {
     "alert": "a1", "severity": "critical", "cause": "partition_silent", "sub_topology": "s", "operator": "events",
-    "partition": 3, "incidents": ["fresh-1", "quick-1"], "slas": ["fresh", "quick"], "tables": ["board"], "owners": [],
+    "partition": 3, "incidents": ["fresh-1", "quick-1"], "slas": ["fresh", "quick"], "tables": ["board"],
+    "topics": ["sums"], "owners": [],
     "broken_since": utc(0), "measurement": "too slow", "culprit": None, "runbook": None, "acknowledged_by": None,
 }  # fmt: skip
 
@@ -153,7 +154,7 @@ def test_incidents_of_one_cause_are_one_line_with_its_place():
     page = page_that_says("play", alerts=[ALERT])
     assert text_of(page, "alerts") == (
         "critical partition silent at events partition 3 since 1970-01-01 00:00:00 : 2 SLAs broken (fresh, quick). "
-        "Acknowledge or silence . too slow. Behind it: board"
+        "Acknowledge or silence . too slow. Behind it: board, sums"
     )
     assert 'href="play/operators/events"' in page
     assert 'href="play/decisions?subject=fresh-1"' in page

@@ -119,6 +119,32 @@ def test_a_read_hop_with_idle_sources_has_nothing_on_its_way(idle, sent, read, v
     assert status(Measure.STALENESS, "changes", facts, ignore_when_idle=True).verdict is verdict
 
 
+@pytest.mark.parametrize(
+    ("read", "begun_ago_ms", "state", "verdict"),
+    [
+        (None, 300_000, None, Verdict.UNKNOWN),  # its reader has never worked
+        (None, 300_001, None, Verdict.ERROR),
+        (NOW - 1, 10**9, "starting", Verdict.UNKNOWN),
+        (NOW - 1, 10**9, None, Verdict.ERROR),
+    ],
+)
+def test_nothing_is_known_while_the_reader_of_a_hop_starts(read, begun_ago_ms, state, verdict):
+    facts = [
+        fact("newest", "changes", 0),
+        fact("begun", "flights", NOW - begun_ago_ms),
+        fact("source", "flight_events", NOW, idle=True),
+        fact("sub_topology", "status", NOW),
+        fact("source", "by_carrier_source", read, idle=False),
+        *([fact(state, "carriers")] if state else []),
+    ]
+    found = status(Measure.STALENESS, "changes", facts, ignore_when_idle=True)
+    assert (found.verdict, found.is_starting) == (verdict, verdict is Verdict.UNKNOWN)
+    # Records that are on their way to a living stream are no matter of its reader.
+    busy = [each | {"idle": False} for each in facts]
+    assert status(Measure.STALENESS, "changes", busy, ignore_when_idle=True).verdict is Verdict.ERROR
+    assert status(Measure.STALENESS, "changes", facts).verdict is Verdict.ERROR
+
+
 def latencies(over_ms=OVER):
     """99 records of 50 ms and one of 150."""
     return [

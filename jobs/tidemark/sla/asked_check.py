@@ -22,7 +22,7 @@ class AskedCheck:
     """Request for a check of the SLAs *specs* of *topology*.
 
     It is for the instant *at_ms* (epoch ms), and its results belong to the run *run_id*. The SLAs that are *unusable*,
-    by name, are left out.
+    by name, are left out. The topologies in the folder *project* may read its topics.
     """
 
     layout: Layout
@@ -31,6 +31,7 @@ class AskedCheck:
     at_ms: int
     run_id: str
     unusable: frozenset[str]
+    project: Path
 
     def __call__(self) -> None:
         """Makes the check."""
@@ -53,6 +54,7 @@ class AskedCheck:
                 made_ms=wall_clock_ms(),
                 unusable=self.unusable,
                 behind=late,
+                project=self.project,
             )
 
 

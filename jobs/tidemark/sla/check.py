@@ -56,6 +56,7 @@ def run(
     made_ms: int | None = None,
     unusable: Collection[str] = (),
     behind: Collection[str] = (),
+    project: Path | None = None,
 ) -> None:
     """Checks *specs* and replaces the results of *run_id*.
 
@@ -70,6 +71,7 @@ def run(
         made_ms: the clock when the check is made, epoch ms; None: *at_ms*.
         unusable: names of SLAs that are promised and cannot be judged. Their incidents do not change.
         behind: sub-topologies whose facts do not reach the instant. Nothing is known of them.
+        project: the folder of the topologies that may read its topics; None: none does.
     """
     quality = Quality()
     since = _since_the_check_before(layout, topology.name, at_ms=at_ms, run_id=run_id)
@@ -107,7 +109,16 @@ def run(
         replace_rows([{**row, **of_check} for row in rows], table, path, where=is_text("run_id", run_id))
     # Incidents follow from the written results: a check that dies before this is repeated, and writes both.
     if not is_past:
-        follow_up(layout, topology, specs, at_ms=at_ms, run_id=run_id, made_ms=made_ms, unusable=unusable)
+        follow_up(
+            layout,
+            topology,
+            specs,
+            at_ms=at_ms,
+            run_id=run_id,
+            made_ms=made_ms,
+            unusable=unusable,
+            project=project,
+        )
     write_sla_page(layout, topology.name)
 
 

@@ -10,7 +10,7 @@ from tidemark.escaping import one_line
 from tidemark.model.settings.lengths import for_people
 from tidemark.model.settings.toml_keys import length
 from tidemark.semantics.sla import BurnRate, ContractRule, Deadline, RecordMinimums, Sla, Verdict
-from tidemark.sla.measures.status import CAUSE, Status
+from tidemark.sla.measures.status import CAUSE, CAUSE_SINCE, Status
 
 
 def sla_row(status: Status) -> dict[str, Any]:
@@ -21,6 +21,7 @@ def sla_row(status: Status) -> dict[str, Any]:
     objective, window_ms = astuple(spec.compliance) if spec.compliance else (None, None)
     records, slow, left = astuple(status.window_budget) if status.window_budget else (None, None, left)
     breaks_ms, because = astuple(status.expected) if status.expected else (None, None)
+    of_cause = (*CAUSE, CAUSE_SINCE)
     return {
         "sla": spec.name,
         "subject": spec.subject,
@@ -36,7 +37,8 @@ def sla_row(status: Status) -> dict[str, Any]:
         "runbook": spec.runbook,
         "said": measurement_text(status),
         "held_by": status.held_by,
-        **dict(zip(CAUSE, astuple(status.root) if status.root else (None,) * len(CAUSE), strict=True)),
+        **dict.fromkeys(of_cause),
+        **(dict(zip(of_cause, astuple(status.root), strict=True)) if status.root else {}),
         "records": status.groups.n_stale if status.groups else status.records,
         "burn_rate": burn_rate,
         "budget_left": left,
@@ -114,6 +116,8 @@ def _oldest_window(status: Status) -> str:
 def _excuse(status: Status) -> str:
     if status.is_catching_up:
         return ", while its streams catch up"
+    if status.is_starting:
+        return ", while a stream that it needs starts"
     return ", while its sources have nothing to send" if status.idle else ""
 
 

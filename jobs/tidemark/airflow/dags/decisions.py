@@ -39,8 +39,10 @@ def make() -> Iterator[DAG]:
         with dag(topology, "decisions", doc=DOC, schedule=None, **more) as asking:
             DecisionOperator(
                 task_id=TASK,
-                retries=3,
-                retry_delay=timedelta(minutes=1),
+                # An answer that Airflow lost is asked for again at once; storage may be away for minutes.
+                retries=6,
+                retry_delay=timedelta(seconds=2),
+                retry_exponential_backoff=2,
                 topology=topology,
                 command="{{ params.command }}",
                 warehouse=WAREHOUSE,

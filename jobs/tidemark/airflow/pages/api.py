@@ -170,7 +170,8 @@ async def refused(request: Request, error: HTTPException) -> Response:
     """Sends a browser without a login to the login page, and back."""
     wants_page = _is_page(_place(request)) and "text/html" in request.headers.get("accept", "")
     if error.status_code == 401 and wants_page:
-        return RedirectResponse(login_url(request), headers=HEADERS)
+        # With 307 a browser would send its form to the login page.
+        return RedirectResponse(login_url(request), 303 if request.method == "POST" else 307, headers=HEADERS)
     if error.status_code == 403 and wants_page:
         detail = _NO_EDITOR if _place(request).split("/")[3:] == ["decisions"] else _NO_RIGHT
         return _problem_page(_place(request), detail, 403)

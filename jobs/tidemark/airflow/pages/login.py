@@ -129,6 +129,12 @@ READABLE = Depends(_readers_choice)
 
 
 def login_url(request: Request) -> str:
-    """Returns Airflow's login page, which leads back to *request*."""
+    """Returns Airflow's login page, which leads back to *request*.
+
+    From a form it leads to the SLAs of its topology: the form is lost.
+    """
+    back = request.url
+    if request.method == "POST":
+        back = back.replace(path=f"{back.path.rpartition('/')[0]}/slas", query="")
     airflow = request.scope.get("app_root_path", "")
-    return f"{airflow}/api/v2/auth/login?{urlencode({'next': str(request.url)})}"
+    return f"{airflow}/api/v2/auth/login?{urlencode({'next': str(back)})}"

@@ -10,7 +10,9 @@ stream that failed asks in a run of the DAG of its topology, and waits in the tr
 
 What it does not do: withdraw a question whose reason is gone. Its approval changes nothing then.
 
-Known limitation: a channel of kind `alertmanager` forgets the question after its `valid_for`.
+Known limitations: a channel of kind `alertmanager` forgets the question after its `valid_for`. An answer in the second
+after a task parked may be lost: Airflow's scheduler can launch the task again before it has seen that the process of
+the first launch ended, and takes that end for the loss of the second one. It retries the task then, which asks again.
 """
 
 from __future__ import annotations
@@ -79,13 +81,16 @@ ANSWERED_WITHIN = "24 h"
 WAITS_MS = 25 * 3_600_000
 """Longest wait of a stream for an answer, ms.
 
-That is longer than ANSWERED_WITHIN, and happens only if the DAG that asks is paused meanwhile.
+That is longer than ANSWERED_WITHIN.
 """
-DRAINED, GONE = "drained", "gone"
+DRAINED, GONE, UNSCHEDULED = "drained", "gone", "unscheduled"
 """Answers without a person.
 
-The stream was drained, or its question was deleted or marked as a success.
+The stream was drained; its question was deleted or marked as a success; or Airflow does not run the task that asks,
+nor the one that was answered.
 """
+UNSCHEDULED_LOOKS = 24
+"""Looks at an unscheduled task until that is an answer."""
 LOOKS_WITHIN_S, CHANGES_WITHIN_S = 600.0, 6 * 3_600.0
 """Time limits of a dry run and of a change.
 
@@ -194,14 +199,15 @@ def is_paused(dag_id: str) -> bool:
 def answer_to(question: str, dag_id: str) -> str | None:
     """Returns the outcome of the run *question* of *dag_id*; None: none yet.
 
-    It is GONE if the run was deleted or marked as a success, and FAILED if it failed or was marked so.
+    It is GONE if the run was deleted or marked as a success, FAILED if it failed or was marked so, and UNSCHEDULED if
+    its task neither runs nor is parked.
     """
     from airflow.sdk.execution_time.xcom import XCom  # triggerers need it, and parsers of DAGs do not
 
     state = task_state(dag_id, TASK, question) or "removed"
     has_ended = state in {"success", "failed", "skipped", "upstream_failed", "removed"}
     if not has_ended and state != "running":
-        return None
+        return None if state == "awaiting_input" else UNSCHEDULED
     # A running task may have an outcome: it tells the channels last.
     outcome: str | None = XCom.get_one(key=OUTCOME, dag_id=dag_id, task_id=TASK, run_id=question)
     without = RepairOutcome.FAILED.value if state == "failed" else GONE
@@ -223,6 +229,7 @@ class AnswerTrigger(BaseTrigger):
         self._kwargs = {"home": home, "dag_id": dag_id, "question": question, **looks}
         self._home, self._dag_id, self._question, self._until_ms = home, dag_id, question, until_ms
         self._poll_s, self._first_look_s = poll_s, first_look_s
+        self._unscheduled_looks = 0
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Returns how the triggerer creates this trigger again."""
@@ -234,18 +241,23 @@ class AnswerTrigger(BaseTrigger):
         await asyncio.sleep(self._first_look_s)
         while (answer := await asyncio.to_thread(self._answer)) is None:
             await asyncio.sleep(self._poll_s)
-        yield TriggerEvent({"answer": answer})  # type: ignore[no-untyped-call]  # as above
+        event = {"answer": answer, "until_ms": self._until_ms}
+        yield TriggerEvent(event)  # type: ignore[no-untyped-call]  # as above
 
     def _answer(self) -> str | None:
         if wall_clock_ms() > self._until_ms:
-            return f"missing (is the DAG {self._dag_id} paused?)"
+            return f"missing ({self._question} of the DAG {self._dag_id} has not ended)"
         try:
             if Control(location(self._home)).drain_requested():
                 return DRAINED
-            return answer_to(self._question, self._dag_id)
+            answer = answer_to(self._question, self._dag_id)
         except Exception as error:  # of the storage, or of Airflow's interface
             self.log.warning("%s: the look at its answer failed: %s; it is repeated", self._question, error)
             return None
+        self._unscheduled_looks = self._unscheduled_looks + 1 if answer == UNSCHEDULED else 0
+        # Its scheduler needs a while; a trigger cannot ask whether the DAG is paused.
+        is_late = self._unscheduled_looks >= UNSCHEDULED_LOOKS
+        return answer if answer != UNSCHEDULED or is_late else None
 
 
 class DecisionOperator(BaseOperator):

@@ -120,7 +120,7 @@ class DeliverChanges(BaseOperator):
     def execute(self, context: Context) -> None:
         """Delivers the changes, the oldest first."""
         layout = Layout(warehouse_at(self.warehouse))
-        dags_of = cache(partial(waiting_dags, layout, self.topology))
+        dags_of = cache(partial(waiting_dags, layout))
         run_id = str(context["run_id"])
         if not tell(self.channel, layout, self.topology, context, run_id=run_id, dags_of=dags_of):
             msg = "every change was delivered before"
@@ -140,7 +140,7 @@ def tell(
     context: Mapping[str, Any],
     *,
     run_id: str,
-    dags_of: Callable[[str], Collection[str]] = lambda _: (),
+    dags_of: Callable[[str, str], Collection[str]] = lambda *_: (),
 ) -> int:
     """Delivers pending changes of *topology* to *channel*; returns their number.
 
@@ -152,7 +152,8 @@ def tell(
         topology: name of the topology.
         context: of the Airflow task.
         run_id: is recorded with each delivery.
-        dags_of: returns the DAGs that wait for a stream; by default none, since only a task can ask Airflow for them.
+        dags_of: returns the DAGs that wait for the stream of a topology; by default none, since only a task can ask
+            Airflow for them.
 
     Raises:
         ReceiverRefused: the receiver did not accept an alert. All other alerts were delivered.
@@ -210,18 +211,25 @@ def notify(
     resolve_name(channel.notifier)(**channel.arguments)({**context, "alert": message})
 
 
-def _waiting_dags(change: Mapping[str, Any], layout: Layout, dags_of: Callable[[str], Collection[str]]) -> list[str]:
+def _waiting_dags(
+    change: Mapping[str, Any], layout: Layout, dags_of: Callable[[str, str], Collection[str]]
+) -> list[str]:
     """Returns the DAGs that wait for the late streams of *change*.
 
-    These streams are that of the cause, and those that write the affected tables. *dags_of* has the DAGs of a stream.
+    These streams are that of the cause, and those that write the affected tables. *dags_of* has the DAGs of a stream,
+    by its topology and name.
     """
     from tidemark.storage.warehouse import stream_tables
 
-    topology, streams = change["topology"], {change.get("cause_sub_topology")}
+    topology, stream = change["topology"], change.get("cause_sub_topology")
+    streams = {(topology, stream)} if stream is not None else set()
     try:
-        for table in present((*(change.get("tables") or ()), change["subject"])):
-            streams.update(path.parent.name for path in stream_tables(layout, topology, table))
-        return sorted({dag for stream in present(streams) for dag in dags_of(stream)})
+        for name in present((*(change.get("tables") or ()), change["subject"])):
+            # A table of another topology is TOPOLOGY/TABLE.
+            other, _, table = name.rpartition("/")
+            paths = stream_tables(layout, other or topology, table)
+            streams |= {(other or topology, path.parent.name) for path in paths}
+        return sorted({dag for late in streams for dag in dags_of(*late)})
     except Exception:
         # An alert without them is better than none.
         log.warning("the DAGs that wait for %s are not known", topology, exc_info=True)

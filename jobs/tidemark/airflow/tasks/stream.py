@@ -31,7 +31,16 @@ from airflow.sdk.exceptions import AirflowFailException
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 from asgiref.sync import sync_to_async
 
-from tidemark.airflow.tasks.decisions import CAN_ASK, DRAINED, GONE, AnswerTrigger, ask, command_in, is_paused
+from tidemark.airflow.tasks.decisions import (
+    CAN_ASK,
+    DRAINED,
+    GONE,
+    UNSCHEDULED,
+    AnswerTrigger,
+    ask,
+    command_in,
+    is_paused,
+)
 from tidemark.airflow.tasks.driver import BY_CHANGE, Driver, DriverVerdict, Launch, Patience
 from tidemark.airflow.tasks.pods import launch_command
 from tidemark.airflow.tasks.spark import DriverHook, airflow_secrets, job_environment, kafka_clusters, script
@@ -249,10 +258,18 @@ class StreamOperator(BaseOperator):
             self._defer(driver, self._ensure(driver))
         self._fail(driver, why, context)
 
-    def answered(self, context: Context, event: dict[str, str]) -> None:
-        """Launches the stream again after a decision, or fails without one."""
+    def answered(self, context: Context, event: dict[str, Any]) -> None:
+        """Launches the stream again after a decision, or fails without one.
+
+        It also fails if the DAG that asks is paused, and otherwise waits on for an answer that Airflow delays.
+        """
         driver, self._task_run = self._driver(), task_run(context)
         answer = event["answer"]
+        launch = driver.launch()
+        if answer == UNSCHEDULED and launch is not None and self.decisions is not None:
+            if is_paused(self.decisions):
+                self._fail_unasked(driver, self._why(driver, driver.verdict(now_ms=wall_clock_ms())))
+            self._wait_for_answer(driver, launch, until_ms=event["until_ms"])
         if answer == DRAINED and driver.drained_by() not in (BY_USER, BY_CHANGE):
             self._succeed(driver)
             return
@@ -290,7 +307,7 @@ class StreamOperator(BaseOperator):
         command, launch = command_in(why, self._topology().name), driver.launch()
         if command is None or launch is None or self.decisions is None or not CAN_ASK or "ti" not in context:
             return
-        question = f"{self.sub_topology}__{launch.launch_id}"
+        question = self._question(launch)
         try:
             if not (paused := is_paused(self.decisions)):
                 ask(self.decisions, question, {"command": command, "why": why, "stream": self.sub_topology})
@@ -298,20 +315,33 @@ class StreamOperator(BaseOperator):
             self.log.exception("Airflow cannot ask people about it; does the DAG %s exist?", self.decisions)
             return
         if paused:
-            driver.report_failures()
-            msg = f"{why}\nthe DAG {self.decisions} is paused, so it asks no person: unpause it, then clear the task"
-            raise AirflowFailException(msg)
+            self._fail_unasked(driver, why)
         self.log.info(
             "the run %s of the DAG %s asks for a decision about: tidemark %s", question, self.decisions, command
         )
+        self._wait_for_answer(driver, launch)
+
+    def _question(self, launch: Launch) -> str:
+        """Returns the run that asks about the failure of *launch*."""
+        return f"{self.sub_topology}__{launch.launch_id}"
+
+    def _wait_for_answer(self, driver: Driver, launch: Launch, *, until_ms: int | None = None) -> NoReturn:
+        """Defers until the question about *launch* has an answer."""
         trigger = AnswerTrigger(
             home=str(driver.home),
-            dag_id=self.decisions,
-            question=question,
+            dag_id=self.decisions or "",
+            question=self._question(launch),
             poll_s=self.supervision.poll_s,
             first_look_s=self.supervision.first_look_s,
+            until_ms=until_ms,
         )
         self.defer(trigger=trigger, method_name="answered")
+
+    def _fail_unasked(self, driver: Driver, why: str) -> NoReturn:
+        """Fails because the DAG that asks is paused."""
+        driver.report_failures()
+        msg = f"{why}\nthe DAG {self.decisions} is paused, so it asks no person: unpause it, then clear the task"
+        raise AirflowFailException(msg)
 
     def _succeed(self, driver: Driver) -> None:
         self.log.info("stream %s was drained by %s", self.sub_topology, driver.drained_by())

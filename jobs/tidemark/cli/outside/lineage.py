@@ -33,7 +33,7 @@ from tidemark.model.topology import SubTopology, Topology
 
 NAMESPACE = "tidemark"
 """The namespace of jobs."""
-PRODUCER = "https://github.com/tidemark"
+PRODUCER = "urn:tidemark"
 Kind: TypeAlias = Source | HopSource | Map | KeyedTable | Join | Union | Repartition | Aggregate | Sink
 Field = tuple[str, str]
 """A reading operator, and a field of its records."""

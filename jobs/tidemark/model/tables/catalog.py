@@ -840,6 +840,7 @@ SLA_RESULTS = Table(
         ("cause_sub_topology", "string", "sub-topology of the cause; null: none is known"),
         ("cause_operator", "string", "operator or source of the cause; null: the driver of the sub-topology"),
         ("cause_partition", "int", "partition of that source; null: the cause has none"),
+        ("cause_since", "timestamp", "clock of the driver when the cause began; null: not known"),
         (
             "records",
             "bigint",
@@ -924,7 +925,8 @@ ALERTS = Table(
         ("cause_partition", "int", "as in sla_results"),
         ("incidents", "array<string>", "incidents that had this cause; grows while the alert is open"),
         ("slas", "array<string>", "names of their SLAs"),
-        ("tables", "array<string>", "tables of sinks downstream of the cause"),
+        ("tables", "array<string>", "tables of sinks downstream of the cause; of other topologies as TOPOLOGY/TABLE"),
+        ("topics", "array<string>", "topics of sinks downstream of the cause"),
         ("owners", "array<string>", "owners of their SLAs"),
         ("audience", "string", "owner to whom this is a message about the impact; null: it is the alert itself"),
         ("sla", "string", "of the worst incident"),

@@ -19,7 +19,8 @@ OPEN_ALERTS = """
            any_value(cause_operator) FILTER (is_opening) AS operator,
            any_value(cause_partition) FILTER (is_opening) AS partition,
            any_value(incidents) FILTER (is_opening) AS incidents, any_value(slas) FILTER (is_opening) AS slas,
-           any_value("tables") FILTER (is_opening) AS "tables", any_value(owners) FILTER (is_opening) AS owners,
+           any_value("tables") FILTER (is_opening) AS "tables", any_value(topics) FILTER (is_opening) AS topics,
+           any_value(owners) FILTER (is_opening) AS owners,
            min(broken_since) AS broken_since, min(opened_at) AS opened_at,
            arg_max(alerts.said, "at") FILTER (change IN ('opened', 'escalated')) AS measurement,
            arg_max(culprit, "at") FILTER (change IN ('opened', 'escalated')) AS culprit,
@@ -36,7 +37,7 @@ ACKNOWLEDGED = """
     SELECT incident, "by" FROM incidents
     WHERE topology = $1 AND change = 'acknowledged' AND coalesce("at" <= make_timestamptz($2 * 1000), true)
 """
-_LISTS = ("incidents", "slas", "tables", "owners")
+_LISTS = ("incidents", "slas", "tables", "topics", "owners")
 
 
 def open_alerts(tables: Tables, topology: str, *, at_ms: int | None = None) -> list[Row]:

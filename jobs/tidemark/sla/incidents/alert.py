@@ -21,6 +21,7 @@ class Impact:
 
     slas: tuple[str, ...] = ()
     tables: tuple[str, ...] = ()
+    topics: tuple[str, ...] = ()
     dags: tuple[str, ...] = ()
     owners: tuple[str, ...] = ()
 
@@ -111,7 +112,8 @@ def alert_of(
     """
     row: dict[str, Any] = {name: one_line(value) if isinstance(value, str) else value for name, value in change.items()}
     is_impact = row.get("audience") is not None
-    lists = {name: tuple(map(one_line, change.get(name) or ())) for name in ("incidents", "slas", "tables", "owners")}
+    named = ("incidents", "slas", "tables", "topics", "owners")
+    lists = {name: tuple(map(one_line, change.get(name) or ())) for name in named}
     owner = (row["owner"],) if row["owner"] else ()
     severity, opening = row["severity"], row.get("opening_severity") or row["severity"]
     partition = row.get("cause_partition")
@@ -141,6 +143,7 @@ def alert_of(
         impact=Impact(
             slas=lists["slas"] or (row["sla"],),
             tables=lists["tables"],
+            topics=lists["topics"],
             dags=tuple(map(one_line, dags)),
             owners=lists["owners"] or owner,
         ),

@@ -123,6 +123,7 @@ def _details(alert: Alert, notified_ms: int) -> list[tuple[str, str]]:
         "Error budget left": "" if alert.budget_left is None else _remaining_text(alert.budget_left),
         "Broken SLAs": ", ".join(alert.impact.slas) if len(alert.impact.slas) > 1 else "",
         "Affected tables": ", ".join(alert.impact.tables),
+        "Affected topics": ", ".join(alert.impact.topics),
         "Waiting DAGs": ", ".join(alert.impact.dags),
         "Affected owners": ", ".join(alert.impact.owners) if len(alert.impact.owners) > 1 else "",
         "Owner": alert.owner,

@@ -143,6 +143,7 @@ def alertmanager_alert(alert: Alert, texts: Mapping[str, str], *, valid_until_ms
         "acknowledged_by": alert.by,
         "slas": ", ".join(alert.impact.slas),
         "tables": ", ".join(alert.impact.tables),
+        "topics": ", ".join(alert.impact.topics),
         "dags": ", ".join(alert.impact.dags),
     }
     starts_ms = alert.at_ms if alert.since_ms is None else alert.since_ms

@@ -52,6 +52,8 @@ OF_DRIVERS = frozenset(
     }
 )
 """Causes whose place is a driver: every operator of it waits."""
+ABSENT = frozenset({DRIVER_DEAD, DRIVER_STARTING})
+"""Causes of an operator that no driver works for."""
 AFTERMATH = frozenset({DRIVER_STARTING, DRIVER_RESTARTED, CATCHING_UP, WINDOW_NOT_CLOSED})
 """Causes that follow a fault which has ended.
 
@@ -74,10 +76,11 @@ def root_of(finding: WhyFinding, topology: Topology) -> RootCause:
     operator = finding.input or finding.operator
     is_of_driver = cause in OF_DRIVERS or (cause == BACKLOG and not topology.operators[operator].reads_outside)
     if is_of_driver:
-        return RootCause(cause=str(cause), sub_topology=finding.sub_topology)
+        return RootCause(cause=str(cause), sub_topology=finding.sub_topology, since_ms=finding.since_ms)
     sub = topology.sub_topology_of(operator)
     partition = None if cause == SOURCE_QUIET else finding.partition
-    return RootCause(cause=str(cause), sub_topology=sub.name, operator=operator, partition=partition)
+    since_ms = finding.since_ms
+    return RootCause(str(cause), sub_topology=sub.name, operator=operator, partition=partition, since_ms=since_ms)
 
 
 def root_of_part(culprit: str, held_by: str | None, subject: str, topology: Topology) -> RootCause:
@@ -153,13 +156,33 @@ def _upstream_of(subject: str, topology: Topology) -> set[str]:
     return needed | {topology.sub_topology_of(name).name for name in needed}
 
 
-def downstream_tables(root: RootCause, topology: Topology) -> list[str]:
-    """Returns the sinks' tables whose rows need the place of *root*."""
-    tables = []
-    for operator in topology.operators.values():
-        if not operator.result_table:
-            continue
-        place = root.operator if root.operator in topology.operators else root.sub_topology
-        if place is not None and place in _upstream_of(operator.name, topology):
-            tables.append(operator.result_table)
-    return tables
+def results_downstream(
+    root: RootCause, topology: Topology, project: Iterable[Topology] = ()
+) -> tuple[list[str], list[str]]:
+    """Returns tables and topics of the sinks downstream of *root*.
+
+    They are those of *topology*, and of each other topology of the *project* that reads such a topic. The tables of
+    these are written as TOPOLOGY/TABLE.
+    """
+    others = list(project)
+    place = root.operator if root.operator in topology.operators else root.sub_topology
+    tables: dict[str, None] = {}
+    topics: dict[tuple[str, str], None] = {}
+    late: list[tuple[Topology, set[str | None]]] = [(topology, {place})]
+    # The list grows while it is read: a topic leads to its readers, and those to topics of their own.
+    for of, places in late:
+        for sink in of.sinks:
+            if places.isdisjoint(_upstream_of(sink.name, of)):
+                continue
+            if sink.table:
+                tables[sink.table if of is topology else f"{of.name}/{sink.table}"] = None
+            topic = sink.topic
+            if topic and (sink.kafka, topic) not in topics:
+                topics[sink.kafka, topic] = None
+                late += ((each, _readers(each, sink.kafka, topic)) for each in others)
+    return [*tables], [topic for _, topic in topics]
+
+
+def _readers(topology: Topology, kafka: str, topic: str) -> set[str | None]:
+    """Returns the sources of *topology* that read *topic* of a cluster."""
+    return {source.name for source in topology.outside_sources if source.kafka == kafka and source.reads(topic)}

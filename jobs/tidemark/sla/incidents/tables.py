@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -17,7 +18,7 @@ from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval, is_text, utc
 from tidemark.model.sla_spec import Measure, SlaSpec
 from tidemark.model.tables.catalog import ALERT_DECISIONS, ALERTS, DELIVERIES, INCIDENTS, SLA_RESULTS, Table
-from tidemark.model.topology import Topology
+from tidemark.model.topology import Topology, load_each
 from tidemark.reports.batch_job import AT_MOST_S, report_lock
 from tidemark.reports.report_tables import lies_in, open_report, replace_in, replace_rows, rows_in
 from tidemark.sla.incidents.changes import (
@@ -33,13 +34,13 @@ from tidemark.sla.incidents.changes import (
 )
 from tidemark.sla.incidents.due import RETRIED_MS, due_changes
 from tidemark.sla.incidents.grouping import alert_changes
-from tidemark.sla.measures.status import CAUSE
+from tidemark.sla.measures.status import CAUSE, CAUSE_SINCE
 from tidemark.storage.delta.datasets import dataset_of
 from tidemark.storage.delta.tables import again_after_others
 from tidemark.storage.locks import locked, own_folder
 from tidemark.storage.object_path import ObjectPath
 
-_FOR_ALERTS = ("sla", "checked_at", "verdict", "quiet", *CAUSE)
+_FOR_ALERTS = ("sla", "checked_at", "verdict", "quiet", "culprit", "held_by", *CAUSE, CAUSE_SINCE)
 STATE_TEXT = """
     CASE WHEN state = 'resolved' THEN state
          WHEN breaks_at IS NOT NULL THEN 'expected to break at ' || strftime(breaks_at, '%H:%M')
@@ -100,6 +101,7 @@ def follow_up(
     run_id: str,
     made_ms: int | None = None,
     unusable: Collection[str] = (),
+    project: Path | None = None,
 ) -> list[dict[str, Any]]:
     """Writes the changes of incidents that follow from checks.
 
@@ -111,6 +113,7 @@ def follow_up(
         run_id: of that check; the changes belong to it.
         made_ms: the clock when it was made, epoch ms; None: *at_ms*.
         unusable: names of SLAs that are promised and cannot be judged.
+        project: the folder of the topologies that may read its topics.
 
     Returns:
         The rows that were written. A second call writes and returns none.
@@ -134,17 +137,18 @@ def follow_up(
         return [{**row, "run_id": run_id} for row in (*missed, *rows)]
 
     rows = _add(layout, topology.name, follow)
-    follow_alerts(layout, topology, at_ms=at_ms)
+    follow_alerts(layout, topology, at_ms=at_ms, project=project)
     return rows
 
 
-def follow_alerts(layout: Layout, topology: Topology, *, at_ms: int) -> None:
+def follow_alerts(layout: Layout, topology: Topology, *, at_ms: int, project: Path | None = None) -> None:
     """Writes the changes of alerts that follow from incidents.
 
     Args:
         layout: of the warehouse.
         topology: whose alerts they are.
         at_ms: the instant of the newest check, epoch ms.
+        project: the folder of the topologies that may read its topics.
     """
 
     def write() -> None:
@@ -154,15 +158,22 @@ def follow_alerts(layout: Layout, topology: Topology, *, at_ms: int) -> None:
         stored = _read_stored(ALERTS, layout, topology.name)
         alerts = _in_ms(rows_in(stored))
         since_ms = at_ms - RETRIED_MS
-        oldest_ms = min([since_ms, *(row["opened_at"] for row in open_incidents(incidents).values())])
+        still_open = open_incidents(incidents)
+        oldest_ms = min([since_ms, *(row["opened_at"] for row in still_open.values())])
         # Intervals exclude their end.
         checks = lies_in("checked_at", Interval(oldest_ms, at_ms + 1))
         results = _in_ms(rows_in(_read_stored(SLA_RESULTS, layout, topology.name), checks, columns=_FOR_ALERTS))
-        rows = alert_changes(topology, incidents, results, alerts, at_ms=at_ms, since_ms=since_ms)
+        readers = _topologies(project) if project is not None and still_open else []
+        rows = alert_changes(topology, incidents, results, alerts, at_ms=at_ms, since_ms=since_ms, project=readers)
         if rows:
             replace_in(stored, rows, ALERTS, where=_are_those(rows, "alert"))
 
     again_after_others(write)
+
+
+def _topologies(folder: Path) -> list[Topology]:
+    """Returns the topologies in *folder* that can be used."""
+    return [each for each in load_each(folder).values() if isinstance(each, Topology)]
 
 
 def miss(layout: Layout, topology: Topology, *, at_ms: int) -> list[dict[str, Any]]:

@@ -185,9 +185,10 @@ def measurements(specs: list[SlaSpec], at_ms: int, *, outcomes: str) -> Iterator
     # Idle sources are known by the watermarks, too.
     if used & {Measure.WATERMARK_LAG, Measure.COMPLETENESS} or any(spec.ignore_when_idle for spec in specs):
         yield from _watermarks()
-    if not used.isdisjoint(JUDGED_BY_CLOCKS):
+    if not used.isdisjoint({*JUDGED_BY_CLOCKS, Measure.RECORDS}):
         yield _clocks(at_ms)
         yield _first_start_select()
+    yield from _starting(specs, at_ms)
     yield from _completions(specs, at_ms)
     yield from _catching_up(specs, at_ms)
     for over in overs(Measure.RECORDS):
@@ -240,6 +241,33 @@ def _catching_up(specs: Iterable[SlaSpec], at_ms: int) -> Iterator[str]:
     # The estimate of a driver that waits for brokers, or hangs in a batch, is from before.
     works = f"reason IS NULL AND coalesce(at_ms - began_ms, 0) <= {HANGS_AFTER_MS}"
     yield f"{subs} FROM ({newest}) WHERE state = '{StreamState.RUNNING}' AND eta_at IS NOT NULL AND {works}"
+
+
+def _starting(specs: Iterable[SlaSpec], at_ms: int) -> Iterator[str]:
+    """Yields a SELECT of sub-topologies that start, if *specs* excuse that.
+
+    A driver of the topology started in the last HANGS_AFTER_MS. Theirs has finished no batch since it began, and the
+    one before it ended well; or it ended well and is not replaced yet.
+    """
+    if not any(spec.ignore_when_idle for spec in specs):
+        return
+    day = Interval(at_ms - WITHOUT_BEATS_MS, at_ms + 1).holds('"at"')
+    ended = f"('{StreamState.DRAINED}', '{StreamState.ROTATED}')"
+    drivers = f"""
+        SELECT sub_topology, epoch, min(epoch_ms("at")) AS began_ms, arg_max(state, "at") AS state
+        FROM heartbeats WHERE topology = $1 AND {day} GROUP BY sub_topology, epoch
+    """
+    newest = f"""
+        SELECT *, lag(state) OVER of_stream AS before, max(began_ms) OVER () AS start_ms FROM ({drivers})
+        WINDOW of_stream AS (PARTITION BY sub_topology ORDER BY epoch)
+        QUALIFY lead(epoch) OVER of_stream IS NULL
+    """
+    worked = (
+        f"sub_topology IN (SELECT sub_topology FROM finished WHERE epoch_ms(finished_at) BETWEEN began_ms AND {at_ms})"
+    )
+    is_first = f"state <> '{StreamState.FAILED}' AND coalesce(before IN {ended}, true) AND NOT {worked}"
+    starting = _row(FactKind.STARTING, "sub_topology")
+    yield f"{starting} FROM ({newest}) WHERE start_ms >= {at_ms - HANGS_AFTER_MS} AND (state IN {ended} OR {is_first})"
 
 
 def _completions(specs: Iterable[SlaSpec], at_ms: int) -> Iterator[str]:

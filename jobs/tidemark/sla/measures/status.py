@@ -8,7 +8,7 @@ Instants are epoch ms, lengths ms.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import chain
 from types import MappingProxyType
@@ -55,6 +55,8 @@ from tidemark.semantics.sla import (
 from tidemark.sla.measures.groups import GroupsSeen
 
 Rows = Sequence[Mapping[str, Any]]
+EXCUSED_WHEN_IDLE = frozenset({Measure.STALENESS, Measure.WATERMARK_LAG, Measure.RECORDS, Measure.COMPLETE_BY})
+"""Measures that pass while sources are idle, if an SLA says so."""
 MOST_TOLD, MOST_LETTERS = 3, 200
 """Most broken contracts in a sentence, and letters of a row's key."""
 
@@ -96,6 +98,11 @@ class FactKind(StrEnum):
     """
     CATCHING_UP = "catching_up"
     """For a sub-topology that catches up; it has no value."""
+    STARTING = "starting"
+    """For a sub-topology whose driver has begun, or will.
+
+    It has no value. The driver did not fail before, and has finished no batch since the last start of a driver.
+    """
     COMPLETE = "complete"
     """For an operator: at_ms, end of a complete interval; n, since when."""
     ADDED = "added"
@@ -103,20 +110,24 @@ class FactKind(StrEnum):
 
 
 CAUSE = ("cause", "cause_sub_topology", "cause_operator", "cause_partition")
-"""The columns of tables with the fields of a RootCause."""
+"""The columns of tables with cause and place of a RootCause."""
+CAUSE_SINCE = "cause_since"
+"""The column of `sla_results` with the time of a RootCause."""
 
 
 @dataclass(frozen=True)
 class RootCause:
     """A cause with its place, by which broken SLAs are grouped.
 
-    The place is a driver (*sub_topology* alone), an operator, or a *partition* of a source.
+    The place is a driver (*sub_topology* alone), an operator, or a *partition* of a source. It began at *since_ms*, a
+    clock of the driver (epoch ms); None: not known.
     """
 
     cause: str
     sub_topology: str | None = None
     operator: str | None = None
     partition: int | None = None
+    since_ms: int | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)
@@ -159,6 +170,8 @@ class Status:
     """The groups of an SLA with `by`."""
     is_catching_up: bool = False
     """True if its subject is excused because its streams catch up."""
+    is_starting: bool = False
+    """True if it is unknown because the reader of a hop starts."""
     records: int | None = None
     budget: Budget | None = None
     """Error budget of a burn rate, over its long interval."""
@@ -210,7 +223,7 @@ def statuses(
     """
     by_subject = _SlaFacts(facts, groups)
     measured = [_status(spec, topology, by_subject, accounts, contracts, at_ms=at_ms) for spec in specs]
-    return [_excused(status, topology, by_subject) for status in measured]
+    return [_excused(status, topology, by_subject, at_ms=at_ms) for status in measured]
 
 
 class _SlaFacts:
@@ -250,6 +263,16 @@ class _SlaFacts:
         """Returns True if *source* has nothing to send, according to a fact."""
         return any(fact["idle"] for fact in self._of(FactKind.SOURCE, source))
 
+    def is_starting(self, hop: HopSource, topology: Topology, *, at_ms: int) -> bool:
+        """Returns True if the reader of *hop* cannot have read it yet.
+
+        Its driver starts; or it never read, and the first driver of *topology* started lately.
+        """
+        begun_ms = self.at_ms(FactKind.BEGUN, topology.name)
+        is_new = self.at_ms(FactKind.SOURCE, hop.name) is None and begun_ms is not None
+        is_new = is_new and at_ms - (begun_ms or 0) <= HANGS_AFTER_MS
+        return is_new or bool(self._of(FactKind.STARTING, topology.sub_topology_of(hop.name).name))
+
     def is_catching_up(self, subs: Iterable[SubTopology]) -> bool:
         """Returns True if one of *subs* catches up."""
         return any(self._of(FactKind.CATCHING_UP, sub.name) for sub in subs)
@@ -279,14 +302,19 @@ class _SlaFacts:
         return self._facts.get((what.value, over_ms), {}).get(subject, [])
 
 
-def _excused(status: Status, topology: Topology, facts: _SlaFacts) -> Status:
-    """Returns *status*; it passes if it may be late for now."""
-    is_late = status.verdict in {Verdict.WARN, Verdict.ERROR}
-    if not is_late or status.spec.while_catching_up is WhileCatchingUp.COUNT:
+def _excused(status: Status, topology: Topology, facts: _SlaFacts, *, at_ms: int) -> Status:
+    """Returns *status*, excused if it may be late for now."""
+    spec = status.spec
+    if status.verdict not in {Verdict.WARN, Verdict.ERROR}:
         return status
-    if not facts.is_catching_up(_with_upstreams(_written_by(status.spec, topology), topology)):
-        return status
-    return replace(status, verdict=Verdict.PASS, is_catching_up=True)
+    may_catch_up = spec.while_catching_up is WhileCatchingUp.EXCUSE
+    if may_catch_up and facts.is_catching_up(_with_upstreams(_written_by(spec, topology), topology)):
+        return replace(status, verdict=Verdict.PASS, is_catching_up=True)
+    may_be_idle = spec.ignore_when_idle and spec.measure in EXCUSED_WHEN_IDLE
+    if may_be_idle and _is_idle(spec, topology, facts, starting_at_ms=at_ms):
+        # Whether anything is on its way through the hop is known after the first batch of its reader.
+        return replace(status, verdict=Verdict.UNKNOWN, is_starting=True)
+    return status
 
 
 def _status(
@@ -448,17 +476,18 @@ def _newest_ms(spec: SlaSpec, facts: _SlaFacts) -> int | None:
     return facts.at_ms(FactKind.SUB_TOPOLOGY, spec.subject) if source_ms is None else source_ms
 
 
-def _is_idle(spec: SlaSpec, topology: Topology, facts: _SlaFacts) -> bool:
+def _is_idle(spec: SlaSpec, topology: Topology, facts: _SlaFacts, *, starting_at_ms: int | None = None) -> bool:
     """Returns True if no record is on its way to the subject.
 
-    Then every sub-topology that the subject of *spec* depends on is at rest.
+    Then every sub-topology that the subject of *spec* depends on is at rest. Hops whose readers start at
+    *starting_at_ms*, epoch ms, are left out; None: none is.
     """
     if spec.measure is Measure.STALENESS and not spec.by:
-        return all(_is_at_rest(sub, topology, facts) for sub in _written_by(spec, topology))
+        return all(_is_at_rest(sub, topology, facts, starting_at_ms) for sub in _written_by(spec, topology))
     operator = topology.operators.get(spec.subject)
     if operator is not None and operator.reads_outside:
         return facts.is_idle(spec.subject)
-    return _is_at_rest(sub_topology_of(spec, topology), topology, facts)
+    return _is_at_rest(sub_topology_of(spec, topology), topology, facts, starting_at_ms)
 
 
 def sub_topology_of(spec: SlaSpec, topology: Topology) -> SubTopology:
@@ -489,20 +518,21 @@ def _with_upstreams(subs: Iterable[SubTopology], topology: Topology) -> Iterator
         yield from _with_upstreams((topology.sub_topology(hop.upstream) for hop in sub.hops_read), topology)
 
 
-def _is_at_rest(sub: SubTopology, topology: Topology, facts: _SlaFacts) -> bool:
+def _is_at_rest(sub: SubTopology, topology: Topology, facts: _SlaFacts, starting_at_ms: int | None) -> bool:
     """Returns True if the sources that lead *sub* are idle.
 
     Downstream of a hop they are the sources before it, and the hop must be read to its end.
     """
     # A source that only feeds the table side of joins does not lead: it never holds a watermark back either.
     leading = [o for o in sub.sources if o.name not in sub.table_inputs()]
-    return all(_gives_nothing(source, topology, facts) for source in leading)
+    return all(_gives_nothing(source, topology, facts, starting_at_ms) for source in leading)
 
 
-def _gives_nothing(source: Reading, topology: Topology, facts: _SlaFacts) -> bool:
+def _gives_nothing(source: Reading, topology: Topology, facts: _SlaFacts, starting_at_ms: int | None) -> bool:
     """Returns True if no record is on its way through *source*.
 
-    A hop is read to its end, and what writes it is at rest.
+    A hop is read to its end, and what writes it is at rest. If its reader starts at *starting_at_ms*, only the latter
+    counts.
     """
     match source:
         case Source():
@@ -512,6 +542,9 @@ def _gives_nothing(source: Reading, topology: Topology, facts: _SlaFacts) -> boo
             sent_ms = facts.at_ms(FactKind.SUB_TOPOLOGY, source.upstream)
             # A reader's watermark of a hop follows that of the writer, and equals it at the end of the hop.
             is_read = read_ms is not None and sent_ms is not None and read_ms >= sent_ms
-            return is_read and _is_at_rest(topology.sub_topology(source.upstream), topology, facts)
+            is_read = is_read or (
+                starting_at_ms is not None and facts.is_starting(source, topology, at_ms=starting_at_ms)
+            )
+            return is_read and _is_at_rest(topology.sub_topology(source.upstream), topology, facts, starting_at_ms)
         case _:
             assert_never(source)
