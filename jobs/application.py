@@ -54,7 +54,9 @@ def arguments() -> argparse.ArgumentParser:
         metavar="SECONDS",
         help="time without a heartbeat after which a driver may be replaced (default: %(default)g)",
     )
-    parser.add_argument("arguments", nargs="*", metavar="ARGUMENT", help="arguments of the job, after --")
+    parser.add_argument(
+        "--argument", action="append", default=[], metavar="TEXT", help="an argument of the job; may be repeated"
+    )
     return parser
 
 

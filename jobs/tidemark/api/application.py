@@ -65,7 +65,7 @@ class ApplicationOptions(argparse.Namespace):
 
     Attributes:
         application: the Python file of the job.
-        arguments: those of the job.
+        argument: the arguments of the job.
         warehouse: the folder of all tables.
         topology: the name under which its tables and its control folder are.
         sub_topology: the name of the job there.
@@ -75,7 +75,7 @@ class ApplicationOptions(argparse.Namespace):
     """
 
     application: Path
-    arguments: list[str]
+    argument: list[str]
     warehouse: Path
     topology: str
     sub_topology: str
@@ -110,7 +110,7 @@ def run_application(options: ApplicationOptions) -> int:
     reason = None
     try:
         with queries.watched():
-            _run_file(options.application, options.arguments)
+            _run_file(options.application, options.argument)
     except Exception as error:
         log.exception("%s failed", options.application)
         reason = f"{type(error).__name__}: {error}"
