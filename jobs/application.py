@@ -25,7 +25,7 @@ from tidemark.storage.location import location
 
 
 def main() -> int:
-    """Runs the job of the command line, or the one that is requested."""
+    """Runs the job of the command line or of a request."""
     log_to_stderr()
     if sys.argv[1:2] != ["--driver"]:
         return run_application(arguments().parse_args(sys.argv[1:], ApplicationOptions()))

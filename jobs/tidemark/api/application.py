@@ -49,12 +49,12 @@ DRAIN_LOOK_S = 0.1
 A query without a pause between its batches can be stopped only at their ends.
 """
 STARTED_AGAIN_WITHIN_S = 30.0
-"""Time in which a job may start a query again that has failed.
+"""Time in which a job may start a failed query again.
 
 After it the whole job counts as failed, although it lives on.
 """
 ENDS_WITHIN_S = 10.0
-"""Time for the rest of the job after all its queries were stopped.
+"""Time for the rest of the job after its queries were stopped.
 
 Then its process ends.
 """
@@ -153,7 +153,7 @@ class ApplicationQueries:
 
     @property
     def reached(self) -> tuple[int, dict[str, int]]:
-        """The batch that ended last, of any query, and the newest ends per `topic/partition`."""
+        """The batch that ended last, and the newest ends per `topic/partition`."""
         return self._batch_id, self._offsets
 
     @contextmanager
@@ -245,11 +245,12 @@ class ApplicationQueries:
 
     def _report(self, active: Mapping[str, StreamingQuery]) -> None:
         now_ms, newest = wall_clock_ms(), dict[str, Mapping[str, Any]]()
-        for listener in self._listeners.values():
+        for listener in [*self._listeners.values()]:
             newest |= listener.newest
         self._offsets = offsets_of(newest.values())
         self.load = {"checkpoint_bytes": None, **load_of(newest.values())}
-        for run, progress in newest.items():
+        for progress in newest.values():
+            run = progress["runId"]
             if self._batches.get(run) != progress["batchId"]:
                 self._batches[run] = self._batch_id = progress["batchId"]
                 self._since_ms[run] = now_ms
@@ -280,7 +281,7 @@ class ApplicationQueries:
         return "" if not active and now_s - self._stopped_s > ENDS_WITHIN_S else None
 
     def _failure(self, active: Mapping[str, StreamingQuery], now_s: float) -> str | None:
-        """Returns the error of a query that was not started again in time."""
+        """Returns the error of a query that was not started again."""
         started_again = {query.name or str(query.id) for query in active.values()}
         for run, query in [*self._queries.items()]:
             if run in active:

@@ -63,7 +63,7 @@ class Listener(StreamingQueryListener):
     `batches.sources`) of queries whose code stays as it is. Of a query with a watermark also the smallest, the largest
     and the mean latency of a batch, in `operator_latency`; Spark reports no quantiles, so there are none.
 
-    `newest` has the newest progress of each run of a query, by its id.
+    `newest` has the newest progress of each query, by its sub-topology.
 
     How it works: Spark calls from the thread that serves all its listeners, so a call only puts its event into a queue;
     a thread of the listener's own writes the events. A query is filed as the sub-topology of its name, or of its id
@@ -130,7 +130,7 @@ class Listener(StreamingQueryListener):
         while (news := self._news.get()) is not None:
             try:
                 progress = json.loads(news)
-                self.newest[progress["runId"]] = progress
+                self.newest[self._query(progress["name"], progress["id"]).name] = progress
                 self._write(progress)
             except Exception:
                 log.exception("not recorded: %s", news)

@@ -76,18 +76,18 @@ def load_of(newest: Iterable[Mapping[str, Any]]) -> dict[str, int | None]:
 
     They are sums over the queries, and `last_batch_ms` is the longest.
     """
-    known = [*newest]
+    progresses = [*newest]
     behind = [
         part["latest_offset"] - part["until_offset"]
-        for part in _all_partitions(known)
+        for part in _all_partitions(progresses)
         if part["latest_offset"] is not None
     ]
-    states = [*chain.from_iterable(progress.get("stateOperators", ()) for progress in known)]
+    states = [*chain.from_iterable(progress.get("stateOperators", ()) for progress in progresses)]
     return {
         "records_behind": sum(behind) if behind else None,
         "records_waiting": sum(behind) if behind else None,
         "state_bytes": sum(state["memoryUsedBytes"] for state in states) if states else None,
-        "last_batch_ms": max((progress["durationMs"]["triggerExecution"] for progress in known), default=None),
+        "last_batch_ms": max((progress["durationMs"]["triggerExecution"] for progress in progresses), default=None),
     }
 
 

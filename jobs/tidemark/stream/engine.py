@@ -102,7 +102,7 @@ class Engine:
 
     @property
     def reached(self) -> tuple[int, dict[str, int]]:
-        """The last finished batch, -1 before the first, and its end per `source/partition`."""
+        """The last finished batch (-1: none), and its end per `source/partition`."""
         if self.progress is None:
             return -1, {}
         offsets: dict[str, int] = {}

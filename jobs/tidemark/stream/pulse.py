@@ -35,7 +35,7 @@ class Followed(Protocol):
 
     @property
     def reached(self) -> tuple[int, dict[str, int]]:
-        """The last finished batch, -1 before the first, and its end per `source/partition`."""
+        """The last finished batch (-1: none), and its end per `source/partition`."""
 
 
 class Pulse:

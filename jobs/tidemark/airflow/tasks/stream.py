@@ -167,7 +167,7 @@ class StreamTrigger(BaseTrigger):
 
 
 class StreamOperator(BaseOperator):
-    """Runs one sub-topology, or a PySpark job of a team's own, until it is drained.
+    """Runs one sub-topology, or a PySpark job, until it is drained.
 
     Without a *topology_file*, *application* is the Python file of such a job, which gets *application_args*, and
     *spark_conf* its properties of Spark. The tables of its queries are under the name *topology*, by default that of

@@ -1,4 +1,4 @@
-"""`tidemark run`: runs the streams of one topology, or a PySpark job, in the foreground.
+"""`tidemark run`: runs streams, or a PySpark job, in the foreground.
 
 Purpose: try a topology without Airflow, on event time or on processing time. `--time processing` shows whether event
 time is what holds results up. With `--application` a job of a team's own is recorded under the name of the topology.
@@ -51,7 +51,7 @@ NAME = "run"
 Airflow's processes have another name; Airflow adopts the streams of this one.
 """
 SUBMIT_ARGS = "PYSPARK_SUBMIT_ARGS"
-"""Variable with options of spark-submit for a job that starts its own JVM."""
+"""Variable with options of spark-submit, for a job that starts a JVM."""
 POLL_S = 0.2
 DRAINED_WITHIN_S = 30.0
 TERMINATED_WITHIN_S = 5.0
