@@ -28,7 +28,7 @@ from tidemark.control.process import free_port, wait_until
 from tidemark.embedded import airflow
 from tidemark.embedded.airflow_api import ENDED, AirflowApi
 
-# `tests/objectstore/test_airflow.py` has a short case: one secret, in arguments, logs and files.
+# `tests/objectstore/test_driver.py` has a short case: one secret, in arguments, logs and files.
 LONG = pytest.mark.long
 DAG = "canaries"
 PROGRAMS = {"stream.py", "rollup.py", "critical_path.py", "maintain.py", "check_sla.py"}

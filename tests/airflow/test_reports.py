@@ -244,7 +244,9 @@ def test_a_dag_of_another_team_runs_for_each_complete_interval(api: AirflowApi, 
     api.pause("tidemark_flights_completeness")
 
 
-def test_an_sla_is_checked_for_a_past_instant_when_somebody_asks(backfilled: AirflowApi, layout: Layout) -> None:
+def test_an_sla_is_checked_for_a_past_instant_when_somebody_asks(
+    backfilled: AirflowApi, layout: Layout, home: Path
+) -> None:
     backfilled.unpause(SLA_CHECK)
     run_id = backfilled.trigger(SLA_CHECK, {"at": "2026-01-01T12:05:00Z"})
     process.wait_until(lambda: backfilled.run_state(SLA_CHECK, run_id) in ENDED, "the end of the check", 400)
@@ -264,6 +266,9 @@ def test_an_sla_is_checked_for_a_past_instant_when_somebody_asks(backfilled: Air
     assert quick["observed_ms"] == pytest.approx(300, rel=0.01)  # a bucket's value
     states = backfilled.task_states(SLA_CHECK, run_id)
     assert (states["check_sla"], states["publish_changes"], states["tell_log"]) == (SUCCESS, "skipped", "skipped")
+    ran = {log.name for log in (home / "logs" / f"dag_id={SLA_CHECK}" / f"run_id={run_id}").iterdir()}
+    assert "task_id=check_sla" in ran
+    assert "task_id=publish_changes" not in ran, "a task without changes costs no process"
 
 
 def test_people_are_told_of_what_the_check_of_now_finds(backfilled: AirflowApi, layout: Layout) -> None:

@@ -64,7 +64,8 @@ def test_a_stream_outlives_the_kill_of_any_part_of_airflow(stream: Supervised, k
     assert stream.epoch() == 2
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=LONG)])
+@LONG  # the test before it kills a driver, too
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_driver_that_is_killed_or_stopped_is_replaced(stream: Supervised, number: signal.Signals) -> None:
     run_id = stream.run()
     stream.running(but=stream.kill(number))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 import time
 from collections.abc import Iterator
@@ -17,18 +18,14 @@ from tempfile import TemporaryDirectory
 from bench.freshness import started
 from bench.ratios import Figure
 from confluent_kafka import Producer
-from streaming.drivers import PROJECT, one_process, rows_of
+from streaming.drivers import PROJECT, Driver, SharedDriver, rows_of
 
-from tidemark.control.folder import Control
-from tidemark.control.process import wait_until
 from tidemark.embedded import broker
-from tidemark.model.project.layout import Layout
 
 FLIGHTS = PROJECT / "jobs" / "topologies" / "flights.toml"
 STREAMS = ("status", "carriers")
 TOPICS = {"flight_events": 3, "weather": 1, "carrier_delays": 1}
 SETTLED_S, MEASURED_S = 45, 60
-PATIENCE_S = 180
 RECORDS, EVERY_S = 20, 1.7
 _TICKS_A_S = os.sysconf("SC_CLK_TCK")
 
@@ -43,8 +40,12 @@ def figures(runs: int) -> Iterator[Figure]:
         plain = [f"plain_{n}={home / f'table_{n}'}" for n in range(len(STREAMS))]
         job = [sys.executable, str(Path(__file__).with_name("plain_sink.py")), address, "1 second", *plain]
         theirs = stack.enter_context(started(job, home / "plain.log"))
-        ours = stack.enter_context(one_process(home, FLIGHTS, STREAMS, address))
-        wait_until(lambda: all(_batches(home, name) for name in STREAMS), "the first batches", PATIENCE_S)
+        shutil.copy(FLIGHTS, home)
+        shared = stack.enter_context(SharedDriver(home))
+        drivers = [Driver(name, home, address, topology="flights", shared=shared) for name in STREAMS]
+        for driver in drivers:
+            driver.wait_for_batches(1)
+        ours = drivers[0].pid
         time.sleep(SETTLED_S)
         measured = [_cpu_s_a_minute(ours, theirs) for _ in range(runs)]
         memory_mib, plain_mib = _memory_mib(ours), _memory_mib(theirs)
@@ -55,12 +56,6 @@ def figures(runs: int) -> Iterator[Figure]:
     yield Figure("idle, memory of flights", [memory_mib], unit="MiB")
     yield Figure("idle, memory of flights beyond Spark alone", [memory_mib - plain_mib], 200, at_most=True, unit="MiB")
     yield Figure("wait of a record in a hop", waits, unit="ms")
-
-
-def _batches(home: Path, name: str) -> int:
-    """How many batches the driver of *name* has run."""
-    beat = Control(Layout(home / "warehouse").control("flights", name)).heartbeat()
-    return beat.batches if beat else 0
 
 
 def _cpu_s_a_minute(ours: int, theirs: int) -> tuple[float, float]:

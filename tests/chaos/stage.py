@@ -58,11 +58,7 @@ class StagedDriver(Driver):
 
     def exit_status(self) -> int | None:
         """None while it lives."""
-        return self._process.poll()
-
-    def log(self) -> str:
-        """Returns the end of its output."""
-        return self._log.read_text(errors="replace")[-6_000:]
+        return None if self._process.runs() else self._process.status()
 
     def kill_workers(self) -> int:
         """Kills the Python workers of Spark and returns their number."""

@@ -33,6 +33,7 @@ from tidemark.query.sql import Warehouse
 from tidemark.storage.delta.tables import scan
 from tidemark.storage.location import location
 
+pytestmark = pytest.mark.long  # `test_driver.py` and `test_supervision.py` have the short cases
 PAGE = (CHECKOUT / "docs" / "object-store.md").read_text(encoding="utf-8")
 WITHIN_S = 180.0
 SECRET = "secret-of-the-test"
@@ -198,7 +199,6 @@ def test_slas_are_checked_beside_a_drain(flow: Flow, drained: None) -> None:
     assert tables.ask("select channel from deliveries").rows == (("log",),)
 
 
-@pytest.mark.long
 def test_reports_and_upkeep_succeed(flow: Flow, first: str) -> None:
     now = datetime.now(UTC)
     interval = {"from": (now - timedelta(minutes=10)).isoformat(), "to": (now + timedelta(minutes=10)).isoformat()}
@@ -212,7 +212,6 @@ def test_reports_and_upkeep_succeed(flow: Flow, first: str) -> None:
     assert sum(row["n"] for row in answer["latencies"]) == 2
 
 
-@pytest.mark.long
 def test_a_drained_stream_goes_on_and_a_killed_one_is_replaced(flow: Flow, drained: None) -> None:
     flow.run("streams", first_report=False)
     flow.send(("a", 3))
@@ -224,7 +223,6 @@ def test_a_drained_stream_goes_on_and_a_killed_one_is_replaced(flow: Flow, drain
     assert flow.control.epoch() == 3
 
 
-@pytest.mark.long
 def test_a_task_marked_without_a_triggerer_leaves_no_driver(flow: Flow, first: str) -> None:
     flow.running()
     triggerer = process.find(flow.home / "airflow", "triggerer")

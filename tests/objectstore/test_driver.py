@@ -27,7 +27,6 @@ from tidemark.query.sql import Warehouse
 from tidemark.storage.delta.tables import scan
 from tidemark.storage.location import location
 
-pytestmark = pytest.mark.long  # `test_airflow.py` has the short case of a driver in an object store
 TOPICS = {"flight_events": 2, "weather": 1, "carrier_delays": 1}
 SECRET = "secret-of-the-test"
 NOW_MS = wall_clock_ms() - 60_000
@@ -137,7 +136,7 @@ def play(stage: Stage) -> Flow:
     arguments = Path(f"/proc/{second.pid}/cmdline").read_text()
     exits.append(second.drain())
     beat = second.control.heartbeat()
-    said = arguments + (stage.home / "status.log").read_text()
+    said = arguments + second.log()
     return Flow(stage.warehouse, exits, epochs, beat and beat.state, said)
 
 
@@ -147,6 +146,7 @@ def flow(store: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flow]
         yield play(staged(tmp_path_factory.mktemp("flow"), location("s3a://tests/flow/warehouse"), stack))
 
 
+@pytest.mark.long  # minutes of idleness
 def test_an_idle_driver_asks_at_most_ten_requests_a_minute(store: str, server_log: Path, tmp_path: Path) -> None:
     with ExitStack() as stack:
         stage = staged(tmp_path, location("s3a://tests/idle/warehouse"), stack)
@@ -194,6 +194,7 @@ def test_no_credential_is_in_arguments_logs_or_control_folder(flow):
     assert not any(SECRET.encode() in content for content in kept)
 
 
+@pytest.mark.long  # `test_engine.py` has jobs in an object store
 def test_reports_are_written_from_tables_of_the_driver(flow):
     hour = datetime.fromtimestamp(NOW_MS / 1_000, UTC).replace(minute=0, second=0, microsecond=0)
     interval = ["--from", hour.isoformat(), "--to", (hour + timedelta(hours=2)).isoformat()]

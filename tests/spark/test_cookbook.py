@@ -1,24 +1,32 @@
 """Questions of docs/cookbook.md have equal answers in Spark and DuckDB.
 
-The feed alone explains them.
+The feed alone explains them. Every reader reads its reports alike.
 """
 
 from __future__ import annotations
 
 import re
+import shutil
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 
+from support.all_readers import by_all_readers, differences, types_of
 from support.both_engines import BothEngines, Rows
 from support.flights_day import FlightsDay, PartitionIntake
 from tidemark.feed.feed_record import FLIGHT_EVENTS, RecordKind
 from tidemark.model.project.layout import Layout
+from tidemark.model.tables.catalog import TABLES
 from tidemark.storage.delta.tables import scan
+from tidemark.storage.warehouse import delta_tables
 
+OF_AIRFLOW = ("alert_decisions", "published_intervals", "repair_decisions", "requeued")
+"""Tables that only Airflow's tasks and commands of people write."""
+REPORTS = [table for table in TABLES.values() if table.written_by == "report" and table.name not in OF_AIRFLOW]
 COOKBOOK = (Path(__file__).parents[2] / "docs" / "cookbook.md").read_text(encoding="utf-8")
 QUESTIONS = {int(number): text for number, text in re.findall(r"## (\d+)\. .*?```sql\n(.*?)```", COOKBOOK, re.DOTALL)}
 FLIGHT = "UA753-2013-06-27-EWR"
@@ -264,3 +272,20 @@ def test_20_a_broken_sla_lasts_from_its_first_to_its_last_check(answers):
     first_ms = 1_772_359_200_000 + 600_000
     broken = ("board_in_time", "error", first_ms, first_ms + 600_000, 2, 595_000.0, 120_000.0)
     assert answers(20) == [broken]
+
+
+@pytest.mark.parametrize("table", REPORTS, ids=lambda table: table.name)
+def test_every_report_reads_alike_before_and_after_compaction(spark, flights_day, tmp_path, table):
+    (written,) = delta_tables(flights_day[1].warehouse)[table.name]
+    path = Path(shutil.copytree(written, tmp_path / table.name))
+    before = by_all_readers(spark, path)
+    assert before.num_rows
+    assert types_of(before) == {column.name: column.type for column in table.columns}
+
+    DeltaTable(path).optimize.compact()
+    DeltaTable(path).create_checkpoint()
+    DeltaTable(path).delete("topology = 'another'")
+    assert differences(by_all_readers(spark, path), before) == []
+
+    protocol = DeltaTable(path).protocol()
+    assert (protocol.min_reader_version, protocol.reader_features) == (1, None)

@@ -6,77 +6,21 @@ Tables are compacted and their current rows changed meanwhile.
 from __future__ import annotations
 
 import json
-import shutil
-from pathlib import Path
 from typing import Any
 
-import polars as pl
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from support.both_engines import Rows, in_order, plain
+from support.all_readers import by_all_readers, differences, types_of, word
 from support.play import Play
 from support.topologies import NEWEST
 from tidemark.kernels.columns.schemas import arrow_schema, rows_of
 from tidemark.model.tables.catalog import HOP, TABLES
-from tidemark.query.spark import read
-from tidemark.query.sql import MEMORY, _connect, _source
-from tidemark.storage.delta.snapshots import snapshot_of
 from tidemark.storage.delta.tables import create
-from tidemark.storage.warehouse import delta_tables
 
 STREAM_TABLES = [table for table in [*TABLES.values(), HOP] if table.written_by == "stream"]
-OF_AIRFLOW = ("alert_decisions", "published_intervals", "repair_decisions", "requeued")
-"""Tables that only Airflow's tasks and commands of people write."""
-REPORTS = [table for table in TABLES.values() if table.written_by == "report" and table.name not in OF_AIRFLOW]
 T = 1_400_000_000_000
-
-PartitionReading = tuple[dict[str, str], Rows]
-"""Type by column, and rows."""
-
-
-def by_all_readers(spark, path: Path) -> PartitionReading:
-    """Returns the rows at *path*, which all readers must agree on."""
-    readers = {
-        "Spark": read(spark, path).toArrow(),
-        "DuckDB": _connect(path, MEMORY, reads_logs=True).execute(f"FROM delta_scan('{path}')").to_arrow_table(),
-        "queries": _connect(path, MEMORY).execute(f"FROM {_source(path, snapshot_of(path))}").to_arrow_table(),
-        "Polars": pl.scan_delta(str(path)).collect().to_arrow(),
-        "delta-rs": pa.table(DeltaTable(path).to_pyarrow_table()),
-    }
-    seen = {name: seen_of(table) for name, table in readers.items()}
-    for name, (types, rows) in seen.items():
-        assert types == seen["delta-rs"][0], name
-        assert rows == seen["delta-rs"][1], name
-    return seen["delta-rs"]
-
-
-def seen_of(table: pa.Table) -> PartitionReading:
-    types = {field.name: word(field.type) for field in table.schema}
-    return types, in_order(plain(zip(*(column.to_pylist() for column in table.columns), strict=True)))
-
-
-def word(kind: pa.DataType) -> str:
-    """Returns the word of `tables.py` for an Arrow type.
-
-    Readers use one or the other of two Arrow types.
-    """
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        return f"array<{word(kind.value_type)}>"
-    if pa.types.is_struct(kind):
-        return f"struct<{','.join(f'{field.name}:{word(field.type)}' for field in kind)}>"
-    words = {
-        pa.types.is_timestamp: "timestamp",
-        pa.types.is_int32: "int",
-        pa.types.is_int64: "bigint",
-        pa.types.is_float64: "double",
-        pa.types.is_boolean: "boolean",
-    }
-    for is_kind, named in words.items():
-        if is_kind(kind):
-            return named
-    return "binary" if "binary" in str(kind) else "string" if "string" in str(kind) else str(kind)
 
 
 VALUES: dict[str, list[Any]] = {
@@ -120,28 +64,10 @@ def test_every_value_of_a_stream_s_table_is_read_alike(spark, tmp_path, table):
     DeltaTable(path).create_checkpoint()
     write_deltalake(path, rows_of(table, rows[:1]), mode="append")
 
-    types, seen = by_all_readers(spark, path)
+    seen = by_all_readers(spark, path)
 
-    assert types == {column.name: column.type for column in table.columns}
-    wanted = rows_of(table, [*rows, dict.fromkeys(table.names), rows[0]])
-    assert seen == seen_of(wanted)[1]
-
-
-@pytest.mark.parametrize("table", REPORTS, ids=lambda table: table.name)
-def test_every_report_reads_alike_before_and_after_compaction(spark, flights_day, tmp_path, table):
-    (written,) = delta_tables(flights_day[1].warehouse)[table.name]
-    path = Path(shutil.copytree(written, tmp_path / table.name))
-    types, before = by_all_readers(spark, path)
-    assert before
-    assert types == {column.name: column.type for column in table.columns}
-
-    DeltaTable(path).optimize.compact()
-    DeltaTable(path).create_checkpoint()
-    DeltaTable(path).delete("topology = 'another'")
-    assert by_all_readers(spark, path) == (types, before)
-
-    protocol = DeltaTable(path).protocol()
-    assert (protocol.min_reader_version, protocol.reader_features) == (1, None)
+    assert types_of(seen) == {column.name: column.type for column in table.columns}
+    assert differences(rows_of(table, [*rows, dict.fromkeys(table.names), rows[0]]), seen) == []
 
 
 def test_current_rows_read_alike_after_each_operation(spark, tmp_path):
@@ -149,10 +75,9 @@ def test_current_rows_read_alike_after_each_operation(spark, tmp_path):
     board = play.table("board")
 
     def ids() -> list[tuple[str, int]]:
-        types, rows = by_all_readers(spark, board)
-        assert types["timestamp"] == "timestamp"
-        names = list(types)
-        return sorted((row[names.index("id")], row[names.index("v")]) for row in rows)
+        seen = by_all_readers(spark, board)
+        assert types_of(seen)["timestamp"] == "timestamp"
+        return sorted((row["id"], row["v"]) for row in seen.select(["id", "v"]).to_pylist())
 
     play.batch([play.row("events", T, id="a", v=1), play.row("events", T, id="b", v=1)], at_ms=T)
     assert ids() == [("a", 1), ("b", 1)]

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 from pyspark.sql import SparkSession
+from streaming.drivers import SharedDriver
 
 from support.shared_spark import ignore_open_sockets, one_spark
 from support.tcp_proxy import TcpProxy
@@ -32,6 +33,13 @@ def spark() -> Iterator[SparkSession]:
     """For tests that read without a driver of their own."""
     with one_spark() as spark:
         yield spark
+
+
+@pytest.fixture(scope="session")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedDriver]:
+    """A driver's process for tests that neither kill nor stop it."""
+    with SharedDriver(tmp_path_factory.mktemp("shared")) as driver:
+        yield driver
 
 
 @pytest.fixture(scope="session")

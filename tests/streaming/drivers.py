@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import signal
@@ -9,8 +10,9 @@ import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 from support.oracle_parts import Batch, Message, Place, Read
 from tidemark.control.driver_folder import DriverFolder, StartRequest
-from tidemark.control.folder import Control
+from tidemark.control.folder import Control, Heartbeat, StreamState
 from tidemark.control.process import wait_until
 from tidemark.model.project.layout import Layout
 from tidemark.model.topology import parse
@@ -43,12 +45,91 @@ BECAME = (  # what an update that came in, or waited, can have become
 Row = dict[str, Any]
 
 
+class _Process:
+    """A process of its own for one stream, with output in *log*."""
+
+    def __init__(self, command: Sequence[str], home: Path, log: Path) -> None:
+        with log.open("a") as output:
+            self._of = subprocess.Popen(command, cwd=home, stdout=output, stderr=output, start_new_session=True)
+        self.pid, self.launch_id = self._of.pid, ""
+
+    def runs(self) -> bool:
+        return self._of.poll() is None
+
+    def status(self) -> int:
+        """Its exit status, for one that ends by itself."""
+        return self._of.wait(PATIENCE_S)
+
+    def end(self) -> None:
+        """Leave nothing of it, nor of the JVM that it started."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+        self._of.wait(PATIENCE_S)
+
+
+class SharedDriver:
+    """A driver process for streams of many tests.
+
+    It runs until the `with` block ends. A stream starts in it within a second.
+    """
+
+    def __init__(self, home: Path) -> None:
+        self.log, self.folder = home / "driver.log", DriverFolder(home / "driver")
+        self._lasting = self.folder.asking(within_s=PATIENCE_S)
+        self._numbers = itertools.count()
+
+    def __enter__(self) -> SharedDriver:
+        self._lasting.__enter__()
+        command = [sys.executable, *Driver.script, "--driver", str(self.folder.home)]
+        self._process = _Process(command, self.folder.home.parent, self.log)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._lasting.__exit__(None, None, None)
+        self._process.end()
+
+    def launch(self, control: Control, arguments: Sequence[str]) -> _Launch:
+        """Starts the stream of *control*."""
+        launch_id = f"launch_{next(self._numbers)}"
+        self.folder.ask(StartRequest(launch_id, str(control.home), (*arguments, "--launch-id", launch_id)))
+        return _Launch(self, self._process, launch_id, control)
+
+
+@dataclass(frozen=True)
+class _Launch:
+    """A stream in a process that it shares with others."""
+
+    driver: SharedDriver
+    process: _Process
+    launch_id: str
+    control: Control
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def runs(self) -> bool:
+        return self.process.runs() and self.launch_id in self.driver.folder.launches()
+
+    def status(self) -> int:
+        """The exit status that its process would have alone."""
+        wait_until(lambda: not self.runs(), f"the end of {self.launch_id}", PATIENCE_S)
+        beat = self.control.heartbeat()
+        return int(beat is None or beat.launch_id != self.launch_id or beat.state is not StreamState.DRAINED)
+
+    def end(self) -> None:
+        """Leaves nothing of it, by a drain."""
+        if self.runs():
+            self.control.request_drain(by="test", now_ms=time.time_ns() // 1_000_000)
+        self.status()
+
+
 class Driver:
     """A user's `jobs/stream.py` with output in a file.
 
     The topology's file is in *home*.
 
-    So does the *warehouse*, unless it is given.
+    So does the *warehouse*, unless it is given. The stream runs in the process of *shared*, if that is given.
     """
 
     script: Sequence[str] = (str(PROJECT / "jobs" / "stream.py"),)
@@ -62,16 +143,21 @@ class Driver:
         topology: str,
         program: Sequence[str] = (sys.executable,),
         warehouse: Path | None = None,
+        shared: SharedDriver | None = None,
     ) -> None:
         self._name, self._topology = sub_topology, topology
-        self._warehouse, self._log = warehouse or home / "warehouse", home / f"{sub_topology}.log"
+        self._warehouse = warehouse or home / "warehouse"
+        self._log = shared.log if shared else home / f"{sub_topology}.log"
+        self._log_begins = self._log.stat().st_size if self._log.exists() else 0
         self.control = Control(Layout(self._warehouse).control(topology, sub_topology))
         self.control.forget_drain()
-        command = [*program, *self.script, "--warehouse", str(self._warehouse)]
-        command += ["--topology", str(home / f"{topology}.toml"), "--sub-topology", sub_topology]
-        command += ["--bootstrap", address, *arguments]
-        with self._log.open("a") as log:
-            self._process = subprocess.Popen(command, cwd=home, stdout=log, stderr=log, start_new_session=True)
+        options = ["--warehouse", str(self._warehouse), "--topology", str(home / f"{topology}.toml")]
+        options += ["--sub-topology", sub_topology, "--bootstrap", address, *arguments]
+        self._process = (
+            shared.launch(self.control, options)
+            if shared
+            else _Process([*program, *self.script, *options], home, self._log)
+        )
 
     @property
     def pid(self) -> int:
@@ -82,7 +168,7 @@ class Driver:
         """Waits for *condition*; fails as soon as the driver has ended."""
 
         def holds() -> bool:
-            assert self._process.poll() is None, f"{what}: the driver ended\n{self._log.read_text()[-5_000:]}"
+            assert self._process.runs(), f"{what}: the driver ended\n{self.log()[-5_000:]}"
             return condition()
 
         wait_until(holds, what, patience_s)
@@ -92,8 +178,17 @@ class Driver:
 
         That of an earlier driver does not count.
         """
-        heartbeat = self.control.heartbeat()
-        return heartbeat.offsets if heartbeat is not None and heartbeat.pid == self._process.pid else {}
+        heartbeat = self.beat()
+        return heartbeat.offsets if heartbeat else {}
+
+    def beat(self) -> Heartbeat | None:
+        """Returns its last heartbeat; None before its first."""
+        beat, mine = self.control.heartbeat(), (self._process.pid, self._process.launch_id)
+        return beat if beat is not None and (beat.pid, beat.launch_id) == mine else None
+
+    def wait_for_batches(self, number: int) -> None:
+        """Waits until it has finished *number* batches."""
+        self.wait(lambda: (beat := self.beat()) is not None and beat.batches >= number, f"{number} batches")
 
     def read_everything(self, address: str, topics: dict[str, str], patience_s: float = PATIENCE_S) -> None:
         """Waits until it has read all partitions of *topics*, by source."""
@@ -117,11 +212,15 @@ class Driver:
             return False
 
         self.wait(is_caught, "a driver in the middle of a batch")
-        self._process.kill()
-        self._process.wait()
+        os.kill(self._process.pid, signal.SIGKILL)
+        self._process.status()
 
     def _last_decided(self) -> int:
         return max(int(path.name.split(".")[0]) for path in (self.control.home / "journal").glob("*.data.zip"))
+
+    def log(self) -> str:
+        """Returns what its process has logged since it started."""
+        return self._log.read_bytes()[self._log_begins :].decode(errors="replace")
 
     def drain(self) -> int:
         """Have it end by itself; its exit status."""
@@ -130,7 +229,7 @@ class Driver:
 
     def exit(self) -> int:
         """Its exit status, for one that ends by itself."""
-        return self._process.wait(PATIENCE_S)
+        return self._process.status()
 
     def stop(self) -> None:
         """SIGSTOP, also for the JVM that it started."""
@@ -142,10 +241,8 @@ class Driver:
         return self.exit()
 
     def end(self) -> None:
-        """Leave nothing of it, nor of the JVM that it started."""
-        with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait(PATIENCE_S)
+        """Leave nothing of it."""
+        self._process.end()
 
 
 class OnlyDriver(Driver):
@@ -155,12 +252,18 @@ class OnlyDriver(Driver):
     """
 
     def __init__(
-        self, home: Path, toml: str, address: str, *arguments: str, program: Sequence[str] = (sys.executable,)
+        self,
+        home: Path,
+        toml: str,
+        address: str,
+        *arguments: str,
+        program: Sequence[str] = (sys.executable,),
+        shared: SharedDriver | None = None,
     ) -> None:
         topology = parse(tomllib.loads(toml), file="topology.toml", folder=home)
         (home / f"{topology.name}.toml").write_text(toml)
         (sub,) = topology.sub_topologies
-        super().__init__(sub.name, home, address, *arguments, topology=topology.name, program=program)
+        super().__init__(sub.name, home, address, *arguments, topology=topology.name, program=program, shared=shared)
 
     def __enter__(self) -> OnlyDriver:
         return self
@@ -187,32 +290,10 @@ class OnlyDriver(Driver):
 
     def reason_to_fail(self) -> str:
         """Returns the reason for its failure, once it has failed."""
-        assert self._process.wait(PATIENCE_S) == 1
+        assert self._process.status() == 1
         heartbeat = self.control.heartbeat()
         assert heartbeat is not None
         return heartbeat.reason or ""
-
-
-@contextmanager
-def one_process(home: Path, file: Path, streams: Sequence[str], address: str) -> Iterator[int]:
-    """Runs *streams* of *file* in one process, writing to *home*.
-
-    Yields its process id.
-    """
-    folder, warehouse = DriverFolder(home / "driver"), home / "warehouse"
-    same = ("--warehouse", str(warehouse), "--topology", str(file), "--bootstrap", address)
-    with folder.asking(within_s=PATIENCE_S):
-        for name in streams:
-            control = Layout(warehouse).control(file.stem, name)
-            folder.ask(StartRequest(name, str(control), (*same, "--sub-topology", name, "--launch-id", name)))
-    command = [sys.executable, str(PROJECT / "jobs" / "stream.py"), "--driver", str(folder.home)]
-    with (home / "driver.log").open("a") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
-    try:
-        yield process.pid
-    finally:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait(PATIENCE_S)
 
 
 def ends_of(address: str, topics: dict[str, str]) -> dict[str, int]:

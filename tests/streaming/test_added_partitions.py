@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions
-from streaming.drivers import OnlyDriver
+from streaming.drivers import OnlyDriver, SharedDriver
 from streaming.sending import NOON_MS, passing, send_numbers
 
 from tidemark.control.process import wait_until
@@ -38,11 +38,13 @@ def watermark(n: int) -> int:
 
 
 @pytest.mark.parametrize("shards", [1, pytest.param(2, marks=pytest.mark.long)])
-def test_added_partitions_are_read_from_their_first_record(tmp_path: Path, broker: str, shards: int) -> None:
+def test_added_partitions_are_read_from_their_first_record(
+    tmp_path: Path, broker: str, shared: SharedDriver, shards: int
+) -> None:
     topic = f"growing_{shards}"
     toml = passing("grows", topic).replace("window =", f"shards = {shards}\nwindow =")
     embedded.create_topics(broker, {topic: 2})
-    with OnlyDriver(tmp_path, toml, broker) as driver:
+    with OnlyDriver(tmp_path, toml, broker, shared=shared) as driver:
         send_numbers(broker, topic, 0, 1, 2)
         send_numbers(broker, topic, 10, 11, 12, partition=1)
         driver.wait_for("kept", 6)

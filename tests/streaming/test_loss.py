@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
-from streaming.drivers import OnlyDriver
+from streaming.drivers import OnlyDriver, SharedDriver
 from streaming.sending import passing, send_numbers
 
 from tidemark.control.process import wait_until
@@ -40,27 +40,27 @@ def recreate(address: str, topic: str, partitions: int) -> None:
     embedded.create_topics(address, {topic: partitions})
 
 
-def test_a_loss_stops_the_stream_until_it_is_accepted(tmp_path: Path, broker: str) -> None:
+def test_a_loss_stops_the_stream_until_it_is_accepted(tmp_path: Path, broker: str, shared: SharedDriver) -> None:
     embedded.create_topics(broker, {TOPIC: 1})
     admin = AdminClient({"bootstrap.servers": broker})
     send_numbers(broker, TOPIC, 0, 1, 2)
-    with OnlyDriver(tmp_path, TOML, broker) as driver:
+    with OnlyDriver(tmp_path, TOML, broker, shared=shared) as driver:
         driver.wait_for("kept", 3)
         assert driver.drain() == 0
     send_numbers(broker, TOPIC, 3, 4, 5, 6)
     place = TopicPartition("perishable", 0, 5)
     admin.delete_records([place])[place].result()
 
-    with OnlyDriver(tmp_path, TOML, broker) as driver:
+    with OnlyDriver(tmp_path, TOML, broker, shared=shared) as driver:
         assert "topic 'perishable', partition 0: offsets 3 until 5 were lost unread" in driver.reason_to_fail()
     accept_loss(tmp_path, 5)
-    with OnlyDriver(tmp_path, TOML, broker) as driver:
+    with OnlyDriver(tmp_path, TOML, broker, shared=shared) as driver:
         assert [row["n"] for row in driver.wait_for("kept", 5)] == [0, 1, 2, 5, 6]
         assert driver.drain() == 0
 
 
 @pytest.mark.parametrize("shards", [1, pytest.param(2, marks=pytest.mark.long)])
-def test_a_recreated_topic_is_known_by_its_id(tmp_path: Path, broker: str, shards: int) -> None:
+def test_a_recreated_topic_is_known_by_its_id(tmp_path: Path, broker: str, shared: SharedDriver, shards: int) -> None:
     topic = f"recreated_{shards}"
     toml = passing("loss", topic).replace("window =", f"shards = {shards}\nwindow =")
     embedded.create_topics(broker, {topic: 2})
@@ -76,11 +76,11 @@ def test_a_recreated_topic_is_known_by_its_id(tmp_path: Path, broker: str, shard
     assert f"topic '{topic}' was recreated: its id was" in reason
     assert "partition 0 was read until offset 3 of the earlier topic; the new one has offsets 0 until 5;" in reason
 
-    with OnlyDriver(tmp_path, toml, broker) as driver:
+    with OnlyDriver(tmp_path, toml, broker, shared=shared) as driver:
         assert driver.reason_to_fail() == reason, "at a start, too"
     command = shlex.split(reason[reason.index("accept-loss") :])
     tidemark(tmp_path, *("test" if word in {"NAME", "TEXT"} else word for word in command))
-    with OnlyDriver(tmp_path, toml, broker) as driver:
+    with OnlyDriver(tmp_path, toml, broker, shared=shared) as driver:
         driver.wait_for("kept", 8)
         send_numbers(broker, topic, 105)
         assert [row["n"] for row in driver.wait_for("kept", 9)] == [0, 1, 2, *range(100, 106)]

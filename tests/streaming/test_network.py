@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from streaming.drivers import OnlyDriver, in_kafka
+from streaming.drivers import OnlyDriver, SharedDriver, in_kafka
 from streaming.laws import check_accounting, check_read_once
 from streaming.sending import send_numbers
 
@@ -61,10 +61,10 @@ topic = "{topic}_sent"
 class FarDriver(OnlyDriver):
     """A driver on the other side of *network*, reading *topic*."""
 
-    def __init__(self, home: Path, network: TcpProxy, topic: str, *arguments: str) -> None:
+    def __init__(self, home: Path, network: TcpProxy, topic: str, shared: SharedDriver, *arguments: str) -> None:
         self._home, self._address = home, network.address
         toml = TOML.format(address=network.address, topic=topic)
-        super().__init__(home, toml, f"plant={network.address}", *arguments)
+        super().__init__(home, toml, f"plant={network.address}", *arguments, shared=shared)
 
     def why(self) -> WhyFinding:
         """The best explanation of `kept`."""
@@ -80,9 +80,6 @@ class FarDriver(OnlyDriver):
         beat = self.control.heartbeat()
         return beat.doing if beat else ""
 
-    def has_logged(self, text: str) -> bool:
-        return text in self._log.read_text()
-
 
 def check_once(driver: FarDriver, broker: str, topic: str, numbers: list[int]) -> None:
     """Checks that each record was decided once, by one driver."""
@@ -95,11 +92,13 @@ def check_once(driver: FarDriver, broker: str, topic: str, numbers: list[int]) -
     assert len(sent) == len(numbers)
 
 
-def test_a_batch_outlives_a_partition_from_its_broker(tmp_path: Path, broker: str, network: TcpProxy) -> None:
+def test_a_batch_outlives_a_partition_from_its_broker(
+    tmp_path: Path, broker: str, network: TcpProxy, shared: SharedDriver
+) -> None:
     topic = "far_in_a_batch"
     embedded.create_topics(broker, {topic: 1, f"{topic}_sent": 1})
     send_numbers(broker, topic, 0, 1)
-    with FarDriver(tmp_path, network, topic, "--slow", "events=2000") as driver:
+    with FarDriver(tmp_path, network, topic, shared, "--slow", "events=2000") as driver:
         driver.wait_for("kept", 2)
         send_numbers(broker, topic, 2)
         driver.wait(lambda: driver.doing() == "batch 1", "the second batch")
@@ -109,7 +108,7 @@ def test_a_batch_outlives_a_partition_from_its_broker(tmp_path: Path, broker: st
         since_ms = driver.why().since_ms
         assert since_ms is not None
         assert stalled_ms - 30_000 < since_ms < time.time_ns() // 1_000_000
-        driver.wait(lambda: driver.has_logged("continues when they answer"), "clients that have given up")
+        driver.wait(lambda: "continues when they answer" in driver.log(), "clients that have given up")
         send_numbers(broker, topic, 3)
         network.forward()
         driver.wait_for("kept", 4)
@@ -121,17 +120,17 @@ def test_a_batch_outlives_a_partition_from_its_broker(tmp_path: Path, broker: st
 @pytest.mark.long
 @pytest.mark.parametrize("fault", ["stall", "reset"])
 def test_a_partition_longer_than_all_timeouts_ends_well(
-    tmp_path: Path, broker: str, network: TcpProxy, fault: str
+    tmp_path: Path, broker: str, network: TcpProxy, shared: SharedDriver, fault: str
 ) -> None:
     topic = f"far_{fault}"
     embedded.create_topics(broker, {topic: 1, f"{topic}_sent": 1})
     send_numbers(broker, topic, 0, 1)
-    with FarDriver(tmp_path, network, topic) as driver:
+    with FarDriver(tmp_path, network, topic, shared) as driver:
         driver.wait_for("kept", 2)
         getattr(network, fault)()
         send_numbers(broker, topic, 2, 3)
         driver.wait(driver.names_the_broker, "a finding about the broker", NAMED_WITHIN_S)
-        driver.wait(lambda: driver.has_logged("continues when they answer"), "clients that have given up")
+        driver.wait(lambda: "continues when they answer" in driver.log(), "clients that have given up")
         network.forward()
         driver.wait_for("kept", 4)
         assert driver.drain() == 0

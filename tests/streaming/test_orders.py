@@ -17,7 +17,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from streaming.drivers import Driver, Row, batch_of, in_kafka, rows_of
+from streaming.drivers import Driver, Row, SharedDriver, batch_of, in_kafka, rows_of
 from streaming.laws import (
     by_batch,
     check_accounting,
@@ -70,14 +70,14 @@ class Flow:
 class Shop:
     """The drivers, and the Delta tables beside them."""
 
-    def __init__(self, home: Path, address: str, stack: ExitStack) -> None:
+    def __init__(self, home: Path, address: str, shared: SharedDriver, stack: ExitStack) -> None:
         self.warehouse, self._address, self.stock = home / "warehouse", address, list[Fields]()
         customers = pl.DataFrame({"customer": list(CUSTOMERS), "region": list(CUSTOMERS.values())})
         write_deltalake(self._reference("customers"), customers.to_arrow())
         DeltaTable.create(self._reference("stock"), _stock_rows([]).to_arrow().schema)
         self.drivers = {}
         for name in ("pricing", *HOPS):
-            self.drivers[name] = Driver(name, home, address, topology=TOPOLOGY)
+            self.drivers[name] = Driver(name, home, address, topology=TOPOLOGY, shared=shared)
             stack.callback(self.drivers[name].end)
 
     def _reference(self, table: str) -> str:
@@ -131,12 +131,12 @@ def play(shop: Shop) -> int:
 
 
 @pytest.fixture(scope="module")
-def flow(broker: str, tmp_path_factory: pytest.TempPathFactory) -> Flow:
+def flow(broker: str, shared: SharedDriver, tmp_path_factory: pytest.TempPathFactory) -> Flow:
     home = tmp_path_factory.mktemp(TOPOLOGY)
     shutil.copy(Path(__file__).parent / "topologies" / f"{TOPOLOGY}.toml", home)
     create_topics(broker, TOPICS)
     with ExitStack() as stack:
-        shop = Shop(home, broker, stack)
+        shop = Shop(home, broker, shared, stack)
         start_ms = play(shop)
         exits = [driver.drain() for driver in shop.drivers.values()]
     messages = [*in_kafka(broker, "orders", source=ORDERS), *in_kafka(broker, "prices", source=PRICES)]

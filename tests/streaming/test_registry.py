@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer
-from streaming.drivers import OnlyDriver
+from streaming.drivers import OnlyDriver, SharedDriver
 
 from support.schema_registry import SchemaRegistry
 from tidemark.embedded import broker as embedded
@@ -112,7 +112,9 @@ def proto(id_: int, device: str, temp_c: float, more: str = "") -> bytes:
 
 
 @pytest.mark.parametrize("shards", [1, pytest.param(2, marks=pytest.mark.long)])
-def test_versions_come_while_a_registry_comes_and_goes(tmp_path: Path, broker: str, shards: int) -> None:
+def test_versions_come_while_a_registry_comes_and_goes(
+    tmp_path: Path, broker: str, shared: SharedDriver, shards: int
+) -> None:
     avros, protos, plain = f"avros_{shards}", f"protos_{shards}", f"plain_{shards}"
     embedded.create_topics(broker, {avros: 1, protos: 1, plain: 1})
     producer = Producer({"bootstrap.servers": broker})
@@ -132,7 +134,7 @@ def test_versions_come_while_a_registry_comes_and_goes(tmp_path: Path, broker: s
             proto(register(f"{protos}-value", proto_schema(), "PROTOBUF"), "p", 2.5),
         )
         toml = TOPOLOGY.format(shards=shards, url=registry.url, fields=FIELDS)
-        with OnlyDriver(tmp_path, toml, broker) as driver:
+        with OnlyDriver(tmp_path, toml, broker, shared=shared) as driver:
 
             def kept(number: int) -> list[tuple[str, float, str | None]]:
                 rows = driver.wait_for("kept", number)
@@ -167,9 +169,8 @@ def test_versions_come_while_a_registry_comes_and_goes(tmp_path: Path, broker: s
             assert producer.flush(30) == 0
 
             def waits(id_: int) -> bool:
-                beat = driver.control.heartbeat()
-                reason = beat.reason if beat is not None and beat.pid == driver.pid else None
-                return (reason or "").startswith(f"waits for the schema {id_}: registry.main: ")
+                beat = driver.beat()
+                return ((beat and beat.reason) or "").startswith(f"waits for the schema {id_}: registry.main: ")
 
             driver.wait(lambda: waits(a5), "a batch that waits for a schema")
             assert (len(driver.rows("kept")), len(driver.rows("quarantine"))) == (7, 2)
@@ -181,6 +182,7 @@ def test_versions_come_while_a_registry_comes_and_goes(tmp_path: Path, broker: s
             send(avro(a6, "a6", 6.0, "z") + b"\x02", proto(p2, "p6", 6.5, "known"))
             driver.wait(lambda: waits(a6), "a batch that waits for another schema")
             assert driver.drain() == 0
+            log = driver.log()
         if shards == 1:
             with OnlyDriver(tmp_path, toml, broker) as driver:
                 driver.wait(lambda: waits(a6), "a driver that starts in an outage, and waits")
@@ -188,7 +190,7 @@ def test_versions_come_while_a_registry_comes_and_goes(tmp_path: Path, broker: s
                 assert {("a6", 6.0, "z"), ("p6", 6.5, "known")} < {*kept(10)}
                 assert driver.drain() == 0
         assert len(driver.rows("quarantine")) == 2
-        log = (tmp_path / "all.log").read_text()
+        log += driver.log()
     assert "s3cret" not in log
     asked = [path for path in registry.asked if "/schemas/ids/" in path]
     assert len(asked) == len(set(asked)) == 6 - (shards == 2)  # the latest versions at the start are known already

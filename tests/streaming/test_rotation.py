@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from streaming.drivers import PATIENCE_S, OnlyDriver
+from streaming.drivers import OnlyDriver
 from streaming.sending import passing, send_numbers
 
 from tidemark.embedded import broker as embedded
@@ -21,7 +21,7 @@ def test_a_driver_ends_after_its_batches_and_the_next_continues(tmp_path: Path, 
     with OnlyDriver(tmp_path, TOML, broker, "--rotate-after", "2") as first:
         first.wait_for("kept", 2)
         send_numbers(broker, TOPIC, 2)
-        assert first._process.wait(PATIENCE_S) == 0
+        assert first.exit() == 0
         beat = first.control.heartbeat()
         assert beat is not None
         assert (beat.state, beat.epoch) == ("rotated", 1)

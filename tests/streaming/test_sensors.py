@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from streaming.drivers import Driver, Row, batch_of, in_kafka, rows_of
+from streaming.drivers import Driver, Row, SharedDriver, batch_of, in_kafka, rows_of
 from streaming.laws import (
     by_batch,
     check_accounting,
@@ -84,11 +84,11 @@ def play(home: Path, address: str, driver: Driver) -> int:
 
 
 @pytest.fixture(scope="module")
-def flow(broker: str, tmp_path_factory: pytest.TempPathFactory) -> Flow:
+def flow(broker: str, shared: SharedDriver, tmp_path_factory: pytest.TempPathFactory) -> Flow:
     home = tmp_path_factory.mktemp(TOPOLOGY)
     shutil.copy(Path(__file__).parent / "topologies" / f"{TOPOLOGY}.toml", home)
     create_topics(broker, {TOPIC: 3})
-    driver = Driver(SUB, home, broker, topology=TOPOLOGY)
+    driver = Driver(SUB, home, broker, topology=TOPOLOGY, shared=shared)
     try:
         start_ms = play(home, broker, driver)
         exit_status = driver.drain()

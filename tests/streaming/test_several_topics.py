@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import AdminClient
-from streaming.drivers import OnlyDriver
+from streaming.drivers import OnlyDriver, SharedDriver
 from streaming.sending import NOON_MS, passing, send_numbers
 from streaming.test_loss import recreate, tidemark
 
@@ -71,7 +71,9 @@ def read_by_journal(driver: OnlyDriver) -> dict[int, int]:
 
 
 @pytest.mark.parametrize("shards", [1, pytest.param(2, marks=pytest.mark.long)])
-def test_a_topic_found_while_running_keeps_its_number(tmp_path: Path, broker: str, shards: int) -> None:
+def test_a_topic_found_while_running_keeps_its_number(
+    tmp_path: Path, broker: str, shared: SharedDriver, shards: int
+) -> None:
     name = f"found{shards}"
     toml = reading(name, f"'{name}\\.[a-z]+'", shards=shards)
     embedded.create_topics(broker, {f"{name}.m": 2, f"{name}.q": 1, f"{name}.m2": 1})
@@ -90,7 +92,7 @@ def test_a_topic_found_while_running_keeps_its_number(tmp_path: Path, broker: st
         driver.end()
     send_numbers(broker, f"{name}.a", 33)
     send_numbers(broker, f"{name}.m", 2)
-    with OnlyDriver(tmp_path, toml, broker) as driver:
+    with OnlyDriver(tmp_path, toml, broker, shared=shared) as driver:
         kept = driver.wait_for("kept", 11)
         send_numbers(broker, f"{name}.q", 22)
         driver.wait_for("kept", 12)
@@ -108,12 +110,12 @@ def test_a_topic_found_while_running_keeps_its_number(tmp_path: Path, broker: st
     assert sorted(row["n"] for row in kept)[:11] == [0, 1, 2, 10, 11, 12, 20, 21, 30, 31, 33]
 
 
-def test_a_deleted_topic_that_was_read_holds_nothing_back(tmp_path: Path, broker: str) -> None:
+def test_a_deleted_topic_that_was_read_holds_nothing_back(tmp_path: Path, broker: str, shared: SharedDriver) -> None:
     toml = reading("ends", '["ends_b", "ends_a"]', more="max_records = 100")
     embedded.create_topics(broker, {"ends_a": 1, "ends_b": 1})
     send_numbers(broker, "ends_a", 0, 1)
     send_numbers(broker, "ends_b", 500, 600)
-    with OnlyDriver(tmp_path, toml, broker) as driver:
+    with OnlyDriver(tmp_path, toml, broker, shared=shared) as driver:
         driver.wait_for("kept", 4)
         delete(broker, "ends_a")
         send_numbers(broker, "ends_b", 700)

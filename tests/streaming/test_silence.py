@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from confluent_kafka import Producer
-from streaming.drivers import OnlyDriver
+from streaming.drivers import OnlyDriver, SharedDriver
 
 from tidemark.embedded import broker as embedded
 
@@ -41,9 +41,11 @@ table = "counts_board"
 """
 
 
-def test_a_silent_stream_turns_idle_and_closes_without_batches(tmp_path: Path, broker: str) -> None:
+def test_a_silent_stream_turns_idle_and_closes_without_batches(
+    tmp_path: Path, broker: str, shared: SharedDriver
+) -> None:
     embedded.create_topics(broker, {TOPIC: 1})
-    with OnlyDriver(tmp_path, TOML, broker) as driver:
+    with OnlyDriver(tmp_path, TOML, broker, shared=shared) as driver:
         driver.wait(lambda: driver.offsets() != {}, "the first batch")
         producer = Producer({"bootstrap.servers": broker})
         producer.produce(TOPIC, json.dumps({"id": "a", "at": time.time_ns() // 1_000_000}).encode())

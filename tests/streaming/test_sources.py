@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from deltalake import CommitProperties, DeltaTable, write_deltalake
-from streaming.drivers import OnlyDriver
+from streaming.drivers import OnlyDriver, SharedDriver
 
 from tidemark.control.process import wait_until
 from tidemark.embedded import broker as embedded
@@ -153,12 +153,12 @@ def far(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def driver(home: Path, broker: str, far: str) -> Iterator[OnlyDriver]:
+def driver(home: Path, broker: str, far: str, shared: SharedDriver) -> Iterator[OnlyDriver]:
     """Runs a driver with a wrong cluster address in the file.
 
     The one on the command line counts.
     """
-    with OnlyDriver(home, TOML, broker, "--bootstrap", f"far={far}") as driver:
+    with OnlyDriver(home, TOML, broker, "--bootstrap", f"far={far}", shared=shared) as driver:
         yield driver
 
 
@@ -236,8 +236,10 @@ def test_compacted_rows_are_not_reread_and_rewritten_ones_stop(driver: OnlyDrive
     assert "outside/orders" in reason
 
 
-def test_a_source_that_is_not_there_is_named_at_start(tmp_path: Path, broker: str, far: str, home: Path) -> None:
+def test_a_source_that_is_not_there_is_named_at_start(
+    tmp_path: Path, broker: str, far: str, home: Path, shared: SharedDriver
+) -> None:
     (tmp_path / "event.avsc").write_text(json.dumps(AVRO))
-    with OnlyDriver(tmp_path, TOML, broker, "--bootstrap", f"far={far}") as driver:
+    with OnlyDriver(tmp_path, TOML, broker, "--bootstrap", f"far={far}", shared=shared) as driver:
         assert "operators.orders.delta: " in (reason := driver.reason_to_fail())
         assert reason.endswith("no Delta table; create it before the stream starts")

@@ -10,7 +10,7 @@ import tomllib
 from dataclasses import replace
 from pathlib import Path
 
-from streaming.drivers import OnlyDriver
+from streaming.drivers import OnlyDriver, SharedDriver
 from streaming.sending import passing, send_numbers
 
 from tidemark.embedded import broker as embedded
@@ -24,7 +24,9 @@ TOPIC = "handed_over"
 TOML = passing("handover", TOPIC)
 
 
-def test_a_driver_that_wakes_up_replaced_ends_without_writing(tmp_path: Path, broker: str) -> None:
+def test_a_driver_that_wakes_up_replaced_ends_without_writing(
+    tmp_path: Path, broker: str, shared: SharedDriver
+) -> None:
     embedded.create_topics(broker, {TOPIC: 1})
     send_numbers(broker, TOPIC, 0, 1)
     with OnlyDriver(tmp_path, TOML, broker) as older:
@@ -34,7 +36,7 @@ def test_a_driver_that_wakes_up_replaced_ends_without_writing(tmp_path: Path, br
         assert beat is not None
         older.control.beat(replace(beat, at_ms=0))  # as after a long time
         send_numbers(broker, TOPIC, 2, 3)
-        with OnlyDriver(tmp_path, TOML, broker, "--take-over") as newer:
+        with OnlyDriver(tmp_path, TOML, broker, "--take-over", shared=shared) as newer:
             newer.wait_for("kept", 4)
             send_numbers(broker, TOPIC, 4)
             assert older.wake() == 3
@@ -49,18 +51,18 @@ def test_a_driver_that_wakes_up_replaced_ends_without_writing(tmp_path: Path, br
     assert findings(evidence(stream)) == []
 
 
-def test_a_driver_continues_when_an_older_one_plans_a_batch(tmp_path: Path, broker: str) -> None:
+def test_a_driver_continues_when_an_older_one_plans_a_batch(tmp_path: Path, broker: str, shared: SharedDriver) -> None:
     topic = "planned_twice"
     embedded.create_topics(broker, {topic: 1})
     send_numbers(broker, topic, 0, 1)
-    with OnlyDriver(tmp_path, passing("twice", topic), broker) as driver:
+    with OnlyDriver(tmp_path, passing("twice", topic), broker, shared=shared) as driver:
         driver.wait_for("kept", 2)
         plan_the_next_batch(driver.control.home / "checkpoint")
         send_numbers(broker, topic, 2)
         kept = driver.wait_for("kept", 3)
         assert driver.drain() == 0
     assert [row["n"] for row in kept] == [0, 1, 2]
-    assert "restarting the query" in (tmp_path / "all.log").read_text()
+    assert "restarting the query" in driver.log()
 
 
 def plan_the_next_batch(checkpoint: Path) -> None:

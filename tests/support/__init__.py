@@ -35,6 +35,7 @@
 | `process_watch` | `watched`: the command lines of all processes while something runs |
 | `shared_spark` | `one_spark`: one Spark session for a process |
 | `offset_log` | `write_checkpoint`: a checkpoint of the installed Spark, with a topic and a table |
+| `all_readers` | `by_all_readers`: rows of a Delta table, on which each library that users read it by agrees |
 | `both_engines` | `BothEngines`: one query, asked of Spark and of DuckDB, with equal results |
 | `syntax` | `nodes`, `top_level`: syntax trees of the product's files, parsed once |
 | `airflow_checkout` | `own_checkout`: DAGs and plugins with a test's own topology |

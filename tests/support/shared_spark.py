@@ -10,8 +10,15 @@ from pyspark.sql import SparkSession
 
 from tidemark.spark_session import session
 
-OPTIONS = "--master local[2,2] --conf spark.speculation=true pyspark-shell"
-"""A task that fails is tried again, and stages may speculate."""
+OPTIONS = (
+    "--master local[2,2] --conf spark.speculation=true"
+    " --conf spark.sql.codegen.wholeStage=false --conf spark.sql.codegen.factoryMode=NO_CODEGEN pyspark-shell"
+)
+"""A task that fails is tried again, and stages may speculate.
+
+Spark interprets plans, since each query runs once or twice: their compilation took two fifths of the CPU time. The
+drivers that tests start compile them, as users' drivers do.
+"""
 
 
 @contextmanager

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import timedelta
-from functools import partial
 from inspect import signature
 from typing import Any
 
@@ -16,7 +15,7 @@ from airflow.sdk import DAG, DeadlineAlert, DeadlineReference, SyncCallback, cha
 
 from tidemark.airflow.dags.settings import WAREHOUSE, dag, instant, topologies
 from tidemark.airflow.tasks.assets import TopologyJob
-from tidemark.airflow.tasks.sla import DeliverChanges, PublishChanges, channels, tell_of_missed_checks
+from tidemark.airflow.tasks.sla import CheckSlas, DeliverChanges, PublishChanges, channels, tell_of_missed_checks
 
 DOC = """
 Checks the SLAs of the topology `{name}` as of an instant. It sends each change of an incident once to every channel of
@@ -50,12 +49,13 @@ def make() -> Iterator[DAG]:
         )
         params = {"at": instant("now")}
         with dag(topology, "sla_check", doc=DOC, schedule=every, params=params, deadline=[missed_checks]) as of_checks:
-            job = partial(TopologyJob, topology=topology, warehouse=WAREHOUSE, execution_timeout=HANGS_AFTER)
-            paths = job(job="critical_path", arguments=["--from", SINCE, "--to", AT])
-            check = job(
+            of_job: dict[str, Any] = {"topology": topology, "warehouse": WAREHOUSE, "execution_timeout": HANGS_AFTER}
+            paths = TopologyJob(job="critical_path", arguments=["--from", SINCE, "--to", AT], **of_job)
+            check = CheckSlas(
                 job="check_sla",
                 arguments=["--at", AT, "--run-id", "{{ run_id }}"],
                 trigger_rule="all_done",  # paths may be refused, and SLAs are checked nevertheless
+                **of_job,
             )
             of_topology = {"topology": topology.name, "warehouse": WAREHOUSE}
             of_topology["trigger_rule"] = "all_done"  # an invalid SLA fails the check, after it judged the others

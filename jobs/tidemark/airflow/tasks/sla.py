@@ -12,9 +12,9 @@ from urllib.parse import quote
 
 from airflow.configuration import conf
 from airflow.sdk import Asset, BaseNotifier, BaseOperator, Context, Variable
-from airflow.sdk.exceptions import AirflowSkipException
+from airflow.sdk.exceptions import AirflowSkipException, DownstreamTasksSkipped
 
-from tidemark.airflow.tasks.assets import waiting_dags
+from tidemark.airflow.tasks.assets import TopologyJob, waiting_dags
 from tidemark.airflow.tasks.receivers import ReceiverRefused
 from tidemark.airflow.tasks.store import warehouse_at
 from tidemark.clock import wall_clock_ms
@@ -53,6 +53,26 @@ def channels(topology: str) -> list[Channel]:
     ]
 
 
+class CheckSlas(TopologyJob):
+    """Checks SLAs, and skips following tasks that would find no changes.
+
+    Each of them would cost a process.
+    """
+
+    def execute(self, context: Context) -> None:
+        """Checks, and skips the tasks.
+
+        Raises:
+            AirflowException: an SLA is invalid, or the check failed. No task is skipped then.
+        """
+        super().execute(context)
+        layout, run_id = Layout(warehouse_at(self.warehouse)), str(context["run_id"])
+        following = self.get_direct_relatives(upstream=False)
+        of_changes = [task for task in following if isinstance(task, (PublishChanges, DeliverChanges))]
+        if without_work := [task.task_id for task in of_changes if not task.changes(layout, run_id)]:
+            raise DownstreamTasksSkipped(tasks=without_work)  # type: ignore[no-untyped-call]
+
+
 class PublishChanges(BaseOperator):
     """Publishes this run's changes of incidents to the asset of *topology*.
 
@@ -68,13 +88,17 @@ class PublishChanges(BaseOperator):
 
     def execute(self, context: Context) -> None:
         """Publishes the changes, or skips."""
-        from tidemark.sla.incidents.tables import made_by  # costs 1 s, and only tasks need it
-
-        changes = made_by(Layout(warehouse_at(self.warehouse)), self.topology, str(context["run_id"]))
+        changes = self.changes(Layout(warehouse_at(self.warehouse)), str(context["run_id"]))
         if not changes:
             msg = "no incident changed"
             raise AirflowSkipException(msg)
         context["outlet_events"][sla_asset(self.topology)].extra["changes"] = [*changes]
+
+    def changes(self, layout: Layout, run_id: str) -> list[dict[str, Any]]:
+        """Returns the changes of incidents that the run *run_id* has made."""
+        from tidemark.sla.incidents.tables import made_by  # costs 1 s, and only tasks need it
+
+        return made_by(layout, self.topology, run_id)
 
 
 class DeliverChanges(BaseOperator):
@@ -101,6 +125,12 @@ class DeliverChanges(BaseOperator):
         if not tell(self.channel, layout, self.topology, context, run_id=run_id, dags_of=dags_of):
             msg = "every change was delivered before"
             raise AirflowSkipException(msg)
+
+    def changes(self, layout: Layout, _run_id: str) -> list[dict[str, Any]]:
+        """Returns the changes that the channel did not get yet."""
+        from tidemark.sla.incidents.tables import pending_changes
+
+        return pending_changes(layout, self.topology, self.channel, now_ms=wall_clock_ms())
 
 
 def tell(
