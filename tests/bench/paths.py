@@ -71,7 +71,7 @@ def _lay_down(layout: Layout, topology: Topology) -> int:
                 }
             ).with_columns(
                 topology=pl.lit(topology.name), sub_topology=pl.lit(sub.name), operator=pl.lit(operator.name),
-                kind=pl.lit(operator.kind.value), queued_ms=pl.lit(0), records=pl.lit(1), host=pl.lit("h"),
+                kind=pl.lit(operator.kind), queued_ms=pl.lit(0), records=pl.lit(1), host=pl.lit("h"),
                 skew_ms=pl.lit(None, pl.Int64), skew_error_ms=pl.lit(None, pl.Int64),
             )
             for operator in sub.operators

@@ -14,9 +14,11 @@ from support.crashes import Crash, crash_at
 from support.play import NOON, Play, Row, ms, tell
 from support.separate_executors import Apart
 from support.topologies import aggregate, current, repartition, sink, source, table, topology_of
+from tidemark.cli.audit.complete import as_line
 from tidemark.control.folder import TimeReset
 from tidemark.errors import InvalidSpec
 from tidemark.model.project.layout import Layout
+from tidemark.model.settings.intervals import instant_ms
 from tidemark.model.sla_spec import parse
 from tidemark.query.sql import Warehouse
 from tidemark.semantics.sla import Verdict
@@ -24,7 +26,7 @@ from tidemark.sla.incidents.culprits import with_culprits
 from tidemark.sla.measures.facts import facts
 from tidemark.sla.measures.status import Status, statuses
 from tidemark.stream.driver.heartbeats import Heartbeats
-from tidemark.why.intervals import interval_state
+from tidemark.why.intervals import IntervalState, interval_state
 from tidemark.why.walk import scene
 
 TENS = {"every": "10 s"}
@@ -148,6 +150,20 @@ def test_a_commit_after_a_change_has_the_interval_before(tmp_path):
     assert shown["complete"] == "2014-05-13T12:00:00.000Z/2014-05-13T12:00:10.000Z"
 
 
+def test_an_interval_of_another_length_is_answered_by_its_end(tmp_path):
+    play = play_of(BOARD, tmp_path, partitions=1)
+    run(play, [(33, [(0, 1), (0, 12), (0, 32)])])  # complete until 30 s
+
+    def answer(every: str) -> tuple[bool | None, int | None, str]:
+        topology = Play(BOARD.replace('"10 s"', f'"{every}"'), tmp_path, partitions=1).topology
+        state = interval_state(scene(topology, Layout(tmp_path), ms(34)), topology.operators["board"], ms(5))
+        return state.is_complete, state.records, state.reason
+
+    before = "its records were counted in intervals of another length, before `every` or `timezone` was changed"
+    assert answer("15 s") == (True, None, before)
+    assert answer("40 s")[:2] == (False, None)
+
+
 def ask(play: Play, *words: str) -> tuple[int, str]:
     (play.home / "play.toml").write_text(play.toml)
     place = ("--topology", str(play.home / "play.toml"))
@@ -175,6 +191,24 @@ def test_the_command_says_since_when_or_why_not(tmp_path):
         "tidemark complete: no table 'bord' has intervals; write complete = { every = \"1 h\" } at its operator; "
         "known: board",
     )
+
+
+@pytest.mark.parametrize(
+    ("every", "start", "end", "shown"),
+    [
+        ("1 h", "2026-10-25T00:00Z", "2026-10-25T01:00Z", "2026-10-25 02:00 CEST–02:00 CET Europe/Berlin"),
+        ("1 h", "2026-10-25T01:00Z", "2026-10-25T02:00Z", "2026-10-25 02:00 CET–03:00 CET Europe/Berlin"),
+        ("1 d", "2026-03-28T23:00Z", "2026-03-29T22:00Z", "2026-03-29 00:00 CET–2026-03-30 00:00 CEST Europe/Berlin"),
+        ("1 h", "2026-10-26T01:00Z", "2026-10-26T02:00Z", "2026-10-26 02:00–03:00 Europe/Berlin"),
+    ],
+)
+def test_hours_in_which_clocks_change_are_told_apart(tmp_path, every, start, end, shown):
+    keys = {"every": every, "timezone": "Europe/Berlin"}
+    toml = topology_of(events=source("id string"), board=sink("events", table="board", complete=keys))
+    play = play_of(toml, tmp_path)
+    span = {"start_ms": instant_ms(start), "end_ms": instant_ms(end)}
+    state = IntervalState(operator="board", **span, is_complete=None, reason="none")
+    assert as_line(state, play.topology.operators["board"]) == f"board {shown}: not known; none"
 
 
 def test_an_open_interval_has_an_estimate(tmp_path):
@@ -299,6 +333,7 @@ def test_held_results_keep_an_interval_open(tmp_path):
     assert intervals(play, "complete_at", "emitted", "waited_for", "waited_ms") == [(0, 20, 1, "newest", 6_000)]
 
 
+@pytest.mark.long  # the test below has more hops, and no counts
 def test_a_table_behind_a_hop_completes_with_its_marks(tmp_path):
     toml = topology_of(
         events=source("id string, v int"),
@@ -310,6 +345,33 @@ def test_a_table_behind_a_hop_completes_with_its_marks(tmp_path):
     send(play, 20, (0, 11), (1, 11.5))
     play.hop("by_id", at_ms=ms(22))
     assert intervals(play, "table", "complete_at", "records", sub="by_id") == [(0, "totals", 22, 2)]
+
+
+def test_idleness_of_a_partition_is_known_behind_hops(tmp_path):
+    toml = topology_of(
+        events=source("id string, v int", idle_after="30 s"),
+        by_id=repartition(key=["id"], columns=["v"]),
+        newest=table("by_id", sub_topology="middle", columns=["v"]),
+        by_v=repartition("newest", id=["id"], key=["v"], columns=["id"]),
+        totals=aggregate("by_v", sub_topology="last", aggregates={"n": "count(*)"}, complete=TENS),
+    )
+    play = play_of(toml, tmp_path)
+    batches: list[Batch] = [
+        (12, [(0, 1), (1, 2)]),
+        (45, [(0, 32), (1, 31)]),
+        (80, [(0, 65), (2, 65)]),
+        (81, [(0, 75), (1, 75), (2, 75)]),
+    ]
+    for at_s, records in batches:
+        send(play, at_s, *records)
+        play.hop("middle", at_ms=ms(at_s))
+        play.hop("last", at_ms=ms(at_s))
+    # Partition 2 has no record before 80 s, and is idle at 45 s. Partition 1 has passed 30 s, and is idle at 80 s.
+    assert intervals(play, "complete_at", "by_idleness", sub="last") == [
+        *((start, 45, True) for start in (0, 10, 20)),
+        *((start, 80, True) for start in (30, 40, 50)),
+        (60, 81, False),
+    ]
 
 
 def test_periodic_results_of_another_stream_are_refused(tmp_path):

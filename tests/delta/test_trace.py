@@ -151,6 +151,8 @@ def test_late_and_quarantined_records_say_why(played: Played) -> None:
 def test_an_unread_record_says_how_far_the_stream_is(played: Played) -> None:
     assert played.results(10) == [("events", None, "unread")]
     assert played.reason(10, "events") == "the stream has read until 10"
+    (result,) = played.kept.tracer().trace(RecordPlace("events", 7, 0)).results
+    assert (result.outcome, result.reason) == ("unread", "the stream has read nothing of partition 7")
 
 
 @pytest.mark.long  # a stream of its own; the walk is guarded by the other tests
@@ -304,6 +306,17 @@ def test_a_row_names_its_records_and_they_make_it(
     assert (found.row, [str(place) for place in found.places], found.is_verified) == (row, places, True)
 
 
+def test_a_record_that_moved_a_row_counts_in_its_new_group(tmp_path: Path) -> None:
+    play = Played(tmp_path)
+    play.read(play.event(0, "a", 1), play.event(1, "b", 2), play.event(2, "c", 4, "h"), at_s=5)
+    play.read(play.event(3, "a", 1, "h"), at_s=6)
+    play.hop("totals", at_ms=ms(7))
+    tracer = play.kept.tracer()
+    # Record 3 is the cause of both rows: it leaves g and comes to h.
+    places = {key: [str(place) for place in trace_row(tracer, "totals", key).places] for key in "gh"}
+    assert places == {"g": ["events/0/1"], "h": ["events/0/2", "events/0/3"]}
+
+
 def test_only_the_records_of_a_row_are_read_again(played: Played) -> None:
     played.kept.asked = 0
     trace_row(played.kept.tracer(), "totals", "g")
@@ -365,6 +378,27 @@ def test_an_hour_is_whole_from_the_broker_to_the_tables(played: Played) -> None:
     assert counts["table board", hour] == counts["table totals", hour] == (4, {})
     assert counts["table minutes", hour] == (2, {})
     assert found.differences == []
+    # The watermark is in the second minute of the hour.
+    assert (found.is_whole, found.conclusion) == (
+        False,
+        "every count agrees so far; the watermark has not passed the end, so more records may come",
+    )
+    minute = reconcile(played.kept.tracer(), played.broker.offsets, "events", start_ms=ms(0), end_ms=ms(60))
+    assert (minute.is_whole, minute.conclusion) == (True, "whole: every count agrees")
+
+
+@pytest.mark.parametrize(
+    ("hour", "conclusion"),
+    [
+        (-1, "no records: neither the broker nor the stream has one of this span"),
+        (24, "no records so far; the watermark has not passed the end, so more records may come"),
+    ],
+)
+def test_a_span_without_records_is_called_empty(played: Played, hour: int, conclusion: str) -> None:
+    span = {"start_ms": ms(hour * 3_600), "end_ms": ms((hour + 1) * 3_600)}
+    found = reconcile(played.kept.tracer(), played.broker.offsets, "events", **span)
+    found.counts[:] = [count for count in found.counts if count.hour_ms is not None]
+    assert (found.counts, found.is_whole, found.conclusion) == ([], hour == -1, conclusion)
 
 
 def test_a_missing_row_and_a_missing_fact_are_named(tmp_path: Path) -> None:

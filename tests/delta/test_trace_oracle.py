@@ -77,13 +77,19 @@ class KeptWindows(FinalAggregate):
 class KeptTotals(Aggregate):
     """An aggregate that keeps the records of each newest result.
 
-    They are those that it counts after the batch of this result.
+    They are the newest of each id that it counts after the batch of this result. *id_of* is the id of a record.
     """
 
+    id_of: Callable[[Place], str]
+    counted: dict[str, dict[str, Place]] = field(default_factory=lambda: defaultdict(dict))
     made_of: dict[str, list[Place]] = field(default_factory=dict)
     written: set[str] = field(default_factory=set)
 
     def take(self, row: OracleRow) -> Iterator[OracleRow]:
+        counted, id_ = self.counted[key_of(self.key, row.fields)], self.id_of(row.place)
+        counted.pop(id_, None)
+        if not row.deletes:
+            counted[id_] = row.place
         for result in super().take(row):
             self.written.add(key_of(self.key, result.fields))
             yield result
@@ -91,7 +97,8 @@ class KeptTotals(Aggregate):
     def end(self, watermark_ms: int | None) -> Iterator[OracleRow]:
         yield from super().end(watermark_ms)
         for key in self.written:
-            self.made_of[key] = [row.place for row in self.groups[key].rows]
+            self.made_of[key] = [*self.counted[key].values()]
+            assert len(self.made_of[key]) == len(self.groups[key].rows)
         self.written.clear()
 
 
@@ -236,9 +243,15 @@ class Drawn:
         assert isinstance(repartitioned, Repartition)
         return [
             Hop(name="by_grp_source", handed=repartitioned.handed, watermarks=self.main.watermarks),
-            KeptTotals(name="total", input="by_grp_source", key=("grp",), result=_result),
+            KeptTotals(name="total", input="by_grp_source", key=("grp",), result=_result, id_of=self._id_of),
             Sink(name="totals_out", input="total"),
         ]
+
+    def _id_of(self, place: Place) -> str:
+        """Returns the id of the event behind a row of the hop."""
+        fields = self._fields[place._replace(topic="events")]
+        assert isinstance(fields, dict)
+        return str(fields["id"])
 
     def _batches_of_hop(self) -> list[Batch]:
         return [

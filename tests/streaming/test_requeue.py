@@ -191,7 +191,8 @@ def test_traces_and_counts_read_the_records_of_a_real_topic(tmp_path: Path, brok
 
     day = ("reconcile", "events", "--day", "2014-05-13", *which)
     whole = tidemark(tmp_path, *home, *day)
-    assert (whole.returncode, whole.stdout.splitlines()[-1]) == (0, "whole: every count agrees")
+    assert whole.returncode == 0
+    assert whole.stdout.splitlines()[-1].startswith("every count agrees so far; "), "the day is not over"
     producer.produce("audited", f'{{"id":"c","v":3,"event_time":{ms(6)}}}', "c", 0)
     producer.flush()
     behind = tidemark(tmp_path, *home, *day, "--format", "json")

@@ -313,12 +313,13 @@ HOP = pl.Struct(
         "idle": pl.Boolean(),
         "newest_ms": pl.Int64(),
         "repeated": pl.Boolean(),
+        "idle_watermark_ms": pl.Int64(),
     }
 )
 
 
 def _hop_row(source: str, row: Row) -> Row:
-    renamed = {"old_timestamp_ms": row["old_timestamp"], "watermark_ms": row["watermark"], "newest_ms": row["newest"]}
+    renamed = {f"{name}_ms": row[name] for name in ("old_timestamp", "watermark", "newest", "idle_watermark")}
     struct = {name: renamed.get(name, row.get(name)) for name in HOP.to_schema()}
     return {
         "source": source, "partition": row["partition"], "offset": row["batch_id"], "timestamp_ms": row["timestamp"],

@@ -1,6 +1,9 @@
 """Culprit parts of a window's age, with lengths worked out by hand."""
 
-from tidemark.semantics.blame import AgeCause, AgePart, ClosingBatches, before_source, excesses, share_out
+from random import Random
+from statistics import median
+
+from tidemark.semantics.blame import AgeCause, AgePart, ClosingBatches, KeptWindows, before_source, excesses, share_out
 
 SOURCE, NEWEST, BOARD = AgePart("events", "source"), AgePart("newest", "table"), AgePart("board", "sink")
 
@@ -69,7 +72,7 @@ def test_who_worked_beside_the_path_gets_the_time_of_the_queue():
 
 
 def kept(n):
-    return [{AgePart.of(AgeCause.BOUND): 3_000, NEWEST: 100 + number % 2} for number in range(n)]
+    return KeptWindows({AgePart.of(AgeCause.BOUND): 3_000, NEWEST: 100 + number % 2} for number in range(n))
 
 
 def test_what_grew_beyond_the_usual_is_to_blame():
@@ -87,5 +90,22 @@ def test_without_history_the_configured_length_counts():
 
 
 def test_only_candidates_are_blamed_and_only_beyond_a_promise():
-    found = excesses({NEWEST: 900, BOARD: 500}, [], {}, only={"board"}, promised_ms=300)
+    found = excesses({NEWEST: 900, BOARD: 500}, KeptWindows(), {}, only={"board"}, promised_ms=300)
     assert [(each.part.name, each.excess_ms) for each in found] == [("board", 200), ("newest", 0)]
+
+
+def test_usual_lengths_are_medians_over_the_windows_that_are_kept():
+    parts, draw, kept, windows = [AgePart.of(AgeCause.BOUND), NEWEST, BOARD], Random(5), KeptWindows(), []
+    for number in range(300):
+        spent = {part: draw.choice([-40, 0, 0, 7, draw.randint(1, 90)]) for part in draw.sample(parts, 2)}
+        windows.append(spent)
+        kept.add(spent)
+        if number % 3 == 2:
+            windows.pop(0)
+            kept.forget_oldest()
+        aged = [each for each in windows if sum(each.values()) > 0]
+        for part in parts:
+            is_known = len(windows) >= 20
+            assert kept.usual_ms(part) == (median(each.get(part, 0) for each in windows) if is_known else None)
+            shares = [each.get(part, 0) / sum(each.values()) for each in aged]
+            assert kept.usual_share(part) == (median(shares) if is_known and shares else None)

@@ -197,6 +197,19 @@ def test_after_a_change_the_interval_before_is_the_newest():
     assert newest_complete(now) == (0, 30 * S)
 
 
+def test_a_late_record_after_a_change_takes_nothing_back():
+    now, _ = complete(TENS, None, {0: record()}, passed(50))
+    longer = Intervals(30 * S)
+    now, _ = complete(longer, now, {}, passed(50, blocked_by="newest"))
+    now, done = complete(longer, now, {0: record()}, passed(50, blocked_by="newest"))
+    # The record is added to those before the change, which are complete, and whose records had another length.
+    assert [(each.start_ms // S, each.end_ms // S, each.records) for each in done] == [(0, 30, None)]
+    assert (now.up_to_ms, newest_complete(now)) == (30 * S, (40 * S, 50 * S))
+    now, done = complete(longer, now, {0: record()}, passed(60))
+    assert [(each.start_ms // S, each.is_reopened) for each in done] == [(0, True), (30, False)]
+    assert newest_complete(now) == (30 * S, 60 * S)
+
+
 def test_a_record_of_a_wrong_year_makes_few_rows(monkeypatch):
     monkeypatch.setattr(completeness, "MOST", 3)
     now, done = complete(TENS, None, {0: record(), 900 * S: record(4)}, passed(1_000))

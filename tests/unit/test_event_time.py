@@ -64,10 +64,12 @@ def test_bad_records_keep_a_partition_awake_and_move_no_time():
 
 
 def test_behind_a_hop_the_upstreams_watermark_counts():
-    one = follow(InputProgress(), read(4, 900), watermark_ms=500, now_ms=NOW)
+    one = follow(InputProgress(), read(4, 900), watermark_ms=500, idle=False, idle_watermark_ms=40, now_ms=NOW)
     assert (one.watermark_ms, one.partitions[0].max_timestamp_ms) == (500, 900)
     two = follow(one, read(5, 700, since=4), watermark_ms=None, now_ms=NOW + 1)
     assert (two.watermark_ms, two.partitions[0].max_timestamp_ms) == (500, 900)
+    three = follow(two, read(6, 700, since=5), watermark_ms=600, idle=False, now_ms=NOW + 2)
+    assert [each.idle_watermark_ms for each in (one, two, three)] == [40, 40, None], "as the newest mark says"
 
 
 def test_a_sub_topology_waits_for_its_slowest_input():

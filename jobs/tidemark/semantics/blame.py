@@ -6,11 +6,11 @@ up to the age. Lengths are ms, instants epoch ms.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from bisect import bisect_left, insort
+from collections import Counter, defaultdict, deque
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from statistics import median
 from typing import NamedTuple
 
 HISTORY = 200
@@ -186,9 +186,80 @@ def share_out(wait: tuple[int, int], worked: Mapping[AgePart, tuple[int, int]], 
     return {**shares, AgePart.of(AgeCause.QUEUED): length_ms}
 
 
+class _Lengths:
+    """Keeps lengths in order, of which most may be 0."""
+
+    def __init__(self) -> None:
+        self._others: list[float] = []
+
+    def add(self, length: float) -> None:
+        if length:
+            insort(self._others, length)
+
+    def remove(self, length: float) -> None:
+        if length:
+            del self._others[bisect_left(self._others, length)]
+
+    def median(self, number: int) -> float:
+        """Returns the median of *number* lengths; those not added are 0."""
+        negative, zeros = bisect_left(self._others, 0), number - len(self._others)
+
+        def at(place: int) -> float:
+            if place < negative:
+                return self._others[place]
+            return 0 if place < negative + zeros else self._others[place - zeros]
+
+        return (at((number - 1) // 2) + at(number // 2)) / 2
+
+
+class KeptWindows:
+    """Earlier windows that kept a promise, with the usual length of each part.
+
+    The usual length is the median; it is unknown with fewer windows than ENOUGH.
+    """
+
+    def __init__(self, windows: Iterable[Spent] = ()) -> None:
+        self._windows: deque[tuple[Spent, int]] = deque()
+        self._ms: dict[AgePart, _Lengths] = defaultdict(_Lengths)
+        self._shares: dict[AgePart, _Lengths] = defaultdict(_Lengths)
+        self._with_age = 0
+        for spent in windows:
+            self.add(spent)
+
+    def __len__(self) -> int:
+        return len(self._windows)
+
+    def add(self, spent: Spent) -> None:
+        """Adds a window."""
+        age_ms = sum(spent.values())
+        self._windows.append((spent, age_ms))
+        self._with_age += age_ms > 0
+        for part, ms in spent.items():
+            self._ms[part].add(ms)
+            if age_ms > 0:
+                self._shares[part].add(ms / age_ms)
+
+    def forget_oldest(self) -> None:
+        """Removes the window that was added first."""
+        spent, age_ms = self._windows.popleft()
+        self._with_age -= age_ms > 0
+        for part, ms in spent.items():
+            self._ms[part].remove(ms)
+            if age_ms > 0:
+                self._shares[part].remove(ms / age_ms)
+
+    def usual_ms(self, part: AgePart) -> float | None:
+        """Returns the usual length of *part*, in ms."""
+        return self._ms[part].median(len(self)) if len(self) >= ENOUGH else None
+
+    def usual_share(self, part: AgePart) -> float | None:
+        """Returns the usual share of *part* in the age of a window."""
+        return self._shares[part].median(self._with_age) if len(self) >= ENOUGH and self._with_age else None
+
+
 def excesses(
     spent: Spent,
-    kept: Sequence[Spent],
+    kept: KeptWindows,
     configured_ms: Mapping[str, int],
     *,
     only: Collection[str] | None = None,
@@ -196,22 +267,16 @@ def excesses(
 ) -> list[PartExcess]:
     """Returns every part of a window, the largest excess first.
 
-    The usual length of a part is its median over *kept*, windows that kept the promise.
-
     Args:
         spent: the length of each part.
-        kept: the parts of earlier windows within the promise.
+        kept: windows that kept the promise. With fewer than ENOUGH the configured lengths take the place of the usual.
         configured_ms: by name of a part, its configured length.
         only: names of the parts that can be blamed; None: all.
         promised_ms: the length for which no part is blamed.
     """
-    # With fewer than ENOUGH windows the usual length is unknown, and the configured length takes its place.
-    is_known = len(kept) >= ENOUGH
-    ages_ms = [sum(each.values()) for each in kept]
 
     def blamed(part: AgePart, ms: int) -> PartExcess:
-        usual_ms = float(median(each.get(part, 0) for each in kept)) if is_known else None
-        shares = [each.get(part, 0) / age_ms for each, age_ms in zip(kept, ages_ms, strict=True) if age_ms > 0]
+        usual_ms = kept.usual_ms(part)
         expected_ms = configured_ms.get(part.name, 0) if usual_ms is None else usual_ms
         # A part within the promise is not blamed, even where it is usually shorter.
         excess_ms = ms - max(expected_ms, promised_ms) if only is None or part.name in only else 0
@@ -219,7 +284,7 @@ def excesses(
             part=part,
             ms=ms,
             usual_ms=usual_ms,
-            usual_share=median(shares) if is_known and shares else None,
+            usual_share=kept.usual_share(part),
             excess_ms=max(0.0, float(excess_ms)),
         )
 

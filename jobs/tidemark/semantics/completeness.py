@@ -143,10 +143,14 @@ class Completion:
 
 
 def newest_complete(table: TableIntervals) -> tuple[int, int] | None:
-    """Returns start and end of the newest complete interval; None: none is."""
-    if table.up_to_ms is None or table.up_to_ms == table.first_ms:
-        return table.before_change
-    return _of_table(table).start_of(table.up_to_ms - 1), table.up_to_ms
+    """Returns start and end of the newest complete interval; None: none is.
+
+    After a change of length it stays the last one of the length before until one of the new length ends as late.
+    """
+    before, up_to_ms = table.before_change, table.up_to_ms
+    if up_to_ms is None or up_to_ms == table.first_ms or (before and before[1] > up_to_ms):
+        return before
+    return _of_table(table).start_of(up_to_ms - 1), up_to_ms
 
 
 def _of_table(table: TableIntervals) -> Intervals:
@@ -218,18 +222,28 @@ def path_time(
         return NEVER if end_ms is None else end_ms
 
     before = [passed(part.watermark_ms) for source in was.values() for part in source.partitions.values()]
-    idle = []
-    for source in now.values():
-        idle += [passed(p.watermark_ms) for p in source.partitions.values() if p.activity is Activity.IDLE]
+    idle_ms = idle_watermark_ms(now)
     partition = was[held_by].held_by if held_by and held_by in was else None
     return PathTime(
         passed_ms=passed_ms(watermark_ms, allowed_lateness_ms=allowed_lateness_ms),
         fastest_ms=max(before, default=None),
         held_by=held_by if partition is None else f"{held_by}/{partition}",
         since_ms=since_ms,
-        idle_ms=min(idle, default=None),
+        idle_ms=idle_ms if idle_ms == NEVER else passed_ms(idle_ms, allowed_lateness_ms=allowed_lateness_ms),
         blocked_by=blocked_by,
     )
+
+
+def idle_watermark_ms(inputs: Mapping[str, InputProgress]) -> int | None:
+    """Returns the lowest watermark of an idle partition of *inputs*.
+
+    Those before hops are included. None: no partition is idle; NEVER: an idle one has no watermark.
+    """
+    watermarks = present(source.idle_watermark_ms for source in inputs.values())
+    for source in inputs.values():
+        idle = (part.watermark_ms for part in source.partitions.values() if part.activity is Activity.IDLE)
+        watermarks += [NEVER if watermark_ms is None else watermark_ms for watermark_ms in idle]
+    return min(watermarks, default=None)
 
 
 def complete(
@@ -257,7 +271,10 @@ def complete(
     earliest_ms = min(earlier, default=first_ms)
     for start_ms, end_ms in _spans(intervals, earliest_ms, first_ms, counts):
         count = counts.get(start_ms, NO_RECORDS)
-        done.append(Completion(start_ms=start_ms, end_ms=end_ms, records=count.records, emitted=count.emitted))
+        # Records before a change of length were counted in other intervals.
+        is_counted = now.before_change is None
+        records, emitted = (count.records, count.emitted) if is_counted else (None, None)
+        done.append(Completion(start_ms=start_ms, end_ms=end_ms, records=records, emitted=emitted))
     for start_ms, count in sorted(counts.items()):
         # A record that changed nothing leaves the table as it was read.
         if first_ms <= start_ms < up_to_ms and count.emitted:
@@ -299,8 +316,9 @@ def _of(intervals: Intervals, was: TableIntervals | None, counts: Mapping[int, I
             before_change=newest_complete(now),
         )
     first_ms = min(counts, default=None)
-    # Nothing is complete yet: an earlier record makes its interval the first.
-    if first_ms is not None and now.first_ms == now.up_to_ms and (now.first_ms is None or first_ms < now.first_ms):
+    # Nothing is complete yet, also not before a change of length: an earlier record makes its interval the first.
+    is_new = now.first_ms == now.up_to_ms and now.before_change is None
+    if first_ms is not None and is_new and (now.first_ms is None or first_ms < now.first_ms):
         now = replace(now, first_ms=first_ms, up_to_ms=first_ms)
     return now
 

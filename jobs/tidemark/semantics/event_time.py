@@ -240,7 +240,13 @@ def processing_time(was: InputProgress, readings: Mapping[int, PartitionReading]
 
 
 def follow(
-    was: InputProgress, reading: PartitionReading, *, watermark_ms: int | None, idle: bool | None = None, now_ms: int
+    was: InputProgress,
+    reading: PartitionReading,
+    *,
+    watermark_ms: int | None,
+    idle: bool | None = None,
+    idle_watermark_ms: int | None = None,
+    now_ms: int,
 ) -> InputProgress:
     """Returns the reading end of a hop after a batch.
 
@@ -253,12 +259,14 @@ def follow(
         reading: the part of the hop that the batch read.
         watermark_ms: the upstream's newest watermark; None: none yet.
         idle: the upstream's status; None: no new one was sent.
+        idle_watermark_ms: the lowest watermark of an idle partition of the upstream, sent with its status; None: none.
         now_ms: decision time of the batch.
     """
     before = was.partitions.get(0, PartitionProgress(active_at_ms=now_ms))
     # A reader does not ask the broker of its upstream's sources: their idleness comes with the marks.
     reached_ms = later(was.watermark_ms, watermark_ms)
-    idle = was.idle if idle is None else idle
+    if idle is None:
+        idle, idle_watermark_ms = was.idle, was.idle_watermark_ms
     part = PartitionProgress(
         max_timestamp_ms=later(before.max_timestamp_ms, reading.max_timestamp_ms),
         watermark_ms=reached_ms,
@@ -266,7 +274,7 @@ def follow(
         until_offset=reading.until_offset,
         activity=Activity.IDLE if idle else Activity.ACTIVE,
     )
-    return replace(was, partitions={0: part}, watermark_ms=reached_ms, idle=idle)
+    return replace(was, partitions={0: part}, watermark_ms=reached_ms, idle=idle, idle_watermark_ms=idle_watermark_ms)
 
 
 def watermark_over_inputs(inputs: Mapping[str, InputProgress], *, previous_ms: int | None) -> CombinedWatermark:

@@ -97,7 +97,8 @@ class InputProgress:
     """A source's partitions and combined watermark, None before the first.
 
     `places` has the partition that each input partition of a source over several topics is, by number. It only grows,
-    so that no number ever means another partition; a deleted topic leaves `partitions` alone.
+    so that no number ever means another partition; a deleted topic leaves `partitions` alone. `idle_watermark_ms` is of
+    a hop: the lowest watermark of an idle partition before it, by its newest mark. None: no partition was idle.
     """
 
     partitions: Mapping[int, PartitionProgress] = field(default_factory=dict)
@@ -105,6 +106,7 @@ class InputProgress:
     held_by: str | None = None
     idle: bool = False
     places: tuple[Place, ...] = ()
+    idle_watermark_ms: int | None = None
 
     @property
     def offsets_read(self) -> dict[int, int]:
@@ -156,6 +158,9 @@ class InputProgress:
         # Only sources over several topics have these keys, so older versions read the progress of all others.
         if not self.places:
             del content["places"]
+        # And only topologies with the key `complete` have this one.
+        if self.idle_watermark_ms is None:
+            del content["idle_watermark_ms"]
         for part in content["partitions"].values():
             if part["latest_offset"] is None:
                 del part["latest_offset"]

@@ -25,6 +25,8 @@ from tidemark.model.kinds.sink import Sink
 from tidemark.model.kinds.source import Source
 from tidemark.model.settings.intervals import Grain, iso
 from tidemark.model.tables.catalog import BECAME, CAME_IN, LATE_RECORDS, OPERATOR_LATENCY, OUTCOMES, QUARANTINE
+from tidemark.semantics.progress import InputProgress
+from tidemark.semantics.watermark import is_window_late
 from tidemark.trace.evidence import StreamEvidence, between
 from tidemark.trace.outcomes import COUNTED
 from tidemark.trace.record import Tracer, hop_rows_as_read, readers_of, sent_records
@@ -63,13 +65,35 @@ class StageCount:
         }
 
 
+_OPEN = "so far; the watermark has not passed the end, so more records may come"
+
+
 @dataclass(frozen=True)
 class Reconciliation:
-    """Counts by hour, partition and stage, with differences and remarks."""
+    """Counts by hour, partition and stage, with differences and remarks.
 
+    `is_over`: the watermark of the source has passed the span.
+    """
+
+    is_over: bool
     counts: list[StageCount] = field(default_factory=list)
     differences: list[str] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
+
+    @property
+    def is_whole(self) -> bool:
+        """True if no record is missing, and none is expected any more."""
+        return self.is_over and not self.differences
+
+    @property
+    def conclusion(self) -> str:
+        """Returns the answer in a line."""
+        if self.differences:
+            return f"{len(self.differences)} difference{'' if len(self.differences) == 1 else 's'}"
+        if all(count.hour_ms is None for count in self.counts):
+            neither = "no records: neither the broker nor the stream has one of this span"
+            return neither if self.is_over else f"no records {_OPEN}"
+        return "whole: every count agrees" if self.is_over else f"every count agrees {_OPEN}"
 
     @property
     def document(self) -> dict[str, Any]:
@@ -78,7 +102,7 @@ class Reconciliation:
             "counts": [count.row for count in self.counts],
             "differences": self.differences,
             "remarks": self.remarks,
-            "is_whole": not self.differences,
+            "is_whole": self.is_whole,
         }
 
 
@@ -99,9 +123,10 @@ class _Count:
     def __init__(self, tracer: Tracer, ends: Ends, source: Source, start_ms: int, end_ms: int) -> None:
         self._tracer, self._source = tracer, source
         self._start_ms, self._end_ms = start_ms, end_ms
-        self._result = Reconciliation()
         sub = tracer.topology.sub_topology_of(source.name)
         self._evidence = tracer.evidence[sub.name]
+        watermark_ms = self._evidence.progress.get(source.name, InputProgress()).watermark_ms
+        self._result = Reconciliation(is_over=is_window_late(end_ms, watermark_ms))
         self._reads = self._overlapping()
         self._ends = ends(source, sorted({*self._reads["partition"], *self._known_partitions()}))
 

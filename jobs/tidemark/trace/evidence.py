@@ -47,7 +47,8 @@ class StreamEvidence:
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
         self._facts = StreamFacts(stream.home, stream.control, NEVER_MS, stream.topology.trigger_ms, bounds=BOUNDS)
-        self._tables: dict[str, pl.LazyFrame] = {}
+        self._tables: dict[str, DeltaTable | None] = {}
+        self._scans: dict[str, pl.LazyFrame] = {}
         # All operators of a stream ask the same of a batch or a place.
         self._counts: dict[int, pl.DataFrame] = {}
         self._aside: dict[tuple[str, int, int], pl.DataFrame] = {}
@@ -65,17 +66,26 @@ class StreamEvidence:
 
     def rows_of_table(self, name: str, *where: pl.Expr) -> pl.DataFrame:
         """Returns rows of the table *name* of a sink."""
+        table = self.table(name)
+        if table is None:
+            return pl.DataFrame()
+        if name not in self._scans:
+            self._scans[name] = pl.scan_pyarrow_dataset(dataset_of(table, BOUNDS))
+        return self._scans[name].filter(*where).collect()
+
+    def table(self, name: str) -> DeltaTable | None:
+        """Returns the table *name*, opened once; None: there is none."""
         if name not in self._tables:
             path = str(self.home / name)
-            if not DeltaTable.is_deltatable(path):
-                return pl.DataFrame()
-            self._tables[name] = pl.scan_pyarrow_dataset(dataset_of(DeltaTable(path), BOUNDS))
-        return self._tables[name].filter(*where).collect()
+            self._tables[name] = DeltaTable(path) if DeltaTable.is_deltatable(path) else None
+        return self._tables[name]
 
     @cached_property
     def batches(self) -> pl.DataFrame:
-        """All batches that are known, oldest first."""
-        return self._facts.scan(BATCHES).sort("batch_id").collect()
+        """The reads and the times of all known batches, oldest first."""
+        # There are many files of batches, and a trace needs few of their columns.
+        columns = ("batch_id", "sources", "decided_at", "watermark")
+        return self._facts.scan(BATCHES).select(columns).sort("batch_id").collect()
 
     @cached_property
     def reads(self) -> pl.DataFrame:
@@ -85,8 +95,8 @@ class StreamEvidence:
     @cached_property
     def losses(self) -> pl.DataFrame:
         """The offsets that were lost and accepted, by source and partition."""
-        rows = self.batches.select("batch_id", "accepted_loss").explode("accepted_loss")
-        return rows.drop_nulls("accepted_loss").unnest("accepted_loss")
+        rows = self._facts.scan(BATCHES).select("batch_id", "accepted_loss").collect()
+        return rows.explode("accepted_loss").drop_nulls("accepted_loss").unnest("accepted_loss")
 
     @cached_property
     def progress(self) -> Mapping[str, InputProgress]:
@@ -113,7 +123,7 @@ class StreamEvidence:
         return self.losses.filter(named & within).height > 0
 
     def batch(self, batch_id: int) -> Row:
-        """Returns the row of a batch."""
+        """Returns what a batch read, and its times."""
         return self.batches.row(by_predicate=pl.col("batch_id") == batch_id, named=True)
 
     def before(self, batch_id: int) -> Row | None:
@@ -166,6 +176,10 @@ class StreamEvidence:
             where = (pl.col("partition") == partition, pl.col("offset") == offset)
             self._aside[asked] = self.rows(table, *where)
         return self._aside[asked]
+
+    def work(self, batch_id: int) -> Row:
+        """Returns the row of a batch, with its clocks."""
+        return self.rows(BATCHES, pl.col("batch_id") == batch_id).row(0, named=True)
 
     def clocks(self, batch_id: int) -> pl.DataFrame:
         """Returns the rows of latency of a batch."""

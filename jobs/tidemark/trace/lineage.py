@@ -34,6 +34,10 @@ from tidemark.trace.record import Tracer, hop_rows_as_read, sent_records
 from tidemark.trace.replay import replayed
 from tidemark.trace.versions import version_of
 
+Key = tuple[tuple[str, ...], str]
+"""The key of a row: columns, and text as in `changes`."""
+_PLACE = ("batch_id", "source_partition", "source_offset")
+
 
 @dataclass(frozen=True, kw_only=True)
 class RowTrace:
@@ -95,14 +99,14 @@ class _Lineage:
             self._row_of_sink(sink, operator, key, evidence) if sink else self._row_of_changes(operator, key, evidence)
         )
         place = (row.pop("source_partition"), row.pop("source_offset"))
-        places = sorted({*self._made_of(operator, batch_id, *place)})
+        columns = self._key_of(operator)
+        places = sorted({*self._made_of(operator, batch_id, *place, (columns, key))})
         output, missing = replayed(self._tracer, places, operator.name)
-        again = output.filter(key_text(self._key_of(operator), output.schema) == key).tail(1)
+        again = output.filter(key_text(columns, output.schema) == key).tail(1)
         # Alone, the deletion of a key that has no row sends nothing.
         is_deleted = row.pop("deleted", False) and (not again.height or again["_deleted"].item())
         differences = [] if is_deleted else _differences(row, again) if again.height else sorted(row)
-        home = evidence.home / (table if sink else "changes")
-        commit = version_of(home, batch_id, evidence.stream)
+        commit = version_of(evidence, (sink and sink.table) or "changes", batch_id)
         return RowTrace(
             table=table,
             key=key,
@@ -182,10 +186,13 @@ class _Lineage:
             "batch_id"
         ]
 
-    def _made_of(self, operator: Operator, batch_id: int, partition: int, offset: int) -> Iterator[RecordPlace]:
+    def _made_of(
+        self, operator: Operator, batch_id: int, partition: int, offset: int, key: Key | None
+    ) -> Iterator[RecordPlace]:
         """Yields the records of a result of *operator*.
 
-        It is the one that *operator* sent on in a batch for the record at a place.
+        It is the one that *operator* sent on in a batch for the record at a place. A record that moves a row to another
+        group is the cause of two results: *key* tells which one is meant; None: both.
         """
         path = [operator]
         while not path[-1].is_source and not isinstance(path[-1], Aggregate):
@@ -193,7 +200,10 @@ class _Lineage:
             path.append(self._topology.operators[self._flow(flows, batch_id, partition, offset)])
         first, evidence = path[-1], self._evidence(operator)
         if isinstance(first, Aggregate):
-            yield from self._counted(first, batch_id, partition, offset)
+            where = at(partition, offset)
+            if key and key[0] and key[0] == self._aggregate_key(first):
+                where &= pl.col("key") == key[1]
+            yield from self._counted(first, batch_id, where)
         elif isinstance(first, HopSource):
             yield from self._over_hop(first, batch_id, partition, offset)
         else:
@@ -219,11 +229,11 @@ class _Lineage:
     def _over_hop(self, source: HopSource, batch_id: int, partition: int, offset: int) -> Iterator[RecordPlace]:
         """Yields the records of rows of a hop that a batch read."""
         upstream = self._topology.repartition(source.repartition)
-        before = self._evidence(upstream)
-        limits = self._limits(source, batch_id)
-        rows = before.sent(upstream.name, at(partition, offset), pl.col("batch_id").is_between(*limits))
-        for of_batch in rows["batch_id"].unique():
-            yield from self._made_of(self._topology.operators[upstream.inputs[0]], of_batch, partition, offset)
+        of_batch = pl.col("batch_id").is_between(*self._limits(source, batch_id))
+        rows = self._evidence(upstream).sent(upstream.name, at(partition, offset), of_batch)
+        before = self._topology.operators[upstream.inputs[0]]
+        for number, id_ in rows.select("batch_id", "id").unique().iter_rows():
+            yield from self._made_of(before, number, partition, offset, (upstream.id, id_))
 
     def _limits(self, source: HopSource, batch_id: int) -> tuple[int, int]:
         """Returns first and last batch of a hop that *batch_id* read."""
@@ -231,11 +241,10 @@ class _Lineage:
         read = reads.filter(pl.col("source") == source.name, pl.col("batch_id") == batch_id)
         return (read["from_offset"].item(), read["until_offset"].item() - 1) if read.height else (0, -1)
 
-    def _counted(self, aggregate: Aggregate, batch_id: int, partition: int, offset: int) -> Iterator[RecordPlace]:
-        """Yields the records that a result of *aggregate* counts."""
+    def _counted(self, aggregate: Aggregate, batch_id: int, where: pl.Expr) -> Iterator[RecordPlace]:
+        """Yields the records that results of *aggregate* in a batch count."""
         evidence = self._evidence(aggregate)
-        batch = pl.col("batch_id") == batch_id
-        for result in evidence.sent(aggregate.name, at(partition, offset), batch).iter_rows(named=True):
+        for result in evidence.sent(aggregate.name, where, pl.col("batch_id") == batch_id).iter_rows(named=True):
             source = self._topology.operators[next(self._sources(aggregate.name))]
             if isinstance(source, HopSource):
                 yield from self._counted_of_hop(aggregate, source, result)
@@ -262,8 +271,8 @@ class _Lineage:
             rows = rows.unique("id", keep="last", maintain_order=True)
         rows = _in_window(rows.filter(pl.col("value").is_not_null()), result)
         before = self._topology.operators[upstream.inputs[0]]
-        for of_batch, *place in rows.select("batch_id", "source_partition", "source_offset").iter_rows():
-            yield from self._made_of(before, of_batch, *place)
+        for number, partition, offset, id_ in rows.select(*_PLACE, "id").iter_rows():
+            yield from self._made_of(before, number, partition, offset, (upstream.id, id_))
 
     def _counted_of_source(
         self, aggregate: Aggregate, source: Operator, evidence: StreamEvidence, result: Row
@@ -282,7 +291,7 @@ class _Lineage:
                 read = range(first, end)
                 wanted = _named(sent, skipped, batch_id, number, read) if names_each else read
                 for offset in self._of_group(aggregate, name, evidence, batch_id, number, wanted, result):
-                    yield from self._made_of(before, batch_id, number, offset)
+                    yield from self._made_of(before, batch_id, number, offset, None)
 
     def _of_group(
         self,
@@ -324,7 +333,7 @@ class _Lineage:
         at_ms = rows["_timestamp_ms"].max()
         sent, skipped = self._tracer.versions(join, rows, evidence, batch_id)
         table = self._topology.operators[join.table or ""]
-        before = self._topology.operators[table.inputs[0]]
+        before, key = self._topology.operators[table.inputs[0]], getattr(table, "key", ())
         valid = sent.filter(pl.col("timestamp") <= at_ms).sort("timestamp", maintain_order=True)
         times = skipped.with_columns(pl.col("asserted_ms").str.json_decode(pl.List(pl.Int64))).explode("asserted_ms")
         again = times.filter(pl.col("asserted_ms") <= at_ms).sort("asserted_ms", maintain_order=True)
@@ -333,11 +342,12 @@ class _Lineage:
             equal = valid.filter(pl.col("value_hash").eq_missing(pl.lit(run["value_hash"])))
             if not equal.height:
                 for each in range(run["first_offset"], run["last_offset"] + 1):
-                    yield from self._made_of(before, run["batch_id"], run["source_partition"], each)
+                    yield from self._made_of(before, run["batch_id"], run["source_partition"], each, (key, run["key"]))
                 return
             valid = equal
         if valid.height:
-            yield from self._made_of(before, *valid.select("batch_id", "source_partition", "source_offset").row(-1))
+            number, partition, offset, of_row = valid.select(*_PLACE, "key").row(-1)
+            yield from self._made_of(before, number, partition, offset, (key, of_row))
 
     def _rows_at(
         self, join: Join, path: list[Operator], evidence: StreamEvidence, batch_id: int, partition: int, offset: int

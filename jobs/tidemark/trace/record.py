@@ -78,7 +78,7 @@ class Tracer:
 
     def __init__(self, topology: Topology, layout: Layout, read: ReadRecords) -> None:
         self.topology, self.layout, self._read = topology, layout, read
-        self.steps = Steps(topology, Reference(layout.warehouse))
+        self.steps = Steps(topology, Reference(layout.warehouse), checks_sql=False)
         subs = topology.sub_topologies
         self.evidence = {sub.name: StreamEvidence(Stream(topology, sub, layout)) for sub in subs}
 
@@ -279,8 +279,10 @@ class _RecordWalk:
         if evidence.is_lost(name, partition, offset):
             return RecordOutcome.LOST, "it was gone before it was read, and the loss was accepted"
         part = evidence.progress.get(name, InputProgress()).partitions.get(partition)
-        if part is None or offset >= part.until_offset:
-            return RecordOutcome.UNREAD, f"the stream has read until {part.until_offset if part else 0}"
+        if part is None:
+            return RecordOutcome.UNREAD, f"the stream has read nothing of partition {partition}"
+        if offset >= part.until_offset:
+            return RecordOutcome.UNREAD, f"the stream has read until {part.until_offset}"
         reads = evidence.reads.filter(pl.col("source") == name, pl.col("partition") == partition)
         first = reads["from_offset"].min()
         assert first is None or isinstance(first, int)
@@ -398,7 +400,7 @@ class _RecordWalk:
         if sink.table:
             rows = self._rows_of_sink(evidence, sink, pl.col("batch_id") == arrival.batch_id)
             if rows.height or not sink.key:
-                commit = version_of(evidence.home / sink.table, arrival.batch_id, evidence.stream)
+                commit = version_of(evidence, sink.table, arrival.batch_id)
                 self._trace.visible.append(
                     Visible(
                         table=sink.table,
@@ -446,7 +448,7 @@ class _RecordWalk:
         self, evidence: StreamEvidence, batch_id: int, names: Iterable[str], came_at_ms: int | None
     ) -> BatchTimes:
         """Returns the times of a batch that the record went through."""
-        batch, own = evidence.batch(batch_id), pl.col("operator").is_in([*names])
+        batch, own = evidence.work(batch_id), pl.col("operator").is_in([*names])
         clocks = (
             evidence.clocks(batch_id).filter(own).group_by("operator").agg(pl.col("finished_at", "queued_ms").max())
         )

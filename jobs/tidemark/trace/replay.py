@@ -38,7 +38,7 @@ def replayed(tracer: Tracer, places: Collection[RecordPlace], operator: str) -> 
     They come in one batch, without earlier state. Also returns how many of them could not be read again.
     """
     topology = tracer.topology
-    steps = Steps(topology, Reference(tracer.layout.warehouse))
+    steps = Steps(topology, Reference(tracer.layout.warehouse), schemas=tracer.steps.schemas)
     records: dict[str, list[pl.DataFrame]] = {}
     missing = 0
     for (source, partition), offsets in offsets_by_partition(places).items():

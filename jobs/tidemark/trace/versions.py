@@ -6,10 +6,8 @@ import json
 from pathlib import Path
 from typing import NamedTuple
 
-from deltalake import DeltaTable
-
-from tidemark.model.stream import Stream
 from tidemark.storage.delta.log import commit_file
+from tidemark.trace.evidence import StreamEvidence
 
 
 class Commit(NamedTuple):
@@ -19,15 +17,15 @@ class Commit(NamedTuple):
     at_ms: int
 
 
-def version_of(table: Path, batch_id: int, stream: Stream) -> Commit | None:
-    """Returns the commit with which *stream* put a batch into *table*.
+def version_of(evidence: StreamEvidence, name: str, batch_id: int) -> Commit | None:
+    """Returns the commit that has a batch of the table *name*.
 
     It reads a logarithm of the log's commits. None: the table has no such commit, or its log no longer.
     """
-    if not DeltaTable.is_deltatable(str(table)):
+    opened, table, stream = evidence.table(name), evidence.home / name, evidence.stream
+    if opened is None:
         return None
-    app_id = f"{stream.topology.name}/{stream.sub.name}/{table.name}"
-    newest = int(DeltaTable(str(table)).version())
+    app_id, newest = f"{stream.topology.name}/{stream.sub.name}/{name}", int(opened.version())
     low, high = 0, newest
     while low < high:
         middle = (low + high) // 2

@@ -90,14 +90,19 @@ def interval_state(of: Scene, operator: Operator, time_ms: int) -> IntervalState
     own = rows.filter(pl.col("interval_start") == start_ms, pl.col("interval_end") == end_ms)
     if own.height:
         return state(is_complete=True, **_of_rows(own))
-    if rows.height and start_ms < min(rows["interval_start"]):
+    if rows.height and end_ms <= min(rows["interval_start"]):
         reason = f"the first interval of {operator.name} is that of {iso(min(rows['interval_start']))}"
         return state(is_complete=None, reason=reason)
-    if rows.height and start_ms < max(rows["interval_start"]):
+    if rows.height and end_ms <= max(rows["interval_end"]):
+        if rows.filter(pl.col("interval_start") < end_ms, pl.col("interval_end") > start_ms).height:
+            return state(is_complete=True, reason=_OTHER_LENGTH)
         reason = "it has no record, and lies in a jump of time"
         return state(is_complete=True, records=0, reason=reason)
     reason, expected_at_ms = _waits(of, operator, end_ms)
     return state(is_complete=False, reason=reason, expected_at_ms=expected_at_ms)
+
+
+_OTHER_LENGTH = "its records were counted in intervals of another length, before `every` or `timezone` was changed"
 
 
 def _of_rows(rows: pl.DataFrame) -> Mapping[str, Any]:

@@ -96,6 +96,9 @@ def as_line(state: IntervalState, operator: Operator) -> str:
     zone = _zone(operator)
     start, end = (datetime.fromtimestamp(ms / 1_000, zone) for ms in (state.start_ms, state.end_ms))
     clock = "%H:%M:%S" if start.second or end.second else "%H:%M"
+    # Where the clock is changed, one time of a day is two instants.
+    if len({each.utcoffset() for each in (start, end, start.replace(fold=1 - start.fold))}) > 1:
+        clock += " %Z"
     until = f"{end:{clock}}" if end.date() == start.date() else f"{end:%Y-%m-%d {clock}}"
     what = f"{state.operator} {start:%Y-%m-%d {clock}}–{until} {zone.key}"
     if state.is_complete is None:

@@ -64,5 +64,4 @@ def as_text(answer: Reconciliation, form: str) -> str:
         return as_csv(COLUMNS, rows)
     lines = [format_table(COLUMNS, rows), *(f"not counted: {one_line(remark)}" for remark in answer.remarks)]
     lines += [f"difference: {one_line(difference)}" for difference in answer.differences]
-    whole = "whole: every count agrees" if not answer.differences else f"{len(answer.differences)} differences"
-    return "\n".join([*lines, whole])
+    return "\n".join([*lines, answer.conclusion])

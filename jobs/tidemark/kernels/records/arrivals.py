@@ -218,7 +218,8 @@ class HopArrivals:
         rows: the updates.
         order: for each of the rows, the upstream's `_batch` and the place `_seq` in it.
         watermark_ms: the upstream's watermark.
-        idle: its status; None: no mark has one.
+        idle: its status; None: there is no mark.
+        idle_watermark_ms: the lowest watermark of its idle partitions, by the newest mark; None: none.
         windows: starts of the windows that it closed.
         last_batch: the upstream's last batch that was read.
     """
@@ -227,6 +228,7 @@ class HopArrivals:
     order: pl.DataFrame
     watermark_ms: int | None
     idle: bool | None
+    idle_watermark_ms: int | None
     windows: tuple[int, ...]
     last_batch: int | None
 
@@ -235,8 +237,11 @@ def hop_arrivals(source: HopSource, raw: pl.DataFrame) -> HopArrivals:
     """Returns the rows of *source* in *raw*, in the upstream's order."""
     rows = raw.filter(pl.col("source") == source.name)
     rows = rows.select("partition", "offset", "timestamp_ms", "headers", pl.col(source.name).struct.unnest())
+    # Rows that an older version has read and journaled have no newer columns.
     if "newest_ms" not in rows.columns:
         rows = rows.with_columns(newest_ms=pl.lit(None, pl.Int64), repeated=pl.lit(None, pl.Boolean))
+    if "idle_watermark_ms" not in rows.columns:
+        rows = rows.with_columns(idle_watermark_ms=pl.lit(None, pl.Int64))
     rows = rows.sort("offset", "seq")
     is_update = is_hop_update(watermark="watermark_ms")
     marks = rows.filter(~is_update)
@@ -261,6 +266,7 @@ def hop_arrivals(source: HopSource, raw: pl.DataFrame) -> HopArrivals:
         marks["watermark_ms"].max(),  # type: ignore[arg-type]
         # A mark without a status is of an older version, which had no idleness.
         bool(marks["idle"][-1]) if marks.height else None,
+        marks["idle_watermark_ms"][-1] if marks.height else None,
         tuple(starts),
         rows["offset"].max(),  # type: ignore[arg-type]
     )

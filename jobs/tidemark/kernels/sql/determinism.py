@@ -110,7 +110,9 @@ class Determinism:
 
         It has the error where *sql* is not a list of expressions.
         """
-        query = self._connection.execute("SELECT json_serialize_sql($1::VARCHAR)", [f"SELECT {sql}"])
+        # DuckDB imports pandas for a query with parameters.
+        literal = sql.replace("'", "''")
+        query = self._connection.execute(f"SELECT json_serialize_sql('SELECT {literal}')")
         (text,) = query.fetchone() or ("{}",)
         return json.loads(text)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from functools import cache
+from functools import cache, cached_property
 
 import duckdb
 import polars as pl
@@ -39,8 +39,12 @@ class Expressions:
 
     def __init__(self) -> None:
         self._duckdb = _connection()
-        self._determinism = Determinism(self._duckdb)
         self.failed: list[pl.DataFrame] = []
+
+    @cached_property
+    def _determinism(self) -> Determinism:
+        """Lists DuckDB's functions, which takes longer than an expression."""
+        return Determinism(self._duckdb)
 
     def check(self, sql: str, columns: Collection[str]) -> None:
         """Raises InvalidArgument where *sql* depends on more than *columns*."""

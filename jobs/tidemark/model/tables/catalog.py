@@ -625,6 +625,12 @@ HOP = Table(
             ),
             ("newest", "timestamp", "record time of the newest record that it reflects; null: timestamp"),
             ("repeated", "boolean", "whether all its content was emitted before; null: no"),
+            (
+                "idle_watermark",
+                "timestamp",
+                "of a watermark row, if a table of the topology is `complete`: lowest watermark of an idle partition "
+                "upstream; 1970: one has no record; null: none is idle",
+            ),
         ),
     ),
     key=("batch_id", "seq"),

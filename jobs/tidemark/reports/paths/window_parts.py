@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -30,6 +30,7 @@ from tidemark.semantics.blame import (
     HISTORY_MS,
     AgeCause,
     AgePart,
+    KeptWindows,
     Spent,
     before_source,
     excesses,
@@ -98,14 +99,14 @@ class Age:
         return self.blocker.input if kind in WAITED_FOR else None
 
 
-class KeptWindows:
+class History:
     """Collects the newest windows that kept the promise of each operator.
 
     *stored* are rows of window_parts.
     """
 
     def __init__(self, stored: pl.DataFrame) -> None:
-        self._windows: dict[str, deque[tuple[int, Spent]]] = defaultdict(lambda: deque(maxlen=HISTORY))
+        self._subjects: dict[str, _Subject] = defaultdict(_Subject)
         rows = stored.with_columns(cs.datetime().dt.epoch("ms")).sort("window_end", "subject")
         columns = ("subject", "window_end", "operator", "kind", "ms")
         for (subject, end_ms), of in groupby(rows.select(columns).iter_rows(), key=lambda row: row[:2]):
@@ -114,13 +115,33 @@ class KeptWindows:
     def add(self, subject: str, end_ms: int, spent: Spent) -> None:
         """Adds a window that kept the promise of *subject*.
 
-        It ends at *end_ms*, epoch ms.
+        It ends at *end_ms*, epoch ms, and not before one that was added earlier.
         """
-        self._windows[subject].append((end_ms, spent))
+        self._subjects[subject].later.append((end_ms, spent))
 
-    def before(self, subject: str, end_ms: int) -> list[Spent]:
-        """Returns the windows with which one that ends at *end_ms* is compared."""
-        return [spent for at_ms, spent in self._windows[subject] if end_ms - HISTORY_MS <= at_ms < end_ms]
+    def before(self, subject: str, end_ms: int) -> KeptWindows:
+        """Returns the windows with which one that ends at *end_ms* is compared.
+
+        A later call may not ask for an earlier end.
+        """
+        of = self._subjects[subject]
+        while of.later and of.later[0][0] < end_ms:
+            kept_ms, spent = of.later.popleft()
+            of.ends_ms.append(kept_ms)
+            of.kept.add(spent)
+        while of.ends_ms and (len(of.ends_ms) > HISTORY or of.ends_ms[0] < end_ms - HISTORY_MS):
+            of.ends_ms.popleft()
+            of.kept.forget_oldest()
+        return of.kept
+
+
+@dataclass
+class _Subject:
+    """Kept windows of one operator, their ends, and those that come later."""
+
+    kept: KeptWindows = field(default_factory=KeptWindows)
+    ends_ms: deque[int] = field(default_factory=deque)
+    later: deque[tuple[int, Spent]] = field(default_factory=deque)
 
 
 class WindowParts:
@@ -135,7 +156,7 @@ class WindowParts:
     """
 
     def __init__(
-        self, topology: Topology, promises: Promises, facts: BatchFacts, judged: WindowVerdicts, kept: KeptWindows
+        self, topology: Topology, promises: Promises, facts: BatchFacts, judged: WindowVerdicts, kept: History
     ) -> None:
         self._topology, self._promises, self._facts, self._judged = topology, promises, facts, judged
         self._kept = kept

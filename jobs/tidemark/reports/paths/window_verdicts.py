@@ -41,7 +41,7 @@ from tidemark.reports.paths.partition_ends import (
     passing_batches,
 )
 from tidemark.reports.paths.physical_steps import with_errors_of_tasks, with_tasks
-from tidemark.reports.paths.window_parts import KeptWindows, WindowParts, WindowVerdicts
+from tidemark.reports.paths.window_parts import History, WindowParts, WindowVerdicts
 from tidemark.reports.paths.window_paths import Paths
 from tidemark.reports.promises import Promises
 from tidemark.reports.report_tables import lies_in, open_report, rows_in
@@ -122,11 +122,11 @@ def _steps_with_tasks(
     return with_tasks(steps, finished, tasks, last_partitions(partition_ends(passes, clocks)))
 
 
-def _kept_windows(layout: Layout, topology: Topology, interval: Interval) -> KeptWindows:
+def _kept_windows(layout: Layout, topology: Topology, interval: Interval) -> History:
     """Returns the windows of the day before *interval* that kept a promise."""
     day = lies_in("window_end", Interval(interval.start_ms - HISTORY_MS, interval.start_ms))
     stored = open_report(WINDOW_PARTS, layout.report_table(topology.name, WINDOW_PARTS.name))
-    return KeptWindows(rows_in(stored, day & ~pc.field("over_sla")))
+    return History(rows_in(stored, day & ~pc.field("over_sla")))
 
 
 def judge_records(

@@ -25,7 +25,7 @@ from tidemark.model.stream import Stream
 from tidemark.model.tables.catalog import COMPLETENESS, HOP, TABLES, Table
 from tidemark.model.topology import SubTopology, Time, Topology
 from tidemark.semantics import skip_rate
-from tidemark.semantics.completeness import IntervalCount, Intervals
+from tidemark.semantics.completeness import NEVER, IntervalCount, Intervals, idle_watermark_ms
 from tidemark.semantics.event_time import PartitionReading, watermark_over_inputs
 from tidemark.semantics.progress import STREAMING, InputProgress, SentMark, StreamProgress
 from tidemark.semantics.watermark import is_window_late
@@ -128,6 +128,7 @@ class RunTables:
         self._measured = [name for name, level in levels.items() if level and topology.level.includes(level)]
         self._committing = index_by_name(sub.handing_out)
         self.hops = [o.name for o in sub.operators if o.hop_table]
+        self._has_intervals, self._table_inputs = topology.has_intervals, sub.table_inputs()
 
     def tables(self, batch_id: int, runs: Mapping[str, Run]) -> dict[str, pa.Table]:
         """Returns the rows of *runs* by name.
@@ -168,12 +169,14 @@ class RunTables:
         Args:
             batch_id: number of the batch.
             was: progress before it; a mark is written after a reset of time, too.
-            now: progress after it; its watermark and idleness are in the mark.
+            now: progress after it; its watermark and idleness are in the mark. What idle partitions have reached is
+                added to a mark that has other news: it matters to intervals that the new watermark completes.
             closed: the streaming windows that the batch closes.
             seq: the mark's number among the hop's rows.
         """
         starts = sorted(window.start_ms for window in closed)
-        time = {"watermark": now.watermark_ms, "idle": now.idle}
+        idle_ms = idle_watermark_ms(omit(now.inputs, self._table_inputs)) if self._has_intervals else None
+        time = {"watermark": now.watermark_ms, "idle": now.idle, "idle_watermark": 0 if idle_ms == NEVER else idle_ms}
         row = {"seq": seq, "partition": 0, "value": json.dumps(starts), **time}
         # A reset is in *was* already, so the lower watermark alone would be no news.
         set_back = batch_id in was.resets.values()

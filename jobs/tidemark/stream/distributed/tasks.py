@@ -244,6 +244,7 @@ class IntakeTask(Task):
             per_window=records_per_window(times, window_ms=self.stream.topology.window_ms),
             watermark_ms=rows.watermark_ms,
             idle=rows.idle,
+            idle_watermark_ms=rows.idle_watermark_ms,
             tables=self.lay_out_large(self.tables({source.name: Run(records, times, Counter())})),
         )
         return arrived, records.with_columns(rows.order)

@@ -44,6 +44,7 @@ class PartitionIntake:
     per_window: Mapping[int, int] = field(default_factory=dict)
     watermark_ms: int | None = None
     idle: bool | None = None
+    idle_watermark_ms: int | None = None
     host: str = ""
     started_at_ms: int = 0
     finished_at_ms: int = 0
@@ -166,16 +167,24 @@ def hop_input(before: InputProgress, parts: Collection[PartitionIntake], batch: 
     """Returns the progress of a hop's reader, over all its partitions."""
     # All partitions of a hop share the offsets of its commits: they are batch numbers, kept under 0.
     at = before.partitions[0].until_offset if 0 in before.partitions else 0
-    until, newest_ms, watermark_ms, idle = at, None, None, None
+    until, newest_ms, watermark_ms, idle, idle_watermark_ms = at, None, None, None, None
     for part in parts:
         if part.seen:
             until = max(until, part.seen.until_offset)
             newest_ms = later(newest_ms, part.seen.max_timestamp_ms)
         # All marks of a hop are in one partition, so the other partitions have neither.
         watermark_ms = later(watermark_ms, part.watermark_ms)
-        idle = part.idle if idle is None else idle
+        if idle is None:
+            idle, idle_watermark_ms = part.idle, part.idle_watermark_ms
     whole = PartitionReading(from_offset=at, until_offset=until, max_timestamp_ms=newest_ms)
-    progress = follow(before, whole, watermark_ms=watermark_ms, idle=idle, now_ms=batch.decided_at_ms)
+    progress = follow(
+        before,
+        whole,
+        watermark_ms=watermark_ms,
+        idle=idle,
+        idle_watermark_ms=idle_watermark_ms,
+        now_ms=batch.decided_at_ms,
+    )
     return Input(progress, {0: whole})
 
 

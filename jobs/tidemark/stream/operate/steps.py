@@ -41,15 +41,25 @@ class Steps:
 
     At start every operator runs once over no records, which gives the schema of its output and refuses SQL and columns
     that do not fit; once for a topology in a process. *earlier_mistakes* are mistakes of the file that were found
-    before: *topology* then lacks the parts that have them.
+    before: *topology* then lacks the parts that have them. With *schemas*, the columns of all outputs, nothing is run
+    or refused; without *checks_sql* the run alone refuses SQL, which is enough for a topology whose streams have run.
     """
 
-    def __init__(self, topology: Topology, reference: Reference, earlier_mistakes: Sequence[InvalidSpec] = ()) -> None:
+    def __init__(
+        self,
+        topology: Topology,
+        reference: Reference,
+        earlier_mistakes: Sequence[InvalidSpec] = (),
+        *,
+        schemas: Mapping[str, Mapping[str, pl.DataType]] | None = None,
+        checks_sql: bool = True,
+    ) -> None:
         terminals = frozenset[str]().union(*(sub.terminals() for sub in topology.sub_topologies))
         self._topology = topology
         self._shared = StepContext(topology, reference, updates_tables(topology.operators), terminals)
         self._steps: dict[str, OperatorStep[Operator]] = {}
-        schemas = next((schemas for sound, schemas in [*_SOUND] if sound == topology), None)
+        self._checks_sql = checks_sql
+        schemas = schemas or next((schemas for sound, schemas in [*_SOUND] if sound == topology), None)
         if schemas is not None and not earlier_mistakes:
             for operator in topology.operators.values():
                 self._prepare(operator, schemas[operator.name])
@@ -60,7 +70,8 @@ class Steps:
         if mistakes:
             raise InvalidSpec("\n".join(map(str, mistakes)))
         # The columns of a Delta table that a join reads are not in the topology, and may change.
-        if not earlier_mistakes and not any(operator.joined_delta for operator in topology.operators.values()):
+        is_fixed = not any(operator.joined_delta for operator in topology.operators.values())
+        if checks_sql and is_fixed and not earlier_mistakes:
             _SOUND.append((topology, dict(self.schemas)))
 
     @property
@@ -85,7 +96,7 @@ class Steps:
         # Mistakes are reported once, where they are, and not again downstream.
         if not self.schemas.keys() >= {*self._topology.upstreams[operator.name]}:
             return []
-        mistakes = self._misfits(operator, wrong)
+        mistakes = self._misfits(operator, wrong) if self._checks_sql else []
         if not mistakes and not misshapen(own):
             try:
                 self._prepare(operator)

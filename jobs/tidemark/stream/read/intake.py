@@ -319,7 +319,14 @@ class Reader:
         rows = hop_arrivals(source, raw)
         records = self._steps.hop_records(source, rows.rows)
         reading = seen_of_hop(records, rows.last_batch, was, lost=self.lost_of_hop(source, was))
-        progress = follow(was, reading, watermark_ms=rows.watermark_ms, idle=rows.idle, now_ms=batch.decided_at_ms)
+        progress = follow(
+            was,
+            reading,
+            watermark_ms=rows.watermark_ms,
+            idle=rows.idle,
+            idle_watermark_ms=rows.idle_watermark_ms,
+            now_ms=batch.decided_at_ms,
+        )
         counts = Counter(records_in=records.height, passed=records.height)
         return Intake(self._run(batch, records, records, counts), progress, {0: reading}, frozenset(rows.windows))
 

@@ -391,6 +391,7 @@ def _hop(spark: SparkSession, source: HopSource, path: Path, *, is_cut: bool) ->
             "idle",
             F.unix_millis("newest").alias("newest_ms"),
             "repeated",
+            F.unix_millis("idle_watermark").alias("idle_watermark_ms"),
         ).alias(source.name),
     )
 
