@@ -101,6 +101,34 @@ def test_a_launched_stream_runs_until_a_drain_and_succeeds(driver: Driver) -> No
     assert not driver.control.is_held()
 
 
+def test_a_job_of_a_teams_own_is_drained_like_a_stream(driver: Driver, tmp_path: Path) -> None:
+    job = tmp_path / "status.py"
+    code = f"from tidemark.control.folder import Control; from pathlib import Path; home = Path({str(driver.home)!r})"
+    job.write_text(f"{code}\nimport sys, time\n(home / 'seen').write_text(sys.argv[1])\n"
+                   "while not Control(home).drain_requested(): time.sleep(0.1)")  # fmt: skip
+    of_team = {"topology_file": None, "sub_topology": "", "topology": "flights", "application": str(job)}
+    patience = Patience(start_within_s=120.0, drain_within_s=60.0)
+    supervision = Supervision(poll_s=0.05, first_look_s=0.05, restarts=1, patience=patience)
+    task = operator(driver, **of_team, application_args=["--day=7"], supervision=supervision)
+    alone = Driver(driver.home, patience)
+    try:
+        waiting = deferred(task.execute)
+        process.wait_until((driver.home / "seen").exists, "the job", 120)
+        assert (driver.home / "seen").read_text() == "--day=7"
+        assert waiting.trigger.serialize()[1]["shared"] is None
+        alone.control.request_drain(by="tidemark down", now_ms=wall_clock_ms())
+        process.wait_until(lambda: not alone.control.is_held(), "its end", 120)
+        assert event(waiting.trigger) == {"verdict": "drained"}
+        task.resume({}, {"verdict": "drained"})
+    finally:
+        process.stop(alone.process_home, NAME, grace_s=0)
+
+
+def test_an_operator_needs_a_topology_or_a_job(driver: Driver) -> None:
+    with pytest.raises(InvalidArgument, match="name a topology_file and its sub_topology, or the application"):
+        StreamOperator(task_id="status", warehouse=str(driver.home))
+
+
 def test_spark_writes_its_files_below_the_control_folder(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SPARK_LOCAL_DIRS", raising=False)
     deferred(operator(driver).execute)

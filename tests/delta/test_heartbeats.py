@@ -5,7 +5,7 @@ import os
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from deltalake import DeltaTable
@@ -21,7 +21,6 @@ from tidemark.query.sql import Warehouse
 from tidemark.storage.delta.tables import scan
 from tidemark.stream.driver.heartbeats import Heartbeats, History
 from tidemark.stream.driver.usage import usage_of
-from tidemark.stream.engine import Engine
 from tidemark.stream.pulse import Pulse
 
 NOON = 1_400_000_000_000
@@ -114,8 +113,8 @@ def test_a_driver_reports_adoption_and_the_kill_before_it(tmp_path: Path) -> Non
 def test_a_wait_for_brokers_is_no_slow_step(tmp_path: Path) -> None:
     control = Control(tmp_path / "control")
     pulse = Pulse(control, history(tmp_path), control.acquire(), "l")
-    engine = SimpleNamespace(progress=None, batch_started_at_ms=None, load={})
-    pulse.follow(cast(Engine, engine), [SimpleNamespace(trouble="waits for Kafka")], "thread")
+    engine = SimpleNamespace(reached=(-1, {}), batch_started_at_ms=None, load={})
+    pulse.follow(engine, [SimpleNamespace(trouble="waits for Kafka")], "thread")
     pulse.begin(7)
     begun_ms = wall_clock_ms()
     while (beat := control.heartbeat()) is None or beat.reason is None:

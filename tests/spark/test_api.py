@@ -10,6 +10,7 @@ import logging
 import os
 import re
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,8 @@ from pyspark.sql import functions as F
 
 import rollup
 from tidemark import api
+from tidemark.api.application import ApplicationOptions, run_application
+from tidemark.control.folder import Control
 from tidemark.errors import Contradiction, InvalidArgument, InvalidTimestamp
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import instant_ms, iso
@@ -460,6 +463,61 @@ def test_a_listener_that_cannot_write_fails_no_query(shop, caplog):
     with api.listen(shop.spark, warehouse=shop.home / "warehouse", topology="shop"):
         shop.run(ignore)
     assert "not recorded" in caplog.text
+
+
+# application
+
+
+MINE = """
+import sys
+from pathlib import Path
+from pyspark.sql import SparkSession
+from tidemark.control.folder import Control
+
+spark = SparkSession.builder.getOrCreate()
+feed, control, after = map(Path, sys.argv[1:])
+
+def write(rows, batch_id):
+    rows.count()
+    if batch_id == 1:
+        Control(control).request_drain(by="ann", now_ms=1)
+
+orders = spark.readStream.schema("order_id string, ordered_at timestamp").option("maxFilesPerTrigger", 1)
+marked = orders.json(str(feed)).withWatermark("ordered_at", "1 second").dropDuplicatesWithinWatermark(["order_id"])
+writer = marked.writeStream.queryName("orders").foreachBatch(write)
+writer.option("checkpointLocation", str(after.parent / "checkpoint")).start().awaitTermination()
+after.write_text("the job went on")
+marked.writeStream.queryName("again").format("noop").start()
+"""
+
+
+def test_a_drain_stops_the_queries_of_an_unchanged_job(shop, monkeypatch):
+    monkeypatch.setattr(sys, "argv", [])
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    shop.orders(("a", "new", 1_000), ("a", "new", 3_000))
+    shop.orders(("c", "new", 9_000))
+    warehouse, file = shop.home / "warehouse", shop.home / "mine.py"
+    control = Control(Layout(warehouse).control("shop", "mine"))
+    file.write_text(MINE)
+    names = {"topology": "shop", "sub_topology": "mine", "launch_id": "l", "launched_by": "", "warehouse": warehouse}
+    arguments = [str(each) for each in (shop.home / "feed", control.home, shop.home / "after")]
+    options = {"application": file, "argument": arguments, "take_over": False, "silent_after": 60.0}
+
+    assert run_application(ApplicationOptions(**names, **options)) == 0
+
+    assert (shop.home / "after").read_text() == "the job went on"
+    beat = control.heartbeat()
+    assert (beat.state, beat.drained_by, beat.reason) == ("drained", "ann", None)
+    # No query of the name `again` was started.
+    assert sorted(path.name for path in (warehouse / "streams" / "shop").iterdir()) == ["mine", "orders"]
+    assert shop.rows("batches", "batch_id", "records_in")[:2] == [(0, 2), (1, 1)]
+    ((_, states, phases), *_) = shop.rows("batches", "batch_id", "states", "phases")
+    assert [(state["rows"], state["updated"]) for state in states] == [(1, 1)]
+    assert "addBatch" in {each["phase"] for each in phases}
+    # The latencies differ by the distance of the record times, whatever the clock was.
+    ((_, *first), _) = shop.rows("operator_latency", "batch_id", "n", "min_ms", "max_ms", "sum_ms", "negative_n")
+    assert (first[0], first[2] - first[1], first[3] - 2 * first[1], first[4]) == (2, 2_000, 2_000, 0)
+    assert not any(query.isActive for query in shop.spark.streams.active)
 
 
 # hops

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tidemark.api.progress import batch_row, watermark_ms
+from tidemark.api.progress import batch_row, latency_row, load_of, offsets_of, watermark_ms
 from tidemark.model.settings.intervals import instant_ms
 
 BEGAN = "2026-03-01T12:00:00.250Z"
@@ -56,3 +56,27 @@ def test_until_a_record_was_seen_there_is_no_watermark():
     assert watermark_ms(progress()) is None
     assert watermark_ms(progress(watermark="1970-01-01T00:00:00.000Z")) is None
     assert watermark_ms(progress(watermark="2026-03-01T12:00:00.000Z")) == instant_ms("2026-03-01T12:00")
+
+
+def test_a_batch_has_the_latency_of_its_oldest_and_newest_record():
+    at = {"min": "2026-03-01T12:00:00.000Z", "avg": "2026-03-01T12:00:00.350Z", "max": "2026-03-01T12:00:00.900Z"}
+    row = latency_row(progress(**at), operator="orders")
+    # It finished at 12:00:00.950, with 12 records: 12 × (950 − 350).
+    assert (row["n"], row["min_ms"], row["max_ms"], row["sum_ms"], row["negative_n"]) == (12, 50, 950, 7_200, 0)
+    ahead = latency_row(progress(**at | {"max": "2026-03-01T12:00:01.950Z"}), operator="orders")
+    assert (ahead["min_ms"], ahead["negative_n"]) == (-1_000, None)
+    assert latency_row(progress(watermark="2026-03-01T12:00:00.000Z"), operator="orders") is None
+
+
+def test_a_job_is_as_far_behind_as_its_queries_together():
+    fast = progress(kafka(None, {"orders": {"0": 9, "1": 2}}, {"orders": {"0": 20, "1": 2}}))
+    state = {"operatorName": "dedupe", "numRowsTotal": 4, "numRowsUpdated": 1, "numRowsDroppedByWatermark": 0}
+    slow = progress(kafka(None, {"orders": {"0": 4}}, {"orders": {"0": 20}})) | {
+        "stateOperators": [state | {"memoryUsedBytes": 500}, state | {"memoryUsedBytes": 70}]
+    }
+    assert offsets_of([fast, slow]) == {"orders/0": 4, "orders/1": 2}
+    assert load_of([fast, slow]) == {
+        "records_behind": 11 + 16, "records_waiting": 27, "state_bytes": 570, "last_batch_ms": 700
+    }  # fmt: skip
+    assert load_of([progress()])["records_behind"] is None
+    assert [(each["rows"], each["bytes"]) for each in batch_row(slow)["states"]] == [(4, 500), (4, 70)]

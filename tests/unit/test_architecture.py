@@ -159,7 +159,8 @@ IMPORTS = {
     ),
     "api": (
         "errors clock semantics model.tables model.settings model.project model.kinds kernels.columns "
-        "kernels.updates kernels.records storage storage.delta stream.journal stream.state"
+        "kernels.updates kernels.records storage storage.delta control spark_session stream.journal stream.driver "
+        "stream.state stream"
     ),
     "embedded": "collecting errors clock model.project model control",
     "feed": "errors model.settings model.project embedded",
@@ -215,7 +216,7 @@ IMPORTS = {
     "jobs": (
         "collecting escaping errors clock semantics model.tables model.settings model.project model "
         "kernels.columns kernels.reports storage storage.delta control stream.driver stream query "
-        "reports reports.paths reports.pages reports.rollups sla maintenance feed cli.shared arrow"
+        "reports reports.paths reports.pages reports.rollups sla maintenance feed cli.shared arrow api"
     ),
 }
 """Maps each room to all rooms that it imports.

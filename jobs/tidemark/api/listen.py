@@ -21,12 +21,12 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
-from tidemark.api.progress import batch_row, watermark_ms
+from tidemark.api.progress import batch_row, latency_row, watermark_ms
 from tidemark.api.query import Query, Writer
 from tidemark.clock import wall_clock_ms
 from tidemark.kernels.columns.schemas import rows_of
 from tidemark.model.project.layout import NAME, Layout
-from tidemark.model.tables.catalog import BATCHES, WATERMARKS
+from tidemark.model.tables.catalog import BATCHES, OPERATOR_LATENCY, WATERMARKS
 from tidemark.storage.location import location
 
 log = logging.getLogger("tidemark.api")
@@ -57,10 +57,13 @@ def listen(spark: SparkSession, *, warehouse: str | Path, topology: str) -> List
 
 
 class Listener(StreamingQueryListener):
-    """Writes `batches` and `watermarks` of every query of one session.
+    """Writes `batches`, `watermarks` and latency of every query of one session.
 
-    Purpose: batch times, watermark and backlog (`latest_offset` − `until_offset` in `batches.sources`) of queries whose
-    code stays as it is.
+    Purpose: batch times and phases, watermark, state and backlog (`latest_offset` − `until_offset` in
+    `batches.sources`) of queries whose code stays as it is. Of a query with a watermark also the smallest, the largest
+    and the mean latency of a batch, in `operator_latency`; Spark reports no quantiles, so there are none.
+
+    `newest` has the newest progress of each query, by its sub-topology.
 
     How it works: Spark calls from the thread that serves all its listeners, so a call only puts its event into a queue;
     a thread of the listener's own writes the events. A query is filed as the sub-topology of its name, or of its id
@@ -76,6 +79,7 @@ class Listener(StreamingQueryListener):
     def __init__(self, spark: SparkSession, layout: Layout, topology: str) -> None:
         self._session, self._layout, self._topology = spark, layout, topology
         self._news: SimpleQueue[str | None] = SimpleQueue()
+        self.newest: dict[str, Mapping[str, Any]] = {}
         self._running: set[str] = set()
         self._heard_of: set[Query] = set()
         self._ended = threading.Condition()
@@ -125,7 +129,9 @@ class Listener(StreamingQueryListener):
     def _write_all(self) -> None:
         while (news := self._news.get()) is not None:
             try:
-                self._write(json.loads(news))
+                progress = json.loads(news)
+                self.newest[self._query(progress["name"], progress["id"]).name] = progress
+                self._write(progress)
             except Exception:
                 log.exception("not recorded: %s", news)
 
@@ -137,6 +143,9 @@ class Listener(StreamingQueryListener):
         if now_ms != self._watermarks.get(query):
             mark = {"watermark": now_ms, "decided_at": batch["started_at"]}
             tables[WATERMARKS.name] = rows_of(WATERMARKS, [mark], **query.same(batch_id))
+        if latency := latency_row(progress, operator=query.name):
+            latency["thread_id"] = self._session.sparkContext.applicationId
+            tables[OPERATOR_LATENCY.name] = rows_of(OPERATOR_LATENCY, [latency], **query.same(batch_id))
         if query not in self._writers:
             self._writers[query] = Writer(query, "listener", wall_clock_ms)
         self._writers[query].append(tables, batch_id)

@@ -1,12 +1,13 @@
-"""Turns Spark's progress of a batch into rows of `batches` and `watermarks`."""
+"""Turns Spark's progress of a batch into rows of Tidemark's tables."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Any
 
 from tidemark.model.kinds.operator import Level
+from tidemark.model.kinds.sink import Sink
 from tidemark.model.settings.intervals import instant_ms
 
 
@@ -25,6 +26,83 @@ def batch_row(progress: Mapping[str, Any]) -> dict[str, Any]:
         "sources": list(chain.from_iterable(map(_partitions, progress["sources"]))),
         "records_in": progress["numInputRows"],
         "watermark": watermark_ms(progress),
+        "phases": [{"phase": phase, "ms": ms} for phase, ms in progress["durationMs"].items()],
+        "states": [*map(_state, progress.get("stateOperators", ()))],
+    }
+
+
+def latency_row(progress: Mapping[str, Any], *, operator: str) -> dict[str, Any] | None:
+    """Returns the row of `operator_latency` of *operator*, the query.
+
+    None: the batch has no record with the event time of a watermark. The finish clock is the end of the trigger.
+    `negative_n` is null if some records may come from the future, because Spark does not count them.
+    """
+    times = progress.get("eventTime", {})
+    if not {"min", "max", "avg"} <= times.keys():
+        return None
+    batch = batch_row(progress)
+    finished_at_ms, n = batch["finished_at"], progress["numInputRows"]
+    oldest_ms, newest_ms, mean_ms = (finished_at_ms - instant_ms(times[which]) for which in ("min", "max", "avg"))
+    return {
+        "operator": operator,
+        "kind": Sink.kind,
+        "level": Level.INFO.value,
+        "task_id": f"{operator}_0",
+        "n": n,
+        "min_ms": newest_ms,
+        "max_ms": oldest_ms,
+        "sum_ms": n * mean_ms,
+        "negative_n": 0 if newest_ms >= 0 else None,
+        "started_at": batch["started_at"],
+        "finished_at": finished_at_ms,
+        "queued_ms": 0,
+    }
+
+
+def offsets_of(newest: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+    """Returns the end of the *newest* batch of each query, per `topic/partition`.
+
+    Of two queries that read a partition it is that of the slower one.
+    """
+    ends: dict[str, int] = {}
+    for part in _all_partitions(newest):
+        name = f"{part['source']}/{part['partition']}"
+        ends[name] = min(part["until_offset"], ends.get(name, part["until_offset"]))
+    return ends
+
+
+def load_of(newest: Iterable[Mapping[str, Any]]) -> dict[str, int | None]:
+    """Returns columns of `heartbeats` about the *newest* batch of each query.
+
+    They are sums over the queries, and `last_batch_ms` is the longest.
+    """
+    progresses = [*newest]
+    behind = [
+        part["latest_offset"] - part["until_offset"]
+        for part in _all_partitions(progresses)
+        if part["latest_offset"] is not None
+    ]
+    states = [*chain.from_iterable(progress.get("stateOperators", ()) for progress in progresses)]
+    return {
+        "records_behind": sum(behind) if behind else None,
+        "records_waiting": sum(behind) if behind else None,
+        "state_bytes": sum(state["memoryUsedBytes"] for state in states) if states else None,
+        "last_batch_ms": max((progress["durationMs"]["triggerExecution"] for progress in progresses), default=None),
+    }
+
+
+def _all_partitions(newest: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    for progress in newest:
+        yield from chain.from_iterable(map(_partitions, progress["sources"]))
+
+
+def _state(reported: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "operator": reported["operatorName"],
+        "rows": reported["numRowsTotal"],
+        "updated": reported["numRowsUpdated"],
+        "late": reported["numRowsDroppedByWatermark"],
+        "bytes": reported["memoryUsedBytes"],
     }
 
 

@@ -100,6 +100,17 @@ class Engine:
         self._asked_at_ms = 0  # when brokers were last asked for their latest offsets
         self.due_at_ms: int | None = 0
 
+    @property
+    def reached(self) -> tuple[int, dict[str, int]]:
+        """The last finished batch (-1: none), and its end per `source/partition`."""
+        if self.progress is None:
+            return -1, {}
+        offsets: dict[str, int] = {}
+        for name, source in self.progress.inputs.items():
+            for number, part in source.partitions.items():
+                offsets[f"{name}/{number}"] = part.until_offset
+        return self.progress.batch_id, offsets
+
     def process(
         self,
         batch_id: int,

@@ -6,14 +6,13 @@ import logging
 import os
 import platform
 import threading
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Protocol
 
 from tidemark.clock import wall_clock_ms
 from tidemark.control.folder import Control, Heartbeat, StreamState, beats_every_ms
 from tidemark.stream.driver.heartbeats import Heartbeats
 from tidemark.stream.driver.usage import bytes_in, usage_of
-from tidemark.stream.engine import Engine
 
 log = logging.getLogger("tidemark.stream")
 
@@ -26,6 +25,17 @@ class Troubled(Protocol):
     """Waits for something outside while that is in trouble."""
 
     trouble: str | None
+
+
+class Followed(Protocol):
+    """Runs batches, and says how far it has come."""
+
+    batch_started_at_ms: int | None
+    load: Mapping[str, int | float | None]
+
+    @property
+    def reached(self) -> tuple[int, dict[str, int]]:
+        """The last finished batch (-1: none), and its end per `source/partition`."""
 
 
 class Pulse:
@@ -54,7 +64,7 @@ class Pulse:
         self._predecessor_killed_by = control.killed_by(before.launch_id) if before else None
         self._doing, self._since_ms, self.batches = "starting", wall_clock_ms(), 0
         self._usage = usage_of(os.getpid())
-        self._engine: Engine | None = None
+        self._engine: Followed | None = None
         self._troubled: Sequence[Troubled] = ()
         self._thread_id: str | None = None
         self._is_heard = True
@@ -65,22 +75,26 @@ class Pulse:
         self._beat(StreamState.STARTING, None)
         self._thread.start()
 
-    def follow(self, engine: Engine, troubled: Sequence[Troubled], thread_id: str) -> None:
+    def follow(self, engine: Followed, troubled: Sequence[Troubled], thread_id: str) -> None:
         """Begins to report the progress of the running stream.
 
         Its heartbeat has the trouble of the first of *troubled* that has one.
         """
         self._thread_id, self._troubled, self._engine = thread_id, troubled, engine
-        self._does("waiting for its first batch")
+        self.does("waiting for its first batch")
 
     def begin(self, batch_id: int) -> None:
         """Records that the driver works on a batch from now on."""
-        self._does(f"batch {batch_id}")
+        self.does(f"batch {batch_id}")
 
     def finish(self, batch_id: int) -> None:
         """Counts a finished batch; the driver waits for the next."""
         self.batches += 1
-        self._does(f"waiting for a batch after {batch_id}")
+        self.does(f"waiting for a batch after {batch_id}")
+
+    def does(self, what: str, since_ms: int | None = None) -> None:
+        """Records the driver's current step, which began now or at *since_ms*."""
+        self._doing, self._since_ms = what, wall_clock_ms() if since_ms is None else since_ms
 
     def waits(self, now_ms: int) -> None:
         """Restarts the clock of the current step at *now_ms* (epoch ms)."""
@@ -95,9 +109,6 @@ class Pulse:
         self._try_to_beat(state, reason)
         # The lease is given back after the beat, so that the next driver finds how this one ended.
         self._control.release()
-
-    def _does(self, what: str) -> None:
-        self._doing, self._since_ms = what, wall_clock_ms()
 
     def _run(self) -> None:
         while not self._over.wait(BEAT_S):
@@ -129,12 +140,7 @@ class Pulse:
         # A newer driver's heartbeat must not be overwritten.
         if self._control.epoch() != self.epoch:
             return
-        progress = self._engine.progress if self._engine else None
-        inputs = progress.inputs if progress else {}
-        offsets: dict[str, int] = {}
-        for name, source in inputs.items():
-            for number, part in source.partitions.items():
-                offsets[f"{name}/{number}"] = part.until_offset
+        batch_id, offsets = self._engine.reached if self._engine else (-1, {})
         adopted_by = self._control.adopted_by(self._launch_id)
         beat = Heartbeat(
             state=state,
@@ -142,7 +148,7 @@ class Pulse:
             launch_id=self._launch_id,
             at_ms=wall_clock_ms(),
             pid=os.getpid(),
-            batch_id=progress.batch_id if progress else -1,
+            batch_id=batch_id,
             offsets=offsets,
             reason=reason,
             doing=self._doing,

@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import re
 import uuid
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -51,11 +51,14 @@ from tidemark.control.folder import digest
 from tidemark.errors import InvalidArgument
 from tidemark.escaping import one_message
 from tidemark.model.project.connections import flags
-from tidemark.model.project.layout import Layout
+from tidemark.model.project.layout import Layout, usable
+from tidemark.model.project.spark_settings import SparkSettings
 from tidemark.model.topology import OWN, Time, Topology, load, on_processing_time
 from tidemark.semantics.repairs import RepairOutcome
 from tidemark.storage.location import location
 
+STREAM = script("stream")
+"""The program that runs streams of topologies."""
 BY_USER = "airflow: the task was cleared or marked"
 RETRIES = 5
 """Tries that may end by an accident of Airflow's.
@@ -173,7 +176,11 @@ class StreamTrigger(BaseTrigger):
 
 
 class StreamOperator(BaseOperator):
-    """Runs one sub-topology until it is drained.
+    """Runs one sub-topology, or a PySpark job, until it is drained.
+
+    Without a *topology_file*, *application* is the Python file of such a job, which gets *application_args*, and
+    *spark_conf* its properties of Spark. The tables of its queries are under the name *topology*, by default that of
+    the file, as *sub_topology* is. See docs/any-stream.md.
 
     *slow* is blank-separated OPERATOR=MS, each passed to the sub-topology that the operator belongs to. After
     *rotate_after* batches a driver is followed by a new one. With *time* `processing` the driver is that of a separate
@@ -181,19 +188,22 @@ class StreamOperator(BaseOperator):
     people about a failure that only they can resolve; None: the task fails.
     """
 
-    template_fields: Sequence[str] = ("warehouse", "bootstrap", "slow", "time")
+    template_fields: Sequence[str] = ("warehouse", "bootstrap", "slow", "time", "application_args")
 
     def __init__(
         self,
         *,
-        topology_file: Path,
-        sub_topology: str,
         warehouse: str,
-        bootstrap: str,
+        topology_file: Path | None = None,
+        sub_topology: str = "",
+        bootstrap: str = "",
+        topology: str = "",
+        application_args: Sequence[str] = (),
+        spark_conf: Mapping[str, str] | None = None,
         slow: str = "",
         time: str = Time.EVENT.value,
         rotate_after: int | None = None,
-        application: str = script("stream"),
+        application: str = STREAM,
         conn_id: str = "spark_default",
         supervision: Supervision | None = None,
         decisions: str | None = None,
@@ -201,8 +211,14 @@ class StreamOperator(BaseOperator):
     ) -> None:
         super().__init__(**kwargs)
         self.decisions = decisions
+        if topology_file is None and application == STREAM:
+            msg = "name a topology_file and its sub_topology, or the application to run, for example my_job.py"
+            raise InvalidArgument(msg)
         self.topology_file = topology_file
-        self.sub_topology = sub_topology
+        self.sub_topology = sub_topology or usable(Path(application).stem)
+        self.topology = topology or Path(application).stem
+        self.application_args = application_args
+        self.spark_conf = spark_conf or {}
         self.warehouse = warehouse
         self.bootstrap = bootstrap
         self.slow = slow
@@ -304,7 +320,7 @@ class StreamOperator(BaseOperator):
 
         Returns if there is no such command, or Airflow cannot ask. Fails if the DAG that asks is paused.
         """
-        command, launch = command_in(why, self._topology().name), driver.launch()
+        command, launch = command_in(why, self._name()), driver.launch()
         if command is None or launch is None or self.decisions is None or not CAN_ASK or "ti" not in context:
             return
         question = self._question(launch)
@@ -357,11 +373,11 @@ class StreamOperator(BaseOperator):
         command = launch_command(self._command(), launch_id, self.sub_topology)
         launch = driver.ensure(
             command,
-            job_environment(self._topology().spark),
+            job_environment(self._spark()),
             launch_id,
             arguments=[*self._arguments(), "--launch-id", launch_id],
             now_ms=wall_clock_ms(),
-            digest=digest(self.topology_file),
+            digest=digest(self.topology_file or Path(self.application)),
             is_remote=_is_remote(command),
             secrets=self._secrets,
             by=self._task_run,
@@ -384,7 +400,7 @@ class StreamOperator(BaseOperator):
         self.defer(trigger=trigger, method_name="resume")
 
     def _driver(self) -> Driver:
-        home = Layout(warehouse_at(self.warehouse)).control(self._topology().name, self.sub_topology)
+        home = Layout(warehouse_at(self.warehouse)).control(self._name(), self.sub_topology)
         return Driver(home, self.supervision.patience, shared=self._shared())
 
     def _shared(self) -> Path | None:
@@ -392,36 +408,53 @@ class StreamOperator(BaseOperator):
 
         None: this stream has one of its own.
         """
-        topology = self._topology()
+        if (topology := self._topology()) is None:
+            return None  # a job may need its process for itself
         # In cluster mode this host cannot see whether a process lives that could run another stream.
         if topology.driver == OWN or _is_remote(self._command()):
             return None
         return Layout(location(self.warehouse)).driver(topology.name, topology.driver)
 
-    def _topology(self) -> Topology:
+    def _topology(self) -> Topology | None:
+        if self.topology_file is None:
+            return None
         topology = load(self.topology_file)
         return on_processing_time(topology) if Time(self.time) is Time.PROCESSING else topology
 
+    def _name(self) -> str:
+        topology = self._topology()
+        return topology.name if topology is not None else usable(self.topology)
+
+    def _spark(self) -> SparkSettings:
+        topology = self._topology()
+        return topology.spark if topology is not None else SparkSettings(properties=self.spark_conf)
+
     def _command(self) -> list[str]:
         """Returns the command that starts the process."""
-        return self._hook().command(self.application)
+        return self._hook().command(script("application") if self.topology_file is None else self.application)
 
     def _hook(self) -> DriverHook:
-        topology = self._topology()
-        name = f"{topology.name}-{self.sub_topology}" if topology.driver == OWN else topology.driver or topology.name
+        topology, name = self._topology(), f"{self._name()}-{self.sub_topology}"
+        if topology is not None and topology.driver != OWN:
+            name = topology.driver or topology.name
         return DriverHook(
-            spark=topology.spark,
+            spark=self._spark(),
             conn_id=self.conn_id,
             name=f"tidemark-{name}",
-            labels={"topology": topology.name},
+            labels={"topology": self._name()},
         )
 
     def _arguments(self) -> list[str]:
         topology = self._topology()
+        launched_by = ("--launched-by", self._task_run) if self._task_run else ()
+        if topology is None or self.topology_file is None:
+            of_job = [f"--argument={argument}" for argument in self.application_args]
+            place = ("--warehouse", self.warehouse, "--topology", self._name(), "--sub-topology", self.sub_topology)
+            return ["--application", self.application, *of_job, *place, *launched_by]
         return [
             *("--warehouse", self.warehouse, "--topology", self._hook().file(self.topology_file)),
             *("--sub-topology", self.sub_topology, *flags(kafka_clusters(topology, self.bootstrap))),
-            *(("--launched-by", self._task_run) if self._task_run else ()),
+            *launched_by,
             *(() if self.rotate_after is None else ("--rotate-after", str(self.rotate_after))),
             *(("--time", topology.time.value) if topology.time is Time.PROCESSING else ()),
             *slow_arguments(self.slow.split(), topology, self.sub_topology),
@@ -430,7 +463,7 @@ class StreamOperator(BaseOperator):
     def _secrets(self) -> dict[str, str]:
         """Returns the secrets of the topology that Airflow keeps."""
         topology = self._topology()
-        return airflow_secrets(topology, kafka_clusters(topology, self.bootstrap))
+        return airflow_secrets(topology, kafka_clusters(topology, self.bootstrap)) if topology is not None else {}
 
     def _why(self, driver: Driver, verdict: DriverVerdict) -> str:
         """Returns the problem of the driver, for people."""

@@ -1,7 +1,7 @@
-"""`tidemark run`: runs the streams of one topology in the foreground.
+"""`tidemark run`: runs streams, or a PySpark job, in the foreground.
 
 Purpose: try a topology without Airflow, on event time or on processing time. `--time processing` shows whether event
-time is what holds results up.
+time is what holds results up. With `--application` a job of a team's own is recorded under the name of the topology.
 
 How it works: one process, `jobs/stream.py`, runs the streams. Its pid file and log (`run.log`) lie in a folder of its
 own beside their control folders. A signal asks the streams to drain through those. The process is killed after
@@ -19,7 +19,7 @@ import signal
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,18 +37,21 @@ from tidemark.model.project.connections import LOCAL, addressed_clusters, flags
 from tidemark.model.project.extras import require
 from tidemark.model.project.files import CHECKOUT
 from tidemark.model.project.jars import require_jars
-from tidemark.model.project.layout import Layout
+from tidemark.model.project.layout import Layout, usable
+from tidemark.model.project.spark_settings import jars
 from tidemark.model.topology import Time, Topology, load, on_processing_time
 from tidemark.reports.batch_job import add_bootstrap, topology_file
 from tidemark.storage.locks import holder, open_lock, own_folder, take_lock
 from tidemark.storage.object_path import ObjectPath
 
-JOB = CHECKOUT / "jobs" / "stream.py"
+JOB, APPLICATION_JOB = CHECKOUT / "jobs" / "stream.py", CHECKOUT / "jobs" / "application.py"
 NAME = "run"
 """Name of the process, its pid file and its log.
 
 Airflow's processes have another name; Airflow adopts the streams of this one.
 """
+SUBMIT_ARGS = "PYSPARK_SUBMIT_ARGS"
+"""Variable with options of spark-submit, for a job that starts a JVM."""
 POLL_S = 0.2
 DRAINED_WITHIN_S = 30.0
 TERMINATED_WITHIN_S = 5.0
@@ -64,9 +67,9 @@ class RunningStream:
     launch_id: str
 
     @classmethod
-    def of(cls, layout: Layout, topology: Topology, sub_topology: str) -> RunningStream:
+    def of(cls, layout: Layout, topology: str, sub_topology: str) -> RunningStream:
         """Gives the stream *sub_topology* of *topology* a new launch id."""
-        control = Control(layout.control(topology.name, sub_topology))
+        control = Control(layout.control(topology, sub_topology))
         return cls(sub_topology, control, f"run-{uuid.uuid4().hex}")
 
     def start(self, common_arguments: Sequence[str]) -> StartRequest:
@@ -99,6 +102,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     meaning = "processing: record time is the instant of the batch; tables are separate (default: %(default)s)"
     parser.add_argument("--time", type=Time, choices=list(Time), default=Time.EVENT, help=meaning)
     add_bootstrap(parser, LOCAL)
+    job = "run this PySpark job, unchanged; its queries are recorded under the name TOPOLOGY"
+    parser.add_argument("--application", type=Path, metavar="FILE", help=job)
+    parser.add_argument(
+        "--argument", action="append", default=[], metavar="TEXT", help="an argument of that job; may be repeated"
+    )
 
 
 def command(options: argparse.Namespace) -> int:
@@ -125,37 +133,87 @@ def run(options: argparse.Namespace, warehouse: Path, local: str | None, say: Ca
     Raises:
         TidemarkError: a stream failed.
     """
-    file = topology_file(options.topology).resolve()
-    topology = load_timed(file, options.time)
     if isinstance(warehouse, ObjectPath):
         msg = f"the warehouse must be a folder, got {warehouse}; docs/object-store.md shows how to start other drivers"
         raise InvalidArgument(msg)
+    layout = Layout(warehouse.resolve())
+    if options.application is not None:
+        _run_application(options, layout, say)
+        return 0
+    file = topology_file(options.topology).resolve()
+    topology = load_timed(file, options.time)
     clusters = addressed_clusters(
         topology.clusters_used, topology.clusters, options.bootstrap, os.environ, otherwise=local
     )
-    layout = Layout(warehouse.resolve())
     secrets = ["--secrets", str(options.secrets.resolve())] if options.secrets else []
     common_arguments = ["--warehouse", str(layout.warehouse), "--topology", str(file), *flags(clusters), *secrets]
-    with _signals() as signals, _only_run(layout, topology):
-        _refuse_if_it_runs(layout, topology)
-        folder = DriverFolder(_folder(layout, topology))
+    common_arguments += ["--time", options.time.value]
+    streams = [RunningStream.of(layout, topology.name, sub.name) for sub in topology.sub_topologies]
+    folder = layout.driver(topology.name, None) / NAME
+    _run_streams(
+        topology.name, streams, folder, JOB, common_arguments, os.environ, say, f" on {options.time.value} time"
+    )
+    return 0
+
+
+def _run_application(options: argparse.Namespace, layout: Layout, say: Callable[[str], None]) -> None:
+    """Runs the PySpark job of *options*, with the jars of this project."""
+    file: Path = options.application.resolve()
+    if not file.is_file():
+        msg = f"--application: {file} does not exist; name the Python file of a job"
+        raise InvalidArgument(msg)
+    stream = RunningStream.of(layout, usable(options.topology), usable(file.stem))
+    of_job = [f"--argument={argument}" for argument in options.argument]
+    place = ["--warehouse", str(layout.warehouse), "--topology", options.topology]
+    # What spark-submit would be given; a job may have its own by the same variable.
+    submit = {SUBMIT_ARGS: f"--jars {','.join(jars(CHECKOUT))} pyspark-shell", **os.environ}
+    arguments = ["--application", str(file), *of_job, *place]
+    _run_streams(options.topology, [stream], stream.control.home / NAME, APPLICATION_JOB, arguments, submit, say)
+
+
+def _run_streams(
+    topology: str,
+    streams: Sequence[RunningStream],
+    place: Path,
+    job: Path,
+    common_arguments: Sequence[str],
+    environment: Mapping[str, str],
+    say: Callable[[str], None],
+    how: str = "",
+) -> None:
+    """Runs *streams* until a signal or a drain request ends them.
+
+    Args:
+        topology: its name.
+        streams: the streams to run.
+        place: folder of their process.
+        job: the program of the process.
+        common_arguments: those of all streams.
+        environment: that of the process.
+        say: prints a line.
+        how: follows the name in this line.
+
+    Raises:
+        TidemarkError: a stream failed.
+    """
+    folder = DriverFolder(place)
+    with _signals() as signals, _only_run(topology, folder):
+        _refuse_if_it_runs(topology, folder, streams)
         own_folder(folder.home)
-        streams = [RunningStream.of(layout, topology, sub.name) for sub in topology.sub_topologies]
         try:
             for stream in streams:
-                folder.ask(stream.start([*common_arguments, "--time", options.time.value]))
-            command = [sys.executable, str(JOB), "--driver", str(folder.home)]
-            env = with_spark_folder(folder.home, process.without_airflow(os.environ))
+                folder.ask(stream.start(common_arguments))
+            command = [sys.executable, str(job), "--driver", str(folder.home)]
+            env = with_spark_folder(folder.home, process.without_airflow(environment))
             started = process.launch(NAME, command, home=folder.home, env=env)
             names = ", ".join(stream.sub_topology for stream in streams)
-            say(f"{topology.name} runs on {options.time.value} time: {names}; Ctrl-C drains it. Log: {started.log}")
+            say(f"{topology} runs{how}: {names}; Ctrl-C drains it. Log: {started.log}")
             failures = _until_ended(folder, started, streams, signals)
         finally:
             _end(folder, streams, signals)
     if failures:
         raise TidemarkError("; ".join(failures))
-    say(f"{topology.name}: all streams have ended")
-    return 0
+    say(f"{topology}: all streams have ended")
 
 
 @contextmanager
@@ -171,36 +229,30 @@ def _signals() -> Iterator[list[int]]:
 
 
 @contextmanager
-def _only_run(layout: Layout, topology: Topology) -> Iterator[None]:
-    """Excludes another `tidemark run` of *topology* in this warehouse.
+def _only_run(topology: str, folder: DriverFolder) -> Iterator[None]:
+    """Excludes another `tidemark run` with the process of *folder*.
 
     Raises:
         InvalidArgument: there is one.
     """
-    folder = layout.control(topology.name, topology.sub_topologies[0].name).parent
-    own_folder(folder)
-    lock = open_lock(folder / "run.lock")
+    own_folder(folder.home)
+    lock = open_lock(folder.home / "run.lock")
     try:
         if not take_lock(lock, within_s=0):
             by = holder(lock)
-            msg = f"{topology.name}: another `tidemark run` runs it in {layout.warehouse} ({by}); end that one first"
+            msg = f"{topology}: another `tidemark run` runs it in {folder.home} ({by}); end that one first"
             raise InvalidArgument(msg)
         yield
     finally:
         os.close(lock)
 
 
-def _folder(layout: Layout, topology: Topology) -> Path:
-    return layout.driver(topology.name, None) / NAME
-
-
-def _refuse_if_it_runs(layout: Layout, topology: Topology) -> None:
-    runs = process.find(_folder(layout, topology), NAME) is not None
-    for sub in topology.sub_topologies:
-        control = Control(layout.control(topology.name, sub.name))
-        if runs or control.is_held():
+def _refuse_if_it_runs(topology: str, folder: DriverFolder, streams: Sequence[RunningStream]) -> None:
+    runs = process.find(folder.home, NAME) is not None
+    for stream in streams:
+        if runs or stream.control.is_held():
             msg = (
-                f"{topology.name}/{sub.name}: a driver runs already, see {control.home}; drain it first "
+                f"{topology}/{stream.sub_topology}: a driver runs already, see {stream.control.home}; drain it first "
                 "(`tidemark down`, or clear its task in Airflow)"
             )
             raise InvalidArgument(msg)

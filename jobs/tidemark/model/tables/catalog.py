@@ -108,6 +108,16 @@ BATCHES = Table(
             ("watermark", "timestamp", "watermark of the sub-topology after the batch, record time; null: none yet"),
             ("queued_ms", "bigint", "ms the batch waited for Spark's task slots, which streams of its process share"),
             ("queued_behind", "string", "streams that ran batches during this wait: topology/sub-topology; null: none"),
+            (
+                "phases",
+                "array<struct<phase:string,ms:bigint>>",
+                "of a query that a listener records: ms of the phases of its batch, in Spark's words; null: others",
+            ),
+            (
+                "states",
+                "array<struct<operator:string,rows:bigint,updated:bigint,late:bigint,bytes:bigint>>",
+                "of such a query: rows, updated and late rows, and memory of its stateful operators; null: others",
+            ),
         ),
     ),
     key=("batch_id",),

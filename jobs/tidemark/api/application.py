@@ -1,0 +1,294 @@
+"""Runs an unchanged PySpark job as a supervised stream.
+
+Purpose: a job that knows nothing of Tidemark has a lease, heartbeats, a drain and records like a stream of a topology.
+
+How it works: the job's file runs as `__main__` in this process. Only the two methods by which PySpark starts a query
+are wrapped: before the first query of a session starts, a `Listener` is added to that session. A thread looks at the
+queries every second: it tells the heartbeat what they do, and stops them after their batches when a drain is requested.
+
+What it does not do: keep a second writer's output apart. Spark's checkpoint is the only record of what a query has
+done, see docs/any-stream.md. Queries of Spark Connect, and those that Java code starts, are not seen.
+Clock: the driver's, epoch ms UTC.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import runpy
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from tidemark.api.listen import Listener
+from tidemark.api.progress import load_of, offsets_of
+from tidemark.clock import wall_clock_ms
+from tidemark.control.cluster_manager import managed_driver, record
+from tidemark.control.folder import AlreadyRunning, Control, LeaseLost, StreamState, digest
+from tidemark.model.project.layout import Layout, usable
+from tidemark.spark_session import submitted_properties
+from tidemark.stream.driver.heartbeats import Heartbeats
+from tidemark.stream.pulse import Pulse
+
+log = logging.getLogger("tidemark.application")
+
+LOOK_S = 1.0
+DRAIN_LOOK_S = 0.1
+"""Seconds between two looks while queries are being stopped.
+
+A query without a pause between its batches can be stopped only at their ends.
+"""
+STARTED_AGAIN_WITHIN_S = 30.0
+"""Time in which a job may start a failed query again.
+
+After it the whole job counts as failed, although it lives on.
+"""
+ENDS_WITHIN_S = 10.0
+"""Time for the rest of the job after its queries were stopped.
+
+Then its process ends.
+"""
+
+
+class ApplicationOptions(argparse.Namespace):
+    """The command line of an application, as its parser fills it in.
+
+    Attributes:
+        application: the Python file of the job.
+        argument: the arguments of the job.
+        warehouse: the folder of all tables.
+        topology: the name under which its tables and its control folder are.
+        sub_topology: the name of the job there.
+        launch_id: identifies the driver in its heartbeat.
+        launched_by: the task or command that starts it, for its heartbeats; empty: unknown.
+        take_over: replaces a driver without a heartbeat for `silent_after` (seconds).
+    """
+
+    application: Path
+    argument: list[str]
+    warehouse: Path
+    topology: str
+    sub_topology: str
+    launch_id: str
+    launched_by: str
+    take_over: bool
+    silent_after: float
+
+
+def run_application(options: ApplicationOptions) -> int:
+    """Runs the job to its end; returns the exit status.
+
+    It takes the lease first, and returns 3 if another driver has it. The process ends here, without a return, if the
+    job goes on although its queries were stopped, one of them failed, or the lease was lost.
+    """
+    running, layout = digest(options.application), Layout(options.warehouse)
+    topology, name = usable(options.topology), usable(options.sub_topology)
+    control = Control(layout.control(topology, name))
+    try:
+        epoch = control.acquire(
+            take_over_at_ms=wall_clock_ms() if options.take_over else None,
+            silent_after_ms=round(options.silent_after * 1_000),
+        )
+    except AlreadyRunning as error:
+        log.error("%s", error)
+        return 3
+    if managed := managed_driver(options.launch_id, os.environ, submitted_properties):
+        record(control.home, managed)
+    history = Heartbeats(layout.stream(topology, name), topology=topology, sub_topology=name)
+    pulse = Pulse(control, history, epoch, options.launch_id, digest=running, launched_by=options.launched_by)
+    queries = ApplicationQueries(control, pulse, layout, topology)
+    reason = None
+    try:
+        with queries.watched():
+            _run_file(options.application, options.argument)
+    except Exception as error:
+        log.exception("%s failed", options.application)
+        reason = f"{type(error).__name__}: {error}"
+    except SystemExit as end:
+        reason = f"{options.application.name} ended with {end.code!r}" if end.code else None
+    return queries.end(reason)
+
+
+def _run_file(file: Path, arguments: Sequence[str]) -> None:
+    """Runs *file* as Python would: its folder comes first on the path."""
+    sys.argv = [str(file), *arguments]
+    sys.path.insert(0, str(file.resolve().parent))
+    runpy.run_path(str(file), run_name="__main__")
+
+
+class ApplicationQueries:
+    """The queries of a job in this process, as heartbeats report them.
+
+    Args:
+        control: the control folder of the job, of which this process has the lease.
+        pulse: the heartbeat to report to.
+        layout: places of its tables.
+        topology: the name under which its queries are recorded.
+    """
+
+    def __init__(self, control: Control, pulse: Pulse, layout: Layout, topology: str) -> None:
+        self._control, self._pulse, self._layout, self._topology = control, pulse, layout, topology
+        self._listeners: dict[str, Listener] = {}
+        self._queries: dict[str, StreamingQuery] = {}
+        self._batches: dict[str, int] = {}
+        self._since_ms: dict[str, int] = {}
+        self._failed_s: dict[str, float] = {}
+        self._stopped_s: float | None = None
+        self._drained_from: Mapping[str, int] = {}
+        self._starting, self._ending, self._over = threading.Lock(), threading.Lock(), threading.Event()
+        self._status: int | None = None
+        self._batch_id, self._offsets = -1, dict[str, int]()
+        self.batch_started_at_ms: int | None = None
+        self.load: Mapping[str, int | float | None] = {"checkpoint_bytes": None}
+
+    @property
+    def reached(self) -> tuple[int, dict[str, int]]:
+        """The batch that ended last, and the newest ends per `topic/partition`."""
+        return self._batch_id, self._offsets
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Wraps PySpark's starts of queries, and looks after them."""
+        names = ("start", "toTable")
+        before = {name: getattr(DataStreamWriter, name) for name in names}
+        for name in names:
+            setattr(DataStreamWriter, name, self._watching(before[name]))
+        thread = threading.Thread(target=self._run, name="tidemark-application", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            self._over.set()
+            thread.join()
+            for name in names:
+                setattr(DataStreamWriter, name, before[name])
+
+    def end(self, reason: str | None = None, *, status: int | None = None) -> int:
+        """Writes the last rows and the last beat, once; returns the status.
+
+        Without a *reason* the job was drained, or has ended by itself.
+        """
+        with self._ending:
+            if self._status is None:
+                for listener in self._listeners.values():
+                    try:
+                        listener.close()
+                    except Exception:
+                        log.exception("the last batches may not be recorded")
+                has_failed = reason is not None and self._stopped_s is None
+                self._pulse.end(
+                    StreamState.FAILED if has_failed else StreamState.DRAINED, reason=(reason or "")[:2_000] or None
+                )
+                self._status = int(has_failed) if status is None else status
+            return self._status
+
+    def _watching(self, start: Callable[..., StreamingQuery]) -> Callable[..., StreamingQuery]:
+        @wraps(start)
+        def started(writer: DataStreamWriter, *args: Any, **kwargs: Any) -> StreamingQuery:
+            if self._control.drain_requested():
+                # A loop that starts its query again ends here.
+                log.info("a drain is requested: no query is started any more")
+                raise SystemExit(0)
+            self._listen(writer._spark)
+            query = start(writer, *args, **kwargs)
+            self._queries[str(query.runId)] = query
+            return query
+
+        return started
+
+    def _listen(self, spark: SparkSession) -> None:
+        # PySpark makes several objects for one session of the JVM, each of which has its own listeners.
+        session = str(spark._jsparkSession.sessionUUID())
+        with self._starting:
+            if session not in self._listeners:
+                listener = Listener(spark, self._layout, self._topology)
+                spark.streams.addListener(listener)
+                self._listeners[session] = listener
+                self._pulse.follow(self, (), spark.sparkContext.applicationId)
+
+    def _run(self) -> None:
+        while not self._over.wait(DRAIN_LOOK_S if self._stopped_s is not None else LOOK_S):
+            try:
+                problem = self._look(time.monotonic())
+            except LeaseLost as error:
+                log.error("%s", error)
+                # At once: until the process ends, its queries write beside those of the newer driver.
+                os._exit(3)
+            except Exception:
+                log.exception("cannot look at the queries")
+                continue
+            if problem is not None:
+                # The job may wait in any call, and catch any exception: only its process can be ended.
+                os._exit(self.end(problem or None))
+
+    def _look(self, now_s: float) -> str | None:
+        """Reports the queries; returns why the process must end.
+
+        The reason is empty after a drain. None: it may go on.
+        """
+        self._control.check_lease(self._pulse.epoch)
+        active = {run: query for run, query in [*self._queries.items()] if query.isActive}
+        self._report(active)
+        if self._control.drain_requested():
+            return self._drain(active, now_s)
+        return self._failure(active, now_s)
+
+    def _report(self, active: Mapping[str, StreamingQuery]) -> None:
+        now_ms, newest = wall_clock_ms(), dict[str, Mapping[str, Any]]()
+        for listener in [*self._listeners.values()]:
+            newest |= listener.newest
+        self._offsets = offsets_of(newest.values())
+        self.load = {"checkpoint_bytes": None, **load_of(newest.values())}
+        for progress in newest.values():
+            run = progress["runId"]
+            if self._batches.get(run) != progress["batchId"]:
+                self._batches[run] = self._batch_id = progress["batchId"]
+                self._since_ms[run] = now_ms
+                self._pulse.finish(self._batch_id)
+        busy: dict[str, int] = {}
+        for run, query in active.items():
+            if not query.status["isTriggerActive"]:
+                self._since_ms[run] = now_ms
+            busy[run] = self._since_ms.setdefault(run, now_ms)
+        if busy:
+            slowest = min(busy, key=lambda run: busy[run])
+            self._pulse.does(f"batch {self._batches.get(slowest, -1) + 1} of {active[slowest].name}", busy[slowest])
+        else:
+            self._pulse.does("no query is running", now_ms)
+
+    def _drain(self, active: Mapping[str, StreamingQuery], now_s: float) -> str | None:
+        """Stops each query that is between two batches.
+
+        A query that runs one batch after the other is stopped after the first that ends.
+        """
+        if self._stopped_s is None:
+            log.info("drain requested: stopping %s queries after their batches", len(active))
+            self._stopped_s, self._drained_from = now_s, dict(self._batches)
+        for run, query in active.items():
+            if self._drained_from.get(run) != self._batches.get(run) or not query.status["isTriggerActive"]:
+                query.stop()
+                self._stopped_s = now_s
+        return "" if not active and now_s - self._stopped_s > ENDS_WITHIN_S else None
+
+    def _failure(self, active: Mapping[str, StreamingQuery], now_s: float) -> str | None:
+        """Returns the error of a query that was not started again."""
+        started_again = {query.name or str(query.id) for query in active.values()}
+        for run, query in [*self._queries.items()]:
+            if run in active:
+                continue
+            error = query.exception()
+            if error is None or (query.name or str(query.id)) in started_again:
+                del self._queries[run]
+            elif now_s - self._failed_s.setdefault(run, now_s) > STARTED_AGAIN_WITHIN_S:
+                return f"query {query.name or query.id} failed: {error}"
+        return None
