@@ -45,7 +45,10 @@ def project(plain: FreshEnvironment) -> Path:
 
 def test_modules_need_only_packages_that_an_extra_has(plain: FreshEnvironment) -> None:
     absent = plain.answer("python", "-c", IMPORTS)
-    assert absent == "['airflow', 'great_expectations', 'opentelemetry', 'pandas', 'py4j', 'pyspark', 'starlette']\n"
+    assert (
+        absent
+        == "['airflow', 'great_expectations', 'openlineage', 'opentelemetry', 'pandas', 'py4j', 'pyspark', 'starlette']\n"
+    )
 
 
 def test_the_commands_are_listed(plain: FreshEnvironment) -> None:
