@@ -235,8 +235,9 @@ def _only_run(topology: str, folder: DriverFolder) -> Iterator[None]:
     Raises:
         InvalidArgument: there is one.
     """
-    own_folder(folder.home)
-    lock = open_lock(folder.home / "run.lock")
+    beside = folder.home.parent  # a refused command leaves no folder of a process
+    own_folder(beside)
+    lock = open_lock(beside / "run.lock")
     try:
         if not take_lock(lock, within_s=0):
             by = holder(lock)
