@@ -48,6 +48,39 @@ def of_stream(whole: topology.Topology, stream: str) -> dict:
     return origins(whole, whole.sub_topology(stream), columns_read())
 
 
+LOOKED_UP = """
+name = "regions"
+[operators.orders]
+kind = "source"
+topic = "orders"
+fields = "id string, event_time bigint"
+timestamp = "event_time"
+bound = "1 s"
+[operators.named]
+kind = "join"
+input = "orders"
+delta = "/data/customers"
+on = { id = "id" }
+[operators.per_region]
+kind = "aggregate"
+input = "named"
+key = ["region"]
+aggregates = { n = "count(*)", newest = "max(event_time)" }
+window = { tumbling = "1 min" }
+[operators.totals]
+kind = "sink"
+input = "per_region"
+table = "totals"
+"""
+
+
+def test_a_key_that_a_join_looks_up_has_no_origin() -> None:
+    whole = topology.parse(tomllib.loads(LOOKED_UP), file="regions.toml")
+    totals = of_stream(whole, "orders")["totals"]
+    assert "region" not in totals
+    assert {field for _, field in totals["newest"]} == {"event_time"}
+
+
 def test_a_column_has_the_fields_of_its_expressions() -> None:
     whole = topology.parse(tomllib.loads(ORDERS), file="orders.toml")
     of = of_stream(whole, "orders")

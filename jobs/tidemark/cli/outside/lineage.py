@@ -101,7 +101,7 @@ def _of_source(source: Source) -> Origins:
 
 
 def _of_aggregate(operator: Aggregate, of: Origins, read: Callable[[str], Iterable[str]]) -> Origins:
-    key = frozenset[Field]().union(*(of[column] for column in operator.key))
+    key = _read(operator.key, of)
     within = {START: of[TIME], END: of[TIME]} if operator.windows else {}
     values = {name: of.get(column, key) for name, (_, column) in operator.aggregates.items()}
     by_name = {**_only(of, operator.key), **within, **values}
@@ -111,7 +111,8 @@ def _of_aggregate(operator: Aggregate, of: Origins, read: Callable[[str], Iterab
 
 
 def _only(of: Origins, columns: Iterable[str]) -> Origins:
-    return {column: of[column] for column in (TIME, *columns)}
+    # Columns of a Delta table that a join looks up are not in it.
+    return {column: of[column] for column in (TIME, *columns) if column in of}
 
 
 def _read(columns: Iterable[str], of: Origins) -> frozenset[Field]:
