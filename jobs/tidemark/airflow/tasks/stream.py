@@ -211,7 +211,8 @@ class StreamOperator(BaseOperator):
     ) -> None:
         super().__init__(**kwargs)
         self.decisions = decisions
-        if topology_file is None and application == STREAM:
+        is_named = application != STREAM if topology_file is None else bool(sub_topology)
+        if not is_named:
             msg = "name a topology_file and its sub_topology, or the application to run, for example my_job.py"
             raise InvalidArgument(msg)
         self.topology_file = topology_file

@@ -266,24 +266,28 @@ def _of_slo(keys: Keys, _name: str) -> tuple[str, Entry]:
         keys.fail("spec.timeWindow[0].isRolling", "is not true", "write a rolling window")
     promised = _only(keys, "objectives")
     _refuse_others(keys, "spec.objectives.0", ("op", "value", "target"), "an objective of Tidemark", remedy)
-    seconds = promised.get("value")
-    if promised.get("op") != "lte":
-        keys.fail("spec.objectives[0].op", f"is {promised.get('op')!r}", "write op: lte, and a value in seconds")
-    if not isinstance(seconds, int | float) or not math.isfinite(seconds):
-        keys.fail("spec.objectives[0].value", f"is {seconds!r}", "write a number of seconds")
     name = str(document["metadata"].get("name")).replace("-", "_")
     if "alertPolicies" in spec and spec["alertPolicies"] != [*_alerts(name.replace("_", "-"))]:
         problem = "has other burn rates than an objective of Tidemark"
         keys.fail("spec.alertPolicies", problem, "leave it out: docs/alerts.md has the burn rates")
     if not str(notes.get(MIN_RECORDS, "0")).isdecimal():
         keys.fail(f"metadata.annotations.{MIN_RECORDS}", f"is {notes[MIN_RECORDS]!r}", "write a number of records")
-    latency = length_in_toml(round(seconds * 1_000))
-    objective: Entry = {"latency": latency, "target": promised.get("target")}
+    objective: Entry = {"latency": _latency(keys, promised), "target": promised.get("target")}
     objective["window"] = _length(keys, str(window.get("duration")), "spec.timeWindow[0].duration")
     objective |= {"min_records": int(notes[MIN_RECORDS])} if MIN_RECORDS in notes else {}
     table: Entry = {"subject": notes[SUBJECT], "owner": labels["owner"]}
     table |= {"runbook": notes[RUNBOOK]} if RUNBOOK in notes else {}
     return name, {**table, "objective": objective}
+
+
+def _latency(keys: Keys, promised: Entry) -> str:
+    """Returns the latency of the only entry of `objectives`."""
+    seconds = promised.get("value")
+    if promised.get("op") != "lte":
+        keys.fail("spec.objectives[0].op", f"is {promised.get('op')!r}", "write op: lte, and a value in seconds")
+    if not isinstance(seconds, int | float) or not math.isfinite(seconds):
+        keys.fail("spec.objectives[0].value", f"is {seconds!r}", "write a number of seconds")
+    return length_in_toml(round(seconds * 1_000))
 
 
 def _only(keys: Keys, key: str) -> Entry:
