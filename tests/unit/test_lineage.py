@@ -126,6 +126,15 @@ def test_events_name_topics_tables_and_columns(tmp_path: Path) -> None:
     assert fields == [{**topic, "field": "Betrag"}, {**topic, "field": "id"}]
 
 
+def test_each_topic_of_a_list_is_an_input(tmp_path: Path) -> None:
+    text = ORDERS.replace('topic = "orders"', 'topics = ["orders", "returns"]\nidle_after = "30 s"')
+    (event,) = events(topology.parse(tomllib.loads(text), file="orders.toml"), Layout(tmp_path), "2026-11-27T08:00:00Z")
+    written = json.loads(Serde.to_json(event))
+    assert [each["name"] for each in written["inputs"]] == ["orders", "returns"]
+    count = written["outputs"][0]["facets"]["columnLineage"]["fields"]["n"]["inputFields"]
+    assert [(field["name"], field["field"]) for field in count] == [("orders", "id"), ("returns", "id")]
+
+
 def test_text_that_is_no_sql_is_refused() -> None:
     with pytest.raises(InvalidArgument, match="is not an expression of SQL"):
         columns_read()("a +")

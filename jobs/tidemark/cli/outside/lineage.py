@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeAlias, assert_never, cast
 
@@ -158,7 +159,7 @@ def events(topology: Topology, layout: Layout, at: str) -> Iterator[JobEvent]:
     read = columns_read()
     for sub in topology.sub_topologies:
         of = origins(topology, sub, read)
-        inputs = {source.name: _input(topology, layout, source) for source in sub.sources}
+        inputs = {source.name: _inputs(topology, layout, source) for source in sub.sources}
         joined = [_of_path(Path(o.joined_delta)) for o in sub.operators if o.joined_delta]
         outputs = []
         for operator in sub.handing_out:
@@ -169,7 +170,7 @@ def events(topology: Topology, layout: Layout, at: str) -> Iterator[JobEvent]:
             eventTime=at,
             producer=PRODUCER,
             job=Job(namespace=NAMESPACE, name=f"{topology.name}.{sub.name}"),
-            inputs=[InputDataset(namespace=space, name=name) for space, name in (*inputs.values(), *joined)],
+            inputs=[InputDataset(namespace=space, name=name) for space, name in (*chain(*inputs.values()), *joined)],
             outputs=outputs,
         )
 
@@ -199,24 +200,28 @@ def _schema(of: Origins) -> schema_facet.SchemaDatasetFacet:
     return schema_facet.SchemaDatasetFacet(fields=[schema_facet.SchemaDatasetFacetFields(name=name) for name in of])
 
 
-def _lineage(of: Origins, inputs: Mapping[str, tuple[str, str]]) -> columns_facet.ColumnLineageDatasetFacet:
+def _lineage(of: Origins, inputs: Mapping[str, list[tuple[str, str]]]) -> columns_facet.ColumnLineageDatasetFacet:
     fields = {}
     for column, origin in of.items():
-        each = [columns_facet.InputField(*inputs[operator], field) for operator, field in sorted(origin)]
+        places = ((dataset, field) for operator, field in sorted(origin) for dataset in inputs[operator])
+        each = [columns_facet.InputField(*dataset, field) for dataset, field in places]
         fields[column] = columns_facet.Fields(inputFields=each)
     return columns_facet.ColumnLineageDatasetFacet(fields=fields)
 
 
-def _input(topology: Topology, layout: Layout, source: Reading) -> tuple[str, str]:
-    """Returns namespace and name of what *source* reads."""
+def _inputs(topology: Topology, layout: Layout, source: Reading) -> list[tuple[str, str]]:
+    """Returns namespace and name of each dataset that *source* reads.
+
+    The topics of a pattern are one: which ones it matches is known to the broker alone.
+    """
     match source:
         case HopSource():
             hop = topology.repartition(source.repartition)
-            return _of_path(layout.stream(topology.name, source.upstream) / hop.output_table)
+            return [_of_path(layout.stream(topology.name, source.upstream) / hop.output_table)]
         case Source():
             if source.topic:
-                return _of_topic(topology, source.kafka, source.topic)
-            return _of_path(Path(source.delta or source.files or ""))
+                return [_of_topic(topology, source.kafka, topic) for topic in source.topics or (source.topic,)]
+            return [_of_path(Path(source.delta or source.files or ""))]
         case _:
             assert_never(source)
 
