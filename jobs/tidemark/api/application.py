@@ -260,7 +260,10 @@ class ApplicationQueries:
         """
         self._control.check_lease(self._pulse.epoch)
         active = self._active()
-        self._report(active)
+        try:
+            self._report(active)
+        except Exception:  # a progress of an unknown form must not hinder a drain
+            log.exception("cannot report the queries")
         if self._control.drain_requested():
             return self._drain(active, now_s)
         return self._lasting_failure(now_s)
