@@ -130,6 +130,12 @@ def test_an_operator_needs_a_stream_or_a_job(driver: Driver, named: dict[str, Pa
         StreamOperator(task_id="status", warehouse=str(driver.home), **named)
 
 
+@pytest.mark.parametrize("named", [{"topology": "../shop"}, {"sub_topology": "a/b"}])
+def test_the_names_of_a_job_lead_to_no_other_folder(driver: Driver, named: dict[str, str]) -> None:
+    with pytest.raises(InvalidArgument, match="a name must consist of letters"):
+        StreamOperator(task_id="status", warehouse=str(driver.home), application="job.py", **named)
+
+
 def test_spark_writes_its_files_below_the_control_folder(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SPARK_LOCAL_DIRS", raising=False)
     deferred(operator(driver).execute)
