@@ -99,6 +99,7 @@ def test_a_key_without_an_equivalent_is_refused_by_name(kind: str, changes: dict
 def test_maintenance_of_a_topology_is_refused_by_name() -> None:
     (refusal,) = refusals(ODCS, board=BOARD, maintenance=["daily 01:00-02:00"])
     assert refusal.startswith("slas.toml: flights.maintenance: is set, but ODCS has no times without alerts")
+    assert documents(ODCS, maintenance=BOARD)[0]["slaProperties"][0]["id"] == "maintenance"
 
 
 @pytest.mark.parametrize(

@@ -40,9 +40,10 @@ def exported(
         slas: the valid tables of the file of SLAs, by name.
         file: its name, for messages.
     """
-    of_slas = {name: table for name, table in slas.items() if name != MAINTENANCE}
+    # An SLA can have that name, too.
+    of_slas = {name: table for name, table in slas.items() if name != MAINTENANCE or isinstance(table, dict)}
     entries, refused = _each(of_slas.items(), _property if kind == ODCS else _slo, file, topology)
-    if MAINTENANCE in slas:
+    if len(of_slas) < len(slas):
         refused.append(without_maintenance(kind, f"{topology}.{MAINTENANCE}", file=file))
     if kind == OPENSLO or not entries:
         return entries, refused
