@@ -81,7 +81,7 @@ class Airflow:
             self.states[run_id] = killed
             return None
         for asset in task.outlets:
-            for key in told[asset].partition_keys:
+            for key in sorted(told[asset].partition_keys):  # a set
                 extra = told[asset].extra["intervals"][key]
                 self.events.append((key, extra["reopenings"]))
                 self.extras.append({"asset": asset.name, **extra})

@@ -629,7 +629,7 @@ HOP = Table(
                 "idle_watermark",
                 "timestamp",
                 "of a watermark row, if a table of the topology is `complete`: lowest watermark of an idle partition "
-                "upstream; 1970: one has no record; null: none is idle",
+                "upstream, record time; 1970: one has no record; null: none is idle",
             ),
         ),
     ),
