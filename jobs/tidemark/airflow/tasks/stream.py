@@ -217,7 +217,7 @@ class StreamOperator(BaseOperator):
             raise InvalidArgument(msg)
         self.topology_file = topology_file
         self.sub_topology = usable(sub_topology or Path(application).stem)
-        self.topology = usable(topology or Path(application).stem)
+        self.topology = usable(topology or Path(application).stem) if topology_file is None else topology
         self.application_args = application_args
         self.spark_conf = spark_conf or {}
         self.warehouse = warehouse
