@@ -124,9 +124,16 @@ def test_a_job_of_a_teams_own_is_drained_like_a_stream(driver: Driver, tmp_path:
         process.stop(alone.process_home, NAME, grace_s=0)
 
 
-def test_an_operator_needs_a_topology_or_a_job(driver: Driver) -> None:
+@pytest.mark.parametrize("named", [{}, {"topology_file": FLIGHTS}])
+def test_an_operator_needs_a_stream_or_a_job(driver: Driver, named: dict[str, Path]) -> None:
     with pytest.raises(InvalidArgument, match="name a topology_file and its sub_topology, or the application"):
-        StreamOperator(task_id="status", warehouse=str(driver.home))
+        StreamOperator(task_id="status", warehouse=str(driver.home), **named)
+
+
+@pytest.mark.parametrize("named", [{"topology": "../shop"}, {"sub_topology": "a/b"}])
+def test_the_names_of_a_job_lead_to_no_other_folder(driver: Driver, named: dict[str, str]) -> None:
+    with pytest.raises(InvalidArgument, match="a name must consist of letters"):
+        StreamOperator(task_id="status", warehouse=str(driver.home), application="job.py", **named)
 
 
 def test_spark_writes_its_files_below_the_control_folder(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:

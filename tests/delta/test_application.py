@@ -6,10 +6,29 @@ import sys
 from pathlib import Path
 
 import pytest
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from tidemark.api.application import ApplicationOptions, run_application
+from tidemark.api.application import ApplicationOptions, ApplicationQueries, run_application
 from tidemark.control.folder import Control, Heartbeat
 from tidemark.model.project.layout import Layout
+
+
+class Query:
+    """A running query, without Spark."""
+
+    def __init__(self, control: Control) -> None:
+        self._control = control
+        self.runId, self.id, self.name = "run", "id", "orders"
+        self.isActive, self.status, self.error = True, {"isTriggerActive": False}, None
+        self.stopped: list[bool] = []
+
+    def exception(self) -> Exception | None:
+        return self.error
+
+    def stop(self) -> None:
+        """Notes whether the job has its lease."""
+        self.stopped.append(self._control.is_held())
+        self.isActive = False
 
 
 class Job:
@@ -65,3 +84,35 @@ def test_a_second_copy_of_a_job_does_not_run(job: Job) -> None:
     first.release()
     assert job.run("") == 0
     assert job.beat().epoch == 2
+
+
+@pytest.fixture
+def query(job: Job, monkeypatch: pytest.MonkeyPatch) -> Query:
+    """The query that `start()` of a job returns."""
+    query = Query(job.control)
+    monkeypatch.setattr(DataStreamWriter, "start", lambda _writer: query)
+    monkeypatch.setattr(ApplicationQueries, "_listen", lambda *_: None)
+    return query
+
+
+START = """
+from types import SimpleNamespace
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+query = DataStreamWriter.start(SimpleNamespace(_spark=None))
+"""
+
+
+def test_no_query_outlives_the_lease(job: Job, query: Query) -> None:
+    assert job.run(START) == 0
+    assert (query.stopped, job.beat().state) == ([True], "drained")
+
+
+def test_a_job_lives_as_long_as_its_threads(job: Job, query: Query) -> None:
+    ending = "def end():\n    time.sleep(0.5)\n    query.isActive = False\n"
+    assert job.run(f"{START}\nimport threading, time\n{ending}\nthreading.Thread(target=end).start()") == 0
+    assert (query.isActive, query.stopped, job.beat().state) == (False, [], "drained")
+
+
+def test_a_job_that_ends_after_the_failure_of_a_query_has_failed(job: Job, query: Query) -> None:
+    assert job.run(f"{START}\nquery.isActive, query.error = False, ValueError('no topic')") == 1
+    assert (job.beat().state, job.beat().reason) == ("failed", "query orders failed: no topic")

@@ -99,6 +99,7 @@ def test_a_key_without_an_equivalent_is_refused_by_name(kind: str, changes: dict
 def test_maintenance_of_a_topology_is_refused_by_name() -> None:
     (refusal,) = refusals(ODCS, board=BOARD, maintenance=["daily 01:00-02:00"])
     assert refusal.startswith("slas.toml: flights.maintenance: is set, but ODCS has no times without alerts")
+    assert documents(ODCS, maintenance=BOARD)[0]["slaProperties"][0]["id"] == "maintenance"
 
 
 @pytest.mark.parametrize(
@@ -147,6 +148,18 @@ def test_a_property_without_an_equivalent_is_refused_by_name(changes: dict, mess
         (("metadata",), None, "metadata.annotations: is None; write a table"),
         (("spec", "indicator"), {"spec": {"ratioMetric": {}}}, "spec.indicator: is not a thresholdMetric"),
         (("kind",), "Service", "kind: is 'Service' of 'openslo/v1'; write SLOs of openslo/v1"),
+        (("spec", "indicator"), ["ratio"], "spec.indicator.spec: is ['ratio']; write a table"),
+        (("spec", "objectives"), 5, "spec.objectives: is 5; write a list"),
+        (
+            ("spec", "objectives"),
+            [{"op": "lte", "value": float("inf"), "target": 0.9}],
+            "spec.objectives[0].value: is inf; write a number of seconds",
+        ),
+        (
+            ("metadata", "annotations", "tidemark.io/min-records"),
+            "many",
+            "metadata.annotations.tidemark.io/min-records: is 'many'; write a number of records",
+        ),
     ],
 )
 def test_an_slo_without_an_equivalent_is_refused_by_name(path: tuple, value: object, message: str) -> None:
@@ -191,12 +204,14 @@ def test_an_invalid_topology_is_named_beside_the_published(tmp_path: Path) -> No
     (tmp_path / "topologies" / "bad.toml").write_text('name = "bad"\n', encoding="utf-8")
     good = (PROJECT / "jobs" / "topologies" / "flights.toml").read_text(encoding="utf-8")
     (tmp_path / "topologies" / "flights.toml").write_text(good, encoding="utf-8")
-    slas = '[flights.board]\nsubject = "flight_board"\nerror_after = "2 h"\nowner = "desk"\n'
+    slas = 'maintenance = ["daily 01:00-02:00"]\n'
+    slas += '[flights.board]\nsubject = "flight_board"\nerror_after = "2 h"\nowner = "desk"\n'
     (tmp_path / "expectations" / "slas.toml").write_text(slas, encoding="utf-8")
     for kind, place in (("dbt", "sources"), ("odcs", "slaProperties")):
         done = tidemark(tmp_path, "publish", kind)
         assert (done.returncode, "bad.toml: operators: is missing" in done.stderr) == (1, True)
         assert len(yaml.safe_load(done.stdout)[place]) == 1
+    assert "# Left out: slas.toml: maintenance: is set, but ODCS has no times without alerts" in done.stdout
 
 
 def test_an_empty_warehouse_is_refused_before_spark_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

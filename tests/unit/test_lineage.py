@@ -48,6 +48,39 @@ def of_stream(whole: topology.Topology, stream: str) -> dict:
     return origins(whole, whole.sub_topology(stream), columns_read())
 
 
+LOOKED_UP = """
+name = "regions"
+[operators.orders]
+kind = "source"
+topic = "orders"
+fields = "id string, event_time bigint"
+timestamp = "event_time"
+bound = "1 s"
+[operators.named]
+kind = "join"
+input = "orders"
+delta = "/data/customers"
+on = { id = "id" }
+[operators.per_region]
+kind = "aggregate"
+input = "named"
+key = ["region"]
+aggregates = { n = "count(*)", newest = "max(event_time)" }
+window = { tumbling = "1 min" }
+[operators.totals]
+kind = "sink"
+input = "per_region"
+table = "totals"
+"""
+
+
+def test_a_key_that_a_join_looks_up_has_no_origin() -> None:
+    whole = topology.parse(tomllib.loads(LOOKED_UP), file="regions.toml")
+    totals = of_stream(whole, "orders")["totals"]
+    assert "region" not in totals
+    assert {field for _, field in totals["newest"]} == {"event_time"}
+
+
 def test_a_column_has_the_fields_of_its_expressions() -> None:
     whole = topology.parse(tomllib.loads(ORDERS), file="orders.toml")
     of = of_stream(whole, "orders")
@@ -91,6 +124,15 @@ def test_events_name_topics_tables_and_columns(tmp_path: Path) -> None:
     topic = {"namespace": "kafka://default", "name": "orders"}
     fields = [{key: field[key] for key in ("namespace", "name", "field")} for field in mean]
     assert fields == [{**topic, "field": "Betrag"}, {**topic, "field": "id"}]
+
+
+def test_each_topic_of_a_list_is_an_input(tmp_path: Path) -> None:
+    text = ORDERS.replace('topic = "orders"', 'topics = ["orders", "returns"]\nidle_after = "30 s"')
+    (event,) = events(topology.parse(tomllib.loads(text), file="orders.toml"), Layout(tmp_path), "2026-11-27T08:00:00Z")
+    written = json.loads(Serde.to_json(event))
+    assert [each["name"] for each in written["inputs"]] == ["orders", "returns"]
+    count = written["outputs"][0]["facets"]["columnLineage"]["fields"]["n"]["inputFields"]
+    assert [(field["name"], field["field"]) for field in count] == [("orders", "id"), ("returns", "id")]
 
 
 def test_text_that_is_no_sql_is_refused() -> None:

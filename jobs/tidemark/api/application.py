@@ -107,23 +107,27 @@ def run_application(options: ApplicationOptions) -> int:
     history = Heartbeats(layout.stream(topology, name), topology=topology, sub_topology=name)
     pulse = Pulse(control, history, epoch, options.launch_id, digest=running, launched_by=options.launched_by)
     queries = ApplicationQueries(control, pulse, layout, topology)
-    reason = None
-    try:
-        with queries.watched():
-            _run_file(options.application, options.argument)
-    except Exception as error:
-        log.exception("%s failed", options.application)
-        reason = f"{type(error).__name__}: {error}"
-    except SystemExit as end:
-        reason = f"{options.application.name} ended with {end.code!r}" if end.code else None
-    return queries.end(reason)
+    with queries.watched():
+        reason = _run_file(options.application, options.argument)
+        failure = queries.wind_up()
+    return queries.end(reason or failure)
 
 
-def _run_file(file: Path, arguments: Sequence[str]) -> None:
-    """Runs *file* as Python would: its folder comes first on the path."""
+def _run_file(file: Path, arguments: Sequence[str]) -> str | None:
+    """Runs *file* as Python would; returns why it failed.
+
+    Its folder comes first on the path.
+    """
     sys.argv = [str(file), *arguments]
     sys.path.insert(0, str(file.resolve().parent))
-    runpy.run_path(str(file), run_name="__main__")
+    try:
+        runpy.run_path(str(file), run_name="__main__")
+    except Exception as error:
+        log.exception("%s failed", file)
+        return f"{type(error).__name__}: {error}"
+    except SystemExit as end:
+        return f"{file.name} ended with {end.code!r}" if end.code else None
+    return None
 
 
 class ApplicationQueries:
@@ -172,6 +176,24 @@ class ApplicationQueries:
             thread.join()
             for name in names:
                 setattr(DataStreamWriter, name, before[name])
+
+    def wind_up(self) -> str | None:
+        """Waits as Python does at its end, and stops remaining queries.
+
+        Queries live on while a thread of the job does. Later they would write without the lease. Returns the error of a
+        query that failed and was not started again.
+        """
+        own = threading.current_thread()
+        try:
+            while self._active() and any(each is not own and not each.daemon for each in threading.enumerate()):
+                time.sleep(DRAIN_LOOK_S)
+            for query in self._active().values():
+                log.warning("the job has ended: its query %s is stopped", _name(query))
+                query.stop()
+            return next((failure for _, failure in self._failures()), None)
+        except Exception:  # the job may have ended its JVM
+            log.exception("cannot look at the queries of a job that has ended")
+            return None
 
     def end(self, reason: str | None = None, *, status: int | None = None) -> int:
         """Writes the last rows and the last beat, once; returns the status.
@@ -237,11 +259,17 @@ class ApplicationQueries:
         The reason is empty after a drain. None: it may go on.
         """
         self._control.check_lease(self._pulse.epoch)
-        active = {run: query for run, query in [*self._queries.items()] if query.isActive}
-        self._report(active)
+        active = self._active()
+        try:
+            self._report(active)
+        except Exception:  # a progress of an unknown form must not hinder a drain
+            log.exception("cannot report the queries")
         if self._control.drain_requested():
             return self._drain(active, now_s)
-        return self._failure(active, now_s)
+        return self._lasting_failure(now_s)
+
+    def _active(self) -> dict[str, StreamingQuery]:
+        return {run: query for run, query in [*self._queries.items()] if query.isActive}
 
     def _report(self, active: Mapping[str, StreamingQuery]) -> None:
         now_ms, newest = wall_clock_ms(), dict[str, Mapping[str, Any]]()
@@ -262,7 +290,7 @@ class ApplicationQueries:
             busy[run] = self._since_ms.setdefault(run, now_ms)
         if busy:
             slowest = min(busy, key=lambda run: busy[run])
-            self._pulse.does(f"batch {self._batches.get(slowest, -1) + 1} of {active[slowest].name}", busy[slowest])
+            self._pulse.does(f"batch {self._batches.get(slowest, -1) + 1} of {_name(active[slowest])}", busy[slowest])
         else:
             self._pulse.does("no query is running", now_ms)
 
@@ -280,15 +308,27 @@ class ApplicationQueries:
                 self._stopped_s = now_s
         return "" if not active and now_s - self._stopped_s > ENDS_WITHIN_S else None
 
-    def _failure(self, active: Mapping[str, StreamingQuery], now_s: float) -> str | None:
-        """Returns the error of a query that was not started again."""
-        started_again = {query.name or str(query.id) for query in active.values()}
-        for run, query in [*self._queries.items()]:
-            if run in active:
+    def _lasting_failure(self, now_s: float) -> str | None:
+        """Returns the error of a query that was not restarted in time."""
+        for run, failure in self._failures():
+            if now_s - self._failed_s.setdefault(run, now_s) > STARTED_AGAIN_WITHIN_S:
+                return failure
+        return None
+
+    def _failures(self) -> Iterator[tuple[str, str]]:
+        """Yields run and error of failed queries, unless restarted."""
+        queries = [*self._queries.items()]
+        last_started = {_name(query): run for run, query in queries}
+        for run, query in queries:
+            if query.isActive:
                 continue
             error = query.exception()
-            if error is None or (query.name or str(query.id)) in started_again:
-                del self._queries[run]
-            elif now_s - self._failed_s.setdefault(run, now_s) > STARTED_AGAIN_WITHIN_S:
-                return f"query {query.name or query.id} failed: {error}"
-        return None
+            if error is None or last_started[_name(query)] != run:
+                self._queries.pop(run, None)
+            else:
+                yield run, f"query {_name(query)} failed: {error}"
+
+
+def _name(query: StreamingQuery) -> str:
+    """Returns the name of *query*, or its id."""
+    return query.name or str(query.id)

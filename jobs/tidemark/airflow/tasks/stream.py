@@ -211,12 +211,13 @@ class StreamOperator(BaseOperator):
     ) -> None:
         super().__init__(**kwargs)
         self.decisions = decisions
-        if topology_file is None and application == STREAM:
+        is_named = application != STREAM if topology_file is None else bool(sub_topology)
+        if not is_named:
             msg = "name a topology_file and its sub_topology, or the application to run, for example my_job.py"
             raise InvalidArgument(msg)
         self.topology_file = topology_file
-        self.sub_topology = sub_topology or usable(Path(application).stem)
-        self.topology = topology or Path(application).stem
+        self.sub_topology = usable(sub_topology or Path(application).stem)
+        self.topology = usable(topology or Path(application).stem) if topology_file is None else topology
         self.application_args = application_args
         self.spark_conf = spark_conf or {}
         self.warehouse = warehouse
@@ -423,7 +424,7 @@ class StreamOperator(BaseOperator):
 
     def _name(self) -> str:
         topology = self._topology()
-        return topology.name if topology is not None else usable(self.topology)
+        return topology.name if topology is not None else self.topology
 
     def _spark(self) -> SparkSettings:
         topology = self._topology()

@@ -8,6 +8,7 @@ v1, kinds SLO, AlertPolicy and AlertCondition.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -39,11 +40,11 @@ def exported(
         slas: the valid tables of the file of SLAs, by name.
         file: its name, for messages.
     """
-    of_slas = {name: table for name, table in slas.items() if name != MAINTENANCE}
+    # An SLA can have that name, too.
+    of_slas = {name: table for name, table in slas.items() if name != MAINTENANCE or isinstance(table, dict)}
     entries, refused = _each(of_slas.items(), _property if kind == ODCS else _slo, file, topology)
-    if MAINTENANCE in slas:
-        problem = f"is set, but {_title(kind)} has no times without alerts"
-        refused.append(InvalidSpec.at(file, f"{topology}.{MAINTENANCE}", problem, "write them into the other tool"))
+    if len(of_slas) < len(slas):
+        refused.append(without_maintenance(kind, f"{topology}.{MAINTENANCE}", file=file))
     if kind == OPENSLO or not entries:
         return entries, refused
     contract = {"apiVersion": "v3.1.0", "kind": "DataContract", "id": topology, "name": topology}
@@ -87,6 +88,12 @@ def _each(
     return done, refused
 
 
+def without_maintenance(kind: str, key: str, *, file: str) -> InvalidSpec:
+    """Returns the refusal of times without alerts at *key*."""
+    problem = f"is set, but {_title(kind)} has no times without alerts"
+    return InvalidSpec.at(file, key, problem, "write them into the other tool")
+
+
 def _title(kind: str) -> str:
     return "ODCS" if kind == ODCS else "OpenSLO"
 
@@ -102,9 +109,9 @@ def _at(keys: Keys, place: str) -> Entry:
     """Returns the table at the dotted *place*, or an empty one."""
     table: Any = keys.content
     for step in filter(None, place.split(".")):
+        if not isinstance(table, list if step.isdecimal() else dict):
+            break
         table = table[int(step)] if step.isdecimal() else table.get(step, {})
-        if not isinstance(table, dict | list):
-            keys.fail(place, f"is {table!r}", "write a table")
     if not isinstance(table, dict):
         keys.fail(place, f"is {table!r}", "write a table")
     return table
@@ -260,14 +267,13 @@ def _of_slo(keys: Keys, _name: str) -> tuple[str, Entry]:
         keys.fail("spec.timeWindow[0].isRolling", "is not true", "write a rolling window")
     promised = _only(keys, "objectives")
     _refuse_others(keys, "spec.objectives.0", ("op", "value", "target"), "an objective of Tidemark", remedy)
-    if promised.get("op") != "lte" or not isinstance(promised.get("value"), int | float):
-        keys.fail("spec.objectives[0].op", f"is {promised.get('op')!r}", "write op: lte, and a value in seconds")
     name = str(document["metadata"].get("name")).replace("-", "_")
     if "alertPolicies" in spec and spec["alertPolicies"] != [*_alerts(name.replace("_", "-"))]:
         problem = "has other burn rates than an objective of Tidemark"
         keys.fail("spec.alertPolicies", problem, "leave it out: docs/alerts.md has the burn rates")
-    latency = length_in_toml(round(promised["value"] * 1_000))
-    objective: Entry = {"latency": latency, "target": promised.get("target")}
+    if not str(notes.get(MIN_RECORDS, "0")).isdecimal():
+        keys.fail(f"metadata.annotations.{MIN_RECORDS}", f"is {notes[MIN_RECORDS]!r}", "write a number of records")
+    objective: Entry = {"latency": _latency(keys, promised), "target": promised.get("target")}
     objective["window"] = _length(keys, str(window.get("duration")), "spec.timeWindow[0].duration")
     objective |= {"min_records": int(notes[MIN_RECORDS])} if MIN_RECORDS in notes else {}
     table: Entry = {"subject": notes[SUBJECT], "owner": labels["owner"]}
@@ -275,10 +281,22 @@ def _of_slo(keys: Keys, _name: str) -> tuple[str, Entry]:
     return name, {**table, "objective": objective}
 
 
+def _latency(keys: Keys, promised: Entry) -> str:
+    """Returns the latency of the only entry of `objectives`."""
+    seconds = promised.get("value")
+    if promised.get("op") != "lte":
+        keys.fail("spec.objectives[0].op", f"is {promised.get('op')!r}", "write op: lte, and a value in seconds")
+    if not isinstance(seconds, int | float) or not math.isfinite(seconds):
+        keys.fail("spec.objectives[0].value", f"is {seconds!r}", "write a number of seconds")
+    return length_in_toml(round(seconds * 1_000))
+
+
 def _only(keys: Keys, key: str) -> Entry:
     """Returns the only entry of a list of the `spec`."""
     values = keys.content["spec"].get(key) or []
-    if not isinstance(values, list) or len(values) != 1:
+    if not isinstance(values, list):
+        keys.fail(f"spec.{key}", f"is {values!r}", "write a list")
+    if len(values) != 1:
         keys.fail(f"spec.{key}", f"has {len(values)} entries", "write one SLO for each")
     return _at(keys, f"spec.{key}.0")
 

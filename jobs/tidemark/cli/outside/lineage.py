@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeAlias, assert_never, cast
 
@@ -101,7 +102,7 @@ def _of_source(source: Source) -> Origins:
 
 
 def _of_aggregate(operator: Aggregate, of: Origins, read: Callable[[str], Iterable[str]]) -> Origins:
-    key = frozenset[Field]().union(*(of[column] for column in operator.key))
+    key = _read(operator.key, of)
     within = {START: of[TIME], END: of[TIME]} if operator.windows else {}
     values = {name: of.get(column, key) for name, (_, column) in operator.aggregates.items()}
     by_name = {**_only(of, operator.key), **within, **values}
@@ -111,7 +112,8 @@ def _of_aggregate(operator: Aggregate, of: Origins, read: Callable[[str], Iterab
 
 
 def _only(of: Origins, columns: Iterable[str]) -> Origins:
-    return {column: of[column] for column in (TIME, *columns)}
+    # Columns of a Delta table that a join looks up are not in it.
+    return {column: of[column] for column in (TIME, *columns) if column in of}
 
 
 def _read(columns: Iterable[str], of: Origins) -> frozenset[Field]:
@@ -157,7 +159,7 @@ def events(topology: Topology, layout: Layout, at: str) -> Iterator[JobEvent]:
     read = columns_read()
     for sub in topology.sub_topologies:
         of = origins(topology, sub, read)
-        inputs = {source.name: _input(topology, layout, source) for source in sub.sources}
+        inputs = {source.name: _inputs(topology, layout, source) for source in sub.sources}
         joined = [_of_path(Path(o.joined_delta)) for o in sub.operators if o.joined_delta]
         outputs = []
         for operator in sub.handing_out:
@@ -168,7 +170,7 @@ def events(topology: Topology, layout: Layout, at: str) -> Iterator[JobEvent]:
             eventTime=at,
             producer=PRODUCER,
             job=Job(namespace=NAMESPACE, name=f"{topology.name}.{sub.name}"),
-            inputs=[InputDataset(namespace=space, name=name) for space, name in (*inputs.values(), *joined)],
+            inputs=[InputDataset(namespace=space, name=name) for space, name in (*chain(*inputs.values()), *joined)],
             outputs=outputs,
         )
 
@@ -198,24 +200,28 @@ def _schema(of: Origins) -> schema_facet.SchemaDatasetFacet:
     return schema_facet.SchemaDatasetFacet(fields=[schema_facet.SchemaDatasetFacetFields(name=name) for name in of])
 
 
-def _lineage(of: Origins, inputs: Mapping[str, tuple[str, str]]) -> columns_facet.ColumnLineageDatasetFacet:
+def _lineage(of: Origins, inputs: Mapping[str, list[tuple[str, str]]]) -> columns_facet.ColumnLineageDatasetFacet:
     fields = {}
     for column, origin in of.items():
-        each = [columns_facet.InputField(*inputs[operator], field) for operator, field in sorted(origin)]
+        places = ((dataset, field) for operator, field in sorted(origin) for dataset in inputs[operator])
+        each = [columns_facet.InputField(*dataset, field) for dataset, field in places]
         fields[column] = columns_facet.Fields(inputFields=each)
     return columns_facet.ColumnLineageDatasetFacet(fields=fields)
 
 
-def _input(topology: Topology, layout: Layout, source: Reading) -> tuple[str, str]:
-    """Returns namespace and name of what *source* reads."""
+def _inputs(topology: Topology, layout: Layout, source: Reading) -> list[tuple[str, str]]:
+    """Returns namespace and name of each dataset that *source* reads.
+
+    The topics of a pattern are one: which ones it matches is known to the broker alone.
+    """
     match source:
         case HopSource():
             hop = topology.repartition(source.repartition)
-            return _of_path(layout.stream(topology.name, source.upstream) / hop.output_table)
+            return [_of_path(layout.stream(topology.name, source.upstream) / hop.output_table)]
         case Source():
             if source.topic:
-                return _of_topic(topology, source.kafka, source.topic)
-            return _of_path(Path(source.delta or source.files or ""))
+                return [_of_topic(topology, source.kafka, topic) for topic in source.topics or (source.topic,)]
+            return [_of_path(Path(source.delta or source.files or ""))]
         case _:
             assert_never(source)
 

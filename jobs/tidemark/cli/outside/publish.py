@@ -24,7 +24,7 @@ from tidemark.model.project.files import Project
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import iso
 from tidemark.model.settings.toml_keys import read_toml
-from tidemark.model.sla_spec import DEFAULT_SLAS, Slas, load_usable
+from tidemark.model.sla_spec import DEFAULT_SLAS, MAINTENANCE, Slas, load_usable
 from tidemark.model.topology import Topology, load_each
 from tidemark.storage.warehouse import delta_tables, no_tables
 
@@ -105,6 +105,8 @@ def _promises(project: Project, options: argparse.Namespace) -> int:
             of_topology, left_out = contracts.exported(options.kind, name, tables, file=file)
             documents += of_topology
             refused += left_out
+        if isinstance(content.get(MAINTENANCE), list):
+            refused.append(contracts.without_maintenance(options.kind, MAINTENANCE, file=file))
         say_inert(contracts.as_yaml(documents, refused))
     for error in errors:
         say(one_message(str(error)), sys.stderr)
