@@ -109,9 +109,12 @@ def _at(keys: Keys, place: str) -> Entry:
     """Returns the table at the dotted *place*, or an empty one."""
     table: Any = keys.content
     for step in filter(None, place.split(".")):
-        if not isinstance(table, list if step.isdecimal() else dict):
+        if isinstance(table, list) and step.isdecimal():
+            table = table[int(step)]
+        elif isinstance(table, dict):
+            table = table.get(step, {})
+        else:
             break
-        table = table[int(step)] if step.isdecimal() else table.get(step, {})
     if not isinstance(table, dict):
         keys.fail(place, f"is {table!r}", "write a table")
     return table
