@@ -575,6 +575,7 @@ def test_streams_that_start_are_known_by_their_heartbeats(warehouse):
         "works": [(1, -900, "drained"), (2, 5, "running")],
         "fails": [(1, -60, "failed"), (2, 5, "starting")],
         "killed": [(1, -60, "running"), (2, 5, "starting")],
+        "loops": [(1, 300, "failed"), (2, 305, "starting")],
     }
     for sub, rows in beats.items():
         of_sub = [
@@ -590,7 +591,7 @@ def test_streams_that_start_are_known_by_their_heartbeats(warehouse):
         return sorted(row["subject"] for row in rows if row["what"] == "starting")
 
     assert starting(NOW + 20_000) == ["again", "first", "waits"]
-    # The newest driver began at 10 s.
+    # The newest driver that began without a failure before it did so at 10 s.
     assert starting(NOW + 310_000) == ["again", "first", "waits"]
     assert starting(NOW + 310_001) == []
 

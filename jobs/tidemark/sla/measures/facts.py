@@ -246,8 +246,8 @@ def _catching_up(specs: Iterable[SlaSpec], at_ms: int) -> Iterator[str]:
 def _starting(specs: Iterable[SlaSpec], at_ms: int) -> Iterator[str]:
     """Yields a SELECT of sub-topologies that start, if *specs* excuse that.
 
-    A driver of the topology started in the last HANGS_AFTER_MS. Theirs has finished no batch since it began, and the
-    one before it ended well; or it ended well and is not replaced yet.
+    A driver of the topology started in the last HANGS_AFTER_MS, and the one before it ended well. So it is with theirs,
+    which has finished no batch since; or it ended well and is not replaced yet.
     """
     if not any(spec.ignore_when_idle for spec in specs):
         return
@@ -258,16 +258,18 @@ def _starting(specs: Iterable[SlaSpec], at_ms: int) -> Iterator[str]:
         FROM heartbeats WHERE topology = $1 AND {day} GROUP BY sub_topology, epoch
     """
     newest = f"""
-        SELECT *, lag(state) OVER of_stream AS before, max(began_ms) OVER () AS start_ms FROM ({drivers})
+        SELECT *, lag(state) OVER of_stream AS before FROM ({drivers})
         WINDOW of_stream AS (PARTITION BY sub_topology ORDER BY epoch)
         QUALIFY lead(epoch) OVER of_stream IS NULL
     """
     worked = (
         f"sub_topology IN (SELECT sub_topology FROM finished WHERE epoch_ms(finished_at) BETWEEN began_ms AND {at_ms})"
     )
-    is_first = f"state <> '{StreamState.FAILED}' AND coalesce(before IN {ended}, true) AND NOT {worked}"
+    begins = f"(state <> '{StreamState.FAILED}' AND coalesce(before IN {ended}, true))"
+    of_topology = f"SELECT *, max(began_ms) FILTER (WHERE {begins}) OVER () AS start_ms FROM ({newest})"
+    rests = f"(state IN {ended} OR {begins} AND NOT {worked})"
     starting = _row(FactKind.STARTING, "sub_topology")
-    yield f"{starting} FROM ({newest}) WHERE start_ms >= {at_ms - HANGS_AFTER_MS} AND (state IN {ended} OR {is_first})"
+    yield f"{starting} FROM ({of_topology}) WHERE start_ms >= {at_ms - HANGS_AFTER_MS} AND {rests}"
 
 
 def _completions(specs: Iterable[SlaSpec], at_ms: int) -> Iterator[str]:
