@@ -219,3 +219,15 @@ def test_an_empty_warehouse_is_refused_before_spark_starts(tmp_path: Path, monke
     address = ["--metastore", "thrift://127.0.0.1:1"]
     done = tidemark(PROJECT, "--warehouse", str(tmp_path), "publish", "hive", *address)
     assert (done.returncode, "has no Delta tables yet" in done.stderr) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (("publish", "dbt", "--send"), "--send sends lineage, got dbt"),
+        (("run", "jobs", "--application", "job.py", "--time", "processing"), "leave out --time"),
+    ],
+)
+def test_an_option_that_a_command_would_not_use_is_refused(tmp_path: Path, command: tuple[str, ...], said: str) -> None:
+    done = tidemark(PROJECT, "--warehouse", str(tmp_path), *command)
+    assert (done.returncode, said in done.stderr) == (1, True)

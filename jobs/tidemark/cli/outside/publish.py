@@ -63,6 +63,9 @@ def command(options: argparse.Namespace) -> int:
     An invalid topology or SLA is named, and the others are printed; then it returns 1. Raises InvalidArgument for a
     warehouse without tables, and for invalid options.
     """
+    if options.send and options.kind != "lineage":
+        msg = f"--send sends lineage, got {options.kind}; leave it out"
+        raise InvalidArgument(msg)
     if options.kind in PROMISES:
         return _promises(Project.here(), options)
     if options.kind == "lineage":

@@ -159,6 +159,9 @@ def run(options: argparse.Namespace, warehouse: Path, local: str | None, say: Ca
 def _run_application(options: argparse.Namespace, layout: Layout, say: Callable[[str], None]) -> None:
     """Runs the PySpark job of *options*, with the jars of this project."""
     file: Path = options.application.resolve()
+    if options.time is not Time.EVENT or options.bootstrap or options.secrets:
+        msg = "--application: a job has its own time, brokers and secrets; leave out --time, --bootstrap, --secrets"
+        raise InvalidArgument(msg)
     if not file.is_file():
         msg = f"--application: {file} does not exist; name the Python file of a job"
         raise InvalidArgument(msg)
