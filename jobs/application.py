@@ -18,10 +18,10 @@ from queue import SimpleQueue
 
 from tidemark.api.application import ApplicationOptions, run_application
 from tidemark.control.driver_folder import DriverFolder
-from tidemark.control.folder import SILENT_AFTER_MS
 from tidemark.errors import argument_type
 from tidemark.escaping import log_to_stderr
 from tidemark.storage.location import location
+from tidemark.stream.driver.launch import add_launch_options
 
 
 def main() -> int:
@@ -40,20 +40,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--warehouse", type=argument_type(location), required=True, help=place)
     parser.add_argument("--topology", required=True, help="name under which the tables of its queries are")
     parser.add_argument("--sub-topology", required=True, help="name of the job there")
-    parser.add_argument("--launch-id", default="", help="id of the driver in its heartbeat")
-    parser.add_argument("--launched-by", default="", help="task or command that starts it, for its heartbeats")
-    parser.add_argument(
-        "--take-over",
-        action="store_true",
-        help="replace a driver without a heartbeat for --silent-after; see docs/any-stream.md for what it may still do",
-    )
-    parser.add_argument(
-        "--silent-after",
-        type=float,
-        default=SILENT_AFTER_MS / 1_000,
-        metavar="SECONDS",
-        help="time without a heartbeat after which a driver may be replaced (default: %(default)g)",
-    )
+    add_launch_options(parser, taken_over="see docs/any-stream.md for what it may still do")
     parser.add_argument(
         "--argument", action="append", default=[], metavar="TEXT", help="an argument of the job; may be repeated"
     )

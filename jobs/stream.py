@@ -15,12 +15,12 @@ import sys
 from pathlib import Path
 
 from tidemark.control.driver_folder import DriverFolder
-from tidemark.control.folder import SILENT_AFTER_MS
 from tidemark.errors import argument_type
 from tidemark.escaping import log_to_stderr
 from tidemark.model.topology import Time
 from tidemark.reports.batch_job import add_bootstrap
 from tidemark.storage.location import location
+from tidemark.stream.driver.launch import add_launch_options
 from tidemark.stream.driver.shared_session import SharedSession
 from tidemark.stream.query import RunOptions
 from tidemark.stream.run import run_stream
@@ -70,20 +70,10 @@ def arguments() -> argparse.ArgumentParser:
         help="processing: record time is the instant of the batch; tables and the checkpoint are separate "
         "(default: %(default)s)",
     )
-    parser.add_argument("--launch-id", default="", help="id of the driver in its heartbeat")
-    parser.add_argument("--launched-by", default="", help="task or command that starts it, for its heartbeats")
-    parser.add_argument(
-        "--take-over",
-        action="store_true",
-        help="replace a driver without a heartbeat for --silent-after; that driver can no longer write",
-    )
-    parser.add_argument(
-        "--silent-after",
-        type=float,
-        default=SILENT_AFTER_MS / 1_000,
-        metavar="SECONDS",
-        help="time without a heartbeat after which a driver may be replaced (default: %(default)g); in an object "
-        "store also without --take-over, and heartbeats come every 20 s there",
+    add_launch_options(
+        parser,
+        taken_over="that driver can no longer write",
+        silence="; in an object store also without --take-over, and heartbeats come every 20 s there",
     )
     parser.add_argument(
         "--rotate-after",

@@ -159,8 +159,7 @@ IMPORTS = {
     ),
     "api": (
         "errors clock semantics model.tables model.settings model.project model.kinds kernels.columns "
-        "kernels.updates kernels.records storage storage.delta control spark_session stream.journal stream.driver "
-        "stream.state stream"
+        "kernels.updates kernels.records storage storage.delta control stream.journal stream.driver stream.state stream"
     ),
     "embedded": "collecting errors clock model.project model control",
     "feed": "errors model.settings model.project embedded",

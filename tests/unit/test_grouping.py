@@ -72,8 +72,8 @@ class Story:
             self.results.append({**result, **seen, **cause})
         return self.follow(at_ms)
 
-    def follow(self, at_ms: int) -> list[tuple[str, str]]:
-        rows = alert_changes(
+    def changes(self, at_ms: int) -> list[dict[str, Any]]:
+        return alert_changes(
             self.topology,
             self.incidents,
             self.results,
@@ -82,17 +82,12 @@ class Story:
             since_ms=NOON - MINUTE,
             project=self.project,
         )
+
+    def follow(self, at_ms: int) -> list[tuple[str, str]]:
+        rows = self.changes(at_ms)
         new = [(row["alert"], row["change"]) for row in rows if (row["alert"], row["change"]) not in self.alerts]
         self.alerts |= {(row["alert"], row["change"]): row for row in rows}
-        again = alert_changes(
-            self.topology,
-            self.incidents,
-            self.results,
-            [*self.alerts.values()],
-            at_ms=at_ms,
-            since_ms=NOON - MINUTE,
-            project=self.project,
-        )
+        again = self.changes(at_ms)
         assert again == []  # a second computation, as after a restart, changes nothing
         return new
 

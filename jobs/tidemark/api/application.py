@@ -13,7 +13,6 @@ Clock: the driver's, epoch ms UTC.
 
 from __future__ import annotations
 
-import argparse
 import logging
 import os
 import runpy
@@ -33,11 +32,10 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from tidemark.api.listen import Listener
 from tidemark.api.progress import load_of, offsets_of
 from tidemark.clock import wall_clock_ms
-from tidemark.control.cluster_manager import managed_driver, record
-from tidemark.control.folder import AlreadyRunning, Control, LeaseLost, StreamState, digest
+from tidemark.control.folder import Control, LeaseLost, StreamState, digest
 from tidemark.model.project.layout import Layout, usable
-from tidemark.spark_session import submitted_properties
 from tidemark.stream.driver.heartbeats import Heartbeats
+from tidemark.stream.driver.launch import LaunchOptions, take_lease
 from tidemark.stream.pulse import Pulse
 
 log = logging.getLogger("tidemark.application")
@@ -60,29 +58,20 @@ Then its process ends.
 """
 
 
-class ApplicationOptions(argparse.Namespace):
+class ApplicationOptions(LaunchOptions):
     """The command line of an application, as its parser fills it in.
 
     Attributes:
         application: the Python file of the job.
         argument: the arguments of the job.
-        warehouse: the folder of all tables.
         topology: the name under which its tables and its control folder are.
         sub_topology: the name of the job there.
-        launch_id: identifies the driver in its heartbeat.
-        launched_by: the task or command that starts it, for its heartbeats; empty: unknown.
-        take_over: replaces a driver without a heartbeat for `silent_after` (seconds).
     """
 
     application: Path
     argument: list[str]
-    warehouse: Path
     topology: str
     sub_topology: str
-    launch_id: str
-    launched_by: str
-    take_over: bool
-    silent_after: float
 
 
 def run_application(options: ApplicationOptions) -> int:
@@ -94,16 +83,8 @@ def run_application(options: ApplicationOptions) -> int:
     running, layout = digest(options.application), Layout(options.warehouse)
     topology, name = usable(options.topology), usable(options.sub_topology)
     control = Control(layout.control(topology, name))
-    try:
-        epoch = control.acquire(
-            take_over_at_ms=wall_clock_ms() if options.take_over else None,
-            silent_after_ms=round(options.silent_after * 1_000),
-        )
-    except AlreadyRunning as error:
-        log.error("%s", error)
+    if (epoch := take_lease(control, options)) is None:
         return 3
-    if managed := managed_driver(options.launch_id, os.environ, submitted_properties):
-        record(control.home, managed)
     history = Heartbeats(layout.stream(topology, name), topology=topology, sub_topology=name)
     pulse = Pulse(control, history, epoch, options.launch_id, digest=running, launched_by=options.launched_by)
     queries = ApplicationQueries(control, pulse, layout, topology)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import logging
 import os
 import platform
@@ -33,6 +32,7 @@ from tidemark.storage.object_path import ObjectPath
 from tidemark.stream.distributed.on_spark import SparkExecutors
 from tidemark.stream.distributed.shards import Collect, DriverIntake, Executors
 from tidemark.stream.driver.clock_skew import ClockSkew
+from tidemark.stream.driver.launch import LaunchOptions
 from tidemark.stream.driver.shared_session import SharedSession
 from tidemark.stream.driver.ticks import Ticks
 from tidemark.stream.driver.waking import SELDOM_SIGN_EVERY_MS, SIGN_EVERY_MS, Waker
@@ -62,32 +62,23 @@ An older driver that wakes up commits a batch and plans another, so the error co
 """
 
 
-class RunOptions(argparse.Namespace):
+class RunOptions(LaunchOptions):
     """The command line of a driver, as its parser fills it in.
 
     Attributes:
-        warehouse: the folder of all tables.
         topology: the TOML file of the topology.
         sub_topology: the name of the sub-topology to run.
         bootstrap: addresses of Kafka clusters by name.
         time: the record time to use.
-        launch_id: identifies the driver in its heartbeat.
-        launched_by: the task or command that starts it, for its heartbeats; empty: unknown.
-        take_over: replaces a driver without a heartbeat for `silent_after` (seconds).
         secrets: JSON file with values of secrets of clusters, by their places; None: none.
         rotate_after: the number of batches after which the query ends; None: it never does.
         slow: operators, and the time that each sleeps in a batch (ms).
     """
 
-    warehouse: Path
     topology: Path
     sub_topology: str
     bootstrap: list[tuple[str, str]]
     time: Time
-    launch_id: str
-    launched_by: str
-    take_over: bool
-    silent_after: float
     secrets: Path | None
     rotate_after: int | None
     slow: list[tuple[str, int]]

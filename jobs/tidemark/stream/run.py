@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import logging
-import os
 
-from tidemark.clock import wall_clock_ms
-from tidemark.control.cluster_manager import managed_driver, record
-from tidemark.control.folder import AlreadyRunning, Control, LeaseLost, StreamState, digest
+from tidemark.control.folder import Control, LeaseLost, StreamState, digest
 from tidemark.errors import Contradiction, TidemarkError
 from tidemark.model.project.layout import Layout
 from tidemark.model.stream import Stream
 from tidemark.model.topology import Time, load, on_processing_time
-from tidemark.spark_session import submitted_properties
 from tidemark.storage.delta.format import refuse_newer
 from tidemark.stream.driver.heartbeats import Heartbeats
+from tidemark.stream.driver.launch import take_lease
 from tidemark.stream.driver.shared_session import SharedSession
 from tidemark.stream.pulse import Pulse
 from tidemark.stream.query import RunOptions, StreamQuery, read_secrets
@@ -40,18 +37,8 @@ def run_stream(options: RunOptions, session_of: SharedSession) -> int:
         topology = on_processing_time(topology)
     sub = topology.sub_topology(options.sub_topology)
     control = Control(Layout(options.warehouse).control(topology.name, sub.name))
-    try:
-        epoch = control.acquire(
-            take_over_at_ms=wall_clock_ms() if options.take_over else None,
-            silent_after_ms=round(options.silent_after * 1_000),
-        )
-    # Status 3 tells Airflow that another driver runs the stream, which is no failure of this one.
-    except AlreadyRunning as error:
-        log.error("%s", error)
-        return 3
-    # Before anything that may hang: a supervisor kills a silent driver through the manager of its cluster.
-    if managed := managed_driver(options.launch_id, os.environ, submitted_properties):
-        record(control.home, managed)
+    if (epoch := take_lease(control, options)) is None:
+        return 3  # tells Airflow that another driver runs the stream, which is no failure of this one
     stream_of = Stream(topology, sub, Layout(options.warehouse))
     before, deaths = control.heartbeat(), count_deaths(control, sub)
     if before and before.state in KILLED and (reading := begun(stream_of.control, sub)):
