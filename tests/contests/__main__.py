@@ -1,0 +1,87 @@
+"""`make contests`: what Tidemark and its alternatives cost for the same records."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from contests import page
+from contests.contest import Kind, Run, run
+from contests.peers.flink import FlinkAtLeastOnce, FlinkExactlyOnce
+from contests.peers.kafka_streams import KafkaStreams
+from contests.peers.loop import Loop
+from contests.peers.peer import Peer, Promise
+from contests.peers.spark import SparkAppend, SparkMerge
+from contests.peers.tidemark import Tidemark
+
+PEERS: Sequence[Peer] = (
+    Loop(),
+    KafkaStreams(),
+    FlinkExactlyOnce(),
+    FlinkAtLeastOnce(),
+    Tidemark(),
+    SparkAppend(),
+    SparkMerge(),
+)
+ONCE = {"spark_merge": 1_000_000}
+"""Most records of slow peers, which would take an hour."""
+RECORDS = (1_000_000, 3_000_000)
+
+
+def main() -> None:
+    """Runs the contests by turns, and writes the page after each run."""
+    options = _arguments()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was started is stopped on the way out
+    peers = [peer for peer in PEERS if peer.name in options.peers]
+    raw = options.into / "benchmarks.jsonl"
+    options.into.mkdir(parents=True, exist_ok=True)
+    if not options.add:
+        raw.unlink(missing_ok=True)
+    for peer, kind, records in _runs(peers, options.kinds, options.records, options.runs):
+        print(f"{peer.name}, {kind}, {records:,} records", flush=True)
+        measured = run(peer, kind, records)
+        _append(raw, measured)
+        print({name: value for name, value in measured.items() if name not in ("versions", "settings")}, flush=True)
+    runs = [json.loads(line) for line in raw.read_text().splitlines()]
+    print(page.write(options.into, runs, PEERS))
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="make contests", description=__doc__)
+    names = [peer.name for peer in PEERS]
+    parser.add_argument("--runs", type=int, default=5, help="backlogs of each peer and size (%(default)s)")
+    parser.add_argument("--records", type=int, nargs="+", default=RECORDS, help="sizes of backlogs (%(default)s)")
+    parser.add_argument("--peers", nargs="+", choices=names, default=names, help="which peers (all)")
+    parser.add_argument("--kinds", nargs="*", type=Kind, choices=list(Kind), default=list(Kind), help="what of (all)")
+    parser.add_argument("--into", type=Path, required=True, help="folder of the page and of benchmarks.jsonl")
+    parser.add_argument("--add", action="store_true", help="keep the runs that benchmarks.jsonl has")
+    return parser.parse_args()
+
+
+def _runs(
+    peers: Sequence[Peer], kinds: Sequence[Kind], sizes: Sequence[int], turns: int
+) -> Iterator[tuple[Peer, Kind, int]]:
+    """Yields runs by turns, so that disturbances affect all peers."""
+    for turn in range(turns if Kind.BACKLOG in kinds else 0):
+        for records in sizes:
+            for peer in peers[:: 1 if turn % 2 == 0 else -1]:
+                if records <= ONCE.get(peer.name, records):
+                    yield peer, Kind.BACKLOG, records
+    for peer in peers:
+        if Kind.KILLED in kinds and peer.promise is not Promise.NONE:
+            yield peer, Kind.KILLED, sizes[0]
+        if Kind.IDLE in kinds:
+            yield peer, Kind.IDLE, sizes[0]
+
+
+def _append(raw: Path, measured: Run) -> None:
+    with raw.open("a") as file:
+        file.write(json.dumps(measured) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,147 @@
+"""Runs a command and measures all processes that it starts.
+
+`python process_tree.py REPORT COMMAND…` replaces REPORT four times a second, until SIGTERM, which kills the whole tree
+by SIGKILL, or until its last process has ended. The last report has `ended`.
+
+It adopts processes whose parent has ended (Linux: subreaper), so that the kernel adds the use of each process to it
+once: that of ended and killed ones by wait4, that of living ones by /proc. Not counted: a child of a process that ignores
+SIGCHLD, once it has ended; the kernel forgets its use.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import resource
+import signal
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+EVERY_S = 0.25
+TICKS_A_S = os.sysconf("SC_CLK_TCK")
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+BLOCK_BYTES = 512
+"""Unit of `ru_oublock` in Linux."""
+SET_CHILD_SUBREAPER, SET_PARENT_DEATH_SIGNAL = 36, 1
+"""Options of prctl(2)."""
+
+
+@dataclass(frozen=True)
+class Use:
+    """Use of a process tree from its start.
+
+    `cpu_s`: user and system, s. `bytes_written`: to files, also to those that were removed; not to pipes and sockets.
+    `rss_bytes`: now, shared pages once per process; `peak_rss_bytes`: the highest of all looks. `at_s`: monotonic clock.
+    """
+
+    cpu_s: float
+    bytes_written: int
+    rss_bytes: int
+    peak_rss_bytes: int
+    at_s: float
+    ended: bool = False
+    status: int | None = None
+
+
+@dataclass(frozen=True)
+class ProcessUse:
+    """Use of one process, with that of its ended children."""
+
+    cpu_s: float
+    bytes_written: int
+    rss_bytes: int
+
+
+def of_process(pid: int) -> ProcessUse:
+    """Returns the use of *pid*; raises OSError if it has ended."""
+    place = Path(f"/proc/{pid}")
+    fields = _stat(place)
+    written = (place / "io").read_text().partition("\nwrite_bytes: ")[2].split(maxsplit=1)[0]
+    return ProcessUse(sum(map(int, fields[11:15])) / TICKS_A_S, int(written), int(fields[21]) * PAGE_BYTES)
+
+
+def descendants(pid: int) -> list[int]:
+    """Returns the processes below *pid*, including ended ones that wait for their parent."""
+    children: dict[int, list[int]] = {}
+    for place in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has ended
+            children.setdefault(int(_stat(place)[1]), []).append(int(place.name))
+    below = list(children.get(pid, ()))
+    for each in below:  # it grows
+        below += children.get(each, ())
+    return below
+
+
+def _stat(place: Path) -> list[str]:
+    """Returns the fields of `stat` from the state on; the name before it may have spaces."""
+    return (place / "stat").read_text().rpartition(")")[2].split()
+
+
+def use_of_tree(peak_rss_bytes: int) -> Use:
+    """Returns the use of all processes below this one, ended and living."""
+    living = []
+    for pid in descendants(os.getpid()):
+        with suppress(OSError):
+            living.append(of_process(pid))
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    rss_bytes = sum(each.rss_bytes for each in living)
+    return Use(
+        cpu_s=ended.ru_utime + ended.ru_stime + sum(each.cpu_s for each in living),
+        bytes_written=ended.ru_oublock * BLOCK_BYTES + sum(each.bytes_written for each in living),
+        rss_bytes=rss_bytes,
+        peak_rss_bytes=max(rss_bytes, peak_rss_bytes),
+        at_s=time.monotonic(),
+    )
+
+
+def kill_tree() -> None:
+    """Kills all processes below this one, and those that they start meanwhile."""
+    while below := descendants(os.getpid()):
+        for pid in below:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        _reap(lambda _pid, _status: None)
+        time.sleep(0.01)
+
+
+def _reap(ended: Callable[[int, int], None]) -> None:
+    with suppress(ChildProcessError):
+        while (reaped := os.waitpid(-1, os.WNOHANG))[0]:
+            ended(reaped[0], os.waitstatus_to_exitcode(reaped[1]))
+
+
+def main(report: Path, command: list[str]) -> int:
+    """Runs *command*; returns its exit status, or 137 if SIGTERM ended it."""
+    prctl = ctypes.CDLL(None, use_errno=True).prctl
+    prctl(SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    prctl(SET_PARENT_DEATH_SIGNAL, signal.SIGTERM, 0, 0, 0)  # nothing outlives a contest that was killed
+    asked: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _: asked.append(number))
+    statuses: dict[int, int] = {}
+    first = os.posix_spawnp(command[0], command, os.environ, setsid=True)
+    use = use_of_tree(0)
+    while not asked and descendants(os.getpid()):
+        _write(report, use)
+        time.sleep(EVERY_S)
+        _reap(statuses.__setitem__)
+        use = use_of_tree(use.peak_rss_bytes)
+    kill_tree()
+    last = asdict(use_of_tree(use.peak_rss_bytes)) | {"ended": True, "status": statuses.get(first)}
+    _write(report, Use(**last))
+    return statuses.get(first, 128 + signal.SIGKILL)
+
+
+def _write(report: Path, use: Use) -> None:
+    """Replaces *report*, so that it is never half written."""
+    new = report.with_suffix(".new")
+    new.write_text(json.dumps(asdict(use)))
+    new.replace(report)
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]), sys.argv[2:]))
