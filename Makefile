@@ -1,6 +1,6 @@
 # Two commands matter: `make demo` and `make test`. Both set everything up first.
 .DEFAULT_GOAL := help
-.PHONY: help setup secrets pins object-store lock fmt check unit proof browser screenshots postgres pythons alertmanager prometheus test audited audit yarn supervision environments chaos bench demo up down clean
+.PHONY: help setup secrets pins object-store lock fmt check unit proof browser screenshots postgres pythons alertmanager prometheus test audited audit yarn supervision environments chaos bench contests demo up down clean
 
 PYTHON ?= python3.11
 BIN := .venv/bin
@@ -171,6 +171,24 @@ chaos: setup ## KILLS=10 SEED=any SHARDS=1 WAREHOUSE=a new folder (or s3://...):
 
 bench: setup ## PARTS=all: what it costs, as ratios, beside what was aimed at (40 minutes)
 	@PYTHONPATH=tests $(BIN)/python -m bench $(PARTS)
+
+RUNS ?= 5
+# Raw runs and page of docs/ are those of the full sizes.
+INTO ?= $(if $(RECORDS)$(PEERS),.contests,docs)
+contests: setup .contests/java/.ready ## RUNS=5 RECORDS="1000000 3000000" PEERS=all KINDS=all: Tidemark beside Kafka Streams, Flink, Spark and a loop (hours)
+	@PYTHONPATH=jobs:tests $(BIN)/python -m contests --runs $(RUNS) --into $(INTO) $(if $(RECORDS),--records $(RECORDS)) \
+		$(if $(PEERS),--peers $(PEERS)) $(if $(KINDS),--kinds $(KINDS)) $(if $(ADD),--add)
+
+.contests/java/.ready: $(wildcard tests/contests/*/pom.xml tests/contests/*/*.java) tests/contests/jars.sha256
+	@command -v mvn >/dev/null || { echo "the contests need Maven: 'mvn' was not found"; exit 1; }
+	@echo "building the peers of the contests into .contests/java (under a minute)"
+	@rm -rf .contests/java
+	@for peer in kafka_streams flink; do \
+		mvn -q -B -C -f tests/contests/$$peer/pom.xml -Dcontests.target=$(CURDIR)/.contests/java -DincludeScope=runtime \
+			-DoutputDirectory=$(CURDIR)/.contests/java/$$peer/jars dependency:copy-dependencies compile || exit 1; \
+	done
+	@cd .contests/java && sha256sum --check --strict --quiet ../../tests/contests/jars.sha256
+	@touch $@
 
 demo: setup ## run the main job on real flights and print what it found
 	@$(BIN)/tidemark demo

@@ -11,8 +11,8 @@ import polars as pl
 class Comparison:
     """Numbers of rows and keys by which an emission differs.
 
-    `missing`: expected rows that were not emitted. `unexpected`: emitted rows that are not expected. `duplicates`: further
-    copies of a row. `disordered`: keys whose rows, without those, are in another order.
+    `missing`: expected rows that were not emitted. `unexpected`: emitted rows that are not expected. `duplicates`:
+    further copies of a row. `disordered`: keys whose rows, without those, are in another order.
     """
 
     expected: int
@@ -34,9 +34,9 @@ class Comparison:
 
 
 def compare(expected: pl.DataFrame, emitted: pl.DataFrame) -> Comparison:
-    """Compares *emitted* with *expected*, both with `id` and in the order of each key.
+    """Compares *emitted* with *expected*, key by key.
 
-    No expected row exists twice.
+    Both have `id`, and the rows of a key in order. No expected row exists twice.
     """
     columns = expected.columns
     once = emitted.select(columns).unique(maintain_order=True, keep="first")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -20,7 +22,7 @@ from typing import Any
 import polars as pl
 from confluent_kafka.admin import AdminClient
 from contests.comparison import compare
-from contests.peers.peer import PROJECT, WORK, KafkaPeer, Peer, Place, ends_of
+from contests.peers.peer import PROJECT, WORK, KafkaPeer, Peer, Place, ends_of, jar_versions
 from contests.process_tree import Use, of_process
 from contests.workload import PARTITIONS, SEED, records_of, send
 
@@ -38,7 +40,7 @@ METER = Path(__file__).with_name("process_tree.py")
 
 
 class Kind(StrEnum):
-    """What a run asks of a peer."""
+    """Tasks of a peer in one run."""
 
     BACKLOG = "backlog"
     """To read a topic that was filled before it started."""
@@ -100,8 +102,22 @@ def run(peer: Peer, kind: Kind, number: int) -> Run:
         broker.stop(WORK / "broker")
     head = {"peer": peer.name, "kind": kind, "records": number, "promise": peer.promise, "began_load": round(load, 1)}
     tail = {**asdict(comparison), "is_exact": comparison.is_exact, "is_complete": comparison.is_complete}
-    described = {"versions": peer.versions(), "settings": dict(peer.settings)}
+    described = {"versions": peer.versions(), "settings": dict(peer.settings), "machine": machine()}
     return head | measurements | {"load": round(os.getloadavg()[0], 1)} | tail | described
+
+
+def machine() -> dict[str, str | int]:
+    """Returns what all peers share: cores, memory, Java, Python, broker."""
+    model = re.search(r"model name\s*: (.+)", Path("/proc/cpuinfo").read_text())
+    java = subprocess.run(["java", "-version"], capture_output=True, text=True, check=True).stderr
+    return {
+        "processor": model[1] if model else platform.machine(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_gib": round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30),
+        "java": java.split('"')[1],
+        "python": platform.python_version(),
+        "kafka": jar_versions(PROJECT / ".jars" / "broker", "kafka-clients")["kafka-clients"],
+    }
 
 
 @contextmanager
@@ -143,7 +159,7 @@ def _backlog(peer: Peer, place: Place, served: EmbeddedBroker, records: pl.DataF
 
 
 def _killed(peer: Peer, place: Place, _: EmbeddedBroker, records: pl.DataFrame, expected: int) -> Run:
-    """Kills it while a part of the second half of *records* is sent."""
+    """Kills it after a part of the second half of *records*."""
     half = records.height // 2
     arrives = half + int(random.Random(SEED).uniform(0.3, 0.7) * half)
     _fill(place, records[:half])

@@ -1,2 +1,250 @@
-def write(into, runs, peers):
-    return "\n".join(map(str, ({k: v for k, v in r.items() if k not in ("versions", "settings")} for r in runs)))
+"""Writes docs/benchmarks.md and its plot from the raw runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import vl_convert
+from contests.peers.peer import Peer, Promise
+from contests.workload import CHANGED, KEYS, PARTITIONS
+
+from tidemark.reports.pages.charts import CONFIG, LINES
+
+Run = dict[str, Any]
+OURS = "tidemark"
+TARGETS = (("marginal", "kafka_streams", 1.0), ("marginal", "loop", 3.5), ("cpu_first", "kafka_streams", 2.0))
+"""Figure of Tidemark, peer, and the greatest ratio that is aimed at."""
+NAMES = {
+    "cpu_first": "CPU of the smaller backlog, s",
+    "cpu_last": "CPU of the larger backlog, s",
+    "marginal": "marginal CPU per million records, s",
+    "rss": "peak memory, GB",
+    "written": "bytes written with the broker's, MB",
+    "idle": "CPU of an idle minute, s",
+}
+TEXT = Path(__file__).with_suffix(".md")
+"""The page, with fields of `str.format`."""
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Measurements of one peer; an empty list: it was not measured.
+
+    CPU in s, `rss` in GB, `written` in MB of the largest backlog, `idle` in CPU s per minute.
+    """
+
+    peer: Peer
+    cpu: dict[int, list[float]]
+    rss: list[float]
+    written: list[float]
+    broker_cpu: list[float]
+    idle: list[float]
+
+    def value(self, figure: str, sizes: Sequence[int]) -> float | None:
+        """Returns the median of a *figure* of NAMES; None: not measured."""
+        first, last = self.cpu.get(sizes[0]), self.cpu.get(sizes[-1])
+        if figure == "marginal":
+            if not first or not last or len(sizes) == 1:
+                return None
+            return (median(last) - median(first)) / ((sizes[-1] - sizes[0]) / 1_000_000)
+        values = {"cpu_first": first, "cpu_last": last}.get(figure) or getattr(self, figure, None)
+        return median(values) if values else None
+
+
+def write(folder: Path, runs: Sequence[Run], peers: Sequence[Peer]) -> str:
+    """Writes the page and its plot into *folder*; returns its first table."""
+    backlogs = [run for run in runs if run["kind"] == "backlog"]
+    sizes = sorted({run["records"] for run in backlogs})
+    if not sizes:
+        return "no backlog was measured, so there is no page"
+    figures = [each for peer in peers if (each := _figures(peer, runs)).cpu]
+    costs = cost_table(figures, sizes)
+    turns = len(next(iter(max(figures, key=lambda each: len(each.cpu)).cpu.values())))
+    text = TEXT.read_text().format(
+        partitions=PARTITIONS,
+        keys=KEYS,
+        changed=CHANGED,
+        first=_millions(sizes[0]),
+        last=_millions(sizes[-1]),
+        steps=(sizes[-1] - sizes[0]) / 1_000_000,
+        turns="one run" if turns == 1 else f"up to {turns} runs",
+        costs=costs,
+        targets=targets(figures, sizes),
+        losses=losses(figures, sizes),
+        emissions=emission_table(runs, peers),
+        conditions=_conditions(runs),
+        settings=_settings(runs, peers),
+    )
+    (folder / "benchmarks.md").write_text(text)
+    (folder / "benchmarks.svg").write_text(vl_convert.vegalite_to_svg(_plot(figures, sizes)) + "\n")
+    return costs
+
+
+def _figures(peer: Peer, runs: Sequence[Run]) -> Figures:
+    mine = [run for run in runs if run["peer"] == peer.name]
+    backlogs = [run for run in mine if run["kind"] == "backlog"]
+    cpu: dict[int, list[float]] = {}
+    for run in backlogs:
+        cpu.setdefault(run["records"], []).append(run["cpu_s"])
+    largest = [run for run in backlogs if run["records"] == max(cpu)]
+    return Figures(
+        peer,
+        cpu,
+        rss=[run["peak_rss_mib"] / 1_024 for run in largest],
+        written=[run["written_mib"] + run["broker_written_mib"] for run in largest],
+        broker_cpu=[run["broker_cpu_s"] for run in largest],
+        idle=[run["idle_cpu_s_a_minute"] for run in mine if run["kind"] == "idle"],
+    )
+
+
+def cost_table(figures: Sequence[Figures], sizes: Sequence[int]) -> str:
+    """Returns the table of costs in Markdown, a row per peer."""
+    head = ["", *(f"CPU s, {_millions(size)}" for size in sizes), "marginal per million", "peak memory, GB"]
+    head += ["written, MB", "broker's CPU s", "idle, CPU s a minute"]
+    rows = []
+    for each in figures:
+        marginal = each.value("marginal", sizes)
+        cells = [each.peer.title, *(_spread(each.cpu.get(size, ())) for size in sizes)]
+        cells += ["–" if marginal is None else f"{marginal:.1f}", _spread(each.rss), _spread(each.written, 0)]
+        rows.append([*cells, _spread(each.broker_cpu), _spread(each.idle)])
+    return table(head, rows) + "\n\nMemory, bytes and the broker's CPU are those of a peer's largest backlog."
+
+
+def targets(figures: Sequence[Figures], sizes: Sequence[int]) -> str:
+    """Returns a line for each of TARGETS that was measured."""
+    by_name = {each.peer.name: each for each in figures}
+    lines = []
+    for figure, other, limit in TARGETS:
+        if OURS in by_name and other in by_name:
+            ours, theirs = (by_name[name].value(figure, sizes) for name in (OURS, other))
+            if ours is not None and theirs is not None:
+                verdict = "reached" if ours <= limit * theirs else "**missed**"
+                what = f"{NAMES[figure]}: {ours:.1f}, {ours / theirs:.1f} times that of {by_name[other].peer.title}"
+                lines.append(f"* {what}; aimed at ≤ {limit:g} times: {verdict}")
+    return "\n".join(lines)
+
+
+def losses(figures: Sequence[Figures], sizes: Sequence[int]) -> str:
+    """Returns for each figure the peers that need less than Tidemark."""
+    ours = next((each for each in figures if each.peer.name == OURS), None)
+    if ours is None:
+        return "Tidemark was not measured."
+    rows = []
+    for figure, name in NAMES.items():
+        value = ours.value(figure, sizes)
+        others = {each.peer.title: each.value(figure, sizes) for each in figures if each is not ours}
+        if value is not None:
+            less = {title: other for title, other in others.items() if other is not None and other < value}
+            ranked = sorted(less.items(), key=lambda item: item[1])
+            rows.append([name, f"{value:.1f}", "; ".join(f"{title} {other:.1f}" for title, other in ranked) or "none"])
+    return table(["figure", "Tidemark", "less"], rows)
+
+
+def emission_table(runs: Sequence[Run], peers: Sequence[Peer]) -> str:
+    """Returns the comparison of every run with its expected rows."""
+    differences = ("missing", "unexpected", "duplicates", "disordered")
+    head = ["peer", "promise", "run", "records", "expected", "emitted", *differences]
+    rows = []
+    for peer in peers:
+        for run in runs:
+            if run["peer"] == peer.name and run["kind"] != "idle":
+                kind = run["kind"]
+                if kind == "killed":
+                    kind = f"killed after {run['sent_before_kill']:,} were sent, {run['durable_at_kill']:,} durable"
+                numbers = [f"{run[name]:,}" for name in ("records", *head[4:])]
+                rows.append([peer.title, run["promise"], kind, *numbers])
+    return table(head, rows)
+
+
+def broken_promises(runs: Sequence[Run]) -> list[str]:
+    """Returns a line for each run that broke its promise.
+
+    A peer without a promise has to be exact when it is not killed.
+    """
+    broken = []
+    for run in runs:
+        at_least_once = run["promise"] == Promise.AT_LEAST_ONCE and run["kind"] == "killed"
+        if not run["is_complete" if at_least_once else "is_exact"]:
+            broken.append(f"{run['peer']}, {run['kind']}, {run['records']:,} records: not what it promises")
+    return broken
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Returns a table in Markdown."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def _spread(values: Sequence[float], digits: int = 1) -> str:
+    if not values:
+        return "–"
+    middle = f"{median(values):,.{digits}f}"
+    return middle if len(values) == 1 else f"{middle} ({min(values):,.{digits}f} to {max(values):,.{digits}f})"
+
+
+def _millions(records: int) -> str:
+    return f"{records / 1_000_000:g} M"
+
+
+def _conditions(runs: Sequence[Run]) -> str:
+    machines = {tuple(run["machine"].items()) for run in runs}
+    load = [run[name] for run in runs for name in ("began_load", "load")]
+    lines = [", ".join(f"{name} {value}" for name, value in machine) for machine in sorted(machines)]
+    lines.append(
+        f"load average around the runs: {min(load):g} to {max(load):g}; above the number of cores a second of CPU does "
+        "less work than on an idle machine"
+    )
+    return "\n".join(f"* {line}" for line in lines)
+
+
+def _settings(runs: Sequence[Run], peers: Sequence[Peer]) -> str:
+    def listed(parts: dict[str, str]) -> str:
+        return "; ".join(f"{name} {value}" for name, value in parts.items())
+
+    last = {run["peer"]: run for run in runs}
+    rows = [
+        [peer.title, listed(last[peer.name]["versions"]), listed(last[peer.name]["settings"])]
+        for peer in peers
+        if peer.name in last
+    ]
+    return table(["peer", "versions", "settings"], rows)
+
+
+def _plot(figures: Sequence[Figures], sizes: Sequence[int]) -> dict[str, Any]:
+    """Draws CPU by records as lines, and marginal CPU as bars."""
+    titles = [each.peer.title.strip("*") for each in figures]
+    points = [
+        {"peer": title, "million records": size / 1_000_000, "CPU s": median(values)}
+        for title, each in zip(titles, figures, strict=True)
+        for size, values in each.cpu.items()
+    ]
+    marginal = {title: each.value("marginal", sizes) for title, each in zip(titles, figures, strict=True)}
+    bars = [{"peer": title, "marginal": value} for title, value in marginal.items() if value is not None]
+    color = {"field": "peer", "scale": {"domain": titles, "range": list(LINES[: len(titles)])}}
+    lines = {
+        "data": {"values": points},
+        "width": 380,
+        "height": 260,
+        "mark": {"type": "line", "point": {"size": 60}},
+        "encoding": {
+            "x": {"field": "million records", "type": "quantitative", "scale": {"zero": True}},
+            "y": {"field": "CPU s", "type": "quantitative"},
+            "color": {**color, "legend": None},
+        },
+    }
+    heights = {
+        "data": {"values": bars},
+        "width": 260,
+        "height": 260,
+        "mark": "bar",
+        "encoding": {
+            "x": {"field": "marginal", "type": "quantitative", "title": "marginal CPU s per million"},
+            "y": {"field": "peer", "type": "nominal", "sort": "x", "title": None, "axis": {"labelLimit": 330}},
+            "color": {**color, "legend": None},
+        },
+    }
+    return {"config": {**CONFIG, "background": "white"}, "hconcat": [lines, heights]}

@@ -3,9 +3,9 @@
 `python process_tree.py REPORT COMMAND…` replaces REPORT four times a second, until SIGTERM, which kills the whole tree
 by SIGKILL, or until its last process has ended. The last report has `ended`.
 
-It adopts processes whose parent has ended (Linux: subreaper), so that the kernel adds the use of each process to it
-once: that of ended and killed ones by wait4, that of living ones by /proc. Not counted: a child of a process that ignores
-SIGCHLD, once it has ended; the kernel forgets its use.
+It adopts processes whose parent has ended (Linux: subreaper). So the kernel adds the use of each ended or killed
+process to it once, and /proc has that of living ones. Not counted: children of a process that ignores SIGCHLD, once
+they have ended, because the kernel forgets their use.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ SET_CHILD_SUBREAPER, SET_PARENT_DEATH_SIGNAL = 36, 1
 class Use:
     """Use of a process tree from its start.
 
-    `cpu_s`: user and system, s. `bytes_written`: to files, also to those that were removed; not to pipes and sockets.
-    `rss_bytes`: now, shared pages once per process; `peak_rss_bytes`: the highest of all looks. `at_s`: monotonic clock.
+    `cpu_s`: user and system, s. `bytes_written`: to files, with removed ones, without pipes and sockets. `rss_bytes`:
+    now, shared pages once per process; `peak_rss_bytes`: the highest of all looks. `at_s`: monotonic clock.
     """
 
     cpu_s: float
@@ -66,7 +66,7 @@ def of_process(pid: int) -> ProcessUse:
 
 
 def descendants(pid: int) -> list[int]:
-    """Returns the processes below *pid*, including ended ones that wait for their parent."""
+    """Returns the processes below *pid*, with zombies."""
     children: dict[int, list[int]] = {}
     for place in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # it has ended
@@ -78,7 +78,8 @@ def descendants(pid: int) -> list[int]:
 
 
 def _stat(place: Path) -> list[str]:
-    """Returns the fields of `stat` from the state on; the name before it may have spaces."""
+    """Returns the fields of `stat` from the state on."""
+    # The name before it may have spaces and brackets.
     return (place / "stat").read_text().rpartition(")")[2].split()
 
 

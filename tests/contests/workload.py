@@ -1,7 +1,7 @@
-"""Provides the records of a contest, and the rows that peers have to emit.
+"""Provides the records of a contest, and the rows to emit.
 
-A record is a JSON object of about 150 bytes: `id`, the values `status`, `amount` and `note`, and `at`, its instant in epoch
-ms. Each has another instant, in the order of its partition.
+A record is a JSON object of about 150 bytes: `id`, the values `status`, `amount` and `note`, and its instant `at`, in
+epoch ms. Each has another instant, in the order of its partition.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ PATIENCE_S = 300
 SENT_AT_ONCE = 100_000
 TYPES = {"id": pl.String, "status": pl.String, "amount": pl.Int64, "note": pl.String, "at": pl.Int64}
 """Columns of an emitted row."""
-_SHAPE = "'{\"id\": \"VARCHAR\", \"status\": \"VARCHAR\", \"amount\": \"BIGINT\", \"note\": \"VARCHAR\", \"at\": \"BIGINT\"}'"
+_SHAPE = '\'{"id": "VARCHAR", "status": "VARCHAR", "amount": "BIGINT", "note": "VARCHAR", "at": "BIGINT"}\''
 
 
 class Expected(Enum):
     """Rows that a peer has to emit, as a condition of DuckDB."""
 
     CHANGES = 'lag("at") over newer is null or (status, amount, note) <> lag((status, amount, note)) over newer'
-    """The first record of each key, and each with another value than the one before."""
+    """Each record with another value than the one before of its key, and the first one."""
     ALL = "count(*) over newer > 0"
     LAST = 'lead("at") over newer is null'
     """The last record of each key."""
@@ -65,7 +65,12 @@ def records_of(number: int, keys: int = KEYS) -> pl.DataFrame:
 def send(address: str, topic: str, records: pl.DataFrame) -> None:
     """Appends *records* to *topic*; returns when the broker has them."""
     producer = Producer(
-        {"bootstrap.servers": address, "log_level": 0, "linger.ms": 20, "queue.buffering.max.messages": 2 * SENT_AT_ONCE}
+        {
+            "bootstrap.servers": address,
+            "log_level": 0,
+            "linger.ms": 20,
+            "queue.buffering.max.messages": 2 * SENT_AT_ONCE,
+        }
     )
     for part in records.iter_slices(SENT_AT_ONCE):
         for partition, key, value in part.iter_rows():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from contests.peers.peer import JAVA, WORK, KafkaPeer, Place, Promise, jar_versions
 
 JARS = WORK / "java" / "flink" / "jars"
@@ -15,7 +17,7 @@ class FlinkExactlyOnce(KafkaPeer):
     name = "flink_exactly_once"
     title = "Flink DataStream, heap state, exactly once"
     promise = Promise.EXACTLY_ONCE
-    settings = {
+    settings: ClassVar = {
         "parallelism": "2, in one process",
         "state": "heap (default), checkpoints to a folder every 10 s",
         "sink": "transactional",
@@ -42,4 +44,4 @@ class FlinkAtLeastOnce(FlinkExactlyOnce):
     name = "flink_at_least_once"
     title = "Flink DataStream, heap state, at least once"
     promise = Promise.AT_LEAST_ONCE
-    settings = FlinkExactlyOnce.settings | {"sink": "without transactions"}
+    settings: ClassVar = FlinkExactlyOnce.settings | {"sink": "without transactions"}

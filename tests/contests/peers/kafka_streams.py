@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from contests.peers.peer import JAVA, WORK, KafkaPeer, Place, Promise, jar_versions
 
 JARS = WORK / "java" / "kafka_streams" / "jars"
@@ -13,7 +15,7 @@ class KafkaStreams(KafkaPeer):
     name = "kafka_streams"
     title = "Kafka Streams, RocksDB, exactly once v2"
     promise = Promise.EXACTLY_ONCE
-    settings = {
+    settings: ClassVar = {
         "processing.guarantee": "exactly_once_v2",
         "num.stream.threads": "2",
         "store": "RocksDB with a changelog topic, no cache",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import ClassVar
 
 import polars as pl
 from contests.peers.peer import Peer, Place, Promise, committed, package_versions
@@ -18,7 +19,7 @@ class Loop(Peer):
     name = "loop"
     title = "polars + confluent-kafka + delta-rs loop by hand"
     promise = Promise.NONE
-    settings = {"records at once": "100,000", "state": "a frame in memory"}
+    settings: ClassVar = {"records at once": "100,000", "state": "a frame in memory"}
 
     def versions(self) -> dict[str, str]:
         return package_versions("polars", "confluent-kafka", "deltalake")

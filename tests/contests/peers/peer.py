@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from importlib.metadata import version
 from pathlib import Path
+from typing import ClassVar
 
 import polars as pl
 from confluent_kafka import Consumer, KafkaError, TopicPartition
@@ -21,7 +22,7 @@ ANSWER_WITHIN_S = 30
 
 
 class Promise(StrEnum):
-    """What a peer promises about its rows after a crash."""
+    """Promises of a peer about its rows after a crash."""
 
     EXACTLY_ONCE = "exactly once"
     AT_LEAST_ONCE = "at least once"
@@ -40,12 +41,12 @@ class Place:
 
 
 class Peer(ABC):
-    """One system in a contest: a class for each way to run it."""
+    """A system in a contest, and how it runs."""
 
     name: str
     title: str
     promise: Promise
-    settings: Mapping[str, str]
+    settings: ClassVar[Mapping[str, str]]
     expected = Expected.CHANGES
     has_state = True
 
@@ -55,15 +56,15 @@ class Peer(ABC):
 
     @abstractmethod
     def command(self, place: Place) -> list[str]:
-        """Returns the command that starts it, also after a crash."""
+        """Returns the command that starts it, or starts it again."""
 
     @abstractmethod
     def progress(self, place: Place) -> dict[int, int]:
-        """Returns the offset behind its last durable record, by partition."""
+        """Returns the ends of its durable records, by partition."""
 
     @abstractmethod
     def emitted(self, place: Place) -> pl.DataFrame:
-        """Returns what it has emitted, as TYPES, in the order of each key."""
+        """Returns its rows, as TYPES; those of a key in order."""
 
 
 class KafkaPeer(Peer):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import ClassVar
 
 import polars as pl
 from contests.peers.peer import PROJECT, Peer, Place, Promise, package_versions
@@ -22,7 +23,7 @@ class SparkAppend(Peer):
     promise = Promise.EXACTLY_ONCE
     expected = Expected.ALL
     has_state = False
-    settings = {"master": "local[2]", "trigger": "as soon as possible (default)", "heap": "1 GB (default)"}
+    settings: ClassVar = {"master": "local[2]", "trigger": "as soon as possible (default)", "heap": "1 GB (default)"}
 
     def versions(self) -> dict[str, str]:
         return package_versions("pyspark", "delta-spark")
@@ -50,4 +51,4 @@ class SparkMerge(SparkAppend):
     title = "stock Spark: foreachBatch with MERGE"
     expected = Expected.LAST
     has_state = True
-    settings = SparkAppend.settings | {"spark.sql.shuffle.partitions": "4"}
+    settings: ClassVar = SparkAppend.settings | {"spark.sql.shuffle.partitions": "4"}

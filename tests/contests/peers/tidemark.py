@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import ClassVar
 
 import polars as pl
 from contests.peers.peer import PROJECT, Peer, Place, Promise, package_versions
@@ -37,7 +38,12 @@ class Tidemark(Peer):
     name = "tidemark"
     title = "**Tidemark, level info**"
     promise = Promise.EXACTLY_ONCE
-    settings = {"level": "info", "shards": "1 (default)", "max_records": "200,000 (default)", "trigger": "1 s (default)"}
+    settings: ClassVar = {
+        "level": "info",
+        "shards": "1 (default)",
+        "max_records": "200,000 (default)",
+        "trigger": "1 s (default)",
+    }
 
     def versions(self) -> dict[str, str]:
         return package_versions("tidemark", "pyspark", "polars", "deltalake")

@@ -28,7 +28,9 @@ def main(address: str, topic: str, group: str, table: str) -> None:
         updates = pl.read_ndjson(b"\n".join(message.value() for message in messages), schema=TYPES)
         rows = pl.concat([last, updates])
         is_change = rows.select(VALUE.ne_missing(VALUE.shift().over("id"))).to_series()
-        write_deltalake(table, rows.filter(is_change & (pl.int_range(rows.height, eager=True) >= last.height)), mode="append")
+        write_deltalake(
+            table, rows.filter(is_change & (pl.int_range(rows.height, eager=True) >= last.height)), mode="append"
+        )
         last = rows.unique("id", keep="last")
         consumer.commit(asynchronous=False)
 

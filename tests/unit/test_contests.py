@@ -1,0 +1,182 @@
+"""The contests compare rows, measure processes and write their page."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import polars as pl
+import pytest
+from contests import page, process_tree
+from contests.comparison import Comparison, compare
+from contests.peers.kafka_streams import KafkaStreams
+from contests.peers.loop import Loop
+from contests.peers.tidemark import Tidemark
+from contests.workload import TYPES, Expected, records_of
+
+from tidemark.control.process import wait_until
+
+BURN_S = 0.2
+PROCESSES = f"""
+import os, time
+
+def burn():
+    while time.process_time() < {BURN_S}:
+        pass
+    os.write(1, b"x")
+
+def burn_and_end():
+    burn()
+    os._exit(0)
+
+burn()                                       # 1: the first process, which is killed
+if os.fork() == 0:
+    burn_and_end()                           # 2: ended, and its parent waited for it
+os.wait()
+if os.fork() == 0:
+    if os.fork() == 0:
+        burn_and_end()                       # 3: its parent ends, too
+    burn_and_end()                           # 4
+os.wait()
+if os.fork() == 0:
+    if os.fork() == 0:
+        burn_and_end()                       # 5: ended, and nobody waits for it
+    burn()                                   # 6: killed
+    time.sleep(600)
+with open("file", "wb") as file:
+    file.write(bytes(3_000_000))
+    file.flush()
+    os.fsync(file.fileno())
+os.remove("file")
+os.write(1, b"x")
+time.sleep(600)
+"""
+
+
+def test_the_use_of_each_process_of_a_tree_counts_once(tmp_path: Path) -> None:
+    report, output = tmp_path / "use.json", tmp_path / "output"
+    command = [sys.executable, str(Path(process_tree.__file__)), str(report), sys.executable, "-c", PROCESSES]
+    with output.open("wb") as file:
+        meter = subprocess.Popen(command, stdout=file, cwd=tmp_path)
+    try:
+        wait_until(lambda: output.read_bytes() == b"x" * 7, "six processes and a file", 120)
+    finally:
+        meter.send_signal(signal.SIGTERM)
+        assert meter.wait() == 128 + signal.SIGKILL
+    use = json.loads(report.read_text())
+    assert use["ended"]
+    assert 6 * BURN_S <= use["cpu_s"] < 7 * BURN_S
+    # A file system in memory writes nothing.
+    assert use["bytes_written"] == 0 or 3_000_000 <= use["bytes_written"] < 3_500_000
+    assert process_tree.descendants(meter.pid) == []
+
+
+def test_a_tree_has_the_exit_status_of_its_first_process(tmp_path: Path) -> None:
+    report = tmp_path / "use.json"
+    command = [
+        sys.executable,
+        str(Path(process_tree.__file__)),
+        str(report),
+        sys.executable,
+        "-c",
+        "raise SystemExit(3)",
+    ]
+    assert subprocess.run(command, check=False).returncode == 3
+    assert json.loads(report.read_text())["status"] == 3
+
+
+def _rows(*rows: str) -> pl.DataFrame:
+    """Returns rows of `id` and `at`, from texts such as `a1`."""
+    return pl.DataFrame({"id": [row[0] for row in rows], "at": [int(row[1]) for row in rows]})
+
+
+def test_equal_rows_are_exact_in_any_order_of_keys() -> None:
+    comparison = compare(_rows("a1", "b2", "a3"), _rows("b2", "a1", "a3"))
+    assert comparison == Comparison(expected=3, emitted=3, missing=0, unexpected=0, duplicates=0, disordered=0)
+    assert comparison.is_exact
+
+
+def test_each_difference_is_counted_once() -> None:
+    # b2 is missing, c9 was not expected, d5 and d6 come again, and both rows of a are in another order.
+    expected = _rows("a1", "b2", "a3", "b4", "d5", "d6")
+    emitted = _rows("a3", "b4", "a1", "d5", "d6", "c9", "d5", "d6")
+    comparison = compare(expected, emitted)
+    assert comparison == Comparison(expected=6, emitted=8, missing=1, unexpected=1, duplicates=2, disordered=1)
+    assert not comparison.is_complete
+
+
+def test_duplicates_are_complete_but_not_exact() -> None:
+    comparison = compare(_rows("a1", "a2"), _rows("a1", "a2", "a1", "a2"))
+    assert (comparison.is_complete, comparison.is_exact) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("expected", "instants"),
+    [(Expected.CHANGES, [1, 2, 4, 5]), (Expected.ALL, [1, 2, 3, 4, 5]), (Expected.LAST, [3, 5])],
+)
+def test_expected_rows_follow_from_values_of_the_same_key(expected: Expected, instants: list[int]) -> None:
+    updates = [("a", "on", 1), ("b", "on", 2), ("b", "on", 3), ("a", "off", 4), ("a", "on", 5)]
+    texts = [json.dumps({"id": k, "status": s, "amount": 7, "note": "n", "at": at}) for k, s, at in updates]
+    rows = expected.rows(pl.Series(texts))
+    assert rows["at"].to_list() == instants
+    assert rows.schema == pl.Schema(TYPES)
+
+
+def test_records_are_as_the_page_describes_them() -> None:
+    records = records_of(20_000, keys=1_000)
+    assert records["value"].str.len_bytes().mean() == pytest.approx(150, abs=10)
+    assert records.group_by("key").agg(pl.col("partition").n_unique())["partition"].to_list() == [1] * 1_000
+    # 1,000 first records, and about 15 % of the other 19,000.
+    assert Expected.CHANGES.rows(records["value"]).height == pytest.approx(1_000 + 2_850, abs=200)
+
+
+def _run(peer: str, records: int, cpu_s: float, **more: object) -> page.Run:
+    common = {"peer": peer, "kind": "backlog", "promise": "exactly once", "records": records, "cpu_s": cpu_s}
+    measured = {"peak_rss_mib": 512, "written_mib": 10.0, "broker_written_mib": 2.0, "broker_cpu_s": 1.0}
+    compared = dict.fromkeys(("expected", "emitted"), 170) | dict.fromkeys(
+        ("missing", "unexpected", "duplicates", "disordered"), 0
+    )
+    verdict = {"is_exact": True, "is_complete": True, "began_load": 1.0, "load": 2.5}
+    described = {"versions": {peer: "1.0"}, "settings": {"heap": "1 GB"}, "machine": {"cores": 2}}
+    return common | measured | compared | verdict | described | more
+
+
+RUNS = [
+    _run("tidemark", 1_000_000, 40.0),
+    _run("tidemark", 3_000_000, 66.0),
+    _run("kafka_streams", 1_000_000, 15.0),
+    _run("kafka_streams", 1_000_000, 21.0),
+    _run("kafka_streams", 3_000_000, 34.0),
+    _run("loop", 1_000_000, 3.3, promise="none"),
+    _run("loop", 3_000_000, 9.3, promise="none"),
+    _run("loop", 400_000, 0.0, kind="idle", idle_cpu_s_a_minute=0.5),
+]
+
+
+def test_the_page_has_medians_marginal_costs_and_losses(tmp_path: Path) -> None:
+    costs = page.write(tmp_path, RUNS, [Loop(), KafkaStreams(), Tidemark()])
+    loop, streams, ours = costs.splitlines()[2:5]
+    assert loop.endswith("| 3.3 | 9.3 | 3.0 | 0.5 | 12 | 1.0 | 0.5 |")
+    assert "| 18.0 (15.0 to 21.0) | 34.0 | 8.0 |" in streams  # (34 − 18) / 2
+    assert "| 40.0 | 66.0 | 13.0 |" in ours  # (66 − 40) / 2
+    text = (tmp_path / "benchmarks.md").read_text()
+    assert "13.0, 1.6 times that of Kafka Streams, RocksDB, exactly once v2; aimed at ≤ 1 times: **missed**" in text
+    assert "aimed at ≤ 3.5 times: **missed**" in text  # 13.0 / 3.0
+    assert "40.0, 2.2 times that of Kafka Streams" in text
+    assert (
+        "| marginal CPU per million records, s | 13.0 | polars + confluent-kafka + delta-rs loop by hand 3.0; Kafka"
+        in text
+    )
+    assert "| peak memory, GB | 0.5 | none |" in text
+    assert "load average around the runs: 1 to 2.5" in text
+    assert (tmp_path / "benchmarks.svg").read_text().startswith("<svg")
+
+
+def test_duplicates_break_only_a_promise_of_exactly_once() -> None:
+    again = {"kind": "killed", "duplicates": 3, "is_exact": False}
+    assert page.broken_promises([_run("flink", 9, 1.0, promise="at least once", **again)]) == []
+    (broken,) = page.broken_promises([_run("kafka_streams", 9, 1.0, **again), *RUNS])
+    assert "kafka_streams" in broken
