@@ -10,13 +10,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from contests import page
-from contests.contest import Kind, Run, run
+from contests.contest import Kind, run
 from contests.peers.flink import FlinkAtLeastOnce, FlinkExactlyOnce
 from contests.peers.kafka_streams import KafkaStreams
 from contests.peers.loop import Loop
 from contests.peers.peer import Peer, Promise
 from contests.peers.spark import SparkAppend, SparkMerge
 from contests.peers.tidemark import Tidemark
+
+from tidemark.errors import TidemarkError
 
 PEERS: Sequence[Peer] = (
     Loop(),
@@ -32,8 +34,8 @@ ONCE = {"spark_merge": 1_000_000}
 RECORDS = (1_000_000, 3_000_000)
 
 
-def main() -> None:
-    """Runs the contests by turns, and writes the page after each run."""
+def main() -> int:
+    """Runs the contests by turns; returns 1 for a broken promise."""
     options = _arguments()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was started is stopped on the way out
     peers = [peer for peer in PEERS if peer.name in options.peers]
@@ -41,13 +43,23 @@ def main() -> None:
     options.into.mkdir(parents=True, exist_ok=True)
     if not options.add:
         raw.unlink(missing_ok=True)
+    failures: list[str] = []
     for peer, kind, records in _runs(peers, options.kinds, options.records, options.runs):
         print(f"{peer.name}, {kind}, {records:,} records", flush=True)
-        measured = run(peer, kind, records)
-        _append(raw, measured)
-        print({name: value for name, value in measured.items() if name not in ("versions", "settings")}, flush=True)
-    runs = [json.loads(line) for line in raw.read_text().splitlines()]
+        try:
+            measured = run(peer, kind, records)
+        except (AssertionError, TidemarkError) as failure:
+            failures.append(f"{peer.name}, {kind}, {records:,} records: {failure}")
+            print(failures[-1], flush=True)
+            continue
+        with raw.open("a") as file:
+            file.write(json.dumps(measured) + "\n")
+        print({name: value for name, value in measured.items() if not isinstance(value, dict)}, flush=True)
+    runs = [json.loads(line) for line in raw.read_text().splitlines()] if raw.exists() else []
     print(page.write(options.into, runs, PEERS))
+    failures += page.broken_promises(runs)
+    print("\n".join(failures))
+    return 1 if failures else 0
 
 
 def _arguments() -> argparse.Namespace:
@@ -78,10 +90,5 @@ def _runs(
             yield peer, Kind.IDLE, sizes[0]
 
 
-def _append(raw: Path, measured: Run) -> None:
-    with raw.open("a") as file:
-        file.write(json.dumps(measured) + "\n")
-
-
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

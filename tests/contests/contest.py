@@ -36,6 +36,7 @@ PATIENCE_S, LOOK_EVERY_S = 360, 0.1
 COMMITTED_WITHIN_S = 30
 SETTLED_S, IDLE_S = 20, 60
 MOST_RECORDS_OF_A_KILL = 400_000
+LEAST_OF_A_THREAD_S = 0.1
 METER = Path(__file__).with_name("process_tree.py")
 
 
@@ -150,6 +151,7 @@ def _backlog(peer: Peer, place: Place, served: EmbeddedBroker, records: pl.DataF
     after = of_process(served.process.pid)
     return {
         "cpu_s": round(use.cpu_s, 2),
+        "cpu_s_by_thread": {name: cpu_s for name, cpu_s in use.cpu_s_by_thread.items() if cpu_s >= LEAST_OF_A_THREAD_S},
         "wall_s": round(took_s, 1),
         "peak_rss_mib": round(use.peak_rss_bytes / 2**20),
         "written_mib": round(use.bytes_written / 2**20, 1),

@@ -26,6 +26,7 @@ NAMES = {
     "written": "bytes written with the broker's, MB",
     "idle": "CPU of an idle minute, s",
 }
+MOST_THREADS = 8
 TEXT = Path(__file__).with_suffix(".md")
 """The page, with fields of `str.format`."""
 
@@ -75,6 +76,7 @@ def write(folder: Path, runs: Sequence[Run], peers: Sequence[Peer]) -> str:
         costs=costs,
         targets=targets(figures, sizes),
         losses=losses(figures, sizes),
+        profile=profile_table(runs, peers),
         emissions=emission_table(runs, peers),
         conditions=_conditions(runs),
         settings=_settings(runs, peers),
@@ -158,6 +160,18 @@ def emission_table(runs: Sequence[Run], peers: Sequence[Peer]) -> str:
                 numbers = [f"{run[name]:,}" for name in ("records", *head[4:])]
                 rows.append([peer.title, run["promise"], kind, *numbers])
     return table(head, rows)
+
+
+def profile_table(runs: Sequence[Run], peers: Sequence[Peer]) -> str:
+    """Returns the threads with the most CPU in each peer's largest backlog."""
+    rows = []
+    for peer in peers:
+        mine = [run for run in runs if run["peer"] == peer.name and run["kind"] == "backlog"]
+        if mine:
+            last = max(mine, key=lambda run: run["records"])
+            most = list(last["cpu_s_by_thread"].items())[:MOST_THREADS]
+            rows.append([peer.title, f"{last['cpu_s']:.1f}", "; ".join(f"{name} {cpu_s:.1f}" for name, cpu_s in most)])
+    return table(["peer", "CPU s", "of that by thread"], rows)
 
 
 def broken_promises(runs: Sequence[Run]) -> list[str]:

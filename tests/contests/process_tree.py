@@ -13,13 +13,15 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import re
 import resource
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 EVERY_S = 0.25
@@ -37,6 +39,7 @@ class Use:
 
     `cpu_s`: user and system, s. `bytes_written`: to files, with removed ones, without pipes and sockets. `rss_bytes`:
     now, shared pages once per process; `peak_rss_bytes`: the highest of all looks. `at_s`: monotonic clock.
+    `cpu_s_by_thread`: of threads that lived at the end, by name without number.
     """
 
     cpu_s: float
@@ -46,6 +49,7 @@ class Use:
     at_s: float
     ended: bool = False
     status: int | None = None
+    cpu_s_by_thread: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -63,6 +67,16 @@ def of_process(pid: int) -> ProcessUse:
     fields = _stat(place)
     written = (place / "io").read_text().partition("\nwrite_bytes: ")[2].split(maxsplit=1)[0]
     return ProcessUse(sum(map(int, fields[11:15])) / TICKS_A_S, int(written), int(fields[21]) * PAGE_BYTES)
+
+
+def cpu_s_by_thread(pids: Sequence[int]) -> dict[str, float]:
+    """Returns the CPU of living threads by name, most first, s."""
+    by_name: Counter[str] = Counter()
+    for place in (task for pid in pids for task in Path(f"/proc/{pid}/task").glob("*")):
+        with suppress(OSError):
+            name = re.sub(r"[-#:\s]*\d+\S*$", "", (place / "comm").read_text().strip())
+            by_name[name] += sum(map(int, _stat(place)[11:13]))
+    return {name: ticks / TICKS_A_S for name, ticks in by_name.most_common()}
 
 
 def descendants(pid: int) -> list[int]:
@@ -131,9 +145,10 @@ def main(report: Path, command: list[str]) -> int:
         time.sleep(EVERY_S)
         _reap(statuses.__setitem__)
         use = use_of_tree(use.peak_rss_bytes)
+    by_thread = cpu_s_by_thread(descendants(os.getpid()))
     kill_tree()
-    last = asdict(use_of_tree(use.peak_rss_bytes)) | {"ended": True, "status": statuses.get(first)}
-    _write(report, Use(**last))
+    use = use_of_tree(use.peak_rss_bytes)
+    _write(report, replace(use, ended=True, status=statuses.get(first), cpu_s_by_thread=by_thread))
     return statuses.get(first, 128 + signal.SIGKILL)
 
 

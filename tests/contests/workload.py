@@ -26,7 +26,7 @@ class Expected(Enum):
     """Rows that a peer has to emit, as a condition of DuckDB."""
 
     CHANGES = 'lag("at") over newer is null or (status, amount, note) <> lag((status, amount, note)) over newer'
-    """Each record with another value than the one before of its key, and the first one."""
+    """First records of keys, and those with another value than before."""
     ALL = "count(*) over newer > 0"
     LAST = 'lead("at") over newer is null'
     """The last record of each key."""

@@ -135,7 +135,13 @@ def test_records_are_as_the_page_describes_them() -> None:
 
 def _run(peer: str, records: int, cpu_s: float, **more: object) -> page.Run:
     common = {"peer": peer, "kind": "backlog", "promise": "exactly once", "records": records, "cpu_s": cpu_s}
-    measured = {"peak_rss_mib": 512, "written_mib": 10.0, "broker_written_mib": 2.0, "broker_cpu_s": 1.0}
+    measured = {
+        "peak_rss_mib": 512,
+        "written_mib": 10.0,
+        "broker_written_mib": 2.0,
+        "broker_cpu_s": 1.0,
+        "cpu_s_by_thread": {"main": 9.5},
+    }
     compared = dict.fromkeys(("expected", "emitted"), 170) | dict.fromkeys(
         ("missing", "unexpected", "duplicates", "disordered"), 0
     )
@@ -171,6 +177,7 @@ def test_the_page_has_medians_marginal_costs_and_losses(tmp_path: Path) -> None:
         in text
     )
     assert "| peak memory, GB | 0.5 | none |" in text
+    assert "| 34.0 | main 9.5 |" in text
     assert "load average around the runs: 1 to 2.5" in text
     assert (tmp_path / "benchmarks.svg").read_text().startswith("<svg")
 

@@ -68,7 +68,7 @@ class Peer(ABC):
 
 
 class KafkaPeer(Peer):
-    """A peer that writes to a topic, and commits offsets to its group."""
+    """A peer that writes to a topic and commits offsets."""
 
     def progress(self, place: Place) -> dict[int, int]:
         return committed(place)
