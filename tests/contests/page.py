@@ -27,6 +27,7 @@ NAMES = {
     "idle": "CPU of an idle minute, s",
 }
 MOST_THREADS = 8
+DIFFERENCES = ("missing", "unexpected", "duplicates", "disordered")
 TEXT = Path(__file__).with_suffix(".md")
 """The page, with fields of `str.format`."""
 
@@ -68,11 +69,11 @@ def write(folder: Path, runs: Sequence[Run], peers: Sequence[Peer]) -> str:
     text = TEXT.read_text().format(
         partitions=PARTITIONS,
         keys=KEYS,
-        changed=CHANGED,
+        changed=round(100 * CHANGED),
         first=_millions(sizes[0]),
         last=_millions(sizes[-1]),
         steps=(sizes[-1] - sizes[0]) / 1_000_000,
-        turns="one run" if turns == 1 else f"up to {turns} runs",
+        turns="each of one run" if turns == 1 else f"medians of up to {turns} runs, with the range in brackets",
         costs=costs,
         targets=targets(figures, sizes),
         losses=losses(figures, sizes),
@@ -147,19 +148,21 @@ def losses(figures: Sequence[Figures], sizes: Sequence[int]) -> str:
 
 
 def emission_table(runs: Sequence[Run], peers: Sequence[Peer]) -> str:
-    """Returns the comparison of every run with its expected rows."""
-    differences = ("missing", "unexpected", "duplicates", "disordered")
-    head = ["peer", "promise", "run", "records", "expected", "emitted", *differences]
-    rows = []
+    """Returns the sums of differences for each peer, kind and size."""
+    groups: dict[tuple[Peer, str, int], list[Run]] = {}
     for peer in peers:
         for run in runs:
             if run["peer"] == peer.name and run["kind"] != "idle":
-                kind = run["kind"]
-                if kind == "killed":
-                    kind = f"killed after {run['sent_before_kill']:,} were sent, {run['durable_at_kill']:,} durable"
-                numbers = [f"{run[name]:,}" for name in ("records", *head[4:])]
-                rows.append([peer.title, run["promise"], kind, *numbers])
-    return table(head, rows)
+                groups.setdefault((peer, run["kind"], run["records"]), []).append(run)
+    rows = []
+    for (peer, kind, records), group in groups.items():
+        numbers = [f"{sum(run[name] for run in group):,}" for name in ("expected", "emitted", *DIFFERENCES)]
+        durable = "; ".join(
+            f"{run['durable_at_kill']:,} of {run['sent_before_kill']:,}" for run in group if kind == "killed"
+        )
+        rows.append([peer.title, peer.promise, kind, durable or "–", f"{records:,}", str(len(group)), *numbers])
+    head = ["peer", "promise", "run", "durable when killed, of those sent", "records", "runs", "expected", "emitted"]
+    return table([*head, *DIFFERENCES], rows)
 
 
 def profile_table(runs: Sequence[Run], peers: Sequence[Peer]) -> str:
@@ -238,6 +241,7 @@ def _plot(figures: Sequence[Figures], sizes: Sequence[int]) -> dict[str, Any]:
     ]
     marginal = {title: each.value("marginal", sizes) for title, each in zip(titles, figures, strict=True)}
     bars = [{"peer": title, "marginal": value} for title, value in marginal.items() if value is not None]
+    ranked = sorted(titles, key=lambda title: marginal[title] or float("inf"))
     color = {"field": "peer", "scale": {"domain": titles, "range": list(LINES[: len(titles)])}}
     lines = {
         "data": {"values": points},
@@ -245,7 +249,12 @@ def _plot(figures: Sequence[Figures], sizes: Sequence[int]) -> dict[str, Any]:
         "height": 260,
         "mark": {"type": "line", "point": {"size": 60}},
         "encoding": {
-            "x": {"field": "million records", "type": "quantitative", "scale": {"zero": True}},
+            "x": {
+                "field": "million records",
+                "type": "quantitative",
+                "scale": {"domainMin": 0},
+                "axis": {"values": [0, *(size / 1_000_000 for size in sizes)]},
+            },
             "y": {"field": "CPU s", "type": "quantitative"},
             "color": {**color, "legend": None},
         },
@@ -257,7 +266,13 @@ def _plot(figures: Sequence[Figures], sizes: Sequence[int]) -> dict[str, Any]:
         "mark": "bar",
         "encoding": {
             "x": {"field": "marginal", "type": "quantitative", "title": "marginal CPU s per million"},
-            "y": {"field": "peer", "type": "nominal", "sort": "x", "title": None, "axis": {"labelLimit": 330}},
+            "y": {
+                "field": "peer",
+                "type": "nominal",
+                "scale": {"domain": ranked},  # also of a peer without a bar, for the colours
+                "title": None,
+                "axis": {"labelLimit": 330},
+            },
             "color": {**color, "legend": None},
         },
     }

@@ -178,6 +178,7 @@ def test_the_page_has_medians_marginal_costs_and_losses(tmp_path: Path) -> None:
     )
     assert "| peak memory, GB | 0.5 | none |" in text
     assert "| 34.0 | main 9.5 |" in text
+    assert f"| backlog | – | 1,000,000 | 2 | 340 | 340 |{' 0 |' * 4}" in text  # both of Kafka Streams
     assert "load average around the runs: 1 to 2.5" in text
     assert (tmp_path / "benchmarks.svg").read_text().startswith("<svg")
 
