@@ -34,7 +34,7 @@ def with_paths(play: Play) -> pl.DataFrame:
 
 @pytest.fixture(scope="module")
 def days(tmp_path_factory: pytest.TempPathFactory) -> tuple[Play, set[Path]]:
-    """A stream with batches on three days, and the files before the last."""
+    """A stream with batches on three days; the files before the last."""
     play = Play(NEWEST_SENT, tmp_path_factory.mktemp("days"))
     earlier: set[Path] = set()
     for day in range(3):
