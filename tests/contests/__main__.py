@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import signal
 import sys
 from collections.abc import Iterator, Sequence
@@ -14,10 +15,11 @@ from contests.contest import Kind, run
 from contests.peers.flink import FlinkAtLeastOnce, FlinkExactlyOnce
 from contests.peers.kafka_streams import KafkaStreams
 from contests.peers.loop import Loop
-from contests.peers.peer import Peer, Promise
+from contests.peers.peer import WORK, Peer, Promise
 from contests.peers.spark import SparkAppend, SparkMerge
 from contests.peers.tidemark import Tidemark
 
+from tidemark.embedded import broker
 from tidemark.errors import TidemarkError
 
 PEERS: Sequence[Peer] = (
@@ -43,6 +45,8 @@ def main() -> int:
     options.into.mkdir(parents=True, exist_ok=True)
     if not options.add:
         raw.unlink(missing_ok=True)
+        broker.stop(WORK / "broker")
+        shutil.rmtree(WORK / "broker", ignore_errors=True)  # with what a killed contest has left there
     failures: list[str] = []
     for peer, kind, records in _runs(peers, options.kinds, options.records, options.runs):
         print(f"{peer.name}, {kind}, {records:,} records", flush=True)
