@@ -82,10 +82,11 @@ def send(address: str, topic: str, records: int) -> None:
     for number in range(records):
         key, turn = number % KEYS, number // KEYS
         # By the turn and the key: 15 of a hundred turns of a key differ from the turn before.
-        amount = (turn * CHANGES_PERCENT + key) // 100
+        amount = key * 1_000 + (turn * CHANGES_PERCENT + key) // 100
+        at_ms = 1_400_000_000_000 + number // 100
         value = (
-            f'{{"id": "sensor-{key:06d}", "status": "in service", "amount": {amount:d}, '
-            f'"note": "as read at the gate of hall five", "at": {1_400_000_000_000 + number // 100:d}, "site": "north-west 12"}}'
+            f'{{"id": "sensor-{key:06d}", "status": "in service", "amount": {amount}, '
+            f'"note": "as read at the gate of hall five", "at": {at_ms}, "site": "north-west 12"}}'
         )
         producer.produce(topic, value.encode(), b"%d" % key, key % PARTITIONS)
         if number % 10_000 == 0:
