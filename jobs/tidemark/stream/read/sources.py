@@ -216,7 +216,7 @@ def _records_at(
     # Spark accepts `assign`, which names partitions, only without `subscribe`.
     options = omit(kafka_options(source, cluster), _subscription(source))
     if one_by_one:
-        options["kafka.max.poll.records"] = "1"  # Kafka's client unpacks 500 at once, past the end
+        options["kafka.max.poll.records"] = "1"  # Kafka's client unpacks a whole poll at once, past the end
     raw = spark.read.format("kafka").options(
         **options,
         assign=json.dumps(partitions),
