@@ -1,4 +1,4 @@
-"""Updates are compared by text where that is enough, and else by identity."""
+"""Updates are compared by text if that is enough, else by identity."""
 
 from __future__ import annotations
 
