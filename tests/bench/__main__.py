@@ -15,6 +15,7 @@ PARTS = (
     "price",
     "idle",
     "commits",
+    "cost",
     "catch_up",
     "long_run",
     "start",

@@ -60,12 +60,12 @@ def figures(runs: int) -> Iterator[Figure]:
 
 def _cpu_s_a_minute(ours: int, theirs: int) -> tuple[float, float]:
     """Returns CPU seconds of both sessions in the same minute."""
-    before = _cpu_s(ours), _cpu_s(theirs)
+    before = cpu_s(ours), cpu_s(theirs)
     time.sleep(MEASURED_S)
-    return tuple((_cpu_s(pid) - was) * 60 / MEASURED_S for pid, was in zip((ours, theirs), before, strict=True))
+    return tuple((cpu_s(pid) - was) * 60 / MEASURED_S for pid, was in zip((ours, theirs), before, strict=True))
 
 
-def _cpu_s(session: int) -> float:
+def cpu_s(session: int) -> float:
     """Returns CPU use of *session*, including ended child processes."""
     return sum(sum(map(int, fields[11:15])) for _, fields in _processes(session)) / _TICKS_A_S
 

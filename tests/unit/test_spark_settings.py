@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 
+from tidemark.collecting import outside
+from tidemark.embedded import broker
 from tidemark.errors import InvalidSpec
 from tidemark.model.project.spark_settings import (
     JAVA_OPTIONS,
+    WITHOUT_A_WORD,
     SparkSettings,
     driver_address,
     driver_settings,
@@ -34,6 +37,15 @@ def test_a_driver_starts_from_the_archive_where_there_is_one(tmp_path: Path) -> 
     archive = tmp_path / ".jars" / "classes.jsa"
     archive.touch()
     assert driver_settings(tmp_path)[JAVA_OPTIONS].startswith(f"-Dx=1 -XX:SharedArchiveFile={archive} -Xlog:disable ")
+
+
+def test_a_broker_starts_from_the_archive_where_there_is_one(tmp_path: Path) -> None:
+    without = broker.server_command(tmp_path, tmp_path)
+    archive = tmp_path / "broker.jsa"
+    archive.touch()
+    added = [f"-XX:SharedArchiveFile={archive}", *WITHOUT_A_WORD.split()]
+    command = broker.server_command(tmp_path, tmp_path)
+    assert (len(command) - len(without), outside(command, added)) == (len(added), without)
 
 
 def test_a_topology_without_settings_changes_nothing() -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 import polars as pl
 
 from tidemark.kernels.columns.identity import identity_of
+from tidemark.kernels.columns.schemas import INSTANT
 from tidemark.kernels.columns.values import value_text
 from tidemark.kernels.updates.change import judge
 from tidemark.model.settings.emission import DecisionRate, Emission
@@ -26,6 +27,16 @@ STORED: Mapping[str, pl.DataType] = {
     "timestamp_ms": pl.Int64(),
 }
 """A stored row: the last emitted update of a key."""
+
+
+_TOLD_BY_TEXT = (
+    *(pl.String(), pl.Boolean(), pl.Float32(), pl.Float64(), pl.Date(), INSTANT),
+    *(pl.Int8(), pl.Int16(), pl.Int32(), pl.Int64(), pl.UInt8(), pl.UInt16(), pl.UInt32(), pl.UInt64()),
+)
+"""Types of which two values with equal text are equal.
+
+In a list, NaN has the text of null.
+"""
 
 
 @dataclass(frozen=True)
@@ -61,12 +72,27 @@ class JudgedUpdates:
 def with_value(records: pl.DataFrame, columns: Sequence[str], *, identity: Sequence[str] | None = None) -> pl.DataFrame:
     """Returns *records* as updates of the value of *columns*.
 
-    Values are compared by the columns *identity*, or by *columns*.
+    Values are compared by the columns *identity*, or by *columns*. If equal text is an equal value, `_identity` has the
+    columns themselves, until `identified` calculates it.
     """
-    text, digest = value_text(columns, records.schema), identity_of(records, identity or columns)
-    return records.with_columns(_value=text, _identity=digest).with_columns(
-        pl.when(~pl.col("_deleted")).then(name).alias(name) for name in ("_value", "_identity")
-    )
+    text = pl.when(~pl.col("_deleted")).then(value_text(columns, records.schema))
+    if identity is None and columns and all(records.schema[c] in _TOLD_BY_TEXT for c in columns):
+        return records.with_columns(_value=text, _identity=pl.struct(columns))
+    digest = identity_of(records, identity or columns)
+    return records.with_columns(_value=text, _identity=pl.when(~pl.col("_deleted")).then(digest))
+
+
+def identified(updates: pl.DataFrame) -> pl.DataFrame:
+    """Returns *updates* with the identity of each value."""
+    if not _is_told_by_text(updates):
+        return updates
+    compared = updates["_identity"].struct.unnest()
+    digest = identity_of(compared, compared.columns)
+    return updates.with_columns(_identity=pl.when(pl.col("_value").is_not_null()).then(digest))
+
+
+def _is_told_by_text(updates: pl.DataFrame) -> bool:
+    return isinstance(updates.schema["_identity"], pl.Struct)
 
 
 def sent_on(updates: pl.DataFrame, stored: pl.DataFrame, emission: Emission) -> JudgedUpdates:
@@ -93,21 +119,40 @@ def newest_per_key(updates: pl.DataFrame) -> pl.DataFrame:
 
 def judged(updates: pl.DataFrame, stored: pl.DataFrame, rule: Rule) -> JudgedUpdates:
     """Decides *updates* by *rule*, against *stored* rows and each other."""
+    by_text = _is_told_by_text(updates)
+    own, of_stored = ("_value", "value") if by_text else ("_identity", "identity")
     verdicts = judge(
-        updates.select(key="_key", value="_identity", timestamp_ms="_timestamp_ms"),
-        stored.select("key", "timestamp_ms", value="identity"),
+        updates.select(key="_key", value=own, timestamp_ms="_timestamp_ms"),
+        stored.select("key", "timestamp_ms", value=of_stored),
         rule=rule,
     )
     rows = updates.with_columns(
-        _emit=verdicts["emit"], _old_identity=verdicts["old_value"], _old_timestamp_ms=verdicts["old_timestamp_ms"]
+        verdicts["old_value"].alias(f"_old{own}"),
+        _emit=verdicts["emit"],
+        _old_timestamp_ms=verdicts["old_timestamp_ms"],
     )
     # A run ends where an update was sent on in between.
     stands = pl.struct("_key", "_timestamp_ms").is_last_distinct()  # of one instant the last one counts
     rows = rows.with_columns(_run=pl.col("_emit").cum_sum().over("_key"), _stands=stands)
     per_task = dict(rows.group_by("_task").agg((~pl.col("_emit")).sum()).iter_rows())
-    return JudgedUpdates(
-        rows.filter("_emit").drop("_emit", "_run", "_stands"), _runs(rows.filter(~pl.col("_emit"))), per_task
-    )
+    emitted, runs = rows.filter("_emit").drop("_emit", "_run", "_stands"), _runs(rows.filter(~pl.col("_emit")), own)
+    if by_text:
+        emitted = identified(emitted)
+        known = pl.concat(
+            [
+                stored.select(_key="key", _value="value", _identity="identity"),
+                emitted.select("_key", "_value", "_identity"),
+            ]
+        ).unique(["_key", "_value"], keep="first")
+        old = known.select("_key", _old_value="_value", _old_identity="_identity")
+        emitted = emitted.join(old, on=["_key", "_old_value"], how="left", maintain_order="left")
+        # An older version wrote some values as another text.
+        only_text = (pl.col("_value") != pl.col("_old_value")) & (pl.col("_identity") == pl.col("_old_identity"))
+        if emitted.select(only_text.any()).item():
+            return judged(identified(updates), stored, rule)
+        emitted = emitted.drop("_old_value")
+        runs = runs.join(known, on=["_key", "_value"], how="left", maintain_order="left").drop("_value")
+    return JudgedUpdates(emitted, runs, per_task)
 
 
 def replacing(updates: pl.DataFrame, stored: pl.DataFrame, *, everything: bool = False) -> JudgedUpdates:
@@ -116,9 +161,13 @@ def replacing(updates: pl.DataFrame, stored: pl.DataFrame, *, everything: bool =
     Deletions of a key that does not exist are left out, unless *everything* is true.
     """
     old = stored.select(_key="key", _stored_identity="identity", _stored_ms="timestamp_ms")
-    rows = updates.join(old, on="_key", how="left", maintain_order="left").with_columns(
-        _old_identity=pl.col("_identity").shift().over("_key"),
-        _old_timestamp_ms=pl.col("_timestamp_ms").shift().over("_key"),
+    rows = (
+        identified(updates)
+        .join(old, on="_key", how="left", maintain_order="left")
+        .with_columns(
+            _old_identity=pl.col("_identity").shift().over("_key"),
+            _old_timestamp_ms=pl.col("_timestamp_ms").shift().over("_key"),
+        )
     )
     first = pl.col("_key").is_first_distinct()
     rows = rows.with_columns(
@@ -131,13 +180,13 @@ def replacing(updates: pl.DataFrame, stored: pl.DataFrame, *, everything: bool =
     per_task = dict(rows.group_by("_task").agg(is_void.sum()).iter_rows())
     return JudgedUpdates(
         rows.filter(~is_void),
-        _runs(rows.filter(is_void).with_columns(_run=pl.lit(0), _stands=pl.lit(value=False))),
+        _runs(rows.filter(is_void).with_columns(_run=pl.lit(0), _stands=pl.lit(value=False)), "_identity"),
         per_task,
     )
 
 
-def _runs(skipped: pl.DataFrame) -> pl.DataFrame:
-    run = ("_key", "_run", "_identity", "_old_timestamp_ms", "_partition")
+def _runs(skipped: pl.DataFrame, compared: str) -> pl.DataFrame:
+    run = ("_key", "_run", compared, "_old_timestamp_ms", "_partition")
     return skipped.group_by(run, maintain_order=True).agg(
         n=pl.len(),
         first_offset=pl.col("_offset").min(),

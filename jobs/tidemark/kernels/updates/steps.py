@@ -14,7 +14,7 @@ from tidemark.kernels.aggregates.function import OLD
 from tidemark.kernels.aggregates.functions import places_in_order
 from tidemark.kernels.columns.values import key_text, parsed, partition_of
 from tidemark.kernels.sql.expressions import COMPARED, KEPT, Expressions
-from tidemark.kernels.updates.emission import with_value
+from tidemark.kernels.updates.emission import identified, with_value
 from tidemark.model.kinds.join import Join
 from tidemark.model.kinds.map import Map
 from tidemark.model.kinds.repartition import Repartition
@@ -246,7 +246,7 @@ def repartition_updates(operator: Repartition, records: pl.DataFrame) -> pl.Data
 
     `_group` is the text of the new key.
     """
-    return with_value(records, repartition_columns(operator)).with_columns(
+    return identified(with_value(records, repartition_columns(operator))).with_columns(
         _key=key_text(operator.id, records.schema), _group=key_text(operator.key, records.schema)
     )
 
@@ -287,7 +287,7 @@ def hop_rows(operator: Repartition, emitted: pl.DataFrame) -> pl.DataFrame:
 
 def stream_hop_rows(operator: Repartition, records: pl.DataFrame) -> pl.DataFrame:
     """Returns the rows that send each of *records* on; they replace nothing."""
-    updates = with_value(records, repartition_columns(operator))
+    updates = identified(with_value(records, repartition_columns(operator)))
     return _rows_of_hop(
         operator,
         updates.with_columns(

@@ -62,6 +62,12 @@ A column is null where a source does not have it.
 """
 TOPIC = "_topic"
 """The column with the topic of a source over several."""
+POLLED = "10000"
+"""Most records that Kafka's client returns to Spark at once.
+
+After each such poll Spark asks the broker for the ends of the partition, and the client drops and fetches again what it
+has beyond the poll. So a poll should take all of a fetch, which `max.partition.fetch.bytes` bounds.
+"""
 
 
 def stream(
@@ -210,7 +216,7 @@ def _records_at(
     # Spark accepts `assign`, which names partitions, only without `subscribe`.
     options = omit(kafka_options(source, cluster), _subscription(source))
     if one_by_one:
-        options["kafka.max.poll.records"] = "1"  # Kafka's client unpacks 500 at once, past the end
+        options["kafka.max.poll.records"] = "1"  # Kafka's client unpacks a whole poll at once, past the end
     raw = spark.read.format("kafka").options(
         **options,
         assign=json.dumps(partitions),
@@ -255,6 +261,7 @@ def _to_read(part: BatchPart, topic: str) -> Offsets:
 def kafka_options(source: Source, cluster: Cluster) -> dict[str, str]:
     """Returns Spark's options to read *source*'s topic, streaming or in batch."""
     return {
+        "kafka.max.poll.records": POLLED,
         **cluster.spark,
         **_subscription(source),
         "includeHeaders": "true",

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import polars as pl
 
 from tidemark.kernels.aggregates.windows import ends_by, is_closed
-from tidemark.kernels.updates.emission import JudgedUpdates, judged, replacing, sent_on
+from tidemark.kernels.updates.emission import JudgedUpdates, identified, judged, replacing, sent_on
 from tidemark.model.settings.emission import Emission
 from tidemark.model.settings.windows import Windows
 from tidemark.semantics import strategy
@@ -94,7 +94,7 @@ class Emitter:
         """
         result = sent_on(updates, self.memory.stored[self.name].of(updates["_key"]), self.emission)
         moves.stored[self.name] = result.stored
-        return EmissionResult(replace(result, superseded=result.superseded + superseded), updates.clear())
+        return EmissionResult(replace(result, superseded=result.superseded + superseded), result.emitted.clear())
 
     def keep(self, states: pl.DataFrame, gone: pl.Series, moves: Moves, moment: Moment) -> None:
         """Adds *states* to *moves* and drops the states of keys *gone*.
@@ -116,7 +116,7 @@ class Emitter:
         """
         waiting = self._waiting(newest)
         released = self._released(waiting, gone, moment)
-        rows = self.prepared(released)
+        rows = identified(self.prepared(released))
         if HELD not in rows.columns:
             rows = rows.with_columns(released[HELD])
         if self.emission.strategy is Strategy.ON_WINDOW_CLOSE:
@@ -160,7 +160,7 @@ class Emitter:
         """Returns updates that delete those keys *gone* that were sent on."""
         sent = self.memory.stored[self.name].of(gone).filter(pl.col("value").is_not_null())["key"]
         states = self._states.of(sent).with_columns(_deleted=pl.lit(value=True))
-        return self.prepared(states.drop(HELD))
+        return identified(self.prepared(states.drop(HELD)))
 
     @property
     def _states(self) -> KeyedRows:
