@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import sys
 import threading
+from collections.abc import Callable
+from functools import partial
 
 from prometheus_client import CollectorRegistry, start_http_server
 
@@ -15,8 +17,11 @@ from tidemark.errors import InvalidArgument, argument_type
 from tidemark.metrics.exporter import Exporter
 from tidemark.model.project.extras import require
 from tidemark.model.project.layout import Layout
+from tidemark.model.topology import Topology
 
 PORT, LAST_PORT, EVERY_S = 9477, 65_535, 15.0
+LINEAGE_EVERY_S = 5.0
+"""Seconds between two looks at the heartbeats, for events of runs."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -28,6 +33,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--port", type=argument_type(_port), default=PORT, help=port)
     otlp = "push to this OTLP endpoint instead, for example http://localhost:4318/v1/metrics; needs tidemark[otlp]"
     parser.add_argument("--otlp", metavar="URL", help=otlp)
+    lineage = "also send the events of runs by the configured client of OpenLineage; needs tidemark[lineage]"
+    parser.add_argument("--lineage", action="store_true", help=lineage)
     every = "seconds between two pushes of --otlp (default: %(default)g)"
     parser.add_argument("--every", type=argument_type(seconds), default=EVERY_S, metavar="S", help=every)
 
@@ -37,7 +44,10 @@ def command(options: argparse.Namespace) -> int:
 
     Raises InvalidArgument for an unknown topology, a taken port, or without a warehouse.
     """
-    exporter = Exporter(Layout(existing_warehouse(options)), watched_topologies(options.topologies))
+    layout, topologies = Layout(existing_warehouse(options)), watched_topologies(options.topologies)
+    exporter = Exporter(layout, topologies)
+    if options.lineage:
+        _send_lineage(layout, topologies)
     if options.otlp is not None:
         return _push(exporter, options.otlp, options.every)
     registry = CollectorRegistry()
@@ -63,6 +73,25 @@ def _port(text: str) -> int:
         msg = f"a port is a number from 0 to {LAST_PORT}, got {text!r}; for example {PORT}"
         raise InvalidArgument(msg)
     return int(text)
+
+
+def _send_lineage(layout: Layout, topologies: Callable[[], list[Topology]]) -> None:
+    """Starts a thread that sends the events of runs.
+
+    Raises InvalidArgument if the client of OpenLineage is not configured.
+    """
+    require("openlineage")
+    from tidemark.cli.outside.lineage import Sender
+    from tidemark.cli.outside.lineage_runs import RunReporter
+
+    reporter = RunReporter(layout, topologies, Sender(), partial(say, stream=sys.stderr))
+
+    def run() -> None:
+        while True:
+            reporter.report()
+            threading.Event().wait(LINEAGE_EVERY_S)
+
+    threading.Thread(target=run, daemon=True).start()
 
 
 def _push(exporter: Exporter, url: str, every_s: float) -> int:
