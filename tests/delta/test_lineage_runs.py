@@ -1,4 +1,4 @@
-"""Runs of streams reach receivers of OpenLineage once, with the numbers of the tables."""
+"""Receivers of OpenLineage get runs with the numbers of the tables."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ columns = ["amount"]
 kind = "sink"
 input = "latest"
 table = "kept"
-[operators.told]
+[operators.sent]
 kind = "sink"
 input = "latest"
 topic = "amounts"
@@ -55,7 +55,7 @@ Event = dict[str, Any]
 
 
 class Scene:
-    """A stream whose drivers and batches are told by hand."""
+    """A stream with drivers and batches made by hand."""
 
     def __init__(self, home: Path) -> None:
         self.play = Play(TOML, home)
@@ -102,7 +102,10 @@ class Scene:
 
 
 class Receiver:
-    """Takes events by HTTP on loopback while it is a context, unless `status` is another."""
+    """An HTTP server on loopback while it is a context.
+
+    It takes events while its `status` is 200.
+    """
 
     def __init__(self) -> None:
         self.events: list[Event] = []

@@ -533,6 +533,7 @@ class Control:
 
     def keep_lineage_sent(self, event: Mapping[str, Any]) -> None:
         """Stores the last event that was sent to OpenLineage."""
+        own_folder(self.home)
         replace(self.home / "lineage.json", json.dumps(event))
 
     @contextmanager

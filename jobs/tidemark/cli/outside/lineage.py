@@ -155,7 +155,7 @@ def _references(parsed: Any) -> Iterator[str]:
 
 
 class StreamJob(NamedTuple):
-    """A stream as a job: its name, its inputs, and its outputs by operator."""
+    """The name, the inputs, and the outputs by operator of a stream."""
 
     name: str
     inputs: Sequence[InputDataset]

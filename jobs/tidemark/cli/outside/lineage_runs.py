@@ -35,7 +35,7 @@ from tidemark.why.evidence.facts import BEATS_WITHIN_MS, GAVE, StreamFacts
 
 HOUR_MS, KEPT_MS = Grain.HOUR.length_ms, Grain.DAY.length_ms
 SENT_AFTER_MS = 300_000
-"""RUNNING is sent so long after its hour: the facts are written by then."""
+"""Delay of RUNNING after its hour; the facts are written by then."""
 ORDER = {RunState.START: 0, RunState.RUNNING: 1}
 """The order of events at one instant; ends are last."""
 ENDS = {
@@ -43,7 +43,7 @@ ENDS = {
     StreamState.ROTATED: RunState.COMPLETE,
     StreamState.FAILED: RunState.FAIL,
 }
-"""The end of a run by the last state of its driver; of others it is ABORT."""
+"""The end of a run by the last state of its driver, without ABORT."""
 FAULTS = frozenset({RunState.FAIL, RunState.ABORT})
 FACET = "urn:tidemark:facets:1-0-0:FreshnessDatasetFacet"
 BEAT_COLUMNS = ("epoch", "at", "state", "reason", "predecessor_killed_by")
