@@ -43,7 +43,7 @@ ENDS = {
     StreamState.ROTATED: RunState.COMPLETE,
     StreamState.FAILED: RunState.FAIL,
 }
-"""The end of a run by the last state of its driver, without ABORT."""
+"""The end of a run by the last state of its driver."""
 FAULTS = frozenset({RunState.FAIL, RunState.ABORT})
 FACET = "urn:tidemark:facets:1-0-0:FreshnessDatasetFacet"
 BEAT_COLUMNS = ("epoch", "at", "state", "reason", "predecessor_killed_by")
