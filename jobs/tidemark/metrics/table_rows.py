@@ -34,7 +34,7 @@ from tidemark.model.tables.catalog import (
     Table,
 )
 from tidemark.storage.delta.datasets import dataset_of
-from tidemark.storage.delta.snapshots import snapshot_of
+from tidemark.storage.delta.snapshots import files_between, snapshot_of
 from tidemark.why.evidence.facts import StreamFacts
 
 KEPT = {
@@ -103,15 +103,15 @@ class TableRows:
         none = self._none(table)
         if not version:
             return _KeptTable(version, frozenset(), none)
-        snapshot = snapshot_of(path)
-        if snapshot is None:  # delta-rs has to read it
-            files, rows = frozenset[str](), _as(none, pl.DataFrame(dataset_of(DeltaTable(str(path))).to_table()))
+        files = _files(path, version, kept)
+        if files is None:  # delta-rs has to read it
+            files, rows = frozenset(), _as(none, pl.DataFrame(dataset_of(DeltaTable(str(path))).to_table()))
         else:
-            # These tables have no partition columns.
-            files = frozenset(chain.from_iterable(snapshot.files.values()))
             # Rows of a removed file are in others, or nowhere any more.
             old = kept if kept is not None and kept.files <= files else _KeptTable("", frozenset(), none)
-            rows = pl.concat([old.rows, *(_file(path / name, none) for name in sorted(files - old.files))])
+            new = (_file(path / name, none) for name in sorted(files - old.files))
+            # Otherwise the frame gets a part more with each scrape, and each of its operations takes longer.
+            rows = pl.concat([old.rows, *new], rechunk=True)
         since_batch = self._first_batch(path) if table.name == OUTCOMES.name else None
         return _KeptTable(version, files, _needed(table, rows, since_batch))
 
@@ -127,6 +127,17 @@ class TableRows:
         """Returns the first batch that is kept of the stream."""
         first = self.rows(BATCHES, path.with_name(BATCHES.name))["batch_id"].min()
         return first if isinstance(first, int) else 0
+
+
+def _files(path: Path, version: str, kept: _KeptTable | None) -> frozenset[str] | None:
+    """Returns the files of a table at *version*; None: delta-rs has to read it."""
+    # The log since its checkpoint may have a hundred commits. Of a known table only the last ones are read.
+    later = files_between(path, kept.version, version) if kept is not None and kept.files else None
+    if kept is not None and later is not None:
+        return kept.files | later
+    snapshot = snapshot_of(path)
+    # These tables have no partition columns.
+    return None if snapshot is None else frozenset(chain.from_iterable(snapshot.files.values()))
 
 
 def _file(path: Path, none: pl.DataFrame) -> pl.DataFrame:

@@ -107,6 +107,26 @@ def added_files(path: Path, batches: Collection[int]) -> AddedFiles | None:
     return None
 
 
+def files_between(path: Path, before: str, newest: str) -> frozenset[str] | None:
+    """Returns the files that commits added after *before*, up to *newest*.
+
+    Both are names in the log of the table at *path*. None: a commit is gone, or did more than add files.
+    """
+    first, last = COMMIT.fullmatch(before), COMMIT.fullmatch(newest)
+    if isinstance(path, ObjectPath) or not first or not last:
+        return None
+    names: set[str] = set()
+    try:
+        for version in range(int(first[1]) + 1, int(last[1]) + 1):
+            actions = [*map(json.loads, (path / "_delta_log" / f"{version:020d}.json").read_bytes().splitlines())]
+            if any(action.keys() & {"remove", "metaData", "protocol"} for action in actions):
+                return None
+            names.update(unquote(action["add"]["path"]) for action in actions if "add" in action)
+    except (OSError, ValueError):
+        return None
+    return frozenset(names)
+
+
 @dataclass
 class _Actions:
     """Applies the actions of a log in their order."""
