@@ -1,4 +1,4 @@
-"""A batch is a span with links to the spans of its records."""
+"""A batch is a span, linked to the spans of its records."""
 
 from __future__ import annotations
 

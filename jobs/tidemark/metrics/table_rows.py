@@ -130,7 +130,7 @@ class TableRows:
 
 
 def _files(path: Path, version: str, kept: _KeptTable | None) -> frozenset[str] | None:
-    """Returns the files of a table at *version*; None: delta-rs has to read it."""
+    """Returns the files at *version*; None: delta-rs has to read them."""
     # The log since its checkpoint may have a hundred commits. Of a known table only the last ones are read.
     later = files_between(path, kept.version, version) if kept is not None and kept.files else None
     if kept is not None and later is not None:
