@@ -172,6 +172,8 @@ def test_a_scrape_of_an_unchanged_warehouse_reads_no_file(
         return whole(path, none)
 
     monkeypatch.setattr(table_rows, "_file", counted)
+    # The log of a known table is not read anew.
+    monkeypatch.delattr(table_rows, "snapshot_of")
     assert exporter.samples() == first
     assert read == []
     beats = own.stream_table("flights", "status", "heartbeats")
@@ -395,9 +397,14 @@ def test_a_real_prometheus_scrapes_as_documented(exporter: Exporter, tmp_path: P
 
 
 @pytest.fixture
-def served(warehouse: Layout) -> Iterator[subprocess.Popen[str]]:
-    """`tidemark serve-metrics` of `busy`; it prints its address."""
-    with serving(warehouse, "--port", "0") as server:
+def served(warehouse: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[subprocess.Popen[str]]:
+    """`tidemark serve-metrics` of `busy`; it prints its address.
+
+    It writes events of runs to a file.
+    """
+    transport = {"type": "file", "log_file_path": str(tmp_path / "events.jsonl"), "append": True}
+    monkeypatch.setenv("OPENLINEAGE__TRANSPORT", json.dumps(transport))
+    with serving(warehouse, "--port", "0", "--lineage") as server:
         yield server
 
 
@@ -415,7 +422,7 @@ def serving(layout: Layout, *options: str) -> Iterator[subprocess.Popen[str]]:
         server.communicate(timeout=60)
 
 
-def test_the_command_serves_both_formats_on_loopback(served: subprocess.Popen[str]) -> None:
+def test_the_command_serves_both_formats_and_sends_runs(served: subprocess.Popen[str], tmp_path: Path) -> None:
     assert served.stdout is not None
     url = served.stdout.readline().split()[-1]
     assert url.startswith("http://127.0.0.1:")
@@ -426,6 +433,13 @@ def test_the_command_serves_both_formats_on_loopback(served: subprocess.Popen[st
             text = answer.read().decode()
         assert 'tidemark_readable{topology="flights"} 1.0' in text
         assert text.splitlines()[-1] == line
+
+    def runs() -> set[str]:
+        # The newest line may be half written.
+        lines = (tmp_path / "events.jsonl").read_text().split("\n")[:-1]
+        return {event["job"]["name"] for event in map(json.loads, lines) if event["eventType"] == "START"}
+
+    process.wait_until(lambda: runs() == {"flights.status", "flights.carriers"}, "events of both streams", 120)
     served.terminate()
     assert (served.wait(timeout=60), served.stderr and served.stderr.read()) == (
         130, "tidemark serve-metrics: interrupted\n",

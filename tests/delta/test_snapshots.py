@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.transaction import AddAction
 
 from tidemark.model.project.layout import Layout
@@ -17,7 +17,7 @@ from tidemark.query import sql
 from tidemark.query.sql import Warehouse
 from tidemark.storage.delta import snapshots
 from tidemark.storage.delta.datasets import dataset_of
-from tidemark.storage.delta.snapshots import snapshot_of
+from tidemark.storage.delta.snapshots import AddedFiles, added_files, files_between, snapshot_of
 
 
 def rows(*numbers: int, word: str = "a") -> pa.Table:
@@ -170,3 +170,33 @@ def test_a_table_of_many_files_is_read_by_its_log(tmp_path: Path, monkeypatch: p
     oldest = pa.table(DeltaTable(path).get_add_actions(flatten=True)).sort_by("min.n").to_pylist()[0]
     (path / oldest["path"]).write_bytes(b"torn")
     assert Warehouse(tmp_path).ask("select n from sink where n > 11").rows == ((12,),)
+
+
+def log_name(version: int) -> str:
+    return f"{version:020d}.json"
+
+
+def test_later_commits_give_their_files_if_they_only_add_some(tmp_path: Path) -> None:
+    appended(tmp_path)
+    files = {Path(uri).name for uri in DeltaTable(tmp_path).file_uris()}
+    (first,) = {Path(uri).name for uri in DeltaTable(tmp_path, version=0).file_uris()}
+    assert files_between(tmp_path, log_name(0), log_name(2)) == files - {first}
+    assert files_between(tmp_path, log_name(2), log_name(2)) == frozenset()
+    assert files_between(tmp_path, log_name(0), log_name(3)) is None  # not there
+    DeltaTable(tmp_path).delete("n = 10")
+    assert files_between(tmp_path, log_name(2), log_name(3)) is None
+
+
+def test_what_batches_added_is_known_as_far_as_the_log_goes(tmp_path: Path) -> None:
+    for batch in (3, 5, 8):
+        properties = CommitProperties(app_transactions=[Transaction("t/s/rows", batch)])
+        write_deltalake(tmp_path, rows(batch), mode="append", commit_properties=properties)
+    sizes = pa.table(DeltaTable(tmp_path).get_add_actions())["size_bytes"].to_pylist()
+    assert len({*sizes}) == 1
+    DeltaTable(tmp_path).optimize.compact()  # rows that were there before
+    assert added_files(tmp_path, [4, 5, 8]) == AddedFiles(2, 2 * sizes[0])
+    assert added_files(tmp_path, [3]) == AddedFiles(1, sizes[0])
+    assert added_files(tmp_path, []) == AddedFiles(0, 0)
+    (tmp_path / "_delta_log" / log_name(0)).unlink()
+    assert added_files(tmp_path, [5, 8]) is None  # batch 5 may have had an older commit
+    assert added_files(tmp_path, [8]) == AddedFiles(1, sizes[0])

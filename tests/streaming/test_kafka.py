@@ -86,6 +86,19 @@ def test_a_record_is_sent_with_headers_and_a_deletion_valueless(broker: str) -> 
     assert second.headers() == [("tidemark-id", b"t/s/2/7/1"), hop]
 
 
+def test_each_record_has_the_span_of_its_batch(broker: str) -> None:
+    records = rows({"_headers": [{"key": "traceparent", "value": b"00-1"}]}, {})
+    batch = replace(outgoing(replace(sink("out", "traced"), traces=True), records, epoch=2), decided_at_ms=NOON)
+    sender(broker, "traced").publish(batch)
+    # printf t/s/2/7/1400000000000 | sha256sum
+    span = b"00-7a2c802d88b4e3df6ca1eac0253877ff-04a4b30256865442-01"
+    own = [
+        [value for key, value in message.headers() or [] if key == "traceparent"]
+        for message in sent(broker, "traced", 2)
+    ]
+    assert own == [[span], [span]]
+
+
 def test_the_limits_of_a_topic_are_those_that_the_broker_tells(broker: str) -> None:
     sending, by_default = sender(broker, "by_default"), sink("out", "by_default")
     assert sending.limits(by_default) == Limits(max_bytes=1_048_588, before_ms=2**63 - 1, after_ms=3_600_000)

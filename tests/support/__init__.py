@@ -24,7 +24,7 @@
 | `flights_day` | a day of flights, played twelve times as fast, and its expected records |
 | `simulated_weeks` | `simulated_week`: a week of a stream, minute by minute, with days, bursts, restarts and ramps |
 | `hostile_strings` | `HOSTILE`: strings that programs may obey |
-| `otlp_receiver` | `OtlpReceiver`: an OTLP server over HTTP that keeps the metrics that it is sent |
+| `otlp_receiver` | `OtlpReceiver`: an OTLP server over HTTP that keeps the metrics and spans that it is sent |
 | `command_line` | `tidemark`: a command, run within the process of the test |
 | `typed_commands` | the commands in a text, checked against the real command line |
 | `tcp_proxy` | `TcpProxy`: a network on loopback that can stall, reset or slow its connections |

@@ -11,16 +11,19 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceRequest,
     ExportMetricsServiceResponse,
 )
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 
 class OtlpReceiver:
     """Listens on loopback while it is a context.
 
-    `metrics` has the newest request by name, `requests` is their number. It answers with *status*.
+    `metrics` has the newest metrics by name, `spans` all spans, and `requests` is the number of requests. It answers
+    with *status*.
     """
 
     def __init__(self, status: int = 200) -> None:
         self.metrics: dict[str, Any] = {}
+        self.spans: list[Any] = []
         self.requests = 0
         receiver = self
 
@@ -29,10 +32,13 @@ class OtlpReceiver:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
                 if self.headers.get("Content-Encoding") == "gzip":
                     body = gzip.decompress(body)
-                request = ExportMetricsServiceRequest.FromString(body)
-                (resource,) = request.resource_metrics
-                (scope,) = resource.scope_metrics
-                receiver.metrics = {metric.name: metric for metric in scope.metrics}
+                if self.path.endswith("/traces"):
+                    (traced,) = ExportTraceServiceRequest.FromString(body).resource_spans
+                    receiver.spans += traced.scope_spans[0].spans
+                else:
+                    (resource,) = ExportMetricsServiceRequest.FromString(body).resource_metrics
+                    (scope,) = resource.scope_metrics
+                    receiver.metrics = {metric.name: metric for metric in scope.metrics}
                 receiver.requests += 1
                 answer = ExportMetricsServiceResponse().SerializeToString()
                 self.send_response(status)
@@ -46,6 +52,7 @@ class OtlpReceiver:
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self._server.server_port}/v1/metrics"
+        self.traces_url = f"http://127.0.0.1:{self._server.server_port}/v1/traces"
 
     def __enter__(self) -> OtlpReceiver:
         threading.Thread(target=self._server.serve_forever, daemon=True).start()

@@ -171,8 +171,8 @@ IMPORTS = {
         "why.evidence reports.facts"
     ),
     "cli.outside": (
-        "clock collecting escaping errors semantics model.tables model.settings model.project model.kinds model query "
-        "spark_session storage metrics cli.shared"
+        "clock collecting escaping errors semantics model.tables model.settings model.project model.kinds model "
+        "control query spark_session storage storage.delta why.evidence metrics cli.shared"
     ),
     "cli.explain": (
         "collecting escaping errors clock semantics model.settings model.project model storage query "

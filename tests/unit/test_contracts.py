@@ -224,7 +224,7 @@ def test_an_empty_warehouse_is_refused_before_spark_starts(tmp_path: Path, monke
 @pytest.mark.parametrize(
     ("command", "said"),
     [
-        (("publish", "dbt", "--send"), "--send sends lineage, got dbt"),
+        (("publish", "dbt", "--send"), "--send is for lineage, got dbt"),
         (("run", "jobs", "--application", "job.py", "--time", "processing"), "leave out --time"),
     ],
 )

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import polars as pl
 import pytest
 
 from tidemark.kernels.columns.schemas import HEADERS
-from tidemark.kernels.records.headers import HOP, ID, headers_to_send, split_repeated
+from tidemark.kernels.records.headers import HOP, ID, headers_to_send, split_repeated, traces_read
 from tidemark.semantics.progress import WriterPosition
 
 
@@ -87,6 +89,39 @@ def test_a_sent_record_keeps_headers_and_gets_a_hop_and_an_id():
     sent = headers_to_send(received, id_="t/s/1/7/0", hop="t/alerts:9")
     assert sent == [(HOP, b"a/x:5"), ("trace", None), (ID, "t/s/1/7/0"), (HOP, "t/alerts:9")]
     assert headers_to_send(None, id_="t/s/1/7/0", hop="t/alerts:9") == [(ID, "t/s/1/7/0"), (HOP, "t/alerts:9")]
+
+
+def test_a_traced_record_has_the_span_of_its_batch_alone():
+    received = [
+        {"key": "traceparent", "value": b"old"},
+        {"key": "a", "value": b"1"},
+        {"key": "tracestate", "value": b"v"},
+    ]
+    kept = headers_to_send(received, id_="i", hop="h")
+    assert kept == [("traceparent", b"old"), ("a", b"1"), ("tracestate", b"v"), (ID, "i"), (HOP, "h")]
+    sent = headers_to_send(received, id_="i", hop="h", traceparent="new")
+    assert sent == [("a", b"1"), (ID, "i"), (HOP, "h"), ("traceparent", "new")]
+
+
+def test_the_newest_distinct_spans_of_a_partition_are_noted():
+    def traced(partition: int, *values: bytes | None) -> dict[str, Any]:
+        return {"partition": partition, "headers": [{"key": "traceparent", "value": value} for value in values]}
+
+    def span(number: int) -> bytes:
+        return f"00-{number:032x}-{number:016x}-01".encode()
+
+    frame = pl.DataFrame(
+        [
+            traced(0, span(1)), traced(0, span(2), span(1)), traced(0, b"00-1-2-01", b"\xff", None),
+            {"partition": 0, "headers": [{"key": "trace", "value": span(9)}]}, {"partition": 0, "headers": None},
+            *(traced(1, span(number)) for number in range(1, 41)),
+        ],
+        schema={"partition": pl.Int32(), "headers": HEADERS},
+    )  # fmt: skip
+    assert traces_read(frame) == {
+        0: (span(2).decode(), span(1).decode()), 1: tuple(span(number).decode() for number in range(9, 41)),
+    }  # fmt: skip
+    assert traces_read(frame.clear()) == {}
 
 
 def test_of_more_than_32_hops_the_newest_are_carried():

@@ -15,6 +15,7 @@ The driver and the processes that supervise it communicate through these files.
 | `meanings.json` | the driver, when it starts | the meanings of its state (`stream/startup/state_compatibility.py`) |
 | `killed.json` | the process that kills a driver because another stream of it hangs | which launch, which stream |
 | `deaths.json` | the driver, when one before it was killed with a batch | how often, and which of its records to skip |
+| `lineage.json` | `tidemark serve-metrics --lineage` and `publish lineage --runs` | the last event that was sent |
 | `time_resets.json` | `tidemark reset-time` | partitions whose time goes back: to when, who asked, and why |
 | `reopen_ID.json` | `tidemark requeue --late --reopen` | late records that an aggregate takes in again |
 | `loss.json` | `tidemark accept-loss` | offsets that may be skipped: who gave them up, and why |
@@ -524,6 +525,16 @@ class Control:
     def keep_meanings(self, now: Mapping[str, str]) -> None:
         """Stores the meanings *now*; earlier ones of other keys stay."""
         replace(self.home / "meanings.json", json.dumps({**self.meanings(), **now}))
+
+    def lineage_sent(self) -> dict[str, Any] | None:
+        """Returns the last event that was sent to OpenLineage; None: none was."""
+        sent: dict[str, Any] | None = _read(self.home / "lineage.json")
+        return sent
+
+    def keep_lineage_sent(self, event: Mapping[str, Any]) -> None:
+        """Stores the last event that was sent to OpenLineage."""
+        own_folder(self.home)
+        replace(self.home / "lineage.json", json.dumps(event))
 
     @contextmanager
     def _acquiring(self) -> Iterator[None]:

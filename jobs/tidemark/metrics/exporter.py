@@ -12,6 +12,8 @@ import logging
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from datetime import datetime
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from threading import Lock
 from types import MappingProxyType
@@ -228,14 +230,15 @@ def _of_latency(topology: str, rows: pl.DataFrame) -> Iterator[Sample]:
         hour=pl.col("n").filter(pl.col("at_ms") >= newest_ms // HOUR_MS * HOUR_MS).sum(),
         recent=pl.col("n").filter(pl.col("at_ms") > newest_ms - RECENT_MS).sum(),
     ).sort("operator", "bucket")  # fmt: skip
-    for (operator,), of_operator in counts.group_by("operator", maintain_order=True):
-        labels = (topology, str(operator))
-        recent = of_operator.select("bucket", "recent").rows()
+    # Each operation on a frame takes 0.3 ms, however few its rows are.
+    for operator, group in groupby(counts.select("operator", "bucket", "hour", "recent").rows(), itemgetter(0)):
+        labels, of_operator = (topology, str(operator)), [*group]
+        recent = [(bucket, n) for _, bucket, _, n in of_operator]
         for name, q in PERCENTILES.items():
             if (latency_ms := quantile(recent, q)) is not None:
                 recently = {"value": latency_ms / 1000, "until_ms": newest_ms + RECENT_MS}
                 yield Sample("tidemark_recent_latency_seconds", (*labels, name), **recently)
-        hour = of_operator.select("bucket", "hour").filter(pl.col("hour") > 0).rows()
+        hour = [(bucket, n) for _, bucket, n, _ in of_operator if n]
         if hour:
             by_edge = [(_edge_s(edge), sum(n for bucket, n in hour if bucket <= edge)) for edge in EDGES]
             by_edge.append(("+Inf", sum(n for _, n in hour)))

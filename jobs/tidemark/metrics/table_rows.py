@@ -23,6 +23,7 @@ from tidemark.collecting import omit, within
 from tidemark.kernels.columns.schemas import arrow_schema
 from tidemark.model.tables.catalog import (
     BATCHES,
+    BECAME,
     COMPLETENESS,
     HEARTBEATS,
     INCIDENTS,
@@ -33,7 +34,7 @@ from tidemark.model.tables.catalog import (
     Table,
 )
 from tidemark.storage.delta.datasets import dataset_of
-from tidemark.storage.delta.snapshots import snapshot_of
+from tidemark.storage.delta.snapshots import files_between, snapshot_of
 from tidemark.why.evidence.facts import StreamFacts
 
 KEPT = {
@@ -49,6 +50,15 @@ NEWEST = {WATERMARKS.name: ("source", "partition"), COMPLETENESS.name: ("operato
 """Tables that need only the newest row of these columns."""
 COLUMNS: Mapping[str, frozenset[str]] = MappingProxyType(
     {
+        BATCHES.name: frozenset(
+            {"topology", "sub_topology", "batch_id", "epoch", "decided_at", "started_at", "finished_at", "duration_ms"}
+            | {"sources", "records_in", "read_traces"}
+        ),
+        OUTCOMES.name: frozenset({"sub_topology", "batch_id", "operator", *BECAME}),
+        HEARTBEATS.name: frozenset(
+            {"topology", "sub_topology", "at", "state", "epoch", "batch_started_at", "since", "reason", "eta_at"}
+            | {"memory_bytes", "memory_free_bytes", "state_bytes", "records_behind", "arrival_per_s", "working_per_s"}
+        ),
         INCIDENTS.name: frozenset({"topology", "incident", "change", "severity", "at"}),
         LATENCY_BUCKETS.name: frozenset({"operator", "finished_at", "bucket", "n"}),
     }
@@ -69,6 +79,7 @@ class TableRows:
 
     def __init__(self) -> None:
         self._kept: dict[Path, _KeptTable] = {}
+        self._empty: dict[str, pl.DataFrame] = {}
 
     def version(self, path: Path) -> str:
         """Returns the newest name in a log; empty: no table."""
@@ -89,22 +100,28 @@ class TableRows:
         return kept.rows
 
     def _read(self, table: Table, path: Path, version: str, kept: _KeptTable | None) -> _KeptTable:
-        none = pl.DataFrame(arrow_schema(table).empty_table())
-        if table.name in COLUMNS:
-            none = none.select(within(none.columns, COLUMNS[table.name]))
+        none = self._none(table)
         if not version:
             return _KeptTable(version, frozenset(), none)
-        snapshot = snapshot_of(path)
-        if snapshot is None:  # delta-rs has to read it
-            files, rows = frozenset[str](), _as(none, pl.DataFrame(dataset_of(DeltaTable(str(path))).to_table()))
+        files = _files(path, version, kept)
+        if files is None:  # delta-rs has to read it
+            files, rows = frozenset(), _as(none, pl.DataFrame(dataset_of(DeltaTable(str(path))).to_table()))
         else:
-            # These tables have no partition columns.
-            files = frozenset(chain.from_iterable(snapshot.files.values()))
             # Rows of a removed file are in others, or nowhere any more.
             old = kept if kept is not None and kept.files <= files else _KeptTable("", frozenset(), none)
-            rows = pl.concat([old.rows, *(_file(path / name, none) for name in sorted(files - old.files))])
+            new = (_file(path / name, none) for name in sorted(files - old.files))
+            # Otherwise the frame gets a part more with each scrape, and each of its operations takes longer.
+            rows = pl.concat([old.rows, *new], rechunk=True)
         since_batch = self._first_batch(path) if table.name == OUTCOMES.name else None
         return _KeptTable(version, files, _needed(table, rows, since_batch))
+
+    def _none(self, table: Table) -> pl.DataFrame:
+        """Returns the columns of *table* that metrics need, without rows."""
+        if table.name not in self._empty:
+            whole = pl.DataFrame(arrow_schema(table).empty_table())
+            columns = within(whole.columns, COLUMNS[table.name]) if table.name in COLUMNS else whole.columns
+            self._empty[table.name] = whole.select(columns)
+        return self._empty[table.name]
 
     def _first_batch(self, path: Path) -> int:
         """Returns the first batch that is kept of the stream."""
@@ -112,8 +129,21 @@ class TableRows:
         return first if isinstance(first, int) else 0
 
 
+def _files(path: Path, version: str, kept: _KeptTable | None) -> frozenset[str] | None:
+    """Returns the files at *version*; None: delta-rs has to read them."""
+    # The log since its checkpoint may have a hundred commits. Of a known table only the last ones are read.
+    later = files_between(path, kept.version, version) if kept is not None and kept.files else None
+    if kept is not None and later is not None:
+        return kept.files | later
+    snapshot = snapshot_of(path)
+    # These tables have no partition columns.
+    return None if snapshot is None else frozenset(chain.from_iterable(snapshot.files.values()))
+
+
 def _file(path: Path, none: pl.DataFrame) -> pl.DataFrame:
-    rows = pq.read_table(path, columns=none.columns, partitioning=None, use_threads=False)
+    # `read_table` would make a dataset of the one file first, which takes as long as to read it.
+    with pq.ParquetFile(path) as file:
+        rows = file.read(within(none.columns, file.schema_arrow.names), use_threads=False)
     return _as(none, pl.DataFrame(rows))
 
 

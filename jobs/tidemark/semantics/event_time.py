@@ -35,6 +35,7 @@ class PartitionReading:
         told_idle: the writer's latest mark declares the partition idle; None: no new mark was read.
         newest_ms: newest event time so far, also of records that wait or are ahead of the clock.
         went_back: a mark was read that the writer sent after its time was set back.
+        traces: `traceparent` headers of its records; empty: none, or the source does not note them.
     """
 
     from_offset: int
@@ -46,6 +47,7 @@ class PartitionReading:
     told_idle: bool | None = None
     newest_ms: int | None = None
     went_back: bool = False
+    traces: tuple[str, ...] = ()
 
     @property
     def silent(self) -> bool:

@@ -7,12 +7,12 @@ declarations of operators, and from the SQL of a topology as DuckDB parses it, t
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any, TypeAlias, assert_never, cast
+from typing import Any, NamedTuple, TypeAlias, assert_never, cast
 
-from openlineage.client.event_v2 import InputDataset, Job, JobEvent, OutputDataset
+from openlineage.client.event_v2 import InputDataset, Job, JobEvent, OutputDataset, RunEvent
 from openlineage.client.facet_v2 import column_lineage_dataset as columns_facet
 from openlineage.client.facet_v2 import schema_dataset as schema_facet
 
@@ -154,46 +154,76 @@ def _references(parsed: Any) -> Iterator[str]:
             yield from _references(part)
 
 
-def events(topology: Topology, layout: Layout, at: str) -> Iterator[JobEvent]:
-    """Yields an event for each stream; *at* is an ISO instant."""
+class StreamJob(NamedTuple):
+    """The name, the inputs, and the outputs by operator of a stream."""
+
+    name: str
+    inputs: Sequence[InputDataset]
+    outputs: Mapping[str, OutputDataset]
+
+
+def stream_jobs(topology: Topology, layout: Layout) -> dict[str, StreamJob]:
+    """Returns the streams of *topology* as jobs.
+
+    Raises InvalidArgument for text that is not SQL.
+    """
     read = columns_read()
+    streams = {}
     for sub in topology.sub_topologies:
         of = origins(topology, sub, read)
         inputs = {source.name: _inputs(topology, layout, source) for source in sub.sources}
         joined = [_of_path(Path(o.joined_delta)) for o in sub.operators if o.joined_delta]
-        outputs = []
+        outputs = {}
         for operator in sub.handing_out:
             namespace, name = _output(topology, layout, sub.name, operator)
             facets = {"schema": _schema(of[operator.name]), "columnLineage": _lineage(of[operator.name], inputs)}
-            outputs.append(OutputDataset(namespace=namespace, name=name, facets={**facets}))
+            outputs[operator.name] = OutputDataset(namespace=namespace, name=name, facets={**facets})
+        streams[sub.name] = StreamJob(
+            f"{topology.name}.{sub.name}",
+            [InputDataset(namespace=space, name=name) for space, name in (*chain(*inputs.values()), *joined)],
+            outputs,
+        )
+    return streams
+
+
+def events(topology: Topology, layout: Layout, at: str) -> Iterator[JobEvent]:
+    """Yields an event for each stream; *at* is an ISO instant."""
+    for stream in stream_jobs(topology, layout).values():
         yield JobEvent(
             eventTime=at,
             producer=PRODUCER,
-            job=Job(namespace=NAMESPACE, name=f"{topology.name}.{sub.name}"),
-            inputs=[InputDataset(namespace=space, name=name) for space, name in (*chain(*inputs.values()), *joined)],
-            outputs=outputs,
+            job=Job(namespace=NAMESPACE, name=stream.name),
+            inputs=[*stream.inputs],
+            outputs=[*stream.outputs.values()],
         )
 
 
-def send(each: Iterable[JobEvent]) -> str:
-    """Sends events by the client of OpenLineage; returns its transport.
+class NotSent(InvalidArgument):
+    """Raised when the client of OpenLineage cannot send an event."""
 
-    Raises InvalidArgument if the client is not configured, or if it cannot send.
+
+class Sender:
+    """Sends events by the client of OpenLineage, as it is configured.
+
+    Raises InvalidArgument if it is not.
     """
-    from openlineage.client import OpenLineageClient
 
-    client = OpenLineageClient()
-    kind = str(client.transport.kind)
-    if kind == "console":
-        msg = "the client of OpenLineage is not configured; set OPENLINEAGE_URL, or write openlineage.yml"
-        raise InvalidArgument(msg)
-    try:
-        for event in each:
-            client.emit(event)
-    except Exception as error:  # each transport has errors of its own
-        msg = f"the transport {kind} of OpenLineage did not take an event: {one_line(str(error))}"
-        raise InvalidArgument(msg) from error
-    return kind
+    def __init__(self) -> None:
+        from openlineage.client import OpenLineageClient
+
+        self._client = OpenLineageClient()
+        self.transport = str(self._client.transport.kind)
+        if self.transport == "console":
+            msg = "the client of OpenLineage is not configured; set OPENLINEAGE_URL, or write openlineage.yml"
+            raise InvalidArgument(msg)
+
+    def __call__(self, event: JobEvent | RunEvent) -> None:
+        """Sends *event*; raises NotSent if the client cannot."""
+        try:
+            self._client.emit(event)
+        except Exception as error:  # each transport has errors of its own
+            msg = f"the transport {self.transport} of OpenLineage did not take an event: {one_line(str(error))}"
+            raise NotSent(msg) from error
 
 
 def _schema(of: Origins) -> schema_facet.SchemaDatasetFacet:

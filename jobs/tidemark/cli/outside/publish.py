@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from tidemark.cli.outside import contracts
@@ -40,6 +41,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("kind", choices=["duckdb", "hive", "lineage", *PROMISES], help=kinds)
     parser.add_argument("--send", action="store_true", help="lineage: send the events by the configured client")
+    runs = "lineage: the events of runs that were not sent yet, in place of the description of streams"
+    parser.add_argument("--runs", action="store_true", help=runs)
     duckdb = parser.add_argument_group("duckdb")
     duckdb.add_argument(
         "--file", type=Path, help=f"the file, in place of an older one (default: {FILE} in the warehouse)"
@@ -63,9 +66,10 @@ def command(options: argparse.Namespace) -> int:
     An invalid topology or SLA is named, and the others are printed; then it returns 1. Raises InvalidArgument for a
     warehouse without tables, and for invalid options.
     """
-    if options.send and options.kind != "lineage":
-        msg = f"--send sends lineage, got {options.kind}; leave it out"
-        raise InvalidArgument(msg)
+    for option in ("send", "runs"):
+        if getattr(options, option) and options.kind != "lineage":
+            msg = f"--{option} is for lineage, got {options.kind}; leave it out"
+            raise InvalidArgument(msg)
     if options.kind in PROMISES:
         return _promises(Project.here(), options)
     if options.kind == "lineage":
@@ -122,18 +126,31 @@ def _lineage(project: Project, options: argparse.Namespace) -> int:
     It returns 1 if a topology is invalid.
     """
     require("openlineage")
+    from openlineage.client.event_v2 import JobEvent, RunEvent
     from openlineage.client.serde import Serde
 
-    from tidemark.cli.outside.lineage import events, send
+    from tidemark.cli.outside.lineage import Sender, events
 
-    layout, at = Layout(existing_warehouse(options)), iso(wall_clock_ms())
+    layout, now_ms = Layout(existing_warehouse(options)), wall_clock_ms()
     each = load_each(project.topologies).values()
-    described = [event for one in each if isinstance(one, Topology) for event in events(one, layout, at)]
-    if options.send:
-        say(f"sent {len(described)} events by the transport {send(described)}")
+    valid = [one for one in each if isinstance(one, Topology)]
+    send = Sender() if options.send else None
+    if options.runs:
+        from tidemark.cli.outside.lineage_runs import unsent_events
+
+        unsent: Iterable[tuple[JobEvent | RunEvent, Callable[[], None]]] = unsent_events(layout, valid, now_ms)
     else:
-        for event in described:
+        unsent = ((event, lambda: None) for one in valid for event in events(one, layout, iso(now_ms)))
+    sent = 0
+    for event, keep in unsent:
+        if send is None:
             say_inert(Serde.to_json(event))
+        else:
+            send(event)
+            keep()
+            sent += 1
+    if send is not None:
+        say(f"sent {sent} events by the transport {send.transport}")
     errors = [one for one in each if isinstance(one, InvalidSpec)]
     for error in errors:
         say(one_message(str(error)), sys.stderr)

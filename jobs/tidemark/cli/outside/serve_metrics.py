@@ -5,6 +5,9 @@ from __future__ import annotations
 import argparse
 import sys
 import threading
+from collections.abc import Callable
+from functools import partial
+from typing import NoReturn
 
 from prometheus_client import CollectorRegistry, start_http_server
 
@@ -15,8 +18,11 @@ from tidemark.errors import InvalidArgument, argument_type
 from tidemark.metrics.exporter import Exporter
 from tidemark.model.project.extras import require
 from tidemark.model.project.layout import Layout
+from tidemark.model.topology import Topology
 
 PORT, LAST_PORT, EVERY_S = 9477, 65_535, 15.0
+LINEAGE_EVERY_S = 5.0
+"""Seconds between two looks at the heartbeats, for events of runs."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -28,7 +34,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--port", type=argument_type(_port), default=PORT, help=port)
     otlp = "push to this OTLP endpoint instead, for example http://localhost:4318/v1/metrics; needs tidemark[otlp]"
     parser.add_argument("--otlp", metavar="URL", help=otlp)
-    every = "seconds between two pushes of --otlp (default: %(default)g)"
+    spans = "also push a span for each batch to this OTLP endpoint, for example http://localhost:4318/v1/traces; of "
+    spans += "topologies with traces; needs tidemark[otlp]"
+    parser.add_argument("--otlp-traces", metavar="URL", help=spans)
+    lineage = "also send the events of runs by the configured client of OpenLineage; needs tidemark[lineage]"
+    parser.add_argument("--lineage", action="store_true", help=lineage)
+    every = "seconds between two pushes of --otlp and --otlp-traces (default: %(default)g)"
     parser.add_argument("--every", type=argument_type(seconds), default=EVERY_S, metavar="S", help=every)
 
 
@@ -37,7 +48,12 @@ def command(options: argparse.Namespace) -> int:
 
     Raises InvalidArgument for an unknown topology, a taken port, or without a warehouse.
     """
-    exporter = Exporter(Layout(existing_warehouse(options)), watched_topologies(options.topologies))
+    layout, topologies = Layout(existing_warehouse(options)), watched_topologies(options.topologies)
+    exporter = Exporter(layout, topologies)
+    if options.lineage:
+        _send_lineage(layout, topologies)
+    if options.otlp_traces is not None:
+        _push_spans(layout, topologies, options.otlp_traces, options.every)
     if options.otlp is not None:
         return _push(exporter, options.otlp, options.every)
     registry = CollectorRegistry()
@@ -65,14 +81,45 @@ def _port(text: str) -> int:
     return int(text)
 
 
+def _send_lineage(layout: Layout, topologies: Callable[[], list[Topology]]) -> None:
+    """Starts a thread that sends the events of runs.
+
+    Raises InvalidArgument if the client of OpenLineage is not configured.
+    """
+    require("openlineage")
+    from tidemark.cli.outside.lineage import Sender
+    from tidemark.cli.outside.lineage_runs import RunReporter
+
+    reporter = RunReporter(layout, topologies, Sender(), partial(say, stream=sys.stderr))
+    threading.Thread(target=_repeat, args=(reporter.report, LINEAGE_EVERY_S), daemon=True).start()
+
+
+def _push_spans(layout: Layout, topologies: Callable[[], list[Topology]], url: str, every_s: float) -> None:
+    """Starts a thread that pushes the spans of batches."""
+    require("opentelemetry")
+    from tidemark.metrics.spans import SpanPusher
+
+    pusher = SpanPusher(layout, topologies, url)
+    push = partial(_push_once, pusher.push, f"{url} did not take the spans", every_s)
+    threading.Thread(target=_repeat, args=(push, every_s), daemon=True).start()
+
+
 def _push(exporter: Exporter, url: str, every_s: float) -> int:
     require("opentelemetry")
     from tidemark.metrics.otlp import OtlpExporter
 
     otlp = OtlpExporter(exporter, url)
     say(f"pushing metrics to {url} every {every_s:g} s")
+    _repeat(partial(_push_once, otlp.push, f"{url} did not take the metrics", every_s), every_s)
+
+
+def _push_once(push: Callable[[], bool], refused: str, every_s: float) -> None:
+    if not push():
+        say(f"{refused}; they are pushed again in {every_s:g} s", sys.stderr)
+
+
+def _repeat(work: Callable[[], None], every_s: float) -> NoReturn:
     while True:
-        if not otlp.push():
-            say(f"{url} did not take the metrics; they are pushed again in {every_s:g} s", sys.stderr)
+        work()
         flush()
         threading.Event().wait(every_s)

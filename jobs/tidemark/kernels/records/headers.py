@@ -6,6 +6,9 @@ reader can drop them. Any producer can write such a header, and a program that f
 ids of the writers that a source names (`written_by`) are trusted, all others are data. A program that makes other
 records of them must leave this header out.
 
+`traceparent` and `tracestate` (W3C Trace Context) are sent on as they came. A sink with `traces` replaces them by the
+`traceparent` of its batch: it has no `tracestate`.
+
 `tidemark-hop` is `<topology>/<operator>:<epoch ms>`, once per stream passed: the clock before the record was sent on.
 """
 
@@ -16,9 +19,13 @@ from collections.abc import Collection, Iterable, Mapping
 import polars as pl
 
 from tidemark.semantics.progress import WriterPosition
+from tidemark.semantics.tracing import FORM
 
 ID = "tidemark-id"
 HOP = "tidemark-hop"
+TRACEPARENT, TRACESTATE = "traceparent", "tracestate"
+MOST_TRACES = 32
+"""Most spans that a batch notes of a partition, the newest."""
 MOST_HOPS = 32
 """Older hops are dropped: records may go round in a circle."""
 
@@ -29,19 +36,38 @@ _WITHIN = ["partition", "writer"]
 
 
 def headers_to_send(
-    received: Iterable[Mapping[str, str | bytes | None]] | None, *, id_: str, hop: str
+    received: Iterable[Mapping[str, str | bytes | None]] | None, *, id_: str, hop: str, traceparent: str | None = None
 ) -> list[tuple[str, str | bytes | None]]:
     """Returns the headers of a record that is sent on.
 
-    *received* are those that it came with, *id_* is its new id, *hop* is the further hop.
+    *received* are those that it came with, *id_* is its new id, *hop* is the further hop. *traceparent* replaces that
+    of its trace (None: it is kept).
     """
-    headers = [(str(header["key"]), header["value"]) for header in received or () if header["key"] != ID]
+    replaced = {ID} if traceparent is None else {ID, TRACEPARENT, TRACESTATE}
+    headers = [(str(header["key"]), header["value"]) for header in received or () if header["key"] not in replaced]
     # One place is left for the hop that is added now.
     surplus = sum(key == HOP for key, _ in headers) + 1 - MOST_HOPS
     for _ in range(surplus):
         oldest = next(place for place, (key, _) in enumerate(headers) if key == HOP)
         del headers[oldest]
-    return [*headers, (ID, id_), (HOP, hop)]
+    own: list[tuple[str, str | bytes | None]] = [(ID, id_), (HOP, hop)]
+    return [*headers, *own, *([] if traceparent is None else [(TRACEPARENT, traceparent)])]
+
+
+def traces_read(rows: pl.DataFrame) -> dict[int, tuple[str, ...]]:
+    """Returns the distinct valid `traceparent` headers of *rows*, by partition.
+
+    *rows* are in offset order.
+    """
+    headers = rows.select("partition", "headers").explode("headers").unnest("headers")
+    # Bytes that are not ASCII would make the cast to text fail.
+    ascii_only = pl.col("value").bin.encode("hex").str.contains(_ASCII)
+    texts = headers.filter((pl.col("key") == TRACEPARENT) & ascii_only).with_columns(pl.col("value").cast(pl.String))
+    valid = texts.filter(pl.col("value").str.contains(FORM)).unique(
+        ["partition", "value"], keep="last", maintain_order=True
+    )
+    newest = valid.group_by("partition", maintain_order=True).agg(pl.col("value").tail(MOST_TRACES))
+    return {partition: tuple(values) for partition, values in newest.iter_rows()}
 
 
 def split_repeated(

@@ -43,7 +43,8 @@ class KafkaEnd(DeclaredOperator, ABC):
     """Reads or writes a *topic* of the cluster *kafka*, or another place.
 
     Clusters are in model/project/connections.py. With another place *topic* is None. *avro_schema* is the text of the
-    file that the key *schema_key* names.
+    file that the key *schema_key* names. With *traces* a source notes the headers `traceparent` of its records, and the
+    records of a sink have that of the batch.
     """
 
     topic: str | None = None
@@ -51,6 +52,7 @@ class KafkaEnd(DeclaredOperator, ABC):
     format: Format = Format.JSON
     avro_schema: str | None = None
     schema_key: str = OLDER_SCHEMA
+    traces: bool = False
 
     def each_topic(self, existing: Iterable[str]) -> list[Self]:
         """Returns it once for each of its topics.
@@ -64,15 +66,18 @@ def read_kafka_end(keys: Keys, place: Mapping[str, str], folder: Path | None) ->
     """Reads a sink's `KafkaEnd`; *place* has `topic` or another place's key."""
     chosen = read_format(keys, place, WRITTEN_FORMATS)
     schema = read_schema_text(keys, folder, "alerts.avsc") if chosen["format"] is Format.AVRO else {}
-    return {**place, "kafka": read_cluster(keys, place), **chosen, **schema}
+    return {**place, **read_topic_keys(keys, place), **chosen, **schema}
 
 
-def read_cluster(keys: Keys, place: Mapping[str, str]) -> str:
-    """Reads the cluster of a topic."""
+def read_topic_keys(keys: Keys, place: Mapping[str, str]) -> dict[str, Any]:
+    """Reads the cluster of a topic, and whether its batches are traced."""
     name: str = keys.name("kafka", "eu", DEFAULT)
     if "kafka" in keys.content and "topic" not in place:
         keys.fail("kafka", f"is {name!r}, but there is no topic", "leave it out: only a topic has a cluster")
-    return name
+    traces: bool = keys.get("traces", bool, "true", False)
+    if traces and "topic" not in place:
+        keys.fail("traces", "is true, but there is no topic", "leave it out: only records of a topic have headers")
+    return {"kafka": name, "traces": traces}
 
 
 def read_format(keys: Keys, place: Mapping[str, str], formats: Mapping[str, tuple[Format, ...]]) -> dict[str, Any]:

@@ -15,10 +15,10 @@ from tidemark.model.kinds.kafka_end import (
     READ_FORMATS,
     SCHEMA,
     Format,
-    read_cluster,
     read_format,
     read_schema_file,
     read_schema_text,
+    read_topic_keys,
 )
 from tidemark.model.settings.toml_keys import Keys
 
@@ -29,7 +29,7 @@ _MESSAGE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
 def read_source_format(keys: Keys, place: Mapping[str, str], folder: Path | None) -> dict[str, Any]:
     """Reads place, cluster, format and schema of a source's records."""
     chosen = read_format(keys, place, READ_FORMATS)
-    return {**place, "kafka": read_cluster(keys, place), **chosen, **_schema(keys, place, chosen["format"], folder)}
+    return {**place, **read_topic_keys(keys, place), **chosen, **_schema(keys, place, chosen["format"], folder)}
 
 
 def _schema(keys: Keys, place: Mapping[str, str], format_: Format, folder: Path | None) -> dict[str, Any]:

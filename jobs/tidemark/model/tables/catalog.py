@@ -118,6 +118,12 @@ BATCHES = Table(
                 "array<struct<operator:string,rows:bigint,updated:bigint,late:bigint,bytes:bigint>>",
                 "of such a query: rows, updated and late rows, and memory of its stateful operators; null: others",
             ),
+            (
+                "read_traces",
+                "array<string>",
+                "traceparent headers (W3C) of its records, of sources with traces, at most 32 of a partition; null: "
+                "none",
+            ),
         ),
     ),
     key=("batch_id",),

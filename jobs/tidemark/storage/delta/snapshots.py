@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 from tidemark.collecting import within
@@ -68,6 +68,63 @@ def snapshot_of(path: Path) -> Snapshot | None:
         return state.snapshot()
     except (OSError, ValueError, KeyError, TypeError):  # delta-rs has a better message for it
         return None
+
+
+class AddedFiles(NamedTuple):
+    """Files that commits added to a table, and their size (bytes)."""
+
+    files: int
+    size: int
+
+
+def added_files(path: Path, batches: Collection[int]) -> AddedFiles | None:
+    """Returns what the commits of *batches* added to the table at *path*.
+
+    The batches are consecutive commits of its driver. Files that only hold older rows anew do not count. None: the log
+    may have lost some of these commits, or it is in an object store, where each commit is a request.
+    """
+    if not batches:
+        return AddedFiles(0, 0)
+    if isinstance(path, ObjectPath):
+        return None
+    files = size = 0
+    log = path / "_delta_log"
+    try:
+        versions = sorted(
+            (int(match[1]) for file in log.iterdir() if (match := COMMIT.fullmatch(file.name))), reverse=True
+        )
+        for version in versions:
+            actions = [json.loads(line) for line in (log / f"{version:020d}.json").read_text().splitlines()]
+            batch = next((action["txn"]["version"] for action in actions if "txn" in action), None)
+            if batch in batches:
+                added = [action["add"]["size"] for action in actions if action.get("add", {}).get("dataChange")]
+                files, size = files + len(added), size + sum(added)
+            # No older commit can be one of theirs.
+            if version == 0 or (batch is not None and batch < min(batches)):
+                return AddedFiles(files, size)
+    except OSError:  # the log was shortened meanwhile, or there is none
+        return None
+    return None
+
+
+def files_between(path: Path, before: str, newest: str) -> frozenset[str] | None:
+    """Returns the files that commits added after *before*, up to *newest*.
+
+    Both are names in the log of the table at *path*. None: a commit is gone, or did more than add files.
+    """
+    first, last = COMMIT.fullmatch(before), COMMIT.fullmatch(newest)
+    if isinstance(path, ObjectPath) or not first or not last:
+        return None
+    names: set[str] = set()
+    try:
+        for version in range(int(first[1]) + 1, int(last[1]) + 1):
+            actions = [*map(json.loads, (path / "_delta_log" / f"{version:020d}.json").read_bytes().splitlines())]
+            if any(action.keys() & {"remove", "metaData", "protocol"} for action in actions):
+                return None
+            names.update(unquote(action["add"]["path"]) for action in actions if "add" in action)
+    except (OSError, ValueError):
+        return None
+    return frozenset(names)
 
 
 @dataclass

@@ -44,13 +44,17 @@ class PartitionNotes:
 
     def to_json(self) -> dict[str, Any]:
         """Returns the notes as a JSON object."""
-        return {"source": self.source, "partition": self.partition, **asdict(self.seen)}
+        seen = asdict(self.seen)
+        if not self.seen.traces:  # most sources note none
+            del seen["traces"]
+        return {"source": self.source, "partition": self.partition, **seen}
 
     @classmethod
     def from_json(cls, content: Json) -> PartitionNotes:
         """Returns the notes that `to_json` wrote, from parsed JSON."""
         lost = content.get("lost")
-        reading = PartitionReading(**{**_fields_in(PartitionReading, content), "lost": lost and (lost[0], lost[1])})
+        tuples = {"lost": lost and (lost[0], lost[1]), "traces": tuple(content.get("traces", ()))}
+        reading = PartitionReading(**{**_fields_in(PartitionReading, content), **tuples})
         return cls(source=content["source"], partition=content["partition"], seen=reading)
 
 

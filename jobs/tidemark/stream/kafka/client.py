@@ -28,6 +28,7 @@ from tidemark.model.project.kafka_security import Protocol, Settings
 from tidemark.model.project.rights import MissingRight, Operation
 from tidemark.model.topology import SubTopology, Topology
 from tidemark.semantics.progress import Place
+from tidemark.semantics.tracing import span_of_batch
 from tidemark.stream.kafka.access import (
     NEWEST_LOCAL,
     LoginDenied,
@@ -328,6 +329,7 @@ class KafkaBroker:
         """Returns a callable that sends *outgoing* in tasks."""
         sink = outgoing.sink
         partitions = self._lately(self._counts, sink, lambda _: self.topic(sink).partitions)
+        span = span_of_batch(self._writer, outgoing.epoch, outgoing.batch_id, outgoing.decided_at_ms)
         return KafkaTopicWriter(
             outgoing=outgoing,
             partitions=partitions,
@@ -336,6 +338,7 @@ class KafkaBroker:
             client=self._client(sink),
             writer=self._writer,
             hop=f"{self._topology}/{sink.name}:{self._clock()}",
+            traceparent=span.traceparent if sink.traces else None,
         )
 
     def mark(self, sink: Sink, watermark_ms: int | None, *, idle: bool) -> None:

@@ -25,6 +25,7 @@ class OutgoingRows:
         epoch: in the ids; that of the driver that decided the batch.
         first: the number in the id of the first row. Each row has two numbers: its second try has another one than its
             first. So ids depend on the entry alone, and are the same when the batch is sent again.
+        decided_at_ms: decision time of the batch, epoch ms, in the ids of its span.
     """
 
     sink: Sink
@@ -32,6 +33,7 @@ class OutgoingRows:
     batch_id: int
     epoch: int
     first: int
+    decided_at_ms: int = 0
 
     @classmethod
     def of(cls, sink: Sink, entry: Entry, operators: Iterable[Operator]) -> OutgoingRows:
@@ -47,9 +49,16 @@ class OutgoingRows:
                 break
             if isinstance(operator, Sink) and operator.topic and _topic(operator) == _topic(sink):
                 before += entry.tables[operator.name].num_rows if operator.name in entry.tables else 0
-        epoch = entry.notes.decision.batch.epoch
+        batch = entry.notes.decision.batch
         # A row has two ids, for its first and its second try.
-        return cls(sink=sink, rows=entry.tables[sink.name], batch_id=entry.batch_id, epoch=epoch, first=2 * before)
+        return cls(
+            sink=sink,
+            rows=entry.tables[sink.name],
+            batch_id=entry.batch_id,
+            epoch=batch.epoch,
+            first=2 * before,
+            decided_at_ms=batch.decided_at_ms,
+        )
 
     @property
     def tasks(self) -> int:

@@ -77,6 +77,7 @@ class KafkaTopicWriter:
         client: the settings of a producer. They have secrets, which Spark sends to executors with the task.
         writer: `topology/sub-topology`, with which ids begin.
         hop: the header `tidemark-hop`, with the driver's clock before it sends.
+        traceparent: that of the batch. None: records keep theirs.
     """
 
     outgoing: OutgoingRows
@@ -86,6 +87,7 @@ class KafkaTopicWriter:
     client: Settings = field(repr=False)
     writer: str
     hop: str
+    traceparent: str | None = None
 
     def __call__(self, task: int) -> list[pl.DataFrame]:
         """Sends the part of *task*; returns rows of `undeliverable`.
@@ -156,7 +158,7 @@ class KafkaTopicWriter:
         for row, (number, partition, key, timestamp_ms, received) in enumerate(places.iter_rows()):
             if row in values:
                 # The id is in a header, by which readers recognise repeats.
-                headers = headers_to_send(received, id_=f"{same}/{number}", hop=self.hop)
+                headers = headers_to_send(received, id_=f"{same}/{number}", hop=self.hop, traceparent=self.traceparent)
                 sending.send(row, values[row], key, partition, timestamp_ms, headers)
         return sending.refused()
 

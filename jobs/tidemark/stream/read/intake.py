@@ -17,7 +17,7 @@ from tidemark.clock import Clock
 from tidemark.collecting import omit
 from tidemark.kernels.columns.values import value_text
 from tidemark.kernels.records.arrivals import Arrivals, arrivals, disorder, hop_arrivals, rows_in_order, with_future
-from tidemark.kernels.records.headers import split_repeated, trusted_positions
+from tidemark.kernels.records.headers import split_repeated, traces_read, trusted_positions
 from tidemark.kernels.records.limits import Limits
 from tidemark.kernels.records.loss import with_gaps
 from tidemark.kernels.records.marks import with_marks
@@ -427,9 +427,11 @@ def source_rows(
     reached_ms = None if was.watermark_ms is None else was.watermark_ms + source.bound_ms + 1
     disorder_rows = disorder(usable, reached_ms)
     windows = windows_of(rows.on_time, window_ms=window_ms)
+    traces = traces_read(new) if source.traces else {}
     readings: dict[int, PartitionReading] = {}
     for n, part in rows.seen(read_to, counts_up_to_ms).items():
-        readings[n] = replace(part, newest_ms=event_ms.get(n), went_back=n in marks.went_back)
+        went_back = n in marks.went_back
+        readings[n] = replace(part, newest_ms=event_ms.get(n), went_back=went_back, traces=traces.get(n, ()))
     return SourceRows(
         rows,
         counts,

@@ -260,6 +260,7 @@ class Measurer:
             "watermark": notes.progress.watermark_ms,
             "queued_ms": queued.ms,
             "queued_behind": ", ".join(queued.behind) or None,
+            "read_traces": sorted({trace for part in notes.sources for trace in part.seen.traces}) or None,
         }
 
 

@@ -1,0 +1,118 @@
+"""Pushes a span for each batch, by OTLP over HTTP.
+
+Spans follow from the rows of `batches`. So no driver waits for a collector, and a span that is pushed twice is the
+same. It links to the spans whose records the batch read: of topics by headers `traceparent`, of hops by batches.
+Clock: the drivers'.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain
+from typing import Any
+
+import polars as pl
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export import SpanExportResult
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.trace import Link, SpanContext, SpanKind, TraceFlags
+
+from tidemark.clock import Clock, wall_clock_ms
+from tidemark.metrics.table_rows import TableRows
+from tidemark.model.project.layout import Layout
+from tidemark.model.tables.catalog import BATCHES
+from tidemark.model.topology import SubTopology, Topology
+from tidemark.semantics.tracing import SpanId, span_in, span_of_batch
+
+log = logging.getLogger(__name__)
+RECENT_MS = 900_000
+"""The first push has the batches of so many ms."""
+MOST_LINKS = 128
+"""Most links of a span, the newest ones; it is OpenTelemetry's default."""
+NS_OF_MS = 1_000_000
+
+
+class SpanPusher:
+    """Pushes the spans of *topologies* with `traces` to *url*.
+
+    For example http://collector:4318/v1/traces. The environment variables of OpenTelemetry's exporter hold. *clock*
+    returns epoch ms.
+    """
+
+    def __init__(
+        self, layout: Layout, topologies: Callable[[], Iterable[Topology]], url: str, *, clock: Clock = wall_clock_ms
+    ) -> None:
+        self._layout, self._topologies, self._otlp = layout, topologies, OTLPSpanExporter(endpoint=url)
+        self._rows, self._since_ms = TableRows(), clock() - RECENT_MS
+        self._pushed: dict[tuple[str, str], int] = {}
+
+    def push(self) -> bool:
+        """Pushes the spans of new batches; returns False if they were refused."""
+        for topology in self._topologies():
+            for sub in topology.sub_topologies if any(end.traces for end in topology.kafka_ends) else ():
+                place = topology.name, sub.name
+                try:
+                    batches = self._batches(*place).filter(pl.col("batch_id") > self._pushed.get(place, -1))
+                    spans = [*self._spans(topology, sub, batches)]
+                except Exception:  # one stream that cannot be read must not hide the others
+                    log.exception("the batches of %s/%s cannot be read", *place)
+                    continue
+                if spans and self._otlp.export(spans) is not SpanExportResult.SUCCESS:
+                    return False
+                self._pushed[place] = max([self._pushed.get(place, -1), *batches["batch_id"]])
+        return True
+
+    def _batches(self, topology: str, sub: str) -> pl.DataFrame:
+        rows = self._rows.rows(BATCHES, self._layout.stream_table(topology, sub, BATCHES.name))
+        return rows.filter(pl.col("finished_at").dt.epoch("ms") >= self._since_ms).sort("batch_id")
+
+    def _spans(self, topology: Topology, sub: SubTopology, batches: pl.DataFrame) -> Iterator[ReadableSpan]:
+        upstream = {hop.name: self._by_id(topology.name, hop.upstream) for hop in sub.hops_read}
+        resource, scope = Resource.create({"service.name": "tidemark"}), InstrumentationScope("tidemark")
+        for row in batches.with_columns(pl.col("started_at", "finished_at", "decided_at").dt.epoch("ms")).to_dicts():
+            read = chain(map(span_in, row["read_traces"] or ()), _of_hops(row["sources"] or (), upstream))
+            links = [Link(_context(span, is_remote=True)) for span in read if span is not None]
+            yield ReadableSpan(
+                name=f"{topology.name}/{sub.name}",
+                context=_context(_span(row), is_remote=False),
+                resource=resource,
+                attributes={
+                    "tidemark.topology": topology.name,
+                    "tidemark.sub_topology": sub.name,
+                    "tidemark.batch_id": row["batch_id"],
+                    "tidemark.epoch": row["epoch"],
+                    "tidemark.records_in": row["records_in"],
+                },
+                links=links[-MOST_LINKS:],
+                kind=SpanKind.CONSUMER,
+                start_time=row["started_at"] * NS_OF_MS,
+                end_time=row["finished_at"] * NS_OF_MS,
+                instrumentation_scope=scope,
+            )
+
+    def _by_id(self, topology: str, sub: str) -> dict[int, SpanId]:
+        rows = self._batches(topology, sub).with_columns(pl.col("decided_at").dt.epoch("ms"))
+        return {row["batch_id"]: _span(row) for row in rows.to_dicts()}
+
+
+def _span(row: Mapping[str, Any]) -> SpanId:
+    """Returns the span of a row of `batches`.
+
+    Its decision time is in epoch ms.
+    """
+    writer = f"{row['topology']}/{row['sub_topology']}"
+    return span_of_batch(writer, row["epoch"], row["batch_id"], row["decided_at"])
+
+
+def _of_hops(sources: Iterable[Mapping[str, Any]], upstream: Mapping[str, Mapping[int, SpanId]]) -> Iterator[SpanId]:
+    """Yields the spans of the batches of *upstream* that a batch read."""
+    for part in sources:
+        spans = upstream.get(part["source"], {})
+        yield from (spans[number] for number in range(part["from_offset"], part["until_offset"]) if number in spans)
+
+
+def _context(span: SpanId, *, is_remote: bool) -> SpanContext:
+    return SpanContext(span.trace, span.span, is_remote, TraceFlags(TraceFlags.SAMPLED))
