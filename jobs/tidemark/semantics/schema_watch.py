@@ -48,7 +48,7 @@ class FieldChange(StrEnum):
     """Its values have another type."""
 
 
-COUNTED = (FieldChange.NEW, FieldChange.VANISHED, FieldChange.RETYPED)
+OF_RECORDS = (FieldChange.NEW, FieldChange.VANISHED, FieldChange.RETYPED)
 """The changes of records; what a topology declares is no change of theirs."""
 
 

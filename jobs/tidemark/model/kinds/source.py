@@ -207,7 +207,7 @@ class Source(KafkaEnd):
 
     @property
     def is_watched(self) -> bool:
-        """True if its records say which fields they have."""
+        """True if the fields of its records are watched: they name them."""
         return self.topic is not None and (self.format is Format.JSON or self.registry is not None)
 
     @property
