@@ -1,4 +1,4 @@
-"""A topic's fields change while a stream reads it: rows, SLA and finding."""
+"""Fields of a topic change: rows, an SLA and findings follow."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ RAW = {"source": pl.String(), "partition": pl.Int32(), "offset": pl.Int64(), "ke
 
 
 class Flights:
-    """Plays batches of 20 records, which Tidemark parses as it does those of Kafka."""
+    """Plays batches of 20 records, parsed as those of Kafka."""
 
     def __init__(self, home: Path) -> None:
         self.play = Play(TOPOLOGY, home)
@@ -69,7 +69,10 @@ class Flights:
         return parsed(source, frame).to_dicts()
 
     def changes(self) -> list[tuple[Any, ...]]:
-        """Field, change, types and minutes (found, first and last seen) of each row."""
+        """Field, change, types and minutes of each row.
+
+        The minutes are those of `found_at`, `first_seen_at` and `last_seen_at`.
+        """
         instants = ("found_at", "first_seen_at", "last_seen_at")
         return [
             (

@@ -1,4 +1,4 @@
-"""Changes of fields follow from samples, by a rule without clock or file."""
+"""Changes of fields follow from samples by a rule."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ Told = list[tuple[str, str, str | None]]
 
 
 class Topic:
-    """A topic whose declared fields are `id` and `tail`; batches are a minute apart."""
+    """A topic with the declared fields `id` and `tail`."""
 
     def __init__(self) -> None:
         self.fields = SourceFields()
         self.now_ms = 0
 
     def batch(self, n: int, types: Mapping[str, str], *, minutes: int = 1) -> Told:
-        """Samples *n* records with fields of *types*; returns the recorded changes."""
+        """Samples *n* records with *types*; returns the recorded changes."""
         self.now_ms += minutes * MINUTE
         sample = FieldSample(n, {field: {word: n} for field, word in types.items()})
         self.fields, changes = watch(self.fields, sample, {"id", "tail"}, now_ms=self.now_ms)
@@ -98,7 +98,7 @@ def test_a_field_of_few_records_does_not_vanish():
     assert topic.batch(500, {"id": "number"}, minutes=10) == []
 
 
-def test_a_vanished_field_that_returns_is_new_and_keeps_its_first_time(topic):
+def test_a_vanished_field_is_new_when_it_returns(topic):
     topic.batch(100, {"id": "number"}, minutes=5)
     assert topic.batch(1, USUAL) == [("tail", "new", "string")]
     assert topic.fields.fields["tail"].first_ms == MINUTE

@@ -18,21 +18,21 @@ from typing import Any, NamedTuple
 from tidemark.collecting import omit
 
 LEARNED = 100
-"""Sampled records after which a field that was not seen yet is new."""
+"""Sampled records after which an unseen field is new."""
 GONE = 100
 """Sampled records without a usual field, after which it has vanished."""
 GONE_MS = 300_000
 """Shortest time without a usual field, after which it has vanished."""
 USUAL = 0.9
-"""Share of the sampled records in which a usual field was seen."""
+"""Share of the sampled records that have a usual field."""
 REMEMBERED = 1_000
-"""Sampled records of which the share of a field is known, at most."""
+"""Most sampled records that count for the share of a field."""
 REPEATED_MS = 3_600_000
-"""A change whose field is seen again is recorded again after this time."""
+"""Time after which a change of a seen field is recorded again."""
 MOST_FIELDS = 200
 """Fields of a source that are watched, at most: those seen first."""
 NULL = "null"
-"""The type of a field without a value, which any type may be."""
+"""The type of a field without a value."""
 
 
 class FieldChange(StrEnum):
@@ -49,7 +49,7 @@ class FieldChange(StrEnum):
 
 
 OF_RECORDS = (FieldChange.NEW, FieldChange.VANISHED, FieldChange.RETYPED)
-"""The changes of records; what a topology declares is no change of theirs."""
+"""The changes of records, and not of declarations."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,10 @@ _NO_FIELDS: Mapping[str, Any] = MappingProxyType({})
 
 
 class TypeSeen(NamedTuple):
-    """A type of a field: when it was seen last, and records with others since."""
+    """A type of a field.
+
+    It was seen last in the batch of `last_ms`; `absent` sampled records had other types since.
+    """
 
     last_ms: int
     absent: int = 0
@@ -127,7 +130,10 @@ class FieldSeen(NamedTuple):
 
 
 class SourceFields(NamedTuple):
-    """The fields of a topic, and how many records were sampled so far."""
+    """The fields of a topic.
+
+    `sampled` records were looked at so far, counted up to LEARNED.
+    """
 
     sampled: int = 0
     fields: Mapping[str, FieldSeen] = _NO_FIELDS
@@ -135,7 +141,7 @@ class SourceFields(NamedTuple):
 
 @dataclass(frozen=True)
 class ChangedField:
-    """A change to record: of which field, and what was seen of it."""
+    """A change to record, and what was seen of the field."""
 
     field: str
     is_declared: bool
@@ -143,8 +149,9 @@ class ChangedField:
     found: FoundChange
 
 
+@lru_cache(maxsize=10_000)
 def step(name: str) -> str:
-    """Returns a field's name as a step of a path; quoted if it looks like several.
+    """Returns a name as a step of a path, quoted if needed.
 
     >>> step("tail"), step("a.b")
     ('tail', '"a.b"')
@@ -154,7 +161,7 @@ def step(name: str) -> str:
 
 @lru_cache(maxsize=10_000)
 def _outer(path: str) -> tuple[str, ...]:
-    """Returns the paths of the fields that hold the field at *path*, the nearest first.
+    """Returns the paths of outer fields of *path*, nearest first.
 
     >>> _outer("a[].b")
     ('a[]', 'a')
@@ -166,7 +173,7 @@ def _outer(path: str) -> tuple[str, ...]:
 def watch(
     was: SourceFields, sample: FieldSample, declared: Collection[str], *, now_ms: int
 ) -> tuple[SourceFields, list[ChangedField]]:
-    """Returns the fields of a topic after a batch, and changes to record.
+    """Returns a topic's fields after a batch, and changes to record.
 
     A field inside another one is declared with it, and neither appears nor vanishes by itself in a batch in which the
     outer one does.
@@ -207,7 +214,7 @@ def watch(
 
 
 def _seen(before: FieldSeen | None, types: Mapping[str, int], records: int, now_ms: int) -> FieldSeen:
-    """Returns a field after a batch that sampled so many *records*."""
+    """Returns a field after a batch of so many sampled *records*."""
     n = sum(types.values())
     after: dict[str, TypeSeen] = {}
     for word, seen in before.types.items() if before else ():
@@ -229,7 +236,7 @@ def _seen(before: FieldSeen | None, types: Mapping[str, int], records: int, now_
 def _change(
     before: FieldSeen | None, now: FieldSeen, types: Mapping[str, int], now_ms: int, *, is_taught: bool, is_known: bool
 ) -> FieldChange | None:
-    """Returns the change of a field in a batch; None: it has none."""
+    """Returns the change of a field in a batch, or None."""
     if before is None or (before.is_gone and types):
         if is_taught:
             return FieldChange.NEW
@@ -253,9 +260,9 @@ def _found(
     *,
     is_declared: bool,
 ) -> FoundChange | None:
-    """Returns the newest change of a field, which is *change* if that is one."""
+    """Returns the newest change of a field: *change*, if it is one."""
     if change is FieldChange.RETYPED and before:
-        other = max(omit(types, before.types), key=lambda word: (types[word], word))
+        other = max(omit(types, (*before.types, NULL)), key=lambda word: (types[word], word))
         return FoundChange(change, now_ms, now_ms, other, before.newest_type)
     if change:
         return FoundChange(change, now_ms, now_ms, now.newest_type)
@@ -281,7 +288,7 @@ def fields_from_json(content: Mapping[str, Any]) -> dict[str, SourceFields]:
     return sources
 
 
-def _field_seen(first_ms: int, last_ms: int, n: int, missing: int, absent: int, types: Any, found: Any) -> FieldSeen:
-    parsed = {word: TypeSeen(*seen) for word, seen in types.items()}
-    change = FoundChange(FieldChange(found[0]), *found[1:]) if found else None
-    return FieldSeen(first_ms, last_ms, n, missing, absent, parsed, change)
+def _field_seen(first_ms: int, last_ms: int, n: int, missing: int, absent: int, types: Any, newest: Any) -> FieldSeen:
+    by_word = {word: TypeSeen(*seen) for word, seen in types.items()}
+    change = FoundChange(FieldChange(newest[0]), *newest[1:]) if newest else None
+    return FieldSeen(first_ms, last_ms, n, missing, absent, by_word, change)

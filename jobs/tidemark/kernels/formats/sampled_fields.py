@@ -43,9 +43,9 @@ _parse = msgspec.json.Decoder().decode
 
 
 def sampled_types(raw: pl.DataFrame, source: Source, schemas: Mapping[int, WrittenSchema]) -> pl.Series:
-    """Returns, for sampled rows, the type of each field as a JSON object.
+    """Returns the types of the fields of sampled rows.
 
-    Null for the other rows. *schemas* are those of the registry of *source*, by id.
+    They are JSON objects; null for the other rows. *schemas* are those of the registry of *source*, by id.
     """
     places = [*_places(raw["partition"])] if source.is_watched else []
     values = raw["value"].gather(places)
@@ -53,10 +53,21 @@ def sampled_types(raw: pl.DataFrame, source: Source, schemas: Mapping[int, Writt
     if source.names_schemas:
         types = _types_by_schema(values, source, schemas)
     else:
-        types = map(_json_types, values if source.registry is None else values.bin.slice(HEAD))
-    texts = [None if each is None else json_of(each) for each in types]
+        types = _json_types(values if source.registry is None else values.bin.slice(HEAD))
+    texts = [*_texts(types)]
     none = pl.Series([None], dtype=pl.String).new_from_index(0, raw.height)
     return none.scatter(places, pl.Series(texts, dtype=pl.String)) if places else none
+
+
+def _texts(types: Iterable[Mapping[str, str] | None]) -> Iterator[str | None]:
+    """Yields each of *types* as a JSON object."""
+    # Records of one form have one object, whose text is made once.
+    newest: Mapping[str, str] | None = None
+    text = None
+    for each in types:
+        if each is not newest:
+            newest, text = each, None if each is None else json_of(each)
+        yield text
 
 
 def field_sample(sampled: pl.Series) -> FieldSample:
@@ -80,17 +91,31 @@ def _places(partitions: pl.Series) -> Iterator[int]:
         start += length
 
 
-def _json_types(value: bytes | None) -> dict[str, str] | None:
-    """Returns the types of the fields of a record in JSON; None if it has none."""
-    try:
-        record = None if value is None else _parse(value)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None
-    return dict(islice(_fields_of(record, "", DEPTH), MOST_FIELDS)) if isinstance(record, dict) else None
+def _json_types(values: Iterable[bytes | None]) -> Iterator[Mapping[str, str] | None]:
+    """Yields the types of each JSON record's fields, or None."""
+    # Most records without inner fields have the same names and types as one before.
+    flat: dict[tuple[Any, ...], Mapping[str, str]] = {}
+    for value in values:
+        try:
+            record = None if value is None else _parse(value)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            record = None
+        if not isinstance(record, dict):
+            yield None
+            continue
+        kinds = tuple(map(type, record.values()))
+        form = () if dict in kinds or list in kinds else (*record, *kinds)
+        if form in flat:
+            yield flat[form]
+            continue
+        types = dict(islice(_fields_of(record, "", DEPTH), MOST_FIELDS))
+        if form:
+            flat[form] = types
+        yield types
 
 
 def _fields_of(record: dict[str, Any], outer: str, depth: int) -> Iterator[tuple[str, str]]:
-    """Yields the path and type of each field of *record*, and of fields in them."""
+    """Yields path and type of each field of *record*, inner ones too."""
     for name, value in record.items():
         yield from _types_at(f"{outer}{step(name)}", value, depth)
 
@@ -109,8 +134,8 @@ def _types_at(path: str, value: Any, depth: int) -> Iterator[tuple[str, str]]:
 def _types_by_schema(
     values: pl.Series, source: Source, schemas: Mapping[int, WrittenSchema]
 ) -> Iterator[Mapping[str, str] | None]:
-    """Yields the types of the fields in the schema of each record; None without."""
-    known: dict[tuple[int, tuple[int, ...] | None], Mapping[str, str] | None] = {}
+    """Yields the types of the fields in each record's schema, or None."""
+    by_schema: dict[tuple[int, tuple[int, ...] | None], Mapping[str, str] | None] = {}
     for id_, value in zip(schema_ids(values), values, strict=True):
         schema = schemas.get(id_) if id_ is not None else None
         if id_ is None or schema is None or not schema.is_usable:
@@ -118,9 +143,9 @@ def _types_by_schema(
             continue
         is_message = source.format is Format.PROTOBUF
         indexes = message_indexes(value[HEAD:])[0] if is_message else None
-        if (id_, indexes) not in known:
-            known[id_, indexes] = _types_of(schema, indexes)
-        yield known[id_, indexes]
+        if (id_, indexes) not in by_schema:
+            by_schema[id_, indexes] = _types_of(schema, indexes)
+        yield by_schema[id_, indexes]
 
 
 def _types_of(schema: WrittenSchema, indexes: tuple[int, ...] | None) -> Mapping[str, str] | None:

@@ -319,10 +319,10 @@ def _schema_changes(over: Interval) -> str:
 
     It counts those that were found in the interval *over*, each once.
     """
-    found = _row(FactKind.SCHEMA_CHANGES, "source", over, n="count(DISTINCT (field, change, found_at))")
+    changes = _row(FactKind.SCHEMA_CHANGES, "source", over, n="count(DISTINCT (field, change, found_at))")
     counted = ", ".join(f"'{change}'" for change in OF_RECORDS)
     of_records = f"topology = $1 AND {over.holds('found_at')} AND change IN ({counted})"
-    return f"{found} FROM schema_changes WHERE {of_records} GROUP BY source"
+    return f"{changes} FROM schema_changes WHERE {of_records} GROUP BY source"
 
 
 def _latencies(over: Interval) -> str:

@@ -451,7 +451,7 @@ def _records(spec: SlaSpec, at_least: RecordMinimums, topology: Topology, facts:
 
 
 def _changes(spec: SlaSpec, at_most: ChangeMaximums, facts: _SlaFacts) -> Status:
-    """Judges the changes of fields; UNKNOWN before the first batch of the source."""
+    """Judges changes of fields; UNKNOWN before the source's first batch."""
     if not facts.is_known(FactKind.SOURCE, spec.subject):
         return Status(spec, Verdict.UNKNOWN)
     n = facts.changes(spec.subject, spec.over_ms)

@@ -1,4 +1,4 @@
-"""Finds declared fields that records do not have, or not with their types."""
+"""Finds declared fields that records lack, or have with other types."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def changed_fields(scene: Scene, name: str) -> Iterator[WhyFinding]:
 
 
 def _declared(source: Source) -> Iterator[tuple[str, str, str]]:
-    """Yields each column that a record's value fills, its field and its type."""
+    """Yields the columns of record values, with field and type."""
     for column, field in source.field_of.items():
         if column != source.key:
             yield column, field, source.fields[column]
@@ -88,7 +88,7 @@ def _declared(source: Source) -> Iterator[tuple[str, str, str]]:
 def _suffering(
     scene: Scene, name: str, source: Source, change: Mapping[str, Any], column: str, word: str
 ) -> Iterator[WhyFinding]:
-    """Yields what *change* does to the *column* of the type *word*, if it does harm."""
+    """Yields the harm that *change* does to *column*, of the type *word*."""
     field = f"field {change['field']} of topic {source.topic}"
     input = None if name == source.name else source.name
     match change["change"]:
