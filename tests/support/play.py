@@ -297,6 +297,7 @@ RAW = {
     "deleted": pl.Boolean(),
     "timestamp_ms": pl.Int64(),
     "reason": pl.String(),
+    "sampled": pl.String(),
 }
 WRITTEN = pl.Struct({"at_ms": pl.Int64(), "file": pl.String(), "start": pl.Int64()})
 HOP = pl.Struct(

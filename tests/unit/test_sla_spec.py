@@ -324,6 +324,21 @@ def test_the_projects_own_file_has_no_mistake():
     assert mistakes(PROJECT / "expectations" / "slas.toml", [FLIGHTS], ["flights"]) == []
 
 
+@pytest.mark.parametrize(
+    ("limits", "message"),
+    [
+        ({}, "warn_above: is None and error_above is None"),
+        ({"warn_above": 5, "error_above": 0}, "warn_above: is 5 and error_above is 0"),
+        ({"error_above": -1}, "error_above: is -1; write 0 or more"),
+        ({"error_above": 0, "hours": [{}]}, "hours: is set, but schema_changes has the same limits at all hours"),
+    ],
+)
+def test_limits_of_changes_are_whole_numbers_in_order(limits, message):
+    usual = {"measure": "schema_changes", "subject": "flight_events", "warn_after": None, "error_after": None}
+    with pytest.raises(InvalidSpec, match=message):
+        specs(**usual, **limits)
+
+
 def written(folder, names, **more):
     """Writes a file with a valid SLA per name, plus *more*.
 
@@ -355,6 +370,9 @@ def test_the_page_of_alerts_has_an_example_of_every_key() -> None:
     beside = {
         "by": {"subject": "carrier_state"},
         **dict.fromkeys(("warn_below", "error_below"), records | {"subject": "carrier_delays"}),
+        **dict.fromkeys(
+            ("warn_above", "error_above"), records | {"measure": "schema_changes", "subject": "flight_events"}
+        ),
         **dict.fromkeys(
             ("threshold", "target", "warn_at", "error_at", "min_records"),
             rate | {"warn_after": None, "error_after": None},

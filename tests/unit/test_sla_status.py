@@ -11,7 +11,7 @@ import pytest
 from tidemark.model import topology
 from tidemark.model.sla_spec import Measure, SlaSpec, WhileCatchingUp, subjects
 from tidemark.semantics.buckets import bucket_of
-from tidemark.semantics.sla import BurnRate, Deadline, Objective, RecordMinimums, Sla, Verdict
+from tidemark.semantics.sla import BurnRate, ChangeMaximums, Deadline, Objective, RecordMinimums, Sla, Verdict
 from tidemark.sla.measures.facts import measurements
 from tidemark.sla.measures.status import statuses
 from tidemark.sla.sla_text import measurement_text
@@ -171,6 +171,7 @@ def test_every_measure_is_read_and_judged(measure):
         Measure.RECORDS: RecordMinimums(error_below=1),
         Measure.BURN_RATE: BurnRate(objective=Objective(threshold_ms=30, target=0.99), warn_at=1, error_at=14.4),
         Measure.COMPLETE_BY: Deadline(after_ms=1),
+        Measure.SCHEMA_CHANGES: ChangeMaximums(error_above=0),
     }
     subject = subjects(measure, FLIGHTS)[0]
     found = status(measure, subject, limits=limits.get(measure, (100, 200)))
@@ -285,6 +286,26 @@ def test_too_few_records_break_an_sla_unless_sources_are_idle(n, idle, verdict):
     assert (found.verdict, found.records, found.idle) == (verdict, n, idle)
     excuse = ", while its sources have nothing to send" if idle else ""
     assert measurement_text(found) == f"{n} records of flight_status in 1 min{excuse}; warning below 10, error below 3"
+
+
+@pytest.mark.parametrize(
+    ("n", "verdict"), [(0, Verdict.PASS), (1, Verdict.WARN), (2, Verdict.WARN), (3, Verdict.ERROR)]
+)
+def test_too_many_changes_of_fields_break_an_sla(n, verdict):
+    facts = [
+        fact("source", "flight_events", NOW),
+        *([fact("schema_changes", "flight_events", over_ms=OVER, n=n)] * bool(n)),
+    ]
+    limits = ChangeMaximums(warn_above=0, error_above=2)
+    found = status(Measure.SCHEMA_CHANGES, "flight_events", facts, limits=limits)
+    assert (found.verdict, found.culprit) == (verdict, "flight_events" if n else None)
+    text = f"changes of fields of flight_events in 1 min: {n}; warning above 0, error above 2"
+    assert measurement_text(found) == text
+
+
+def test_fields_of_a_source_without_a_batch_are_unknown():
+    limits = ChangeMaximums(error_above=0)
+    assert status(Measure.SCHEMA_CHANGES, "flight_events", [], limits=limits).verdict is Verdict.UNKNOWN
 
 
 def burning(*, over, of, lately):

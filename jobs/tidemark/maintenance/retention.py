@@ -34,6 +34,7 @@ from tidemark.model.tables.catalog import (
     HOP,
     HOP_MARK,
     OPERATOR_STATE,
+    SCHEMA_CHANGES,
     SUPPRESSED,
     TABLES,
     WATERMARKS,
@@ -76,8 +77,8 @@ def is_of_older_version(stream: Stream, at: ReachedBatch) -> bool:
     tables |= {o.hop_table: HOP for o in stream.sub.operators if o.hop_table}
     for name, table in tables.items():
         path = str(stream.home / name)
-        # Warehouses of 0.1.0 may lack this table; it keeps no state.
-        if name == COMPLETENESS.name and not DeltaTable.is_deltatable(path):
+        # Warehouses of 0.1.0 may lack these tables; they keep no state.
+        if name in {COMPLETENESS.name, SCHEMA_CHANGES.name} and not DeltaTable.is_deltatable(path):
             continue
         if not DeltaTable.is_deltatable(path) or {*table.names} - {*names_in(DeltaTable(path).schema().fields)}:
             return True

@@ -46,6 +46,7 @@ from tidemark.model.tables.catalog import (
     OUTCOMES,
     QUARANTINE,
     REPAIR_DECISIONS,
+    SCHEMA_CHANGES,
     SLA_RESULTS,
     SUPPRESSED,
     WATERMARKS,
@@ -56,6 +57,7 @@ from tidemark.semantics.critical_path import LatencyState
 from tidemark.semantics.idleness import Activity
 from tidemark.semantics.incidents import Change, Decision, DecisionSubject
 from tidemark.semantics.repairs import RepairOutcome
+from tidemark.semantics.schema_watch import FieldChange
 from tidemark.semantics.sla import Verdict
 
 
@@ -180,6 +182,7 @@ _OF_STREAMS: Mapping[str, Conditions] = {
     ),
     QUARANTINE.name: is_one_of("reason", words(QUARANTINE, "reason")),
     DISORDER_BUCKETS.name: _not_negative("n"),
+    SCHEMA_CHANGES.name: _all(is_one_of("change", FieldChange), _up_to("first_seen_at", "last_seen_at")),
     COMPLETENESS.name: _all(
         _before("interval_start", "interval_end"),
         _not_negative("records", "emitted", "waited_ms"),

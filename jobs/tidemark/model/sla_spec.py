@@ -38,7 +38,7 @@ from tidemark.model.tables.catalog import CHANGES, OUTCOMES, TABLES
 from tidemark.model.topology import Topology
 from tidemark.semantics.incidents import CHECKS, Damping
 from tidemark.semantics.repairs import DECISION
-from tidemark.semantics.sla import BurnRate, ContractRule, Deadline, Objective, RecordMinimums, Sla
+from tidemark.semantics.sla import BurnRate, ChangeMaximums, ContractRule, Deadline, Objective, RecordMinimums, Sla
 
 
 class Measure(StrEnum):
@@ -77,6 +77,8 @@ class Measure(StrEnum):
     """
     CONTRACT = "contract"
     """Number of rows that break a contract of tables."""
+    SCHEMA_CHANGES = "schema_changes"
+    """Number of new, vanished and retyped fields of a source's topic."""
 
 
 class ResultPlace(StrEnum):
@@ -121,8 +123,8 @@ FORESEEN = frozenset({Measure.STALENESS, Measure.WATERMARK_LAG, *QUANTILES})
 """The measures whose breaks can be expected."""
 EXCUSED_WHILE_CATCHING_UP = (Measure.STALENESS, Measure.WATERMARK_LAG, *QUANTILES, Measure.BURN_RATE)
 """The measures that `while_catching_up` may excuse: late records."""
-Thresholds: TypeAlias = Sla | RecordMinimums | BurnRate | ContractRule | Deadline
-"""Thresholds of lengths, records, burn rates, contracts or intervals."""
+Thresholds: TypeAlias = Sla | RecordMinimums | BurnRate | ContractRule | Deadline | ChangeMaximums
+"""Thresholds of lengths, records, burn rates, contracts, intervals or changes."""
 ALL_TABLES = "tables"
 """The subject of a contract about every table of the topology."""
 SHORT = 12
@@ -265,8 +267,8 @@ class Slas:
 KEYS = (
     "subject", "measure", "by", "place", "owner", "severity", "runbook", "over", "ignore_when_idle",
     "while_catching_up", "open_after", "resolve_after", "maintenance_windows", "calendar", "hours",
-    "warn_after", "error_after", "warn_below", "error_below", "threshold", "target", "warn_at", "error_at",
-    "min_records", "objective", "complete_by",
+    "warn_after", "error_after", "warn_below", "error_below", "warn_above", "error_above",
+    "threshold", "target", "warn_at", "error_at", "min_records", "objective", "complete_by",
 )  # fmt: skip
 """Keys of an SLA of any measure.
 
@@ -282,6 +284,8 @@ RESOLVE_AFTER_MS = 600_000
 OVER_MS = 600_000
 GROUPS_OVER_MS = 86_400_000
 """Time after which an unseen group of rows counts no more."""
+CHANGES_OVER_MS = 86_400_000
+"""Time over which changes of fields are counted."""
 CONTRACTS_OVER_MS = 3_600_000
 """Shortest time over which contracts are judged, all of them at once."""
 CLOCKS_APART_MS = 60_000
@@ -539,7 +543,8 @@ def _refuse_unseen_groups(keys: Keys, spec: SlaSpec) -> None:
 def _over_ms(keys: Keys, measure: Measure, by: Collection[str]) -> int:
     if measure is Measure.CONTRACT:
         return CONTRACTS_OVER_MS
-    over_ms: int = keys.duration("over", "10 min", GROUPS_OVER_MS if by else OVER_MS)
+    usual_ms = CHANGES_OVER_MS if measure is Measure.SCHEMA_CHANGES else OVER_MS
+    over_ms: int = keys.duration("over", "10 min", GROUPS_OVER_MS if by else usual_ms)
     return over_ms
 
 
@@ -547,6 +552,9 @@ def _subject(keys: Keys, measure: Measure, topology: Topology, by: Collection[st
     if by:
         return _subject_of_groups(keys, measure, topology, by)
     allowed = subjects(measure, topology)
+    if not allowed and measure is Measure.SCHEMA_CHANGES:
+        remedy = "watch a source of a topic whose records are in JSON, or name the schemas of a registry"
+        keys.fail("measure", f"is {measure.value!r}, but no source has such records", remedy)
     if not allowed:
         remedy = 'write complete = { every = "1 h" } at the operator of a table'
         keys.fail("measure", f"is {measure.value!r}, but no operator has the key complete", remedy)
@@ -607,6 +615,8 @@ def subjects(measure: Measure, topology: Topology) -> tuple[str, ...]:
         return (*sources, *names_in(topology.sub_topologies))
     if measure is Measure.COMPLETE_BY:
         return tuple(o.name for o in operators if o.complete)
+    if measure is Measure.SCHEMA_CHANGES:
+        return tuple(o.name for o in operators if o.is_watched)
     return (OUTCOMES.name,) if measure is Measure.COMPLETENESS else tuple(topology.operators)
 
 
@@ -628,6 +638,8 @@ def _limits(keys: Keys, measure: Measure) -> Thresholds:
             return ContractRule()
         case Measure.COMPLETE_BY:
             return _deadline(keys)
+        case Measure.SCHEMA_CHANGES:
+            return _at_most(keys)
         case _:
             return _lengths(keys)
 
@@ -635,7 +647,7 @@ def _limits(keys: Keys, measure: Measure) -> Thresholds:
 def _hours(keys: Keys, measure: Measure) -> Iterator[tuple[WeeklyHours, Thresholds]]:
     """Yields the hours in which other limits hold, and these limits."""
     tables = keys.get("hours", list, f"[{EXAMPLE_OF_HOURS}]", [])
-    if tables and measure in {Measure.BURN_RATE, Measure.CONTRACT, Measure.COMPLETE_BY}:
+    if tables and measure in {Measure.BURN_RATE, Measure.CONTRACT, Measure.COMPLETE_BY, Measure.SCHEMA_CHANGES}:
         keys.fail("hours", f"is set, but {measure} has the same limits at all hours", "leave it out")
     limits = ("warn_below", "error_below") if measure is Measure.RECORDS else ("warn_after", "error_after")
     for place, table in enumerate(tables):
@@ -668,6 +680,15 @@ def _at_least(keys: Keys) -> RecordMinimums:
             problem,
             "write one or both, error_below not above warn_below: warn_below = 100, error_below = 1",
         )
+
+
+def _at_most(keys: Keys) -> ChangeMaximums:
+    warn, error = (keys.count(key, "0", None, least=0) for key in ("warn_above", "error_above"))
+    try:
+        return ChangeMaximums(warn_above=warn, error_above=error)
+    except InvalidArgument:
+        remedy = "write one or both, warn_above not above error_above: warn_above = 0, error_above = 5"
+        keys.fail("warn_above", f"is {warn} and error_above is {error}", remedy)
 
 
 def _burn_rate(keys: Keys) -> BurnRate:

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple
 
 from tidemark.semantics.idleness import Activity
+from tidemark.semantics.schema_watch import SourceFields
 from tidemark.semantics.skip_rate import Skips
 
 
@@ -223,6 +224,8 @@ class StreamProgress:
         reopened: the batches in which late records were processed again, by the id of the request.
         ahead: how many more batches there were than Spark planned: each part of a batch counts as one.
         complete: by operator with the key `complete`, its intervals.
+        fields: by source, the fields that its records have. A journal entry has them beside the progress, so that
+            older versions, which do not know them, can read it.
     """
 
     batch_id: int = -1
@@ -244,6 +247,7 @@ class StreamProgress:
     reopened: Mapping[str, int] = field(default_factory=dict)
     ahead: int = 0
     complete: Mapping[str, TableIntervals] = field(default_factory=dict)
+    fields: Mapping[str, SourceFields] = field(default_factory=dict)
 
     @property
     def planned_id(self) -> int:
@@ -258,7 +262,7 @@ class StreamProgress:
         return planned_at_ms if self.decided_at_ms is None else max(planned_at_ms, self.decided_at_ms)
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the progress in types that JSON can hold."""
+        """Returns the progress, without `fields`, in types that JSON can hold."""
         # `asdict` copies numbers one by one, and these are many.
         counts = {"windows": self.windows, "uncounted": self.uncounted, "records": self.records}
         inputs = {name: progress.to_json() for name, progress in self.inputs.items()}
@@ -266,11 +270,12 @@ class StreamProgress:
         # Only streams with the key `complete` have it, so older versions read the progress of all others.
         if not self.complete:
             del content["complete"]
+        del content["fields"]
         return content
 
     def without_windows(self) -> StreamProgress:
-        """Returns the progress without the state of windows."""
-        return replace(self, windows=(), uncounted=(), records={})
+        """Returns the progress without the state of windows and fields."""
+        return replace(self, windows=(), uncounted=(), records={}, fields={})
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> StreamProgress:

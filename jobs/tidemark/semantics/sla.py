@@ -101,6 +101,29 @@ class RecordMinimums:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ChangeMaximums:
+    """Numbers of changes above which an SLA warns, and is in error.
+
+    None for never.
+
+    Raises:
+        InvalidArgument: both are None, one is below 0, or the error is at fewer changes than the warning.
+    """
+
+    warn_above: int | None = None
+    error_above: int | None = None
+
+    def __post_init__(self) -> None:
+        limits = present((self.warn_above, self.error_above))
+        if not limits or min(limits) < 0 or limits != sorted(limits):
+            msg = (
+                "an SLA of changes needs warn_above or error_above, 0 or more, and warn_above not above error_above; "
+                f"got {self.warn_above} and {self.error_above}; swap them or leave one out"
+            )
+            raise InvalidArgument(msg)
+
+
+@dataclass(frozen=True, kw_only=True)
 class ContractRule:
     """A contract: it is kept or broken, and has no limit."""
 
@@ -197,6 +220,13 @@ def judge_count(n: int, at_least: RecordMinimums) -> Verdict:
     if at_least.error_below is not None and n < at_least.error_below:
         return Verdict.ERROR
     return Verdict.WARN if at_least.warn_below is not None and n < at_least.warn_below else Verdict.PASS
+
+
+def judge_changes(n: int, at_most: ChangeMaximums) -> Verdict:
+    """Returns the verdict on *n* changes."""
+    if at_most.error_above is not None and n > at_most.error_above:
+        return Verdict.ERROR
+    return Verdict.WARN if at_most.warn_above is not None and n > at_most.warn_above else Verdict.PASS
 
 
 @dataclass(frozen=True, kw_only=True)

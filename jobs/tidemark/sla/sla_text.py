@@ -9,7 +9,7 @@ from typing import Any
 from tidemark.escaping import one_line
 from tidemark.model.settings.lengths import for_people
 from tidemark.model.settings.toml_keys import length
-from tidemark.semantics.sla import BurnRate, ContractRule, Deadline, RecordMinimums, Sla, Verdict
+from tidemark.semantics.sla import BurnRate, ChangeMaximums, ContractRule, Deadline, RecordMinimums, Sla, Verdict
 from tidemark.sla.measures.status import CAUSE, CAUSE_SINCE, Status
 
 
@@ -70,6 +70,10 @@ def measurement_text(status: Status) -> str:
             limits = _limits({"warning": spec.limits.warn_below, "error": spec.limits.error_below}, "below {:,}")
             n = f"{status.records or 0:,} records"
             return f"{n} of {spec.subject} in {length(spec.over_ms)}{_excuse(status)}; {limits}"
+        case ChangeMaximums():
+            limits = _limits({"warning": spec.limits.warn_above, "error": spec.limits.error_above}, "above {:,}")
+            n = "not measured" if status.records is None else f"{status.records:,}"
+            return f"changes of fields of {spec.subject} in {length(spec.over_ms)}: {n}; {limits}"
         case BurnRate():
             return f"{_burning_text(status, spec.limits)}{_excuse(status)}{_oldest_window(status)}"
         case ContractRule():

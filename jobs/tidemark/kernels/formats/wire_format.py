@@ -66,7 +66,7 @@ def _schema_id(head: bytes | None) -> int | None:
 def ids_needed(values: pl.Series, source: Source) -> set[int]:
     """Returns the ids of the schemas that are needed to read *values*."""
     # A record in JSON names its fields, so it is read without its schema.
-    if source.registry is None or source.format not in _KINDS:
+    if not source.names_schemas:
         return set()
     return {id_ for id_ in schema_ids(values) if id_ is not None}
 

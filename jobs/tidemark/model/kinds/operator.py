@@ -121,6 +121,11 @@ class Operator(ABC):
         return None
 
     @property
+    def is_watched(self) -> bool:
+        """True if the fields of its records are watched."""
+        return False
+
+    @property
     def topic_read(self) -> str | None:
         """The topic that it reads, or None."""
         return None

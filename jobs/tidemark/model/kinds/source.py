@@ -11,7 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, Self
 
-from tidemark.model.kinds.kafka_end import KafkaEnd
+from tidemark.model.kinds.kafka_end import Format, KafkaEnd
 from tidemark.model.kinds.operator import KAFKA_KEY, ORDERED, PARTITION
 from tidemark.model.kinds.source_format import read_source_format
 from tidemark.model.settings.toml_keys import IDENTIFIER, LENGTH, Keys
@@ -199,6 +199,16 @@ class Source(KafkaEnd):
     def field_of(self) -> Mapping[str, str]:
         """By declared column, the field of the record that fills it."""
         return {column: self.named.get(column, column) for column in self.fields}
+
+    @property
+    def names_schemas(self) -> bool:
+        """True if its records are read by the schemas that they name."""
+        return self.registry is not None and self.format in {Format.AVRO, Format.PROTOBUF}
+
+    @property
+    def is_watched(self) -> bool:
+        """True if the fields of its records are watched: they name them."""
+        return self.topic is not None and (self.format is Format.JSON or self.registry is not None)
 
     @property
     def types_of_fields(self) -> Mapping[str, str]:

@@ -313,11 +313,11 @@ class Keys:
             self.fail(key, f"is {value!r}", f'write a length {least}, such as {key} = "{example}"')
         return length_ms
 
-    def count(self, key: str, example: str, default: Any) -> Any:
-        """Returns a whole number of 1 or more, or *default*."""
-        value = self.get(key, int, example, default, form=COUNT)
-        if isinstance(value, int) and value < 1:
-            self.fail(key, f"is {value}", f"write 1 or more, such as {key} = {example}")
+    def count(self, key: str, example: str, default: Any, *, least: int = 1) -> Any:
+        """Returns a whole number of *least* or more, or *default*."""
+        value = self.get(key, int, example, default, form={**COUNT, "minimum": least})
+        if isinstance(value, int) and value < least:
+            self.fail(key, f"is {value}", f"write {least} or more, such as {key} = {example}")
         return value
 
     def counts(self, key: str, example: str) -> dict[str, int]:

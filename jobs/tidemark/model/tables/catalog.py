@@ -536,6 +536,26 @@ COMPLETENESS = Table(
     ),
     key=("batch_id", "operator", "interval_start"),
 )
+SCHEMA_CHANGES = Table(
+    "schema_changes",
+    "change of a field in sampled records of a topic, and again hourly at most while the field is seen",
+    (
+        *_BATCH,
+        *_columns(
+            ("source", "string", "source operator"),
+            ("topic", "string", "its topic"),
+            ("field", "string", "name of the field; of one inside an object or array the path, such as a.b or a[].b"),
+            ("change", "string", "undeclared | new | vanished | retyped"),
+            ("type", "string", "type of its values in JSON, or in the schema of the registry; null: no value yet"),
+            ("was_type", "string", "type before the change; null: not retyped"),
+            ("declared", "boolean", "whether the topology declares it, or the field that holds it"),
+            ("found_at", "timestamp", "decision time of the batch that found the change"),
+            ("first_seen_at", "timestamp", "decision time of the first batch that sampled the field"),
+            ("last_seen_at", "timestamp", "decision time of the newest one"),
+        ),
+    ),
+    key=("batch_id", "source", "field"),
+)
 HEARTBEATS = Table(
     "heartbeats",
     "driver and heartbeat, every 15 s and at start and end, also without batches",
@@ -1118,6 +1138,7 @@ TABLES = MappingProxyType(
             HELD_RECORDS,
             DISORDER_BUCKETS,
             COMPLETENESS,
+            SCHEMA_CHANGES,
             HEARTBEATS,
             CLOCK_SKEW,
             LATENCY_ROLLUP,

@@ -21,7 +21,7 @@ from tidemark.model.topology import Topology
 from tidemark.semantics.forecast import STANDS_MS
 from tidemark.semantics.incidents import BROKEN, CHECKS, Change, SlaState, follow, interrupted
 from tidemark.semantics.repairs import DECISION
-from tidemark.semantics.sla import BurnRate, ContractRule, Deadline, RecordMinimums, Sla, Verdict
+from tidemark.semantics.sla import BurnRate, ChangeMaximums, ContractRule, Deadline, RecordMinimums, Sla, Verdict
 
 Row = Mapping[str, Any]
 _COPIED = ("verdict", "severity", "subject", "measure", "said", "culprit", "held_by", "budget_left", "owner", "runbook")
@@ -380,6 +380,8 @@ def _measured(limits: Thresholds, result: Row) -> dict[str, Any]:
             unit, observed, warn, error = "ms", result["observed_ms"], limits.warn_after_ms, limits.error_after_ms
         case RecordMinimums():
             unit, observed, warn, error = "records", result["records"], limits.warn_below, limits.error_below
+        case ChangeMaximums():
+            unit, observed, warn, error = "changes", result["records"], limits.warn_above, limits.error_above
         case BurnRate():
             unit, observed, warn, error = "burn rate", result["burn_rate"], limits.warn_at, limits.error_at
         case Deadline():

@@ -19,6 +19,7 @@ from tidemark.semantics.buckets import bucket_sql
 from tidemark.semantics.catching_up import HANGS_AFTER_MS
 from tidemark.semantics.critical_path import LatencyState
 from tidemark.semantics.idleness import Activity
+from tidemark.semantics.schema_watch import OF_RECORDS
 from tidemark.sla.measures.status import FactKind
 
 SHAPE = {"what": "varchar", "subject": "varchar", "over_ms": "bigint", "bucket": "int", "n": "bigint"}
@@ -183,7 +184,9 @@ def measurements(specs: list[SlaSpec], at_ms: int, *, outcomes: str) -> Iterator
 
     used = {spec.measure for spec in specs}
     # Idle sources are known by the watermarks, too.
-    if used & {Measure.WATERMARK_LAG, Measure.COMPLETENESS} or any(spec.ignore_when_idle for spec in specs):
+    if used & {Measure.WATERMARK_LAG, Measure.COMPLETENESS, Measure.SCHEMA_CHANGES} or any(
+        spec.ignore_when_idle for spec in specs
+    ):
         yield from _watermarks()
     if not used.isdisjoint({*JUDGED_BY_CLOCKS, Measure.RECORDS}):
         yield _clocks(at_ms)
@@ -193,10 +196,9 @@ def measurements(specs: list[SlaSpec], at_ms: int, *, outcomes: str) -> Iterator
     yield from _catching_up(specs, at_ms)
     for over in overs(Measure.RECORDS):
         yield _records(over, outcomes)
-    for over in overs(*QUANTILES, Measure.BURN_RATE):
-        yield _latencies(over)
-    for over in overs(*WORK_QUANTILES):
-        yield _buckets_select(over)
+    yield from map(_schema_changes, overs(Measure.SCHEMA_CHANGES))
+    yield from map(_latencies, overs(*QUANTILES, Measure.BURN_RATE))
+    yield from map(_buckets_select, overs(*WORK_QUANTILES))
 
 
 def _watermarks() -> Iterator[str]:
@@ -310,6 +312,17 @@ def _records(over: Interval, outcomes: str) -> str:
     came_in = _row(FactKind.RECORDS, "t.operator", over, n="sum(t.records_in)")
     finished = f"JOIN finished AS f USING (sub_topology, batch_id) {BEFORE_LATER} AND {over.holds('f.finished_at')}"
     return f"{came_in} FROM ({outcomes}) AS t {finished} GROUP BY t.operator"
+
+
+def _schema_changes(over: Interval) -> str:
+    """Returns a SELECT of the changes of fields, by source.
+
+    It counts those that were found in the interval *over*, each once.
+    """
+    changes = _row(FactKind.SCHEMA_CHANGES, "source", over, n="count(DISTINCT (field, change, found_at))")
+    counted = ", ".join(f"'{change}'" for change in OF_RECORDS)
+    of_records = f"topology = $1 AND {over.holds('found_at')} AND change IN ({counted})"
+    return f"{changes} FROM schema_changes WHERE {of_records} GROUP BY source"
 
 
 def _latencies(over: Interval) -> str:

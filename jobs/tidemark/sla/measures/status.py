@@ -37,6 +37,7 @@ from tidemark.semantics.skew import LEAST_CLOCK_ERROR_MS
 from tidemark.semantics.sla import (
     Budget,
     BurnRate,
+    ChangeMaximums,
     ContractRule,
     Deadline,
     RecordMinimums,
@@ -46,6 +47,7 @@ from tidemark.semantics.sla import (
     is_ahead,
     judge,
     judge_burn,
+    judge_changes,
     judge_complete_by,
     judge_contract,
     judge_count,
@@ -89,6 +91,8 @@ class FactKind(StrEnum):
     """
     RECORDS = "records"
     """For an operator: n records that came in."""
+    SCHEMA_CHANGES = "schema_changes"
+    """For a source: n changes of its fields."""
     CLOCK = "clock"
     """For a host: n, the possible error of its clock in ms."""
     BEGUN = "begun"
@@ -285,6 +289,14 @@ class _SlaFacts:
         """Returns the number of records that came in at *operator*."""
         return sum(fact["n"] for fact in self._of(FactKind.RECORDS, operator, over_ms))
 
+    def changes(self, source: str, over_ms: int) -> int:
+        """Returns the number of changes of the fields of *source*."""
+        return sum(fact["n"] for fact in self._of(FactKind.SCHEMA_CHANGES, source, over_ms))
+
+    def is_known(self, what: FactKind, subject: str) -> bool:
+        """Returns True if there is such a fact about *subject*."""
+        return bool(self._of(what, subject))
+
     def slow_records(self, what: FactKind, operator: str, over_ms: int, threshold_ms: int) -> tuple[int, int]:
         """Returns the numbers of records, and of those over the threshold.
 
@@ -327,6 +339,8 @@ def _status(
             return _records(spec, spec.limits, topology, facts)
         case BurnRate():
             return _burn_rate(spec, spec.limits, facts)
+        case ChangeMaximums():
+            return _changes(spec, spec.limits, facts)
         case Deadline():
             return _complete_by(spec, spec.limits, topology, facts, at_ms=at_ms)
         case Sla():
@@ -434,6 +448,15 @@ def _records(spec: SlaSpec, at_least: RecordMinimums, topology: Topology, facts:
     verdict = judge_count(n, at_least)
     idle = verdict in BROKEN and spec.ignore_when_idle and _is_idle(spec, topology, facts)
     return Status(spec, Verdict.PASS if idle else verdict, idle=idle, records=n)
+
+
+def _changes(spec: SlaSpec, at_most: ChangeMaximums, facts: _SlaFacts) -> Status:
+    """Judges changes of fields; UNKNOWN before the source's first batch."""
+    if not facts.is_known(FactKind.SOURCE, spec.subject):
+        return Status(spec, Verdict.UNKNOWN)
+    n = facts.changes(spec.subject, spec.over_ms)
+    verdict = judge_changes(n, at_most)
+    return Status(spec, verdict, culprit=spec.subject if verdict in BROKEN else None, records=n)
 
 
 def _burn_rate(spec: SlaSpec, limits: BurnRate, facts: _SlaFacts) -> Status:

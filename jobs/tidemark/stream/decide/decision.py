@@ -22,18 +22,20 @@ from tidemark.kernels.columns.schemas import rows_of
 from tidemark.kernels.updates.facts import per_interval, records_per_window
 from tidemark.model.kinds.operator import latency_level
 from tidemark.model.stream import Stream
-from tidemark.model.tables.catalog import COMPLETENESS, HOP, TABLES, Table
+from tidemark.model.tables.catalog import COMPLETENESS, HOP, SCHEMA_CHANGES, TABLES, Table
 from tidemark.model.topology import SubTopology, Time, Topology
 from tidemark.semantics import skip_rate
 from tidemark.semantics.completeness import NEVER, IntervalCount, Intervals, idle_watermark_ms
 from tidemark.semantics.event_time import PartitionReading, watermark_over_inputs
 from tidemark.semantics.progress import STREAMING, InputProgress, SentMark, StreamProgress
+from tidemark.semantics.schema_watch import NO_SAMPLE, FieldSample
 from tidemark.semantics.watermark import is_window_late
 from tidemark.storage.files import Rows
 from tidemark.stream.decide.completeness import Completeness
 from tidemark.stream.decide.due import DueTimes, next_mark_at_ms
 from tidemark.stream.decide.pipeline import Pipeline
 from tidemark.stream.decide.reopenings import Reopenings
+from tidemark.stream.decide.schema_watch import SchemaWatch
 from tidemark.stream.journal.batch import MicroBatch, Moment
 from tidemark.stream.journal.entries import Entry
 from tidemark.stream.journal.notes import DecisionNotes, EntryNotes, MarkNotes, OperatorNotes, PartitionNotes
@@ -79,6 +81,7 @@ class Tally:
         windows: finished records per streaming window, by the window's start (epoch ms).
         skipped: suppressed updates per task.
         intervals: of a table whose intervals can be complete: its records per interval, by the interval's start.
+        sample: of a source, the fields of some records.
         started_at_ms: when the operator began, epoch ms.
         finished_at_ms: when it had its result, epoch ms.
         queued_ms: how long it waited for a sibling branch before it began.
@@ -91,6 +94,7 @@ class Tally:
     finished_at_ms: int
     queued_ms: int
     intervals: Mapping[int, IntervalCount] = field(default_factory=dict)
+    sample: FieldSample = NO_SAMPLE
 
     @classmethod
     def of(cls, run: Run, *, window_ms: int, intervals: Intervals | None = None) -> Tally:
@@ -103,6 +107,7 @@ class Tally:
             finished_at_ms=run.finished_at_ms,
             queued_ms=run.queued_ms,
             intervals=per_interval(run.times, run.output, intervals) if intervals else {},
+            sample=run.sample,
         )
 
     @property
@@ -202,7 +207,7 @@ class Decider:
         self.window_ms = topology.window_ms
         self.windows = StreamingWindows(topology.window_ms, topology.max_outstanding_windows)
         self.for_tables = RunTables(topology, sub)
-        self._completeness = Completeness(topology, sub)
+        self._completeness, self._schema_watch = Completeness(topology, sub), SchemaWatch(sub)
         self._table_inputs = sub.table_inputs()
         self.sources = sub.sources
         self._due = DueTimes(topology, sub, steps.keeps_states)
@@ -317,6 +322,10 @@ class Decider:
         now, completed = self._completeness.decided(batch, was, now, counts, held)
         if completed:
             tables = {**tables, COMPLETENESS.name: self.for_tables.rows_of(COMPLETENESS, completed, batch.batch_id)}
+        now, changes = self._schema_watch.decided(batch, now, {name: tally.sample for name, tally in tallies.items()})
+        if changes:
+            rows = self.for_tables.rows_of(SCHEMA_CHANGES, changes, batch.batch_id)
+            tables = {**tables, SCHEMA_CHANGES.name: rows}
         marks = self.marks(was, now, {name for name, rows in tables.items() if rows.num_rows})
         now = replace(now, marks={**was.marks, **marks})
         hops: dict[str, Rows] = {}

@@ -226,6 +226,7 @@ class IntakeTask(Task):
             disorder=intake.disorder,
             windows=intake.windows,
             per_window=records_per_window(run.times, window_ms=self.stream.topology.window_ms),
+            sample=intake.sample,
             tables=self.lay_out_large(self.tables({source.name: run})),
         )
         return arrived, intake.rows.on_time

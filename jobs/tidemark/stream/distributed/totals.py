@@ -15,6 +15,7 @@ from tidemark.model.kinds.source import Source
 from tidemark.semantics.completeness import NO_RECORDS
 from tidemark.semantics.event_time import PartitionReading, follow
 from tidemark.semantics.progress import InputProgress, StreamProgress, WriterPosition
+from tidemark.semantics.schema_watch import NO_SAMPLE, FieldSample
 from tidemark.semantics.watermark import later
 from tidemark.storage.files import File, Files, Rows
 from tidemark.stream.decide.decision import K, Tally, add_counts
@@ -29,8 +30,8 @@ class PartitionIntake:
 
     For the first shard they include the rows of `tables`. `gap`: offsets are missing; `writers` as in the partition's
     progress; `disorder` is counted by bucket; `windows` are the starts of those opened, `per_window` all records per
-    window. The clock of `host` was read before and after. `is_left_to_driver`: a record has a schema that the task does
-    not know, and nothing was done.
+    window; `sample` has the fields of some records. The clock of `host` was read before and after.
+    `is_left_to_driver`: a record has a schema that the task does not know, and nothing was done.
     """
 
     source: str
@@ -42,6 +43,7 @@ class PartitionIntake:
     disorder: pl.DataFrame = field(default_factory=pl.DataFrame)
     windows: frozenset[int] = frozenset()
     per_window: Mapping[int, int] = field(default_factory=dict)
+    sample: FieldSample = NO_SAMPLE
     watermark_ms: int | None = None
     idle: bool | None = None
     idle_watermark_ms: int | None = None
@@ -54,7 +56,7 @@ class PartitionIntake:
     @property
     def numbers(self) -> PartitionIntake:
         """Returns the numbers that every shard needs."""
-        return replace(self, tables={}, disorder=pl.DataFrame())
+        return replace(self, tables={}, disorder=pl.DataFrame(), sample=NO_SAMPLE)
 
     @property
     def task_run(self) -> TaskRun:
@@ -194,6 +196,7 @@ def arrival(batch: MicroBatch, parts: Collection[PartitionIntake]) -> Tally:
         counts=_sum(part.counts for part in parts),
         windows=_sum(part.per_window for part in parts),
         skipped={},
+        sample=reduce(FieldSample.plus, (part.sample for part in parts), NO_SAMPLE),
         started_at_ms=batch.started_at_ms,
         finished_at_ms=max((part.finished_at_ms for part in parts), default=batch.started_at_ms),
         queued_ms=0,

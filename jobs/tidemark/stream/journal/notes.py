@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from tidemark.collecting import omit
 from tidemark.semantics.event_time import PartitionReading
 from tidemark.semantics.progress import StreamProgress
+from tidemark.semantics.schema_watch import fields_from_json, fields_to_json
 from tidemark.stream.journal.batch import MicroBatch, QueueWait
 from tidemark.stream.journal.state_runs import StateRuns, states_from_json, states_to_json
 from tidemark.stream.journal.streaming_windows import ClosedWindow
@@ -115,6 +116,8 @@ class DecisionNotes:
             "sources": [part.to_json() for part in self.sources],
             "operators": _as_json(self.operators),
         }
+        if self.progress.fields:
+            content["fields"] = fields_to_json(self.progress.fields)
         if self.states is not None:
             content["state"] = states_to_json(self.states)
         if self.tasks is not None:
@@ -128,7 +131,7 @@ class DecisionNotes:
         closed = [ClosedWindow(window["start_ms"], window["records"]) for window in content.get("closed", ())]
         return cls(
             batch=_batch(content["batch"]),
-            progress=StreamProgress.from_json(content["progress"]),
+            progress=_progress(content),
             was=StreamProgress() if was is None else StreamProgress.from_json(was),
             marks=_parsed_by_name(MarkNotes, content.get("marks", {})),
             closed=tuple(closed),
@@ -196,7 +199,7 @@ class EntryNotes:
     def progress(self) -> StreamProgress:
         """Returns `decision.progress` without parsing the other notes."""
         noted = self.decided
-        return noted.progress if isinstance(noted, DecisionNotes) else StreamProgress.from_json(noted["progress"])
+        return noted.progress if isinstance(noted, DecisionNotes) else _progress(noted)
 
     @cached_property
     def states(self) -> tuple[StateRuns, ...] | None:
@@ -242,6 +245,11 @@ class EntryNotes:
 
 _BESIDE_DECIDED = frozenset({"facts", "newest_batches", "is_whole"})
 """Keys of an entry's notes that are not of the decided batch."""
+
+
+def _progress(content: Json) -> StreamProgress:
+    """Returns the progress after a batch, from its notes in JSON."""
+    return replace(StreamProgress.from_json(content["progress"]), fields=fields_from_json(content.get("fields", {})))
 
 
 def _batch(content: Json) -> MicroBatch:

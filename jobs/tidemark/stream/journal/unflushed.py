@@ -32,6 +32,7 @@ from tidemark.model.tables.catalog import (
     LATE_RECORDS,
     OPERATOR_STATE,
     QUARANTINE,
+    SCHEMA_CHANGES,
     SUPPRESSED,
 )
 from tidemark.storage.delta.datasets import dataset_of
@@ -41,7 +42,18 @@ from tidemark.stream.journal.entries import Entry, Journal
 from tidemark.stream.journal.place import FACTS_TABLES, journal_with_facts, newest_batch
 
 LEDGERS = tuple(
-    names_in((OPERATOR_STATE, HELD_RECORDS, SUPPRESSED, LATE_RECORDS, QUARANTINE, DISORDER_BUCKETS, COMPLETENESS))
+    names_in(
+        (
+            OPERATOR_STATE,
+            HELD_RECORDS,
+            SUPPRESSED,
+            LATE_RECORDS,
+            QUARANTINE,
+            DISORDER_BUCKETS,
+            COMPLETENESS,
+            SCHEMA_CHANGES,
+        )
+    )
 )
 """Tables of facts whose rows are decided with the batch."""
 FACTS = "facts/"

@@ -16,6 +16,7 @@ import polars as pl
 from tidemark.clock import Clock
 from tidemark.collecting import omit
 from tidemark.kernels.columns.values import value_text
+from tidemark.kernels.formats.sampled_fields import field_sample
 from tidemark.kernels.records.arrivals import Arrivals, arrivals, disorder, hop_arrivals, rows_in_order, with_future
 from tidemark.kernels.records.headers import split_repeated, traces_read, trusted_positions
 from tidemark.kernels.records.limits import Limits
@@ -31,6 +32,7 @@ from tidemark.model.kinds.source import Source
 from tidemark.model.tables.catalog import DISORDER_BUCKETS, HELD_RECORDS, LATE_RECORDS, QUARANTINE
 from tidemark.semantics.event_time import PartitionReading, advance, follow, processing_time
 from tidemark.semantics.progress import InputProgress, PartitionProgress, StreamProgress, WriterPosition
+from tidemark.semantics.schema_watch import NO_SAMPLE, FieldSample
 from tidemark.stream.journal.batch import MicroBatch
 from tidemark.stream.journal.checkpoint import Ends
 from tidemark.stream.kafka.broker import Answers, TopicState
@@ -170,7 +172,7 @@ class Reader:
         ids = {**ids_of(readings, topic, was), **anew.topic_ids}
         progress = self.progress(source, was, readings, sorted_rows.writers, ids, batch)
         run = self._run(batch, sorted_rows.rows.on_time, sorted_rows.rows.measured, sorted_rows.counts)
-        run.rows = dict(sorted_rows.tables)
+        run.rows, run.sample = dict(sorted_rows.tables), sorted_rows.sample
         # In processing time all records of a batch have one time, so there is no disorder to measure.
         if not self._processing_time:
             run.rows[DISORDER_BUCKETS.name] = sorted_rows.disorder.with_columns(
@@ -347,6 +349,7 @@ class SourceRows:
         disorder: how far the rows are behind the watermark.
         windows: the starts of the streaming windows that rows on time are in, epoch ms.
         seen: each partition that has rows, as read.
+        sample: the fields of the sampled rows.
     """
 
     rows: Arrivals
@@ -356,6 +359,7 @@ class SourceRows:
     disorder: pl.DataFrame
     windows: frozenset[int]
     seen: Mapping[int, PartitionReading]
+    sample: FieldSample
 
 
 def source_rows(
@@ -440,6 +444,7 @@ def source_rows(
         disorder_rows,
         windows,
         readings,
+        field_sample(fresh["sampled"]) if "sampled" in fresh.columns else NO_SAMPLE,
     )
 
 

@@ -1,6 +1,7 @@
 """Parses the raw rows of sources into rows that operators read.
 
-A parsed row has its fields and its record time, or the reason why it is quarantined.
+A parsed row has its fields and its record time, or the reason why it is quarantined. A few rows also have the types of
+all of their fields (`sampled`).
 
 A reason is the first that holds: invalid_key, null_key (a record without a key and a value deletes nothing),
 null_value, no_schema_id, unknown_schema, incompatible_schema (kernels/formats/wire_format.py), invalid_utf8,
@@ -24,6 +25,7 @@ import polars as pl
 
 from tidemark.collecting import in_order_of
 from tidemark.kernels.formats.protobuf_fields import protobuf_fields
+from tidemark.kernels.formats.sampled_fields import sampled_types
 from tidemark.kernels.formats.wire_format import wire_fields
 from tidemark.kernels.formats.written_schema import KnownSchemas
 from tidemark.kernels.records.avro_fields import avro_fields
@@ -80,6 +82,7 @@ def parsed(source: Source, raw: pl.DataFrame, schemas: KnownSchemas = NO_SCHEMAS
         **{source.name: pl.DataFrame(in_order_of(source.columns, columns)).to_struct()},
         **({"written": "written"} if "written" in raw.columns else {}),
         **({} if fields.details is None else {"detail": fields.details}),
+        sampled=sampled_types(raw, source, schemas.get(source.registry or "", {})),
     )  # fmt: skip
     timed = _with_times(source, rows)
     helpers = ("clock_ms", "_is_key", "_unreadable", "_has_time_text", "_event_time")

@@ -17,6 +17,7 @@ from tidemark.kernels.aggregates.function import AggregateFunction
 from tidemark.kernels.sql.expressions import Expressions
 from tidemark.model.kinds.operator import Operator
 from tidemark.model.topology import Topology
+from tidemark.semantics.schema_watch import NO_SAMPLE, FieldSample
 from tidemark.stream.journal.batch import Moment
 from tidemark.stream.state.memory import HELD, Memory, Moves
 from tidemark.stream.updates.mistakes import ColumnMistake, Schema
@@ -44,7 +45,7 @@ class Run:
     finished; `counts`: updates by outcome; `rows`: the rows of its tables, by table; `skipped`: suppressed updates per
     task; `asserted`: all updates of an operator that judges them, sent on or not (those of a table are its versions);
     clocks (epoch ms UTC): when it began, when its result was there, and how long (ms) it had waited for a sibling
-    branch before it began.
+    branch before it began; `sample`: of a source, the fields of some records.
     """
 
     output: pl.DataFrame
@@ -56,6 +57,7 @@ class Run:
     started_at_ms: int = 0
     finished_at_ms: int = 0
     queued_ms: int = 0
+    sample: FieldSample = NO_SAMPLE
 
 
 @dataclass(frozen=True)

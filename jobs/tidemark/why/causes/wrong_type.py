@@ -1,13 +1,24 @@
-"""Finds fields of JSON records that do not have their declared types."""
+"""Finds declared fields that records lack, or have with other types."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
+from typing import Any
 
 from tidemark.model.kinds.source import Source
+from tidemark.semantics.schema_watch import FieldChange, step
+from tidemark.why.causes.registry import rule
+from tidemark.why.evidence.commands import quarantine_query
+from tidemark.why.evidence.findings import Cause, Trait, WhyFinding
+from tidemark.why.evidence.snapshot import Scene
+
+FIELD_VANISHED = Cause("field_vanished", Trait.FAULT)
+"""Records of a topic do not have a declared field any more."""
+FIELD_RETYPED = Cause("field_retyped", Trait.FAULT)
+"""The values of a declared field have another type, and are quarantined."""
 
 _NOT_FINITE = frozenset({"NaN", "Infinity", "-Infinity", "+INF", "-INF", "INF"})
 
@@ -53,3 +64,53 @@ def json_object(value: bytes | None) -> dict[str, object] | None:
     except (ValueError, RecursionError):
         return None
     return record if isinstance(record, dict) else None
+
+
+@rule
+def changed_fields(scene: Scene, name: str) -> Iterator[WhyFinding]:
+    """Yields declared fields of topics that changed, so that results suffer."""
+    for source in scene.sources(name).values():
+        if not source.is_watched:
+            continue
+        declared = {step(field): (column, word) for column, field, word in _declared(source)}
+        for change in scene.of(source.name).field_changes(source.name).iter_rows(named=True):
+            if change["field"] in declared:
+                yield from _suffering(scene, name, source, change, *declared[change["field"]])
+
+
+def _declared(source: Source) -> Iterator[tuple[str, str, str]]:
+    """Yields the columns of record values, with field and type."""
+    for column, field in source.field_of.items():
+        if column != source.key:
+            yield column, field, source.fields[column]
+
+
+def _suffering(
+    scene: Scene, name: str, source: Source, change: Mapping[str, Any], column: str, word: str
+) -> Iterator[WhyFinding]:
+    """Yields the harm that *change* does to *column*, of the type *word*."""
+    field = f"field {change['field']} of topic {source.topic}"
+    input = None if name == source.name else source.name
+    match change["change"]:
+        case FieldChange.VANISHED:
+            result = f"rows have null in {column}"
+            if column == source.timestamp:
+                result = "records without it are quarantined as missing_timestamp"
+            yield scene.finding(
+                FIELD_VANISHED,
+                name,
+                f"{field} vanished: no sampled record has it; {result}",
+                f"ask its producer to send {change['field']}, or declare the field that replaces it",
+                input=input,
+                since_ms=change["last_seen_at"],
+            )
+        case FieldChange.RETYPED if scene.of(source.name).lately(source.name)["quarantined"].sum():
+            yield scene.finding(
+                FIELD_RETYPED,
+                name,
+                f"{field} is {change['type']} and was {change['was_type']}; {column} is declared as {word}, and "
+                "records are quarantined",
+                f"ask its producer for the former type, or declare another one: {quarantine_query(scene, source.name)}",
+                input=input,
+                since_ms=change["found_at"],
+            )

@@ -32,6 +32,7 @@ from tidemark.model.tables.catalog import (
     OPERATOR_WINDOWS,
     OUTCOMES,
     QUARANTINE,
+    SCHEMA_CHANGES,
     WATERMARKS,
     Table,
 )
@@ -257,6 +258,11 @@ class StreamFacts:
     def completions(self, operator: str) -> pl.DataFrame:
         """Returns the rows of `completeness` about *operator*, oldest first."""
         return self._rows(COMPLETENESS).filter(pl.col("operator") == operator).sort("batch_id", maintain_order=True)
+
+    def field_changes(self, source: str) -> pl.DataFrame:
+        """Returns the newest change of each field of *source*."""
+        changes = self._rows(SCHEMA_CHANGES).filter(pl.col("source") == source).sort("batch_id", maintain_order=True)
+        return changes.unique("field", keep="last", maintain_order=True)
 
     @cached_property
     def reads(self) -> pl.DataFrame:
