@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
+from tidemark.cli.shared.options import existing_warehouse
 from tidemark.collecting import index_by_name
 from tidemark.errors import InvalidArgument
 from tidemark.model.project.files import Project
+from tidemark.model.project.layout import Layout
 from tidemark.model.topology import SubTopology, Topology, load_each
 from tidemark.reports.batch_job import topology
 
@@ -17,13 +20,15 @@ def add_stream(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("stream", metavar="STREAM", help=text)
 
 
-def stream(name: str) -> tuple[Topology, SubTopology]:
+def stream(name: str, layout: Layout | None = None) -> tuple[Topology, SubTopology]:
     """Returns the stream called *name* with its topology.
+
+    With *layout* it may be a query that was recorded in that warehouse.
 
     Raises InvalidArgument, with the names of all its streams, if there is no such stream.
     """
     of, _, sub_name = name.partition("/")
-    parent = topology(of)
+    parent = topology(of, layout)
     subs = index_by_name(parent.sub_topologies)
     if not sub_name and len(subs) == 1:
         return parent, parent.sub_topologies[0]
@@ -32,6 +37,15 @@ def stream(name: str) -> tuple[Topology, SubTopology]:
         msg = f"a stream is named TOPOLOGY/STREAM, got {name!r}; known: {names}"
         raise InvalidArgument(msg)
     return parent, subs[sub_name]
+
+
+def warehouse_and_topology(options: argparse.Namespace) -> tuple[Path, Topology]:
+    """Returns the warehouse of *options*, and its topology.
+
+    That is a topology of the project, or of queries recorded in the warehouse.
+    """
+    home = existing_warehouse(options)
+    return home, topology(options.topology, Layout(home))
 
 
 def valid_topologies() -> list[Topology]:
