@@ -29,6 +29,7 @@ PARTS = (
     "metrics",
     "jobs",
     "current_sinks",
+    "listened",
 )
 
 

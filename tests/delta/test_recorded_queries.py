@@ -1,4 +1,4 @@
-"""Queries that a listener records are streams for `why`, `status`, SLAs and paths, here without Spark."""
+"""Queries of jobs are streams for every command, here without Spark."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval, instant_ms, iso
 from tidemark.model.sla_spec import load_usable
 from tidemark.model.topology import Topology
-from tidemark.recorded.queries import RecordedQuery, recorded_topology, topology_of
 from tidemark.query.sql import Warehouse
+from tidemark.recorded.queries import RecordedQuery, recorded_topology, topology_of
 from tidemark.sla.measures import facts as sla_facts
 from tidemark.sla.measures.status import statuses
 from tidemark.why.evidence.findings import WhyFinding
@@ -30,7 +30,7 @@ SECOND, MINUTE = 1_000, 60_000
 
 
 def topic(name: str, start: int, end: int, latest: int | None = None) -> dict[str, Any]:
-    """One partition of a topic, as Spark reports it."""
+    """Returns Spark's report of a topic with one partition."""
     offsets = {"startOffset": start, "endOffset": end, "latestOffset": end if latest is None else latest}
     parts = {which: {name: {"0": offset}} for which, offset in offsets.items()}
     return {"description": f"KafkaV2[Subscribe[{name}]]", "numInputRows": end - start, **parts}
@@ -58,8 +58,12 @@ class Job:
         newest_ms: int | None = None,
         took_ms: int = 700,
         late: int = 0,
+        is_last: bool = True,
     ) -> None:
-        """Records a batch that began at *at_ms*, of which 100 ms are reading and 50 ms the commit."""
+        """Records a batch that began at *at_ms*.
+
+        It read for 100 ms, and committed for 50 ms. Batches before one that is not the last are written with it.
+        """
         times = {} if newest_ms is None else dict.fromkeys(("min", "max", "avg"), iso(newest_ms))
         if watermark_ms is not None:
             times["watermark"] = iso(watermark_ms)
@@ -86,7 +90,8 @@ class Job:
         if self.record.run != self.query_id:
             self.record.begin(progress, None)
         self.record.add(progress, thread_id="app-1")
-        self.record.flush()
+        if is_last:
+            self.record.flush()
 
     def rows(self, table: str, *columns: str) -> list[tuple[Any, ...]]:
         path = Layout(self.home).stream_table("shop", self.name, table)
@@ -114,7 +119,7 @@ def first(home: Path, at_ms: int, operator: str | None = None) -> WhyFinding:
 # the topology
 
 
-def test_queries_are_chained_by_the_places_that_they_read_and_write() -> None:
+def test_queries_are_chained_by_the_places_that_they_share() -> None:
     queries = [
         RecordedQuery(name="totals", query_id="3", sources={"totals:clean": "delta:/lake/clean"}),
         RecordedQuery(
@@ -205,9 +210,9 @@ def test_a_query_waits_for_the_job_that_writes_its_topic(tmp_path: Path) -> None
 def test_unread_records_of_a_query_are_a_backlog(tmp_path: Path) -> None:
     job = Job(tmp_path, "clean")
     for n in range(5):
-        assert not n or first(tmp_path, NOON + n * SECOND).cause == "nothing_wrong"
-        job.batch(NOON + n * SECOND, topic("orders", n, n + 1, latest=100 if n else 1))
+        job.batch(NOON + n * SECOND, topic("orders", n, n + 1, latest=100 if n else 1), is_last=n == 4)
     job.beat(NOON + 5 * SECOND)
+    assert first(tmp_path, NOON + 5 * SECOND).cause == "nothing_wrong"
     job.batch(NOON + 5 * SECOND, topic("orders", 5, 6, latest=100))
     finding = first(tmp_path, NOON + 6 * SECOND)
     assert (finding.cause, finding.input, finding.partition) == ("backlog", "clean:orders", 0)
@@ -217,9 +222,10 @@ def test_unread_records_of_a_query_are_a_backlog(tmp_path: Path) -> None:
 def test_a_silent_source_holds_the_watermark_of_a_join_back(tmp_path: Path) -> None:
     job = Job(tmp_path, "pairs")
     for n in range(5):
-        before = findings(tmp_path, NOON + n * SECOND) if n else []
-        assert "source_holds_back" not in [each.cause for each in before]
-        job.batch(NOON + n * SECOND, topic("orders", n, n + 1), topic("payments", 0, 0), watermark_ms=NOON - MINUTE)
+        if n == 4:
+            assert "source_holds_back" not in [each.cause for each in findings(tmp_path, NOON + n * SECOND)]
+        sources = topic("orders", n, n + 1), topic("payments", 0, 0)
+        job.batch(NOON + n * SECOND, *sources, watermark_ms=NOON - MINUTE, is_last=n >= 3)
     finding = next(each for each in findings(tmp_path, NOON + 5 * SECOND) if each.cause == "source_holds_back")
     assert (finding.operator, finding.input) == ("pairs", "pairs:payments")
 
@@ -227,7 +233,7 @@ def test_a_silent_source_holds_the_watermark_of_a_join_back(tmp_path: Path) -> N
 def test_the_slowest_phase_of_long_batches_is_named(tmp_path: Path) -> None:
     job = Job(tmp_path, "clean")
     for n in range(5):
-        job.batch(NOON + 2 * n * MINUTE, topic("orders", n, n + 1), took_ms=61 * SECOND)
+        job.batch(NOON + 2 * n * MINUTE, topic("orders", n, n + 1), took_ms=61 * SECOND, is_last=n == 4)
     finding = next(each for each in findings(tmp_path, NOON + 10 * MINUTE) if each.cause == "slow_phase")
     # Of 61 s, all but 150 ms are in addBatch.
     assert finding.seen == (
@@ -249,20 +255,21 @@ def test_records_that_spark_dropped_are_named(tmp_path: Path) -> None:
 # paths, SLAs and commands
 
 
-@pytest.fixture
-def chain(tmp_path: Path) -> Path:
-    """Returns a warehouse in which `clean` reads what `land` writes, a second later.
+@pytest.fixture(scope="module")
+def chain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Returns a warehouse with a query that reads another one's table.
 
-    Both have passed the windows that end at 12:01 and 12:02.
+    `clean` begins a second after `land`. Both have passed the windows that end at 12:01 and 12:02.
     """
-    land, clean = Job(tmp_path, "land", sink="DeltaSink[/lake/orders]"), Job(tmp_path, "clean")
+    home = tmp_path_factory.mktemp("chain")
+    land, clean = Job(home, "land", sink="DeltaSink[/lake/orders]"), Job(home, "clean")
     for n in range(3):
         at_ms = NOON + (1 + 2 * n) * MINUTE
         table = {"description": "DeltaSource[file:/lake/orders]", "numInputRows": 1, "endOffset": {"index": n}}
         times = {"watermark_ms": NOON + n * MINUTE, "newest_ms": NOON + n * MINUTE}
-        land.batch(at_ms, topic("raw", n, n + 1), **times)
-        clean.batch(at_ms + SECOND, table, **times)
-    return tmp_path
+        land.batch(at_ms, topic("raw", n, n + 1), **times, is_last=n == 2)
+        clean.batch(at_ms + SECOND, table, **times, is_last=n == 2)
+    return home
 
 
 def test_the_critical_path_goes_through_chained_jobs(chain: Path) -> None:

@@ -1,4 +1,4 @@
-"""Jobs of a team's own run unchanged, and are streams for every command."""
+"""Jobs run unchanged in Spark, and their faults are named."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-import critical_path
 from tidemark.api.application import ApplicationOptions, run_application
 from tidemark.clock import wall_clock_ms
 from tidemark.model.project.layout import Layout
-from tidemark.model.settings.intervals import Interval, instant_ms, iso
+from tidemark.model.settings.intervals import instant_ms, iso
 from tidemark.recorded.queries import recorded_topology
 from tidemark.why.walk import why
 
+pytestmark = pytest.mark.long  # each runs jobs in Spark, 10 to 60 s; test_api.py has the short case
 JOBS = Path(__file__).parent / "unchanged_jobs"
 NOON = instant_ms("2026-03-01T12:00")
 MINUTE = 60_000
@@ -28,7 +28,7 @@ MINUTE = 60_000
 
 @dataclass
 class Shop:
-    """A folder in which jobs of the topology `shop` run, one after the other."""
+    """The folder of the jobs of the topology `shop`."""
 
     home: Path
     files: dict[str, int] = field(default_factory=dict)
@@ -75,21 +75,109 @@ def shop(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     return Shop(tmp_path)
 
 
-def test_jobs_that_are_chained_by_tables_have_a_critical_path(shop: Shop) -> None:
+def causes(shop: Shop, operator: str | None = None) -> list[str]:
+    topology = recorded_topology(shop.layout, "shop")
+    assert topology is not None
+    return [str(each.cause) for each in why(topology, shop.layout, at_ms=wall_clock_ms(), operator=operator)]
+
+
+def test_a_chain_of_three_jobs_is_one_topology(shop: Shop) -> None:
     shop.feed("feed", (1, 0, 5), (2, 30_000, -1))
     shop.feed("feed", (3, 3 * MINUTE, 7))
     shop.feed("feed", (4, 5 * MINUTE, 9))
-    assert [shop.run("land", "feed"), shop.run("clean", "land_table")] == [0, 0]
+    statuses = [shop.run("land", "feed"), shop.run("clean", "land_table"), shop.run("total", "clean_table")]
+    assert statuses == [0, 0, 0]
 
     topology = recorded_topology(shop.layout, "shop")
     assert topology is not None
     assert {name: [*read] for name, read in topology.upstreams.items()} == {
-        "land:feed": [], "land": ["land:feed"], "clean:land_table": ["land"], "clean": ["clean:land_table"]
+        "land:feed": [], "land": ["land:feed"], "clean:land_table": ["land"], "clean": ["clean:land_table"],
+        "total:clean_table": ["clean"], "total": ["total:clean_table"],
     }  # fmt: skip
     assert shop.rows("clean_table", "id") == [(1,), (3,), (4,)]
-    # The watermark went to 12:02:50, and passed the windows that ended at 12:01 and 12:02.
-    ends = sorted({end.minute for _, end in shop.recorded("clean", "operator_windows", "operator", "window_end")})
-    assert ends == [1, 2]
-    assert shop.recorded("land", "outcomes", "operator", "records_in", "passed")[:2] == [("land", 1, 1), ("land", 2, 2)]
+    # The watermark is 10 s behind the record of 12:05; the last window is open.
+    assert [amount for _, amount in shop.rows("total_table", "end", "amount")] == [5, 7]
+    # When the record of 12:05 was read, the watermark was 12:02:50.
+    ends = {end.minute for operator, end in shop.recorded("clean", "operator_windows", "operator", "window_end")}
+    assert ends == {1, 2}
+    assert [n for each, n in shop.recorded("land", "outcomes", "operator", "passed") if each == "land"] == [1, 1, 2]
+    assert causes(shop)[0] == "driver_dead"  # it ended by itself, and Airflow would start it again
 
-    critical_path.run(shop.layout, topology, [], Interval(NOON, NOON + 10 * MINUTE))
+
+def test_a_job_with_foreach_batch_runs_unchanged(shop: Shop) -> None:
+    shop.feed("feed", (1, 0, 5))
+    shop.feed("feed", (2, 0, 6))
+    assert shop.run("enrich", "feed") == 0
+    assert shop.rows("enrich_table", "id", "batch") == [(1, 0), (2, 1)]
+    # The query has no name, and gets one from its job.
+    assert shop.recorded("enrich_1", "batches", "batch_id", "records_in") == [(0, 1), (1, 1)]
+
+
+def test_a_join_of_two_streams_runs_unchanged(shop: Shop) -> None:
+    shop.feed("orders", (1, 0, 5), (2, 0, 5))
+    shop.feed("payments", (1, 30_000, 5), (2, 90_000, 5))
+    assert shop.run("pair", "orders", "payments") == 0
+    assert shop.rows("pair_table", "id") == [(1,)]
+    outcomes = shop.recorded("pairs", "outcomes", "operator", "records_in")
+    assert {("pairs", 4), ("pairs:orders", 2), ("pairs:payments", 2)} <= {*outcomes}
+
+
+def test_a_removal_of_duplicates_runs_unchanged(shop: Shop) -> None:
+    shop.feed("feed", (1, 10 * MINUTE, 5), (1, 10 * MINUTE, 5))
+    shop.feed("feed", (2, 10 * MINUTE, 5))
+    shop.feed("feed", (3, 0, 5))  # behind the watermark
+    assert shop.run("first_seen", "feed") == 0
+    assert shop.rows("first_seen_table", "id") == [(1,), (2,)]
+    late = [n for operator, n in shop.recorded("firsts", "outcomes", "operator", "late") if operator == "firsts"]
+    assert sum(late) == 1
+
+
+def test_a_stateful_processor_runs_unchanged(shop: Shop) -> None:
+    shop.feed("feed", (1, 0, 5), (1, 0, 5))
+    shop.feed("feed", (1, 0, 5))
+    assert shop.run("count_orders", "feed") == 0
+    assert shop.rows("count_orders_table", "id", "n") == [(1, 2), (1, 3)]
+    assert shop.recorded("counts", "batches", "batch_id", "records_in") == [(0, 2), (1, 1)]
+
+
+def test_faults_of_a_job_are_named_and_recovered(shop: Shop) -> None:
+    shop.feed("feed", (1, 0, 5))
+    assert shop.run("fragile", "feed") == 0
+    # Code of the job raises an exception.
+    shop.feed("feed", (2, 0, 13))
+    assert shop.run("fragile", "feed") == 1
+    assert "13 is no amount" in reason(shop)
+    (shop.home / "feed" / "1.json").write_text('{"id": 2, "amount": 12}')
+    # A record of the feed is not JSON.
+    shop.feed("feed", (3, 0, 5))
+    (shop.home / "feed" / "2.json").write_text("{no json")
+    assert shop.run("fragile", "feed") == 1
+    assert "MALFORMED_RECORD_IN_PARSING" in reason(shop)
+    (shop.home / "feed" / "2.json").write_text('{"id": 3, "amount": 5}')
+    assert shop.run("fragile", "feed") == 0
+    assert shop.rows("fragile_table", "id") == [(1,), (2,), (3,)]
+    # A file that the stream needs has vanished, as a deleted topic does.
+    shop.feed("feed", (4, 0, 5))
+    (shop.home / "fragile_table").rename(shop.home / "away")
+    (shop.home / "fragile_table").write_text("no table")
+    assert shop.run("fragile", "feed") == 1
+    assert "fragile_table" in reason(shop)
+    (shop.home / "fragile_table").unlink()
+    (shop.home / "away").rename(shop.home / "fragile_table")
+    assert shop.run("fragile", "feed") == 0
+    assert shop.rows("fragile_table", "id") == [(1,), (2,), (3,), (4,)]
+    # The checkpoint is lost: the query begins again, with batches of new numbers.
+    (shop.home / "fragile_checkpoint").rename(shop.home / "lost")
+    assert shop.run("fragile", "feed") == 0
+    assert "new_checkpoint" in causes(shop)
+    ids = [n for (n,) in shop.recorded("fragile", "batches", "batch_id")]
+    assert ids == [*range(len(ids))]
+
+
+def reason(shop: Shop) -> str:
+    """Returns the observation about the dead driver."""
+    topology = recorded_topology(shop.layout, "shop")
+    assert topology is not None
+    finding = why(topology, shop.layout, at_ms=wall_clock_ms())[0]
+    assert finding.cause == "driver_dead"
+    return finding.seen

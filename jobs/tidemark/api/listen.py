@@ -43,6 +43,7 @@ from tidemark.api.progress import (
 )
 from tidemark.api.query import Query, Writer
 from tidemark.clock import wall_clock_ms
+from tidemark.collecting import present
 from tidemark.kernels.columns.schemas import rows_of
 from tidemark.model.project.layout import NAME, Layout
 from tidemark.model.settings.intervals import instant_ms
@@ -132,7 +133,7 @@ class Listener(StreamingQueryListener):
         self._news.put(json.loads(event.progress.json))
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802 - Spark's name
-        """Queues that a query waits for records; Spark calls this every 10 s."""
+        """Queues that a query waits; Spark calls this every 10 s."""
         self._news.put({"id": str(event.id), "runId": str(event.runId), "timestamp": event.timestamp})
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802 - Spark's name
@@ -173,8 +174,8 @@ class Listener(StreamingQueryListener):
 
         Its id would be new at each start if it has no checkpoint.
         """
-        taken = {name for run, name in self._unnamed.items() if run in self._running}
-        return next(name for n in count(1) if (name := f"{self._job}_{n}") not in taken)
+        names_in_use = {name for run, name in self._unnamed.items() if run in self._running}
+        return next(name for n in count(1) if (name := f"{self._job}_{n}") not in names_in_use)
 
     def _write_all(self) -> None:
         is_open, due_s = True, 0.0
@@ -223,8 +224,8 @@ class QueryRecord:
     def __init__(self, query: Query, job: str, file: str) -> None:
         self._query, self._job, self._file = query, job, file
         self.run = ""
-        self._known: RecordedQuery | None = None
-        self._written: RecordedQuery | None = None
+        self._description: RecordedQuery | None = None
+        self._on_disk: RecordedQuery | None = None
         self._plan: Any = None
         self._writer: Writer | None = None
         self._rows: dict[str, list[dict[str, Any]]] = {}
@@ -239,7 +240,7 @@ class QueryRecord:
         return bool(self._rows)
 
     def begin(self, news: Mapping[str, Any], plan: Any) -> None:
-        """Begins to record a run of the query, with the first *news* of it.
+        """Begins to record a run of the query, with its first *news*.
 
         *plan* is Spark's object of it; None: it is not known.
         """
@@ -247,13 +248,13 @@ class QueryRecord:
         self.run, self._plan, self._writer = news["runId"], plan, Writer(self._query, "listener", wall_clock_ms)
         self._read_before, self._marks, self._watermark_ms, self._oldest_ms = {}, {}, None, None
         before = read_query(self._query.control / FILE)
-        known = before or RecordedQuery(name=self._query.name, query_id=news["id"])
-        if known.query_id != news["id"]:
-            newest = self._writer.newest(BATCHES.name)
-            at_ms = instant_ms(news["timestamp"])
-            known = replace(known, query_id=news["id"], first_batch=newest + 1, began_again_ms=at_ms, sources={})
-        self._written = before
-        self._known = replace(known, job=self._job, application=self._file, trigger_ms=_trigger_ms(plan))
+        described = before or RecordedQuery(name=self._query.name, query_id=news["id"])
+        if described.query_id != news["id"]:
+            at_ms, next_batch = instant_ms(news["timestamp"]), self._writer.newest(BATCHES.name) + 1
+            again = {"query_id": news["id"], "first_batch": next_batch, "began_again_ms": at_ms}
+            described = replace(described, **again, sources={})
+        self._on_disk = before
+        self._description = replace(described, job=self._job, application=self._file, trigger_ms=_trigger_ms(plan))
         if "batchId" not in news:
             with suppress(Exception):  # Spark has not planned it yet
                 sources = [plan.sources().apply(n).toString() for n in range(plan.sources().size())]
@@ -262,10 +263,10 @@ class QueryRecord:
     def add(self, progress: Mapping[str, Any], *, thread_id: str) -> None:
         """Adds the rows of a batch."""
         self._describe(progress["sources"], progress["sink"]["description"])
-        known = self._known
-        assert known is not None
-        name, batch_id = self._query.name, known.first_batch + progress["batchId"]
-        reads = reads_of(progress, {place: each for each, place in known.sources.items()}, self._read_before)
+        query = self._description
+        assert query is not None
+        name, batch_id = self._query.name, query.first_batch + progress["batchId"]
+        reads = reads_of(progress, {place: each for each, place in query.sources.items()}, self._read_before)
         for source, n in reads.records.items():
             self._read_before[source] = self._read_before.get(source, 0) + n
         batch, now_ms = batch_row(progress, reads.parts), watermark_ms(progress)
@@ -273,12 +274,11 @@ class QueryRecord:
         self._marks |= mark_rows(reads.parts)
         if now_ms != self._watermark_ms:
             # Spark has one watermark, so that of each source is the query's.
-            marks += [{"source": source, "watermark": now_ms} for source in [None, *known.sources]]
+            marks += [{"source": source, "watermark": now_ms} for source in [None, *query.sources]]
         latency = latency_row(progress, operator=name)
-        known_ms = [ms for ms in (self._oldest_ms, self._watermark_ms) if ms is not None]
-        after_ms = max(known_ms, default=None)
+        after_ms = max(present((self._oldest_ms, self._watermark_ms)), default=None)
         windows = window_rows(
-            progress, known.sources, name, after_ms=after_ms, window_ms=WINDOW_MS, host=platform.node()
+            progress, query.sources, name, after_ms=after_ms, window_ms=WINDOW_MS, host=platform.node()
         )
         self._watermark_ms, self._oldest_ms = now_ms, self._oldest_ms or _oldest_ms(progress)
         rows = {
@@ -292,7 +292,7 @@ class QueryRecord:
             self._rows.setdefault(table, []).extend({**row, "batch_id": batch_id} for row in of_table)
 
     def flush(self) -> None:
-        """Writes the rows that wait; an error is logged, and they are lost."""
+        """Writes the rows that wait; after an error they are lost."""
         rows, self._rows = self._rows, {}
         same = {"topology": self._query.topology, "sub_topology": self._query.name}
         try:
@@ -308,31 +308,31 @@ class QueryRecord:
 
     def _describe(self, sources: Any, sink: str) -> None:
         """Writes the description of the query if it has changed."""
-        assert self._known is not None
+        query = self._description
+        assert query is not None
         places = chain.from_iterable(places_read(sources))
-        named = named_places(self._query.name, [*self._known.sources.values(), *places])
-        if (written := place_written(sink)) == "" and sink:
-            written = _topic_written(self._plan)
-        self._known = replace(self._known, sources=named, sink=written or self._known.sink)
-        if self._known != self._written:
-            write_query(self._query.layout, self._query.topology, self._known)
-            self._written = self._known
+        operators = named_places(self._query.name, [*query.sources.values(), *places])
+        output = place_written(sink) or (_topic_written(self._plan) if sink else "")
+        self._description = replace(query, sources=operators, sink=output or query.sink)
+        if self._description != self._on_disk:
+            write_query(self._query.layout, self._query.topology, self._description)
+            self._on_disk = self._description
 
 
 def _oldest_ms(progress: Mapping[str, Any]) -> int | None:
-    """Returns the oldest event time of a batch; no window is before it."""
+    """Returns the oldest event time of a batch."""
     text = progress.get("eventTime", {}).get("min")
     return instant_ms(text) if text else None
 
 
 def _trigger_ms(plan: Any) -> int:
-    """Returns the trigger of Spark's query *plan*; 0: none, or not known."""
-    found = _TRIGGER.match(str(plan.trigger())) if plan is not None else None
-    return int(found[1]) if found else 0
+    """Returns the trigger of *plan*, ms; 0: none, or unknown."""
+    match = _TRIGGER.match(str(plan.trigger())) if plan is not None else None
+    return int(match[1]) if match else 0
 
 
 def _topic_written(plan: Any) -> str:
-    """Returns the place of the topic in the options of a query; empty: none."""
+    """Returns the place of the topic that *plan* writes; empty: none."""
     with suppress(Exception):  # such as a plan of another version of Spark
         topic = plan.logicalPlan().writeOptions().get("topic")
         return f"topic:{topic.get()}" if topic.isDefined() else ""

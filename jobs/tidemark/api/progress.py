@@ -48,8 +48,8 @@ def named_places(query: str, places: Iterable[str]) -> dict[str, str]:
     for place in dict.fromkeys(places):
         kind, _, where = place.partition(":")
         name = f"{query}:{re.sub(r'[^A-Za-z0-9_.-]', '_', PurePosixPath(where).name or kind)}"
-        taken = sum(each == name or each.startswith(f"{name}_") for each in named)
-        named[f"{name}_{taken + 1}" if taken else name] = place
+        same = sum(each == name or each.startswith(f"{name}_") for each in named)
+        named[f"{name}_{same + 1}" if same else name] = place
     return named
 
 
@@ -75,7 +75,7 @@ def batch_row(progress: Mapping[str, Any], reads: list[dict[str, Any]]) -> dict[
 
 
 class Reads(NamedTuple):
-    """What a batch read: offsets per partition, and records per source operator."""
+    """Offsets per partition that a batch read, and records per source."""
 
     parts: list[dict[str, Any]]
     records: dict[str, int]
@@ -286,12 +286,12 @@ def _place(description: str) -> str:
     >>> _place("DeltaSource[file:/lake/orders]"), _place("RateStreamV2[rowsPerSecond=5, numPartitions=default")
     ('delta:/lake/orders', 'rate:')
     """
-    found = _DESCRIPTION.match(description)
-    if found is None:
+    match = _DESCRIPTION.match(description)
+    if match is None:
         return f"{description.partition('@')[0].rpartition('.')[2].lower()}:"
-    if (kind := _KINDS.get(found["kind"])) is None:
-        return f"{found['kind'].lower()}:"
-    return f"{kind}:{found['what'].rstrip(']').removeprefix('file:').rstrip('/')}"
+    if (kind := _KINDS.get(match["kind"])) is None:
+        return f"{match['kind'].lower()}:"
+    return f"{kind}:{match['what'].rstrip(']').removeprefix('file:').rstrip('/')}"
 
 
 def _partitions(source: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

@@ -15,9 +15,9 @@ from tidemark.why.evidence.findings import Cause, Trait, WhyFinding
 from tidemark.why.evidence.snapshot import Scene
 
 SLOW_PHASE = Cause("slow_phase", Trait.USUAL)
-"""Batches of a query take longer than its trigger, mostly in one phase."""
+"""Batches of a query take longer than its trigger."""
 SOURCE_HOLDS_BACK = Cause("source_holds_back", Trait.FAULT | Trait.EVENT_TIME)
-"""A silent source holds the watermark of a query over several back."""
+"""A silent source holds the watermark of a query back."""
 NEW_CHECKPOINT = Cause("new_checkpoint", Trait.USUAL)
 """A query began again with another checkpoint."""
 
@@ -33,12 +33,12 @@ MEANINGS = {
     "walCommit": "writing the checkpoint",
     "commitOffsets": "writing the checkpoint",
 }
-"""What Spark does in the phases of a batch."""
+"""The work of Spark in the phases of a batch."""
 
 
 @rule
 def queries(scene: Scene, name: str) -> Iterator[WhyFinding]:
-    """Yields reasons in the query that runs *name*, and in those before it."""
+    """Yields reasons in the query of *name*, and upstream."""
     if not scene.topology.jobs:
         return
     yield from _source_holding(scene, name)
