@@ -152,7 +152,7 @@ def test_faults_of_a_job_are_named_and_recovered(shop: Shop) -> None:
     shop.feed("feed", (3, 0, 5))
     (shop.home / "feed" / "2.json").write_text("{no json")
     assert shop.run("fragile", "feed") == 1
-    assert "MALFORMED_RECORD_IN_PARSING" in reason(shop)
+    assert "MALFORMED_RECORD" in reason(shop)
     (shop.home / "feed" / "2.json").write_text('{"id": 3, "amount": 5}')
     assert shop.run("fragile", "feed") == 0
     assert shop.rows("fragile_table", "id") == [(1,), (2,), (3,)]

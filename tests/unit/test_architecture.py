@@ -167,7 +167,8 @@ IMPORTS = {
     "embedded": "collecting errors clock model.project model control",
     "feed": "errors model.settings model.project embedded",
     "cli.shared": (
-        "clock collecting escaping errors semantics model.settings model.project model storage control reports embedded"
+        "clock collecting escaping errors semantics model.settings model.project model storage control recorded "
+        "reports embedded"
     ),
     "metrics": (
         "clock collecting model.tables model.settings model kernels.columns semantics storage.delta model.project "
@@ -208,7 +209,7 @@ IMPORTS = {
     "airflow.dags": "collecting errors model.project model airflow.tasks",
     "airflow.pages": (
         "collecting escaping errors clock semantics model.settings model.project model query "
-        "reports reports.paths reports.facts reports.pages reports.rollups reports.what_if sla.incidents sla "
+        "recorded reports reports.paths reports.facts reports.pages reports.rollups reports.what_if sla.incidents sla "
         "metrics cli.explain airflow.tasks airflow.dags"
     ),
     "airflow": "",

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import runpy
 import sys
 import threading
@@ -56,6 +57,9 @@ ENDS_WITHIN_S = 10.0
 
 Then its process ends.
 """
+MOST_OF_A_REASON = 2_000
+"""Most characters of the reason of a failure in a heartbeat."""
+_FRAME = re.compile(r"\s|Traceback |\.\.\. \d|SQLSTATE|Driver stacktrace")
 
 
 class ApplicationOptions(LaunchOptions):
@@ -200,7 +204,7 @@ class ApplicationQueries:
                 for sign in self._signs.values():
                     sign.end(reason if has_failed else None)
                 self._pulse.end(
-                    StreamState.FAILED if has_failed else StreamState.DRAINED, reason=(reason or "")[:2_000] or None
+                    StreamState.FAILED if has_failed else StreamState.DRAINED, reason=in_short(reason or "") or None
                 )
                 self._status = int(has_failed) if status is None else status
             return self._status
@@ -412,7 +416,17 @@ class QuerySigns:
             self._is_over = True
             error = _error_of(self._query) or reason
             state = StreamState.DRAINED if error is None else StreamState.FAILED
-            self._pulse.end(state, reason=None if error is None else str(error)[:2_000])
+            self._pulse.end(state, reason=None if error is None else in_short(str(error)))
+
+
+def in_short(error: str) -> str:
+    """Returns the message of *error* without frames of Java and Python.
+
+    Spark repeats both, and a plan, around the line that says what was wrong.
+    """
+    text, _, _ = error.partition("=== Streaming Query ===")
+    lines = [line for line in text.splitlines() if line.strip() and not _FRAME.match(line)]
+    return " ".join(dict.fromkeys(lines))[:MOST_OF_A_REASON]
 
 
 def _is_active(query: StreamingQuery) -> bool:

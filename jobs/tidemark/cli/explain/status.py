@@ -54,7 +54,7 @@ def command(options: argparse.Namespace) -> int:
     topologies = {path: each for path, each in load_each(project.topologies).items() if _is_chosen(options, path, each)}
     recorded = recorded_topologies(Layout(place(options)))
     names = {each.name for each in topologies.values() if isinstance(each, Topology)}
-    of_jobs = [each for each in recorded if each.name not in names and each.name in (options.topologies or {each.name})]
+    of_jobs = [each for each in recorded if each.name not in names and _is_chosen(options, Path(each.name), each)]
     models = documents(Home(options.home.resolve()), place(options), [*topologies.values(), *of_jobs])
     broken = {path.name: str(each) for path, each in topologies.items() if not isinstance(each, Topology)}
     if options.format == "json":

@@ -37,7 +37,8 @@ def command(options: argparse.Namespace) -> int:
 
     Raises InvalidArgument for an unknown topology, a taken port, or without a warehouse.
     """
-    exporter = Exporter(Layout(existing_warehouse(options)), watched_topologies(options.topologies))
+    layout = Layout(existing_warehouse(options))
+    exporter = Exporter(layout, watched_topologies(options.topologies, layout))
     if options.otlp is not None:
         return _push(exporter, options.otlp, options.every)
     registry = CollectorRegistry()

@@ -6,11 +6,12 @@ import argparse
 from pathlib import Path
 
 from tidemark.cli.shared.options import existing_warehouse
-from tidemark.collecting import index_by_name
+from tidemark.collecting import index_by_name, names_in
 from tidemark.errors import InvalidArgument
 from tidemark.model.project.files import Project
 from tidemark.model.project.layout import Layout
 from tidemark.model.topology import SubTopology, Topology, load_each
+from tidemark.recorded.queries import recorded_topologies
 from tidemark.reports.batch_job import topology
 
 
@@ -48,6 +49,11 @@ def warehouse_and_topology(options: argparse.Namespace) -> tuple[Path, Topology]
     return home, topology(options.topology, Layout(home))
 
 
-def valid_topologies() -> list[Topology]:
-    """Returns the topologies of the project whose files are valid."""
-    return [each for each in load_each(Project.here().topologies).values() if isinstance(each, Topology)]
+def valid_topologies(layout: Layout | None = None) -> list[Topology]:
+    """Returns the topologies of the project whose files are valid.
+
+    With *layout* also those of queries that were recorded in its warehouse.
+    """
+    of_files = [each for each in load_each(Project.here().topologies).values() if isinstance(each, Topology)]
+    recorded = recorded_topologies(layout) if layout else []
+    return [*of_files, *(each for each in recorded if each.name not in names_in(of_files))]

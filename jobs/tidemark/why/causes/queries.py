@@ -22,7 +22,7 @@ NEW_CHECKPOINT = Cause("new_checkpoint", Trait.USUAL)
 """A query began again with another checkpoint."""
 
 LONG_MS = 60_000
-"""A batch of a query without a trigger is long from here on."""
+"""Without a trigger a longer batch is long."""
 NEW_FOR_MS = 3_600_000
 """A checkpoint counts as new for so long."""
 MEANINGS = {
