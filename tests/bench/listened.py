@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from tidemark import api
 from tidemark.spark_session import session
 
-BATCHES, RECORDS = 25, 5_000
+BATCHES, RECORDS = 12, 5_000
 
 
 def figures(runs: int) -> Iterator[Figure]:

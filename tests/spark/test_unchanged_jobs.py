@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import socketserver
+import subprocess
 import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pyspark
 import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
+import critical_path
 from tidemark.api.application import ApplicationOptions, run_application
 from tidemark.clock import wall_clock_ms
+from tidemark.control.folder import Control
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import instant_ms, iso
 from tidemark.recorded.queries import recorded_topology
@@ -48,9 +57,13 @@ class Shop:
 
     def run(self, job: str, *inputs: str) -> int:
         """Runs *job* with these inputs, its output and its checkpoint."""
-        names = {"topology": "shop", "sub_topology": job, "launch_id": job, "launched_by": "a test"}
         places = [*inputs, f"{job}_table", f"{job}_checkpoint"]
-        arguments = {"application": JOBS / f"{job}.py", "argument": [str(self.home / place) for place in places]}
+        return self.start(JOBS / f"{job}.py", *(str(self.home / place) for place in places))
+
+    def start(self, file: Path, *argument: str) -> int:
+        """Runs the job in *file*, and returns its exit status."""
+        names = {"topology": "shop", "sub_topology": file.stem, "launch_id": "l", "launched_by": "a test"}
+        arguments = {"application": file, "argument": [*argument]}
         lease = {"warehouse": self.layout.warehouse, "take_over": False, "silent_after": 60.0}
         return run_application(ApplicationOptions(**names, **arguments, **lease))
 
@@ -172,6 +185,102 @@ def test_faults_of_a_job_are_named_and_recovered(shop: Shop) -> None:
     assert "new_checkpoint" in causes(shop)
     ids = [n for (n,) in shop.recorded("fragile", "batches", "batch_id")]
     assert ids == [*range(len(ids))]
+
+
+@pytest.fixture
+def lines() -> Iterator[int]:
+    """Returns the port of a server that sends each client a line."""
+
+    class Handler(socketserver.StreamRequestHandler):
+        def handle(self) -> None:
+            self.wfile.write(b"late early late\n")
+            self.rfile.read()  # until the client ends
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server.server_address[1]
+        server.shutdown()
+
+
+EXAMPLES = Path(pyspark.__file__).parent / "examples" / "src" / "main" / "python" / "sql" / "streaming"
+
+
+@pytest.mark.parametrize(
+    ("example", "arguments"),
+    [
+        ("structured_network_wordcount", []),
+        ("structured_network_wordcount_windowed", ["10", "5"]),
+        ("structured_network_wordcount_session_window", ["10"]),
+        ("structured_sessionization", []),
+    ],
+)
+def test_examples_of_spark_run_unchanged(shop: Shop, lines: int, example: str, arguments: list[str]) -> None:
+    control = Control(shop.layout.control("shop", example))
+
+    def drain() -> None:
+        until_s = time.monotonic() + 120
+        while ((beat := control.heartbeat()) is None or not beat.batches) and time.monotonic() < until_s:
+            time.sleep(0.1)
+        control.request_drain(by="a test", now_ms=wall_clock_ms())
+
+    threading.Thread(target=drain, daemon=True).start()
+    assert shop.start(EXAMPLES / f"{example}.py", "127.0.0.1", str(lines), *arguments) == 0
+    beat = control.heartbeat()
+    assert beat is not None
+    assert (beat.state, beat.drained_by) == ("drained", "a test")
+    # Their queries have neither a name nor a checkpoint.
+    topology = recorded_topology(shop.layout, "shop")
+    assert topology is not None
+    assert [*topology.operators] == [f"{example}_1:textsocket", f"{example}_1"]
+    outcomes = shop.recorded(f"{example}_1", "outcomes", "operator", "records_in")
+    assert sum(n for operator, n in outcomes if operator == f"{example}_1") == 1
+
+
+def test_a_job_that_is_killed_goes_on_where_it_was(shop: Shop) -> None:
+    shop.feed("feed", (1, 0, 5))
+    control = Control(shop.layout.control("shop", "endless"))
+
+    def wait_for(condition: Callable[[], object]) -> None:
+        until_s = time.monotonic() + 150
+        while not condition():
+            assert time.monotonic() < until_s
+            time.sleep(0.2)
+
+    def written() -> list[int]:
+        files = (shop.home / "out").glob("*.json") if (shop.home / "out").exists() else ()
+        return sorted(json.loads(line)["id"] for file in files for line in file.read_text().splitlines())
+
+    def driver() -> subprocess.Popen[bytes]:
+        program = Path(critical_path.__file__).with_name("application.py")
+        names = ["--topology", "shop", "--sub-topology", "endless", "--warehouse", str(shop.layout.warehouse)]
+        arguments = [f"--argument={shop.home / place}" for place in ("feed", "out", "checkpoint")]
+        command = [sys.executable, str(program), "--application", str(JOBS / "endless.py"), *names, *arguments]
+        environment = {**os.environ, "PYTHONPATH": str(program.parent), "SPARK_LOCAL_DIRS": str(shop.home)}
+        return subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL, start_new_session=True)
+
+    first = driver()
+    try:
+        wait_for(lambda: written() == [1] and (shop.home / "checkpoint" / "commits" / "0").exists())
+        wait_for(lambda: recorded_topology(shop.layout, "shop"))
+    finally:
+        os.killpg(first.pid, signal.SIGKILL)
+        first.wait()
+    wait_for(lambda: causes(shop)[0] == "driver_dead")
+    shop.feed("feed", (2, 0, 5))
+    second = driver()
+    try:
+        wait_for(lambda: written() == [1, 2])
+        control.request_drain(by="a test", now_ms=wall_clock_ms())
+        assert second.wait(60) == 0
+    finally:
+        if second.poll() is None:
+            os.killpg(second.pid, signal.SIGKILL)
+            second.wait()
+    beat = control.heartbeat()
+    assert beat is not None
+    assert (beat.state, beat.epoch) == ("drained", 2)
+    assert (1, 1) in shop.recorded("copies", "batches", "batch_id", "records_in")
 
 
 def reason(shop: Shop) -> str:

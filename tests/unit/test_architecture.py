@@ -160,7 +160,7 @@ IMPORTS = {
         "storage.delta control stream.journal stream.read stream.write stream.startup"
     ),
     "api": (
-        "errors clock semantics model.tables model.settings model.project model.kinds kernels.columns "
+        "collecting errors clock semantics model.tables model.settings model.project model.kinds kernels.columns "
         "kernels.updates kernels.records storage storage.delta control recorded stream.journal stream.driver "
         "stream.state stream"
     ),
