@@ -35,6 +35,7 @@ from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import instant_ms
 from tidemark.model.tables.catalog import DISORDER_BUCKETS
 from tidemark.model.topology import load
+from tidemark.recorded.queries import RecordedQuery, write_query
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # Airflow imports a test client that its own dependency has deprecated
@@ -621,6 +622,17 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     monkeypatch.setattr(topology_command, "document", counted)
     return seen
+
+
+def test_queries_of_jobs_have_pages(decided: Client, tmp_path: Path) -> None:
+    query = RecordedQuery(name="clean", query_id="1", sources={"clean:orders": "topic:orders"})
+    write_query(Layout(tmp_path), "shop", query)
+    assert "shop" in told(decided, "/topologies")["topologies"]
+    assert [row["operator"] for row in told(decided, "/topologies/shop/operators")["operators"]] == [
+        "clean:orders", "clean"
+    ]  # fmt: skip
+    page = decided.get("/pages/shop")
+    assert (page.status_code, "clean:orders" in page.text) == (200, True)
 
 
 @pytest.mark.usefixtures("client")

@@ -30,6 +30,7 @@ PARTS = (
     "metrics",
     "jobs",
     "current_sinks",
+    "listened",
 )
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from tidemark.api.application import ApplicationOptions, ApplicationQueries, run_application
+from tidemark.api.application import ApplicationOptions, ApplicationQueries, in_short, run_application
 from tidemark.control.folder import Control, Heartbeat
 from tidemark.model.project.layout import Layout
 
@@ -91,7 +93,7 @@ def query(job: Job, monkeypatch: pytest.MonkeyPatch) -> Query:
     """The query that `start()` of a job returns."""
     query = Query(job.control)
     monkeypatch.setattr(DataStreamWriter, "start", lambda _writer: query)
-    monkeypatch.setattr(ApplicationQueries, "_listen", lambda *_: None)
+    monkeypatch.setattr(ApplicationQueries, "_listen", lambda *_: SimpleNamespace(name_of=lambda query: query.name))
     return query
 
 
@@ -116,3 +118,60 @@ def test_a_job_lives_as_long_as_its_threads(job: Job, query: Query) -> None:
 def test_a_job_that_ends_after_the_failure_of_a_query_has_failed(job: Job, query: Query) -> None:
     assert job.run(f"{START}\nquery.isActive, query.error = False, ValueError('no topic')") == 1
     assert (job.beat().state, job.beat().reason) == ("failed", "query orders failed: no topic")
+    of_query = Control(job.control.home.parent / "orders").heartbeat()
+    assert of_query is not None
+    assert (of_query.state, of_query.reason) == ("failed", "no topic")
+
+
+def test_two_jobs_run_no_query_of_one_name(job: Job, query: Query) -> None:
+    other = Control(job.control.home.parent / "orders")
+    other.acquire()
+    assert job.run(START) == 1
+    assert (query.isActive, job.beat().reason) == (
+        False, "AlreadyRunning: shop/orders: another job runs a query of this name; give one of them another queryName"
+    )  # fmt: skip
+    other.release()
+
+
+def test_a_query_that_ignores_its_stop_holds_no_drain_up(
+    job: Job, query: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidemark.api.application.ENDS_WITHIN_S", 0.2)
+    ended: list[int] = []
+    monkeypatch.setattr("os._exit", ended.append)
+    released = threading.Event()
+    monkeypatch.setattr(query, "stop", released.wait)
+    assert job.run(START) == 0
+    # The process ends with its queries, because they must not write without the lease.
+    assert (ended, job.beat().state) == ([0], "drained")
+    released.set()
+
+
+def test_a_drain_ends_a_job_that_has_stopped_its_jvm(job: Job, query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidemark.api.application.ENDS_WITHIN_S", 0.2)
+    ended = threading.Event()
+    monkeypatch.setattr("os._exit", lambda _: ended.set())
+
+    def gone() -> None:
+        msg = "the JVM does not answer"
+        raise ConnectionRefusedError(msg)
+
+    monkeypatch.setattr(Query, "isActive", property(lambda _: gone(), lambda *_: None), raising=False)
+    drain = f"Control(Path({str(job.control.home)!r})).request_drain(by='ann', now_ms=1)"
+    lives_on = f"{START}\nfrom pathlib import Path\nfrom tidemark.control.folder import Control\n{drain}\n"
+    monkeypatch.setattr("builtins.process_ends", ended.wait, raising=False)
+    assert job.run(f"{lives_on}process_ends(60)") == 0
+    assert ended.is_set()
+    assert (job.beat().state, job.beat().drained_by) == ("drained", "ann")
+
+
+def test_a_reason_has_the_messages_and_no_frames() -> None:
+    error = (
+        "[STREAM_FAILED] Query terminated with exception: Job aborted\n\tat org.apache.spark.X.run(X.scala:1)\n"
+        'Traceback (most recent call last):\n  File "/opt/job.py", line 7, in write\n    raise ValueError(msg)\n'
+        "ValueError: 13 is no amount\n\n\t... 34 more\nValueError: 13 is no amount\n"
+        "=== Streaming Query ===\nCurrent State: ACTIVE"
+    )
+    assert in_short(error) == (
+        "[STREAM_FAILED] Query terminated with exception: Job aborted ValueError: 13 is no amount"
+    )

@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from tidemark.api.progress import batch_row, latency_row, load_of, offsets_of, watermark_ms
+from tidemark.api.progress import (
+    batch_row,
+    latency_row,
+    load_of,
+    mark_rows,
+    named_places,
+    offsets_of,
+    place_written,
+    places_read,
+    reads_of,
+    watermark_ms,
+    window_rows,
+)
 from tidemark.model.settings.intervals import instant_ms
 
 BEGAN = "2026-03-01T12:00:00.250Z"
@@ -20,36 +32,87 @@ def progress(*sources: dict[str, Any], **event_time: str) -> dict[str, Any]:
     }
 
 
-def kafka(start: dict[str, Any] | None, end: dict[str, Any], latest: dict[str, Any] | None) -> dict[str, Any]:
-    return {"startOffset": start, "endOffset": end, "latestOffset": latest}
+def kafka(
+    start: dict[str, Any] | None, end: dict[str, Any], latest: dict[str, Any] | None, n: int = 0
+) -> dict[str, Any]:
+    return {
+        "startOffset": start,
+        "endOffset": end,
+        "latestOffset": latest,
+        "numInputRows": n,
+        "description": "KafkaV2[…]",
+    }
+
+
+ORDERS = {"topic:orders": "enrich:orders"}
 
 
 def test_a_batch_finished_when_its_trigger_had_run():
-    row = batch_row(progress())
+    row = batch_row(progress(), [])
     began_ms = instant_ms(BEGAN)
     assert (row["started_at"], row["finished_at"], row["duration_ms"]) == (began_ms, began_ms + 700, 700)
     assert row["records_in"] == 12
 
 
 def test_the_backlog_is_the_latest_offset_less_the_end():
-    row = batch_row(
-        progress(kafka({"orders": {"0": 5, "1": 2}}, {"orders": {"0": 9, "1": 2}}, {"orders": {"0": 20, "1": 2}}))
-    )
+    ends = {"orders": {"0": 5, "1": 2}}, {"orders": {"0": 9, "1": 2}}, {"orders": {"0": 20, "1": 7}}
+    reads = reads_of(progress(kafka(*ends, n=4)), ORDERS, {})
     columns = ("source", "partition", "from_offset", "until_offset", "latest_offset")
-    assert [tuple(part[column] for column in columns) for part in row["sources"]] == [
-        ("orders", 0, 5, 9, 20),
-        ("orders", 1, 2, 2, 2),
+    assert [tuple(part[column] for column in columns) for part in reads.parts] == [
+        ("enrich:orders", 0, 5, 9, 20),
+        ("enrich:orders", 1, 2, 2, 7),
     ]
+    assert reads.records == {"enrich:orders": 4}
+    # Unread records wait in partition 1, and nothing was read of it.
+    assert [row["activity"] for row in mark_rows(reads.parts).values()] == ["active", "backlogged"]
 
 
-def test_an_offset_that_spark_has_not_said_is_null():
-    (part,) = batch_row(progress(kafka(None, {"orders": {"0": 9}}, None)))["sources"]
-    assert (part["from_offset"], part["until_offset"], part["latest_offset"]) == (None, 9, None)
+def test_a_topic_that_was_read_from_its_beginning_begins_at_0():
+    first = progress(kafka(None, {"orders": {"0": 9, "1": 3}}, None, n=12))
+    assert [part["from_offset"] for part in reads_of(first, ORDERS, {}).parts] == [0, 0]
+    later = progress(kafka(None, {"orders": {"0": 9, "1": 3}}, None, n=2))
+    assert [part["from_offset"] for part in reads_of(later, ORDERS, {}).parts] == [None, None]
 
 
-def test_a_source_without_partitions_has_no_offsets():
-    files, rate = kafka(None, {"logOffset": 0}, None), {"startOffset": 0, "endOffset": 1, "latestOffset": 1}
-    assert batch_row(progress(files, rate))["sources"] == []
+def test_a_source_without_partitions_counts_its_records():
+    files = {**kafka(None, {"logOffset": 0}, None, n=4), "description": "FileStreamSource[file:/in/orders]"}
+    (part,) = reads_of(progress(files), {"files:/in/orders": "enrich:orders"}, {"enrich:orders": 10}).parts
+    assert (part["source"], part["partition"], part["from_offset"], part["until_offset"]) == (
+        "enrich:orders",
+        0,
+        10,
+        14,
+    )
+
+
+def test_places_follow_from_what_spark_says_of_sources_and_sinks():
+    described = [
+        "KafkaV2[Subscribe[orders, returns]]", "DeltaSource[file:/lake/orders/]", "FileStreamSource[s3a://b/in]",
+        "RateStreamV2[rowsPerSecond=5, numPartitions=default", "org.apache.spark.sql.X$Table@5e1",
+    ]  # fmt: skip
+    places = places_read({"description": each} for each in described)
+    assert places == [
+        ["topic:orders", "topic:returns"],
+        ["delta:/lake/orders"],
+        ["files:s3a://b/in"],
+        ["rate:"],
+        ["x$table:"],
+    ]
+    assert place_written("DeltaSink[/lake/orders]") == "delta:/lake/orders"
+    assert place_written("ForeachBatchSink") == ""
+    named = named_places("q", ["topic:orders", "delta:/lake/orders", "rate:"])
+    assert named == {"q:orders": "topic:orders", "q:orders_2": "delta:/lake/orders", "q:rate": "rate:"}
+
+
+def test_a_watermark_passes_the_windows_up_to_it():
+    noon_ms, minute_ms = instant_ms("2026-03-01T12:00"), 60_000
+    of_window = {"after_ms": noon_ms + 1, "window_ms": minute_ms, "host": "h"}
+    rows = window_rows(progress(watermark="2026-03-01T12:02:30.000Z"), ["q:orders"], "q", **of_window)
+    began_ms = instant_ms(BEGAN)
+    # The source had read when `addBatch`, 400 ms of the 700, began.
+    ends = [((row["window_end"] - noon_ms) // minute_ms, row["operator"], row["ewt_at"] - began_ms) for row in rows]
+    assert ends == [(1, "q:orders", 300), (1, "q", 700), (2, "q:orders", 300), (2, "q", 700)]
+    assert window_rows(progress(), ["q:orders"], "q", **of_window) == []
 
 
 def test_until_a_record_was_seen_there_is_no_watermark():
@@ -79,4 +142,4 @@ def test_a_job_is_as_far_behind_as_its_queries_together():
         "records_behind": 11 + 16, "records_waiting": 27, "state_bytes": 570, "last_batch_ms": 700
     }  # fmt: skip
     assert load_of([progress()])["records_behind"] is None
-    assert [(each["rows"], each["bytes"]) for each in batch_row(slow)["states"]] == [(4, 500), (4, 70)]
+    assert [(each["rows"], each["bytes"]) for each in batch_row(slow, [])["states"]] == [(4, 500), (4, 70)]

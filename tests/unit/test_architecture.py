@@ -44,6 +44,7 @@ IMPORTS = {
     "storage": "errors clock model.project",
     "storage.delta": "collecting errors clock model.settings kernels.columns kernels.updates storage",
     "control": "collecting errors clock storage",
+    "recorded": "collecting model.project model.kinds model storage",
     "spark_session": "errors model.project storage control",
     "stream.journal": "collecting errors semantics model.tables kernels.records storage storage.delta",
     "stream.driver": (
@@ -108,7 +109,8 @@ IMPORTS = {
         "kernels.reports control stream.journal stream.startup"
     ),
     "why.causes": (
-        "collecting semantics model.settings model.project model.kinds model kernels.reports control why.evidence"
+        "collecting semantics model.settings model.project model.kinds model kernels.reports control recorded "
+        "why.evidence"
     ),
     "why": "collecting errors semantics model.settings model.project model.kinds model why.evidence why.causes",
     "trace": (
@@ -118,7 +120,7 @@ IMPORTS = {
     ),
     "reports": (
         "errors semantics model.tables model.settings model.project model kernels.columns storage storage.delta "
-        "control spark_session query"
+        "control recorded spark_session query"
     ),
     "reports.paths": (
         "collecting errors semantics model.tables model.settings model.project model.kinds model "
@@ -158,13 +160,15 @@ IMPORTS = {
         "storage.delta control stream.journal stream.read stream.write stream.startup"
     ),
     "api": (
-        "errors clock semantics model.tables model.settings model.project model.kinds kernels.columns "
-        "kernels.updates kernels.records storage storage.delta control stream.journal stream.driver stream.state stream"
+        "collecting errors clock semantics model.tables model.settings model.project model.kinds kernels.columns "
+        "kernels.updates kernels.records storage storage.delta control recorded stream.journal stream.driver "
+        "stream.state stream"
     ),
     "embedded": "collecting errors clock model.project model control",
     "feed": "errors model.settings model.project embedded",
     "cli.shared": (
-        "clock collecting escaping errors semantics model.settings model.project model storage control reports embedded"
+        "clock collecting escaping errors semantics model.settings model.project model storage control recorded "
+        "reports embedded"
     ),
     "metrics": (
         "clock collecting model.tables model.settings model kernels.columns semantics storage.delta model.project "
@@ -176,7 +180,8 @@ IMPORTS = {
     ),
     "cli.explain": (
         "collecting escaping errors clock semantics model.settings model.project model storage query "
-        "why.evidence why reports reports.paths reports.pages reports.what_if sla.incidents sla cli.shared cli.outside"
+        "why.evidence why recorded reports reports.paths reports.pages reports.what_if sla.incidents sla cli.shared "
+        "cli.outside"
     ),
     "cli.audit": (
         "clock errors escaping semantics model.settings model.project model.kinds model query why stream.schemas trace "
@@ -195,7 +200,7 @@ IMPORTS = {
     ),
     "cli.stack": (
         "collecting escaping errors clock semantics model.tables model.settings model.project model "
-        "storage control query reports reports.pages cli.shared cli.explain"
+        "storage control query recorded reports reports.pages cli.shared cli.explain"
     ),
     "airflow.tasks": (
         "collecting escaping errors clock semantics model.tables model.settings model.project model storage control "
@@ -204,7 +209,7 @@ IMPORTS = {
     "airflow.dags": "collecting errors model.project model airflow.tasks",
     "airflow.pages": (
         "collecting escaping errors clock semantics model.settings model.project model query "
-        "reports reports.paths reports.facts reports.pages reports.rollups reports.what_if sla.incidents sla "
+        "recorded reports reports.paths reports.facts reports.pages reports.rollups reports.what_if sla.incidents sla "
         "metrics cli.explain airflow.tasks airflow.dags"
     ),
     "airflow": "",
@@ -224,7 +229,7 @@ It comes after them. A room is a folder of `jobs/tidemark` with its modules, a m
 of the folders `jobs`, `dags` and `plugins` at the edge.
 """
 MOST_FILES = 10
-LARGE_ROOMS = {"semantics", "model.kinds", "stream.operate", "jobs"}
+LARGE_ROOMS = {"semantics", "model.kinds", "stream.operate", "why.causes", "jobs"}
 """Rooms that may have more than MOST_FILES modules.
 
 They are lists of rules or kinds, or the programs at the edge.

@@ -2,12 +2,13 @@ from __future__ import annotations
 
 import re
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
 
 from tidemark.model.project.files import CHECKOUT, VARIABLE, Project
-from tidemark.reports.batch_job import interval_parser, load_usable_slas, topology
+from tidemark.reports.batch_job import interval_parser, load_usable_slas, parse, topology
 
 TOPOLOGIES = Project(CHECKOUT).topologies
 
@@ -16,7 +17,9 @@ GOOD = {"--warehouse": "wh", "--topology": "flights", "--from": "1970-01-01T00:0
 
 def parsed(**changes):
     arguments = {**GOOD, **{f"--{flag}": value for flag, value in changes.items()}}
-    return interval_parser("what it does").parse_args([part for pair in arguments.items() for part in pair])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["job", *(part for pair in arguments.items() for part in pair)])
+        return parse(interval_parser("what it does"))
 
 
 def test_a_batch_job_gets_a_layout_a_topology_and_instants():

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import runpy
 import sys
 import threading
@@ -32,7 +33,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from tidemark.api.listen import Listener
 from tidemark.api.progress import load_of, offsets_of
 from tidemark.clock import wall_clock_ms
-from tidemark.control.folder import Control, LeaseLost, StreamState, digest
+from tidemark.control.folder import AlreadyRunning, Control, LeaseLost, StreamState, digest
 from tidemark.model.project.layout import Layout, usable
 from tidemark.stream.driver.heartbeats import Heartbeats
 from tidemark.stream.driver.launch import LaunchOptions, take_lease
@@ -56,6 +57,9 @@ ENDS_WITHIN_S = 10.0
 
 Then its process ends.
 """
+MOST_OF_A_REASON = 2_000
+"""Most characters of the reason of a failure in a heartbeat."""
+_FRAME = re.compile(r"\s|Traceback |\.\.\. \d|SQLSTATE|Driver stacktrace")
 
 
 class ApplicationOptions(LaunchOptions):
@@ -87,11 +91,14 @@ def run_application(options: ApplicationOptions) -> int:
         return 3
     history = Heartbeats(layout.stream(topology, name), topology=topology, sub_topology=name)
     pulse = Pulse(control, history, epoch, options.launch_id, digest=running, launched_by=options.launched_by)
-    queries = ApplicationQueries(control, pulse, layout, topology)
+    queries = ApplicationQueries(control, pulse, layout, options)
     with queries.watched():
         reason = _run_file(options.application, options.argument)
         failure = queries.wind_up()
-    return queries.end(reason or failure)
+    status = queries.end(reason or failure)
+    if queries.outlive_the_job():
+        os._exit(status)  # they must not write when another driver has the lease
+    return status
 
 
 def _run_file(file: Path, arguments: Sequence[str]) -> str | None:
@@ -118,13 +125,15 @@ class ApplicationQueries:
         control: the control folder of the job, of which this process has the lease.
         pulse: the heartbeat to report to.
         layout: places of its tables.
-        topology: the name under which its queries are recorded.
+        options: of the job.
     """
 
-    def __init__(self, control: Control, pulse: Pulse, layout: Layout, topology: str) -> None:
-        self._control, self._pulse, self._layout, self._topology = control, pulse, layout, topology
+    def __init__(self, control: Control, pulse: Pulse, layout: Layout, options: ApplicationOptions) -> None:
+        self._control, self._pulse, self._layout, self._options = control, pulse, layout, options
         self._listeners: dict[str, Listener] = {}
         self._queries: dict[str, StreamingQuery] = {}
+        self._signs: dict[str, QuerySigns] = {}
+        self._stopping: set[str] = set()
         self._batches: dict[str, int] = {}
         self._since_ms: dict[str, int] = {}
         self._failed_s: dict[str, float] = {}
@@ -168,9 +177,12 @@ class ApplicationQueries:
         try:
             while self._active() and any(each is not own and not each.daemon for each in threading.enumerate()):
                 time.sleep(DRAIN_LOOK_S)
-            for query in self._active().values():
+            for run, query in self._active().items():
                 log.warning("the job has ended: its query %s is stopped", _name(query))
-                query.stop()
+                self._stop(run, query)
+            until_s = time.monotonic() + ENDS_WITHIN_S
+            while self._active() and time.monotonic() < until_s:
+                time.sleep(DRAIN_LOOK_S)
             return next((failure for _, failure in self._failures()), None)
         except Exception:  # the job may have ended its JVM
             log.exception("cannot look at the queries of a job that has ended")
@@ -189,11 +201,17 @@ class ApplicationQueries:
                     except Exception:
                         log.exception("the last batches may not be recorded")
                 has_failed = reason is not None and self._stopped_s is None
+                for sign in self._signs.values():
+                    sign.end(reason if has_failed else None)
                 self._pulse.end(
-                    StreamState.FAILED if has_failed else StreamState.DRAINED, reason=(reason or "")[:2_000] or None
+                    StreamState.FAILED if has_failed else StreamState.DRAINED, reason=in_short(reason or "") or None
                 )
                 self._status = int(has_failed) if status is None else status
             return self._status
+
+    def outlive_the_job(self) -> bool:
+        """Returns True if a query did not stop, for example in `foreachBatch`."""
+        return bool(self._active())
 
     def _watching(self, start: Callable[..., StreamingQuery]) -> Callable[..., StreamingQuery]:
         @wraps(start)
@@ -202,22 +220,45 @@ class ApplicationQueries:
                 # A loop that starts its query again ends here.
                 log.info("a drain is requested: no query is started any more")
                 raise SystemExit(0)
-            self._listen(writer._spark)
+            listener = self._listen(writer._spark)
             query = start(writer, *args, **kwargs)
             self._queries[str(query.runId)] = query
+            self._take_name(query, listener)
             return query
 
         return started
 
-    def _listen(self, spark: SparkSession) -> None:
+    def _listen(self, spark: SparkSession) -> Listener:
         # PySpark makes several objects for one session of the JVM, each of which has its own listeners.
-        session = str(spark._jsparkSession.sessionUUID())
+        session, options = str(spark._jsparkSession.sessionUUID()), self._options
         with self._starting:
             if session not in self._listeners:
-                listener = Listener(spark, self._layout, self._topology)
+                job = {"job": options.sub_topology, "file": str(options.application)}
+                listener = Listener(spark, self._layout, options.topology, **job)
                 spark.streams.addListener(listener)
                 self._listeners[session] = listener
                 self._pulse.follow(self, (), spark.sparkContext.applicationId)
+            return self._listeners[session]
+
+    def _take_name(self, query: StreamingQuery, listener: Listener) -> None:
+        """Takes the lease of the name of *query*, and begins its heartbeat.
+
+        A query with the name of the job has the lease and the heartbeat of the job.
+
+        Raises:
+            AlreadyRunning: another job runs a query of this name. Then the query is stopped.
+        """
+        name = listener.name_of(query)
+        if name == self._options.sub_topology:
+            return
+        before = self._signs.pop(name, None)
+        if before is not None:
+            before.end()
+        try:
+            self._signs[name] = QuerySigns(query, name, self._layout, self._options)
+        except AlreadyRunning:
+            query.stop()
+            raise
 
     def _run(self) -> None:
         while not self._over.wait(DRAIN_LOOK_S if self._stopped_s is not None else LOOK_S):
@@ -240,6 +281,8 @@ class ApplicationQueries:
         The reason is empty after a drain. None: it may go on.
         """
         self._control.check_lease(self._pulse.epoch)
+        for sign in [*self._signs.values()]:
+            sign.look()
         active = self._active()
         try:
             self._report(active)
@@ -250,12 +293,14 @@ class ApplicationQueries:
         return self._lasting_failure(now_s)
 
     def _active(self) -> dict[str, StreamingQuery]:
-        return {run: query for run, query in [*self._queries.items()] if query.isActive}
+        return {run: query for run, query in [*self._queries.items()] if _is_active(query)}
 
     def _report(self, active: Mapping[str, StreamingQuery]) -> None:
         now_ms, newest = wall_clock_ms(), dict[str, Mapping[str, Any]]()
         for listener in [*self._listeners.values()]:
             newest |= listener.newest
+        for name, sign in [*self._signs.items()]:
+            sign.reports(newest.get(name), now_ms)
         self._offsets = offsets_of(newest.values())
         self.load = {"checkpoint_bytes": None, **load_of(newest.values())}
         for progress in newest.values():
@@ -285,9 +330,15 @@ class ApplicationQueries:
             self._stopped_s, self._drained_from = now_s, dict(self._batches)
         for run, query in active.items():
             if self._drained_from.get(run) != self._batches.get(run) or not query.status["isTriggerActive"]:
-                query.stop()
+                self._stop(run, query)
                 self._stopped_s = now_s
         return "" if not active and now_s - self._stopped_s > ENDS_WITHIN_S else None
+
+    def _stop(self, run: str, query: StreamingQuery) -> None:
+        """Stops *query* in a thread: a `foreachBatch` may ignore that for long."""
+        if run not in self._stopping:
+            self._stopping.add(run)
+            threading.Thread(target=query.stop, name=f"tidemark-stop-{run}", daemon=True).start()
 
     def _lasting_failure(self, now_s: float) -> str | None:
         """Returns the error of a query that was not restarted in time."""
@@ -301,13 +352,97 @@ class ApplicationQueries:
         queries = [*self._queries.items()]
         last_started = {_name(query): run for run, query in queries}
         for run, query in queries:
-            if query.isActive:
+            if _is_active(query):
                 continue
-            error = query.exception()
+            error = _error_of(query)
             if error is None or last_started[_name(query)] != run:
                 self._queries.pop(run, None)
             else:
                 yield run, f"query {_name(query)} failed: {error}"
+
+
+class QuerySigns:
+    """The lease and the heartbeats of one query of a job.
+
+    They are in the control folder of the query's *name*, so that commands see it as a stream.
+
+    Raises:
+        AlreadyRunning: another job runs a query of this name.
+    """
+
+    def __init__(self, query: StreamingQuery, name: str, layout: Layout, options: ApplicationOptions) -> None:
+        self._query, self._name = query, name
+        control = Control(layout.control(options.topology, name))
+        if (epoch := take_lease(control, options)) is None:
+            msg = (
+                f"{options.topology}/{name}: another job runs a query of this name; give one of them another queryName"
+            )
+            raise AlreadyRunning(msg)
+        history = Heartbeats(layout.stream(options.topology, name), topology=options.topology, sub_topology=name)
+        self._pulse = Pulse(control, history, epoch, options.launch_id, launched_by=options.launched_by)
+        self.batch_started_at_ms: int | None = None
+        self.load: Mapping[str, int | float | None] = {"checkpoint_bytes": None}
+        self.reached: tuple[int, dict[str, int]] = (-1, {})
+        self._is_over = False
+        self._pulse.follow(self, (), query.id)
+
+    def reports(self, newest: Mapping[str, Any] | None, now_ms: int) -> None:
+        """Tells the heartbeat of the *newest* batch, and of the running one."""
+        batch_id, _ = self.reached
+        if newest is not None and newest["runId"] == str(self._query.runId):
+            self.load = {"checkpoint_bytes": None, **load_of([newest])}
+            self.reached = newest["batchId"], offsets_of([newest])
+        if newest is not None and self.reached[0] != batch_id:
+            self.batch_started_at_ms = None
+            self._pulse.finish(self.reached[0])
+        if not _is_active(self._query) or not self._query.status["isTriggerActive"]:
+            self.batch_started_at_ms = None
+            self._pulse.waits(now_ms)
+        elif self.batch_started_at_ms is None:
+            self.batch_started_at_ms = now_ms
+            self._pulse.begin(self.reached[0] + 1)
+
+    def look(self) -> None:
+        """Writes the last beat if the query has ended."""
+        if not _is_active(self._query):
+            self.end()
+
+    def end(self, reason: str | None = None) -> None:
+        """Writes the last beat, once, and gives the lease back.
+
+        *reason* is why the job failed; the error of the query itself says more.
+        """
+        if not self._is_over:
+            self._is_over = True
+            error = _error_of(self._query) or reason
+            state = StreamState.DRAINED if error is None else StreamState.FAILED
+            self._pulse.end(state, reason=None if error is None else in_short(str(error)))
+
+
+def in_short(error: str) -> str:
+    """Returns the message of *error* without frames of Java and Python.
+
+    Spark repeats both, and a plan, around the line that says what was wrong.
+    """
+    text, _, _ = error.partition("=== Streaming Query ===")
+    lines = [line for line in text.splitlines() if line.strip() and not _FRAME.match(line)]
+    return " ".join(dict.fromkeys(lines))[:MOST_OF_A_REASON]
+
+
+def _is_active(query: StreamingQuery) -> bool:
+    """Returns False, too, if the job has ended its JVM."""
+    try:
+        return bool(query.isActive)
+    except Exception:
+        return False
+
+
+def _error_of(query: StreamingQuery) -> Exception | None:
+    """Returns the error of *query*; None, too, if its JVM has ended."""
+    try:
+        return query.exception()
+    except Exception:
+        return None
 
 
 def _name(query: StreamingQuery) -> str:

@@ -7,26 +7,48 @@ from __future__ import annotations
 
 import json
 import logging
+import platform
+import re
 import threading
+import time
 from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from itertools import chain, count
 from pathlib import Path
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any
 
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import (
+    QueryIdleEvent,
     QueryProgressEvent,
     QueryStartedEvent,
     QueryTerminatedEvent,
     StreamingQueryListener,
 )
+from pyspark.sql.streaming.query import StreamingQuery
 
-from tidemark.api.progress import batch_row, latency_row, watermark_ms
+from tidemark.api.progress import (
+    batch_row,
+    latency_row,
+    mark_rows,
+    named_places,
+    outcome_rows,
+    place_written,
+    places_read,
+    reads_of,
+    watermark_ms,
+    window_rows,
+)
 from tidemark.api.query import Query, Writer
 from tidemark.clock import wall_clock_ms
+from tidemark.collecting import present
 from tidemark.kernels.columns.schemas import rows_of
 from tidemark.model.project.layout import NAME, Layout
-from tidemark.model.tables.catalog import BATCHES, OPERATOR_LATENCY, WATERMARKS
+from tidemark.model.settings.intervals import instant_ms
+from tidemark.model.tables.catalog import BATCHES, OPERATOR_LATENCY, OPERATOR_WINDOWS, OUTCOMES, TABLES, WATERMARKS
+from tidemark.recorded.queries import FILE, WINDOW_MS, RecordedQuery, read_query, write_query
 from tidemark.storage.location import location
 
 log = logging.getLogger("tidemark.api")
@@ -36,6 +58,9 @@ FLUSH_S = 30.0
 
 Spark reports it late.
 """
+GROUP_S = 5.0
+"""Batches of so many seconds are written together."""
+_TRIGGER = re.compile(r"ProcessingTimeTrigger\((\d+)\)")
 
 _listened_to: set[Query] = set()
 """Queries of this process whose `batches` a listener writes.
@@ -57,46 +82,59 @@ def listen(spark: SparkSession, *, warehouse: str | Path, topology: str) -> List
 
 
 class Listener(StreamingQueryListener):
-    """Writes `batches`, `watermarks` and latency of every query of one session.
+    """Writes the batches of every query of one session.
 
-    Purpose: batch times and phases, watermark, state and backlog (`latest_offset` − `until_offset` in
+    Purpose: batch times and phases, outcomes, watermark, state and backlog (`latest_offset` − `until_offset` in
     `batches.sources`) of queries whose code stays as it is. Of a query with a watermark also the smallest, the largest
-    and the mean latency of a batch, in `operator_latency`; Spark reports no quantiles, so there are none.
+    and the mean latency of a batch, in `operator_latency`, and the streaming windows that it has finished; Spark
+    reports no quantiles, so there are none. What a query reads and writes is described in its control folder.
 
     `newest` has the newest progress of each query, by its sub-topology.
 
     How it works: Spark calls from the thread that serves all its listeners, so a call only puts its event into a queue;
-    a thread of the listener's own writes the events. A query is filed as the sub-topology of its name, or of its id
-    where it has no name, or one that cannot be a folder's. A batch that was recorded before, by `measured` or before a
-    restart, is not recorded again.
+    a thread of the listener's own writes the events of GROUP_S together. A query is filed as the sub-topology of its
+    name. Without a usable name it is filed under JOB_1, JOB_2 … of its *job*, or under its id if it has no job. A batch
+    that was recorded before, by `measured` or before a restart, is not recorded again. Batches of a new checkpoint are
+    numbered on from the newest recorded one.
 
     What it does not do: fail a query. Errors in writing are logged.
 
-    Known limitation: Spark reports a batch once, after it; a process that dies in between leaves no row of it. Two
+    Known limitation: Spark reports a batch once, after it; a process that dies leaves no row of its last GROUP_S. Two
     processes must not run queries of one name.
     """
 
-    def __init__(self, spark: SparkSession, layout: Layout, topology: str) -> None:
+    def __init__(self, spark: SparkSession, layout: Layout, topology: str, *, job: str = "", file: str = "") -> None:
         self._session, self._layout, self._topology = spark, layout, topology
-        self._news: SimpleQueue[str | None] = SimpleQueue()
+        self._job, self._file = job, file
+        self._news: SimpleQueue[Mapping[str, Any] | None] = SimpleQueue()
         self.newest: dict[str, Mapping[str, Any]] = {}
         self._running: set[str] = set()
         self._heard_of: set[Query] = set()
         self._ended = threading.Condition()
-        self._writers: dict[Query, Writer] = {}
-        self._watermarks: dict[Query, int | None] = {}
+        self._plans: dict[str, Any] = {}
+        self._unnamed: dict[str, str] = {}
+        self._records: dict[Query, QueryRecord] = {}
         self._thread = threading.Thread(target=self._write_all, name="tidemark-listener", daemon=True)
         self._thread.start()
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - Spark's name
         """Adds the query; Spark calls this before `start()` returns."""
-        self._running.add(str(event.runId))
-        self._heard_of.add(self._query(event.name, str(event.id)))
+        run = str(event.runId)
+        self._running.add(run)
+        if self._job and not event.name:
+            self._unnamed[run] = self._free_name()
+        with suppress(Exception):  # then its sink and its trigger are not known
+            self._plans[run] = self._session._jsparkSession.streams().get(str(event.id)).streamingQuery()
+        self._heard_of.add(self._query(event.name, str(event.id), run))
         _listened_to.update(self._heard_of)
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802 - Spark's name
         """Queues the progress; Spark calls this some time after each batch."""
-        self._news.put(event.progress.json)
+        self._news.put(json.loads(event.progress.json))
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802 - Spark's name
+        """Queues that a query waits; Spark calls this every 10 s."""
+        self._news.put({"id": str(event.id), "runId": str(event.runId), "timestamp": event.timestamp})
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802 - Spark's name
         """Removes the query; Spark calls this after its last progress."""
@@ -123,30 +161,179 @@ class Listener(StreamingQueryListener):
         active = {str(query.runId) for query in self._session.streams.active}
         return active >= self._running
 
-    def _query(self, name: str | None, query_id: str) -> Query:
-        return Query(self._layout, self._topology, name if name and NAME.fullmatch(name) else query_id)
+    def name_of(self, query: StreamingQuery) -> str:
+        """Returns the sub-topology of *query*, which has started."""
+        return self._query(query.name, str(query.id), str(query.runId)).name
+
+    def _query(self, name: str | None, query_id: str, run: str) -> Query:
+        usable = name if name and NAME.fullmatch(name) else self._unnamed.get(run, query_id)
+        return Query(self._layout, self._topology, usable)
+
+    def _free_name(self) -> str:
+        """Returns a name for a query of the job that has none.
+
+        Its id would be new at each start if it has no checkpoint.
+        """
+        names_in_use = {name for run, name in self._unnamed.items() if run in self._running}
+        return next(name for n in count(1) if (name := f"{self._job}_{n}") not in names_in_use)
 
     def _write_all(self) -> None:
-        while (news := self._news.get()) is not None:
+        is_open, due_s = True, 0.0
+        while is_open:
+            news = None
             try:
-                progress = json.loads(news)
-                self.newest[self._query(progress["name"], progress["id"]).name] = progress
-                self._write(progress)
+                # The first batch is written at once, and so are the last ones.
+                news = self._news.get(timeout=max(due_s - time.monotonic(), 0.01) if self._waiting() else None)
+                is_open = news is not None
+                if news is not None:
+                    self._add(news)
+            except Empty:
+                pass
             except Exception:
                 log.exception("not recorded: %s", news)
+            if self._waiting() and (time.monotonic() >= due_s or not is_open):
+                due_s = time.monotonic() + GROUP_S
+                for record in self._records.values():
+                    record.flush()
 
-    def _write(self, progress: Mapping[str, Any]) -> None:
-        query = self._query(progress["name"], progress["id"])
-        batch_id, now_ms = progress["batchId"], watermark_ms(progress)
-        batch = batch_row(progress)
-        tables = {BATCHES.name: rows_of(BATCHES, [batch], **query.same(batch_id))}
-        if now_ms != self._watermarks.get(query):
-            mark = {"watermark": now_ms, "decided_at": batch["started_at"]}
-            tables[WATERMARKS.name] = rows_of(WATERMARKS, [mark], **query.same(batch_id))
-        if latency := latency_row(progress, operator=query.name):
-            latency["thread_id"] = self._session.sparkContext.applicationId
-            tables[OPERATOR_LATENCY.name] = rows_of(OPERATOR_LATENCY, [latency], **query.same(batch_id))
-        if query not in self._writers:
-            self._writers[query] = Writer(query, "listener", wall_clock_ms)
-        self._writers[query].append(tables, batch_id)
-        self._watermarks[query] = now_ms
+    def _waiting(self) -> bool:
+        return any(record.waits for record in [*self._records.values()])
+
+    def _add(self, news: Mapping[str, Any]) -> None:
+        query = self._query(news.get("name"), news["id"], news["runId"])
+        is_progress = "batchId" in news
+        if not is_progress:
+            running = [each for each in self._records if self._records[each].run == news["runId"]]
+            if running:
+                return
+            # A query without a batch has its name in no other event.
+            query = self._query(self._plans[news["runId"]].name(), news["id"], news["runId"])
+        if query not in self._records:
+            self._records[query] = QueryRecord(query, self._job, self._file)
+        record = self._records[query]
+        if record.run != news["runId"]:
+            record.begin(news, self._plans.pop(news["runId"], None))
+        if is_progress:
+            self.newest[query.name] = news
+            record.add(news, thread_id=self._session.sparkContext.applicationId)
+
+
+class QueryRecord:
+    """The rows of *query* that wait, and what they depend on."""
+
+    def __init__(self, query: Query, job: str, file: str) -> None:
+        self._query, self._job, self._file = query, job, file
+        self.run = ""
+        self._description: RecordedQuery | None = None
+        self._on_disk: RecordedQuery | None = None
+        self._plan: Any = None
+        self._writer: Writer | None = None
+        self._rows: dict[str, list[dict[str, Any]]] = {}
+        self._read_before: dict[str, int] = {}
+        self._watermark_ms: int | None = None
+        self._oldest_ms: int | None = None
+        self._marks: dict[tuple[str, int], dict[str, Any]] = {}
+
+    @property
+    def waits(self) -> bool:
+        """True if rows wait to be written."""
+        return bool(self._rows)
+
+    def begin(self, news: Mapping[str, Any], plan: Any) -> None:
+        """Begins to record a run of the query, with its first *news*.
+
+        *plan* is Spark's object of it; None: it is not known.
+        """
+        self.flush()
+        self.run, self._plan, self._writer = news["runId"], plan, Writer(self._query, "listener", wall_clock_ms)
+        self._read_before, self._marks, self._watermark_ms, self._oldest_ms = {}, {}, None, None
+        before = read_query(self._query.control / FILE)
+        described = before or RecordedQuery(name=self._query.name, query_id=news["id"])
+        if described.query_id != news["id"]:
+            at_ms, next_batch = instant_ms(news["timestamp"]), self._writer.newest(BATCHES.name) + 1
+            again = {"query_id": news["id"], "first_batch": next_batch, "began_again_ms": at_ms}
+            described = replace(described, **again, sources={})
+        self._on_disk = before
+        self._description = replace(described, job=self._job, application=self._file, trigger_ms=_trigger_ms(plan))
+        if "batchId" not in news:
+            with suppress(Exception):  # Spark has not planned it yet
+                sources = [plan.sources().apply(n).toString() for n in range(plan.sources().size())]
+                self._describe([{"description": each} for each in sources], "")
+
+    def add(self, progress: Mapping[str, Any], *, thread_id: str) -> None:
+        """Adds the rows of a batch."""
+        self._describe(progress["sources"], progress["sink"]["description"])
+        query = self._description
+        assert query is not None
+        name, batch_id = self._query.name, query.first_batch + progress["batchId"]
+        reads = reads_of(progress, {place: each for each, place in query.sources.items()}, self._read_before)
+        for source, n in reads.records.items():
+            self._read_before[source] = self._read_before.get(source, 0) + n
+        batch, now_ms = batch_row(progress, reads.parts), watermark_ms(progress)
+        marks = [row for place, row in mark_rows(reads.parts).items() if row != self._marks.get(place)]
+        self._marks |= mark_rows(reads.parts)
+        if now_ms != self._watermark_ms:
+            # Spark has one watermark, so that of each source is the query's.
+            marks += [{"source": source, "watermark": now_ms} for source in [None, *query.sources]]
+        latency = latency_row(progress, operator=name)
+        after_ms = max(present((self._oldest_ms, self._watermark_ms)), default=None)
+        windows = window_rows(
+            progress, query.sources, name, after_ms=after_ms, window_ms=WINDOW_MS, host=platform.node()
+        )
+        self._watermark_ms, self._oldest_ms = now_ms, self._oldest_ms or _oldest_ms(progress)
+        rows = {
+            BATCHES.name: [batch],
+            WATERMARKS.name: [{**mark, "decided_at": batch["started_at"]} for mark in marks],
+            OUTCOMES.name: outcome_rows(progress, reads.records, name),
+            OPERATOR_LATENCY.name: [{**latency, "thread_id": thread_id}] if latency else [],
+            OPERATOR_WINDOWS.name: windows,
+        }
+        for table, of_table in rows.items():
+            self._rows.setdefault(table, []).extend({**row, "batch_id": batch_id} for row in of_table)
+
+    def flush(self) -> None:
+        """Writes the rows that wait; after an error they are lost."""
+        rows, self._rows = self._rows, {}
+        same = {"topology": self._query.topology, "sub_topology": self._query.name}
+        try:
+            for table, of_table in rows.items():
+                assert self._writer is not None
+                newest = self._writer.newest(table)
+                new = [row for row in of_table if row["batch_id"] > newest]
+                if new:
+                    batch_id = max(row["batch_id"] for row in new)
+                    self._writer.append({table: rows_of(TABLES[table], new, **same)}, batch_id)
+        except Exception:
+            log.exception("not recorded: batches of %s", self._query.name)
+
+    def _describe(self, sources: Any, sink: str) -> None:
+        """Writes the description of the query if it has changed."""
+        query = self._description
+        assert query is not None
+        places = chain.from_iterable(places_read(sources))
+        operators = named_places(self._query.name, [*query.sources.values(), *places])
+        output = place_written(sink) or (_topic_written(self._plan) if sink else "")
+        self._description = replace(query, sources=operators, sink=output or query.sink)
+        if self._description != self._on_disk:
+            write_query(self._query.layout, self._query.topology, self._description)
+            self._on_disk = self._description
+
+
+def _oldest_ms(progress: Mapping[str, Any]) -> int | None:
+    """Returns the oldest event time of a batch."""
+    text = progress.get("eventTime", {}).get("min")
+    return instant_ms(text) if text else None
+
+
+def _trigger_ms(plan: Any) -> int:
+    """Returns the trigger of *plan*, ms; 0: none, or unknown."""
+    match = _TRIGGER.match(str(plan.trigger())) if plan is not None else None
+    return int(match[1]) if match else 0
+
+
+def _topic_written(plan: Any) -> str:
+    """Returns the place of the topic that *plan* writes; empty: none."""
+    with suppress(Exception):  # such as a plan of another version of Spark
+        topic = plan.logicalPlan().writeOptions().get("topic")
+        return f"topic:{topic.get()}" if topic.isDefined() else ""
+    return ""

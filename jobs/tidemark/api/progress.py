@@ -2,17 +2,59 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
-from typing import Any
+from pathlib import PurePosixPath
+from typing import Any, NamedTuple
 
 from tidemark.model.kinds.operator import Level
 from tidemark.model.kinds.sink import Sink
+from tidemark.model.kinds.source import Source
 from tidemark.model.settings.intervals import instant_ms
+from tidemark.model.tables.catalog import BECAME, CAME_IN
+from tidemark.semantics.idleness import Activity
+
+MOST_WINDOWS = 1_000
+"""Most streaming windows of a batch that are recorded: the newest."""
+_DESCRIPTION = re.compile(
+    r"(?P<kind>[A-Za-z]+?)(?:V2|StreamSource|Source|Stream|StreamV2|Sink)?\[(?P<what>.*)\]?", re.DOTALL
+)
+_SUBSCRIBE = re.compile(r"Subscribe\[(?P<topics>[^\]]*)\]")
+_KINDS = {"Delta": "delta", "File": "files"}
 
 
-def batch_row(progress: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the row of `batches`: begin, duration, and offsets per partition.
+def places_read(sources: Iterable[Mapping[str, Any]]) -> list[list[str]]:
+    """Returns the places that each of the *sources* of a progress reads.
+
+    Places are those of `recorded.queries`; a source of Kafka may read several topics.
+    """
+    return [_places(source) for source in sources]
+
+
+def place_written(description: str) -> str:
+    """Returns the place of a sink with Spark's *description*; empty: unknown."""
+    place = _place(description)
+    return place if place.startswith(("delta:", "files:")) else ""
+
+
+def named_places(query: str, places: Iterable[str]) -> dict[str, str]:
+    """Returns *places* by names for the source operators of *query*.
+
+    >>> named_places("enrich", ["topic:orders", "delta:/lake/orders"])
+    {'enrich:orders': 'topic:orders', 'enrich:orders_2': 'delta:/lake/orders'}
+    """
+    named: dict[str, str] = {}
+    for place in dict.fromkeys(places):
+        kind, _, where = place.partition(":")
+        name = f"{query}:{re.sub(r'[^A-Za-z0-9_.-]', '_', PurePosixPath(where).name or kind)}"
+        same = sum(each == name or each.startswith(f"{name}_") for each in named)
+        named[f"{name}_{same + 1}" if same else name] = place
+    return named
+
+
+def batch_row(progress: Mapping[str, Any], reads: list[dict[str, Any]]) -> dict[str, Any]:
+    """Returns the row of `batches`: begin, duration, and the offsets of *reads*.
 
     `records_in` counts as Spark does: a batch that is read twice, not being persisted, counts its records twice.
     """
@@ -20,15 +62,127 @@ def batch_row(progress: Mapping[str, Any]) -> dict[str, Any]:
     duration_ms = progress["durationMs"]["triggerExecution"]
     return {
         "level": Level.INFO.value,
+        "decided_at": started_at_ms,
         "started_at": started_at_ms,
         "finished_at": started_at_ms + duration_ms,
         "duration_ms": duration_ms,
-        "sources": list(chain.from_iterable(map(_partitions, progress["sources"]))),
+        "sources": reads,
         "records_in": progress["numInputRows"],
         "watermark": watermark_ms(progress),
         "phases": [{"phase": phase, "ms": ms} for phase, ms in progress["durationMs"].items()],
         "states": [*map(_state, progress.get("stateOperators", ()))],
     }
+
+
+class Reads(NamedTuple):
+    """Offsets per partition that a batch read, and records per source."""
+
+    parts: list[dict[str, Any]]
+    records: dict[str, int]
+
+
+def reads_of(progress: Mapping[str, Any], operators: Mapping[str, str], read_before: Mapping[str, int]) -> Reads:
+    """Returns what *operators* read, the source operators by place.
+
+    The backlog is latest_offset − until_offset. Only Kafka counts records by partition. Every other source has one
+    partition, whose offset is the number of records since the query's start; *read_before* has it before the batch.
+    """
+    reads, records = list[dict[str, Any]](), dict[str, int]()
+    for source in progress["sources"]:
+        parts, n = [*_partitions(source)], source["numInputRows"]
+        names = dict.fromkeys(operators[place] for place in _places(source) if place in operators)
+        if len(names) == 1:
+            (name,) = names
+            records[name] = records.get(name, 0) + n
+        if not parts:
+            for name in names:
+                before = read_before.get(name, 0)
+                offsets = {"from_offset": before, "until_offset": before + n, "latest_offset": None}
+                parts.append({"source": name, "partition": 0, **offsets})
+        elif all(part["from_offset"] is None for part in parts) and n == sum(part["until_offset"] for part in parts):
+            # Spark does not report the offsets at which a query starts.
+            parts = [{**part, "from_offset": 0} for part in parts]
+        for part in parts:
+            name = operators.get(f"topic:{part['source']}", part["source"])
+            reads.append({**part, "source": name})
+            if len(names) > 1 and part["from_offset"] is not None:
+                records[name] = records.get(name, 0) + part["until_offset"] - part["from_offset"]
+    return Reads(reads, records)
+
+
+def outcome_rows(progress: Mapping[str, Any], records: Mapping[str, int], query: str) -> list[dict[str, Any]]:
+    """Returns the rows of `outcomes`: those of the sources, and of *query*.
+
+    *records* has the records by source. Spark does not report what a query gave, so every record that was not late has
+    passed.
+    """
+    n = sum(records.values())
+    late = min(n, sum(state["numRowsDroppedByWatermark"] for state in progress.get("stateOperators", ())))
+    none = dict.fromkeys((*CAME_IN, *BECAME), 0)
+    rows = [
+        {**none, "operator": source, "kind": Source.kind, "records_in": read, "passed": read}
+        for source, read in records.items()
+    ]
+    return [*rows, {**none, "operator": query, "kind": Sink.kind, "records_in": n, "late": late, "passed": n - late}]
+
+
+def mark_rows(reads: Iterable[Mapping[str, Any]]) -> dict[tuple[str, int], dict[str, Any]]:
+    """Returns a row of `watermarks` for each partition of *reads*.
+
+    Spark has a watermark for the whole query alone, so the rows say only if unread records wait.
+    """
+    rows: dict[tuple[str, int], dict[str, Any]] = {}
+    for part in reads:
+        unread = (part["latest_offset"] or 0) > part["until_offset"]
+        waits = unread and part["from_offset"] == part["until_offset"]
+        activity = Activity.BACKLOGGED if waits else Activity.ACTIVE
+        place = {"source": part["source"], "partition": part["partition"]}
+        rows[part["source"], part["partition"]] = {**place, "activity": activity.value}
+    return rows
+
+
+def window_rows(
+    progress: Mapping[str, Any], sources: Iterable[str], query: str, *, after_ms: int | None, window_ms: int, host: str
+) -> list[dict[str, Any]]:
+    """Returns the rows of `operator_windows`: windows that the watermark passed.
+
+    Sources have finished a window before the phase `addBatch` of that batch, the query at its end.
+
+    Args:
+        progress: of the batch whose watermark passed the windows.
+        sources: the source operators.
+        query: the operator that has the query's name.
+        after_ms: the watermark of the batch before, or a record time before which no window is; None: neither is known.
+        window_ms: the length of a window.
+        host: name of the driver's host.
+    """
+    now_ms = watermark_ms(progress)
+    if now_ms is None or after_ms is None:
+        return []
+    first, last = after_ms // window_ms + 1, now_ms // window_ms
+    phases = progress["durationMs"]
+    began_ms = instant_ms(progress["timestamp"])
+    finished_ms = began_ms + phases["triggerExecution"]
+    read_ms = finished_ms - phases.get("addBatch", 0) - phases.get("commitOffsets", 0)
+    ends = {**dict.fromkeys(sources, (Source.kind, began_ms, read_ms)), query: (Sink.kind, read_ms, finished_ms)}
+    rows: list[dict[str, Any]] = []
+    for end_ms in range(max(first, last - MOST_WINDOWS + 1) * window_ms, last * window_ms + 1, window_ms):
+        for operator, (kind, started_ms, ewt_ms) in ends.items():
+            rows.append(
+                {
+                    "operator": operator,
+                    "kind": kind,
+                    "window_start": end_ms - window_ms,
+                    "window_end": end_ms,
+                    "ewt_at": ewt_ms,
+                    "ewt_adjusted_at": ewt_ms,
+                    "queued_ms": 0,
+                    "host": host,
+                    "batch_started_at": began_ms,
+                    "started_at": started_ms,
+                }
+            )
+    return rows
 
 
 def latency_row(progress: Mapping[str, Any], *, operator: str) -> dict[str, Any] | None:
@@ -40,8 +194,8 @@ def latency_row(progress: Mapping[str, Any], *, operator: str) -> dict[str, Any]
     times = progress.get("eventTime", {})
     if not {"min", "max", "avg"} <= times.keys():
         return None
-    batch = batch_row(progress)
-    finished_at_ms, n = batch["finished_at"], progress["numInputRows"]
+    started_at_ms = instant_ms(progress["timestamp"])
+    finished_at_ms, n = started_at_ms + progress["durationMs"]["triggerExecution"], progress["numInputRows"]
     oldest_ms, newest_ms, mean_ms = (finished_at_ms - instant_ms(times[which]) for which in ("min", "max", "avg"))
     return {
         "operator": operator,
@@ -53,7 +207,7 @@ def latency_row(progress: Mapping[str, Any], *, operator: str) -> dict[str, Any]
         "max_ms": oldest_ms,
         "sum_ms": n * mean_ms,
         "negative_n": 0 if newest_ms >= 0 else None,
-        "started_at": batch["started_at"],
+        "started_at": started_at_ms,
         "finished_at": finished_at_ms,
         "queued_ms": 0,
     }
@@ -91,6 +245,16 @@ def load_of(newest: Iterable[Mapping[str, Any]]) -> dict[str, int | None]:
     }
 
 
+def watermark_ms(progress: Mapping[str, Any]) -> int | None:
+    """Returns the watermark behind which records were late, epoch ms.
+
+    None: there is none, or none yet.
+    """
+    text = progress.get("eventTime", {}).get("watermark")
+    at_ms = instant_ms(text) if text else 0
+    return at_ms or None  # Spark reports 1970 until it has seen a record
+
+
 def _all_partitions(newest: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
     for progress in newest:
         yield from chain.from_iterable(map(_partitions, progress["sources"]))
@@ -106,23 +270,36 @@ def _state(reported: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def watermark_ms(progress: Mapping[str, Any]) -> int | None:
-    """Returns the watermark behind which records were late, epoch ms.
+def _places(source: Mapping[str, Any]) -> list[str]:
+    """Returns the places of one source, by its offsets or description."""
+    topics = [*dict.fromkeys(part["source"] for part in _partitions(source))]
+    if not topics and (subscribed := _SUBSCRIBE.search(source["description"])):
+        topics = [name.strip() for name in subscribed["topics"].split(",")]
+    if topics or source["description"].startswith("Kafka"):
+        return [f"topic:{topic}" for topic in topics]
+    return [_place(source["description"])]
 
-    None: there is none, or none yet.
+
+def _place(description: str) -> str:
+    """Returns the place in Spark's *description* of a source or sink.
+
+    >>> _place("DeltaSource[file:/lake/orders]"), _place("RateStreamV2[rowsPerSecond=5, numPartitions=default")
+    ('delta:/lake/orders', 'rate:')
     """
-    text = progress.get("eventTime", {}).get("watermark")
-    at_ms = instant_ms(text) if text else 0
-    return at_ms or None  # Spark reports 1970 until it has seen a record
+    match = _DESCRIPTION.match(description)
+    if match is None:
+        return f"{description.partition('@')[0].rpartition('.')[2].lower()}:"
+    if (kind := _KINDS.get(match["kind"])) is None:
+        return f"{match['kind'].lower()}:"
+    return f"{kind}:{match['what'].rstrip(']').removeprefix('file:').rstrip('/')}"
 
 
 def _partitions(source: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yields the offsets of each partition of *source*, as in `batches`.
+    """Yields the offsets of each partition of *source*, a topic's.
 
-    The backlog is latest_offset − until_offset. Only Kafka counts records by partition: its offsets are {topic:
-    {partition: offset}}. Other sources have none.
+    Only Kafka counts records by partition: its offsets are {topic: {partition: offset}}. Other sources have none.
     """
-    start, end, latest = (source[f"{which}Offset"] for which in ("start", "end", "latest"))
+    start, end, latest = (source.get(f"{which}Offset") for which in ("start", "end", "latest"))
     if not isinstance(end, Mapping) or not all(isinstance(parts, Mapping) for parts in end.values()):
         return
     for topic, parts in end.items():

@@ -82,13 +82,17 @@ class Writer:
         Raises:
             Contradiction: it has a batch after *batch_id*.
         """
-        path = self._query.table(name)
+        if (newest := self.newest(name)) > batch_id:
+            raise replaced(self._query.table(name), batch_id, newest)
+
+    def newest(self, name: str) -> int:
+        """Returns the newest batch in the table *name*; −1: none."""
         if name not in self._newest:
+            path = self._query.table(name)
             create(path, arrow_schema(TABLES[name]), description=TABLES[name].row)
             newest = self._committer(name).newest(path)
             self._newest[name] = -1 if newest is None else newest
-        if self._newest[name] > batch_id:
-            raise replaced(path, batch_id, self._newest[name])
+        return self._newest[name]
 
     def _committer(self, name: str) -> Committer:
         # Other operators write `batches`, too: only a committer that has just opened it has its newest batch.

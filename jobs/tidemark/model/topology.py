@@ -143,6 +143,7 @@ class Topology:
         driver: the process of its streams: None for one of its own, a name that other topologies may share, or OWN.
         clusters: by name, those of its file and of its project.
         registries: by name, those of its file and of its project.
+        jobs: by sub-topology, the Python file of the job that runs it (empty: unknown). Without jobs it has streams.
         file: name of its file, for errors.
     """
 
@@ -166,6 +167,7 @@ class Topology:
     driver: str | None = None
     clusters: Clusters = field(default_factory=dict)
     registries: Registries = field(default_factory=dict)
+    jobs: Mapping[str, str] = field(default_factory=dict)
     file: str = field(default="", compare=False)
 
     @property

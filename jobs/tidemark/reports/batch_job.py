@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from tidemark.control.folder import Control
-from tidemark.errors import InvalidArgument, argument_type
+from tidemark.errors import InvalidArgument, TidemarkError, argument_type
 from tidemark.model.project.connections import named_address
 from tidemark.model.project.files import Project
 from tidemark.model.project.layout import Layout
@@ -17,6 +17,7 @@ from tidemark.model.project.secrets import read_given
 from tidemark.model.settings.intervals import instant_ms
 from tidemark.model.sla_spec import SlaSpec, load_usable
 from tidemark.model.topology import Topology, load, load_each
+from tidemark.recorded.queries import recorded_topology
 from tidemark.storage.location import location
 
 log = logging.getLogger(__name__)
@@ -38,8 +39,8 @@ def parser(description: str | None) -> argparse.ArgumentParser:
         required=True,
         help="folder of the tables, or a URL such as s3://BUCKET/FOLDER",
     )
-    name = "TOML file of the topology, or name of a topology of the project"
-    arguments.add_argument("--topology", type=argument_type(topology), required=True, help=name)
+    name = "TOML file of the topology, or name of a topology of the project or of recorded queries"
+    arguments.add_argument("--topology", required=True, help=name)
     return arguments
 
 
@@ -49,6 +50,10 @@ def parse(arguments: argparse.ArgumentParser) -> argparse.Namespace:
     In a container of YARN it starts Spark, even if it needs none: YARN calls a program without Spark context failed.
     """
     options = arguments.parse_args()
+    try:
+        options.topology = topology(options.topology, options.warehouse)
+    except TidemarkError as error:
+        arguments.error(f"argument --topology: {error}")
     if IN_YARN in os.environ:
         from tidemark.spark_session import session  # elsewhere a job may have no packages of Spark
 
@@ -118,13 +123,21 @@ def given_secrets(options: argparse.Namespace) -> dict[str, str]:
     return read_given(options.secrets) if getattr(options, "secrets", None) else {}
 
 
-def topology(name: str) -> Topology:
+def topology(name: str, layout: Layout | None = None) -> Topology:
     """Loads the topology *name*, or that of the TOML file *name*.
+
+    Without such a file it is that of the queries that listeners recorded under *name* in the warehouse of *layout*.
 
     Raises:
         InvalidArgument: there is none; it lists the known ones.
     """
-    return load(topology_file(name))
+    try:
+        file = topology_file(name)
+    except InvalidArgument:
+        if layout is not None and (recorded := recorded_topology(layout, name)) is not None:
+            return recorded
+        raise
+    return load(file)
 
 
 def topology_file(name: str) -> Path:

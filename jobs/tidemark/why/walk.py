@@ -169,7 +169,10 @@ class _Walk:
         """Returns reasons in *source* or, without any, before its hop."""
         match source:
             case Source():
-                return self._inputs.source(source)
+                findings = self._inputs.source(source)
+                for sink in () if findings else source.written_to_by:
+                    findings += self._walk(sink)
+                return findings
             case HopSource():
                 return self._inputs.hop(source) or self._walk(source.repartition)
             case _:

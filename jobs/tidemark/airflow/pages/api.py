@@ -17,7 +17,7 @@ import json
 import logging
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache, partial
 from pathlib import Path
 from types import MappingProxyType
@@ -64,6 +64,7 @@ from tidemark.model.sla_spec import known_slas
 from tidemark.model.topology import Topology
 from tidemark.query.sql import Warehouse
 from tidemark.query.text_table import as_document
+from tidemark.recorded.queries import recorded_topologies
 from tidemark.reports.facts.history import history
 from tidemark.reports.facts.latency_places import ChartSpan
 from tidemark.reports.pages.page_model import REPORT, PageVerdict, page_model, subjects_of, unreadable
@@ -525,7 +526,11 @@ def _exporter(warehouse: Path) -> Exporter:
 
 
 def _known() -> dict[str, Topology]:
-    return index_by_name(topologies().values())
+    """Returns the topologies of files, and those of recorded queries."""
+    of_files = index_by_name(topologies().values())
+    with suppress(NoWarehouse):
+        return {**index_by_name(recorded_topologies(Layout(_warehouse()))), **of_files}
+    return of_files
 
 
 def _broken() -> dict[str, TidemarkError]:

@@ -6,8 +6,9 @@ import argparse
 import getpass
 from pathlib import Path
 
-from tidemark.cli.shared.options import add_format, add_topology, existing_warehouse
+from tidemark.cli.shared.options import add_format, add_topology
 from tidemark.cli.shared.output import say_inert
+from tidemark.cli.shared.streams import warehouse_and_topology
 from tidemark.clock import Clock, wall_clock_ms
 from tidemark.errors import InvalidArgument
 from tidemark.escaping import one_line
@@ -17,7 +18,6 @@ from tidemark.model.topology import Topology
 from tidemark.query.sql import Answer, Warehouse
 from tidemark.query.text_table import FORMATS
 from tidemark.reports.batch_job import report_lock
-from tidemark.reports.batch_job import topology as topology_named
 from tidemark.semantics.incidents import Decision
 from tidemark.sla.incidents.decisions import AlertDecision, decide, end_ms, promised_slas, silence_ends
 from tidemark.sla.incidents.tables import STATE_TEXT
@@ -83,7 +83,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def command(options: argparse.Namespace) -> int:
     """Prints the incidents, or decides about their alerts."""
-    say_inert(incidents(options, existing_warehouse(options), topology_named(options.topology)))
+    say_inert(incidents(options, *warehouse_and_topology(options)))
     return 0
 
 

@@ -12,13 +12,13 @@ from pathlib import Path
 from textwrap import fill, indent
 from typing import Any
 
-from tidemark.cli.shared.options import add_format, add_topology, existing_warehouse
+from tidemark.cli.shared.options import add_format, add_topology
 from tidemark.cli.shared.output import say_inert
+from tidemark.cli.shared.streams import warehouse_and_topology
 from tidemark.escaping import one_line
 from tidemark.model.settings.intervals import instant_ms
 from tidemark.query.sql import Warehouse
 from tidemark.query.text_table import as_document, format_table
-from tidemark.reports.batch_job import topology as topology_named
 from tidemark.reports.paths.path_facts import (
     PART_WORDS,
     Row,
@@ -48,7 +48,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def command(options: argparse.Namespace) -> int:
     """Prints the paths of the windows in the options."""
-    say_inert(path(options, existing_warehouse(options), topology_named(options.topology).name))
+    home, topology = warehouse_and_topology(options)
+    say_inert(path(options, home, topology.name))
     return 0
 
 

@@ -22,6 +22,7 @@ from tidemark.model.sla_spec import known_slas
 from tidemark.model.topology import Topology, load_each
 from tidemark.query.sql import Warehouse
 from tidemark.query.text_table import as_document, format_table
+from tidemark.recorded.queries import recorded_topologies
 from tidemark.reports.pages.page_model import page_model
 from tidemark.reports.paths.path_facts import Row
 from tidemark.reports.promises import promises
@@ -51,7 +52,10 @@ def command(options: argparse.Namespace) -> int:
     """Show them, whether anything runs or not."""
     project = Project.here()
     topologies = {path: each for path, each in load_each(project.topologies).items() if _is_chosen(options, path, each)}
-    models = documents(Home(options.home.resolve()), place(options), topologies.values())
+    recorded = recorded_topologies(Layout(place(options)))
+    names = {each.name for each in topologies.values() if isinstance(each, Topology)}
+    of_jobs = [each for each in recorded if each.name not in names and _is_chosen(options, Path(each.name), each)]
+    models = documents(Home(options.home.resolve()), place(options), [*topologies.values(), *of_jobs])
     broken = {path.name: str(each) for path, each in topologies.items() if not isinstance(each, Topology)}
     if options.format == "json":
         say_inert(as_document({"topologies": models, "broken": broken}))

@@ -9,15 +9,15 @@ import argparse
 from pathlib import Path
 
 from tidemark.cli.explain.path import FORMATS
-from tidemark.cli.shared.options import add_format, add_topology, existing_warehouse
+from tidemark.cli.shared.options import add_format, add_topology
 from tidemark.cli.shared.output import say_inert
+from tidemark.cli.shared.streams import warehouse_and_topology
 from tidemark.clock import wall_clock_ms
 from tidemark.escaping import one_line
 from tidemark.model.settings.intervals import instant_ms
 from tidemark.model.topology import Topology
 from tidemark.query.sql import Warehouse
 from tidemark.query.text_table import as_document, format_table
-from tidemark.reports.batch_job import topology as topology_named
 from tidemark.reports.pages.topology_facts import topology_facts
 from tidemark.reports.paths.path_facts import Row
 
@@ -43,7 +43,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def command(options: argparse.Namespace) -> int:
     """Prints the topology in the options."""
-    say_inert(topology(options, existing_warehouse(options), topology_named(options.topology)))
+    say_inert(topology(options, *warehouse_and_topology(options)))
     return 0
 
 

@@ -10,14 +10,14 @@ from operator import itemgetter
 from pathlib import Path
 
 from tidemark.cli.explain.path import FORMATS
-from tidemark.cli.shared.options import add_format, add_topology, existing_warehouse, span_ms
+from tidemark.cli.shared.options import add_format, add_topology, span_ms
 from tidemark.cli.shared.output import say_inert
+from tidemark.cli.shared.streams import warehouse_and_topology
 from tidemark.errors import InvalidArgument
 from tidemark.model.settings.toml_keys import duration_ms
 from tidemark.model.topology import Topology
 from tidemark.query.sql import Warehouse
 from tidemark.query.text_table import as_document, format_table
-from tidemark.reports.batch_job import topology as topology_named
 from tidemark.reports.paths.path_facts import Row
 from tidemark.reports.what_if.estimates import WorkChange
 from tidemark.reports.what_if.facts import what_if_facts
@@ -59,7 +59,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def command(options: argparse.Namespace) -> int:
     """Prints the comparison."""
-    say_inert(whatif(options, existing_warehouse(options), topology_named(options.topology)))
+    say_inert(whatif(options, *warehouse_and_topology(options)))
     return 0
 
 

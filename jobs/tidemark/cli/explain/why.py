@@ -10,8 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
-from tidemark.cli.shared.options import add_format, add_topology, existing_warehouse
+from tidemark.cli.shared.options import add_format, add_topology
 from tidemark.cli.shared.output import say_inert
+from tidemark.cli.shared.streams import warehouse_and_topology
 from tidemark.clock import wall_clock_ms
 from tidemark.escaping import one_line
 from tidemark.model.project.layout import Layout
@@ -19,7 +20,6 @@ from tidemark.model.settings.intervals import instant_ms
 from tidemark.model.topology import Topology
 from tidemark.query.sql import Warehouse
 from tidemark.query.text_table import as_document
-from tidemark.reports.batch_job import topology
 from tidemark.sla.sla_findings import sla_findings
 from tidemark.why import walk
 from tidemark.why.evidence.findings import WhyFinding, in_order
@@ -36,7 +36,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def command(options: argparse.Namespace) -> int:
     """Prints the findings."""
     at_ms = wall_clock_ms() if options.at is None else instant_ms(options.at)
-    home, of_topology = existing_warehouse(options), topology(options.topology)
+    home, of_topology = warehouse_and_topology(options)
     reasons = findings(home, of_topology, at_ms=at_ms, operator=options.operator)
     say_inert(FORMATS[options.format](reasons))
     return 0

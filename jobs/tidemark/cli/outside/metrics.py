@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Collection
 
-from tidemark.cli.shared.options import existing_warehouse
+from tidemark.cli.shared.options import existing_warehouse, place
 from tidemark.cli.shared.output import say_inert
 from tidemark.cli.shared.streams import valid_topologies
 from tidemark.collecting import names_in
@@ -37,7 +37,7 @@ def command(options: argparse.Namespace) -> int:
     if options.what == RULES:
         from tidemark.metrics.rules import rules_file
 
-        chosen = chosen_topologies(options.topologies)
+        chosen = chosen_topologies(options.topologies, Layout(place(options)))
         say_inert(rules_file([(each, known_slas(each).specs) for each in chosen]).rstrip("\n"))
         return 0
     from prometheus_client import CollectorRegistry, generate_latest
@@ -46,17 +46,19 @@ def command(options: argparse.Namespace) -> int:
 
     layout = Layout(existing_warehouse(options))
     registry = CollectorRegistry()
-    registry.register(Exporter(layout, watched_topologies(options.topologies)))
+    registry.register(Exporter(layout, watched_topologies(options.topologies, layout)))
     say_inert(generate_latest(registry).decode().rstrip("\n"))
     return 0
 
 
-def chosen_topologies(names: Collection[str]) -> list[Topology]:
-    """Returns the valid topologies of the project that have *names*; none: all.
+def chosen_topologies(names: Collection[str], layout: Layout) -> list[Topology]:
+    """Returns the valid topologies that have *names*; none: all.
+
+    They are those of the project, and of queries recorded in the warehouse of *layout*.
 
     Raises InvalidArgument for another name.
     """
-    valid = valid_topologies()
+    valid = valid_topologies(layout)
     unknown = {*names} - {*names_in(valid)}
     if unknown:
         listed = ", ".join(names_in(valid))
@@ -65,11 +67,11 @@ def chosen_topologies(names: Collection[str]) -> list[Topology]:
     return [each for each in valid if not names or each.name in names]
 
 
-def watched_topologies(names: Collection[str]) -> Callable[[], list[Topology]]:
+def watched_topologies(names: Collection[str], layout: Layout) -> Callable[[], list[Topology]]:
     """Returns a function that returns the topologies of *names* valid now.
 
     Without names it returns all. A file that becomes invalid later hides no other topology. Raises InvalidArgument for
     a name that is not valid at the start.
     """
-    chosen_topologies(names)
-    return lambda: [each for each in valid_topologies() if not names or each.name in names]
+    chosen_topologies(names, layout)
+    return lambda: [each for each in valid_topologies(layout) if not names or each.name in names]

@@ -48,7 +48,8 @@ def command(options: argparse.Namespace) -> int:
 
     Raises InvalidArgument for an unknown topology, a taken port, or without a warehouse.
     """
-    layout, topologies = Layout(existing_warehouse(options)), watched_topologies(options.topologies)
+    layout = Layout(existing_warehouse(options))
+    topologies = watched_topologies(options.topologies, layout)
     exporter = Exporter(layout, topologies)
     if options.lineage:
         _send_lineage(layout, topologies)

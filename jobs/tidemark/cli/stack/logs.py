@@ -18,6 +18,7 @@ from tidemark.cli.shared.streams import add_stream, stream
 from tidemark.control.driver_folder import processes_of
 from tidemark.errors import InvalidArgument
 from tidemark.model.project.layout import Layout
+from tidemark.recorded.queries import FILE, read_query
 
 NAMES = ("driver.log", "run.log")
 """Logs of drivers that Airflow and `tidemark run` have launched."""
@@ -35,9 +36,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def command(options: argparse.Namespace) -> int:
     """Prints the end of the newest log."""
-    topology, sub = stream(options.stream)
     layout = Layout(place(options))
-    control = processes_of(layout.control(topology.name, sub.name))
+    topology, sub = stream(options.stream, layout)
+    # The log of a query is that of its job.
+    query = read_query(layout.control(topology.name, sub.name) / FILE)
+    control = processes_of(layout.control(topology.name, query.job if query else sub.name))
     shared, of_topology = (processes_of(layout.driver(topology.name, name)) for name in (topology.driver, None))
     folders = [control, *shared.glob("*/"), *of_topology.glob("*/")]
     candidates = [folder / name for folder, name in product(folders, NAMES)]

@@ -44,6 +44,11 @@ class Sink(KafkaEnd):
     complete: Intervals | None = None
 
     @property
+    def flows(self) -> tuple[str, ...]:
+        """All of its inputs: that of a recorded query has several."""
+        return self.inputs
+
+    @property
     def tells_time(self) -> bool:
         """Returns whether readers see its watermark advance without new rows."""
         return self.marks or (self.table is not None and not self.key)

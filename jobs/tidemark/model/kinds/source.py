@@ -103,6 +103,7 @@ class Source(KafkaEnd):
         message: their message in it.
         registry: with the schemas whose ids begin the records; None: they have no ids.
         subject: of the registry, whose latest version is compared with the fields at a start.
+        written_to_by: of a recorded query: the sinks of other queries that write what it reads.
     """
 
     kind: ClassVar[str] = "source"
@@ -139,6 +140,17 @@ class Source(KafkaEnd):
     message: str | None = None
     registry: str | None = None
     subject: str | None = None
+    written_to_by: tuple[str, ...] = ()
+
+    @property
+    def upstreams(self) -> tuple[str, ...]:
+        """The sinks of recorded queries that write what it reads."""
+        return self.written_to_by
+
+    @property
+    def upstream_flows(self) -> tuple[str, ...]:
+        """The sinks of recorded queries that write what it reads."""
+        return self.written_to_by
 
     @property
     def topic_read(self) -> str | None:

@@ -56,8 +56,8 @@ def drivers(scene: Scene, name: str) -> Iterator[WhyFinding]:
     if (behind := _catching_up(scene, name)) is not None:
         yield behind
     for operator in _upstreams(scene, name):
-        if hop_of := scene.operator(operator).hop_of:
-            for finding in drivers(scene, hop_of):
+        for sender in _senders(scene, operator):
+            for finding in drivers(scene, sender):
                 dead = finding.cause is DRIVER_DEAD
                 yield replace(finding, cause=UPSTREAM_DEAD) if dead else finding
 
@@ -189,8 +189,8 @@ def restarts(scene: Scene, name: str, *, within_ms: int) -> Iterator[WhyFinding]
     if own:
         yield own
     for operator in _upstreams(scene, name):
-        if hop_of := scene.operator(operator).hop_of:
-            yield from restarts(scene, hop_of, within_ms=within_ms)
+        for sender in _senders(scene, operator):
+            yield from restarts(scene, sender, within_ms=within_ms)
 
 
 def _replaced_meanwhile(scene: Scene, name: str) -> WhyFinding | None:
@@ -226,3 +226,9 @@ def _upstreams(scene: Scene, name: str) -> dict[str, None]:
     for upstream in scene.operator(name).inputs:
         needed |= _upstreams(scene, upstream)
     return needed
+
+
+def _senders(scene: Scene, name: str) -> tuple[str, ...]:
+    """Returns what other drivers send to the source *name*; () for others."""
+    operator = scene.operator(name)
+    return operator.upstreams if operator.is_source else ()

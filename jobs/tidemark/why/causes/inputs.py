@@ -290,6 +290,11 @@ class Inputs:
         late, n = rows["late"].sum(), rows["records_in"].sum()
         if late * 2 <= n:
             return []
+        if self._scene.topology.jobs:
+            observation = f"{late:,} of the {n:,} records of its last {rows.height} batches were behind its watermark"
+            remedy = "let withWatermark in the job allow a longer delay: Spark has dropped them"
+            since_ms = first(rows, "late")
+            return [self._scene.finding(BOUND_TOO_SMALL, operator.name, observation, remedy, since_ms=since_ms)]
         records = facts.late_records.filter(
             pl.col("operator") == operator.name, pl.col("batch_id").is_in(rows["batch_id"].implode())
         )

@@ -33,5 +33,5 @@ def slow_operators(scene: Scene, name: str) -> Iterator[WhyFinding]:
         remedy = f"give its driver more cores, or {less}"
         yield scene.finding(SLOW_OPERATOR, slow, observation, remedy)
     for operator in scene.sub(name).operators:
-        if operator.hop_of:
-            yield from slow_operators(scene, operator.hop_of)
+        for sender in operator.upstreams if operator.is_source else ():
+            yield from slow_operators(scene, sender)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 from tidemark.model.kinds.source import Source
 from tidemark.model.settings.windows import Shape
 from tidemark.why.evidence.conditions import Condition, condition
@@ -14,6 +16,9 @@ GOES_ON = frozenset({Condition.STARTING, Condition.RUNNING, Condition.CATCHING_U
 def start(scene: Scene, name: str) -> str:
     """Returns the command that starts or replaces an operator's driver."""
     topology, sub = scene.topology.name, scene.sub(name).name
+    if (file := scene.topology.jobs.get(sub)) is not None:
+        command = f"tidemark run {topology} --application {shlex.quote(file or 'FILE')}"
+        return f"run the job of {sub} again: `{command}` (in Airflow clear its task)"
     dag = f"tidemark_{topology}_streams"
     # While any driver of the topology lives, the run of its DAG continues, and one task of it is cleared. Otherwise a
     # new run starts all of its streams.

@@ -214,6 +214,8 @@ class StreamFacts:
             "sources",
             "epoch",
             "records_in",
+            "watermark",
+            "phases",
         ]
         return self.scan(BATCHES).select(columns).sort("batch_id").collect()
 

@@ -81,7 +81,8 @@ class Scene:
             partition: the partition of the input.
             since_ms: a clock of the driver; None when it has always been so.
         """
-        if Trait.EVENT_TIME in cause.traits and self.topology.time is Time.EVENT:
+        is_declared = not self.topology.jobs
+        if is_declared and Trait.EVENT_TIME in cause.traits and self.topology.time is Time.EVENT:
             command = f"`tidemark run {self.topology.name} --time processing`"
             remedy += f"; for results that do not wait for event time: {command}"
         if partition is not None and (mark := self.of(input or name).marks.get((input or name, partition))):

@@ -1,0 +1,1 @@
+"""Queries of a team's own jobs, as listeners recorded them."""

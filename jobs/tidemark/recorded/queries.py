@@ -1,0 +1,157 @@
+"""Makes a topology of the queries that listeners have recorded.
+
+A listener of `tidemark.api` describes each query in the query's control folder. A query is a sub-topology: a source for
+each place that it reads, and a sink with its own name. Where a query reads the topic, table or folder that another one
+writes, its source has the sink of that query as upstream.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+from typing import Any
+
+from tidemark.collecting import index_by_name
+from tidemark.model.kinds.operator import Level
+from tidemark.model.kinds.sink import Sink
+from tidemark.model.kinds.source import Source
+from tidemark.model.project.layout import NAME, Layout
+from tidemark.model.topology import SubTopology, Topology
+from tidemark.storage.location import replace
+from tidemark.storage.locks import own_folder
+
+FILE = "query.json"
+WINDOW_MS = 60_000
+"""Length of the streaming windows in which queries are compared."""
+TRIGGER_MS = 10_000
+"""Taken for the trigger of a query that has none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordedQuery:
+    """Describes a query of a job.
+
+    A place is `topic:NAME`, `delta:PATH`, `files:PATH`, or the kind of another source, such as `rate:`.
+
+    Attributes:
+        name: its sub-topology.
+        query_id: Spark's id of it, which a checkpoint keeps.
+        first_batch: the recorded number of Spark's batch 0; above 0 after a checkpoint was replaced.
+        began_again_ms: when a run with a new checkpoint began, epoch ms; None: it has its first one.
+        sources: the place that each source operator reads, by the operator's name.
+        sink: the place that it writes; empty: unknown, as of `foreachBatch`.
+        trigger_ms: its trigger; 0: it runs one batch after the other.
+        job: the job that runs it; empty: unknown.
+        application: the Python file of the job; empty: unknown.
+    """
+
+    name: str
+    query_id: str
+    first_batch: int = 0
+    began_again_ms: int | None = None
+    sources: Mapping[str, str] = field(default_factory=dict)
+    sink: str = ""
+    trigger_ms: int = 0
+    job: str = ""
+    application: str = ""
+
+
+def write_query(layout: Layout, topology: str, query: RecordedQuery) -> None:
+    """Writes the description of *query* into its control folder."""
+    folder = layout.control(topology, query.name)
+    own_folder(folder)
+    replace(folder / FILE, json.dumps(asdict(query)))
+
+
+def read_query(file: Path) -> RecordedQuery | None:
+    """Returns the query that *file* describes; None: there is no such file.
+
+    Keys of newer versions are left out.
+    """
+    try:
+        content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    return RecordedQuery(**{key: content[key] for key in RecordedQuery.__dataclass_fields__ if key in content})
+
+
+def recorded_topology(layout: Layout, name: str) -> Topology | None:
+    """Returns the topology of the queries recorded under *name*.
+
+    None: none is recorded.
+    """
+    if not NAME.fullmatch(name):
+        return None
+    files = sorted(layout.control(name, "").glob(f"*/{FILE}"))
+    queries = [query for query in map(read_query, files) if query is not None]
+    return topology_of(name, queries) if queries else None
+
+
+def recorded_topologies(layout: Layout) -> list[Topology]:
+    """Returns the topologies of all recorded queries, by name."""
+    control = layout.control("", "")
+    names = {file.parent.parent.name for file in control.glob(f"*/*/{FILE}")}
+    return [topology for name in sorted(names) if (topology := recorded_topology(layout, name)) is not None]
+
+
+def topology_of(name: str, queries: Sequence[RecordedQuery]) -> Topology:
+    """Returns the topology *name* of *queries*, each after those that it reads."""
+    by_name = index_by_name(queries)
+    upstreams = _without_cycles({query.name: _writers(query, queries) for query in queries})
+    subs = [_sub_topology(by_name[each], by_name, upstreams[each]) for each in _order(upstreams)]
+    return Topology(
+        name=name,
+        level=Level.INFO,
+        window_ms=WINDOW_MS,
+        trigger_ms=max((query.trigger_ms for query in queries), default=0) or TRIGGER_MS,
+        sub_topologies=tuple(subs),
+        jobs={query.name: query.application for query in queries},
+    )
+
+
+def _writers(query: RecordedQuery, queries: Iterable[RecordedQuery]) -> set[str]:
+    """Returns the other *queries* that write what *query* reads."""
+    places = {*query.sources.values()}
+    return {each.name for each in queries if each.sink in places and each is not query}
+
+
+def _order(upstreams: Mapping[str, set[str]]) -> list[str]:
+    return [*TopologicalSorter(upstreams).static_order()]
+
+
+def _without_cycles(upstreams: dict[str, set[str]]) -> dict[str, set[str]]:
+    """Removes links of queries that read each other's output."""
+    while True:
+        try:
+            _order(upstreams)
+        except CycleError as error:
+            read, reader = error.args[1][:2]
+            upstreams[reader].discard(read)
+        else:
+            return upstreams
+
+
+def _sub_topology(query: RecordedQuery, by_name: Mapping[str, RecordedQuery], upstreams: set[str]) -> SubTopology:
+    sources: list[Source] = []
+    for operator, place in query.sources.items():
+        kind, _, where = place.partition(":")
+        writers = tuple(sorted(each for each in upstreams if by_name[each].sink == place))
+        sources.append(
+            Source(
+                name=operator,
+                topic=where if kind == "topic" else None,
+                delta=where if kind == "delta" else None,
+                files=None if kind in {"topic", "delta"} else where or kind,
+                fields={},
+                timestamp_range_ms=(0, 0),
+                bound_ms=0,
+                written_to_by=writers,
+            )
+        )
+    kind, _, where = query.sink.partition(":")
+    names = tuple(source.name for source in sources)
+    sink = Sink(name=query.name, inputs=names, topic=where if kind == "topic" else None)
+    return SubTopology(query.name, (*sources, sink))

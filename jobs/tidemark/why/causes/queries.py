@@ -1,0 +1,114 @@
+"""Finds what keeps queries of a team's own jobs from giving results."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import polars as pl
+
+from tidemark.model.settings.intervals import iso
+from tidemark.model.settings.toml_keys import length
+from tidemark.recorded.queries import FILE, read_query
+from tidemark.why.causes.registry import rule
+from tidemark.why.evidence.facts import LATELY, StreamFacts
+from tidemark.why.evidence.findings import Cause, Trait, WhyFinding
+from tidemark.why.evidence.snapshot import Scene
+
+SLOW_PHASE = Cause("slow_phase", Trait.USUAL)
+"""Batches of a query take longer than its trigger."""
+SOURCE_HOLDS_BACK = Cause("source_holds_back", Trait.FAULT | Trait.EVENT_TIME)
+"""A silent source holds the watermark of a query back."""
+NEW_CHECKPOINT = Cause("new_checkpoint", Trait.USUAL)
+"""A query began again with another checkpoint."""
+
+LONG_MS = 60_000
+"""Without a trigger a longer batch is long."""
+NEW_FOR_MS = 3_600_000
+"""A checkpoint counts as new for so long."""
+MEANINGS = {
+    "addBatch": "reading, calculating and writing",
+    "latestOffset": "asking the sources for their newest records",
+    "getBatch": "planning what to read",
+    "queryPlanning": "planning",
+    "walCommit": "writing the checkpoint",
+    "commitOffsets": "writing the checkpoint",
+}
+"""The work of Spark in the phases of a batch."""
+
+
+@rule
+def queries(scene: Scene, name: str) -> Iterator[WhyFinding]:
+    """Yields reasons in the query of *name*, and upstream."""
+    if not scene.topology.jobs:
+        return
+    yield from _source_holding(scene, name)
+    yield from _slow_phase(scene, name)
+    yield from _new_checkpoint(scene, name)
+    for source in scene.sub(name).outside_sources:
+        for writer in source.written_to_by:
+            yield from queries(scene, writer)
+
+
+def _source_holding(scene: Scene, name: str) -> Iterator[WhyFinding]:
+    """Yields silent sources while the watermark stands and others have records."""
+    facts, sub = scene.of(name), scene.sub(name)
+    last = facts.batches.filter(pl.col("records_in") > 0).tail(LATELY)
+    marks = last["watermark"].drop_nulls()
+    if last.height < LATELY or marks.len() < LATELY or marks.n_unique() > 1 or len(sub.outside_sources) < 2:
+        return
+    reads = facts.reads.filter(pl.col("batch_id").is_in(last["batch_id"].implode()))
+    silent = [source.name for source in sub.outside_sources if not _records(reads, source.name)]
+    for source in silent if len(silent) < len(sub.outside_sources) else ():
+        yield scene.finding(
+            SOURCE_HOLDS_BACK,
+            sub.name,
+            f"no record of it came in the last {LATELY} batches, and the watermark stands at {iso(marks[0])}: Spark's "
+            "watermark of a query is that of its slowest source",
+            "check that its producer runs; if it may be silent, set spark.sql.streaming.multipleWatermarkPolicy to "
+            "max, which drops records of the slower source",
+            input=source,
+            since_ms=last["finished_at"][0],
+        )
+
+
+def _records(reads: pl.DataFrame, source: str) -> int:
+    return int(reads.filter(pl.col("source") == source)["n"].sum())
+
+
+def _slow_phase(scene: Scene, name: str) -> Iterator[WhyFinding]:
+    """Yields the longest phase if most of the newest batches are long."""
+    facts, sub = scene.of(name), scene.sub(name)
+    query = read_query(facts.control / FILE)
+    limit_ms = query.trigger_ms if query and query.trigger_ms else LONG_MS
+    last = facts.batches.filter(pl.col("records_in") > 0).tail(LATELY)
+    batch_ms = last["duration_ms"].median()
+    if last.height < LATELY or not isinstance(batch_ms, float) or batch_ms <= limit_ms:
+        return
+    phases = last.explode("phases").unnest("phases").filter(pl.col("phase") != "triggerExecution")
+    by_phase = phases.group_by("phase").agg(pl.col("ms").median()).sort(-pl.col("ms"), "phase")
+    if not by_phase.height:
+        return
+    phase, phase_ms = by_phase.row(0)
+    meaning = f" ({MEANINGS[phase]})" if phase in MEANINGS else ""
+    observation = (
+        f"its batches take {length(round(batch_ms))}, longer than {length(limit_ms)}, and {length(round(phase_ms))} of "
+        f"it in the phase {phase}{meaning}"
+    )
+    remedy = "give the job more cores, fewer records per batch (maxOffsetsPerTrigger), or a longer trigger"
+    yield scene.finding(SLOW_PHASE, sub.name, observation, remedy, since_ms=last["finished_at"][0])
+
+
+def _new_checkpoint(scene: Scene, name: str) -> Iterator[WhyFinding]:
+    """Yields that the query began again lately."""
+    query = read_query(scene.of(name).control / FILE)
+    if query is None or query.began_again_ms is None or not _is_lately(query.began_again_ms, scene.of(name)):
+        return
+    observation = (
+        "it began with a new checkpoint, so it reads from its startingOffsets: records may be read again, or left out"
+    )
+    remedy = "no action is needed if that was meant; otherwise give it a checkpointLocation that lasts, and restore it"
+    yield scene.finding(NEW_CHECKPOINT, scene.sub(name).name, observation, remedy, since_ms=query.began_again_ms)
+
+
+def _is_lately(at_ms: int, facts: StreamFacts) -> bool:
+    return 0 <= facts.at_ms - at_ms <= NEW_FOR_MS

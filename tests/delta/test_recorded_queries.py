@@ -1,0 +1,331 @@
+"""Queries of jobs are streams for every command, here without Spark."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+
+import critical_path
+from support.command_line import tidemark
+from tidemark.api.listen import QueryRecord
+from tidemark.api.query import Query
+from tidemark.control.folder import Control, Heartbeat, StreamState
+from tidemark.model.project.layout import Layout
+from tidemark.model.settings.intervals import Interval, instant_ms, iso
+from tidemark.model.sla_spec import load_usable
+from tidemark.model.topology import Topology
+from tidemark.query.sql import Warehouse
+from tidemark.recorded.queries import RecordedQuery, recorded_topology, topology_of
+from tidemark.sla.measures import facts as sla_facts
+from tidemark.sla.measures.status import statuses
+from tidemark.why.evidence.findings import WhyFinding
+from tidemark.why.walk import why
+
+NOON = instant_ms("2026-03-01T12:00")
+SECOND, MINUTE = 1_000, 60_000
+
+
+def topic(name: str, start: int, end: int, latest: int | None = None) -> dict[str, Any]:
+    """Returns Spark's report of a topic with one partition."""
+    offsets = {"startOffset": start, "endOffset": end, "latestOffset": end if latest is None else latest}
+    parts = {which: {name: {"0": offset}} for which, offset in offsets.items()}
+    return {"description": f"KafkaV2[Subscribe[{name}]]", "numInputRows": end - start, **parts}
+
+
+@dataclass
+class Job:
+    """A query *name* of the topology `shop`, as Spark reports it."""
+
+    home: Path
+    name: str
+    sink: str = "ForeachBatchSink"
+    query_id: str = "one"
+    batches: int = 0
+    record: QueryRecord = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.record = QueryRecord(Query(Layout(self.home), "shop", self.name), "job", "/opt/job.py")
+
+    def batch(
+        self,
+        at_ms: int,
+        *sources: dict[str, Any],
+        watermark_ms: int | None = None,
+        newest_ms: int | None = None,
+        took_ms: int = 700,
+        late: int = 0,
+        is_last: bool = True,
+    ) -> None:
+        """Records a batch that began at *at_ms*.
+
+        It read for 100 ms, and committed for 50 ms. Batches before one that is not the last are written with it.
+        """
+        times = {} if newest_ms is None else dict.fromkeys(("min", "max", "avg"), iso(newest_ms))
+        if watermark_ms is not None:
+            times["watermark"] = iso(watermark_ms)
+        state = {"operatorName": "s", "numRowsTotal": 1, "numRowsUpdated": 1, "memoryUsedBytes": 9}
+        progress = {
+            "id": self.query_id,
+            "runId": self.query_id,
+            "name": self.name,
+            "batchId": self.batches,
+            "timestamp": iso(at_ms),
+            "durationMs": {
+                "latestOffset": 100,
+                "addBatch": took_ms - 150,
+                "commitOffsets": 50,
+                "triggerExecution": took_ms,
+            },
+            "numInputRows": sum(source["numInputRows"] for source in sources),
+            "eventTime": times,
+            "stateOperators": [state | {"numRowsDroppedByWatermark": late}] if late else [],
+            "sources": list(sources),
+            "sink": {"description": self.sink},
+        }
+        self.batches += 1
+        if self.record.run != self.query_id:
+            self.record.begin(progress, None)
+        self.record.add(progress, thread_id="app-1")
+        if is_last:
+            self.record.flush()
+
+    def rows(self, table: str, *columns: str) -> list[tuple[Any, ...]]:
+        path = Layout(self.home).stream_table("shop", self.name, table)
+        return sorted(tuple(row.values()) for row in DeltaTable(path).to_pyarrow_table().select(columns).to_pylist())
+
+    def beat(self, at_ms: int, state: StreamState = StreamState.RUNNING, reason: str | None = None) -> None:
+        control = Control(Layout(self.home).control("shop", self.name))
+        control.beat(Heartbeat(state=state, epoch=1, launch_id="", at_ms=at_ms, pid=1, since_ms=at_ms, reason=reason))
+
+
+def shop(home: Path) -> Topology:
+    topology = recorded_topology(Layout(home), "shop")
+    assert topology is not None
+    return topology
+
+
+def findings(home: Path, at_ms: int, operator: str | None = None) -> list[WhyFinding]:
+    return why(shop(home), Layout(home), at_ms=at_ms, operator=operator)
+
+
+def first(home: Path, at_ms: int, operator: str | None = None) -> WhyFinding:
+    return findings(home, at_ms, operator)[0]
+
+
+# the topology
+
+
+def test_queries_are_chained_by_the_places_that_they_share() -> None:
+    queries = [
+        RecordedQuery(name="totals", query_id="3", sources={"totals:clean": "delta:/lake/clean"}),
+        RecordedQuery(
+            name="clean",
+            query_id="2",
+            sources={"clean:orders": "topic:orders"},
+            sink="delta:/lake/clean",
+            trigger_ms=5_000,
+        ),
+        RecordedQuery(name="land", query_id="1", sources={"land:rate": "rate:"}, sink="topic:orders"),
+    ]
+    topology = topology_of("shop", queries)
+    assert [sub.name for sub in topology.sub_topologies] == ["land", "clean", "totals"]
+    assert dict(topology.upstreams) == {
+        "land:rate": (), "land": ("land:rate",), "clean:orders": ("land",), "clean": ("clean:orders",),
+        "totals:clean": ("clean",), "totals": ("totals:clean",),
+    }  # fmt: skip
+    assert (topology.terminals, topology.trigger_ms) == (("totals",), 5_000)
+
+
+def test_queries_that_read_each_other_are_no_endless_path() -> None:
+    there = RecordedQuery(name="there", query_id="1", sources={"there:b": "topic:b"}, sink="topic:a")
+    back = RecordedQuery(name="back", query_id="2", sources={"back:a": "topic:a"}, sink="topic:b")
+    upstreams = topology_of("shop", [there, back]).upstreams
+    assert sorted(len(read) for name, read in upstreams.items() if ":" in name) == [0, 1]
+
+
+# what is recorded
+
+
+def test_batches_of_a_new_checkpoint_are_numbered_on(tmp_path: Path) -> None:
+    job = Job(tmp_path, "clean")
+    job.batch(NOON, topic("orders", 0, 5))
+    job.batch(NOON + SECOND, topic("orders", 5, 7))
+    again = Job(tmp_path, "clean", query_id="two")
+    again.batch(NOON + MINUTE, topic("orders", 0, 7))
+    assert job.rows("batches", "batch_id", "records_in") == [(0, 5), (1, 2), (2, 7)]
+    found = [each for each in findings(tmp_path, NOON + 2 * MINUTE) if each.cause == "new_checkpoint"]
+    assert [each.since_ms for each in found] == [NOON + MINUTE]
+
+
+def test_a_batch_that_spark_reports_again_is_recorded_once(tmp_path: Path) -> None:
+    Job(tmp_path, "clean").batch(NOON, topic("orders", 0, 5))
+    again = Job(tmp_path, "clean")
+    again.batch(NOON + MINUTE, topic("orders", 0, 5))
+    again.batch(NOON + 2 * MINUTE, topic("orders", 5, 6))
+    for table in ("batches", "outcomes"):
+        assert sorted({*again.rows(table, "batch_id")}) == [(0,), (1,)]
+    assert again.rows("batches", "batch_id", "records_in") == [(0, 5), (1, 1)]
+
+
+def test_each_record_of_a_query_has_an_outcome(tmp_path: Path) -> None:
+    job = Job(tmp_path, "clean")
+    job.batch(NOON, topic("orders", 0, 5), topic("returns", 3, 6), late=2)
+    columns = ("operator", "kind", "records_in", "passed", "late")
+    assert job.rows("outcomes", *columns) == [
+        ("clean", "sink", 8, 6, 2), ("clean:orders", "source", 5, 5, 0), ("clean:returns", "source", 3, 3, 0)
+    ]  # fmt: skip
+
+
+# why
+
+
+def test_the_error_of_a_query_is_named_with_its_job(tmp_path: Path) -> None:
+    job = Job(tmp_path, "clean")
+    job.batch(NOON, topic("orders", 0, 5))
+    job.beat(NOON + SECOND)
+    assert first(tmp_path, NOON + 2 * SECOND).cause == "nothing_wrong"
+    job.beat(NOON + 3 * SECOND, StreamState.FAILED, "ValueError: amount is no number")
+    finding = first(tmp_path, NOON + 4 * SECOND)
+    assert (finding.cause, finding.operator, finding.since_ms) == ("driver_dead", "clean", NOON + 3 * SECOND)
+    assert finding.seen == "the driver of clean failed: ValueError: amount is no number"
+    assert "`tidemark run shop --application /opt/job.py` (in Airflow clear its task)" in finding.remedy
+
+
+def test_a_query_waits_for_the_job_that_writes_its_topic(tmp_path: Path) -> None:
+    land, clean = Job(tmp_path, "land", sink="DeltaSink[/lake/orders]"), Job(tmp_path, "clean")
+    land.batch(NOON, topic("raw", 0, 5))
+    table = {"description": "DeltaSource[file:/lake/orders]", "numInputRows": 5, "endOffset": {"index": 3}}
+    clean.batch(NOON + SECOND, table)
+    clean.beat(NOON + 2 * SECOND)
+    land.beat(NOON + 2 * SECOND, StreamState.FAILED, "Disk quota exceeded")
+    finding = first(tmp_path, NOON + 4 * SECOND)
+    assert (finding.cause, finding.operator) == ("upstream_dead", "land")
+    assert finding.seen == "the driver of land failed: Disk quota exceeded"
+
+
+def test_unread_records_of_a_query_are_a_backlog(tmp_path: Path) -> None:
+    job = Job(tmp_path, "clean")
+    for n in range(5):
+        job.batch(NOON + n * SECOND, topic("orders", n, n + 1, latest=100 if n else 1), is_last=n == 4)
+    job.beat(NOON + 5 * SECOND)
+    assert first(tmp_path, NOON + 5 * SECOND).cause == "nothing_wrong"
+    job.batch(NOON + 5 * SECOND, topic("orders", 5, 6, latest=100))
+    finding = first(tmp_path, NOON + 6 * SECOND)
+    assert (finding.cause, finding.input, finding.partition) == ("backlog", "clean:orders", 0)
+    assert finding.seen.startswith("94 records of it wait unread; its last 5 batches read 5")
+
+
+def test_a_silent_source_holds_the_watermark_of_a_join_back(tmp_path: Path) -> None:
+    job = Job(tmp_path, "pairs")
+    for n in range(5):
+        if n == 4:
+            assert "source_holds_back" not in [each.cause for each in findings(tmp_path, NOON + n * SECOND)]
+        sources = topic("orders", n, n + 1), topic("payments", 0, 0)
+        job.batch(NOON + n * SECOND, *sources, watermark_ms=NOON - MINUTE, is_last=n >= 3)
+    finding = next(each for each in findings(tmp_path, NOON + 5 * SECOND) if each.cause == "source_holds_back")
+    assert (finding.operator, finding.input) == ("pairs", "pairs:payments")
+
+
+def test_the_slowest_phase_of_long_batches_is_named(tmp_path: Path) -> None:
+    job = Job(tmp_path, "clean")
+    for n in range(5):
+        job.batch(NOON + 2 * n * MINUTE, topic("orders", n, n + 1), took_ms=61 * SECOND, is_last=n == 4)
+    finding = next(each for each in findings(tmp_path, NOON + 10 * MINUTE) if each.cause == "slow_phase")
+    # Of 61 s, all but 150 ms are in addBatch.
+    assert finding.seen == (
+        "its batches take 61 s, longer than 1 min, and 60,850 ms of it in the phase addBatch (reading, calculating and "
+        "writing)"
+    )
+
+
+def test_records_that_spark_dropped_are_named(tmp_path: Path) -> None:
+    job = Job(tmp_path, "clean")
+    job.batch(NOON, topic("orders", 0, 5), late=1)
+    assert first(tmp_path, NOON + SECOND).cause == "nothing_wrong"
+    job.batch(NOON, topic("orders", 5, 10), late=5)
+    assert first(tmp_path, NOON + SECOND).seen == (
+        "6 of the 10 records of its last 2 batches were behind its watermark"
+    )
+
+
+# paths, SLAs and commands
+
+
+@pytest.fixture(scope="module")
+def chain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Returns a warehouse with a query that reads another one's table.
+
+    `clean` begins a second after `land`. Both have passed the windows that end at 12:01 and 12:02.
+    """
+    home = tmp_path_factory.mktemp("chain")
+    land, clean = Job(home, "land", sink="DeltaSink[/lake/orders]"), Job(home, "clean")
+    for n in range(3):
+        at_ms = NOON + (1 + 2 * n) * MINUTE
+        table = {"description": "DeltaSource[file:/lake/orders]", "numInputRows": 1, "endOffset": {"index": n}}
+        times = {"watermark_ms": NOON + n * MINUTE, "newest_ms": NOON + n * MINUTE}
+        land.batch(at_ms, topic("raw", n, n + 1), **times, is_last=n == 2)
+        clean.batch(at_ms + SECOND, table, **times, is_last=n == 2)
+    return home
+
+
+def test_the_critical_path_goes_through_chained_jobs(chain: Path) -> None:
+    layout, topology = Layout(chain), shop(chain)
+    critical_path.run(layout, topology, [], Interval(NOON, NOON + 10 * MINUTE))
+    paths = DeltaTable(layout.report_table("shop", "critical_paths")).to_pyarrow_table()
+    rows = sorted(paths.select(["window_end", "path", "latency_ms"]).to_pylist(), key=str)
+    # `land` reads within 100 ms and writes in 600 ms; `clean` reads what it wrote 400 ms later, and works for 600 ms.
+    assert [(row["window_end"].minute, row["path"]) for row in rows] == [
+        (minute, "land:raw (0 ms) → land (600 ms) → clean:orders (400 ms) → clean (600 ms) = 1600 ms")
+        for minute in (1, 2)
+    ]
+
+
+SLAS = """
+[shop.keeps_up]
+subject = "clean"
+measure = "watermark_lag"
+error_after = "1 min"
+owner = "ann"
+
+[shop.gets_orders]
+subject = "clean"
+measure = "records"
+error_below = 1
+over = "10 min"
+owner = "ann"
+"""
+
+
+def test_slas_name_queries_of_jobs(chain: Path) -> None:
+    file = chain / "slas.toml"
+    file.write_text(SLAS)
+    slas = load_usable(file, shop(chain))
+    assert not slas.errors
+    at_ms, tables = NOON + 6 * MINUTE, Warehouse(chain)
+    facts = sla_facts.facts(tables, shop(chain), slas.specs, at_ms=at_ms)
+    accounts = sla_facts.accounts(tables, shop(chain), at_ms=at_ms, since_ms=NOON)
+    judged = statuses(slas.specs, shop(chain), facts, accounts, [], at_ms=at_ms)
+    # The watermark of `clean` is 12:02, and its three records came in the last 10 minutes.
+    assert {each.spec.name: (each.verdict, each.observed_ms or each.records) for each in judged} == {
+        "keeps_up": ("error", 4 * MINUTE), "gets_orders": ("pass", 3)
+    }  # fmt: skip
+    assert [(each["updates_in"], each["open_batches"]) for each in accounts] == [(3, 0)] * 4
+
+
+def test_commands_find_the_queries_of_a_job(chain: Path) -> None:
+    (chain / "project" / "topologies").mkdir(parents=True)
+    (chain / "project" / "expectations").mkdir()
+
+    def said(*words: str) -> str:
+        answer = tidemark(chain / "project", "--warehouse", str(chain), *words)
+        assert answer.returncode == 0, answer.stderr
+        return answer.stdout
+
+    assert said("why", "shop", "clean").startswith("source_quiet: clean ← clean:orders since 2026-03-01T12:05:01.700Z")
+    streams = [line.split()[:3] for line in said("status").splitlines() if line.startswith("shop/")]
+    assert streams == [["shop/land", "never_started", "3"], ["shop/clean", "never_started", "3"]]
+    assert "land:raw" in said("topology", "shop")
