@@ -36,7 +36,10 @@ JVM_OPTIONS = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 On one machine the cores belong to Spark.
 """
 ARCHIVE = "broker.jsa"
-"""The archive of the broker's classes, which `make setup` writes into the folder of jars."""
+"""The archive of the broker's classes, in the folder of jars.
+
+`make setup` writes it.
+"""
 UP_WITHIN_S = 60.0
 ANSWER_WITHIN_S = 10.0
 

@@ -138,20 +138,20 @@ def judged(updates: pl.DataFrame, stored: pl.DataFrame, rule: Rule) -> JudgedUpd
     emitted, runs = rows.filter("_emit").drop("_emit", "_run", "_stands"), _runs(rows.filter(~pl.col("_emit")), own)
     if by_text:
         emitted = identified(emitted)
-        known = pl.concat(
+        identities = pl.concat(
             [
                 stored.select(_key="key", _value="value", _identity="identity"),
                 emitted.select("_key", "_value", "_identity"),
             ]
         ).unique(["_key", "_value"], keep="first")
-        old = known.select("_key", _old_value="_value", _old_identity="_identity")
+        old = identities.select("_key", _old_value="_value", _old_identity="_identity")
         emitted = emitted.join(old, on=["_key", "_old_value"], how="left", maintain_order="left")
         # An older version wrote some values as another text.
         only_text = (pl.col("_value") != pl.col("_old_value")) & (pl.col("_identity") == pl.col("_old_identity"))
         if emitted.select(only_text.any()).item():
             return judged(identified(updates), stored, rule)
         emitted = emitted.drop("_old_value")
-        runs = runs.join(known, on=["_key", "_value"], how="left", maintain_order="left").drop("_value")
+        runs = runs.join(identities, on=["_key", "_value"], how="left", maintain_order="left").drop("_value")
     return JudgedUpdates(emitted, runs, per_task)
 
 
