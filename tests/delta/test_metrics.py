@@ -446,6 +446,21 @@ def test_the_command_serves_both_formats_and_sends_runs(served: subprocess.Popen
     )  # fmt: skip
 
 
+def test_a_command_prints_and_sends_runs_once(
+    warehouse: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = shutil.copytree(warehouse.warehouse, tmp_path / "own", ignore=shutil.ignore_patterns("lineage.json"))
+    runs = ("--warehouse", str(own), "publish", "lineage", "--runs")
+    printed = [json.loads(line) for line in tidemark(CHECKOUT, *runs).stdout.splitlines()]
+    starts = {each["job"]["name"] for each in printed if each["eventType"] == "START"}
+    assert starts == {"flights.status", "flights.carriers"}
+    transport = {"type": "file", "log_file_path": str(tmp_path / "events.jsonl"), "append": True}
+    monkeypatch.setenv("OPENLINEAGE__TRANSPORT", json.dumps(transport))
+    for number in (len(printed), 0):
+        sent = tidemark(CHECKOUT, *runs, "--send")
+        assert (sent.returncode, sent.stdout) == (0, f"sent {number} events by the transport file\n"), sent.stderr
+
+
 @pytest.mark.parametrize("option", ["--port=65536", "--port=-1", "--every=0", "--every=-1", "--every=nan"])
 def test_numbers_out_of_range_are_refused(option: str, capsys: pytest.CaptureFixture[str]) -> None:
     parser = argparse.ArgumentParser()
