@@ -476,11 +476,11 @@ def test_a_file_that_becomes_invalid_hides_its_topology_alone(tmp_path: Path, mo
     for name in "ab":
         (project.topologies / f"{name}.toml").write_text(topology_of({"name": name}, events=source_of()))
     monkeypatch.setenv("TIDEMARK_PROJECT", str(tmp_path))
-    topologies = watched_topologies(["a", "b"])
+    topologies = watched_topologies(["a", "b"], Layout(tmp_path))
     (project.topologies / "a.toml").write_text("[")
     assert [each.name for each in topologies()] == ["b"]
     with pytest.raises(InvalidArgument, match="there is no topology a with a valid file"):
-        watched_topologies(["a"])
+        watched_topologies(["a"], Layout(tmp_path))
 
 
 @pytest.mark.long  # only the loop of the command is left to see; 4 CPU s

@@ -51,9 +51,16 @@ class Shop:
         folder, n = self.home / name, self.files.get(name, 0)
         folder.mkdir(exist_ok=True)
         lines = [{"id": key, "at": iso(NOON + at_ms), "amount": amount} for key, at_ms, amount in orders]
-        (folder / f"{n}.json").write_text("\n".join(map(json.dumps, lines)))
-        os.utime(folder / f"{n}.json", (1_000 + n, 1_000 + n))  # Spark reads the oldest first
+        self.write(folder / f"{n}.json", "\n".join(map(json.dumps, lines)))
         self.files[name] = n + 1
+
+    def write(self, file: Path, text: str) -> None:
+        """Writes a file of a feed; Spark reads the oldest first.
+
+        Spark reads a file again only if its time changes, so it stays the same.
+        """
+        file.write_text(text)
+        os.utime(file, (1_000 + int(file.stem), 1_000 + int(file.stem)))
 
     def run(self, job: str, *inputs: str) -> int:
         """Runs *job* with these inputs, its output and its checkpoint."""
@@ -160,13 +167,13 @@ def test_faults_of_a_job_are_named_and_recovered(shop: Shop) -> None:
     shop.feed("feed", (2, 0, 13))
     assert shop.run("fragile", "feed") == 1
     assert "13 is no amount" in reason(shop)
-    (shop.home / "feed" / "1.json").write_text('{"id": 2, "amount": 12}')
+    shop.write(shop.home / "feed" / "1.json", '{"id": 2, "amount": 12}')
     # A record of the feed is not JSON.
     shop.feed("feed", (3, 0, 5))
-    (shop.home / "feed" / "2.json").write_text("{no json")
+    shop.write(shop.home / "feed" / "2.json", "{no json")
     assert shop.run("fragile", "feed") == 1
     assert "MALFORMED_RECORD" in reason(shop)
-    (shop.home / "feed" / "2.json").write_text('{"id": 3, "amount": 5}')
+    shop.write(shop.home / "feed" / "2.json", '{"id": 3, "amount": 5}')
     assert shop.run("fragile", "feed") == 0
     assert shop.rows("fragile_table", "id") == [(1,), (2,), (3,)]
     # A file that the stream needs has vanished, as a deleted topic does.
@@ -211,10 +218,10 @@ EXAMPLES = Path(pyspark.__file__).parent / "examples" / "src" / "main" / "python
     [
         ("structured_network_wordcount", []),
         ("structured_network_wordcount_windowed", ["10", "5"]),
-        ("structured_network_wordcount_session_window", ["10"]),
-        ("structured_sessionization", []),
     ],
 )
+# Spark refuses structured_sessionization: a session window has no output mode `update`. The code of
+# structured_network_wordcount_session_window fails with pandas 2. structured_kafka_wordcount needs a broker.
 def test_examples_of_spark_run_unchanged(shop: Shop, lines: int, example: str, arguments: list[str]) -> None:
     control = Control(shop.layout.control("shop", example))
 
