@@ -27,6 +27,8 @@ NAMES = {
     "idle": "CPU of an idle minute, s",
 }
 MOST_THREADS = 8
+UNEQUAL = 1.5
+"""Ratio of loads above which figures are not compared."""
 DIFFERENCES = ("missing", "unexpected", "duplicates", "disordered")
 TEXT = Path(__file__).with_suffix(".md")
 """The page, with fields of `str.format`."""
@@ -36,7 +38,8 @@ TEXT = Path(__file__).with_suffix(".md")
 class Figures:
     """Measurements of one peer; an empty list: it was not measured.
 
-    CPU in s, `rss` in GB, `written` in MB of the largest backlog, `idle` in CPU s per minute.
+    CPU in s, `rss` in GB, `written` in MB of the largest backlog, `idle` in CPU s per minute. `load`: the load average
+    of the machine around each backlog.
     """
 
     peer: Peer
@@ -45,6 +48,7 @@ class Figures:
     written: list[float]
     broker_cpu: list[float]
     idle: list[float]
+    load: list[float]
 
     def value(self, figure: str, sizes: Sequence[int]) -> float | None:
         """Returns the median of a *figure* of NAMES; None: not measured."""
@@ -74,7 +78,7 @@ def write(folder: Path, runs: Sequence[Run], peers: Sequence[Peer]) -> str:
         last=_millions(sizes[-1]),
         steps=(sizes[-1] - sizes[0]) / 1_000_000,
         turns="each of one run" if turns == 1 else f"medians of up to {turns} runs, with the range in brackets",
-        costs=costs,
+        costs=costs + unequal_load(figures),
         targets=targets(figures, sizes),
         losses=losses(figures, sizes),
         profile=profile_table(runs, peers),
@@ -100,6 +104,7 @@ def _figures(peer: Peer, runs: Sequence[Run]) -> Figures:
         rss=[run["peak_rss_mib"] / 1_024 for run in largest],
         written=[run["written_mib"] + run["broker_written_mib"] for run in largest],
         broker_cpu=[run["broker_cpu_s"] for run in largest],
+        load=[(run["began_load"] + run["load"]) / 2 for run in backlogs],
         idle=[run["idle_cpu_s_a_minute"] for run in mine if run["kind"] == "idle"],
     )
 
@@ -107,14 +112,24 @@ def _figures(peer: Peer, runs: Sequence[Run]) -> Figures:
 def cost_table(figures: Sequence[Figures], sizes: Sequence[int]) -> str:
     """Returns the table of costs in Markdown, a row per peer."""
     head = ["", *(f"CPU s, {_millions(size)}" for size in sizes), "marginal per million", "peak memory, GB"]
-    head += ["written, MB", "broker's CPU s", "idle, CPU s a minute"]
+    head += ["written, MB", "broker's CPU s", "idle, CPU s a minute", "load"]
     rows = []
     for each in figures:
         marginal = each.value("marginal", sizes)
         cells = [each.peer.title, *(_spread(each.cpu.get(size, ())) for size in sizes)]
         cells += ["–" if marginal is None else f"{marginal:.1f}", _spread(each.rss), _spread(each.written, 0)]
-        rows.append([*cells, _spread(each.broker_cpu), _spread(each.idle)])
+        rows.append([*cells, _spread(each.broker_cpu), _spread(each.idle), _spread(each.load, 0)])
     return table(head, rows) + "\n\nMemory, bytes and the broker's CPU are those of a peer's largest backlog."
+
+
+def unequal_load(figures: Sequence[Figures]) -> str:
+    """Returns a warning if peers ran at very different loads, or nothing."""
+    loads = [load for each in figures for load in each.load]
+    if max(loads) <= UNEQUAL * min(loads):
+        return ""
+    low, high = min(loads), max(loads)
+    warning = f"**The load was {low:.0f} to {high:.0f}: ratios between these rows are no results.**"
+    return f"\n\n{warning} Repeat the contests on an idle machine."
 
 
 def targets(figures: Sequence[Figures], sizes: Sequence[int]) -> str:
