@@ -92,7 +92,7 @@ def write(folder: Path, runs: Sequence[Run], peers: Sequence[Peer]) -> str:
 
 
 def _figures(peer: Peer, runs: Sequence[Run], size: int) -> Figures:
-    """Returns the figures of *peer*; memory and bytes of the backlog of *size*."""
+    """Returns the figures of *peer*, with memory of backlogs of *size*."""
     mine = [run for run in runs if run["peer"] == peer.name]
     backlogs = [run for run in mine if run["kind"] == "backlog"]
     cpu: dict[int, list[float]] = {}
