@@ -167,7 +167,7 @@ def _killed(peer: Peer, place: Place, _: EmbeddedBroker, records: pl.DataFrame, 
     _fill(place, records[:half])
     running = Running(peer, place)
     try:
-        _wait(running, lambda: sum(peer.progress(place).values()) > 0, "the first durable records")
+        _wait(running, lambda: sum(peer.progress(place).values()) > half // 10, "a tenth of the first half")
         send(place.address, place.input, records[half:arrives])
     finally:
         running.kill()

@@ -27,6 +27,8 @@ NAMES = {
     "idle": "CPU of an idle minute, s",
 }
 MOST_THREADS = 8
+UNEQUAL = 1.5
+"""Ratio of loads above which figures are not compared."""
 DIFFERENCES = ("missing", "unexpected", "duplicates", "disordered")
 TEXT = Path(__file__).with_suffix(".md")
 """The page, with fields of `str.format`."""
@@ -36,7 +38,8 @@ TEXT = Path(__file__).with_suffix(".md")
 class Figures:
     """Measurements of one peer; an empty list: it was not measured.
 
-    CPU in s, `rss` in GB, `written` in MB of the largest backlog, `idle` in CPU s per minute.
+    CPU in s, `rss` in GB, `written` in MB of the smallest backlog, `idle` in CPU s per minute. `load`: the load average
+    of the machine around each backlog.
     """
 
     peer: Peer
@@ -45,6 +48,7 @@ class Figures:
     written: list[float]
     broker_cpu: list[float]
     idle: list[float]
+    load: list[float]
 
     def value(self, figure: str, sizes: Sequence[int]) -> float | None:
         """Returns the median of a *figure* of NAMES; None: not measured."""
@@ -63,7 +67,7 @@ def write(folder: Path, runs: Sequence[Run], peers: Sequence[Peer]) -> str:
     sizes = sorted({run["records"] for run in backlogs})
     if not sizes:
         return "no backlog was measured, so there is no page"
-    figures = [each for peer in peers if (each := _figures(peer, runs)).cpu]
+    figures = [each for peer in peers if (each := _figures(peer, runs, sizes[0])).cpu]
     costs = cost_table(figures, sizes)
     turns = len(next(iter(max(figures, key=lambda each: len(each.cpu)).cpu.values())))
     text = TEXT.read_text().format(
@@ -74,7 +78,7 @@ def write(folder: Path, runs: Sequence[Run], peers: Sequence[Peer]) -> str:
         last=_millions(sizes[-1]),
         steps=(sizes[-1] - sizes[0]) / 1_000_000,
         turns="each of one run" if turns == 1 else f"medians of up to {turns} runs, with the range in brackets",
-        costs=costs,
+        costs=costs + unequal_load(figures),
         targets=targets(figures, sizes),
         losses=losses(figures, sizes),
         profile=profile_table(runs, peers),
@@ -87,19 +91,21 @@ def write(folder: Path, runs: Sequence[Run], peers: Sequence[Peer]) -> str:
     return costs
 
 
-def _figures(peer: Peer, runs: Sequence[Run]) -> Figures:
+def _figures(peer: Peer, runs: Sequence[Run], size: int) -> Figures:
+    """Returns the figures of *peer*, with memory of backlogs of *size*."""
     mine = [run for run in runs if run["peer"] == peer.name]
     backlogs = [run for run in mine if run["kind"] == "backlog"]
     cpu: dict[int, list[float]] = {}
     for run in backlogs:
         cpu.setdefault(run["records"], []).append(run["cpu_s"])
-    largest = [run for run in backlogs if run["records"] == max(cpu)]
+    smallest = [run for run in backlogs if run["records"] == size]
     return Figures(
         peer,
         cpu,
-        rss=[run["peak_rss_mib"] / 1_024 for run in largest],
-        written=[run["written_mib"] + run["broker_written_mib"] for run in largest],
-        broker_cpu=[run["broker_cpu_s"] for run in largest],
+        rss=[run["peak_rss_mib"] / 1_024 for run in smallest],
+        written=[run["written_mib"] + run["broker_written_mib"] for run in smallest],
+        broker_cpu=[run["broker_cpu_s"] for run in smallest],
+        load=[(run["began_load"] + run["load"]) / 2 for run in backlogs],
         idle=[run["idle_cpu_s_a_minute"] for run in mine if run["kind"] == "idle"],
     )
 
@@ -107,14 +113,27 @@ def _figures(peer: Peer, runs: Sequence[Run]) -> Figures:
 def cost_table(figures: Sequence[Figures], sizes: Sequence[int]) -> str:
     """Returns the table of costs in Markdown, a row per peer."""
     head = ["", *(f"CPU s, {_millions(size)}" for size in sizes), "marginal per million", "peak memory, GB"]
-    head += ["written, MB", "broker's CPU s", "idle, CPU s a minute"]
+    head += ["written, MB", "broker's CPU s", "idle, CPU s a minute", "load"]
     rows = []
     for each in figures:
         marginal = each.value("marginal", sizes)
         cells = [each.peer.title, *(_spread(each.cpu.get(size, ())) for size in sizes)]
         cells += ["–" if marginal is None else f"{marginal:.1f}", _spread(each.rss), _spread(each.written, 0)]
-        rows.append([*cells, _spread(each.broker_cpu), _spread(each.idle)])
-    return table(head, rows) + "\n\nMemory, bytes and the broker's CPU are those of a peer's largest backlog."
+        rows.append([*cells, _spread(each.broker_cpu), _spread(each.idle), _spread(each.load, 0)])
+    return (
+        table(head, rows)
+        + "\n\nMemory, bytes and the broker's CPU are those of the smaller backlog, which all peers have."
+    )
+
+
+def unequal_load(figures: Sequence[Figures]) -> str:
+    """Returns a warning if peers ran at very different loads, or nothing."""
+    loads = [load for each in figures for load in each.load]
+    if max(loads) <= UNEQUAL * min(loads):
+        return ""
+    low, high = min(loads), max(loads)
+    warning = f"**The load was {low:.0f} to {high:.0f}: ratios between these rows are no results.**"
+    return f"\n\n{warning} Repeat the contests on an idle machine."
 
 
 def targets(figures: Sequence[Figures], sizes: Sequence[int]) -> str:
@@ -125,7 +144,10 @@ def targets(figures: Sequence[Figures], sizes: Sequence[int]) -> str:
         if OURS in by_name and other in by_name:
             ours, theirs = (by_name[name].value(figure, sizes) for name in (OURS, other))
             if ours is not None and theirs is not None:
+                loads = [load for name in (OURS, other) for load in by_name[name].load]
                 verdict = "reached" if ours <= limit * theirs else "**missed**"
+                if max(loads) > UNEQUAL * min(loads):
+                    verdict = f"**not judged**, at loads of {min(loads):.0f} to {max(loads):.0f}"
                 what = f"{NAMES[figure]}: {ours:.1f}, {ours / theirs:.1f} times that of {by_name[other].peer.title}"
                 lines.append(f"* {what}; aimed at ≤ {limit:g} times: {verdict}")
     return "\n".join(lines)
@@ -143,7 +165,10 @@ def losses(figures: Sequence[Figures], sizes: Sequence[int]) -> str:
         if value is not None:
             less = {title: other for title, other in others.items() if other is not None and other < value}
             ranked = sorted(less.items(), key=lambda item: item[1])
-            rows.append([name, f"{value:.1f}", "; ".join(f"{title} {other:.1f}" for title, other in ranked) or "none"])
+            fallback = "none" if any(other is not None for other in others.values()) else "no other was measured"
+            rows.append(
+                [name, f"{value:.1f}", "; ".join(f"{title} {other:.1f}" for title, other in ranked) or fallback]
+            )
     return table(["figure", "Tidemark", "less"], rows)
 
 

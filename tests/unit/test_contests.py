@@ -165,7 +165,7 @@ RUNS = [
 def test_the_page_has_medians_marginal_costs_and_losses(tmp_path: Path) -> None:
     costs = page.write(tmp_path, RUNS, [Loop(), KafkaStreams(), Tidemark()])
     loop, streams, ours = costs.splitlines()[2:5]
-    assert loop.endswith("| 3.3 | 9.3 | 3.0 | 0.5 | 12 | 1.0 | 0.5 |")
+    assert loop.endswith("| 3.3 | 9.3 | 3.0 | 0.5 | 12 | 1.0 | 0.5 | 2 (2 to 2) |")
     assert "| 18.0 (15.0 to 21.0) | 34.0 | 8.0 |" in streams  # (34 − 18) / 2
     assert "| 40.0 | 66.0 | 13.0 |" in ours  # (66 − 40) / 2
     text = (tmp_path / "benchmarks.md").read_text()
@@ -181,6 +181,16 @@ def test_the_page_has_medians_marginal_costs_and_losses(tmp_path: Path) -> None:
     assert f"| backlog | – | 1,000,000 | 2 | 340 | 340 |{' 0 |' * 4}" in text  # both of Kafka Streams
     assert "load average around the runs: 1 to 2.5" in text
     assert (tmp_path / "benchmarks.svg").read_text().startswith("<svg")
+
+
+def test_the_page_warns_of_rows_with_very_different_loads(tmp_path: Path) -> None:
+    busy = _run("loop", 1_000_000, 7.0, began_load=20.0, load=22.0)
+    page.write(tmp_path, [*RUNS, busy], [Loop(), KafkaStreams(), Tidemark()])
+    text = (tmp_path / "benchmarks.md").read_text()
+    assert "**The load was 2 to 21: ratios" in text
+    assert text.count("**not judged**, at loads of 2 to 21") == 1  # that against the loop
+    page.write(tmp_path, RUNS, [Loop(), KafkaStreams(), Tidemark()])
+    assert "**The load" not in (tmp_path / "benchmarks.md").read_text()
 
 
 def test_duplicates_break_only_a_promise_of_exactly_once() -> None:
