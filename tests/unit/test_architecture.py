@@ -159,7 +159,8 @@ IMPORTS = {
     ),
     "api": (
         "errors clock semantics model.tables model.settings model.project model.kinds kernels.columns "
-        "kernels.updates kernels.records storage storage.delta control stream.journal stream.driver stream.state stream"
+        "kernels.updates kernels.records spark_session storage storage.delta control stream.journal stream.driver "
+        "stream.state stream stream.distributed"
     ),
     "embedded": "collecting errors clock model.project model control",
     "feed": "errors model.settings model.project embedded",
