@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -257,6 +257,8 @@ def ran(kafka: SecuredBroker, tmp_path_factory: pytest.TempPathFactory) -> Ran:
         for topology, sub in (("secured", "unread"), ("unwritten", "unwritten"), ("denied", "denied")):
             control = ran.control(topology, sub)
             wait_until(lambda c=control: has_failed(c), f"the failure of {sub}", PATIENCE_S)  # type: ignore[misc]
+        for sub in ("copied", "tokens", "certificates"):
+            ran.control("secured", sub).request_drain(by="test", now_ms=wall_clock_ms())
     return ran
 
 
@@ -290,8 +292,10 @@ def driver(kafka: SecuredBroker, home: Path) -> Iterator[dict[str, Topology]]:
         process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True, env=environment)
     try:
         yield topologies
+        process.wait(PATIENCE_S)  # a killed driver leaves half a file, which cannot be searched
     finally:
-        os.killpg(process.pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
         process.wait(30)
 
 
