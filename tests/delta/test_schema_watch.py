@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,12 @@ class Flights:
         self.play = Play(TOPOLOGY, home)
         self._offset = 0
 
+    def copy(self, home: Path) -> Flights:
+        """Continues at *home*, where the tables are copied to."""
+        flights = Flights(home)
+        flights.play, flights._offset = self.play.copy(home), self._offset
+        return flights
+
     def batch(self, minute: int, record: dict[str, Any]) -> None:
         """Runs the batch of *minute* after noon."""
         self.play.batch(self._rows(minute, record), at_ms=ms(60 * minute))
@@ -102,13 +109,20 @@ class Flights:
         ]
 
 
-@pytest.fixture
-def flights(tmp_path: Path) -> Flights:
-    """Five batches of one sort, a minute apart."""
-    flights = Flights(tmp_path)
+@pytest.fixture(scope="module")
+def before(tmp_path_factory: pytest.TempPathFactory) -> Flights:
+    """Five batches of one sort, a minute apart; no test may change them."""
+    flights = Flights(tmp_path_factory.mktemp("before"))
     for minute in range(5):
         flights.batch(minute, RECORD)
     return flights
+
+
+@pytest.fixture
+def flights(before: Flights, tmp_path: Path) -> Flights:
+    """The same, with drivers of its own."""
+    shutil.copytree(before.play.home, tmp_path / "flights")
+    return before.copy(tmp_path / "flights")
 
 
 def test_an_undeclared_field_is_a_row_and_no_finding(flights):
@@ -135,8 +149,11 @@ def test_a_vanished_field_breaks_the_sla_and_is_named(flights):
         "the field that replaces it"
     )
     assert flights.sla(70).verdict == "pass"
+    gone = "SELECT change, epoch_ms(last_seen_at) FROM field_changes WHERE field = 'tail_number'"
+    assert Warehouse(flights.play.home).ask(gone).rows == [("vanished", ms(240))]
 
 
+@pytest.mark.long  # the rule itself is in tests/unit/test_schema_watch.py
 def test_a_vanished_field_that_returns_is_a_finding_no_more(flights):
     for minute in range(5, 10):
         flights.batch(minute, {"delay": 5, "gate": "B7"})
@@ -158,6 +175,7 @@ def test_a_retyped_field_that_fills_the_quarantine_is_named(flights):
     assert flights.sla(6).records == 1
 
 
+@pytest.mark.long
 def test_a_retyped_text_harms_nothing(flights):
     flights.batch(5, RECORD | {"tail_number": 7})
 
@@ -165,6 +183,7 @@ def test_a_retyped_text_harms_nothing(flights):
     assert [line for line in flights.why(6) if line.startswith("field_")] == []
 
 
+@pytest.mark.long  # the rule itself is in tests/unit/test_schema_watch.py
 def test_a_field_is_seen_again_hourly_at_most(flights):
     for minute in (59, 60, 61, 119, 120):
         flights.batch(minute, RECORD)
@@ -173,7 +192,7 @@ def test_a_field_is_seen_again_hourly_at_most(flights):
     assert row == ("gate", "undeclared", ms(7_200))
 
 
-@pytest.mark.parametrize("step", ["decided", "committed schema_changes"])
+@pytest.mark.parametrize("step", ["decided", pytest.param("committed schema_changes", marks=pytest.mark.long)])
 def test_a_killed_driver_records_a_change_once(flights, step):
     flights.play.start(reached=crash_at(step))
     rows = flights._rows(5, RECORD | {"wing": 1})

@@ -460,7 +460,7 @@ def changed_by_hand(batches: list[list[tuple[str, str, int]]]) -> list[list[int]
 def test_shards_change_no_answer_and_bring_no_key_to_the_driver(shop, fetched):
     chance = Random(1)
     batches: list[list[tuple[str, str, int]]] = []
-    for number in range(4):
+    for number in range(3):
         orders = [chance.randrange(30) for _ in range(60)]
         batches.append([(f"o{order}", chance.choice("xy"), 100 * number + n) for n, order in enumerate(orders)])
     handed_out: list[list[int]] = []
@@ -475,7 +475,7 @@ def test_shards_change_no_answer_and_bring_no_key_to_the_driver(shop, fetched):
     assert fetched == [n for batch in handed_out for n in (1, 2, len(batch))]
     emitted = sum(map(len, handed_out))
     counts = shop.rows("outcomes", "emitted", "suppressed")
-    assert (sum(n for n, _ in counts), sum(n for _, n in counts)) == (emitted, 240 - emitted)
+    assert (sum(n for n, _ in counts), sum(n for _, n in counts)) == (emitted, 180 - emitted)
     assert shop.rows("changes", "source_offset") == sorted(((n,) for batch in handed_out for n in batch), key=str)
     assert len({*shop.rows("changes", "batch_id", "seq")}) == emitted
     control = Layout(shop.home / "warehouse").control("shop", "orders") / "changed" / "status"
@@ -484,6 +484,7 @@ def test_shards_change_no_answer_and_bring_no_key_to_the_driver(shop, fetched):
     assert len([*control.rglob("*.run")]) <= 2 * 4
 
 
+@pytest.mark.long  # five runs of a query: a crash before and after the state moved, and other rows
 def test_an_interrupted_batch_in_shards_is_repeated_exactly(shop):
     shop.orders(("a", "new", 1), ("b", "new", 1))
     shop.orders(("a", "paid", 5), ("a", "paid", 6), ("b", "new", 7))
@@ -509,12 +510,13 @@ def test_an_interrupted_batch_in_shards_is_repeated_exactly(shop):
         write(order(shop, "lost", at=9), 2, again.state, [])
 
 
+@pytest.mark.long  # the state is made of `changes` twice
 def test_another_number_of_shards_goes_on_with_the_same_states(shop):
     shop.orders(("a", "new", 1), ("b", "new", 1), (None, "new", 1))
     shop.run(Written(shop))
     handed_out = []
     for shards in (2, 3):
-        shop.orders(("a", "new", 2), ("b", f"{shards}", 2 + shards), ("c", "new", 1))
+        shop.orders(("a", "new", 2), ("b", f"{shards}", 2 + shards), ("c", "new", shards))
         shared = Shared(shop, shards)
         shop.run(shared)
         handed_out += shared.batches
