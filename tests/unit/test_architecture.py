@@ -54,7 +54,7 @@ IMPORTS = {
         "errors clock semantics model.project model.kinds model.settings model kernels kernels.columns "
         "kernels.updates kernels.records storage stream.journal"
     ),
-    "stream.state": "collecting errors model kernels.updates storage stream.journal",
+    "stream.state": "collecting errors kernels.updates storage stream.journal",
     "stream.updates": (
         "collecting errors semantics model.settings model.kinds model kernels kernels.columns "
         "kernels.aggregates kernels.sql kernels.updates stream.journal stream.state"
