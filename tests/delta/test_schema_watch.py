@@ -111,7 +111,7 @@ class Flights:
 
 @pytest.fixture(scope="module")
 def before(tmp_path_factory: pytest.TempPathFactory) -> Flights:
-    """Five batches of one sort, a minute apart; no test may change them."""
+    """Five batches of one sort, which no test may change."""
     flights = Flights(tmp_path_factory.mktemp("before"))
     for minute in range(5):
         flights.batch(minute, RECORD)
