@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -31,6 +32,8 @@ from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import instant_ms, iso
 from tidemark.recorded.queries import recorded_topology
 from tidemark.semantics.change import Rule
+from tidemark.storage.files import Files
+from tidemark.stream.journal.entries import Journal
 
 NOON = instant_ms("2026-03-01T12:00")
 SCHEMA = "order_id string, status string, ordered_at timestamp, partition int, offset bigint"
@@ -410,6 +413,115 @@ def test_states_of_two_operators_do_not_mix(shop):
     shop.run(other)
     assert other.batches == [[0]]
     assert shop.rows("changes", "operator", "key") == [("other", "a"), ("status", "a")]
+
+
+# changed, in shards
+
+
+class Shared(Written):
+    """The same with its keys in shards."""
+
+    def __init__(self, shop: Shop, shards: int = 2) -> None:
+        super().__init__(shop, api.State(**shop.names, operator="status", shards=shards))
+
+
+@pytest.fixture
+def fetched(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The number of rows that the driver gets from Spark each time."""
+    numbers: list[int] = []
+    to_arrow, collect = DataFrame.toArrow, DataFrame.collect
+
+    def counted(fetch: Callable[[DataFrame], Any]) -> Callable[[DataFrame], Any]:
+        def fetch_and_count(rows: DataFrame) -> Any:
+            got = fetch(rows)
+            numbers.append(len(got))
+            return got
+
+        return fetch_and_count
+
+    for kind in (DataFrame, type(SparkSession.getActiveSession().range(1))):
+        monkeypatch.setattr(kind, "toArrow", counted(to_arrow if kind is DataFrame else kind.toArrow))
+        monkeypatch.setattr(kind, "collect", counted(collect if kind is DataFrame else kind.collect))
+    return numbers
+
+
+def changed_by_hand(batches: list[list[tuple[str, str, int]]]) -> list[list[int]]:
+    """Returns the offsets of rows that change the status of their order."""
+    statuses: dict[str, str] = {}
+    changed: list[list[int]] = []
+    for number, rows in enumerate(batches):
+        changed.append([])
+        for n, (order, status, _) in enumerate(rows):
+            if statuses.get(order) != status:
+                changed[-1].append(number * 100 + n)
+            statuses[order] = status
+    return changed
+
+
+def test_shards_change_no_answer_and_bring_no_key_to_the_driver(shop, fetched):
+    chance = Random(1)
+    batches: list[list[tuple[str, str, int]]] = []
+    for number in range(3):
+        orders = [chance.randrange(30) for _ in range(60)]
+        batches.append([(f"o{order}", chance.choice("xy"), 100 * number + n) for n, order in enumerate(orders)])
+    handed_out: list[list[int]] = []
+    for rows in batches:
+        shop.orders(*rows)
+        each = Shared(shop)  # as after a restart
+        shop.run(each)
+        handed_out += each.batches
+
+    assert handed_out == changed_by_hand(batches)
+    # A batch fetches a line with checks and an answer of each shard; the test itself what was handed out.
+    assert fetched == [n for batch in handed_out for n in (1, 2, len(batch))]
+    emitted = sum(map(len, handed_out))
+    counts = shop.rows("outcomes", "emitted", "suppressed")
+    assert (sum(n for n, _ in counts), sum(n for _, n in counts)) == (emitted, 180 - emitted)
+    assert shop.rows("changes", "source_offset") == sorted(((n,) for batch in handed_out for n in batch), key=str)
+    assert len({*shop.rows("changes", "batch_id", "seq")}) == emitted
+    control = Layout(shop.home / "warehouse").control("shop", "orders") / "changed" / "status"
+    assert {type(rows) for rows in Journal(control / "journal", "data").newest().tables.values()} == {Files}
+    # State runs grow geometrically, and those of earlier batches are gone.
+    assert len([*control.rglob("*.run")]) <= 2 * 4
+
+
+@pytest.mark.long  # five runs of a query: a crash before and after the state moved, and other rows
+def test_an_interrupted_batch_in_shards_is_repeated_exactly(shop):
+    shop.orders(("a", "new", 1), ("b", "new", 1))
+    shop.orders(("a", "paid", 5), ("a", "paid", 6), ("b", "new", 7))
+    first = Shared(shop)
+    shop.run(first)
+    assert first.batches == [[0, 1], [100]]
+
+    shop.forget_end_of(1)  # killed after its state was written
+    again = Shared(shop)
+    again.fails = True
+    with pytest.raises(StreamingQueryException, match="the lake is full"):
+        shop.run(again)
+    again.fails = False
+    shop.orders(("a", "paid", 8), ("b", "sent", 8))
+    shop.run(again)
+
+    assert again.batches == [[100], [100], [201]]
+    assert shop.rows("changes", "batch_id", "key", "source_offset") == [
+        (0, "a", 0), (0, "b", 1), (1, "a", 100), (2, "b", 201)
+    ]  # fmt: skip
+    assert sum(n for _, n in shop.rows("suppressed", "batch_id", "n")) == 3
+    with pytest.raises(Contradiction, match="batch 2 of status sent other updates"):
+        write(order(shop, "lost", at=9), 2, again.state, [])
+
+
+@pytest.mark.long  # the state is made of `changes` twice
+def test_another_number_of_shards_goes_on_with_the_same_states(shop):
+    shop.orders(("a", "new", 1), ("b", "new", 1), (None, "new", 1))
+    shop.run(Written(shop))
+    handed_out = []
+    for shards in (2, 3):
+        shop.orders(("a", "new", 2), ("b", f"{shards}", 2 + shards), ("c", "new", shards))
+        shared = Shared(shop, shards)
+        shop.run(shared)
+        handed_out += shared.batches
+    assert handed_out == [[101, 102], [201]]
 
 
 # listen

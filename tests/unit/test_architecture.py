@@ -55,7 +55,7 @@ IMPORTS = {
         "errors clock semantics model.project model.kinds model.settings model kernels kernels.columns "
         "kernels.updates kernels.records storage stream.journal"
     ),
-    "stream.state": "collecting errors model kernels.updates storage stream.journal",
+    "stream.state": "collecting errors kernels.updates storage stream.journal",
     "stream.updates": (
         "collecting errors semantics model.settings model.kinds model kernels kernels.columns "
         "kernels.aggregates kernels.sql kernels.updates stream.journal stream.state"
@@ -161,8 +161,8 @@ IMPORTS = {
     ),
     "api": (
         "collecting errors clock semantics model.tables model.settings model.project model.kinds kernels.columns "
-        "kernels.updates kernels.records storage storage.delta control recorded stream.journal stream.driver "
-        "stream.state stream"
+        "kernels.updates kernels.records spark_session storage storage.delta control recorded stream.journal "
+        "stream.driver stream.state stream stream.distributed"
     ),
     "embedded": "collecting errors clock model.project model control",
     "feed": "errors model.settings model.project embedded",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -11,8 +11,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from tidemark.api.query import Query, Writer, kept, record_time_ms
+from tidemark.api.shards import ShardedState, left_out, other_rows
 from tidemark.clock import wall_clock_ms
-from tidemark.errors import Contradiction, InvalidArgument, InvalidTimestamp
+from tidemark.errors import InvalidArgument, InvalidTimestamp
 from tidemark.kernels.columns.schemas import rows_of
 from tidemark.kernels.columns.values import key_text
 from tidemark.kernels.updates.emission import STORED, JudgedUpdates, judged, with_value
@@ -39,6 +40,8 @@ class State:
         sub_topology: name of the query.
         operator: name of the step that judges.
         rule: when an update counts as unchanged.
+        shards: the number of Spark's tasks that share the keys, and keep their states in files; executors need this
+            package then. 1: the driver has the keys.
     """
 
     def __init__(
@@ -49,12 +52,17 @@ class State:
         sub_topology: str,
         operator: str,
         rule: Rule = Rule.STRICTLY_NEWER,
+        shards: int = 1,
     ) -> None:
+        if shards < 1:
+            msg = f"a state has 1 or more shards, got {shards}; shards=1 keeps the keys in the driver"
+            raise InvalidArgument(msg)
         self._query = Query(Layout(location(warehouse)), topology, sub_topology)
         self._operator, self._rule = operator, rule
         self._writer = self._new_writer()
         self._stored = KeyedRows(STORED)
         self._batch_id: int | None = None
+        self.sharded = ShardedState(self._query, operator, rule, shards) if shards > 1 else None
 
     def judge(self, updates: pl.DataFrame, batch_id: int) -> JudgedUpdates:
         """Decides *updates* of a batch, given the batches before it.
@@ -69,11 +77,7 @@ class State:
         result = judged(updates, self._stored.of(updates["_key"]), self._rule)
         emitted = result.emitted.select(key="_key", value_hash="_identity")
         if sent_before is not None and not sent_before.equals(emitted):
-            msg = (
-                f"{self._query.table(CHANGES.name)}: batch {batch_id} of {self._operator} sent other updates "
-                "in an earlier run; read the same rows in every run, and use a state once in a batch"
-            )
-            raise Contradiction(msg)
+            raise other_rows(self._query.table(CHANGES.name), batch_id, self._operator)
         return result
 
     def move(self, result: JudgedUpdates, batch_id: int, *, passed: int) -> None:
@@ -81,20 +85,31 @@ class State:
 
         *passed* rows of the batch were not judged.
         """
-        emitted, suppressed = result.emitted.height, result.suppressed_n
-        counts = {"records_in": emitted + suppressed + passed, "held_before": 0, "fan_out": 0}
-        became = {**dict.fromkeys(BECAME, 0), "emitted": emitted, "suppressed": suppressed, "passed": passed}
-        outcome = {"operator": self._operator, "kind": KeyedTable.kind, **counts, **became}
         same = self._query.same(batch_id)
-        if counts["records_in"]:
+        counts = {"emitted": result.emitted.height, "suppressed": result.suppressed_n, "passed": passed}
+        if any(counts.values()):
             tables = {
                 CHANGES.name: rows_of(CHANGES, changes_rows(self._operator, result), **same),
                 SUPPRESSED.name: rows_of(SUPPRESSED, suppressed_rows(self._operator, result), **same),
-                OUTCOMES.name: rows_of(OUTCOMES, [outcome], **same),
             }
             self._writer.append(tables, batch_id)
+        self.count(counts, batch_id)
         self._stored.put(result.stored)
         self._batch_id = batch_id
+
+    def count(self, counts: Mapping[str, int], batch_id: int) -> None:
+        """Writes the *counts* of updates by outcome, if there are any."""
+        if records := sum(counts.values()):
+            came_in = {"records_in": records, "held_before": 0, "fan_out": 0}
+            outcome = {
+                "operator": self._operator,
+                "kind": KeyedTable.kind,
+                **came_in,
+                **dict.fromkeys(BECAME, 0),
+                **counts,
+            }
+            rows = rows_of(OUTCOMES, [outcome], **self._query.same(batch_id))
+            self._writer.append({OUTCOMES.name: rows}, batch_id)
 
     def _new_writer(self) -> Writer:
         return Writer(self._query, self._operator, wall_clock_ms)
@@ -146,8 +161,9 @@ def changed(
     What it does not do: make the output itself exactly-once. The batch that is run again writes the same rows again;
     whether that shows is up to the output (Delta: `txnAppId` and `txnVersion`).
 
-    Known limitation: key, columns, time and order of a batch pass through the driver, where they are judged; bound the
-    batch (`maxOffsetsPerTrigger`). A batch must have the same rows when it is run again, as Spark demands of them too.
+    Known limitation: unless *state* has shards, key, columns, time and order of a batch pass through the driver, where
+    they are judged; bound the batch (`maxOffsetsPerTrigger`). A batch must have the same rows when it is run again, as
+    Spark demands of them too.
 
     Args:
         rows: of one batch.
@@ -167,28 +183,43 @@ def changed(
             was run before with other rows. Either is detected before the block, and so before the output.
     """
     with kept(rows):
-        records = _records(rows, key, columns, timestamp, order)
+        read = _read(rows, key, columns, timestamp, order)
+        if state.sharded:
+            entry = state.sharded.judge(read, batch_id, key, columns)
+            files = left_out(entry)
+            yield _without(rows, order, rows.sparkSession.read.parquet(*files)) if files else rows
+            state.count(state.sharded.move(entry), batch_id)
+            return
+        records = _records(read, key, order)
         updates = _updates(records, columns, timestamp)
         result = state.judge(updates, batch_id)
-        yield _without(rows, order, updates.join(result.emitted, on=["_partition", "_offset"], how="anti"))
+        suppressed = updates.join(result.emitted, on=["_partition", "_offset"], how="anti")
+        places = suppressed.select("_partition", "_offset").to_arrow()
+        some = F.broadcast(rows.sparkSession.createDataFrame(places)) if suppressed.height else None
+        yield rows if some is None else _without(rows, order, some)
         # After the output: a crash in between runs the batch again. The other way round it would lose its updates.
         state.move(result, batch_id, passed=records.height - updates.height)
 
 
-def _records(
+def _read(
     rows: DataFrame, key: Sequence[str], columns: Sequence[str], timestamp: str, order: tuple[str, str]
-) -> pl.DataFrame:
-    """Returns the columns of *rows* that decide, in order, on the driver.
-
-    It refuses rows that cannot be judged.
-    """
+) -> DataFrame:
+    """Returns the columns of *rows* that decide."""
     partition, offset = order
-    read = rows.select(
+    return rows.select(
         *dict.fromkeys((*key, *columns)),
         record_time_ms(rows, timestamp).alias("_timestamp_ms"),
         F.col(partition).cast("int").alias("_partition"),
         F.col(offset).cast("bigint").alias("_offset"),
     )
+
+
+def _records(read: DataFrame, key: Sequence[str], order: tuple[str, str]) -> pl.DataFrame:
+    """Returns the rows *read* in order, on the driver.
+
+    It refuses rows that cannot be judged.
+    """
+    partition, offset = order
     records = pl.DataFrame(read.toArrow()).sort("_partition", "_offset")
     places = records.select("_partition", "_offset")
     if places.null_count().sum_horizontal().sum() or places.is_duplicated().any():
@@ -206,10 +237,7 @@ def _updates(records: pl.DataFrame, columns: Sequence[str], timestamp: str) -> p
     return with_value(keyed, columns)
 
 
-def _without(rows: DataFrame, order: tuple[str, str], left_out: pl.DataFrame) -> DataFrame:
+def _without(rows: DataFrame, order: tuple[str, str], left_out: DataFrame) -> DataFrame:
     """Returns *rows* without those *left_out*, by `_partition` and `_offset`."""
-    if left_out.is_empty():
-        return rows
-    named = rows.sparkSession.createDataFrame(left_out.select("_partition", "_offset").to_arrow())
     same = [F.col(column) == F.col(f"_{name}") for column, name in zip(order, ("partition", "offset"), strict=True)]
-    return rows.join(F.broadcast(named), on=same, how="left_anti")
+    return rows.join(left_out, on=same, how="left_anti")

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import TimestampType
@@ -19,6 +18,7 @@ from tidemark.model.project.layout import Layout, usable
 from tidemark.model.tables.catalog import BATCHES, TABLES
 from tidemark.storage.delta.tables import Committer, create
 from tidemark.storage.fence import Fence
+from tidemark.storage.files import Files, Rows
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Writer:
         self._own = Committer(f"{self._app}/{usable(operator)}", self._fence)
         self._newest: dict[str, int] = {}
 
-    def append(self, tables: Mapping[str, pa.Table], batch_id: int) -> None:
+    def append(self, tables: Mapping[str, Rows], batch_id: int) -> None:
         """Appends the rows of *tables*, by table.
 
         Raises:
@@ -73,17 +73,22 @@ class Writer:
         for name, rows in tables.items():
             self.open(name, batch_id)
             if rows.num_rows:
-                self._committer(name).commit(self._query.table(name), rows, batch_id)
+                committer, path = self._committer(name), self._query.table(name)
+                if isinstance(rows, Files):
+                    committer.adopt(path, rows, batch_id)
+                else:
+                    committer.commit(path, rows, batch_id)
                 self._newest[name] = batch_id
 
-    def open(self, name: str, batch_id: int) -> None:
-        """Creates the table *name* unless it exists.
+    def open(self, name: str, batch_id: int) -> int:
+        """Creates the table *name* unless it exists; returns its newest batch.
 
         Raises:
             Contradiction: it has a batch after *batch_id*.
         """
         if (newest := self.newest(name)) > batch_id:
             raise replaced(self._query.table(name), batch_id, newest)
+        return newest
 
     def newest(self, name: str) -> int:
         """Returns the newest batch in the table *name*; −1: none."""

@@ -23,6 +23,16 @@ class Stream:
         return self.topology.shards_of(self.sub.name)
 
     @property
+    def flush_keys(self) -> int:
+        """The number of moved keys after which a state run is written."""
+        return self.topology.flush_keys
+
+    @property
+    def flush_batches(self) -> int:
+        """The number of batches after which a state run is written."""
+        return self.topology.flush_batches
+
+    @property
     def home(self) -> Path:
         """The folder of its tables."""
         return self.layout.stream(self.topology.name, self.sub.name)

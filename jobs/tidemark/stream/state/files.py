@@ -15,6 +15,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Protocol
 from zipfile import BadZipFile
 
 import polars as pl
@@ -22,7 +23,6 @@ import pyarrow as pa
 
 from tidemark.collecting import names_in, outside
 from tidemark.errors import Contradiction
-from tidemark.model.stream import Stream
 from tidemark.storage.fence import NO_FENCE, Fence
 from tidemark.storage.location import put_written
 from tidemark.stream.journal.entries import MANY, Journal, unpack
@@ -53,26 +53,42 @@ class StateUnreadable(Contradiction):
     """
 
 
-class StateFiles:
-    """Reads and writes the runs of one shard of *stream*.
+class StateOwner(Protocol):
+    """Keeps states in files: a stream, or an operator of another query."""
 
-    The stream has *shards* of them, and its control folder has the runs. The *journal* has the states that moved since.
+    @property
+    def control(self) -> Path:
+        """The folder with the runs."""
+
+    @property
+    def flush_keys(self) -> int:
+        """The number of moved keys after which a run is written."""
+
+    @property
+    def flush_batches(self) -> int:
+        """The number of batches after which a run is written."""
+
+
+class StateFiles:
+    """Reads and writes the runs of one shard of *owner*.
+
+    The owner has *shards* of them, and its folder has the runs. The *journal* has the states that moved since.
     A run is written once `flush_keys` keys have moved, or `flush_batches` batches after the last run if any key has
     moved. *fence* guards and repeats each write.
     """
 
     def __init__(
         self,
-        stream: Stream,
+        owner: StateOwner,
         journal: Journal,
         shard: int = 0,
         shards: int = 1,
         fence: Fence = NO_FENCE,
     ) -> None:
-        self._home = state_folder(stream.control, shards) / str(shard)
-        self._journal, self._moved, self._topology = journal, f"{MOVED}{shard}/", stream.topology
+        self._home = state_folder(owner.control, shards) / str(shard)
+        self._journal, self._moved, self._owner = journal, f"{MOVED}{shard}/", owner
         # An entry has the states of all shards, so each shard may add a part of MANY rows to it.
-        self._most_in_journal = min(stream.topology.flush_keys, MANY // shards if shards > 1 else sys.maxsize)
+        self._most_in_journal = min(owner.flush_keys, MANY // shards if shards > 1 else sys.maxsize)
         self._fence = fence
         self.runs = StateRuns()
         self._loaded_to = -1
@@ -147,11 +163,11 @@ class StateFiles:
         """
         runs, keys, moved = self.runs, memory.pending_n(), memory.tables(moves)
         rows = sum(frame.height for frame in moved.values())
-        is_due = before > self._loaded_to or before - runs.batch_id >= self._topology.flush_batches
+        is_due = before > self._loaded_to or before - runs.batch_id >= self._owner.flush_batches
         # A batch that moves too many keys for a journal entry goes into a run itself.
         if rows >= self._most_in_journal:
             runs, moved = self._with_pending(runs, memory, batch_id, moved), {}
-        elif is_due or keys >= self._topology.flush_keys or not keys:
+        elif is_due or keys >= self._owner.flush_keys or not keys:
             runs = self._with_pending(runs, memory, before, {})
         tables = {f"{self._moved}{name}": frame.to_arrow() for name, frame in moved.items() if frame.height}
         return tables, replace(runs, held={**memory.held, **moves.held})

@@ -1,0 +1,317 @@
+"""Judges the updates of `changed` in Spark's tasks, with states in files.
+
+Purpose: neither the updates nor the states of their keys pass through the driver.
+How it works: updates are placed by the hash of their key. The task of a shard maps the state runs of its keys, judges
+the updates by the same function as the driver does, and writes files: rows in the folders of their tables, the places
+of suppressed updates, and a state run. The driver gets their names and counts, writes these to a journal, hands out the
+rows, and then commits the files. A batch that is in the journal is never judged again: it hands out the same rows,
+because its suppressed updates are in a file.
+A state that the journal does not name is made of the table `changes`: at first, and with another number of shards.
+Known limitation: the updates of a shard in one batch have to fit into the memory of an executor's Python.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from tidemark.api.query import Query, Writer, replaced
+from tidemark.clock import wall_clock_ms
+from tidemark.errors import Contradiction, InvalidArgument, InvalidTimestamp
+from tidemark.kernels.columns.placement import shard_of
+from tidemark.kernels.columns.schemas import rows_of
+from tidemark.kernels.columns.values import key_text
+from tidemark.kernels.updates.emission import judged, with_value
+from tidemark.kernels.updates.proofs import changes_rows, suppressed_rows
+from tidemark.model.tables.catalog import CHANGES, SUPPRESSED
+from tidemark.semantics.change import Rule
+from tidemark.spark_session import forget_archives
+from tidemark.storage.delta.tables import read_before
+from tidemark.storage.files import File, Files, batch_of, write_file
+from tidemark.stream.distributed.tasks import SEQ_BITS
+from tidemark.stream.journal.entries import Entry, Journal
+from tidemark.stream.journal.notes import EntryNotes
+from tidemark.stream.journal.state_runs import StateRuns, states_to_json
+from tidemark.stream.state.files import StateFiles, remove_unnamed
+from tidemark.stream.state.memory import Memory, Moves
+
+LEFT_OUT = "left_out"
+"""The files of a batch with the places of its suppressed updates."""
+PLACED = pa.schema(
+    [
+        ("shard", pa.int32()),
+        ("_key", pa.string()),
+        ("_value", pa.string()),
+        ("_identity", pa.string()),
+        ("_timestamp_ms", pa.int64()),
+        ("_partition", pa.int32()),
+        ("_offset", pa.int64()),
+    ]
+)
+"""An update in its shard.
+
+A row without an offset only makes Spark run the shard.
+"""
+PLACED_DDL = (
+    "shard int, _key string, _value string, _identity string, _timestamp_ms bigint, _partition int, _offset bigint"
+)
+COUNTS = ("emitted", "suppressed", "passed")
+Batches = Iterable[pa.RecordBatch]
+
+
+@dataclass(frozen=True)
+class OperatorStates:
+    """The states of an operator, whose files are in the folder *control*."""
+
+    control: Path
+    # Each batch writes the states that it moves to a run, so that the journal has none of them.
+    flush_keys: int = 1
+    flush_batches: int = 1
+
+    @property
+    def journal(self) -> Journal:
+        """Opens the journal of its batches."""
+        return Journal(self.control / "journal", "data")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardAnswer:
+    """The decision of a shard: numbers, files, and its state runs."""
+
+    counts: Mapping[str, int]
+    files: Mapping[str, File]
+    runs: StateRuns
+
+
+@dataclass(frozen=True, kw_only=True)
+class JudgeTask:
+    """Judges the updates of a shard of a batch.
+
+    *runs* are the states of the shards after the batch *before*; None: they are made of `changes`.
+    """
+
+    states: OperatorStates
+    query: Query
+    operator: str
+    rule: Rule
+    batch_id: int
+    shards: int
+    before: int
+    runs: tuple[StateRuns, ...] | None
+
+    def __call__(self, shard: int, updates: pl.DataFrame) -> ShardAnswer:
+        """Returns what becomes of *updates*, those of *shard*."""
+        memory = Memory()
+        memory.keep(self.operator)
+        files = StateFiles(self.states, self.states.journal, shard, self.shards)
+        if self.runs is None:
+            memory.stored[self.operator].put(self._sent_before(shard))
+        else:
+            files.load(memory, self.runs[shard], self.before)
+        in_order = updates.sort("_partition", "_offset").with_columns(_task="_partition")
+        keyed = in_order.filter(pl.col("_key").is_not_null())
+        result = judged(keyed, memory.stored[self.operator].of(keyed["_key"]), self.rule)
+        moves = Moves(stored={self.operator: result.stored})
+        _, runs = files.entry_states(memory, self.before, self.batch_id, moves)
+        same = self.query.same(self.batch_id)
+        changes = rows_of(CHANGES, changes_rows(self.operator, result), **same)
+        seq = changes.column_names.index("seq")
+        # Numbers are unique over all shards.
+        changes = changes.set_column(seq, changes.schema.field(seq), pc.add(changes["seq"], shard << SEQ_BITS))
+        places = ["_partition", "_offset"]
+        rows = {
+            CHANGES.name: changes,
+            SUPPRESSED.name: rows_of(SUPPRESSED, suppressed_rows(self.operator, result), **same),
+            LEFT_OUT: keyed.select(places).join(result.emitted, on=places, how="anti").to_arrow(),
+        }
+        counts = (result.emitted.height, result.suppressed_n, updates.height - keyed.height)
+        return ShardAnswer(
+            counts=dict(zip(COUNTS, counts, strict=True)),
+            files={name: self._written(name, table) for name, table in rows.items() if table.num_rows},
+            runs=runs,
+        )
+
+    def _written(self, name: str, rows: pa.Table) -> File:
+        folder = self.states.control / LEFT_OUT if name == LEFT_OUT else self.query.table(name)
+        folder.mkdir(parents=True, exist_ok=True)
+        return write_file(folder, rows, batch_id=self.batch_id)
+
+    def _sent_before(self, shard: int) -> pl.DataFrame:
+        """Returns all updates of *shard* that were sent on, from `changes`."""
+
+        def own(rows: pl.DataFrame) -> pl.DataFrame:
+            of_operator = rows.filter(pl.col("operator") == self.operator)
+            return of_operator.filter(shard_of(of_operator["key"], self.shards) == shard)
+
+        columns = ["operator", "seq", "key", "value", "value_hash", "timestamp"]
+        rows = read_before(self.query.table(CHANGES.name), self.batch_id, columns, keep=own).sort("batch_id", "seq")
+        timed = rows.with_columns(timestamp_ms=pl.col("timestamp").dt.epoch("ms"))
+        return timed.select("key", "value", "timestamp_ms", identity="value_hash")
+
+
+class ShardedState:
+    """Judges batches of *query* in *shards*, and keeps the states in files."""
+
+    def __init__(self, query: Query, operator: str, rule: Rule, shards: int) -> None:
+        self._query, self._operator, self._rule, self._shards = query, operator, rule, shards
+        self._states = OperatorStates(query.control / "changed" / operator)
+
+    def judge(self, read: DataFrame, batch_id: int, key: Sequence[str], columns: Sequence[str]) -> Entry:
+        """Returns the decision of a batch, which the journal may have.
+
+        Args:
+            read: the rows of the batch with `_timestamp_ms`, `_partition` and `_offset`.
+            batch_id: the batch.
+            key: columns of the key.
+            columns: columns of the value.
+
+        Raises:
+            Contradiction: the batch was judged before with other rows, or comes before a later one.
+        """
+        digest = _digest(read, key)
+        writer, journal = self._writer(), self._states.journal
+        committed, newest = writer.open(CHANGES.name, batch_id), journal.newest()
+        writer.open(SUPPRESSED.name, batch_id)
+        if newest is not None and newest.batch_id > batch_id:
+            raise replaced(self._states.control, batch_id, newest.batch_id)
+        if newest is not None and newest.batch_id == batch_id:
+            if _noted(newest)["digest"] != digest:
+                raise other_rows(self._states.control, batch_id, self._operator)
+            return newest
+        runs = newest.notes.states if newest else (StateRuns(),) * self._shards
+        is_known = runs is not None and len(runs) == self._shards and committed <= (newest.batch_id if newest else -1)
+        task = JudgeTask(
+            states=self._states,
+            query=self._query,
+            operator=self._operator,
+            rule=self._rule,
+            batch_id=batch_id,
+            shards=self._shards,
+            before=newest.batch_id if newest else -1,
+            runs=runs if is_known else None,
+        )
+        entry = _entry(batch_id, digest, _answers(read, task, key, columns))
+        journal.write(entry)
+        self._forget_before(batch_id)
+        return entry
+
+    def move(self, entry: Entry) -> Mapping[str, int]:
+        """Commits the rows of *entry*; returns the numbers of updates."""
+        tables = {name: rows for name, rows in entry.tables.items() if name != LEFT_OUT}
+        self._writer().append(tables, entry.batch_id)
+        remove_unnamed(self._states.control, entry.notes.states or (), check_lease=lambda: None)
+        counts: Mapping[str, int] = _noted(entry)["counts"]
+        return counts
+
+    def _writer(self) -> Writer:
+        return Writer(self._query, self._operator, wall_clock_ms)
+
+    def _forget_before(self, batch_id: int) -> None:
+        """Removes the places of suppressed updates of earlier batches."""
+        for file in (self._states.control / LEFT_OUT).glob("*.parquet"):
+            if (batch_of(file) or 0) < batch_id:
+                file.unlink(missing_ok=True)
+
+
+def left_out(entry: Entry) -> list[str]:
+    """Returns the files with the places of *entry*'s suppressed updates."""
+    files = entry.tables.get(LEFT_OUT)
+    return [file.path for file in files.files] if isinstance(files, Files) else []
+
+
+def other_rows(where: Path, batch_id: int, operator: str) -> Contradiction:
+    """Returns the error of a batch that has other rows than before."""
+    return Contradiction(
+        f"{where}: batch {batch_id} of {operator} sent other updates in an earlier run; read the same rows in every "
+        "run, and use a state once in a batch"
+    )
+
+
+def _digest(read: DataFrame, key: Sequence[str]) -> str:
+    """Returns a digest of the rows of a batch; refuses unusable ones."""
+    places = F.struct("_partition", "_offset")
+    # The text of a key with several columns is never null.
+    is_keyed = F.lit(len(key) > 1) | F.col(key[0]).isNotNull()
+    is_timeless = F.col("_timestamp_ms").isNull() | (F.col("_timestamp_ms") < 0)
+    n, different, nulls, timeless, digest = read.agg(
+        F.count(F.lit(1)),
+        F.count_distinct(places),
+        F.count_if(F.col("_partition").isNull() | F.col("_offset").isNull()),
+        F.count_if(is_keyed & is_timeless),
+        F.bit_xor(F.xxhash64(*read.columns)),
+    ).collect()[0]
+    if nulls or different != n:
+        msg = "the columns of `order` must identify a row of the batch, got nulls or duplicates; choose others"
+        raise InvalidArgument(msg)
+    if timeless:
+        msg = f"every update needs a record time, got {timeless} rows without a usable one; filter them out"
+        raise InvalidTimestamp(msg)
+    return f"{n}/{digest}"
+
+
+def _answers(read: DataFrame, task: JudgeTask, key: Sequence[str], columns: Sequence[str]) -> list[ShardAnswer]:
+    """Runs *task* on each shard of the updates *read*, in order."""
+    placed = read.mapInArrow(_placing(tuple(key), tuple(columns), task.shards), PLACED_DDL)
+    nothing = [
+        F.lit(None).cast(kind).alias(name) for name, kind in (part.split() for part in PLACED_DDL.split(", ")[1:])
+    ]
+    every = read.sparkSession.range(task.shards, numPartitions=1).select(
+        F.col("id").cast("int").alias("shard"), *nothing
+    )
+    worked = (
+        placed.unionAll(every)
+        .repartitionById(task.shards, "shard")
+        .mapInArrow(_judging(task), "shard int, answer binary")
+    )
+    return [pickle.loads(answer) for answer in worked.toArrow().sort_by("shard")["answer"].to_pylist()]
+
+
+def _placing(key: Sequence[str], columns: Sequence[str], shards: int) -> Callable[[Batches], Batches]:
+    def place(batches: Batches) -> Iterator[pa.RecordBatch]:
+        forget_archives()
+        for batch in batches:
+            rows = pl.DataFrame(pa.Table.from_batches([batch]))
+            updates = rows.with_columns(_key=key_text(key, rows.schema), _deleted=pl.lit(value=False))
+            valued = with_value(updates, columns).with_columns(shard=shard_of(updates["_key"].fill_null(""), shards))
+            yield from valued.select(PLACED.names).to_arrow().cast(PLACED).to_batches()
+
+    return place
+
+
+def _judging(task: JudgeTask) -> Callable[[Batches], Batches]:
+    def judge(batches: Batches) -> Iterator[pa.RecordBatch]:
+        forget_archives()
+        rows = pl.DataFrame(pa.Table.from_batches([*batches]))
+        shard = rows["shard"][0]
+        answer = task(shard, rows.drop("shard").filter(pl.col("_offset").is_not_null()))
+        yield pa.RecordBatch.from_pydict(
+            {"shard": pa.array([shard], pa.int32()), "answer": pa.array([pickle.dumps(answer)], pa.binary())}
+        )
+
+    return judge
+
+
+def _entry(batch_id: int, digest: str, answers: Sequence[ShardAnswer]) -> Entry:
+    files: dict[str, list[File]] = {}
+    for answer in answers:
+        for name, file in answer.files.items():
+            files.setdefault(name, []).append(file)
+    counts = {name: sum(answer.counts[name] for answer in answers) for name in COUNTS}
+    states = states_to_json([answer.runs for answer in answers])
+    notes = EntryNotes(decided={"digest": digest, "counts": counts, "state": states})
+    return Entry(batch_id, {name: Files(tuple(parts)) for name, parts in files.items()}, notes)
+
+
+def _noted(entry: Entry) -> Mapping[str, Any]:
+    """Returns the notes of *entry* as JSON."""
+    assert isinstance(entry.notes.decided, Mapping)
+    return entry.notes.decided
