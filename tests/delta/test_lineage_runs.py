@@ -20,6 +20,7 @@ from referencing.jsonschema import DRAFT202012
 
 import support
 from support.play import Play, ms, record
+from tidemark.cli.outside import serve_metrics
 from tidemark.cli.outside.lineage import Sender
 from tidemark.cli.outside.lineage_runs import BEAT_COLUMNS, RunReporter, run_changes
 from tidemark.control.folder import Heartbeat, StreamState
@@ -297,3 +298,22 @@ def test_a_new_reporter_goes_back_a_day_at_most() -> None:
     changes = run_changes(of_driver, NONE_FINISHED, ms(48 * HOUR_S + 600), is_gone=False)
     hours = [(each.at_ms - ms(0)) // 3_600_000 for each in changes if each.state is RunState.RUNNING]
     assert hours == [*range(25, 49)]
+
+
+def test_an_error_is_printed_and_ends_no_work_beside_metrics(capfd: pytest.CaptureFixture[str]) -> None:
+    calls: list[int] = []
+    again = threading.Event()
+
+    def work() -> None:
+        calls.append(1)
+        if len(calls) == 1:
+            raise PermissionError(13, "topologies cannot be listed")
+        again.set()
+        threading.Event().wait()  # the thread goes on
+
+    serve_metrics._beside(work, 0.01)
+
+    assert again.wait(30)
+    assert (
+        "PermissionError: [Errno 13] topologies cannot be listed; it is tried again in 0.01 s" in capfd.readouterr().err
+    )

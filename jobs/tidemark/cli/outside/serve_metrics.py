@@ -15,6 +15,7 @@ from tidemark.cli.outside.metrics import add_topologies, watched_topologies
 from tidemark.cli.shared.options import existing_warehouse, seconds
 from tidemark.cli.shared.output import flush, say
 from tidemark.errors import InvalidArgument, argument_type
+from tidemark.escaping import one_line
 from tidemark.metrics.exporter import Exporter
 from tidemark.model.project.extras import require
 from tidemark.model.project.layout import Layout
@@ -92,7 +93,7 @@ def _send_lineage(layout: Layout, topologies: Callable[[], list[Topology]]) -> N
     from tidemark.cli.outside.lineage_runs import RunReporter
 
     reporter = RunReporter(layout, topologies, Sender(), partial(say, stream=sys.stderr))
-    threading.Thread(target=_repeat, args=(reporter.report, LINEAGE_EVERY_S), daemon=True).start()
+    _beside(reporter.report, LINEAGE_EVERY_S)
 
 
 def _push_spans(layout: Layout, topologies: Callable[[], list[Topology]], url: str, every_s: float) -> None:
@@ -101,8 +102,19 @@ def _push_spans(layout: Layout, topologies: Callable[[], list[Topology]], url: s
     from tidemark.metrics.spans import SpanPusher
 
     pusher = SpanPusher(layout, topologies, url)
-    push = partial(_push_once, pusher.push, f"{url} did not take the spans", every_s)
-    threading.Thread(target=_repeat, args=(push, every_s), daemon=True).start()
+    _beside(partial(_push_once, pusher.push, f"{url} did not take the spans", every_s), every_s)
+
+
+def _beside(work: Callable[[], None], every_s: float) -> None:
+    """Repeats *work* in a thread; an error is printed and ends nothing."""
+
+    def attempt() -> None:
+        try:
+            work()
+        except Exception as error:
+            say(f"{type(error).__name__}: {one_line(str(error))}; it is tried again in {every_s:g} s", sys.stderr)
+
+    threading.Thread(target=_repeat, args=(attempt, every_s), daemon=True).start()
 
 
 def _push(exporter: Exporter, url: str, every_s: float) -> int:
