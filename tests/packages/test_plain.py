@@ -47,6 +47,7 @@ def test_modules_need_only_packages_that_an_extra_has(plain: FreshEnvironment) -
     absent = plain.answer("python", "-c", IMPORTS)
     of_extras = [
         "airflow",
+        "attr",  # of openlineage
         "great_expectations",
         "openlineage",
         "opentelemetry",
