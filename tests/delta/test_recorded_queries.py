@@ -171,6 +171,21 @@ def test_a_batch_that_spark_reports_again_is_recorded_once(tmp_path: Path) -> No
     assert again.rows("batches", "batch_id", "records_in") == [(0, 5), (1, 1)]
 
 
+def test_batches_wait_for_a_warehouse_that_cannot_be_written(tmp_path: Path) -> None:
+    job = Job(tmp_path, "clean")
+    job.batch(NOON, topic("orders", 0, 5))
+    table = Layout(tmp_path).stream_table("shop", "clean", "batches")
+    table.rename(hidden := table.with_name("hidden"))
+    table.write_text("in the way")
+    again = Job(tmp_path, "clean", batches=1)
+    again.batch(NOON + SECOND, topic("orders", 5, 7))
+    table.unlink()
+    hidden.rename(table)
+    again.batch(NOON + 2 * SECOND, topic("orders", 7, 8))
+    assert job.rows("batches", "batch_id", "records_in") == [(0, 5), (1, 2), (2, 1)]
+    assert {batch_id for (batch_id,) in job.rows("outcomes", "batch_id")} == {0, 1, 2}
+
+
 def test_each_record_of_a_query_has_an_outcome(tmp_path: Path) -> None:
     job = Job(tmp_path, "clean")
     job.batch(NOON, topic("orders", 0, 5), topic("returns", 3, 6), late=2)

@@ -19,6 +19,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
+from deltalake.exceptions import DeltaError
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import (
     QueryIdleEvent,
@@ -60,6 +61,8 @@ Spark reports it late.
 """
 GROUP_S = 5.0
 """Batches of so many seconds are written together."""
+MOST_WAITING = 10_000
+"""Rows of a table that wait for a warehouse that cannot be written."""
 _TRIGGER = re.compile(r"ProcessingTimeTrigger\((\d+)\)")
 
 _listened_to: set[Query] = set()
@@ -97,7 +100,7 @@ class Listener(StreamingQueryListener):
     that was recorded before, by `measured` or before a restart, is not recorded again. Batches of a new checkpoint are
     numbered on from the newest recorded one.
 
-    What it does not do: fail a query. Errors in writing are logged.
+    What it does not do: fail a query. Errors in writing are logged; after one of the warehouse, rows are written later.
 
     Known limitation: Spark reports a batch once, after it; a process that dies leaves no row of its last GROUP_S. Two
     processes must not run queries of one name.
@@ -253,6 +256,7 @@ class QueryRecord:
             at_ms, next_batch = instant_ms(news["timestamp"]), self._writer.newest(BATCHES.name) + 1
             again = {"query_id": news["id"], "first_batch": next_batch, "began_again_ms": at_ms}
             described = replace(described, **again, sources={})
+            self._rows.clear()  # their numbers are given anew
         self._on_disk = before
         self._description = replace(described, job=self._job, application=self._file, trigger_ms=_trigger_ms(plan))
         if "batchId" not in news:
@@ -292,7 +296,10 @@ class QueryRecord:
             self._rows.setdefault(table, []).extend({**row, "batch_id": batch_id} for row in of_table)
 
     def flush(self) -> None:
-        """Writes the rows that wait; after an error they are lost."""
+        """Writes the rows that wait.
+
+        While the warehouse cannot be written, the newest MOST_WAITING of each table wait on.
+        """
         rows, self._rows = self._rows, {}
         same = {"topology": self._query.topology, "sub_topology": self._query.name}
         try:
@@ -303,6 +310,10 @@ class QueryRecord:
                 if new:
                     batch_id = max(row["batch_id"] for row in new)
                     self._writer.append({table: rows_of(TABLES[table], new, **same)}, batch_id)
+        except (OSError, DeltaError):
+            log.exception("not recorded yet: batches of %s", self._query.name)
+            # Those of a table that was written are left out then.
+            self._rows = {table: of_table[-MOST_WAITING:] for table, of_table in rows.items()}
         except Exception:
             log.exception("not recorded: batches of %s", self._query.name)
 
