@@ -62,7 +62,7 @@ Spark reports it late.
 GROUP_S = 5.0
 """Batches of so many seconds are written together."""
 MOST_WAITING = 10_000
-"""Rows of a table that wait for a warehouse that cannot be written."""
+"""Rows of a table that wait while the warehouse cannot be written."""
 _TRIGGER = re.compile(r"ProcessingTimeTrigger\((\d+)\)")
 
 _listened_to: set[Query] = set()
