@@ -160,9 +160,9 @@ IMPORTS = {
         "storage.delta control stream.journal stream.read stream.write stream.startup"
     ),
     "api": (
-        "collecting errors clock semantics model.tables model.settings model.project model.kinds kernels.columns "
-        "kernels.updates kernels.records spark_session storage storage.delta control recorded stream.journal "
-        "stream.driver stream.state stream stream.distributed"
+        "collecting errors clock semantics model model.tables model.settings model.project model.kinds "
+        "kernels.columns kernels.updates kernels.records spark_session storage storage.delta control recorded "
+        "stream.journal stream.driver stream.state stream stream.distributed"
     ),
     "embedded": "collecting errors clock model.project model control",
     "feed": "errors model.settings model.project embedded",

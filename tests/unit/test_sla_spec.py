@@ -12,7 +12,18 @@ from tidemark.errors import InvalidSpec
 from tidemark.model import topology
 from tidemark.model.settings.intervals import instant_ms
 from tidemark.model.settings.retention import Retention
-from tidemark.model.sla_spec import KEYS, Compliance, Measure, Severity, SlaSpec, load, load_usable, mistakes, parse
+from tidemark.model.sla_spec import (
+    KEYS,
+    Compliance,
+    Measure,
+    Severity,
+    SlaSpec,
+    load,
+    load_usable,
+    mistakes,
+    parse,
+    recorded_topologies,
+)
 from tidemark.semantics.incidents import Damping
 from tidemark.semantics.sla import BurnRate, Deadline, Objective, RecordMinimums, Sla
 
@@ -307,6 +318,22 @@ def test_every_mistake_is_reported_with_the_nearest_topology(tmp_path):
         "slas.toml: flights.slow.target: is not a valid key here; known keys: by, calendar, complete_by, error_after, "
         "hours, ignore_when_idle, maintenance_windows, measure, objective, open_after, over, owner, place, "
         "resolve_after, runbook, severity, subject, warn_after, while_catching_up",
+    ]
+
+
+def test_topologies_of_jobs_are_marked_in_the_file(tmp_path):
+    file = written(tmp_path, ["flights.board", "shop.enrich"])
+    text = file.read_text()
+    file.write_text(f"{text}[shop]\nrecorded = true\n")
+    assert (mistakes(file, [FLIGHTS], ["flights"]), recorded_topologies(file)) == ([], ["shop"])
+    file.write_text(f"{text}[shop]\nrecorded = true\n[flights]\nrecorded = true\n")
+    assert [str(error) for error in mistakes(file, [FLIGHTS], ["flights"])] == [
+        "slas.toml: flights.recorded: has a topology file; remove recorded"
+    ]
+    file.write_text(f"{text}[flights]\nrecorded = 1\n[shop]\nrecorded = 1\n")
+    assert [str(error) for error in mistakes(file, [FLIGHTS], ["flights"])] == [
+        "slas.toml: shop: is not a topology; known topologies: flights",
+        "slas.toml: flights.recorded: is 1; write recorded = true, or leave it out",
     ]
 
 

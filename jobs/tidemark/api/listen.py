@@ -49,7 +49,8 @@ from tidemark.kernels.columns.schemas import rows_of
 from tidemark.model.project.layout import NAME, Layout
 from tidemark.model.settings.intervals import instant_ms
 from tidemark.model.tables.catalog import BATCHES, OPERATOR_LATENCY, OPERATOR_WINDOWS, OUTCOMES, TABLES, WATERMARKS
-from tidemark.recorded.queries import FILE, WINDOW_MS, RecordedQuery, read_query, write_query
+from tidemark.model.topology import WINDOW_OF_JOBS_MS
+from tidemark.recorded.queries import FILE, RecordedQuery, read_query, write_query
 from tidemark.storage.location import location
 
 log = logging.getLogger("tidemark.api")
@@ -282,7 +283,7 @@ class QueryRecord:
         latency = latency_row(progress, operator=name)
         after_ms = max(present((self._oldest_ms, self._watermark_ms)), default=None)
         windows = window_rows(
-            progress, query.sources, name, after_ms=after_ms, window_ms=WINDOW_MS, host=platform.node()
+            progress, query.sources, name, after_ms=after_ms, window_ms=WINDOW_OF_JOBS_MS, host=platform.node()
         )
         self._watermark_ms, self._oldest_ms = now_ms, self._oldest_ms or _oldest_ms(progress)
         rows = {

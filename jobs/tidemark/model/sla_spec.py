@@ -280,6 +280,8 @@ OF_AN_OBJECTIVE = frozenset(
 """Keys of a burn rate that an objective sets itself."""
 MAINTENANCE = "maintenance"
 """Key for all SLAs: of the file, or of a topology's table."""
+RECORDED = "recorded"
+"""Key of a topology without a file, whose queries are recorded from jobs."""
 RESOLVE_AFTER_MS = 600_000
 OVER_MS = 600_000
 GROUPS_OVER_MS = 86_400_000
@@ -343,7 +345,8 @@ def parse(content: Mapping[str, Any], topology: Topology, *, file: str) -> tuple
 def mistakes(path: Path, topologies: Iterable[Topology], names: Collection[str]) -> list[InvalidSpec]:
     """Returns all mistakes in the file at *path*.
 
-    These are mistakes in the SLAs of *topologies*, and topologies that *names* does not have.
+    These are mistakes in the SLAs of *topologies*, topologies that *names* does not have and that are not marked as
+    recorded, and those of *names* that are.
     """
     try:
         content = read_toml(path)
@@ -352,10 +355,14 @@ def mistakes(path: Path, topologies: Iterable[Topology], names: Collection[str])
     except InvalidSpec as error:
         return [error]
     # A list is the maintenance of all topologies, and a table is a topology's.
-    tables = {name: table for name, table in content.items() if not _is_maintenance(name, table)}
-    unknown = outside(tables, names)
-    errors: list[InvalidSpec] = []
-    for name in unknown:
+    tables = {name: table for name, table in content.items() if not _is_setting(name, table, {MAINTENANCE})}
+    recorded = _recorded(content)
+    errors = [
+        InvalidSpec.at(path.name, f"{name}.{RECORDED}", "has a topology file", f"remove {RECORDED}")
+        for name in recorded
+        if name in names
+    ]
+    for name in outside(tables, {*names, *recorded}):
         remedy = suggestion_of(name, names, "topologies")
         if isinstance(content[name], list):
             remedy = f"maintenance of all topologies has the key {MAINTENANCE}"
@@ -364,6 +371,26 @@ def mistakes(path: Path, topologies: Iterable[Topology], names: Collection[str])
         errors += usable_slas(content, topology, file=path.name).errors.values()
     # Each topology has a mistake in the maintenance of all.
     return list({str(error): error for error in errors}.values())
+
+
+def recorded_topologies(path: Path) -> list[str]:
+    """Returns the topologies of jobs in the file at *path*.
+
+    There are none if it is missing or not valid TOML, which `mistakes` has.
+    """
+    try:
+        return _recorded(read_toml(path))
+    except (FileNotFoundError, InvalidSpec):
+        return []
+
+
+def _recorded(content: Mapping[str, Any]) -> list[str]:
+    return [name for name, table in content.items() if isinstance(table, dict) and table.get(RECORDED) is True]
+
+
+def slas_of(tables: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the SLAs among the *tables* of a topology, by name."""
+    return {name: table for name, table in tables.items() if not _is_setting(name, table, {MAINTENANCE, RECORDED})}
 
 
 def usable_slas(content: Mapping[str, Any], topology: Topology, *, file: str) -> Slas:
@@ -380,8 +407,10 @@ def usable_slas(content: Mapping[str, Any], topology: Topology, *, file: str) ->
             windows += _of_all(Keys(file, place, within))
         except InvalidSpec as error:
             errors[f"{place}.{MAINTENANCE}".removeprefix(".")] = error
-    of_slas = {name: table for name, table in tables.items() if not _is_maintenance(name, table)}
-    for name, table in (of_slas or DEFAULT_SLAS).items():
+    if tables.get(RECORDED, True) is not True and not isinstance(tables[RECORDED], dict):
+        problem, remedy = f"is {tables[RECORDED]!r}", f"write {RECORDED} = true, or leave it out"
+        errors[RECORDED] = InvalidSpec.at(file, f"{topology.name}.{RECORDED}", problem, remedy)
+    for name, table in (slas_of(tables) or DEFAULT_SLAS).items():
         try:
             read = _specs(file, name, table, topology)
         except InvalidSpec as error:
@@ -398,13 +427,13 @@ def usable_slas(content: Mapping[str, Any], topology: Topology, *, file: str) ->
 
 def _of_all(keys: Keys) -> Iterator[MaintenanceWindow]:
     """Yields the maintenance windows of all SLAs in a table."""
-    if _is_maintenance(MAINTENANCE, keys.content.get(MAINTENANCE, {})):
+    if _is_setting(MAINTENANCE, keys.content.get(MAINTENANCE, {}), {MAINTENANCE}):
         yield from maintenance_windows(keys, MAINTENANCE)
 
 
-def _is_maintenance(name: str, value: Any) -> bool:
-    """Returns True unless *name* is that of an SLA or a topology."""
-    return name == MAINTENANCE and not isinstance(value, dict)
+def _is_setting(name: str, value: Any, settings: Collection[str]) -> bool:
+    """Returns True for one of *settings*; a table is none."""
+    return name in settings and not isinstance(value, dict)
 
 
 def _specs(file: str, name: str, table: Any, topology: Topology) -> tuple[SlaSpec, ...]:

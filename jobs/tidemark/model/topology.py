@@ -288,6 +288,27 @@ class Topology:
         return next(sub for sub in self.sub_topologies if operator in names_in(sub.operators))
 
 
+WINDOW_OF_JOBS_MS = 60_000
+"""Length of the streaming windows in which queries of jobs are compared."""
+TRIGGER_OF_JOBS_MS = 10_000
+"""Taken for the trigger of queries that have none."""
+
+
+def of_jobs(
+    name: str, subs: Iterable[SubTopology] = (), *, trigger_ms: int = 0, files: Mapping[str, str] = MappingProxyType({})
+) -> Topology:
+    """Returns a topology without a file, of queries that jobs run.
+
+    Args:
+        name: its name.
+        subs: its queries; none: only the warehouse knows them.
+        trigger_ms: the longest trigger; 0: there is none.
+        files: by query, the Python file of its job.
+    """
+    trigger_ms = trigger_ms or TRIGGER_OF_JOBS_MS
+    return Topology(name, Level.INFO, WINDOW_OF_JOBS_MS, trigger_ms, tuple(subs), jobs=files)
+
+
 def load(path: Path) -> Topology:
     """Returns the topology in the file at *path*.
 

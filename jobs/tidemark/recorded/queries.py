@@ -15,19 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from tidemark.collecting import index_by_name
-from tidemark.model.kinds.operator import Level
 from tidemark.model.kinds.sink import Sink
 from tidemark.model.kinds.source import Source
 from tidemark.model.project.layout import NAME, Layout
-from tidemark.model.topology import SubTopology, Topology
+from tidemark.model.topology import SubTopology, Topology, of_jobs
 from tidemark.storage.location import replace
 from tidemark.storage.locks import own_folder
 
 FILE = "query.json"
-WINDOW_MS = 60_000
-"""Length of the streaming windows in which queries are compared."""
-TRIGGER_MS = 10_000
-"""Taken for the trigger of a query that has none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,14 +97,8 @@ def topology_of(name: str, queries: Sequence[RecordedQuery]) -> Topology:
     by_name = index_by_name(queries)
     upstreams = _without_cycles({query.name: _writers(query, queries) for query in queries})
     subs = [_sub_topology(by_name[each], by_name, upstreams[each]) for each in _order(upstreams)]
-    return Topology(
-        name=name,
-        level=Level.INFO,
-        window_ms=WINDOW_MS,
-        trigger_ms=max((query.trigger_ms for query in queries), default=0) or TRIGGER_MS,
-        sub_topologies=tuple(subs),
-        jobs={query.name: query.application for query in queries},
-    )
+    trigger_ms = max((query.trigger_ms for query in queries), default=0)
+    return of_jobs(name, subs, trigger_ms=trigger_ms, files={query.name: query.application for query in queries})
 
 
 def _writers(query: RecordedQuery, queries: Iterable[RecordedQuery]) -> set[str]:

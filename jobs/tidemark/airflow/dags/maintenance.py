@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from airflow.sdk import DAG
 
-from tidemark.airflow.dags.settings import WAREHOUSE, dag, topologies
+from tidemark.airflow.dags.settings import WAREHOUSE, dag, of_recorded_queries, topologies
 from tidemark.airflow.tasks.assets import TopologyJob
 
 DOC = """
@@ -18,8 +18,8 @@ It can run at any time and repeatedly. Its log ends with files, bytes and rows o
 
 
 def make() -> Iterator[DAG]:
-    """Makes the DAG of each topology."""
-    for topology in topologies().values():
+    """Makes the DAG of each topology, also of those of jobs."""
+    for topology in (*topologies().values(), *of_recorded_queries()):
         with dag(topology, "maintenance", doc=DOC, schedule="30 3 * * *") as daily:
             TopologyJob(job="maintain", topology=topology, warehouse=WAREHOUSE)
         yield daily

@@ -22,7 +22,7 @@ def refuse_mistakes() -> None:
     mistakes = (
         ([*settings.broken().values()], "Until then their DAGs do not run and are not listed; drivers continue."),
         (
-            sla_spec.mistakes(sla.SLAS, usable, names),
+            sla_spec.mistakes(settings.SLAS, usable, names),
             "Until then these SLAs are not checked, and check_sla of their topologies fails.",
         ),
         (channel_spec.mistakes(sla.CHANNELS), "Until then alerts go to logs alone."),

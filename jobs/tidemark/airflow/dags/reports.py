@@ -12,7 +12,7 @@ from pathlib import Path
 from airflow.sdk import DAG, CronDataIntervalTimetable, Param, chain
 
 from tidemark.airflow.dags.hours import HourlyReportSensor
-from tidemark.airflow.dags.settings import WAREHOUSE, dag, instant, topologies
+from tidemark.airflow.dags.settings import WAREHOUSE, dag, instant, of_recorded_queries, topologies
 from tidemark.airflow.tasks.assets import TopologyJob
 from tidemark.model.project.layout import Layout
 
@@ -53,8 +53,8 @@ def _param(name: str, otherwise: str) -> str:
 
 
 def make() -> Iterator[DAG]:
-    """Makes the two DAGs of each topology."""
-    for topology in topologies().values():
+    """Makes the two DAGs of each topology, also of those of jobs."""
+    for topology in (*topologies().values(), *of_recorded_queries()):
         job = partial(TopologyJob, topology=topology, warehouse=WAREHOUSE)
         pages = ["--html", str(Layout(Path(WAREHOUSE)).report_pages(topology.name))]
         with dag(

@@ -11,9 +11,10 @@ from airflow.sdk import DAG, Param
 
 from tidemark.errors import InvalidSpec
 from tidemark.model.project.files import Project
-from tidemark.model.topology import Topology, load_each
+from tidemark.model.sla_spec import recorded_topologies
+from tidemark.model.topology import Topology, load_each, of_jobs
 
-TOPOLOGIES = Project.here().topologies
+TOPOLOGIES, SLAS = Project.here().topologies, Project.here().slas
 # A template, for a task to look up. A DAG file would look the variable up each time it is parsed.
 WAREHOUSE = "{{ var.value.tidemark_warehouse }}"
 BOOTSTRAP = "{{ var.value.get('tidemark_bootstrap', '') }}"
@@ -52,6 +53,14 @@ def topologies() -> dict[Path, Topology]:
     """Returns every usable topology by its file; `broken` has the rest."""
     loaded = load_each(TOPOLOGIES)
     return {path: result for path, result in loaded.items() if isinstance(result, Topology)}
+
+
+def of_recorded_queries() -> list[Topology]:
+    """Returns the topologies of jobs that the file of SLAs names.
+
+    Only the warehouse knows their queries, and a DAG file does not look there.
+    """
+    return list(map(of_jobs, recorded_topologies(SLAS)))
 
 
 def broken() -> dict[Path, InvalidSpec]:

@@ -13,7 +13,7 @@ from typing import Any
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG, DeadlineAlert, DeadlineReference, SyncCallback, chain  # type: ignore[attr-defined]
 
-from tidemark.airflow.dags.settings import WAREHOUSE, dag, instant, topologies
+from tidemark.airflow.dags.settings import WAREHOUSE, dag, instant, of_recorded_queries, topologies
 from tidemark.airflow.tasks.assets import TopologyJob
 from tidemark.airflow.tasks.sla import CheckSlas, DeliverChanges, PublishChanges, channels, tell_of_missed_checks
 
@@ -38,14 +38,15 @@ SINCE = f"{{{{ (({ASKED}) - macros.timedelta(hours=1)).isoformat() }}}}"
 
 
 def make() -> Iterator[DAG]:
-    """Makes the DAG of each topology."""
-    for path, topology in topologies().items():
+    """Makes the DAG of each topology, also of those of jobs."""
+    by_file = {str(path): topology for path, topology in topologies().items()}
+    for file, topology in (by_file | {each.name: each for each in of_recorded_queries()}).items():
         every = timedelta(milliseconds=topology.check_every_ms)
         missed_checks = DeadlineAlert(
             **DEADLINE_NAME,
             reference=DeadlineReference.DAGRUN_QUEUED_AT,
             interval=2 * every,
-            callback=SyncCallback(tell_of_missed_checks, kwargs={"topology_file": str(path)}),
+            callback=SyncCallback(tell_of_missed_checks, kwargs={"topology_file": file}),
         )
         params = {"at": instant("now")}
         with dag(topology, "sla_check", doc=DOC, schedule=every, params=params, deadline=[missed_checks]) as of_checks:

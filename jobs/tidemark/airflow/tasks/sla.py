@@ -24,11 +24,11 @@ from tidemark.model.channel_spec import LOG, Channel, load
 from tidemark.model.project.files import Project
 from tidemark.model.project.layout import Layout
 from tidemark.model.topology import load as load_topology
+from tidemark.model.topology import of_jobs
 
 log = logging.getLogger(__name__)
 
 CHANNELS = Project.here().channels
-SLAS = Project.here().slas
 PAGE = "/tidemark/pages/{topology}/slas#{incident}"
 OPERATOR_PAGE = "/tidemark/pages/{topology}/operators/{operator}"
 """Pages of an incident and of an operator: see `tidemark.airflow.pages.api`."""
@@ -241,13 +241,14 @@ def tell_of_missed_checks(topology_file: str, context: Mapping[str, Any] | None 
 
     Airflow calls it at a deadline. The next check ends that incident. A channel that fails gets the alert from that
     check. If the warehouse does not answer, which may be why checks are missing, channels are alerted without it, and
-    again at each deadline.
+    again at each deadline. *topology_file* is the name of a topology of jobs, which has no file.
     """
     from tidemark.reports.batch_job import report_lock
     from tidemark.sla.incidents.changes import missed_check
     from tidemark.sla.incidents.tables import miss
 
-    topology = load_topology(Path(topology_file))
+    file = Path(topology_file)
+    topology = load_topology(file) if file.suffix else of_jobs(topology_file)
     unrecorded = None
     try:
         layout = Layout(warehouse_at(Variable.get("tidemark_warehouse")))

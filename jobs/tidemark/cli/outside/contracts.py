@@ -16,7 +16,7 @@ from typing import Any
 from tidemark.errors import InvalidSpec
 from tidemark.escaping import one_line
 from tidemark.model.settings.toml_keys import Keys, duration_ms, length_in_toml
-from tidemark.model.sla_spec import BURN_WINDOWS, MAINTENANCE, WINDOW_MS, Measure
+from tidemark.model.sla_spec import BURN_WINDOWS, MAINTENANCE, WINDOW_MS, Measure, slas_of
 
 Entry = dict[str, Any]
 ODCS, OPENSLO = "odcs", "openslo"
@@ -40,10 +40,9 @@ def exported(
         slas: the valid tables of the file of SLAs, by name.
         file: its name, for messages.
     """
-    # An SLA can have that name, too.
-    of_slas = {name: table for name, table in slas.items() if name != MAINTENANCE or isinstance(table, dict)}
+    of_slas = slas_of(slas)
     entries, refused = _each(of_slas.items(), _property if kind == ODCS else _slo, file, topology)
-    if len(of_slas) < len(slas):
+    if MAINTENANCE in {*slas} - {*of_slas}:
         refused.append(without_maintenance(kind, f"{topology}.{MAINTENANCE}", file=file))
     if kind == OPENSLO or not entries:
         return entries, refused

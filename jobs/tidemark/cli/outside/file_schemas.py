@@ -119,7 +119,10 @@ def _sla_file() -> Form:
     one = {
         "type": "object",
         "minProperties": 1,
-        "properties": {sla_spec.MAINTENANCE: {"if": {"type": "object"}, "then": sla, "else": windows}},
+        "properties": {
+            name: {"if": {"type": "object"}, "then": sla, "else": setting}
+            for name, setting in ((sla_spec.MAINTENANCE, windows), (sla_spec.RECORDED, {"const": True}))
+        },
         "additionalProperties": sla,
         "propertyNames": {"pattern": f"^{IDENTIFIER.pattern}$"},
     }
