@@ -281,7 +281,7 @@ OF_AN_OBJECTIVE = frozenset(
 MAINTENANCE = "maintenance"
 """Key for all SLAs: of the file, or of a topology's table."""
 RECORDED = "recorded"
-"""Key of a topology without a file, whose queries are recorded from jobs."""
+"""Key of a topology without a file, of queries of jobs."""
 RESOLVE_AFTER_MS = 600_000
 OVER_MS = 600_000
 GROUPS_OVER_MS = 86_400_000
