@@ -19,7 +19,7 @@ from tidemark.model.settings.intervals import Interval, instant_ms, iso
 from tidemark.model.sla_spec import load_usable
 from tidemark.model.topology import Topology
 from tidemark.query.sql import Warehouse
-from tidemark.recorded.queries import RecordedQuery, recorded_topology, topology_of
+from tidemark.recorded.queries import FILE, RecordedQuery, recorded_topology, topology_of
 from tidemark.sla.measures import facts as sla_facts
 from tidemark.sla.measures.status import statuses
 from tidemark.why.evidence.findings import WhyFinding
@@ -87,9 +87,7 @@ class Job:
             "sink": {"description": self.sink},
         }
         self.batches += 1
-        if self.record.run != self.query_id:
-            self.record.begin(progress, None)
-        self.record.add(progress, thread_id="app-1")
+        self.record.take(progress, None, thread_id="app-1")
         if is_last:
             self.record.flush()
 
@@ -184,6 +182,18 @@ def test_batches_wait_for_a_warehouse_that_cannot_be_written(tmp_path: Path) -> 
     again.batch(NOON + 2 * SECOND, topic("orders", 7, 8))
     assert job.rows("batches", "batch_id", "records_in") == [(0, 5), (1, 2), (2, 1)]
     assert {batch_id for (batch_id,) in job.rows("outcomes", "batch_id")} == {0, 1, 2}
+
+
+def test_the_first_batches_wait_for_a_warehouse_that_cannot_be_read(tmp_path: Path) -> None:
+    in_the_way = Layout(tmp_path).control("shop", "clean") / FILE
+    in_the_way.mkdir(parents=True)
+    job = Job(tmp_path, "clean")
+    job.batch(NOON, topic("orders", 0, 5))
+    job.batch(NOON + SECOND, topic("orders", 5, 7))
+    in_the_way.rmdir()
+    job.record.flush()
+    assert job.rows("batches", "batch_id", "records_in") == [(0, 5), (1, 2)]
+    assert not job.record.waits
 
 
 def test_each_record_of_a_query_has_an_outcome(tmp_path: Path) -> None:

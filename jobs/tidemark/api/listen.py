@@ -11,6 +11,7 @@ import platform
 import re
 import threading
 import time
+from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -63,7 +64,7 @@ Spark reports it late.
 GROUP_S = 5.0
 """Batches of so many seconds are written together."""
 MOST_WAITING = 10_000
-"""Rows of a table that wait while the warehouse cannot be written."""
+"""Rows of a table, or news of a query, that wait for the warehouse."""
 _TRIGGER = re.compile(r"ProcessingTimeTrigger\((\d+)\)")
 
 _listened_to: set[Query] = set()
@@ -212,14 +213,15 @@ class Listener(StreamingQueryListener):
                 return
             # A query without a batch has its name in no other event.
             query = self._query(self._plans[news["runId"]].name(), news["id"], news["runId"])
+        else:
+            self.newest[query.name] = news
         if query not in self._records:
             self._records[query] = QueryRecord(query, self._job, self._file)
         record = self._records[query]
-        if record.run != news["runId"]:
-            record.begin(news, self._plans.pop(news["runId"], None))
-        if is_progress:
-            self.newest[query.name] = news
-            record.add(news, thread_id=self._session.sparkContext.applicationId)
+        application_id = self._session.sparkContext.applicationId
+        record.take(news, self._plans.get(news["runId"]), thread_id=application_id)
+        if record.run == news["runId"]:
+            self._plans.pop(news["runId"], None)
 
 
 class QueryRecord:
@@ -232,6 +234,7 @@ class QueryRecord:
         self._on_disk: RecordedQuery | None = None
         self._plan: Any = None
         self._writer: Writer | None = None
+        self._news: deque[tuple[Mapping[str, Any], Any, str]] = deque(maxlen=MOST_WAITING)
         self._rows: dict[str, list[dict[str, Any]]] = {}
         self._read_before: dict[str, int] = {}
         self._watermark_ms: int | None = None
@@ -240,33 +243,57 @@ class QueryRecord:
 
     @property
     def waits(self) -> bool:
-        """True if rows wait to be written."""
-        return bool(self._rows)
+        """True if rows or news wait for the warehouse."""
+        return bool(self._rows or self._news)
 
-    def begin(self, news: Mapping[str, Any], plan: Any) -> None:
-        """Begins to record a run of the query, with its first *news*.
+    def take(self, news: Mapping[str, Any], plan: Any, *, thread_id: str) -> None:
+        """Adds the rows of *news*; the first of a run begins it.
 
-        *plan* is Spark's object of it; None: it is not known.
+        While the warehouse cannot be read, the newest MOST_WAITING wait on.
+
+        Args:
+            news: a progress of Spark, or that the query waits for its first batch.
+            plan: Spark's object of the run; None: it is not known.
+            thread_id: for `operator_latency`.
         """
-        self.flush()
-        self.run, self._plan, self._writer = news["runId"], plan, Writer(self._query, "listener", wall_clock_ms)
-        self._read_before, self._marks, self._watermark_ms, self._oldest_ms = {}, {}, None, None
-        before = read_query(self._query.control / FILE)
+        self._news.append((news, plan, thread_id))
+        self._catch_up()
+
+    def _catch_up(self) -> None:
+        while self._news:
+            news, plan, thread_id = self._news[0]
+            try:
+                if self.run != news["runId"]:
+                    self._begin(news, plan)
+                if "batchId" in news:
+                    self._add(news, thread_id)
+            except (OSError, DeltaError):
+                log.exception("not recorded yet: batches of %s", self._query.name)
+                return
+            except Exception:
+                log.exception("not recorded: %s", news)
+            self._news.popleft()
+
+    def _begin(self, news: Mapping[str, Any], plan: Any) -> None:
+        """Begins to record a run, unless the warehouse cannot be read."""
+        self._write()
+        writer, before = Writer(self._query, "listener", wall_clock_ms), read_query(self._query.control / FILE)
         described = before or RecordedQuery(name=self._query.name, query_id=news["id"])
         if described.query_id != news["id"]:
-            at_ms, next_batch = instant_ms(news["timestamp"]), self._writer.newest(BATCHES.name) + 1
+            at_ms, next_batch = instant_ms(news["timestamp"]), writer.newest(BATCHES.name) + 1
             again = {"query_id": news["id"], "first_batch": next_batch, "began_again_ms": at_ms}
             described = replace(described, **again, sources={})
             self._rows.clear()  # their numbers are given anew
-        self._on_disk = before
+        self._on_disk, self._plan, self._writer = before, plan, writer
+        self._read_before, self._marks, self._watermark_ms, self._oldest_ms = {}, {}, None, None
         self._description = replace(described, job=self._job, application=self._file, trigger_ms=_trigger_ms(plan))
+        self.run = news["runId"]
         if "batchId" not in news:
             with suppress(Exception):  # Spark has not planned it yet
                 sources = [plan.sources().apply(n).toString() for n in range(plan.sources().size())]
                 self._describe([{"description": each} for each in sources], "")
 
-    def add(self, progress: Mapping[str, Any], *, thread_id: str) -> None:
-        """Adds the rows of a batch."""
+    def _add(self, progress: Mapping[str, Any], thread_id: str) -> None:
         self._describe(progress["sources"], progress["sink"]["description"])
         query = self._description
         assert query is not None
@@ -301,6 +328,10 @@ class QueryRecord:
 
         While the warehouse cannot be written, the newest MOST_WAITING of each table wait on.
         """
+        self._catch_up()
+        self._write()
+
+    def _write(self) -> None:
         rows, self._rows = self._rows, {}
         same = {"topology": self._query.topology, "sub_topology": self._query.name}
         try:
@@ -339,8 +370,10 @@ def _oldest_ms(progress: Mapping[str, Any]) -> int | None:
 
 def _trigger_ms(plan: Any) -> int:
     """Returns the trigger of *plan*, ms; 0: none, or unknown."""
-    match = _TRIGGER.match(str(plan.trigger())) if plan is not None else None
-    return int(match[1]) if match else 0
+    with suppress(Exception):  # such as a JVM that has ended
+        if match := _TRIGGER.match(str(plan.trigger())):
+            return int(match[1])
+    return 0
 
 
 def _topic_written(plan: Any) -> str:
