@@ -196,6 +196,18 @@ def test_the_first_batches_wait_for_a_warehouse_that_cannot_be_read(tmp_path: Pa
     assert not job.record.waits
 
 
+def test_batches_wait_for_a_control_folder_that_cannot_be_made(tmp_path: Path) -> None:
+    in_the_way = Layout(tmp_path).control("shop", "clean")
+    in_the_way.parent.mkdir(parents=True)
+    in_the_way.symlink_to(tmp_path / "gone")
+    job = Job(tmp_path, "clean")
+    job.batch(NOON, topic("orders", 0, 5))
+    in_the_way.unlink()
+    job.batch(NOON + SECOND, topic("orders", 5, 7))
+    assert job.rows("batches", "batch_id", "records_in") == [(0, 5), (1, 2)]
+    assert [source.name for source in shop(tmp_path).sub_topologies[0].sources] == ["clean:orders"]
+
+
 def test_each_record_of_a_query_has_an_outcome(tmp_path: Path) -> None:
     job = Job(tmp_path, "clean")
     job.batch(NOON, topic("orders", 0, 5), topic("returns", 3, 6), late=2)

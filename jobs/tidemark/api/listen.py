@@ -53,6 +53,7 @@ from tidemark.model.tables.catalog import BATCHES, OPERATOR_LATENCY, OPERATOR_WI
 from tidemark.model.topology import WINDOW_OF_JOBS_MS
 from tidemark.recorded.queries import FILE, RecordedQuery, read_query, write_query
 from tidemark.storage.location import location
+from tidemark.storage.locks import ForeignOwner
 
 log = logging.getLogger("tidemark.api")
 
@@ -232,6 +233,7 @@ class QueryRecord:
         self.run = ""
         self._description: RecordedQuery | None = None
         self._on_disk: RecordedQuery | None = None
+        self._has_changed = False
         self._plan: Any = None
         self._writer: Writer | None = None
         self._news: deque[tuple[Mapping[str, Any], Any, str]] = deque(maxlen=MOST_WAITING)
@@ -243,8 +245,8 @@ class QueryRecord:
 
     @property
     def waits(self) -> bool:
-        """True if rows or news wait for the warehouse."""
-        return bool(self._rows or self._news)
+        """True if rows, news or a description wait for the warehouse."""
+        return bool(self._rows or self._news) or self._has_changed
 
     def take(self, news: Mapping[str, Any], plan: Any, *, thread_id: str) -> None:
         """Adds the rows of *news*; the first of a run begins it.
@@ -335,6 +337,11 @@ class QueryRecord:
         rows, self._rows = self._rows, {}
         same = {"topology": self._query.topology, "sub_topology": self._query.name}
         try:
+            if self._has_changed:
+                assert self._description is not None
+                # First: without it, batches of a new checkpoint would be numbered anew after a restart.
+                write_query(self._query.layout, self._query.topology, self._description)
+                self._on_disk, self._has_changed = self._description, False
             for table, of_table in rows.items():
                 assert self._writer is not None
                 newest = self._writer.newest(table)
@@ -342,7 +349,7 @@ class QueryRecord:
                 if new:
                     batch_id = max(row["batch_id"] for row in new)
                     self._writer.append({table: rows_of(TABLES[table], new, **same)}, batch_id)
-        except (OSError, DeltaError):
+        except (OSError, DeltaError, ForeignOwner):
             log.exception("not recorded yet: batches of %s", self._query.name)
             # Those of a table that was written are left out then.
             self._rows = {table: of_table[-MOST_WAITING:] for table, of_table in rows.items()}
@@ -350,16 +357,14 @@ class QueryRecord:
             log.exception("not recorded: batches of %s", self._query.name)
 
     def _describe(self, sources: Any, sink: str) -> None:
-        """Writes the description of the query if it has changed."""
+        """Adds what the query reads and writes to its description."""
         query = self._description
         assert query is not None
         places = chain.from_iterable(places_read(sources))
         operators = named_places(self._query.name, [*query.sources.values(), *places])
         output = place_written(sink) or (_topic_written(self._plan) if sink else "")
         self._description = replace(query, sources=operators, sink=output or query.sink)
-        if self._description != self._on_disk:
-            write_query(self._query.layout, self._query.topology, self._description)
-            self._on_disk = self._description
+        self._has_changed = self._description != self._on_disk
 
 
 def _oldest_ms(progress: Mapping[str, Any]) -> int | None:
