@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,20 @@ from support.command_line import tidemark
 from tidemark.api.listen import QueryRecord
 from tidemark.api.query import Query
 from tidemark.control.folder import Control, Heartbeat, StreamState
+from tidemark.errors import InvalidSpec
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval, instant_ms, iso
 from tidemark.model.sla_spec import load_usable
 from tidemark.model.topology import Topology
 from tidemark.query.sql import Warehouse
-from tidemark.recorded.queries import FILE, RecordedQuery, recorded_topology, topology_of
+from tidemark.recorded.queries import (
+    FILE,
+    RecordedQuery,
+    recorded_topologies,
+    recorded_topology,
+    topology_of,
+    write_query,
+)
 from tidemark.sla.measures import facts as sla_facts
 from tidemark.sla.measures.status import statuses
 from tidemark.why.evidence.findings import WhyFinding
@@ -145,7 +154,46 @@ def test_queries_that_read_each_other_are_no_endless_path() -> None:
     assert sorted(len(read) for name, read in upstreams.items() if ":" in name) == [0, 1]
 
 
+BROKEN = {
+    "[]": "it must be an object of JSON",
+    '{"name": "clean", ': "it must be an object of JSON",
+    '{"name": "clean"}': "query_id must be a text",
+    '{"name": "clean", "query_id": 7}': "query_id must be a text",
+    '{"name": "clean", "query_id": "1", "first_batch": "0"}': "first_batch must be a whole number",
+    '{"name": "clean", "query_id": "1", "sources": {"clean:a": 1}}': (
+        "sources must have a place for each name clean:PLACE"
+    ),
+    '{"name": "../../x", "query_id": "1"}': "name must be that of its folder, clean",
+}
+
+
+@pytest.mark.parametrize("content", BROKEN)
+def test_a_broken_description_of_a_query_hides_only_its_topology(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, content: str
+) -> None:
+    layout = Layout(tmp_path)
+    write_query(layout, "bakery", RecordedQuery(name="bake", query_id="1"))
+    broken = layout.control("shop", "clean") / FILE
+    broken.parent.mkdir(parents=True)
+    broken.write_text(content)
+    assert [each.name for each in recorded_topologies(layout)] == ["bakery"]
+    problem = f"{broken}: {BROKEN[content]}; remove the file, and the next run of the query writes it"
+    assert problem in caplog.text
+    with pytest.raises(InvalidSpec, match=re.escape(problem)):
+        recorded_topology(layout, "shop")
+
+
 # what is recorded
+
+
+def test_a_run_replaces_a_broken_description(tmp_path: Path) -> None:
+    Job(tmp_path, "clean").batch(NOON, topic("orders", 0, 5))
+    (Layout(tmp_path).control("shop", "clean") / FILE).write_text("[]")
+    again = Job(tmp_path, "clean", batches=1)
+    again.batch(NOON + SECOND, topic("orders", 5, 7))
+    # Spark's number of the batch that is recorded as 1 is not known any more, so the next one is numbered on.
+    assert again.rows("batches", "batch_id", "records_in") == [(0, 5), (2, 2)]
+    assert shop(tmp_path).name == "shop"
 
 
 def test_batches_of_a_new_checkpoint_are_numbered_on(tmp_path: Path) -> None:

@@ -46,6 +46,7 @@ from tidemark.api.progress import (
 from tidemark.api.query import Query, Writer
 from tidemark.clock import wall_clock_ms
 from tidemark.collecting import present
+from tidemark.errors import InvalidSpec
 from tidemark.kernels.columns.schemas import rows_of
 from tidemark.model.project.layout import NAME, Layout
 from tidemark.model.settings.intervals import instant_ms
@@ -279,8 +280,13 @@ class QueryRecord:
     def _begin(self, news: Mapping[str, Any], plan: Any) -> None:
         """Begins to record a run, unless the warehouse cannot be read."""
         self._write()
-        writer, before = Writer(self._query, "listener", wall_clock_ms), read_query(self._query.control / FILE)
-        described = before or RecordedQuery(name=self._query.name, query_id=news["id"])
+        writer, before, query_id = Writer(self._query, "listener", wall_clock_ms), None, news["id"]
+        try:
+            before = read_query(self._query.control / FILE)
+        except InvalidSpec as error:
+            log.warning("%s; its batches are numbered on", error)
+            query_id = ""
+        described = before or RecordedQuery(name=self._query.name, query_id=query_id)
         if described.query_id != news["id"]:
             at_ms, next_batch = instant_ms(news["timestamp"]), writer.newest(BATCHES.name) + 1
             again = {"query_id": news["id"], "first_batch": next_batch, "began_again_ms": at_ms}
