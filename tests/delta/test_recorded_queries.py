@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,7 @@ import critical_path
 from support.command_line import tidemark
 from tidemark.api.listen import QueryRecord
 from tidemark.api.query import Query
+from tidemark.cli.outside import serve_metrics
 from tidemark.control.folder import Control, Heartbeat, StreamState
 from tidemark.errors import InvalidSpec
 from tidemark.model.project.layout import Layout
@@ -399,6 +403,20 @@ def test_slas_name_queries_of_jobs(chain: Path) -> None:
         "keeps_up": ("error", 4 * MINUTE), "gets_orders": ("pass", 3)
     }  # fmt: skip
     assert [(each["updates_in"], each["open_batches"]) for each in accounts] == [(3, 0)] * 4
+
+
+def test_lineage_of_runs_leaves_the_queries_of_jobs_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    events, works = tmp_path / "events.jsonl", list[Callable[[], None]]()
+    transport = {"type": "file", "log_file_path": str(events), "append": True}
+    monkeypatch.setenv("OPENLINEAGE__TRANSPORT", json.dumps(transport))
+    monkeypatch.setattr(serve_metrics, "_beside", lambda work, _: works.append(work))
+    job = Job(tmp_path, "clean")
+    job.batch(NOON, topic("orders", 0, 5))
+    job.beat(NOON + SECOND, StreamState.DRAINED)
+    serve_metrics._send_lineage(Layout(tmp_path), partial(serve_metrics._of_streams, lambda: [shop(tmp_path)]))
+    for work in works:
+        work()
+    assert (len(works), events.exists()) == (1, False)
 
 
 def test_commands_find_the_queries_of_a_job(chain: Path) -> None:
