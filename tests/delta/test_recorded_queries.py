@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from deltalake import DeltaTable
 
 import critical_path
 from support.command_line import tidemark
-from tidemark.api.listen import QueryRecord
+from tidemark.api.listen import Listener, QueryRecord
 from tidemark.api.query import Query
 from tidemark.cli.outside import serve_metrics
 from tidemark.control.folder import Control, Heartbeat, StreamState
@@ -267,6 +268,42 @@ def test_each_record_of_a_query_has_an_outcome(tmp_path: Path) -> None:
     assert job.rows("outcomes", *columns) == [
         ("clean", "sink", 8, 6, 2), ("clean:orders", "source", 5, 5, 0), ("clean:returns", "source", 3, 3, 0)
     ]  # fmt: skip
+
+
+# what a listener hears
+
+
+class Session:
+    """A session of Spark in which the runs *active* are."""
+
+    def __init__(self, *active: str) -> None:
+        self.streams = SimpleNamespace(active=[], removeListener=lambda _: None)
+        self.sparkContext = SimpleNamespace(applicationId="app-1")
+        self.runs(*active)
+
+    def runs(self, *active: str) -> None:
+        self.streams.active = [SimpleNamespace(runId=run, id=run, name=None) for run in active]
+
+
+def test_a_query_without_a_name_gets_that_of_the_ended_one(tmp_path: Path) -> None:
+    session = Session()
+    with Listener(session, Layout(tmp_path), "shop", job="mine") as listener:
+        names = []
+        # `two` starts before Spark has reported that `one` has ended.
+        for active in (["one"], ["two"], ["two", "three"]):
+            session.runs(*active)
+            run = session.streams.active[-1]
+            listener.onQueryStarted(SimpleNamespace(id=run.id, runId=run.runId, name=None))
+            names.append(listener.name_of(run))
+        for run in ("one", "two", "three"):
+            listener.onQueryTerminated(SimpleNamespace(runId=run))
+    assert names == ["mine_1", "mine_1", "mine_2"]
+
+
+def test_a_wait_of_an_unknown_query_is_ignored(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with Listener(Session(), Layout(tmp_path), "shop") as listener:
+        listener.onQueryIdle(SimpleNamespace(id="one", runId="one", timestamp=iso(NOON)))
+    assert caplog.messages == []
 
 
 # why

@@ -120,6 +120,7 @@ class Listener(StreamingQueryListener):
         self._ended = threading.Condition()
         self._plans: dict[str, Any] = {}
         self._unnamed: dict[str, str] = {}
+        self._naming = threading.Lock()
         self._records: dict[Query, QueryRecord] = {}
         self._thread = threading.Thread(target=self._write_all, name="tidemark-listener", daemon=True)
         self._thread.start()
@@ -129,7 +130,8 @@ class Listener(StreamingQueryListener):
         run = str(event.runId)
         self._running.add(run)
         if self._job and not event.name:
-            self._unnamed[run] = self._free_name()
+            with self._naming:
+                self._unnamed[run] = self._free_name()
         with suppress(Exception):  # then its sink and its trigger are not known
             self._plans[run] = self._session._jsparkSession.streams().get(str(event.id)).streamingQuery()
         self._heard_of.add(self._query(event.name, str(event.id), run))
@@ -181,7 +183,9 @@ class Listener(StreamingQueryListener):
 
         Its id would be new at each start if it has no checkpoint.
         """
-        names_in_use = {name for run, name in self._unnamed.items() if run in self._running}
+        # Spark reports the end of a query some time after it.
+        active = {str(query.runId) for query in self._session.streams.active}
+        names_in_use = {name for run, name in self._unnamed.items() if run in active}
         return next(name for n in count(1) if (name := f"{self._job}_{n}") not in names_in_use)
 
     def _write_all(self) -> None:
