@@ -212,20 +212,18 @@ class Listener(StreamingQueryListener):
 
     def _add(self, news: Mapping[str, Any]) -> None:
         query = self._query(news.get("name"), news["id"], news["runId"])
-        is_progress = "batchId" in news
-        if not is_progress:
-            running = [each for each in self._records if self._records[each].run == news["runId"]]
-            if running:
-                return
-            # A query without a batch has its name in no other event.
-            query = self._query(self._plans[news["runId"]].name(), news["id"], news["runId"])
-        else:
+        plan = self._plans.get(news["runId"])
+        if "batchId" in news:
             self.newest[query.name] = news
+        elif plan is None:  # it has begun, or began before the listener
+            return
+        else:
+            # A query without a batch has its name in no other event.
+            query = self._query(plan.name(), news["id"], news["runId"])
         if query not in self._records:
             self._records[query] = QueryRecord(query, self._job, self._file)
         record = self._records[query]
-        application_id = self._session.sparkContext.applicationId
-        record.take(news, self._plans.get(news["runId"]), thread_id=application_id)
+        record.take(news, plan, thread_id=self._session.sparkContext.applicationId)
         if record.run == news["runId"]:
             self._plans.pop(news["runId"], None)
 
