@@ -19,8 +19,9 @@ from support.command_line import tidemark
 from tidemark.api.listen import Listener, QueryRecord
 from tidemark.api.query import Query
 from tidemark.cli.outside import serve_metrics
+from tidemark.cli.stack import logs
 from tidemark.control.folder import Control, Heartbeat, StreamState
-from tidemark.errors import InvalidSpec
+from tidemark.errors import InvalidArgument, InvalidSpec
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval, instant_ms, iso
 from tidemark.model.sla_spec import load_usable
@@ -456,6 +457,31 @@ def test_lineage_of_runs_leaves_the_queries_of_jobs_out(tmp_path: Path, monkeypa
     assert (len(works), events.exists()) == (1, False)
 
 
+@pytest.mark.parametrize(
+    ("job", "application", "folder", "remedy"),
+    [
+        ("", "", "clean", "its log is that of the process that calls `listen()`"),
+        (
+            "mine",
+            "/opt/mine.py",
+            "mine",
+            "`tidemark run shop --application /opt/mine.py` starts its job, or its task in Airflow",
+        ),
+    ],
+)
+def test_a_query_without_a_log_names_its_folder_and_a_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job: str, application: str, folder: str, remedy: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TIDEMARK_PROJECT", str(tmp_path))
+    layout = Layout(tmp_path / "warehouse")
+    write_query(layout, "shop", RecordedQuery(name="clean", query_id="1", job=job, application=application))
+    options = SimpleNamespace(stream="shop/clean", warehouse=layout.warehouse, home=tmp_path, follow=False, lines=1)
+    with pytest.raises(InvalidArgument) as refused:
+        logs.command(options)
+    assert str(refused.value) == f"shop/clean has no log in {layout.control('shop', folder)}; {remedy}"
+
+
 def test_commands_find_the_queries_of_a_job(chain: Path) -> None:
     (chain / "project" / "topologies").mkdir(parents=True)
     (chain / "project" / "expectations").mkdir()
@@ -466,6 +492,10 @@ def test_commands_find_the_queries_of_a_job(chain: Path) -> None:
         return answer.stdout
 
     assert said("why", "shop", "clean").startswith("source_quiet: clean ← clean:orders since 2026-03-01T12:05:01.700Z")
+    job_log = Layout(chain).control("shop", "job") / "driver.log"
+    job_log.parent.mkdir()
+    job_log.write_text("a line of the job\n")
+    assert said("logs", "shop/clean") == "a line of the job\n"
     streams = [line.split()[:3] for line in said("status").splitlines() if line.startswith("shop/")]
     assert streams == [["shop/land", "never_started", "3"], ["shop/clean", "never_started", "3"]]
     assert "land:raw" in said("topology", "shop")
