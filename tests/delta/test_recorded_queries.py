@@ -238,7 +238,7 @@ def test_batches_wait_for_a_warehouse_that_cannot_be_written(tmp_path: Path) -> 
     assert {batch_id for (batch_id,) in job.rows("outcomes", "batch_id")} == {0, 1, 2}
 
 
-def test_the_first_batches_wait_for_a_warehouse_that_cannot_be_read(tmp_path: Path) -> None:
+def test_first_batches_wait_for_an_unreadable_warehouse(tmp_path: Path) -> None:
     in_the_way = Layout(tmp_path).control("shop", "clean") / FILE
     in_the_way.mkdir(parents=True)
     job = Job(tmp_path, "clean")

@@ -66,7 +66,7 @@ Spark reports it late.
 GROUP_S = 5.0
 """Batches of so many seconds are written together."""
 MOST_WAITING = 10_000
-"""Rows of a table, or news of a query, that wait for the warehouse."""
+"""Most rows of a table, or news of a query, that wait."""
 _TRIGGER = re.compile(r"ProcessingTimeTrigger\((\d+)\)")
 
 _listened_to: set[Query] = set()
