@@ -148,7 +148,7 @@ def test_two_jobs_run_no_query_of_one_name(job: Job, query: Query) -> None:
 NAMED = [
     "DataStreamWriter.start(writer, queryName='orders')",
     "DataStreamWriter.toTable(writer, 'clean', None, None, None, 'orders')",
-    "DataStreamWriter.start(DataStreamWriter.queryName(writer, 'orders'))",
+    "DataStreamWriter.start(DataStreamWriter.queryName(writer, queryName='orders'))",
 ]
 
 

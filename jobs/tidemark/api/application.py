@@ -227,7 +227,7 @@ class ApplicationQueries:
             listener = self._listen(writer._spark)
             # `start` and `toTable` have the name at the same place.
             given = kwargs.get("queryName") or next(iter(args[4:5]), None) or getattr(writer, NAME_NOTED, None)
-            sign = self._take_name(given) if given and NAME.fullmatch(given) else None
+            sign = self._take_name(given) if isinstance(given, str) and NAME.fullmatch(given) else None
             try:
                 query = start(writer, *args, **kwargs)
             except BaseException as error:
@@ -456,10 +456,10 @@ class QuerySigns:
 
 def _noting_the_name(name_it: Callable[..., DataStreamWriter]) -> Callable[..., DataStreamWriter]:
     @wraps(name_it)
-    def named(writer: DataStreamWriter, name: str) -> DataStreamWriter:
+    def named(writer: DataStreamWriter, queryName: str) -> DataStreamWriter:  # noqa: N803 - PySpark's name
         # PySpark can set the name of a writer, and not read it.
-        setattr(writer, NAME_NOTED, name)
-        return name_it(writer, name)
+        setattr(writer, NAME_NOTED, queryName)
+        return name_it(writer, queryName)
 
     return named
 
