@@ -183,6 +183,7 @@ def test_later_commits_give_their_files_if_they_only_add_some(tmp_path: Path) ->
     assert files_between(tmp_path, log_name(0), log_name(2)) == files - {first}
     assert files_between(tmp_path, log_name(2), log_name(2)) == frozenset()
     assert files_between(tmp_path, log_name(0), log_name(3)) is None  # not there
+    assert files_between(tmp_path, log_name(5), log_name(2)) is None  # the table was made anew
     DeltaTable(tmp_path).delete("n = 10")
     assert files_between(tmp_path, log_name(2), log_name(3)) is None
 

@@ -113,7 +113,8 @@ def files_between(path: Path, before: str, newest: str) -> frozenset[str] | None
     Both are names in the log of the table at *path*. None: a commit is gone, or did more than add files.
     """
     first, last = COMMIT.fullmatch(before), COMMIT.fullmatch(newest)
-    if isinstance(path, ObjectPath) or not first or not last:
+    # The log of a table that was made anew may be shorter than that of its predecessor.
+    if isinstance(path, ObjectPath) or not first or not last or int(last[1]) < int(first[1]):
         return None
     names: set[str] = set()
     try:
