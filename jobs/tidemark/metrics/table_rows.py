@@ -67,9 +67,9 @@ COLUMNS: Mapping[str, frozenset[str]] = MappingProxyType(
 
 
 class LogFile(NamedTuple):
-    """A file of a Delta log; that of a table made anew is another one.
+    """A file of a Delta log.
 
-    `inode` is 0 in object stores, and `written_ns` is epoch ns.
+    That of a table made anew is another one. `inode` is 0 in object stores, and `written_ns` is epoch ns.
     """
 
     name: str
