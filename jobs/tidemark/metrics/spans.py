@@ -109,9 +109,10 @@ def _span(row: Mapping[str, Any]) -> SpanId:
 
 def _of_hops(sources: Iterable[Mapping[str, Any]], upstream: Mapping[str, Mapping[int, SpanId]]) -> Iterator[SpanId]:
     """Yields the spans of the batches of *upstream* that a batch read."""
+    # Offsets of topics are in the billions, so the known batches are counted and not the offsets.
     for part in sources:
         spans = upstream.get(part["source"], {})
-        yield from (spans[number] for number in range(part["from_offset"], part["until_offset"]) if number in spans)
+        yield from (span for number, span in spans.items() if part["from_offset"] <= number < part["until_offset"])
 
 
 def _context(span: SpanId, *, is_remote: bool) -> SpanContext:
