@@ -96,6 +96,15 @@ class Scene:
         ]
         self.tables.write(BATCHES, rows, sub)
 
+    def pushed(self) -> list[tuple[str, int]]:
+        """Returns stream and batch of the spans that were taken."""
+        places = []
+        for span in self.receiver.spans:
+            values = {each.key: each.value for each in span.attributes}
+            sub = values["tidemark.sub_topology"].string_value
+            places.append((sub, values["tidemark.batch_id"].int_value))
+        return places
+
 
 def test_offsets_of_a_topic_are_no_batches(tmp_path: Path) -> None:
     """To count up to this offset would take hours."""
@@ -107,3 +116,27 @@ def test_offsets_of_a_topic_are_no_batches(tmp_path: Path) -> None:
     ids = [span.span_id for span in receiver.spans]
     links = [[link.span_id for link in span.links] for span in receiver.spans]
     assert links == [[], [], [], [], ids[1:3]]
+
+
+def test_many_spans_are_pushed_in_pieces_and_once(tmp_path: Path) -> None:
+    with OtlpReceiver() as receiver:
+        scene = Scene(tmp_path, receiver)
+        scene.batches(scene.first, range(501))
+        scene.batches(scene.second, [0])
+        receiver.refuses = lambda spans: len(spans) > 500
+        assert scene.pusher.push()
+        assert scene.pushed() == [*((scene.first, number) for number in range(501)), (scene.second, 0)]
+
+
+def test_a_refused_piece_holds_only_later_batches_of_its_stream(tmp_path: Path) -> None:
+    with OtlpReceiver() as receiver:
+        scene = Scene(tmp_path, receiver)
+        scene.batches(scene.first, range(501))
+        scene.batches(scene.second, [0])
+        receiver.refuses = lambda spans: len(spans) > 500 or [span.name for span in spans] == [f"t/{scene.first}"]
+        assert not scene.pusher.push()
+        taken = [*((scene.first, number) for number in range(500)), (scene.second, 0)]
+        assert scene.pushed() == taken
+        receiver.refuses = lambda spans: False
+        assert scene.pusher.push()
+        assert scene.pushed() == [*taken, (scene.first, 500)]
