@@ -13,6 +13,7 @@ from support.otlp_receiver import OtlpReceiver
 from support.play import Play, ms
 from support.report_warehouse import TestWarehouse
 from support.separate_executors import Apart
+from tidemark.metrics import spans as spans_module
 from tidemark.metrics.spans import SpanPusher
 from tidemark.model.project.layout import Layout
 from tidemark.model.tables.catalog import BATCHES
@@ -140,3 +141,18 @@ def test_a_refused_piece_holds_only_later_batches_of_its_stream(tmp_path: Path) 
         receiver.refuses = lambda spans: False
         assert scene.pusher.push()
         assert scene.pushed() == [*taken, (scene.first, 500)]
+
+
+def test_a_push_without_new_batches_makes_no_spans(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with OtlpReceiver() as receiver:
+        scene = Scene(tmp_path, receiver)
+        scene.batches(scene.first, range(3))
+        scene.batches(scene.second, [0], **{scene.hop: (0, 3)})
+        assert scene.pusher.push()
+        # Without it no span of the upstream can be made, and an error is logged.
+        monkeypatch.delattr(spans_module, "span_of_batch")
+        assert scene.pusher.push()
+    logged = [record.message for record in caplog.records if record.name == spans_module.log.name]
+    assert (len(scene.pushed()), logged) == (4, [])
