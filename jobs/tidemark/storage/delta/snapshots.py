@@ -88,6 +88,7 @@ def added_files(path: Path, batches: Collection[int]) -> AddedFiles | None:
     if isinstance(path, ObjectPath):
         return None
     files = size = 0
+    wanted, oldest = frozenset(batches), min(batches)
     log = path / "_delta_log"
     try:
         versions = sorted(
@@ -96,11 +97,11 @@ def added_files(path: Path, batches: Collection[int]) -> AddedFiles | None:
         for version in versions:
             actions = [json.loads(line) for line in (log / f"{version:020d}.json").read_text().splitlines()]
             batch = next((action["txn"]["version"] for action in actions if "txn" in action), None)
-            if batch in batches:
+            if batch in wanted:
                 added = [action["add"]["size"] for action in actions if action.get("add", {}).get("dataChange")]
                 files, size = files + len(added), size + sum(added)
             # No older commit can be one of theirs.
-            if version == 0 or (batch is not None and batch < min(batches)):
+            if version == 0 or (batch is not None and batch < oldest):
                 return AddedFiles(files, size)
     except OSError:  # the log was shortened meanwhile, or there is none
         return None
