@@ -273,8 +273,8 @@ class RunReporter:
                 except NotSent as error:  # it may refuse the events of this stream alone
                     waiting[f"{topology.name}.{sub.name}"] = error
         if waiting:
-            error = next(iter(waiting.values()))
-            self._tell_trouble("", f"{error}; events of {', '.join(waiting)} wait")
+            refusal = next(iter(waiting.values()))
+            self._tell_trouble("", f"{refusal}; events of {', '.join(waiting)} wait")
         else:
             self._tell_end("", "OpenLineage takes events again")
 
