@@ -513,6 +513,17 @@ def test_a_collector_that_refuses_is_told_from_one_that_accepts(exporter: Export
         assert not OtlpExporter(exporter, receiver.url).push()
 
 
+def test_a_refusal_is_said_once_and_so_is_its_end(capfd: pytest.CaptureFixture[str]) -> None:
+    answers = iter([True, False, False, True, True])
+    push = serve_metrics._saying(lambda: next(answers), "http://here", "the spans", 15.0)
+    for _ in range(5):
+        push()
+    assert capfd.readouterr().err.splitlines() == [
+        "http://here did not take the spans; they are pushed again every 15 s",
+        "http://here takes the spans again",
+    ]
+
+
 def test_a_collector_gets_the_same_values(exporter: Exporter) -> None:
     with OtlpReceiver() as receiver:
         assert OtlpExporter(exporter, receiver.url).push()
