@@ -131,6 +131,20 @@ def test_a_field_inside_another_one_changes_with_it(topic):
     assert topic.batch(1, {**USUAL, **crew, "crew.second": "string"}) == [("crew.second", "new", "string")]
 
 
+def test_fields_two_levels_inside_a_new_one_are_not_listed(topic):
+    crew = {"crew": "object", "crew.pilot": "object", "crew.pilot.name": "string"}
+    assert topic.batch(1, {**USUAL, **crew}) == [("crew", "new", "object")]
+
+
+def test_a_vanished_field_returns_silently_with_the_field_that_holds_it(topic):
+    crew = {"crew": "object", "crew.pilot": "string"}
+    topic.batch(100, {**USUAL, **crew})
+    assert topic.batch(100, {**USUAL, "crew": "object"}, minutes=5) == [("crew.pilot", "vanished", "string")]
+    assert topic.batch(100, USUAL, minutes=5) == [("crew", "vanished", "object")]
+    assert topic.batch(1, {**USUAL, **crew}, minutes=120) == [("crew", "new", "object")]
+    assert topic.batch(1, {**USUAL, **crew}) == []
+
+
 def test_a_change_is_recorded_again_after_an_hour_with_the_field(topic):
     with_gate = {**USUAL, "gate": "string"}
     topic.batch(1, with_gate)

@@ -196,16 +196,17 @@ def watch(
             places -= 1
             if places < 0:
                 continue
-        outer = next((fields[name] for name in _outer(path) if name in fields), None)
+        outer = [fields[name] for name in _outer(path) if name in fields]
         is_declared = (_outer(path) or (path,))[-1] in declared
         now = _seen(before, types, sample.records, now_ms)
         change = _change(
-            before, now, types, now_ms, is_taught=was.sampled >= LEARNED, is_known=is_declared or outer is not None
+            before, now, types, now_ms, is_taught=was.sampled >= LEARNED, is_known=is_declared or bool(outer)
         )
-        if change is FieldChange.VANISHED and outer and outer.is_gone:
+        if change is FieldChange.VANISHED and any(each.is_gone for each in outer):
             continue
-        if change is FieldChange.NEW and outer and outer.found and outer.found.found_ms == now_ms:
-            change = None
+        if change is FieldChange.NEW and any(each.found and each.found.found_ms == now_ms for each in outer):
+            # A field that had vanished is back, so its old change counts no longer.
+            change = before = None
         found = _found(before, now, types, change, now_ms, is_declared=is_declared)
         fields[path] = now._replace(found=found)
         if found and found.recorded_ms == now_ms:
