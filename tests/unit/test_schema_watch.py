@@ -136,7 +136,7 @@ def test_fields_two_levels_inside_a_new_one_are_not_listed(topic):
     assert topic.batch(1, {**USUAL, **crew}) == [("crew", "new", "object")]
 
 
-def test_a_vanished_field_returns_silently_with_the_field_that_holds_it(topic):
+def test_a_vanished_field_returns_silently_with_its_object(topic):
     crew = {"crew": "object", "crew.pilot": "string"}
     topic.batch(100, {**USUAL, **crew})
     assert topic.batch(100, {**USUAL, "crew": "object"}, minutes=5) == [("crew.pilot", "vanished", "string")]
@@ -161,6 +161,23 @@ def test_names_of_fields_without_end_are_not_all_kept(topic):
     names = {f"user_{n}": "number" for n in range(1_000)}
     assert len(topic.batch(20, names)) == MOST_FIELDS - 2
     assert topic.batch(20, {f"other_{n}": "number" for n in range(1_000)}) == []
+
+
+def test_other_names_take_no_place_of_a_declared_field(topic):
+    names = {f"a{n}": "number" for n in range(300)}
+    topic.batch(100, names, minutes=5)
+    assert "a299" not in topic.fields.fields
+    late = Topic()
+    late.batch(100, names)
+    assert late.batch(1, USUAL) == [("id", "new", "number"), ("tail", "new", "string")]
+    assert len(late.fields.fields) == MOST_FIELDS
+
+
+def test_outer_fields_take_places_before_inner_ones():
+    topic = Topic()
+    topic.batch(100, {"id": "object", **{f"id.{n}": "number" for n in range(300)}, "gate": "string"})
+    assert {"id", "gate"} < {*topic.fields.fields}
+    assert len(topic.fields.fields) == MOST_FIELDS - 1  # that of `tail` is free
 
 
 def rows(*values: bytes | None, partitions: list[int] | None = None) -> pl.DataFrame:
@@ -200,6 +217,8 @@ def test_hostile_names_and_depths_are_bounded():
     deep = '{"a":' * 500 + "1" + "}" * 500
     assert len(types_of(wide)) == MOST_FIELDS
     assert types_of(deep) == {"a": "object", "a.a": "object", "a.a.a": "object"}
+    assert {"id", "n"} < {*types_of(json.dumps({f"f{n}": {"x": n} for n in range(300)} | {"n": 1, "id": "a"}))}
+    assert "last" in types_of(json.dumps({"first": {f"f{n}": n for n in range(300)}, "last": 1}))
     assert types_of(json.dumps({"x" * 300: 1, "": 2, "a[]": 3})) == {'""': "number", '"a[]"': "number"}
 
 

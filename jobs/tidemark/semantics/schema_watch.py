@@ -30,7 +30,7 @@ REMEMBERED = 1_000
 REPEATED_MS = 3_600_000
 """Time after which a change of a seen field is recorded again."""
 MOST_FIELDS = 200
-"""Fields of a source that are watched, at most: those seen first."""
+"""Most fields of a source that are watched, unless more are declared."""
 NULL = "null"
 """The type of a field without a value."""
 
@@ -188,11 +188,12 @@ def watch(
         return was, []
     fields: dict[str, FieldSeen] = {}
     changes: list[ChangedField] = []
-    places = MOST_FIELDS - len(was.fields)
-    # The path of a field begins with that of the field that holds it, so outer fields come first.
-    for path in sorted({*was.fields, *sample.fields}):
+    places = MOST_FIELDS - len({*declared, *was.fields})
+    # Outer fields come before those inside, for which they are looked up.
+    for path in sorted({*was.fields, *sample.fields}, key=lambda path: (len(_outer(path)), path)):
         before, types = was.fields.get(path), sample.fields.get(path, {})
-        if before is None:
+        # Places of declared fields are kept free for them.
+        if before is None and path not in declared:
             places -= 1
             if places < 0:
                 continue
