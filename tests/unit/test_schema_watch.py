@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 from support.parsed_source import AVRO, source
-from tidemark.kernels.formats.sampled_fields import SAMPLE, field_sample, sampled_types
+from tidemark.kernels.formats.sampled_fields import LONGEST, SAMPLE, field_sample, sampled_types
 from tidemark.kernels.formats.written_schema import WrittenSchema
 from tidemark.model.kinds.kafka_end import Format
 from tidemark.semantics.schema_watch import (
@@ -18,6 +18,7 @@ from tidemark.semantics.schema_watch import (
     SourceFields,
     fields_from_json,
     fields_to_json,
+    step,
     watch,
 )
 
@@ -220,6 +221,12 @@ def test_hostile_names_and_depths_are_bounded():
     assert {"id", "n"} < {*types_of(json.dumps({f"f{n}": {"x": n} for n in range(300)} | {"n": 1, "id": "a"}))}
     assert "last" in types_of(json.dumps({"first": {f"f{n}": n for n in range(300)}, "last": 1}))
     assert types_of(json.dumps({"x" * 300: 1, "": 2, "a[]": 3})) == {'""': "number", '"a[]"': "number"}
+
+
+def test_long_names_are_not_kept_in_memory():
+    step.cache_clear()
+    types_of(json.dumps({"x" * LONGEST: {"y" * 100_000: 1}, "z" * 100_000: {"id": 1}, "id": "a"}))
+    assert step.cache_info().currsize == 2  # of the names that are watched
 
 
 def test_records_of_a_registry_have_the_fields_of_their_schema():

@@ -137,9 +137,11 @@ def _inside(outer: str, holder: Any) -> Iterator[tuple[str, Any]]:
             yield f"{outer}[]", holder[0]
         return
     for name, value in holder.items():
-        path = f"{outer}.{step(name)}" if outer else step(name)
-        if len(path) <= LONGEST:
-            yield path, value
+        # A step is never shorter than its name, and steps of long names would be kept in memory.
+        if len(outer) + len(name) <= LONGEST:
+            path = f"{outer}.{step(name)}" if outer else step(name)
+            if len(path) <= LONGEST:
+                yield path, value
 
 
 def _types_by_schema(
