@@ -21,7 +21,7 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from tidemark.api.query import Query, Writer, replaced
@@ -247,7 +247,7 @@ def _digest(read: DataFrame, key: Sequence[str]) -> str:
         F.count_distinct(places),
         F.count_if(F.col("_partition").isNull() | F.col("_offset").isNull()),
         F.count_if(is_keyed & is_timeless),
-        F.bit_xor(F.xxhash64(*read.columns)),
+        F.bit_xor(F.xxhash64(*_hashable(read))),
     ).collect()[0]
     if nulls or different != n:
         msg = "the columns of `order` must identify a row of the batch, got nulls or duplicates; choose others"
@@ -256,6 +256,13 @@ def _digest(read: DataFrame, key: Sequence[str]) -> str:
         msg = f"every update needs a record time, got {timeless} rows without a usable one; filter them out"
         raise InvalidTimestamp(msg)
     return f"{n}/{digest}"
+
+
+def _hashable(read: DataFrame) -> list[Column]:
+    """Returns the columns of *read*, those with maps as JSON."""
+    # Spark hashes no maps.
+    kinds = {field.name: field.dataType.simpleString() for field in read.schema}
+    return [F.to_json(F.struct(name)) if "map<" in kind else F.col(name) for name, kind in kinds.items()]
 
 
 def _answers(read: DataFrame, task: JudgeTask, key: Sequence[str], columns: Sequence[str]) -> list[ShardAnswer]:
