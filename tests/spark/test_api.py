@@ -711,7 +711,8 @@ def test_the_documented_example_runs(shop):
         ("b", "new"),
     ]
     outcomes = ("batch_id", "operator", "records_in", "emitted", "suppressed", "passed")
-    assert shop.rows("outcomes", *outcomes) == [
+    of_operators = [row for row in shop.rows("outcomes", *outcomes) if row[1] in {"order_board", "order_status"}]
+    assert of_operators == [  # `listen` adds those of the query and its source
         (0, "order_board", 3, 0, 0, 3),
         (0, "order_status", 3, 2, 1, 0),
         (1, "order_board", 1, 0, 0, 1),
