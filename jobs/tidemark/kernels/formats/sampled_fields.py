@@ -130,7 +130,7 @@ def _fields_of(record: dict[str, Any], declared: Collection[str]) -> Iterator[tu
 
 
 def _inside(outer: str, holder: Any) -> Iterator[tuple[str, Any]]:
-    """Yields path and value of each field of the object or array *holder*."""
+    """Yields path and value of each field in an object or array."""
     if isinstance(holder, list):
         # The first element stands for all of them.
         if holder and len(outer) + len("[]") <= LONGEST:
