@@ -524,6 +524,15 @@ def test_another_number_of_shards_goes_on_with_the_same_states(shop):
     assert handed_out == [[101, 102], [201]]
 
 
+def test_a_map_is_compared_in_shards_too(shop):
+    state, reached = api.State(**shop.names, operator="status", shards=2), []
+    updates = [("a", {"step": "new"}, 0), ("a", {"step": "new"}, 1), ("a", {"step": "paid"}, 2)]
+    rows = shop.spark.createDataFrame(updates, "order_id string, status map<string, string>, offset bigint")
+    placed = rows.withColumn("partition", F.lit(0)).withColumn("ordered_at", F.timestamp_millis(F.col("offset")))
+    write(placed, 0, state, reached)
+    assert reached == [[0, 2]]
+
+
 # listen
 
 
