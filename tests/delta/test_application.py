@@ -10,8 +10,8 @@ from types import SimpleNamespace
 import pytest
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from tidemark.api.application import ApplicationOptions, ApplicationQueries, in_short, run_application
-from tidemark.control.folder import Control, Heartbeat
+from tidemark.api.application import ApplicationOptions, ApplicationQueries, QuerySigns, in_short, run_application
+from tidemark.control.folder import Control, Heartbeat, LeaseLost
 from tidemark.model.project.layout import Layout
 
 
@@ -23,6 +23,15 @@ class Query:
         self.runId, self.id, self.name = "run", "id", "orders"
         self.isActive, self.status, self.error = True, {"isTriggerActive": False}, None
         self.stopped: list[bool] = []
+        self.starts = 0
+        self.start_error: Exception | None = None
+
+    def start(self) -> Query:
+        """Returns itself, as the writer's `start()` does."""
+        self.starts += 1
+        if self.start_error is not None:
+            raise self.start_error
+        return self
 
     def exception(self) -> Exception | None:
         return self.error
@@ -40,12 +49,14 @@ class Job:
         self.home, self.control = home, Control(Layout(home / "warehouse").control("shop", "mine"))
 
     def run(self, code: str, *arguments: str) -> int:
-        file = self.home / "mine.py"
-        file.write_text(code)
+        (self.home / "mine.py").write_text(code)
+        return run_application(self.options(*arguments))
+
+    def options(self, *arguments: str) -> ApplicationOptions:
         names = {"topology": "shop", "sub_topology": "mine", "launch_id": "l", "launched_by": "a test"}
         take_over = {"take_over": False, "silent_after": 60.0}
-        place = {"application": file, "argument": [*arguments], "warehouse": self.home / "warehouse"}
-        return run_application(ApplicationOptions(**place, **names, **take_over))
+        place = {"application": self.home / "mine.py", "argument": [*arguments], "warehouse": self.home / "warehouse"}
+        return ApplicationOptions(**place, **names, **take_over)
 
     def beat(self) -> Heartbeat:
         beat = self.control.heartbeat()
@@ -92,16 +103,17 @@ def test_a_second_copy_of_a_job_does_not_run(job: Job) -> None:
 def query(job: Job, monkeypatch: pytest.MonkeyPatch) -> Query:
     """The query that `start()` of a job returns."""
     query = Query(job.control)
-    monkeypatch.setattr(DataStreamWriter, "start", lambda _writer: query)
+    monkeypatch.setattr(DataStreamWriter, "start", lambda *_, **__: query.start())
+    monkeypatch.setattr(DataStreamWriter, "queryName", lambda writer, _: writer)
     monkeypatch.setattr(ApplicationQueries, "_listen", lambda *_: SimpleNamespace(name_of=lambda query: query.name))
     return query
 
 
-START = """
+IMPORTS = """
 from types import SimpleNamespace
 from pyspark.sql.streaming.readwriter import DataStreamWriter
-query = DataStreamWriter.start(SimpleNamespace(_spark=None))
 """
+START = f"{IMPORTS}\nquery = DataStreamWriter.start(SimpleNamespace(_spark=None))"
 
 
 def test_no_query_outlives_the_lease(job: Job, query: Query) -> None:
@@ -131,6 +143,54 @@ def test_two_jobs_run_no_query_of_one_name(job: Job, query: Query) -> None:
         False, "AlreadyRunning: shop/orders: another job runs a query of this name; give one of them another queryName"
     )  # fmt: skip
     other.release()
+
+
+NAMED = [
+    "DataStreamWriter.start(writer, queryName='orders')",
+    "DataStreamWriter.toTable(writer, 'clean', None, None, None, 'orders')",
+    "DataStreamWriter.start(DataStreamWriter.queryName(writer, 'orders'))",
+]
+
+
+@pytest.mark.parametrize("start", NAMED)
+def test_a_name_that_another_job_holds_starts_no_query(
+    job: Job, query: Query, monkeypatch: pytest.MonkeyPatch, start: str
+) -> None:
+    monkeypatch.setattr(DataStreamWriter, "toTable", lambda *_, **__: query.start())
+    named = f"{IMPORTS}\nwriter = SimpleNamespace(_spark=None)\n{start}"
+    other = Control(job.control.home.parent / "orders")
+    other.acquire()
+    assert (job.run(named), query.starts) == (1, 0)
+    other.release()
+    assert (job.run(named), query.starts) == (0, 1)
+
+
+def test_a_query_that_cannot_start_gives_its_name_back(job: Job, query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
+    query.start_error = ValueError("no topic")
+    start = "DataStreamWriter.start(SimpleNamespace(_spark=None), queryName='orders')"
+    retried = f"{IMPORTS}\ntry:\n    {start}\nexcept ValueError:\n    may_start()\n{start}"
+    other = Control(job.control.home.parent / "orders")
+
+    def may_start() -> None:
+        beat = other.heartbeat()
+        assert beat is not None
+        assert (beat.state, beat.reason, other.is_held()) == ("failed", "no topic", False)
+        query.start_error = None
+
+    monkeypatch.setattr("builtins.may_start", may_start, raising=False)
+    assert (job.run(retried), query.starts) == (0, 2)
+    assert not other.is_held()
+
+
+def test_a_job_that_took_the_name_of_a_query_over_is_noticed(job: Job, query: Query) -> None:
+    sign = QuerySigns("orders", Layout(job.home / "warehouse"), job.options())
+    sign.follow(query)
+    sign.look()
+    (job.control.home.parent / "orders" / "epoch").write_text("2")
+    with pytest.raises(LeaseLost, match="another driver has taken over this stream with epoch 2"):
+        sign.look()
+    query.isActive = False
+    sign.look()  # it has given the lease back
 
 
 def test_a_query_that_ignores_its_stop_holds_no_drain_up(

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,15 +16,25 @@ from deltalake import DeltaTable
 
 import critical_path
 from support.command_line import tidemark
-from tidemark.api.listen import QueryRecord
+from tidemark.api.listen import Listener, QueryRecord
 from tidemark.api.query import Query
+from tidemark.cli.outside import serve_metrics
+from tidemark.cli.stack import logs
 from tidemark.control.folder import Control, Heartbeat, StreamState
+from tidemark.errors import InvalidArgument, InvalidSpec
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval, instant_ms, iso
 from tidemark.model.sla_spec import load_usable
 from tidemark.model.topology import Topology
 from tidemark.query.sql import Warehouse
-from tidemark.recorded.queries import RecordedQuery, recorded_topology, topology_of
+from tidemark.recorded.queries import (
+    FILE,
+    RecordedQuery,
+    recorded_topologies,
+    recorded_topology,
+    topology_of,
+    write_query,
+)
 from tidemark.sla.measures import facts as sla_facts
 from tidemark.sla.measures.status import statuses
 from tidemark.why.evidence.findings import WhyFinding
@@ -87,9 +102,7 @@ class Job:
             "sink": {"description": self.sink},
         }
         self.batches += 1
-        if self.record.run != self.query_id:
-            self.record.begin(progress, None)
-        self.record.add(progress, thread_id="app-1")
+        self.record.take(progress, None, thread_id="app-1")
         if is_last:
             self.record.flush()
 
@@ -147,7 +160,46 @@ def test_queries_that_read_each_other_are_no_endless_path() -> None:
     assert sorted(len(read) for name, read in upstreams.items() if ":" in name) == [0, 1]
 
 
+BROKEN = {
+    "[]": "it must be an object of JSON",
+    '{"name": "clean", ': "it must be an object of JSON",
+    '{"name": "clean"}': "query_id must be a text",
+    '{"name": "clean", "query_id": 7}': "query_id must be a text",
+    '{"name": "clean", "query_id": "1", "first_batch": "0"}': "first_batch must be a whole number",
+    '{"name": "clean", "query_id": "1", "sources": {"clean:a": 1}}': (
+        "sources must have a place for each name clean:PLACE"
+    ),
+    '{"name": "../../x", "query_id": "1"}': "name must be that of its folder, clean",
+}
+
+
+@pytest.mark.parametrize("content", BROKEN)
+def test_a_broken_description_of_a_query_hides_only_its_topology(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, content: str
+) -> None:
+    layout = Layout(tmp_path)
+    write_query(layout, "bakery", RecordedQuery(name="bake", query_id="1"))
+    broken = layout.control("shop", "clean") / FILE
+    broken.parent.mkdir(parents=True)
+    broken.write_text(content)
+    assert [each.name for each in recorded_topologies(layout)] == ["bakery"]
+    problem = f"{broken}: {BROKEN[content]}; remove the file, and the next run of the query writes it"
+    assert problem in caplog.text
+    with pytest.raises(InvalidSpec, match=re.escape(problem)):
+        recorded_topology(layout, "shop")
+
+
 # what is recorded
+
+
+def test_a_run_replaces_a_broken_description(tmp_path: Path) -> None:
+    Job(tmp_path, "clean").batch(NOON, topic("orders", 0, 5))
+    (Layout(tmp_path).control("shop", "clean") / FILE).write_text("[]")
+    again = Job(tmp_path, "clean", batches=1)
+    again.batch(NOON + SECOND, topic("orders", 5, 7))
+    # Spark's number of the batch that is recorded as 1 is not known any more, so the next one is numbered on.
+    assert again.rows("batches", "batch_id", "records_in") == [(0, 5), (2, 2)]
+    assert shop(tmp_path).name == "shop"
 
 
 def test_batches_of_a_new_checkpoint_are_numbered_on(tmp_path: Path) -> None:
@@ -186,6 +238,30 @@ def test_batches_wait_for_a_warehouse_that_cannot_be_written(tmp_path: Path) -> 
     assert {batch_id for (batch_id,) in job.rows("outcomes", "batch_id")} == {0, 1, 2}
 
 
+def test_first_batches_wait_for_an_unreadable_warehouse(tmp_path: Path) -> None:
+    in_the_way = Layout(tmp_path).control("shop", "clean") / FILE
+    in_the_way.mkdir(parents=True)
+    job = Job(tmp_path, "clean")
+    job.batch(NOON, topic("orders", 0, 5))
+    job.batch(NOON + SECOND, topic("orders", 5, 7))
+    in_the_way.rmdir()
+    job.record.flush()
+    assert job.rows("batches", "batch_id", "records_in") == [(0, 5), (1, 2)]
+    assert not job.record.waits
+
+
+def test_batches_wait_for_a_control_folder_that_cannot_be_made(tmp_path: Path) -> None:
+    in_the_way = Layout(tmp_path).control("shop", "clean")
+    in_the_way.parent.mkdir(parents=True)
+    in_the_way.symlink_to(tmp_path / "gone")
+    job = Job(tmp_path, "clean")
+    job.batch(NOON, topic("orders", 0, 5))
+    in_the_way.unlink()
+    job.batch(NOON + SECOND, topic("orders", 5, 7))
+    assert job.rows("batches", "batch_id", "records_in") == [(0, 5), (1, 2)]
+    assert [source.name for source in shop(tmp_path).sub_topologies[0].sources] == ["clean:orders"]
+
+
 def test_each_record_of_a_query_has_an_outcome(tmp_path: Path) -> None:
     job = Job(tmp_path, "clean")
     job.batch(NOON, topic("orders", 0, 5), topic("returns", 3, 6), late=2)
@@ -193,6 +269,42 @@ def test_each_record_of_a_query_has_an_outcome(tmp_path: Path) -> None:
     assert job.rows("outcomes", *columns) == [
         ("clean", "sink", 8, 6, 2), ("clean:orders", "source", 5, 5, 0), ("clean:returns", "source", 3, 3, 0)
     ]  # fmt: skip
+
+
+# what a listener hears
+
+
+class Session:
+    """A session of Spark in which the runs *active* are."""
+
+    def __init__(self, *active: str) -> None:
+        self.streams = SimpleNamespace(active=[], removeListener=lambda _: None)
+        self.sparkContext = SimpleNamespace(applicationId="app-1")
+        self.runs(*active)
+
+    def runs(self, *active: str) -> None:
+        self.streams.active = [SimpleNamespace(runId=run, id=run, name=None) for run in active]
+
+
+def test_a_query_without_a_name_gets_that_of_the_ended_one(tmp_path: Path) -> None:
+    session = Session()
+    with Listener(session, Layout(tmp_path), "shop", job="mine") as listener:
+        names = []
+        # `two` starts before Spark has reported that `one` has ended.
+        for active in (["one"], ["two"], ["two", "three"]):
+            session.runs(*active)
+            run = session.streams.active[-1]
+            listener.onQueryStarted(SimpleNamespace(id=run.id, runId=run.runId, name=None))
+            names.append(listener.name_of(run))
+        for run in ("one", "two", "three"):
+            listener.onQueryTerminated(SimpleNamespace(runId=run))
+    assert names == ["mine_1", "mine_1", "mine_2"]
+
+
+def test_a_wait_of_an_unknown_query_is_ignored(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with Listener(Session(), Layout(tmp_path), "shop") as listener:
+        listener.onQueryIdle(SimpleNamespace(id="one", runId="one", timestamp=iso(NOON)))
+    assert caplog.messages == []
 
 
 # why
@@ -331,6 +443,45 @@ def test_slas_name_queries_of_jobs(chain: Path) -> None:
     assert [(each["updates_in"], each["open_batches"]) for each in accounts] == [(3, 0)] * 4
 
 
+def test_lineage_of_runs_leaves_the_queries_of_jobs_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    events, works = tmp_path / "events.jsonl", list[Callable[[], None]]()
+    transport = {"type": "file", "log_file_path": str(events), "append": True}
+    monkeypatch.setenv("OPENLINEAGE__TRANSPORT", json.dumps(transport))
+    monkeypatch.setattr(serve_metrics, "_beside", lambda work, _: works.append(work))
+    job = Job(tmp_path, "clean")
+    job.batch(NOON, topic("orders", 0, 5))
+    job.beat(NOON + SECOND, StreamState.DRAINED)
+    serve_metrics._send_lineage(Layout(tmp_path), partial(serve_metrics._of_streams, lambda: [shop(tmp_path)]))
+    for work in works:
+        work()
+    assert (len(works), events.exists()) == (1, False)
+
+
+@pytest.mark.parametrize(
+    ("job", "application", "folder", "remedy"),
+    [
+        ("", "", "clean", "its log is that of the process that calls `listen()`"),
+        (
+            "mine",
+            "/opt/mine.py",
+            "mine",
+            "`tidemark run shop --application /opt/mine.py` starts its job, or its task in Airflow",
+        ),
+    ],
+)
+def test_a_query_without_a_log_names_its_folder_and_a_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job: str, application: str, folder: str, remedy: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TIDEMARK_PROJECT", str(tmp_path))
+    layout = Layout(tmp_path / "warehouse")
+    write_query(layout, "shop", RecordedQuery(name="clean", query_id="1", job=job, application=application))
+    options = SimpleNamespace(stream="shop/clean", warehouse=layout.warehouse, home=tmp_path, follow=False, lines=1)
+    with pytest.raises(InvalidArgument) as refused:
+        logs.command(options)
+    assert str(refused.value) == f"shop/clean has no log in {layout.control('shop', folder)}; {remedy}"
+
+
 def test_commands_find_the_queries_of_a_job(chain: Path) -> None:
     (chain / "project" / "topologies").mkdir(parents=True)
     (chain / "project" / "expectations").mkdir()
@@ -341,6 +492,10 @@ def test_commands_find_the_queries_of_a_job(chain: Path) -> None:
         return answer.stdout
 
     assert said("why", "shop", "clean").startswith("source_quiet: clean ← clean:orders since 2026-03-01T12:05:01.700Z")
+    job_log = Layout(chain).control("shop", "job") / "driver.log"
+    job_log.parent.mkdir()
+    job_log.write_text("a line of the job\n")
+    assert said("logs", "shop/clean") == "a line of the job\n"
     streams = [line.split()[:3] for line in said("status").splitlines() if line.startswith("shop/")]
     assert streams == [["shop/land", "never_started", "3"], ["shop/clean", "never_started", "3"]]
     assert "land:raw" in said("topology", "shop")

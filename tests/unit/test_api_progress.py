@@ -104,6 +104,11 @@ def test_places_follow_from_what_spark_says_of_sources_and_sinks():
     assert named == {"q:orders": "topic:orders", "q:orders_2": "delta:/lake/orders", "q:rate": "rate:"}
 
 
+def test_each_place_of_a_query_has_a_name():
+    numbered = named_places("q", ["topic:orders_2", "topic:orders", "delta:/l/orders"])
+    assert numbered == {"q:orders_2": "topic:orders_2", "q:orders": "topic:orders", "q:orders_3": "delta:/l/orders"}
+
+
 def test_a_watermark_passes_the_windows_up_to_it():
     noon_ms, minute_ms = instant_ms("2026-03-01T12:00"), 60_000
     of_window = {"after_ms": noon_ms + 1, "window_ms": minute_ms, "host": "h"}

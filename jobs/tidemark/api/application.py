@@ -2,9 +2,10 @@
 
 Purpose: a job that knows nothing of Tidemark has a lease, heartbeats, a drain and records like a stream of a topology.
 
-How it works: the job's file runs as `__main__` in this process. Only the two methods by which PySpark starts a query
-are wrapped: before the first query of a session starts, a `Listener` is added to that session. A thread looks at the
-queries every second: it tells the heartbeat what they do, and stops them after their batches when a drain is requested.
+How it works: the job's file runs as `__main__` in this process. Only the two methods by which PySpark starts a query,
+and `queryName`, are wrapped: before the first query of a session starts, a `Listener` is added to that session. A
+thread looks at the queries every second: it tells the heartbeat what they do, and stops them after their batches when a
+drain is requested.
 
 What it does not do: keep a second writer's output apart. Spark's checkpoint is the only record of what a query has
 done, see docs/any-stream.md. Queries of Spark Connect, and those that Java code starts, are not seen.
@@ -34,7 +35,7 @@ from tidemark.api.listen import Listener
 from tidemark.api.progress import load_of, offsets_of
 from tidemark.clock import wall_clock_ms
 from tidemark.control.folder import AlreadyRunning, Control, LeaseLost, StreamState, digest
-from tidemark.model.project.layout import Layout, usable
+from tidemark.model.project.layout import NAME, Layout, usable
 from tidemark.stream.driver.heartbeats import Heartbeats
 from tidemark.stream.driver.launch import LaunchOptions, take_lease
 from tidemark.stream.pulse import Pulse
@@ -59,6 +60,8 @@ Then its process ends.
 """
 MOST_OF_A_REASON = 2_000
 """Most characters of the reason of a failure in a heartbeat."""
+NAME_NOTED = "_tidemark_query_name"
+"""Attribute of a writer: the `queryName` that the job gave it."""
 _FRAME = re.compile(r"\s|Traceback |\.\.\. \d|SQLSTATE|Driver stacktrace")
 
 
@@ -153,10 +156,11 @@ class ApplicationQueries:
     @contextmanager
     def watched(self) -> Iterator[None]:
         """Wraps PySpark's starts of queries, and looks after them."""
-        names = ("start", "toTable")
+        names = ("start", "toTable", "queryName")
         before = {name: getattr(DataStreamWriter, name) for name in names}
         for name in names:
-            setattr(DataStreamWriter, name, self._watching(before[name]))
+            wrap = _noting_the_name if name == "queryName" else self._watching
+            setattr(DataStreamWriter, name, wrap(before[name]))
         thread = threading.Thread(target=self._run, name="tidemark-application", daemon=True)
         thread.start()
         try:
@@ -221,9 +225,23 @@ class ApplicationQueries:
                 log.info("a drain is requested: no query is started any more")
                 raise SystemExit(0)
             listener = self._listen(writer._spark)
-            query = start(writer, *args, **kwargs)
+            # `start` and `toTable` have the name at the same place.
+            given = kwargs.get("queryName") or next(iter(args[4:5]), None) or getattr(writer, NAME_NOTED, None)
+            sign = self._take_name(given) if given and NAME.fullmatch(given) else None
+            try:
+                query = start(writer, *args, **kwargs)
+            except BaseException as error:
+                if sign is not None:
+                    sign.end(str(error))
+                raise
             self._queries[str(query.runId)] = query
-            self._take_name(query, listener)
+            try:
+                sign = sign or self._take_name(listener.name_of(query))
+            except AlreadyRunning:
+                query.stop()
+                raise
+            if sign is not None:
+                sign.follow(query)
             return query
 
         return started
@@ -240,25 +258,21 @@ class ApplicationQueries:
                 self._pulse.follow(self, (), spark.sparkContext.applicationId)
             return self._listeners[session]
 
-    def _take_name(self, query: StreamingQuery, listener: Listener) -> None:
-        """Takes the lease of the name of *query*, and begins its heartbeat.
+    def _take_name(self, name: str) -> QuerySigns | None:
+        """Takes the lease of *name* for a query, and begins its heartbeat.
 
-        A query with the name of the job has the lease and the heartbeat of the job.
+        None: it is the name of the job, whose lease and heartbeat a query of this name has; or of a query that runs.
 
         Raises:
-            AlreadyRunning: another job runs a query of this name. Then the query is stopped.
+            AlreadyRunning: another job runs a query of this name.
         """
-        name = listener.name_of(query)
-        if name == self._options.sub_topology:
-            return
-        before = self._signs.pop(name, None)
+        before = self._signs.get(name)
+        if name == self._options.sub_topology or (before is not None and before.lives):
+            return None
         if before is not None:
             before.end()
-        try:
-            self._signs[name] = QuerySigns(query, name, self._layout, self._options)
-        except AlreadyRunning:
-            query.stop()
-            raise
+        self._signs[name] = QuerySigns(name, self._layout, self._options)
+        return self._signs[name]
 
     def _run(self) -> None:
         while not self._over.wait(DRAIN_LOOK_S if self._stopped_s is not None else LOOK_S):
@@ -370,9 +384,9 @@ class QuerySigns:
         AlreadyRunning: another job runs a query of this name.
     """
 
-    def __init__(self, query: StreamingQuery, name: str, layout: Layout, options: ApplicationOptions) -> None:
-        self._query, self._name = query, name
-        control = Control(layout.control(options.topology, name))
+    def __init__(self, name: str, layout: Layout, options: ApplicationOptions) -> None:
+        self._query: StreamingQuery | None = None
+        self._control = control = Control(layout.control(options.topology, name))
         if (epoch := take_lease(control, options)) is None:
             msg = (
                 f"{options.topology}/{name}: another job runs a query of this name; give one of them another queryName"
@@ -384,10 +398,21 @@ class QuerySigns:
         self.load: Mapping[str, int | float | None] = {"checkpoint_bytes": None}
         self.reached: tuple[int, dict[str, int]] = (-1, {})
         self._is_over = False
+
+    @property
+    def lives(self) -> bool:
+        """True until the query has ended, also before its start."""
+        return not self._is_over and (self._query is None or _is_active(self._query))
+
+    def follow(self, query: StreamingQuery) -> None:
+        """Begins to report *query*, which has started."""
+        self._query = query
         self._pulse.follow(self, (), query.id)
 
     def reports(self, newest: Mapping[str, Any] | None, now_ms: int) -> None:
         """Tells the heartbeat of the *newest* batch, and of the running one."""
+        if self._query is None:
+            return
         batch_id, _ = self.reached
         if newest is not None and newest["runId"] == str(self._query.runId):
             self.load = {"checkpoint_bytes": None, **load_of([newest])}
@@ -403,9 +428,19 @@ class QuerySigns:
             self._pulse.begin(self.reached[0] + 1)
 
     def look(self) -> None:
-        """Writes the last beat if the query has ended."""
-        if not _is_active(self._query):
+        """Writes the last beat if the query has ended.
+
+        Raises:
+            LeaseLost: another job has taken its name over.
+        """
+        if not self.lives:
             self.end()
+            return
+        try:
+            self._control.check_lease(self._pulse.epoch)
+        except LeaseLost:
+            if not self._is_over:  # meanwhile, by another thread
+                raise
 
     def end(self, reason: str | None = None) -> None:
         """Writes the last beat, once, and gives the lease back.
@@ -414,9 +449,19 @@ class QuerySigns:
         """
         if not self._is_over:
             self._is_over = True
-            error = _error_of(self._query) or reason
+            error = (_error_of(self._query) if self._query is not None else None) or reason
             state = StreamState.DRAINED if error is None else StreamState.FAILED
             self._pulse.end(state, reason=None if error is None else in_short(str(error)))
+
+
+def _noting_the_name(name_it: Callable[..., DataStreamWriter]) -> Callable[..., DataStreamWriter]:
+    @wraps(name_it)
+    def named(writer: DataStreamWriter, name: str) -> DataStreamWriter:
+        # PySpark can set the name of a writer, and not read it.
+        setattr(writer, NAME_NOTED, name)
+        return name_it(writer, name)
+
+    return named
 
 
 def in_short(error: str) -> str:

@@ -11,6 +11,7 @@ import platform
 import re
 import threading
 import time
+from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -45,6 +46,7 @@ from tidemark.api.progress import (
 from tidemark.api.query import Query, Writer
 from tidemark.clock import wall_clock_ms
 from tidemark.collecting import present
+from tidemark.errors import InvalidSpec
 from tidemark.kernels.columns.schemas import rows_of
 from tidemark.model.project.layout import NAME, Layout
 from tidemark.model.settings.intervals import instant_ms
@@ -52,6 +54,7 @@ from tidemark.model.tables.catalog import BATCHES, OPERATOR_LATENCY, OPERATOR_WI
 from tidemark.model.topology import WINDOW_OF_JOBS_MS
 from tidemark.recorded.queries import FILE, RecordedQuery, read_query, write_query
 from tidemark.storage.location import location
+from tidemark.storage.locks import ForeignOwner
 
 log = logging.getLogger("tidemark.api")
 
@@ -63,7 +66,7 @@ Spark reports it late.
 GROUP_S = 5.0
 """Batches of so many seconds are written together."""
 MOST_WAITING = 10_000
-"""Rows of a table that wait while the warehouse cannot be written."""
+"""Most rows of a table, or news of a query, that wait."""
 _TRIGGER = re.compile(r"ProcessingTimeTrigger\((\d+)\)")
 
 _listened_to: set[Query] = set()
@@ -117,6 +120,7 @@ class Listener(StreamingQueryListener):
         self._ended = threading.Condition()
         self._plans: dict[str, Any] = {}
         self._unnamed: dict[str, str] = {}
+        self._naming = threading.Lock()
         self._records: dict[Query, QueryRecord] = {}
         self._thread = threading.Thread(target=self._write_all, name="tidemark-listener", daemon=True)
         self._thread.start()
@@ -126,7 +130,8 @@ class Listener(StreamingQueryListener):
         run = str(event.runId)
         self._running.add(run)
         if self._job and not event.name:
-            self._unnamed[run] = self._free_name()
+            with self._naming:
+                self._unnamed[run] = self._free_name()
         with suppress(Exception):  # then its sink and its trigger are not known
             self._plans[run] = self._session._jsparkSession.streams().get(str(event.id)).streamingQuery()
         self._heard_of.add(self._query(event.name, str(event.id), run))
@@ -178,7 +183,9 @@ class Listener(StreamingQueryListener):
 
         Its id would be new at each start if it has no checkpoint.
         """
-        names_in_use = {name for run, name in self._unnamed.items() if run in self._running}
+        # Spark reports the end of a query some time after it.
+        active = {str(query.runId) for query in self._session.streams.active}
+        names_in_use = {name for run, name in self._unnamed.items() if run in active}
         return next(name for n in count(1) if (name := f"{self._job}_{n}") not in names_in_use)
 
     def _write_all(self) -> None:
@@ -205,21 +212,20 @@ class Listener(StreamingQueryListener):
 
     def _add(self, news: Mapping[str, Any]) -> None:
         query = self._query(news.get("name"), news["id"], news["runId"])
-        is_progress = "batchId" in news
-        if not is_progress:
-            running = [each for each in self._records if self._records[each].run == news["runId"]]
-            if running:
-                return
+        plan = self._plans.get(news["runId"])
+        if "batchId" in news:
+            self.newest[query.name] = news
+        elif plan is None:  # it has begun, or began before the listener
+            return
+        else:
             # A query without a batch has its name in no other event.
-            query = self._query(self._plans[news["runId"]].name(), news["id"], news["runId"])
+            query = self._query(plan.name(), news["id"], news["runId"])
         if query not in self._records:
             self._records[query] = QueryRecord(query, self._job, self._file)
         record = self._records[query]
-        if record.run != news["runId"]:
-            record.begin(news, self._plans.pop(news["runId"], None))
-        if is_progress:
-            self.newest[query.name] = news
-            record.add(news, thread_id=self._session.sparkContext.applicationId)
+        record.take(news, plan, thread_id=self._session.sparkContext.applicationId)
+        if record.run == news["runId"]:
+            self._plans.pop(news["runId"], None)
 
 
 class QueryRecord:
@@ -230,8 +236,10 @@ class QueryRecord:
         self.run = ""
         self._description: RecordedQuery | None = None
         self._on_disk: RecordedQuery | None = None
+        self._has_changed = False
         self._plan: Any = None
         self._writer: Writer | None = None
+        self._news: deque[tuple[Mapping[str, Any], Any, str]] = deque(maxlen=MOST_WAITING)
         self._rows: dict[str, list[dict[str, Any]]] = {}
         self._read_before: dict[str, int] = {}
         self._watermark_ms: int | None = None
@@ -240,33 +248,62 @@ class QueryRecord:
 
     @property
     def waits(self) -> bool:
-        """True if rows wait to be written."""
-        return bool(self._rows)
+        """True if rows, news or a description wait for the warehouse."""
+        return bool(self._rows or self._news) or self._has_changed
 
-    def begin(self, news: Mapping[str, Any], plan: Any) -> None:
-        """Begins to record a run of the query, with its first *news*.
+    def take(self, news: Mapping[str, Any], plan: Any, *, thread_id: str) -> None:
+        """Adds the rows of *news*; the first of a run begins it.
 
-        *plan* is Spark's object of it; None: it is not known.
+        While the warehouse cannot be read, the newest MOST_WAITING wait on.
+
+        Args:
+            news: a progress of Spark, or that the query waits for its first batch.
+            plan: Spark's object of the run; None: it is not known.
+            thread_id: for `operator_latency`.
         """
-        self.flush()
-        self.run, self._plan, self._writer = news["runId"], plan, Writer(self._query, "listener", wall_clock_ms)
-        self._read_before, self._marks, self._watermark_ms, self._oldest_ms = {}, {}, None, None
-        before = read_query(self._query.control / FILE)
-        described = before or RecordedQuery(name=self._query.name, query_id=news["id"])
+        self._news.append((news, plan, thread_id))
+        self._catch_up()
+
+    def _catch_up(self) -> None:
+        while self._news:
+            news, plan, thread_id = self._news[0]
+            try:
+                if self.run != news["runId"]:
+                    self._begin(news, plan)
+                if "batchId" in news:
+                    self._add(news, thread_id)
+            except (OSError, DeltaError):
+                log.exception("not recorded yet: batches of %s", self._query.name)
+                return
+            except Exception:
+                log.exception("not recorded: %s", news)
+            self._news.popleft()
+
+    def _begin(self, news: Mapping[str, Any], plan: Any) -> None:
+        """Begins to record a run, unless the warehouse cannot be read."""
+        self._write()
+        writer, before, query_id = Writer(self._query, "listener", wall_clock_ms), None, news["id"]
+        try:
+            before = read_query(self._query.control / FILE)
+        except InvalidSpec as error:
+            log.warning("%s; its batches are numbered on", error)
+            query_id = ""
+        described = before or RecordedQuery(name=self._query.name, query_id=query_id)
         if described.query_id != news["id"]:
-            at_ms, next_batch = instant_ms(news["timestamp"]), self._writer.newest(BATCHES.name) + 1
+            at_ms, next_batch = instant_ms(news["timestamp"]), writer.newest(BATCHES.name) + 1
             again = {"query_id": news["id"], "first_batch": next_batch, "began_again_ms": at_ms}
             described = replace(described, **again, sources={})
             self._rows.clear()  # their numbers are given anew
-        self._on_disk = before
+        self._on_disk, self._plan, self._writer = before, plan, writer
+        self._read_before, self._marks, self._watermark_ms, self._oldest_ms = {}, {}, None, None
         self._description = replace(described, job=self._job, application=self._file, trigger_ms=_trigger_ms(plan))
+        self.run = news["runId"]
         if "batchId" not in news:
             with suppress(Exception):  # Spark has not planned it yet
                 sources = [plan.sources().apply(n).toString() for n in range(plan.sources().size())]
                 self._describe([{"description": each} for each in sources], "")
 
-    def add(self, progress: Mapping[str, Any], *, thread_id: str) -> None:
-        """Adds the rows of a batch."""
+    def _add(self, progress: Mapping[str, Any], thread_id: str) -> None:
         self._describe(progress["sources"], progress["sink"]["description"])
         query = self._description
         assert query is not None
@@ -301,9 +338,18 @@ class QueryRecord:
 
         While the warehouse cannot be written, the newest MOST_WAITING of each table wait on.
         """
+        self._catch_up()
+        self._write()
+
+    def _write(self) -> None:
         rows, self._rows = self._rows, {}
         same = {"topology": self._query.topology, "sub_topology": self._query.name}
         try:
+            if self._has_changed:
+                assert self._description is not None
+                # First: without it, batches of a new checkpoint would be numbered anew after a restart.
+                write_query(self._query.layout, self._query.topology, self._description)
+                self._on_disk, self._has_changed = self._description, False
             for table, of_table in rows.items():
                 assert self._writer is not None
                 newest = self._writer.newest(table)
@@ -311,7 +357,7 @@ class QueryRecord:
                 if new:
                     batch_id = max(row["batch_id"] for row in new)
                     self._writer.append({table: rows_of(TABLES[table], new, **same)}, batch_id)
-        except (OSError, DeltaError):
+        except (OSError, DeltaError, ForeignOwner):
             log.exception("not recorded yet: batches of %s", self._query.name)
             # Those of a table that was written are left out then.
             self._rows = {table: of_table[-MOST_WAITING:] for table, of_table in rows.items()}
@@ -319,16 +365,14 @@ class QueryRecord:
             log.exception("not recorded: batches of %s", self._query.name)
 
     def _describe(self, sources: Any, sink: str) -> None:
-        """Writes the description of the query if it has changed."""
+        """Adds what the query reads and writes to its description."""
         query = self._description
         assert query is not None
         places = chain.from_iterable(places_read(sources))
         operators = named_places(self._query.name, [*query.sources.values(), *places])
         output = place_written(sink) or (_topic_written(self._plan) if sink else "")
         self._description = replace(query, sources=operators, sink=output or query.sink)
-        if self._description != self._on_disk:
-            write_query(self._query.layout, self._query.topology, self._description)
-            self._on_disk = self._description
+        self._has_changed = self._description != self._on_disk
 
 
 def _oldest_ms(progress: Mapping[str, Any]) -> int | None:
@@ -339,8 +383,10 @@ def _oldest_ms(progress: Mapping[str, Any]) -> int | None:
 
 def _trigger_ms(plan: Any) -> int:
     """Returns the trigger of *plan*, ms; 0: none, or unknown."""
-    match = _TRIGGER.match(str(plan.trigger())) if plan is not None else None
-    return int(match[1]) if match else 0
+    with suppress(Exception):  # such as a JVM that has ended
+        if match := _TRIGGER.match(str(plan.trigger())):
+            return int(match[1])
+    return 0
 
 
 def _topic_written(plan: Any) -> str:

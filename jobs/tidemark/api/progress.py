@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import chain
+from itertools import chain, count
 from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 
@@ -48,8 +48,8 @@ def named_places(query: str, places: Iterable[str]) -> dict[str, str]:
     for place in dict.fromkeys(places):
         kind, _, where = place.partition(":")
         name = f"{query}:{re.sub(r'[^A-Za-z0-9_.-]', '_', PurePosixPath(where).name or kind)}"
-        same = sum(each == name or each.startswith(f"{name}_") for each in named)
-        named[f"{name}_{same + 1}" if same else name] = place
+        numbered = (f"{name}_{n}" for n in count(2))
+        named[next(each for each in chain([name], numbered) if each not in named)] = place
     return named
 
 

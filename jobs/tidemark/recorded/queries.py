@@ -8,6 +8,7 @@ writes, its source has the sink of that query as upstream.
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from graphlib import CycleError, TopologicalSorter
@@ -15,12 +16,16 @@ from pathlib import Path
 from typing import Any
 
 from tidemark.collecting import index_by_name
+from tidemark.errors import InvalidSpec, TidemarkError
+from tidemark.escaping import one_line
 from tidemark.model.kinds.sink import Sink
 from tidemark.model.kinds.source import Source
 from tidemark.model.project.layout import NAME, Layout
 from tidemark.model.topology import SubTopology, Topology, of_jobs
 from tidemark.storage.location import replace
 from tidemark.storage.locks import own_folder
+
+log = logging.getLogger(__name__)
 
 FILE = "query.json"
 
@@ -65,18 +70,48 @@ def read_query(file: Path) -> RecordedQuery | None:
     """Returns the query that *file* describes; None: there is no such file.
 
     Keys of newer versions are left out.
+
+    Raises:
+        InvalidSpec: the file does not describe a query of its folder's name.
+        OSError: it cannot be read.
     """
     try:
-        content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        content = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
+    except ValueError:  # a text of another form, or not UTF-8
+        content = None
+    if problem := _problem(content, file.parent.name):
+        msg = f"{file}: {problem}; remove the file, and the next run of the query writes it"
+        raise InvalidSpec(msg)
     return RecordedQuery(**{key: content[key] for key in RecordedQuery.__dataclass_fields__ if key in content})
+
+
+def _problem(content: Any, name: str) -> str:
+    """Returns why *content* does not describe the query *name*; empty: it does."""
+    if not isinstance(content, dict):
+        return "it must be an object of JSON"
+    for key in ("name", "query_id", "sink", "job", "application"):
+        if not isinstance(content.get(key, None if key in {"name", "query_id"} else ""), str):
+            return f"{key} must be a text"
+    for key in ("first_batch", "began_again_ms", "trigger_ms"):
+        number = content.get(key, 0)
+        if not isinstance(number, int) and (number, key) != (None, "began_again_ms"):
+            return f"{key} must be a whole number"
+    sources = content.get("sources", {})
+    if not isinstance(sources, dict) or not all(
+        operator.startswith(f"{name}:") and isinstance(place, str) for operator, place in sources.items()
+    ):
+        return f"sources must have a place for each name {name}:PLACE"
+    if content["name"] != name or not NAME.fullmatch(name):
+        return f"name must be that of its folder, {name}"
+    return ""
 
 
 def recorded_topology(layout: Layout, name: str) -> Topology | None:
     """Returns the topology of the queries recorded under *name*.
 
-    None: none is recorded.
+    None: none is recorded. Raises InvalidSpec if a query has a broken description.
     """
     if not NAME.fullmatch(name):
         return None
@@ -86,10 +121,20 @@ def recorded_topology(layout: Layout, name: str) -> Topology | None:
 
 
 def recorded_topologies(layout: Layout) -> list[Topology]:
-    """Returns the topologies of all recorded queries, by name."""
+    """Returns the topologies of all recorded queries, by name.
+
+    One with a broken description is logged and left out.
+    """
     control = layout.control("", "")
-    names = {file.parent.parent.name for file in control.glob(f"*/*/{FILE}")}
-    return [topology for name in sorted(names) if (topology := recorded_topology(layout, name)) is not None]
+    topologies: list[Topology] = []
+    for name in sorted({file.parent.parent.name for file in control.glob(f"*/*/{FILE}")}):
+        try:
+            topology = recorded_topology(layout, name)
+        except (TidemarkError, OSError) as error:
+            log.warning("topology %s is left out: %s", name, one_line(str(error)))
+        else:
+            topologies += [topology] if topology is not None else []
+    return topologies
 
 
 def topology_of(name: str, queries: Sequence[RecordedQuery]) -> Topology:

@@ -130,6 +130,7 @@ def topology(name: str, layout: Layout | None = None) -> Topology:
 
     Raises:
         InvalidArgument: there is none; it lists the known ones.
+        InvalidSpec: its file, or the description of one of its queries, is invalid.
     """
     try:
         file = topology_file(name)

@@ -53,9 +53,9 @@ def command(options: argparse.Namespace) -> int:
     topologies = watched_topologies(options.topologies, layout)
     exporter = Exporter(layout, topologies)
     if options.lineage:
-        _send_lineage(layout, topologies)
+        _send_lineage(layout, partial(_of_streams, topologies))
     if options.otlp_traces is not None:
-        _push_spans(layout, topologies, options.otlp_traces, options.every)
+        _push_spans(layout, partial(_of_streams, topologies), options.otlp_traces, options.every)
     if options.otlp is not None:
         return _push(exporter, options.otlp, options.every)
     registry = CollectorRegistry()
@@ -81,6 +81,14 @@ def _port(text: str) -> int:
         msg = f"a port is a number from 0 to {LAST_PORT}, got {text!r}; for example {PORT}"
         raise InvalidArgument(msg)
     return int(text)
+
+
+def _of_streams(topologies: Callable[[], list[Topology]]) -> list[Topology]:
+    """Returns *topologies* without those of recorded queries.
+
+    Where such a query writes is not known as a table of the warehouse.
+    """
+    return [each for each in topologies() if not each.jobs]
 
 
 def _send_lineage(layout: Layout, topologies: Callable[[], list[Topology]]) -> None:

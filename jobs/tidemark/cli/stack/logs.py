@@ -6,6 +6,7 @@ Its lines name their stream.
 from __future__ import annotations
 
 import argparse
+import shlex
 import time
 from collections import deque
 from itertools import product
@@ -40,13 +41,20 @@ def command(options: argparse.Namespace) -> int:
     topology, sub = stream(options.stream, layout)
     # The log of a query is that of its job.
     query = read_query(layout.control(topology.name, sub.name) / FILE)
-    control = processes_of(layout.control(topology.name, query.job if query else sub.name))
+    control = processes_of(layout.control(topology.name, (query.job if query else "") or sub.name))
     shared, of_topology = (processes_of(layout.driver(topology.name, name)) for name in (topology.driver, None))
     folders = [control, *shared.glob("*/"), *of_topology.glob("*/")]
     candidates = [folder / name for folder, name in product(folders, NAMES)]
     logs = list(filter(Path.is_file, candidates))
     if not logs:
-        msg = f"{topology.name}/{sub.name} has no log in {control}; `tidemark up {topology.name}` starts it"
+        if query is None:
+            remedy = f"`tidemark up {topology.name}` starts it"
+        elif query.job:
+            file = shlex.quote(query.application or "FILE")
+            remedy = f"`tidemark run {topology.name} --application {file}` starts its job, or its task in Airflow"
+        else:
+            remedy = "its log is that of the process that calls `listen()`"
+        msg = f"{topology.name}/{sub.name} has no log in {control}; {remedy}"
         raise InvalidArgument(msg)
     newest = max(logs, key=lambda log: log.stat().st_mtime)
     with newest.open(encoding="utf-8", errors="replace") as log:
