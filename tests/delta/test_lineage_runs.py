@@ -58,8 +58,8 @@ Event = dict[str, Any]
 class Scene:
     """A stream with drivers and batches made by hand."""
 
-    def __init__(self, home: Path) -> None:
-        self.play = Play(TOML, home)
+    def __init__(self, home: Path, topology: str = "t") -> None:
+        self.play = Play(TOML.replace('name = "t"', f'name = "{topology}"'), home)
         self.control = self.play.control
         self.histories: dict[int, Heartbeats] = {}
 
@@ -69,8 +69,9 @@ class Scene:
             # The lock of a driver that was killed is free, and its successor takes it.
             self.control.release()
             assert self.control.acquire() == epoch
-            home = Layout(self.play.home).stream("t", self.play.sub)
-            self.histories[epoch] = Heartbeats(home, topology="t", sub_topology=self.play.sub)
+            topology = self.play.topology.name
+            home = Layout(self.play.home).stream(topology, self.play.sub)
+            self.histories[epoch] = Heartbeats(home, topology=topology, sub_topology=self.play.sub)
             if epoch > 1:
                 self.play.start(epoch=epoch)
         self.control.beat(beat)
@@ -80,9 +81,11 @@ class Scene:
         """A batch of records that are two seconds old."""
         self.play.batch([record(at_s - 2, key, at_s)(self.play) for key in ids], at_ms=ms(at_s))
 
-    def reporter(self, send: Callable[[Any], None], said: list[str], at_s: Callable[[], float]) -> RunReporter:
-        layout = Layout(self.play.home)
-        return RunReporter(layout, lambda: [self.play.topology], send, said.append, clock=lambda: ms(at_s()))
+    def reporter(
+        self, send: Callable[[Any], None], said: list[str], at_s: Callable[[], float], *beside: Scene
+    ) -> RunReporter:
+        topologies = [scene.play.topology for scene in (self, *beside)]
+        return RunReporter(Layout(self.play.home), lambda: topologies, send, said.append, clock=lambda: ms(at_s()))
 
     def play_out(self, look: Callable[[float], None]) -> None:
         """Two drivers: the first is killed after its second batch."""
@@ -105,20 +108,22 @@ class Scene:
 class Receiver:
     """An HTTP server on loopback while it is a context.
 
-    It takes events while its `status` is 200.
+    It takes events while its `status` is 200, but none of a job in `refused`.
     """
 
     def __init__(self) -> None:
         self.events: list[Event] = []
-        self.status = 200
+        self.status, self.refused = 200, set[str]()
         receiver = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
-                if receiver.status == 200:
-                    receiver.events.append(json.loads(body))
-                self.send_response(receiver.status)
+                event = json.loads(body)
+                status = 400 if event["job"]["name"] in receiver.refused else receiver.status
+                if status == 200:
+                    receiver.events.append(event)
+                self.send_response(status)
                 self.send_header("Content-Length", "0")
                 self.end_headers()
 
@@ -257,6 +262,29 @@ def test_a_receiver_that_is_down_is_said_once_and_gets_all_later(tmp_path: Path)
         reporter.report()
     assert said == [trouble, "OpenLineage takes events again"]
     assert [each["eventType"] for each in receiver.events] == ["START"]
+
+
+def test_an_event_that_is_refused_holds_no_other_stream(tmp_path: Path) -> None:
+    scenes, said = [Scene(tmp_path, name) for name in "tuv"], list[str]()
+    names = [f"{scene.play.topology.name}.{scene.play.sub}" for scene in scenes]
+    for scene in scenes:
+        scene.beat(-60, StreamState.STARTING)
+    with Receiver() as receiver:
+        to_receiver = sender(type="http", url=receiver.url, timeout=60, retry={"total": 0})
+        reporter = scenes[0].reporter(to_receiver, said, lambda: -59.0, *scenes[1:])
+        receiver.refused = {names[0], names[1]}
+        for _ in range(2):
+            reporter.report()
+        assert [each["job"]["name"] for each in receiver.events] == [names[2]]
+        (trouble,) = said
+        assert trouble.endswith(f"; events of {names[0]}, {names[1]} wait")
+        receiver.refused = {names[0]}
+        reporter.report()
+        assert said == [trouble]
+        receiver.refused = set()
+        reporter.report()
+    assert said == [trouble, "OpenLineage takes events again"]
+    assert [each["job"]["name"] for each in receiver.events] == [names[2], names[1], names[0]]
 
 
 def beats(*rows: tuple[int, float, str]) -> pl.DataFrame:

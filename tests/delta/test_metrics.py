@@ -183,6 +183,24 @@ def test_a_scrape_of_an_unchanged_warehouse_reads_no_file(
     assert len(read) == 1
 
 
+@pytest.mark.parametrize("commits", [1, 2, 3])
+def test_a_recreated_table_shows_only_its_new_rows(tmp_path: Path, commits: int) -> None:
+    """Its log is shorter than the old one, as long, or longer."""
+    path, kept = tmp_path / HEARTBEATS.name, table_rows.TableRows()
+
+    def beat(epoch: int) -> None:
+        row = {"topology": "t", "sub_topology": "s", "at": NOON, "state": "running", "epoch": epoch}
+        write_deltalake(path, rows_of(HEARTBEATS, [row]), mode="append")
+
+    for _ in range(2):
+        beat(1)
+    assert kept.rows(HEARTBEATS, path)["epoch"].to_list() == [1, 1]
+    shutil.rmtree(path)
+    for _ in range(commits):
+        beat(2)
+    assert kept.rows(HEARTBEATS, path)["epoch"].to_list() == [2] * commits
+
+
 def test_flights_have_few_series_and_more_are_cut(exporter: Exporter, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = [line for line in open_metrics(registry_of(exporter)).decode().splitlines() if not line.startswith("#")]
     assert len(lines) == sum(sample.series for sample in exporter.samples()) < 2_000
@@ -493,6 +511,17 @@ def test_the_command_pushes_until_it_is_stopped(warehouse: Layout) -> None:
 def test_a_collector_that_refuses_is_told_from_one_that_accepts(exporter: Exporter) -> None:
     with OtlpReceiver(status=400) as receiver:
         assert not OtlpExporter(exporter, receiver.url).push()
+
+
+def test_a_refusal_is_said_once_and_so_is_its_end(capfd: pytest.CaptureFixture[str]) -> None:
+    answers = iter([True, False, False, True, True])
+    push = serve_metrics._saying(lambda: next(answers), "http://here", "the spans", 15.0)
+    for _ in range(5):
+        push()
+    assert capfd.readouterr().err.splitlines() == [
+        "http://here did not take the spans; they are pushed again every 15 s",
+        "http://here takes the spans again",
+    ]
 
 
 def test_a_collector_gets_the_same_values(exporter: Exporter) -> None:

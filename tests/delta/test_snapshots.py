@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -183,6 +183,7 @@ def test_later_commits_give_their_files_if_they_only_add_some(tmp_path: Path) ->
     assert files_between(tmp_path, log_name(0), log_name(2)) == files - {first}
     assert files_between(tmp_path, log_name(2), log_name(2)) == frozenset()
     assert files_between(tmp_path, log_name(0), log_name(3)) is None  # not there
+    assert files_between(tmp_path, log_name(5), log_name(2)) is None  # the table was made anew
     DeltaTable(tmp_path).delete("n = 10")
     assert files_between(tmp_path, log_name(2), log_name(3)) is None
 
@@ -200,3 +201,21 @@ def test_what_batches_added_is_known_as_far_as_the_log_goes(tmp_path: Path) -> N
     (tmp_path / "_delta_log" / log_name(0)).unlink()
     assert added_files(tmp_path, [5, 8]) is None  # batch 5 may have had an older commit
     assert added_files(tmp_path, [8]) == AddedFiles(1, sizes[0])
+
+
+def test_batches_are_searched_in_a_set_and_not_per_commit(tmp_path: Path) -> None:
+    class Batches(list[int]):
+        looks = 0
+
+        def __iter__(self) -> Iterator[int]:
+            self.looks += 1
+            return super().__iter__()
+
+        def __contains__(self, batch: object) -> bool:
+            self.looks += 1
+            return super().__contains__(batch)
+
+    appended(tmp_path)
+    batches = Batches([1])
+    assert added_files(tmp_path, batches) == AddedFiles(0, 0)
+    assert batches.looks <= 2

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import tomllib
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from support.otlp_receiver import OtlpReceiver
 from support.play import Play, ms
+from support.report_warehouse import TestWarehouse
 from support.separate_executors import Apart
+from tidemark.metrics import spans as spans_module
 from tidemark.metrics.spans import SpanPusher
 from tidemark.model.project.layout import Layout
+from tidemark.model.tables.catalog import BATCHES
+from tidemark.model.topology import parse
 
 TOML = """
 name = "t"
@@ -65,3 +72,87 @@ def test_a_span_links_to_those_of_topics_and_hops(tmp_path: Path, shards: int) -
         (f"t/{second}", ids[:2]),
     ]
     assert receiver.spans[1].start_time_unix_nano == ms(20) * 1_000_000
+
+
+class Scene:
+    """Batches of the two streams of TOML, written by hand."""
+
+    def __init__(self, home: Path, receiver: OtlpReceiver) -> None:
+        self.topology = parse(tomllib.loads(TOML), file="spans.toml")
+        self.tables, self.receiver = TestWarehouse(Layout(home)), receiver
+        self.first, self.second = [sub.name for sub in self.topology.sub_topologies]
+        (hop,) = self.topology.sub_topologies[1].hops_read
+        self.hop = hop.name
+        self.pusher = SpanPusher(self.tables.layout, lambda: [self.topology], receiver.traces_url, clock=lambda: ms(60))
+
+    def batches(self, sub: str, numbers: Iterable[int], **read: tuple[int, int]) -> None:
+        """Batches that read these offsets of sources, from and until."""
+        sources = [
+            {"source": source, "partition": 0, "from_offset": since, "until_offset": until}
+            for source, (since, until) in read.items()
+        ]
+        at = dict.fromkeys(("decided_at", "started_at", "finished_at"), ms(0))
+        rows: list[Mapping[str, Any]] = [
+            {"batch_id": number, "epoch": 1, "records_in": 1, "sources": sources, **at} for number in numbers
+        ]
+        self.tables.write(BATCHES, rows, sub)
+
+    def pushed(self) -> list[tuple[str, int]]:
+        """Returns stream and batch of the spans that were taken."""
+        places = []
+        for span in self.receiver.spans:
+            values = {each.key: each.value for each in span.attributes}
+            sub = values["tidemark.sub_topology"].string_value
+            places.append((sub, values["tidemark.batch_id"].int_value))
+        return places
+
+
+def test_offsets_of_a_topic_are_no_batches(tmp_path: Path) -> None:
+    """To count up to this offset would take hours."""
+    with OtlpReceiver() as receiver:
+        scene = Scene(tmp_path, receiver)
+        scene.batches(scene.first, range(4), events=(0, 10**12))
+        scene.batches(scene.second, [0], **{scene.hop: (1, 3), "events": (0, 10**12)})
+        assert scene.pusher.push()
+    ids = [span.span_id for span in receiver.spans]
+    links = [[link.span_id for link in span.links] for span in receiver.spans]
+    assert links == [[], [], [], [], ids[1:3]]
+
+
+def test_many_spans_are_pushed_in_pieces_and_once(tmp_path: Path) -> None:
+    with OtlpReceiver() as receiver:
+        scene = Scene(tmp_path, receiver)
+        scene.batches(scene.first, range(501))
+        scene.batches(scene.second, [0])
+        receiver.refuses = lambda spans: len(spans) > 500
+        assert scene.pusher.push()
+        assert scene.pushed() == [*((scene.first, number) for number in range(501)), (scene.second, 0)]
+
+
+def test_a_refused_piece_holds_only_later_batches_of_its_stream(tmp_path: Path) -> None:
+    with OtlpReceiver() as receiver:
+        scene = Scene(tmp_path, receiver)
+        scene.batches(scene.first, range(501))
+        scene.batches(scene.second, [0])
+        receiver.refuses = lambda spans: len(spans) > 500 or [span.name for span in spans] == [f"t/{scene.first}"]
+        assert not scene.pusher.push()
+        taken = [*((scene.first, number) for number in range(500)), (scene.second, 0)]
+        assert scene.pushed() == taken
+        receiver.refuses = lambda spans: False
+        assert scene.pusher.push()
+        assert scene.pushed() == [*taken, (scene.first, 500)]
+
+
+def test_a_push_without_new_batches_makes_no_spans(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with OtlpReceiver() as receiver:
+        scene = Scene(tmp_path, receiver)
+        scene.batches(scene.first, range(3))
+        scene.batches(scene.second, [0], **{scene.hop: (0, 3)})
+        assert scene.pusher.push()
+        # Without it no span of the upstream can be made, and an error is logged.
+        monkeypatch.delattr(spans_module, "span_of_batch")
+        assert scene.pusher.push()
+    logged = [record.message for record in caplog.records if record.name == spans_module.log.name]
+    assert (len(scene.pushed()), logged) == (4, [])

@@ -26,6 +26,8 @@ from tidemark.model.topology import load
 from tidemark.reports.report_tables import replace_rows
 from tidemark.reports.rollups.outline import outline
 
+collect_ignore_glob = ["unchanged_jobs/*"]  # programs that need arguments
+
 
 def pytest_configure(config: pytest.Config) -> None:
     ignore_open_sockets(config)

@@ -41,7 +41,7 @@ def test_the_documented_hop_passes_a_topic_with_its_backlog(spark, broker, tmp_p
     batches = DeltaTable(Layout(tmp_path / "warehouse").stream_table("shop", "enrichment", "batches"))
     parts = [part for row in batches.to_pyarrow_table().to_pylist() for part in row["sources"]]
     assert sorted((part["source"], part["until_offset"], part["latest_offset"]) for part in parts) == [
-        ("orders", 2, 5),
-        ("orders", 4, 5),
-        ("orders", 5, 5),
+        ("enrichment:orders", 2, 5),
+        ("enrichment:orders", 4, 5),
+        ("enrichment:orders", 5, 5),
     ]

@@ -39,6 +39,8 @@ def value(ddl: str, place: int) -> Any:
     if not ddl.startswith("array<"):
         return VALUES[ddl][place]
     kind = arrow_schema_type(ddl)
+    if not pa.types.is_struct(kind.value_type):
+        return [VALUES[word(kind.value_type)], [], [None]][place]
     struct = {field.name: VALUES[word(field.type)][place] for field in kind.value_type}
     return [[struct], [], [struct, dict.fromkeys(struct)]][place]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import threading
+from collections.abc import Callable, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -18,13 +19,14 @@ class OtlpReceiver:
     """Listens on loopback while it is a context.
 
     `metrics` has the newest metrics by name, `spans` all spans, and `requests` is the number of requests. It answers
-    with *status*.
+    with *status*. Spans for which `refuses` is true get a 413.
     """
 
     def __init__(self, status: int = 200) -> None:
         self.metrics: dict[str, Any] = {}
         self.spans: list[Any] = []
         self.requests = 0
+        self.refuses: Callable[[Sequence[Any]], bool] = lambda spans: False
         receiver = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -32,16 +34,21 @@ class OtlpReceiver:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
                 if self.headers.get("Content-Encoding") == "gzip":
                     body = gzip.decompress(body)
+                answered = status
                 if self.path.endswith("/traces"):
                     (traced,) = ExportTraceServiceRequest.FromString(body).resource_spans
-                    receiver.spans += traced.scope_spans[0].spans
+                    spans = traced.scope_spans[0].spans
+                    if receiver.refuses(spans):
+                        answered = 413
+                    else:
+                        receiver.spans += spans
                 else:
                     (resource,) = ExportMetricsServiceRequest.FromString(body).resource_metrics
                     (scope,) = resource.scope_metrics
                     receiver.metrics = {metric.name: metric for metric in scope.metrics}
                 receiver.requests += 1
                 answer = ExportMetricsServiceResponse().SerializeToString()
-                self.send_response(status)
+                self.send_response(answered)
                 self.send_header("Content-Type", "application/x-protobuf")
                 self.send_header("Content-Length", str(len(answer)))
                 self.end_headers()

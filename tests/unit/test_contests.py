@@ -26,10 +26,13 @@ import os, time
 def burn():
     while time.process_time() < {BURN_S}:
         pass
-    os.write(1, b"x")
+
+def write_cpu_s():
+    os.write(1, b"%.6f\\n" % time.process_time())
 
 def burn_and_end():
     burn()
+    write_cpu_s()
     os._exit(0)
 
 burn()                                       # 1: the first process, which is killed
@@ -45,13 +48,14 @@ if os.fork() == 0:
     if os.fork() == 0:
         burn_and_end()                       # 5: ended, and nobody waits for it
     burn()                                   # 6: killed
+    write_cpu_s()
     time.sleep(600)
 with open("file", "wb") as file:
     file.write(bytes(3_000_000))
     file.flush()
     os.fsync(file.fileno())
 os.remove("file")
-os.write(1, b"x")
+write_cpu_s()
 time.sleep(600)
 """
 
@@ -62,13 +66,15 @@ def test_the_use_of_each_process_of_a_tree_counts_once(tmp_path: Path) -> None:
     with output.open("wb") as file:
         meter = subprocess.Popen(command, stdout=file, cwd=tmp_path)
     try:
-        wait_until(lambda: output.read_bytes() == b"x" * 7, "six processes and a file", 120)
+        wait_until(lambda: output.read_bytes().count(b"\n") == 6, "six processes and a file", 120)
     finally:
         meter.send_signal(signal.SIGTERM)
         assert meter.wait() == 128 + signal.SIGKILL
     use = json.loads(report.read_text())
     assert use["ended"]
-    assert 6 * BURN_S <= use["cpu_s"] < 7 * BURN_S
+    # Forks and page faults take more on a busy machine, and are in what the processes measured.
+    measured_s = sum(map(float, output.read_text().split()))
+    assert 6 * BURN_S <= use["cpu_s"] < measured_s + BURN_S
     # A file system in memory writes nothing.
     assert use["bytes_written"] == 0 or 3_000_000 <= use["bytes_written"] < 3_500_000
     assert process_tree.descendants(meter.pid) == []

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 
 import polars as pl
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
+from tidemark.api.shards import placing
 from tidemark.kernels.updates.emission import STORED, identified, judged, with_value
 from tidemark.semantics.change import Rule
 
@@ -60,3 +63,14 @@ def test_another_text_of_an_equal_value_is_unchanged(word):
     other_text = sent.with_columns(value=pl.lit(f'{{"word":"{word}","number":1}}'))
     result = judged(updates_of([("a", "x", 1.0, 5, False)]), other_text, Rule.VALUE_ONLY)
     assert (result.emitted.height, result.suppressed_n) == ((0, 1) if word == "x" else (1, 0))
+
+
+def test_updates_for_a_shard_have_the_digest_of_their_value():
+    places = {"_timestamp_ms": [1, 2, 3], "_partition": [0, 0, 0], "_offset": [0, 1, 2]}
+    rows = pa.table({"order": ["a", "b", None], "status": ["new", None, "new"], **places})
+    placed = pa.Table.from_batches(placing(("order",), ("status",), 1)(rows.to_batches())).to_pylist()
+    assert [(row["_key"], row["_value"]) for row in placed] == [
+        ("a", '{"status":"new"}'), ("b", '{"status":null}'), (None, '{"status":"new"}')
+    ]  # fmt: skip
+    canonical = [b"a1:s3:new", b"a1:n", b"a1:s3:new"]
+    assert [row["_identity"] for row in placed] == [hashlib.sha256(value).hexdigest() for value in canonical]

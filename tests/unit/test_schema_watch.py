@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 from support.parsed_source import AVRO, source
-from tidemark.kernels.formats.sampled_fields import SAMPLE, field_sample, sampled_types
+from tidemark.kernels.formats.sampled_fields import LONGEST, SAMPLE, field_sample, sampled_types
 from tidemark.kernels.formats.written_schema import WrittenSchema
 from tidemark.model.kinds.kafka_end import Format
 from tidemark.semantics.schema_watch import (
@@ -18,6 +18,7 @@ from tidemark.semantics.schema_watch import (
     SourceFields,
     fields_from_json,
     fields_to_json,
+    step,
     watch,
 )
 
@@ -131,6 +132,20 @@ def test_a_field_inside_another_one_changes_with_it(topic):
     assert topic.batch(1, {**USUAL, **crew, "crew.second": "string"}) == [("crew.second", "new", "string")]
 
 
+def test_fields_two_levels_inside_a_new_one_are_not_listed(topic):
+    crew = {"crew": "object", "crew.pilot": "object", "crew.pilot.name": "string"}
+    assert topic.batch(1, {**USUAL, **crew}) == [("crew", "new", "object")]
+
+
+def test_a_vanished_field_returns_silently_with_its_object(topic):
+    crew = {"crew": "object", "crew.pilot": "string"}
+    topic.batch(100, {**USUAL, **crew})
+    assert topic.batch(100, {**USUAL, "crew": "object"}, minutes=5) == [("crew.pilot", "vanished", "string")]
+    assert topic.batch(100, USUAL, minutes=5) == [("crew", "vanished", "object")]
+    assert topic.batch(1, {**USUAL, **crew}, minutes=120) == [("crew", "new", "object")]
+    assert topic.batch(1, {**USUAL, **crew}) == []
+
+
 def test_a_change_is_recorded_again_after_an_hour_with_the_field(topic):
     with_gate = {**USUAL, "gate": "string"}
     topic.batch(1, with_gate)
@@ -147,6 +162,23 @@ def test_names_of_fields_without_end_are_not_all_kept(topic):
     names = {f"user_{n}": "number" for n in range(1_000)}
     assert len(topic.batch(20, names)) == MOST_FIELDS - 2
     assert topic.batch(20, {f"other_{n}": "number" for n in range(1_000)}) == []
+
+
+def test_other_names_take_no_place_of_a_declared_field(topic):
+    names = {f"a{n}": "number" for n in range(300)}
+    topic.batch(100, names, minutes=5)
+    assert "a299" not in topic.fields.fields
+    late = Topic()
+    late.batch(100, names)
+    assert late.batch(1, USUAL) == [("id", "new", "number"), ("tail", "new", "string")]
+    assert len(late.fields.fields) == MOST_FIELDS
+
+
+def test_outer_fields_take_places_before_inner_ones():
+    topic = Topic()
+    topic.batch(100, {"id": "object", **{f"id.{n}": "number" for n in range(300)}, "gate": "string"})
+    assert {"id", "gate"} < {*topic.fields.fields}
+    assert len(topic.fields.fields) == MOST_FIELDS - 1  # that of `tail` is free
 
 
 def rows(*values: bytes | None, partitions: list[int] | None = None) -> pl.DataFrame:
@@ -186,7 +218,15 @@ def test_hostile_names_and_depths_are_bounded():
     deep = '{"a":' * 500 + "1" + "}" * 500
     assert len(types_of(wide)) == MOST_FIELDS
     assert types_of(deep) == {"a": "object", "a.a": "object", "a.a.a": "object"}
+    assert {"id", "n"} < {*types_of(json.dumps({f"f{n}": {"x": n} for n in range(300)} | {"n": 1, "id": "a"}))}
+    assert "last" in types_of(json.dumps({"first": {f"f{n}": n for n in range(300)}, "last": 1}))
     assert types_of(json.dumps({"x" * 300: 1, "": 2, "a[]": 3})) == {'""': "number", '"a[]"': "number"}
+
+
+def test_long_names_are_not_kept_in_memory():
+    step.cache_clear()
+    types_of(json.dumps({"x" * LONGEST: {"y" * 100_000: 1}, "z" * 100_000: {"id": 1}, "id": "a"}))
+    assert step.cache_info().currsize == 2  # of the names that are watched
 
 
 def test_records_of_a_registry_have_the_fields_of_their_schema():

@@ -21,7 +21,7 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from tidemark.api.query import Query, Writer, replaced
@@ -30,7 +30,7 @@ from tidemark.errors import Contradiction, InvalidArgument, InvalidTimestamp
 from tidemark.kernels.columns.placement import shard_of
 from tidemark.kernels.columns.schemas import rows_of
 from tidemark.kernels.columns.values import key_text
-from tidemark.kernels.updates.emission import judged, with_value
+from tidemark.kernels.updates.emission import identified, judged, with_value
 from tidemark.kernels.updates.proofs import changes_rows, suppressed_rows
 from tidemark.model.tables.catalog import CHANGES, SUPPRESSED
 from tidemark.semantics.change import Rule
@@ -247,7 +247,7 @@ def _digest(read: DataFrame, key: Sequence[str]) -> str:
         F.count_distinct(places),
         F.count_if(F.col("_partition").isNull() | F.col("_offset").isNull()),
         F.count_if(is_keyed & is_timeless),
-        F.bit_xor(F.xxhash64(*read.columns)),
+        F.bit_xor(F.xxhash64(*_hashable(read))),
     ).collect()[0]
     if nulls or different != n:
         msg = "the columns of `order` must identify a row of the batch, got nulls or duplicates; choose others"
@@ -258,9 +258,16 @@ def _digest(read: DataFrame, key: Sequence[str]) -> str:
     return f"{n}/{digest}"
 
 
+def _hashable(read: DataFrame) -> list[Column]:
+    """Returns the columns of *read*, those with maps as JSON."""
+    # Spark hashes no maps.
+    kinds = {field.name: field.dataType.simpleString() for field in read.schema}
+    return [F.to_json(F.struct(name)) if "map<" in kind else F.col(name) for name, kind in kinds.items()]
+
+
 def _answers(read: DataFrame, task: JudgeTask, key: Sequence[str], columns: Sequence[str]) -> list[ShardAnswer]:
     """Runs *task* on each shard of the updates *read*, in order."""
-    placed = read.mapInArrow(_placing(tuple(key), tuple(columns), task.shards), PLACED_DDL)
+    placed = read.mapInArrow(placing(tuple(key), tuple(columns), task.shards), PLACED_DDL)
     nothing = [
         F.lit(None).cast(kind).alias(name) for name, kind in (part.split() for part in PLACED_DDL.split(", ")[1:])
     ]
@@ -275,14 +282,20 @@ def _answers(read: DataFrame, task: JudgeTask, key: Sequence[str], columns: Sequ
     return [pickle.loads(answer) for answer in worked.toArrow().sort_by("shard")["answer"].to_pylist()]
 
 
-def _placing(key: Sequence[str], columns: Sequence[str], shards: int) -> Callable[[Batches], Batches]:
+def placing(key: Sequence[str], columns: Sequence[str], shards: int) -> Callable[[Batches], Batches]:
+    """Returns a function that makes rows of PLACED of batches of rows.
+
+    These have the columns of *key* and the value's *columns*, `_timestamp_ms`, `_partition` and `_offset`.
+    """
+
     def place(batches: Batches) -> Iterator[pa.RecordBatch]:
         forget_archives()
         for batch in batches:
             rows = pl.DataFrame(pa.Table.from_batches([batch]))
             updates = rows.with_columns(_key=key_text(key, rows.schema), _deleted=pl.lit(value=False))
-            valued = with_value(updates, columns).with_columns(shard=shard_of(updates["_key"].fill_null(""), shards))
-            yield from valued.select(PLACED.names).to_arrow().cast(PLACED).to_batches()
+            valued = identified(with_value(updates, columns))
+            placed = valued.with_columns(shard=shard_of(updates["_key"].fill_null(""), shards))
+            yield from placed.select(PLACED.names).to_arrow().cast(PLACED).to_batches()
 
     return place
 

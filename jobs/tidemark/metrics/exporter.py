@@ -32,7 +32,7 @@ from prometheus_client.registry import Collector
 from tidemark.clock import Clock, wall_clock_ms
 from tidemark.collecting import names_in, outside
 from tidemark.metrics.catalog import METRICS, Metric, MetricType
-from tidemark.metrics.table_rows import KeptFacts, TableRows
+from tidemark.metrics.table_rows import KeptFacts, LogFile, TableRows
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Grain
 from tidemark.model.sla_spec import Severity
@@ -127,7 +127,7 @@ class Exporter(Collector):
     ) -> None:
         self._layout, self._topologies, self._clock = layout, topologies, clock
         self._rows, self._lock = TableRows(), Lock()
-        self._kept: dict[str, tuple[list[str], list[Sample]]] = {}
+        self._kept: dict[str, tuple[list[LogFile], list[Sample]]] = {}
 
     def collect(self) -> Iterator[Family]:
         """Yields the metrics, each with the series of all topologies."""

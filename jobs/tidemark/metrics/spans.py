@@ -32,6 +32,8 @@ RECENT_MS = 900_000
 """The first push has the batches of so many ms."""
 MOST_LINKS = 128
 """Most links of a span, the newest ones; it is OpenTelemetry's default."""
+MOST_SPANS = 500
+"""Most spans of a request: collectors refuse large ones."""
 NS_OF_MS = 1_000_000
 
 
@@ -50,52 +52,64 @@ class SpanPusher:
         self._pushed: dict[tuple[str, str], int] = {}
 
     def push(self) -> bool:
-        """Pushes the spans of new batches; returns False if they were refused."""
+        """Pushes the spans of new batches; returns False if any were refused.
+
+        These and later ones of their stream wait for the next push.
+        """
+        are_taken = True
         for topology in self._topologies():
             for sub in topology.sub_topologies if any(end.traces for end in topology.kafka_ends) else ():
-                place = topology.name, sub.name
                 try:
-                    batches = self._batches(*place).filter(pl.col("batch_id") > self._pushed.get(place, -1))
-                    spans = [*self._spans(topology, sub, batches)]
-                except Exception:  # one stream that cannot be read must not hide the others
-                    log.exception("the batches of %s/%s cannot be read", *place)
-                    continue
-                if spans and self._otlp.export(spans) is not SpanExportResult.SUCCESS:
-                    return False
-                self._pushed[place] = max([self._pushed.get(place, -1), *batches["batch_id"]])
+                    are_taken &= self._push_stream(topology, sub)
+                except Exception:  # one stream in trouble must not hold the others
+                    log.exception("the spans of %s/%s cannot be pushed", topology.name, sub.name)
+        return are_taken
+
+    def _push_stream(self, topology: Topology, sub: SubTopology) -> bool:
+        place = topology.name, sub.name
+        batches = self._batches(*place).filter(pl.col("batch_id") > self._pushed.get(place, -1))
+        if batches.is_empty():  # spans of its upstreams, up to an hour of rows, are not needed
+            return True
+        upstream = {hop.name: self._by_id(topology.name, hop.upstream) for hop in sub.hops_read}
+        for piece in batches.iter_slices(MOST_SPANS):
+            if self._otlp.export([*_spans(topology, sub, piece, upstream)]) is not SpanExportResult.SUCCESS:
+                return False
+            self._pushed[place] = piece["batch_id"][-1]
         return True
 
     def _batches(self, topology: str, sub: str) -> pl.DataFrame:
         rows = self._rows.rows(BATCHES, self._layout.stream_table(topology, sub, BATCHES.name))
         return rows.filter(pl.col("finished_at").dt.epoch("ms") >= self._since_ms).sort("batch_id")
 
-    def _spans(self, topology: Topology, sub: SubTopology, batches: pl.DataFrame) -> Iterator[ReadableSpan]:
-        upstream = {hop.name: self._by_id(topology.name, hop.upstream) for hop in sub.hops_read}
-        resource, scope = Resource.create({"service.name": "tidemark"}), InstrumentationScope("tidemark")
-        for row in batches.with_columns(pl.col("started_at", "finished_at", "decided_at").dt.epoch("ms")).to_dicts():
-            read = chain(map(span_in, row["read_traces"] or ()), _of_hops(row["sources"] or (), upstream))
-            links = [Link(_context(span, is_remote=True)) for span in read if span is not None]
-            yield ReadableSpan(
-                name=f"{topology.name}/{sub.name}",
-                context=_context(_span(row), is_remote=False),
-                resource=resource,
-                attributes={
-                    "tidemark.topology": topology.name,
-                    "tidemark.sub_topology": sub.name,
-                    "tidemark.batch_id": row["batch_id"],
-                    "tidemark.epoch": row["epoch"],
-                    "tidemark.records_in": row["records_in"],
-                },
-                links=links[-MOST_LINKS:],
-                kind=SpanKind.CONSUMER,
-                start_time=row["started_at"] * NS_OF_MS,
-                end_time=row["finished_at"] * NS_OF_MS,
-                instrumentation_scope=scope,
-            )
-
     def _by_id(self, topology: str, sub: str) -> dict[int, SpanId]:
         rows = self._batches(topology, sub).with_columns(pl.col("decided_at").dt.epoch("ms"))
         return {row["batch_id"]: _span(row) for row in rows.to_dicts()}
+
+
+def _spans(
+    topology: Topology, sub: SubTopology, batches: pl.DataFrame, upstream: Mapping[str, Mapping[int, SpanId]]
+) -> Iterator[ReadableSpan]:
+    resource, scope = Resource.create({"service.name": "tidemark"}), InstrumentationScope("tidemark")
+    for row in batches.with_columns(pl.col("started_at", "finished_at", "decided_at").dt.epoch("ms")).to_dicts():
+        read = chain(map(span_in, row["read_traces"] or ()), _of_hops(row["sources"] or (), upstream))
+        links = [Link(_context(span, is_remote=True)) for span in read if span is not None]
+        yield ReadableSpan(
+            name=f"{topology.name}/{sub.name}",
+            context=_context(_span(row), is_remote=False),
+            resource=resource,
+            attributes={
+                "tidemark.topology": topology.name,
+                "tidemark.sub_topology": sub.name,
+                "tidemark.batch_id": row["batch_id"],
+                "tidemark.epoch": row["epoch"],
+                "tidemark.records_in": row["records_in"],
+            },
+            links=links[-MOST_LINKS:],
+            kind=SpanKind.CONSUMER,
+            start_time=row["started_at"] * NS_OF_MS,
+            end_time=row["finished_at"] * NS_OF_MS,
+            instrumentation_scope=scope,
+        )
 
 
 def _span(row: Mapping[str, Any]) -> SpanId:
@@ -109,9 +123,10 @@ def _span(row: Mapping[str, Any]) -> SpanId:
 
 def _of_hops(sources: Iterable[Mapping[str, Any]], upstream: Mapping[str, Mapping[int, SpanId]]) -> Iterator[SpanId]:
     """Yields the spans of the batches of *upstream* that a batch read."""
+    # Offsets of topics are in the billions, so the known batches are counted and not the offsets.
     for part in sources:
         spans = upstream.get(part["source"], {})
-        yield from (spans[number] for number in range(part["from_offset"], part["until_offset"]) if number in spans)
+        yield from (span for number, span in spans.items() if part["from_offset"] <= number < part["until_offset"])
 
 
 def _context(span: SpanId, *, is_remote: bool) -> SpanContext:

@@ -2,8 +2,8 @@
 
 Purpose: Prometheus scrapes every few seconds, and a scrape of an unchanged warehouse should read no table.
 How it works: the files of a Delta table never change. So their rows are kept, and a file is read once, unless others
-were removed. As long as the newest name in the log is the same, nothing is read but that name. Rows that no metric
-needs are not kept.
+were removed. As long as the newest file of the log is the same, nothing is read but its name, inode and time. Rows that
+no metric needs are not kept, and no rows of a table that was removed and made anew.
 What it does not do: read facts that are still in a journal. Drivers write them to the tables within ten seconds.
 """
 
@@ -66,10 +66,24 @@ COLUMNS: Mapping[str, frozenset[str]] = MappingProxyType(
 """Columns of wide tables that metrics need; of others all are read."""
 
 
+class LogFile(NamedTuple):
+    """A file of a Delta log.
+
+    That of a table made anew is another one. `inode` is 0 in object stores, and `written_ns` is epoch ns.
+    """
+
+    name: str
+    inode: int
+    written_ns: int
+
+
+NO_TABLE = LogFile("", 0, 0)
+
+
 class _KeptTable(NamedTuple):
     """The needed *rows* of *files*, as of *version*."""
 
-    version: str
+    version: LogFile
     files: frozenset[str]
     rows: pl.DataFrame
 
@@ -81,12 +95,13 @@ class TableRows:
         self._kept: dict[Path, _KeptTable] = {}
         self._empty: dict[str, pl.DataFrame] = {}
 
-    def version(self, path: Path) -> str:
-        """Returns the newest name in a log; empty: no table."""
+    def version(self, path: Path) -> LogFile:
+        """Returns the newest file of a log; NO_TABLE: there is none."""
         try:
-            return max((file.name for file in (path / "_delta_log").iterdir() if file.suffix == ".json"), default="")
+            names = [file.name for file in (path / "_delta_log").iterdir() if file.suffix == ".json"]
         except OSError:
-            return ""
+            return NO_TABLE
+        return _log_file(path, max(names)) if names else NO_TABLE
 
     def rows(self, table: Table, path: Path) -> pl.DataFrame:
         """Returns the rows of *table* at *path* that metrics need.
@@ -99,16 +114,18 @@ class TableRows:
             kept = self._kept[path] = self._read(table, path, version, kept)
         return kept.rows
 
-    def _read(self, table: Table, path: Path, version: str, kept: _KeptTable | None) -> _KeptTable:
+    def _read(self, table: Table, path: Path, version: LogFile, kept: _KeptTable | None) -> _KeptTable:
         none = self._none(table)
-        if not version:
+        if version == NO_TABLE:
             return _KeptTable(version, frozenset(), none)
+        if kept is not None and kept.version != _log_file(path, kept.version.name):
+            kept = None  # the table was made anew
         files = _files(path, version, kept)
         if files is None:  # delta-rs has to read it
             files, rows = frozenset(), _as(none, pl.DataFrame(dataset_of(DeltaTable(str(path))).to_table()))
         else:
             # Rows of a removed file are in others, or nowhere any more.
-            old = kept if kept is not None and kept.files <= files else _KeptTable("", frozenset(), none)
+            old = kept if kept is not None and kept.files <= files else _KeptTable(NO_TABLE, frozenset(), none)
             new = (_file(path / name, none) for name in sorted(files - old.files))
             # Otherwise the frame gets a part more with each scrape, and each of its operations takes longer.
             rows = pl.concat([old.rows, *new], rechunk=True)
@@ -129,10 +146,22 @@ class TableRows:
         return first if isinstance(first, int) else 0
 
 
-def _files(path: Path, version: str, kept: _KeptTable | None) -> frozenset[str] | None:
+def _log_file(path: Path, name: str) -> LogFile:
+    """Returns the file *name* of the log of the table at *path*.
+
+    NO_TABLE: it is gone.
+    """
+    try:
+        status = (path / "_delta_log" / name).stat()
+    except OSError:
+        return NO_TABLE
+    return LogFile(name, status.st_ino, status.st_mtime_ns)
+
+
+def _files(path: Path, version: LogFile, kept: _KeptTable | None) -> frozenset[str] | None:
     """Returns the files at *version*; None: delta-rs has to read them."""
     # The log since its checkpoint may have a hundred commits. Of a known table only the last ones are read.
-    later = files_between(path, kept.version, version) if kept is not None and kept.files else None
+    later = files_between(path, kept.version.name, version.name) if kept is not None and kept.files else None
     if kept is not None and later is not None:
         return kept.files | later
     snapshot = snapshot_of(path)

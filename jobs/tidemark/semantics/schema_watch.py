@@ -30,7 +30,7 @@ REMEMBERED = 1_000
 REPEATED_MS = 3_600_000
 """Time after which a change of a seen field is recorded again."""
 MOST_FIELDS = 200
-"""Fields of a source that are watched, at most: those seen first."""
+"""Most fields of a source that are watched, unless more are declared."""
 NULL = "null"
 """The type of a field without a value."""
 
@@ -188,24 +188,26 @@ def watch(
         return was, []
     fields: dict[str, FieldSeen] = {}
     changes: list[ChangedField] = []
-    places = MOST_FIELDS - len(was.fields)
-    # The path of a field begins with that of the field that holds it, so outer fields come first.
-    for path in sorted({*was.fields, *sample.fields}):
+    places = MOST_FIELDS - len({*declared, *was.fields})
+    # Outer fields come before those inside, for which they are looked up.
+    for path in sorted({*was.fields, *sample.fields}, key=lambda path: (len(_outer(path)), path)):
         before, types = was.fields.get(path), sample.fields.get(path, {})
-        if before is None:
+        # Places of declared fields are kept free for them.
+        if before is None and path not in declared:
             places -= 1
             if places < 0:
                 continue
-        outer = next((fields[name] for name in _outer(path) if name in fields), None)
+        outer = [fields[name] for name in _outer(path) if name in fields]
         is_declared = (_outer(path) or (path,))[-1] in declared
         now = _seen(before, types, sample.records, now_ms)
         change = _change(
-            before, now, types, now_ms, is_taught=was.sampled >= LEARNED, is_known=is_declared or outer is not None
+            before, now, types, now_ms, is_taught=was.sampled >= LEARNED, is_known=is_declared or bool(outer)
         )
-        if change is FieldChange.VANISHED and outer and outer.is_gone:
+        if change is FieldChange.VANISHED and any(each.is_gone for each in outer):
             continue
-        if change is FieldChange.NEW and outer and outer.found and outer.found.found_ms == now_ms:
-            change = None
+        if change is FieldChange.NEW and any(each.found and each.found.found_ms == now_ms for each in outer):
+            # A field that had vanished is back, so its old change counts no longer.
+            change = before = None
         found = _found(before, now, types, change, now_ms, is_declared=is_declared)
         fields[path] = now._replace(found=found)
         if found and found.recorded_ms == now_ms:

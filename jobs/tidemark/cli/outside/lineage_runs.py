@@ -242,8 +242,8 @@ def unsent_events(layout: Layout, topologies: Iterable[Topology], now_ms: int) -
 class RunReporter:
     """Sends the events of the runs of *topologies* that were not sent.
 
-    *send* raises NotSent if the receiver does not take an event: it stays, and is sent by a later call. *tell* gets a
-    sentence when trouble begins, and when it is over. *clock* returns epoch ms.
+    *send* raises NotSent if the receiver does not take an event: it and later ones of its stream wait for the next
+    call. *tell* gets a sentence when trouble begins, and when it is over. *clock* returns epoch ms.
     """
 
     def __init__(
@@ -262,15 +262,19 @@ class RunReporter:
     def report(self) -> None:
         """Sends the new events of each stream.
 
-        A stream that cannot be read hides no other one.
+        A stream that cannot be read hides no other one, and neither does one whose event the receiver refuses.
         """
-        try:
-            for topology in self._topologies():
-                jobs = cache(partial(stream_jobs, topology, self._layout))
-                for sub in topology.sub_topologies:
+        waiting: dict[str, NotSent] = {}
+        for topology in self._topologies():
+            jobs = cache(partial(stream_jobs, topology, self._layout))
+            for sub in topology.sub_topologies:
+                try:
                     self._report_stream(topology, sub, jobs)
-        except NotSent as error:
-            self._tell_trouble("", f"{error}; events wait")
+                except NotSent as error:  # it may refuse the events of this stream alone
+                    waiting[f"{topology.name}.{sub.name}"] = error
+        if waiting:
+            refusal = next(iter(waiting.values()))
+            self._tell_trouble("", f"{refusal}; events of {', '.join(waiting)} wait")
         else:
             self._tell_end("", "OpenLineage takes events again")
 

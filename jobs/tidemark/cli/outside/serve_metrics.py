@@ -110,7 +110,7 @@ def _push_spans(layout: Layout, topologies: Callable[[], list[Topology]], url: s
     from tidemark.metrics.spans import SpanPusher
 
     pusher = SpanPusher(layout, topologies, url)
-    _beside(partial(_push_once, pusher.push, f"{url} did not take the spans", every_s), every_s)
+    _beside(_saying(pusher.push, url, "the spans", every_s), every_s)
 
 
 def _beside(work: Callable[[], None], every_s: float) -> None:
@@ -131,12 +131,22 @@ def _push(exporter: Exporter, url: str, every_s: float) -> int:
 
     otlp = OtlpExporter(exporter, url)
     say(f"pushing metrics to {url} every {every_s:g} s")
-    _repeat(partial(_push_once, otlp.push, f"{url} did not take the metrics", every_s), every_s)
+    _repeat(_saying(otlp.push, url, "the metrics", every_s), every_s)
 
 
-def _push_once(push: Callable[[], bool], refused: str, every_s: float) -> None:
-    if not push():
-        say(f"{refused}; they are pushed again in {every_s:g} s", sys.stderr)
+def _saying(push: Callable[[], bool], url: str, what: str, every_s: float) -> Callable[[], None]:
+    """Returns *push* with a sentence when refusals begin and end."""
+    is_refused = False
+
+    def attempt() -> None:
+        nonlocal is_refused
+        was_refused, is_refused = is_refused, not push()
+        if is_refused and not was_refused:
+            say(f"{url} did not take {what}; they are pushed again every {every_s:g} s", sys.stderr)
+        if was_refused and not is_refused:
+            say(f"{url} takes {what} again", sys.stderr)
+
+    return attempt
 
 
 def _repeat(work: Callable[[], None], every_s: float) -> NoReturn:

@@ -8,8 +8,8 @@ sample.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
-from itertools import islice
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from itertools import chain, islice, starmap
 from typing import Any
 
 import msgspec
@@ -53,7 +53,7 @@ def sampled_types(raw: pl.DataFrame, source: Source, schemas: Mapping[int, Writt
     if source.names_schemas:
         types = _types_by_schema(values, source, schemas)
     else:
-        types = _json_types(values if source.registry is None else values.bin.slice(HEAD))
+        types = _json_types(values if source.registry is None else values.bin.slice(HEAD), source.types_of_values)
     texts = [*_texts(types)]
     none = pl.Series([None], dtype=pl.String).new_from_index(0, raw.height)
     return none.scatter(places, pl.Series(texts, dtype=pl.String)) if places else none
@@ -91,7 +91,7 @@ def _places(partitions: pl.Series) -> Iterator[int]:
         start += length
 
 
-def _json_types(values: Iterable[bytes | None]) -> Iterator[Mapping[str, str] | None]:
+def _json_types(values: Iterable[bytes | None], declared: Collection[str]) -> Iterator[Mapping[str, str] | None]:
     """Yields the types of each JSON record's fields, or None."""
     # Most records without inner fields have the same names and types as one before.
     flat: dict[tuple[Any, ...], Mapping[str, str]] = {}
@@ -108,27 +108,40 @@ def _json_types(values: Iterable[bytes | None]) -> Iterator[Mapping[str, str] | 
         if form in flat:
             yield flat[form]
             continue
-        types = dict(islice(_fields_of(record, "", DEPTH), MOST_FIELDS))
+        types = dict(islice(_fields_of(record, declared), max(MOST_FIELDS, len(declared))))
         if form:
             flat[form] = types
         yield types
 
 
-def _fields_of(record: dict[str, Any], outer: str, depth: int) -> Iterator[tuple[str, str]]:
-    """Yields path and type of each field of *record*, inner ones too."""
-    for name, value in record.items():
-        yield from _types_at(f"{outer}{step(name)}", value, depth)
+def _fields_of(record: dict[str, Any], declared: Collection[str]) -> Iterator[tuple[str, str]]:
+    """Yields path and type of each field of *record*, inner ones too.
+
+    Outer fields come before inner ones, and *declared* fields first.
+    """
+    level = _inside("", {name: record[name] for name in declared if name in record} | record)
+    for _ in range(DEPTH):
+        holders: list[tuple[str, Any]] = []
+        for path, value in level:
+            yield path, _WORDS[type(value)]
+            if isinstance(value, (dict, list)):
+                holders.append((path, value))
+        level = chain.from_iterable(starmap(_inside, holders))
 
 
-def _types_at(path: str, value: Any, depth: int) -> Iterator[tuple[str, str]]:
-    if len(path) > LONGEST:
+def _inside(outer: str, holder: Any) -> Iterator[tuple[str, Any]]:
+    """Yields path and value of each field in an object or array."""
+    if isinstance(holder, list):
+        # The first element stands for all of them.
+        if holder and len(outer) + len("[]") <= LONGEST:
+            yield f"{outer}[]", holder[0]
         return
-    yield path, _WORDS[type(value)]
-    if depth > 1 and isinstance(value, dict):
-        yield from _fields_of(value, f"{path}.", depth - 1)
-    # The first element stands for all of them.
-    elif depth > 1 and isinstance(value, list) and value:
-        yield from _types_at(f"{path}[]", value[0], depth - 1)
+    for name, value in holder.items():
+        # A step is never shorter than its name, and steps of long names would be kept in memory.
+        if len(outer) + len(name) <= LONGEST:
+            path = f"{outer}.{step(name)}" if outer else step(name)
+            if len(path) <= LONGEST:
+                yield path, value
 
 
 def _types_by_schema(

@@ -29,7 +29,7 @@ STORED: Mapping[str, pl.DataType] = {
 """A stored row: the last emitted update of a key."""
 
 
-_TOLD_BY_TEXT = (
+_COMPARED_BY_TEXT = (
     *(pl.String(), pl.Boolean(), pl.Float32(), pl.Float64(), pl.Date(), INSTANT),
     *(pl.Int8(), pl.Int16(), pl.Int32(), pl.Int64(), pl.UInt8(), pl.UInt16(), pl.UInt32(), pl.UInt64()),
 )
@@ -76,7 +76,7 @@ def with_value(records: pl.DataFrame, columns: Sequence[str], *, identity: Seque
     columns themselves, until `identified` calculates it.
     """
     text = pl.when(~pl.col("_deleted")).then(value_text(columns, records.schema))
-    if identity is None and columns and all(records.schema[c] in _TOLD_BY_TEXT for c in columns):
+    if identity is None and columns and all(records.schema[c] in _COMPARED_BY_TEXT for c in columns):
         return records.with_columns(_value=text, _identity=pl.struct(columns))
     digest = identity_of(records, identity or columns)
     return records.with_columns(_value=text, _identity=pl.when(~pl.col("_deleted")).then(digest))
@@ -84,14 +84,14 @@ def with_value(records: pl.DataFrame, columns: Sequence[str], *, identity: Seque
 
 def identified(updates: pl.DataFrame) -> pl.DataFrame:
     """Returns *updates* with the identity of each value."""
-    if not _is_told_by_text(updates):
+    if not _is_compared_by_text(updates):
         return updates
     compared = updates["_identity"].struct.unnest()
     digest = identity_of(compared, compared.columns)
     return updates.with_columns(_identity=pl.when(pl.col("_value").is_not_null()).then(digest))
 
 
-def _is_told_by_text(updates: pl.DataFrame) -> bool:
+def _is_compared_by_text(updates: pl.DataFrame) -> bool:
     return isinstance(updates.schema["_identity"], pl.Struct)
 
 
@@ -119,7 +119,7 @@ def newest_per_key(updates: pl.DataFrame) -> pl.DataFrame:
 
 def judged(updates: pl.DataFrame, stored: pl.DataFrame, rule: Rule) -> JudgedUpdates:
     """Decides *updates* by *rule*, against *stored* rows and each other."""
-    by_text = _is_told_by_text(updates)
+    by_text = _is_compared_by_text(updates)
     own, of_stored = ("_value", "value") if by_text else ("_identity", "identity")
     verdicts = judge(
         updates.select(key="_key", value=own, timestamp_ms="_timestamp_ms"),

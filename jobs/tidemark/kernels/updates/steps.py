@@ -53,8 +53,8 @@ def map_updates(operator: Map, records: pl.DataFrame, sql: Expressions) -> pl.Da
     compared = sql.select(records.with_row_index("_row"), {COMPARED: operator.identity}, keep=("_row",))
     # Records whose identity cannot be evaluated are set aside.
     usable = records if compared.height == records.height else records[compared["_row"]]
-    identified = with_value(usable.with_columns(compared[COMPARED], **key), columns, identity=[COMPARED])
-    return identified.drop(COMPARED)
+    updates = with_value(usable.with_columns(compared[COMPARED], **key), columns, identity=[COMPARED])
+    return updates.drop(COMPARED)
 
 
 class InvalidColumns(InvalidArgument):

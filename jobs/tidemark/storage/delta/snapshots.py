@@ -88,6 +88,7 @@ def added_files(path: Path, batches: Collection[int]) -> AddedFiles | None:
     if isinstance(path, ObjectPath):
         return None
     files = size = 0
+    wanted, oldest = frozenset(batches), min(batches)
     log = path / "_delta_log"
     try:
         versions = sorted(
@@ -96,11 +97,11 @@ def added_files(path: Path, batches: Collection[int]) -> AddedFiles | None:
         for version in versions:
             actions = [json.loads(line) for line in (log / f"{version:020d}.json").read_text().splitlines()]
             batch = next((action["txn"]["version"] for action in actions if "txn" in action), None)
-            if batch in batches:
+            if batch in wanted:
                 added = [action["add"]["size"] for action in actions if action.get("add", {}).get("dataChange")]
                 files, size = files + len(added), size + sum(added)
             # No older commit can be one of theirs.
-            if version == 0 or (batch is not None and batch < min(batches)):
+            if version == 0 or (batch is not None and batch < oldest):
                 return AddedFiles(files, size)
     except OSError:  # the log was shortened meanwhile, or there is none
         return None
@@ -113,7 +114,8 @@ def files_between(path: Path, before: str, newest: str) -> frozenset[str] | None
     Both are names in the log of the table at *path*. None: a commit is gone, or did more than add files.
     """
     first, last = COMMIT.fullmatch(before), COMMIT.fullmatch(newest)
-    if isinstance(path, ObjectPath) or not first or not last:
+    # The log of a table that was made anew may be shorter than that of its predecessor.
+    if isinstance(path, ObjectPath) or not first or not last or int(last[1]) < int(first[1]):
         return None
     names: set[str] = set()
     try:

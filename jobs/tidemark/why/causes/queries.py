@@ -52,7 +52,7 @@ def queries(scene: Scene, name: str) -> Iterator[WhyFinding]:
 def _source_holding(scene: Scene, name: str) -> Iterator[WhyFinding]:
     """Yields silent sources while the watermark stands and others have records."""
     facts, sub = scene.of(name), scene.sub(name)
-    last = facts.batches.filter(pl.col("records_in") > 0).tail(LATELY)
+    last = facts.batches_of_query.filter(pl.col("records_in") > 0).tail(LATELY)
     marks = last["watermark"].drop_nulls()
     if last.height < LATELY or marks.len() < LATELY or marks.n_unique() > 1 or len(sub.outside_sources) < 2:
         return
@@ -80,7 +80,7 @@ def _slow_phase(scene: Scene, name: str) -> Iterator[WhyFinding]:
     facts, sub = scene.of(name), scene.sub(name)
     query = read_query(facts.control / FILE)
     limit_ms = query.trigger_ms if query and query.trigger_ms else LONG_MS
-    last = facts.batches.filter(pl.col("records_in") > 0).tail(LATELY)
+    last = facts.batches_of_query.filter(pl.col("records_in") > 0).tail(LATELY)
     batch_ms = last["duration_ms"].median()
     if last.height < LATELY or not isinstance(batch_ms, float) or batch_ms <= limit_ms:
         return

@@ -214,10 +214,14 @@ class StreamFacts:
             "sources",
             "epoch",
             "records_in",
-            "watermark",
-            "phases",
         ]
         return self.scan(BATCHES).select(columns).sort("batch_id").collect()
+
+    @cached_property
+    def batches_of_query(self) -> pl.DataFrame:
+        """The batches of a query of a job, with `watermark` and `phases`."""
+        of_query = self.scan(BATCHES).select("batch_id", "watermark", "phases").collect()
+        return self.batches.join(of_query, on="batch_id", how="left", maintain_order="left")
 
     @cached_property
     def outcomes(self) -> pl.DataFrame:
