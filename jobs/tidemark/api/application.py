@@ -4,8 +4,8 @@ Purpose: a job that knows nothing of Tidemark has a lease, heartbeats, a drain a
 
 How it works: the job's file runs as `__main__` in this process. Only the two methods by which PySpark starts a query,
 and `queryName`, are wrapped: before the first query of a session starts, a `Listener` is added to that session. A
-thread looks at the queries every second: it tells the heartbeat what they do, and stops them after their batches when a
-drain is requested.
+thread looks at the queries every second: it gives their progress to the heartbeat, and stops them after their batches
+when a drain is requested.
 
 What it does not do: keep a second writer's output apart. Spark's checkpoint is the only record of what a query has
 done, see docs/any-stream.md. Queries of Spark Connect, and those that Java code starts, are not seen.

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from airflow.sdk import DAG
 
-from tidemark.airflow.dags.settings import WAREHOUSE, dag, of_recorded_queries, topologies
+from tidemark.airflow.dags.settings import WAREHOUSE, dag, topologies_and_jobs
 from tidemark.airflow.tasks.assets import TopologyJob
 
 DOC = """
@@ -19,7 +19,7 @@ It can run at any time and repeatedly. Its log ends with files, bytes and rows o
 
 def make() -> Iterator[DAG]:
     """Makes the DAG of each topology, also of those of jobs."""
-    for topology in (*topologies().values(), *of_recorded_queries()):
+    for topology in topologies_and_jobs().values():
         with dag(topology, "maintenance", doc=DOC, schedule="30 3 * * *") as daily:
             TopologyJob(job="maintain", topology=topology, warehouse=WAREHOUSE)
         yield daily

@@ -12,7 +12,7 @@ from pathlib import Path
 from airflow.sdk import DAG, CronDataIntervalTimetable, Param, chain
 
 from tidemark.airflow.dags.hours import HourlyReportSensor
-from tidemark.airflow.dags.settings import WAREHOUSE, dag, instant, of_recorded_queries, topologies
+from tidemark.airflow.dags.settings import WAREHOUSE, dag, instant, topologies_and_jobs
 from tidemark.airflow.tasks.assets import TopologyJob
 from tidemark.model.project.layout import Layout
 
@@ -54,7 +54,7 @@ def _param(name: str, otherwise: str) -> str:
 
 def make() -> Iterator[DAG]:
     """Makes the two DAGs of each topology, also of those of jobs."""
-    for topology in (*topologies().values(), *of_recorded_queries()):
+    for topology in topologies_and_jobs().values():
         job = partial(TopologyJob, topology=topology, warehouse=WAREHOUSE)
         pages = ["--html", str(Layout(Path(WAREHOUSE)).report_pages(topology.name))]
         with dag(

@@ -55,12 +55,13 @@ def topologies() -> dict[Path, Topology]:
     return {path: result for path, result in loaded.items() if isinstance(result, Topology)}
 
 
-def of_recorded_queries() -> list[Topology]:
-    """Returns the topologies of jobs that the file of SLAs names.
+def topologies_and_jobs() -> dict[str, Topology]:
+    """Returns usable topologies by file, and those of jobs by name.
 
-    Only the warehouse knows their queries, and a DAG file does not look there.
+    The file of SLAs names those of jobs. Only the warehouse knows their queries, and a DAG file does not look there.
     """
-    return list(map(of_jobs, recorded_topologies(SLAS)))
+    of_files = {str(path): topology for path, topology in topologies().items()}
+    return of_files | {name: of_jobs(name) for name in recorded_topologies(SLAS)}
 
 
 def broken() -> dict[Path, InvalidSpec]:

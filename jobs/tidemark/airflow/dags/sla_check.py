@@ -13,7 +13,7 @@ from typing import Any
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG, DeadlineAlert, DeadlineReference, SyncCallback, chain  # type: ignore[attr-defined]
 
-from tidemark.airflow.dags.settings import WAREHOUSE, dag, instant, of_recorded_queries, topologies
+from tidemark.airflow.dags.settings import WAREHOUSE, dag, instant, topologies_and_jobs
 from tidemark.airflow.tasks.assets import TopologyJob
 from tidemark.airflow.tasks.sla import CheckSlas, DeliverChanges, PublishChanges, channels, tell_of_missed_checks
 
@@ -39,8 +39,7 @@ SINCE = f"{{{{ (({ASKED}) - macros.timedelta(hours=1)).isoformat() }}}}"
 
 def make() -> Iterator[DAG]:
     """Makes the DAG of each topology, also of those of jobs."""
-    by_file = {str(path): topology for path, topology in topologies().items()}
-    for file, topology in (by_file | {each.name: each for each in of_recorded_queries()}).items():
+    for file, topology in topologies_and_jobs().items():
         every = timedelta(milliseconds=topology.check_every_ms)
         missed_checks = DeadlineAlert(
             **DEADLINE_NAME,

@@ -243,7 +243,7 @@ class RunReporter:
     """Sends the events of the runs of *topologies* that were not sent.
 
     *send* raises NotSent if the receiver does not take an event: it and later ones of its stream wait for the next
-    call. *tell* gets a sentence when trouble begins, and when it is over. *clock* returns epoch ms.
+    call. *say* gets a sentence when trouble begins, and when it is over. *clock* returns epoch ms.
     """
 
     def __init__(
@@ -251,11 +251,11 @@ class RunReporter:
         layout: Layout,
         topologies: Callable[[], Iterable[Topology]],
         send: Callable[[RunEvent], None],
-        tell: Callable[[str], None],
+        say: Callable[[str], None],
         *,
         clock: Clock = wall_clock_ms,
     ) -> None:
-        self._layout, self._topologies, self._send, self._tell, self._clock = layout, topologies, send, tell, clock
+        self._layout, self._topologies, self._send, self._say, self._clock = layout, topologies, send, say, clock
         self._signs: dict[str, tuple[object, ...]] = {}
         self._troubles: dict[str, str] = {}
 
@@ -274,9 +274,9 @@ class RunReporter:
                     waiting[f"{topology.name}.{sub.name}"] = error
         if waiting:
             refusal = next(iter(waiting.values()))
-            self._tell_trouble("", f"{refusal}; events of {', '.join(waiting)} wait")
+            self._say_trouble("", f"{refusal}; events of {', '.join(waiting)} wait")
         else:
-            self._tell_end("", "OpenLineage takes events again")
+            self._say_end("", "OpenLineage takes events again")
 
     def _report_stream(self, topology: Topology, sub: SubTopology, jobs: Jobs) -> None:
         name = f"{topology.name}.{sub.name}"
@@ -291,15 +291,15 @@ class RunReporter:
         except NotSent:
             raise
         except Exception as error:  # one stream in trouble must not hold the others
-            self._tell_trouble(name, f"{name}: no events of its runs: {one_line(str(error))}")
+            self._say_trouble(name, f"{name}: no events of its runs: {one_line(str(error))}")
         else:
-            self._tell_end(name, f"{name}: events of its runs are sent again")
+            self._say_end(name, f"{name}: events of its runs are sent again")
 
-    def _tell_trouble(self, place: str, trouble: str) -> None:
+    def _say_trouble(self, place: str, trouble: str) -> None:
         if place not in self._troubles:
-            self._tell(trouble)
+            self._say(trouble)
         self._troubles[place] = trouble
 
-    def _tell_end(self, place: str, sentence: str) -> None:
+    def _say_end(self, place: str, sentence: str) -> None:
         if self._troubles.pop(place, None) is not None:
-            self._tell(sentence)
+            self._say(sentence)
