@@ -27,8 +27,8 @@ NAMES = {
     "idle": "CPU of an idle minute, s",
 }
 MOST_THREADS = 8
-UNEQUAL = 1.5
-"""Ratio of loads above which figures are not compared."""
+UNEQUAL, OWN_LOAD = 1.5, 4.0
+"""Ratio of loads above which figures are not compared; the load that a peer, the broker and the contest make themselves."""
 DIFFERENCES = ("missing", "unexpected", "duplicates", "disordered")
 TEXT = Path(__file__).with_suffix(".md")
 """The page, with fields of `str.format`."""
@@ -129,11 +129,15 @@ def cost_table(figures: Sequence[Figures], sizes: Sequence[int]) -> str:
 def unequal_load(figures: Sequence[Figures]) -> str:
     """Returns a warning if peers ran at very different loads, or nothing."""
     loads = [load for each in figures for load in each.load]
-    if max(loads) <= UNEQUAL * min(loads):
+    if not _are_unequal(loads):
         return ""
     low, high = min(loads), max(loads)
     warning = f"**The load was {low:.0f} to {high:.0f}: ratios between these rows are no results.**"
     return f"\n\n{warning} Repeat the contests on an idle machine."
+
+
+def _are_unequal(loads: Sequence[float]) -> bool:
+    return max(loads) > UNEQUAL * max(min(loads), OWN_LOAD)
 
 
 def targets(figures: Sequence[Figures], sizes: Sequence[int]) -> str:
@@ -146,7 +150,7 @@ def targets(figures: Sequence[Figures], sizes: Sequence[int]) -> str:
             if ours is not None and theirs is not None:
                 loads = [load for name in (OURS, other) for load in by_name[name].load]
                 verdict = "reached" if ours <= limit * theirs else "**missed**"
-                if max(loads) > UNEQUAL * min(loads):
+                if _are_unequal(loads):
                     verdict = f"**not judged**, at loads of {min(loads):.0f} to {max(loads):.0f}"
                 what = f"{NAMES[figure]}: {ours:.1f}, {ours / theirs:.1f} times that of {by_name[other].peer.title}"
                 lines.append(f"* {what}; aimed at ≤ {limit:g} times: {verdict}")
