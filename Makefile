@@ -144,13 +144,14 @@ prometheus: setup ## Prometheus and promtool for tests/delta/test_metrics.py, un
 
 # Long files come first, by their folders.
 PYTEST := $(BIN)/pytest -q -n 2 --dist loadfile --no-loadscope-reorder
-# The others wait for brokers, Spark and Airflow half of the time, and these use it: nice, so that they hold up nothing.
+# The others wait for brokers, Spark and Airflow half of the time, and these use it: nice, so that they hold up nothing, and three,
+# so that two can run while one waits for the disk.
 CPU_ONLY := tests/unit tests/vectors tests/reference tests/delta jobs/tidemark/semantics jobs/tidemark/model
 
 test: setup ## lint, types and every test
 	@$(MAKE) -s -j 3 -O check browser object-store audited
 	@$(MAKE) -s prometheus  # after the other user of apt
-	@nice $(PYTEST) $(CPU_ONLY) >.venv/cpu_only.log 2>&1 & beside=$$!; trap "kill $$beside 2>/dev/null" EXIT INT TERM; \
+	@nice $(PYTEST) -n 3 $(CPU_ONLY) >.venv/cpu_only.log 2>&1 & beside=$$!; trap "kill $$beside 2>/dev/null" EXIT INT TERM; \
 	$(PYTEST) tests $(patsubst %,--ignore=%,$(CPU_ONLY)); failed=$$?; \
 	wait $$beside || failed=1; cat .venv/cpu_only.log; exit $$failed
 
