@@ -100,7 +100,8 @@ class Measurer:
             times = entry.tables.get(f"{TIMES}{operator.name}")
             if times is None or not times.num_rows:
                 continue
-            frame, clock = lazy(times), clocks[operator.name]
+            frame = pl.DataFrame(times) if isinstance(times, pa.Table) else lazy(times)
+            clock = clocks[operator.name]
             named = {"operator": operator.name, "kind": operator.kind}
             measured = {
                 **named,
