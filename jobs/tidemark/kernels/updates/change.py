@@ -104,8 +104,10 @@ def _emits(rows: _RowsByKey, rule: Rule) -> Array:
     before_ms = np.where(first, rows.old_timestamp_ms.fill_null(NEVER_MS).to_numpy(), np.roll(timestamp_ms, 1))
     match rule:
         case Rule.STRICTLY_NEWER:
-            lowest_ms = _running_min(np.where(repeats, before_ms, NEVER_MS), starts=first | ~repeats)
-            changed = timestamp_ms <= lowest_ms
+            # Where each row is later than the one before it, each is later than the lowest before it.
+            if (changed := repeats & (timestamp_ms <= before_ms)).any():
+                lowest_ms = _running_min(np.where(repeats, before_ms, NEVER_MS), starts=first | ~repeats)
+                changed = timestamp_ms <= lowest_ms
         case Rule.SAME_INSTANT:
             changed = timestamp_ms != before_ms
         case Rule.VALUE_ONLY:
