@@ -43,8 +43,9 @@ def judge(updates: pl.DataFrame, stored: pl.DataFrame, *, rule: Rule) -> pl.Data
 
     Returns:
         `emit`, and `old_value` and `old_timestamp_ms`: the version that the update was compared with, which is the one
-        it replaces where `emit` is true; null where there is none. Also `run`: updates of a key between which none is
-        sent on have the same number.
+        it replaces where `emit` is true; null where there is none. Also `run`: an update that is sent on, and those of
+        its key after it that are not, have the same number; and `old_run`, the run of the version that the update was
+        compared with. Null: it is not of this batch.
     """
     rows = _by_key(updates, stored)
     first = rows.first
@@ -54,9 +55,9 @@ def judge(updates: pl.DataFrame, stored: pl.DataFrame, *, rule: Rule) -> pl.Data
     is_first_sent, place = pl.Series(last < 0), np.maximum(last, 0)
     old_value = rows.old_value.zip_with(is_first_sent, rows.value.gather(place))
     old_timestamp_ms = rows.old_timestamp_ms.zip_with(is_first_sent, rows.timestamp_ms.gather(place))
-    verdicts = pl.DataFrame(
-        {"emit": emit, "old_value": old_value, "old_timestamp_ms": old_timestamp_ms, "run": np.cumsum(emit | first)}
-    )
+    run = pl.Series(np.cumsum(emit | first), dtype=pl.Int64)
+    old = {"old_value": old_value, "old_timestamp_ms": old_timestamp_ms}
+    verdicts = pl.DataFrame({"emit": emit, **old, "run": run, "old_run": run.gather(place).set(is_first_sent, None)})
     back = np.empty(len(emit), np.int64)
     back[rows.row] = np.arange(len(emit))
     return verdicts[back]

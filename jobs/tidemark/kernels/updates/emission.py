@@ -135,36 +135,42 @@ def judged(
         rule=rule,
     )
     rows = updates.with_columns(
-        verdicts["old_value"].alias(f"_old{own}"), _old_timestamp_ms=verdicts["old_timestamp_ms"]
+        verdicts["old_value"].alias(f"_old{own}"),
+        _old_timestamp_ms=verdicts["old_timestamp_ms"],
+        _run=verdicts["run"],
+        _old_run=verdicts["old_run"],
     )
-    emit = verdicts["emit"]
-    emitted = rows.filter(emit)
-    needed = ("_key", own, "_old_timestamp_ms", "_partition", "_offset", "_timestamp_ms", "_task")
-    skipped = rows.select(*needed, _run=verdicts["run"])
+    emitted = rows.filter(verdicts["emit"])
+    needed = ("_key", own, "_old_timestamp_ms", "_partition", "_offset", "_timestamp_ms", "_task", "_run", "_old_run")
+    skipped = rows.select(*needed)
     if with_times:
         # Of one instant the last update counts.
         skipped = skipped.with_columns(_stands=pl.struct("_key", "_timestamp_ms").is_last_distinct())
-    skipped = skipped.filter(~emit)
+    skipped = skipped.filter(~verdicts["emit"])
     per_task = dict.fromkeys(updates["_task"].unique().to_list(), 0)
     per_task |= dict(skipped.group_by("_task").len().iter_rows())
     runs = _runs(skipped, own, "_run")
     if by_text:
         emitted = identified(emitted)
-        identities = pl.concat(
-            [
-                stored.select(_key="key", _value="value", _identity="identity"),
-                emitted.select("_key", "_value", "_identity"),
-            ]
-        ).unique(["_key", "_value"], keep="first")
-        old = identities.select("_key", _old_value="_value", _old_identity="_identity")
-        emitted = emitted.join(old, on=["_key", "_old_value"], how="left", maintain_order="left")
+        sent = emitted.select(_old_run="_run", _sent="_identity")
+        emitted = emitted.with_columns(_old_identity=_compared_with(emitted, sent, stored))
         # An older version wrote some values as another text.
         only_text = (pl.col("_value") != pl.col("_old_value")) & (pl.col("_identity") == pl.col("_old_identity"))
         if emitted.select(only_text.any()).item():
             return judged(identified(updates), stored, rule, with_times=with_times)
         emitted = emitted.drop("_old_value")
-        runs = runs.join(identities, on=["_key", "_value"], how="left", maintain_order="left").drop("_value")
-    return JudgedUpdates(emitted, runs, per_task)
+        runs = runs.with_columns(_identity=_compared_with(runs, sent, stored))
+    return JudgedUpdates(emitted.drop("_run", "_old_run"), runs, per_task)
+
+
+def _compared_with(updates: pl.DataFrame, sent: pl.DataFrame, stored: pl.DataFrame) -> pl.Series:
+    """Returns the identity of the version with which each of *updates* was compared.
+
+    It is the one *sent* on in the run `_old_run`, or the *stored* one of the key.
+    """
+    rows = updates.select("_key", "_old_run").join(sent, on="_old_run", how="left", maintain_order="left")
+    old = rows.join(stored.select(_key="key", _stored="identity"), on="_key", how="left", maintain_order="left")
+    return old.select(pl.when(pl.col("_old_run").is_null()).then("_stored").otherwise("_sent")).to_series()
 
 
 def replacing(updates: pl.DataFrame, stored: pl.DataFrame, *, everything: bool = False) -> JudgedUpdates:
@@ -190,7 +196,8 @@ def replacing(updates: pl.DataFrame, stored: pl.DataFrame, *, everything: bool =
     # Readers know no such key, so its deletion says nothing to them.
     is_void = pl.col("_deleted") & pl.col("_old_identity").is_null() & pl.lit(value=not everything)
     per_task = dict(rows.group_by("_task").agg(is_void.sum()).iter_rows())
-    runs = _runs(rows.filter(is_void), "_identity", "_key", "_old_timestamp_ms")
+    void = rows.filter(is_void).with_columns(_old_run=pl.lit(None, pl.Int64))
+    runs = _runs(void, "_identity", "_key", "_old_timestamp_ms")
     return JudgedUpdates(rows.filter(~is_void), runs, per_task)
 
 
@@ -200,7 +207,7 @@ def _runs(skipped: pl.DataFrame, compared: str, *run: str) -> pl.DataFrame:
     Updates of a run have equal values of *run*, and then of their keys, of *compared*, and of the times of the version
     that they repeat.
     """
-    same = outside(("_key", compared, "_old_timestamp_ms"), run)
+    same = outside(("_key", compared, "_old_timestamp_ms", "_old_run"), run)
     times = {"asserted_ms": pl.col("_timestamp_ms").filter(pl.col("_stands"))} if "_stands" in skipped.columns else {}
     return skipped.group_by(*run, "_partition", maintain_order=True).agg(
         *(pl.col(name).first() for name in same),
