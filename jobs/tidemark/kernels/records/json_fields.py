@@ -20,11 +20,22 @@ import msgspec
 import polars as pl
 
 from tidemark.collecting import omit
-from tidemark.kernels.records.fields import INVALID_UTF8, MALFORMED_JSON, WRONG_TYPE, Fields, RecordUnreadable, texts_at, texts_of
+from tidemark.kernels.records.fields import (
+    INVALID_UTF8,
+    MALFORMED_JSON,
+    WRONG_TYPE,
+    Fields,
+    RecordUnreadable,
+    texts_at,
+    texts_of,
+)
 from tidemark.kernels.records.iso_times import instants_of
 
-_SLICE = 100_000
-"""Most records that are Python objects at once."""
+_SLICE = 20_000
+"""Most records that are Python objects at once.
+
+With more of them their memory is returned to the system and asked for anew, a quarter of the time to read them.
+"""
 _INT = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 _BIGINT = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 _TYPES: Mapping[str, tuple[Any, pl.DataType]] = {

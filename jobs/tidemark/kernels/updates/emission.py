@@ -120,9 +120,7 @@ def newest_per_key(updates: pl.DataFrame) -> pl.DataFrame:
     return together.unique("_key", keep="last", maintain_order=True)
 
 
-def judged(
-    updates: pl.DataFrame, stored: pl.DataFrame, rule: Rule, *, with_times: bool = False
-) -> JudgedUpdates:
+def judged(updates: pl.DataFrame, stored: pl.DataFrame, rule: Rule, *, with_times: bool = False) -> JudgedUpdates:
     """Decides *updates* by *rule*, against *stored* rows and each other.
 
     *with_times*: each run of suppressed updates has all of their times, for the versions of a joined table.
