@@ -127,7 +127,10 @@ def write_parquet(path: Path, rows: pa.Table) -> int:
 
 
 def _with_dictionary(rows: pa.Table) -> list[str] | bool:
-    """Returns the columns of *rows* whose values are written as places in a dictionary; True: all of them."""
+    """Returns the columns that are written with a dictionary.
+
+    True: all columns of *rows*.
+    """
     # A dictionary of values that hardly repeat makes a file larger, and takes a quarter of the time to write it. Nested
     # columns have other names in a file.
     if rows.num_rows <= SAMPLED or any(pa.types.is_nested(kind) for kind in rows.schema.types):

@@ -33,7 +33,7 @@ def value_text(columns: Sequence[str], schema: Mapping[str, pl.DataType]) -> pl.
 
 
 def _is_as_polars_writes_it(column: str, kind: pl.DataType) -> bool:
-    """Returns True if polars writes *column* of a struct in the form of `value_text`."""
+    """Returns True if polars writes *column* as `value_text` does."""
     # It does not escape names, and has other texts for NaN and -0.0.
     return not kind.is_float() and json.dumps(column) == f'"{column}"'
 

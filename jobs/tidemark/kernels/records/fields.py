@@ -38,7 +38,10 @@ def texts_of(values: pl.Series) -> pl.Series:
 
 
 def texts_at(texts: Mapping[int, str | None], rows: int) -> pl.Series:
-    """Returns a column of so many *rows* with *texts* by row; null elsewhere."""
+    """Returns a column of so many *rows*, with *texts* by row.
+
+    It is null elsewhere.
+    """
     none = pl.Series([None], dtype=pl.String).new_from_index(0, rows)
     return none.scatter([*texts], pl.Series([*texts.values()], dtype=pl.String)) if texts else none
 

@@ -65,9 +65,9 @@ def judge(updates: pl.DataFrame, stored: pl.DataFrame, *, rule: Rule) -> pl.Data
 
 @dataclass(frozen=True)
 class _RowsByKey:
-    """Updates key by key, in order within a key, with the key's stored version.
+    """Updates key by key, with the key's stored version.
 
-    `row` is the number of each among all updates; `first` marks each key's first row.
+    They are in order within a key. `row` is the number of each among all updates; `first` marks each key's first row.
     """
 
     row: Array

@@ -162,9 +162,9 @@ def judged(updates: pl.DataFrame, stored: pl.DataFrame, rule: Rule, *, with_time
 
 
 def _compared_with(updates: pl.DataFrame, sent: pl.DataFrame, stored: pl.DataFrame) -> pl.Series:
-    """Returns the identity of the version with which each of *updates* was compared.
+    """Returns the identity with which each of *updates* was compared.
 
-    It is the one *sent* on in the run `_old_run`, or the *stored* one of the key.
+    It is the one that was *sent* on in the run `_old_run`, or the *stored* one of the key.
     """
     rows = updates.select("_key", "_old_run").join(sent, on="_old_run", how="left", maintain_order="left")
     old = rows.join(stored.select(_key="key", _stored="identity"), on="_key", how="left", maintain_order="left")
