@@ -85,7 +85,7 @@ def commits(home: Path) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("many", [5_000, 2])
-def test_the_newest_time_of_a_sink_is_known_from_rows_and_from_files(
+def test_rows_and_files_of_a_sink_have_the_same_newest_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, many: int
 ) -> None:
     monkeypatch.setattr("tidemark.stream.write.commit.MANY", many)
