@@ -19,7 +19,7 @@ from typing import Annotated, Any
 import msgspec
 import polars as pl
 
-from tidemark.collecting import omit
+from tidemark.collecting import omit, outside
 from tidemark.kernels.records.fields import (
     INVALID_UTF8,
     MALFORMED_JSON,
@@ -123,9 +123,9 @@ class _Parser:
                 refused[len(records)] = None
                 records.append(self._nothing)
         others: dict[int, str | None] = {}
-        for row, value in enumerate(written) if self._keeps_others else ():
+        for row in outside(range(len(written)), refused) if self._keeps_others else ():
             try:
-                others[row] = self._others(_any_of(value))
+                others[row] = self._others(_any_of(written[row]))
             except _REFUSALS:
                 refused[row] = None
         reasons: dict[int, str | None] = {}
