@@ -84,6 +84,18 @@ def commits(home: Path) -> dict[str, int]:
     }
 
 
+@pytest.mark.parametrize("many", [5_000, 2])
+def test_rows_and_files_of_a_sink_have_the_same_newest_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, many: int
+) -> None:
+    monkeypatch.setattr("tidemark.stream.write.commit.MANY", many)
+    playing = play(tmp_path, facts_every_ms=0)
+    rows = [playing.row("events", at_ms, id=str(at_ms), v=1) for at_ms in (ms(5), ms(9) + 1, ms(7))]
+    playing.batch(rows, at_ms=ms(10))
+    newest_ms = {row["operator"]: row["newest_ms"] for row in playing.rows("outcomes")}
+    assert newest_ms == {"events": None, "newest": None, "board": ms(9) + 1, "out": None}
+
+
 def test_a_batch_commits_outputs_and_ten_seconds_facts(tmp_path):
     playing, batches = play(tmp_path), {}
     run(playing, range(1), batches)

@@ -7,6 +7,7 @@ from decimal import Decimal
 from pathlib import Path
 
 import polars as pl
+import pyarrow.parquet as pq
 import pytest
 
 from tidemark.storage.delta.tables import Committer, create, scan
@@ -38,6 +39,17 @@ def test_the_log_has_statistics_of_every_comparable_column() -> None:
                       "at": "2020-01-01T01:01:01.124Z", "there": "2020-01-01T02:00:00.000", "day": "2020-01-03"},
         "nullCount": {"text": 1, "told": 1, "number": 1, "count": 1, "at": 1, "there": 1, "day": 1, "nothing": 3},
     }  # fmt: skip
+
+
+def test_a_dictionary_has_values_that_repeat(tmp_path: Path) -> None:
+    rows = pl.select(n=pl.int_range(2_000)).select(often=pl.col("n") % 7, text=pl.format("{}", "n"))
+    for number, some in enumerate((rows, rows.head(1_000))):
+        file = write_file(tmp_path, some.to_arrow(), batch_id=number)
+        group = pq.read_metadata(file.path).row_group(0)
+        encodings = {group.column(n).path_in_schema: group.column(n).encodings for n in range(2)}
+        has_dictionary = {name for name, kinds in encodings.items() if "RLE_DICTIONARY" in kinds}
+        # A small file has dictionaries for all of its columns: too few of its rows would be looked at.
+        assert has_dictionary == ({"often", "text"} if number else {"often"})
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), Decimal("0.1")])

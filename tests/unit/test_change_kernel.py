@@ -41,7 +41,7 @@ def in_batches(updates, stored, rule, size):
         batch = updates[start : start + size]
         judged = judge(batch, state, rule=rule)
         state = pl.concat([state, batch.filter(judged["emit"])]).unique("key", keep="last")
-        verdicts += judged.rows()
+        verdicts += judged.drop("run", "old_run").rows()
     return verdicts, {key: (value, timestamp_ms) for key, value, timestamp_ms in state.rows()}
 
 
@@ -78,7 +78,7 @@ def test_comparing_with_the_row_before_is_not_enough():
 def test_each_row_says_which_version_it_was_compared_with():
     updates = frame([(1, b"a", 5), (2, b"x", 6), (1, b"b", 7), (1, b"b", 8), (1, None, 9)])
     verdicts = judge(updates, frame([(1, b"a", 4)]), rule=Rule.STRICTLY_NEWER)
-    assert verdicts.rows() == [
+    assert verdicts.drop("run", "old_run").rows() == [
         (False, b"a", 4),
         (True, None, None),
         (True, b"a", 4),
@@ -87,12 +87,25 @@ def test_each_row_says_which_version_it_was_compared_with():
     ]
 
 
+def test_what_follows_an_update_that_is_sent_on_is_of_its_run():
+    updates = frame([(1, b"a", 5), (2, None, 6), (1, b"a", 7), (1, b"b", 8), (1, b"b", 9), (2, None, 9), (1, b"b", 10)])
+    verdicts = judge(updates, frame([(1, b"a", 4)]), rule=Rule.STRICTLY_NEWER)
+    assert verdicts["emit"].to_list() == [False, False, False, True, False, False, False]
+    runs = verdicts["run"].to_list()
+    before, deleted, _, changed, *_ = runs
+    assert runs == [before, deleted, before, changed, changed, deleted, changed]
+    assert len({before, deleted, changed}) == 3
+    assert verdicts["old_run"].to_list() == [None, None, None, None, changed, None, changed]
+
+
 @pytest.mark.parametrize("rule", Rule)
 def test_an_empty_batch_decides_nothing(rule):
     assert judge(frame([]), frame([(1, b"a", 1)]), rule=rule).schema == {
         "emit": pl.Boolean(),
         "old_value": pl.Binary(),
         "old_timestamp_ms": pl.Int64(),
+        "run": pl.Int64(),
+        "old_run": pl.Int64(),
     }
 
 

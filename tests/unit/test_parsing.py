@@ -168,6 +168,16 @@ def test_undeclared_fields_are_kept_in_the_named_column() -> None:
     assert json.loads(rows[1]["t"]["rest"]) == {"zone": "z", "list": [1, {"k": "5"}], "none": None}
 
 
+def test_a_record_that_is_no_object_is_refused_between_others() -> None:
+    values = [body(n=1), b"[1]", b"7", b"{", b'{"id": "b", "at": 1, "n": "\xff"}', body(n=2)]
+    with_others = source(fields={"id": "string", "at": "bigint"}, other_fields="rest")
+    found = read(records(*((b"k", value) for value in values)), with_others)
+    assert [row["reason"] for row in found] == [
+        None, "wrong_type", "wrong_type", "malformed_json", "invalid_utf8", None
+    ]  # fmt: skip
+    assert [row["t"]["rest"] for row in found] == ['{"n":1}', None, None, None, None, '{"n":2}']
+
+
 def test_a_column_is_filled_by_a_field_of_another_name() -> None:
     record = {"ID": "a", "event Time": NOON, "id": "other", "n": 7}
     found = records((b"k", json.dumps(record).encode()), (b"k", json.dumps({**record, "n": "x"}).encode()))

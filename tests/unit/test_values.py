@@ -28,6 +28,31 @@ def test_a_value_is_a_json_object_with_its_columns_in_order():
     assert json.loads(text)["b"] == 'say "hi"\n'
 
 
+@given(
+    st.lists(
+        st.tuples(
+            st.none() | st.text(),
+            st.none() | st.integers(-(2**63), 2**63 - 1),
+            st.none() | st.booleans(),
+            st.none() | st.datetimes(timezones=st.just(UTC)),
+        ),
+        min_size=1,
+    )
+)
+def test_columns_have_the_same_text_together_and_beside_a_double(rows):
+    """With a double in the object, each column is written by itself."""
+    schema = {"a": pl.String(), "b": pl.Int64(), "c": pl.Boolean(), "d": INSTANT}
+    frame = pl.DataFrame(rows, schema=schema, orient="row").with_columns(x=0.5)
+    together = frame.select(value_text([*schema], frame.schema)).to_series().to_list()
+    beside = frame.select(value_text([*schema, "x"], frame.schema)).to_series().to_list()
+    assert [text[:-1] + ',"x":0.5}' for text in together] == beside
+
+
+def test_a_name_is_escaped():
+    frame = pl.DataFrame({"größe": [1], 'a"b': [2]})
+    assert frame.select(value_text(frame.columns, frame.schema)).item() == '{"gr\\u00f6\\u00dfe":1,"a\\"b":2}'
+
+
 def test_floats_that_json_lacks_differ_from_null_and_each_other():
     assert text_of([math.nan, math.inf, -math.inf, None]) == [
         '{"x":"NaN"}',

@@ -19,6 +19,7 @@ from tidemark.kernels.formats.protobuf_fields import message_at, protobuf_types
 from tidemark.kernels.formats.wire_format import HEAD, message_indexes, schema_ids
 from tidemark.kernels.formats.written_schema import SchemaKind, WrittenSchema
 from tidemark.kernels.records.avro_fields import avro_types
+from tidemark.kernels.records.fields import texts_at
 from tidemark.kernels.records.json_fields import json_of
 from tidemark.model.kinds.kafka_end import Format
 from tidemark.model.kinds.source import Source
@@ -54,9 +55,7 @@ def sampled_types(raw: pl.DataFrame, source: Source, schemas: Mapping[int, Writt
         types = _types_by_schema(values, source, schemas)
     else:
         types = _json_types(values if source.registry is None else values.bin.slice(HEAD), source.types_of_values)
-    texts = [*_texts(types)]
-    none = pl.Series([None], dtype=pl.String).new_from_index(0, raw.height)
-    return none.scatter(places, pl.Series(texts, dtype=pl.String)) if places else none
+    return texts_at(dict(zip(places, _texts(types), strict=True)), raw.height)
 
 
 def _texts(types: Iterable[Mapping[str, str] | None]) -> Iterator[str | None]:

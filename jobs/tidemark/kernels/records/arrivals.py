@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import polars as pl
 
 from tidemark.kernels.columns.buckets import bucket_of
+from tidemark.kernels.columns.splitting import in_order, split
 from tidemark.kernels.records.marks import is_hop_update
 from tidemark.kernels.updates.proofs import as_read
 from tidemark.model.kinds.repartition import HopSource
@@ -110,15 +111,14 @@ def arrivals(
         counts_up_to_ms: a record moves time up to here at most; None: no limit.
         max_held: so many records are held at most, the others are released; None: no limit.
     """
-    usable = rows.filter(pl.col("reason").is_null())
+    usable, bad = split(rows, pl.col("reason").is_null())
     payload = pl.col(source.name).struct
     # A record with a key is an update of that key, even where all of its fields are null.
     others = [payload.field(c).is_null() for c in source.columns if c != source.timestamp]
     nothing = pl.all_horizontal(pl.col("key").is_null(), *others) if others else pl.lit(value=False)
-    alive = usable.filter(~pl.col("deleted") & nothing)
-    records = usable.filter(pl.col("deleted") | ~nothing)
-    late = (pl.col("timestamp_ms") <= pl.lit(late_up_to_ms, pl.Int64)).fill_null(value=False)
-    fresh = records.filter(~late).select(
+    alive, records = split(usable, ~pl.col("deleted") & nothing)
+    late, punctual = split(records, pl.col("timestamp_ms") <= pl.lit(late_up_to_ms, pl.Int64))
+    fresh = punctual.select(
         payload.field(*source.columns),
         _key=pl.col("key").cast(pl.String),
         _timestamp_ms="timestamp_ms",
@@ -130,25 +130,26 @@ def arrivals(
         _newest_ms="timestamp_ms",
         _repeated=pl.lit(value=False),
     )
-    here = pl.concat([waiting, fresh]).sort("_partition", "_offset")
-    newest = pl.col("_partition").replace_strict(dict(newest_ms), default=None, return_dtype=pl.Int64)
-    # A record is judged by what its partition had reached before it, as if records came one by one.
-    before = pl.max_horizontal(newest, _counted(counts_up_to_ms).cum_max().shift().over("_partition"))
-    held = (before - source.bound_ms - 1 > pl.lit(allowed_ms, pl.Int64)).fill_null(value=False)
-    judged = here.with_columns(_held=held, _before=before)
-    here = _with_at_most_held(judged, max_held)
-    released_early = judged.filter("_held").height - here.filter("_held").height
-    here = here.drop("_before")
-    released, ahead = here.filter(~pl.col("_held")).drop("_held"), here.filter("_held").drop("_held")
-    too_late = (pl.col("_timestamp_ms") <= pl.lit(late_up_to_ms, pl.Int64)).fill_null(value=False)
+    here = in_order(pl.concat([waiting, fresh]), "_partition", "_offset")
+    released, ahead, released_early = here, here.clear(), 0
+    if allowed_ms is not None:
+        newest = pl.col("_partition").replace_strict(dict(newest_ms), default=None, return_dtype=pl.Int64)
+        # A record is judged by what its partition had reached before it, as if records came one by one.
+        before = pl.max_horizontal(newest, _counted(counts_up_to_ms).cum_max().shift().over("_partition"))
+        held = (before - source.bound_ms - 1 > allowed_ms).fill_null(value=False)
+        judged = here.with_columns(_held=held, _before=before)
+        here = _with_at_most_held(judged, max_held)
+        released_early = judged.filter("_held").height - here.filter("_held").height
+        ahead, released = split(here.drop("_before"), pl.col("_held"))
+        ahead, released = ahead.drop("_held"), released.drop("_held")
     # A record that waited may be late by now. Its bytes are not kept, so it is written as JSON.
-    behind = as_read(released.filter(too_late))
+    behind, on_time = split(released, pl.col("_timestamp_ms") <= pl.lit(late_up_to_ms, pl.Int64))
     return Arrivals(
-        on_time=released.filter(~too_late),
+        on_time=on_time,
         held=ahead,
         alive=alive,
-        late=pl.concat([_late(records.filter(late)), behind]),
-        bad=rows.filter(pl.col("reason").is_not_null()),
+        late=pl.concat([_late(late), as_read(behind)]),
+        bad=bad,
         repeated=repeated,
         released_early=released_early,
     )
@@ -194,12 +195,12 @@ def rows_in_order(source: Source, raw: pl.DataFrame, *, numbered_from: int) -> p
 
     Rows without offsets are numbered in the order of writing, from *numbered_from*.
     """
-    rows = raw.filter(pl.col("source") == source.name)
+    rows, _ = split(raw, pl.col("source") == source.name)
     if source.topic is None:
         # Spark packs files by size; the rows of one piece of a file come together and in order.
         rows = rows.sort("written", maintain_order=True)
         return rows.with_columns(offset=numbered_from + pl.int_range(pl.len(), dtype=pl.Int64))
-    return rows.sort("partition", "offset")
+    return in_order(rows, "partition", "offset")
 
 
 def disorder(timestamps_ms: pl.Series, reached_ms: int | None) -> pl.DataFrame:

@@ -37,6 +37,15 @@ def texts_of(values: pl.Series) -> pl.Series:
         return pl.Series([_text_of(value) for value in values], dtype=pl.String)
 
 
+def texts_at(texts: Mapping[int, str | None], rows: int) -> pl.Series:
+    """Returns a column of so many *rows*, with *texts* by row.
+
+    It is null elsewhere.
+    """
+    none = pl.Series([None], dtype=pl.String).new_from_index(0, rows)
+    return none.scatter([*texts], pl.Series([*texts.values()], dtype=pl.String)) if texts else none
+
+
 def _text_of(value: bytes | None) -> str | None:
     try:
         return None if value is None else value.decode()

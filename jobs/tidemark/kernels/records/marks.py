@@ -93,6 +93,9 @@ def with_marks(source: Source, rows: pl.DataFrame, was: InputProgress) -> tuple[
     Returns:
         The rows, and the effect of the marks.
     """
+    none = Marks(dict.fromkeys(rows["partition"].unique().to_list(), False))
+    if rows["headers"].null_count() == rows.height:
+        return rows, none
     is_empty = pl.all_horizontal(
         pl.col("key").is_null(),
         pl.col("reason").is_null() | pl.col("reason").is_in(_WITHOUT_A_VALUE),
@@ -104,7 +107,7 @@ def with_marks(source: Source, rows: pl.DataFrame, was: InputProgress) -> tuple[
     text = header.list.last().cast(pl.String, strict=False)
     marked = rows.with_columns(_mark=pl.when(is_empty).then(text))
     if not marked["_mark"].is_not_null().any():
-        return rows, Marks(dict.fromkeys(rows["partition"].unique().to_list(), False))
+        return rows, none
     mark = pl.col("_mark").str.extract_groups(_FORM).struct
     # The inverse of `bounded_out_of_orderness`.
     at_ms = mark.field("watermark").cast(pl.Int64, strict=False) + source.bound_ms + 1

@@ -22,9 +22,12 @@ def with_tombstone_times(rows: pl.DataFrame, newest_ms: Mapping[int, int]) -> tu
     Returns:
         The rows, and *newest_ms* after them.
     """
-    earlier_ms = pl.col("partition").replace_strict(dict(newest_ms), default=None, return_dtype=pl.Int64)
     # Times of unusable records move no time, so no tombstone gets one of theirs.
     time = pl.when(pl.col("reason").is_null()).then("timestamp_ms")
+    if not rows["deleted"].any():
+        reached = rows.select("partition", time=time).group_by("partition").agg(pl.col("time").max()).drop_nulls()
+        return rows, {**newest_ms, **{n: max(ms, newest_ms.get(n, ms)) for n, ms in reached.iter_rows()}}
+    earlier_ms = pl.col("partition").replace_strict(dict(newest_ms), default=None, return_dtype=pl.Int64)
     newest = pl.max_horizontal(earlier_ms, time.cum_max().forward_fill().over("partition"))
     timeless = pl.col("deleted") & pl.col("reason").is_null() & pl.col("timestamp_ms").is_null()
     marked = rows.with_columns(_newest=newest, _timeless=timeless)

@@ -20,6 +20,7 @@ And since only a row that is sent on is stored, the stored version before a row 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -42,52 +43,76 @@ def judge(updates: pl.DataFrame, stored: pl.DataFrame, *, rule: Rule) -> pl.Data
 
     Returns:
         `emit`, and `old_value` and `old_timestamp_ms`: the version that the update was compared with, which is the one
-        it replaces where `emit` is true; null where there is none.
+        it replaces where `emit` is true; null where there is none. Also `run`: an update that is sent on, and those of
+        its key after it that are not, have the same number; and `old_run`, the run of the version that the update was
+        compared with. Null: it is not of this batch.
     """
     rows = _by_key(updates, stored)
-    first = rows["group"].is_first_distinct().to_numpy()
-    emit = _emits(rows, first, rule)
+    first = rows.first
+    emit = _emits(rows, rule)
     last = _last_sent_before(emit, first)
     # Without an earlier update in the batch a row is compared with the stored version of its key.
     is_first_sent, place = pl.Series(last < 0), np.maximum(last, 0)
-    old_value = rows["old_value"].zip_with(is_first_sent, rows["value"].gather(place))
-    old_timestamp_ms = rows["old_timestamp_ms"].zip_with(is_first_sent, rows["timestamp_ms"].gather(place))
-    verdicts = pl.DataFrame({"row": rows["row"], "emit": emit}).with_columns(old_value, old_timestamp_ms)
-    return verdicts.sort("row").drop("row")
+    old_value = rows.old_value.zip_with(is_first_sent, rows.value.gather(place))
+    old_timestamp_ms = rows.old_timestamp_ms.zip_with(is_first_sent, rows.timestamp_ms.gather(place))
+    run = pl.Series(np.cumsum(emit | first), dtype=pl.Int64)
+    old = {"old_value": old_value, "old_timestamp_ms": old_timestamp_ms}
+    verdicts = pl.DataFrame({"emit": emit, **old, "run": run, "old_run": run.gather(place).set(is_first_sent, None)})
+    back = np.empty(len(emit), np.int64)
+    back[rows.row] = np.arange(len(emit))
+    return verdicts[back]
 
 
-def _by_key(updates: pl.DataFrame, stored: pl.DataFrame) -> pl.DataFrame:
-    """Returns the updates key by key, with the key's stored version.
+@dataclass(frozen=True)
+class _RowsByKey:
+    """Updates key by key, with the key's stored version.
 
-    They are in order within a key.
+    They are in order within a key. `row` is the number of each among all updates; `first` marks each key's first row.
     """
-    # polars keeps the order of rows within a group, so nothing is sorted.
+
+    row: Array
+    first: Array
+    value: pl.Series
+    timestamp_ms: pl.Series
+    old_value: pl.Series
+    old_timestamp_ms: pl.Series
+
+
+def _by_key(updates: pl.DataFrame, stored: pl.DataFrame) -> _RowsByKey:
     old = stored.select("key", old_value="value", old_timestamp_ms="timestamp_ms")
-    return (
-        updates.with_row_index("row")
-        .group_by("key")
-        .agg("row", "value", "timestamp_ms")
-        .join(old, on="key", how="left")
-        .with_row_index("group")
-        .drop("key")
-        .explode("row", "value", "timestamp_ms")
+    # polars keeps the order of rows within a group, so nothing is sorted.
+    keys = updates.select("key").with_row_index("row").group_by("key").agg("row").join(old, on="key", how="left")
+    n = keys["row"].list.len().to_numpy()
+    row = keys["row"].explode(empty_as_null=False).to_numpy()
+    first = np.zeros(len(row), dtype=bool)
+    first[np.cumsum(n) - n] = True
+    of_key = np.repeat(np.arange(len(n)), n)
+    return _RowsByKey(
+        row,
+        first,
+        updates["value"].gather(row),
+        updates["timestamp_ms"].gather(row),
+        keys["old_value"].gather(of_key),
+        keys["old_timestamp_ms"].gather(of_key),
     )
 
 
-def _emits(rows: pl.DataFrame, first: Array, rule: Rule) -> Array:
-    """Returns True for rows sent on; *first* marks each key's first row."""
-    value, timestamp_ms = rows["value"], rows["timestamp_ms"].to_numpy()
-    repeats = value.eq_missing(value.shift().zip_with(pl.Series(~first), rows["old_value"])).to_numpy()
+def _emits(rows: _RowsByKey, rule: Rule) -> Array:
+    """Returns True for rows sent on."""
+    first, value, timestamp_ms = rows.first, rows.value, rows.timestamp_ms.to_numpy()
+    repeats = value.eq_missing(value.shift().zip_with(pl.Series(~first), rows.old_value)).to_numpy()
     # np.roll wraps around at row 0, which is the first row of its key and compared with the stored version.
-    before_ms = np.where(first, rows["old_timestamp_ms"].fill_null(NEVER_MS).to_numpy(), np.roll(timestamp_ms, 1))
+    before_ms = np.where(first, rows.old_timestamp_ms.fill_null(NEVER_MS).to_numpy(), np.roll(timestamp_ms, 1))
     match rule:
         case Rule.STRICTLY_NEWER:
-            lowest_ms = _running_min(np.where(repeats, before_ms, NEVER_MS), starts=first | ~repeats)
-            changed = timestamp_ms <= lowest_ms
+            # Where each row is later than the one before it, each is later than the lowest before it.
+            if (changed := repeats & (timestamp_ms <= before_ms)).any():
+                lowest_ms = _running_min(np.where(repeats, before_ms, NEVER_MS), starts=first | ~repeats)
+                changed = timestamp_ms <= lowest_ms
         case Rule.SAME_INSTANT:
             changed = timestamp_ms != before_ms
         case Rule.VALUE_ONLY:
-            changed = np.zeros(len(rows), dtype=bool)
+            changed = np.zeros(len(first), dtype=bool)
     emit: Array = ~repeats | (changed & value.is_not_null().to_numpy())
     return emit
 

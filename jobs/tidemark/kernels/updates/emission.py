@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 import polars as pl
 
+from tidemark.collecting import outside
 from tidemark.kernels.columns.identity import identity_of
 from tidemark.kernels.columns.schemas import INSTANT
 from tidemark.kernels.columns.values import value_text
@@ -95,16 +96,18 @@ def _is_compared_by_text(updates: pl.DataFrame) -> bool:
     return isinstance(updates.schema["_identity"], pl.Struct)
 
 
-def sent_on(updates: pl.DataFrame, stored: pl.DataFrame, emission: Emission) -> JudgedUpdates:
+def sent_on(
+    updates: pl.DataFrame, stored: pl.DataFrame, emission: Emission, *, with_times: bool = False
+) -> JudgedUpdates:
     """Decides *updates*, in order, by a strategy that holds nothing.
 
-    *stored* are the stored rows of their keys.
+    *stored* are the stored rows of their keys. The other argument is that of `judged`.
     """
     decided = updates
     if emission.decide is DecisionRate.BATCH:
         decided = newest_per_key(updates)
     if emission.strategy is Strategy.ON_CHANGE:
-        result = judged(decided, stored, emission.rule)
+        result = judged(decided, stored, emission.rule, with_times=with_times)
     else:
         result = replacing(decided, stored, everything=True)
     return replace(result, superseded=updates.height - decided.height, asserted=decided)
@@ -117,8 +120,11 @@ def newest_per_key(updates: pl.DataFrame) -> pl.DataFrame:
     return together.unique("_key", keep="last", maintain_order=True)
 
 
-def judged(updates: pl.DataFrame, stored: pl.DataFrame, rule: Rule) -> JudgedUpdates:
-    """Decides *updates* by *rule*, against *stored* rows and each other."""
+def judged(updates: pl.DataFrame, stored: pl.DataFrame, rule: Rule, *, with_times: bool = False) -> JudgedUpdates:
+    """Decides *updates* by *rule*, against *stored* rows and each other.
+
+    *with_times*: each run of suppressed updates has all of their times, for the versions of a joined table.
+    """
     by_text = _is_compared_by_text(updates)
     own, of_stored = ("_value", "value") if by_text else ("_identity", "identity")
     verdicts = judge(
@@ -128,31 +134,41 @@ def judged(updates: pl.DataFrame, stored: pl.DataFrame, rule: Rule) -> JudgedUpd
     )
     rows = updates.with_columns(
         verdicts["old_value"].alias(f"_old{own}"),
-        _emit=verdicts["emit"],
         _old_timestamp_ms=verdicts["old_timestamp_ms"],
+        _run=verdicts["run"],
+        _old_run=verdicts["old_run"],
     )
-    # A run ends where an update was sent on in between.
-    stands = pl.struct("_key", "_timestamp_ms").is_last_distinct()  # of one instant the last one counts
-    rows = rows.with_columns(_run=pl.col("_emit").cum_sum().over("_key"), _stands=stands)
-    per_task = dict(rows.group_by("_task").agg((~pl.col("_emit")).sum()).iter_rows())
-    emitted, runs = rows.filter("_emit").drop("_emit", "_run", "_stands"), _runs(rows.filter(~pl.col("_emit")), own)
+    emitted = rows.filter(verdicts["emit"])
+    needed = ("_key", own, "_old_timestamp_ms", "_partition", "_offset", "_timestamp_ms", "_task", "_run", "_old_run")
+    skipped = rows.select(*needed)
+    if with_times:
+        # Of one instant the last update counts.
+        skipped = skipped.with_columns(_stands=pl.struct("_key", "_timestamp_ms").is_last_distinct())
+    skipped = skipped.filter(~verdicts["emit"])
+    per_task = dict.fromkeys(updates["_task"].unique().to_list(), 0)
+    per_task |= dict(skipped.group_by("_task").len().iter_rows())
+    runs = _runs(skipped, own, "_run")
     if by_text:
         emitted = identified(emitted)
-        identities = pl.concat(
-            [
-                stored.select(_key="key", _value="value", _identity="identity"),
-                emitted.select("_key", "_value", "_identity"),
-            ]
-        ).unique(["_key", "_value"], keep="first")
-        old = identities.select("_key", _old_value="_value", _old_identity="_identity")
-        emitted = emitted.join(old, on=["_key", "_old_value"], how="left", maintain_order="left")
+        sent = emitted.select(_old_run="_run", _sent="_identity")
+        emitted = emitted.with_columns(_old_identity=_compared_with(emitted, sent, stored))
         # An older version wrote some values as another text.
         only_text = (pl.col("_value") != pl.col("_old_value")) & (pl.col("_identity") == pl.col("_old_identity"))
         if emitted.select(only_text.any()).item():
-            return judged(identified(updates), stored, rule)
+            return judged(identified(updates), stored, rule, with_times=with_times)
         emitted = emitted.drop("_old_value")
-        runs = runs.join(identities, on=["_key", "_value"], how="left", maintain_order="left").drop("_value")
-    return JudgedUpdates(emitted, runs, per_task)
+        runs = runs.with_columns(_identity=_compared_with(runs, sent, stored))
+    return JudgedUpdates(emitted.drop("_run", "_old_run"), runs, per_task)
+
+
+def _compared_with(updates: pl.DataFrame, sent: pl.DataFrame, stored: pl.DataFrame) -> pl.Series:
+    """Returns the identity with which each of *updates* was compared.
+
+    It is the one that was *sent* on in the run `_old_run`, or the *stored* one of the key.
+    """
+    rows = updates.select("_key", "_old_run").join(sent, on="_old_run", how="left", maintain_order="left")
+    old = rows.join(stored.select(_key="key", _stored="identity"), on="_key", how="left", maintain_order="left")
+    return old.select(pl.when(pl.col("_old_run").is_null()).then("_stored").otherwise("_sent")).to_series()
 
 
 def replacing(updates: pl.DataFrame, stored: pl.DataFrame, *, everything: bool = False) -> JudgedUpdates:
@@ -178,19 +194,24 @@ def replacing(updates: pl.DataFrame, stored: pl.DataFrame, *, everything: bool =
     # Readers know no such key, so its deletion says nothing to them.
     is_void = pl.col("_deleted") & pl.col("_old_identity").is_null() & pl.lit(value=not everything)
     per_task = dict(rows.group_by("_task").agg(is_void.sum()).iter_rows())
-    return JudgedUpdates(
-        rows.filter(~is_void),
-        _runs(rows.filter(is_void).with_columns(_run=pl.lit(0), _stands=pl.lit(value=False)), "_identity"),
-        per_task,
-    )
+    void = rows.filter(is_void).with_columns(_old_run=pl.lit(None, pl.Int64))
+    runs = _runs(void, "_identity", "_key", "_old_timestamp_ms")
+    return JudgedUpdates(rows.filter(~is_void), runs, per_task)
 
 
-def _runs(skipped: pl.DataFrame, compared: str) -> pl.DataFrame:
-    run = ("_key", "_run", compared, "_old_timestamp_ms", "_partition")
-    return skipped.group_by(run, maintain_order=True).agg(
+def _runs(skipped: pl.DataFrame, compared: str, *run: str) -> pl.DataFrame:
+    """Returns a row for each run of *skipped* updates of a partition.
+
+    Updates of a run have equal values of *run*, and then of their keys, of *compared*, and of the times of the version
+    that they repeat.
+    """
+    same = outside(("_key", compared, "_old_timestamp_ms", "_old_run"), run)
+    times = {"asserted_ms": pl.col("_timestamp_ms").filter(pl.col("_stands"))} if "_stands" in skipped.columns else {}
+    return skipped.group_by(*run, "_partition", maintain_order=True).agg(
+        *(pl.col(name).first() for name in same),
         n=pl.len(),
         first_offset=pl.col("_offset").min(),
         last_offset=pl.col("_offset").max(),
         max_timestamp=pl.col("_timestamp_ms").max(),
-        asserted_ms=pl.col("_timestamp_ms").filter(pl.col("_stands")),
+        **times,
     )

@@ -60,7 +60,7 @@ def latency_stats(times: pl.DataFrame | pl.LazyFrame, *, finished_at_ms: int) ->
         )
     )
     stats: dict[int, dict[str, int | None]] = {}
-    for row in per_task.sort("_task").collect(engine="streaming").iter_rows(named=True):
+    for row in _collected(per_task.sort("_task"), times).iter_rows(named=True):
         sum_ms = row["ahead_ms"] + finished_at_ms * row["n"]
         task_times = Times(n=row["n"], min_ms=row["min_ms"], max_ms=row["max_ms"], sum_ms=sum_ms)
         latency = latency_at(task_times, finished_at_ms=finished_at_ms)
@@ -72,7 +72,13 @@ def latency_histogram(times: pl.DataFrame | pl.LazyFrame, *, finished_at_ms: int
     """Returns the number of records per `_task` and latency bucket."""
     latency = _with_newest(times.lazy()).select("_task", "n", bucket=bucket_of(finished_at_ms - pl.col("_newest_ms")))
     per_bucket = latency.group_by("_task", "bucket").agg(pl.col("n").sum())
-    return per_bucket.sort("_task", "bucket").collect(engine="streaming")
+    return _collected(per_bucket.sort("_task", "bucket"), times)
+
+
+def _collected(of_times: pl.LazyFrame, times: pl.DataFrame | pl.LazyFrame) -> pl.DataFrame:
+    """Returns the rows of *of_times*, which are made of *times*."""
+    # Times that are not in memory may be too many for it. The streaming engine starts threads of its own.
+    return of_times.collect(engine="streaming" if isinstance(times, pl.LazyFrame) else "in-memory")
 
 
 def add_up(buckets: pl.DataFrame, *, window_ms: int) -> pl.DataFrame:

@@ -28,11 +28,15 @@ def changes_rows(operator: str, result: JudgedUpdates, **more: str) -> pl.DataFr
     )
 
 
-def suppressed_rows(operator: str, result: JudgedUpdates, *, joined: bool = False) -> pl.DataFrame:
-    """Returns suppressed runs as rows of `suppressed`; *joined* tables' have all times."""
+def suppressed_rows(operator: str, result: JudgedUpdates) -> pl.DataFrame:
+    """Returns suppressed runs as rows of `suppressed`.
+
+    Runs that have all their times have them as text.
+    """
+    rows = result.suppressed
     times = pl.concat_str(pl.lit("["), pl.col("asserted_ms").cast(pl.List(pl.String)).list.join(","), pl.lit("]"))
-    return result.suppressed.select(
-        times.alias("asserted_ms") if joined else pl.lit(None, pl.String).alias("asserted_ms"),
+    return rows.select(
+        times.alias("asserted_ms") if "asserted_ms" in rows.columns else pl.lit(None, pl.String).alias("asserted_ms"),
         "n",
         "first_offset",
         "last_offset",

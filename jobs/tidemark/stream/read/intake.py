@@ -137,11 +137,11 @@ class Reader:
         fresh = rows_in_order(source, raw, numbered_from=was.positions(()).get(0, 0))
         # The broker is asked after the rows were read, so they are of this topic or an earlier one.
         topic = self.topic(source)
-        offsets = self.offsets(source, set(fresh["partition"]), was, topic)
+        offsets = self.offsets(source, set(fresh["partition"].unique()), was, topic)
         anew = self._intact.read_anew(source, fresh, was, topic, offsets, batch)
         fresh, read_to = anew.rows, anew.read_to
         # Rows without a gap prove that nothing before them was lost, so the broker's answer counts for the others.
-        doubtful = without_records(offsets, set(fresh["partition"]) - {*with_gaps(fresh, read_to)})
+        doubtful = without_records(offsets, set(fresh["partition"].unique()) - {*with_gaps(fresh, read_to)})
         checked = self._intact.check(source, fresh, read_to, doubtful, batch)
         fresh, read_to, losses = checked.rows, checked.read_to, {**anew.losses, **checked.losses}
         gone: Offsets = {}
@@ -426,7 +426,7 @@ def source_rows(
         QUARANTINE.name: _bad_rows(source, rows.bad),
         HELD_RECORDS.name: _held_rows(source, rows.held, read_to),
     }
-    usable = new.filter(pl.col("reason").is_null(), pl.col("timestamp_ms").is_not_null())["timestamp_ms"]
+    usable = new.select(pl.col("timestamp_ms").filter(pl.col("reason").is_null()).drop_nulls()).to_series()
     # The watermark is 1 ms and the bound behind the newest time.
     reached_ms = None if was.watermark_ms is None else was.watermark_ms + source.bound_ms + 1
     disorder_rows = disorder(usable, reached_ms)

@@ -24,6 +24,7 @@ import msgspec
 import polars as pl
 
 from tidemark.collecting import in_order_of
+from tidemark.kernels.columns.splitting import split
 from tidemark.kernels.formats.protobuf_fields import protobuf_fields
 from tidemark.kernels.formats.sampled_fields import sampled_types
 from tidemark.kernels.formats.wire_format import wire_fields
@@ -59,10 +60,13 @@ def parsed_rows(raw: pl.DataFrame, operators: Iterable[Operator], schemas: Known
     Rows of sources that are not among *operators* stay as they are. *schemas* has all that rows of registries need.
     """
     sources = {o.name: o for o in operators if isinstance(o, Source)}
-    parts = [parsed(source, raw.filter(pl.col("source") == name), schemas) for name, source in sources.items()]
+    parts: list[pl.DataFrame] = []
+    rest = raw
+    for name, source in sources.items():
+        own, rest = split(rest, pl.col("source") == name)
+        parts.append(parsed(source, own, schemas))
     # Rows of hops are not parsed here.
-    rest = raw.filter(~pl.col("source").is_in([*sources])).drop("clock_ms", *sources, strict=False)
-    return pl.concat([rest, *parts], how="diagonal")
+    return pl.concat([rest.drop("clock_ms", *sources, strict=False), *parts], how="diagonal")
 
 
 def parsed(source: Source, raw: pl.DataFrame, schemas: KnownSchemas = NO_SCHEMAS) -> pl.DataFrame:

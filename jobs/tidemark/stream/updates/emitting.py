@@ -92,7 +92,8 @@ class Emitter:
 
         Changes to the state are added to *moves*. *superseded* is how many updates were replaced by these before.
         """
-        result = sent_on(updates, self.memory.stored[self.name].of(updates["_key"]), self.emission)
+        stored = self.memory.stored[self.name].of(updates["_key"])
+        result = sent_on(updates, stored, self.emission, with_times=self.name in self.memory.versions)
         moves.stored[self.name] = result.stored
         return EmissionResult(replace(result, superseded=result.superseded + superseded), result.emitted.clear())
 

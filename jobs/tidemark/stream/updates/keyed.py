@@ -13,6 +13,7 @@ import polars as pl
 
 from tidemark.kernels.aggregates.windows import WINDOW
 from tidemark.kernels.columns.schemas import META_SCHEMA
+from tidemark.kernels.columns.splitting import split
 from tidemark.kernels.columns.values import key_text, value_text
 from tidemark.kernels.updates.emission import newest_per_key
 from tidemark.kernels.updates.facts import times_of
@@ -43,8 +44,7 @@ class JudgingStep(OperatorStep[Op]):
         """Returns rows of `changes` and `suppressed`; *window* maps bounds to columns."""
         name = self.operator.name
         changes = changes_rows(name, emitted.judged, **(window or {}))
-        joined = name in self.shared.memory.versions
-        return {"changes": changes, "suppressed": suppressed_rows(name, emitted.judged, joined=joined)}
+        return {"changes": changes, "suppressed": suppressed_rows(name, emitted.judged)}
 
     def state_rows(self, moves: Moves) -> Tables:
         """Returns states that moved or are gone, as rows of their table."""
@@ -148,11 +148,10 @@ class KeyedStep(JudgingStep[Op]):
         name, memory, emission = self.operator.name, self.shared.memory, self.emission
         emitter = Emitter(name, emission, memory, self.updates, remembers_deleted=self.by_time)
         kept = newest_by_time(updates, memory.states[name].of(updates["_key"])) if self.by_time else updates
-        newest = newest_per_key(kept)
         if emission.holds:
-            return emitter.hold(newest, updates.height, updates["_key"].clear(), moves, moment)
+            return emitter.hold(newest_per_key(kept), updates.height, updates["_key"].clear(), moves, moment)
         if self.by_time:
-            states = newest.with_columns(pl.lit(value=False).alias(HELD))
+            states = newest_per_key(kept).with_columns(pl.lit(value=False).alias(HELD))
             emitter.keep(states.select(*memory.states[name].schema), updates["_key"].clear(), moves, moment)
         return emitter.at_once(kept, moves, superseded=updates.height - kept.height)
 
@@ -165,6 +164,5 @@ def with_key(
     The key is `_key` unless *key* names its columns.
     """
     text = pl.col("_key") if key is None else key_text(key, records.schema)
-    bad = records.filter(text.is_null())
-    rows = quarantine_rows(operator.name, bad, "null_key")
-    return records.filter(text.is_not_null()), {"quarantine": rows}
+    usable, bad = split(records, text.is_not_null())
+    return usable, {"quarantine": quarantine_rows(operator.name, bad, "null_key")}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
+from datetime import datetime
 from itertools import product
 from typing import Any
 
@@ -33,7 +34,7 @@ from tidemark.semantics.idleness import Activity
 from tidemark.semantics.progress import InputProgress, PartitionProgress
 from tidemark.semantics.skew import Skew
 from tidemark.semantics.skip_rate import per_second
-from tidemark.storage.files import Rows, lazy
+from tidemark.storage.files import Files, Rows, lazy
 from tidemark.stream.decide.decision import TIMES
 from tidemark.stream.journal.entries import Entry
 from tidemark.stream.journal.notes import DecisionNotes
@@ -100,7 +101,8 @@ class Measurer:
             times = entry.tables.get(f"{TIMES}{operator.name}")
             if times is None or not times.num_rows:
                 continue
-            frame, clock = lazy(times), clocks[operator.name]
+            frame = pl.DataFrame(times) if isinstance(times, pa.Table) else lazy(times)
+            clock = clocks[operator.name]
             named = {"operator": operator.name, "kind": operator.kind}
             measured = {
                 **named,
@@ -289,6 +291,8 @@ def _newest_ms(sink: Sink, rows: Rows | None) -> int | None:
     """
     if rows is None or not rows.num_rows:
         return None
+    if isinstance(rows, Files) and not sink.key and (newest := _newest_by_statistics(rows)) is not None:
+        return newest
     frame = lazy(rows)
     # Rows in files of the table have its columns; rows in memory have those of a record.
     is_laid_out = "_timestamp_ms" not in frame.collect_schema()
@@ -298,6 +302,16 @@ def _newest_ms(sink: Sink, rows: Rows | None) -> int | None:
         frame = frame.unique(sink.key, keep="last", maintain_order=True)
     newest_ms = frame.select(at.max()).collect().item()
     return newest_ms if isinstance(newest_ms, int) else None
+
+
+def _newest_by_statistics(files: Files) -> int | None:
+    """Returns the newest record time in *files* of a sink's table.
+
+    None: their statistics do not have it.
+    """
+    bounds = [file.stats.get("maxValues", {}).get("timestamp") for file in files.files]
+    # Record times are whole milliseconds, so the bounds of statistics are exact.
+    return max(round(datetime.fromisoformat(bound).timestamp() * 1_000) for bound in bounds) if all(bounds) else None
 
 
 def _place(part: InputProgress, number: int) -> dict[str, str]:
