@@ -15,11 +15,12 @@ import numpy as np
 import polars as pl
 import polars.selectors as cs
 
-from tidemark.kernels.reports.ages import ClosingBatches
+from tidemark.kernels.reports.ages import PLACE, ClosingBatches
 from tidemark.kernels.reports.paths import NONE, Floats, Mask, Places
 from tidemark.kernels.reports.restarts import Restart, restarts
 from tidemark.model.kinds.source import Source
 from tidemark.model.topology import SubTopology
+from tidemark.semantics.blame import AgeCause
 from tidemark.semantics.idleness import Activity
 
 InputPartition = tuple[str, int]
@@ -131,20 +132,28 @@ class BatchRows(NamedTuple):
 class BatchFacts:
     """Facts about the batches of one topology.
 
-    *trigger_ms* is that of the topology. `restarts` has the restarts of the drivers of the sub-topologies `restarted`.
+    Restarts and standstills have numbers. *trigger_ms* is that of the topology.
+
+    Attributes:
+        restart_causes: for each of them, the place of its part of an age.
+        restart_texts: driver and time of each of them, and the number of records that waited; the last is null.
     """
 
     def __init__(self, rows: BatchRows, *, trigger_ms: int) -> None:
         batches, beats, watermarks, latencies = (each.with_columns(cs.datetime().dt.epoch("ms")) for each in rows)
-        self.restarts: list[Restart] = []
-        self.restarted: list[str] = []
+        found: list[Restart] = []
+        texts: list[str | None] = []
         self._ran: dict[str, BatchRuns] = {}
         for (sub,), of_sub in batches.sort("batch_id").group_by("sub_topology", maintain_order=True):
-            beats_of_sub = beats.filter(pl.col("sub_topology") == sub)
-            first, of_driver = len(self.restarts), restarts(of_sub, beats_of_sub, trigger_ms=trigger_ms)
-            self.restarts += of_driver
-            self.restarted += [str(sub)] * len(of_driver)
-            self._ran[str(sub)] = _runs(of_sub, {each.batch_id: first + n for n, each in enumerate(of_driver)})
+            of_driver = restarts(of_sub, beats.filter(pl.col("sub_topology") == sub), trigger_ms=trigger_ms)
+            self._ran[str(sub)] = _runs(of_sub, {each.batch_id: len(found) + n for n, each in enumerate(of_driver)})
+            found += of_driver
+            texts += [f"driver of {sub}: {each.seen}" for each in of_driver]
+        self.restart_texts = pl.Series([*texts, None], dtype=pl.String())
+        self._stood_still = np.array([each.stood_still for each in found], np.bool_)
+        causes = PLACE[AgeCause.BACKLOG], PLACE[AgeCause.DRIVER_RESTARTED]
+        self.restart_causes = np.where(self._stood_still, *causes)
+        self._from_ms, self._to_ms = (np.array([getattr(each, end) for each in found], np.float64) for end in ("from_ms", "to_ms"))
         self._marks: dict[str, dict[InputPartition, PartitionMarks]] = {}
         of_partitions = watermarks.drop_nulls(["partition", "source"]).sort("batch_id")
         for (sub, source, partition), of in of_partitions.group_by("sub_topology", "source", "partition"):
@@ -198,8 +207,7 @@ class BatchFacts:
         ran = self._ran.get(sub_topology)
         is_first = np.ones(batch_id.size, np.bool_) if ran is None else ran.place(batch_id) == 0
         restart = np.where(is_first, NONE, self.restart(sub_topology, batch_id, blockers))
-        stood_still = np.array([*(each.stood_still for each in self.restarts), False])[restart]
-        from_ms = np.array([*(each.from_ms for each in self.restarts), np.nan], np.float64)[restart]
+        stood_still, from_ms = np.append(self._stood_still, values=False)[restart], np.append(self._from_ms, np.nan)[restart]
         return ClosingBatches(
             began_ms=began_ms,
             before_began_ms=started_ms + skew_ms,
@@ -236,8 +244,7 @@ class BatchFacts:
             waited = is_unread & (blockers.number == number) & (cause == NONE)
             if waited.any():
                 cause[waited] = ran.restart_before((source.name, partition))[place[waited] - 1]
-        to_ms = np.array([*(each.to_ms for each in self.restarts), np.nan], np.float64)[cause]
-        return np.where(blockers.ready_ms >= to_ms, NONE, cause)
+        return np.where(blockers.ready_ms >= np.append(self._to_ms, np.nan)[cause], NONE, cause)
 
     def blockers(self, sub: SubTopology, source: Source, batch_id: Places, end_ms: Floats) -> Blockers:
         """Returns the partitions that let windows close last.

@@ -200,7 +200,7 @@ class WindowParts:
         """Returns True for windows that broke a promise of *subject*; null: there is none."""
         if subject in {*self._promises.records, *self._promises.work_ms}:
             return self.are_over(subject, starts_ms, pl.Series(worked_ms))
-        return pl.Series([None] * starts_ms.len(), dtype=pl.Boolean())
+        return pl.repeat(None, starts_ms.len(), dtype=pl.Boolean(), eager=True)
 
     def _usual(
         self, subject: str, own: SubjectAges, ends_ms: Places, over: pl.Series, parts: Sequence[AgePart]
@@ -320,21 +320,25 @@ class _Walk:
 
         Returns the place of the part that is due to it, and a text with its time and the number of records that waited.
         """
-        restarts, number = self._facts.restarts, np.full(self._windows.size, NONE)
+        number = np.full(self._windows.size, NONE)
         # Of several drivers it is the one next to the source: those behind it waited for it.
         for place in reversed(self._walk):
             of_source = blockers if place == self._walk[-1] else None
             restart = self._facts.restart(self._sub[place], self._batch[place], of_source)
             number = np.where(number == NONE, restart, number)
-        parts = np.array([*(PLACE[_cause(each.stood_still)] for each in restarts), NONE])
-        texts = [*(f"driver of {sub}: {each.seen}" for sub, each in zip(self._facts.restarted, restarts, strict=True)), None]
-        return parts[number], pl.Series(texts, dtype=pl.String()).gather(number % len(texts))
+        causes, texts = self._facts.restart_causes, self._facts.restart_texts
+        return np.append(causes, NONE)[number], texts.gather(number % texts.len())
 
     def _queued_behind(self) -> pl.Series:
         """Names the streams that the drivers on the way waited for; null: none."""
-        behind = [self._facts.queued(self._sub[place], self._batch[place])[1] for place in self._walk]
-        names = pl.concat_list(pl.Series(str(n), of) for n, of in enumerate(behind)).list.drop_nulls()
-        each_once = names.list.unique(maintain_order=True).list.join(", ")
+        behind: list[pl.Series] = []
+        for n, place in enumerate(self._walk):
+            names = self._facts.queued(self._sub[place], self._batch[place])[1]
+            if names.null_count() < names.len():
+                behind.append(names.alias(str(n)))
+        if not behind:
+            return pl.repeat(None, self._windows.size, dtype=pl.String(), eager=True)
+        each_once = pl.concat_list(behind).list.drop_nulls().list.unique(maintain_order=True).list.join(", ")
         return pl.select(pl.when(each_once != "").then(each_once)).to_series()
 
     def _occupant(self, sub: str) -> Places:
@@ -372,15 +376,10 @@ class _Walk:
         busy_ms = np.where(waited_ms != 0, np.fmax(0, busy_ms), 0)
         trigger_ms = np.minimum(waited_ms - busy_ms, self._topology.trigger_ms)
         restart = self._facts.restart(sub, batch)
-        rests = np.array([*(PLACE[_cause(each.stood_still)] for each in self._facts.restarts), PLACE[AgeCause.WAITING]])
+        rest = np.append(self._facts.restart_causes, PLACE[AgeCause.WAITING])[restart]
         ages.add(self._occupant(sub), busy_ms)
         ages.add(PLACE[AgeCause.TRIGGER], trigger_ms)
-        ages.add(rests[restart], waited_ms - busy_ms - trigger_ms)
-
-
-def _cause(stood_still: bool) -> AgeCause:  # noqa: FBT001
-    """Names the cause for which records waited: a standstill, or a restart."""
-    return AgeCause.BACKLOG if stood_still else AgeCause.DRIVER_RESTARTED
+        ages.add(rest, waited_ms - busy_ms - trigger_ms)
 
 
 def _together(of_walks: Sequence[SubjectAges]) -> SubjectAges:

@@ -151,7 +151,7 @@ def _finish_rows(group: WindowGroup) -> pl.DataFrame:
 
 def _whole(values: Mapping[str, Floats]) -> dict[str, pl.Series]:
     """Returns *values* as integers, null for NaN."""
-    return {name: pl.Series(of.ravel()).fill_nan(None).cast(pl.Int64()) for name, of in values.items()}
+    return {name: pl.Series(of.ravel(), nan_to_null=True).cast(pl.Int64()) for name, of in values.items()}
 
 
 def _measured(group: WindowGroup, newest_ms: Mapping[str, int], limits: EstimateLimits) -> Measured:
@@ -297,7 +297,7 @@ class _GroupPaths:
             number=pl.Series(np.tile(self._group.numbers, n)),
             slowest_upstream=_named([*measured.names], measured.slowest),
             state=_named(_STATE_NAMES, measured.state),
-            share=pl.Series(own_share.ravel()).fill_nan(None),
+            share=pl.Series(own_share.ravel(), nan_to_null=True),
             **_whole(whole),
         )
 
