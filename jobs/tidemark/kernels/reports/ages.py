@@ -197,7 +197,9 @@ def _rolling_median(values: Floats, size: int) -> Floats:
     return (low + high) / 2
 
 
-def excesses(ms: Floats, usual_ms: Floats, configured_ms: Floats, *, can_be_blamed: Mask, promised_ms: Floats) -> Floats:
+def excesses(
+    ms: Floats, usual_ms: Floats, configured_ms: Floats, *, can_be_blamed: Mask, promised_ms: Floats
+) -> Floats:
     """Returns by how much each part is longer than usual.
 
     Args:

@@ -168,7 +168,9 @@ def measure(
     return found
 
 
-def _latest(names: Iterable[str], ewt_ms: Mapping[str, Floats], place: Mapping[str, int]) -> tuple[Places, Floats] | None:
+def _latest(
+    names: Iterable[str], ewt_ms: Mapping[str, Floats], place: Mapping[str, int]
+) -> tuple[Places, Floats] | None:
     """Returns the place of the operator of *names* with the latest EWT, and that EWT.
 
     None if none of them has one.

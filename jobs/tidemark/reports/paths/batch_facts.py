@@ -153,7 +153,9 @@ class BatchFacts:
         self._stood_still = np.array([each.stood_still for each in found], np.bool_)
         causes = PLACE[AgeCause.BACKLOG], PLACE[AgeCause.DRIVER_RESTARTED]
         self.restart_causes = np.where(self._stood_still, *causes)
-        self._from_ms, self._to_ms = (np.array([getattr(each, end) for each in found], np.float64) for end in ("from_ms", "to_ms"))
+        self._from_ms, self._to_ms = (
+            np.array([getattr(each, end) for each in found], np.float64) for end in ("from_ms", "to_ms")
+        )
         self._marks: dict[str, dict[InputPartition, PartitionMarks]] = {}
         of_partitions = watermarks.drop_nulls(["partition", "source"]).sort("batch_id")
         for (sub, source, partition), of in of_partitions.group_by("sub_topology", "source", "partition"):
@@ -186,7 +188,9 @@ class BatchFacts:
         """
         ran = self._ran.get(sub_topology)
         if ran is None:
-            return np.zeros(batch_id.size), pl.Series([None], dtype=pl.String()).gather(np.zeros(batch_id.size, np.int64))
+            return np.zeros(batch_id.size), pl.Series([None], dtype=pl.String()).gather(
+                np.zeros(batch_id.size, np.int64)
+            )
         place = np.where(ran.has(batch_id), ran.place(batch_id), ran.batch_id.size)
         behind = pl.concat([ran.queued_behind, pl.Series([None], dtype=pl.String())])
         return np.append(ran.queued_ms, 0)[place], behind.gather(place)
@@ -207,7 +211,10 @@ class BatchFacts:
         ran = self._ran.get(sub_topology)
         is_first = np.ones(batch_id.size, np.bool_) if ran is None else ran.place(batch_id) == 0
         restart = np.where(is_first, NONE, self.restart(sub_topology, batch_id, blockers))
-        stood_still, from_ms = np.append(self._stood_still, values=False)[restart], np.append(self._from_ms, np.nan)[restart]
+        stood_still, from_ms = (
+            np.append(self._stood_still, values=False)[restart],
+            np.append(self._from_ms, np.nan)[restart],
+        )
         return ClosingBatches(
             began_ms=began_ms,
             before_began_ms=started_ms + skew_ms,

@@ -114,7 +114,9 @@ class WindowGroup:
             first = int(chosen.argmax())
             upstreams: dict[str, tuple[str, ...]] = {}
             for name, place in sorted(self.places.items()):
-                waits_for = [each for each in place.waits_for if (name, each) not in was_last or was_last[name, each][first]]
+                waits_for = [
+                    each for each in place.waits_for if (name, each) not in was_last or was_last[name, each][first]
+                ]
                 upstreams[name] = tuple(waits_for)
             group = self.take(chosen)
             yield WindowGroup(group.numbers, group.end_ms, group.places, upstreams, group.finishes)
@@ -338,7 +340,9 @@ class _Drivers:
             place = own_place or self._current.get(name)
             if place and name not in first:
                 first[name], places[name] = row, place
-        have_places = {place.sub_topology for name, place in places.items() if name in newest.get(place.sub_topology, ())}
+        have_places = {
+            place.sub_topology for name, place in places.items() if name in newest.get(place.sub_topology, ())
+        }
         same = {sub: self._interned(of_sub) for sub, of_sub in newest.items()}
         self._kinds[operator_numbers] = _WindowRows(first, places, same, have_places, last)
         return self._kinds[operator_numbers]
@@ -386,7 +390,9 @@ class _Drivers:
         places |= missing
         if batch is not None:
             # An operator that closed another window in that batch has its own EWT.
-            of_batch = {name: row for name, row in self._rows_of_batch.get((sub, batch[0]), {}).items() if row < next_row}
+            of_batch = {
+                name: row for name, row in self._rows_of_batch.get((sub, batch[0]), {}).items() if row < next_row
+            }
             rest = dict.fromkeys(missing, self._row_of_pass(sub, batch))
             finished |= rest | pick(of_batch, missing)
 

@@ -442,14 +442,21 @@ def _work(steps: pl.DataFrame, finished: pl.DataFrame, kept: pl.DataFrame) -> Wi
     names = pl.DataFrame({"operator": operators}).with_row_index("place")
     owners = rows.select("operator", "kind", "sub_topology").unique().sort(pl.all())
     of_owners = [AgePart(name, kind) for name, kind, _ in owners.iter_rows()]
-    parts = [*dict.fromkeys([*CAUSES, *of_owners, *map(AgePart._make, kept.select("operator", "kind").unique().rows())])]
+    parts = [
+        *dict.fromkeys([*CAUSES, *of_owners, *map(AgePart._make, kept.select("operator", "kind").unique().rows())])
+    ]
     upstreams = names.rename({"operator": "slowest_upstream", "place": "slowest"})
     placed = (
         rows.join(windows.with_row_index("number"), on=window)
         .join(names, on="operator")
         .join(owners.with_row_index("owner"), on=["operator", "kind", "sub_topology"])
         .join(upstreams, on="slowest_upstream", how="left")
-        .with_columns(pl.when(pl.col("slowest_upstream").is_null()).then(NONE).otherwise(pl.col("slowest").fill_null(UNKNOWN)).alias("slowest"))
+        .with_columns(
+            pl.when(pl.col("slowest_upstream").is_null())
+            .then(NONE)
+            .otherwise(pl.col("slowest").fill_null(UNKNOWN))
+            .alias("slowest")
+        )
     )
     at = placed["place"].to_numpy(), placed["number"].to_numpy()
 

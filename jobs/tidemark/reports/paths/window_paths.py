@@ -161,7 +161,9 @@ def _measured(group: WindowGroup, newest_ms: Mapping[str, int], limits: Estimate
         if read and name not in group.finishes:
             ahead_ms = max(newest_ms.get(each, 0) for each in read)
             # An operator that never finished a window counts as one window behind this one.
-            own_ms = np.full_like(group.end_ms, newest_ms[name]) if name in newest_ms else group.end_ms - limits.window_ms
+            own_ms = (
+                np.full_like(group.end_ms, newest_ms[name]) if name in newest_ms else group.end_ms - limits.window_ms
+            )
             behind[name] = np.maximum(0, ahead_ms - own_ms) // limits.window_ms
     return measure(group.upstreams, group.ewt_ms, behind, windows=group.numbers.size, limits=limits)
 
@@ -252,9 +254,7 @@ class _GroupPaths:
         upstreams = leading_to(self._ends, self._group.upstreams)
         leaf = self._measured.longest(leaves(upstreams), self._measured.total_ms)
         critical_ms = self._measured.total_ms[leaf, self._columns]
-        averages_ms = np.stack(
-            [np.nan_to_num(average_ms[name][self._group.numbers]) for name in self._measured.names]
-        )
+        averages_ms = np.stack([np.nan_to_num(average_ms[name][self._group.numbers]) for name in self._measured.names])
         # A leaf is an operator that none of the others reads; Apex takes the first of equal ones that was added.
         read = set().union(*upstreams.values())
         averaged_total_ms = self._measured.along(averages_ms, np.add)
@@ -263,7 +263,9 @@ class _GroupPaths:
             CRITICAL_PATHS: self._paths(leaf, critical_ms, averages_ms, averaged),
             CRITICAL_PATH_LEAVES: self._leaves(critical_ms),
             CRITICAL_PATH_STEPS: self._steps(
-                self._measured.walk_to(leaf), slack_ms(upstreams, self._group.ewt_ms, self._measured, critical_ms), critical_ms
+                self._measured.walk_to(leaf),
+                slack_ms(upstreams, self._group.ewt_ms, self._measured, critical_ms),
+                critical_ms,
             ),
         }
 
@@ -282,7 +284,9 @@ class _GroupPaths:
                 "operator": measured.names,
                 "sub_topology": [self._group.places[name].sub_topology for name in measured.names],
                 "kind": [self._group.places[name].kind for name in measured.names],
-                "promised_ms": pl.Series([self._promises.work_ms.get(name) for name in measured.names], dtype=pl.Int64()),
+                "promised_ms": pl.Series(
+                    [self._promises.work_ms.get(name) for name in measured.names], dtype=pl.Int64()
+                ),
             }
         )
         whole = {
