@@ -194,7 +194,8 @@ def _rolling_median(values: Floats, size: int) -> Floats:
     low, high = (
         series.rolling_quantile(0.5, interpolation=which, window_size=size).to_numpy() for which in ("lower", "higher")
     )
-    return (low + high) / 2
+    middle: Floats = (low + high) / 2
+    return middle
 
 
 def excesses(

@@ -1,7 +1,7 @@
 """Measures the operators of many streaming windows at once.
 
-The rules are those of `semantics.critical_path`, `stram` and `what_if`, for windows that have the same operators and
-upstreams, and that the same operators finished. Instants are epoch ms and lengths ms, as float64: they are whole
+The rules are those of `semantics.critical_path`, for windows that have the same operators and upstreams, and that the
+same operators finished. Instants are epoch ms and lengths ms, as float64: they are whole
 numbers, and exact up to 2^53. NaN: there is none. An array of Measured has a row per operator, and a column per window.
 """
 
@@ -51,7 +51,7 @@ class Measured:
     @property
     def windows(self) -> int:
         """The number of windows."""
-        return self.latency_ms.shape[1]
+        return int(self.latency_ms.shape[1])
 
     @cached_property
     def place(self) -> dict[str, int]:
@@ -106,7 +106,8 @@ class Measured:
         It is the first of equal ones.
         """
         places = np.array([self.place[name] for name in names])
-        return places[total_ms[places].argmax(axis=0)]
+        chosen: Places = places[total_ms[places].argmax(axis=0)]
+        return chosen
 
     def walk_to(self, last: Places) -> Mask:
         """Returns True for the operators on the walk to the operator at the place *last*."""
@@ -194,10 +195,15 @@ def _estimates(behind: Floats, limits: EstimateLimits) -> tuple[Places, Floats]:
 
 
 def slack_ms(upstreams: Upstreams, ewt_ms: Mapping[str, Floats], measured: Measured, critical_ms: Floats) -> Floats:
-    """Returns the slack of every operator, as `semantics.what_if.slack_ms` does.
+    """Returns by how much later each operator could have finished for free.
+
+    Free means that the critical path is not longer. The slack is 0 on the critical path. Elsewhere it is the least,
+    over the walks to the leaves, of what each step on the way would have waited for its slowest upstream anyway, plus
+    what the leaf's own path lacks to the critical one. With one source that is the critical path's latency less that of
+    the longest path through the operator. NaN where an EWT is missing on every way.
 
     Args:
-        upstreams: the operators that lead to leaves that are not waited for.
+        upstreams: the operators that lead to leaves that are waited for.
         ewt_ms: the EWTs of the operators that finished the windows.
         measured: all operators.
         critical_ms: latency of the critical path.

@@ -57,7 +57,8 @@ class BatchRuns:
         """Returns True for batches that ran."""
         place = self.place(batch_id)
         is_before_end = place < self.batch_id.size
-        return is_before_end & (np.append(self.batch_id, NONE)[place] == batch_id)
+        is_there: Mask = np.append(self.batch_id, NONE)[place] == batch_id
+        return is_before_end & is_there
 
     def restart_before(self, partition: InputPartition) -> Places:
         """Returns the restart for which unread records of *partition* waited, by batch.
@@ -312,10 +313,9 @@ def _runs(batches: pl.DataFrame, restart_of: dict[int, int]) -> BatchRuns:
     restart = np.full(batch_id.size, NONE)
     for batch, number in restart_of.items():
         restart[batch_id == batch] = number
-    return BatchRuns(
-        batch_id, _floats(batches["started_at"]), _floats(batches["finished_at"]), _floats(batches["queued_ms"].fill_null(0)),
-        batches["queued_behind"], restart, unread,
-    )  # fmt: skip
+    instants = (_floats(batches["started_at"]), _floats(batches["finished_at"]))
+    queued = (_floats(batches["queued_ms"].fill_null(0)), batches["queued_behind"])
+    return BatchRuns(batch_id, *instants, *queued, restart, unread)
 
 
 def _unread(batches: pl.DataFrame) -> Iterator[tuple[str, int, int]]:

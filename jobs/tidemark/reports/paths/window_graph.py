@@ -437,8 +437,8 @@ class _Drivers:
         """Returns the group of windows with *places*, of which *finished* have finished them."""
         key = tuple(places.items())
         if key not in self._connected:
-            present = _joined_up(_without_unread(places), self._current)
-            self._connected[key] = self._interned(dict(sorted(present.items())))
+            connected = _joined_up(_without_unread(places), self._current)
+            self._connected[key] = self._interned(dict(sorted(connected.items())))
         present = self._connected[key]
         names = tuple(name for name in present if name in finished)
         return self._members.setdefault((id(present), names), _Members(present, names))

@@ -346,7 +346,8 @@ class _Walk:
         # The places are in the order of names, which decide between operators that worked equally long.
         places = [place for place in self._of if self._sub[place] == sub]
         worked_ms = np.stack([np.nan_to_num(self._of[place].worked_ms) for place in places])
-        return np.array([self._part[place] for place in places])[worked_ms.argmax(axis=0)]
+        longest: Places = np.array([self._part[place] for place in places])[worked_ms.argmax(axis=0)]
+        return longest
 
     def _at_operator(self, ages: Ages, place: int) -> None:
         """Adds the parts of the latency of one operator on the way to *ages*."""

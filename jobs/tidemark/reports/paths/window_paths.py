@@ -122,8 +122,8 @@ def window_paths(
                     parts[table].append(rows)
     of_windows = windows.with_row_index("number").cast({"number": pl.Int64()})
     tables: dict[Table, pl.DataFrame] = {}
-    for table, rows in parts.items():
-        tables[table] = _of_windows(rows, of_windows, table)
+    for table, of_groups_rows in parts.items():
+        tables[table] = _of_windows(of_groups_rows, of_windows, table)
     empty = pl.DataFrame(schema={"number": pl.Int64(), **dict(list(FINISHED.items())[2:])})
     in_windows = pl.concat([empty, *finished]).join(of_windows, on="number", maintain_order="left")
     return Paths(tables, in_windows.select(*FINISHED))
