@@ -1,4 +1,4 @@
-"""Computes the EWTs of a window with faster or slower operators, and their slack.
+"""Computes EWTs with faster or slower operators, and their slack.
 
 The model assumes that each operator runs alone; in `tidemark.semantics.what_if` operators share drivers.
 """

@@ -113,7 +113,10 @@ def kept(windows):
 
 
 def blamed(spent, n, configured_ms=None, only=None, promised_ms=0):
-    """Returns usual length and excess of parts, by name, after *n* windows with a bound and almost 100 ms of work."""
+    """Returns usual length and excess of parts, by name.
+
+    There were *n* windows before, with the bound and about 100 ms of work.
+    """
     before = kept([{BOUND: 3_000, NEWEST: 100 + number % 2} for number in range(n)])
     usual_ms, _ = usual_lengths(before, np.array([0]), np.array([n]))
     configured = np.array([[(configured_ms or {}).get(part.name, 0.0)] for part in PARTS])

@@ -26,12 +26,12 @@ WINDOWS = 8
 
 
 def whole(value):
-    """Returns a value of a column as that of one window: None for NaN."""
+    """Returns a value as that of one window, None for NaN."""
     return None if np.isnan(value) else int(value)
 
 
 def random_windows(rng):
-    """Returns upstreams, EWTs by operator that often tie, and how far operators without EWTs are behind."""
+    """Returns upstreams, EWTs that often tie, and windows behind."""
     names = [f"o{n}" for n in rng.sample(range(10), rng.randint(2, 7))]
     upstreams = {name: tuple(rng.sample(names[:n], rng.randint(0, min(n, 3)))) for n, name in enumerate(names)}
     ewt_ms, behind = {}, {}

@@ -293,7 +293,7 @@ def _estimate(windows_behind: int, limits: EstimateLimits | None) -> tuple[Laten
 
 
 def path_text(steps: Sequence[tuple[str, int | None, LatencyState]]) -> str:
-    """Renders a path of operators with their latencies and states, as `str(Path)` does."""
+    """Renders operators with their latencies and states, as `str(Path)`."""
     shown: list[str] = []
     for operator, latency_ms, state in steps:
         why = () if state in _UNMARKED else (state.value,)

@@ -1,4 +1,4 @@
-"""Splits the ages of many streaming windows into parts, and finds what grew.
+"""Splits ages of many streaming windows into parts, and blames growth.
 
 The words are those of `semantics.blame`. The parts of an age add up to it. Instants are epoch ms and lengths ms, as
 float64: they are whole numbers. NaN: there is none. Each array has a value per window.
@@ -38,7 +38,10 @@ class Ages:
         object.__setattr__(self, "ms", np.zeros((len(self.parts), self.windows)))
 
     def add(self, part: int | Places, ms: Floats) -> None:
-        """Adds *ms* to the length of the part at a place, which may differ between windows."""
+        """Adds *ms* to the length of the part at a place.
+
+        The place may differ between windows.
+        """
         self.ms[part, np.arange(self.windows)] += ms
 
 
@@ -143,7 +146,7 @@ def share_out(
 
 
 def usual_lengths(kept_ms: Floats, first: Places, last: Places) -> tuple[Floats, Floats]:
-    """Returns the usual length and share of parts in the ages of windows.
+    """Returns usual lengths and shares of parts in the ages of windows.
 
     They are medians, NaN with fewer windows than ENOUGH. Windows without an age have no share.
 
@@ -162,8 +165,9 @@ def usual_lengths(kept_ms: Floats, first: Places, last: Places) -> tuple[Floats,
 
 
 def medians(values: Floats, first: Places, last: Places) -> Floats:
-    """Returns the median of each row of *values* from each place *first* to before *last*.
+    """Returns the medians of each row of *values*, between places.
 
+    A median is that of the values from a place *first* to before *last*.
     It is NaN without values. The places never decrease.
     """
     if not first.size:
@@ -171,19 +175,19 @@ def medians(values: Floats, first: Places, last: Places) -> Floats:
     is_new = np.concatenate([[True], (np.diff(first) != 0) | (np.diff(last) != 0)])
     starts, ends = first[is_new], last[is_new]
     sizes = ends - starts
-    found = np.full((len(values), starts.size), np.nan)
+    middles = np.full((len(values), starts.size), np.nan)
     # Most windows are compared with equally many.
     commonest = int(np.bincount(sizes).argmax())
     is_common = (sizes == commonest) & (sizes > 0)
     if is_common.any():
         for row, of_part in enumerate(values):
-            found[row, is_common] = _rolling_median(of_part, commonest)[ends[is_common] - 1]
+            middles[row, is_common] = _rolling_median(of_part, commonest)[ends[is_common] - 1]
     for place in np.flatnonzero((sizes != commonest) & (sizes > 0)):
         size = sizes[place]
         low, high = (size - 1) // 2, size // 2
         ordered = np.partition(values[:, starts[place] : ends[place]], sorted({low, high}), axis=1)
-        found[:, place] = (ordered[:, low] + ordered[:, high]) / 2
-    return found[:, np.cumsum(is_new) - 1]
+        middles[:, place] = (ordered[:, low] + ordered[:, high]) / 2
+    return middles[:, np.cumsum(is_new) - 1]
 
 
 def _rolling_median(values: Floats, size: int) -> Floats:

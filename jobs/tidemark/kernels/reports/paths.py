@@ -26,7 +26,10 @@ CODE = {state: code for code, state in enumerate(STATES)}
 NONE = -1
 """The place of an operator where there is none."""
 PASSED_OVER = -2
-"""The clock of an operator that has not finished a window: the walk has the clocks of the others."""
+"""The clock of an operator that has not finished a window.
+
+A walk has the clocks of the others.
+"""
 Value = TypeVar("Value", bound=np.generic)
 
 
@@ -66,7 +69,10 @@ class Measured:
     def along(
         self, own: npt.NDArray[Value], join: Callable[[npt.NDArray[Value], npt.NDArray[Value]], npt.NDArray[Any]]
     ) -> npt.NDArray[Value]:
-        """Joins the *own* values of the operators on the walk to each operator, from its source."""
+        """Joins the *own* values of operators on each walk.
+
+        There is a walk to each operator, from its source.
+        """
         values, columns = own.copy(), np.arange(self.windows)
         for place, slowest in enumerate(self.slowest):
             values[place] = np.where(slowest == NONE, own[place], join(values[slowest, columns], own[place]))
@@ -90,7 +96,10 @@ class Measured:
 
     @cached_property
     def path_state(self) -> Places:
-        """Measured, or the state of the first operator of a walk that is not exact."""
+        """The state of each walk.
+
+        It is measured, or the state of the first operator that is not exact.
+        """
         exact = np.isin(self.state, (CODE[LatencyState.INPUT], CODE[LatencyState.MEASURED]))
         measured = CODE[LatencyState.MEASURED]
         own = np.where(exact, measured, self.state)
@@ -110,7 +119,7 @@ class Measured:
         return chosen
 
     def walk_to(self, last: Places) -> Mask:
-        """Returns True for the operators on the walk to the operator at the place *last*."""
+        """Returns True for operators on the walk to the place *last*."""
         is_on, columns = np.zeros(self.slowest.shape, np.bool_), np.arange(self.windows)
         is_on[last, columns] = True
         # An operator comes after its upstreams.
@@ -140,39 +149,39 @@ def measure(
     """
     names = in_order(upstreams)
     shape = (len(names), windows)
-    found = Measured(names, np.full(shape, np.nan), np.zeros(shape, np.int64), np.full(shape, NONE), np.zeros(shape))
+    measured = Measured(names, np.full(shape, np.nan), np.zeros(shape, np.int64), np.full(shape, NONE), np.zeros(shape))
     columns = np.arange(windows)
     for own, name in enumerate(names):
         read = upstreams.get(name, ())
-        last = _latest(read, ewt_ms, found.place)
+        last = _latest(read, ewt_ms, measured.place)
         if name in ewt_ms:
             has_all = all(each in ewt_ms for each in read)
             if not read:
-                found.state[own], found.latency_ms[own] = CODE[LatencyState.INPUT], 0
+                measured.state[own], measured.latency_ms[own] = CODE[LatencyState.INPUT], 0
             elif last is None:
-                found.state[own] = CODE[LatencyState.UPSTREAM_MISSING]
+                measured.state[own] = CODE[LatencyState.UPSTREAM_MISSING]
             else:
                 own_ms = ewt_ms[name] - last[1]
                 exact = CODE[LatencyState.MEASURED if has_all else LatencyState.UPSTREAM_MISSING]
-                found.state[own] = np.where(own_ms < 0, CODE[LatencyState.CLAMPED_NEGATIVE], exact)
-                found.latency_ms[own], found.slowest[own] = np.maximum(own_ms, 0), last[0]
+                measured.state[own] = np.where(own_ms < 0, CODE[LatencyState.CLAMPED_NEGATIVE], exact)
+                measured.latency_ms[own], measured.slowest[own] = np.maximum(own_ms, 0), last[0]
         else:
-            found.state[own], found.latency_ms[own] = _estimates(behind.get(name, np.zeros(windows)), limits)
+            measured.state[own], measured.latency_ms[own] = _estimates(behind.get(name, np.zeros(windows)), limits)
             unfinished = sorted({*read} - ewt_ms.keys())
             if unfinished:
                 # It waits for the one that is furthest behind.
-                found.slowest[own] = found.longest(unfinished, found.total_ms)
+                measured.slowest[own] = measured.longest(unfinished, measured.total_ms)
             elif last is not None:
-                found.slowest[own] = last[0]
-        before_ms = np.where(found.slowest[own] == NONE, 0, found.total_ms[found.slowest[own], columns])
-        found.total_ms[own] = before_ms + np.nan_to_num(found.latency_ms[own])
-    return found
+                measured.slowest[own] = last[0]
+        before_ms = np.where(measured.slowest[own] == NONE, 0, measured.total_ms[measured.slowest[own], columns])
+        measured.total_ms[own] = before_ms + np.nan_to_num(measured.latency_ms[own])
+    return measured
 
 
 def _latest(
     names: Iterable[str], ewt_ms: Mapping[str, Floats], place: Mapping[str, int]
 ) -> tuple[Places, Floats] | None:
-    """Returns the place of the operator of *names* with the latest EWT, and that EWT.
+    """Returns place and EWT of the last operator of *names*.
 
     None if none of them has one.
     """
@@ -185,7 +194,7 @@ def _latest(
 
 
 def _estimates(behind: Floats, limits: EstimateLimits) -> tuple[Places, Floats]:
-    """Returns states and latencies of an operator that has not finished the windows."""
+    """Returns states and latencies of an operator that is behind."""
     behind_ms = behind * limits.window_ms
     is_far = behind > limits.throughput_calculation_max_samples
     is_stuck = ~is_far & (behind_ms > limits.heartbeat_timeout_ms)
@@ -245,26 +254,27 @@ def spent(
     """
     none, columns = np.full(measured.windows, np.nan), np.arange(measured.windows)
     ewts_ms = np.stack([ewt_ms.get(name, none) for name in measured.names])
-    found = SpentOnWindows(*(np.full(measured.latency_ms.shape, np.nan) for _ in range(3)))
+    lengths = SpentOnWindows(*(np.full(measured.latency_ms.shape, np.nan) for _ in range(3)))
     for own, name in enumerate(measured.names):
         latency_ms, slowest = measured.latency_ms[own], measured.slowest[own]
         if name not in ewt_ms:
             # A driver that stands still waits.
             rest_ms = np.where(np.isnan(latency_ms), np.nan, 0)
-            found.waited_ms[own], found.queued_ms[own], found.worked_ms[own] = latency_ms, rest_ms, rest_ms
+            lengths.waited_ms[own], lengths.queued_ms[own], lengths.worked_ms[own] = latency_ms, rest_ms, rest_ms
             continue
         before_ms = np.where(slowest == NONE, 0, began_ms[name] - ewts_ms[slowest, columns])
         waited_ms = np.minimum(np.maximum(before_ms, 0), latency_ms)
         # The rows of older versions lack the beginning of a batch, or the length of its queue.
         queue_ms = np.minimum(queued_ms[name], latency_ms - np.nan_to_num(waited_ms))
-        found.waited_ms[own], found.queued_ms[own] = waited_ms, queue_ms
-        found.worked_ms[own] = latency_ms - waited_ms - queue_ms
-    return found
+        lengths.waited_ms[own], lengths.queued_ms[own] = waited_ms, queue_ms
+        lengths.worked_ms[own] = latency_ms - waited_ms - queue_ms
+    return lengths
 
 
 def same_clock(measured: Measured, clocks: Mapping[str, Floats]) -> Mask:
-    """Returns True where all operators of a walk that finished a window are on one known clock.
+    """Returns True where a walk has one known clock.
 
+    It is the clock of all its operators that finished the window.
     *clocks* has the number of the clock by which each of them finished it.
     """
     passed_over = np.full(measured.windows, float(PASSED_OVER))

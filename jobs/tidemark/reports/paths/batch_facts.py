@@ -1,4 +1,4 @@
-"""Looks up facts about the batches of drivers, for many windows at once.
+"""Looks up facts about batches, for many windows at once.
 
 They have the time of a batch, the records that it left unread, and the input that held the watermark back.
 
@@ -113,7 +113,10 @@ class Blockers:
 
     @property
     def names(self) -> list[str | None]:
-        """Source and partition of each number, as findings name them; the last is that of NONE."""
+        """Source and partition of each number, as findings name them.
+
+        The last is that of NONE.
+        """
         return [*(f"{source.name} partition {partition}" for source, partition in self.partitions), None]
 
 
@@ -142,20 +145,20 @@ class BatchFacts:
 
     def __init__(self, rows: BatchRows, *, trigger_ms: int) -> None:
         batches, beats, watermarks, latencies = (each.with_columns(cs.datetime().dt.epoch("ms")) for each in rows)
-        found: list[Restart] = []
+        times: list[Restart] = []
         texts: list[str | None] = []
         self._ran: dict[str, BatchRuns] = {}
         for (sub,), of_sub in batches.sort("batch_id").group_by("sub_topology", maintain_order=True):
             of_driver = restarts(of_sub, beats.filter(pl.col("sub_topology") == sub), trigger_ms=trigger_ms)
-            self._ran[str(sub)] = _runs(of_sub, {each.batch_id: len(found) + n for n, each in enumerate(of_driver)})
-            found += of_driver
+            self._ran[str(sub)] = _runs(of_sub, {each.batch_id: len(times) + n for n, each in enumerate(of_driver)})
+            times += of_driver
             texts += [f"driver of {sub}: {each.seen}" for each in of_driver]
         self.restart_texts = pl.Series([*texts, None], dtype=pl.String())
-        self._stood_still = np.array([each.stood_still for each in found], np.bool_)
+        self._stood_still = np.array([each.stood_still for each in times], np.bool_)
         causes = PLACE[AgeCause.BACKLOG], PLACE[AgeCause.DRIVER_RESTARTED]
         self.restart_causes = np.where(self._stood_still, *causes)
         self._from_ms, self._to_ms = (
-            np.array([getattr(each, end) for each in found], np.float64) for end in ("from_ms", "to_ms")
+            np.array([getattr(each, end) for each in times], np.float64) for end in ("from_ms", "to_ms")
         )
         self._marks: dict[str, dict[InputPartition, PartitionMarks]] = {}
         of_partitions = watermarks.drop_nulls(["partition", "source"]).sort("batch_id")
@@ -226,7 +229,10 @@ class BatchFacts:
         )
 
     def _is_unread(self, sub_topology: str, batch_id: Places, blockers: Blockers) -> Mask:
-        """Returns True where the batch before left records of the blocking partition unread."""
+        """Returns True where records of the blocking partition were left unread.
+
+        The batch before left them.
+        """
         ran, is_unread = self._ran.get(sub_topology), np.zeros(batch_id.size, np.bool_)
         if ran is not None:
             place = ran.place(batch_id)
@@ -276,8 +282,9 @@ class BatchFacts:
         return Blockers(source, partitions, number, np.where(number == NONE, end_ms + source.bound_ms, latest_ms))
 
     def _ready_ms(self, sub: str, source: Source, partition: int, batch_id: Places, end_ms: Floats) -> Floats:
-        """Returns since when a partition could let windows close that it did let close in *batch_id*.
+        """Returns since when a partition could let windows close.
 
+        It let them close in the batches *batch_id*.
         NaN: it let the window close in an earlier batch, or has not yet.
         """
         marks = self._marks[sub][source.name, partition]
@@ -294,7 +301,10 @@ class BatchFacts:
         return np.where(has_mark & ~has_let, np.where(is_late, by_record_ms, by_silence_ms), np.nan)
 
     def _oldest(self, sub: str, operator: str, task_id: str, batch_id: Places) -> Floats:
-        """Returns the time of the oldest record of a task in each batch; NaN: it is not known."""
+        """Returns the time of a task's oldest record, by batch.
+
+        NaN: it is not known.
+        """
         batches, oldest_ms = self._oldest_ms.get((sub, operator, task_id), (np.empty(0, np.int64), np.empty(0)))
         place = np.searchsorted(batches, batch_id, side="right")
         is_known = np.insert(batches, 0, NONE)[place] == batch_id
@@ -319,7 +329,7 @@ def _runs(batches: pl.DataFrame, restart_of: dict[int, int]) -> BatchRuns:
 
 
 def _unread(batches: pl.DataFrame) -> Iterator[tuple[str, int, int]]:
-    """Yields source, partition and place of the batch of partitions with unread records."""
+    """Yields source, partition and place of the batch with unread records."""
     parts = batches.select("sources").with_row_index("batch").explode("sources").drop_nulls().unnest("sources")
     is_unread = pl.col("latest_offset") > pl.col("until_offset")
     yield from parts.filter(is_unread).select("source", "partition", "batch").iter_rows()

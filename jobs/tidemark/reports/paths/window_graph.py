@@ -1,4 +1,4 @@
-"""Groups streaming windows by the operators that have finished them, and by their upstreams.
+"""Groups streaming windows by the operators that have finished them.
 
 A driver has a row for each window that it finished with records. One that passed a window without a row finished it in
 the batch that passed it.
@@ -67,7 +67,7 @@ class OperatorPlace(NamedTuple):
 
 @dataclass(frozen=True)
 class WindowGroup:
-    """Windows with the same places of operators, which the same of them have finished.
+    """Windows that the same operators at the same places have finished.
 
     Attributes:
         numbers: of the windows, in their order.
@@ -188,7 +188,9 @@ def places_of(topology: Topology) -> dict[str, OperatorPlace]:
 def windows_finished(
     operator_windows: pl.DataFrame, topology: Topology, passed: PassedWindows, first_ms: Mapping[str, int]
 ) -> tuple[pl.DataFrame, list[WindowGroup]]:
-    """Returns the windows of *operator_windows* in the order of their ends, and their groups.
+    """Returns the windows of *operator_windows* and their groups.
+
+    The windows are in the order of their ends.
 
     Args:
         operator_windows: rows. The first batch of an operator that closed a window counts.
@@ -216,7 +218,9 @@ class _Operator(NamedTuple):
 
 
 class _WindowRows(NamedTuple):
-    """What the rows of a window say, with the place of a row among them.
+    """Operators and places in the rows of a window.
+
+    A row is given by its place among them.
 
     Attributes:
         first: the first row of each operator.
@@ -235,7 +239,10 @@ class _WindowRows(NamedTuple):
 
 @dataclass
 class _Members:
-    """Windows of a group: their numbers, and the row of each operator that finished them."""
+    """The windows of a group.
+
+    They have numbers, and the row of each operator that finished them.
+    """
 
     places: Mapping[str, OperatorPlace]
     finished: tuple[str, ...]
@@ -352,7 +359,7 @@ class _Drivers:
         return self._same.setdefault(tuple(places.items()), places)
 
     def _gaps(self, rows: _WindowRows, later: Collection[str]) -> dict[str, dict[str, OperatorPlace]]:
-        """Returns the places of operators without a row in a window, by sub-topology.
+        """Returns places of operators without a row, by sub-topology.
 
         Those that came *later* are left out.
         """
@@ -373,7 +380,9 @@ class _Drivers:
         finished: dict[str, int],
         next_row: int,
     ) -> None:
-        """Adds operators without a row to *places*, and to *finished* if their driver passed the window.
+        """Adds operators without a row to *places*.
+
+        They are added to *finished*, too, if their driver passed the window.
 
         Args:
             sub: the sub-topology of the driver.
@@ -397,7 +406,10 @@ class _Drivers:
             finished |= rest | pick(of_batch, missing)
 
     def _row_of_pass(self, sub: str, batch: tuple[int, int, int]) -> int:
-        """Adds a row for operators that finished a window at the end of *batch*; returns its number."""
+        """Adds a row for operators that passed a window in *batch*.
+
+        Returns its number.
+        """
         batch_id, began_ms, finished_ms = batch
         clock = self._values[self._clocks[sub]] if sub in self._clocks else np.full(len(FINISH), np.nan)
         row = dict(zip(FINISH, clock.tolist(), strict=True))
@@ -415,7 +427,7 @@ class _Drivers:
         return by_batch
 
     def _was_away(self, sub: str, batch: tuple[int, int, int] | None, others: Collection[int]) -> bool:
-        """Returns True if the driver of *sub* did not run during a window.
+        """Returns True if the driver of *sub* was away.
 
         It was removed before, or began its first batch long after the others had finished the window.
 
@@ -434,7 +446,7 @@ class _Drivers:
         return bool(began_ms > max(ewts_ms) + STARTED_WITH_IT_MS)
 
     def _members_of(self, places: Mapping[str, OperatorPlace], finished: Collection[str]) -> _Members:
-        """Returns the group of windows with *places*, of which *finished* have finished them."""
+        """Returns the group of windows with *places* that *finished* finished."""
         key = tuple(places.items())
         if key not in self._connected:
             connected = _joined_up(_without_unread(places), self._current)
@@ -445,7 +457,7 @@ class _Drivers:
 
 
 def _rows(operator_windows: pl.DataFrame) -> tuple[pl.DataFrame, list[_Operator]]:
-    """Returns rows with WINDOW, FINISH and the number of their operator, and the operators.
+    """Returns rows with WINDOW, FINISH and `operator_number`, and the operators.
 
     The rows are those of *operator_windows*, in the order of the windows' ends.
     """

@@ -1,4 +1,4 @@
-"""Divides the ages of windows into parts, and finds culprits, for many windows at once.
+"""Divides ages of many windows into parts, and finds culprits.
 
 It also finds the windows that kept their promises.
 
@@ -188,8 +188,9 @@ class WindowParts:
         return np.isin(starts_ms.to_numpy(), late)
 
     def are_over(self, subject: str, starts_ms: pl.Series, worked_ms: pl.Series) -> pl.Series:
-        """Returns True for windows that broke a promise of *subject*, which has one.
+        """Returns True for windows that broke a promise of *subject*.
 
+        There is such a promise.
         *starts_ms* are their starts, *worked_ms* is the work of *subject* on them.
         """
         work_ms = self._promises.work_ms.get(subject)
@@ -197,7 +198,10 @@ class WindowParts:
         return pl.Series(self._late(subject, starts_ms)) | is_long.fill_null(value=False)
 
     def _over(self, subject: str, starts_ms: pl.Series, worked_ms: Floats) -> pl.Series:
-        """Returns True for windows that broke a promise of *subject*; null: there is none."""
+        """Returns True for windows that broke a promise of *subject*.
+
+        Null: there is none.
+        """
         if subject in {*self._promises.records, *self._promises.work_ms}:
             return self.are_over(subject, starts_ms, pl.Series(worked_ms))
         return pl.repeat(None, starts_ms.len(), dtype=pl.Boolean(), eager=True)
@@ -205,8 +209,9 @@ class WindowParts:
     def _usual(
         self, subject: str, own: SubjectAges, ends_ms: Places, over: pl.Series, parts: Sequence[AgePart]
     ) -> tuple[Floats, Floats]:
-        """Returns usual lengths and shares of parts, for windows with ends *ends_ms* that were *over*.
+        """Returns usual lengths and shares of parts.
 
+        *ends_ms* are the ends of the windows, and *over* is True for those that broke a promise.
         They are compared with windows that ended before, of the day, HISTORY at most.
         """
         before_ms, kept_ms = _lengths(self._kept.filter(pl.col("subject") == subject), parts)
@@ -217,8 +222,9 @@ class WindowParts:
         return usual_lengths(np.hstack([kept_ms, own.ms[:, has_kept]]), np.minimum(first, last), last)
 
     def _ages(self, subject: str, asked: Mask, work: WindowWork) -> SubjectAges | None:
-        """Returns the ages at *subject* of the windows *asked*, in their order; None: there are none.
+        """Returns the ages of the windows *asked* at *subject*, in order.
 
+        None: there are none.
         A window of which an operator on the way is not measured yet has none.
         """
         of_walks: list[SubjectAges] = []
@@ -231,7 +237,7 @@ class WindowParts:
                 walk = [place for place in walks[:, int(chosen.argmax())].tolist() if place != NONE]
                 source = self._topology.operators.get(work.operators[walk[-1]])
                 if isinstance(source, Source):
-                    way = _Walk(self._topology, self._facts, work, numbers[chosen], walk)
+                    way = _SubjectWalk(self._topology, self._facts, work, numbers[chosen], walk)
                     of_walks.append(way.ages(source, self._promises))
         return _together(of_walks) if of_walks else None
 
@@ -247,7 +253,7 @@ def _input() -> pl.Expr:
     )  # fmt: skip
 
 
-class _Walk:
+class _SubjectWalk:
     """Windows with the same way from their source to a subject.
 
     Args:
@@ -330,7 +336,10 @@ class _Walk:
         return np.append(causes, NONE)[number], texts.gather(number % texts.len())
 
     def _queued_behind(self) -> pl.Series:
-        """Names the streams that the drivers on the way waited for; null: none."""
+        """Names the streams that drivers on the way waited for.
+
+        Null: none.
+        """
         behind: list[pl.Series] = []
         for n, place in enumerate(self._walk):
             names = self._facts.queued(self._sub[place], self._batch[place])[1]
@@ -342,7 +351,7 @@ class _Walk:
         return pl.select(pl.when(each_once != "").then(each_once)).to_series()
 
     def _occupant(self, sub: str) -> Places:
-        """Returns the part of the operator that worked longest in the driver of *sub*."""
+        """Returns the part of the operator of *sub* that worked longest."""
         # The places are in the order of names, which decide between operators that worked equally long.
         places = [place for place in self._of if self._sub[place] == sub]
         worked_ms = np.stack([np.nan_to_num(self._of[place].worked_ms) for place in places])
@@ -350,7 +359,7 @@ class _Walk:
         return longest
 
     def _at_operator(self, ages: Ages, place: int) -> None:
-        """Adds the parts of the latency of one operator on the way to *ages*."""
+        """Adds the parts of one operator's latency to *ages*."""
         own = self._of[place]
         queued_ms, waited_ms = np.nan_to_num(own.queued_ms), np.nan_to_num(own.waited_ms)
         ages.add(self._part[place], own.worked_ms)
@@ -400,8 +409,9 @@ def _together(of_walks: Sequence[SubjectAges]) -> SubjectAges:
 
 
 def _walks(subject: int, numbers: Places, work: WindowWork) -> Places:
-    """Returns the places of the operators from *subject* to its source, in rows, for the windows *numbers*.
+    """Returns places of operators from *subject* to its source, in rows.
 
+    Columns are the windows *numbers*.
     They are followed by NONE. They contain UNKNOWN if any operator is not measured.
     """
     is_known = (work.owner != NONE) & ~np.isnan(work.work.latency_ms) & ~np.isnan(work.work.worked_ms)
@@ -415,7 +425,7 @@ def _walks(subject: int, numbers: Places, work: WindowWork) -> Places:
 
 
 def _lengths(kept: pl.DataFrame, parts: Sequence[AgePart]) -> tuple[Places, Floats]:
-    """Returns the ends of windows, in order, and the length of each of *parts* in them.
+    """Returns ends of windows, in order, and lengths of *parts*.
 
     *kept* are rows of window_parts about one subject.
     """
@@ -429,7 +439,7 @@ def _lengths(kept: pl.DataFrame, parts: Sequence[AgePart]) -> tuple[Places, Floa
 
 
 def _work(steps: pl.DataFrame, finished: pl.DataFrame, kept: pl.DataFrame) -> WindowWork:
-    """Returns the work of all operators, and the parts that ages can have.
+    """Returns the work of all operators.
 
     Args:
         steps: rows of critical_path_steps.

@@ -1,4 +1,4 @@
-"""Finds the critical paths of windows, of all windows of a group at once.
+"""Finds the critical paths of windows, a group at a time.
 
 The rules are those of `semantics`. A window is open while a terminal operator has not finished it. A driver that stands
 still does not keep it open: it is on the path with the number of windows that it is behind. Nor does a flow whose own
@@ -130,7 +130,7 @@ def window_paths(
 
 
 def _of_windows(parts: list[pl.DataFrame], windows: pl.DataFrame, table: Table) -> pl.DataFrame:
-    """Returns rows of *table*: those of its *parts*, in the order of the *windows*.
+    """Returns the rows in *parts*, in the order of the *windows*.
 
     `window_verdicts` adds what they lack.
     """
@@ -141,7 +141,10 @@ def _of_windows(parts: list[pl.DataFrame], windows: pl.DataFrame, table: Table) 
 
 
 def _finish_rows(group: WindowGroup) -> pl.DataFrame:
-    """Returns a row with columns FINISHED for each operator that finished windows of *group*."""
+    """Returns rows with columns FINISHED.
+
+    There is one for each operator that finished a window of *group*.
+    """
     rows: list[pl.DataFrame] = []
     for name, finish in group.finishes.items():
         values = {each: getattr(finish, each) for each in ("ewt_ms", "began_ms", "skew_ms", "batch_id")}
@@ -155,7 +158,10 @@ def _whole(values: Mapping[str, Floats]) -> dict[str, pl.Series]:
 
 
 def _measured(group: WindowGroup, newest_ms: Mapping[str, int], limits: EstimateLimits) -> Measured:
-    """Measures the latency of every operator in the windows of *group*; *newest_ms* is as in DriverFacts."""
+    """Measures the latency of every operator in windows of *group*.
+
+    *newest_ms* is as in DriverFacts.
+    """
     behind: dict[str, Floats] = {}
     for name, read in group.upstreams.items():
         if read and name not in group.finishes:
@@ -199,8 +205,9 @@ def _averages(
 
 
 def _walks_end(group: WindowGroup, measured: Measured, newest_ms: int, limits: EstimateLimits) -> dict[str, Mask]:
-    """Returns at which terminal operators paths end, by window; none: the window is open.
+    """Returns at which terminal operators paths end, by window.
 
+    None: the window is open.
     A walk is settled if it is measured as a whole, or a driver on it stands still. *newest_ms* is the end of the newest
     window that an operator has finished.
     """
@@ -238,7 +245,7 @@ class _GroupPaths:
         self._columns = np.arange(measured.windows)
 
     def tables(self, average_ms: Mapping[str, Floats]) -> dict[Table, pl.DataFrame]:
-        """Returns the rows about the windows, by table, with the numbers of the windows.
+        """Returns rows with the numbers of their windows, by table.
 
         *average_ms* is the moving average of the latency of each operator, by window.
         """
@@ -270,7 +277,10 @@ class _GroupPaths:
         }
 
     def _before_source_ms(self, last: Places) -> Floats:
-        """Returns the ages of windows when their source had finished them; paths end at *last*."""
+        """Returns the ages of windows when their source had finished them.
+
+        Their paths end at *last*.
+        """
         ewts_ms = np.stack([self._group.ewt_ms.get(name, np.full(last.size, np.nan)) for name in self._measured.names])
         return ewts_ms[self._measured.source[last, self._columns], self._columns] - self._group.end_ms
 
@@ -368,7 +378,10 @@ def _named(names: Sequence[str], places: Places) -> pl.Series:
 
 
 def _texts(measured: Measured, last: Places, latency_ms: Floats, states: Places) -> list[str]:
-    """Renders the walk to *last* in each window, by the latencies and states of its operators."""
+    """Renders the walk to *last* in each window.
+
+    It has latencies and states of its operators.
+    """
     slowest = measured.slowest.T.tolist()
     lengths = np.where(np.isnan(latency_ms), -1, latency_ms).astype(np.int64).T.tolist()
     codes = states.T.tolist()

@@ -124,7 +124,7 @@ def _steps_with_tasks(
 
 
 def _kept_windows(layout: Layout, topology: Topology, interval: Interval) -> pl.DataFrame:
-    """Returns the parts of windows of the day before *interval* that kept a promise."""
+    """Returns the parts of windows that kept a promise before *interval*."""
     day = lies_in("window_end", Interval(interval.start_ms - HISTORY_MS, interval.start_ms))
     stored = open_report(WINDOW_PARTS, layout.report_table(topology.name, WINDOW_PARTS.name))
     return rows_in(stored, day & ~pc.field("over_sla"))

@@ -1,4 +1,4 @@
-"""Finds the batches that a check is about, and no rows of earlier ones.
+"""Finds the batches that a check is about.
 
 `batches` grows with each batch, and a check needs the newest ones. So queries get the first batch of each sub-topology
 as a constant: DuckDB opens no file of earlier batches then.
@@ -21,7 +21,7 @@ LATER = """
         GROUP BY sub_topology
     )
 """
-"""Selects the first batch of a sub-topology that was finished after an instant, $2."""
+"""Selects, by sub-topology, the first batch finished after $2."""
 BEFORE_LATER = "LEFT JOIN later AS l USING (sub_topology) WHERE (l.batch_id IS NULL OR t.batch_id < l.batch_id)"
 FIRST = f"""
     WITH finished AS ({{finished}}), {LATER}
@@ -30,15 +30,16 @@ FIRST = f"""
            max(t.batch_id) FILTER (t.read_n > 0) AS read_batch_id
     FROM finished AS t {BEFORE_LATER} GROUP BY sub_topology
 """
-"""Selects, by sub-topology, the first batch finished from $3 on, and the newest that read records.
+"""Selects, by sub-topology, the first batch finished from $3 on.
 
+It also selects the newest that read records.
 Without a batch from $3 on it is the newest.
 """
 
 
 @dataclass(frozen=True)
 class KnownBatches:
-    """The batches of *topology* that are known at an instant, from some on.
+    """Batches of `topology` that are known at an instant.
 
     `first` has the first of them by sub-topology.
     """
@@ -48,8 +49,9 @@ class KnownBatches:
 
     @property
     def sql(self) -> str:
-        """The tables `finished` and `later` of a query with the topology as $1 and the instant as $2.
+        """The tables `finished` and `later` of a query.
 
+        Its $1 is the topology, and $2 the instant.
         `finished` has the batches from `first` on. Those of a sub-topology before its batch in `later` are known.
         """
         parts = [
@@ -72,29 +74,33 @@ class KnownBatches:
 
 
 def known_batches(tables: Tables, topology: str, *, at_ms: int, since_ms: int) -> KnownBatches:
-    """Returns the batches that were finished from *since_ms* on and are known at *at_ms*.
+    """Returns the batches from *since_ms* on, as known at *at_ms*.
 
     They begin with the newest batch if none was finished since. They never begin after the newest batch that read
     records: batches of a silence have no outcomes.
     """
     near = f"finished_at >= make_timestamptz({(since_ms - DAY_MS) * 1000})"
     first: dict[str, int] = {}
-    for row in tables.ask(FIRST.format(finished=_finished(near)), [topology, at_ms, since_ms]).objects:
-        if row["read_batch_id"] is not None:
-            first[row["sub_topology"]] = min(row["batch_id"], row["read_batch_id"])
     subs = {path.parent.name for path in tables.tables.get(BATCHES.name, ())}
+    for row in tables.ask(FIRST.format(finished=_finished(near)), [topology, at_ms, since_ms]).objects:
+        if row["read_batch_id"] is None:
+            subs.add(row["sub_topology"])
+        else:
+            first[row["sub_topology"]] = min(row["batch_id"], row["read_batch_id"])
     # Those that read no record for a day have few batches.
     return KnownBatches(topology, first | _first_of_all(tables, topology, subs - first.keys(), at_ms, since_ms))
 
 
 def _first_of_all(tables: Tables, topology: str, subs: Iterable[str], at_ms: int, since_ms: int) -> dict[str, int]:
-    """Returns the first batch of sub-topologies *subs* as `known_batches` does, from all their rows."""
+    """Returns the first batch of *subs* from all rows.
+
+    It is the one that `known_batches` looks for.
+    """
     first: dict[str, int] = {}
     for sub in sorted(subs):
         finished = _finished(is_text("sub_topology", sub))
         for row in tables.ask(FIRST.format(finished=finished), [topology, at_ms, since_ms]).objects:
-            known = [row[name] for name in ("batch_id", "read_batch_id") if row[name] is not None]
-            first[sub] = min(known)
+            first[sub] = min(row["batch_id"], row["batch_id"] if row["read_batch_id"] is None else row["read_batch_id"])
     return first
 
 

@@ -92,8 +92,8 @@ def accounts(tables: Tables, topology: Topology, *, at_ms: int, since_ms: int) -
     count, and the number of batches whose updates in and out differ. `open_since_ms` is when the first of the latter
     was finished, epoch ms. It is null if there is none, or it is not finished yet.
     """
-    known = known_batches(tables, topology.name, at_ms=at_ms, since_ms=since_ms)
-    query = ACCOUNTS.format(known=known.sql, outcomes=known.outcomes(topology))
+    batches = known_batches(tables, topology.name, at_ms=at_ms, since_ms=since_ms)
+    query = ACCOUNTS.format(known=batches.sql, outcomes=batches.outcomes(topology))
     return tables.ask(query, [topology.name, at_ms]).objects
 
 
@@ -107,13 +107,13 @@ def facts(tables: Tables, topology: Topology, specs: Iterable[SlaSpec], *, at_ms
     specs = list(specs)
     over_ms = (spec.over_ms for spec in specs if spec.measure is Measure.RECORDS)
     since_ms = at_ms - max([WITHOUT_BEATS_MS, *over_ms])
-    known = known_batches(tables, topology.name, at_ms=at_ms, since_ms=since_ms)
+    batches = known_batches(tables, topology.name, at_ms=at_ms, since_ms=since_ms)
     begun_ms = oldest_ms(tables.tables.get(BATCHES.name, ()))
-    parts = list(measurements(specs, at_ms, outcomes=known.outcomes(topology), begun_ms=begun_ms))
+    parts = list(measurements(specs, at_ms, outcomes=batches.outcomes(topology), begun_ms=begun_ms))
     # Without parts there would be no valid query.
     if not parts:
         return []
-    return tables.ask(f"WITH {known.sql} {' UNION ALL '.join(parts)}", [topology.name, at_ms]).objects
+    return tables.ask(f"WITH {batches.sql} {' UNION ALL '.join(parts)}", [topology.name, at_ms]).objects
 
 
 def newest_of_sinks(tables: Tables, topology: Topology, names: Collection[str], *, at_ms: int) -> list[Row]:
@@ -126,9 +126,9 @@ def newest_of_sinks(tables: Tables, topology: Topology, names: Collection[str], 
     if not sinks:
         return []
     # Current rows do not show the past: newer rows have replaced those of then. `outcomes` keeps it.
-    known = known_batches(tables, topology.name, at_ms=at_ms, since_ms=at_ms - REACHED_WITHIN_MS)
-    newest = f"SELECT operator, max(newest_ms) AS newest_ms FROM ({known.outcomes(topology)}) AS t {BEFORE_LATER}"
-    rows = tables.ask(f"WITH {known.sql} {newest} GROUP BY operator", [topology.name, at_ms]).objects
+    batches = known_batches(tables, topology.name, at_ms=at_ms, since_ms=at_ms - REACHED_WITHIN_MS)
+    newest = f"SELECT operator, max(newest_ms) AS newest_ms FROM ({batches.outcomes(topology)}) AS t {BEFORE_LATER}"
+    rows = tables.ask(f"WITH {batches.sql} {newest} GROUP BY operator", [topology.name, at_ms]).objects
     return [newest_fact(sinks[row["operator"]], row["newest_ms"]) for row in rows if row["operator"] in sinks]
 
 

@@ -100,11 +100,11 @@ class _Minutes:
         self._ages: Sequence[Row] = []
         if measures.isdisjoint({Measure.WATERMARK_LAG, Measure.STALENESS}):
             return
-        known = known_batches(tables, topology.name, at_ms=at_ms, since_ms=span.start_ms)
+        batches = known_batches(tables, topology.name, at_ms=at_ms, since_ms=span.start_ms)
         if Measure.WATERMARK_LAG in measures:
-            self._lags = self._ask(LAGS.format(known=known.sql, lately=lately))
+            self._lags = self._ask(LAGS.format(known=batches.sql, lately=lately))
         if Measure.STALENESS in measures:
-            self._ages = self._ask(AGES.format(known=known.sql, outcomes=known.outcomes(topology), lately=lately))
+            self._ages = self._ask(AGES.format(known=batches.sql, outcomes=batches.outcomes(topology), lately=lately))
 
     def _ask(self, sql: str) -> Sequence[Row]:
         return self._tables.ask(sql, [self._topology.name, self._at_ms]).objects

@@ -1,4 +1,4 @@
-"""Reads the newest record time of a table, and when its oldest batch was finished.
+"""Reads newest record times, and when oldest batches were finished.
 
 They come from the statistics of files in the table's log where they have it.
 """
@@ -54,8 +54,9 @@ def newest_in_log(path: Path, *, before_batch: int | None = None) -> tuple[int |
 
 
 def oldest_ms(paths: Iterable[Path]) -> int | None:
-    """Returns when the oldest batch in tables `batches` was finished, epoch ms; None: there is no row.
+    """Returns when the oldest batch was finished, epoch ms.
 
+    *paths* are tables `batches`. None: there is no row.
     Rows are read if the log of a table does not have it.
     """
     finished_ms: list[int] = []
