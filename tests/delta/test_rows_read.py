@@ -83,6 +83,16 @@ def test_measurements_for_slas_read_no_batch_of_earlier_days(days: tuple[Play, s
     assert measured_for_slas(rest).equals(expected)
 
 
+def test_before_the_first_batch_nothing_is_known(days: tuple[Play, set[Path]]) -> None:
+    play, _ = days
+    tables, at_ms = Warehouse(play.home), NOON - 60_000
+    lag = {"subject": "events", "measure": "watermark_lag", "error_after": "1 h", "owner": "o"}
+    specs = parse({play.topology.name: {"lag": lag}}, play.topology, file="slas.toml")
+    found = sla_facts.facts(tables, play.topology, specs, at_ms=at_ms)
+    assert {row["what"] for row in found} <= {"begun"}
+    assert sla_facts.accounts(tables, play.topology, at_ms=at_ms, since_ms=at_ms) == []
+
+
 @pytest.mark.parametrize(
     ("work", "batches_read"),
     [(rolled_up, 0), (with_paths, 1)],  # paths need to know when a stream began

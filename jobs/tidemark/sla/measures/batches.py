@@ -94,10 +94,10 @@ def known_batches(tables: Tables, topology: str, *, at_ms: int, since_ms: int) -
 def _first_of_all(tables: Tables, topology: str, subs: Iterable[str], at_ms: int, since_ms: int) -> dict[str, int]:
     """Returns the first batch of *subs* from all rows.
 
-    It is the one that `known_batches` looks for.
+    It is the one that `known_batches` looks for, and 0 if none is known yet.
     """
-    first: dict[str, int] = {}
-    for sub in sorted(subs):
+    first = dict.fromkeys(sorted(subs), 0)
+    for sub in first:
         finished = _finished(is_text("sub_topology", sub))
         for row in tables.ask(FIRST.format(finished=finished), [topology, at_ms, since_ms]).objects:
             first[sub] = min(row["batch_id"], row["batch_id"] if row["read_batch_id"] is None else row["read_batch_id"])
