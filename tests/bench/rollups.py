@@ -80,7 +80,7 @@ PERCENTILES = f"""
     FROM ranked GROUP BY operator, day
 """
 ROLLUPS = {f"{grain}s": PERCENTILES.format(grain=grain) for grain in ("hour", "day")}
-    """Measures ratios by engine and rollup, and the largest percentile error."""
+"""The query of each rollup. A day sums its hours."""
 OF_RAW = "SELECT operator, date_trunc('day', finished_at) AS day, {} FROM raw GROUP BY 1, 2"
 IN_SPARK = OF_RAW.format(f"percentile_approx(latency_ms, array({', '.join(map(str, QUANTILES.values()))}))")
 IN_DUCKDB = OF_RAW.format(f"quantile_disc(latency_ms, {list(QUANTILES.values())})")
