@@ -1,6 +1,6 @@
 """Compares percentiles of a month from rollups with raw latencies.
 
-Both are queried by day in the same engine.
+Rollups by hour and by day, and raw latencies, are queried by day in the same engine.
 
 `RAW_ROWS=20_000_000 make bench PARTS=rollups` has so many raw latencies, instead of 100 million.
 """
@@ -53,10 +53,16 @@ HOURS = f"""
     FROM raw GROUP BY GROUPING SETS ((operator, interval_start, bucket), (operator, task_id, interval_start, bucket))
     ORDER BY scope, interval_start
 """
-FROM_HOURS = f"""
+DAYS = """
+    SELECT * EXCLUDE (grain, interval_start, interval_end, n), 'day' AS grain,
+        date_trunc('day', interval_start) AS interval_start,
+        date_trunc('day', interval_start) + INTERVAL 1 DAY AS interval_end, SUM(n)::BIGINT AS n
+    FROM hours GROUP BY ALL ORDER BY scope, interval_start
+"""
+PERCENTILES = f"""
     WITH days AS (
         SELECT operator, date_trunc('day', interval_start) AS day, bucket, SUM(n) AS n
-        FROM {LATENCY_BUCKET_ROLLUP.name} WHERE grain = 'hour' AND scope = 'operator' GROUP BY 1, 2, 3
+        FROM {LATENCY_BUCKET_ROLLUP.name} WHERE grain = '{{grain}}' AND scope = 'operator' GROUP BY 1, 2, 3
     ),
     ranked AS (
         SELECT operator, day, {bucket_value_sql("bucket")} AS value_ms,
@@ -73,6 +79,8 @@ FROM_HOURS = f"""
 }
     FROM ranked GROUP BY operator, day
 """
+ROLLUPS = {f"{grain}s": PERCENTILES.format(grain=grain) for grain in ("hour", "day")}
+"""The query of each rollup. A day sums its hours."""
 OF_RAW = "SELECT operator, date_trunc('day', finished_at) AS day, {} FROM raw GROUP BY 1, 2"
 IN_SPARK = OF_RAW.format(f"percentile_approx(latency_ms, array({', '.join(map(str, QUANTILES.values()))}))")
 IN_DUCKDB = OF_RAW.format(f"quantile_disc(latency_ms, {list(QUANTILES.values())})")
@@ -88,40 +96,50 @@ def figures(runs: int) -> Iterator[Figure]:
         with duckdb.connect() as of_raw:
             of_raw.execute("SET TimeZone = 'UTC'")
             of_raw.execute(f"CREATE VIEW raw AS FROM '{raw}'")
+            asked = {rollup: partial(warehouse.ask, query) for rollup, query in ROLLUPS.items()}
             engines = {
-                "DuckDB": (lambda: of_raw.sql(IN_DUCKDB).fetchall(), lambda: warehouse.ask(FROM_HOURS)),
+                "DuckDB": {"raw": lambda: of_raw.sql(IN_DUCKDB).fetchall(), **asked},
                 "Spark": _in_spark(spark, home, raw),
             }
-            for engine, (from_raw, from_hours) in engines.items():
+            for engine, queries in engines.items():
                 for _ in range(WARM_UP):
-                    from_hours()
-                found = by_turns({"raw": partial(seconds, from_raw), "hours": partial(seconds, from_hours)}, runs)
-                what = f"a month of days from hours, {engine}: {RAW_ROWS / 1e6:.0f} million raw latencies"
-                yield Figure(f"{what} take … as long", ratios(found, "raw", "hours"), 50)
-                yield Figure(f"{what}, seconds from hours", found["hours"], unit="s")
+                    for rollup in ROLLUPS:
+                        queries[rollup]()
+                found = by_turns({name: partial(seconds, query) for name, query in queries.items()}, runs)
+                for rollup in ROLLUPS:
+                    what = f"a month of days from {rollup}, {engine}: {RAW_ROWS / 1e6:.0f} million raw latencies"
+                    yield Figure(f"{what} take … as long", ratios(found, "raw", rollup), 50)
+                    yield Figure(f"{what}, seconds from {rollup}", found[rollup], unit="s")
 
 
-def _in_spark(spark: SparkSession, home: Path, raw: str) -> tuple[Callable[[], Any], Callable[[], Any]]:
+def _in_spark(spark: SparkSession, home: Path, raw: str) -> dict[str, Callable[[], Any]]:
     spark.read.parquet(raw).createOrReplaceTempView("raw")
     rollup = read_table(spark, Layout(home), "t", LATENCY_BUCKET_ROLLUP)
     rollup.createOrReplaceTempView(LATENCY_BUCKET_ROLLUP.name)
-    return lambda: spark.sql(IN_SPARK).collect(), lambda: spark.sql(FROM_HOURS).collect()
+    texts = {"raw": IN_SPARK, **ROLLUPS}
+    return {name: partial(_collect, spark, text) for name, text in texts.items()}
+
+
+def _collect(spark: SparkSession, text: str) -> list[Any]:
+    return spark.sql(text).collect()
 
 
 def _lay_down(home: Path, raw: str) -> None:
-    """Writes raw latencies and their hourly rollup.
+    """Writes raw latencies and their rollups by hour and day.
 
-    One file a day, as maintenance would leave them.
+    One file of hours a day, as maintenance would leave them.
     """
     with duckdb.connect() as connection:
         connection.execute("SET TimeZone = 'UTC'")
         connection.execute(f"COPY ({RAW}) TO '{raw}'")
         connection.execute(f"CREATE VIEW raw AS FROM '{raw}'")
         hours = connection.sql(HOURS).pl()
+        days = connection.sql(DAYS).pl()
     path = Layout(home).report_table("t", LATENCY_BUCKET_ROLLUP.name)
     rollup = open_report(LATENCY_BUCKET_ROLLUP, path)
     for rows in hours.with_columns(day=pl.col("interval_start").dt.date()).partition_by("day", include_key=False):
         write_deltalake(rollup, rows_of(LATENCY_BUCKET_ROLLUP, rows), mode="append")
+    write_deltalake(rollup, rows_of(LATENCY_BUCKET_ROLLUP, days), mode="append")
 
 
 def _largest_error(warehouse: Warehouse, raw: str) -> float:
@@ -134,7 +152,7 @@ def _largest_error(warehouse: Warehouse, raw: str) -> float:
         latencies.select("latency_ms", day=pl.col("finished_at").dt.date()).collect().partition_by("day", as_dict=True)
     )
     errors = []
-    for operator, day, *values_ms in warehouse.ask(FROM_HOURS).rows:
+    for operator, day, *values_ms in warehouse.ask(ROLLUPS["days"]).rows:
         if operator == "operator_0":
             exact_ms = np.quantile(by_day[day.date(),]["latency_ms"], list(QUANTILES.values()), method="lower")
             errors += list(np.abs(np.array(values_ms) - exact_ms) / exact_ms * 100)

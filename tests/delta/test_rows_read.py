@@ -14,7 +14,10 @@ from support.play import NOON, Play
 from support.topologies import NEWEST_SENT
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Grain, Interval
-from tidemark.model.tables.catalog import CRITICAL_PATHS, LATENCY_ROLLUP
+from tidemark.model.sla_spec import parse
+from tidemark.model.tables.catalog import BATCHES, CRITICAL_PATHS, LATENCY_ROLLUP
+from tidemark.query.sql import Warehouse
+from tidemark.sla.measures import facts as sla_facts
 
 DAY = Grain.DAY.length_ms
 TODAY = NOON + 20 * DAY
@@ -32,6 +35,26 @@ def with_paths(play: Play) -> pl.DataFrame:
     return report(play, CRITICAL_PATHS.name)
 
 
+def measured_for_slas(play: Play) -> pl.DataFrame:
+    at_ms, tables = TODAY + 121_000, Warehouse(play.home)
+    measures = {
+        "staleness": "board", "watermark_lag": "events", "records": "events", "completeness": "outcomes",
+    }  # fmt: skip
+    limits = {"error_after": "1 h", "owner": "o"}
+    promised = {
+        name: {"subject": subject, "measure": name, **limits}
+        | ({"error_below": 1, "over": "10 min"} if name == "records" else {})
+        for name, subject in measures.items()
+    }
+    promised["records"].pop("error_after")
+    specs = parse({play.topology.name: promised}, play.topology, file="slas.toml")
+    rows = sla_facts.facts(tables, play.topology, specs, at_ms=at_ms)
+    rows += sla_facts.newest_of_sinks(tables, play.topology, {"board"}, at_ms=at_ms)
+    rows += sla_facts.accounts(tables, play.topology, at_ms=at_ms, since_ms=TODAY)
+    assert sla_facts.later(tables, play.topology.name, at_ms=TODAY + 1_000) != {}
+    return pl.DataFrame({"fact": sorted(map(str, rows))})
+
+
 @pytest.fixture(scope="module")
 def days(tmp_path_factory: pytest.TempPathFactory) -> tuple[Play, set[Path]]:
     """A stream with batches on three days; the files before the last."""
@@ -47,6 +70,27 @@ def days(tmp_path_factory: pytest.TempPathFactory) -> tuple[Play, set[Path]]:
             play.batch([row], at_ms=noon + second * 1_000 + 500)
     assert len(earlier) > 50
     return play, earlier
+
+
+def test_measurements_for_slas_read_no_batch_of_earlier_days(days: tuple[Play, set[Path]], tmp_path: Path) -> None:
+    play, earlier = days
+    expected = measured_for_slas(play)
+    rest = play.copy(shutil.copytree(play.home, tmp_path / "rest"))
+    for file in earlier:
+        if file.parent.name == BATCHES.name:
+            spoil_rows(rest.home / file.relative_to(play.home))
+    assert expected.height > 5
+    assert measured_for_slas(rest).equals(expected)
+
+
+def test_before_the_first_batch_nothing_is_known(days: tuple[Play, set[Path]]) -> None:
+    play, _ = days
+    tables, at_ms = Warehouse(play.home), NOON - 60_000
+    lag = {"subject": "events", "measure": "watermark_lag", "error_after": "1 h", "owner": "o"}
+    specs = parse({play.topology.name: {"lag": lag}}, play.topology, file="slas.toml")
+    found = sla_facts.facts(tables, play.topology, specs, at_ms=at_ms)
+    assert {row["what"] for row in found} <= {"begun"}
+    assert sla_facts.accounts(tables, play.topology, at_ms=at_ms, since_ms=at_ms) == []
 
 
 @pytest.mark.parametrize(

@@ -1,15 +1,15 @@
-"""Computes the latency of one operator as Apache Apex's STRAM does.
+"""Computes latencies and the critical path as Apache Apex's STRAM does.
 
 Apex's −1, "no sample", is a state without a latency here. Of equal upstreams the first one is taken, as in Apex.
-`tidemark.semantics.stram` finds the path over these latencies. Source: StreamingContainerManager,
-updateOperatorLatency.
+Source: StreamingContainerManager, updateOperatorLatency and findCriticalPath. Of equal leaves the one named first is
+taken, as there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from tidemark.semantics.critical_path import EstimateLimits, Instants, LatencyState, PathStep
+from tidemark.semantics.critical_path import EstimateLimits, Instants, LatencyState, Path, PathStep, Upstreams, path_to
 
 
 def operator_latency(
@@ -39,6 +39,25 @@ def operator_latency(
     samples = [step for step in steps if step is not None]
     # The smallest latency is that behind the upstream that finished last.
     return min(samples, key=_latency_ms, default=PathStep(operator=operator, state=LatencyState.UPSTREAM_MISSING))
+
+
+def critical_path(upstreams: Upstreams, slowest: Mapping[str, str], average_ms: Mapping[str, int]) -> Path:
+    """Returns the critical path along each operator's *slowest* upstream.
+
+    *average_ms* is the moving average of each operator's latency, 0 where it has none.
+    """
+    read = set().union(*upstreams.values())
+    steps: dict[str, PathStep] = {}
+    for operator in {*upstreams, *read}:
+        steps[operator] = PathStep(
+            operator=operator,
+            state=LatencyState.MEASURED if operator in slowest else LatencyState.INPUT,
+            latency_ms=average_ms.get(operator, 0),
+            slowest_upstream=slowest.get(operator),
+        )
+    # max keeps the first of equal paths, as Apex does.
+    paths = (path_to(leaf, steps) for leaf in upstreams if leaf not in read)
+    return max(paths, key=lambda path: path.latency_ms)
 
 
 def _sample(operator: str, name: str, ahead: int, ewt_ms: Instants | None, limits: EstimateLimits) -> PathStep | None:

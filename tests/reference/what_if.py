@@ -1,4 +1,4 @@
-"""Computes the EWTs of a window with faster or slower operators.
+"""Computes EWTs with faster or slower operators, and their slack.
 
 The model assumes that each operator runs alone; in `tidemark.semantics.what_if` operators share drivers.
 """
@@ -8,7 +8,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tidemark.errors import InvalidArgument
-from tidemark.semantics.critical_path import Instants, Upstreams, in_order, latest
+from tidemark.semantics.critical_path import (
+    Instants,
+    PathStep,
+    Upstreams,
+    critical_path,
+    in_order,
+    latest,
+    leaves,
+    path_to,
+)
 
 
 def what_if(upstreams: Upstreams, ewt_ms: Instants, factors: Mapping[str, float]) -> dict[str, int | None]:
@@ -35,3 +44,24 @@ def what_if(upstreams: Upstreams, ewt_ms: Instants, factors: Mapping[str, float]
             own_ms = was_ms - was[1]
             then_ms[operator] = then[1] + (round(own_ms * factors.get(operator, 1)) if own_ms > 0 else own_ms)
     return then_ms
+
+
+def slack_ms(upstreams: Upstreams, ewt_ms: Instants, steps: Mapping[str, PathStep]) -> dict[str, int | None]:
+    """Returns by how much later each operator could have finished for free.
+
+    Free means that the critical path is not longer. The slack is 0 on the critical path. Elsewhere it is the least,
+    over the walks to the leaves, of what each step on the way would have waited for its slowest upstream anyway, plus
+    what the leaf's own path lacks to the critical one. With one source that is the critical path's latency less that of
+    the longest path through the operator. None where an EWT is missing on every way.
+    """
+    critical_ms = critical_path(upstreams, steps).latency_ms
+    slack: dict[str, int | None] = {leaf: critical_ms - path_to(leaf, steps).latency_ms for leaf in leaves(upstreams)}
+    for reader in reversed(in_order(upstreams)):
+        slowest = latest(upstreams.get(reader, ()), ewt_ms)
+        for name in upstreams.get(reader, ()):
+            slack.setdefault(name, None)
+            own_ms, later_ms, reader_ms = ewt_ms.get(name), slack[name], slack[reader]
+            if slowest is not None and own_ms is not None and reader_ms is not None:
+                through_ms = slowest[1] - own_ms + reader_ms
+                slack[name] = through_ms if later_ms is None else min(later_ms, through_ms)
+    return slack

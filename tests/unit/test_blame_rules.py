@@ -3,9 +3,34 @@
 from random import Random
 from statistics import median
 
-from tidemark.semantics.blame import AgeCause, AgePart, ClosingBatches, KeptWindows, before_source, excesses, share_out
+import numpy as np
+
+from tidemark.kernels.reports.ages import (
+    CAUSES,
+    PLACE,
+    Ages,
+    ClosingBatches,
+    before_source,
+    excesses,
+    share_out,
+    usual_lengths,
+)
+from tidemark.semantics.blame import AgeCause, AgePart
 
 SOURCE, NEWEST, BOARD = AgePart("events", "source"), AgePart("newest", "table"), AgePart("board", "sink")
+TICKER = AgePart("ticker", "table")
+PARTS = [*CAUSES, SOURCE, NEWEST, BOARD, TICKER]
+BOUND = PARTS[PLACE[AgeCause.BOUND]]
+
+
+def column(*values, type_=float):
+    """Returns a value for each of some windows, NaN for None."""
+    return np.array([np.nan if value is None else value for value in values], type_)
+
+
+def lengths(ages):
+    """Returns the parts of the first window that took time, by name."""
+    return {part.name: ms for part, ms in zip(ages.parts, ages.ms[:, 0].tolist(), strict=True) if ms}
 
 
 def age(finished_ms, *, ready_ms, queued_ms=0, **closing):
@@ -13,13 +38,16 @@ def age(finished_ms, *, ready_ms, queued_ms=0, **closing):
 
     The bound is 3 s, the trigger 1 s.
     """
-    closing = ClosingBatches(began_ms=closing.pop("began_ms", finished_ms - 100), **closing)
-    found = before_source(
-        10_000, finished_ms, bound_ms=3_000, ready_ms=ready_ms, closing=closing, trigger_ms=1_000,
-        queued_ms=queued_ms, source=SOURCE, busy=NEWEST,
+    instants = {name: column(closing.get(name)) for name in ("before_began_ms", "before_ended_ms", "still_from_ms")}
+    flags = {name: column(closing.get(name, False), type_=bool) for name in ("is_unread", "has_restarted")}
+    ages = Ages(PARTS, 1)
+    before_source(
+        ages, column(10_000), column(finished_ms), bound_ms=column(3_000), ready_ms=column(ready_ms),
+        closing=ClosingBatches(began_ms=column(closing.get("began_ms", finished_ms - 100)), **instants, **flags),
+        trigger_ms=1_000, queued_ms=column(queued_ms), source=PARTS.index(SOURCE), busy=np.array([PARTS.index(NEWEST)]),
     )  # fmt: skip
-    assert sum(found.values()) == finished_ms - 10_000
-    return {part.name: ms for part, ms in found.items() if ms}
+    assert ages.ms.sum() == finished_ms - 10_000
+    return lengths(ages)
 
 
 def test_a_silent_partition_is_apart_from_the_bound():
@@ -65,47 +93,80 @@ def test_a_window_that_was_finished_before_its_end_adds_up_too():
 
 
 def test_who_worked_beside_the_path_gets_the_time_of_the_queue():
-    ticker = AgePart("ticker", "table")
-    assert share_out((0, 900), {ticker: (100, 700), BOARD: (650, 680)}, 620) == {
-        ticker: 600, BOARD: 20, AgePart.of(AgeCause.QUEUED): 0,
-    }  # fmt: skip
+    ages = Ages(PARTS, 1)
+    beside = [(PARTS.index(BOARD), column(650), column(680)), (PARTS.index(TICKER), column(100), column(700))]
+    share_out(ages, (column(0), column(900)), beside, column(620))
+    assert lengths(ages) == {"ticker": 600, "board": 20}
 
 
-def kept(n):
-    return KeptWindows({AgePart.of(AgeCause.BOUND): 3_000, NEWEST: 100 + number % 2} for number in range(n))
+def test_of_equal_overlaps_the_first_by_name_is_served_first():
+    ages = Ages(PARTS, 2)
+    beside = [(PARTS.index(BOARD), column(0, 0), column(50, 50)), (PARTS.index(TICKER), column(0, 0), column(50, 60))]
+    share_out(ages, (column(0, 0), column(90, 90)), beside, column(70, 70))
+    assert ages.ms[PARTS.index(BOARD)].tolist() == [50, 10]
+    assert ages.ms[PARTS.index(TICKER)].tolist() == [20, 60]
+
+
+def kept(windows):
+    """Returns the lengths of PARTS in *windows*."""
+    return np.array([[spent.get(part, 0) for spent in windows] for part in PARTS], float)
+
+
+def blamed(spent, n, configured_ms=None, only=None, promised_ms=0):
+    """Returns usual length and excess of parts, by name.
+
+    There were *n* windows before, with the bound and about 100 ms of work.
+    """
+    before = kept([{BOUND: 3_000, NEWEST: 100 + number % 2} for number in range(n)])
+    usual_ms, _ = usual_lengths(before, np.array([0]), np.array([n]))
+    configured = np.array([[(configured_ms or {}).get(part.name, 0.0)] for part in PARTS])
+    can_be_blamed = np.array([[only is None or part.name in only] for part in PARTS])
+    excess_ms = excesses(
+        kept([spent]), usual_ms, configured, can_be_blamed=can_be_blamed, promised_ms=column(promised_ms)
+    )
+    at = {part.name: PARTS.index(part) for part in spent}
+    usual = {name: None if np.isnan(usual_ms[place, 0]) else usual_ms[place, 0] for name, place in at.items()}
+    return {name: (usual[name], excess_ms[place, 0]) for name, place in at.items()}
 
 
 def test_what_grew_beyond_the_usual_is_to_blame():
-    found = excesses({AgePart.of(AgeCause.BOUND): 3_000, NEWEST: 2_600}, kept(20), {"bound": 3_000})
-    assert [(each.part.name, each.usual_ms, each.excess_ms) for each in found] == [
-        ("newest", 100.5, 2_499.5), ("bound", 3_000, 0),
-    ]  # fmt: skip
+    found = blamed({BOUND: 3_000, NEWEST: 2_600}, 20, {"bound": 3_000})
+    assert found == {"newest": (100.5, 2_499.5), "bound": (3_000, 0)}
 
 
 def test_without_history_the_configured_length_counts():
-    found = excesses({AgePart.of(AgeCause.BOUND): 3_000, NEWEST: 2_600}, kept(19), {"bound": 3_000})
-    assert [(each.part.name, each.usual_ms, each.excess_ms) for each in found] == [
-        ("newest", None, 2_600), ("bound", None, 0),
-    ]  # fmt: skip
+    found = blamed({BOUND: 3_000, NEWEST: 2_600}, 19, {"bound": 3_000})
+    assert found == {"newest": (None, 2_600), "bound": (None, 0)}
 
 
 def test_only_candidates_are_blamed_and_only_beyond_a_promise():
-    found = excesses({NEWEST: 900, BOARD: 500}, KeptWindows(), {}, only={"board"}, promised_ms=300)
-    assert [(each.part.name, each.excess_ms) for each in found] == [("board", 200), ("newest", 0)]
+    found = blamed({NEWEST: 900, BOARD: 500}, 0, only={"board"}, promised_ms=300)
+    assert found == {"board": (None, 200), "newest": (None, 0)}
 
 
 def test_usual_lengths_are_medians_of_the_windows_kept():
-    parts, draw, kept, windows = [AgePart.of(AgeCause.BOUND), NEWEST, BOARD], Random(5), KeptWindows(), []
-    for number in range(300):
-        spent = {part: draw.choice([-40, 0, 0, 7, draw.randint(1, 90)]) for part in draw.sample(parts, 2)}
-        windows.append(spent)
-        kept.add(spent)
-        if number % 3 == 2:
-            windows.pop(0)
-            kept.forget_oldest()
-        aged = [each for each in windows if sum(each.values()) > 0]
+    parts, draw = [BOUND, NEWEST, BOARD], Random(5)
+    windows = []
+    for _ in range(300):
+        windows.append({part: draw.choice([-40, 0, 0, 7, draw.randint(1, 90)]) for part in draw.sample(parts, 2)})
+    # A history that grows, keeps its length, loses more than it gets, and stands still.
+    last = np.array([*range(150), *[150] * 5, *range(150, 301)])
+    first = np.maximum.accumulate(
+        np.maximum(last - np.array([60] * 200 + [draw.choice((60, 25, 18)) for _ in range(106)]), 0)
+    )
+    usual_ms, usual_share = usual_lengths(kept(windows), first, last)
+    for number, (begin, end) in enumerate(zip(first, last, strict=True)):
+        of_window = windows[begin:end]
+        aged = [each for each in of_window if sum(each.values()) > 0]
         for part in parts:
-            is_known = len(windows) >= 20
-            assert kept.usual_ms(part) == (median(each.get(part, 0) for each in windows) if is_known else None)
+            found = [of[PARTS.index(part), number] for of in (usual_ms, usual_share)]
+            is_known = len(of_window) >= 20
             shares = [each.get(part, 0) / sum(each.values()) for each in aged]
-            assert kept.usual_share(part) == (median(shares) if is_known and shares else None)
+            assert np.array_equal(
+                found,
+                column(
+                    median(each.get(part, 0) for each in of_window) if is_known else None,
+                    median(shares) if is_known and shares else None,
+                ),
+                equal_nan=True,
+            )

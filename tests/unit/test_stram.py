@@ -1,8 +1,7 @@
 import pytest
-from reference.stram import operator_latency
+from reference.stram import critical_path, operator_latency
 
 from tidemark.semantics.critical_path import EstimateLimits, LatencyState, PathStep
-from tidemark.semantics.stram import critical_path
 
 LIMITS = EstimateLimits(window_ms=600)
 

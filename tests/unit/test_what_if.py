@@ -2,13 +2,13 @@ import networkx as nx
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from reference.what_if import what_if
+from reference.what_if import slack_ms, what_if
 from unit.dags import runs
 from unit.test_critical_path import ARTICLE, ARTICLE_EWT_MS, graph
 
 from tidemark.errors import InvalidArgument
 from tidemark.semantics.critical_path import critical_path, leaves, measure
-from tidemark.semantics.what_if import slack_ms, sooner_ewts_ms
+from tidemark.semantics.what_if import sooner_ewts_ms
 
 
 def slack(upstreams, ewt_ms):

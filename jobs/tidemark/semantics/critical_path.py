@@ -119,8 +119,7 @@ class Path:
 
         The sum follows, behind `=`, or behind `≥` when the path is not complete.
         """
-        sign = "=" if self.is_complete else "≥"
-        return f"{' → '.join(map(_shown, self.steps))} {sign} {self.latency_ms} ms"
+        return path_text([(step.operator, step.latency_ms, step.state) for step in self.steps])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -293,7 +292,16 @@ def _estimate(windows_behind: int, limits: EstimateLimits | None) -> tuple[Laten
     )
 
 
-def _shown(step: PathStep) -> str:
-    length = "" if step.latency_ms is None else f"{step.latency_ms} ms"
-    why = "" if step.state in {LatencyState.INPUT, LatencyState.MEASURED} else step.state.value
-    return f"{step.operator} ({', '.join(part for part in (length, why) if part)})"
+def path_text(steps: Sequence[tuple[str, int | None, LatencyState]]) -> str:
+    """Renders operators with their latencies and states, as `str(Path)`."""
+    shown: list[str] = []
+    for operator, latency_ms, state in steps:
+        why = () if state in _UNMARKED else (state.value,)
+        length = () if latency_ms is None else (f"{latency_ms} ms",)
+        shown.append(f"{operator} ({', '.join((*length, *why))})")
+    latencies_ms = [latency_ms for _, latency_ms, _ in steps]
+    sign = "≥" if None in latencies_ms else "="
+    return f"{' → '.join(shown)} {sign} {sum(ms or 0 for ms in latencies_ms)} ms"
+
+
+_UNMARKED = (LatencyState.INPUT, LatencyState.MEASURED)

@@ -1,7 +1,7 @@
 """Computes what would have made a streaming window less late.
 
-It is the slack of every operator, and the EWTs of hypothetical runs. Arguments are those of `critical_path`: EWTs of
-one window in epoch milliseconds, and the upstreams of each operator.
+It is the EWTs of hypothetical runs. Arguments are those of `critical_path`: EWTs of one window in epoch milliseconds,
+and the upstreams of each operator. `kernels.reports.paths` has the slack of operators.
 """
 
 from __future__ import annotations
@@ -9,37 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 
-from tidemark.semantics.critical_path import (
-    Instants,
-    PathStep,
-    Upstreams,
-    critical_path,
-    in_order,
-    latest,
-    leaves,
-    path_to,
-)
-
-
-def slack_ms(upstreams: Upstreams, ewt_ms: Instants, steps: Mapping[str, PathStep]) -> dict[str, int | None]:
-    """Returns by how much later each operator could have finished for free.
-
-    Free means that the critical path is not longer. The slack is 0 on the critical path. Elsewhere it is the least,
-    over the walks to the leaves, of what each step on the way would have waited for its slowest upstream anyway, plus
-    what the leaf's own path lacks to the critical one. With one source that is the critical path's latency less that of
-    the longest path through the operator. None where an EWT is missing on every way.
-    """
-    critical_ms = critical_path(upstreams, steps).latency_ms
-    slack: dict[str, int | None] = {leaf: critical_ms - path_to(leaf, steps).latency_ms for leaf in leaves(upstreams)}
-    for reader in reversed(in_order(upstreams)):
-        slowest = latest(upstreams.get(reader, ()), ewt_ms)
-        for name in upstreams.get(reader, ()):
-            slack.setdefault(name, None)
-            own_ms, later_ms, reader_ms = ewt_ms.get(name), slack[name], slack[reader]
-            if slowest is not None and own_ms is not None and reader_ms is not None:
-                through_ms = slowest[1] - own_ms + reader_ms
-                slack[name] = through_ms if later_ms is None else min(later_ms, through_ms)
-    return slack
+from tidemark.semantics.critical_path import Upstreams, in_order, latest
 
 
 def sooner_ewts_ms(

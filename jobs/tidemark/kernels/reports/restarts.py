@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import NamedTuple
@@ -71,7 +72,14 @@ def restarts(batches: pl.DataFrame, beats: pl.DataFrame, *, trigger_ms: int) -> 
     idle_since_ms = dict(idle.group_by("epoch").agg(pl.col("at").min()).iter_rows())
     signs = _signs(running)
     times: list[Restart] = []
-    for before, batch in pairwise(batches.sort("batch_id").iter_rows(named=True)):
+    columns = ("batch_id", "epoch", "decided_at", "started_at", "finished_at", "records_in")
+    in_order = batches.sort("batch_id").select(columns)
+    # A driver that began a batch so soon after another did not stand still.
+    is_long = (pl.col("started_at") - pl.col("finished_at").shift()).abs() > TRIGGERS * trigger_ms
+    is_other = pl.col("epoch") != pl.col("epoch").shift()
+    after = in_order.select((is_long | is_other).fill_null(value=True).alias("after"))["after"].arg_true()
+    for place in after.filter(after > 0):
+        before, batch = in_order.slice(place - 1, 2).iter_rows(named=True)
         epoch, decided_ms, ended_ms = batch["epoch"], batch["decided_at"], before["finished_at"]
         if epoch == before["epoch"]:
             times += _standstill(signs.get(epoch, []), ended_ms, batch, TRIGGERS * trigger_ms)
@@ -114,7 +122,8 @@ def _standstill(signs: list[_Sign], ended_ms: int, batch: dict[str, int], short_
     began_ms = batch["started_at"]
     if not signs or began_ms is None:
         return
-    between = [sign for sign in signs if ended_ms < sign.at_ms <= began_ms]
+    first, last = (bisect_right(signs, at_ms, key=lambda sign: sign.at_ms) for at_ms in (ended_ms, began_ms))
+    between = signs[first:last]
     worked = sorted({ended_ms, began_ms, *(sign.worked_ms for sign in between if sign.worked_ms > ended_ms)})
     hung = {max(ended_ms, sign.worked_ms) for sign in between if sign.at_ms - max(ended_ms, sign.worked_ms) > short_ms}
     for from_ms, to_ms in pairwise(worked):

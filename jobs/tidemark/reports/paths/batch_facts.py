@@ -1,66 +1,123 @@
-"""Looks up facts about the batches of drivers.
+"""Looks up facts about batches, for many windows at once.
 
 They have the time of a batch, the records that it left unread, and the input that held the watermark back.
 
-Instants are epoch ms, lengths ms.
+Instants are epoch ms, lengths ms; NaN: there is none. Arrays have a value per window.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
 import polars as pl
 import polars.selectors as cs
 
+from tidemark.kernels.reports.ages import PLACE, ClosingBatches
+from tidemark.kernels.reports.paths import NONE, Floats, Mask, Places
 from tidemark.kernels.reports.restarts import Restart, restarts
 from tidemark.model.kinds.source import Source
 from tidemark.model.topology import SubTopology
-from tidemark.semantics.blame import ClosingBatches
+from tidemark.semantics.blame import AgeCause
 from tidemark.semantics.idleness import Activity
-from tidemark.semantics.watermark import is_window_late
+
+InputPartition = tuple[str, int]
+"""A source and the number of its partition."""
 
 
-class BatchRun(NamedTuple):
-    """A batch that ran.
+@dataclass(frozen=True)
+class BatchRuns:
+    """The batches of one sub-topology that ran, in order.
 
-    `unread` has the source and partition of each partition that it left with unread records. It waited `queued_ms` for
-    other streams of its process, which `queued_behind` names.
+    Attributes:
+        batch_id: their numbers.
+        started_ms: when they started.
+        finished_ms: when they finished.
+        queued_ms: how long they waited for other streams of their process.
+        queued_behind: the names of these streams, null: none.
+        restart: number of the restart or standstill before them; NONE: none.
+        unread: by input partition, if they left records of it unread.
     """
 
-    batch_id: int
-    started_ms: int
-    finished_ms: int
-    unread: frozenset[tuple[str, int]]
-    queued_ms: int = 0
-    queued_behind: str | None = None
+    batch_id: Places
+    started_ms: Floats
+    finished_ms: Floats
+    queued_ms: Floats
+    queued_behind: pl.Series
+    restart: Places
+    unread: dict[InputPartition, Mask]
+
+    def place(self, batch_id: Places) -> Places:
+        """Returns the places of batches, or where they would be."""
+        return np.searchsorted(self.batch_id, batch_id)
+
+    def has(self, batch_id: Places) -> Mask:
+        """Returns True for batches that ran."""
+        place = self.place(batch_id)
+        is_before_end = place < self.batch_id.size
+        is_there: Mask = np.append(self.batch_id, NONE)[place] == batch_id
+        return is_before_end & is_there
+
+    def restart_before(self, partition: InputPartition) -> Places:
+        """Returns the restart for which unread records of *partition* waited, by batch.
+
+        A new driver may take several batches to read what came before its first one to the partition.
+        """
+        places = np.arange(self.batch_id.size)
+        last = np.maximum.accumulate(np.where(self.restart != NONE, places, NONE))
+        # The newest batch before each one that left no record of the partition unread.
+        read = np.maximum.accumulate(np.where(self.unread[partition], NONE, places))
+        read = np.concatenate([[NONE], read[:-1]])
+        return np.where((last != NONE) & (last > read), self.restart[last], NONE)
 
 
-class Mark(NamedTuple):
-    """The decision of a batch about the time of a partition."""
+class PartitionMarks(NamedTuple):
+    """The decisions of batches about the time of a partition, in order."""
 
-    batch_id: int
-    watermark_ms: int | None
-    activity: str
-    decided_ms: int
+    batch_id: Places
+    watermark_ms: Floats
+    is_idle: Mask
+    decided_ms: Floats
 
 
-class Blocker(NamedTuple):
-    """The partition that let a window close last.
+@dataclass(frozen=True)
+class Blockers:
+    """The partitions that let windows close last.
 
-    `ready_ms` is the record time from which on it could. `source` has the bound.
+    Attributes:
+        source: counts where no partition is known.
+        partitions: sources with a partition.
+        number: which of them it is; NONE: it is not known.
+        ready_ms: the record time from which on it could let the window close.
     """
 
-    ready_ms: int
     source: Source
-    partition: int | None = None
+    partitions: Sequence[tuple[Source, int]]
+    number: Places
+    ready_ms: Floats
 
     @property
-    def input(self) -> str | None:
-        """Source and partition, as findings name them; None: not known."""
-        return None if self.partition is None else f"{self.source.name} partition {self.partition}"
+    def bound_ms(self) -> Floats:
+        """The bound of its source."""
+        return np.array([*(source.bound_ms for source, _ in self.partitions), self.source.bound_ms], np.float64)[
+            self.number
+        ]
+
+    @property
+    def idle_after_ms(self) -> Floats:
+        """The silence after which its source is idle; 0: never."""
+        sources = [*(source for source, _ in self.partitions), self.source]
+        return np.array([source.idle_after_ms or 0 for source in sources], np.float64)[self.number]
+
+    @property
+    def names(self) -> list[str | None]:
+        """Source and partition of each number, as findings name them.
+
+        The last is that of NONE.
+        """
+        return [*(f"{source.name} partition {partition}" for source, partition in self.partitions), None]
 
 
 class BatchRows(NamedTuple):
@@ -79,142 +136,205 @@ class BatchRows(NamedTuple):
 class BatchFacts:
     """Facts about the batches of one topology.
 
-    *trigger_ms* is that of the topology.
+    Restarts and standstills have numbers. *trigger_ms* is that of the topology.
+
+    Attributes:
+        restart_causes: for each of them, the place of its part of an age.
+        restart_texts: driver and time of each of them, and the number of records that waited; the last is null.
     """
 
     def __init__(self, rows: BatchRows, *, trigger_ms: int) -> None:
-        batches, beats, watermarks, latencies = rows
-        self._ran: dict[str, list[BatchRun]] = defaultdict(list)
-        self._marks: dict[tuple[str, str, int], list[Mark]] = defaultdict(list)
-        columns: tuple[str, ...] = ("started_at", "finished_at", "sources", "queued_ms", "queued_behind")
-        for sub, batch_id, started_ms, finished_ms, sources, queued_ms, behind in _rows(batches, *columns):
-            unread = frozenset(_unread(sources or ()))
-            self._ran[sub].append(BatchRun(batch_id, started_ms, finished_ms, unread, queued_ms or 0, behind))
-        batches_ms = batches.with_columns(cs.datetime().dt.epoch("ms"))
-        beats_ms = beats.with_columns(cs.datetime().dt.epoch("ms"))
-        self._restarts: dict[tuple[str, int], Restart] = {}
-        for sub in self._ran:
-            is_of_sub = pl.col("sub_topology") == sub
-            of_sub = restarts(batches_ms.filter(is_of_sub), beats_ms.filter(is_of_sub), trigger_ms=trigger_ms)
-            self._restarts |= {(sub, restart.batch_id): restart for restart in of_sub}
-        of_partitions = watermarks.filter(pl.col("partition").is_not_null() & pl.col("source").is_not_null())
-        columns = ("watermark", "activity", "decided_at", "source", "partition")
-        for sub, *values, source, partition in _rows(of_partitions, *columns):
-            self._marks[sub, source, partition].append(Mark(*values))
+        batches, beats, watermarks, latencies = (each.with_columns(cs.datetime().dt.epoch("ms")) for each in rows)
+        times: list[Restart] = []
+        texts: list[str | None] = []
+        self._ran: dict[str, BatchRuns] = {}
+        for (sub,), of_sub in batches.sort("batch_id").group_by("sub_topology", maintain_order=True):
+            of_driver = restarts(of_sub, beats.filter(pl.col("sub_topology") == sub), trigger_ms=trigger_ms)
+            self._ran[str(sub)] = _runs(of_sub, {each.batch_id: len(times) + n for n, each in enumerate(of_driver)})
+            times += of_driver
+            texts += [f"driver of {sub}: {each.seen}" for each in of_driver]
+        self.restart_texts = pl.Series([*texts, None], dtype=pl.String())
+        self._stood_still = np.array([each.stood_still for each in times], np.bool_)
+        causes = PLACE[AgeCause.BACKLOG], PLACE[AgeCause.DRIVER_RESTARTED]
+        self.restart_causes = np.where(self._stood_still, *causes)
+        self._from_ms, self._to_ms = (
+            np.array([getattr(each, end) for each in times], np.float64) for end in ("from_ms", "to_ms")
+        )
+        self._marks: dict[str, dict[InputPartition, PartitionMarks]] = {}
+        of_partitions = watermarks.drop_nulls(["partition", "source"]).sort("batch_id")
+        for (sub, source, partition), of in of_partitions.group_by("sub_topology", "source", "partition"):
+            marks = PartitionMarks(
+                of["batch_id"].to_numpy(), _floats(of["watermark"]), (of["activity"] == Activity.IDLE).to_numpy(),
+                _floats(of["decided_at"]),
+            )  # fmt: skip
+            self._marks.setdefault(str(sub), {})[str(source), int(str(partition))] = marks
         # The record with the longest latency of a task is its oldest one.
-        self._oldest_ms: dict[tuple[str, int, str, str], int] = {}
-        for *task, finished_ms, max_ms in _rows(latencies, "operator", "task_id", "finished_at", "max_ms"):
-            sub, batch_id, operator, task_id = task
-            self._oldest_ms[sub, batch_id, operator, task_id] = finished_ms - max_ms
+        self._oldest_ms: dict[tuple[object, ...], tuple[Places, Floats]] = {}
+        oldest_ms = pl.col("finished_at") - pl.col("max_ms")
+        in_order = latencies.sort("batch_id").with_columns(oldest_ms=oldest_ms)
+        for task, of in in_order.group_by("sub_topology", "operator", "task_id", maintain_order=True):
+            self._oldest_ms[task] = of["batch_id"].to_numpy(), _floats(of["oldest_ms"])
 
-    def before(self, sub_topology: str, batch_id: int) -> BatchRun | None:
-        """Returns the batch before *batch_id* that wrote anything; None: none."""
-        ran = self._ran[sub_topology]
-        place = bisect_left(ran, batch_id, key=lambda each: each.batch_id)
-        return ran[place - 1] if place else None
+    def before(self, sub_topology: str, batch_id: Places) -> tuple[Floats, Floats]:
+        """Returns when the batch before each one started and finished."""
+        ran = self._ran.get(sub_topology)
+        if ran is None:
+            none = np.full(batch_id.size, np.nan)
+            return none, none
+        place = ran.place(batch_id)
+        started_ms, finished_ms = (np.insert(ms, 0, np.nan)[place] for ms in (ran.started_ms, ran.finished_ms))
+        return started_ms, finished_ms
 
-    def queued(self, sub_topology: str, batch_id: int) -> tuple[int, str | None]:
-        """Returns the wait of batch *batch_id* for other streams, in ms.
+    def queued(self, sub_topology: str, batch_id: Places) -> tuple[Floats, pl.Series]:
+        """Returns the waits of batches for other streams.
 
-        They are streams of its process; their names are the second value.
+        They are streams of their process; their names are the second value.
         """
-        ran = self._ran[sub_topology]
-        place = bisect_left(ran, batch_id, key=lambda each: each.batch_id)
-        is_known = place < len(ran) and ran[place].batch_id == batch_id
-        return (ran[place].queued_ms, ran[place].queued_behind) if is_known else (0, None)
+        ran = self._ran.get(sub_topology)
+        if ran is None:
+            return np.zeros(batch_id.size), pl.Series([None], dtype=pl.String()).gather(
+                np.zeros(batch_id.size, np.int64)
+            )
+        place = np.where(ran.has(batch_id), ran.place(batch_id), ran.batch_id.size)
+        behind = pl.concat([ran.queued_behind, pl.Series([None], dtype=pl.String())])
+        return np.append(ran.queued_ms, 0)[place], behind.gather(place)
 
     def closing(
-        self, sub_topology: str, batch_id: int, blocker: Blocker, *, began_ms: int, skew_ms: int
+        self, sub_topology: str, batch_id: Places, blockers: Blockers, *, began_ms: Floats, skew_ms: Floats
     ) -> ClosingBatches:
-        """Describes batch *batch_id* as the batch that closed a window.
+        """Describes batches as those that closed windows.
 
         Args:
-            sub_topology: that ran the batch.
-            batch_id: of the batch.
-            blocker: the partition that let the window close last.
-            began_ms: when the batch began, by the clock of all hosts.
+            sub_topology: that ran them.
+            batch_id: of the batches.
+            blockers: the partitions that let the windows close last.
+            began_ms: when the batches began, by the clock of all hosts.
             skew_ms: what to add to instants of the driver's clock for that clock.
         """
-        before = self.before(sub_topology, batch_id)
-        if before is None:
-            return ClosingBatches(began_ms=began_ms, is_unread=True)
-        restart = self.restart(sub_topology, batch_id, blocker)
+        started_ms, finished_ms = self.before(sub_topology, batch_id)
+        ran = self._ran.get(sub_topology)
+        is_first = np.ones(batch_id.size, np.bool_) if ran is None else ran.place(batch_id) == 0
+        restart = np.where(is_first, NONE, self.restart(sub_topology, batch_id, blockers))
+        stood_still, from_ms = (
+            np.append(self._stood_still, values=False)[restart],
+            np.append(self._from_ms, np.nan)[restart],
+        )
         return ClosingBatches(
             began_ms=began_ms,
-            before_began_ms=before.started_ms + skew_ms,
-            before_ended_ms=before.finished_ms + skew_ms,
-            is_unread=(blocker.source.name, blocker.partition) in before.unread,
-            has_restarted=restart is not None and not restart.stood_still,
-            still_from_ms=restart.from_ms + skew_ms if restart and restart.stood_still else None,
+            before_began_ms=started_ms + skew_ms,
+            before_ended_ms=finished_ms + skew_ms,
+            is_unread=is_first | self._is_unread(sub_topology, batch_id, blockers),
+            has_restarted=(restart != NONE) & ~stood_still,
+            still_from_ms=np.where(stood_still, from_ms + skew_ms, np.nan),
         )
 
-    def restart(self, sub_topology: str, batch_id: int, blocker: Blocker | None = None) -> Restart | None:
-        """Returns the restart or standstill that delayed batch *batch_id*.
+    def _is_unread(self, sub_topology: str, batch_id: Places, blockers: Blockers) -> Mask:
+        """Returns True where records of the blocking partition were left unread.
 
-        Records that the batch read had waited for it; None: they had not.
+        The batch before left them.
         """
-        cause, before = self._restarts.get((sub_topology, batch_id)), self.before(sub_topology, batch_id)
-        # A new driver may take several batches to read what came before its first one to the blocking partition.
-        while cause is None and before and blocker and (blocker.source.name, blocker.partition) in before.unread:
-            cause = self._restarts.get((sub_topology, before.batch_id))
-            before = self.before(sub_topology, before.batch_id)
-        return None if cause and blocker and blocker.ready_ms >= cause.to_ms else cause
+        ran, is_unread = self._ran.get(sub_topology), np.zeros(batch_id.size, np.bool_)
+        if ran is not None:
+            place = ran.place(batch_id)
+            for number, (source, partition) in enumerate(blockers.partitions):
+                unread = ran.unread.get((source.name, partition))
+                if unread is not None:
+                    is_unread |= (blockers.number == number) & np.insert(unread, 0, values=False)[place]
+        return is_unread
 
-    def blocker(self, sub: SubTopology, source: Source, batch_id: int, window_end_ms: int) -> Blocker:
-        """Returns the partition that let a window close last.
+    def restart(self, sub_topology: str, batch_id: Places, blockers: Blockers | None = None) -> Places:
+        """Returns the number of the restart or standstill that delayed each batch.
+
+        Records that the batch read had waited for it; NONE: they had not.
+        """
+        ran = self._ran.get(sub_topology)
+        if ran is None:
+            return np.full(batch_id.size, NONE)
+        cause = np.append(ran.restart, NONE)[np.where(ran.has(batch_id), ran.place(batch_id), NONE)]
+        if blockers is None:
+            return cause
+        is_unread, place = self._is_unread(sub_topology, batch_id, blockers), ran.place(batch_id)
+        for number, (source, partition) in enumerate(blockers.partitions):
+            waited = is_unread & (blockers.number == number) & (cause == NONE)
+            if waited.any():
+                cause[waited] = ran.restart_before((source.name, partition))[place[waited] - 1]
+        return np.where(blockers.ready_ms >= np.append(self._to_ms, np.nan)[cause], NONE, cause)
+
+    def blockers(self, sub: SubTopology, source: Source, batch_id: Places, end_ms: Floats) -> Blockers:
+        """Returns the partitions that let windows close last.
 
         Args:
-            sub: the sub-topology that closed the window.
-            source: that is returned, without a partition, if no partition is known.
-            batch_id: the batch that closed it.
-            window_end_ms: end of the window, epoch ms.
+            sub: the sub-topology that closed the windows.
+            source: that counts if no partition is known.
+            batch_id: the batches that closed them.
+            end_ms: ends of the windows.
         """
         # A source that only feeds the tables of joins closes no window.
         leading = {o.name: o for o in sub.outside_sources if o.name not in sub.table_inputs()}
-        blockers: list[Blocker] = []
-        for name, source_name, partition in self._marks:
-            if name == sub.name and source_name in leading:
-                blocker = self._ready(sub.name, leading[source_name], partition, batch_id, window_end_ms)
-                if blocker is not None:
-                    blockers.append(blocker)
-        no_partition = Blocker(window_end_ms + source.bound_ms, source)
-        # Names decide between partitions that were ready at the same instant.
-        return max(blockers, key=lambda each: (each.ready_ms, each.source.name, each.partition), default=no_partition)
+        marks = self._marks.get(sub.name, {})
+        partitions = [(leading[name], partition) for name, partition in sorted(marks) if name in leading]
+        number, latest_ms = np.full(batch_id.size, NONE), np.full(batch_id.size, -np.inf)
+        for n, (of, partition) in enumerate(partitions):
+            ready_ms = self._ready_ms(sub.name, of, partition, batch_id, end_ms)
+            # Names decide between partitions that were ready at the same instant: the last one counts.
+            is_later = ready_ms >= latest_ms
+            number, latest_ms = np.where(is_later, n, number), np.where(is_later, ready_ms, latest_ms)
+        return Blockers(source, partitions, number, np.where(number == NONE, end_ms + source.bound_ms, latest_ms))
 
-    def _ready(self, sub: str, source: Source, partition: int, batch_id: int, window_end_ms: int) -> Blocker | None:
-        """Returns the partition if it let the window close in batch *batch_id*."""
-        marks = self._marks[sub, source.name, partition]
-        place = bisect_left(marks, batch_id, key=lambda each: each.batch_id)
-        # The partition let the window close in an earlier batch, or has not yet.
-        if (
-            place == len(marks)
-            or marks[place].batch_id != batch_id
-            or (place and _lets(marks[place - 1], window_end_ms))
-        ):
-            return None
-        mark, needed_ms = marks[place], window_end_ms + source.bound_ms
-        if is_window_late(window_end_ms, mark.watermark_ms):
-            oldest_ms = self._oldest_ms.get((sub, batch_id, source.name, f"{sub}_{partition}"), needed_ms)
-            return Blocker(max(needed_ms, oldest_ms), source, partition)
-        return Blocker(mark.decided_ms, source, partition) if mark.activity == Activity.IDLE else None
+    def _ready_ms(self, sub: str, source: Source, partition: int, batch_id: Places, end_ms: Floats) -> Floats:
+        """Returns since when a partition could let windows close.
+
+        It let them close in the batches *batch_id*.
+        NaN: it let the window close in an earlier batch, or has not yet.
+        """
+        marks = self._marks[sub][source.name, partition]
+        place = np.searchsorted(marks.batch_id, batch_id)
+        has_mark = np.append(marks.batch_id, NONE)[place] == batch_id
+        watermark_ms, is_idle = np.append(marks.watermark_ms, np.nan), np.append(marks.is_idle, values=False)
+        # A window is late when the watermark has reached its last millisecond.
+        is_late, was_late = (end_ms - 1 <= watermark_ms[each] for each in (place, place - 1))
+        has_let = (place > 0) & (is_idle[place - 1] | was_late)
+        needed_ms = end_ms + source.bound_ms
+        oldest_ms = self._oldest(sub, source.name, f"{sub}_{partition}", batch_id)
+        by_record_ms = np.fmax(needed_ms, oldest_ms)
+        by_silence_ms = np.where(is_idle[place], np.append(marks.decided_ms, np.nan)[place], np.nan)
+        return np.where(has_mark & ~has_let, np.where(is_late, by_record_ms, by_silence_ms), np.nan)
+
+    def _oldest(self, sub: str, operator: str, task_id: str, batch_id: Places) -> Floats:
+        """Returns the time of a task's oldest record, by batch.
+
+        NaN: it is not known.
+        """
+        batches, oldest_ms = self._oldest_ms.get((sub, operator, task_id), (np.empty(0, np.int64), np.empty(0)))
+        place = np.searchsorted(batches, batch_id, side="right")
+        is_known = np.insert(batches, 0, NONE)[place] == batch_id
+        return np.where(is_known, np.insert(oldest_ms, 0, np.nan)[place], np.nan)
 
 
-def _lets(mark: Mark, window_end_ms: int) -> bool:
-    """Returns True if a partition lets a window close."""
-    return mark.activity == Activity.IDLE or is_window_late(window_end_ms, mark.watermark_ms)
+def _runs(batches: pl.DataFrame, restart_of: dict[int, int]) -> BatchRuns:
+    """Returns the *batches* of a sub-topology, which are in order.
 
-
-def _unread(sources: Iterable[dict[str, int]]) -> Iterator[tuple[str, int]]:
-    """Yields source and partition of partitions with unread records."""
-    for part in sources:
-        if part["latest_offset"] is not None and part["latest_offset"] > part["until_offset"]:
-            yield str(part["source"]), part["partition"]
-
-
-def _rows(frame: pl.DataFrame, *columns: str) -> Iterator[tuple]:  # type: ignore[type-arg]
-    """Returns sub-topology, batch and *columns* of each row, by batch.
-
-    Instants are epoch ms.
+    *restart_of* has the numbers of their restarts.
     """
-    instants = frame.with_columns(cs.datetime().dt.epoch("ms")).sort("batch_id")
-    return instants.select("sub_topology", "batch_id", *columns).iter_rows()
+    batch_id = batches["batch_id"].to_numpy()
+    unread: dict[InputPartition, Mask] = {}
+    for source, partition, batch in _unread(batches):
+        unread.setdefault((source, partition), np.zeros(batch_id.size, np.bool_))[batch] = True
+    restart = np.full(batch_id.size, NONE)
+    for batch, number in restart_of.items():
+        restart[batch_id == batch] = number
+    instants = (_floats(batches["started_at"]), _floats(batches["finished_at"]))
+    queued = (_floats(batches["queued_ms"].fill_null(0)), batches["queued_behind"])
+    return BatchRuns(batch_id, *instants, *queued, restart, unread)
+
+
+def _unread(batches: pl.DataFrame) -> Iterator[tuple[str, int, int]]:
+    """Yields source, partition and place of the batch with unread records."""
+    parts = batches.select("sources").with_row_index("batch").explode("sources").drop_nulls().unnest("sources")
+    is_unread = pl.col("latest_offset") > pl.col("until_offset")
+    yield from parts.filter(is_unread).select("source", "partition", "batch").iter_rows()
+
+
+def _floats(values: pl.Series) -> Floats:
+    """Returns *values*, NaN for null."""
+    return values.cast(pl.Float64()).to_numpy()

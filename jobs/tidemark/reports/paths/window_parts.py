@@ -1,147 +1,100 @@
-"""Divides the ages of windows into parts, and finds culprits.
+"""Divides ages of many windows into parts, and finds culprits.
 
 It also finds the windows that kept their promises.
 
 Every promised operator is judged on its own path, and so is the leaf of the critical path. The rules are those of
-`semantics.blame`. Instants are epoch ms, lengths ms.
+`kernels.reports.ages`. Instants are epoch ms, lengths ms.
 """
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict, deque
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
-from itertools import groupby
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
+import numpy as np
 import polars as pl
 import polars.selectors as cs
 
-from tidemark.collecting import names_in
-from tidemark.kernels.reports.restarts import Restart
+from tidemark.kernels.columns.schemas import rows_of
+from tidemark.kernels.reports.ages import CAUSES, PLACE, Ages, before_source, excesses, share_out, usual_lengths
+from tidemark.kernels.reports.paths import NONE, Floats, Mask, Places, alike
 from tidemark.model.kinds.source import Source
+from tidemark.model.tables.catalog import WINDOW_PARTS
 from tidemark.model.topology import Topology
-from tidemark.reports.paths.batch_facts import BatchFacts, Blocker
-from tidemark.reports.paths.path_facts import Row
+from tidemark.reports.paths.batch_facts import BatchFacts, Blockers
 from tidemark.reports.promises import Promises, waits_for_windows
-from tidemark.semantics.blame import (
-    HELD_BY_WATERMARK,
-    HISTORY,
-    HISTORY_MS,
-    AgeCause,
-    AgePart,
-    KeptWindows,
-    Spent,
-    before_source,
-    excesses,
-    share_out,
-)
+from tidemark.semantics.blame import HELD_BY_WATERMARK, HISTORY, HISTORY_MS, AgeCause, AgePart
 
 WindowVerdicts = Mapping[tuple[str, int], bool]
 """True if records of a window broke an operator's promise.
 
 Keys are the operator and the start of the window, epoch ms.
 """
-FINISHED = ("ewt_ms", "began_ms", "skew_ms", "batch_id")
-STEP = ("operator", "kind", "sub_topology", "slowest_upstream", "latency_ms", "waited_ms", "queued_ms", "worked_ms")
+WORK = ("latency_ms", "waited_ms", "queued_ms", "worked_ms", "ewt_ms", "began_ms", "skew_ms", "batch_id")
+UNKNOWN = -2
+"""The place of an upstream that has not finished a window."""
+WAITED_FOR = (AgeCause.BOUND, AgeCause.BLOCKING_PARTITION, AgeCause.BACKLOG, AgeCause.LATE_PRODUCER)
+"""Parts in which a window waited for a partition."""
 
 
 class OperatorWork(NamedTuple):
-    """The work of an operator for one window, and its batch."""
+    """The work of an operator for windows, and their batches."""
 
-    operator: str
-    kind: str
-    sub_topology: str
-    slowest_upstream: str | None
-    latency_ms: int | None
-    waited_ms: int | None
-    queued_ms: int | None
-    worked_ms: int | None
-    ewt_ms: int
-    began_ms: int | None
-    skew_ms: int | None
-    batch_id: int
-
-    @property
-    def part(self) -> AgePart:
-        """The part of the age that is its work."""
-        return AgePart(self.operator, self.kind)
+    latency_ms: Floats
+    waited_ms: Floats
+    queued_ms: Floats
+    worked_ms: Floats
+    ewt_ms: Floats
+    began_ms: Floats
+    skew_ms: Floats
+    batch_id: Floats
 
 
-@dataclass(frozen=True, kw_only=True)
-class Age:
-    """The age of a window at an operator, and its parts.
+@dataclass(frozen=True)
+class WindowWork:
+    """The work of all operators for windows.
 
     Attributes:
-        spent: length of each part, ms.
-        total_ms: the whole age.
-        finished_ms: when the operator had finished the window.
-        blocker: the partition that let the window close last.
-        restart: cause and description of a restart or standstill on the way, if any.
-        queued_behind: streams that drivers on the way waited for, if any.
-        drivers: number of drivers on the way.
+        windows: their starts and ends, in order.
+        operators: names.
+        parts: the parts that ages can have.
+        work: WORK of each operator (a row) for each window (a column).
+        slowest: the place of the slowest upstream; NONE: it has none; UNKNOWN: it did not finish the window.
+        owner: the place of the operator's name, kind and sub-topology in `owners`; NONE: it did not finish the window.
+        owners: the place of the operator's part, and its sub-topology.
     """
 
-    spent: Spent
-    total_ms: int
-    finished_ms: int
-    blocker: Blocker
-    restart: tuple[AgeCause, str] | None
-    queued_behind: str | None
-    drivers: int
-
-    def input(self, kind: str) -> str | None:
-        """Returns what a part of that *kind* waited for; None: nothing."""
-        if self.restart and kind == self.restart[0]:
-            return self.restart[1]
-        if kind == AgeCause.QUEUED:
-            return self.queued_behind
-        return self.blocker.input if kind in WAITED_FOR else None
+    windows: pl.DataFrame
+    operators: Sequence[str]
+    parts: Sequence[AgePart]
+    work: OperatorWork
+    slowest: Places
+    owner: Places
+    owners: Sequence[tuple[int, str]]
 
 
-class PromiseHistory:
-    """Collects the newest windows that kept the promise of each operator.
+@dataclass(frozen=True)
+class SubjectAges:
+    """The ages of windows at one subject.
 
-    *stored* are rows of window_parts.
+    Attributes:
+        windows: the numbers of the windows.
+        ms: the length of each part (a row) in each window (a column).
+        total_ms: the whole ages.
+        worked_ms: the subject's own work.
+        configured_ms: the configured length of each part.
+        restart: the place of the part that is due to a restart or standstill on the way; NONE: none.
+        inputs: what parts waited for, in columns of texts: `waited_for`, `restarted` and `queued_behind`.
     """
 
-    def __init__(self, stored: pl.DataFrame) -> None:
-        self._subjects: dict[str, _Subject] = defaultdict(_Subject)
-        rows = stored.with_columns(cs.datetime().dt.epoch("ms")).sort("window_end", "subject")
-        columns = ("subject", "window_end", "operator", "kind", "ms")
-        for (subject, end_ms), of in groupby(rows.select(columns).iter_rows(), key=lambda row: row[:2]):
-            self.add(subject, end_ms, {AgePart(name, kind): ms for _, _, name, kind, ms in of})
-
-    def add(self, subject: str, end_ms: int, spent: Spent) -> None:
-        """Adds a window that kept the promise of *subject*.
-
-        It ends at *end_ms*, epoch ms, and not before one that was added earlier.
-        """
-        self._subjects[subject].later.append((end_ms, spent))
-
-    def before(self, subject: str, end_ms: int) -> KeptWindows:
-        """Returns the windows with which one that ends at *end_ms* is compared.
-
-        A later call may not ask for an earlier end.
-        """
-        of = self._subjects[subject]
-        while of.later and of.later[0][0] < end_ms:
-            kept_ms, spent = of.later.popleft()
-            of.ends_ms.append(kept_ms)
-            of.kept.add(spent)
-        while of.ends_ms and (len(of.ends_ms) > HISTORY or of.ends_ms[0] < end_ms - HISTORY_MS):
-            of.ends_ms.popleft()
-            of.kept.forget_oldest()
-        return of.kept
-
-
-@dataclass
-class _Subject:
-    """Kept windows of one operator, their ends, and those that come later."""
-
-    kept: KeptWindows = field(default_factory=KeptWindows)
-    ends_ms: deque[int] = field(default_factory=deque)
-    later: deque[tuple[int, Spent]] = field(default_factory=deque)
+    windows: Places
+    ms: Floats
+    total_ms: Floats
+    worked_ms: Floats
+    configured_ms: Floats
+    restart: Places
+    inputs: pl.DataFrame
 
 
 class WindowParts:
@@ -152,224 +105,379 @@ class WindowParts:
         promises: about its windows.
         facts: about its batches.
         judged: windows whose records were compared with the promises.
-        kept: earlier windows that kept a promise. Windows that do so are added.
+        kept: rows of window_parts of earlier windows that kept a promise.
     """
 
     def __init__(
-        self, topology: Topology, promises: Promises, facts: BatchFacts, judged: WindowVerdicts, kept: PromiseHistory
+        self, topology: Topology, promises: Promises, facts: BatchFacts, judged: WindowVerdicts, kept: pl.DataFrame
     ) -> None:
         self._topology, self._promises, self._facts, self._judged = topology, promises, facts, judged
-        self._kept = kept
-        self._promised = sorted({*promises.records, *promises.work_ms} & set(topology.operators))
+        self._kept = kept.select("subject", "window_end", "operator", "kind", "ms").with_columns(
+            cs.datetime().dt.epoch("ms")
+        )
+        self._promised = {*promises.records, *promises.work_ms} & set(topology.operators)
         self._waits = {name: waits_for_windows(name, topology) for name in topology.operators}
 
-    def rows(self, steps: pl.DataFrame, leaves: Mapping[tuple[int, int], str], finished: pl.DataFrame) -> Iterator[Row]:
-        """Yields rows of window_parts, oldest window first.
+    def rows(self, steps: pl.DataFrame, paths: pl.DataFrame, finished: pl.DataFrame) -> pl.DataFrame:
+        """Returns rows of window_parts.
 
         Args:
             steps: rows of critical_path_steps.
-            leaves: of the critical paths, by start and end of the window.
+            paths: rows of critical_paths.
             finished: when operators had finished the windows, as in Paths.
         """
-        for (start_ms, end_ms), by_operator in _windows(steps, finished):
-            leaf = leaves.get((start_ms, end_ms))
-            for subject in sorted({*self._promised, *([leaf] if leaf else [])}):
-                age = self._age(subject, end_ms, by_operator)
-                if age is not None:
-                    yield from self._of_subject(subject, start_ms, end_ms, age, by_operator[subject].worked_ms)
+        work = _work(steps, finished, self._kept)
+        own = work.windows.join(
+            paths.select(pl.col("window_start", "window_end").dt.epoch("ms"), "leaf"),
+            on=["window_start", "window_end"], how="left", maintain_order="left",
+        )  # fmt: skip
+        parts = [rows_of(WINDOW_PARTS, [])]
+        for subject in sorted({*self._promised, *own["leaf"].drop_nulls()} & {*work.operators}):
+            asked = np.ones(own.height, np.bool_)
+            if subject not in self._promised:
+                asked = (own["leaf"] == subject).fill_null(value=False).to_numpy()
+            ages = self._ages(subject, asked, work)
+            if ages is not None:
+                parts.append(rows_of(WINDOW_PARTS, self._of_subject(subject, ages, work)))
+        return pl.concat(map(pl.DataFrame, parts)).sort("window_end", "window_start", maintain_order=True)
 
-    def is_over(self, subject: str, start_ms: int, worked_ms: int | None) -> bool | None:
-        """Returns True if a window broke a promise of *subject*.
-
-        None: there is no promise.
-        """
-        is_late = self._judged.get((subject, start_ms), False)
-        return self._promises.are_broken(subject, is_late=is_late, worked_ms=worked_ms)
-
-    def _of_subject(self, subject: str, start_ms: int, end_ms: int, age: Age, worked_ms: int | None) -> Iterator[Row]:
-        over, kept = self.is_over(subject, start_ms, worked_ms), self._kept.before(subject, end_ms)
-        by_records = self._judged.get((subject, start_ms), False)
-        # Records are late because of any part on their way, and work is too long because of the subject only.
-        blamed = excesses(
-            age.spent,
-            kept,
-            self._configured_ms(age),
-            only=self._candidates(subject, age) if by_records else {subject},
-            promised_ms=0 if by_records else self._promises.work_ms.get(subject, 0),
-        )
-        if over is False:
-            self._kept.add(subject, end_ms, age.spent)
-        for each in blamed:
-            # The bound has a row even if it took no time.
-            if each.ms or each.part.kind == AgeCause.BOUND:
-                yield {
-                    "topology": self._topology.name, "window_start": start_ms, "window_end": end_ms,
-                    "subject": subject, "operator": each.part.name, "kind": each.part.kind,
-                    "input": age.input(each.part.kind),
-                    "ms": each.ms, "age_ms": age.total_ms, "finished_at": age.finished_ms, "over_sla": over,
-                    "usual_ms": each.usual_ms, "usual_share": each.usual_share,
-                    "excess_ms": each.excess_ms if over else None, "no_history": each.usual_ms is None,
-                }  # fmt: skip
-
-    def _candidates(self, subject: str, age: Age) -> Collection[str]:
-        """Returns the names of parts that can delay records of *subject*."""
+    def _of_subject(self, subject: str, own: SubjectAges, work: WindowWork) -> pl.DataFrame:
+        windows = work.windows[own.windows]
+        by_records = self._late(subject, windows["window_start"])
+        over = self._over(subject, windows["window_start"], own.worked_ms)
+        usual_ms, usual_share = self._usual(subject, own, windows["window_end"].to_numpy(), over, work.parts)
+        names = [part.name for part in work.parts]
         # The watermark delays records only where they wait for the end of a window.
-        return {*names_in(age.spent)} - (frozenset() if self._waits[subject] else HELD_BY_WATERMARK)
-
-    def _configured_ms(self, age: Age) -> dict[str, int]:
-        source = age.blocker.source
-        return {
-            **self._promises.work_ms,
-            AgeCause.BOUND: source.bound_ms,
-            AgeCause.BLOCKING_PARTITION: source.idle_after_ms or 0,
-            # Each driver on the way may wait for a trigger.
-            AgeCause.TRIGGER: self._topology.trigger_ms * age.drivers,
-        }
-
-    def _age(self, subject: str, end_ms: int, by_operator: Mapping[str, OperatorWork]) -> Age | None:
-        """Returns the age of a window at *subject*.
-
-        None: an operator on the way is not measured yet.
-        """
-        walk = _walk(subject, by_operator)
-        source = self._topology.operators.get(walk[-1].operator) if walk else None
-        if not isinstance(source, Source):
-            return None
-        # The walk goes from the subject to its source.
-        first = walk[-1]
-        blocker = self._facts.blocker(self._topology.sub_topology(first.sub_topology), source, first.batch_id, end_ms)
-        spent = Counter(self._before_source(first, end_ms, blocker, by_operator))
-        for each in walk:
-            spent.update(self._at_operator(each, walk, by_operator))
-        total_ms = first.ewt_ms - end_ms + sum(each.latency_ms or 0 for each in walk[:-1])
-        return Age(
-            spent=spent,
-            total_ms=total_ms,
-            finished_ms=end_ms + total_ms,
-            blocker=blocker,
-            restart=self._restarted(walk, blocker),
-            queued_behind=self._queued_behind(walk),
-            drivers=len({each.sub_topology for each in walk}),
+        delays = np.array([self._waits.get(subject, False) or name not in HELD_BY_WATERMARK for name in names])
+        # Records are late because of any part on their way, and work is too long because of the subject only.
+        is_own = np.array([name == subject for name in names])
+        excess_ms = excesses(
+            own.ms,
+            usual_ms,
+            own.configured_ms,
+            can_be_blamed=np.where(by_records, delays[:, None], is_own[:, None]),
+            promised_ms=np.where(by_records, 0, self._promises.work_ms.get(subject, 0)),
+        )
+        is_row = own.ms != 0
+        # The bound has a row even if it took no time.
+        is_row[PLACE[AgeCause.BOUND]] = True
+        window, part = np.nonzero(is_row.T)
+        at = (part, window)
+        parts = pl.DataFrame({"operator": names, "kind": [each.kind for each in work.parts]})
+        whole = {"ms": own.ms[at], "age_ms": own.total_ms[window]}
+        lengths = {"usual_ms": usual_ms[at], "usual_share": usual_share[at], "excess_ms": excess_ms[at]}
+        rows = pl.DataFrame({"part": part, "restart": own.restart[window], **whole, **lengths})
+        rows = rows.cast(dict.fromkeys(whole, pl.Int64())).fill_nan(None)
+        of_windows = windows.with_columns(over_sla=over).hstack(own.inputs)
+        return (
+            pl.concat([rows, parts[part], of_windows[window]], how="horizontal")
+            .with_columns(
+                topology=pl.lit(self._topology.name),
+                subject=pl.lit(subject),
+                input=_input(),
+                finished_at=pl.col("window_end") + pl.col("age_ms"),
+                excess_ms=pl.when("over_sla").then("excess_ms"),
+                no_history=pl.col("usual_ms").is_null(),
+            )
+            .drop("part", "restart", *own.inputs.columns)
         )
 
-    def _restarted(self, walk: list[OperatorWork], blocker: Blocker) -> tuple[AgeCause, str] | None:
-        """Finds a driver on the way that restarted or stood still.
+    def _late(self, subject: str, starts_ms: pl.Series) -> Mask:
+        """Returns True for windows whose records broke a promise of *subject*."""
+        late = [start_ms for (name, start_ms), is_late in self._judged.items() if is_late and name == subject]
+        return np.isin(starts_ms.to_numpy(), late)
 
-        Returns the cause, and a text with its time and the number of records that waited. None: there is none.
+    def are_over(self, subject: str, starts_ms: pl.Series, worked_ms: pl.Series) -> pl.Series:
+        """Returns True for windows that broke a promise of *subject*.
+
+        There is such a promise.
+        *starts_ms* are their starts, *worked_ms* is the work of *subject* on them.
         """
-        # Of several drivers it is the one next to the source: those behind it waited for it.
-        for each in reversed(walk):
-            of_source = blocker if each is walk[-1] else None
-            restart = self._facts.restart(each.sub_topology, each.batch_id, of_source)
-            if restart is not None:
-                return _cause(restart), f"driver of {each.sub_topology}: {restart.seen}"
-        return None
+        work_ms = self._promises.work_ms.get(subject)
+        is_long = worked_ms > work_ms if work_ms is not None else pl.Series([False])
+        return pl.Series(self._late(subject, starts_ms)) | is_long.fill_null(value=False)
 
-    def _queued_behind(self, walk: list[OperatorWork]) -> str | None:
-        """Names the streams that the drivers on the way waited for.
+    def _over(self, subject: str, starts_ms: pl.Series, worked_ms: Floats) -> pl.Series:
+        """Returns True for windows that broke a promise of *subject*.
 
-        None: they waited for none.
+        Null: there is none.
         """
-        behind = [self._facts.queued(each.sub_topology, each.batch_id)[1] for each in walk]
-        return ", ".join(dict.fromkeys(name for name in behind if name)) or None
+        if subject in {*self._promises.records, *self._promises.work_ms}:
+            return self.are_over(subject, starts_ms, pl.Series(worked_ms))
+        return pl.repeat(None, starts_ms.len(), dtype=pl.Boolean(), eager=True)
 
-    def _before_source(
-        self, first: OperatorWork, end_ms: int, blocker: Blocker, by_operator: Mapping[str, OperatorWork]
-    ) -> dict[AgePart, int]:
-        own_ms = first.ewt_ms - (first.latency_ms or 0)
-        began_ms = own_ms if first.began_ms is None else first.began_ms
-        return before_source(
-            end_ms,
+    def _usual(
+        self, subject: str, own: SubjectAges, ends_ms: Places, over: pl.Series, parts: Sequence[AgePart]
+    ) -> tuple[Floats, Floats]:
+        """Returns usual lengths and shares of parts.
+
+        *ends_ms* are the ends of the windows, and *over* is True for those that broke a promise.
+        They are compared with windows that ended before, of the day, HISTORY at most.
+        """
+        before_ms, kept_ms = _lengths(self._kept.filter(pl.col("subject") == subject), parts)
+        has_kept = over.eq_missing(other=False).to_numpy()
+        kept_ends_ms = np.concatenate([before_ms, ends_ms[has_kept]])
+        last = np.searchsorted(kept_ends_ms, ends_ms)
+        first = np.maximum(last - HISTORY, np.searchsorted(kept_ends_ms, ends_ms - HISTORY_MS))
+        return usual_lengths(np.hstack([kept_ms, own.ms[:, has_kept]]), np.minimum(first, last), last)
+
+    def _ages(self, subject: str, asked: Mask, work: WindowWork) -> SubjectAges | None:
+        """Returns the ages of the windows *asked* at *subject*, in order.
+
+        None: there are none.
+        A window of which an operator on the way is not measured yet has none.
+        """
+        of_walks: list[SubjectAges] = []
+        numbers = np.flatnonzero(asked)
+        walks = _walks(work.operators.index(subject), numbers, work)
+        is_measured = (walks != UNKNOWN).all(axis=0)
+        numbers, walks = numbers[is_measured], walks[:, is_measured]
+        for chosen in alike([*walks, *work.owner[:, numbers]], numbers.size):
+            if chosen.any():
+                walk = [place for place in walks[:, int(chosen.argmax())].tolist() if place != NONE]
+                source = self._topology.operators.get(work.operators[walk[-1]])
+                if isinstance(source, Source):
+                    way = _SubjectWalk(self._topology, self._facts, work, numbers[chosen], walk)
+                    of_walks.append(way.ages(source, self._promises))
+        return _together(of_walks) if of_walks else None
+
+
+def _input() -> pl.Expr:
+    """Returns what a part waited for; null: nothing."""
+    part, waited_for = pl.col("part"), [PLACE[cause] for cause in WAITED_FOR]
+    return (
+        # A restart explains more than the partition whose records it made a backlog.
+        pl.when(part == pl.col("restart")).then("restarted")
+        .when(part == PLACE[AgeCause.QUEUED]).then("queued_behind")
+        .when(part.is_in(waited_for)).then("waited_for")
+    )  # fmt: skip
+
+
+class _SubjectWalk:
+    """Windows with the same way from their source to a subject.
+
+    Args:
+        topology: whose windows they are.
+        facts: about its batches.
+        work: of all windows.
+        windows: numbers of these windows.
+        walk: places of the operators, from the subject to its source.
+    """
+
+    def __init__(
+        self, topology: Topology, facts: BatchFacts, work: WindowWork, windows: Places, walk: Sequence[int]
+    ) -> None:
+        self._topology, self._facts, self._parts, self._windows, self._walk = topology, facts, work.parts, windows, walk
+        owners = {place: owner for place, owner in enumerate(work.owner[:, windows[0]].tolist()) if owner != NONE}
+        self._part = {place: work.owners[owner][0] for place, owner in owners.items()}
+        self._sub = {place: work.owners[owner][1] for place, owner in owners.items()}
+        self._of = {place: OperatorWork(*(values[place, windows] for values in work.work)) for place in owners}
+        self._batch = {place: self._of[place].batch_id.astype(np.int64) for place in walk}
+        self._end_ms = work.windows["window_end"].to_numpy()[windows].astype(np.float64)
+
+    def ages(self, source: Source, promises: Promises) -> SubjectAges:
+        """Returns the ages of the windows, which come from *source*."""
+        first, ages = self._walk[-1], Ages(self._parts, self._windows.size)
+        own, sub, batch = self._of[first], self._sub[first], self._batch[first]
+        blockers = self._facts.blockers(self._topology.sub_topology(sub), source, batch, self._end_ms)
+        own_ms = own.ewt_ms - own.latency_ms
+        began_ms, skew_ms = np.where(np.isnan(own.began_ms), own_ms, own.began_ms), np.nan_to_num(own.skew_ms)
+        before_source(
+            ages,
+            self._end_ms,
             own_ms,
-            bound_ms=blocker.source.bound_ms,
-            ready_ms=blocker.ready_ms,
-            closing=self._facts.closing(
-                first.sub_topology, first.batch_id, blocker, began_ms=began_ms, skew_ms=first.skew_ms or 0
-            ),
+            bound_ms=blockers.bound_ms,
+            ready_ms=blockers.ready_ms,
+            closing=self._facts.closing(sub, batch, blockers, began_ms=began_ms, skew_ms=skew_ms),
             trigger_ms=self._topology.trigger_ms,
-            queued_ms=self._facts.queued(first.sub_topology, first.batch_id)[0],
-            source=first.part,
-            busy=_occupant(first.sub_topology, by_operator),
+            queued_ms=self._facts.queued(sub, batch)[0],
+            source=self._part[first],
+            busy=self._occupant(sub),
+        )
+        for place in self._walk:
+            self._at_operator(ages, place)
+        restart, restarted = self._restarted(blockers)
+        waited_for = pl.Series(blockers.names, dtype=pl.String()).gather(blockers.number % len(blockers.names))
+        inputs = {"waited_for": waited_for, "restarted": restarted, "queued_behind": self._queued_behind()}
+        return SubjectAges(
+            windows=self._windows,
+            ms=ages.ms,
+            total_ms=own.ewt_ms - self._end_ms + sum(self._of[place].latency_ms for place in self._walk[:-1]),
+            worked_ms=self._of[self._walk[0]].worked_ms,
+            configured_ms=self._configured_ms(blockers, promises),
+            restart=restart,
+            inputs=pl.DataFrame(inputs),
         )
 
-    def _at_operator(
-        self, own: OperatorWork, walk: list[OperatorWork], by_operator: Mapping[str, OperatorWork]
-    ) -> Counter[AgePart]:
-        """Divides the latency of one operator on the way into parts, ms."""
-        spent = Counter({own.part: own.worked_ms or 0})
-        if own.waited_ms:
-            spent.update(self._waited(own, own.waited_ms, by_operator))
-        if own.queued_ms:
-            beside: dict[AgePart, tuple[int, int]] = {}
-            for other in by_operator.values():
-                if other.sub_topology == own.sub_topology and other not in walk:
-                    beside[other.part] = other.ewt_ms - (other.worked_ms or 0), other.ewt_ms
-            # It was queued between the beginning of its batch and its EWT.
-            wait = (own.ewt_ms - (own.latency_ms or 0) + (own.waited_ms or 0), own.ewt_ms)
-            spent.update(share_out(wait, beside, own.queued_ms))
-        return spent
+    def _configured_ms(self, blockers: Blockers, promises: Promises) -> Floats:
+        """Returns the configured length of each part."""
+        configured_ms = np.zeros((len(self._parts), self._windows.size))
+        for place, part in enumerate(self._parts):
+            configured_ms[place] = promises.work_ms.get(part.name, 0)
+        configured_ms[PLACE[AgeCause.BOUND]] = blockers.bound_ms
+        configured_ms[PLACE[AgeCause.BLOCKING_PARTITION]] = blockers.idle_after_ms
+        # Each driver on the way may wait for a trigger.
+        drivers = {self._sub[place] for place in self._walk}
+        configured_ms[PLACE[AgeCause.TRIGGER]] = self._topology.trigger_ms * len(drivers)
+        return configured_ms
 
-    def _waited(self, own: OperatorWork, waited_ms: int, by_operator: Mapping[str, OperatorWork]) -> Counter[AgePart]:
-        """Divides the wait of a hop's reader into parts, ms.
+    def _restarted(self, blockers: Blockers) -> tuple[Places, pl.Series]:
+        """Finds drivers on the way that restarted or stood still.
+
+        Returns the place of the part that is due to it, and a text with its time and the number of records that waited.
+        """
+        number = np.full(self._windows.size, NONE)
+        # Of several drivers it is the one next to the source: those behind it waited for it.
+        for place in reversed(self._walk):
+            of_source = blockers if place == self._walk[-1] else None
+            restart = self._facts.restart(self._sub[place], self._batch[place], of_source)
+            number = np.where(number == NONE, restart, number)
+        causes, texts = self._facts.restart_causes, self._facts.restart_texts
+        return np.append(causes, NONE)[number], texts.gather(number % texts.len())
+
+    def _queued_behind(self) -> pl.Series:
+        """Names the streams that drivers on the way waited for.
+
+        Null: none.
+        """
+        behind: list[pl.Series] = []
+        for n, place in enumerate(self._walk):
+            names = self._facts.queued(self._sub[place], self._batch[place])[1]
+            if names.null_count() < names.len():
+                behind.append(names.alias(str(n)))
+        if not behind:
+            return pl.repeat(None, self._windows.size, dtype=pl.String(), eager=True)
+        each_once = pl.concat_list(behind).list.drop_nulls().list.unique(maintain_order=True).list.join(", ")
+        return pl.select(pl.when(each_once != "").then(each_once)).to_series()
+
+    def _occupant(self, sub: str) -> Places:
+        """Returns the part of the operator of *sub* that worked longest."""
+        # The places are in the order of names, which decide between operators that worked equally long.
+        places = [place for place in self._of if self._sub[place] == sub]
+        worked_ms = np.stack([np.nan_to_num(self._of[place].worked_ms) for place in places])
+        longest: Places = np.array([self._part[place] for place in places])[worked_ms.argmax(axis=0)]
+        return longest
+
+    def _at_operator(self, ages: Ages, place: int) -> None:
+        """Adds the parts of one operator's latency to *ages*."""
+        own = self._of[place]
+        queued_ms, waited_ms = np.nan_to_num(own.queued_ms), np.nan_to_num(own.waited_ms)
+        ages.add(self._part[place], own.worked_ms)
+        if waited_ms.any():
+            self._waited(ages, place, waited_ms)
+        if queued_ms.any():
+            beside: list[tuple[int, Floats, Floats]] = []
+            for other, of in self._of.items():
+                if self._sub[other] == self._sub[place] and other not in self._walk:
+                    beside.append((self._part[other], of.ewt_ms - np.nan_to_num(of.worked_ms), of.ewt_ms))
+            # It was queued between the beginning of its batch and its EWT.
+            share_out(ages, (own.ewt_ms - own.latency_ms + waited_ms, own.ewt_ms), beside, queued_ms)
+
+    def _waited(self, ages: Ages, place: int, waited_ms: Floats) -> None:
+        """Adds the parts of the wait of a hop's reader to *ages*.
 
         Its driver was busy with the batch before, or waited for a trigger.
         """
-        from_ms = own.ewt_ms - (own.latency_ms or 0)
-        before = self._facts.before(own.sub_topology, own.batch_id)
-        busy_ms = 0
-        if before is not None:
-            # Batches are by their driver's clock, and steps by the clock of all hosts.
-            began_ms, ended_ms = (at + (own.skew_ms or 0) for at in (before.started_ms, before.finished_ms))
-            busy_ms = max(0, min(ended_ms, from_ms + waited_ms) - max(began_ms, from_ms))
-        trigger_ms = min(waited_ms - busy_ms, self._topology.trigger_ms)
-        restart = self._facts.restart(own.sub_topology, own.batch_id)
-        rest = AgePart.of(_cause(restart) if restart else AgeCause.WAITING)
-        return Counter(
-            {
-                _occupant(own.sub_topology, by_operator): busy_ms,
-                AgePart.of(AgeCause.TRIGGER): trigger_ms,
-                rest: waited_ms - busy_ms - trigger_ms,
-            }
-        )
+        own, sub, batch = self._of[place], self._sub[place], self._batch[place]
+        from_ms = own.ewt_ms - own.latency_ms
+        # Batches are by their driver's clock, and steps by the clock of all hosts.
+        began_ms, ended_ms = (at + np.nan_to_num(own.skew_ms) for at in self._facts.before(sub, batch))
+        busy_ms = np.minimum(ended_ms, from_ms + waited_ms) - np.maximum(began_ms, from_ms)
+        busy_ms = np.where(waited_ms != 0, np.fmax(0, busy_ms), 0)
+        trigger_ms = np.minimum(waited_ms - busy_ms, self._topology.trigger_ms)
+        restart = self._facts.restart(sub, batch)
+        rest = np.append(self._facts.restart_causes, PLACE[AgeCause.WAITING])[restart]
+        ages.add(self._occupant(sub), busy_ms)
+        ages.add(PLACE[AgeCause.TRIGGER], trigger_ms)
+        ages.add(rest, waited_ms - busy_ms - trigger_ms)
 
 
-WAITED_FOR = frozenset({AgeCause.BOUND, AgeCause.BLOCKING_PARTITION, AgeCause.BACKLOG, AgeCause.LATE_PRODUCER})
-"""Parts in which a window waited for a partition."""
+def _together(of_walks: Sequence[SubjectAges]) -> SubjectAges:
+    """Returns the ages of all windows, in their order."""
+    windows = np.concatenate([each.windows for each in of_walks])
+    order = np.argsort(windows)
+
+    def joined(name: str) -> Floats:
+        values: Floats = np.concatenate([getattr(each, name) for each in of_walks], axis=-1)
+        return values[..., order]
+
+    inputs = pl.concat([each.inputs for each in of_walks])[order]
+    return SubjectAges(
+        windows[order], joined("ms"), joined("total_ms"), joined("worked_ms"), joined("configured_ms"),
+        joined("restart").astype(np.int64), inputs,
+    )  # fmt: skip
 
 
-def _cause(restart: Restart) -> AgeCause:
-    """Names the cause for which records waited: *restart*."""
-    return AgeCause.BACKLOG if restart.stood_still else AgeCause.DRIVER_RESTARTED
+def _walks(subject: int, numbers: Places, work: WindowWork) -> Places:
+    """Returns places of operators from *subject* to its source, in rows.
 
-
-def _walk(subject: str, by_operator: Mapping[str, OperatorWork]) -> list[OperatorWork]:
-    """Returns the operators from *subject* to its source.
-
-    Each is followed by its latest upstream. The list is empty if any is not measured.
+    Columns are the windows *numbers*.
+    They are followed by NONE. They contain UNKNOWN if any operator is not measured.
     """
-    walk: list[OperatorWork] = []
-    name: str | None = subject
-    while name is not None:
-        own = by_operator.get(name)
-        if own is None or own.latency_ms is None or own.worked_ms is None:
-            return []
-        walk.append(own)
-        name = own.slowest_upstream
-    return walk
+    is_known = (work.owner != NONE) & ~np.isnan(work.work.latency_ms) & ~np.isnan(work.work.worked_ms)
+    at = np.full(numbers.size, subject)
+    walks: list[Places] = []
+    while (at != NONE).any():
+        at = np.where((at < 0) | is_known[at, numbers], at, UNKNOWN)
+        walks.append(at)
+        at = np.where(at < 0, NONE, work.slowest[at, numbers])
+    return np.stack(walks) if walks else np.empty((0, numbers.size), np.int64)
 
 
-def _occupant(sub_topology: str, by_operator: Mapping[str, OperatorWork]) -> AgePart:
-    """Returns the work of the operator that worked longest in a driver."""
-    of_driver = [each for each in by_operator.values() if each.sub_topology == sub_topology]
-    # Names decide between operators that worked equally long.
-    return min(of_driver, key=lambda each: (-(each.worked_ms or 0), each.operator)).part
+def _lengths(kept: pl.DataFrame, parts: Sequence[AgePart]) -> tuple[Places, Floats]:
+    """Returns ends of windows, in order, and lengths of *parts*.
+
+    *kept* are rows of window_parts about one subject.
+    """
+    ends_ms = kept["window_end"].unique().sort()
+    places = {part: place for place, part in enumerate(parts)}
+    lengths_ms = np.zeros((len(parts), ends_ms.len()))
+    rows = kept.select("operator", "kind").iter_rows()
+    at = np.array([places[AgePart(*row)] for row in rows], np.int64)
+    lengths_ms[at, ends_ms.search_sorted(kept["window_end"], side="left").to_numpy()] = kept["ms"].to_numpy()
+    return ends_ms.to_numpy(), lengths_ms
 
 
-def _windows(steps: pl.DataFrame, finished: pl.DataFrame) -> Iterator[tuple[tuple[int, int], dict[str, OperatorWork]]]:
-    """Yields the work of each operator by window, oldest first."""
-    window = ["window_start", "window_end", "operator"]
-    rows = steps.with_columns(cs.datetime().dt.epoch("ms")).join(finished, on=window, how="inner")
-    columns: list[Any] = ["window_start", "window_end", *STEP, *FINISHED]
-    ordered = rows.sort("window_end", "window_start", "operator").select(columns)
-    for window, of_window in groupby(ordered.iter_rows(), key=lambda row: row[:2]):
-        yield window, {row[2]: OperatorWork(*row[2:]) for row in of_window}
+def _work(steps: pl.DataFrame, finished: pl.DataFrame, kept: pl.DataFrame) -> WindowWork:
+    """Returns the work of all operators.
+
+    Args:
+        steps: rows of critical_path_steps.
+        finished: when operators had finished the windows, as in Paths.
+        kept: rows of window_parts.
+    """
+    window = ["window_start", "window_end"]
+    rows = steps.with_columns(cs.datetime().dt.epoch("ms")).join(finished, on=[*window, "operator"])
+    windows = rows.select(window).unique().sort("window_end", "window_start")
+    operators = rows["operator"].unique().sort().to_list()
+    names = pl.DataFrame({"operator": operators}).with_row_index("place")
+    owners = rows.select("operator", "kind", "sub_topology").unique().sort(pl.all())
+    of_owners = [AgePart(name, kind) for name, kind, _ in owners.iter_rows()]
+    parts = [
+        *dict.fromkeys([*CAUSES, *of_owners, *map(AgePart._make, kept.select("operator", "kind").unique().rows())])
+    ]
+    upstreams = names.rename({"operator": "slowest_upstream", "place": "slowest"})
+    placed = (
+        rows.join(windows.with_row_index("number"), on=window)
+        .join(names, on="operator")
+        .join(owners.with_row_index("owner"), on=["operator", "kind", "sub_topology"])
+        .join(upstreams, on="slowest_upstream", how="left")
+        .with_columns(
+            pl.when(pl.col("slowest_upstream").is_null())
+            .then(NONE)
+            .otherwise(pl.col("slowest").fill_null(UNKNOWN))
+            .alias("slowest")
+        )
+    )
+    at = placed["place"].to_numpy(), placed["number"].to_numpy()
+
+    def spread(column: str, empty: float) -> Floats:
+        values: Floats = np.full((len(operators), windows.height), empty, np.float64)
+        values[at] = placed[column].cast(pl.Float64()).to_numpy()
+        return values
+
+    work = OperatorWork(*(spread(column, np.nan) for column in WORK))
+    slowest, owner = (spread(column, NONE).astype(np.int64) for column in ("slowest", "owner"))
+    places = {part: place for place, part in enumerate(parts)}
+    of_subs = [(places[part], sub) for part, sub in zip(of_owners, owners["sub_topology"], strict=True)]
+    return WindowWork(windows, operators, parts, work, slowest, owner, of_subs)

@@ -1,4 +1,4 @@
-"""Finds the critical path of one window after the other.
+"""Finds the critical paths of windows, a group at a time.
 
 The rules are those of `semantics`. A window is open while a terminal operator has not finished it. A driver that stands
 still does not keep it open: it is on the path with the number of windows that it is behind. Nor does a flow whose own
@@ -8,34 +8,34 @@ that have finished. A later run replaces the rows of windows that were open. Len
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import numpy as np
 import polars as pl
 
-from tidemark.collecting import present
 from tidemark.kernels.columns.schemas import rows_of
+from tidemark.kernels.reports.paths import (
+    NONE,
+    STATES,
+    Floats,
+    Mask,
+    Measured,
+    Places,
+    alike,
+    measure,
+    same_clock,
+    slack_ms,
+    spent,
+)
 from tidemark.model.settings.intervals import Interval
 from tidemark.model.tables.catalog import CRITICAL_PATH_LEAVES, CRITICAL_PATH_STEPS, CRITICAL_PATHS, Table
 from tidemark.model.topology import Topology
-from tidemark.reports.paths.path_facts import Row
-from tidemark.reports.paths.window_graph import WINDOW, OperatorFinish, PassedWindows, WindowFinishes, windows_finished
+from tidemark.reports.paths.window_graph import WINDOW, PassedWindows, WindowGroup, windows_finished
 from tidemark.reports.promises import Promises
 from tidemark.semantics import stram
-from tidemark.semantics.critical_path import (
-    EstimateLimits,
-    LatencyState,
-    Path,
-    PathStep,
-    critical_path,
-    leading_to,
-    measure,
-    parts,
-    path_to,
-)
-from tidemark.semantics.what_if import slack_ms
+from tidemark.semantics.critical_path import EstimateLimits, LatencyState, leading_to, leaves, path_text
 
 FINISHED = {
     **dict.fromkeys(WINDOW[1:], pl.Int64()),
@@ -99,216 +99,297 @@ def window_paths(
         interval: of the report.
         drivers: facts about them.
     """
-    rows_by_table: dict[Table, list[Row]] = {CRITICAL_PATH_STEPS: [], CRITICAL_PATH_LEAVES: [], CRITICAL_PATHS: []}
-    finish_rows: list[tuple[object, ...]] = []
-    paths = _PathFinder(topology, promises, drivers.newest_ms)
-    recent: deque[tuple[int, Iterable[PathStep]]] = deque()
-    for finished in windows_finished(operator_windows, topology, drivers.passed, drivers.first_ms):
-        end_ms, steps = finished.window[2], paths.measured(finished)
-        recent.append((end_ms, steps.values()))
-        # Windows come in the order of their ends.
-        while recent[0][0] < end_ms - looks_back_ms(topology):
-            recent.popleft()
-        if interval.start_ms <= end_ms < interval.end_ms:
-            for table, rows in paths.of_window(finished, steps, _averages(steps for _, steps in recent)).items():
-                rows_by_table[table] += (dict(zip(WINDOW, finished.window, strict=True)) | row for row in rows)
-            finish_rows += _finish_rows(finished)
-    tables = {table: pl.DataFrame(rows_of(table, rows)) for table, rows in rows_by_table.items()}
-    return Paths(tables, pl.DataFrame(finish_rows, schema=FINISHED, orient="row"))
+    windows, groups = windows_finished(operator_windows, topology, drivers.passed, drivers.first_ms)
+    limits = EstimateLimits(
+        window_ms=topology.window_ms, throughput_calculation_max_samples=topology.max_outstanding_windows
+    )
+    of_groups = [(group, _measured(group, drivers.newest_ms, limits)) for group in groups]
+    average_ms = _averages(of_groups, windows["window_end"].to_numpy(), looks_back_ms(topology))
+    ahead_ms = max(drivers.newest_ms.values(), default=0)
+    parts: dict[Table, list[pl.DataFrame]] = {CRITICAL_PATH_STEPS: [], CRITICAL_PATH_LEAVES: [], CRITICAL_PATHS: []}
+    finished: list[pl.DataFrame] = []
+    for group, measured in of_groups:
+        own = (interval.start_ms <= group.end_ms) & (group.end_ms < interval.end_ms)
+        if own.any():
+            asked, of_asked = group.take(own), measured.take(own)
+            finished.append(_finish_rows(asked))
+            walks_end = _walks_end(asked, of_asked, ahead_ms, limits)
+            for alike_windows in alike([*walks_end.values()], asked.numbers.size):
+                first = int(alike_windows.argmax())
+                ends = [name for name, is_end in walks_end.items() if is_end[first]]
+                paths = _GroupPaths(asked.take(alike_windows), of_asked.take(alike_windows), ends, promises)
+                for table, rows in paths.tables(average_ms).items():
+                    parts[table].append(rows)
+    of_windows = windows.with_row_index("number").cast({"number": pl.Int64()})
+    tables: dict[Table, pl.DataFrame] = {}
+    for table, of_groups_rows in parts.items():
+        tables[table] = _of_windows(of_groups_rows, of_windows, table)
+    empty = pl.DataFrame(schema={"number": pl.Int64(), **dict(list(FINISHED.items())[2:])})
+    in_windows = pl.concat([empty, *finished]).join(of_windows, on="number", maintain_order="left")
+    return Paths(tables, in_windows.select(*FINISHED))
 
 
-def _finish_rows(finished: WindowFinishes) -> Iterator[tuple[object, ...]]:
-    """Yields a row with columns FINISHED for each operator of a window."""
-    for name, finish in finished.finishes.items():
-        yield (*finished.window[1:], name, finish.ewt_ms, finish.began_ms, finish.skew_ms, finish.batch_id)
+def _of_windows(parts: list[pl.DataFrame], windows: pl.DataFrame, table: Table) -> pl.DataFrame:
+    """Returns the rows in *parts*, in the order of the *windows*.
+
+    `window_verdicts` adds what they lack.
+    """
+    if not parts:
+        return pl.DataFrame(rows_of(table, []))
+    rows = pl.concat(parts, how="diagonal_relaxed").sort("number", maintain_order=True)
+    return pl.DataFrame(rows_of(table, rows.join(windows, on="number", maintain_order="left").drop("number")))
 
 
-class _PathFinder:
-    """Finds the critical paths of single windows.
+def _finish_rows(group: WindowGroup) -> pl.DataFrame:
+    """Returns rows with columns FINISHED.
 
-    *promises* are those about *topology*, *newest_ms* as in DriverFacts.
+    There is one for each operator that finished a window of *group*.
+    """
+    rows: list[pl.DataFrame] = []
+    for name, finish in group.finishes.items():
+        values = {each: getattr(finish, each) for each in ("ewt_ms", "began_ms", "skew_ms", "batch_id")}
+        rows.append(pl.DataFrame({"number": group.numbers, "operator": name, **_whole(values)}))
+    return pl.concat(rows)
+
+
+def _whole(values: Mapping[str, Floats]) -> dict[str, pl.Series]:
+    """Returns *values* as integers, null for NaN."""
+    return {name: pl.Series(of.ravel(), nan_to_null=True).cast(pl.Int64()) for name, of in values.items()}
+
+
+def _measured(group: WindowGroup, newest_ms: Mapping[str, int], limits: EstimateLimits) -> Measured:
+    """Measures the latency of every operator in windows of *group*.
+
+    *newest_ms* is as in DriverFacts.
+    """
+    behind: dict[str, Floats] = {}
+    for name, read in group.upstreams.items():
+        if read and name not in group.finishes:
+            ahead_ms = max(newest_ms.get(each, 0) for each in read)
+            # An operator that never finished a window counts as one window behind this one.
+            own_ms = (
+                np.full_like(group.end_ms, newest_ms[name]) if name in newest_ms else group.end_ms - limits.window_ms
+            )
+            behind[name] = np.maximum(0, ahead_ms - own_ms) // limits.window_ms
+    return measure(group.upstreams, group.ewt_ms, behind, windows=group.numbers.size, limits=limits)
+
+
+def _averages(
+    of_groups: Sequence[tuple[WindowGroup, Measured]], end_ms: Places, looks_back_ms: int
+) -> dict[str, Floats]:
+    """Returns the mean of each operator's latencies up to each window, truncated.
+
+    The rule is Apex's: that of an input is 0. It is NaN without latencies.
+
+    Args:
+        of_groups: all windows, with their operators.
+        end_ms: their ends, in order.
+        looks_back_ms: windows that ended longer ago do not count.
+    """
+    samples_ms: dict[str, Floats] = {}
+    for group, measured in of_groups:
+        counted_ms = np.where(measured.has_state(STANDS_STILL), np.nan, measured.latency_ms)
+        for name, of_operator in zip(measured.names, counted_ms, strict=True):
+            samples_ms.setdefault(name, np.full(end_ms.size, np.nan))[group.numbers] = of_operator
+    first = np.searchsorted(end_ms, end_ms - looks_back_ms)
+    last = np.arange(end_ms.size) + 1
+    average_ms: dict[str, Floats] = {}
+    for name, of_operator in samples_ms.items():
+        sums, counts = (
+            np.concatenate([[0], np.cumsum(each)]).astype(np.int64)
+            for each in (np.nan_to_num(of_operator).astype(np.int64), ~np.isnan(of_operator))
+        )
+        n = counts[last] - counts[first]
+        average_ms[name] = np.where(n > 0, (sums[last] - sums[first]) // np.maximum(n, 1), np.nan)
+    return average_ms
+
+
+def _walks_end(group: WindowGroup, measured: Measured, newest_ms: int, limits: EstimateLimits) -> dict[str, Mask]:
+    """Returns at which terminal operators paths end, by window.
+
+    None: the window is open.
+    A walk is settled if it is measured as a whole, or a driver on it stands still. *newest_ms* is the end of the newest
+    window that an operator has finished.
+    """
+    is_finished = np.array([name in group.finishes for name in measured.names])
+    stands_still = measured.along(measured.has_state(STANDS_STILL), np.logical_or)
+    is_settled = is_finished[measured.source] & (measured.is_complete | stands_still)
+    settled = {name: is_settled[measured.place[name]] for name in group.ends}
+    if not settled:
+        return {}
+    # Beyond this timeout a flow whose time stands still is not waited for any more.
+    waits = newest_ms - group.end_ms <= limits.heartbeat_timeout_ms
+    is_closed = np.all([*settled.values()], axis=0) | ~waits
+    return {name: is_settled & is_closed for name, is_settled in settled.items()}
+
+
+class _GroupPaths:
+    """The paths of windows whose paths end at the same terminal operators.
+
+    Args:
+        group: the windows.
+        measured: their operators.
+        ends: at which operators paths end; none: the windows are open.
+        promises: those about the topology.
     """
 
-    def __init__(self, topology: Topology, promises: Promises, newest_ms: Mapping[str, int]) -> None:
-        self._promises, self._newest_ms = promises, newest_ms
-        self._limits = EstimateLimits(
-            window_ms=topology.window_ms, throughput_calculation_max_samples=topology.max_outstanding_windows
+    def __init__(self, group: WindowGroup, measured: Measured, ends: Sequence[str], promises: Promises) -> None:
+        self._group, self._measured, self._ends, self._promises = group, measured, ends, promises
+        finishes = group.finishes
+        self._spent = spent(
+            measured,
+            group.ewt_ms,
+            {name: finish.began_ms for name, finish in finishes.items()},
+            {name: finish.queued_ms for name, finish in finishes.items()},
+        )
+        self._columns = np.arange(measured.windows)
+
+    def tables(self, average_ms: Mapping[str, Floats]) -> dict[Table, pl.DataFrame]:
+        """Returns rows with the numbers of their windows, by table.
+
+        *average_ms* is the moving average of the latency of each operator, by window.
+        """
+        if not self._ends:
+            # A row without path marks an open window; a later run replaces it.
+            open_ = pl.DataFrame({"number": self._group.numbers, "state": LatencyState.NO_WINDOW_YET.value})
+            shape = self._measured.latency_ms.shape
+            return {
+                CRITICAL_PATHS: open_,
+                CRITICAL_PATH_STEPS: self._steps(np.zeros(shape, np.bool_), np.full(shape, np.nan), np.zeros(shape[1])),
+            }
+        # Operators that lead only to flows that stand still are on no path.
+        upstreams = leading_to(self._ends, self._group.upstreams)
+        leaf = self._measured.longest(leaves(upstreams), self._measured.total_ms)
+        critical_ms = self._measured.total_ms[leaf, self._columns]
+        averages_ms = np.stack([np.nan_to_num(average_ms[name][self._group.numbers]) for name in self._measured.names])
+        # A leaf is an operator that none of the others reads; Apex takes the first of equal ones that was added.
+        read = set().union(*upstreams.values())
+        averaged_total_ms = self._measured.along(averages_ms, np.add)
+        averaged = self._measured.longest([name for name in upstreams if name not in read], averaged_total_ms)
+        return {
+            CRITICAL_PATHS: self._paths(leaf, critical_ms, averages_ms, averaged),
+            CRITICAL_PATH_LEAVES: self._leaves(critical_ms),
+            CRITICAL_PATH_STEPS: self._steps(
+                self._measured.walk_to(leaf),
+                slack_ms(upstreams, self._group.ewt_ms, self._measured, critical_ms),
+                critical_ms,
+            ),
+        }
+
+    def _before_source_ms(self, last: Places) -> Floats:
+        """Returns the ages of windows when their source had finished them.
+
+        Their paths end at *last*.
+        """
+        ewts_ms = np.stack([self._group.ewt_ms.get(name, np.full(last.size, np.nan)) for name in self._measured.names])
+        return ewts_ms[self._measured.source[last, self._columns], self._columns] - self._group.end_ms
+
+    def _steps(self, on_path: Mask, slack: Floats, critical_ms: Floats) -> pl.DataFrame:
+        measured, n = self._measured, len(self._measured.names)
+        own_share = np.divide(
+            measured.latency_ms, critical_ms, out=np.full(on_path.shape, np.nan), where=on_path & (critical_ms != 0)
+        )
+        operators = pl.DataFrame(
+            {
+                "operator": measured.names,
+                "sub_topology": [self._group.places[name].sub_topology for name in measured.names],
+                "kind": [self._group.places[name].kind for name in measured.names],
+                "promised_ms": pl.Series(
+                    [self._promises.work_ms.get(name) for name in measured.names], dtype=pl.Int64()
+                ),
+            }
+        )
+        whole = {
+            "step": np.where(on_path, measured.depth, np.nan),
+            "latency_ms": measured.latency_ms,
+            "slack_ms": slack,
+            "waited_ms": self._spent.waited_ms,
+            "queued_ms": self._spent.queued_ms,
+            "worked_ms": self._spent.worked_ms,
+        }
+        return operators[np.repeat(np.arange(n), measured.windows)].with_columns(
+            number=pl.Series(np.tile(self._group.numbers, n)),
+            slowest_upstream=_named([*measured.names], measured.slowest),
+            state=_named(_STATE_NAMES, measured.state),
+            share=pl.Series(own_share.ravel(), nan_to_null=True),
+            **_whole(whole),
         )
 
-    def measured(self, finished: WindowFinishes) -> dict[str, PathStep]:
-        """Measures the latency of every operator in a window."""
-        upstreams, ewt_ms = finished.upstreams, finished.ewt_ms
-        behind: dict[str, int] = {}
-        for name, read in upstreams.items():
-            if read and name not in ewt_ms:
-                behind[name] = self._behind(finished.window[2], name, read)
-        return measure(upstreams, ewt_ms, windows_behind=behind, limits=self._limits)
+    def _leaves(self, critical_ms: Floats) -> pl.DataFrame:
+        names, rows = self._measured.names, []
+        for name in self._ends:
+            last = np.full(self._measured.windows, self._measured.place[name])
+            total_ms = self._measured.total_ms[last[0]]
+            whole = {
+                "latency_ms": total_ms,
+                "before_source_ms": self._before_source_ms(last),
+                "behind_ms": critical_ms - total_ms,
+            }
+            source = _named([*names], self._measured.source[last[0]])
+            rows.append(pl.DataFrame({"number": self._group.numbers, "leaf": name, "source": source, **_whole(whole)}))
+        return pl.concat(rows)
 
-    def _behind(self, end_ms: int, name: str, upstreams: Iterable[str]) -> int:
-        """Returns by how many windows *name* is behind *upstreams*.
-
-        It has not finished the window that ends at *end_ms*.
-        """
-        ahead_ms = max((self._newest_ms.get(each, 0) for each in upstreams), default=0)
-        # An operator that never finished a window counts as one window behind this one.
-        own_ms = self._newest_ms.get(name, end_ms - self._limits.window_ms)
-        return max(0, ahead_ms - own_ms) // self._limits.window_ms
-
-    def of_window(
-        self, finished: WindowFinishes, steps: Mapping[str, PathStep], average_ms: Mapping[str, int]
-    ) -> dict[Table, list[Row]]:
-        """Returns the rows about one window, by table.
-
-        They lack the columns of the window itself.
-
-        Args:
-            finished: the window.
-            steps: its measured operators.
-            average_ms: moving average of the latency of each operator.
-        """
-        spent = {name: self._spent(step, finished.finishes) for name, step in steps.items()}
-        walks = self._walks(finished, steps)
-        critical: Path | None = None
-        slack: Mapping[str, int | None] = {}
-        # A row without path marks an open window; a later run replaces it.
-        path: Row = dict.fromkeys(CRITICAL_PATHS.names[len(WINDOW) :]) | {"state": LatencyState.NO_WINDOW_YET.value}
-        leaves: list[Row] = []
-        if walks:
-            # Operators that lead only to flows that stand still are on no path.
-            upstreams = leading_to((walk.steps[-1].operator for walk in walks), finished.upstreams)
-            critical, slack = critical_path(upstreams, steps), slack_ms(upstreams, finished.ewt_ms, steps)
-            slowest = {name: up for name in upstreams if (up := steps[name].slowest_upstream)}
-            averaged = stram.critical_path(upstreams, slowest, average_ms)
-            path = self._path(critical, averaged, spent, finished)
-            leaves = [self._leaf(walk, critical, finished) for walk in walks]
-        step_rows = []
-        for name, step in steps.items():
-            step_rows.append(self._step(step, critical, slack.get(name), finished) | spent[name])
-        return {CRITICAL_PATH_STEPS: step_rows, CRITICAL_PATH_LEAVES: leaves, CRITICAL_PATHS: [path]}
-
-    def _walks(self, finished: WindowFinishes, steps: Mapping[str, PathStep]) -> list[Path]:
-        """Returns the walks to terminal operators; none: the window is open."""
-        walks = [path_to(name, steps) for name in finished.ends]
-        settled = [walk for walk in walks if walk.steps[0].operator in finished.finishes and _is_settled(walk)]
-        ahead_ms = max(self._newest_ms.values(), default=0) - finished.window[2]
-        # Beyond this timeout a flow whose time stands still is not waited for any more.
-        waits = len(settled) < len(walks) and ahead_ms <= self._limits.heartbeat_timeout_ms
-        return [] if waits else settled
-
-    def _spent(self, step: PathStep, finishes: Mapping[str, OperatorFinish]) -> Row:
-        """Returns `waited_ms`, `queued_ms` and `worked_ms` of a step."""
-        if step.latency_ms is None:
-            return dict.fromkeys(("waited_ms", "queued_ms", "worked_ms"))
-        # A driver that stands still waits.
-        if step.operator not in finishes:
-            return {"waited_ms": step.latency_ms, "queued_ms": 0, "worked_ms": 0}
-        own = finishes[step.operator]
-        before_ms: int | None = 0
-        if step.slowest_upstream is not None:
-            before_ms = None if own.began_ms is None else own.began_ms - finishes[step.slowest_upstream].ewt_ms
-        of = parts(step.latency_ms, before_batch_ms=before_ms or 0, queued_ms=own.queued_ms or 0)
-        # The rows of older versions lack the beginning of a batch, or the length of its queue.
-        waited_ms = None if before_ms is None else of.waited_ms
-        queued_ms = None if own.queued_ms is None else of.queued_ms
-        worked_ms = None if waited_ms is None or queued_ms is None else of.worked_ms
-        return {"waited_ms": waited_ms, "queued_ms": queued_ms, "worked_ms": worked_ms}
-
-    def _step(self, step: PathStep, critical: Path | None, slack: int | None, finished: WindowFinishes) -> Row:
-        walk = critical.operators if critical else []
-        place = walk.index(step.operator) if step.operator in walk else None
-        at = finished.places[step.operator]
-        return {
-            "operator": step.operator,
-            "step": place,
-            "slowest_upstream": step.slowest_upstream,
-            "latency_ms": step.latency_ms,
-            "share": critical.share_of(step.operator) if critical else None,
-            "slack_ms": slack,
-            "state": step.state.value,
-            "sub_topology": at.sub_topology,
-            "kind": at.kind,
-            "promised_ms": self._promises.work_ms.get(step.operator),
+    def _paths(self, leaf: Places, critical_ms: Floats, averages_ms: Floats, averaged: Places) -> pl.DataFrame:
+        measured, at = self._measured, (leaf, self._columns)
+        state = _named(_STATE_NAMES, measured.path_state[at])
+        # A driver that stands still may have no latency: nothing is known to estimate it from.
+        has_latency = ~np.isnan(measured.latency_ms)
+        waited_ms, queued_ms = (
+            measured.along(np.where(has_latency, each, 0), np.add)[at]
+            for each in (self._spent.waited_ms, self._spent.queued_ms)
+        )
+        promised_ms = self._promises.end_to_end_ms
+        whole = {
+            "latency_ms": critical_ms,
+            "queued_ms": queued_ms,
+            "before_source_ms": self._before_source_ms(leaf),
+            "waited_ms": waited_ms,
+            "sla_ms": np.array([promised_ms.get(name, np.nan) for name in measured.names])[leaf],
+            "skew_error_ms": self._skew_error_ms()[at],
+            "moving_average_ms": measured.along(averages_ms, np.add)[averaged, self._columns],
         }
+        return pl.DataFrame(
+            {
+                "number": self._group.numbers,
+                "leaf": _named([*measured.names], leaf),
+                "path": _texts(measured, leaf, measured.latency_ms, measured.state),
+                "state": state,
+                "moving_average_path": _texts(measured, averaged, averages_ms, np.zeros_like(measured.state)),
+                **_whole(whole),
+            }
+        )
 
-    def _leaf(self, path: Path, critical: Path, finished: WindowFinishes) -> Row:
-        return {
-            "leaf": path.steps[-1].operator,
-            "source": path.steps[0].operator,
-            "latency_ms": path.latency_ms,
-            "before_source_ms": _before_source_ms(path, finished),
-            "behind_ms": critical.latency_ms - path.latency_ms,
-        }
-
-    def _path(self, critical: Path, averaged: Path, spent: Mapping[str, Row], finished: WindowFinishes) -> Row:
-        waits_ms: list[int | None] = []
-        queues_ms: list[int | None] = []
-        finishes: list[OperatorFinish] = []
-        for step in critical.steps:
-            # A driver that stands still may have no latency: nothing is known to estimate it from.
-            if step.latency_ms is not None:
-                waits_ms.append(spent[step.operator]["waited_ms"])
-                queues_ms.append(spent[step.operator]["queued_ms"])
-            if step.operator in finished.finishes:
-                finishes.append(finished.finishes[step.operator])
-        leaf = critical.steps[-1].operator
-        return {
-            "latency_ms": critical.latency_ms,
-            "queued_ms": _sum(queues_ms),
-            "before_source_ms": _before_source_ms(critical, finished),
-            "leaf": leaf,
-            "path": str(critical),
-            "state": critical.state.value,
-            "waited_ms": _sum(waits_ms),
-            "sla_ms": self._promises.end_to_end_ms.get(leaf),
-            # `window_verdicts` judges windows later.
-            "over_sla": None,
-            "skew_error_ms": _skew_error_ms(finishes),
-            "moving_average_ms": averaged.latency_ms,
-            "moving_average_path": str(averaged),
-        }
+    def _skew_error_ms(self) -> Floats:
+        """Returns the largest error of the clocks of each walk."""
+        measured, finishes = self._measured, self._group.finishes
+        none = np.full(measured.windows, -np.inf)
+        own_ms = np.stack([finishes[name].skew_error_ms if name in finishes else none for name in measured.names])
+        # Instants of one clock have no error against each other.
+        is_one = same_clock(measured, {name: finish.clock for name, finish in finishes.items()})
+        return np.where(is_one, 0, measured.along(own_ms, np.maximum))
 
 
-def _is_settled(walk: Path) -> bool:
-    """Returns True if a *walk* will not change.
+_STATE_NAMES = [state.value for state in STATES]
 
-    It is measured as a whole, or a driver on it stands still.
+
+def _named(names: Sequence[str], places: Places) -> pl.Series:
+    """Returns the name at each of *places*, null for NONE."""
+    return pl.Series([*names, None], dtype=pl.String()).gather(np.where(places == NONE, len(names), places).ravel())
+
+
+def _texts(measured: Measured, last: Places, latency_ms: Floats, states: Places) -> list[str]:
+    """Renders the walk to *last* in each window.
+
+    It has latencies and states of its operators.
     """
-    return walk.is_complete or any(step.state in STANDS_STILL for step in walk.steps)
-
-
-def _averages(windows: Iterable[Iterable[PathStep]]) -> dict[str, int]:
-    """Returns the mean of each operator's latencies in *windows*, truncated.
-
-    The rule is Apex's: that of an input is 0.
-    """
-    samples_ms: dict[str, list[int]] = {}
-    for steps in windows:
-        for step in steps:
-            if step.latency_ms is not None and step.state not in STANDS_STILL:
-                samples_ms.setdefault(step.operator, []).append(step.latency_ms)
-    return {name: sum(of) // len(of) for name, of in samples_ms.items()}
-
-
-def _before_source_ms(path: Path, finished: WindowFinishes) -> int:
-    """Returns the age of a window when its source had finished it.
-
-    The source is that of *path*; the age is ms.
-    """
-    return finished.finishes[path.steps[0].operator].ewt_ms - finished.window[2]
-
-
-def _skew_error_ms(walk: list[OperatorFinish]) -> int | None:
-    """Returns the largest error of the clocks of *walk*, in ms."""
-    clocks = {(finish.host, finish.skew_ms) for finish in walk}
-    errors_ms = [finish.skew_error_ms for finish in walk]
-    # Instants of one clock have no error against each other.
-    if len(clocks) == 1 and walk[0].host is not None:
-        return 0
-    known_ms = present(errors_ms)
-    return max(known_ms) if len(known_ms) == len(errors_ms) else None
-
-
-def _sum(values: Iterable[int | None]) -> int | None:
-    """Adds *values*; None if any of them is None."""
-    addends = list(values)
-    return None if None in addends else sum(present(addends))
+    slowest = measured.slowest.T.tolist()
+    lengths = np.where(np.isnan(latency_ms), -1, latency_ms).astype(np.int64).T.tolist()
+    codes = states.T.tolist()
+    texts: list[str] = []
+    for at, before, ms, code in zip(last.tolist(), slowest, lengths, codes, strict=True):
+        walk: list[tuple[str, int | None, LatencyState]] = []
+        while at != NONE:
+            walk.append((measured.names[at], None if ms[at] < 0 else ms[at], STATES[code[at]]))
+            at = before[at]
+        texts.append(path_text(walk[::-1]))
+    return texts

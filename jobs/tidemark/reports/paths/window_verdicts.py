@@ -6,7 +6,6 @@ to within 1 %.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from functools import cache
 
 import polars as pl
@@ -41,7 +40,7 @@ from tidemark.reports.paths.partition_ends import (
     passing_batches,
 )
 from tidemark.reports.paths.physical_steps import with_errors_of_tasks, with_tasks
-from tidemark.reports.paths.window_parts import PromiseHistory, WindowParts, WindowVerdicts
+from tidemark.reports.paths.window_parts import WindowParts, WindowVerdicts
 from tidemark.reports.paths.window_paths import Paths
 from tidemark.reports.promises import Promises
 from tidemark.reports.report_tables import lies_in, open_report, rows_in
@@ -83,29 +82,31 @@ def with_verdicts(
         facts.judged(promises, read),
         _kept_windows(layout, topology, interval),
     )
-    # A window is over its SLA if it is over that of any of its operators.
-    milliseconds = steps.with_columns(pl.col("window_start", "window_end").dt.epoch("ms"))
-    over: dict[tuple[int, int], list[bool]] = defaultdict(list)
-    for name, start_ms, end_ms, worked_ms in milliseconds.select(
-        "operator", "window_start", "window_end", "worked_ms"
-    ).iter_rows():
-        if (is_over := parts.is_over(name, start_ms, worked_ms)) is not None:
-            over[start_ms, end_ms].append(is_over)
-    windows = paths.select(pl.col("window_start", "window_end").dt.epoch("ms"), "leaf", "latency_ms").rows()
-    leaves: dict[tuple[int, int], str] = {}
-    verdicts: list[bool | None] = []
-    for start_ms, end_ms, leaf, latency_ms in windows:
-        if leaf:
-            leaves[start_ms, end_ms] = leaf
-        of_operators = over[start_ms, end_ms]
-        # An open window has no latency and no verdict; nor has one without a promise.
-        verdicts.append(any(of_operators) if latency_ms is not None and of_operators else None)
+    over = _over(parts, steps, promises)
+    window = ["window_start", "window_end"]
+    judged = paths.join(over, on=window, how="left", maintain_order="left")
+    # An open window has no latency and no verdict; nor has one without a promise.
+    verdict = pl.when(pl.col("latency_ms").is_not_null()).then("is_over")
     return {
         **{table: rows for table, rows in of_paths.tables.items() if table is not CRITICAL_PATHS},
         CRITICAL_PATH_STEPS: steps,
-        WINDOW_PARTS: pl.DataFrame(rows_of(WINDOW_PARTS, list(parts.rows(steps, leaves, finished)))),
-        CRITICAL_PATHS: paths.with_columns(pl.Series("over_sla", verdicts, dtype=pl.Boolean())),
+        WINDOW_PARTS: parts.rows(steps, paths, finished),
+        CRITICAL_PATHS: judged.with_columns(over_sla=verdict).select(paths.columns),
     }
+
+
+def _over(parts: WindowParts, steps: pl.DataFrame, promises: Promises) -> pl.DataFrame:
+    """Returns if windows are over an SLA.
+
+    A window is over its SLA if it is over that of any of its operators.
+    """
+    verdicts = [pl.DataFrame(schema={**dict(list(steps.schema.items())[1:3]), "is_over": pl.Boolean()})]
+    window = ["window_start", "window_end"]
+    for name in {*promises.records, *promises.work_ms}:
+        of_operator = steps.filter(pl.col("operator") == name)
+        starts_ms, worked_ms = of_operator["window_start"].dt.epoch("ms"), of_operator["worked_ms"]
+        verdicts.append(of_operator.select(*window, parts.are_over(name, starts_ms, worked_ms).alias("is_over")))
+    return pl.concat(verdicts).group_by(window).agg(pl.col("is_over").any())
 
 
 def _steps_with_tasks(
@@ -122,11 +123,11 @@ def _steps_with_tasks(
     return with_tasks(steps, finished, tasks, last_partitions(partition_ends(passes, clocks)))
 
 
-def _kept_windows(layout: Layout, topology: Topology, interval: Interval) -> PromiseHistory:
-    """Returns the windows of the day before *interval* that kept a promise."""
+def _kept_windows(layout: Layout, topology: Topology, interval: Interval) -> pl.DataFrame:
+    """Returns the parts of windows that kept a promise before *interval*."""
     day = lies_in("window_end", Interval(interval.start_ms - HISTORY_MS, interval.start_ms))
     stored = open_report(WINDOW_PARTS, layout.report_table(topology.name, WINDOW_PARTS.name))
-    return PromiseHistory(rows_in(stored, day & ~pc.field("over_sla")))
+    return rows_in(stored, day & ~pc.field("over_sla"))
 
 
 def judge_records(

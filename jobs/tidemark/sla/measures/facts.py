@@ -10,9 +10,9 @@ from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 from tidemark.control.folder import StreamState
-from tidemark.model.settings.intervals import Interval, is_text
+from tidemark.model.settings.intervals import Interval
 from tidemark.model.sla_spec import QUANTILES, WORK_QUANTILES, Measure, SlaSpec, WhileCatchingUp
-from tidemark.model.tables.catalog import BECAME, BROKERS, CAME_IN
+from tidemark.model.tables.catalog import BATCHES, BECAME, BROKERS, CAME_IN
 from tidemark.model.topology import Topology
 from tidemark.reports.paths.path_facts import FINISHED_MS, Row, Tables
 from tidemark.semantics.buckets import bucket_sql
@@ -20,27 +20,17 @@ from tidemark.semantics.catching_up import HANGS_AFTER_MS
 from tidemark.semantics.critical_path import LatencyState
 from tidemark.semantics.idleness import Activity
 from tidemark.semantics.schema_watch import OF_RECORDS
+from tidemark.sla.measures.batches import BEFORE_LATER, DAY_MS, known_batches
+from tidemark.sla.measures.newest_times import oldest_ms
 from tidemark.sla.measures.status import FactKind
 
 SHAPE = {"what": "varchar", "subject": "varchar", "over_ms": "bigint", "bucket": "int", "n": "bigint"}
 SHAPE |= {"at_ms": "bigint", "idle": "boolean"}
-LIVES_MS, WITHOUT_BEATS_MS = 300_000, 86_400_000
+LIVES_MS, WITHOUT_BEATS_MS = 300_000, DAY_MS
 """Time, in ms, for which a source stays idle or active.
 
 It runs from the last heartbeat of its driver, or the last batch of a driver without heartbeats.
 """
-KNOWN = """
-    finished AS (SELECT sub_topology, batch_id, finished_at, records_in AS read_n FROM batches WHERE topology = $1),
-    later AS (
-        SELECT sub_topology, min(batch_id) AS batch_id FROM finished WHERE finished_at > make_timestamptz($2 * 1000)
-        GROUP BY sub_topology
-    )
-"""
-"""Batches that are known at an instant, $2.
-
-They are those of a sub-topology before the first (`later`) that was finished after it.
-"""
-BEFORE_LATER = "LEFT JOIN later AS l USING (sub_topology) WHERE (l.batch_id IS NULL OR t.batch_id < l.batch_id)"
 LIVING = f"""
     SELECT sub_topology, coalesce(beat_ms, batch_ms + {WITHOUT_BEATS_MS - LIVES_MS}) >= $2 - {LIVES_MS} AS lives
     FROM (
@@ -52,7 +42,7 @@ LIVING = f"""
     ) USING (sub_topology)
 """
 """Says, by sub-topology with a batch, if its driver lives at $2."""
-REACHED_WITHIN_MS = 86_400_000
+REACHED_WITHIN_MS = DAY_MS
 """Time for which `outcomes` is read for a sink, in ms.
 
 Only its table has the newest record time of a sink that wrote nothing for longer.
@@ -62,23 +52,13 @@ JUDGED_BY_CLOCKS = frozenset({Measure.STALENESS, Measure.WATERMARK_LAG, Measure.
 
 They do where a producer's clock is wrong.
 """
+JUDGED_BY_START = JUDGED_BY_CLOCKS | {Measure.RECORDS}
+"""Measures for which it counts since when the topology runs."""
 MEASURED = ", ".join(
     f"'{state}'" for state in (LatencyState.INPUT, LatencyState.MEASURED, LatencyState.CLAMPED_NEGATIVE)
 )
-FIRST = f"""
-    WITH {KNOWN}
-    SELECT sub_topology, least(coalesce(min(t.batch_id) FILTER (t.finished_at >= make_timestamptz($3 * 1000)),
-                                        max(t.batch_id)),
-                               max(t.batch_id) FILTER (t.read_n > 0)) AS batch_id
-    FROM finished AS t {BEFORE_LATER} GROUP BY sub_topology
-"""
-"""Selects, by sub-topology, the first batch finished from $3 on.
-
-Without such a batch it is the newest. It is never later than the newest that read records: batches of a silence have no
-outcomes.
-"""
 ACCOUNTS = f"""
-    WITH {KNOWN},
+    WITH {{known}},
     counted AS (
         SELECT sub_topology, t.operator, t.kind, f.finished_at, {" + ".join(CAME_IN)} AS n_in,
                {" + ".join(BECAME)} AS n_out, least({", ".join([*CAME_IN, *BECAME])}) AS lowest
@@ -99,30 +79,22 @@ ACCOUNT = ("sub_topology", "operator", "kind", *COUNTED)
 
 def later(tables: Tables, topology: str, *, at_ms: int) -> dict[str, int]:
     """Returns the first batch finished after *at_ms*, by sub-topology with one."""
-    rows = tables.ask(f"WITH {KNOWN} SELECT * FROM later", [topology, at_ms]).objects
+    after = f"finished_at > make_timestamptz({at_ms * 1000})"
+    first = "SELECT sub_topology, min(batch_id) AS batch_id FROM batches WHERE topology = $1"
+    rows = tables.ask(f"{first} AND {after} GROUP BY sub_topology", [topology]).objects
     return {row["sub_topology"]: row["batch_id"] for row in rows}
 
 
 def accounts(tables: Tables, topology: Topology, *, at_ms: int, since_ms: int) -> list[Row]:
     """Returns the account of each sub-topology and operator, with columns ACCOUNT.
 
-    It covers the batches that were finished from *since_ms* on. In any case it covers the newest of each sub-topology,
-    and the newest that read records. An account has the number of batches, updates in and out, the lowest count, and
-    the number of batches whose updates in and out differ. `open_since_ms` is when the first of the latter was finished,
-    epoch ms. It is null if there is none, or it is not finished yet.
+    It covers the batches of `known_batches`. An account has the number of batches, updates in and out, the lowest
+    count, and the number of batches whose updates in and out differ. `open_since_ms` is when the first of the latter
+    was finished, epoch ms. It is null if there is none, or it is not finished yet.
     """
-    outcomes = outcomes_since(tables, topology, at_ms=at_ms, since_ms=since_ms)
-    return tables.ask(ACCOUNTS.format(outcomes=outcomes), [topology.name, at_ms]).objects
-
-
-def outcomes_since(tables: Tables, topology: Topology, *, at_ms: int, since_ms: int) -> str:
-    """Returns a SELECT of the outcomes from the batches in FIRST on."""
-    rows = tables.ask(FIRST, [topology.name, at_ms, since_ms]).objects
-    from_the_beginning = {sub.name: 0 for sub in topology.sub_topologies}
-    first = from_the_beginning | {row["sub_topology"]: row["batch_id"] for row in rows}
-    of = f"SELECT * FROM outcomes WHERE {is_text('topology', topology.name)} AND batch_id >="
-    # DuckDB opens no file of earlier batches if the first batch is a constant in the text.
-    return " UNION ALL ".join(f"{of} {batch_id} AND {is_text('sub_topology', sub)}" for sub, batch_id in first.items())
+    batches = known_batches(tables, topology.name, at_ms=at_ms, since_ms=since_ms)
+    query = ACCOUNTS.format(known=batches.sql, outcomes=batches.outcomes(topology))
+    return tables.ask(query, [topology.name, at_ms]).objects
 
 
 def facts(tables: Tables, topology: Topology, specs: Iterable[SlaSpec], *, at_ms: int) -> list[Row]:
@@ -134,13 +106,14 @@ def facts(tables: Tables, topology: Topology, specs: Iterable[SlaSpec], *, at_ms
     """
     specs = list(specs)
     over_ms = (spec.over_ms for spec in specs if spec.measure is Measure.RECORDS)
-    counted_ms = max(over_ms, default=None)
-    counted = counted_ms and outcomes_since(tables, topology, at_ms=at_ms, since_ms=at_ms - counted_ms)
-    parts = list(measurements(specs, at_ms, outcomes=counted or ""))
+    since_ms = at_ms - max([WITHOUT_BEATS_MS, *over_ms])
+    batches = known_batches(tables, topology.name, at_ms=at_ms, since_ms=since_ms)
+    begun_ms = oldest_ms(tables.tables.get(BATCHES.name, ()))
+    parts = list(measurements(specs, at_ms, outcomes=batches.outcomes(topology), begun_ms=begun_ms))
     # Without parts there would be no valid query.
     if not parts:
         return []
-    return tables.ask(f"WITH {KNOWN} {' UNION ALL '.join(parts)}", [topology.name, at_ms]).objects
+    return tables.ask(f"WITH {batches.sql} {' UNION ALL '.join(parts)}", [topology.name, at_ms]).objects
 
 
 def newest_of_sinks(tables: Tables, topology: Topology, names: Collection[str], *, at_ms: int) -> list[Row]:
@@ -153,9 +126,9 @@ def newest_of_sinks(tables: Tables, topology: Topology, names: Collection[str], 
     if not sinks:
         return []
     # Current rows do not show the past: newer rows have replaced those of then. `outcomes` keeps it.
-    outcomes = outcomes_since(tables, topology, at_ms=at_ms, since_ms=at_ms - REACHED_WITHIN_MS)
-    newest = f"SELECT operator, max(newest_ms) AS newest_ms FROM ({outcomes}) AS t {BEFORE_LATER}"
-    rows = tables.ask(f"WITH {KNOWN} {newest} GROUP BY operator", [topology.name, at_ms]).objects
+    batches = known_batches(tables, topology.name, at_ms=at_ms, since_ms=at_ms - REACHED_WITHIN_MS)
+    newest = f"SELECT operator, max(newest_ms) AS newest_ms FROM ({batches.outcomes(topology)}) AS t {BEFORE_LATER}"
+    rows = tables.ask(f"WITH {batches.sql} {newest} GROUP BY operator", [topology.name, at_ms]).objects
     return [newest_fact(sinks[row["operator"]], row["newest_ms"]) for row in rows if row["operator"] in sinks]
 
 
@@ -167,10 +140,14 @@ def newest_fact(table: str, newest_ms: int | None) -> dict[str, Any]:
     return {**dict.fromkeys(SHAPE), "what": FactKind.NEWEST.value, "subject": table, "at_ms": newest_ms}
 
 
-def measurements(specs: list[SlaSpec], at_ms: int, *, outcomes: str) -> Iterator[str]:
+def measurements(specs: list[SlaSpec], at_ms: int, *, outcomes: str, begun_ms: int | None = None) -> Iterator[str]:
     """Yields a SELECT for each measurement that *specs* need.
 
-    *outcomes* is a SELECT of the outcomes from which records are counted.
+    Args:
+        specs: the SLAs.
+        at_ms: the instant of the check, epoch ms.
+        outcomes: a SELECT of the outcomes from which records are counted.
+        begun_ms: when the oldest batch in the log of `batches` was finished, epoch ms; None: it is not known.
     """
 
     def overs(*measures: Measure) -> Iterator[Interval]:
@@ -188,9 +165,9 @@ def measurements(specs: list[SlaSpec], at_ms: int, *, outcomes: str) -> Iterator
         spec.ignore_when_idle for spec in specs
     ):
         yield from _watermarks()
-    if not used.isdisjoint({*JUDGED_BY_CLOCKS, Measure.RECORDS}):
+    if not used.isdisjoint(JUDGED_BY_START):
         yield _clocks(at_ms)
-        yield _first_start_select()
+        yield _first_start_select(begun_ms)
     yield from _starting(specs, at_ms)
     yield from _completions(specs, at_ms)
     yield from _catching_up(specs, at_ms)
@@ -293,13 +270,14 @@ def _completions(specs: Iterable[SlaSpec], at_ms: int) -> Iterator[str]:
     yield f"{ended} FROM completeness WHERE {first} QUALIFY {newest} OR ({lately})"
 
 
-def _first_start_select() -> str:
+def _first_start_select(begun_ms: int | None) -> str:
     """Returns a SELECT of the start of the topology's first driver.
 
-    It goes back as far as heartbeats and batches are kept.
+    It goes back as far as heartbeats and batches are kept. *begun_ms* is as in `measurements`.
     """
     started = 'SELECT min(coalesce(since, "at")) AS begun_at FROM heartbeats WHERE topology = $1'
-    finished = "SELECT min(finished_at) FROM finished"
+    oldest = "" if begun_ms is None else f" UNION ALL SELECT make_timestamptz({begun_ms * 1000})"
+    finished = f"SELECT min(finished_at) FROM finished{oldest}"
     at_ms = _row(FactKind.BEGUN, "$1", at_ms="epoch_ms(min(begun_at))")
     return f"{at_ms} FROM ({started} UNION ALL {finished}) HAVING min(begun_at) IS NOT NULL"
 

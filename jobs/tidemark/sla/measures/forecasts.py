@@ -22,7 +22,7 @@ from tidemark.semantics.buckets import quantile
 from tidemark.semantics.catching_up import HANGS_AFTER_MS
 from tidemark.semantics.forecast import FORESEEABLE_MS, LOOK_BACK_MS, RATES_MS, Forecast, Point, Rates, forecast
 from tidemark.semantics.sla import Sla, Verdict
-from tidemark.sla.measures.facts import BEFORE_LATER, KNOWN, outcomes_since
+from tidemark.sla.measures.batches import BEFORE_LATER, known_batches
 from tidemark.sla.measures.status import ExpectedBreak, Status, streams_of
 
 MINUTE_MS = 60_000
@@ -33,7 +33,7 @@ LATENCIES = f"""
     FROM latency_buckets WHERE topology = $1 AND {{lately}} GROUP BY ALL
 """
 LAGS = f"""
-    WITH {KNOWN}
+    WITH {{known}}
     SELECT coalesce(t.source, sub_topology) AS subject, {_BEFORE.format(at="f.finished_at")} AS minute,
            min(epoch_ms(f.finished_at) - epoch_ms(t.watermark)) AS ms
     FROM watermarks AS t JOIN finished AS f USING (sub_topology, batch_id) {BEFORE_LATER}
@@ -41,7 +41,7 @@ LAGS = f"""
     GROUP BY t.source, sub_topology, minute ORDER BY t.source NULLS FIRST
 """
 AGES = f"""
-    WITH {KNOWN}
+    WITH {{known}}
     SELECT operator AS subject, {_BEFORE.format(at="f.finished_at")} AS minute,
            min(epoch_ms(f.finished_at) - t.newest_ms) AS ms
     FROM ({{outcomes}}) AS t JOIN finished AS f USING (sub_topology, batch_id) {BEFORE_LATER}
@@ -96,11 +96,15 @@ class _Minutes:
             for row in self._ask(LATENCIES.format(lately=span.holds("finished_at"))):
                 self._histograms[row["subject"], row["minute"]].append((row["bucket"], row["n"]))
         lately = span.holds("f.finished_at")
-        self._lags = self._ask(LAGS.format(lately=lately)) if Measure.WATERMARK_LAG in measures else []
+        self._lags: Sequence[Row] = []
         self._ages: Sequence[Row] = []
+        if measures.isdisjoint({Measure.WATERMARK_LAG, Measure.STALENESS}):
+            return
+        batches = known_batches(tables, topology.name, at_ms=at_ms, since_ms=span.start_ms)
+        if Measure.WATERMARK_LAG in measures:
+            self._lags = self._ask(LAGS.format(known=batches.sql, lately=lately))
         if Measure.STALENESS in measures:
-            outcomes = outcomes_since(tables, topology, at_ms=at_ms, since_ms=span.start_ms)
-            self._ages = self._ask(AGES.format(outcomes=outcomes, lately=lately))
+            self._ages = self._ask(AGES.format(known=batches.sql, outcomes=batches.outcomes(topology), lately=lately))
 
     def _ask(self, sql: str) -> Sequence[Row]:
         return self._tables.ask(sql, [self._topology.name, self._at_ms]).objects

@@ -1,10 +1,11 @@
-"""Reads the newest record time of a table.
+"""Reads newest record times, and when oldest batches were finished.
 
-It comes from the statistics of files in the table's log where they have it.
+They come from the statistics of files in the table's log where they have it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import polars as pl
@@ -12,7 +13,7 @@ from deltalake import DeltaTable
 
 from tidemark.storage.delta.tables import scan
 
-NEWEST = "max.timestamp"
+NEWEST, OLDEST = "max.timestamp", "min.finished_at"
 
 
 def newest_ms(path: Path, *, before_batch: int | None = None) -> int | None:
@@ -50,3 +51,20 @@ def newest_in_log(path: Path, *, before_batch: int | None = None) -> tuple[int |
         return None, False
     newest = files[NEWEST].dt.epoch("ms").max()
     return (newest if isinstance(newest, int) else None), True
+
+
+def oldest_ms(paths: Iterable[Path]) -> int | None:
+    """Returns when the oldest batch was finished, epoch ms.
+
+    *paths* are tables `batches`. None: there is no row.
+    Rows are read if the log of a table does not have it.
+    """
+    finished_ms: list[int] = []
+    for path in paths:
+        files = pl.DataFrame(DeltaTable(str(path)).get_add_actions(flatten=True))
+        oldest = files[OLDEST] if OLDEST in files.columns else pl.Series([None], dtype=pl.Datetime())
+        if files.height and oldest.has_nulls():
+            oldest = scan(path).select("finished_at").collect().to_series()
+        if (at := oldest.dt.epoch("ms").min()) is not None:
+            finished_ms.append(int(str(at)))
+    return min(finished_ms, default=None)

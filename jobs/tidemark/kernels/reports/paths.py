@@ -1,0 +1,296 @@
+"""Measures the operators of many streaming windows at once.
+
+The rules are those of `semantics.critical_path`, for windows that have the same operators and upstreams, and that the
+same operators finished. Instants are epoch ms and lengths ms, as float64: they are whole
+numbers, and exact up to 2^53. NaN: there is none. An array of Measured has a row per operator, and a column per window.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from tidemark.semantics.critical_path import EstimateLimits, LatencyState, Upstreams, in_order, leaves
+
+Floats = npt.NDArray[np.float64]
+Places = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+STATES = tuple(LatencyState)
+"""The state of each code in Measured."""
+CODE = {state: code for code, state in enumerate(STATES)}
+NONE = -1
+"""The place of an operator where there is none."""
+PASSED_OVER = -2
+"""The clock of an operator that has not finished a window.
+
+A walk has the clocks of the others.
+"""
+Value = TypeVar("Value", bound=np.generic)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The measured operators of windows.
+
+    Attributes:
+        names: the operators, each after its upstreams.
+        latency_ms: of each operator.
+        state: code of the state of the latency.
+        slowest: place of the slowest upstream in `names`; NONE: the walk begins here.
+        total_ms: sum of the known latencies on the walk to the operator.
+    """
+
+    names: tuple[str, ...]
+    latency_ms: Floats
+    state: Places
+    slowest: Places
+    total_ms: Floats
+
+    @property
+    def windows(self) -> int:
+        """The number of windows."""
+        return int(self.latency_ms.shape[1])
+
+    @cached_property
+    def place(self) -> dict[str, int]:
+        """The row of each operator."""
+        return {name: place for place, name in enumerate(self.names)}
+
+    def take(self, windows: Mask) -> Measured:
+        """Returns the chosen *windows*."""
+        arrays = (getattr(self, each.name)[:, windows] for each in fields(self)[1:])
+        return Measured(self.names, *arrays)
+
+    def along(
+        self, own: npt.NDArray[Value], join: Callable[[npt.NDArray[Value], npt.NDArray[Value]], npt.NDArray[Any]]
+    ) -> npt.NDArray[Value]:
+        """Joins the *own* values of operators on each walk.
+
+        There is a walk to each operator, from its source.
+        """
+        values, columns = own.copy(), np.arange(self.windows)
+        for place, slowest in enumerate(self.slowest):
+            values[place] = np.where(slowest == NONE, own[place], join(values[slowest, columns], own[place]))
+        return values
+
+    @cached_property
+    def source(self) -> Places:
+        """The place of the first operator of each walk."""
+        own = np.repeat(np.arange(len(self.names))[:, None], self.windows, axis=1)
+        return self.along(own, lambda before, _: before)
+
+    @cached_property
+    def depth(self) -> Places:
+        """The number of operators before each one on its walk."""
+        return self.along(np.zeros_like(self.slowest), lambda before, _: before + 1)
+
+    @cached_property
+    def is_complete(self) -> Mask:
+        """True where every operator of a walk has a latency."""
+        return self.along(~np.isnan(self.latency_ms), np.logical_and)
+
+    @cached_property
+    def path_state(self) -> Places:
+        """The state of each walk.
+
+        It is measured, or the state of the first operator that is not exact.
+        """
+        exact = np.isin(self.state, (CODE[LatencyState.INPUT], CODE[LatencyState.MEASURED]))
+        measured = CODE[LatencyState.MEASURED]
+        own = np.where(exact, measured, self.state)
+        return self.along(own, lambda before, own: np.where(before == measured, own, before))
+
+    def has_state(self, states: Iterable[LatencyState]) -> Mask:
+        """Returns True where an operator has one of *states*."""
+        return np.isin(self.state, [CODE[state] for state in states])
+
+    def longest(self, names: Sequence[str], total_ms: Floats) -> Places:
+        """Returns the place of the operator of *names* with the highest total.
+
+        It is the first of equal ones.
+        """
+        places = np.array([self.place[name] for name in names])
+        chosen: Places = places[total_ms[places].argmax(axis=0)]
+        return chosen
+
+    def walk_to(self, last: Places) -> Mask:
+        """Returns True for operators on the walk to the place *last*."""
+        is_on, columns = np.zeros(self.slowest.shape, np.bool_), np.arange(self.windows)
+        is_on[last, columns] = True
+        # An operator comes after its upstreams.
+        for place in reversed(range(len(self.names))):
+            slowest = self.slowest[place]
+            goes_on = is_on[place] & (slowest != NONE)
+            is_on[slowest[goes_on], columns[goes_on]] = True
+        return is_on
+
+
+def measure(
+    upstreams: Upstreams,
+    ewt_ms: Mapping[str, Floats],
+    behind: Mapping[str, Floats],
+    *,
+    windows: int,
+    limits: EstimateLimits,
+) -> Measured:
+    """Returns every operator's latency, as `semantics.critical_path.measure` does.
+
+    Args:
+        upstreams: the topology.
+        ewt_ms: the EWTs of the operators that finished the windows.
+        behind: for the other operators: how many windows their upstreams are ahead.
+        windows: number of windows.
+        limits: when that number counts as a latency.
+    """
+    names = in_order(upstreams)
+    shape = (len(names), windows)
+    measured = Measured(names, np.full(shape, np.nan), np.zeros(shape, np.int64), np.full(shape, NONE), np.zeros(shape))
+    columns = np.arange(windows)
+    for own, name in enumerate(names):
+        read = upstreams.get(name, ())
+        last = _latest(read, ewt_ms, measured.place)
+        if name in ewt_ms:
+            has_all = all(each in ewt_ms for each in read)
+            if not read:
+                measured.state[own], measured.latency_ms[own] = CODE[LatencyState.INPUT], 0
+            elif last is None:
+                measured.state[own] = CODE[LatencyState.UPSTREAM_MISSING]
+            else:
+                own_ms = ewt_ms[name] - last[1]
+                exact = CODE[LatencyState.MEASURED if has_all else LatencyState.UPSTREAM_MISSING]
+                measured.state[own] = np.where(own_ms < 0, CODE[LatencyState.CLAMPED_NEGATIVE], exact)
+                measured.latency_ms[own], measured.slowest[own] = np.maximum(own_ms, 0), last[0]
+        else:
+            measured.state[own], measured.latency_ms[own] = _estimates(behind.get(name, np.zeros(windows)), limits)
+            unfinished = sorted({*read} - ewt_ms.keys())
+            if unfinished:
+                # It waits for the one that is furthest behind.
+                measured.slowest[own] = measured.longest(unfinished, measured.total_ms)
+            elif last is not None:
+                measured.slowest[own] = last[0]
+        before_ms = np.where(measured.slowest[own] == NONE, 0, measured.total_ms[measured.slowest[own], columns])
+        measured.total_ms[own] = before_ms + np.nan_to_num(measured.latency_ms[own])
+    return measured
+
+
+def _latest(
+    names: Iterable[str], ewt_ms: Mapping[str, Floats], place: Mapping[str, int]
+) -> tuple[Places, Floats] | None:
+    """Returns place and EWT of the last operator of *names*.
+
+    None if none of them has one.
+    """
+    # Of equal ones argmax takes the first by name.
+    finished = sorted(name for name in names if name in ewt_ms)
+    if not finished:
+        return None
+    stacked = np.stack([ewt_ms[name] for name in finished])
+    return np.array([place[name] for name in finished])[stacked.argmax(axis=0)], stacked.max(axis=0)
+
+
+def _estimates(behind: Floats, limits: EstimateLimits) -> tuple[Places, Floats]:
+    """Returns states and latencies of an operator that is behind."""
+    behind_ms = behind * limits.window_ms
+    is_far = behind > limits.throughput_calculation_max_samples
+    is_stuck = ~is_far & (behind_ms > limits.heartbeat_timeout_ms)
+    codes = (CODE[LatencyState.ESTIMATED], CODE[LatencyState.STUCK])
+    state = np.select([is_far, is_stuck], codes, CODE[LatencyState.NO_WINDOW_YET])
+    return state, np.where(is_far | is_stuck, behind_ms, np.nan)
+
+
+def slack_ms(upstreams: Upstreams, ewt_ms: Mapping[str, Floats], measured: Measured, critical_ms: Floats) -> Floats:
+    """Returns by how much later each operator could have finished for free.
+
+    Free means that the critical path is not longer. The slack is 0 on the critical path. Elsewhere it is the least,
+    over the walks to the leaves, of what each step on the way would have waited for its slowest upstream anyway, plus
+    what the leaf's own path lacks to the critical one. With one source that is the critical path's latency less that of
+    the longest path through the operator. NaN where an EWT is missing on every way.
+
+    Args:
+        upstreams: the operators that lead to leaves that are waited for.
+        ewt_ms: the EWTs of the operators that finished the windows.
+        measured: all operators.
+        critical_ms: latency of the critical path.
+    """
+    slack: dict[str, Floats] = {}
+    for leaf in leaves(upstreams):
+        slack[leaf] = critical_ms - measured.total_ms[measured.place[leaf]]
+    for reader in reversed(in_order(upstreams)):
+        last = _latest(upstreams.get(reader, ()), ewt_ms, measured.place)
+        if last is None or reader not in slack:
+            continue
+        for name in upstreams[reader]:
+            if name in ewt_ms:
+                through_ms = last[1] - ewt_ms[name] + slack[reader]
+                slack[name] = np.minimum(slack.get(name, through_ms), through_ms)
+    none = np.full(measured.windows, np.nan)
+    return np.stack([slack.get(name, none) for name in measured.names])
+
+
+@dataclass(frozen=True)
+class SpentOnWindows:
+    """Parts of the latency of operators; NaN where one is not known."""
+
+    waited_ms: Floats
+    queued_ms: Floats
+    worked_ms: Floats
+
+
+def spent(
+    measured: Measured, ewt_ms: Mapping[str, Floats], began_ms: Mapping[str, Floats], queued_ms: Mapping[str, Floats]
+) -> SpentOnWindows:
+    """Splits the latency of every operator, as `semantics.critical_path.parts` does.
+
+    Args:
+        measured: the operators.
+        ewt_ms: the EWTs of those that finished the windows.
+        began_ms: when the batches began in which they did.
+        queued_ms: how long they waited in these batches for sibling branches.
+    """
+    none, columns = np.full(measured.windows, np.nan), np.arange(measured.windows)
+    ewts_ms = np.stack([ewt_ms.get(name, none) for name in measured.names])
+    lengths = SpentOnWindows(*(np.full(measured.latency_ms.shape, np.nan) for _ in range(3)))
+    for own, name in enumerate(measured.names):
+        latency_ms, slowest = measured.latency_ms[own], measured.slowest[own]
+        if name not in ewt_ms:
+            # A driver that stands still waits.
+            rest_ms = np.where(np.isnan(latency_ms), np.nan, 0)
+            lengths.waited_ms[own], lengths.queued_ms[own], lengths.worked_ms[own] = latency_ms, rest_ms, rest_ms
+            continue
+        before_ms = np.where(slowest == NONE, 0, began_ms[name] - ewts_ms[slowest, columns])
+        waited_ms = np.minimum(np.maximum(before_ms, 0), latency_ms)
+        # The rows of older versions lack the beginning of a batch, or the length of its queue.
+        queue_ms = np.minimum(queued_ms[name], latency_ms - np.nan_to_num(waited_ms))
+        lengths.waited_ms[own], lengths.queued_ms[own] = waited_ms, queue_ms
+        lengths.worked_ms[own] = latency_ms - waited_ms - queue_ms
+    return lengths
+
+
+def same_clock(measured: Measured, clocks: Mapping[str, Floats]) -> Mask:
+    """Returns True where a walk has one known clock.
+
+    It is the clock of all its operators that finished the window.
+    *clocks* has the number of the clock by which each of them finished it.
+    """
+    passed_over = np.full(measured.windows, float(PASSED_OVER))
+    own = np.stack([np.nan_to_num(clocks.get(name, passed_over), nan=NONE) for name in measured.names])
+
+    def joined(before: Floats, own: Floats) -> Floats:
+        return np.where(own == PASSED_OVER, before, np.where(before == own, own, NONE))
+
+    return measured.along(own, joined) >= 0
+
+
+def alike(rows: Sequence[npt.NDArray[Any]], windows: int) -> Iterator[Mask]:
+    """Divides *windows* into those for which each of *rows* has equal values."""
+    if not windows or all((row == row[0]).all() for row in rows):
+        yield np.ones(windows, np.bool_)
+        return
+    kinds, of_window = np.unique(np.stack(rows), axis=1, return_inverse=True)
+    for number in range(kinds.shape[1]):
+        yield of_window == number

@@ -1,0 +1,110 @@
+"""Finds the batches that a check is about.
+
+`batches` grows with each batch, and a check needs the newest ones. So queries get the first batch of each sub-topology
+as a constant: DuckDB opens no file of earlier batches then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from tidemark.model.settings.intervals import is_text
+from tidemark.model.tables.catalog import BATCHES
+from tidemark.model.topology import Topology
+from tidemark.reports.paths.path_facts import Tables
+
+DAY_MS = 86_400_000
+LATER = """
+    later AS (
+        SELECT sub_topology, min(batch_id) AS batch_id FROM finished WHERE finished_at > make_timestamptz($2 * 1000)
+        GROUP BY sub_topology
+    )
+"""
+"""Selects, by sub-topology, the first batch finished after $2."""
+BEFORE_LATER = "LEFT JOIN later AS l USING (sub_topology) WHERE (l.batch_id IS NULL OR t.batch_id < l.batch_id)"
+FIRST = f"""
+    WITH finished AS ({{finished}}), {LATER}
+    SELECT sub_topology, coalesce(min(t.batch_id) FILTER (t.finished_at >= make_timestamptz($3 * 1000)),
+                                  max(t.batch_id)) AS batch_id,
+           max(t.batch_id) FILTER (t.read_n > 0) AS read_batch_id
+    FROM finished AS t {BEFORE_LATER} GROUP BY sub_topology
+"""
+"""Selects, by sub-topology, the first batch finished from $3 on.
+
+It also selects the newest that read records.
+Without a batch from $3 on it is the newest.
+"""
+
+
+@dataclass(frozen=True)
+class KnownBatches:
+    """Batches of `topology` that are known at an instant.
+
+    `first` has the first of them by sub-topology.
+    """
+
+    topology: str
+    first: Mapping[str, int]
+
+    @property
+    def sql(self) -> str:
+        """The tables `finished` and `later` of a query.
+
+        Its $1 is the topology, and $2 the instant.
+        `finished` has the batches from `first` on. Those of a sub-topology before its batch in `later` are known.
+        """
+        parts = [
+            _finished(f"batch_id >= {batch_id} AND {is_text('sub_topology', sub)}")
+            for sub, batch_id in self.first.items()
+        ]
+        # Without parts there would be no valid query.
+        return f"finished AS ({' UNION ALL '.join(parts or [_finished('false')])}), {LATER}"
+
+    def outcomes(self, topology: Topology) -> str:
+        """Returns a SELECT of the outcomes of these batches.
+
+        Those of a sub-topology of *topology* without batches are read from the beginning.
+        """
+        first = {sub.name: 0 for sub in topology.sub_topologies} | dict(self.first)
+        of = f"SELECT * FROM outcomes WHERE {is_text('topology', self.topology)} AND batch_id >="
+        return " UNION ALL ".join(
+            f"{of} {batch_id} AND {is_text('sub_topology', sub)}" for sub, batch_id in first.items()
+        )
+
+
+def known_batches(tables: Tables, topology: str, *, at_ms: int, since_ms: int) -> KnownBatches:
+    """Returns the batches from *since_ms* on, as known at *at_ms*.
+
+    They begin with the newest batch if none was finished since. They never begin after the newest batch that read
+    records: batches of a silence have no outcomes.
+    """
+    near = f"finished_at >= make_timestamptz({(since_ms - DAY_MS) * 1000})"
+    first: dict[str, int] = {}
+    subs = {path.parent.name for path in tables.tables.get(BATCHES.name, ())}
+    for row in tables.ask(FIRST.format(finished=_finished(near)), [topology, at_ms, since_ms]).objects:
+        if row["read_batch_id"] is None:
+            subs.add(row["sub_topology"])
+        else:
+            first[row["sub_topology"]] = min(row["batch_id"], row["read_batch_id"])
+    # Those that read no record for a day have few batches.
+    return KnownBatches(topology, first | _first_of_all(tables, topology, subs - first.keys(), at_ms, since_ms))
+
+
+def _first_of_all(tables: Tables, topology: str, subs: Iterable[str], at_ms: int, since_ms: int) -> dict[str, int]:
+    """Returns the first batch of *subs* from all rows.
+
+    It is the one that `known_batches` looks for, and 0 if none is known yet.
+    """
+    first = dict.fromkeys(sorted(subs), 0)
+    for sub in first:
+        finished = _finished(is_text("sub_topology", sub))
+        for row in tables.ask(FIRST.format(finished=finished), [topology, at_ms, since_ms]).objects:
+            first[sub] = min(row["batch_id"], row["batch_id"] if row["read_batch_id"] is None else row["read_batch_id"])
+    return first
+
+
+def _finished(where: str) -> str:
+    return (
+        f"SELECT sub_topology, batch_id, finished_at, records_in AS read_n FROM batches WHERE topology = $1 AND {where}"
+    )
