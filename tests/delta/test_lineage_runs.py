@@ -313,7 +313,8 @@ def test_the_command_goes_on_after_a_refused_event(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...]
 ) -> None:
     scenes = [Scene(tmp_path / "w", name) for name in "tu"]
-    (tmp_path / "topologies").mkdir()
+    for folder in ("topologies", "expectations"):
+        (tmp_path / folder).mkdir()
     for scene in scenes:
         (tmp_path / "topologies" / f"{scene.play.topology.name}.toml").write_text(scene.play.toml)
         scene.beat(-60, StreamState.STARTING)
