@@ -53,7 +53,13 @@ def figures(runs: int) -> Iterator[Figure]:
         spans, pushes = _spans(layout, now_ms, url, runs + 1)
         yield Figure("a span of a batch, of a push of all", spans[1:], unit="ms CPU")
         yield Figure("  a push without new batches, of both streams", pushes[1:], unit="ms CPU")
-    yield Figure(f"schema watch of a batch, {PARTITIONS} partitions, {FIELDS} fields", _watch(runs), 2.5, at_most=True, unit="ms CPU")
+    yield Figure(
+        f"schema watch of a batch, {PARTITIONS} partitions, {FIELDS} fields",
+        _watch(runs),
+        2.5,
+        at_most=True,
+        unit="ms CPU",
+    )
 
 
 def _lineage(layout: Layout, now_ms: int, runs: int) -> tuple[list[float], list[float]]:
@@ -74,7 +80,9 @@ def _spans(layout: Layout, now_ms: int, url: str, runs: int) -> tuple[list[float
     topology = load(FLIGHTS)
     # Spans are of topologies with traces.
     ends = {o.name: replace(o, traces=True) for o in topology.kafka_ends}
-    subs = [replace(sub, operators=tuple(ends.get(o.name, o) for o in sub.operators)) for sub in topology.sub_topologies]
+    subs = [
+        replace(sub, operators=tuple(ends.get(o.name, o) for o in sub.operators)) for sub in topology.sub_topologies
+    ]
     traced = replace(topology, sub_topologies=tuple(subs))
     batches = sum(scan(layout.stream_table("flights", sub.name, BATCHES.name)).collect().height for sub in subs)
     of_span, of_push = [], []

@@ -18,7 +18,7 @@ from tidemark.storage.warehouse import views
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    layout = Layout(tmp_path / "it's here")
+    layout = Layout(tmp_path / "it's-here")
     rows = pa.table({"topology": ["flights"], "sub_topology": ["status"], "batch_id": pa.array([0], pa.int64())})
     write_deltalake(layout.stream_table("flights", "status", "batches"), rows)
     price = pa.array([None], pa.decimal128(10, 2))
@@ -50,7 +50,9 @@ def test_tables_and_views_have_places_columns_and_comments(home: Path) -> None:
     assert [column["name"] for column in view["columns"]] == [*BATCHES.names]
     assert view["columns"][2]["comment"] == "micro-batch of that query, counted from 0"
     assert "FROM `flights__status__batches`" in view["view_definition"]
-    hours = {column["name"]: column["type_text"] for column in server.tables["unity.tidemark.latency_by_hour"]["columns"]}
+    hours = {
+        column["name"]: column["type_text"] for column in server.tables["unity.tidemark.latency_by_hour"]["columns"]
+    }
     assert (hours["hour"], hours["n"], hours["p99_ms"]) == ("timestamp", "bigint", "double")
 
 
@@ -69,6 +71,14 @@ def test_a_second_call_changes_only_what_differs(home: Path) -> None:
     made = {f"POST tables {name}" for name in ("batches", "flights__status__batches")}
     assert {*server.asked} == made | {f"DELETE tables unity.tidemark.{name}" for name in dropped}
     assert "2 created, 4 dropped" in done.stdout
+
+
+def test_a_path_that_is_no_uri_is_refused(home: Path) -> None:
+    moved = home.rename(home.with_name("it's here"))
+    with UnityServer() as server:
+        done = published(moved, server.url)
+    assert (done.returncode, server.asked) == (1, [])
+    assert f"{moved} has characters that Unity Catalog does not accept in a location" in done.stderr
 
 
 def test_a_table_of_another_is_not_replaced(home: Path, tmp_path: Path) -> None:

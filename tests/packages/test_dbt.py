@@ -1,4 +1,4 @@
-"""dbt reads `tidemark publish dbt`, and judges the views of `tidemark publish duckdb`."""
+"""dbt judges published views by published sources."""
 
 from __future__ import annotations
 

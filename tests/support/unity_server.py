@@ -1,6 +1,6 @@
-"""A server with the requests of Unity Catalog that `tidemark publish unity` sends.
+"""A server with the requests of Unity Catalog that Tidemark sends.
 
-Its rules are those of the open server, which tests/spark/test_unity.py runs.
+Its rules are those of the open server 0.7 that concern them.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ COLUMN_KEYS = {
     "name", "type_text", "type_json", "type_name", "type_precision", "type_scale", "position", "comment", "nullable",
 }  # fmt: skip
 PAGE = 3
-"""Tables of a page, so that a client has to ask for the next one."""
+"""Tables of a page, so that clients have to ask again."""
 
 
 class UnityServer:
     """Listens on loopback while it is a context.
 
-    It has the catalog `unity`. `asked` has the method and path of each request that changed something. With a `token`
-    it refuses requests without it.
+    It has the catalog `unity`. `asked` has method and name of each request for a change, and `bodies` the content of
+    those that create something. With a `token` it refuses requests without it.
     """
 
     def __init__(self, token: str | None = None) -> None:
-        self.token, self.asked = token, list[str]()
+        self.token, self.asked, self.bodies = token, list[str](), list[dict[str, Any]]()
         self.schemas: dict[str, dict[str, Any]] = {}
         self.tables: dict[str, dict[str, Any]] = {}
         server = self
@@ -36,13 +36,15 @@ class UnityServer:
             def do_GET(self) -> None:
                 self._answer()
 
-            do_POST = do_DELETE = do_GET
+            def do_POST(self) -> None:
+                self._answer()
+
+            def do_DELETE(self) -> None:
+                self._answer()
 
             def _answer(self) -> None:
                 content = json.loads(self.rfile.read(int(self.headers.get("Content-Length") or 0)) or "{}")
-                status, answer = server._answer(
-                    self.command, self.path, content, self.headers.get("Authorization")
-                )
+                status, answer = server._answer(self.command, self.path, content, self.headers.get("Authorization"))
                 body = json.dumps(answer).encode()
                 self.send_response(status)
                 self.send_header("Content-Length", str(len(body)))
@@ -89,6 +91,7 @@ class UnityServer:
         return {"tables": tables, "next_page_token": following[0] if following else ""}
 
     def _create(self, kind: str, kept: dict[str, Any], content: dict[str, Any]) -> tuple[int, Any]:
+        self.bodies.append({"kind": kind, **content})
         if kind == "schemas":
             name = f"{content['catalog_name']}.{content['name']}"
         else:
@@ -110,6 +113,8 @@ def _fault(table: dict[str, Any]) -> str:
         if column.keys() - COLUMN_KEYS or column["position"] != position or not column["type_text"]:
             return f"column {column}"
     if table["table_type"] == "EXTERNAL":
-        has_place = table["data_source_format"] == "DELTA" and table["storage_location"].startswith(("file:///", "s3://"))
+        has_place = table["data_source_format"] == "DELTA" and table["storage_location"].startswith(
+            ("file:///", "s3://")
+        )
         return "" if has_place and "view_definition" not in table else "an external table has a place"
     return "" if table["table_type"] == "VIEW" and table["view_definition"] else "a view has a definition"

@@ -1,4 +1,4 @@
-"""Writes the names and the SQL by which a Spark catalog has a warehouse.
+"""Writes names and SQL of a warehouse for catalogs of Spark.
 
 Each Delta table is an external table. Over these there is one view per name, as in `tidemark sql`.
 """
@@ -18,7 +18,7 @@ from tidemark.storage.delta.snapshots import EPOCH_MS, INSTANT, columns_of
 from tidemark.storage.warehouse import changes_of, no_tables
 
 SPARK_TYPES = {"long": "bigint", "integer": "int", "short": "smallint", "byte": "tinyint"}
-"""Spark SQL's names of Delta's types; other types have the same in both."""
+"""Spark SQL's names of some types of Delta."""
 
 
 def external_names(layout: Layout, paths: Sequence[Path]) -> dict[Path, str]:
@@ -65,7 +65,9 @@ def type_text(kind: Any) -> str:
 
 
 def union_of(name: str, paths: Sequence[Path], external: Mapping[Path, str]) -> tuple[dict[str, str], str]:
-    """Returns the view of all tables of one *name*: its columns with types, and its SELECT.
+    """Returns columns with types, and SELECT of a view.
+
+    It has all rows of the tables of one *name*.
 
     Without tables it has no rows. Rows are always the current ones.
     """

@@ -8,7 +8,6 @@ that need them import them.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass

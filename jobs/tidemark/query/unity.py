@@ -11,8 +11,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 from tidemark.errors import InvalidArgument
 from tidemark.model.project.layout import Layout
@@ -24,22 +24,25 @@ from tidemark.storage.delta.snapshots import columns_of
 from tidemark.storage.warehouse import delta_tables, views
 
 WAREHOUSE, DIGEST = "tidemark.warehouse", "tidemark.digest"
-"""Properties of what was registered: its warehouse, and the hash of its definition."""
+"""Properties: the warehouse, and the hash of a definition."""
 UTC_VIEW = {"view.sqlConfig.spark.sql.session.timeZone": "UTC"}
 """Spark reads a view with these settings."""
 TYPE_NAMES = {"bigint": "LONG", "smallint": "SHORT", "tinyint": "BYTE"}
-"""Unity Catalog's words for types that have another one in Spark SQL."""
+"""Unity Catalog's words for some types of Spark SQL."""
 OF_DUCKDB = {
     "HUGEINT": "bigint",
     "INTEGER": "int",
     "VARCHAR": "string",
     "TIMESTAMP WITH TIME ZONE": "timestamp",
 }
-"""Spark's words for types of views in DuckDB, where a sum of `bigint` is a `hugeint`; others have the same word."""
+"""Spark's words for some types of DuckDB.
+
+There a sum of `bigint` is a `hugeint`.
+"""
 
 
 class Changes(NamedTuple):
-    """What a call changed in the catalog, by number, and all names."""
+    """All names, and the numbers of created and dropped ones."""
 
     names: list[str]
     created: int
@@ -53,20 +56,25 @@ def register_in_unity(client: UnityClient, layout: Layout, catalog: str, schema:
     are dropped.
 
     Raises:
-        InvalidArgument: the warehouse has no tables, or two that would have one name; there is no such catalog; or
-            another table has one of the names.
+        InvalidArgument: the warehouse has no tables, two that would have one name, or a path that the catalog does not
+            accept; there is no such catalog; or another table has one of the names.
     """
+    place = place_of(layout.warehouse)
+    # The server wants a valid URI, and Spark's connector does not decode one.
+    if place != quote(place, safe="/:!$&'()*+,;=@~"):
+        msg = f"{place} has characters that Unity Catalog does not accept in a location; move the warehouse"
+        raise InvalidArgument(msg)
     wanted = {each["name"]: each for each in _definitions(layout)}
     if client.catalog(catalog) is None:
         msg = f"{client.url} has no catalog {catalog!r}; create it there, or name another one with --catalog"
         raise InvalidArgument(msg)
     if client.schema(catalog, schema) is None:
         client.create_schema({"name": schema, "catalog_name": catalog, "comment": "tables and views of Tidemark"})
-    found = {each["name"]: each.get("properties") or {} for each in client.tables(catalog, schema)}
-    place = place_of(layout.warehouse)
-    ours = {name: properties for name, properties in found.items() if properties.get(WAREHOUSE) == place}
-    if taken := sorted(found.keys() & wanted.keys() - ours.keys()):
-        msg = f"{catalog}.{schema} has a table {taken[0]!r} that is not of {place}; choose another schema with --database"
+    existing = {each["name"]: each.get("properties") or {} for each in client.tables(catalog, schema)}
+    ours = {name: properties for name, properties in existing.items() if properties.get(WAREHOUSE) == place}
+    if others := sorted(existing.keys() & wanted.keys() - ours.keys()):
+        problem = f"has a table {others[0]!r} that is not of {place}"
+        msg = f"{catalog}.{schema} {problem}; choose another schema with --database"
         raise InvalidArgument(msg)
     kept = {name for name, properties in ours.items() if properties.get(DIGEST) == _digest(wanted.get(name))}
     for name in ours.keys() - kept:
@@ -89,7 +97,7 @@ def _definitions(layout: Layout) -> Iterator[Json]:
     for path, name in external.items():
         comments = _comments(path.name)
         columns = [_column(column, type_text(kind), comments, kind) for column, kind in columns_of(path).items()]
-        place = f"file://{path.absolute()}" if "://" not in str(path) else str(path)
+        place = place_of(path) if "://" in str(path) else f"file://{place_of(path)}"
         yield {
             "name": name, "table_type": "EXTERNAL", "data_source_format": "DELTA", "storage_location": place,
             "comment": _meaning(path.name), "columns": _placed(columns),
@@ -114,7 +122,10 @@ def _view(name: str, comment: str, types: Mapping[str, str], select: str, commen
 
 
 def _column(name: str, text: str, comments: Mapping[str, str], kind: Any = None) -> Json:
-    """Returns a column of type *text*, Spark's word, and of the *kind* that Delta's log has, if it has one."""
+    """Returns a column of the type *text* of Spark SQL.
+
+    *kind* is its type in Delta's log; None: it is of a view.
+    """
     word = text.partition("<")[0].partition("(")[0]
     column: Json = {"name": name, "type_text": text, "type_name": TYPE_NAMES.get(word, word.upper()), "nullable": True}
     if word == "decimal":

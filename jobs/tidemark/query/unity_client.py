@@ -54,7 +54,7 @@ class UnityClient:
         self._ask("POST", "/schemas", content)
 
     def tables(self, catalog: str, schema: str) -> Iterator[Json]:
-        """Yields the tables and views of a schema, without columns."""
+        """Yields the tables and views of a schema."""
         asked = {"catalog_name": catalog, "schema_name": schema, "omit_columns": "true", "max_results": "50"}
         while True:
             answer = self._ask("GET", f"/tables?{urlencode(asked)}") or {}
@@ -68,11 +68,11 @@ class UnityClient:
         self._ask("POST", "/tables", content)
 
     def drop_table(self, full_name: str) -> None:
-        """Removes a table or a view from the catalog; files of an external one stay."""
+        """Drops a table or a view; files of an external one stay."""
         self._ask("DELETE", f"/tables/{quote(full_name, safe='')}")
 
     def _ask(self, method: str, path: str, content: Json | None = None) -> Json | None:
-        """Returns the answer to a request; None: the server has no such thing."""
+        """Returns the answer; None: the server has no such thing."""
         body = None if content is None else json.dumps(content).encode()
         headers = {"Accept": "application/json", "Content-Type": "application/json"}
         request = urllib.request.Request(f"{self.url}{PREFIX}{path}", body, headers, method=method)

@@ -189,7 +189,7 @@ def _length(keys: Keys, text: str, key: str) -> str:
 
 
 def _above_zero(keys: Keys, length_ms: int, seen: Any, key: str) -> str:
-    """Returns a length as SLA files have it; refuses one below 1 ms."""
+    """Returns a length of an SLA file, of at least 1 ms."""
     if length_ms < 1:
         keys.fail(key, f"is {seen!r}, which every measurement exceeds", "write a length of at least 1 ms")
     return length_in_toml(length_ms)

@@ -243,8 +243,8 @@ class StreamRuns:
         """Returns the number of offsets that *batches* read, by topic."""
         of_source = pl.col("source") == source
         parts = self._facts.scan(BATCHES).filter(pl.col("batch_id").is_in(batches)).select(pl.col("sources").explode())
-        read = parts.unnest("sources").filter(of_source).group_by("partition")
-        read = read.agg(rows=(pl.col("until_offset") - pl.col("from_offset")).sum())
+        rows = (pl.col("until_offset") - pl.col("from_offset")).sum()
+        read = parts.unnest("sources").filter(of_source).group_by("partition").agg(rows=rows)
         topic = pl.col("topic_partition").str.extract("^(.*)/", 1)
         places = self._facts.scan(WATERMARKS).filter(of_source, topic.is_not_null()).select("partition", topic=topic)
         by_topic = read.join(places.unique(), on="partition").group_by("topic").agg(pl.col("rows").sum())
@@ -291,9 +291,10 @@ class RunReporter:
         self._troubles: dict[str, str] = {}
 
     def report(self) -> bool:
-        """Sends the new events of each stream; returns False if any were not sent.
+        """Sends the new events of each stream.
 
-        A stream that cannot be read hides no other one, and neither does one whose event the receiver refuses.
+        It returns False if any were not sent. A stream that cannot be read hides no other one, and neither does one
+        whose event the receiver refuses.
         """
         refusal = send_each(self._streams())
         if refusal is not None:

@@ -39,9 +39,8 @@ PROMISES = ("dbt", contracts.ODCS, contracts.OPENSLO)
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the command."""
-    kinds = (
-        "a DuckDB file of views, a Hive metastore, Unity Catalog, dbt's sources, data contracts (ODCS), SLOs (OpenSLO), or OpenLineage"
-    )
+    kinds = "a DuckDB file of views, a Hive metastore, Unity Catalog, dbt's sources, data contracts (ODCS), "
+    kinds += "SLOs (OpenSLO), or OpenLineage"
     parser.add_argument("kind", choices=["duckdb", "hive", "unity", "lineage", *PROMISES], help=kinds)
     parser.add_argument("--send", action="store_true", help="lineage: send the events by the configured client")
     runs = "lineage: the events of runs that were not sent yet, in place of the description of streams"
@@ -60,9 +59,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     hive.add_argument(
         "--metastore", metavar="URI", help="address of the metastore for hive, for example thrift://metastore:9083"
     )
-    hive.add_argument(
-        "--server", metavar="URL", help="address of Unity Catalog, for example https://unity.example.org"
-    )
+    hive.add_argument("--server", metavar="URL", help="address of Unity Catalog, for example https://unity.example.org")
     hive.add_argument("--catalog", default="unity", help="catalog of Unity Catalog (default: %(default)s)")
     hive.add_argument(
         "--token-file",
@@ -199,7 +196,10 @@ def _unity(home: Path, options: argparse.Namespace) -> str:
 
 
 def _address(home: Path, options: argparse.Namespace, option: str, example: str) -> str:
-    """Returns the address of a catalog; refuses invalid options, and a warehouse without tables."""
+    """Returns the address of a catalog.
+
+    Raises InvalidArgument for invalid options, and for a warehouse without tables.
+    """
     address: str | None = getattr(options, option)
     if not address:
         msg = f"give the address with --{option}; for example {example}"
