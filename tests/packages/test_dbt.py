@@ -16,7 +16,7 @@ from support.command_line import tidemark
 from tidemark.model.project.layout import Layout
 
 pytestmark = pytest.mark.long  # dbt has dependencies that Tidemark excludes, so it gets an environment of its own
-PACKAGES = ("dbt-core==1.12.6", "dbt-duckdb==1.11.1", "duckdb==1.5.5")
+PACKAGES = ("dbt-core==1.11.16", "dbt-duckdb==1.11.1", "duckdb==1.5.5")
 SLAS = """
 [flights.board]
 subject = "flight_board"

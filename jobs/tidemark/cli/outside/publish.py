@@ -168,7 +168,7 @@ def _lineage(project: Project, options: argparse.Namespace) -> int:
 
 def _hive(home: Path, options: argparse.Namespace) -> str:
     address = _address(home, options, "metastore", "thrift://metastore:9083")
-    from tidemark.query import hive
+    from tidemark.query.catalogs import hive
     from tidemark.spark_session import session
 
     spark = session("tidemark publish", {**hive.SESSION, hive.METASTORE: address})
@@ -181,8 +181,8 @@ def _hive(home: Path, options: argparse.Namespace) -> str:
 
 def _unity(home: Path, options: argparse.Namespace) -> str:
     address = _address(home, options, "server", "https://unity.example.org")
-    from tidemark.query.unity import register_in_unity
-    from tidemark.query.unity_client import UnityClient
+    from tidemark.query.catalogs.unity import register_in_unity
+    from tidemark.query.catalogs.unity_client import UnityClient
 
     try:
         token = options.token_file.read_text(encoding="utf-8") if options.token_file else os.environ.get(TOKEN, "")
