@@ -26,6 +26,72 @@ OBJECTIVE = {
 }
 
 
+NAME = {"type": "string", "pattern": "^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"}
+LENGTH = {"type": "string", "pattern": "^[1-9][0-9]*[mhdwMQY]$"}
+DESCRIPTION = {"type": "string", "maxLength": 1_050}
+
+
+def form(needed: dict, **optional: dict) -> dict:
+    """Returns the schema of a table with these keys and no others."""
+    properties = {**needed, **optional}
+    return {"type": "object", "required": [*needed], "properties": properties, "additionalProperties": False}
+
+
+def one(form: dict) -> dict:
+    return {"type": "array", "minItems": 1, "maxItems": 1, "items": form}
+
+
+ANNOTATIONS = {
+    "type": "object",
+    "propertyNames": {"pattern": r"^([a-z0-9-]+(\.[a-z0-9-]+)*/)?[a-zA-Z0-9][a-zA-Z0-9._-]{0,62}$"},
+    "additionalProperties": {"type": "string", "pattern": "^[a-zA-Z0-9][a-zA-Z0-9._-]{0,62}$"},
+}
+METADATA = form({"name": NAME}, annotations=ANNOTATIONS)
+OPERATOR, NUMBER, YES_OR_NO = {"enum": ["lte", "gte", "lt", "gt"]}, {"type": "number"}, {"type": "boolean"}
+BURN_RATE = {
+    "kind": {"const": "burnrate"}, "op": OPERATOR, "threshold": NUMBER, "lookbackWindow": LENGTH, "alertAfter": LENGTH,
+}  # fmt: skip
+CONDITION = form({"severity": {"type": "string"}, "condition": form(BURN_RATE)})
+POLICY = form(
+    {
+        "alertWhenBreaching": YES_OR_NO,
+        "alertWhenResolved": YES_OR_NO,
+        "alertWhenNoData": YES_OR_NO,
+        "conditions": one(form({"kind": {"const": "AlertCondition"}, "metadata": METADATA, "spec": CONDITION})),
+        "notificationTargets": {"type": "array", "minItems": 1, "items": form({"targetRef": NAME})},
+    }
+)
+METRIC = form({"metricSource": form({"type": {"type": "string"}, "spec": {"type": "object", "minProperties": 1}})})
+SLO = form(
+    {
+        "apiVersion": {"const": "openslo/v1"},
+        "kind": {"const": "SLO"},
+        "metadata": METADATA,
+        "spec": form(
+            {
+                "description": DESCRIPTION,
+                "service": NAME,
+                "indicator": form({"metadata": METADATA, "spec": form({"thresholdMetric": METRIC})}),
+                "timeWindow": one(form({"duration": LENGTH, "isRolling": {"const": True}})),
+                "budgetingMethod": {"enum": ["Occurrences", "Timeslices"]},
+                "objectives": one(
+                    form({"op": OPERATOR, "value": NUMBER, "target": {**NUMBER, "minimum": 0, "exclusiveMaximum": 1}})
+                ),
+                "alertPolicies": {
+                    "type": "array",
+                    "items": form({"kind": {"const": "AlertPolicy"}, "metadata": METADATA, "spec": POLICY}),
+                },
+            }
+        ),
+    }
+)
+"""Rules of OpenSLO v1 for the keys that Tidemark writes.
+
+Sources: its specification, and the rules of its JSON Schemas of v1 where these are narrower. `alertPolicies` are those
+of the specification: the schemas have names there.
+"""
+
+
 def documents(kind: str, **slas: dict) -> list[dict]:
     done, refused = exported(kind, "flights", slas, file="slas.toml")
     assert refused == []
@@ -61,6 +127,7 @@ def test_a_contract_has_the_form_of_the_standard() -> None:
 
 def test_an_objective_is_an_slo_with_its_burn_rates() -> None:
     (slo,) = documents(OPENSLO, in_time=OBJECTIVE)
+    assert [error.message for error in Draft201909Validator(SLO).iter_errors(slo)] == []
     assert (slo["apiVersion"], slo["kind"], slo["metadata"]["name"]) == ("openslo/v1", "SLO", "in-time")
     spec = slo["spec"]
     assert spec["objectives"] == [{"op": "lte", "value": 1.5, "target": 0.99}]
@@ -73,7 +140,6 @@ def test_an_objective_is_an_slo_with_its_burn_rates() -> None:
         ("critical", {**burn_rate, "threshold": 6, "lookbackWindow": "6h"}),
         ("warning", {**burn_rate, "threshold": 1, "lookbackWindow": "3d"}),
     ]
-    # The schema of OpenSLO needs them.
     needed = {"alertWhenBreaching": True, "alertWhenResolved": True, "alertWhenNoData": False}
     for policy in spec["alertPolicies"]:
         assert needed.items() <= policy["spec"].items()
@@ -197,6 +263,13 @@ def test_an_slo_without_an_equivalent_is_refused_by_name(path: tuple, value: obj
     tables, (refusal,) = imported(OPENSLO, [slo], file="slo.yaml")
     name = "in-time" if slo["metadata"] else "SLO"
     assert (tables, str(refusal).startswith(f"slo.yaml: {name}.{message}")) == ({}, True), str(refusal)
+
+
+def test_a_week_is_seven_days() -> None:
+    (slo,) = documents(OPENSLO, in_time=OBJECTIVE)
+    slo["spec"]["timeWindow"][0]["duration"] = "4w"
+    tables, refused = imported(OPENSLO, [slo], file="slo.yaml")
+    assert (tables["in_time"]["objective"]["window"], refused) == ("28 d", [])
 
 
 def test_two_properties_of_one_name_are_refused() -> None:

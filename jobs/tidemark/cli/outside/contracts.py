@@ -182,8 +182,11 @@ def _length(keys: Keys, text: str, key: str) -> str:
     words = {"m": "min", "minute": "min", "second": "s", "hour": "h", "hr": "h", "day": "d"}
     unit = match[2].lower() if match else ""
     unit = words.get(unit.removesuffix("s") if len(unit) > 2 else unit, unit)
+    number = float(match[1]) if match else 0
+    if unit == "w":
+        number, unit = 7 * number, "d"
     # In OpenSLO M is a month.
-    if match is None or match[2] == "M" or (length_ms := duration_ms(f"{match[1]} {unit}")) is None:
+    if match is None or match[2] == "M" or (length_ms := duration_ms(f"{number} {unit}")) is None:
         keys.fail(key, f"is {text!r}, which is not a length", "write ms, s, m, h or d, such as 30s")
     return _above_zero(keys, length_ms, text, key)
 
