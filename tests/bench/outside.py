@@ -69,7 +69,7 @@ def _lineage(layout: Layout, now_ms: int, runs: int) -> tuple[list[float], list[
         sent: list[object] = []
         for file in layout.warehouse.rglob("lineage.json"):
             file.unlink()
-        # Two hours later each stream has a START, some RUNNING and an end.
+        # Each stream has a START, and `carriers` an end.
         reporter = RunReporter(layout, lambda: [topology], sent.append, print, clock=lambda: now_ms)
         of_event.append(_cpu_ms(reporter.report) / len(sent))
         of_look.append(_cpu_ms(reporter.report))
