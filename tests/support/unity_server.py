@@ -45,7 +45,7 @@ class UnityServer:
             def _answer(self) -> None:
                 content = json.loads(self.rfile.read(int(self.headers.get("Content-Length") or 0)) or "{}")
                 status, answer = server._answer(self.command, self.path, content, self.headers.get("Authorization"))
-                body = json.dumps(answer).encode()
+                body = answer.encode() if isinstance(answer, str) else json.dumps(answer).encode()
                 self.send_response(status)
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
@@ -79,7 +79,7 @@ class UnityServer:
             case "GET", []:
                 return 200, self._page(parse_qs(parts.query))
             case "DELETE", [name]:
-                return (200, {}) if kept.pop(name, None) else (404, {"error_code": "NOT_FOUND", "message": name})
+                return (200, "200 OK") if kept.pop(name, None) else (404, {"error_code": "NOT_FOUND", "message": name})
         return self._create(kind, kept, content)
 
     def _page(self, asked: dict[str, list[str]]) -> dict[str, Any]:

@@ -92,7 +92,8 @@ class UnityClient:
             reason = error.reason if isinstance(error, urllib.error.URLError) else error
             msg = f"{self.url} does not answer: {reason}; start Unity Catalog there, or give another address"
             raise InvalidArgument(msg) from None
-        return self._parsed(text) if text.strip() else {}
+        # Answers to changes are not read: that to a removal is no JSON.
+        return self._parsed(text) if method == "GET" else {}
 
     def _refusal(self, code: int, asked: str, text: str) -> str:
         if code == LOGIN_REFUSED:
