@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from datetime import UTC, datetime, timedelta
+from importlib.metadata import version
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,7 +17,7 @@ from support.command_line import tidemark
 from tidemark.model.project.layout import Layout
 
 pytestmark = pytest.mark.long  # dbt has dependencies that Tidemark excludes, so it gets an environment of its own
-PACKAGES = ("dbt-core==1.11.16", "dbt-duckdb==1.11.1", "duckdb==1.5.5")
+PACKAGES = ("dbt-core==1.11.16", "dbt-duckdb==1.11.1", f"duckdb=={version('duckdb')}")
 SLAS = """
 [flights.board]
 subject = "flight_board"
