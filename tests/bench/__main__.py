@@ -28,6 +28,7 @@ PARTS = (
     "contracts",
     "trace",
     "metrics",
+    "outside",
     "jobs",
     "current_sinks",
     "listened",

@@ -15,42 +15,23 @@ import pytest
 from deltalake import DeltaTable
 from jsonschema import Draft202012Validator
 from openlineage.client.event_v2 import RunState
+from openlineage.client.serde import Serde
 from referencing import Registry
 from referencing.jsonschema import DRAFT202012
 
 import support
+from support.command_line import tidemark
 from support.play import Play, ms, record
+from support.topologies import sink, source, table, topology_of
 from tidemark.cli.outside import serve_metrics
 from tidemark.cli.outside.lineage import Sender
 from tidemark.cli.outside.lineage_runs import BEAT_COLUMNS, RunReporter, run_changes
 from tidemark.control.folder import Heartbeat, StreamState
 from tidemark.model.project.files import CHECKOUT
 from tidemark.model.project.layout import Layout
+from tidemark.semantics.progress import Place
 from tidemark.stream.driver.heartbeats import Heartbeats
 
-TOML = """
-name = "t"
-[operators.events]
-kind = "source"
-topic = "events"
-fields = "id string, amount double, event_time bigint"
-timestamp = "event_time"
-bound = "1 s"
-idle_after = "1 h"
-[operators.latest]
-kind = "table"
-input = "events"
-key = ["id"]
-columns = ["amount"]
-[operators.kept]
-kind = "sink"
-input = "latest"
-table = "kept"
-[operators.sent]
-kind = "sink"
-input = "latest"
-topic = "amounts"
-"""
 HOUR_S = 3_600.0
 Event = dict[str, Any]
 
@@ -58,8 +39,15 @@ Event = dict[str, Any]
 class Scene:
     """A stream with drivers and batches made by hand."""
 
-    def __init__(self, home: Path, topology: str = "t") -> None:
-        self.play = Play(TOML.replace('name = "t"', f'name = "{topology}"'), home)
+    def __init__(self, home: Path, topology: str = "t", toml: str | None = None) -> None:
+        toml = toml or topology_of(
+            {"name": topology},
+            events=source("id string, amount double", idle_after="1 h"),
+            latest=table(columns=["amount"]),
+            kept=sink("latest", table="kept"),
+            sent=sink("latest", topic="amounts"),
+        )
+        self.play = Play(toml, home)
         self.control = self.play.control
         self.histories: dict[int, Heartbeats] = {}
 
@@ -210,13 +198,16 @@ def test_events_and_facets_fulfil_their_schemas(ended: tuple[Scene, list[Event]]
     for event in ended[1]:
         rules.validate(event)
         del event["run"]["facets"]["tags"]  # the client's own
-        of_run = [event["run"]["facets"], event["job"]["facets"]]
-        for named in [*of_run, *(each[of] for each in event["outputs"] for of in ("facets", "outputFacets"))]:
+        named_facets = [event["run"]["facets"], event["job"]["facets"]]
+        named_facets += [each.get("inputFacets", {}) for each in event["inputs"]]
+        named_facets += [each[of] for each in event["outputs"] for of in ("facets", "outputFacets")]
+        for named in named_facets:
             for name, facet in named.items():
                 rules.evolve(schema={"$ref": facet["_schemaURL"]}).validate(facet)
                 seen.add(name)
     assert seen == {
-        "jobType", "errorMessage", "schema", "columnLineage", "outputStatistics", "tidemark_freshness",
+        "jobType", "errorMessage", "schema", "columnLineage", "inputStatistics", "outputStatistics",
+        "tidemark_freshness",
     }  # fmt: skip
 
 
@@ -231,6 +222,36 @@ def test_statistics_add_up_to_the_rows_and_files_of_a_table(ended: tuple[Scene, 
     of_topic = [statistics(each, "amounts") for each in events]
     assert sum(each.get("rowCount", 0) for each in of_topic) == 6
     assert not any(each.keys() & {"fileCount", "size"} for each in of_topic)
+
+
+def rows_read(event: Event) -> dict[str, int]:
+    """Returns the rows of each input that has statistics."""
+    read = {each["name"]: each.get("inputFacets", {}).get("inputStatistics") for each in event["inputs"]}
+    return {name: facet["rowCount"] for name, facet in read.items() if facet}
+
+
+def test_rows_read_are_the_offsets_of_a_topic(ended: tuple[Scene, list[Event]]) -> None:
+    scene, events = ended
+    read = [rows_read(each).get("events") for each in events]
+    assert read == [None, 2, 3, None, 1, 0]
+    parts = [part for row in scene.play.rows("batches") for part in row["sources"]]
+    assert sum(part["until_offset"] - part["from_offset"] for part in parts) == 6
+
+
+def test_rows_read_are_told_by_topic(tmp_path: Path) -> None:
+    several = source("id string", topic=None, topics=["a", "b", "c"], idle_after="1 h")
+    scene = Scene(tmp_path, toml=topology_of(events=several, kept=sink("events", table="kept")))
+    scene.play.broker.places = (Place("a", 0), Place("b", 0), Place("b", 1), Place("c", 0))
+    scene.beat(-60, StreamState.STARTING)
+    for number, partitions in enumerate(((0, 1), (2, 2, 1))):
+        rows = [scene.play.row("events", ms(number), partition=partition, id="x") for partition in partitions]
+        scene.play.batch(rows, at_ms=ms(number))
+    scene.beat(60, StreamState.DRAINED)
+    sent: list[Any] = []
+    scene.reporter(sent.append, [], lambda: 61.0).report()
+    assert [rows_read(json.loads(Serde.to_json(event))) for event in sent] == [
+        {}, {"a": 1, "b": 1, "c": 0}, {"a": 0, "b": 3, "c": 0},
+    ]  # fmt: skip
 
 
 def test_events_that_are_sent_again_are_the_same(ended: tuple[Scene, list[Event]], tmp_path: Path) -> None:
@@ -277,7 +298,7 @@ def test_an_event_that_is_refused_holds_no_other_stream(tmp_path: Path) -> None:
             reporter.report()
         assert [each["job"]["name"] for each in receiver.events] == [names[2]]
         (trouble,) = said
-        assert trouble.endswith(f"; events of {names[0]}, {names[1]} wait")
+        assert trouble.endswith(f"; events of {names[0]}, {names[1]} are not sent")
         receiver.refused = {names[0]}
         reporter.report()
         assert said == [trouble]
@@ -285,6 +306,27 @@ def test_an_event_that_is_refused_holds_no_other_stream(tmp_path: Path) -> None:
         reporter.report()
     assert said == [trouble, "OpenLineage takes events again"]
     assert [each["job"]["name"] for each in receiver.events] == [names[2], names[1], names[0]]
+
+
+@pytest.mark.parametrize("options", [(), ("--runs",)], ids=["streams", "runs"])
+def test_the_command_goes_on_after_a_refused_event(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...]
+) -> None:
+    scenes = [Scene(tmp_path / "w", name) for name in "tu"]
+    for folder in ("topologies", "expectations"):
+        (tmp_path / folder).mkdir()
+    for scene in scenes:
+        (tmp_path / "topologies" / f"{scene.play.topology.name}.toml").write_text(scene.play.toml)
+        scene.beat(-60, StreamState.STARTING)
+    refused, taken = [f"{scene.play.topology.name}.{scene.play.sub}" for scene in scenes]
+    with Receiver() as receiver:
+        receiver.refused = {refused}
+        transport = {"type": "http", "url": receiver.url, "timeout": 60, "retry": {"total": 0}}
+        monkeypatch.setenv("OPENLINEAGE__TRANSPORT", json.dumps(transport))
+        done = tidemark(tmp_path, "--warehouse", str(tmp_path / "w"), "publish", "lineage", *options, "--send")
+    assert {each["job"]["name"] for each in receiver.events} == {taken}
+    assert (done.returncode, f"events of {refused} are not sent" in done.stderr) == (1, True), done.stderr
+    assert done.stdout == f"sent {len(receiver.events)} events by the transport http\n"
 
 
 def beats(*rows: tuple[int, float, str]) -> pl.DataFrame:

@@ -453,8 +453,9 @@ def test_the_command_serves_both_formats_and_sends_runs(served: subprocess.Popen
         assert text.splitlines()[-1] == line
 
     def runs() -> set[str]:
-        # The newest line may be half written.
-        lines = (tmp_path / "events.jsonl").read_text().split("\n")[:-1]
+        # The file may not be there yet, and the newest line may be half written.
+        file = tmp_path / "events.jsonl"
+        lines = file.read_text().split("\n")[:-1] if file.exists() else []
         return {event["job"]["name"] for event in map(json.loads, lines) if event["eventType"] == "START"}
 
     process.wait_until(lambda: runs() == {"flights.status", "flights.carriers"}, "events of both streams", 120)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -13,37 +14,20 @@ from support.otlp_receiver import OtlpReceiver
 from support.play import Play, ms
 from support.report_warehouse import TestWarehouse
 from support.separate_executors import Apart
+from support.topologies import repartition, sink, source, table, topology_of
 from tidemark.metrics import spans as spans_module
 from tidemark.metrics.spans import SpanPusher
 from tidemark.model.project.layout import Layout
 from tidemark.model.tables.catalog import BATCHES
 from tidemark.model.topology import parse
 
-TOML = """
-name = "t"
-[operators.events]
-kind = "source"
-topic = "events"
-fields = "id string, amount double, event_time bigint"
-timestamp = "event_time"
-bound = "1 s"
-traces = true
-[operators.by_id]
-kind = "repartition"
-input = "events"
-key = ["id"]
-columns = ["amount"]
-[operators.again]
-kind = "table"
-input = "by_id"
-key = ["id"]
-columns = ["amount"]
-[operators.sent]
-kind = "sink"
-input = "again"
-topic = "amounts"
-traces = true
-"""
+TOML = topology_of(
+    {"name": "t"},
+    events=source("id string, amount double", traces=True),
+    by_id=repartition(key=["id"], columns=["amount"]),
+    again=table("by_id", columns=["amount"]),
+    sent=sink("again", topic="amounts", traces=True),
+)
 OUTSIDE = [f"00-{number:032x}-{number:016x}-01" for number in (1, 2)]
 
 
@@ -85,13 +69,13 @@ class Scene:
         self.hop = hop.name
         self.pusher = SpanPusher(self.tables.layout, lambda: [self.topology], receiver.traces_url, clock=lambda: ms(60))
 
-    def batches(self, sub: str, numbers: Iterable[int], **read: tuple[int, int]) -> None:
-        """Batches that read these offsets of sources, from and until."""
+    def batches(self, sub: str, numbers: Iterable[int], at_s: int = 0, **read: tuple[int, int]) -> None:
+        """Batches at *at_s* that read these offsets of sources, from and until."""
         sources = [
             {"source": source, "partition": 0, "from_offset": since, "until_offset": until}
             for source, (since, until) in read.items()
         ]
-        at = dict.fromkeys(("decided_at", "started_at", "finished_at"), ms(0))
+        at = dict.fromkeys(("decided_at", "started_at", "finished_at"), ms(at_s))
         rows: list[Mapping[str, Any]] = [
             {"batch_id": number, "epoch": 1, "records_in": 1, "sources": sources, **at} for number in numbers
         ]
@@ -156,3 +140,16 @@ def test_a_push_without_new_batches_makes_no_spans(
         assert scene.pusher.push()
     logged = [record.message for record in caplog.records if record.name == spans_module.log.name]
     assert (len(scene.pushed()), logged) == (4, [])
+
+
+def test_batches_of_a_stream_that_was_reset_are_pushed(tmp_path: Path) -> None:
+    with OtlpReceiver() as receiver:
+        scene = Scene(tmp_path, receiver)
+        scene.batches(scene.first, range(3))
+        assert scene.pusher.push()
+        shutil.rmtree(scene.tables.layout.stream("t", scene.first))
+        scene.batches(scene.first, range(2), at_s=30)
+        assert scene.pusher.push()
+        scene.batches(scene.first, [2], at_s=40)
+        assert scene.pusher.push()
+        assert scene.pushed() == [(scene.first, number) for number in (0, 1, 2, 0, 1, 2)]

@@ -100,6 +100,7 @@ IMPORTS = {
         "stream.distributed"
     ),
     "query": "collecting escaping errors model.tables model.project storage storage.delta stream.journal",
+    "query.catalogs": "collecting escaping errors model.tables model.project storage storage.delta query",
     "sampling": (
         "collecting errors model.settings model.project model.kinds model kernels.columns "
         "kernels.records stream.kafka stream.read stream.write"
@@ -176,7 +177,7 @@ IMPORTS = {
     ),
     "cli.outside": (
         "clock collecting escaping errors semantics model.tables model.settings model.project model.kinds model "
-        "control query spark_session storage storage.delta why.evidence metrics cli.shared"
+        "control query query.catalogs spark_session storage storage.delta why.evidence metrics cli.shared"
     ),
     "cli.explain": (
         "collecting escaping errors clock semantics model.settings model.project model storage query "

@@ -26,6 +26,72 @@ OBJECTIVE = {
 }
 
 
+NAME = {"type": "string", "pattern": "^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"}
+LENGTH = {"type": "string", "pattern": "^[1-9][0-9]*[mhdwMQY]$"}
+DESCRIPTION = {"type": "string", "maxLength": 1_050}
+
+
+def form(needed: dict, **optional: dict) -> dict:
+    """Returns the schema of a table with these keys and no others."""
+    properties = {**needed, **optional}
+    return {"type": "object", "required": [*needed], "properties": properties, "additionalProperties": False}
+
+
+def one(form: dict) -> dict:
+    return {"type": "array", "minItems": 1, "maxItems": 1, "items": form}
+
+
+ANNOTATIONS = {
+    "type": "object",
+    "propertyNames": {"pattern": r"^([a-z0-9-]+(\.[a-z0-9-]+)*/)?[a-zA-Z0-9][a-zA-Z0-9._-]{0,62}$"},
+    "additionalProperties": {"type": "string", "pattern": "^[a-zA-Z0-9][a-zA-Z0-9._-]{0,62}$"},
+}
+METADATA = form({"name": NAME}, annotations=ANNOTATIONS)
+OPERATOR, NUMBER, YES_OR_NO = {"enum": ["lte", "gte", "lt", "gt"]}, {"type": "number"}, {"type": "boolean"}
+BURN_RATE = {
+    "kind": {"const": "burnrate"}, "op": OPERATOR, "threshold": NUMBER, "lookbackWindow": LENGTH, "alertAfter": LENGTH,
+}  # fmt: skip
+CONDITION = form({"severity": {"type": "string"}, "condition": form(BURN_RATE)})
+POLICY = form(
+    {
+        "alertWhenBreaching": YES_OR_NO,
+        "alertWhenResolved": YES_OR_NO,
+        "alertWhenNoData": YES_OR_NO,
+        "conditions": one(form({"kind": {"const": "AlertCondition"}, "metadata": METADATA, "spec": CONDITION})),
+        "notificationTargets": {"type": "array", "minItems": 1, "items": form({"targetRef": NAME})},
+    }
+)
+METRIC = form({"metricSource": form({"type": {"type": "string"}, "spec": {"type": "object", "minProperties": 1}})})
+SLO = form(
+    {
+        "apiVersion": {"const": "openslo/v1"},
+        "kind": {"const": "SLO"},
+        "metadata": METADATA,
+        "spec": form(
+            {
+                "description": DESCRIPTION,
+                "service": NAME,
+                "indicator": form({"metadata": METADATA, "spec": form({"thresholdMetric": METRIC})}),
+                "timeWindow": one(form({"duration": LENGTH, "isRolling": {"const": True}})),
+                "budgetingMethod": {"enum": ["Occurrences", "Timeslices"]},
+                "objectives": one(
+                    form({"op": OPERATOR, "value": NUMBER, "target": {**NUMBER, "minimum": 0, "exclusiveMaximum": 1}})
+                ),
+                "alertPolicies": {
+                    "type": "array",
+                    "items": form({"kind": {"const": "AlertPolicy"}, "metadata": METADATA, "spec": POLICY}),
+                },
+            }
+        ),
+    }
+)
+"""Rules of OpenSLO v1 for the keys that Tidemark writes.
+
+Sources: its specification, and the rules of its JSON Schemas of v1 where these are narrower. `alertPolicies` are those
+of the specification: the schemas have names there.
+"""
+
+
 def documents(kind: str, **slas: dict) -> list[dict]:
     done, refused = exported(kind, "flights", slas, file="slas.toml")
     assert refused == []
@@ -61,16 +127,23 @@ def test_a_contract_has_the_form_of_the_standard() -> None:
 
 def test_an_objective_is_an_slo_with_its_burn_rates() -> None:
     (slo,) = documents(OPENSLO, in_time=OBJECTIVE)
+    assert [error.message for error in Draft201909Validator(SLO).iter_errors(slo)] == []
     assert (slo["apiVersion"], slo["kind"], slo["metadata"]["name"]) == ("openslo/v1", "SLO", "in-time")
     spec = slo["spec"]
     assert spec["objectives"] == [{"op": "lte", "value": 1.5, "target": 0.99}]
     assert spec["timeWindow"] == [{"duration": "7d", "isRolling": True}]
+    assert spec["description"] == "Owner: carriers\nRunbook: https://wiki.example.org/late"
     conditions = [policy["spec"]["conditions"][0]["spec"] for policy in spec["alertPolicies"]]
+    burn_rate = {"kind": "burnrate", "op": "gte", "alertAfter": "1m"}
     assert [(each["severity"], each["condition"]) for each in conditions] == [
-        ("critical", {"kind": "burnrate", "op": "gte", "threshold": 14.4, "lookbackWindow": "1h"}),
-        ("critical", {"kind": "burnrate", "op": "gte", "threshold": 6, "lookbackWindow": "6h"}),
-        ("warning", {"kind": "burnrate", "op": "gte", "threshold": 1, "lookbackWindow": "3d"}),
+        ("critical", {**burn_rate, "threshold": 14.4, "lookbackWindow": "1h"}),
+        ("critical", {**burn_rate, "threshold": 6, "lookbackWindow": "6h"}),
+        ("warning", {**burn_rate, "threshold": 1, "lookbackWindow": "3d"}),
     ]
+    needed = {"alertWhenBreaching": True, "alertWhenResolved": True, "alertWhenNoData": False}
+    for policy in spec["alertPolicies"]:
+        assert needed.items() <= policy["spec"].items()
+        assert policy["spec"]["notificationTargets"] == [{"targetRef": "carriers"}]
 
 
 @pytest.mark.parametrize(
@@ -88,12 +161,24 @@ def test_what_was_published_comes_back_as_it_was(kind: str, slas: dict) -> None:
         (ODCS, {"error_after": None, "complete_by": "10 min"}, "flights.x.complete_by: is '10 min', but ODCS has"),
         (OPENSLO, {}, "flights.x.objective: is missing, and an SLO of OpenSLO is a share of records; publish it as"),
         (OPENSLO, {"objective": {}, "severity": "info"}, "flights.x.error_after: is set, but OpenSLO has no equ"),
+        (OPENSLO, {**OBJECTIVE, "error_after": None, "runbook": "x" * 1_030}, "flights.x.runbook: makes a description"),
+        (
+            OPENSLO,
+            {**OBJECTIVE, "error_after": None, "objective": {**OBJECTIVE["objective"], "window": "604801 s"}},
+            "flights.x.objective.window: is 604801 s; write whole minutes for OpenSLO",
+        ),
     ],
 )  # fmt: skip
 def test_a_key_without_an_equivalent_is_refused_by_name(kind: str, changes: dict, message: str) -> None:
     table = {key: value for key, value in {**BOARD, **changes}.items() if value is not None}
     (refusal,) = refusals(kind, x=table)
     assert refusal.startswith(f"slas.toml: {message}")
+
+
+@pytest.mark.parametrize("name", ["x_", "x" * 56])
+def test_a_name_that_openslo_does_not_allow_is_refused(name: str) -> None:
+    (refusal,) = refusals(OPENSLO, **{name: OBJECTIVE})
+    assert refusal.startswith(f"slas.toml: flights.{name}: makes '")
 
 
 def test_maintenance_of_a_topology_is_refused_by_name() -> None:
@@ -112,6 +197,7 @@ def test_maintenance_of_a_topology_is_refused_by_name() -> None:
         ({"driver": "regulatory"}, "driver: is set, but an SLA of Tidemark has no equivalent"),
         ({"description": "fresh"}, "description: names no owner; write description"),
         ({"unit": "y"}, "unit: is '2y', which is not a length; write ms, s, m, h or d"),
+        ({"value": 0}, "unit: is '0days', which every measurement exceeds; write a length of at least 1 ms"),
         ({"element": "a.t, b.t"}, "element: is 'a.t, b.t'; name one table"),
     ],
 )
@@ -139,7 +225,8 @@ def test_a_property_without_an_equivalent_is_refused_by_name(changes: dict, mess
         (("spec", "timeWindow"), [{"duration": "7d"}], "spec.timeWindow[0].isRolling: is not true"),
         (("spec", "alertPolicies"), [], "spec.alertPolicies: has other burn rates than an objective of Tidemark"),
         (("spec", "objectives"), [], "spec.objectives: has 0 entries; write one SLO for each"),
-        (("metadata", "labels"), {}, "metadata.labels.owner: is missing; name the team that owns the SLA"),
+        (("metadata", "labels"), {}, "metadata.labels: is set, but an SLA of Tidemark has no equivalent"),
+        (("spec", "description"), "late", 'spec.description: names no owner; write description: "Owner: TEAM"'),
         (
             ("metadata", "displayName"),
             "In time",
@@ -154,6 +241,11 @@ def test_a_property_without_an_equivalent_is_refused_by_name(changes: dict, mess
             ("spec", "objectives"),
             [{"op": "lte", "value": float("inf"), "target": 0.9}],
             "spec.objectives[0].value: is inf; write a number of seconds",
+        ),
+        (
+            ("spec", "objectives"),
+            [{"op": "lte", "value": 0.0004, "target": 0.9}],
+            "spec.objectives[0].value: is 0.0004, which every measurement exceeds; write a length of at least 1 ms",
         ),
         (
             ("metadata", "annotations", "tidemark.io/min-records"),
@@ -171,6 +263,13 @@ def test_an_slo_without_an_equivalent_is_refused_by_name(path: tuple, value: obj
     tables, (refusal,) = imported(OPENSLO, [slo], file="slo.yaml")
     name = "in-time" if slo["metadata"] else "SLO"
     assert (tables, str(refusal).startswith(f"slo.yaml: {name}.{message}")) == ({}, True), str(refusal)
+
+
+def test_a_week_is_seven_days() -> None:
+    (slo,) = documents(OPENSLO, in_time=OBJECTIVE)
+    slo["spec"]["timeWindow"][0]["duration"] = "4w"
+    tables, refused = imported(OPENSLO, [slo], file="slo.yaml")
+    assert (tables["in_time"]["objective"]["window"], refused) == ("28 d", [])
 
 
 def test_two_properties_of_one_name_are_refused() -> None:

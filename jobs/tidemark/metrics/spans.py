@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import datetime
 from itertools import chain
 from typing import Any
 
@@ -49,7 +50,7 @@ class SpanPusher:
     ) -> None:
         self._layout, self._topologies, self._otlp = layout, topologies, OTLPSpanExporter(endpoint=url)
         self._rows, self._since_ms = TableRows(), clock() - RECENT_MS
-        self._pushed: dict[tuple[str, str], int] = {}
+        self._pushed: dict[tuple[str, str], tuple[datetime, int]] = {}
 
     def push(self) -> bool:
         """Pushes the spans of new batches; returns False if any were refused.
@@ -67,19 +68,24 @@ class SpanPusher:
 
     def _push_stream(self, topology: Topology, sub: SubTopology) -> bool:
         place = topology.name, sub.name
-        batches = self._batches(*place).filter(pl.col("batch_id") > self._pushed.get(place, -1))
+        batches = self._batches(*place)
+        if place in self._pushed:
+            # A stream that was reset counts its batches from 0 again, at later decision times.
+            decided_at, number = self._pushed[place]
+            is_later, is_equal = pl.col("decided_at") > decided_at, pl.col("decided_at") == decided_at
+            batches = batches.filter(is_later | (is_equal & (pl.col("batch_id") > number)))
         if batches.is_empty():  # spans of its upstreams, up to an hour of rows, are not needed
             return True
         upstream = {hop.name: self._by_id(topology.name, hop.upstream) for hop in sub.hops_read}
         for piece in batches.iter_slices(MOST_SPANS):
             if self._otlp.export([*_spans(topology, sub, piece, upstream)]) is not SpanExportResult.SUCCESS:
                 return False
-            self._pushed[place] = piece["batch_id"][-1]
+            self._pushed[place] = piece["decided_at"][-1], piece["batch_id"][-1]
         return True
 
     def _batches(self, topology: str, sub: str) -> pl.DataFrame:
         rows = self._rows.rows(BATCHES, self._layout.stream_table(topology, sub, BATCHES.name))
-        return rows.filter(pl.col("finished_at").dt.epoch("ms") >= self._since_ms).sort("batch_id")
+        return rows.filter(pl.col("finished_at").dt.epoch("ms") >= self._since_ms).sort("decided_at", "batch_id")
 
     def _by_id(self, topology: str, sub: str) -> dict[int, SpanId]:
         rows = self._batches(topology, sub).with_columns(pl.col("decided_at").dt.epoch("ms"))

@@ -12,6 +12,7 @@ from pyspark.sql.types import LongType, TimestampType
 
 from tidemark.model.project.layout import Layout
 from tidemark.model.tables.catalog import TABLES, Table
+from tidemark.query.spark_views import identifier
 from tidemark.storage.delta.current_view import current_rows
 from tidemark.storage.warehouse import changes_of, delta_tables, is_table, named_in, stream_tables, views
 
@@ -73,11 +74,6 @@ def no_rows(spark: SparkSession, table: Table) -> DataFrame:
     # Not createDataFrame: this is an empty relation, which the planner removes.
     columns = (f"CAST(NULL AS {column.type}) AS {identifier(column.name)}" for column in table.columns)
     return spark.sql(f"SELECT {', '.join(columns)} WHERE false")
-
-
-def identifier(name: str) -> str:
-    """Returns *name* as an identifier of Spark SQL."""
-    return "`" + name.replace("`", "``") + "`"
 
 
 def _union(frames: Iterable[DataFrame]) -> DataFrame:

@@ -8,7 +8,6 @@ that need them import them.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,7 +24,7 @@ from tidemark.errors import InvalidArgument
 from tidemark.model.project.layout import Layout
 from tidemark.model.tables.catalog import TABLES, Table
 from tidemark.query import kafka_metrics, read_only
-from tidemark.storage.delta.snapshots import MOST_FILES, Snapshot, snapshot_of
+from tidemark.storage.delta.snapshots import EPOCH_MS, INSTANT, MOST_FILES, Snapshot, columns_of, snapshot_of
 from tidemark.storage.object_path import ObjectPath
 from tidemark.storage.private_folder import private_folder
 from tidemark.storage.warehouse import changes_of, delta_tables, named_in, views
@@ -55,8 +54,6 @@ MEMORY = "2GB"
 
 Larger intermediate results are spilled to files.
 """
-INSTANT, EPOCH_MS = "timestamp", "long"
-"""Delta's types of an instant, now and in older versions."""
 DELTA_SCAN = "delta_scan("
 """Beginning of a scan by DuckDB's extension.
 
@@ -199,7 +196,7 @@ class Warehouse:
     def _columns(self, path: Path) -> Mapping[str, Any]:
         """Returns the columns of the table at *path*, with Delta's types."""
         snapshot = self._snapshots(path)
-        return snapshot.columns if snapshot else _columns_of(path)
+        return snapshot.columns if snapshot else columns_of(path)
 
     def _unflushed_of(self, path: Path) -> UnflushedRows | None:
         """Returns the unflushed facts of the stream of *path*; None without.
@@ -227,18 +224,10 @@ def _dataset(path: Path) -> Any:
     return dataset_of(DeltaTable(str(path)))
 
 
-def _columns_of(path: Path) -> Mapping[str, Any]:
-    """Returns the columns of a table, with Delta's types (JSON)."""
-    from deltalake import DeltaTable
-
-    fields = json.loads(DeltaTable(str(path)).schema().to_json())["fields"]
-    return {field["name"]: field["type"] for field in fields}
-
-
 def selects_of(
     tables: Mapping[str, Sequence[Path]],
     read: Callable[[Path], str],
-    columns_of: Callable[[Path], Mapping[str, Any]] = _columns_of,
+    columns_of: Callable[[Path], Mapping[str, Any]] = columns_of,
 ) -> dict[str, Callable[[], str]]:
     """Returns functions that make SELECTs of tables and views, by name.
 

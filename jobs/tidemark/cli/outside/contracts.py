@@ -20,11 +20,15 @@ from tidemark.model.sla_spec import BURN_WINDOWS, MAINTENANCE, WINDOW_MS, Measur
 
 Entry = dict[str, Any]
 ODCS, OPENSLO = "odcs", "openslo"
-SUBJECT, RUNBOOK, MIN_RECORDS = "tidemark.io/subject", "tidemark.io/runbook", "tidemark.io/min-records"
+SUBJECT, MIN_RECORDS = "tidemark.io/subject", "tidemark.io/min-records"
 """Annotations of an SLO for keys that OpenSLO leaves to its users."""
 UNITS = {"ms": "ms", "s": "s", "min": "m", "h": "h", "d": "d"}
 """Units of lengths in SLA files, and those of ODCS and OpenSLO."""
+MOST_LETTERS = 1_050
+"""Most characters of a description of OpenSLO."""
 _OWNER = re.compile(r"Owner: (.+)")
+_OWNER_AND_RUNBOOK = re.compile(r"Owner: (.+)(?:\nRunbook: ((?s:.+)))?")
+_DNS_LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _SHORTHAND = re.compile(r"(\d+(?:\.\d+)?)\s*([a-zA-Z]+)")
 _TIME = re.compile(r"(\d\d:\d\d)(?::00)?(?:Z|\+00:00)")
 
@@ -178,9 +182,19 @@ def _length(keys: Keys, text: str, key: str) -> str:
     words = {"m": "min", "minute": "min", "second": "s", "hour": "h", "hr": "h", "day": "d"}
     unit = match[2].lower() if match else ""
     unit = words.get(unit.removesuffix("s") if len(unit) > 2 else unit, unit)
+    number = float(match[1]) if match else 0
+    if unit == "w":
+        number, unit = 7 * number, "d"
     # In OpenSLO M is a month.
-    if match is None or match[2] == "M" or (length_ms := duration_ms(f"{match[1]} {unit}")) is None:
+    if match is None or match[2] == "M" or (length_ms := duration_ms(f"{number} {unit}")) is None:
         keys.fail(key, f"is {text!r}, which is not a length", "write ms, s, m, h or d, such as 30s")
+    return _above_zero(keys, length_ms, text, key)
+
+
+def _above_zero(keys: Keys, length_ms: int, seen: Any, key: str) -> str:
+    """Returns a length of an SLA file, of at least 1 ms."""
+    if length_ms < 1:
+        keys.fail(key, f"is {seen!r}, which every measurement exceeds", "write a length of at least 1 ms")
     return length_in_toml(length_ms)
 
 
@@ -195,40 +209,55 @@ def _slo(keys: Keys, name: str) -> Entry:
     objective = table["objective"]
     window_ms = duration_ms(objective["window"]) if "window" in objective else WINDOW_MS
     notes = {SUBJECT: table["subject"]}
-    notes |= {RUNBOOK: table["runbook"]} if "runbook" in table else {}
     notes |= {MIN_RECORDS: str(objective["min_records"])} if "min_records" in objective else {}
     threshold_ms = duration_ms(objective["latency"]) or 0
     slo = name.replace("_", "-")
+    if not _DNS_LABEL.fullmatch(f"{slo}-latency") or slo.endswith("-"):
+        remedy = "write at most 55 letters, with no _ at the end"
+        raise InvalidSpec.at(keys.file, keys.at, f"makes {slo!r}, which is no name in OpenSLO", remedy)
+    # Values of labels and annotations have at most 63 letters, and none of a URL.
+    description = f"Owner: {table['owner']}" + (f"\nRunbook: {table['runbook']}" if "runbook" in table else "")
+    if len(description) > MOST_LETTERS:
+        keys.fail("runbook", f"makes a description of {len(description)} letters", f"keep it below {MOST_LETTERS}")
     query = f'tidemark_latency_seconds{{topology="{topology}",operator="{table["subject"]}"}}'
     source = {"type": "Prometheus", "spec": {"query": query}}
     return {
         "apiVersion": "openslo/v1",
         "kind": "SLO",
-        "metadata": {"name": slo, "labels": {"owner": table["owner"]}, "annotations": notes},
+        "metadata": {"name": slo, "annotations": notes},
         "spec": {
+            "description": description,
             "service": topology.replace("_", "-"),
             "indicator": {
                 "metadata": {"name": f"{slo}-latency"},
                 "spec": {"thresholdMetric": {"metricSource": source}},
             },
-            "timeWindow": [{"duration": _shorthand(window_ms or 0), "isRolling": True}],
+            "timeWindow": [{"duration": _shorthand(keys, window_ms or 0), "isRolling": True}],
             "budgetingMethod": "Occurrences",
             "objectives": [{"op": "lte", "value": threshold_ms / 1_000, "target": objective["target"]}],
-            "alertPolicies": [*_alerts(slo)],
+            "alertPolicies": [*_alerts(keys, slo, table["owner"])],
         },
     }
 
 
-def _alerts(slo: str) -> Iterator[Entry]:
-    """Yields the burn rates of an objective as alert policies."""
+def _alerts(keys: Keys, slo: str, owner: str) -> Iterator[Entry]:
+    """Yields the burn rates of an objective as alert policies.
+
+    Their target has the name of the *owner*.
+    """
+    target = re.sub(r"[^a-z0-9]+", "-", owner.lower())[:63].strip("-") or "owner"
     for window in BURN_WINDOWS:
-        over = _shorthand(window.over_ms)
+        over = _shorthand(keys, window.over_ms)
+        # OpenSLO has no shorter length than a minute.
         condition = {"kind": "burnrate", "op": "gte", "threshold": window.rate, "lookbackWindow": over}
+        condition["alertAfter"] = "1m"
         yield {
             "kind": "AlertPolicy",
             "metadata": {"name": f"{slo}-{over}"},
             "spec": {
                 "alertWhenBreaching": True,
+                "alertWhenResolved": True,
+                "alertWhenNoData": False,
                 "conditions": [
                     {
                         "kind": "AlertCondition",
@@ -236,7 +265,7 @@ def _alerts(slo: str) -> Iterator[Entry]:
                         "spec": {"severity": window.severity.value, "condition": condition},
                     }
                 ],
-                "notificationTargets": [],
+                "notificationTargets": [{"targetRef": target}],
             },
         }
 
@@ -247,17 +276,17 @@ def _of_slo(keys: Keys, _name: str) -> tuple[str, Entry]:
     if document.get("kind") != "SLO" or document.get("apiVersion") != "openslo/v1":
         problem = f"is {document.get('kind')!r} of {document.get('apiVersion')!r}"
         keys.fail("kind", problem, "write SLOs of openslo/v1, with inline indicators and alerts")
-    notes, labels, spec = _at(keys, "metadata.annotations"), _at(keys, "metadata.labels"), _at(keys, "spec")
+    notes, spec = _at(keys, "metadata.annotations"), _at(keys, "spec")
     remedy = "leave it out, or write the SLA by hand"
-    _refuse_others(keys, "metadata.annotations", (SUBJECT, RUNBOOK, MIN_RECORDS), "an SLA of Tidemark", remedy)
-    _refuse_others(keys, "metadata", ("name", "annotations", "labels"), "an SLA of Tidemark", remedy)
-    _refuse_others(keys, "metadata.labels", ("owner",), "an SLA of Tidemark", remedy)
-    allowed = ("service", "indicator", "timeWindow", "budgetingMethod", "objectives", "alertPolicies")
+    _refuse_others(keys, "metadata.annotations", (SUBJECT, MIN_RECORDS), "an SLA of Tidemark", remedy)
+    _refuse_others(keys, "metadata", ("name", "annotations"), "an SLA of Tidemark", remedy)
+    allowed = ("description", "service", "indicator", "timeWindow", "budgetingMethod", "objectives", "alertPolicies")
     _refuse_others(keys, "spec", allowed, "an SLA of Tidemark", remedy)
     if SUBJECT not in notes:
         keys.fail(f"metadata.annotations.{SUBJECT}", "is missing", "name the operator whose latency is promised")
-    if "owner" not in labels:
-        keys.fail("metadata.labels.owner", "is missing", "name the team that owns the SLA")
+    described = _OWNER_AND_RUNBOOK.fullmatch(str(spec.get("description", "")))
+    if described is None:
+        keys.fail("spec.description", "names no owner", 'write description: "Owner: TEAM"')
     if [*_at(keys, "spec.indicator.spec")] != ["thresholdMetric"]:
         keys.fail("spec.indicator", "is not a thresholdMetric", "promise a latency in seconds: thresholdMetric")
     if spec.get("budgetingMethod") != "Occurrences":
@@ -270,7 +299,7 @@ def _of_slo(keys: Keys, _name: str) -> tuple[str, Entry]:
     promised = _only(keys, "objectives")
     _refuse_others(keys, "spec.objectives.0", ("op", "value", "target"), "an objective of Tidemark", remedy)
     name = str(document["metadata"].get("name")).replace("-", "_")
-    if "alertPolicies" in spec and spec["alertPolicies"] != [*_alerts(name.replace("_", "-"))]:
+    if "alertPolicies" in spec and spec["alertPolicies"] != [*_alerts(keys, name.replace("_", "-"), described[1])]:
         problem = "has other burn rates than an objective of Tidemark"
         keys.fail("spec.alertPolicies", problem, "leave it out: docs/alerts.md has the burn rates")
     if not str(notes.get(MIN_RECORDS, "0")).isdecimal():
@@ -278,8 +307,8 @@ def _of_slo(keys: Keys, _name: str) -> tuple[str, Entry]:
     objective: Entry = {"latency": _latency(keys, promised), "target": promised.get("target")}
     objective["window"] = _length(keys, str(window.get("duration")), "spec.timeWindow[0].duration")
     objective |= {"min_records": int(notes[MIN_RECORDS])} if MIN_RECORDS in notes else {}
-    table: Entry = {"subject": notes[SUBJECT], "owner": labels["owner"]}
-    table |= {"runbook": notes[RUNBOOK]} if RUNBOOK in notes else {}
+    table: Entry = {"subject": notes[SUBJECT], "owner": described[1]}
+    table |= {"runbook": described[2]} if described[2] else {}
     return name, {**table, "objective": objective}
 
 
@@ -290,7 +319,7 @@ def _latency(keys: Keys, promised: Entry) -> str:
         keys.fail("spec.objectives[0].op", f"is {promised.get('op')!r}", "write op: lte, and a value in seconds")
     if not isinstance(seconds, int | float) or not math.isfinite(seconds):
         keys.fail("spec.objectives[0].value", f"is {seconds!r}", "write a number of seconds")
-    return length_in_toml(round(seconds * 1_000))
+    return _above_zero(keys, round(seconds * 1_000), seconds, "spec.objectives[0].value")
 
 
 def _only(keys: Keys, key: str) -> Entry:
@@ -303,8 +332,10 @@ def _only(keys: Keys, key: str) -> Entry:
     return _at(keys, f"spec.{key}.0")
 
 
-def _shorthand(length_ms: int) -> str:
+def _shorthand(keys: Keys, length_ms: int) -> str:
     number, unit = _number_and_unit(length_ms)
+    if unit in {"ms", "s"}:
+        keys.fail("objective.window", f"is {length_in_toml(length_ms)}", "write whole minutes for OpenSLO")
     return f"{number}{unit}"
 
 

@@ -155,11 +155,20 @@ def _references(parsed: Any) -> Iterator[str]:
 
 
 class StreamJob(NamedTuple):
-    """The name, the inputs, and the outputs by operator of a stream."""
+    """The name, the inputs and the outputs of a stream.
+
+    Inputs and outputs are by operator, and *joined* has the Delta tables that joins look up.
+    """
 
     name: str
-    inputs: Sequence[InputDataset]
+    inputs: Mapping[str, Sequence[InputDataset]]
+    joined: Sequence[InputDataset]
     outputs: Mapping[str, OutputDataset]
+
+    @property
+    def all_inputs(self) -> Iterator[InputDataset]:
+        """The inputs, and the tables of joins."""
+        return chain(*self.inputs.values(), self.joined)
 
 
 def stream_jobs(topology: Topology, layout: Layout) -> dict[str, StreamJob]:
@@ -172,7 +181,7 @@ def stream_jobs(topology: Topology, layout: Layout) -> dict[str, StreamJob]:
     for sub in topology.sub_topologies:
         of = origins(topology, sub, read)
         inputs = {source.name: _inputs(topology, layout, source) for source in sub.sources}
-        joined = [_of_path(Path(o.joined_delta)) for o in sub.operators if o.joined_delta]
+        joined = [_dataset(*_of_path(Path(o.joined_delta))) for o in sub.operators if o.joined_delta]
         outputs = {}
         for operator in sub.handing_out:
             namespace, name = _output(topology, layout, sub.name, operator)
@@ -180,7 +189,8 @@ def stream_jobs(topology: Topology, layout: Layout) -> dict[str, StreamJob]:
             outputs[operator.name] = OutputDataset(namespace=namespace, name=name, facets={**facets})
         streams[sub.name] = StreamJob(
             f"{topology.name}.{sub.name}",
-            [InputDataset(namespace=space, name=name) for space, name in (*chain(*inputs.values()), *joined)],
+            {name: [_dataset(*place) for place in places] for name, places in inputs.items()},
+            joined,
             outputs,
         )
     return streams
@@ -193,7 +203,7 @@ def events(topology: Topology, layout: Layout, at: str) -> Iterator[JobEvent]:
             eventTime=at,
             producer=PRODUCER,
             job=Job(namespace=NAMESPACE, name=stream.name),
-            inputs=[*stream.inputs],
+            inputs=[*stream.all_inputs],
             outputs=[*stream.outputs.values()],
         )
 
@@ -205,12 +215,13 @@ class NotSent(InvalidArgument):
 class Sender:
     """Sends events by the client of OpenLineage, as it is configured.
 
-    Raises InvalidArgument if it is not.
+    `sent` counts them. Raises InvalidArgument if the client is not configured.
     """
 
     def __init__(self) -> None:
         from openlineage.client import OpenLineageClient
 
+        self.sent = 0
         self._client = OpenLineageClient()
         self.transport = str(self._client.transport.kind)
         if self.transport == "console":
@@ -224,6 +235,31 @@ class Sender:
         except Exception as error:  # each transport has errors of its own
             msg = f"the transport {self.transport} of OpenLineage did not take an event: {one_line(str(error))}"
             raise NotSent(msg) from error
+        self.sent += 1
+
+
+def send_each(streams: Iterable[tuple[str, Callable[[], None]]]) -> str | None:
+    """Calls the function of each stream, which sends its events.
+
+    A refused event holds only later events of its own stream.
+
+    Args:
+        streams: names, and functions that raise NotSent.
+
+    Returns:
+        A sentence about the refusals; None: there were none.
+    """
+    refusals: dict[str, NotSent] = {}
+    for name, send in streams:
+        try:
+            send()
+        except NotSent as error:
+            refusals[name] = error
+    return f"{next(iter(refusals.values()))}; events of {', '.join(refusals)} are not sent" if refusals else None
+
+
+def _dataset(namespace: str, name: str) -> InputDataset:
+    return InputDataset(namespace=namespace, name=name)
 
 
 def _schema(of: Origins) -> schema_facet.SchemaDatasetFacet:

@@ -18,11 +18,12 @@ from uuid import NAMESPACE_URL, uuid5
 
 import attr
 import polars as pl
-from openlineage.client.event_v2 import Job, OutputDataset, Run, RunEvent, RunState
+from openlineage.client.event_v2 import InputDataset, Job, OutputDataset, Run, RunEvent, RunState
 from openlineage.client.facet_v2 import DatasetFacet, OutputDatasetFacet, error_message_run, job_type_job
+from openlineage.client.facet_v2 import input_statistics_input_dataset as input_statistics
 from openlineage.client.facet_v2 import output_statistics_output_dataset as statistics_facet
 
-from tidemark.cli.outside.lineage import NAMESPACE, PRODUCER, NotSent, StreamJob, stream_jobs
+from tidemark.cli.outside.lineage import NAMESPACE, PRODUCER, NotSent, StreamJob, send_each, stream_jobs
 from tidemark.clock import Clock, wall_clock_ms
 from tidemark.control.folder import ALIVE, Control, StreamState
 from tidemark.escaping import one_line
@@ -200,7 +201,7 @@ class StreamRuns:
             producer=PRODUCER,
             run=run,
             job=Job(namespace=NAMESPACE, name=job.name, facets={"jobType": kind}),
-            inputs=[*job.inputs],
+            inputs=[*(job.all_inputs if is_start else self._with_statistics(job, own))],
             outputs=outputs,
         )
 
@@ -218,6 +219,36 @@ class StreamRuns:
             newestEventTime=None if newest_ms is None else iso(newest_ms),
             stalenessMs=None if newest_ms is None else at_ms - newest_ms,
         )
+
+    def _with_statistics(self, job: StreamJob, batches: list[int]) -> Iterator[InputDataset]:
+        """Yields the inputs of *job* with the rows that *batches* read.
+
+        Tables that joins look up have none.
+        """
+        for source, datasets in job.inputs.items():
+            # The records of several topics are counted together in `outcomes`.
+            of_topics = self._offsets_read(source, batches) if len(datasets) > 1 else {}
+            for dataset in datasets:
+                rows = of_topics.get(dataset.name, 0) if len(datasets) > 1 else self._records_read(source, batches)
+                facet = input_statistics.InputStatisticsInputDatasetFacet(rowCount=rows)
+                yield InputDataset(dataset.namespace, dataset.name, inputFacets={"inputStatistics": facet})
+        yield from job.joined
+
+    def _records_read(self, source: str, batches: list[int]) -> int:
+        of_source = (pl.col("operator") == source) & pl.col("batch_id").is_in(batches)
+        rows: int = self._facts.scan(OUTCOMES).filter(of_source).select(pl.col("records_in").sum()).collect().item()
+        return rows
+
+    def _offsets_read(self, source: str, batches: list[int]) -> dict[str, int]:
+        """Returns the number of offsets that *batches* read, by topic."""
+        of_source = pl.col("source") == source
+        parts = self._facts.scan(BATCHES).filter(pl.col("batch_id").is_in(batches)).select(pl.col("sources").explode())
+        rows = (pl.col("until_offset") - pl.col("from_offset")).sum()
+        read = parts.unnest("sources").filter(of_source).group_by("partition").agg(rows=rows)
+        topic = pl.col("topic_partition").str.extract("^(.*)/", 1)
+        places = self._facts.scan(WATERMARKS).filter(of_source, topic.is_not_null()).select("partition", topic=topic)
+        by_topic = read.join(places.unique(), on="partition").group_by("topic").agg(pl.col("rows").sum())
+        return dict(by_topic.collect().iter_rows())
 
     def _statistics(self, operator: str, batches: list[int]) -> OutputDatasetFacet:
         """Returns what *operator* wrote in *batches*."""
@@ -259,24 +290,24 @@ class RunReporter:
         self._signs: dict[str, tuple[object, ...]] = {}
         self._troubles: dict[str, str] = {}
 
-    def report(self) -> None:
+    def report(self) -> bool:
         """Sends the new events of each stream.
 
-        A stream that cannot be read hides no other one, and neither does one whose event the receiver refuses.
+        It returns False if any were not sent. A stream that cannot be read hides no other one, and neither does one
+        whose event the receiver refuses.
         """
-        waiting: dict[str, NotSent] = {}
+        refusal = send_each(self._streams())
+        if refusal is not None:
+            self._say_trouble("", refusal)
+        else:
+            self._say_end("", "OpenLineage takes events again")
+        return not self._troubles
+
+    def _streams(self) -> Iterator[tuple[str, Callable[[], None]]]:
         for topology in self._topologies():
             jobs = cache(partial(stream_jobs, topology, self._layout))
             for sub in topology.sub_topologies:
-                try:
-                    self._report_stream(topology, sub, jobs)
-                except NotSent as error:  # it may refuse the events of this stream alone
-                    waiting[f"{topology.name}.{sub.name}"] = error
-        if waiting:
-            refusal = next(iter(waiting.values()))
-            self._say_trouble("", f"{refusal}; events of {', '.join(waiting)} wait")
-        else:
-            self._say_end("", "OpenLineage takes events again")
+                yield f"{topology.name}.{sub.name}", partial(self._report_stream, topology, sub, jobs)
 
     def _report_stream(self, topology: Topology, sub: SubTopology, jobs: Jobs) -> None:
         name = f"{topology.name}.{sub.name}"

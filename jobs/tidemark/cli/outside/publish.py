@@ -1,6 +1,7 @@
 """`tidemark publish`: gives BI tools one name per table and view.
 
-`duckdb` writes a database file of views, `hive` registers tables and views in a Hive metastore. `dbt`, `odcs` and
+`duckdb` writes a database file of views, `hive` and `unity` register tables and views in a Hive metastore and in Unity
+Catalog. `dbt`, `odcs` and
 `openslo` print the SLAs as freshness of dbt's sources, as data contracts and as SLOs. `lineage` prints or sends the
 datasets and columns of each stream as events of OpenLineage.
 """
@@ -8,9 +9,10 @@ datasets and columns of each stream as events of OpenLineage.
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import sys
-from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 
 from tidemark.cli.outside import contracts
@@ -30,16 +32,16 @@ from tidemark.model.topology import Topology, load_each
 from tidemark.storage.warehouse import delta_tables, no_tables
 
 FILE = "tidemark.duckdb"
+TOKEN = "TIDEMARK_UNITY_TOKEN"
 PROMISES = ("dbt", contracts.ODCS, contracts.OPENSLO)
 """Kinds that have the SLAs of a project, and need no warehouse."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the command."""
-    kinds = (
-        "a DuckDB file of views, a Hive metastore, dbt's sources, data contracts (ODCS), SLOs (OpenSLO), or OpenLineage"
-    )
-    parser.add_argument("kind", choices=["duckdb", "hive", "lineage", *PROMISES], help=kinds)
+    kinds = "a DuckDB file of views, a Hive metastore, Unity Catalog, dbt's sources, data contracts (ODCS), "
+    kinds += "SLOs (OpenSLO), or OpenLineage"
+    parser.add_argument("kind", choices=["duckdb", "hive", "unity", "lineage", *PROMISES], help=kinds)
     parser.add_argument("--send", action="store_true", help="lineage: send the events by the configured client")
     runs = "lineage: the events of runs that were not sent yet, in place of the description of streams"
     parser.add_argument("--runs", action="store_true", help=runs)
@@ -53,11 +55,21 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="also install DuckDB's extension for Delta for this user, from the installed package; without it DuckDB "
         "downloads it when a view is read first",
     )
-    hive = parser.add_argument_group("hive, dbt")
+    hive = parser.add_argument_group("hive, unity, dbt")
     hive.add_argument(
         "--metastore", metavar="URI", help="address of the metastore for hive, for example thrift://metastore:9083"
     )
-    hive.add_argument("--database", default="tidemark", help="database for tables and views (default: %(default)s)")
+    hive.add_argument("--server", metavar="URL", help="address of Unity Catalog, for example https://unity.example.org")
+    hive.add_argument("--catalog", default="unity", help="catalog of Unity Catalog (default: %(default)s)")
+    hive.add_argument(
+        "--token-file",
+        type=Path,
+        metavar="FILE",
+        help=f"file with the token for Unity Catalog (default: the environment variable {TOKEN}; neither: no token)",
+    )
+    hive.add_argument(
+        "--database", default="tidemark", help="database or schema for tables and views (default: %(default)s)"
+    )
 
 
 def command(options: argparse.Namespace) -> int:
@@ -75,7 +87,7 @@ def command(options: argparse.Namespace) -> int:
     if options.kind == "lineage":
         return _lineage(Project.here(), options)
     home = existing_warehouse(options)
-    say_inert(_hive(home, options) if options.kind == "hive" else _duckdb(home, options))
+    say_inert({"duckdb": _duckdb, "hive": _hive, "unity": _unity}[options.kind](home, options))
     return 0
 
 
@@ -121,57 +133,81 @@ def _promises(project: Project, options: argparse.Namespace) -> int:
 
 
 def _lineage(project: Project, options: argparse.Namespace) -> int:
-    """Prints or sends an event for each stream.
+    """Prints or sends events of each stream.
 
-    It returns 1 if a topology is invalid.
+    It returns 1 if a topology is invalid, or if an event was refused.
     """
     require("openlineage")
-    from openlineage.client.event_v2 import JobEvent, RunEvent
     from openlineage.client.serde import Serde
 
-    from tidemark.cli.outside.lineage import Sender, events
+    from tidemark.cli.outside.lineage import Sender, events, send_each
+    from tidemark.cli.outside.lineage_runs import RunReporter, unsent_events
 
     layout, now_ms = Layout(existing_warehouse(options)), wall_clock_ms()
     each = load_each(project.topologies).values()
     valid = [one for one in each if isinstance(one, Topology)]
-    send = Sender() if options.send else None
-    if options.runs:
-        from tidemark.cli.outside.lineage_runs import unsent_events
-
-        unsent: Iterable[tuple[JobEvent | RunEvent, Callable[[], None]]] = unsent_events(layout, valid, now_ms)
-    else:
-        unsent = ((event, lambda: None) for one in valid for event in events(one, layout, iso(now_ms)))
-    sent = 0
-    for event, keep in unsent:
-        if send is None:
+    described = (event for one in valid for event in events(one, layout, iso(now_ms)))
+    complain, is_sent = partial(say, stream=sys.stderr), True
+    if not options.send:
+        of_runs = (event for event, _ in unsent_events(layout, valid, now_ms))
+        for event in of_runs if options.runs else described:
             say_inert(Serde.to_json(event))
-        else:
-            send(event)
-            keep()
-            sent += 1
-    if send is not None:
-        say(f"sent {sent} events by the transport {send.transport}")
+    else:
+        send = Sender()
+        if options.runs:
+            is_sent = RunReporter(layout, lambda: valid, send, complain).report()
+        elif refusal := send_each((event.job.name, partial(send, event)) for event in described):
+            is_sent = False
+            complain(refusal)
+        say(f"sent {send.sent} events by the transport {send.transport}")
     errors = [one for one in each if isinstance(one, InvalidSpec)]
     for error in errors:
-        say(one_message(str(error)), sys.stderr)
-    return 1 if errors else 0
+        complain(one_message(str(error)))
+    return 0 if is_sent and not errors else 1
 
 
 def _hive(home: Path, options: argparse.Namespace) -> str:
-    if not options.metastore:
-        msg = "give the address of the metastore with --metastore; for example thrift://metastore:9083"
-        raise InvalidArgument(msg)
-    if not re.fullmatch(r"\w+", options.database):
-        msg = f"--database must have letters, digits and _ only, got {options.database!r}"
-        raise InvalidArgument(msg)
-    if not delta_tables(home):
-        raise no_tables(home)  # before Spark starts
-    from tidemark.query import hive
+    address = _address(home, options, "metastore", "thrift://metastore:9083")
+    from tidemark.query.catalogs import hive
     from tidemark.spark_session import session
 
-    spark = session("tidemark publish", {**hive.SESSION, hive.METASTORE: options.metastore})
+    spark = session("tidemark publish", {**hive.SESSION, hive.METASTORE: address})
     try:
         names = hive.register_in_metastore(spark, Layout(home), options.database)
     finally:
         spark.stop()
-    return f"{options.metastore}, database {options.database}: {len(names)} views"
+    return f"{address}, database {options.database}: {len(names)} views"
+
+
+def _unity(home: Path, options: argparse.Namespace) -> str:
+    address = _address(home, options, "server", "https://unity.example.org")
+    from tidemark.query.catalogs.unity import register_in_unity
+    from tidemark.query.catalogs.unity_client import UnityClient
+
+    try:
+        token = options.token_file.read_text(encoding="utf-8") if options.token_file else os.environ.get(TOKEN, "")
+    except OSError as error:
+        msg = f"--token-file {options.token_file} cannot be read: {error.strerror}"
+        raise InvalidArgument(msg) from error
+    client = UnityClient(address, token.strip())
+    done = register_in_unity(client, Layout(home), options.catalog, options.database)
+    changes = f"{done.created} created, {done.dropped} dropped"
+    return f"{address}, {options.catalog}.{options.database}: {len(done.names)} tables and views, {changes}"
+
+
+def _address(home: Path, options: argparse.Namespace, option: str, example: str) -> str:
+    """Returns the address of a catalog.
+
+    Raises InvalidArgument for invalid options, and for a warehouse without tables.
+    """
+    address: str | None = getattr(options, option)
+    if not address:
+        msg = f"give the address with --{option}; for example {example}"
+        raise InvalidArgument(msg)
+    for name in ("database", "catalog"):
+        if not re.fullmatch(r"\w+", value := getattr(options, name)):
+            msg = f"--{name} must have letters, digits and _ only, got {value!r}"
+            raise InvalidArgument(msg)
+    if not delta_tables(home):
+        raise no_tables(home)  # before a session or a request is made
+    return address

@@ -113,7 +113,7 @@ def _push_spans(layout: Layout, topologies: Callable[[], list[Topology]], url: s
     _beside(_saying(pusher.push, url, "the spans", every_s), every_s)
 
 
-def _beside(work: Callable[[], None], every_s: float) -> None:
+def _beside(work: Callable[[], object], every_s: float) -> None:
     """Repeats *work* in a thread; an error is printed and ends nothing."""
 
     def attempt() -> None:

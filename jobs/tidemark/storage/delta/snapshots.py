@@ -26,6 +26,8 @@ By these bounds a reader leaves out files that cannot have a row of the answer.
 """
 COMMIT = re.compile(r"(\d{20})\.json")
 CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.parquet")
+INSTANT, EPOCH_MS = "timestamp", "long"
+"""Delta's types of an instant, now and in older versions."""
 ACTIONS = ("add", "metaData", "protocol", "txn")
 """Actions of a checkpoint that a snapshot needs; only these are read."""
 Partition = tuple[tuple[str, str | None], ...]
@@ -75,6 +77,14 @@ class AddedFiles(NamedTuple):
 
     files: int
     size: int
+
+
+def columns_of(path: Path) -> Mapping[str, Any]:
+    """Returns the columns of any table, with Delta's types (JSON)."""
+    from deltalake import DeltaTable
+
+    fields = json.loads(DeltaTable(str(path)).schema().to_json())["fields"]
+    return {field["name"]: field["type"] for field in fields}
 
 
 def added_files(path: Path, batches: Collection[int]) -> AddedFiles | None:

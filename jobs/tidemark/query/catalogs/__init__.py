@@ -1,0 +1,1 @@
+"""Registers a warehouse in catalogs of other systems."""

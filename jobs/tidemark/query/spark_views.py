@@ -1,0 +1,118 @@
+"""Writes names and SQL of a warehouse for catalogs of Spark.
+
+Each Delta table is an external table. Over these there is one view per name, as in `tidemark sql`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tidemark.errors import InvalidArgument
+from tidemark.model.project.layout import Layout
+from tidemark.model.tables.catalog import TABLES
+from tidemark.storage.delta.current_view import current_rows
+from tidemark.storage.delta.snapshots import EPOCH_MS, INSTANT, columns_of
+from tidemark.storage.warehouse import changes_of, no_tables
+
+SPARK_TYPES = {"long": "bigint", "integer": "int", "short": "smallint", "byte": "tinyint"}
+"""Spark SQL's names of some types of Delta."""
+
+
+def external_names(layout: Layout, paths: Sequence[Path]) -> dict[Path, str]:
+    """Returns the name of the external table of each path.
+
+    It is `<topology>__<sub_topology>__<table>` or, of a report, `<topology>__<table>`.
+
+    Raises:
+        InvalidArgument: there are no tables, or two would have one name.
+    """
+    names = {path: "__".join(path.relative_to(layout.warehouse).parts[1:]) for path in paths}
+    for name, count in Counter(name.lower() for name in names.values()).items():
+        if count > 1:
+            places = ", ".join(str(path) for path, other in names.items() if other.lower() == name)
+            msg = f"{places} would both be the table {name} of the catalog; rename a topology or an operator"
+            raise InvalidArgument(msg)
+    if not names:
+        raise no_tables(layout.warehouse)
+    return names
+
+
+def place_of(path: Path) -> str:
+    """Returns the absolute place of a table."""
+    return str(path if "://" in str(path) else path.absolute())
+
+
+def identifier(name: str) -> str:
+    """Returns *name* as an identifier of Spark SQL."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def type_text(kind: Any) -> str:
+    """Returns a type of Delta (JSON) as Spark SQL has it."""
+    if isinstance(kind, str):
+        return SPARK_TYPES.get(kind, kind)
+    match kind["type"]:
+        case "array":
+            return f"array<{type_text(kind['elementType'])}>"
+        case "map":
+            return f"map<{type_text(kind['keyType'])},{type_text(kind['valueType'])}>"
+        case _:
+            fields = (f"{field['name']}:{type_text(field['type'])}" for field in kind["fields"])
+            return f"struct<{','.join(fields)}>"
+
+
+def union_of(name: str, paths: Sequence[Path], external: Mapping[Path, str]) -> tuple[dict[str, str], str]:
+    """Returns columns with types, and SELECT of a view.
+
+    It has all rows of the tables of one *name*.
+
+    Without tables it has no rows. Rows are always the current ones.
+    """
+    of_paths = {path: columns_of(path) for path in paths}
+    columns = _columns(name, list(of_paths.values()))
+    empty = ", ".join(f"CAST(NULL AS {type_}) AS {identifier(column)}" for column, type_ in columns.items())
+    parts = [f"SELECT {empty} WHERE false"]
+    for path, types in of_paths.items():
+        parts.append(f"SELECT {', '.join(_shown(types, columns))} FROM {_current(path, external)}")
+    return columns, "\nUNION ALL\n".join(parts)
+
+
+def _columns(name: str, of_paths: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Returns the columns of a union with Spark's types.
+
+    A column that is an instant in one table is one in all: older versions wrote epoch ms.
+    """
+    if name in TABLES:
+        return {column.name: column.type for column in TABLES[name].columns}
+    columns: dict[str, str] = {}
+    for types in of_paths:
+        for column, kind in types.items():
+            if column not in columns or kind == INSTANT:
+                columns[column] = type_text(kind)
+    return columns
+
+
+def _shown(types: Mapping[str, Any], columns: Mapping[str, str]) -> Iterator[str]:
+    """Yields the *columns* of a union from a table with *types*."""
+    for column, type_ in columns.items():
+        name = identifier(column)
+        if column not in types:
+            yield f"CAST(NULL AS {type_}) AS {name}"
+        elif type_ == "timestamp" and types[column] == EPOCH_MS:
+            yield f"timestamp_millis({name}) AS {name}"
+        else:
+            yield name
+
+
+def _current(path: Path, external: Mapping[Path, str]) -> str:
+    """Returns the SQL that reads a table.
+
+    A table with current rows includes the rows appended since it was merged.
+    """
+    changes = changes_of(path)
+    if changes is None:
+        return identifier(external[path])
+    return f"({current_rows(path, changes, lambda place: identifier(external[place]), identifier)})"
