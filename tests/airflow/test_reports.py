@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import stat
 import urllib.error
 import urllib.request
@@ -18,11 +19,13 @@ from typing import Any
 import pytest
 from deltalake import write_deltalake
 
+from support.recorded_jobs import Job, topic
+from tidemark.clock import wall_clock_ms
 from tidemark.control import process
 from tidemark.embedded import airflow
 from tidemark.embedded.airflow_api import ENDED, SUCCESS, AirflowApi, AirflowError
 from tidemark.kernels.columns.schemas import rows_of
-from tidemark.model.project.files import CHECKOUT
+from tidemark.model.project.files import CHECKOUT, Project
 from tidemark.model.project.layout import Layout
 from tidemark.model.tables.catalog import (
     COMPLETENESS,
@@ -98,6 +101,26 @@ with DAG("others_start", params={"first_report": True}):
 """
 
 
+SLAS_OF_JOBS = """
+[shop]
+recorded = true
+
+[shop.gets_orders]
+subject = "clean"
+measure = "records"
+error_below = 1
+over = "10 min"
+owner = "ann"
+
+[shop.gets_many]
+subject = "clean:orders"
+measure = "records"
+error_below = 6
+over = "10 min"
+owner = "ann"
+"""
+
+
 def write(layout: Layout, sub_topology: str, table: Table, *rows: dict[str, Any]) -> None:
     of = {"topology": "flights", "sub_topology": sub_topology, "batch_id": 0}
     path = layout.stream_table("flights", sub_topology, table.name)
@@ -133,16 +156,24 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def api(layout: Layout, home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[AirflowApi]:
-    """An Airflow that has the project's DAGs, and another team's."""
+    """An Airflow for the project, jobs and another team."""
     root = tmp_path_factory.mktemp("root")
     (root / "plugins").symlink_to(CHECKOUT / "plugins")
     (root / "dags").mkdir()
     for file in (CHECKOUT / "dags").glob("*.py"):
         (root / "dags" / file.name).symlink_to(file)
     (root / "dags" / "others.py").write_text(OTHERS)
+    project = tmp_path_factory.mktemp("project")
+    shutil.copytree(CHECKOUT / "jobs" / "topologies", project / "topologies")
+    shutil.copytree(CHECKOUT / "expectations", project / "expectations")
+    (project / "expectations" / "channels.toml").rename(project / "channels.toml")
+    with (project / "expectations" / "slas.toml").open("a") as slas:
+        slas.write(SLAS_OF_JOBS)
     variables = {"tidemark_warehouse": str(layout.warehouse), "tidemark_bootstrap": ""}
     try:
-        found = airflow.wait_until_healthy(home, airflow.start(home, root=root, variables=variables))
+        found = airflow.wait_until_healthy(
+            home, airflow.start(home, root=root, project=Project(project), variables=variables)
+        )
         process.wait_until(lambda: found.has_dag(DAILY) and found.has_dag("others_committed"), "the DAGs", 60)
         for name in ("rolled_up", "committed", "windows", "days", "one_run"):
             found.unpause(f"others_{name}")
@@ -280,6 +311,20 @@ def test_people_are_told_of_what_the_check_of_now_finds(backfilled: AirflowApi, 
     # The board's stream is late, and the other team's DAG reads another table of it.
     assert "Waiting DAGs: others_windows" in log
     assert "delays_in_time" not in log  # nothing was measured of late
+
+
+@pytest.mark.long  # a check more; test_dags.py has its command
+def test_slas_of_recorded_jobs_are_checked_and_delivered(api: AirflowApi, layout: Layout) -> None:
+    dag = "tidemark_shop_sla_check"
+    Job(layout.warehouse, "clean").batch(wall_clock_ms() - 60_000, topic("orders", 0, 5))
+    api.unpause(dag)
+    process.wait_until(lambda: ENDED & set(api.runs(dag).values()), "the end of the check", 240)
+    ((run_id, state),) = api.runs(dag).items()
+    assert state == SUCCESS
+    rows = scan(layout.report_table("shop", SLA_RESULTS.name)).sort("sla").collect()
+    assert rows.select("sla", "verdict", "records").rows() == [("gets_many", "error", 5), ("gets_orders", "pass", 5)]
+    assert any("shop: gets_many" in line for line in api.log(dag, run_id, "tell_log"))
+    api.pause(dag)
 
 
 def answer(api: AirflowApi, path: str, token: str | None) -> tuple[int, Any]:

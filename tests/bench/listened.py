@@ -1,40 +1,70 @@
-"""Measures what recording the batches of an unchanged query costs them."""
+"""Measures what recording and supervising an unchanged job costs its batches."""
 
 from __future__ import annotations
 
 import json
 import os
+import runpy
+import sys
+from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import nullcontext
+from functools import partial
 from itertools import count
 from pathlib import Path
-from statistics import median
 from tempfile import TemporaryDirectory
 
 from bench.ratios import Figure, by_turns, ratios
-from pyspark.sql import SparkSession
+from bench.shards import cpu_s
 
-from tidemark import api
+from tidemark.api.application import ApplicationOptions, run_application
 from tidemark.spark_session import session
 
-BATCHES, RECORDS = 12, 5_000
+BATCHES, RECORDS = 24, 5_000
+WARM_UP = 4
+"""First batches of a turn, which are not counted.
+
+Spark plans them for longer.
+"""
+TURNS = 2
+"""Turns of each side in a run."""
+JOB = """
+import sys
+from pyspark.sql import SparkSession
+
+feed, out, checkpoint = sys.argv[1:]
+orders = SparkSession.builder.getOrCreate().readStream.schema("id long, at timestamp, amount long")
+marked = orders.option("maxFilesPerTrigger", 1).json(feed).withWatermark("at", "10 seconds")
+writer = marked.writeStream.queryName("orders").option("checkpointLocation", checkpoint).trigger(availableNow=True)
+writer.format("delta").start(out).awaitTermination()
+"""
 
 
 def figures(runs: int) -> Iterator[Figure]:
-    """Time of a batch with a listener, against the same query without."""
-    spark = session("bench")
+    """Yields batch times of a job, supervised and alone."""
+    session("bench")
+    cpu: dict[str, list[float]] = defaultdict(list)
     with TemporaryDirectory() as folder:
         home, turns = Path(folder), count()
+        (home / "job.py").write_text(JOB)
         for n in range(BATCHES):
             _write(home / "feed", n)
-        sides = {
-            "listened": lambda: _batch_ms(spark, home, next(turns), is_listened=True),
-            "alone": lambda: _batch_ms(spark, home, next(turns), is_listened=False),
-        }
-        found = by_turns(sides, runs + 1)
-    found = {side: values[1:] for side, values in found.items()}  # the first turn warms up
-    yield Figure("batch of an unchanged query", found["alone"], unit="ms")
-    yield Figure("the same with a listener, against that", ratios(found, "listened", "alone"), 1.03, at_most=True)
+
+        def turn(side: str) -> float:
+            began_s = cpu_s()
+            batch_ms = _batch_ms(home, next(turns), is_supervised=side == "supervised")
+            cpu[side].append(cpu_s() - began_s)
+            return batch_ms
+
+        sides = {side: partial(turn, side) for side in ("supervised", "alone")}
+        by_turns(sides, 1)  # it warms up, and makes the tables
+        cpu.clear()
+        found = by_turns(sides, TURNS * runs)
+    yield Figure("batch of an unchanged job alone", found["alone"], unit="ms")
+    against = ratios(found, "supervised", "alone")
+    yield Figure("the same supervised and recorded, against that", against, 1.03, at_most=True)
+    yield Figure(
+        f"CPU of a job of {BATCHES} batches, its start and end too, the same", ratios(cpu, "supervised", "alone")
+    )
 
 
 def _write(feed: Path, n: int) -> None:
@@ -44,18 +74,21 @@ def _write(feed: Path, n: int) -> None:
     os.utime(feed / f"{n}.json", (1_000 + n, 1_000 + n))  # Spark reads the oldest first
 
 
-def _batch_ms(spark: SparkSession, home: Path, turn: int, *, is_listened: bool) -> float:
-    """Runs all batches; returns the mean length of one, ms.
+def _batch_ms(home: Path, turn: int, *, is_supervised: bool) -> float:
+    """Runs the job; returns the mean time between batches, ms.
 
-    The first two are left out. The mean has the commits of the listener, which are made every few batches.
+    The mean has the commits of the listener, which are made every few batches.
     """
-    rows = spark.readStream.schema("id long, at timestamp, amount long").option("maxFilesPerTrigger", 1)
-    marked = rows.json(str(home / "feed")).withWatermark("at", "10 seconds")
-    writer = marked.writeStream.queryName("orders").option("checkpointLocation", str(home / f"checkpoint_{turn}"))
-    warehouse = home / f"warehouse_{turn}"
-    with api.listen(spark, warehouse=warehouse, topology="shop") if is_listened else nullcontext():
-        query = writer.trigger(availableNow=True).format("delta").start(str(home / f"table_{turn}"))
-        query.awaitTermination()
-    lengths_ms = [progress["durationMs"]["triggerExecution"] for progress in query.recentProgress]
-    assert median(lengths_ms) > 0
-    return sum(lengths_ms[2:]) / len(lengths_ms[2:])
+    job, checkpoint = home / "job.py", home / f"checkpoint_{turn}"
+    arguments = [str(each) for each in (home / "feed", home / f"table_{turn}", checkpoint)]
+    if is_supervised:
+        names = {"topology": "shop", "sub_topology": "job", "launch_id": "", "launched_by": ""}
+        lease = {"warehouse": home / "warehouse", "take_over": False, "silent_after": 60.0}
+        assert run_application(ApplicationOptions(application=job, argument=arguments, **names, **lease)) == 0
+    else:
+        sys.argv = [str(job), *arguments]
+        runpy.run_path(str(job), run_name="__main__")
+    # The second line of an entry of Spark's log has the begin of its batch.
+    entries = [(checkpoint / "offsets" / str(n)).read_text().splitlines()[1] for n in range(WARM_UP, BATCHES)]
+    began_ms = [json.loads(entry)["batchTimestampMs"] for entry in entries]
+    return (began_ms[-1] - began_ms[0]) / (len(began_ms) - 1)

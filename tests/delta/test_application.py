@@ -104,7 +104,6 @@ def query(job: Job, monkeypatch: pytest.MonkeyPatch) -> Query:
     """The query that `start()` of a job returns."""
     query = Query(job.control)
     monkeypatch.setattr(DataStreamWriter, "start", lambda *_, **__: query.start())
-    monkeypatch.setattr(DataStreamWriter, "queryName", lambda writer, _: writer)
     monkeypatch.setattr(ApplicationQueries, "_listen", lambda *_: SimpleNamespace(name_of=lambda query: query.name))
     return query
 
@@ -148,7 +147,6 @@ def test_two_jobs_run_no_query_of_one_name(job: Job, query: Query) -> None:
 NAMED = [
     "DataStreamWriter.start(writer, queryName='orders')",
     "DataStreamWriter.toTable(writer, 'clean', None, None, None, 'orders')",
-    "DataStreamWriter.start(DataStreamWriter.queryName(writer, queryName='orders'))",
 ]
 
 

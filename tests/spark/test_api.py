@@ -651,6 +651,29 @@ def test_a_drain_stops_the_queries_of_an_unchanged_job(shop, monkeypatch):
     assert shop.rows("outcomes", "batch_id", "operator", "passed")[:2] == [(0, "orders", 2), (0, "orders:feed", 2)]
 
 
+@pytest.mark.parametrize(
+    "named", ["queryName('orders')", "option('queryname', 'orders')", "options(queryName='orders')"]
+)
+def test_a_name_that_another_job_holds_starts_no_query(shop, monkeypatch, named):
+    monkeypatch.setattr(sys, "argv", [])
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    shop.orders(("a", "new", 1_000))
+    warehouse, file, checkpoint = (shop.home / name for name in ("warehouse", "mine.py", "checkpoint"))
+    other = Control(Layout(warehouse).control("shop", "orders"))
+    other.acquire()
+    rows = "SparkSession.builder.getOrCreate().readStream.format('rate').load()"
+    writer = f"{rows}.writeStream.option('checkpointLocation', {str(checkpoint)!r}).format('noop').{named}"
+    file.write_text(f"from pyspark.sql import SparkSession\n{writer}.start()")
+    names = {"topology": "shop", "sub_topology": "mine", "launch_id": "l", "launched_by": "", "warehouse": warehouse}
+    options = {"application": file, "argument": [], "take_over": False, "silent_after": 60.0}
+    assert run_application(ApplicationOptions(**names, **options)) == 1
+    other.release()
+    assert (
+        "another job runs a query of this name" in Control(Layout(warehouse).control("shop", "mine")).heartbeat().reason
+    )
+    assert not checkpoint.exists()
+
+
 # hops
 
 

@@ -1,18 +1,29 @@
-"""`tidemark.api` with Kafka: hops through a topic, and a query's backlog."""
+"""`tidemark.api` and unchanged jobs with Kafka."""
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
+import pytest
 from confluent_kafka import Producer
+from confluent_kafka.admin import AclOperation, AdminClient
 from deltalake import DeltaTable
 from streaming.conftest import broker, proxy  # noqa: F401 - fixtures
 
+import critical_path
+from support.broker_rights import grant
+from support.unchanged_jobs import JOBS, MINUTE, NOON, Shop, as_rows
 from tidemark import api
 from tidemark.clock import wall_clock_ms
+from tidemark.control.process import wait_until
 from tidemark.embedded.broker import create_topics
+from tidemark.model.project.connections import Cluster
 from tidemark.model.project.layout import Layout
+from tidemark.model.settings.intervals import Interval
+from tidemark.sampling.topic_sample import SampledCluster
+from tidemark.storage.delta.tables import scan
 
 
 def test_the_documented_hop_passes_a_topic_with_its_backlog(spark, broker, tmp_path):  # noqa: F811
@@ -45,3 +56,48 @@ def test_the_documented_hop_passes_a_topic_with_its_backlog(spark, broker, tmp_p
         ("enrichment:orders", 4, 5),
         ("enrichment:orders", 5, 5),
     ]
+
+
+@pytest.fixture
+def shop(spark, tmp_path):
+    return Shop(tmp_path)
+
+
+def subscribe(shop, address, topic, **options):
+    """Copies *topic* into a table by a job; returns its exit status."""
+    places = [str(shop.home / place) for place in ("table", "checkpoint")]
+    return shop.start(JOBS / "subscribe.py", address, topic, *places, json.dumps(options))
+
+
+@pytest.mark.long  # two jobs; test_recorded_queries.py has chains without Spark
+def test_jobs_that_share_only_a_topic_have_one_critical_path(shop, broker):  # noqa: F811
+    create_topics(broker, {"handed_on": 1})
+    for key in range(3):
+        shop.feed("feed", (key, 2 * key * MINUTE, 5))
+    publish = [str(shop.home / "feed"), broker, "handed_on", str(shop.home / "publish_checkpoint")]
+    assert shop.start(JOBS / "publish.py", *publish) == 0
+    assert subscribe(shop, broker, "handed_on", maxOffsetsPerTrigger="1") == 0
+
+    critical_path.run(shop.layout, shop.topology, [], Interval(NOON, NOON + 10 * MINUTE))
+    paths = scan(shop.layout.report_table("shop", "critical_paths")).sort("window_end").collect()
+    operators = [re.sub(r" \(\d+ ms\)| = .*", "", path) for path in paths["path"]]
+    # The record of 12:04 was read when the watermark was 10 s behind that of 12:02.
+    assert paths["window_end"].dt.minute().to_list() == [1]
+    assert operators == ["publish:feed → publish → subscribe:handed_on → subscribe"]
+
+
+def test_a_job_without_a_right_names_it_and_goes_on(shop, broker):  # noqa: F811
+    create_topics(broker, {"guarded": 1})
+    producer, admin = Producer({"bootstrap.servers": broker}), AdminClient({"bootstrap.servers": broker})
+    producer.produce("guarded", json.dumps(*as_rows((1, 0, 5))))
+    assert producer.flush(10) == 0
+    rights = SampledCluster(Cluster(broker)).rights
+    grant(admin, "guarded", "User:ann", AclOperation.READ)
+    wait_until(lambda: "READ" not in rights("guarded"), "the ACL", 30)
+    assert subscribe(shop, broker, "guarded") == 1
+    assert "TopicAuthorizationException" in shop.reason()
+    assert "(it reads guarded)" in shop.reason()
+    grant(admin, "guarded", "User:*", AclOperation.READ)
+    wait_until(lambda: "READ" in rights("guarded"), "the ACL", 30)
+    assert subscribe(shop, broker, "guarded") == 0
+    assert shop.rows("table", "id") == [(1,)]

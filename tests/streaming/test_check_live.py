@@ -8,15 +8,9 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import (
-    AclBinding,
-    AclOperation,
-    AclPermissionType,
-    AdminClient,
-    ResourcePatternType,
-    ResourceType,
-)
+from confluent_kafka.admin import AclOperation, AdminClient
 
+from support.broker_rights import grant
 from support.topologies import sink, source, table, topology_of
 from tidemark.cli.project.check import check
 from tidemark.control.process import wait_until
@@ -131,13 +125,6 @@ def test_a_right_that_is_missing_is_named(broker: str, tmp_path: Path) -> None:
         InvalidSpec, match=r"is 'live_hidden', which is not at .*, or may not be seen there; ask the admin"
     ):
         lines(tmp_path, broker, topic="live_hidden")
-
-
-def grant(admin: AdminClient, topic: str, whom: str, right: AclOperation) -> None:
-    """Have *whom* do that with *topic*, and no one anything else."""
-    acl = AclBinding(ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, whom, "*", right, AclPermissionType.ALLOW)
-    for done in admin.create_acls([acl]).values():
-        done.result(30)
 
 
 def test_a_sample_is_bounded_and_has_every_partition(readings: str) -> None:

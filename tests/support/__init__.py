@@ -30,6 +30,9 @@
 | `tcp_proxy` | `TcpProxy`: a network on loopback that can stall, reset or slow its connections |
 | `schema_registry` | `SchemaRegistry`: a small schema registry over HTTP, which can be stopped and started |
 | `unity_server` | `UnityServer`: a small server of Unity Catalog over HTTP, with tables and views |
+| `recorded_jobs` | `Job`: a query of a job, recorded as Spark reports it |
+| `unchanged_jobs` | `Shop`: jobs of a team's own, run in the Spark of the tests |
+| `broker_rights` | `grant`: a right on a topic of the tests' broker |
 | `small_disk` | `small_disk`: a disk of some megabytes that can be filled |
 | `causes` | `known_causes`: the causes that `tidemark why` can find |
 | `mail_and_webhook` | `Inbox`, `Receiver`: a mail server and a webhook on loopback |

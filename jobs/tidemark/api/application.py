@@ -2,10 +2,10 @@
 
 Purpose: a job that knows nothing of Tidemark has a lease, heartbeats, a drain and records like a stream of a topology.
 
-How it works: the job's file runs as `__main__` in this process. Only the two methods by which PySpark starts a query,
-and `queryName`, are wrapped: before the first query of a session starts, a `Listener` is added to that session. A
-thread looks at the queries every second: it gives their progress to the heartbeat, and stops them after their batches
-when a drain is requested.
+How it works: the job's file runs as `__main__` in this process. Only the two methods by which PySpark starts a query
+are wrapped: before the first query of a session starts, a `Listener` is added to that session. A thread looks at the
+queries every second: it gives their progress to the heartbeat, and stops them after their batches when a drain is
+requested.
 
 What it does not do: keep a second writer's output apart. Spark's checkpoint is the only record of what a query has
 done, see docs/any-stream.md. Queries of Spark Connect, and those that Java code starts, are not seen.
@@ -22,7 +22,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -60,8 +60,6 @@ Then its process ends.
 """
 MOST_OF_A_REASON = 2_000
 """Most characters of the reason of a failure in a heartbeat."""
-NAME_NOTED = "_tidemark_query_name"
-"""Attribute of a writer: the `queryName` that the job gave it."""
 _FRAME = re.compile(r"\s|Traceback |\.\.\. \d|SQLSTATE|Driver stacktrace")
 
 
@@ -156,11 +154,9 @@ class ApplicationQueries:
     @contextmanager
     def watched(self) -> Iterator[None]:
         """Wraps PySpark's starts of queries, and looks after them."""
-        names = ("start", "toTable", "queryName")
-        before = {name: getattr(DataStreamWriter, name) for name in names}
-        for name in names:
-            wrap = _noting_the_name if name == "queryName" else self._watching
-            setattr(DataStreamWriter, name, wrap(before[name]))
+        before = {name: getattr(DataStreamWriter, name) for name in ("start", "toTable")}
+        for name, start in before.items():
+            setattr(DataStreamWriter, name, self._watching(start))
         thread = threading.Thread(target=self._run, name="tidemark-application", daemon=True)
         thread.start()
         try:
@@ -168,8 +164,8 @@ class ApplicationQueries:
         finally:
             self._over.set()
             thread.join()
-            for name in names:
-                setattr(DataStreamWriter, name, before[name])
+            for name, start in before.items():
+                setattr(DataStreamWriter, name, start)
 
     def wind_up(self) -> str | None:
         """Waits as Python does at its end, and stops remaining queries.
@@ -226,7 +222,7 @@ class ApplicationQueries:
                 raise SystemExit(0)
             listener = self._listen(writer._spark)
             # `start` and `toTable` have the name at the same place.
-            given = kwargs.get("queryName") or next(iter(args[4:5]), None) or getattr(writer, NAME_NOTED, None)
+            given = kwargs.get("queryName") or next(iter(args[4:5]), None) or _name_in_options(writer)
             sign = self._take_name(given) if isinstance(given, str) and NAME.fullmatch(given) else None
             try:
                 query = start(writer, *args, **kwargs)
@@ -454,14 +450,15 @@ class QuerySigns:
             self._pulse.end(state, reason=None if error is None else in_short(str(error)))
 
 
-def _noting_the_name(name_it: Callable[..., DataStreamWriter]) -> Callable[..., DataStreamWriter]:
-    @wraps(name_it)
-    def named(writer: DataStreamWriter, queryName: str) -> DataStreamWriter:  # noqa: N803 - PySpark's name
-        # PySpark can set the name of a writer, and not read it.
-        setattr(writer, NAME_NOTED, queryName)
-        return name_it(writer, queryName)
-
-    return named
+def _name_in_options(writer: DataStreamWriter) -> str | None:
+    """Returns the name that `queryName`, `option` or `options` gave the query."""
+    with suppress(Exception):  # such as a Spark of another form: then the name is known after the start
+        # PySpark and Spark can set the options of a writer, and not read them.
+        options = writer._jwrite.getClass().getDeclaredField("extraOptions")
+        options.setAccessible(True)
+        name = options.get(writer._jwrite).get("queryName")
+        return str(name.get()) if name.isDefined() else None
+    return None
 
 
 def in_short(error: str) -> str:

@@ -15,14 +15,17 @@ from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import cached_property
 from itertools import chain, count
 from pathlib import Path
 from queue import Empty, SimpleQueue
+from types import SimpleNamespace
 from typing import Any
 
 from deltalake.exceptions import DeltaError
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import (
+    JStreamingQueryListener,
     QueryIdleEvent,
     QueryProgressEvent,
     QueryStartedEvent,
@@ -49,7 +52,7 @@ from tidemark.collecting import present
 from tidemark.errors import InvalidSpec
 from tidemark.kernels.columns.schemas import rows_of
 from tidemark.model.project.layout import NAME, Layout
-from tidemark.model.settings.intervals import instant_ms
+from tidemark.model.settings.intervals import instant_ms, iso
 from tidemark.model.tables.catalog import BATCHES, OPERATOR_LATENCY, OPERATOR_WINDOWS, OUTCOMES, TABLES, WATERMARKS
 from tidemark.model.topology import WINDOW_OF_JOBS_MS
 from tidemark.recorded.queries import FILE, RecordedQuery, read_query, write_query
@@ -147,6 +150,8 @@ class Listener(StreamingQueryListener):
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802 - Spark's name
         """Removes the query; Spark calls this after its last progress."""
+        # Of a query whose first batch failed there is no other news.
+        self._news.put({"id": str(event.id), "runId": str(event.runId), "timestamp": iso(wall_clock_ms())})
         with self._ended:
             self._running.discard(str(event.runId))
             self._ended.notify_all()
@@ -165,6 +170,13 @@ class Listener(StreamingQueryListener):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    @cached_property
+    def _jlistener(self) -> Any:
+        """Returns the object of the JVM that calls the listener, as PySpark's."""
+        jvm = self._session._jvm
+        assert jvm is not None
+        return jvm.PythonStreamingQueryListenerWrapper(_AsJson(self))
 
     def _has_heard_all(self) -> bool:
         active = {str(query.runId) for query in self._session.streams.active}
@@ -218,7 +230,7 @@ class Listener(StreamingQueryListener):
         elif plan is None:  # it has begun, or began before the listener
             return
         else:
-            # A query without a batch has its name in no other event.
+            # A query without a batch has its name in no such event.
             query = self._query(plan.name(), news["id"], news["runId"])
         if query not in self._records:
             self._records[query] = QueryRecord(query, self._job, self._file)
@@ -226,6 +238,18 @@ class Listener(StreamingQueryListener):
         record.take(news, plan, thread_id=self._session.sparkContext.applicationId)
         if record.run == news["runId"]:
             self._plans.pop(news["runId"], None)
+
+
+class _AsJson(JStreamingQueryListener):
+    """Hands progress events to a listener that have JSON alone.
+
+    PySpark asks the JVM for each field, a hundred calls and more for a batch.
+    """
+
+    def onQueryProgress(self, jevent: Any) -> None:  # noqa: N802 - Spark's name
+        """Hands an event over; Spark calls this some time after each batch."""
+        progress: Any = SimpleNamespace(json=jevent.progress().json())
+        self.pylistener.onQueryProgress(QueryProgressEvent(progress))
 
 
 class QueryRecord:

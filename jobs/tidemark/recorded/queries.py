@@ -11,6 +11,7 @@ import json
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import lru_cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Any
@@ -123,7 +124,7 @@ def recorded_topology(layout: Layout, name: str) -> Topology | None:
 def recorded_topologies(layout: Layout) -> list[Topology]:
     """Returns the topologies of all recorded queries, by name.
 
-    One with a broken description is logged and left out.
+    One with a broken description is left out; a process logs each such problem once.
     """
     control = layout.control("", "")
     topologies: list[Topology] = []
@@ -131,10 +132,16 @@ def recorded_topologies(layout: Layout) -> list[Topology]:
         try:
             topology = recorded_topology(layout, name)
         except (TidemarkError, OSError) as error:
-            log.warning("topology %s is left out: %s", name, one_line(str(error)))
+            _warn_once(f"topology {name} is left out: {one_line(str(error))}")
         else:
             topologies += [topology] if topology is not None else []
     return topologies
+
+
+@lru_cache(maxsize=1_000)
+def _warn_once(problem: str) -> None:
+    # A process that serves metrics or pages looks every few seconds.
+    log.warning("%s", problem)
 
 
 def topology_of(name: str, queries: Sequence[RecordedQuery]) -> Topology:

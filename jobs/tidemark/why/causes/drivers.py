@@ -75,7 +75,7 @@ def _driver(scene: Scene, name: str) -> WhyFinding | None:
         return missing_right
     again, look = start(scene, name), f"look at its log: {logs(scene, name)}"
     dead = {
-        StreamState.FAILED: (f"failed: {beat.reason}", f"correct that and {again}"),
+        StreamState.FAILED: (f"failed: {beat.reason}{_topics_read(scene, name, beat)}", f"correct that and {again}"),
         StreamState.DRAINED: ("was drained", again),
         StreamState.ROTATED: ("ended to be replaced by a new one", f"{again}, unless Airflow is doing so"),
     }.get(beat.state)
@@ -95,6 +95,15 @@ def _driver(scene: Scene, name: str) -> WhyFinding | None:
             state, remedy = f"{state}; before, {_memory(beat)}", f"give it more memory: {remedy}"
         return scene.finding(DRIVER_DEAD, name, f"the driver of {sub} {state}", remedy, since_ms=beat.at_ms)
     return _explain_running(scene, name, beat)
+
+
+def _topics_read(scene: Scene, name: str, beat: Beat) -> str:
+    """Returns a query's topics if the error of Kafka names none."""
+    topics = [source.topic for source in scene.sub(name).outside_sources if source.topic]
+    reason = beat.reason or ""
+    if not scene.topology.jobs or "org.apache.kafka" not in reason or any(topic in reason for topic in topics):
+        return ""
+    return f" (it reads {', '.join(topics)})" if topics else ""
 
 
 def _explain_running(scene: Scene, name: str, beat: Beat) -> WhyFinding | None:

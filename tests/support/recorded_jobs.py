@@ -1,0 +1,86 @@
+"""Records queries of jobs as Spark reports them, without Spark."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from deltalake import DeltaTable
+
+from tidemark.api.listen import QueryRecord
+from tidemark.api.query import Query
+from tidemark.control.folder import Control, Heartbeat, StreamState
+from tidemark.model.project.layout import Layout
+from tidemark.model.settings.intervals import iso
+
+
+def topic(name: str, start: int, end: int, latest: int | None = None) -> dict[str, Any]:
+    """Returns Spark's report of a topic with one partition."""
+    offsets = {"startOffset": start, "endOffset": end, "latestOffset": end if latest is None else latest}
+    parts = {which: {name: {"0": offset}} for which, offset in offsets.items()}
+    return {"description": f"KafkaV2[Subscribe[{name}]]", "numInputRows": end - start, **parts}
+
+
+@dataclass
+class Job:
+    """A query *name* of the topology `shop`, as Spark reports it."""
+
+    home: Path
+    name: str
+    sink: str = "ForeachBatchSink"
+    query_id: str = "one"
+    batches: int = 0
+    record: QueryRecord = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.record = QueryRecord(Query(Layout(self.home), "shop", self.name), "job", "/opt/job.py")
+
+    def batch(
+        self,
+        at_ms: int,
+        *sources: dict[str, Any],
+        watermark_ms: int | None = None,
+        newest_ms: int | None = None,
+        took_ms: int = 700,
+        late: int = 0,
+        is_last: bool = True,
+    ) -> None:
+        """Records a batch that began at *at_ms*.
+
+        It read for 100 ms, and committed for 50 ms. Batches before one that is not the last are written with it.
+        """
+        times = {} if newest_ms is None else dict.fromkeys(("min", "max", "avg"), iso(newest_ms))
+        if watermark_ms is not None:
+            times["watermark"] = iso(watermark_ms)
+        state = {"operatorName": "s", "numRowsTotal": 1, "numRowsUpdated": 1, "memoryUsedBytes": 9}
+        progress = {
+            "id": self.query_id,
+            "runId": self.query_id,
+            "name": self.name,
+            "batchId": self.batches,
+            "timestamp": iso(at_ms),
+            "durationMs": {
+                "latestOffset": 100,
+                "addBatch": took_ms - 150,
+                "commitOffsets": 50,
+                "triggerExecution": took_ms,
+            },
+            "numInputRows": sum(source["numInputRows"] for source in sources),
+            "eventTime": times,
+            "stateOperators": [state | {"numRowsDroppedByWatermark": late}] if late else [],
+            "sources": list(sources),
+            "sink": {"description": self.sink},
+        }
+        self.batches += 1
+        self.record.take(progress, None, thread_id="app-1")
+        if is_last:
+            self.record.flush()
+
+    def rows(self, table: str, *columns: str) -> list[tuple[Any, ...]]:
+        path = Layout(self.home).stream_table("shop", self.name, table)
+        return sorted(tuple(row.values()) for row in DeltaTable(path).to_pyarrow_table().select(columns).to_pylist())
+
+    def beat(self, at_ms: int, state: StreamState = StreamState.RUNNING, reason: str | None = None) -> None:
+        control = Control(Layout(self.home).control("shop", self.name))
+        control.beat(Heartbeat(state=state, epoch=1, launch_id="", at_ms=at_ms, pid=1, since_ms=at_ms, reason=reason))
