@@ -27,8 +27,10 @@ NAMES = {
     "idle": "CPU of an idle minute, s",
 }
 MOST_THREADS = 8
-UNEQUAL, OWN_LOAD = 1.5, 4.0
-"""Ratio of loads above which figures are not compared; the load that a peer, the broker and the contest make themselves."""
+UNEQUAL = 1.5
+"""Ratio of loads above which figures are not compared."""
+OWN_LOAD = 4.0
+"""Most load that a peer, its broker and the contest make."""
 DIFFERENCES = ("missing", "unexpected", "duplicates", "disordered")
 TEXT = Path(__file__).with_suffix(".md")
 """The page, with fields of `str.format`."""
