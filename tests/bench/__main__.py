@@ -31,6 +31,8 @@ PARTS = (
     "jobs",
     "current_sinks",
     "listened",
+    "growth",
+    "sized",
 )
 
 
