@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator
 from itertools import pairwise
+from operator import attrgetter
 from typing import NamedTuple
 
 import polars as pl
@@ -114,7 +116,9 @@ def _standstill(signs: list[_Sign], ended_ms: int, batch: dict[str, int], short_
     began_ms = batch["started_at"]
     if not signs or began_ms is None:
         return
-    between = [sign for sign in signs if ended_ms < sign.at_ms <= began_ms]
+    # They are in order, and each batch needs only its own: a scan of all would take the square of the history.
+    first, end = (bisect_right(signs, at_ms, key=attrgetter("at_ms")) for at_ms in (ended_ms, began_ms))
+    between = signs[first:end]
     worked = sorted({ended_ms, began_ms, *(sign.worked_ms for sign in between if sign.worked_ms > ended_ms)})
     hung = {max(ended_ms, sign.worked_ms) for sign in between if sign.at_ms - max(ended_ms, sign.worked_ms) > short_ms}
     for from_ms, to_ms in pairwise(worked):
