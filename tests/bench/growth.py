@@ -37,9 +37,18 @@ from tidemark.stream.wiring import build_engine
 SHARDS, RECORDS, WARM = (1, 2, 4, 8), 20_000, 2
 KEYS = (10_000, 100_000, 1_000_000, 10_000_000)
 TOPOLOGIES = (1, 3, 10, 25, 50)
-DAYS = (1, 7, 30, 90, 365)
+DAYS, BATCHES_AN_HOUR = (1, 7, 30, 90, 365), 60
 FLIGHTS = CHECKOUT / "jobs" / "topologies" / "flights.toml"
 OPENED = re.compile(r'openat\([^"]*"([^"]+)".* = \d+$', re.MULTILINE)
+USED = """
+import json, resource, subprocess, sys
+subprocess.run(sys.argv[1:], check=True, stdout=subprocess.DEVNULL)
+used = resource.getrusage(resource.RUSAGE_CHILDREN)
+print(json.dumps([used.ru_utime + used.ru_stime, used.ru_maxrss]))
+"""
+"""Runs a command in a process that is small: the peak of a child counts that of the process that forked it."""
+FIGURES = ("CPU", "memory", "data files read", "files of logs read")
+"""Of a command; CPU in s, memory in MB."""
 QUERY = (
     "select operator, sum(n) from operator_latency "
     f"where topology = 'flights' and finished_at >= timestamptz '{iso(past_days.HOUR.start_ms)}' group by operator"
@@ -114,7 +123,7 @@ def _topologies(runs: int) -> Iterator[Sample]:
         with TemporaryDirectory() as folder:
             project, warehouse = Path(folder) / "project", Path(folder) / "warehouse"
             _write_project(project, topologies)
-            past_days.write(warehouse, 0)
+            past_days.write(warehouse, 0, minutes=6)
             for number in range(1, topologies):
                 for part in ("streams", "control"):
                     shutil.copytree(warehouse / part / "flights", warehouse / part / f"flights_{number}")
@@ -137,7 +146,7 @@ def _days(runs: int) -> Iterator[Sample]:
         with TemporaryDirectory() as folder:
             project, warehouse = Path(folder) / "project", Path(folder) / "warehouse"
             _write_project(project, 1)
-            past_days.write(warehouse, days)
+            past_days.write(warehouse, days, minutes=BATCHES_AN_HOUR)
             files = _files(warehouse)
             yield Sample("days", days, "files of the warehouse", "files", [len(files)], 1)
             yield Sample("days", days, "bytes of the warehouse", "bytes", [sum(files.values())], 1)
@@ -146,13 +155,9 @@ def _days(runs: int) -> Iterator[Sample]:
 
 def _work(axis: str, size: int, warehouse: Path, project: Path, runs: int) -> Iterator[Sample]:
     for name, command in _commands(warehouse).items():
-        used = [_used(command, project) for _ in range(runs)]
-        yield Sample(axis, size, f"{name}: CPU", "s", [cpu_s for cpu_s, _ in used], 0)
-        yield Sample(axis, size, f"{name}: memory", "MB", [mb for _, mb in used], 0)
-        if shutil.which("strace"):
-            data, logs = _opened(command, project, warehouse)
-            yield Sample(axis, size, f"{name}: data files read", "files", [data], 0)
-            yield Sample(axis, size, f"{name}: files of logs read", "files", [logs], 0)
+        used = [_used(command, project, warehouse) for _ in range(runs)]
+        for figure, unit, values in zip(FIGURES, ("s", "MB", "files", "files"), zip(*used, strict=True), strict=True):
+            yield Sample(axis, size, f"{name}: {figure}", unit, values, 0)
 
 
 def _commands(warehouse: Path) -> dict[str, list[str]]:
@@ -197,23 +202,16 @@ def _ran(command: Sequence[str], project: Path, *, home: Path | None = None) -> 
     return ran.stdout.splitlines()[-1]
 
 
-def _used(command: Sequence[str], project: Path) -> tuple[float, float]:
-    """Returns the CPU time (s) and the peak memory (MB) of *command*."""
-    with subprocess.Popen(command, env=_environment(project, None), stdout=subprocess.DEVNULL) as process:
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-    assert process.returncode == 0, command
-    return usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1_024
 
 
-def _opened(command: Sequence[str], project: Path, warehouse: Path) -> tuple[int, int]:
-    """Returns how many data files and files of logs *command* reads."""
+def _used(command: Sequence[str], project: Path, warehouse: Path) -> tuple[float, float, int, int]:
+    """Returns the FIGURES of *command*."""
     trace = warehouse.parent / "trace"
-    strace = ["strace", "-f", "-qq", "-s", "500", "-e", "trace=openat", "-o", str(trace)]
-    subprocess.run([*strace, *command], env=_environment(project, None), check=True, stdout=subprocess.DEVNULL)
+    strace = ["strace", "-f", "--seccomp-bpf", "-qq", "-s", "500", "-e", "trace=openat", "-o", str(trace)]
+    cpu_s, kib = json.loads(_ran([*strace, sys.executable, "-c", USED, *command], project))
     opened = {path for path in OPENED.findall(trace.read_text()) if path.startswith(str(warehouse)) and "." in path}
     logs = {path for path in opened if "/_delta_log/" in path}
-    return sum(path.endswith(".parquet") for path in opened - logs), len(logs)
+    return cpu_s, kib / 1_024, sum(path.endswith(".parquet") for path in opened - logs), len(logs)
 
 
 def _files(folder: Path) -> dict[Path, int]:
