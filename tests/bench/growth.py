@@ -202,8 +202,6 @@ def _ran(command: Sequence[str], project: Path, *, home: Path | None = None) -> 
     return ran.stdout.splitlines()[-1]
 
 
-
-
 def _used(command: Sequence[str], project: Path, warehouse: Path) -> tuple[float, float, int, int]:
     """Returns the FIGURES of *command*."""
     trace = warehouse.parent / "trace"

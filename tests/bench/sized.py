@@ -50,7 +50,9 @@ def figures(_: int) -> Iterator[Figure]:
             stack.callback(broker.stop, home / "broker")
             place = stack.enter_context(PLACES[name](home))
             for figure, (value, unit) in _measure(home, address, place).items():
-                sample = Sample(CLUSTERS, MEASURED, f"{name}: {figure}", unit, [value], None, round(os.getloadavg()[0], 1))
+                sample = Sample(
+                    CLUSTERS, MEASURED, f"{name}: {figure}", unit, [value], None, round(os.getloadavg()[0], 1)
+                )
                 kept.append(sample)
                 yield Figure(sample.figure, sample.values, unit=unit)
     RAW.write_text("".join(json.dumps(asdict(sample)) + "\n" for sample in kept))
@@ -78,7 +80,10 @@ def _measure(home: Path, address: str, place: Place) -> dict[str, tuple[float, s
             "memory of the driver": (_memory_mb([driver.pid]), "MB"),
             "memory of an executor": (_memory_mb(_executors(place)) / 2, "MB"),
             "bytes of tables": (_bytes(home) - disk, "bytes"),
-            "emitted": (sum(row["emitted"] for row in driver.rows("outcomes") if row["operator"] == "latest"), "updates"),
+            "emitted": (
+                sum(row["emitted"] for row in driver.rows("outcomes") if row["operator"] == "latest"),
+                "updates",
+            ),
         }
         assert driver.drain() == 0
     return found
@@ -153,7 +158,10 @@ def _yarn(home: Path) -> Iterator[Place]:
         jars = f"local:{yarn_cluster.SPARKS_JARS}/*"
         conf = {"spark.yarn.jars": jars, "spark.yarn.stagingDir": f"file://{folder / 'staging'}"}
         conf["spark.executorEnv.SPARK_LOCAL_IP"] = spark_cluster.HOST
-        yield Place(spark_table("yarn", home, **conf), [node.pid for name in yarn_cluster.NODES if (node := process.find(folder, name))])
+        yield Place(
+            spark_table("yarn", home, **conf),
+            [node.pid for name in yarn_cluster.NODES if (node := process.find(folder, name))],
+        )
     finally:
         os.environ.pop("HADOOP_CONF_DIR", None)
         yarn_cluster.stop(folder)

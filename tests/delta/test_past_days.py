@@ -54,5 +54,8 @@ def test_a_past_day_has_each_hour_once(homes: dict[int, Path]) -> None:
 def test_the_same_findings_are_told(homes: dict[int, Path]) -> None:
     topology = load(FLIGHTS)
     at_ms = past_days.MIDNIGHT_MS + MINUTES * past_days.MINUTE_MS
-    found = [[(each.cause, each.operator, each.since_ms) for each in why(topology, Layout(homes[n]), at_ms=at_ms)] for n in (0, DAYS)]
+    found = [
+        [(each.cause, each.operator, each.since_ms) for each in why(topology, Layout(homes[n]), at_ms=at_ms)]
+        for n in (0, DAYS)
+    ]
     assert found[0] == found[1] != []

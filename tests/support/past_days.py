@@ -167,6 +167,4 @@ def _days(rows: pl.DataFrame, minutes: int, days: int) -> Iterator[tuple[int, pl
 def _later(rows: pl.DataFrame, hours: int, minutes: int, *, batches: int | None = None) -> pl.DataFrame:
     """Returns *rows* of an hour so many *hours* later."""
     more = hours * minutes if batches is None else batches
-    return rows.with_columns(
-        cs.datetime() + timedelta(hours=hours), cs.by_name("batch_id", require_all=False) + more
-    )
+    return rows.with_columns(cs.datetime() + timedelta(hours=hours), cs.by_name("batch_id", require_all=False) + more)

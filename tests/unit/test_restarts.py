@@ -15,9 +15,18 @@ def history(minutes: int) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Returns the batches, one a minute, and the beats of a driver that stood still for the last ten minutes."""
     began = [minute * MINUTE_MS for minute in range(minutes - 10)] + [minutes * MINUTE_MS]
     batches = pl.DataFrame(
-        {"batch_id": range(len(began)), "decided_at": began, "started_at": began, "finished_at": [ms + 9 for ms in began]}
+        {
+            "batch_id": range(len(began)),
+            "decided_at": began,
+            "started_at": began,
+            "finished_at": [ms + 9 for ms in began],
+        }
     ).with_columns(epoch=1, records_in=5)
-    at = [at_ms for at_ms in range(0, (minutes + 1) * MINUTE_MS, MINUTE_MS // 4) if at_ms <= began[-2] + 9 or at_ms > began[-1]]
+    at = [
+        at_ms
+        for at_ms in range(0, (minutes + 1) * MINUTE_MS, MINUTE_MS // 4)
+        if at_ms <= began[-2] + 9 or at_ms > began[-1]
+    ]
     beats = pl.DataFrame({"at": at, "since": at}).with_columns(
         epoch=1, state=pl.lit("running"), batch_started_at=pl.lit(None, pl.Int64)
     )

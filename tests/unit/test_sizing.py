@@ -33,5 +33,11 @@ def test_an_exponent_is_the_slope_of_logarithms() -> None:
 
 def test_growth_beyond_its_aim_is_missed() -> None:
     samples = [Sample("days", size, "f", "s", [value], 0) for size, value in ((1, 1.0), (10, 1.0), (100, 100.0))]
-    assert table(samples).splitlines()[-1] == "| f | s | 1 days of facts | 1 | 100 days of facts | 100 | 1.00 ± 0.58 | 0, **missed** |"
-    assert table(samples[:2]).splitlines()[-1] == "| f | s | 1 days of facts | 1 | 10 days of facts | 1 | 0.00 ± 0.00 | 0 |"
+    assert (
+        table(samples).splitlines()[-1]
+        == "| f | s | 1 days of facts | 1 | 100 days of facts | 100 | 1.00 ± 0.58 | 0, **missed** |"
+    )
+    assert (
+        table(samples[:2]).splitlines()[-1]
+        == "| f | s | 1 days of facts | 1 | 10 days of facts | 1 | 0.00 ± 0.00 | 0 |"
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from operator import attrgetter
 from typing import NamedTuple
@@ -73,15 +73,33 @@ def restarts(batches: pl.DataFrame, beats: pl.DataFrame, *, trigger_ms: int) -> 
     idle_since_ms = dict(idle.group_by("epoch").agg(pl.col("at").min()).iter_rows())
     signs = _signs(running)
     times: list[Restart] = []
-    for before, batch in pairwise(batches.sort("batch_id").iter_rows(named=True)):
-        epoch, decided_ms, ended_ms = batch["epoch"], batch["decided_at"], before["finished_at"]
-        if epoch == before["epoch"]:
-            times += _standstill(signs.get(epoch, []), ended_ms, batch, TRIGGERS * trigger_ms)
+    short_ms = TRIGGERS * trigger_ms
+    for batch in _after_pauses(batches, short_ms):
+        epoch, decided_ms, ended_ms = batch["epoch"], batch["decided_at"], batch["ended_before"]
+        if epoch == batch["epoch_before"]:
+            times += _standstill(signs.get(epoch, []), ended_ms, batch, short_ms)
         elif decided_ms - idle_since_ms.get(epoch, decided_ms) <= IDLE_FOR_MS:
             # A driver reads nothing after its last batch or, where that is later, its last heartbeat.
-            from_ms = max(ended_ms, last_beat_ms.get(before["epoch"], ended_ms))
+            from_ms = max(ended_ms, last_beat_ms.get(batch["epoch_before"], ended_ms))
             times.append(Restart(batch["batch_id"], from_ms, batch["finished_at"], batch["records_in"]))
-    return [each for each in times if each.to_ms - each.from_ms > TRIGGERS * trigger_ms]
+    return [each for each in times if each.to_ms - each.from_ms > short_ms]
+
+
+def _after_pauses(batches: pl.DataFrame, short_ms: int) -> Iterable[dict[str, int]]:
+    """Returns batches of another driver than the batch before, and those that began more than *short_ms* after it.
+
+    They have `epoch_before` and `ended_before` of that batch.
+    """
+    columns = ("batch_id", "epoch", "decided_at", "started_at", "finished_at", "records_in")
+    ordered = batches.sort("batch_id").select(
+        *columns, epoch_before=pl.col("epoch").shift(), ended_before=pl.col("finished_at").shift()
+    )
+    is_new, is_late = (
+        pl.col("epoch").ne_missing(pl.col("epoch_before")),
+        pl.col("started_at") - pl.col("ended_before") > short_ms,
+    )
+    # Only these become Python objects: a stream without pauses has none in millions of batches.
+    return ordered.slice(1).filter(is_new | is_late).iter_rows(named=True)
 
 
 class _Sign(NamedTuple):
