@@ -76,7 +76,7 @@ def _cpu_s(home: Path, address: str, records: int) -> float:
 
 
 def send(address: str, topic: str, records: range) -> None:
-    """Sends the *records* with these numbers, whose keys come again in each round."""
+    """Sends the *records* with these numbers; keys come again each round."""
     if records.start == 0:
         broker.create_topics(address, {topic: PARTITIONS})
     producer = Producer({"bootstrap.servers": address, "linger.ms": 20, "queue.buffering.max.messages": MILLION})

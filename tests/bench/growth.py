@@ -37,7 +37,7 @@ from tidemark.stream.wiring import build_engine
 SHARDS, RECORDS, WARM = (1, 2, 4, 8), 20_000, 2
 KEYS = (10_000, 100_000, 1_000_000, 10_000_000)
 TOPOLOGIES = (1, 3, 10, 25, 50)
-DAYS, BATCHES_AN_HOUR = (1, 7, 30, 90, 365), 60
+DAYS, BATCHES_AN_HOUR = (1, 7, 30, 90, 365), 12
 FLIGHTS = CHECKOUT / "jobs" / "topologies" / "flights.toml"
 OPENED = re.compile(r'openat\([^"]*"([^"]+)".* = \d+$', re.MULTILINE)
 USED = """
@@ -46,9 +46,12 @@ subprocess.run(sys.argv[1:], check=True, stdout=subprocess.DEVNULL)
 used = resource.getrusage(resource.RUSAGE_CHILDREN)
 print(json.dumps([used.ru_utime + used.ru_stime, used.ru_maxrss]))
 """
-"""Runs a command in a process that is small: the peak of a child counts that of the process that forked it."""
+"""Runs a command and prints its CPU and peak memory.
+
+Its process is small, because the peak of a child counts that of the process that forked it.
+"""
 FIGURES = ("CPU", "memory", "data files read", "files of logs read")
-"""Of a command; CPU in s, memory in MB."""
+"""Names of the figures of a command; CPU in s, memory in MB."""
 QUERY = (
     "select operator, sum(n) from operator_latency "
     f"where topology = 'flights' and finished_at >= timestamptz '{iso(past_days.HOUR.start_ms)}' group by operator"
@@ -56,7 +59,10 @@ QUERY = (
 
 
 def figures(runs: int) -> Iterator[Figure]:
-    """Measures the axes, writes their lines and the page's table, and returns their exponents."""
+    """Measures the axes and yields their exponents.
+
+    Writes their lines and the table of the page.
+    """
     axes = os.environ.get("AXES", " ".join(MEASURED)).split()
     old = [sample for sample in read() if sample.axis not in axes] if RAW.exists() else []
     new: list[Sample] = []
@@ -76,7 +82,7 @@ def figures(runs: int) -> Iterator[Figure]:
 
 
 def _shards(runs: int) -> Iterator[Sample]:
-    """Counts what a batch of a table and an aggregate writes, and its CPU without Spark."""
+    """Counts what a batch of a table and an aggregate writes."""
     for shards in SHARDS:
         with TemporaryDirectory() as folder:
             stream = counted(Path(folder), shards)
@@ -120,7 +126,7 @@ def _keys(runs: int) -> Iterator[Sample]:
 
 
 def _topologies(runs: int) -> Iterator[Sample]:
-    """Parses the DAG files of so many topologies, and looks at one of them in a warehouse of all."""
+    """Parses DAG files, and looks at one topology among many."""
     for topologies in TOPOLOGIES:
         with TemporaryDirectory() as folder:
             project, warehouse = Path(folder) / "project", Path(folder) / "warehouse"
@@ -143,7 +149,7 @@ def _topologies(runs: int) -> Iterator[Sample]:
 
 
 def _days(runs: int) -> Iterator[Sample]:
-    """Runs what looks at the last hour after so many days of facts."""
+    """Runs commands about the last hour after days of facts."""
     for days in DAYS:
         with TemporaryDirectory() as folder:
             project, warehouse = Path(folder) / "project", Path(folder) / "warehouse"
@@ -182,7 +188,7 @@ def _commands(warehouse: Path) -> dict[str, list[str]]:
 
 
 def _write_project(project: Path, topologies: int) -> None:
-    """Writes `flights` and copies of it under other names, all with its SLAs."""
+    """Writes `flights` and copies under other names, with its SLAs."""
     toml, slas = FLIGHTS.read_text(), (CHECKOUT / "expectations" / "slas.toml").read_text()
     names = ["flights", *(f"flights_{number}" for number in range(1, topologies))]
     for folder in ("topologies", "expectations"):

@@ -18,14 +18,16 @@ PAGE, RAW = CHECKOUT / "docs" / "sizing.md", CHECKOUT / "docs" / "growth.jsonl"
 BEGINS, ENDS = "<!-- growth: begin -->", "<!-- growth: end -->"
 UNITS = {"shards": "shards", "keys": "keys", "topologies": "topologies", "days": "days of facts"}
 CLUSTERS = "clusters"
-"""The axis of what was measured on clusters; its size is a number of records."""
+"""The axis of measurements on clusters, by records."""
 TOLERANCE = 0.15
 """By so much an exponent may be above its aim."""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """Values of *figure* at one *size* of an *axis*, and the load average of the machine.
+    """Values of a *figure* at one *size* of an *axis*.
+
+    `load` is the load average of the machine.
 
     The exponent that is aimed at is 0 for what should not depend on the axis, and 1 for what is proportional to it;
     None: nothing is aimed at.

@@ -88,9 +88,7 @@ def with_keys(home: Path, keys: int, *, shards: int = SHARDS, also: Iterable[int
     return stream
 
 
-def _of_shards(
-    dealt: Sharding, templates: Tables, keys: int, shards: int, wanted: Iterable[int]
-) -> dict[int, Tables]:
+def _of_shards(dealt: Sharding, templates: Tables, keys: int, shards: int, wanted: Iterable[int]) -> dict[int, Tables]:
     """By *wanted* shard rows like those of *templates* for all *keys*."""
     parts: dict[int, dict[str, list[pl.DataFrame]]] = {number: {place: [] for place in templates} for number in wanted}
     for first in range(0, keys, AT_ONCE):

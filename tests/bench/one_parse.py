@@ -1,4 +1,4 @@
-"""Parses DAG files as Airflow's DAG processor does, and prints what it costs.
+"""Parses DAG files as Airflow's DAG processor does; prints costs.
 
 Each file is parsed by itself, after Airflow and its Spark provider were imported.
 """

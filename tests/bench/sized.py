@@ -1,4 +1,4 @@
-"""Runs one stream in two shards on a cluster, for docs/sizing.md to compare with its prediction.
+"""Measures one stream in two shards on a cluster, for docs/sizing.md.
 
 The cluster is Spark's own with two workers, and YARN with two nodes if `make yarn` was run. Each measurement is a line
 of docs/growth.jsonl. `ON="standalone"` measures this cluster only.
@@ -33,7 +33,7 @@ BOTH = ("standalone", "yarn")
 
 
 class Place(NamedTuple):
-    """A cluster: the table `spark` for its jobs, and the processes below which executors run."""
+    """A cluster: the table `spark` of jobs, and parents of executors."""
 
     spark: str
     parents: list[int]
@@ -122,7 +122,7 @@ def _words(pid: int) -> str:
 
 
 def _memory_mb(pids: Collection[int]) -> float:
-    """Returns the memory of *pids* and their descendants; shared memory counts once."""
+    """Returns the memory of *pids* and descendants; shared counts once."""
     texts = []
     for pid in below(pids):
         try:

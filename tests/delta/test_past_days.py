@@ -1,4 +1,4 @@
-"""Days of the past change nothing of what is said about the last hour."""
+"""Past days do not change the results of the last hour."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_past_day_has_each_hour_once(homes: dict[int, Path]) -> None:
     assert (hours.height, hours["interval_start"].n_unique()) == (24 * DAYS + 1, 24 * DAYS + 1)
 
 
-def test_the_same_findings_are_told(homes: dict[int, Path]) -> None:
+def test_why_has_the_same_findings(homes: dict[int, Path]) -> None:
     topology = load(FLIGHTS)
     at_ms = past_days.MIDNIGHT_MS + MINUTES * past_days.MINUTE_MS
     found = [

@@ -48,7 +48,10 @@ SPLIT = ("changes", "operator_state", "suppressed", "watermarks", "hop_by_carrie
 
 @dataclass(frozen=True)
 class Hour:
-    """Tables of an hour of *minutes* batches: rows by stream and table; of reports the stream is empty."""
+    """Rows of an hour of *minutes* batches, by stream and table.
+
+    For reports the stream is empty.
+    """
 
     minutes: int
     rows: dict[tuple[str, str], pl.DataFrame]
@@ -86,8 +89,8 @@ def play_hour(play: Play, minutes: int) -> None:
         rows = [play.row("weather", at_ms, key="EWR", origin="EWR", temp_f=float(minute))] if minute % 10 == 0 else []
         for number in 2 * [*range(FLIGHTS)]:
             flight = {"flight": f"UA{number}", "carrier": "UA", "origin": "EWR", "dest": "SFO", "tailnum": "N1"}
-            told = {"status": "departed", "dep_delay_min": float(minute)}
-            rows.append(play.row("flight_events", at_ms, key=flight["flight"], **flight, **told))
+            delay = {"status": "departed", "dep_delay_min": float(minute)}
+            rows.append(play.row("flight_events", at_ms, key=flight["flight"], **flight, **delay))
         play.batch(rows, at_ms=at_ms, sub="status")
         play.hop("carriers", at_ms=at_ms + 2_000)
     for sub in SUBS:

@@ -12,7 +12,10 @@ MINUTE_MS = 60_000
 
 
 def history(minutes: int) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Returns the batches, one a minute, and the beats of a driver that stood still for the last ten minutes."""
+    """Returns batches, one a minute, and beats.
+
+    The driver stood still for the last ten minutes.
+    """
     began = [minute * MINUTE_MS for minute in range(minutes - 10)] + [minutes * MINUTE_MS]
     batches = pl.DataFrame(
         {

@@ -1,4 +1,4 @@
-"""The example of docs/sizing.md follows from its formulas, and its tables from the raw measurements."""
+"""The sizing page follows from its formulas and raw measurements."""
 
 from __future__ import annotations
 

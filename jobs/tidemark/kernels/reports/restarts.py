@@ -86,9 +86,9 @@ def restarts(batches: pl.DataFrame, beats: pl.DataFrame, *, trigger_ms: int) -> 
 
 
 def _after_pauses(batches: pl.DataFrame, short_ms: int) -> Iterable[dict[str, int]]:
-    """Returns batches of another driver than the batch before, and those that began more than *short_ms* after it.
+    """Returns batches of a new driver, and batches after a pause.
 
-    They have `epoch_before` and `ended_before` of that batch.
+    A pause is longer than *short_ms*. `epoch_before` and `ended_before` are those of the batch before.
     """
     columns = ("batch_id", "epoch", "decided_at", "started_at", "finished_at", "records_in")
     ordered = batches.sort("batch_id").select(
