@@ -51,7 +51,7 @@ print(json.dumps([used.ru_utime + used.ru_stime, used.ru_maxrss]))
 Its process is small, because the peak of a child counts that of the process that forked it.
 """
 FIGURES = ("CPU", "memory", "data files read", "files of logs read")
-"""Names of the figures of a command; CPU in s, memory in MB."""
+"""Names of a command's figures; CPU in s, memory in MB."""
 QUERY = (
     "select operator, sum(n) from operator_latency "
     f"where topology = 'flights' and finished_at >= timestamptz '{iso(past_days.HOUR.start_ms)}' group by operator"

@@ -90,7 +90,7 @@ def _measure(home: Path, address: str, place: Place) -> dict[str, tuple[float, s
 
 
 def _cpu_s(driver: OnlyDriver, place: Place) -> tuple[float, float]:
-    """Returns the CPU time so far of the driver and of all executors."""
+    """Returns the CPU time of the driver and of executors."""
     return cpu_s(of=[driver.pid]), cpu_s(of=place.parents)
 
 
