@@ -86,8 +86,9 @@ def _fitted(found: Sequence[Sample], values: Sequence[float]) -> str:
     if min(values) <= 0 or len(found) < 2:
         return f"– | {'' if aim is None else f'{aim:g}'}"
     slope, error = exponent([sample.size for sample in found], values)
+    spread = f" ± {error:.2f}" if len(found) > 2 else ""
     verdict = "" if aim is None else f"{aim:g}" if slope <= aim + TOLERANCE else f"{aim:g}, **missed**"
-    return f"{slope:.2f} ± {error:.2f} | {verdict}"
+    return f"{slope:.2f}{spread} | {verdict}"
 
 
 def _short(value: float) -> str:

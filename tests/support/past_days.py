@@ -135,6 +135,7 @@ def _write_days(play: Play, hour: Hour, days: int) -> None:
                 for facts in facts_of(layout, "flights"):
                     marks |= facts.marks(table, ())
                 _mark(table, rows.head(0), marks)
+            DeltaTable(table.table_uri).create_checkpoint()
 
 
 def _mark(table: DeltaTable, none: pl.DataFrame, marks: dict[str, int]) -> None:
@@ -156,6 +157,7 @@ def _write_stream_table(path: Path, rows: pl.DataFrame, minutes: int, days: int)
         ended_ms = MIDNIGHT_MS - (days - 1 - number) * DAY_MS
         batch = (number + 1) * 24 * minutes - 1
         log.append([add_action(name, size, ended_ms, json.dumps(stats_of(day)))], batch, {"batch_id": str(batch)})
+    DeltaTable(str(path)).create_checkpoint()  # as after each hundred commits, of which a day has thousands
 
 
 def _days(rows: pl.DataFrame, minutes: int, days: int) -> Iterator[tuple[int, pl.DataFrame]]:
