@@ -28,7 +28,7 @@ from tidemark.embedded import broker, spark_cluster
 from tidemark.model.project.layout import Layout
 from tidemark.spark_session import SECRETS
 
-WARMING, MEASURED = 500_000, 2_000_000
+WARMING, MEASURED = 400_000, 1_000_000
 BOTH = ("standalone", "yarn")
 
 
@@ -66,12 +66,11 @@ def _measure(home: Path, address: str, place: Place) -> dict[str, tuple[float, s
     program = submit_command(home / "bench.toml", home / "airflow")
     send(address, topic, range(WARMING))
     with OnlyDriver(home, toml, address, program=program) as driver:
-        driver.read_everything(address, {"readings": topic}, PATIENCE_S)
+        _wait(driver, WARMING)
         before, batches = _cpu_s(driver, place), len(driver.rows("batches"))
-        disk = _bytes(home)
+        disk, changes = _bytes(home), _changes(driver)
         send(address, topic, range(WARMING, WARMING + MEASURED))
-        driver.read_everything(address, {"readings": topic}, PATIENCE_S)
-        driver.wait(lambda: sum(row["records_in"] for row in driver.rows("batches")) == WARMING + MEASURED, "facts")
+        _wait(driver, WARMING + MEASURED)
         after = _cpu_s(driver, place)
         found = {
             "batches": (len(driver.rows("batches")) - batches, "batches"),
@@ -80,13 +79,19 @@ def _measure(home: Path, address: str, place: Place) -> dict[str, tuple[float, s
             "memory of the driver": (_memory_mb([driver.pid]), "MB"),
             "memory of an executor": (_memory_mb(_executors(place)) / 2, "MB"),
             "bytes of tables": (_bytes(home) - disk, "bytes"),
-            "emitted": (
-                sum(row["emitted"] for row in driver.rows("outcomes") if row["operator"] == "latest"),
-                "updates",
-            ),
+            "changes": (_changes(driver) - changes, "updates"),
         }
         assert driver.drain() == 0
     return found
+
+
+def _wait(driver: OnlyDriver, records: int) -> None:
+    """Waits until the batches of *driver* have read *records*."""
+    driver.wait(lambda: sum(row["records_in"] for row in driver.rows("batches")) == records, "records", PATIENCE_S)
+
+
+def _changes(driver: OnlyDriver) -> int:
+    return sum(row["emitted"] for row in driver.rows("outcomes") if row["operator"] == "latest")
 
 
 def _cpu_s(driver: OnlyDriver, place: Place) -> tuple[float, float]:
