@@ -69,6 +69,8 @@ def table(samples: Iterable[Sample]) -> str:
         if sample.axis in UNITS:
             figures.setdefault((sample.axis, sample.figure), []).append(sample)
     for (axis, figure), found in figures.items():
+        if len(found) < 2:
+            continue
         found.sort(key=lambda sample: sample.size)
         values = [median(sample.values) for sample in found]
         ends = " | ".join(f"{each.size:,} {UNITS[axis]} | {_short(value)}" for each, value in _ends(found, values))
@@ -83,7 +85,7 @@ def _ends(found: Sequence[Sample], values: Sequence[float]) -> list[tuple[Sample
 def _fitted(found: Sequence[Sample], values: Sequence[float]) -> str:
     """Returns the exponent and the verdict about it."""
     aim = found[0].aim
-    if min(values) <= 0 or len(found) < 2:
+    if min(values) <= 0:
         return f"– | {'' if aim is None else f'{aim:g}'}"
     slope, error = exponent([sample.size for sample in found], values)
     spread = f" ± {error:.2f}" if len(found) > 2 else ""
