@@ -5,20 +5,38 @@ from __future__ import annotations
 import re
 
 import pytest
-from bench.growth_page import BEGINS, ENDS, PAGE, Sample, exponent, read, table
+from bench.growth_page import BEGINS, CLUSTERS, ENDS, PAGE, Sample, exponent, read, table
 
 TEXT = PAGE.read_text()
 NAMED = re.compile(r"^\| `(\w+)` \| ([\d.]+) \|", re.MULTILINE)
 EXAMPLE = re.compile(r"^\| ([^|`]+) \| `([\w\s.+*/()-]+)` \| ([\d,.]+) \|$", re.MULTILINE)
 
+CHECKED = re.compile(r"^\| ([^|`]+) \| `([\w\s.+*/()-]+)` \| ([\d.]+) \| ([\d.]+) \|$", re.MULTILINE)
+MEASURED = {
+    "CPU of the driver": 1, "CPU of the executors": 1, "memory of the driver": 1_000, "memory of an executor": 1_000,
+    "bytes of tables": 1e6,
+}  # fmt: skip
+"""Rows of the check on a cluster, and the units of the page."""
+
+
+def calculated(formula: str) -> float:
+    values = {name: float(value) for name, value in NAMED.findall(TEXT)}
+    return float(eval(formula, {"__builtins__": {}}, values))
+
 
 def test_the_example_is_recalculated_from_the_coefficients() -> None:
-    values = {name: float(value) for name, value in NAMED.findall(TEXT)}
     rows = EXAMPLE.findall(TEXT)
-    assert (len(values), len(rows)) == (23, 12)
+    assert (len(NAMED.findall(TEXT)), len(rows)) == (23, 12)
     for result, formula, shown in rows:
-        calculated = eval(formula, {"__builtins__": {}}, values)
-        assert float(shown.replace(",", "")) == pytest.approx(calculated, rel=0.01), result
+        assert float(shown.replace(",", "")) == pytest.approx(calculated(formula), rel=0.01), result
+
+
+def test_the_check_on_a_cluster_is_recalculated() -> None:
+    measured = {sample.figure: sample.values[0] for sample in read() if sample.axis == CLUSTERS}
+    rows = CHECKED.findall(TEXT)
+    for (figure, formula, predicted, shown), (name, unit) in zip(rows, MEASURED.items(), strict=True):
+        assert float(predicted) == pytest.approx(calculated(formula), rel=0.05), figure
+        assert float(shown) == pytest.approx(measured[f"standalone: {name}"] / unit, rel=0.02), figure
 
 
 def test_the_table_is_that_of_the_raw_measurements() -> None:
