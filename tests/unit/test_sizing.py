@@ -16,7 +16,7 @@ MEASURED = {
     "CPU of the driver": 1, "CPU of the executors": 1, "memory of the driver": 1_000, "memory of an executor": 1_000,
     "bytes of tables": 1e6,
 }  # fmt: skip
-"""Rows of the check on a cluster, and the units of the page."""
+"""Rows of the check on a cluster, with units of the page."""
 
 
 def calculated(formula: str) -> float:
