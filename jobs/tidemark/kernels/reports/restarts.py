@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import pairwise
-from operator import attrgetter
 from typing import NamedTuple
 
 import polars as pl
@@ -73,33 +72,22 @@ def restarts(batches: pl.DataFrame, beats: pl.DataFrame, *, trigger_ms: int) -> 
     idle_since_ms = dict(idle.group_by("epoch").agg(pl.col("at").min()).iter_rows())
     signs = _signs(running)
     times: list[Restart] = []
-    short_ms = TRIGGERS * trigger_ms
-    for batch in _after_pauses(batches, short_ms):
-        epoch, decided_ms, ended_ms = batch["epoch"], batch["decided_at"], batch["ended_before"]
-        if epoch == batch["epoch_before"]:
-            times += _standstill(signs.get(epoch, []), ended_ms, batch, short_ms)
+    columns = ("batch_id", "epoch", "decided_at", "started_at", "finished_at", "records_in")
+    in_order = batches.sort("batch_id").select(columns)
+    # A driver that began a batch so soon after another did not stand still.
+    is_long = (pl.col("started_at") - pl.col("finished_at").shift()).abs() > TRIGGERS * trigger_ms
+    is_other = pl.col("epoch") != pl.col("epoch").shift()
+    after = in_order.select((is_long | is_other).fill_null(value=True).alias("after"))["after"].arg_true()
+    for place in after.filter(after > 0):
+        before, batch = in_order.slice(place - 1, 2).iter_rows(named=True)
+        epoch, decided_ms, ended_ms = batch["epoch"], batch["decided_at"], before["finished_at"]
+        if epoch == before["epoch"]:
+            times += _standstill(signs.get(epoch, []), ended_ms, batch, TRIGGERS * trigger_ms)
         elif decided_ms - idle_since_ms.get(epoch, decided_ms) <= IDLE_FOR_MS:
             # A driver reads nothing after its last batch or, where that is later, its last heartbeat.
-            from_ms = max(ended_ms, last_beat_ms.get(batch["epoch_before"], ended_ms))
+            from_ms = max(ended_ms, last_beat_ms.get(before["epoch"], ended_ms))
             times.append(Restart(batch["batch_id"], from_ms, batch["finished_at"], batch["records_in"]))
-    return [each for each in times if each.to_ms - each.from_ms > short_ms]
-
-
-def _after_pauses(batches: pl.DataFrame, short_ms: int) -> Iterable[dict[str, int]]:
-    """Returns batches of a new driver, and batches after a pause.
-
-    A pause is longer than *short_ms*. `epoch_before` and `ended_before` are those of the batch before.
-    """
-    columns = ("batch_id", "epoch", "decided_at", "started_at", "finished_at", "records_in")
-    ordered = batches.sort("batch_id").select(
-        *columns, epoch_before=pl.col("epoch").shift(), ended_before=pl.col("finished_at").shift()
-    )
-    is_new, is_late = (
-        pl.col("epoch").ne_missing(pl.col("epoch_before")),
-        pl.col("started_at") - pl.col("ended_before") > short_ms,
-    )
-    # Only these become Python objects: a stream without pauses has none in millions of batches.
-    return ordered.slice(1).filter(is_new | is_late).iter_rows(named=True)
+    return [each for each in times if each.to_ms - each.from_ms > TRIGGERS * trigger_ms]
 
 
 class _Sign(NamedTuple):
@@ -134,9 +122,8 @@ def _standstill(signs: list[_Sign], ended_ms: int, batch: dict[str, int], short_
     began_ms = batch["started_at"]
     if not signs or began_ms is None:
         return
-    # They are in order, and each batch needs only its own: a scan of all would take the square of the history.
-    first, end = (bisect_right(signs, at_ms, key=attrgetter("at_ms")) for at_ms in (ended_ms, began_ms))
-    between = signs[first:end]
+    first, last = (bisect_right(signs, at_ms, key=lambda sign: sign.at_ms) for at_ms in (ended_ms, began_ms))
+    between = signs[first:last]
     worked = sorted({ended_ms, began_ms, *(sign.worked_ms for sign in between if sign.worked_ms > ended_ms)})
     hung = {max(ended_ms, sign.worked_ms) for sign in between if sign.at_ms - max(ended_ms, sign.worked_ms) > short_ms}
     for from_ms, to_ms in pairwise(worked):
