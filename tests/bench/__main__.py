@@ -32,6 +32,8 @@ PARTS = (
     "jobs",
     "current_sinks",
     "listened",
+    "growth",
+    "sized",
 )
 
 

@@ -54,7 +54,7 @@ def figures(runs: int) -> Iterator[Figure]:
         address = broker.start(home / "broker").address
         stack.callback(broker.stop, home / "broker")
         for size in SIZES:
-            send(address, f"readings_{size}", size)
+            send(address, f"readings_{size}", range(size))
         took: dict[int, list[float]] = {size: [] for size in SIZES}
         for run in range(runs):
             for size in SIZES:
@@ -75,11 +75,12 @@ def _cpu_s(home: Path, address: str, records: int) -> float:
         return cpu_s(driver.pid)
 
 
-def send(address: str, topic: str, records: int) -> None:
-    """Fills *topic* with *records*, whose keys come again in each round."""
-    broker.create_topics(address, {topic: PARTITIONS})
+def send(address: str, topic: str, records: range) -> None:
+    """Sends the *records* with these numbers; keys come again each round."""
+    if records.start == 0:
+        broker.create_topics(address, {topic: PARTITIONS})
     producer = Producer({"bootstrap.servers": address, "linger.ms": 20, "queue.buffering.max.messages": MILLION})
-    for number in range(records):
+    for number in records:
         key, turn = number % KEYS, number // KEYS
         # By the turn and the key: 15 of a hundred turns of a key differ from the turn before.
         amount = key * 1_000 + (turn * CHANGES_PERCENT + key) // 100

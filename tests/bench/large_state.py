@@ -81,25 +81,25 @@ def with_keys(home: Path, keys: int, *, shards: int = SHARDS, also: Iterable[int
     dealt = sharding(stream.topology, stream.sub, Steps(stream.topology, Reference(stream.layout.warehouse)))
     assert dealt is not None
     states = [StateRuns(0)] * shards
-    for number, tables in enumerate(_of_shards(dealt, templates, keys, shards)):
-        if also is None or number in also:
-            states[number] = StateFiles(stream, journal, number, shards).add_run(states[number], tables)
+    wanted = range(shards) if also is None else also
+    for number, tables in _of_shards(dealt, templates, keys, shards, wanted).items():
+        states[number] = StateFiles(stream, journal, number, shards).add_run(states[number], tables)
     remember(stream.control, states, check_lease=lambda: None)
     return stream
 
 
-def _of_shards(dealt: Sharding, templates: Tables, keys: int, shards: int) -> list[Tables]:
-    """By shard rows like those of *templates* for all *keys*."""
-    parts: list[dict[str, list[pl.DataFrame]]] = [{place: [] for place in templates} for _ in range(shards)]
+def _of_shards(dealt: Sharding, templates: Tables, keys: int, shards: int, wanted: Iterable[int]) -> dict[int, Tables]:
+    """By *wanted* shard rows like those of *templates* for all *keys*."""
+    parts: dict[int, dict[str, list[pl.DataFrame]]] = {number: {place: [] for place in templates} for number in wanted}
     for first in range(0, keys, AT_ONCE):
         numbers = pl.int_range(first, min(first + AT_ONCE, keys), eager=True)
         for place, template in templates.items():
             kind, _, operator = place.partition("/")
             rows = _like(template, KEYS[kind], numbers)
             placed = dealt.placed(shards, operator, rows, KEYS[kind])
-            for number, own in enumerate(parts):
+            for number, own in parts.items():
                 own[place].append(rows if placed is None else rows.filter(placed == number))
-    return [{place: pl.concat(rows) for place, rows in own.items()} for own in parts]
+    return {number: {place: pl.concat(rows) for place, rows in own.items()} for number, own in parts.items()}
 
 
 def _like(template: pl.DataFrame, text: str, numbers: pl.Series) -> pl.DataFrame:

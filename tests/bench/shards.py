@@ -93,8 +93,8 @@ class Side:
         return whole.select(*whole.columns, *(F.lit(None).cast(kind).alias(name) for name, kind in rest.items()))
 
 
-def cpu_s(but: Sequence[int] = ()) -> float:
-    """Returns CPU use of this process and descendants, *but* for some.
+def cpu_s(but: Sequence[int] = (), of: Sequence[int] = ()) -> float:
+    """Returns CPU use of *of* (this process) and descendants, *but* for some.
 
     Ended ones count.
     """
@@ -106,7 +106,7 @@ def cpu_s(but: Sequence[int] = ()) -> float:
             continue
         parents[int(stat.parent.name)] = int(fields[1])
         used[int(stat.parent.name)] = sum(map(int, fields[11:15]))
-    below, found = {os.getpid()}, 0
+    below, found = {*(of or [os.getpid()])}, 0
     while below:
         found += sum(used.get(pid, 0) for pid in below)
         below = {pid for pid, parent in parents.items() if parent in below} - {*but}

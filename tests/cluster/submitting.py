@@ -14,8 +14,6 @@ from pathlib import Path
 
 import pyspark
 
-from tidemark.embedded.spark_cluster import LocalCluster
-
 PLUGINS = Path(__file__).resolve().parents[2] / "plugins"
 COMMAND = """
 import json, sys
@@ -27,8 +25,8 @@ print(json.dumps(hook.command("APPLICATION")[:-1]))
 """
 
 
-def spark_table(cluster: LocalCluster, home: Path, **conf: str) -> str:
-    """Returns the `spark` table for jobs on *cluster* with *conf*.
+def spark_table(master: str, home: Path, **conf: str) -> str:
+    """Returns the `spark` table for jobs of *master* with *conf*.
 
     Each job has two executors.
     """
@@ -41,7 +39,7 @@ def spark_table(cluster: LocalCluster, home: Path, **conf: str) -> str:
         **conf,
     }
     lines = (f'"{name}" = "{value}"' for name, value in properties.items())
-    table = f'[spark]\nmaster = "{cluster.address}"\nexecutors = 2\nmemory = "600m"\n\n[spark.conf]\n'
+    table = f'[spark]\nmaster = "{master}"\nexecutors = 2\nmemory = "600m"\n\n[spark.conf]\n'
     return "\n" + table + "\n".join(lines) + "\n"
 
 

@@ -123,7 +123,7 @@ def wait_for_a_batch(driver: Driver, warehouse: Path) -> None:
 def flow(tmp_path_factory: pytest.TempPathFactory, broker: str, cluster: LocalCluster) -> Flow:
     home = tmp_path_factory.mktemp("flights")
     warehouse, topology = home / "warehouse", home / "flights.toml"
-    topology.write_text(topology_toml(spark_table(cluster, home)))
+    topology.write_text(topology_toml(spark_table(cluster.address, home)))
     submit = submit_command(topology, home / "airflow")
     embedded.create_topics(broker, TOPICS)
     with ExitStack() as stack:

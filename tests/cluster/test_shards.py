@@ -126,7 +126,7 @@ def test_large_and_small_batches_are_worked_on_by_a_cluster(
     monkeypatch.setattr(drivers, "PATIENCE_S", 180 + N // 5_000)
     embedded.create_topics(broker, {"sharded": 2, "sent": 2})
     send(broker, range(N))
-    toml = TOML + spark_table(cluster, tmp_path, **{"spark.driver.maxResultSize": str(MOST_BYTES)})
+    toml = TOML + spark_table(cluster.address, tmp_path, **{"spark.driver.maxResultSize": str(MOST_BYTES)})
     (tmp_path / "sharded.toml").write_text(toml)
     program = submit_command(tmp_path / "sharded.toml", tmp_path / "airflow")
     with OnlyDriver(tmp_path, toml, broker, program=program) as driver:

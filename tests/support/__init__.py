@@ -15,6 +15,7 @@
 | `oracle_parts` | values of the oracle: records, batches, emit-on-change, record time |
 | `separate_executors` | `Apart`, `OneWorker`, `Workers`: executors for shards that share nothing but files |
 | `traced` | `KeptRecords`: the records of a play, to be read again by a trace |
+| `past_days` | days of `flights` before an hour that is played |
 | `plain_topology` | the expected results of a drawn topology, record by record |
 | `repairable` | `Repairable`: a stopped stream that each command for repairs can repair |
 | `report_warehouse` | `TestWarehouse`: rows of any table, written as a stream or a report would |

@@ -1,0 +1,175 @@
+"""Measures one stream in two shards on a cluster, for docs/sizing.md.
+
+The cluster is Spark's own with two workers, and YARN with two nodes if `make yarn` was run. Each measurement is a line
+of docs/growth.jsonl. `ON="standalone"` measures this cluster only.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Collection, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
+
+from bench.cost import PATIENCE_S, TOPOLOGY, send
+from bench.growth_page import CLUSTERS, RAW, Sample, read
+from bench.ratios import Figure
+from bench.shards import cpu_s
+from cluster.submitting import spark_table, submit_command
+from streaming.drivers import OnlyDriver
+
+from support import yarn_cluster
+from tidemark.control import process
+from tidemark.embedded import broker, spark_cluster
+from tidemark.model.project.layout import Layout
+from tidemark.spark_session import SECRETS
+
+WARMING, MEASURED = 400_000, 1_000_000
+BOTH = ("standalone", "yarn")
+
+
+class Place(NamedTuple):
+    """A cluster: the table `spark` of jobs, and parents of executors."""
+
+    spark: str
+    parents: list[int]
+
+
+def figures(_: int) -> Iterator[Figure]:
+    """Measures each cluster once."""
+    wanted = os.environ.get("ON", " ".join(BOTH)).split()
+    kept = [sample for sample in read() if not (sample.axis == CLUSTERS and sample.figure.split(":")[0] in wanted)]
+    for name in wanted:
+        with TemporaryDirectory() as folder, ExitStack() as stack:
+            home = Path(folder)
+            address = broker.start(home / "broker").address
+            stack.callback(broker.stop, home / "broker")
+            place = stack.enter_context(PLACES[name](home))
+            for figure, (value, unit) in _measure(home, address, place).items():
+                sample = Sample(
+                    CLUSTERS, MEASURED, f"{name}: {figure}", unit, [value], None, round(os.getloadavg()[0], 1)
+                )
+                kept.append(sample)
+                yield Figure(sample.figure, sample.values, unit=unit)
+    RAW.write_text("".join(json.dumps(asdict(sample)) + "\n" for sample in kept))
+
+
+def _measure(home: Path, address: str, place: Place) -> dict[str, tuple[float, str]]:
+    """Measures MEASURED records that come after WARMING ones."""
+    topic = "readings_sized"
+    toml = f"shards = 2\n{TOPOLOGY.format(records='sized')}{place.spark}"
+    (home / "bench.toml").write_text(toml)
+    program = submit_command(home / "bench.toml", home / "airflow")
+    send(address, topic, range(WARMING))
+    with OnlyDriver(home, toml, address, program=program) as driver:
+        _wait(driver, WARMING)
+        before, batches = _cpu_s(driver, place), len(driver.rows("batches"))
+        disk, changes = _bytes(home), _changes(driver)
+        send(address, topic, range(WARMING, WARMING + MEASURED))
+        _wait(driver, WARMING + MEASURED)
+        after = _cpu_s(driver, place)
+        found = {
+            "batches": (len(driver.rows("batches")) - batches, "batches"),
+            "CPU of the driver": (after[0] - before[0], "s"),
+            "CPU of the executors": (after[1] - before[1], "s"),
+            "memory of the driver": (_memory_mb([driver.pid]), "MB"),
+            "memory of an executor": (_memory_mb(_executors(place)) / 2, "MB"),
+            "bytes of tables": (_bytes(home) - disk, "bytes"),
+            "changes": (_changes(driver) - changes, "updates"),
+        }
+        assert driver.drain() == 0
+    return found
+
+
+def _wait(driver: OnlyDriver, records: int) -> None:
+    """Waits until the batches of *driver* have read *records*."""
+    driver.wait(lambda: sum(row["records_in"] for row in driver.rows("batches")) == records, "records", PATIENCE_S)
+
+
+def _changes(driver: OnlyDriver) -> int:
+    return sum(row["emitted"] for row in driver.rows("outcomes") if row["operator"] == "latest")
+
+
+def _cpu_s(driver: OnlyDriver, place: Place) -> tuple[float, float]:
+    """Returns the CPU time of the driver and of executors."""
+    return cpu_s(of=[driver.pid]), cpu_s(of=place.parents)
+
+
+def _executors(place: Place) -> list[int]:
+    """Returns the processes of the JVMs that run tasks."""
+    return [pid for pid in below(place.parents) if "CoarseGrainedExecutorBackend" in _words(pid)]
+
+
+def below(pids: Collection[int]) -> set[int]:
+    """Returns *pids* and all their descendants."""
+    parents = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            continue
+    found, grown = set(pids), {-1}
+    while grown:
+        grown = {pid for pid, parent in parents.items() if parent in found} - found
+        found |= grown
+    return found
+
+
+def _words(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    except OSError:
+        return ""
+
+
+def _memory_mb(pids: Collection[int]) -> float:
+    """Returns the memory of *pids* and descendants; shared counts once."""
+    texts = []
+    for pid in below(pids):
+        try:
+            texts.append(Path(f"/proc/{pid}/smaps_rollup").read_text())
+        except OSError:
+            continue
+    return sum(int(text.partition("Pss:")[2].split()[0]) for text in texts if "Pss:" in text) / 1_024
+
+
+def _bytes(home: Path) -> int:
+    tables = Layout(home / "warehouse").stream("bench", "readings")
+    return sum(path.stat().st_size for path in tables.rglob("*.parquet"))
+
+
+@contextmanager
+def _standalone(home: Path) -> Iterator[Place]:
+    folder = home / "cluster"
+    try:
+        cluster = spark_cluster.start(folder, cores=2, memory="2g")
+        os.environ[SECRETS] = str(cluster.secrets)
+        yield Place(spark_table(cluster.address, home), [worker.pid for worker in cluster.workers])
+    finally:
+        os.environ.pop(SECRETS, None)
+        spark_cluster.stop(folder)
+
+
+@contextmanager
+def _yarn(home: Path) -> Iterator[Place]:
+    folder = home / "cluster"
+    try:
+        cluster = yarn_cluster.start(folder)
+        os.environ["HADOOP_CONF_DIR"] = str(cluster.conf)
+        jars = f"local:{yarn_cluster.SPARKS_JARS}/*"
+        conf = {"spark.yarn.jars": jars, "spark.yarn.stagingDir": f"file://{folder / 'staging'}"}
+        conf["spark.executorEnv.SPARK_LOCAL_IP"] = spark_cluster.HOST
+        yield Place(
+            spark_table("yarn", home, **conf),
+            [node.pid for name in yarn_cluster.NODES if (node := process.find(folder, name))],
+        )
+    finally:
+        os.environ.pop("HADOOP_CONF_DIR", None)
+        yarn_cluster.stop(folder)
+
+
+PLACES: dict[str, Callable[[Path], object]] = {"standalone": _standalone, "yarn": _yarn}

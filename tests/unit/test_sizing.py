@@ -1,0 +1,58 @@
+"""The sizing page follows from its formulas and raw measurements."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from bench.growth_page import BEGINS, CLUSTERS, ENDS, PAGE, Sample, exponent, read, table
+
+TEXT = PAGE.read_text()
+NAMED = re.compile(r"^\| `(\w+)` \| ([\d.]+) \|", re.MULTILINE)
+EXAMPLE = re.compile(r"^\| ([^|`]+) \| `([\w\s.+*/()-]+)` \| ([\d,.]+) \|$", re.MULTILINE)
+
+CHECKED = re.compile(r"^\| ([^|`]+) \| `([\w\s.+*/()-]+)` \| ([\d.]+) \| ([\d.]+) \|$", re.MULTILINE)
+MEASURED = {
+    "CPU of the driver": 1, "CPU of the executors": 1, "memory of the driver": 1_000, "memory of an executor": 1_000,
+    "bytes of tables": 1e6,
+}  # fmt: skip
+"""Rows of the check on a cluster, with units of the page."""
+
+
+def calculated(formula: str) -> float:
+    values = {name: float(value) for name, value in NAMED.findall(TEXT)}
+    return float(eval(formula, {"__builtins__": {}}, values))
+
+
+def test_the_example_is_recalculated_from_the_coefficients() -> None:
+    rows = EXAMPLE.findall(TEXT)
+    assert (len(NAMED.findall(TEXT)), len(rows)) == (23, 12)
+    for result, formula, shown in rows:
+        assert float(shown.replace(",", "")) == pytest.approx(calculated(formula), rel=0.01), result
+
+
+def test_the_check_on_a_cluster_is_recalculated() -> None:
+    measured = {sample.figure: sample.values[0] for sample in read() if sample.axis == CLUSTERS}
+    rows = CHECKED.findall(TEXT)
+    for (figure, formula, predicted, shown), (name, unit) in zip(rows, MEASURED.items(), strict=True):
+        assert float(predicted) == pytest.approx(calculated(formula), rel=0.05), figure
+        assert float(shown) == pytest.approx(measured[f"standalone: {name}"] / unit, rel=0.02), figure
+
+
+def test_the_table_is_that_of_the_raw_measurements() -> None:
+    assert TEXT.split(BEGINS)[1].split(ENDS)[0].strip() == table(read())
+
+
+def test_an_exponent_is_the_slope_of_logarithms() -> None:
+    # 3 n²; and by hand: logs 0, ln 10, 2 ln 10 with values 0, ln 10, ln 10 have slope 1/2.
+    assert exponent([1, 7, 50], [3, 147, 7_500]) == pytest.approx((2, 0), abs=1e-6)
+    assert exponent([1, 10, 100], [1, 10, 10]).slope == pytest.approx(0.5)
+
+
+def test_growth_beyond_its_aim_is_missed() -> None:
+    samples = [Sample("days", size, "f", "s", [value], 0) for size, value in ((1, 1.0), (10, 1.0), (100, 100.0))]
+    assert (
+        table(samples).splitlines()[-1]
+        == "| f | s | 1 days of facts | 1 | 100 days of facts | 100 | 1.00 ± 0.58 | 0, **missed** |"
+    )
+    assert table(samples[:2]).splitlines()[-1] == "| f | s | 1 days of facts | 1 | 10 days of facts | 1 | 0.00 | 0 |"
