@@ -157,7 +157,7 @@ def judged(updates: pl.DataFrame, stored: pl.DataFrame, rule: Rule, *, with_time
         if emitted.select(only_text.any()).item():
             return judged(identified(updates), stored, rule, with_times=with_times)
         emitted = emitted.drop("_old_value")
-        runs = runs.with_columns(_identity=_compared_with(runs, sent, stored))
+        runs = runs.with_columns(_identity=_compared_with(runs, sent, stored)).drop("_value")
     return JudgedUpdates(emitted.drop("_run", "_old_run"), runs, per_task)
 
 
