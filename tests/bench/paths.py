@@ -41,7 +41,7 @@ def figures(_: int) -> Iterator[Figure]:
         windows = _lay_down(layout, topology)
         interval = Interval(BEGAN_MS, BEGAN_MS + (windows + 1) * topology.window_ms)
         took_s = seconds(lambda: run(layout, topology, specs, interval))
-        yield Figure(f"critical paths of {ROWS:,} operator-window rows", [took_s], 60, at_most=True, unit="s")
+        yield Figure(f"critical paths of {ROWS:,} operator-window rows", [took_s], 20, at_most=True, unit="s")
         warehouse = Warehouse(layout.warehouse)
         yield Figure(f"blame over {ROWS:,} steps", [seconds(lambda: warehouse.ask(BLAME))], unit="s")
 
