@@ -158,7 +158,7 @@ def judged(updates: pl.DataFrame, stored: pl.DataFrame, rule: Rule, *, with_time
             return judged(identified(updates), stored, rule, with_times=with_times)
         emitted = emitted.drop("_old_value")
         runs = runs.with_columns(_identity=_compared_with(runs, sent, stored)).drop("_value")
-    return JudgedUpdates(emitted.drop("_run", "_old_run"), runs, per_task)
+    return JudgedUpdates(emitted.drop("_run", "_old_run"), runs.drop("_run", "_old_run"), per_task)
 
 
 def _compared_with(updates: pl.DataFrame, sent: pl.DataFrame, stored: pl.DataFrame) -> pl.Series:
