@@ -1,11 +1,13 @@
 """A server with the requests of Unity Catalog that Tidemark sends.
 
-Its rules are those of the open server 0.7 that concern them.
+It checks names, columns, places and definitions as the source of the open server 0.6 does (`ValidationUtils`,
+`ColumnUtils.validateTypeJson`, `TableRepository`). It has no users, no grants and no credentials of storage.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -15,6 +17,7 @@ PREFIX = "/api/2.1/unity-catalog"
 COLUMN_KEYS = {
     "name", "type_text", "type_json", "type_name", "type_precision", "type_scale", "position", "comment", "nullable",
 }  # fmt: skip
+NAME = re.compile(r"[a-zA-Z0-9_@-]{1,255}")
 PAGE = 3
 """Tables of a page, so that clients have to ask again."""
 
@@ -23,11 +26,13 @@ class UnityServer:
     """Listens on loopback while it is a context.
 
     It has the catalog `unity`. `asked` has method and name of each request for a change, and `bodies` the content of
-    those that create something. With a `token` it refuses requests without it.
+    those that create something. With a `token` it refuses requests without it. It refuses to create what is in
+    `refused`, and redirects each creation while `redirects` is set.
     """
 
     def __init__(self, token: str | None = None) -> None:
         self.token, self.asked, self.bodies = token, list[str](), list[dict[str, Any]]()
+        self.refused, self.redirects = set[str](), False
         self.schemas: dict[str, dict[str, Any]] = {}
         self.tables: dict[str, dict[str, Any]] = {}
         server = self
@@ -48,6 +53,8 @@ class UnityServer:
                 body = answer.encode() if isinstance(answer, str) else json.dumps(answer).encode()
                 self.send_response(status)
                 self.send_header("Content-Length", str(len(body)))
+                if status == 302:
+                    self.send_header("Location", f"{server.url}{PREFIX}/catalogs/unity")
                 self.end_headers()
                 self.wfile.write(body)
 
@@ -66,6 +73,8 @@ class UnityServer:
         self._server.server_close()
 
     def _answer(self, method: str, path: str, content: dict[str, Any], login: str | None) -> tuple[int, Any]:
+        if not path.startswith(PREFIX):
+            return 404, "Status: 404"
         if self.token is not None and login != f"Bearer {self.token}":
             return 401, {"error_code": "UNAUTHENTICATED", "message": "invalid token"}
         parts = urlsplit(path.removeprefix(PREFIX))
@@ -78,9 +87,11 @@ class UnityServer:
                 return (200, kept[name]) if name in kept else (404, {"error_code": "NOT_FOUND", "message": name})
             case "GET", []:
                 return 200, self._page(parse_qs(parts.query))
+            case "DELETE", [name] if name.count(".") != 2:
+                return 400, {"error_code": "INVALID_ARGUMENT", "message": f"Invalid table name: {name}"}
             case "DELETE", [name]:
                 return (200, "200 OK") if kept.pop(name, None) else (404, {"error_code": "NOT_FOUND", "message": name})
-        return self._create(kind, kept, content)
+        return (302, "") if self.redirects else self._create(kind, kept, content)
 
     def _page(self, asked: dict[str, list[str]]) -> dict[str, Any]:
         prefix = f"{asked['catalog_name'][0]}.{asked['schema_name'][0]}."
@@ -96,9 +107,11 @@ class UnityServer:
             name = f"{content['catalog_name']}.{content['name']}"
         else:
             name = f"{content['catalog_name']}.{content['schema_name']}.{content['name']}"
-            fault = _fault(content)
+            fault = _fault(content) or ("refused" if content["name"] in self.refused else "")
             if fault or f"{content['catalog_name']}.{content['schema_name']}" not in self.schemas:
                 return 400, {"error_code": "INVALID_ARGUMENT", "message": fault or "no such schema"}
+        if not NAME.fullmatch(content["name"]):
+            return 400, {"error_code": "INVALID_ARGUMENT", "message": "Name cannot contain a period"}
         if name in kept:
             return 409, {"error_code": "ALREADY_EXISTS", "message": name}
         kept[name] = content
@@ -112,6 +125,10 @@ def _fault(table: dict[str, Any]) -> str:
     for position, column in enumerate(table["columns"]):
         if column.keys() - COLUMN_KEYS or column["position"] != position or not column["type_text"]:
             return f"column {column}"
+        field = json.loads(column.get("type_json") or "{}")
+        same = {key: column[key] for key in ("name", "nullable")}
+        if field != {**same, "type": field.get("type"), "metadata": {}} or not field["type"]:
+            return f"Invalid type_json for column {column['name']}"
     if table["table_type"] == "EXTERNAL":
         has_place = table["data_source_format"] == "DELTA" and table["storage_location"].startswith(
             ("file:///", "s3://")

@@ -19,6 +19,7 @@ from tidemark.storage.warehouse import changes_of, no_tables
 
 SPARK_TYPES = {"long": "bigint", "integer": "int", "short": "smallint", "byte": "tinyint"}
 """Spark SQL's names of some types of Delta."""
+DELTA_TYPES = {name: kind for kind, name in SPARK_TYPES.items()}
 
 
 def external_names(layout: Layout, paths: Sequence[Path]) -> dict[Path, str]:
@@ -64,8 +65,20 @@ def type_text(kind: Any) -> str:
             return f"struct<{','.join(fields)}>"
 
 
-def union_of(name: str, paths: Sequence[Path], external: Mapping[Path, str]) -> tuple[dict[str, str], str]:
-    """Returns columns with types, and SELECT of a view.
+def delta_type(text: str) -> Any:
+    """Returns a type of a column in `TABLES` as Delta has it (JSON)."""
+    if text.startswith("array<"):
+        element = delta_type(text.removeprefix("array<").removesuffix(">"))
+        return {"type": "array", "elementType": element, "containsNull": True}
+    if text.startswith("struct<"):
+        words = (field.split(":") for field in text.removeprefix("struct<").removesuffix(">").split(","))
+        fields = [{"name": name, "type": delta_type(word), "nullable": True, "metadata": {}} for name, word in words]
+        return {"type": "struct", "fields": fields}
+    return DELTA_TYPES.get(text, text)
+
+
+def union_of(name: str, paths: Sequence[Path], external: Mapping[Path, str]) -> tuple[dict[str, Any], str]:
+    """Returns columns with Delta's types (JSON), and SELECT of a view.
 
     It has all rows of the tables of one *name*.
 
@@ -73,35 +86,35 @@ def union_of(name: str, paths: Sequence[Path], external: Mapping[Path, str]) -> 
     """
     of_paths = {path: columns_of(path) for path in paths}
     columns = _columns(name, list(of_paths.values()))
-    empty = ", ".join(f"CAST(NULL AS {type_}) AS {identifier(column)}" for column, type_ in columns.items())
-    parts = [f"SELECT {empty} WHERE false"]
+    empty = _shown({}, columns)
+    parts = [f"SELECT {', '.join(empty)} WHERE false"]
     for path, types in of_paths.items():
         parts.append(f"SELECT {', '.join(_shown(types, columns))} FROM {_current(path, external)}")
     return columns, "\nUNION ALL\n".join(parts)
 
 
-def _columns(name: str, of_paths: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Returns the columns of a union with Spark's types.
+def _columns(name: str, of_paths: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Returns the columns of a union with Delta's types (JSON).
 
     A column that is an instant in one table is one in all: older versions wrote epoch ms.
     """
     if name in TABLES:
-        return {column.name: column.type for column in TABLES[name].columns}
-    columns: dict[str, str] = {}
+        return {column.name: delta_type(column.type) for column in TABLES[name].columns}
+    columns: dict[str, Any] = {}
     for types in of_paths:
         for column, kind in types.items():
             if column not in columns or kind == INSTANT:
-                columns[column] = type_text(kind)
+                columns[column] = kind
     return columns
 
 
-def _shown(types: Mapping[str, Any], columns: Mapping[str, str]) -> Iterator[str]:
+def _shown(types: Mapping[str, Any], columns: Mapping[str, Any]) -> Iterator[str]:
     """Yields the *columns* of a union from a table with *types*."""
-    for column, type_ in columns.items():
+    for column, kind in columns.items():
         name = identifier(column)
         if column not in types:
-            yield f"CAST(NULL AS {type_}) AS {name}"
-        elif type_ == "timestamp" and types[column] == EPOCH_MS:
+            yield f"CAST(NULL AS {type_text(kind)}) AS {name}"
+        elif kind == INSTANT and types[column] == EPOCH_MS:
             yield f"timestamp_millis({name}) AS {name}"
         else:
             yield name

@@ -55,19 +55,23 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="also install DuckDB's extension for Delta for this user, from the installed package; without it DuckDB "
         "downloads it when a view is read first",
     )
-    hive = parser.add_argument_group("hive, unity, dbt")
+    hive = parser.add_argument_group("hive")
     hive.add_argument(
         "--metastore", metavar="URI", help="address of the metastore for hive, for example thrift://metastore:9083"
     )
-    hive.add_argument("--server", metavar="URL", help="address of Unity Catalog, for example https://unity.example.org")
-    hive.add_argument("--catalog", default="unity", help="catalog of Unity Catalog (default: %(default)s)")
-    hive.add_argument(
+    unity = parser.add_argument_group("unity")
+    unity.add_argument(
+        "--server", metavar="URL", help="address of Unity Catalog, for example https://unity.example.org"
+    )
+    unity.add_argument("--catalog", default="unity", help="catalog of Unity Catalog (default: %(default)s)")
+    unity.add_argument(
         "--token-file",
         type=Path,
         metavar="FILE",
         help=f"file with the token for Unity Catalog (default: the environment variable {TOKEN}; neither: no token)",
     )
-    hive.add_argument(
+    several = parser.add_argument_group("hive, unity, dbt")
+    several.add_argument(
         "--database", default="tidemark", help="database or schema for tables and views (default: %(default)s)"
     )
 
@@ -189,6 +193,9 @@ def _unity(home: Path, options: argparse.Namespace) -> str:
     except OSError as error:
         msg = f"--token-file {options.token_file} cannot be read: {error.strerror}"
         raise InvalidArgument(msg) from error
+    except UnicodeDecodeError:
+        msg = f"--token-file {options.token_file} is not text in UTF-8; write the token alone into it"
+        raise InvalidArgument(msg) from None  # the error has the content
     client = UnityClient(address, token.strip())
     done = register_in_unity(client, Layout(home), options.catalog, options.database)
     changes = f"{done.created} created, {done.dropped} dropped"

@@ -1,6 +1,6 @@
 """Asks a server of Unity Catalog over its HTTP interface.
 
-Source: the OpenAPI of Unity Catalog 0.7 (`api/all.yaml`), of which the requests for catalogs, schemas and tables are
+Source: the OpenAPI of Unity Catalog 0.6 and 0.7 (`api/all.yaml`), of which the requests for catalogs, schemas and tables are
 used. Databricks has the same interface.
 """
 
@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from email.message import Message
 from http.client import HTTPException
-from typing import Any
-from urllib.parse import quote, urlencode, urlsplit
+from typing import IO, Any
+from urllib.parse import SplitResult, quote, urlencode, urlsplit
 
 from tidemark.errors import InvalidArgument
 from tidemark.escaping import one_line
@@ -21,6 +22,7 @@ PREFIX = "/api/2.1/unity-catalog"
 TIMEOUT_S = 30.0
 MOST_LETTERS = 500
 """Most characters of an answer that an error shows."""
+LOOPBACK = {"localhost", "127.0.0.1", "::1"}
 LOGIN_REFUSED, FORBIDDEN, MISSING = 401, 403, 404
 Json = dict[str, Any]
 
@@ -32,13 +34,19 @@ class UnityClient:
     """
 
     def __init__(self, url: str, token: str | None, *, timeout_s: float = TIMEOUT_S) -> None:
-        parts = urlsplit(url)
-        if parts.scheme not in {"http", "https"} or not parts.hostname:
+        parts = _address(url)
+        if parts is None:
             msg = f"the address of Unity Catalog must begin with https:// or http://, got {url!r}"
             raise InvalidArgument(msg)
-        if token and parts.scheme == "http" and parts.hostname not in {"localhost", "127.0.0.1", "::1"}:
+        if token and parts.scheme == "http" and parts.hostname not in LOOPBACK:
             msg = f"{url}: a token is sent over https only; give an address with https://"
             raise InvalidArgument(msg)
+        if token and not (token.isascii() and token.isprintable()):
+            msg = "the token must be one line of printable ASCII characters; correct TIDEMARK_UNITY_TOKEN or its file"
+            raise InvalidArgument(msg)
+        # A proxy that the environment names would read a token that is sent to this machine.
+        proxies = [urllib.request.ProxyHandler({})] if parts.hostname in LOOPBACK else []
+        self._opener = urllib.request.build_opener(_RefuseRedirects, *proxies)
         self.url, self._token, self._timeout_s = url.rstrip("/"), token, timeout_s
 
     def catalog(self, name: str) -> Json | None:
@@ -77,16 +85,16 @@ class UnityClient:
         headers = {"Accept": "application/json", "Content-Type": "application/json"}
         request = urllib.request.Request(f"{self.url}{PREFIX}{path}", body, headers, method=method)
         if self._token:
-            # Not sent again to another host to which an answer redirects.
-            request.add_unredirected_header("Authorization", f"Bearer {self._token}")
+            request.add_header("Authorization", f"Bearer {self._token}")
         try:
-            with urllib.request.urlopen(request, timeout=self._timeout_s) as answer:
+            with self._opener.open(request, timeout=self._timeout_s) as answer:
                 text = answer.read()
         except urllib.error.HTTPError as error:
             with error:
-                if error.code == MISSING and method == "GET":
-                    return None
-                msg = self._refusal(error.code, f"{method} {path}", error.read().decode(errors="replace"))
+                text = error.read()
+            if error.code == MISSING and method == "GET" and "error_code" in self._parsed(text):
+                return None
+            msg = self._refusal(error, f"{method} {path}", text.decode(errors="replace"))
             raise InvalidArgument(msg) from None
         except (OSError, HTTPException) as error:
             reason = error.reason if isinstance(error, urllib.error.URLError) else error
@@ -95,29 +103,51 @@ class UnityClient:
         # Answers to changes are not read: that to a removal is no JSON.
         return self._parsed(text) if method == "GET" else {}
 
-    def _refusal(self, code: int, asked: str, text: str) -> str:
+    def _refusal(self, error: urllib.error.HTTPError, asked: str, text: str) -> str:
+        code, location = error.code, error.headers.get("Location")
+        if code // 100 == 3 and location:
+            return (
+                f"{self.url} redirects {asked} to {one_line(location)[:MOST_LETTERS]}; give the address that it has now"
+            )
         if code == LOGIN_REFUSED:
             given = "is not valid there" if self._token else "is missing"
             return f"{self.url} refuses the login (401): the token {given}; set TIDEMARK_UNITY_TOKEN, or --token-file"
         if code == FORBIDDEN:
             return f"{self.url} does not permit {asked} (403); grant its user the right"
-        return f"{self.url} refuses {asked} ({code}): {one_line(_message_of(text))[:MOST_LETTERS]}"
+        message = str((_object(text) or {}).get("message") or text)
+        return f"{self.url} refuses {asked} ({code}): {one_line(message)[:MOST_LETTERS]}"
 
     def _parsed(self, text: bytes) -> Json:
-        try:
-            parsed = json.loads(text)
-        except ValueError:
-            parsed = None
-        if not isinstance(parsed, dict):
+        parsed = _object(text)
+        if parsed is None:
             msg = f"{self.url} is not a server of Unity Catalog: its answer is not an object of JSON"
             raise InvalidArgument(msg)
         return parsed
 
 
-def _message_of(text: str) -> str:
-    """Returns the message in an answer, or the whole of it."""
+class _RefuseRedirects(urllib.request.HTTPRedirectHandler):
+    """Treats a redirect as an error: a creation would become a GET."""
+
+    def redirect_request(
+        self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: Message, newurl: str
+    ) -> None:
+        """Returns None: the answer is an HTTPError."""
+
+
+def _address(url: str) -> SplitResult | None:
+    """Returns the parts of the address of a server; None: it is none."""
+    try:
+        parts = urlsplit(url)
+        is_valid = parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0 and url.isascii()
+    except ValueError:
+        return None
+    return parts if is_valid else None
+
+
+def _object(text: bytes | str) -> Json | None:
+    """Returns the object in an answer of JSON; None: there is none."""
     try:
         parsed = json.loads(text)
     except ValueError:
-        return text
-    return str(parsed.get("message") or text) if isinstance(parsed, Mapping) else text
+        return None
+    return parsed if isinstance(parsed, dict) else None
