@@ -13,7 +13,7 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
@@ -73,16 +73,7 @@ def register_in_unity(client: UnityClient, layout: Layout, catalog: str, schema:
     if place != quote(place, safe="/:!$&'()*+,;=@~"):
         msg = f"{place} has characters that Unity Catalog does not accept in a location; move the warehouse"
         raise InvalidArgument(msg)
-    definitions = [*_definitions(layout)]
-    for name, count in Counter(each["name"] for each in definitions).items():
-        if not NAME.fullmatch(name):
-            allowed = "at most 255 letters of English, digits, _, @ and -"
-            msg = f"{name} is not a valid name in Unity Catalog: it must have {allowed}; rename the topology or query"
-            raise InvalidArgument(msg)
-        if count > 1:
-            msg = f"two tables or views would have the name {name} in Unity Catalog; rename one in its topology"
-            raise InvalidArgument(msg)
-    wanted = {each["name"]: each for each in definitions}
+    wanted = _by_name([*_definitions(layout)])
     if client.catalog(catalog) is None:
         msg = f"{client.url} has no catalog {catalog!r}; create it there, or name another one with --catalog"
         raise InvalidArgument(msg)
@@ -104,6 +95,19 @@ def register_in_unity(client: UnityClient, layout: Layout, catalog: str, schema:
     for name in ours.keys() - wanted.keys():
         client.drop_table(f"{catalog}.{schema}.{name}")
     return Changes(sorted(wanted), len(new), len(ours) - len(kept))
+
+
+def _by_name(definitions: Sequence[Json]) -> dict[str, Json]:
+    """Returns definitions by name; InvalidArgument names an invalid one."""
+    for name, count in Counter(each["name"] for each in definitions).items():
+        if not NAME.fullmatch(name):
+            allowed = "1 to 255 of the letters a to z, digits, _, @ and -"
+            msg = f"{name} is not a valid name in Unity Catalog, which allows {allowed}; rename the topology or query"
+            raise InvalidArgument(msg)
+        if count > 1:
+            msg = f"two tables or views would have the name {name} in Unity Catalog; rename one in its topology"
+            raise InvalidArgument(msg)
+    return {each["name"]: each for each in definitions}
 
 
 def _digest(definition: Json | None) -> str:

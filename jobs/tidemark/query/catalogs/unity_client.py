@@ -1,7 +1,7 @@
 """Asks a server of Unity Catalog over its HTTP interface.
 
-Source: the OpenAPI of Unity Catalog 0.6 and 0.7 (`api/all.yaml`), of which the requests for catalogs, schemas and tables are
-used. Databricks has the same interface.
+Source: the OpenAPI of Unity Catalog 0.6 and 0.7 (`api/all.yaml`), of which the requests for catalogs, schemas and
+tables are used. Databricks has the same interface.
 """
 
 from __future__ import annotations
@@ -92,8 +92,10 @@ class UnityClient:
         except urllib.error.HTTPError as error:
             with error:
                 text = error.read()
-            if error.code == MISSING and method == "GET" and "error_code" in self._parsed(text):
-                return None
+            if error.code == MISSING and method == "GET":
+                if "error_code" in self._parsed(text):
+                    return None
+                raise self._another_server() from None
             msg = self._refusal(error, f"{method} {path}", text.decode(errors="replace"))
             raise InvalidArgument(msg) from None
         except (OSError, HTTPException) as error:
@@ -120,9 +122,12 @@ class UnityClient:
     def _parsed(self, text: bytes) -> Json:
         parsed = _object(text)
         if parsed is None:
-            msg = f"{self.url} is not a server of Unity Catalog: its answer is not an object of JSON"
-            raise InvalidArgument(msg)
+            raise self._another_server()
         return parsed
+
+    def _another_server(self) -> InvalidArgument:
+        msg = f"{self.url} is not a server of Unity Catalog: its answers have another form; correct the address"
+        return InvalidArgument(msg)
 
 
 class _RefuseRedirects(urllib.request.HTTPRedirectHandler):
