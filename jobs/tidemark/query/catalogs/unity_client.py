@@ -46,7 +46,7 @@ class UnityClient:
             raise InvalidArgument(msg)
         # A proxy that the environment names would read a token that is sent to this machine.
         proxies = [urllib.request.ProxyHandler({})] if parts.hostname in LOOPBACK else []
-        self._opener = urllib.request.build_opener(_RefuseRedirects, *proxies)
+        self._opener = urllib.request.build_opener(_NoRedirects, *proxies)
         self.url, self._token, self._timeout_s = url.rstrip("/"), token, timeout_s
 
     def catalog(self, name: str) -> Json | None:
@@ -130,7 +130,7 @@ class UnityClient:
         return InvalidArgument(msg)
 
 
-class _RefuseRedirects(urllib.request.HTTPRedirectHandler):
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
     """Treats a redirect as an error: a creation would become a GET."""
 
     def redirect_request(
