@@ -66,7 +66,7 @@ def type_text(kind: Any) -> str:
 
 
 def delta_type(text: str) -> Any:
-    """Returns a type of a column in `TABLES` as Delta has it (JSON)."""
+    """Returns Delta's type (JSON) of a column in `TABLES`."""
     if text.startswith("array<"):
         element = delta_type(text.removeprefix("array<").removesuffix(">"))
         return {"type": "array", "elementType": element, "containsNull": True}

@@ -140,7 +140,7 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 
 
 def _address(url: str) -> SplitResult | None:
-    """Returns the parts of the address of a server; None: it is none."""
+    """Returns the parts of a server's address; None: it is invalid."""
     try:
         parts = urlsplit(url)
         is_valid = parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0 and url.isascii()
