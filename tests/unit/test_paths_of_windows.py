@@ -44,7 +44,7 @@ def random_windows(rng):
 
 
 def parts_of_one(step, ewts_ms, began_ms, queued_ms):
-    """Returns the parts of a latency; None for each that an unknown value leaves unknown."""
+    """Returns the parts of a latency; None for unknown ones."""
     if step.latency_ms is None:
         return [None, None, None]
     before_ms = 0
