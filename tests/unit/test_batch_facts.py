@@ -1,4 +1,4 @@
-"""Facts about batches of which older versions, or other writers, left something out."""
+"""Facts about batches with missing values."""
 
 from __future__ import annotations
 

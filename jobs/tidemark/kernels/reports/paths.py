@@ -26,7 +26,7 @@ CODE = {state: code for code, state in enumerate(STATES)}
 NONE = -1
 """The place of an operator where there is none."""
 UNFINISHED = -2
-"""The place, or the clock, of an operator that has not finished a window."""
+"""The place or clock of an operator without the window."""
 Value = TypeVar("Value", bound=np.generic)
 
 

@@ -149,10 +149,10 @@ class BatchFacts:
         texts: list[str | None] = []
         self._ran: dict[str, BatchRuns] = {}
         for (sub,), ran in batches.sort("batch_id").partition_by(["sub_topology"], as_dict=True).items():
-            found = restarts(ran, beats.filter(pl.col("sub_topology") == sub), trigger_ms=trigger_ms)
-            self._ran[sub] = _runs(ran, {restart.batch_id: len(times) + n for n, restart in enumerate(found)})
-            times += found
-            texts += [f"driver of {sub}: {restart.seen}" for restart in found]
+            restarts_of_sub = restarts(ran, beats.filter(pl.col("sub_topology") == sub), trigger_ms=trigger_ms)
+            self._ran[sub] = _runs(ran, {restart.batch_id: len(times) + n for n, restart in enumerate(restarts_of_sub)})
+            times += restarts_of_sub
+            texts += [f"driver of {sub}: {restart.seen}" for restart in restarts_of_sub]
         self.restart_texts = pl.Series([*texts, None], dtype=pl.String())
         self._stood_still = np.array([restart.stood_still for restart in times], np.bool_)
         causes = PLACE[AgeCause.BACKLOG], PLACE[AgeCause.DRIVER_RESTARTED]

@@ -26,7 +26,7 @@ from tidemark.semantics.critical_path import Upstreams, in_order
 
 WINDOW = ("topology", "window_start", "window_end")
 NO_WAIT = float("-inf")
-"""The arrival at an operator that did not wait for a window, because it was idle."""
+"""The arrival at an operator that was idle and did not wait."""
 STARTED_WITH_IT_MS = 30_000
 """Longest delay of a driver's first batch after a window, in ms.
 
