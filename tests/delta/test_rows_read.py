@@ -93,6 +93,16 @@ def test_before_the_first_batch_nothing_is_known(days: tuple[Play, set[Path]]) -
     assert sla_facts.accounts(tables, play.topology, at_ms=at_ms, since_ms=at_ms) == []
 
 
+def test_a_topology_began_with_its_own_first_batch(tmp_path: Path) -> None:
+    Play(NEWEST_SENT.replace('"play"', '"older"', 1), tmp_path).batch(at_ms=NOON)
+    play = Play(NEWEST_SENT, tmp_path)
+    play.batch(at_ms=NOON + DAY)
+    old = {"subject": "board", "measure": "staleness", "error_after": "1 h", "owner": "o"}
+    specs = parse({"play": {"old": old}}, play.topology, file="slas.toml")
+    found = sla_facts.facts(Warehouse(tmp_path), play.topology, specs, at_ms=NOON + DAY + 1_000)
+    assert [row["at_ms"] for row in found if row["what"] == "begun"] == [NOON + DAY]
+
+
 @pytest.mark.parametrize(
     ("work", "batches_read"),
     [(rolled_up, 0), (with_paths, 1)],  # paths need to know when a stream began

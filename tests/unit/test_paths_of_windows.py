@@ -43,6 +43,19 @@ def random_windows(rng):
     return upstreams, ewt_ms, behind
 
 
+def parts_of_one(step, ewts_ms, began_ms, queued_ms):
+    """Returns the parts of a latency; None for unknown ones."""
+    if step.latency_ms is None:
+        return [None, None, None]
+    before_ms = 0
+    if step.slowest_upstream:
+        before_ms = None if began_ms is None else began_ms - ewts_ms[step.slowest_upstream]
+    known = parts(step.latency_ms, before_batch_ms=before_ms or 0, queued_ms=queued_ms or 0)
+    waited_ms = None if before_ms is None else known.waited_ms
+    queue_ms = None if queued_ms is None else known.queued_ms
+    return [waited_ms, queue_ms, None if None in (waited_ms, queue_ms) else known.worked_ms]
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_many_windows_are_measured_like_one(seed):
     rng = Random(seed)
@@ -74,14 +87,12 @@ def test_many_windows_are_measured_like_one(seed):
             assert measured.depth[place, window] == len(walk.steps) - 1
             assert whole(slack[place, window]) == slack_ms_of_one.get(name)
             assert on_path[place, window] == (name in path.operators)
-            began, queued = (of.get(name, [np.nan] * WINDOWS)[window] for of in (began_ms, queued_ms))
-            if step.latency_ms is not None and name in ewt_ms and not np.isnan(began + queued):
-                before_ms = int(began) - ewts_ms[step.slowest_upstream] if step.slowest_upstream else 0
-                of_one = parts(step.latency_ms, before_batch_ms=before_ms, queued_ms=int(queued))
-                found = (lengths.waited_ms, lengths.queued_ms, lengths.worked_ms)
-                assert [whole(each[place, window]) for each in found] == [
-                    of_one.waited_ms, of_one.queued_ms, of_one.worked_ms,
-                ]  # fmt: skip
+            found = [whole(ms[place, window]) for ms in (lengths.waited_ms, lengths.queued_ms, lengths.worked_ms)]
+            if name in ewt_ms:
+                began, queued = whole(began_ms[name][window]), whole(queued_ms[name][window])
+                assert found == parts_of_one(step, ewts_ms, began, queued)
+            else:
+                assert found == [step.latency_ms, *[None if step.latency_ms is None else 0] * 2]
 
 
 @pytest.mark.parametrize("seed", range(10))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 
 import polars as pl
@@ -28,20 +28,27 @@ def test_a_value_is_a_json_object_with_its_columns_in_order():
     assert json.loads(text)["b"] == 'say "hi"\n'
 
 
-@given(
-    st.lists(
-        st.tuples(
-            st.none() | st.text(),
-            st.none() | st.integers(-(2**63), 2**63 - 1),
-            st.none() | st.booleans(),
-            st.none() | st.datetimes(timezones=st.just(UTC)),
-        ),
-        min_size=1,
-    )
-)
+BIGINTS = st.integers(-(2**63), 2**63 - 1)
+VALUES = [
+    (pl.String(), st.text() | st.text(st.characters(max_codepoint=0x1F))),
+    (pl.Int64(), BIGINTS),
+    (pl.Boolean(), st.booleans()),
+    (INSTANT, st.datetimes(timezones=st.just(UTC))),
+    (pl.Datetime("us"), st.datetimes()),
+    (pl.Datetime("ms", "Asia/Tokyo"), st.integers(-(10**12), 10**13)),
+    (pl.Date(), st.dates()),
+    (pl.Time(), st.times()),
+    (pl.Duration("us"), st.timedeltas(timedelta(-100_000), timedelta(100_000))),
+    (pl.Decimal(20, 3), st.decimals(-(10**16), 10**16, places=3)),
+    (pl.List(pl.String()), st.lists(st.none() | st.text(), max_size=3)),
+    (pl.Struct({"n": pl.Int64(), 't"': pl.String()}), st.fixed_dictionaries({"n": BIGINTS, 't"': st.text()})),
+]
+
+
+@given(st.lists(st.tuples(*(st.none() | values for _, values in VALUES)), min_size=1, max_size=4))
 def test_columns_have_the_same_text_together_and_beside_a_double(rows):
     """With a double in the object, each column is written by itself."""
-    schema = {"a": pl.String(), "b": pl.Int64(), "c": pl.Boolean(), "d": INSTANT}
+    schema = {f"c{place}": kind for place, (kind, _) in enumerate(VALUES)}
     frame = pl.DataFrame(rows, schema=schema, orient="row").with_columns(x=0.5)
     together = frame.select(value_text([*schema], frame.schema)).to_series().to_list()
     beside = frame.select(value_text([*schema, "x"], frame.schema)).to_series().to_list()

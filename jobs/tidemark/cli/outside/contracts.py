@@ -24,7 +24,7 @@ SUBJECT, MIN_RECORDS = "tidemark.io/subject", "tidemark.io/min-records"
 """Annotations of an SLO for keys that OpenSLO leaves to its users."""
 UNITS = {"ms": "ms", "s": "s", "min": "m", "h": "h", "d": "d"}
 """Units of lengths in SLA files, and those of ODCS and OpenSLO."""
-MOST_LETTERS = 1_050
+LONGEST_DESCRIPTION = 1_050
 """Most characters of a description of OpenSLO."""
 _OWNER = re.compile(r"Owner: (.+)")
 _OWNER_AND_RUNBOOK = re.compile(r"Owner: (.+)(?:\nRunbook: ((?s:.+)))?")
@@ -217,8 +217,10 @@ def _slo(keys: Keys, name: str) -> Entry:
         raise InvalidSpec.at(keys.file, keys.at, f"makes {slo!r}, which is no name in OpenSLO", remedy)
     # Values of labels and annotations have at most 63 letters, and none of a URL.
     description = f"Owner: {table['owner']}" + (f"\nRunbook: {table['runbook']}" if "runbook" in table else "")
-    if len(description) > MOST_LETTERS:
-        keys.fail("runbook", f"makes a description of {len(description)} letters", f"keep it below {MOST_LETTERS}")
+    if len(description) > LONGEST_DESCRIPTION:
+        keys.fail(
+            "runbook", f"makes a description of {len(description)} letters", f"keep it below {LONGEST_DESCRIPTION}"
+        )
     query = f'tidemark_latency_seconds{{topology="{topology}",operator="{table["subject"]}"}}'
     source = {"type": "Prometheus", "spec": {"query": query}}
     return {

@@ -1,9 +1,8 @@
 """`tidemark publish`: gives BI tools one name per table and view.
 
 `duckdb` writes a database file of views, `hive` and `unity` register tables and views in a Hive metastore and in Unity
-Catalog. `dbt`, `odcs` and
-`openslo` print the SLAs as freshness of dbt's sources, as data contracts and as SLOs. `lineage` prints or sends the
-datasets and columns of each stream as events of OpenLineage.
+Catalog. `dbt`, `odcs` and `openslo` print the SLAs as freshness of dbt's sources, as data contracts and as SLOs.
+`lineage` prints or sends the datasets and columns of each stream as events of OpenLineage.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ from tidemark.kernels.records.iso_times import instants_of
 _SLICE = 20_000
 """Most records that are Python objects at once.
 
-With more of them their memory is returned to the system and asked for anew, a quarter of the time to read them.
+With more of them, their memory is returned to the system and asked for anew, which takes a quarter of the time.
 """
 _INT = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 _BIGINT = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]

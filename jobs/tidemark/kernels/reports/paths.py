@@ -8,7 +8,7 @@ numbers, and exact up to 2^53. NaN: there is none. An array of Measured has a ro
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -25,11 +25,8 @@ STATES = tuple(LatencyState)
 CODE = {state: code for code, state in enumerate(STATES)}
 NONE = -1
 """The place of an operator where there is none."""
-PASSED_OVER = -2
-"""The clock of an operator that has not finished a window.
-
-A walk has the clocks of the others.
-"""
+UNFINISHED = -2
+"""The place or clock of an operator without the window."""
 Value = TypeVar("Value", bound=np.generic)
 
 
@@ -63,8 +60,8 @@ class Measured:
 
     def take(self, windows: Mask) -> Measured:
         """Returns the chosen *windows*."""
-        arrays = (getattr(self, each.name)[:, windows] for each in fields(self)[1:])
-        return Measured(self.names, *arrays)
+        arrays = {each.name: getattr(self, each.name)[:, windows] for each in fields(self) if each.name != "names"}
+        return replace(self, **arrays)
 
     def along(
         self, own: npt.NDArray[Value], join: Callable[[npt.NDArray[Value], npt.NDArray[Value]], npt.NDArray[Any]]
@@ -277,11 +274,11 @@ def same_clock(measured: Measured, clocks: Mapping[str, Floats]) -> Mask:
     It is the clock of all its operators that finished the window.
     *clocks* has the number of the clock by which each of them finished it.
     """
-    passed_over = np.full(measured.windows, float(PASSED_OVER))
-    own = np.stack([np.nan_to_num(clocks.get(name, passed_over), nan=NONE) for name in measured.names])
+    unfinished = np.full(measured.windows, float(UNFINISHED))
+    own = np.stack([np.nan_to_num(clocks.get(name, unfinished), nan=NONE) for name in measured.names])
 
     def joined(before: Floats, own: Floats) -> Floats:
-        return np.where(own == PASSED_OVER, before, np.where(before == own, own, NONE))
+        return np.where(own == UNFINISHED, before, np.where(before == own, own, NONE))
 
     return measured.along(own, joined) >= 0
 

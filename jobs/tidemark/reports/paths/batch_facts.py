@@ -144,36 +144,39 @@ class BatchFacts:
     """
 
     def __init__(self, rows: BatchRows, *, trigger_ms: int) -> None:
-        batches, beats, watermarks, latencies = (each.with_columns(cs.datetime().dt.epoch("ms")) for each in rows)
+        batches, beats, watermarks, latencies = (table.with_columns(cs.datetime().dt.epoch("ms")) for table in rows)
         times: list[Restart] = []
         texts: list[str | None] = []
         self._ran: dict[str, BatchRuns] = {}
-        for (sub,), of_sub in batches.sort("batch_id").group_by("sub_topology", maintain_order=True):
-            of_driver = restarts(of_sub, beats.filter(pl.col("sub_topology") == sub), trigger_ms=trigger_ms)
-            self._ran[str(sub)] = _runs(of_sub, {each.batch_id: len(times) + n for n, each in enumerate(of_driver)})
-            times += of_driver
-            texts += [f"driver of {sub}: {each.seen}" for each in of_driver]
+        for (sub,), ran in batches.sort("batch_id").partition_by(["sub_topology"], as_dict=True).items():
+            restarts_of_sub = restarts(ran, beats.filter(pl.col("sub_topology") == sub), trigger_ms=trigger_ms)
+            self._ran[sub] = _runs(ran, {restart.batch_id: len(times) + n for n, restart in enumerate(restarts_of_sub)})
+            times += restarts_of_sub
+            texts += [f"driver of {sub}: {restart.seen}" for restart in restarts_of_sub]
         self.restart_texts = pl.Series([*texts, None], dtype=pl.String())
-        self._stood_still = np.array([each.stood_still for each in times], np.bool_)
+        self._stood_still = np.array([restart.stood_still for restart in times], np.bool_)
         causes = PLACE[AgeCause.BACKLOG], PLACE[AgeCause.DRIVER_RESTARTED]
         self.restart_causes = np.where(self._stood_still, *causes)
         self._from_ms, self._to_ms = (
-            np.array([getattr(each, end) for each in times], np.float64) for end in ("from_ms", "to_ms")
+            np.array([getattr(restart, end) for restart in times], np.float64) for end in ("from_ms", "to_ms")
         )
         self._marks: dict[str, dict[InputPartition, PartitionMarks]] = {}
         of_partitions = watermarks.drop_nulls(["partition", "source"]).sort("batch_id")
-        for (sub, source, partition), of in of_partitions.group_by("sub_topology", "source", "partition"):
+        input_partition = ["sub_topology", "source", "partition"]
+        for (sub, source, partition), decisions in of_partitions.partition_by(input_partition, as_dict=True).items():
             marks = PartitionMarks(
-                of["batch_id"].to_numpy(), _floats(of["watermark"]), (of["activity"] == Activity.IDLE).to_numpy(),
-                _floats(of["decided_at"]),
-            )  # fmt: skip
-            self._marks.setdefault(str(sub), {})[str(source), int(str(partition))] = marks
+                decisions["batch_id"].to_numpy(),
+                _floats(decisions["watermark"]),
+                decisions["activity"].eq_missing(Activity.IDLE).to_numpy(),
+                _floats(decisions["decided_at"]),
+            )
+            self._marks.setdefault(sub, {})[source, partition] = marks
         # The record with the longest latency of a task is its oldest one.
         self._oldest_ms: dict[tuple[object, ...], tuple[Places, Floats]] = {}
         oldest_ms = pl.col("finished_at") - pl.col("max_ms")
         in_order = latencies.sort("batch_id").with_columns(oldest_ms=oldest_ms)
-        for task, of in in_order.group_by("sub_topology", "operator", "task_id", maintain_order=True):
-            self._oldest_ms[task] = of["batch_id"].to_numpy(), _floats(of["oldest_ms"])
+        for task, measured in in_order.partition_by(["sub_topology", "operator", "task_id"], as_dict=True).items():
+            self._oldest_ms[task] = measured["batch_id"].to_numpy(), _floats(measured["oldest_ms"])
 
     def before(self, sub_topology: str, batch_id: Places) -> tuple[Floats, Floats]:
         """Returns when the batch before each one started and finished."""
@@ -274,8 +277,8 @@ class BatchFacts:
         marks = self._marks.get(sub.name, {})
         partitions = [(leading[name], partition) for name, partition in sorted(marks) if name in leading]
         number, latest_ms = np.full(batch_id.size, NONE), np.full(batch_id.size, -np.inf)
-        for n, (of, partition) in enumerate(partitions):
-            ready_ms = self._ready_ms(sub.name, of, partition, batch_id, end_ms)
+        for n, (leader, partition) in enumerate(partitions):
+            ready_ms = self._ready_ms(sub.name, leader, partition, batch_id, end_ms)
             # Names decide between partitions that were ready at the same instant: the last one counts.
             is_later = ready_ms >= latest_ms
             number, latest_ms = np.where(is_later, n, number), np.where(is_later, ready_ms, latest_ms)

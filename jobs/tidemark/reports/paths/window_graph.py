@@ -25,7 +25,8 @@ from tidemark.model.topology import Topology
 from tidemark.semantics.critical_path import Upstreams, in_order
 
 WINDOW = ("topology", "window_start", "window_end")
-NOT = float("-inf")
+NO_WAIT = float("-inf")
+"""The arrival at an operator that was idle and did not wait."""
 STARTED_WITH_IT_MS = 30_000
 """Longest delay of a driver's first batch after a window, in ms.
 
@@ -109,7 +110,7 @@ class WindowGroup:
             if len(place.waits_for) > 1 and arrival_ms.keys() >= {*place.waits_for}:
                 last_ms = np.max([arrival_ms[each] for each in place.waits_for], axis=0)
                 for each in place.waits_for:
-                    was_last[name, each] = (arrival_ms[each] == last_ms) | (last_ms == NOT)
+                    was_last[name, each] = (arrival_ms[each] == last_ms) | (last_ms == NO_WAIT)
         for chosen in alike(list(was_last.values()), self.numbers.size):
             first = int(chosen.argmax())
             upstreams: dict[str, tuple[str, ...]] = {}
@@ -124,11 +125,11 @@ class WindowGroup:
     def _arrival_ms(self) -> dict[str, Floats]:
         """Returns when the windows arrived over hops, by operator of the driver.
 
-        It is NOT for an operator that did not wait for it because it was idle. Operators that read from outside,
+        It is NO_WAIT for an operator that did not wait for it because it was idle. Operators that read from outside,
         directly or among others, are left out, because no row of their driver has that arrival.
         """
         arrival_ms: dict[str, Floats] = {}
-        none = np.full(self.numbers.size, NOT)
+        none = np.full(self.numbers.size, NO_WAIT)
         for name in in_order({name: place.waits_for for name, place in self.places.items()}):
             place = self.places.get(name)
             if place is None or name not in self.finishes or not place.waits_for:
@@ -137,7 +138,7 @@ class WindowGroup:
                 # A source with upstreams is the reading end of hops.
                 sent_ms = [self.finishes[up].ewt_ms for up in place.waits_for if up in self.finishes]
                 own_ms = self.finishes[name].ewt_ms
-                arrival_ms[name] = np.max([none, *(np.where(ewt <= own_ms, ewt, NOT) for ewt in sent_ms)], axis=0)
+                arrival_ms[name] = np.max([none, *(np.where(ewt <= own_ms, ewt, NO_WAIT) for ewt in sent_ms)], axis=0)
             elif arrival_ms.keys() >= {*place.waits_for}:
                 arrival_ms[name] = np.max([arrival_ms[up] for up in place.waits_for], axis=0)
         return arrival_ms

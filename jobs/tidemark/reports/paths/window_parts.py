@@ -18,7 +18,7 @@ import polars.selectors as cs
 
 from tidemark.kernels.columns.schemas import rows_of
 from tidemark.kernels.reports.ages import CAUSES, PLACE, Ages, before_source, excesses, share_out, usual_lengths
-from tidemark.kernels.reports.paths import NONE, Floats, Mask, Places, alike
+from tidemark.kernels.reports.paths import NONE, UNFINISHED, Floats, Mask, Places, alike
 from tidemark.model.kinds.source import Source
 from tidemark.model.tables.catalog import WINDOW_PARTS
 from tidemark.model.topology import Topology
@@ -32,8 +32,6 @@ WindowVerdicts = Mapping[tuple[str, int], bool]
 Keys are the operator and the start of the window, epoch ms.
 """
 WORK = ("latency_ms", "waited_ms", "queued_ms", "worked_ms", "ewt_ms", "began_ms", "skew_ms", "batch_id")
-UNKNOWN = -2
-"""The place of an upstream that has not finished a window."""
 WAITED_FOR = (AgeCause.BOUND, AgeCause.BLOCKING_PARTITION, AgeCause.BACKLOG, AgeCause.LATE_PRODUCER)
 """Parts in which a window waited for a partition."""
 
@@ -60,7 +58,7 @@ class WindowWork:
         operators: names.
         parts: the parts that ages can have.
         work: WORK of each operator (a row) for each window (a column).
-        slowest: the place of the slowest upstream; NONE: it has none; UNKNOWN: it did not finish the window.
+        slowest: the place of the slowest upstream; NONE: it has none; UNFINISHED: it did not finish the window.
         owner: the place of the operator's name, kind and sub-topology in `owners`; NONE: it did not finish the window.
         owners: the place of the operator's part, and its sub-topology.
     """
@@ -127,48 +125,48 @@ class WindowParts:
             finished: when operators had finished the windows, as in Paths.
         """
         work = _work(steps, finished, self._kept)
-        own = work.windows.join(
+        windows = work.windows.join(
             paths.select(pl.col("window_start", "window_end").dt.epoch("ms"), "leaf"),
             on=["window_start", "window_end"], how="left", maintain_order="left",
         )  # fmt: skip
         parts = [rows_of(WINDOW_PARTS, [])]
-        for subject in sorted({*self._promised, *own["leaf"].drop_nulls()} & {*work.operators}):
-            asked = np.ones(own.height, np.bool_)
+        for subject in sorted({*self._promised, *windows["leaf"].drop_nulls()} & {*work.operators}):
+            asked = np.ones(windows.height, np.bool_)
             if subject not in self._promised:
-                asked = (own["leaf"] == subject).fill_null(value=False).to_numpy()
+                asked = (windows["leaf"] == subject).fill_null(value=False).to_numpy()
             ages = self._ages(subject, asked, work)
             if ages is not None:
                 parts.append(rows_of(WINDOW_PARTS, self._of_subject(subject, ages, work)))
         return pl.concat(map(pl.DataFrame, parts)).sort("window_end", "window_start", maintain_order=True)
 
-    def _of_subject(self, subject: str, own: SubjectAges, work: WindowWork) -> pl.DataFrame:
-        windows = work.windows[own.windows]
+    def _of_subject(self, subject: str, ages: SubjectAges, work: WindowWork) -> pl.DataFrame:
+        windows = work.windows[ages.windows]
         by_records = self._late(subject, windows["window_start"])
-        over = self._over(subject, windows["window_start"], own.worked_ms)
-        usual_ms, usual_share = self._usual(subject, own, windows["window_end"].to_numpy(), over, work.parts)
+        over = self._over(subject, windows["window_start"], ages.worked_ms)
+        usual_ms, usual_share = self._usual(subject, ages, windows["window_end"].to_numpy(), over, work.parts)
         names = [part.name for part in work.parts]
         # The watermark delays records only where they wait for the end of a window.
         delays = np.array([self._waits.get(subject, False) or name not in HELD_BY_WATERMARK for name in names])
         # Records are late because of any part on their way, and work is too long because of the subject only.
         is_own = np.array([name == subject for name in names])
         excess_ms = excesses(
-            own.ms,
+            ages.ms,
             usual_ms,
-            own.configured_ms,
+            ages.configured_ms,
             can_be_blamed=np.where(by_records, delays[:, None], is_own[:, None]),
             promised_ms=np.where(by_records, 0, self._promises.work_ms.get(subject, 0)),
         )
-        is_row = own.ms != 0
+        is_row = ages.ms != 0
         # The bound has a row even if it took no time.
         is_row[PLACE[AgeCause.BOUND]] = True
         window, part = np.nonzero(is_row.T)
         at = (part, window)
         parts = pl.DataFrame({"operator": names, "kind": [each.kind for each in work.parts]})
-        whole = {"ms": own.ms[at], "age_ms": own.total_ms[window]}
+        whole = {"ms": ages.ms[at], "age_ms": ages.total_ms[window]}
         lengths = {"usual_ms": usual_ms[at], "usual_share": usual_share[at], "excess_ms": excess_ms[at]}
-        rows = pl.DataFrame({"part": part, "restart": own.restart[window], **whole, **lengths})
+        rows = pl.DataFrame({"part": part, "restart": ages.restart[window], **whole, **lengths})
         rows = rows.cast(dict.fromkeys(whole, pl.Int64())).fill_nan(None)
-        of_windows = windows.with_columns(over_sla=over).hstack(own.inputs)
+        of_windows = windows.with_columns(over_sla=over).hstack(ages.inputs)
         return (
             pl.concat([rows, parts[part], of_windows[window]], how="horizontal")
             .with_columns(
@@ -179,7 +177,7 @@ class WindowParts:
                 excess_ms=pl.when("over_sla").then("excess_ms"),
                 no_history=pl.col("usual_ms").is_null(),
             )
-            .drop("part", "restart", *own.inputs.columns)
+            .drop("part", "restart", *ages.inputs.columns)
         )
 
     def _late(self, subject: str, starts_ms: pl.Series) -> Mask:
@@ -207,7 +205,7 @@ class WindowParts:
         return pl.repeat(None, starts_ms.len(), dtype=pl.Boolean(), eager=True)
 
     def _usual(
-        self, subject: str, own: SubjectAges, ends_ms: Places, over: pl.Series, parts: Sequence[AgePart]
+        self, subject: str, ages: SubjectAges, ends_ms: Places, over: pl.Series, parts: Sequence[AgePart]
     ) -> tuple[Floats, Floats]:
         """Returns usual lengths and shares of parts.
 
@@ -219,7 +217,7 @@ class WindowParts:
         kept_ends_ms = np.concatenate([before_ms, ends_ms[has_kept]])
         last = np.searchsorted(kept_ends_ms, ends_ms)
         first = np.maximum(last - HISTORY, np.searchsorted(kept_ends_ms, ends_ms - HISTORY_MS))
-        return usual_lengths(np.hstack([kept_ms, own.ms[:, has_kept]]), np.minimum(first, last), last)
+        return usual_lengths(np.hstack([kept_ms, ages.ms[:, has_kept]]), np.minimum(first, last), last)
 
     def _ages(self, subject: str, asked: Mask, work: WindowWork) -> SubjectAges | None:
         """Returns the ages of the windows *asked* at *subject*, in order.
@@ -230,15 +228,15 @@ class WindowParts:
         of_walks: list[SubjectAges] = []
         numbers = np.flatnonzero(asked)
         walks = _walks(work.operators.index(subject), numbers, work)
-        is_measured = (walks != UNKNOWN).all(axis=0)
+        is_measured = (walks != UNFINISHED).all(axis=0)
         numbers, walks = numbers[is_measured], walks[:, is_measured]
         for chosen in alike([*walks, *work.owner[:, numbers]], numbers.size):
             if chosen.any():
                 walk = [place for place in walks[:, int(chosen.argmax())].tolist() if place != NONE]
                 source = self._topology.operators.get(work.operators[walk[-1]])
                 if isinstance(source, Source):
-                    way = _SubjectWalk(self._topology, self._facts, work, numbers[chosen], walk)
-                    of_walks.append(way.ages(source, self._promises))
+                    subject_walk = _SubjectWalk(self._topology, self._facts, work, numbers[chosen], walk)
+                    of_walks.append(subject_walk.ages(source, self._promises))
         return _together(of_walks) if of_walks else None
 
 
@@ -271,17 +269,17 @@ class _SubjectWalk:
         owners = {place: owner for place, owner in enumerate(work.owner[:, windows[0]].tolist()) if owner != NONE}
         self._part = {place: work.owners[owner][0] for place, owner in owners.items()}
         self._sub = {place: work.owners[owner][1] for place, owner in owners.items()}
-        self._of = {place: OperatorWork(*(values[place, windows] for values in work.work)) for place in owners}
-        self._batch = {place: self._of[place].batch_id.astype(np.int64) for place in walk}
+        self._work = {place: OperatorWork(*(values[place, windows] for values in work.work)) for place in owners}
+        self._batch = {place: self._work[place].batch_id.astype(np.int64) for place in walk}
         self._end_ms = work.windows["window_end"].to_numpy()[windows].astype(np.float64)
 
     def ages(self, source: Source, promises: Promises) -> SubjectAges:
         """Returns the ages of the windows, which come from *source*."""
         first, ages = self._walk[-1], Ages(self._parts, self._windows.size)
-        own, sub, batch = self._of[first], self._sub[first], self._batch[first]
+        work, sub, batch = self._work[first], self._sub[first], self._batch[first]
         blockers = self._facts.blockers(self._topology.sub_topology(sub), source, batch, self._end_ms)
-        own_ms = own.ewt_ms - own.latency_ms
-        began_ms, skew_ms = np.where(np.isnan(own.began_ms), own_ms, own.began_ms), np.nan_to_num(own.skew_ms)
+        own_ms = work.ewt_ms - work.latency_ms
+        began_ms, skew_ms = np.where(np.isnan(work.began_ms), own_ms, work.began_ms), np.nan_to_num(work.skew_ms)
         before_source(
             ages,
             self._end_ms,
@@ -302,8 +300,8 @@ class _SubjectWalk:
         return SubjectAges(
             windows=self._windows,
             ms=ages.ms,
-            total_ms=own.ewt_ms - self._end_ms + sum(self._of[place].latency_ms for place in self._walk[:-1]),
-            worked_ms=self._of[self._walk[0]].worked_ms,
+            total_ms=work.ewt_ms - self._end_ms + sum(self._work[place].latency_ms for place in self._walk[:-1]),
+            worked_ms=self._work[self._walk[0]].worked_ms,
             configured_ms=self._configured_ms(blockers, promises),
             restart=restart,
             inputs=pl.DataFrame(inputs),
@@ -353,35 +351,37 @@ class _SubjectWalk:
     def _occupant(self, sub: str) -> Places:
         """Returns the part of the operator of *sub* that worked longest."""
         # The places are in the order of names, which decide between operators that worked equally long.
-        places = [place for place in self._of if self._sub[place] == sub]
-        worked_ms = np.stack([np.nan_to_num(self._of[place].worked_ms) for place in places])
+        places = [place for place in self._work if self._sub[place] == sub]
+        worked_ms = np.stack([np.nan_to_num(self._work[place].worked_ms) for place in places])
         longest: Places = np.array([self._part[place] for place in places])[worked_ms.argmax(axis=0)]
         return longest
 
     def _at_operator(self, ages: Ages, place: int) -> None:
         """Adds the parts of one operator's latency to *ages*."""
-        own = self._of[place]
-        queued_ms, waited_ms = np.nan_to_num(own.queued_ms), np.nan_to_num(own.waited_ms)
-        ages.add(self._part[place], own.worked_ms)
+        work = self._work[place]
+        queued_ms, waited_ms = np.nan_to_num(work.queued_ms), np.nan_to_num(work.waited_ms)
+        ages.add(self._part[place], work.worked_ms)
         if waited_ms.any():
             self._waited(ages, place, waited_ms)
         if queued_ms.any():
             beside: list[tuple[int, Floats, Floats]] = []
-            for other, of in self._of.items():
+            for other, sibling in self._work.items():
                 if self._sub[other] == self._sub[place] and other not in self._walk:
-                    beside.append((self._part[other], of.ewt_ms - np.nan_to_num(of.worked_ms), of.ewt_ms))
+                    beside.append(
+                        (self._part[other], sibling.ewt_ms - np.nan_to_num(sibling.worked_ms), sibling.ewt_ms)
+                    )
             # It was queued between the beginning of its batch and its EWT.
-            share_out(ages, (own.ewt_ms - own.latency_ms + waited_ms, own.ewt_ms), beside, queued_ms)
+            share_out(ages, (work.ewt_ms - work.latency_ms + waited_ms, work.ewt_ms), beside, queued_ms)
 
     def _waited(self, ages: Ages, place: int, waited_ms: Floats) -> None:
         """Adds the parts of the wait of a hop's reader to *ages*.
 
         Its driver was busy with the batch before, or waited for a trigger.
         """
-        own, sub, batch = self._of[place], self._sub[place], self._batch[place]
-        from_ms = own.ewt_ms - own.latency_ms
+        work, sub, batch = self._work[place], self._sub[place], self._batch[place]
+        from_ms = work.ewt_ms - work.latency_ms
         # Batches are by their driver's clock, and steps by the clock of all hosts.
-        began_ms, ended_ms = (at + np.nan_to_num(own.skew_ms) for at in self._facts.before(sub, batch))
+        began_ms, ended_ms = (at + np.nan_to_num(work.skew_ms) for at in self._facts.before(sub, batch))
         busy_ms = np.minimum(ended_ms, from_ms + waited_ms) - np.maximum(began_ms, from_ms)
         busy_ms = np.where(waited_ms != 0, np.fmax(0, busy_ms), 0)
         trigger_ms = np.minimum(waited_ms - busy_ms, self._topology.trigger_ms)
@@ -412,13 +412,13 @@ def _walks(subject: int, numbers: Places, work: WindowWork) -> Places:
     """Returns places of operators from *subject* to its source, in rows.
 
     Columns are the windows *numbers*.
-    They are followed by NONE. They contain UNKNOWN if any operator is not measured.
+    They are followed by NONE. They contain UNFINISHED if any operator is not measured.
     """
     is_known = (work.owner != NONE) & ~np.isnan(work.work.latency_ms) & ~np.isnan(work.work.worked_ms)
     at = np.full(numbers.size, subject)
     walks: list[Places] = []
     while (at != NONE).any():
-        at = np.where((at < 0) | is_known[at, numbers], at, UNKNOWN)
+        at = np.where((at < 0) | is_known[at, numbers], at, UNFINISHED)
         walks.append(at)
         at = np.where(at < 0, NONE, work.slowest[at, numbers])
     return np.stack(walks) if walks else np.empty((0, numbers.size), np.int64)
@@ -465,7 +465,7 @@ def _work(steps: pl.DataFrame, finished: pl.DataFrame, kept: pl.DataFrame) -> Wi
         .with_columns(
             pl.when(pl.col("slowest_upstream").is_null())
             .then(NONE)
-            .otherwise(pl.col("slowest").fill_null(UNKNOWN))
+            .otherwise(pl.col("slowest").fill_null(UNFINISHED))
             .alias("slowest")
         )
     )

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import polars as pl
 
+from tidemark.collecting import omit
 from tidemark.kernels.columns.schemas import rows_of
 from tidemark.kernels.reports.paths import (
     NONE,
@@ -124,7 +125,7 @@ def window_paths(
     tables: dict[Table, pl.DataFrame] = {}
     for table, of_groups_rows in parts.items():
         tables[table] = _of_windows(of_groups_rows, of_windows, table)
-    empty = pl.DataFrame(schema={"number": pl.Int64(), **dict(list(FINISHED.items())[2:])})
+    empty = pl.DataFrame(schema={"number": pl.Int64(), **omit(FINISHED, WINDOW)})
     in_windows = pl.concat([empty, *finished]).join(of_windows, on="number", maintain_order="left")
     return Paths(tables, in_windows.select(*FINISHED))
 
@@ -205,11 +206,10 @@ def _averages(
 
 
 def _walks_end(group: WindowGroup, measured: Measured, newest_ms: int, limits: EstimateLimits) -> dict[str, Mask]:
-    """Returns at which terminal operators paths end, by window.
+    """Returns at which terminal operators the paths of windows end.
 
-    None: the window is open.
-    A walk is settled if it is measured as a whole, or a driver on it stands still. *newest_ms* is the end of the newest
-    window that an operator has finished.
+    The path of an open window ends at none. A walk is settled if it is measured as a whole, or a driver on it stands
+    still. *newest_ms* is the end of the newest window that an operator has finished.
     """
     is_finished = np.array([name in group.finishes for name in measured.names])
     stands_still = measured.along(measured.has_state(STANDS_STILL), np.logical_or)

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
+from tidemark.collecting import pick
 from tidemark.kernels.columns.buckets import value_of
 from tidemark.kernels.columns.schemas import arrow_schema, rows_of
 from tidemark.model.kinds.source import Source
@@ -100,8 +101,8 @@ def _over(parts: WindowParts, steps: pl.DataFrame, promises: Promises) -> pl.Dat
 
     A window is over its SLA if it is over that of any of its operators.
     """
-    verdicts = [pl.DataFrame(schema={**dict(list(steps.schema.items())[1:3]), "is_over": pl.Boolean()})]
     window = ["window_start", "window_end"]
+    verdicts = [pl.DataFrame(schema={**pick(steps.schema, window), "is_over": pl.Boolean()})]
     for name in {*promises.records, *promises.work_ms}:
         of_operator = steps.filter(pl.col("operator") == name)
         starts_ms, worked_ms = of_operator["window_start"].dt.epoch("ms"), of_operator["worked_ms"]

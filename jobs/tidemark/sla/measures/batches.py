@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from tidemark.model.settings.intervals import is_text
 from tidemark.model.tables.catalog import BATCHES
@@ -32,8 +33,7 @@ FIRST = f"""
 """
 """Selects, by sub-topology, the first batch finished from $3 on.
 
-It also selects the newest that read records.
-Without a batch from $3 on it is the newest.
+It is the newest one if none was finished since. It also selects the newest that read records.
 """
 
 
@@ -73,6 +73,11 @@ class KnownBatches:
         )
 
 
+def tables_of_batches(tables: Tables, topology: str) -> list[Path]:
+    """Returns the tables `batches` of the sub-topologies of *topology*."""
+    return [path for path in tables.tables.get(BATCHES.name, ()) if path.parent.parent.name == topology]
+
+
 def known_batches(tables: Tables, topology: str, *, at_ms: int, since_ms: int) -> KnownBatches:
     """Returns the batches from *since_ms* on, as known at *at_ms*.
 
@@ -81,7 +86,7 @@ def known_batches(tables: Tables, topology: str, *, at_ms: int, since_ms: int) -
     """
     near = f"finished_at >= make_timestamptz({(since_ms - DAY_MS) * 1000})"
     first: dict[str, int] = {}
-    subs = {path.parent.name for path in tables.tables.get(BATCHES.name, ())}
+    subs = {path.parent.name for path in tables_of_batches(tables, topology)}
     for row in tables.ask(FIRST.format(finished=_finished(near)), [topology, at_ms, since_ms]).objects:
         if row["read_batch_id"] is None:
             subs.add(row["sub_topology"])

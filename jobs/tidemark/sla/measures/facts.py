@@ -12,7 +12,7 @@ from typing import Any
 from tidemark.control.folder import StreamState
 from tidemark.model.settings.intervals import Interval
 from tidemark.model.sla_spec import QUANTILES, WORK_QUANTILES, Measure, SlaSpec, WhileCatchingUp
-from tidemark.model.tables.catalog import BATCHES, BECAME, BROKERS, CAME_IN
+from tidemark.model.tables.catalog import BECAME, BROKERS, CAME_IN
 from tidemark.model.topology import Topology
 from tidemark.reports.paths.path_facts import FINISHED_MS, Row, Tables
 from tidemark.semantics.buckets import bucket_sql
@@ -20,7 +20,7 @@ from tidemark.semantics.catching_up import HANGS_AFTER_MS
 from tidemark.semantics.critical_path import LatencyState
 from tidemark.semantics.idleness import Activity
 from tidemark.semantics.schema_watch import OF_RECORDS
-from tidemark.sla.measures.batches import BEFORE_LATER, DAY_MS, known_batches
+from tidemark.sla.measures.batches import BEFORE_LATER, DAY_MS, known_batches, tables_of_batches
 from tidemark.sla.measures.newest_times import oldest_ms
 from tidemark.sla.measures.status import FactKind
 
@@ -108,7 +108,8 @@ def facts(tables: Tables, topology: Topology, specs: Iterable[SlaSpec], *, at_ms
     over_ms = (spec.over_ms for spec in specs if spec.measure is Measure.RECORDS)
     since_ms = at_ms - max([WITHOUT_BEATS_MS, *over_ms])
     batches = known_batches(tables, topology.name, at_ms=at_ms, since_ms=since_ms)
-    begun_ms = oldest_ms(tables.tables.get(BATCHES.name, ()))
+    is_start_needed = any(spec.measure in JUDGED_BY_START for spec in specs)
+    begun_ms = oldest_ms(tables_of_batches(tables, topology.name)) if is_start_needed else None
     parts = list(measurements(specs, at_ms, outcomes=batches.outcomes(topology), begun_ms=begun_ms))
     # Without parts there would be no valid query.
     if not parts:

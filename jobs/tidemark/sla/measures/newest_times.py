@@ -65,6 +65,6 @@ def oldest_ms(paths: Iterable[Path]) -> int | None:
         oldest = files[OLDEST] if OLDEST in files.columns else pl.Series([None], dtype=pl.Datetime())
         if files.height and oldest.has_nulls():
             oldest = scan(path).select("finished_at").collect().to_series()
-        if (at := oldest.dt.epoch("ms").min()) is not None:
-            finished_ms.append(int(str(at)))
+        if isinstance(at := oldest.dt.epoch("ms").min(), int):
+            finished_ms.append(at)
     return min(finished_ms, default=None)

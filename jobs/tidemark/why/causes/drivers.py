@@ -101,9 +101,15 @@ def _topics_read(scene: Scene, name: str, beat: Beat) -> str:
     """Returns a query's topics if the error of Kafka names none."""
     topics = [source.topic for source in scene.sub(name).outside_sources if source.topic]
     reason = beat.reason or ""
-    if not scene.topology.jobs or "org.apache.kafka" not in reason or any(topic in reason for topic in topics):
+    if not scene.topology.jobs or "org.apache.kafka" not in reason or any(_is_named(topic, reason) for topic in topics):
         return ""
     return f" (it reads {', '.join(topics)})" if topics else ""
+
+
+def _is_named(topic: str, text: str) -> bool:
+    """Returns True if *text* names *topic*, or a partition of it."""
+    # Kafka writes partition 0 of `orders` as orders-0, and names its own packages in errors.
+    return bool(re.search(rf"(?<![\w.-]){re.escape(topic)}(-\d+)?(?![\w-]|\.\w)", text))
 
 
 def _explain_running(scene: Scene, name: str, beat: Beat) -> WhyFinding | None:
