@@ -13,11 +13,11 @@ from tempfile import TemporaryDirectory
 from bench.ratios import Figure
 from deltalake import DeltaTable
 
+from support.flights_day import few_flights
 from support.play import NOON, Play
 from tidemark.model.project.files import CHECKOUT as PROJECT
 
 SECONDS = 60
-FLIGHTS = 3
 OUTPUTS = frozenset({"changes", "flight_board", "hop_by_carrier"})
 TOPOLOGY = (PROJECT / "jobs" / "topologies" / "flights.toml").read_text()
 
@@ -62,12 +62,7 @@ def figures(runs: int) -> Iterator[Figure]:
 def batches(play: Play, seconds: range) -> None:
     for second in seconds:
         at_ms = NOON + second * 1_000
-        rows = [play.row("weather", at_ms, key="EWR", origin="EWR", temp_f=float(second))] if second % 10 == 0 else []
-        for number in 2 * [*range(FLIGHTS)]:
-            flight = {"flight": f"UA{number}", "carrier": "UA", "origin": "EWR", "dest": "SFO", "tailnum": "N1"}
-            told = {"status": "departed", "dep_delay_min": float(second)}
-            rows.append(play.row("flight_events", at_ms, key=flight["flight"], **flight, **told))
-        play.batch(rows, at_ms=at_ms, sub="status")
+        play.batch(few_flights(play, at_ms, second), at_ms=at_ms, sub="status")
 
 
 def _versions(play: Play) -> dict[str, int]:

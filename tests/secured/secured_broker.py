@@ -24,12 +24,8 @@ from typing import Any
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import (
-    AclBinding,
     AclOperation,
-    AclPermissionType,
     AdminClient,
-    ResourcePatternType,
-    ResourceType,
     ScramCredentialInfo,
     ScramMechanism,
     UserScramCredentialUpsertion,
@@ -39,6 +35,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 from cryptography.x509.oid import NameOID
 
+from support import broker_rights
 from tidemark.control import process
 from tidemark.embedded import broker as embedded
 
@@ -129,14 +126,7 @@ class SecuredBroker:
 
     def grant(self, user: str, topic: str, operation: AclOperation) -> None:
         """Grants *user* an *operation* on *topic*."""
-        acl = AclBinding(
-            ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, f"User:{user}", "*", operation,
-            AclPermissionType.ALLOW,
-        )  # fmt: skip
-        # It has a name because futures complete only while the client exists.
-        admin = AdminClient({"bootstrap.servers": self.internal})
-        for done in admin.create_acls([acl]).values():
-            done.result(30)
+        broker_rights.grant(AdminClient({"bootstrap.servers": self.internal}), topic, f"User:{user}", operation)
 
 
 @contextmanager

@@ -24,6 +24,7 @@ NEXT_DAY = date(2013, 6, 28)
 STARTED_AT_MS = 1_772_359_200_000  # 2026-03-01T10:00:00Z
 BATCH_MS = 10 * 60_000
 CARRIERS_AFTER_MS = 2_000
+FEW_FLIGHTS = 3
 TOPOLOGY = Path(__file__).parents[2] / "jobs" / "topologies" / "flights.toml"
 STRICT = TOPOLOGY.read_text().replace("idle_advances = true", 'idle_advances = true\nallowed_lateness = "0 ms"')
 """The flights topology with a source that refuses records behind its watermark."""
@@ -50,6 +51,20 @@ class TickingPlay(Play):
     @now_ms.setter
     def now_ms(self, at_ms: int) -> None:
         self._now_ms = at_ms
+
+
+def few_flights(play: Play, at_ms: int, number: int) -> list[Row]:
+    """Returns the records of a small batch of `status`.
+
+    Each of FEW_FLIGHTS of one airport has a new status in each *number*, and repeats it. Every tenth has a record of
+    the weather, too.
+    """
+    rows = [play.row("weather", at_ms, key="EWR", origin="EWR", temp_f=float(number))] if number % 10 == 0 else []
+    for flight in 2 * [*range(FEW_FLIGHTS)]:
+        fields = {"flight": f"UA{flight}", "carrier": "UA", "origin": "EWR", "dest": "SFO", "tailnum": "N1"}
+        status = {"status": "departed", "dep_delay_min": float(number)}
+        rows.append(play.row("flight_events", at_ms, key=fields["flight"], **fields, **status))
+    return rows
 
 
 @dataclass(frozen=True)

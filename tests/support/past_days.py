@@ -17,12 +17,11 @@ from tempfile import TemporaryDirectory
 import polars as pl
 import polars.selectors as cs
 import pyarrow as pa
-from bench.commits import FLIGHTS
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 import critical_path
 import rollup
-from support.flights_day import TickingPlay
+from support.flights_day import FEW_FLIGHTS, TickingPlay, few_flights
 from support.play import Play
 from tidemark.kernels.columns.schemas import rows_of
 from tidemark.model.project.files import CHECKOUT
@@ -71,7 +70,7 @@ def write(home: Path, days: int, *, minutes: int = 60) -> Play:
         _write_days(play, hour, days)
     first = days * 24 * minutes
     play = _play(home)
-    play.resume(dict.fromkeys((*SUBS, "carriers/hop"), first), {("flight_events", 0): first * 2 * FLIGHTS})
+    play.resume(dict.fromkeys((*SUBS, "carriers/hop"), first), {("flight_events", 0): first * 2 * FEW_FLIGHTS})
     play_hour(play, minutes)
     return play
 
@@ -86,12 +85,7 @@ def play_hour(play: Play, minutes: int) -> None:
     """Plays *minutes* batches of both streams from MIDNIGHT_MS on."""
     for minute in range(minutes):
         at_ms = MIDNIGHT_MS + (minute + 1) * MINUTE_MS - 5_000
-        rows = [play.row("weather", at_ms, key="EWR", origin="EWR", temp_f=float(minute))] if minute % 10 == 0 else []
-        for number in 2 * [*range(FLIGHTS)]:
-            flight = {"flight": f"UA{number}", "carrier": "UA", "origin": "EWR", "dest": "SFO", "tailnum": "N1"}
-            delay = {"status": "departed", "dep_delay_min": float(minute)}
-            rows.append(play.row("flight_events", at_ms, key=flight["flight"], **flight, **delay))
-        play.batch(rows, at_ms=at_ms, sub="status")
+        play.batch(few_flights(play, at_ms, minute), at_ms=at_ms, sub="status")
         play.hop("carriers", at_ms=at_ms + 2_000)
     for sub in SUBS:
         _beat(play, sub, minutes)

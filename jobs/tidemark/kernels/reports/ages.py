@@ -1,7 +1,7 @@
 """Splits ages of many streaming windows into parts, and blames growth.
 
 The words are those of `semantics.blame`. The parts of an age add up to it. Instants are epoch ms and lengths ms, as
-float64: they are whole numbers. NaN: there is none. Each array has a value per window.
+float64: they are whole numbers. NaN: no value. Each array has a value per window.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class ClosingBatches:
 
     Attributes:
         began_ms: when they began.
-        before_began_ms: when the batch before began; NaN: there was none.
-        before_ended_ms: when the batch before ended; NaN: there was none.
+        before_began_ms: when the batch before began; NaN: no such batch.
+        before_ended_ms: when the batch before ended; NaN: no such batch.
         is_unread: the batch before left records of the blocking partition unread.
         has_restarted: records waited for another driver, which ran this batch or began to read the backlog.
         still_from_ms: since when records waited because the driver stood still; NaN: it did not.

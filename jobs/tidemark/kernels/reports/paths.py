@@ -2,7 +2,7 @@
 
 The rules are those of `semantics.critical_path`, for windows that have the same operators and upstreams, and that the
 same operators finished. Instants are epoch ms and lengths ms, as float64: they are whole
-numbers, and exact up to 2^53. NaN: there is none. An array of Measured has a row per operator, and a column per window.
+numbers, and exact up to 2^53. NaN: no value. An array of Measured has a row per operator, and a column per window.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ STATES = tuple(LatencyState)
 """The state of each code in Measured."""
 CODE = {state: code for code, state in enumerate(STATES)}
 NONE = -1
-"""The place of an operator where there is none."""
+"""Stands for no operator, where a place is expected."""
 UNFINISHED = -2
 """The place or clock of an operator without the window."""
 Value = TypeVar("Value", bound=np.generic)

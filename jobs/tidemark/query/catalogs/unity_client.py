@@ -50,11 +50,11 @@ class UnityClient:
         self.url, self._token, self._timeout_s = url.rstrip("/"), token, timeout_s
 
     def catalog(self, name: str) -> Json | None:
-        """Returns the catalog *name*; None: there is none."""
+        """Returns the catalog *name*; None: it does not exist."""
         return self._ask("GET", f"/catalogs/{quote(name, safe='')}")
 
     def schema(self, catalog: str, name: str) -> Json | None:
-        """Returns the schema *name* of *catalog*; None: there is none."""
+        """Returns the schema *name* of *catalog*; None: it does not exist."""
         return self._ask("GET", f"/schemas/{quote(f'{catalog}.{name}', safe='')}")
 
     def create_schema(self, content: Json) -> None:
@@ -150,7 +150,7 @@ def _address(url: str) -> SplitResult | None:
 
 
 def _object(text: bytes | str) -> Json | None:
-    """Returns the object in an answer of JSON; None: there is none."""
+    """Returns the object in an answer; None: it is another text."""
     try:
         parsed = json.loads(text)
     except ValueError:

@@ -2,7 +2,7 @@
 
 They have the time of a batch, the records that it left unread, and the input that held the watermark back.
 
-Instants are epoch ms, lengths ms; NaN: there is none. Arrays have a value per window.
+Instants are epoch ms, lengths ms; NaN: no value. Arrays have a value per window.
 """
 
 from __future__ import annotations
