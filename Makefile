@@ -59,7 +59,8 @@ pins: ## write the digests of docker/'s images into docker/.env; asks their regi
 
 object-store: setup .jars/s3/.ready .venv-s3/.ready ## what Spark needs for s3a://, and a server for tests/objectstore
 
-.jars/s3/.ready: docker/ivy-s3.xml docker/jars-s3.sha256 .jars/.ready
+# After the archives: what makes them refuses jars that are half there.
+.jars/s3/.ready: docker/ivy-s3.xml docker/jars-s3.sha256 .jars/.ready | .jars/broker.jsa .jars/classes.jsa
 	@echo "resolving JVM jars for s3a:// into .jars/s3 (under a minute)"
 	@rm -rf .jars/s3 && mkdir -p .jars/s3
 	@java -jar $(IVY) -ivy docker/ivy-s3.xml -cache .jars/cache -retrieve '.jars/[conf]/[artifact]-[revision].[ext]' >.jars/s3/ivy.log 2>&1 \
@@ -95,7 +96,7 @@ fmt: ## format and fix what can be fixed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-check: setup ## lint, language and types
+check: .venv/.ready ## lint, language and types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/python tests/plain_language.py
@@ -148,8 +149,8 @@ PYTEST := $(BIN)/pytest -q -n 2 --dist loadfile --no-loadscope-reorder
 # so that two can run while one waits for the disk.
 CPU_ONLY := tests/unit tests/vectors tests/reference tests/delta jobs/tidemark/semantics jobs/tidemark/model
 
-test: setup ## lint, types and every test
-	@$(MAKE) -s -j 3 -O check browser object-store audited
+test: .venv/.ready ## lint, types and every test
+	@$(MAKE) -s -j 3 -O check setup browser object-store audited  # jars are resolved and archived beside the check
 	@$(MAKE) -s prometheus  # after the other user of apt
 	@nice $(PYTEST) -n 3 $(CPU_ONLY) >.venv/cpu_only.log 2>&1 & beside=$$!; trap "kill $$beside 2>/dev/null" EXIT INT TERM; \
 	$(PYTEST) tests $(patsubst %,--ignore=%,$(CPU_ONLY)); failed=$$?; \

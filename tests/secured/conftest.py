@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 
 import pytest
@@ -15,3 +16,13 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredBroker]:
         environment.setenv("KAFKA_TEST_PASSWORD", broker.password)
         environment.setenv("KAFKA_TEST_WRONG", "wrong-" + broker.password)
         yield broker
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_client_stays() -> Iterator[None]:
+    """Frees clients whose login was refused.
+
+    Tracebacks keep them, and they would log in each second for as long as tests run.
+    """
+    yield
+    gc.collect()
