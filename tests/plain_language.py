@@ -7,12 +7,14 @@ all other tests, and the pages.
 from __future__ import annotations
 
 import ast
+import gc
 import io
 import re
 import sys
 import tokenize
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 PROJECT = Path(__file__).parents[1]
@@ -33,6 +35,26 @@ COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 Complaint = tuple[int, str]
 
 
+@cache
+def parsed(path: Path) -> ast.Module:
+    """Returns the tree of a file, which several checks need."""
+    return ast.parse(path.read_text())
+
+
+@cache
+def nodes(tree: ast.AST) -> tuple[ast.AST, ...]:
+    """Returns every node of *tree*."""
+    return tuple(ast.walk(tree))
+
+
+@cache
+def sentences(path: Path) -> tuple[tokenize.TokenInfo, ...]:
+    """Returns the comments that are sentences, not the switches of a tool."""
+    tokens = tokenize.generate_tokens(io.StringIO(path.read_text()).readline)
+    comments = (token for token in tokens if token.type == tokenize.COMMENT)
+    return tuple(one for one in comments if not one.string.startswith(("# noqa", "# type:", "# pragma")))
+
+
 def words(text: str) -> list[str]:
     """Returns the lower-case words of *text* without punctuation."""
     stripped = (word.strip(".,;:!?()[]{}*`'\"") for word in text.lower().split())
@@ -44,7 +66,7 @@ def docstrings(tree: ast.AST) -> Iterator[ast.Constant]:
 
     They are docstrings, and texts below constants and fields.
     """
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
             yield node.value
 
@@ -74,7 +96,7 @@ def check_words(tree: ast.AST) -> Iterator[Complaint]:
 
     These are strings with spaces.
     """
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value:
             for word in refused_words(node.value):
                 yield node.lineno, f"says {word!r}; name who does what"
@@ -86,16 +108,9 @@ def check_docstring_words(docstring: ast.Constant) -> Iterator[Complaint]:
         yield docstring.lineno, f"says {word!r}; name who does what"
 
 
-def comments(source: str) -> Iterator[tokenize.TokenInfo]:
-    """Yields the comments that are sentences, not the switches of a tool."""
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type == tokenize.COMMENT and not token.string.startswith(("# noqa", "# type:", "# pragma")):
-            yield token
-
-
-def check_comments(source: str) -> Iterator[Complaint]:
+def check_comments(path: Path) -> Iterator[Complaint]:
     """Yields complaints about words in comments."""
-    for comment in comments(source):
+    for comment in sentences(path):
         for word in sorted(REFUSED_WORDS.intersection(words(comment.string))):
             yield comment.start[0], f"says {word!r}; name who does what"
 
@@ -103,10 +118,10 @@ def check_comments(source: str) -> Iterator[Complaint]:
 def check_names(tree: ast.AST) -> Iterator[Complaint]:
     """Yields complaints about names that are participles."""
     # Fields are keys of stored files, so they keep their names.
-    classes = (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
+    classes = (node for node in nodes(tree) if isinstance(node, ast.ClassDef))
     annotated = (part for node in classes for part in node.body if isinstance(part, ast.AnnAssign))
     fields = {ast.unparse(part.target) for part in annotated}
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id in REFUSED_NAMES - fields:
             yield node.lineno, f"{node.id}: a participle; name what it holds"
         if isinstance(node, ast.FunctionDef):
@@ -118,7 +133,7 @@ def check_names(tree: ast.AST) -> Iterator[Complaint]:
 
 def check_test_names(tree: ast.AST) -> Iterator[Complaint]:
     """Yields complaints about long names of tests."""
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
             length = len(node.name)
             if length > MOST_LETTERS_OF_A_TEST_NAME:
@@ -127,20 +142,19 @@ def check_test_names(tree: ast.AST) -> Iterator[Complaint]:
 
 def check_file(path: Path) -> Iterator[str]:
     """Yields the complaints about one file, each with its line."""
-    source = path.read_text()
-    tree = ast.parse(source)
+    tree = parsed(path)
     complaints = [complaint for docstring in docstrings(tree) for complaint in check_docstring(docstring)]
-    complaints += [*check_words(tree), *check_comments(source), *check_names(tree), *check_test_names(tree)]
+    complaints += [*check_words(tree), *check_comments(path), *check_names(tree), *check_test_names(tree)]
     yield from placed(path, complaints)
 
 
-def check_test_prose(source: str) -> Iterator[Complaint]:
+def check_test_prose(path: Path) -> Iterator[Complaint]:
     """Yields complaints about the prose of a test file.
 
     Records and messages of tests may have any words.
     """
-    tree = ast.parse(source)
-    yield from check_comments(source)
+    tree = parsed(path)
+    yield from check_comments(path)
     yield from check_test_names(tree)
     for docstring in docstrings(tree):
         yield from check_docstring(docstring)
@@ -168,7 +182,7 @@ def check_classes(paths: list[Path]) -> Iterator[str]:
     """Yields the classes that have a name twice."""
     places: dict[str, list[str]] = defaultdict(list)
     for path in paths:
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in nodes(parsed(path)):
             if isinstance(node, ast.ClassDef):
                 places[node.name].append(f"{path.relative_to(PROJECT)}:{node.lineno}")
     for name, of_name in sorted(places.items()):
@@ -178,11 +192,10 @@ def check_classes(paths: list[Path]) -> Iterator[str]:
 
 def densities(folder: str) -> str:
     """Returns comments and comprehensions per 100 lines of a *folder*."""
-    sources = [path.read_text() for path in (PROJECT / folder).rglob("*.py")]
-    lines = sum(source.count("\n") for source in sources) or 1
-    all_comments = sum(len([*comments(source)]) for source in sources)
-    nodes = (node for source in sources for node in ast.walk(ast.parse(source)))
-    comprehensions = sum(isinstance(node, COMPREHENSIONS) for node in nodes)
+    paths = python_files(folder)
+    lines = sum(path.read_text().count("\n") for path in paths) or 1
+    all_comments = sum(len(sentences(path)) for path in paths)
+    comprehensions = sum(isinstance(node, COMPREHENSIONS) for path in paths for node in nodes(parsed(path)))
     return f"{folder:32} {lines:6,} {100 * all_comments / lines:8.1f} {100 * comprehensions / lines:14.1f}"
 
 
@@ -203,7 +216,7 @@ def main(folders: list[str]) -> int:
     if not folders:
         for path in python_files(TESTS):
             if path not in checked:
-                complaints += placed(path, [*check_test_prose(path.read_text())])
+                complaints += placed(path, [*check_test_prose(path)])
         for path in sorted({path for pattern in PAGES for path in PROJECT.glob(pattern)}):
             complaints += placed(path, [*check_page(path.read_text())])
     # A model in tests/reference may have the name of what it models.
@@ -217,4 +230,5 @@ def main(folders: list[str]) -> int:
 
 
 if __name__ == "__main__":
+    gc.disable()
     sys.exit(main(sys.argv[1:]))
