@@ -434,7 +434,7 @@ class _Drivers:
 
         Args:
             sub: the sub-topology.
-            batch: that passed the window; None: there is none.
+            batch: that passed the window; None: no batch has passed it.
             others: the rows of the operators that have finished the window.
         """
         if batch is None:
