@@ -50,7 +50,9 @@ def test_a_file_that_only_an_executor_has_is_refused(tmp_path):
     files = {name: File(str(tmp_path / f"{name}.parquet"), 1, {}) for name in ("changes", "suppressed")}
     answer = ShardAnswer(counts={}, files=files, runs=StateRuns())
     (tmp_path / "changes.parquet").touch()
-    with pytest.raises(InvalidArgument, match=r"wrote suppressed\.parquet, which the driver does not find in .*shards=1"):
+    with pytest.raises(
+        InvalidArgument, match=r"wrote suppressed\.parquet, which the driver does not find in .*shards=1"
+    ):
         require_here([answer], "status")
     (tmp_path / "suppressed.parquet").touch()
     require_here([answer], "status")

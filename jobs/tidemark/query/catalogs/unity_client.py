@@ -108,9 +108,8 @@ class UnityClient:
     def _refusal(self, error: urllib.error.HTTPError, asked: str, text: str) -> str:
         code, location = error.code, error.headers.get("Location")
         if code // 100 == 3 and location:
-            return (
-                f"{self.url} redirects {asked} to {one_line(location)[:LONGEST_ANSWER]}; give the address that it has now"
-            )
+            there = one_line(location)[:LONGEST_ANSWER]
+            return f"{self.url} redirects {asked} to {there}; give the address that it has now"
         if code == LOGIN_REFUSED:
             given = "is not valid there" if self._token else "is missing"
             return f"{self.url} refuses the login (401): the token {given}; set TIDEMARK_UNITY_TOKEN, or --token-file"

@@ -6,184 +6,29 @@ the batch that passed it.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
 import polars as pl
 
 from tidemark.collecting import pick
-from tidemark.kernels.columns.clocks import on_one_clock
-from tidemark.kernels.reports.paths import Floats, Mask, Places, alike
-from tidemark.model.kinds.source import Source
+from tidemark.kernels.reports.paths import Floats
 from tidemark.model.topology import Topology
-from tidemark.semantics.critical_path import Upstreams, in_order
+from tidemark.reports.paths.finish_rows import FINISH, WINDOW, RowOperator, finish_rows
+from tidemark.reports.paths.operator_places import OperatorPlace, joined_up, places_of, without_unread
+from tidemark.reports.paths.passed_windows import PassedWindows
+from tidemark.reports.paths.window_group import OperatorFinish, WindowGroup
 
-WINDOW = ("topology", "window_start", "window_end")
-NO_WAIT = float("-inf")
-"""The arrival at an operator that was idle and did not wait."""
 STARTED_WITH_IT_MS = 30_000
 """Longest delay of a driver's first batch after a window, in ms.
 
 The delay begins when the others had finished the window. A driver that began later was absent during it.
 """
-
-
-class OperatorFinish(NamedTuple):
-    """Describes how an operator finished windows, a number for each.
-
-    It has the instant, the beginning of the batch, and the clock. `clock` is a number of a host and its skew. A driver
-    without a row about a window is on the clock of its row before. NaN: it is not known.
-    """
-
-    ewt_ms: Floats
-    began_ms: Floats
-    queued_ms: Floats
-    skew_error_ms: Floats
-    clock: Floats
-    skew_ms: Floats
-    batch_id: Floats
-
-    def take(self, windows: Mask) -> OperatorFinish:
-        """Returns those of the chosen *windows*."""
-        return OperatorFinish(*(values[windows] for values in self))
-
-
-class OperatorPlace(NamedTuple):
-    """The place of an operator in its topology.
-
-    `waits_for` are the operators whose EWT of a window it needs, `read_by` all operators that read it.
-    """
-
-    sub_topology: str
-    kind: str
-    waits_for: tuple[str, ...]
-    read_by: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class WindowGroup:
-    """Windows that the same operators at the same places have finished.
-
-    Attributes:
-        numbers: of the windows, in their order.
-        end_ms: their ends.
-        places: of all operators.
-        upstreams: the operators that each operator waited for. Where flows of several hops come together in a driver it
-            is the flow that arrived last.
-        finishes: of the operators that have finished the windows.
-    """
-
-    numbers: Places
-    end_ms: Floats
-    places: Mapping[str, OperatorPlace]
-    upstreams: Upstreams
-    finishes: Mapping[str, OperatorFinish]
-
-    @property
-    def ewt_ms(self) -> dict[str, Floats]:
-        """The EWTs of each operator that has finished them, epoch ms."""
-        return {name: finish.ewt_ms for name, finish in self.finishes.items()}
-
-    @property
-    def ends(self) -> list[str]:
-        """The terminal operators, which no other reads."""
-        # Tables of joins downstream of a hop have a reader, and no window waits for them.
-        return [name for name, place in sorted(self.places.items()) if not place.read_by]
-
-    def take(self, windows: Mask) -> WindowGroup:
-        """Returns the chosen *windows*."""
-        finishes = {name: finish.take(windows) for name, finish in self.finishes.items()}
-        return WindowGroup(self.numbers[windows], self.end_ms[windows], self.places, self.upstreams, finishes)
-
-    def by_last_flows(self) -> Iterator[WindowGroup]:
-        """Divides the windows by the flows that arrived last."""
-        arrival_ms = self._arrival_ms()
-        was_last: dict[tuple[str, str], Mask] = {}
-        for name, place in self.places.items():
-            # Where the arrival of one is not known, each may have been the last.
-            if len(place.waits_for) > 1 and arrival_ms.keys() >= {*place.waits_for}:
-                last_ms = np.max([arrival_ms[each] for each in place.waits_for], axis=0)
-                for each in place.waits_for:
-                    was_last[name, each] = (arrival_ms[each] == last_ms) | (last_ms == NO_WAIT)
-        for chosen in alike(list(was_last.values()), self.numbers.size):
-            first = int(chosen.argmax())
-            upstreams: dict[str, tuple[str, ...]] = {}
-            for name, place in sorted(self.places.items()):
-                waits_for = [
-                    each for each in place.waits_for if (name, each) not in was_last or was_last[name, each][first]
-                ]
-                upstreams[name] = tuple(waits_for)
-            group = self.take(chosen)
-            yield WindowGroup(group.numbers, group.end_ms, group.places, upstreams, group.finishes)
-
-    def _arrival_ms(self) -> dict[str, Floats]:
-        """Returns when the windows arrived over hops, by operator of the driver.
-
-        It is NO_WAIT for an operator that did not wait for it because it was idle. Operators that read from outside,
-        directly or among others, are left out, because no row of their driver has that arrival.
-        """
-        arrival_ms: dict[str, Floats] = {}
-        none = np.full(self.numbers.size, NO_WAIT)
-        for name in in_order({name: place.waits_for for name, place in self.places.items()}):
-            place = self.places.get(name)
-            if place is None or name not in self.finishes or not place.waits_for:
-                continue
-            if place.kind == Source.kind:
-                # A source with upstreams is the reading end of hops.
-                sent_ms = [self.finishes[up].ewt_ms for up in place.waits_for if up in self.finishes]
-                own_ms = self.finishes[name].ewt_ms
-                arrival_ms[name] = np.max([none, *(np.where(ewt <= own_ms, ewt, NO_WAIT) for ewt in sent_ms)], axis=0)
-            elif arrival_ms.keys() >= {*place.waits_for}:
-                arrival_ms[name] = np.max([arrival_ms[up] for up in place.waits_for], axis=0)
-        return arrival_ms
-
-
-@dataclass(frozen=True)
-class PassedWindows:
-    """Says when each sub-topology had passed a window.
-
-    *batches* are rows of its batches.
-    """
-
-    batches: pl.DataFrame | None = None
-    _by_sub: dict[str, tuple[list[int], list[tuple[int, int, int]]]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        if self.batches is not None:
-            ms = pl.col("watermark", "started_at", "finished_at").dt.epoch("ms")
-            rows = self.batches.drop_nulls("watermark").with_columns(ms).sort("batch_id")
-            # A window that was passed stays passed, should time have been set back.
-            rows = rows.with_columns(pl.col("watermark").cum_max().over("sub_topology"))
-            for (sub,), part in rows.group_by("sub_topology", maintain_order=True):
-                passed = part.select("batch_id", "started_at", "finished_at").rows()
-                self._by_sub[str(sub)] = part["watermark"].to_list(), passed
-
-    def batch(self, sub_topology: str, end_ms: int) -> tuple[int, int, int] | None:
-        """Returns the first batch whose watermark passed *end_ms*.
-
-        It is a batch of *sub_topology*: number, beginning and end, by its driver's clock. None: there is no such batch.
-        """
-        watermarks, batches = self._by_sub.get(sub_topology, ([], []))
-        # A watermark passes a window when it reaches its last millisecond.
-        at = bisect_left(watermarks, end_ms - 1)
-        return batches[at] if at < len(batches) else None
-
-
-def places_of(topology: Topology) -> dict[str, OperatorPlace]:
-    """Returns the place of each operator in *topology*."""
-    waited_for, read_by = topology.waited_for, topology.read_by
-    places: dict[str, OperatorPlace] = {}
-    for sub in topology.sub_topologies:
-        for operator in sub.operators:
-            name = operator.name
-            places[name] = OperatorPlace(sub.name, operator.kind, waited_for[name], read_by[name])
-    return places
 
 
 def windows_finished(
@@ -199,23 +44,12 @@ def windows_finished(
         passed: when sub-topologies had passed windows.
         first_ms: end of the first window that each operator is known to have finished, epoch ms.
     """
-    rows, operators = _rows(operator_windows)
+    rows, operators = finish_rows(operator_windows)
     windows = rows.group_by(WINDOW, maintain_order=True).agg("operator_number", first_row=pl.col("row").first())
     drivers = _Drivers(passed, places_of(topology), operators, rows, first_ms)
     for number, of_window in enumerate(windows.select("window_end", "operator_number", "first_row").iter_rows()):
         drivers.add(number, *of_window)
     return windows.select(WINDOW), drivers.groups(windows["window_end"].to_numpy().astype(np.float64))
-
-
-FINISH = OperatorFinish._fields
-
-
-class _Operator(NamedTuple):
-    """An operator of rows; `place` is None if they lack it."""
-
-    name: str
-    sub_topology: str
-    place: OperatorPlace | None
 
 
 class _WindowRows(NamedTuple):
@@ -268,7 +102,7 @@ class _Drivers:
         self,
         passed: PassedWindows,
         current: Mapping[str, OperatorPlace],
-        operators: list[_Operator],
+        operators: list[RowOperator],
         rows: pl.DataFrame,
         first_ms: Mapping[str, int],
     ) -> None:
@@ -450,89 +284,8 @@ class _Drivers:
         """Returns the group of windows with *places* that *finished* finished."""
         key = tuple(places.items())
         if key not in self._connected:
-            connected = _joined_up(_without_unread(places), self._current)
+            connected = joined_up(without_unread(places), self._current)
             self._connected[key] = self._interned(dict(sorted(connected.items())))
         present = self._connected[key]
         names = tuple(name for name in present if name in finished)
         return self._members.setdefault((id(present), names), _Members(present, names))
-
-
-def _rows(operator_windows: pl.DataFrame) -> tuple[pl.DataFrame, list[_Operator]]:
-    """Returns rows with WINDOW, FINISH and `operator_number`, and the operators.
-
-    The rows are those of *operator_windows*, in the order of the windows' ends.
-    """
-    ms = pl.col("window_start", "window_end", "ewt_adjusted_at", "batch_started_at").dt.epoch("ms")
-    finish = ("ewt_adjusted_at", "batch_started_at", "queued_ms", "skew_error_ms", "host", "skew_ms", "batch_id")
-    own = ["operator", "sub_topology", "kind", "upstreams", "read_by"]
-    rows = on_one_clock(operator_windows.with_columns(ms))
-    rows = rows.with_columns(pl.col("batch_started_at") + pl.col("skew_ms").fill_null(0))
-    rows = rows.select(*WINDOW, *own, *finish).sort("window_end", "window_start", "operator", *finish)
-    names = rows.select(own).unique(maintain_order=True)
-    operators: list[_Operator] = []
-    for name, sub, kind, waits_for, read_by in names.iter_rows():
-        has_place = waits_for is not None and read_by is not None
-        place = OperatorPlace(sub, kind, _names(waits_for), _names(read_by)) if has_place else None
-        operators.append(_Operator(name, sub, place))
-    numbered = rows.join(names.with_row_index("operator_number"), on=own, nulls_equal=True, maintain_order="left")
-    clock = pl.when(pl.col("host").is_not_null()).then(pl.struct("host", "skew_ms").rank("dense"))
-    numbers = [
-        pl.col("ewt_adjusted_at").alias("ewt_ms"), pl.col("batch_started_at").alias("began_ms"), pl.col("queued_ms"),
-        pl.col("skew_error_ms"), clock.alias("clock"), pl.col("skew_ms"), pl.col("batch_id"),
-    ]  # fmt: skip
-    values = numbered.select(*WINDOW, "operator_number", *(each.cast(pl.Float64()) for each in numbers))
-    return values.with_row_index("row"), operators
-
-
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(text.split(",")) if text else ()
-
-
-def _without_unread(places: Mapping[str, OperatorPlace]) -> dict[str, OperatorPlace]:
-    """Removes sub-topologies that were not read with the window."""
-    read_places = dict(places)
-    names_by_sub: dict[str, list[str]] = defaultdict(list)
-    for name, place in places.items():
-        names_by_sub[place.sub_topology].append(name)
-    # In the order of `places`: a sub-topology that is removed is no upstream of those after it.
-    for names in names_by_sub.values():
-        sources = [name for name in names if places[name].kind == Source.kind]
-        # A source that waits for nothing reads from outside, and needs no upstream to name it.
-        reads_hops_alone = bool(sources) and all(places[name].waits_for for name in sources)
-        # Such a sub-topology reads others whose places do not name it as a reader.
-        if reads_hops_alone and not any(_is_read_by(read_places, name) for name in sources):
-            for name in names:
-                del read_places[name]
-    return read_places
-
-
-def _is_read_by(places: Mapping[str, OperatorPlace], source: str) -> bool:
-    """Returns True if one of its upstreams names *source* as a reader."""
-    upstreams = [places[name] for name in places[source].waits_for if name in places]
-    return any(source in upstream.read_by for upstream in upstreams)
-
-
-def _joined_up(places: Mapping[str, OperatorPlace], current: Mapping[str, OperatorPlace]) -> dict[str, OperatorPlace]:
-    """Connects *places* with one another.
-
-    An operator without a place is replaced by the nearest operators beyond it, by the *current* topology.
-    """
-
-    def nearest(names: tuple[str, ...], side: str) -> tuple[str, ...]:
-        # A dict keeps the order of names and has each of them once.
-        operators: dict[str, None] = {}
-        for name in names:
-            if name in places:
-                operators[name] = None
-            elif name in current:
-                operators |= dict.fromkeys(nearest(getattr(current[name], side), side))
-        return tuple(operators)
-
-    neighbours = chain.from_iterable((*place.waits_for, *place.read_by) for place in places.values())
-    if places.keys() >= {*neighbours}:
-        return dict(places)
-    connected: dict[str, OperatorPlace] = {}
-    for name, place in places.items():
-        waits_for, read_by = nearest(place.waits_for, "waits_for"), nearest(place.read_by, "read_by")
-        connected[name] = place._replace(waits_for=waits_for, read_by=read_by)
-    return connected
