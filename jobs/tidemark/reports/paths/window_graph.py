@@ -10,25 +10,18 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 import polars as pl
 
-from tidemark.collecting import pick
 from tidemark.kernels.reports.paths import Floats
 from tidemark.model.topology import Topology
-from tidemark.reports.paths.finish_rows import FINISH, WINDOW, RowOperator, finish_rows
+from tidemark.reports.paths.finish_rows import WINDOW, RowOperator, finish_rows
 from tidemark.reports.paths.operator_places import OperatorPlace, joined_up, places_of, without_unread
 from tidemark.reports.paths.passed_windows import PassedWindows
+from tidemark.reports.paths.passing_rows import PassingRows
 from tidemark.reports.paths.window_group import OperatorFinish, WindowGroup
-
-STARTED_WITH_IT_MS = 30_000
-"""Longest delay of a driver's first batch after a window, in ms.
-
-The delay begins when the others had finished the window. A driver that began later was absent during it.
-"""
 
 
 def windows_finished(
@@ -106,20 +99,17 @@ class _Drivers:
         rows: pl.DataFrame,
         first_ms: Mapping[str, int],
     ) -> None:
-        self._passed, self._current, self._operators, self._rows = passed, current, operators, rows
-        self._values = rows.select(FINISH).to_numpy()
-        self._subs = {place.sub_topology for place in current.values()}
+        self._current, self._operators = current, operators
         self._names = sorted(first_ms, key=lambda name: first_ms[name])
         self._first_ms = [first_ms[name] for name in self._names]
         by_sub: dict[str, dict[str, OperatorPlace]] = defaultdict(dict)
         for name, place in current.items():
             by_sub[place.sub_topology][name] = place
+        self._passing = PassingRows(passed, by_sub, operators, rows)
         # Few different places and combinations of rows occur in many windows.
         self._kinds: dict[tuple[int, ...], _WindowRows] = {}
         self._same: dict[object, Mapping[str, OperatorPlace]] = {}
         self._places = {sub: self._interned(places) for sub, places in by_sub.items()}
-        self._clocks: dict[str, int] = {}
-        self._more: list[Floats] = []
         self._connected: dict[object, Mapping[str, OperatorPlace]] = {}
         self._members: dict[object, _Members] = {}
         self._without_gaps: dict[object, tuple[_Members, list[int]]] = {}
@@ -135,7 +125,7 @@ class _Drivers:
         """
         rows = self._kind_of(tuple(operator_numbers))
         for sub, last in rows.last.items():
-            self._clocks[sub] = first_row + last
+            self._passing.last[sub] = first_row + last
         # The newest rows of a driver replace all its places: it may run another version of the topology now.
         self._places |= rows.newest
         # An operator whose first row comes later did not exist yet.
@@ -145,7 +135,7 @@ class _Drivers:
             places, finished = dict(rows.places), {name: first_row + row for name, row in rows.first.items()}
             gaps = self._gaps(rows, {*self._names[existing:]})
             for sub, missing in gaps.items():
-                self._fill(sub, missing, end_ms, places, finished, first_row + len(operator_numbers))
+                self._passing.fill(sub, missing, end_ms, places, finished, first_row + len(operator_numbers))
             members = self._members_of(places, finished)
             if gaps:
                 members.numbers.append(number)
@@ -159,7 +149,7 @@ class _Drivers:
     def groups(self, end_ms: Floats) -> list[WindowGroup]:
         """Returns the groups of all windows; *end_ms* are the ends of these."""
         groups: list[WindowGroup] = []
-        values = np.vstack([self._values, *self._more])
+        values = self._passing.values()
         for members in self._members.values():
             numbers = np.array(members.numbers)
             of_windows = values[np.array(members.rows, np.int64).reshape(numbers.size, -1)]
@@ -205,80 +195,6 @@ class _Drivers:
                 if missing:
                     gaps[sub] = missing
         return gaps
-
-    def _fill(
-        self,
-        sub: str,
-        missing: Mapping[str, OperatorPlace],
-        end_ms: int,
-        places: dict[str, OperatorPlace],
-        finished: dict[str, int],
-        next_row: int,
-    ) -> None:
-        """Adds operators without a row to *places*.
-
-        They are added to *finished*, too, if their driver passed the window.
-
-        Args:
-            sub: the sub-topology of the driver.
-            missing: the places of its operators without a row.
-            end_ms: end of the window.
-            places: of the operators of the window.
-            finished: the row of each operator that has finished it.
-            next_row: the first row of the window after it.
-        """
-        missing = {name: place for name, place in missing.items() if name not in finished}
-        batch = self._passed.batch(sub, end_ms)
-        if self._was_away(sub, batch, finished.values()):
-            return
-        places |= missing
-        if batch is not None:
-            # An operator that closed another window in that batch has its own EWT.
-            of_batch = {
-                name: row for name, row in self._rows_of_batch.get((sub, batch[0]), {}).items() if row < next_row
-            }
-            rest = dict.fromkeys(missing, self._row_of_pass(sub, batch))
-            finished |= rest | pick(of_batch, missing)
-
-    def _row_of_pass(self, sub: str, batch: tuple[int, int, int]) -> int:
-        """Adds a row for operators that passed a window in *batch*.
-
-        Returns its number.
-        """
-        batch_id, began_ms, finished_ms = batch
-        clock = self._values[self._clocks[sub]] if sub in self._clocks else np.full(len(FINISH), np.nan)
-        row = dict(zip(FINISH, clock.tolist(), strict=True))
-        skew_ms = float(np.nan_to_num(row["skew_ms"]))
-        row |= {"ewt_ms": finished_ms + skew_ms, "began_ms": began_ms + skew_ms, "queued_ms": 0, "batch_id": batch_id}
-        self._more.append(np.array([*row.values()], np.float64))
-        return len(self._values) + len(self._more) - 1
-
-    @cached_property
-    def _rows_of_batch(self) -> dict[tuple[str, int], dict[str, int]]:
-        """The first row of each operator, by sub-topology and batch."""
-        by_batch: dict[tuple[str, int], dict[str, int]] = defaultdict(dict)
-        for row, number, batch_id in self._rows.select("row", "operator_number", "batch_id").iter_rows():
-            by_batch[self._operators[number].sub_topology, batch_id].setdefault(self._operators[number].name, row)
-        return by_batch
-
-    def _was_away(self, sub: str, batch: tuple[int, int, int] | None, others: Collection[int]) -> bool:
-        """Returns True if the driver of *sub* was away.
-
-        It was removed before, or began its first batch long after the others had finished the window.
-
-        Args:
-            sub: the sub-topology.
-            batch: that passed the window; None: no batch has passed it.
-            others: the rows of the operators that have finished the window.
-        """
-        if batch is None:
-            return sub not in self._subs
-        batch_id, began_ms, _ = batch
-        if batch_id > 0 or not others:
-            return False
-        own = len(self._values)
-        ewts_ms = [self._values[row][0] if row < own else self._more[row - own][0] for row in others]
-        return bool(began_ms > max(ewts_ms) + STARTED_WITH_IT_MS)
 
     def _members_of(self, places: Mapping[str, OperatorPlace], finished: Collection[str]) -> _Members:
         """Returns the group of windows with *places* that *finished* finished."""
