@@ -17,11 +17,11 @@ import polars as pl
 
 from tidemark.kernels.reports.paths import Floats
 from tidemark.model.topology import Topology
-from tidemark.reports.paths.finish_rows import WINDOW, RowOperator, finish_rows
-from tidemark.reports.paths.operator_places import OperatorPlace, joined_up, places_of, without_unread
-from tidemark.reports.paths.passed_windows import PassedWindows
-from tidemark.reports.paths.passing_rows import PassingRows
-from tidemark.reports.paths.window_group import OperatorFinish, WindowGroup
+from tidemark.reports.paths.windows.finish_rows import WINDOW, RowOperator, finish_rows
+from tidemark.reports.paths.windows.operator_places import OperatorPlace, joined_up, places_of, without_unread
+from tidemark.reports.paths.windows.passed_windows import PassedWindows
+from tidemark.reports.paths.windows.passing_rows import PassingRows
+from tidemark.reports.paths.windows.window_group import OperatorFinish, WindowGroup
 
 
 def windows_finished(

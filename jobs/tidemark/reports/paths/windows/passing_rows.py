@@ -11,9 +11,9 @@ import polars as pl
 
 from tidemark.collecting import pick
 from tidemark.kernels.reports.paths import Floats
-from tidemark.reports.paths.finish_rows import FINISH, RowOperator
-from tidemark.reports.paths.operator_places import OperatorPlace
-from tidemark.reports.paths.passed_windows import PassedWindows
+from tidemark.reports.paths.windows.finish_rows import FINISH, RowOperator
+from tidemark.reports.paths.windows.operator_places import OperatorPlace
+from tidemark.reports.paths.windows.passed_windows import PassedWindows
 
 STARTED_WITH_IT_MS = 30_000
 """Longest delay of a driver's first batch after a window, in ms.

@@ -20,9 +20,9 @@ from tidemark.kernels.reports.paths import NONE, UNFINISHED, Floats, Mask, Place
 from tidemark.model.kinds.source import Source
 from tidemark.model.tables.catalog import WINDOW_PARTS
 from tidemark.model.topology import Topology
-from tidemark.reports.paths.batch_facts import BatchFacts
-from tidemark.reports.paths.subject_ages import SubjectAges, SubjectWalk, together, walks_to
-from tidemark.reports.paths.window_work import WindowWork, window_work
+from tidemark.reports.paths.ages.batch_facts import BatchFacts
+from tidemark.reports.paths.ages.subject_ages import SubjectAges, SubjectWalk, together, walks_to
+from tidemark.reports.paths.ages.window_work import WindowWork, window_work
 from tidemark.reports.promises import Promises, waits_for_windows
 from tidemark.semantics.blame import HELD_BY_WATERMARK, HISTORY, HISTORY_MS, AgeCause, AgePart
 

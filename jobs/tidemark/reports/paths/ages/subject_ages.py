@@ -15,8 +15,8 @@ from tidemark.kernels.reports.ages import PLACE, Ages, before_source, share_out
 from tidemark.kernels.reports.paths import NONE, UNFINISHED, Floats, Places
 from tidemark.model.kinds.source import Source
 from tidemark.model.topology import Topology
-from tidemark.reports.paths.batch_facts import BatchFacts, Blockers
-from tidemark.reports.paths.window_work import OperatorWork, WindowWork
+from tidemark.reports.paths.ages.batch_facts import BatchFacts, Blockers
+from tidemark.reports.paths.ages.window_work import OperatorWork, WindowWork
 from tidemark.reports.promises import Promises
 from tidemark.semantics.blame import AgeCause
 

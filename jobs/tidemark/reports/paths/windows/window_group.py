@@ -10,7 +10,7 @@ import numpy as np
 
 from tidemark.kernels.reports.paths import Floats, Mask, Places, alike
 from tidemark.model.kinds.source import Source
-from tidemark.reports.paths.operator_places import OperatorPlace
+from tidemark.reports.paths.windows.operator_places import OperatorPlace
 from tidemark.semantics.critical_path import Upstreams, in_order
 
 NO_WAIT = float("-inf")

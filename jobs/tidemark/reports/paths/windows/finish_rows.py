@@ -7,8 +7,8 @@ from typing import NamedTuple
 import polars as pl
 
 from tidemark.kernels.columns.clocks import on_one_clock
-from tidemark.reports.paths.operator_places import OperatorPlace
-from tidemark.reports.paths.window_group import OperatorFinish
+from tidemark.reports.paths.windows.operator_places import OperatorPlace
+from tidemark.reports.paths.windows.window_group import OperatorFinish
 
 WINDOW = ("topology", "window_start", "window_end")
 FINISH = OperatorFinish._fields
