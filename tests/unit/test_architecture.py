@@ -224,8 +224,8 @@ IMPORTS = {
     "jobs": (
         "collecting escaping errors clock semantics model.tables model.settings model.project model "
         "kernels.columns kernels.reports storage storage.delta control stream.driver stream query "
-        "reports reports.paths.windows reports.paths reports.pages reports.rollups sla maintenance feed cli.shared arrow "
-        "api"
+        "reports reports.paths.windows reports.paths reports.pages reports.rollups sla maintenance feed cli.shared "
+        "arrow api"
     ),
 }
 """Maps each room to all rooms that it imports.

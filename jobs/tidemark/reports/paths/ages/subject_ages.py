@@ -1,4 +1,4 @@
-"""The ages of windows at one operator, and of which parts they consist.
+"""The ages of windows at one operator, and their parts.
 
 Windows with the same way from their source to the operator are measured together.
 """

@@ -1,4 +1,4 @@
-"""Finds the batches in which drivers passed windows without a row about them."""
+"""Finds the batches in which drivers passed windows."""
 
 from __future__ import annotations
 

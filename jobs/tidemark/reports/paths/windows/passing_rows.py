@@ -1,4 +1,4 @@
-"""Rows of operators whose driver passed a window without a row about it."""
+"""Adds rows of operators whose drivers passed windows without any."""
 
 from __future__ import annotations
 
