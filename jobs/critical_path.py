@@ -31,9 +31,9 @@ from tidemark.query.sql import Warehouse
 from tidemark.reports.batch_job import interval_parser, load_usable_slas, parse, report_lock
 from tidemark.reports.pages.interval_page import write_pages
 from tidemark.reports.paths.path_groups import PathGroups
-from tidemark.reports.paths.window_graph import PassedWindows
 from tidemark.reports.paths.window_paths import STANDS_STILL, DriverFacts, looks_back_ms
 from tidemark.reports.paths.window_verdicts import with_verdicts
+from tidemark.reports.paths.windows.passed_windows import PassedWindows
 from tidemark.reports.promises import promises
 from tidemark.reports.report_tables import lies_in, open_report, replace_rows, rows_in
 from tidemark.semantics.critical_path import LatencyState

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import polars as pl
+import pyspark
 import pytest
-from cluster.submitting import spark_table, submit_command
+from cluster.submitting import python_without_the_library, spark_table, submit_command
 from confluent_kafka import Consumer, Producer, TopicPartition
 from streaming import drivers
 from streaming.drivers import OnlyDriver
@@ -162,3 +165,71 @@ def test_large_and_small_batches_are_worked_on_by_a_cluster(
     assert {(skew_ms, error_ms) for skew_ms, error_ms, _ in skews} == {(0, 0)}
     # What executors wrote is part of the table as it is.
     assert len(list((tmp_path / "warehouse").glob("**/changes/batch-*.parquet"))) >= 2
+
+
+ORDERS = """
+import json, sys
+from pathlib import Path
+from pyspark.sql import SparkSession, functions as F
+from tidemark import api
+from tidemark.errors import InvalidArgument
+from tidemark.storage.library import archive
+
+warehouse, n = Path(sys.argv[1]), int(sys.argv[2])
+spark = SparkSession.builder.getOrCreate()
+got = []  # the numbers of rows that reach this driver
+for name in ("toArrow", "collect"):
+    def counted(rows, fetch=getattr(type(spark.range(1)), name)):
+        fetched = fetch(rows)
+        got.append(len(fetched))
+        return fetched
+    setattr(type(spark.range(1)), name, counted)
+values = {"order_id": f"id % {n // 10}", "status": f"id div {n // 5}", "ordered_at": "timestamp_millis(id)"}
+values |= {"partition": "0", "offset": "id"}
+judged_by = {"key": ["order_id"], "columns": ["status"], "timestamp": "ordered_at", "order": ("partition", "offset")}
+
+def run(batch_id, operator="status", **shards):
+    state = api.State(warehouse=warehouse, topology="shop", sub_topology="orders", operator=operator, **shards)
+    rows = spark.range(batch_id * n, (batch_id + 1) * n).select(*(F.expr(v).alias(k) for k, v in values.items()))
+    got.clear()
+    with api.changed(rows, batch_id, **judged_by, state=state) as news:
+        return {"changed": news.count(), "fetched": sorted(got)}
+
+results = {}
+try:
+    run(0)
+except InvalidArgument as error:
+    results["without the package"] = str(error)
+spark.sparkContext.addPyFile(str(archive(warehouse.parent / "library")))
+results["usual"] = run(0)
+results["three"] = [run(0, "three", shards=3), run(1, "three")]
+results["driver"] = run(0, "driver", shards=1)
+print("RESULTS", json.dumps(results))
+"""
+
+
+def test_keys_of_an_api_state_stay_on_the_executors(tmp_path: Path, cluster: LocalCluster) -> None:
+    (tmp_path / "orders.py").write_text(ORDERS)
+    properties = {
+        **{f"spark.driver.{name}": "127.0.0.1" for name in ("host", "bindAddress")},
+        **{"spark.cores.max": 2, "spark.executor.cores": 1, "spark.executor.memory": "600m"},
+        "spark.pyspark.driver.python": sys.executable,
+        "spark.pyspark.python": python_without_the_library(tmp_path / "python"),
+        "spark.ui.enabled": "false",
+    }
+    conf = (word for name, value in properties.items() for word in ("--conf", f"{name}={value}"))
+    secrets = ("--properties-file", str(cluster.secrets))
+    submit = [str(Path(pyspark.__file__).parent / "bin" / "spark-submit"), "--master", cluster.address, *secrets, *conf]
+    job = [str(tmp_path / "orders.py"), str(tmp_path / "warehouse"), "2000"]
+    ran = subprocess.run([*submit, *job], capture_output=True, text=True, timeout=drivers.PATIENCE_S, check=False)
+    assert ran.returncode == 0, ran.stderr[-5_000:]
+    results = json.loads(ran.stdout.rpartition("RESULTS ")[2])
+    remedies = "install the wheel of Tidemark there, or keep the keys in the driver: api.State(…, shards=1)"
+    assert results["without the package"] == (
+        f"executors share the keys of status, and their Python has no module tidemark; {remedies}"
+    )
+    # Every second update of a key has the value of the one before. A batch fetches one row of checks, and one of each
+    # shard; the second batch goes on with three of them.
+    assert results["usual"] == {"changed": 1_000, "fetched": [1, 2]}
+    assert results["three"] == [{"changed": 1_000, "fetched": [1, 3]}] * 2
+    assert results["driver"] == {"changed": 1_000, "fetched": [2_000]}

@@ -12,9 +12,21 @@ from deltalake import DeltaTable
 
 from support.crashes import Crash, crash_at
 from support.play import NOON, Play
-from support.topologies import aggregate, current, join, operators, repartition, sink, source, table, topology_of
+from support.topologies import (
+    aggregate,
+    current,
+    join,
+    map_of,
+    operators,
+    repartition,
+    sink,
+    source,
+    table,
+    topology_of,
+)
 from tidemark.cli.project.check import check
 from tidemark.errors import InvalidSpec
+from tidemark.model.project.files import Project
 from tidemark.model.tables.catalog import BECAME, CAME_IN
 from tidemark.query.sql import Warehouse
 
@@ -278,3 +290,21 @@ def test_check_names_readers_of_a_stream_of_updates(tmp_path: Path) -> None:
         "play.toml: operators.log: note: writes a row for each update; on_change gives fewer rows than on_update, "
         "and the newest row of each key is the same with both"
     ]
+
+
+def test_check_has_no_note_about_one_row_per_window(tmp_path: Path) -> None:
+    counts = aggregate(
+        "sensors", key=["id"], window={"tumbling": "1 min"}, strategy="on_window_close", aggregates={"n": "count(*)"}
+    )
+    named = map_of("counts", select={"id": "id", "n": "n"})
+    file = tmp_path / "play.toml"
+    file.write_text(topology("on_change") + operators(counts=counts, named=named, log=sink("named", table="log")))
+    assert [line for line in check([file], tmp_path) if ": note: " in line] == []
+
+
+def test_check_says_that_a_project_has_no_topology(tmp_path: Path) -> None:
+    for folder in ("topologies", "expectations"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "expectations" / "slas.toml").touch()
+    (line,) = check([], tmp_path, Project(tmp_path))
+    assert line == f"{tmp_path}/topologies has no topology; write one into NAME.toml there"

@@ -317,6 +317,17 @@ def test_a_record_that_moved_a_row_counts_in_its_new_group(tmp_path: Path) -> No
     assert places == {"g": ["events/0/1"], "h": ["events/0/2", "events/0/3"]}
 
 
+def test_a_row_of_an_empty_group_names_who_left_it(tmp_path: Path) -> None:
+    play = Played(tmp_path)
+    play.read(play.event(0, "a", 1), play.event(1, "b", 2), play.event(2, "c", 4, "h"), at_s=5)
+    play.read(play.event(3, "a", 1, "h"), at_s=6)
+    play.read(play.event(4, "b", 2, "h"), at_s=7)
+    play.hop("totals", at_ms=ms(8))
+    found = trace_row(play.kept.tracer(), "totals", "g")
+    assert (found.row, found.is_verified) == ({"grp": "g", "n": 0, "v": 0}, True)
+    assert [str(place) for place in found.places] == ["events/0/1", "events/0/4"]
+
+
 def test_only_the_records_of_a_row_are_read_again(played: Played) -> None:
     played.kept.asked = 0
     trace_row(played.kept.tracer(), "totals", "g")

@@ -118,8 +118,24 @@ def test_a_redirected_creation_is_an_error(home: Path) -> None:
     assert f"redirects POST /schemas to {server.url}/api/2.1/unity-catalog/catalogs/unity; give" in done.stderr
 
 
-@pytest.mark.parametrize("query", ["orders.v1", "o" * 250])
-def test_names_that_the_catalog_rejects_change_nothing(home: Path, query: str) -> None:
+def test_a_name_with_a_dot_gets_another_letter(home: Path) -> None:
+    written(home, "shop", "orders.v1", "board")
+    written(home, "shop", "orders-v2", "board")
+    with UnityServer() as server:
+        done = published(home, server.url)
+        assert done.returncode == 0, done.stderr
+        assert {f"unity.tidemark.shop__orders_v{n}__board" for n in (1, 2)} < server.tables.keys()
+        view = server.tables["unity.tidemark.board"]["view_definition"]
+        assert (view.count("FROM `shop__orders_v1__board`"), view.count("FROM `shop__orders_v2__board`")) == (1, 1)
+        written(home, "shop", "orders_v1", "board")
+        server.asked.clear()
+        done = published(home, server.url)
+    assert (done.returncode, server.asked) == (1, [])
+    assert "would both be the table shop__orders_v1__board of the catalog; rename a topology" in done.stderr
+
+
+def test_names_that_the_catalog_rejects_change_nothing(home: Path) -> None:
+    query = "o" * 250
     written(home, "shop", query, "board")
     with UnityServer() as server:
         done = published(home, server.url)

@@ -123,13 +123,16 @@ IMPORTS = {
         "errors semantics model.tables model.settings model.project model kernels.columns storage storage.delta "
         "control recorded spark_session query"
     ),
+    "reports.paths.windows": "collecting semantics model.kinds model kernels.columns kernels.reports",
+    "reports.paths.ages": "semantics model.tables model.kinds model kernels.columns kernels.reports reports",
     "reports.paths": (
         "collecting errors semantics model.tables model.settings model.project model.kinds model "
-        "kernels.columns kernels.reports storage spark_session stream.journal query reports"
+        "kernels.columns kernels.reports storage spark_session stream.journal query reports reports.paths.windows "
+        "reports.paths.ages"
     ),
     "reports.facts": (
         "collecting semantics model.tables model.settings model kernels.columns kernels.reports why.evidence reports "
-        "reports.paths"
+        "reports.paths.windows reports.paths.ages reports.paths"
     ),
     "reports.pages": (
         "escaping errors semantics model.tables model.settings model.project model storage control "
@@ -221,7 +224,8 @@ IMPORTS = {
     "jobs": (
         "collecting escaping errors clock semantics model.tables model.settings model.project model "
         "kernels.columns kernels.reports storage storage.delta control stream.driver stream query "
-        "reports reports.paths reports.pages reports.rollups sla maintenance feed cli.shared arrow api"
+        "reports reports.paths.windows reports.paths reports.pages reports.rollups sla maintenance feed cli.shared "
+        "arrow api"
     ),
 }
 """Maps each room to all rooms that it imports.

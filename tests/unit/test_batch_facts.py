@@ -12,7 +12,7 @@ from tidemark.kernels.columns.schemas import rows_of
 from tidemark.model.settings.intervals import utc
 from tidemark.model.tables.catalog import BATCHES, HEARTBEATS, OPERATOR_LATENCY, WATERMARKS
 from tidemark.model.topology import parse
-from tidemark.reports.paths.batch_facts import BatchFacts, BatchRows
+from tidemark.reports.paths.ages.batch_facts import BatchFacts, BatchRows
 
 TOML = topology_of(events=source(), newest=table(columns=["v"]), board=sink("newest", table="board"))
 

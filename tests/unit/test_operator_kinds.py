@@ -36,7 +36,7 @@ TESTS_FOR_ONE_KIND = {
     "model/topology: HopSource": "the topology itself makes the ends of hops",
     "model/topology: Repartition": "the topology itself makes the ends of hops",
     "model/topology: Source": "it names a registry of the topology",
-    "reports/paths/window_parts: Source": "its bound and idle timeout are parts of a path",
+    "reports/paths/ages/window_parts: Source": "its bound and idle timeout are parts of a path",
     "stream/distributed/tasks: Aggregate": "only its late records are processed again, by its key",
     "stream/kafka/client: Source": "it may read several topics",
     "stream/kafka/outgoing: Sink": "sinks of one topic and cluster share the numbers of ids",

@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import polars as pl
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tidemark.api.query import Query, Writer, kept, record_time_ms
-from tidemark.api.shards import ShardedState, left_out, other_rows
+from tidemark.api.shards import ShardedState, left_out, other_rows, usual_shards
 from tidemark.clock import wall_clock_ms
 from tidemark.errors import InvalidArgument, InvalidTimestamp
 from tidemark.kernels.columns.schemas import rows_of
@@ -41,7 +41,8 @@ class State:
         operator: name of the step that judges.
         rule: when an update counts as unchanged.
         shards: the number of Spark's tasks that share the keys, and keep their states in files; executors need this
-            package then. 1: the driver has the keys.
+            package then. 1: the driver has the keys. None: 1 in a local session; on a cluster the number of the newest
+            batch, or at first one for each core, from 2 to 32.
     """
 
     def __init__(
@@ -52,17 +53,22 @@ class State:
         sub_topology: str,
         operator: str,
         rule: Rule = Rule.STRICTLY_NEWER,
-        shards: int = 1,
+        shards: int | None = None,
     ) -> None:
-        if shards < 1:
+        if shards is not None and shards < 1:
             msg = f"a state has 1 or more shards, got {shards}; shards=1 keeps the keys in the driver"
             raise InvalidArgument(msg)
         self._query = Query(Layout(location(warehouse)), topology, sub_topology)
-        self._operator, self._rule = operator, rule
+        self._operator, self._rule, self._shards = operator, rule, shards
         self._writer = self._new_writer()
         self._stored = KeyedRows(STORED)
         self._batch_id: int | None = None
-        self.sharded = ShardedState(self._query, operator, rule, shards) if shards > 1 else None
+
+    def sharded(self, spark: SparkSession) -> ShardedState | None:
+        """Returns the state in shards; None: the driver of *spark* has it."""
+        if self._shards is None:
+            self._shards = usual_shards(spark, self._query, self._operator)
+        return ShardedState(self._query, self._operator, self._rule, self._shards) if self._shards > 1 else None
 
     def judge(self, updates: pl.DataFrame, batch_id: int) -> JudgedUpdates:
         """Decides *updates* of a batch, given the batches before it.
@@ -161,7 +167,7 @@ def changed(
     What it does not do: make the output itself exactly-once. The batch that is run again writes the same rows again;
     whether that shows is up to the output (Delta: `txnAppId` and `txnVersion`).
 
-    Known limitation: unless *state* has shards, key, columns, time and order of a batch pass through the driver, where
+    Known limitation: if *state* has one shard, key, columns, time and order of a batch pass through the driver, where
     they are judged; bound the batch (`maxOffsetsPerTrigger`). A batch must have the same rows when it is run again, as
     Spark demands of them too.
 
@@ -184,11 +190,11 @@ def changed(
     """
     with kept(rows):
         read = _read(rows, key, columns, timestamp, order)
-        if state.sharded:
-            entry = state.sharded.judge(read, batch_id, key, columns)
+        if sharded := state.sharded(rows.sparkSession):
+            entry = sharded.judge(read, batch_id, key, columns)
             files = left_out(entry)
             yield _without(rows, order, rows.sparkSession.read.parquet(*files)) if files else rows
-            state.count(state.sharded.move(entry), batch_id)
+            state.count(sharded.move(entry), batch_id)
             return
         records = _records(read, key, order)
         updates = _updates(records, columns, timestamp)

@@ -248,7 +248,7 @@ def load_of(newest: Iterable[Mapping[str, Any]]) -> dict[str, int | None]:
 def watermark_ms(progress: Mapping[str, Any]) -> int | None:
     """Returns the watermark behind which records were late, epoch ms.
 
-    None: there is none, or none yet.
+    None: the query has no watermark, or has seen no record.
     """
     text = progress.get("eventTime", {}).get("watermark")
     at_ms = instant_ms(text) if text else 0

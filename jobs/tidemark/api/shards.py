@@ -13,6 +13,7 @@ Known limitation: the updates of a shard in one batch have to fit into the memor
 from __future__ import annotations
 
 import pickle
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,8 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import Column, DataFrame
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tidemark.api.query import Query, Writer, replaced
@@ -32,11 +34,14 @@ from tidemark.kernels.columns.schemas import rows_of
 from tidemark.kernels.columns.values import key_text
 from tidemark.kernels.updates.emission import identified, judged, with_value
 from tidemark.kernels.updates.proofs import changes_rows, suppressed_rows
+from tidemark.model.project.spark_settings import is_local
 from tidemark.model.tables.catalog import CHANGES, SUPPRESSED
 from tidemark.semantics.change import Rule
 from tidemark.spark_session import forget_archives
 from tidemark.storage.delta.tables import read_before
 from tidemark.storage.files import File, Files, batch_of, write_file
+from tidemark.storage.location import location
+from tidemark.storage.object_path import ObjectPath
 from tidemark.stream.distributed.tasks import SEQ_BITS
 from tidemark.stream.journal.entries import Entry, Journal
 from tidemark.stream.journal.notes import EntryNotes
@@ -65,6 +70,11 @@ PLACED_DDL = (
     "shard int, _key string, _value string, _identity string, _timestamp_ms bigint, _partition int, _offset bigint"
 )
 COUNTS = ("emitted", "suppressed", "passed")
+FEWEST, MOST = 2, 32
+"""Bounds of the number of shards that follows from a cluster's cores."""
+IN_DRIVER = "or keep the keys in the driver: api.State(…, shards=1)"
+LACKS = re.compile(r"No module named '((?:tidemark|polars|pyarrow|numpy|deltalake)\b[\w.]*)'")
+"""Python's message where a package that the tasks need is missing."""
 Batches = Iterable[pa.RecordBatch]
 
 
@@ -81,6 +91,11 @@ class OperatorStates:
     def journal(self) -> Journal:
         """Opens the journal of its batches."""
         return Journal(self.control / "journal", "data")
+
+    @classmethod
+    def of(cls, query: Query, operator: str) -> OperatorStates:
+        """Returns those of *operator* in *query*."""
+        return cls(query.control / "changed" / operator)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,12 +173,27 @@ class JudgeTask:
         return timed.select("key", "value", "timestamp_ms", identity="value_hash")
 
 
+def usual_shards(spark: SparkSession, query: Query, operator: str) -> int:
+    """Returns the number of shards of a state that names none.
+
+    Keys of a local session are in this process anyway. On a cluster a state goes on with the number that its journal
+    has: with another one it would be made of `changes` again.
+    """
+    if is_local(str(spark.conf.get("spark.master"))):
+        return 1
+    newest = OperatorStates.of(query, operator).journal.newest()
+    if newest is not None and newest.notes.states:
+        return len(newest.notes.states)
+    # Of executors that start slowly, some are not counted yet.
+    return min(max(spark.sparkContext.defaultParallelism, FEWEST), MOST)
+
+
 class ShardedState:
     """Judges batches of *query* in *shards*, and keeps the states in files."""
 
     def __init__(self, query: Query, operator: str, rule: Rule, shards: int) -> None:
         self._query, self._operator, self._rule, self._shards = query, operator, rule, shards
-        self._states = OperatorStates(query.control / "changed" / operator)
+        self._states = OperatorStates.of(query, operator)
 
     def judge(self, read: DataFrame, batch_id: int, key: Sequence[str], columns: Sequence[str]) -> Entry:
         """Returns the decision of a batch, which the journal may have.
@@ -199,7 +229,9 @@ class ShardedState:
             before=newest.batch_id if newest else -1,
             runs=runs if is_known else None,
         )
-        entry = _entry(batch_id, digest, _answers(read, task, key, columns))
+        answers = _answers(read, task, key, columns)
+        require_here(answers, self._operator)
+        entry = _entry(batch_id, digest, answers)
         journal.write(entry)
         self._forget_before(batch_id)
         return entry
@@ -279,7 +311,29 @@ def _answers(read: DataFrame, task: JudgeTask, key: Sequence[str], columns: Sequ
         .repartitionById(task.shards, "shard")
         .mapInArrow(_judging(task), "shard int, answer binary")
     )
-    return [pickle.loads(answer) for answer in worked.toArrow().sort_by("shard")["answer"].to_pylist()]
+    try:
+        answers = worked.toArrow().sort_by("shard")["answer"].to_pylist()
+    except PySparkException as error:
+        if (lacks := LACKS.search(str(error))) is None:
+            raise
+        msg = (
+            f"executors share the keys of {task.operator}, and their Python has no module {lacks[1]}; install the "
+            f"wheel of Tidemark there, {IN_DRIVER}"
+        )
+        raise InvalidArgument(msg) from error
+    return [pickle.loads(answer) for answer in answers]
+
+
+def require_here(answers: Sequence[ShardAnswer], operator: str) -> None:
+    """Raises InvalidArgument if the driver lacks what executors wrote."""
+    # A folder of one machine has the same path on others. An object store is one for all.
+    for file in (location(file.path) for answer in answers for file in answer.files.values()):
+        if not isinstance(file, ObjectPath) and not file.exists():
+            msg = (
+                f"executors share the keys of {operator}, and wrote {file.name}, which the driver does not find in "
+                f"{file.parent}; name a warehouse that all of them reach, {IN_DRIVER}"
+            )
+            raise InvalidArgument(msg)
 
 
 def placing(key: Sequence[str], columns: Sequence[str], shards: int) -> Callable[[Batches], Batches]:

@@ -85,7 +85,7 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("run", "stack.run", "run the drivers of one topology in the foreground; Ctrl-C drains them"),
     ("check", "project.check", "validate topology files, including columns and SQL, and SLAs"),
     ("sql", "explain.query", "run a query over the Delta tables, with DuckDB"),
-    ("publish", "outside.publish", "give BI tools one name per table: a DuckDB file of views, or a Hive metastore"),
+    ("publish", "outside.publish", "give other tools tables, SLAs and lineage, such as DuckDB, Hive and dbt"),
     ("schema", "outside.schema", "print or write JSON Schemas of topology, SLA and channel files, for editors"),
     ("why", "explain.why", "explain missing results of a topology: blocked operators, causes, remedies"),
     ("trace", "audit.trace", "show what became of a record at each operator, or which records made a row"),

@@ -5,6 +5,7 @@ Each Delta table is an external table. Over these there is one view per name, as
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -25,12 +26,14 @@ DELTA_TYPES = {name: kind for kind, name in SPARK_TYPES.items()}
 def external_names(layout: Layout, paths: Sequence[Path]) -> dict[Path, str]:
     """Returns the name of the external table of each path.
 
-    It is `<topology>__<sub_topology>__<table>` or, of a report, `<topology>__<table>`.
+    It is `<topology>__<sub_topology>__<table>` or, of a report, `<topology>__<table>`. `_` replaces the characters `.`
+    and `-`, which Spark and Hive allow in no name of a table.
 
     Raises:
         InvalidArgument: there are no tables, or two would have one name.
     """
-    names = {path: "__".join(path.relative_to(layout.warehouse).parts[1:]) for path in paths}
+    parts = {path: path.relative_to(layout.warehouse).parts[1:] for path in paths}
+    names = {path: re.sub(r"[.-]", "_", "__".join(of_path)) for path, of_path in parts.items()}
     for name, count in Counter(name.lower() for name in names.values()).items():
         if count > 1:
             places = ", ".join(str(path) for path, other in names.items() if other.lower() == name)

@@ -78,7 +78,7 @@ class IntervalCount:
     """The records of an interval in a batch.
 
     `records` were finished by the table's operator, and `emitted` of its results are of the interval. `first` is the
-    input partition and offset behind the first of these results; None: there is none.
+    input partition and offset behind the first of these results; None: no result is of the interval.
     """
 
     records: int = 0

@@ -89,7 +89,7 @@ class SlaState:
     """The state of an SLA after its checks.
 
     Attributes:
-        opened_at_ms: when its open incident opened; None: there is none.
+        opened_at_ms: when its open incident opened; None: no incident is open.
         worst: the worst verdict of that incident.
         broken_since_ms: the first of consecutive checks that found it broken.
         held_since_ms: the first of consecutive checks that found it kept.

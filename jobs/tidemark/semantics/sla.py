@@ -157,7 +157,7 @@ class Deadline:
 class CompleteBy:
     """The verdict on the intervals of a table.
 
-    `observed_ms` is how long after its end the judged interval was complete, or was not; None: there is none.
+    `observed_ms` is how long after its end the judged interval was complete, or was not; None: no interval is judged.
     `is_open` is True for an interval that is not complete, and `end_ms` is its end.
     """
 

@@ -74,7 +74,7 @@ class StreamEvidence:
         return self._scans[name].filter(*where).collect()
 
     def table(self, name: str) -> DeltaTable | None:
-        """Returns the table *name*, opened once; None: there is none."""
+        """Returns the table *name*, opened once; None without it."""
         if name not in self._tables:
             path = str(self.home / name)
             self._tables[name] = DeltaTable(path) if DeltaTable.is_deltatable(path) else None
@@ -127,7 +127,7 @@ class StreamEvidence:
         return self.batches.row(by_predicate=pl.col("batch_id") == batch_id, named=True)
 
     def before(self, batch_id: int) -> Row | None:
-        """Returns the row of the batch before *batch_id*; None: there is none."""
+        """Returns the row of the batch before, or None for the first."""
         earlier = self.batches.filter(pl.col("batch_id") < batch_id).tail(1)
         return earlier.row(0, named=True) if earlier.height else None
 

@@ -3,7 +3,8 @@
 How it works: a row names the record that caused it, and the walk goes upstream from there. A table's row is of that
 record. A join adds the record of the version that it looked up. A row of an aggregate is of all records that its key
 (and window) still counts: those of the hop's rows that were not retracted, or those that `changes`, `suppressed` and
-`operator_state` name. Where these name batches only, the batches are read again and searched for the key.
+`operator_state` name. Where these name batches only, the batches are read again and searched for the key. If all
+records have left the group, its row is of those that came and left last.
 """
 
 from __future__ import annotations
@@ -260,18 +261,23 @@ class _Lineage:
         return str(next(iter(values.values()))) if len(values) == 1 else json.dumps(values, separators=(",", ":"))
 
     def _counted_of_hop(self, aggregate: Aggregate, source: HopSource, result: Row) -> Iterator[RecordPlace]:
-        """Yields the records of all rows of the hop that *result* counts."""
+        """Yields the records of all rows of the hop that *result* counts.
+
+        If it counts none, they are those that came to the group and left it last.
+        """
         upstream = self._topology.repartition(source.repartition)
         last = self._limits(source, result["batch_id"])[1]
         rows = self._evidence(upstream).sent(
             upstream.name, pl.col("key") == self._group(aggregate, result), pl.col("batch_id") <= last
         )
-        if upstream.id:
-            # The last row of an id says whether its value counts.
-            rows = rows.unique("id", keep="last", maintain_order=True)
-        rows = _in_window(rows.filter(pl.col("value").is_not_null()), result)
+        # The last row of an id says whether its value counts.
+        newest = rows.unique("id", keep="last", maintain_order=True) if upstream.id else rows
+        counted = _in_window(newest.filter(pl.col("value").is_not_null()), result)
+        if not counted.height:
+            # All records have left the group. Those of one id show how it became empty.
+            counted = rows.filter(pl.col("id") == _in_window(rows, result)["id"].last())
         before = self._topology.operators[upstream.inputs[0]]
-        for number, partition, offset, id_ in rows.select(*_PLACE, "id").iter_rows():
+        for number, partition, offset, id_ in counted.select(*_PLACE, "id").iter_rows():
             yield from self._made_of(before, number, partition, offset, (upstream.id, id_))
 
     def _counted_of_source(

@@ -57,7 +57,7 @@ class IntervalState:
 def table_operator(topology: Topology, table: str) -> Operator | None:
     """Returns the operator that has *table* and the key `complete`.
 
-    It may be the name of the operator itself. None: there is none.
+    It may be the name of the operator itself. None: no operator has both.
     """
     named = (o for o in topology.operators.values() if o.complete and table in {o.name, o.result_table})
     return next(named, None)

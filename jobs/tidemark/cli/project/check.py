@@ -125,6 +125,8 @@ def check(
     errors += channel_spec.mistakes(project.channels)
     if errors:
         raise InvalidSpec("\n".join(map(str, errors)))
+    if not files and not of_project:
+        lines.append(f"{project.topologies} has no topology; write one into NAME.toml there")
     lines += _warnings_of_all(project, topologies.values())
     for topology in good:
         lines += _summary(topology, sla_spec.load(project.slas, topology), brokers, look=look)
@@ -261,7 +263,17 @@ def _readers_of_updates(topology: Topology) -> list[str]:
     """Returns sinks that write each update of a table as a record."""
     updates = updates_tables(topology.operators)
     sinks = [o for o in topology.operators.values() if o.appends_each_record]
-    return [sink.name for sink in sinks if updates.intersection(sink.inputs)]
+    return [
+        sink.name for sink in sinks if any(not _waits(topology, name) for name in updates.intersection(sink.inputs))
+    ]
+
+
+def _waits(topology: Topology, name: str) -> bool:
+    """Returns True if results of *name* wait for the end of a window or an interval."""
+    operator = topology.operators[name]
+    if operator.emission:
+        return operator.emission.holds
+    return any(_waits(topology, flow) for flow in operator.flows)
 
 
 def _load_usable(file: Path) -> tuple[Topology | None, list[InvalidSpec]]:

@@ -20,7 +20,7 @@ from tidemark.escaping import one_line
 
 PREFIX = "/api/2.1/unity-catalog"
 TIMEOUT_S = 30.0
-MOST_LETTERS = 500
+LONGEST_ANSWER = 500
 """Most characters of an answer that an error shows."""
 LOOPBACK = {"localhost", "127.0.0.1", "::1"}
 LOGIN_REFUSED, FORBIDDEN, MISSING = 401, 403, 404
@@ -108,16 +108,15 @@ class UnityClient:
     def _refusal(self, error: urllib.error.HTTPError, asked: str, text: str) -> str:
         code, location = error.code, error.headers.get("Location")
         if code // 100 == 3 and location:
-            return (
-                f"{self.url} redirects {asked} to {one_line(location)[:MOST_LETTERS]}; give the address that it has now"
-            )
+            there = one_line(location)[:LONGEST_ANSWER]
+            return f"{self.url} redirects {asked} to {there}; give the address that it has now"
         if code == LOGIN_REFUSED:
             given = "is not valid there" if self._token else "is missing"
             return f"{self.url} refuses the login (401): the token {given}; set TIDEMARK_UNITY_TOKEN, or --token-file"
         if code == FORBIDDEN:
             return f"{self.url} does not permit {asked} (403); grant its user the right"
         message = str((_object(text) or {}).get("message") or text)
-        return f"{self.url} refuses {asked} ({code}): {one_line(message)[:MOST_LETTERS]}"
+        return f"{self.url} refuses {asked} ({code}): {one_line(message)[:LONGEST_ANSWER]}"
 
     def _parsed(self, text: bytes) -> Json:
         parsed = _object(text)

@@ -19,11 +19,11 @@ from tidemark.model.tables.catalog import (
     OPERATOR_WINDOWS,
 )
 from tidemark.model.topology import Topology
+from tidemark.reports.paths.ages.window_parts import WindowVerdicts
 from tidemark.reports.paths.path_facts import Row, Tables, described_window
-from tidemark.reports.paths.window_graph import PassedWindows
-from tidemark.reports.paths.window_parts import WindowVerdicts
 from tidemark.reports.paths.window_paths import DriverFacts, window_paths
 from tidemark.reports.paths.window_verdicts import judge_records
+from tidemark.reports.paths.windows.passed_windows import PassedWindows
 from tidemark.reports.promises import Promises
 
 WINDOWS_READ = 10

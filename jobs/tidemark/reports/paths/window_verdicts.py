@@ -32,7 +32,8 @@ from tidemark.model.tables.catalog import (
     Table,
 )
 from tidemark.model.topology import Topology
-from tidemark.reports.paths.batch_facts import BatchFacts, BatchRows
+from tidemark.reports.paths.ages.batch_facts import BatchFacts, BatchRows
+from tidemark.reports.paths.ages.window_parts import WindowParts, WindowVerdicts
 from tidemark.reports.paths.partition_ends import (
     BatchClocks,
     closed_at_sources,
@@ -41,7 +42,6 @@ from tidemark.reports.paths.partition_ends import (
     passing_batches,
 )
 from tidemark.reports.paths.physical_steps import with_errors_of_tasks, with_tasks
-from tidemark.reports.paths.window_parts import WindowParts, WindowVerdicts
 from tidemark.reports.paths.window_paths import Paths
 from tidemark.reports.promises import Promises
 from tidemark.reports.report_tables import lies_in, open_report, rows_in

@@ -48,7 +48,7 @@ class Alert:
         measure: the measure.
         verdict: of the check that changed it.
         observed: the measured value in *unit*; None: nothing was measured.
-        limit: the broken limit in *unit*; None: there is none.
+        limit: the broken limit in *unit*; None: the measure has no limit.
         unit: `ms`, `records`, `rows` or `burn rate`.
         text: measured and allowed values as a sentence; of an acknowledgement the note.
         culprit: the operator or input to look at.

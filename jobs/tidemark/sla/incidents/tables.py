@@ -194,7 +194,7 @@ def miss(layout: Layout, topology: Topology, *, at_ms: int) -> list[dict[str, An
 def _last_check_ms(results: DeltaTable, at_ms: int) -> int | None:
     """Returns the newest instant before *at_ms* that was checked.
 
-    It may be long ago. It is epoch ms; None: there is none.
+    It may be long ago. It is epoch ms; None: nothing was checked before *at_ms*.
     """
     # Checks for the past do not count.
     before = (pc.field("checked_at") < utc(at_ms)) & (pc.field("quiet").is_null() | (pc.field("quiet") != PAST))

@@ -59,8 +59,8 @@ from tidemark.sla.measures.groups import GroupsSeen
 Rows = Sequence[Mapping[str, Any]]
 EXCUSED_WHEN_IDLE = frozenset({Measure.STALENESS, Measure.WATERMARK_LAG, Measure.RECORDS, Measure.COMPLETE_BY})
 """Measures that pass while sources are idle, if an SLA says so."""
-MOST_TOLD, MOST_LETTERS = 3, 200
-"""Most broken contracts in a sentence, and letters of a row's key."""
+MOST_SHOWN, LONGEST_KEY = 3, 200
+"""Most broken contracts in a sentence, and characters of a row's key."""
 
 
 class FactKind(StrEnum):
@@ -426,7 +426,7 @@ def _contract(spec: SlaSpec, contracts: Rows) -> Status:
     worst = broken[0]
     culprit = worst["culprit"] or worst["sub_topology"] or worst["table"]
     breaks = [
-        f"{row['table']}: {row['column']} {row['observed']}, {_cut(row['example'])}" for row in broken[:MOST_TOLD]
+        f"{row['table']}: {row['column']} {row['observed']}, {_cut(row['example'])}" for row in broken[:MOST_SHOWN]
     ]
     if more := len(broken) - len(breaks):
         breaks.append(f"and {more} more")
@@ -436,7 +436,7 @@ def _contract(spec: SlaSpec, contracts: Rows) -> Status:
 
 
 def _cut(text: str | None) -> str:
-    return text if text and len(text) <= MOST_LETTERS else f"{(text or '')[:MOST_LETTERS]}…"
+    return text if text and len(text) <= LONGEST_KEY else f"{(text or '')[:LONGEST_KEY]}…"
 
 
 def _records(spec: SlaSpec, at_least: RecordMinimums, topology: Topology, facts: _SlaFacts) -> Status:

@@ -32,7 +32,7 @@ class OpenTable(Protocol):
     """A Delta table as delta-rs or `snapshots` opens it."""
 
     def transaction_version(self, app_id: str, /) -> int | None:
-        """Returns the newest transaction of *app_id*; None: there is none."""
+        """Returns the newest transaction of *app_id*; None: it has committed none."""
 
 
 def entry_path(journal: Path, kind: str, batch_id: int) -> Path:

@@ -87,7 +87,7 @@ class Aggregator:
     def _closed_ms(self, moment: Moment) -> int | None:
         """Returns the latest end of a window that accepts no more records.
 
-        None: there is none.
+        None: every window accepts records.
         """
         if self._operator.windows is None or moment.was_watermark_ms is None:
             return None

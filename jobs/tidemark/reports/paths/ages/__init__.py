@@ -1,0 +1,1 @@
+"""Divides the ages of windows into parts, and finds culprits."""

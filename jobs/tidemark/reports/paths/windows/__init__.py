@@ -1,0 +1,1 @@
+"""Groups streaming windows by the operators that finished them."""
