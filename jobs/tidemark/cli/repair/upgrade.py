@@ -184,7 +184,7 @@ def _report_steps(layout: Layout, topology: str) -> Iterator[UpgradeStep]:
 
 
 def _steps_of_table(declared: DeclaredTable, warehouse: Path) -> Iterator[UpgradeStep]:
-    if not DeltaTable.is_deltatable(str(declared.path)):
+    if declared.is_as_declared or not DeltaTable.is_deltatable(str(declared.path)):
         return
     table = DeltaTable(str(declared.path))
     stamp = table_stamp(table)
