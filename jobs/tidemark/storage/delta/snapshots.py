@@ -243,7 +243,7 @@ def _commits(log: Path) -> Iterator[tuple[int, Iterable[Mapping[str, Any]]]]:
         yield since, _of_checkpoint(log / f"{since:020d}.checkpoint.parquet")
     for version in commits:
         with open(f"{log}/{version:020d}.json", "rb") as commit:
-            yield version, map(json.loads, commit.read().splitlines())
+            yield version, json.loads(b"[%s]" % b",".join(filter(None, commit.read().splitlines())))
 
 
 def _of_checkpoint(path: Path) -> list[dict[str, Any]]:
