@@ -134,7 +134,9 @@ def place(finding: WhyFinding) -> tuple[Any, ...]:
 
 
 def test_operators_of_a_scene_share_the_search_upstream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    toml = SOURCE.format(top="", source="") + NEWEST.format(table="") + operators(second_board=sink("newest", table="b"))
+    toml = (
+        SOURCE.format(top="", source="") + NEWEST.format(table="") + operators(second_board=sink("newest", table="b"))
+    )
     play = Play(toml, tmp_path)
     play.batch([record(1)(play)], at_ms=ms(2))
     searched: list[str] = []

@@ -149,7 +149,7 @@ def create(
 
     def up_to_date() -> DeltaTable:
         table = _existing_table(path) or _new_table(
-            path, schema, description, {LOG: log, **properties}, partitioned_by=partitioned_by
+            path, schema, description, _properties(log, properties), partitioned_by=partitioned_by
         )
         stamp = table_stamp(table)
         stamp.refuse_newer(path)
@@ -179,6 +179,11 @@ def create(
     return again_after_others(up_to_date)
 
 
+def _properties(log: str, more: Mapping[str, str]) -> dict[str, str]:
+    """Returns the properties of a new table, with *more*."""
+    return {**SETTINGS, LOG: log, **STAMPED, **more}
+
+
 def _new_table(
     path: Path,
     schema: Schema | pa.Schema,
@@ -194,7 +199,7 @@ def _new_table(
         mode="ignore",
         partition_by=list(partitioned_by) or None,
         description=description,
-        configuration={**SETTINGS, **STAMPED, **properties},
+        configuration={**properties},
         # delta-rs does not know all properties, for example `tidemark.current`.
         raise_if_key_not_exists=False,
     )
@@ -252,7 +257,7 @@ class DeclaredTable:
     def _new_commit(self) -> str:
         """Returns the first commit of a new table."""
         # delta-rs takes 5 ms of a processor for each table, and those of all streams have the same columns.
-        properties = {LOG: self.log, **(self.properties or {})}
+        properties = _properties(self.log, self.properties or {})
         schema = Schema.from_arrow(self.schema).to_json()
         text, actions = _first_commit(schema, self.description, tuple(properties.items()))
         now_ms, described, info = str(wall_clock_ms()), actions["metaData"], actions["commitInfo"]
