@@ -33,9 +33,8 @@ from tidemark.model.topology import Topology, load_each, on_processing_time
 from tidemark.reports.batch_job import report_lock
 from tidemark.reports.batch_job import topology as topology_named
 from tidemark.storage.delta.compaction import files_of
-from tidemark.storage.delta.datasets import open_to_read, schema_of
+from tidemark.storage.delta.datasets import open_to_read, properties_of, schema_of
 from tidemark.storage.delta.format import FORMAT, UNSTAMPED, refuse_newer, stamp_in, stamp_warehouse, warehouse_stamp
-from tidemark.storage.delta.snapshots import Snapshot
 from tidemark.storage.delta.tables import DeclaredTable, Reference
 from tidemark.stream.distributed.resharding import remembered_shards
 from tidemark.stream.journal.entries import Journal
@@ -191,7 +190,7 @@ def _steps_of_table(declared: DeclaredTable, warehouse: Path) -> Iterator[Upgrad
         table = open_to_read(declared.path)
     except TableNotFoundError:
         return
-    stamp = stamp_in(table.properties if isinstance(table, Snapshot) else table.metadata().configuration)
+    stamp = stamp_in(properties_of(table))
     stamp.refuse_newer(declared.path)
     there = {*names_in(schema_of(table).fields)}
     missing = [field.name for field in declared.schema if field.name not in there]

@@ -143,10 +143,13 @@ class _Folder:
     def _open(self, table: Table) -> ContractCounts:
         nothing = ContractCounts(table.name, self._sub_topology, self._home / table.name, None, {}, {})
         try:
-            stored = open_to_read(nothing.path) if self._is_of_batches(table) else DeltaTable(str(nothing.path))
+            stored: DeltaTable | Snapshot
+            if self._is_of_batches(table):
+                stored = open_to_read(nothing.path)
+            else:
+                stored = by_file = DeltaTable(str(nothing.path))
+                self._connection.register(_new(table.name), _came_since(by_file, self._over.start_ms))
             self._register(table, stored)
-            if not self._is_of_batches(table):
-                self._connection.register(_new(table.name), _came_since(stored, self._over.start_ms))
         except (DeltaError, OSError, ValueError) as error:
             return _unreadable(nothing, error)
         existing = {field.name: field.type for field in schema_of(stored).fields}

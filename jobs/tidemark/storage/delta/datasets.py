@@ -20,7 +20,7 @@ _STATS_MS = timedelta(milliseconds=1)
 
 
 def open_to_read(path: Path) -> DeltaTable | Snapshot:
-    """Opens the newest version of the table at *path*, only to read it.
+    """Opens the table at *path* to read its newest version.
 
     Raises TableNotFoundError if there is none.
     """
@@ -34,6 +34,11 @@ def open_to_read(path: Path) -> DeltaTable | Snapshot:
 def schema_of(table: DeltaTable | Snapshot) -> Schema:
     """Returns the columns of *table*."""
     return Schema.from_json(table.schema) if isinstance(table, Snapshot) else table.schema()
+
+
+def properties_of(table: DeltaTable | Snapshot) -> Mapping[str, str]:
+    """Returns the properties of *table*."""
+    return table.properties if isinstance(table, Snapshot) else table.metadata().configuration
 
 
 def dataset_of(table: DeltaTable | Snapshot, bounds: Collection[str] = ()) -> ds.Dataset:

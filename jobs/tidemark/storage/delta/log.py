@@ -26,7 +26,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from tidemark.clock import since_boot_s, wall_clock_ms
-from tidemark.storage.delta.datasets import schema_of
+from tidemark.storage.delta.datasets import properties_of, schema_of
 from tidemark.storage.delta.snapshots import snapshot_of
 from tidemark.storage.files import File, stats_of, write_parquet
 from tidemark.storage.location import put_once
@@ -108,21 +108,17 @@ class TableLog:
         self._uncommitted: list[Path] = []
         arrow = pa.schema(schema_of(snapshot or self.table).to_arrow())
         self._types = {field.name: field.type for field in arrow}
+        properties = properties_of(snapshot or self.table)
         if snapshot is None:
-            described = self.table.metadata()
-            properties, partitioned_by = described.configuration, described.partition_columns
-            unknown = unknown_features(self.table)
+            is_plain = not unknown_features(self.table) and not self.table.metadata().partition_columns
         else:
-            properties, partitioned_by = snapshot.properties, snapshot.partitioned_by
-            unknown = _unknown(snapshot.writer_version, snapshot.writer_features)
+            is_plain = not _unknown(snapshot.writer_version, snapshot.writer_features) and not snapshot.partitioned_by
             self._batch, self._asked_at = snapshot.transactions.get(app_id, -1), self._opened_at
         self._checkpoint_every = int(properties.get(CHECKPOINTS) or CHECKPOINT_EVERY)
         self._is_kept = properties.get(LOG) in {KEPT_LOG, HOP_LOG, SHORT_LOG}
-        self.takes_appends = not (
-            unknown
-            or partitioned_by
+        self.takes_appends = is_plain and not (
             # For these a writer must look at each row.
-            or any(name.startswith(CHECK) for name in properties)
+            any(name.startswith(CHECK) for name in properties)
             or any(not field.nullable or b"delta.invariants" in (field.metadata or {}) for field in arrow)
         )
         if not self.takes_appends:

@@ -221,7 +221,7 @@ def _is_below(name: str) -> bool:
 
 
 def _commits(log: Path) -> Iterator[tuple[int, Iterable[Mapping[str, Any]]]]:
-    """Yields number and actions of the newest checkpoint in *log*, and of later commits.
+    """Yields number and actions of *log*'s newest checkpoint, and later commits.
 
     Raises ValueError if a commit after the checkpoint is missing, or the checkpoint is of an unknown kind.
     """

@@ -192,7 +192,7 @@ def _new_table(
     *,
     partitioned_by: Sequence[str] = (),
 ) -> DeltaTable:
-    """Makes the table of `create` at *path*, or opens it if another process has."""
+    """Makes a table at *path*, or opens the one of another process."""
     return DeltaTable.create(
         str(path),
         schema=schema,
@@ -207,7 +207,7 @@ def _new_table(
 
 @lru_cache(maxsize=128)
 def _first_commit(schema: str, description: str, properties: tuple[tuple[str, str], ...]) -> tuple[str, dict[str, Any]]:
-    """Returns the first commit of a new table as delta-rs writes it, and its actions.
+    """Returns text and actions of a new table's first commit by delta-rs.
 
     *schema* is Delta's (JSON).
     """
@@ -241,7 +241,7 @@ class DeclaredTable:
     properties: Mapping[str, str] | None = None
 
     def ensure(self) -> None:
-        """Makes the table, or updates an existing one, unless it is as declared."""
+        """Makes or updates the table, unless it is as declared."""
         if self.is_as_declared:
             return
         log = self.path / "_delta_log"

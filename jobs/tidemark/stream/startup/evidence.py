@@ -220,9 +220,9 @@ def _table(path: Path, app_id: str, alone: Container[str]) -> TableCommit:
 
 
 def _restored(path: Path, table: DeltaTable | Snapshot, newest: int) -> tuple[int | None, str | None]:
-    """Looks for a restore of *table*, at *path*, after the commit of batch *newest*.
+    """Looks for a restore of *table* after the commit of batch *newest*.
 
-    Of several restores the last counts.
+    The table is at *path*. Of several restores the last counts.
 
     Returns:
         The version that the batch made, and the older place to which the table was restored. None for both: the commit

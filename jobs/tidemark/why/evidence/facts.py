@@ -397,6 +397,6 @@ class StreamFacts:
         return rows.with_columns(pl.lit(None).cast(kind).alias(column) for column, kind in lacking.items())
 
     def _rows(self, table: Table, *where: pl.Expr) -> pl.DataFrame:
-        """Returns the rows of batches that count, of which all *where* are true."""
+        """Returns the rows of batches that count, for which *where* is true."""
         rows = self.scan(table).filter(pl.col("batch_id") <= self._newest, *where)
         return rows.drop("topology", "sub_topology").collect()
