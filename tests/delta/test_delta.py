@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -11,7 +13,8 @@ from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
 from tidemark.errors import Contradiction
 from tidemark.storage.delta.datasets import dataset_of
-from tidemark.storage.delta.tables import Committer, create, read_before
+from tidemark.storage.delta.log import HOP_LOG
+from tidemark.storage.delta.tables import Committer, DeclaredTable, create, read_before
 from tidemark.storage.fence import Fence
 
 SCHEMA = pa.schema([("batch_id", pa.int64()), ("n", pa.int64())])
@@ -67,6 +70,49 @@ def test_creating_a_table_twice_keeps_what_is_there(table):
     Committer("flights/status", Fence(clock=lambda: 0)).commit(table, rows(0, 5), 0)
     create(table, SCHEMA)
     assert numbers(table) == [5]
+
+
+def test_a_new_table_is_as_delta_rs_makes_it(tmp_path: Path) -> None:
+    schema = pa.schema([pa.field("batch_id", pa.int64(), metadata={"comment": "its batch"}), pa.field("n", pa.int64())])
+    made = [DeclaredTable(tmp_path / name, schema, "numbers", HOP_LOG, properties={"p": "v"}) for name in "abc"]
+    made[0].create()
+    for table in made[1:]:
+        assert not table.is_as_declared
+        table.ensure()
+        assert table.is_as_declared
+    by_delta_rs, *others = (DeltaTable(table.path) for table in made)
+    wanted = by_delta_rs.metadata()
+    for table in others:
+        found = table.metadata()
+        assert (found.description, found.configuration, found.partition_columns, table.protocol()) == (
+            wanted.description, wanted.configuration, wanted.partition_columns, by_delta_rs.protocol(),
+        )  # fmt: skip
+        assert table.schema().to_json() == by_delta_rs.schema().to_json()
+        assert abs(found.created_time - wanted.created_time) < 60_000
+        (commit,) = table.history()
+        assert commit["operationParameters"]["location"] == f"{Path(table.table_uri.removeprefix('file://')).as_uri()}/"
+    assert len({table.metadata().id for table in (by_delta_rs, *others)}) == 3
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param({"schema": SCHEMA.append(pa.field("more", pa.string()))}, id="a column more"),
+        pytest.param({"schema": SCHEMA.set(1, SCHEMA.field(1).with_metadata({"comment": "c"}))}, id="a comment"),
+        pytest.param({"checks": {"tidemark_n": "n > 0"}}, id="a check"),
+        pytest.param({"log": HOP_LOG}, id="a longer log"),
+    ],
+)
+def test_a_table_that_is_not_as_declared_is_updated(tmp_path: Path, change: dict[str, Any]) -> None:
+    table = DeclaredTable(tmp_path, SCHEMA, "numbers")
+    table.ensure()
+    changed = replace(table, **change)
+    assert not changed.is_as_declared
+    changed.ensure()
+    assert changed.is_as_declared
+    assert DeltaTable(tmp_path).version() == 1
+    changed.ensure()
+    assert DeltaTable(tmp_path).version() == 1
 
 
 def test_rows_of_a_folder_are_read_without_python(tmp_path: Path) -> None:

@@ -8,7 +8,9 @@ downstream operator and consumer must have received each update.
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
+from copy import deepcopy
 from pathlib import Path
 
 import pytest
@@ -47,17 +49,25 @@ def at_every_step(before: list[Update], updates: list[Update], home: Path) -> It
 
     Once all is measured nothing can be hidden any more: test_engine.py goes through the steps after that.
     """
-    watched, steps = Play(TOML, home / "watched"), ["read"]
-    feed(watched, before, updates, reached=steps.append)
+    first, steps = Play(TOML, home / "before"), ["read"]
+    first.batch(rows_of(first, before or [("another", "z", 0)]), at_ms=T)
+    feed(copied(first, home / "watched"), updates, reached=steps.append)
     for step in steps[: steps.index("measured") + 1]:
-        play = Play(TOML, home / step)
-        feed(play, before, updates, crashing_at=step)
+        play = copied(first, home / step)
+        feed(play, updates, crashing_at=step)
         yield step, play
 
 
-def feed(play: Play, before: list[Update], updates: list[Update], *, crashing_at: str = "", reached=None) -> None:
-    """Batch 0 has what was *before*, batch 1 the *updates*."""
-    play.batch(rows_of(play, before or [("another", "z", 0)]), at_ms=T)
+def copied(first: Play, home: Path) -> Play:
+    """Returns the play *first* as it is, in the warehouse *home*."""
+    shutil.copytree(first.home, home)
+    play = first.copy(home)
+    play.broker = deepcopy(first.broker)
+    return play
+
+
+def feed(play: Play, updates: list[Update], *, crashing_at: str = "", reached=None) -> None:
+    """Plays a batch of the *updates*."""
     rows = rows_of(play, updates)
     play.start(SUB, reached=reached or crash_at(crashing_at), epoch=2)
     if crashing_at == "read":

@@ -233,7 +233,7 @@ def named(names: Iterable[str]) -> list[ParameterSet]:
 @pytest.mark.parametrize("name", named(TOPOLOGIES))
 def test_shards_leave_the_tables_that_the_driver_leaves(tmp_path: Path, of_one_shard: OfOneShard, name: str) -> None:
     expected = of_one_shard(name)
-    for shards, executors in ((2, Apart), (7, OneWorker)):
+    for shards, executors in ((2, Apart), (5, OneWorker)):  # of three groups, two shards of five have none
         found = comparable(played(TOPOLOGIES[name], tmp_path / str(shards), shards, executors), name)
         assert found.keys() == expected.keys()
         for name_of_table in expected:

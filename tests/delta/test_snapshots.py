@@ -16,7 +16,7 @@ from tidemark.model.project.layout import Layout
 from tidemark.query import sql
 from tidemark.query.sql import Warehouse
 from tidemark.storage.delta import snapshots
-from tidemark.storage.delta.datasets import dataset_of
+from tidemark.storage.delta.datasets import dataset_of, open_to_read, schema_of
 from tidemark.storage.delta.snapshots import AddedFiles, added_files, files_between, snapshot_of
 
 
@@ -93,6 +93,8 @@ def test_a_snapshot_has_the_files_and_columns_of_delta_rs(make: Callable[[Path],
     names = {name for names in found.files.values() for name in names}
     assert names == {fragment.path for fragment in table.to_pyarrow_dataset().get_fragments()}
     assert [*found.columns] == [field.name for field in table.schema().fields]
+    assert schema_of(found).to_arrow() == table.schema().to_arrow()
+    assert (found.version(), found.properties) == (table.version(), table.metadata().configuration)
 
 
 @pytest.mark.parametrize("make", MADE)
@@ -102,7 +104,8 @@ def test_queries_and_datasets_have_the_rows_that_delta_rs_reads(make: Callable[[
     expected = sorted(map(str, DeltaTable(path).to_pyarrow_table().to_pylist()))
     answer = Warehouse(tmp_path / "it's ü here").ask("from sink")
     assert sorted(map(str, answer.objects)) == expected
-    assert sorted(map(str, dataset_of(DeltaTable(path)).to_table().to_pylist())) == expected
+    for opened in (DeltaTable(path), open_to_read(path)):
+        assert sorted(map(str, dataset_of(opened).to_table().to_pylist())) == expected
 
 
 def test_a_table_with_unknown_reader_features_has_no_snapshot(tmp_path: Path) -> None:
@@ -150,8 +153,8 @@ def test_queries_read_the_log_of_a_table_once(tmp_path: Path, monkeypatch: pytes
         read.append(log.parent)
         return actions(log)
 
-    actions = snapshots._actions
-    monkeypatch.setattr(snapshots, "_actions", noted)
+    actions = snapshots._commits
+    monkeypatch.setattr(snapshots, "_commits", noted)
     monkeypatch.setattr(sql, "extension_file", lambda: pytest.fail("no table here needs it"))
     warehouse = Warehouse(tmp_path)
     for _ in range(3):

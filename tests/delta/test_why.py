@@ -24,9 +24,10 @@ from tidemark.model.topology import Topology
 from tidemark.query.sql import Warehouse
 from tidemark.stream.decide import decision
 from tidemark.stream.driver.heartbeats import Heartbeats
+from tidemark.why.causes.inputs import Inputs
 from tidemark.why.causes.rights import MISSING_RIGHT
 from tidemark.why.evidence.findings import WhyFinding
-from tidemark.why.walk import why
+from tidemark.why.walk import explain, scene, why
 
 SOURCE = """
 name = "play"
@@ -130,6 +131,22 @@ def first(play: ExplainedPlay, at_s: float) -> WhyFinding:
 
 def place(finding: WhyFinding) -> tuple[Any, ...]:
     return finding.cause, finding.operator, finding.input, finding.partition, finding.since_ms
+
+
+def test_operators_of_a_scene_share_the_search_upstream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    toml = (
+        SOURCE.format(top="", source="") + NEWEST.format(table="") + operators(second_board=sink("newest", table="b"))
+    )
+    play = Play(toml, tmp_path)
+    play.batch([record(1)(play)], at_ms=ms(2))
+    searched: list[str] = []
+    search = Inputs.source
+    monkeypatch.setattr(Inputs, "source", lambda of, source: (searched.append(source.name), search(of, source))[1])
+    at = scene(play.topology, Layout(tmp_path), ms(3))
+    together = explain(at)
+    assert {finding.operator for finding in together} == {"board", "second_board"}
+    assert [finding for name in ("board", "second_board") for finding in explain(at, name)] == together
+    assert searched == ["events"]
 
 
 def test_an_idle_partition_that_holds_the_watermark_back(tmp_path: Path) -> None:

@@ -58,35 +58,20 @@ _LEFT_OUT = {
 """By outcome, the cause and the remedy."""
 
 
-def what_holds_time_back(
-    topology: Topology, layout: Layout, sub: SubTopology, *, at_ms: int, needed_ms: int
-) -> list[WhyFinding]:
-    """Returns what kept a watermark below *needed_ms*.
+def what_holds_time_back(of: Scene, sub: SubTopology, *, needed_ms: int) -> list[WhyFinding]:
+    """Returns what kept the watermark of *sub* below *needed_ms*.
 
-    Args:
-        topology: the topology.
-        layout: places of its tables.
-        sub: the sub-topology with the watermark.
-        at_ms: the instant.
-        needed_ms: record time that other partitions had reached.
+    Other partitions had reached this record time in the scene *of*.
     """
-    of = scene(topology, layout, at_ms)
     return in_order([*Watermarks(of, Inputs(of)).holding(sub, needed_ms)])
 
 
-def restarted_driver(
-    topology: Topology, layout: Layout, operator: str, *, at_ms: int, within_ms: int
-) -> WhyFinding | None:
+def restarted_driver(of: Scene, operator: str, *, within_ms: int) -> WhyFinding | None:
     """Returns a restart among the drivers that *operator* needs; None: none.
 
-    Args:
-        topology: the topology.
-        layout: places of its tables.
-        operator: the operator.
-        at_ms: the instant.
-        within_ms: the restart ended within this length before it.
+    It ended within this length before the instant of the scene *of*.
     """
-    return next(restarts(scene(topology, layout, at_ms), operator, within_ms=within_ms), None)
+    return next(restarts(of, operator, within_ms=within_ms), None)
 
 
 def why(topology: Topology, layout: Layout, *, at_ms: int, operator: str | None = None) -> list[WhyFinding]:
@@ -157,7 +142,12 @@ class _Walk:
 
     def _walk(self, name: str) -> list[WhyFinding]:
         """Returns reasons in the operator *name* or, without any, upstream."""
-        operator = self._scene.operator(name)
+        # Operators share upstreams, and explanations of one scene share operators.
+        if name not in self._scene.walked:
+            self._scene.walked[name] = self._reasons_in(self._scene.operator(name))
+        return self._scene.walked[name]
+
+    def _reasons_in(self, operator: Operator) -> list[WhyFinding]:
         if isinstance(operator, Reading):
             return self._reading(operator)
         findings = [*self._inputs.late(operator), *self._held(operator)]

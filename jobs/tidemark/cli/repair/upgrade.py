@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from deltalake import DeltaTable
+from deltalake.exceptions import TableNotFoundError
 
 from tidemark.cli.repair.reshard import redistribute, sharding_of
 from tidemark.cli.shared.options import existing_warehouse
@@ -32,7 +33,8 @@ from tidemark.model.topology import Topology, load_each, on_processing_time
 from tidemark.reports.batch_job import report_lock
 from tidemark.reports.batch_job import topology as topology_named
 from tidemark.storage.delta.compaction import files_of
-from tidemark.storage.delta.format import FORMAT, UNSTAMPED, refuse_newer, stamp_warehouse, table_stamp, warehouse_stamp
+from tidemark.storage.delta.datasets import open_to_read, properties_of, schema_of
+from tidemark.storage.delta.format import FORMAT, UNSTAMPED, refuse_newer, stamp_in, stamp_warehouse, warehouse_stamp
 from tidemark.storage.delta.tables import DeclaredTable, Reference
 from tidemark.stream.distributed.resharding import remembered_shards
 from tidemark.stream.journal.entries import Journal
@@ -184,12 +186,13 @@ def _report_steps(layout: Layout, topology: str) -> Iterator[UpgradeStep]:
 
 
 def _steps_of_table(declared: DeclaredTable, warehouse: Path) -> Iterator[UpgradeStep]:
-    if not DeltaTable.is_deltatable(str(declared.path)):
+    try:
+        table = open_to_read(declared.path)
+    except TableNotFoundError:
         return
-    table = DeltaTable(str(declared.path))
-    stamp = table_stamp(table)
+    stamp = stamp_in(properties_of(table))
     stamp.refuse_newer(declared.path)
-    there = {*names_in(table.schema().fields)}
+    there = {*names_in(schema_of(table).fields)}
     missing = [field.name for field in declared.schema if field.name not in there]
     if stamp.format < FORMAT or missing:
         columns = f"add the columns {', '.join(missing)}; " if missing else ""

@@ -98,4 +98,4 @@ def _cast(column: pa.ChunkedArray, wanted: pa.DataType) -> pa.ChunkedArray:
     if wanted == UTC_TIMESTAMP and pa.types.is_integer(column.type):
         # Clocks and record times are whole ms, Delta keeps microseconds.
         column = column.cast(pa.timestamp("ms", tz="UTC"))
-    return column.cast(wanted)
+    return column if column.type == wanted else column.cast(wanted)

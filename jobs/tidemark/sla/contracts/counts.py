@@ -33,7 +33,8 @@ from tidemark.model.tables.catalog import BATCHES, CLOCK_SKEW, HEARTBEATS, HOP, 
 from tidemark.model.topology import Topology
 from tidemark.sla.contracts.contract_sql import COUNTS, counted_of, counting_select
 from tidemark.storage.delta.current_view import current_rows
-from tidemark.storage.delta.datasets import dataset_of
+from tidemark.storage.delta.datasets import dataset_of, open_to_read, schema_of
+from tidemark.storage.delta.snapshots import Snapshot
 from tidemark.storage.delta.tables import in_files
 from tidemark.storage.warehouse import changes_of
 
@@ -128,6 +129,7 @@ class _Folder:
         self._connection = duckdb.connect()
         # Otherwise DuckDB casts instants in the time zone of the host.
         self._connection.execute("SET TimeZone = 'UTC'")
+        self._without_files: set[str] = set()
         self._opened = {table.name: self._open(table) for table in self._declared}
         self._batches = self._finished() if self._is_sound(BATCHES.name) else None
 
@@ -141,13 +143,16 @@ class _Folder:
     def _open(self, table: Table) -> ContractCounts:
         nothing = ContractCounts(table.name, self._sub_topology, self._home / table.name, None, {}, {})
         try:
-            stored = DeltaTable(str(nothing.path))
+            stored: DeltaTable | Snapshot
+            if self._is_of_batches(table):
+                stored = open_to_read(nothing.path)
+            else:
+                stored = by_file = DeltaTable(str(nothing.path))
+                self._connection.register(_new(table.name), _came_since(by_file, self._over.start_ms))
             self._register(table, stored)
-            if not self._is_of_batches(table):
-                self._connection.register(_new(table.name), _came_since(stored, self._over.start_ms))
         except (DeltaError, OSError, ValueError) as error:
             return _unreadable(nothing, error)
-        existing = {field.name: field.type for field in stored.schema().fields}
+        existing = {field.name: field.type for field in schema_of(stored).fields}
         wanted = {field.name: field.type for field in Schema.from_arrow(arrow_schema(table)).fields}
         # A sink may have key columns that are not among those of every sink.
         missing = sorted({*wanted, *table.key} - existing.keys())
@@ -156,7 +161,7 @@ class _Folder:
         differences = json.dumps({"missing_columns": missing, "wrong_types": wrong}) if missing or wrong else None
         return replace(nothing, version=stored.version(), schema=schema, example=differences)
 
-    def _register(self, table: Table, stored: DeltaTable) -> None:
+    def _register(self, table: Table, stored: DeltaTable | Snapshot) -> None:
         """Registers the rows of *stored* with the connection.
 
         For a table with current rows they include those that were appended since its last merge.
@@ -164,14 +169,17 @@ class _Folder:
         path, name = self._home / table.name, _stored(table.name)
         changes = changes_of(path) if _is_current(table) else None
         if changes is None:
-            self._connection.register(name, _all_rows(stored, table))
+            rows = _all_rows(stored, table)
+            if isinstance(rows, ds.FileSystemDataset) and not rows.files:
+                self._without_files.add(table.name)
+            self._connection.register(name, rows)
             return
         # Names with a blank: no table of a sink can have them.
         names = {path: _named(f"merged {name}"), changes: _named(f"since {name}")}
         self._connection.register(f"merged {name}", _all_rows(stored, table))
-        self._connection.register(f"since {name}", dataset_of(DeltaTable(str(changes))))
-        rows = current_rows(path, changes, names.__getitem__, _named, only={*table.key, *SINK})
-        self._connection.execute(f"CREATE VIEW {_named(name)} AS {rows}")
+        self._connection.register(f"since {name}", dataset_of(open_to_read(changes)))
+        current = current_rows(path, changes, names.__getitem__, _named, only={*table.key, *SINK})
+        self._connection.execute(f"CREATE VIEW {_named(name)} AS {current}")
 
     def _is_sound(self, name: str) -> bool:
         return name in self._opened and self._opened[name].is_sound
@@ -192,7 +200,7 @@ class _Folder:
 
     def _judged(self, table: Table) -> ContractCounts:
         opened = self._opened[table.name]
-        if not opened.is_sound:
+        if not opened.is_sound or table.name in self._without_files:
             return opened
         try:
             rows, *counts, example, culprit = self._counted(table)
@@ -250,7 +258,7 @@ def _is_current(table: Table) -> bool:
     return table.written_by == "sink" and bool(table.key)
 
 
-def _all_rows(stored: DeltaTable, table: Table) -> ds.Dataset | ds.Scanner:
+def _all_rows(stored: DeltaTable | Snapshot, table: Table) -> ds.Dataset | ds.Scanner:
     """Returns the rows of *stored*, of which DuckDB reads what it needs."""
     rows = dataset_of(stored)
     # Others may write into a table with current rows: it is returned as a scanner, of which pyarrow filters no rows.

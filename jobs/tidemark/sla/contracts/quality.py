@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import Any
 
 import great_expectations as gx
 import pandas as pd
+from great_expectations.core.batch_definition import BatchDefinition
 from great_expectations.data_context.types.base import (
     DataContextConfig,
     InMemoryStoreBackendDefaults,
@@ -25,22 +27,25 @@ PLACE = "place"
 """The column by which great-expectations identifies rows."""
 
 
-class Quality:
-    """Runs suites, which are one JSON file each.
+@cache
+def _whole_frame() -> BatchDefinition[None]:
+    """Returns what makes a frame a batch of great-expectations.
 
-    Their context stores nothing and sends no analytics.
+    Its context stores nothing and sends no analytics.
     """
+    settings = DataContextConfig(
+        # These defaults have no Data Docs, which do not escape what they show.
+        store_backend_defaults=InMemoryStoreBackendDefaults(),
+        analytics_enabled=False,
+        progress_bars=ProgressBarsConfig(globally=False),
+    )
+    context = gx.get_context(mode="ephemeral", project_config=settings)
+    frames = context.data_sources.add_pandas("frames").add_dataframe_asset("frame")
+    return frames.add_batch_definition_whole_dataframe("whole")
 
-    def __init__(self) -> None:
-        settings = DataContextConfig(
-            # These defaults have no Data Docs, which do not escape what they show.
-            store_backend_defaults=InMemoryStoreBackendDefaults(),
-            analytics_enabled=False,
-            progress_bars=ProgressBarsConfig(globally=False),
-        )
-        context = gx.get_context(mode="ephemeral", project_config=settings)
-        frames = context.data_sources.add_pandas("frames").add_dataframe_asset("frame")
-        self._whole = frames.add_batch_definition_whole_dataframe("whole")
+
+class Quality:
+    """Runs suites, which are one JSON file each."""
 
     def check(self, suite: str, frame: pd.DataFrame, **parameters: object) -> list[dict[str, Any]]:
         """Returns a row of dq_results for each expectation of *suite*.
@@ -74,7 +79,7 @@ class Quality:
 
     def _results(self, suite: str, frame: pd.DataFrame, **how: Any) -> list[Any]:
         expectations = gx.ExpectationSuite(**json.loads((SUITES / f"{suite}.json").read_text(encoding="utf-8")))
-        return list(self._whole.get_batch({"dataframe": frame}).validate(expectations, **how).results)
+        return list(_whole_frame().get_batch({"dataframe": frame}).validate(expectations, **how).results)
 
 
 def _row(suite: str, result: Any) -> dict[str, Any]:

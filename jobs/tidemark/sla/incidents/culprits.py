@@ -148,8 +148,7 @@ class _Explainer:
         if reached_ms is None:
             return None
         sub = sub_topology_of(spec, self._topology)
-        findings = what_holds_time_back(self._topology, self._layout, sub, at_ms=self._at_ms, needed_ms=reached_ms)
-        return next(iter(findings), None)
+        return next(iter(what_holds_time_back(self._scene, sub, needed_ms=reached_ms)), None)
 
     def _needed_of_interval(self, operator: str) -> int | None:
         """Returns the watermark that completes the next interval of *operator*."""
@@ -171,7 +170,7 @@ class _Explainer:
         operator = _operator(spec, self._topology)
         if operator is None:
             return None
-        return restarted_driver(self._topology, self._layout, operator, at_ms=self._at_ms, within_ms=spec.over_ms)
+        return restarted_driver(self._scene, operator, within_ms=spec.over_ms)
 
 
 def _none_on_error(explain: Callable[P, T | None]) -> Callable[P, T | None]:

@@ -2,27 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime, timedelta
-from pathlib import PurePosixPath
+from itertools import chain
+from pathlib import Path, PurePosixPath
 from urllib.parse import unquote, urlsplit
 
 import polars as pl
 import pyarrow as pa
 import pyarrow.dataset as ds
-from deltalake import DeltaTable
+from deltalake import DeltaTable, Schema
 from pyarrow import fs
 
-from tidemark.storage.delta.snapshots import MOST_FILES
+from tidemark.storage.delta.snapshots import MOST_FILES, Snapshot, snapshot_of
 
 _STATS_MS = timedelta(milliseconds=1)
 
 
-def dataset_of(table: DeltaTable, bounds: Collection[str] = ()) -> ds.Dataset:
+def open_to_read(path: Path) -> DeltaTable | Snapshot:
+    """Opens the table at *path* to read its newest version.
+
+    Raises TableNotFoundError if there is none.
+    """
+    # delta-rs needs ten times as long for a small table.
+    snapshot = snapshot_of(path)
+    if snapshot is None or snapshot.file_count > MOST_FILES or snapshot.partitioned_by:
+        return DeltaTable(str(path))
+    return snapshot
+
+
+def schema_of(table: DeltaTable | Snapshot) -> Schema:
+    """Returns the columns of *table*."""
+    return Schema.from_json(table.schema) if isinstance(table, Snapshot) else table.schema()
+
+
+def properties_of(table: DeltaTable | Snapshot) -> Mapping[str, str]:
+    """Returns the properties of *table*."""
+    return table.properties if isinstance(table, Snapshot) else table.metadata().configuration
+
+
+def dataset_of(table: DeltaTable | Snapshot, bounds: Collection[str] = ()) -> ds.Dataset:
     """Returns the rows of *table* as an unread dataset.
 
-    Conditions on the columns *bounds* leave out files, by the bounds in the log. None named: those on all columns do.
+    Conditions on the columns *bounds* leave out files, by the bounds in the log. None named: those on all columns do. A
+    snapshot is one of `open_to_read`.
     """
+    if isinstance(table, Snapshot):
+        folder = fs.SubTreeFileSystem(str(table.path.absolute()), fs.LocalFileSystem())
+        return _dataset(chain.from_iterable(table.files.values()), schema_of(table), folder, {})
     place = urlsplit(table.table_uri)
     if place.scheme != "file":
         return table.to_pyarrow_dataset()
@@ -34,11 +61,19 @@ def dataset_of(table: DeltaTable, bounds: Collection[str] = ()) -> ds.Dataset:
     if files is None or (len(files) > MOST_FILES and not bounds):
         return table.to_pyarrow_dataset(filesystem=filesystem)
     within = _bounds_of(table, bounds) if len(files) > MOST_FILES else {}
+    return _dataset(files, schema_of(table), filesystem, within)
+
+
+def _dataset(
+    files: Iterable[str], schema: Schema, folder: fs.FileSystem, within: Mapping[str, ds.Expression]
+) -> ds.Dataset:
+    """Returns the rows of *files* in *folder* as an unread dataset.
+
+    *within* has conditions that all rows of a file fulfil, by file.
+    """
     form = ds.ParquetFileFormat(default_fragment_scan_options=ds.ParquetFragmentScanOptions(pre_buffer=True))
-    fragments = [
-        form.make_fragment(file, filesystem=filesystem, partition_expression=within.get(file)) for file in files
-    ]
-    return ds.FileSystemDataset(fragments, pa.schema(table.schema().to_arrow()), form, filesystem)
+    fragments = [form.make_fragment(file, filesystem=folder, partition_expression=within.get(file)) for file in files]
+    return ds.FileSystemDataset(fragments, pa.schema(schema.to_arrow()), form, folder)
 
 
 def file_names(table: DeltaTable) -> set[str]:

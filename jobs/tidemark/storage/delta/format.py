@@ -11,6 +11,7 @@ Known limitation: versions before the first stamp do not look for stamps.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -67,7 +68,11 @@ class Stamp:
 
 def table_stamp(table: DeltaTable) -> Stamp:
     """Returns the stamp of an open *table*."""
-    properties = table.metadata().configuration
+    return stamp_in(table.metadata().configuration)
+
+
+def stamp_in(properties: Mapping[str, str]) -> Stamp:
+    """Returns the stamp among the *properties* of a table."""
     number = properties.get(TABLE_FORMAT) or str(UNSTAMPED)
     return Stamp(int(number), properties.get(TABLE_VERSION))
 

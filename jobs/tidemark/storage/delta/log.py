@@ -13,7 +13,8 @@ from __future__ import annotations
 import json
 import logging
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import MappingProxyType
@@ -25,6 +26,8 @@ from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from tidemark.clock import since_boot_s, wall_clock_ms
+from tidemark.storage.delta.datasets import properties_of, schema_of
+from tidemark.storage.delta.snapshots import snapshot_of
 from tidemark.storage.files import File, stats_of, write_parquet
 from tidemark.storage.location import put_once
 from tidemark.storage.object_path import ObjectPath
@@ -79,48 +82,74 @@ def unknown_features(table: DeltaTable) -> set[str]:
     It is `more` if the table requires some and does not name them.
     """
     protocol = table.protocol()
+    return _unknown(protocol.min_writer_version, protocol.writer_features or ())
+
+
+def _unknown(writer_version: int, writer_features: Collection[str]) -> set[str]:
     # A newer protocol requires features by its number alone, if it does not name them.
-    unnamed = [] if protocol.min_writer_version <= OLDEST_FEATURES else ["more"]
-    features = set(protocol.writer_features or unnamed)
-    return features - FEATURES
+    unnamed = [] if writer_version <= OLDEST_FEATURES else ["more"]
+    return {*(writer_features or unnamed)} - FEATURES
 
 
 class TableLog:
     """Commits batches of *app_id* to the log of the table at *path*.
 
-    `table` is the table as delta-rs has opened it, or as of delta-rs's last commit since.
+    `table` is the table as delta-rs has opened it, or as of delta-rs's last commit since. delta-rs opens it when it is
+    first needed: most logs are appended to without.
     """
 
     def __init__(self, path: Path, app_id: str) -> None:
         self._path, self._app_id = path, app_id
-        self.table = DeltaTable(str(path))
+        snapshot = snapshot_of(path)
         self._appended_to = -1
         self._batch = self._asked_at = -1
-        self._opened_at = int(self.table.version())
+        self._opened_at = int((snapshot or self.table).version())
         self._seen_s = since_boot_s()
         self._uncommitted: list[Path] = []
-        arrow = pa.schema(self.table.schema().to_arrow())
+        arrow = pa.schema(schema_of(snapshot or self.table).to_arrow())
         self._types = {field.name: field.type for field in arrow}
-        described = self.table.metadata()
-        self._checkpoint_every = int(described.configuration.get(CHECKPOINTS) or CHECKPOINT_EVERY)
-        self._is_kept = described.configuration.get(LOG) in {KEPT_LOG, HOP_LOG, SHORT_LOG}
-        self.takes_appends = not (
-            unknown_features(self.table)
-            or described.partition_columns
+        properties = properties_of(snapshot or self.table)
+        if snapshot is None:
+            is_plain = not unknown_features(self.table) and not self.table.metadata().partition_columns
+        else:
+            is_plain = not _unknown(snapshot.writer_version, snapshot.writer_features) and not snapshot.partitioned_by
+            self._batch, self._asked_at = snapshot.transactions.get(app_id, -1), self._opened_at
+        self._checkpoint_every = int(properties.get(CHECKPOINTS) or CHECKPOINT_EVERY)
+        self._is_kept = properties.get(LOG) in {KEPT_LOG, HOP_LOG, SHORT_LOG}
+        self.takes_appends = is_plain and not (
             # For these a writer must look at each row.
-            or any(name.startswith(CHECK) for name in described.configuration)
+            any(name.startswith(CHECK) for name in properties)
             or any(not field.nullable or b"delta.invariants" in (field.metadata or {}) for field in arrow)
         )
+        if not self.takes_appends:
+            # delta-rs finds only conflicts with commits after the version that it has opened.
+            self._opened_at = int(self.table.version())
+
+    @cached_property
+    def table(self) -> DeltaTable:
+        """The table as delta-rs knows it."""
+        return DeltaTable(str(self._path))
+
+    @property
+    def _known_version(self) -> int:
+        """The version of `table`, if delta-rs has opened it."""
+        return int(self.table.version()) if "table" in self.__dict__ else self._opened_at
 
     @property
     def version(self) -> int:
         """The newest version that this object has seen or made."""
-        return max(self._appended_to, int(self.table.version()))
+        return max(self._appended_to, self._known_version)
+
+    def clean_up(self, trim: Callable[[DeltaTable], None] = DeltaTable.cleanup_metadata) -> None:
+        """Removes commits that need not be kept, by *trim*."""
+        # Commits since the newest checkpoint are kept, and most logs have none yet.
+        if "table" in self.__dict__ or any((self._path / "_delta_log").glob("*.checkpoint*")):
+            trim(self.table)
 
     @property
     def newest_batch(self) -> int:
         """The newest committed batch; -1 before the first."""
-        version = int(self.table.version())
+        version = self._known_version
         if version != self._asked_at:  # delta-rs reads files of the log for each answer
             newest = self.table.transaction_version(self._app_id)
             self._asked_at, self._batch = version, max(self._batch, -1 if newest is None else int(newest))

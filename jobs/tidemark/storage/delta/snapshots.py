@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -41,13 +41,25 @@ The file itself does not have these columns.
 class Snapshot:
     """A table as its log has it.
 
-    `columns` are Delta's types (JSON) by name, `files` names by partition, relative to the folder of the table, and
-    `transactions` the newest batches by application.
+    `schema` is Delta's (JSON), `columns` its types by name, `files` names by partition, relative to the folder of the
+    table at `path`, and `transactions` the newest batches by application. `writer_version` and `writer_features` are
+    what it requires of writers.
     """
 
+    path: Path
+    number: int
+    schema: str
+    properties: Mapping[str, str]
+    partitioned_by: tuple[str, ...]
+    writer_version: int
+    writer_features: tuple[str, ...]
     columns: Mapping[str, Any]
     files: Mapping[Partition, tuple[str, ...]]
     transactions: Mapping[str, int]
+
+    def version(self) -> int:
+        """Returns the number of the newest commit, as delta-rs does."""
+        return self.number
 
     def transaction_version(self, app_id: str) -> int | None:
         """Returns the newest batch of *app_id*; None if it has committed none."""
@@ -65,9 +77,11 @@ def snapshot_of(path: Path) -> Snapshot | None:
         return None
     try:
         state = _Actions()
-        for action in _actions(path / "_delta_log"):
-            state.apply(action)
-        return state.snapshot()
+        for number, actions in _commits(path / "_delta_log"):
+            state.number = number
+            for action in actions:
+                state.apply(action)
+        return state.snapshot(path)
     except (OSError, ValueError, KeyError, TypeError):  # delta-rs has a better message for it
         return None
 
@@ -143,10 +157,11 @@ def files_between(path: Path, before: str, newest: str) -> frozenset[str] | None
 class _Actions:
     """Applies the actions of a log in their order."""
 
+    number: int = -1
     files: dict[str, Partition] = field(default_factory=dict)
     transactions: dict[str, int] = field(default_factory=dict)
     metadata: Mapping[str, Any] = field(default_factory=dict)
-    reader_version: int = 0
+    protocol: Mapping[str, Any] = field(default_factory=dict)
 
     def apply(self, action: Mapping[str, Any]) -> None:
         """Applies *action*, a line of a commit or row of a checkpoint."""
@@ -162,27 +177,42 @@ class _Actions:
                 case "metaData":
                     self.metadata = content
                 case "protocol":
-                    self.reader_version = content["minReaderVersion"]
+                    self.protocol = content
                 case "txn":
                     self.transactions[content["appId"]] = content["version"]
 
-    def snapshot(self) -> Snapshot | None:
-        """Returns the snapshot after all actions.
+    def snapshot(self, path: Path) -> Snapshot | None:
+        """Returns the snapshot of the table at *path* after all actions.
 
         None: a reader of the table needs more than a list of its files.
         """
-        columns = {each["name"]: each["type"] for each in json.loads(self.metadata["schemaString"])["fields"]}
+        schema = self.metadata["schemaString"]
+        columns = {each["name"]: each["type"] for each in json.loads(schema)["fields"]}
         # A log has values of partitions as text; values of other types would have to be converted.
-        partition_types = {columns[name] for name in self.metadata["partitionColumns"]}
+        partitioned_by = tuple(self.metadata["partitionColumns"])
+        partition_types = {columns[name] for name in partitioned_by}
         # Reader version 2 and later may rename columns, or delete rows without writing their file anew.
-        if self.reader_version != 1 or not partition_types <= {"string"} or not all(map(_is_below, self.files)):
+        has_plain_files = self.protocol["minReaderVersion"] == 1 and all(map(_is_below, self.files))
+        if not has_plain_files or not partition_types <= {"string"}:
             return None
         files: dict[Partition, list[str]] = {}
         for name, partition in self.files.items():
             # The log has URL-encoded names.
             files.setdefault(partition, []).append(unquote(name))
         names_by_partition = {each: tuple(names) for each, names in files.items()}
-        return Snapshot(columns, names_by_partition, self.transactions)
+        return Snapshot(
+            path=path,
+            number=self.number,
+            schema=schema,
+            # Arrow reads a map of a checkpoint as a list of pairs.
+            properties=dict(self.metadata["configuration"]),
+            partitioned_by=partitioned_by,
+            writer_version=self.protocol["minWriterVersion"],
+            writer_features=tuple(self.protocol.get("writerFeatures") or ()),
+            columns=columns,
+            files=names_by_partition,
+            transactions=self.transactions,
+        )
 
 
 def _is_below(name: str) -> bool:
@@ -190,8 +220,8 @@ def _is_below(name: str) -> bool:
     return not name.startswith("/") and "://" not in name and ".." not in unquote(name).split("/")
 
 
-def _actions(log: Path) -> Iterator[Mapping[str, Any]]:
-    """Yields the actions of the newest checkpoint in *log*, and later ones.
+def _commits(log: Path) -> Iterator[tuple[int, Iterable[Mapping[str, Any]]]]:
+    """Yields number and actions of *log*'s newest checkpoint, and later commits.
 
     Raises ValueError if a commit after the checkpoint is missing, or the checkpoint is of an unknown kind.
     """
@@ -210,10 +240,10 @@ def _actions(log: Path) -> Iterator[Mapping[str, Any]]:
         msg = f"{log}: it has {unknown or commits} after the checkpoint of version {since}"
         raise ValueError(msg)
     if since >= 0:
-        yield from _of_checkpoint(log / f"{since:020d}.checkpoint.parquet")
+        yield since, _of_checkpoint(log / f"{since:020d}.checkpoint.parquet")
     for version in commits:
         with open(f"{log}/{version:020d}.json", "rb") as commit:
-            yield from map(json.loads, commit.read().splitlines())
+            yield version, json.loads(b"[%s]" % b",".join(filter(None, commit.read().splitlines())))
 
 
 def _of_checkpoint(path: Path) -> list[dict[str, Any]]:

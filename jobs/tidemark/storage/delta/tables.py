@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import json
 import time
+import uuid
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from operator import itemgetter
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import MappingProxyType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import polars as pl
 import pyarrow as pa
@@ -38,8 +40,8 @@ from tidemark.clock import wall_clock_ms
 from tidemark.collecting import in_order_of
 from tidemark.errors import Contradiction, InvalidArgument
 from tidemark.storage.delta.current_rows import ClosedRows, write_replacements
-from tidemark.storage.delta.datasets import dataset_of, file_names
-from tidemark.storage.delta.format import FORMAT, STAMPED, WRITER, table_stamp
+from tidemark.storage.delta.datasets import dataset_of, file_names, open_to_read
+from tidemark.storage.delta.format import FORMAT, STAMPED, TABLE_FORMAT, WRITER, table_stamp
 from tidemark.storage.delta.log import (
     CHECK,
     CHECKPOINT_EVERY,
@@ -51,8 +53,11 @@ from tidemark.storage.delta.log import (
     add_file,
     commit_file,
 )
+from tidemark.storage.delta.snapshots import snapshot_of
 from tidemark.storage.fence import Fence
 from tidemark.storage.files import File, Files, frames
+from tidemark.storage.location import put_once
+from tidemark.storage.object_path import ObjectPath
 
 SETTINGS = {
     "delta.enableDeletionVectors": "false",  # not every reader of the tables knows them
@@ -143,15 +148,8 @@ def create(
     """
 
     def up_to_date() -> DeltaTable:
-        table = _existing_table(path) or DeltaTable.create(
-            str(path),
-            schema=schema,
-            mode="ignore",  # another process may have created it since
-            partition_by=list(partitioned_by) or None,
-            description=description,
-            configuration={**SETTINGS, LOG: log, **STAMPED, **properties},
-            # delta-rs does not know all properties, for example `tidemark.current`.
-            raise_if_key_not_exists=False,
+        table = _existing_table(path) or _new_table(
+            path, schema, description, _properties(log, properties), partitioned_by=partitioned_by
         )
         stamp = table_stamp(table)
         stamp.refuse_newer(path)
@@ -181,6 +179,47 @@ def create(
     return again_after_others(up_to_date)
 
 
+def _properties(log: str, more: Mapping[str, str]) -> dict[str, str]:
+    """Returns the properties of a new table, with *more*."""
+    return {**SETTINGS, LOG: log, **STAMPED, **more}
+
+
+def _new_table(
+    path: Path,
+    schema: Schema | pa.Schema,
+    description: str | None,
+    properties: Mapping[str, str],
+    *,
+    partitioned_by: Sequence[str] = (),
+) -> DeltaTable:
+    """Makes a table at *path*, or opens the one of another process."""
+    return DeltaTable.create(
+        str(path),
+        schema=schema,
+        mode="ignore",
+        partition_by=list(partitioned_by) or None,
+        description=description,
+        configuration={**properties},
+        # delta-rs does not know all properties, for example `tidemark.current`.
+        raise_if_key_not_exists=False,
+    )
+
+
+@lru_cache(maxsize=128)
+def _first_commit(schema: str, description: str, properties: tuple[tuple[str, str], ...]) -> tuple[str, dict[str, Any]]:
+    """Returns text and actions of a new table's first commit by delta-rs.
+
+    *schema* is Delta's (JSON).
+    """
+    with TemporaryDirectory() as folder:
+        _new_table(Path(folder), Schema.from_json(schema), description, dict(properties))
+        text = commit_file(Path(folder), 0).read_text(encoding="utf-8")
+    actions: dict[str, Any] = {}
+    for line in text.splitlines():
+        actions |= json.loads(line)
+    return text, actions
+
+
 def _existing_table(path: Path) -> DeltaTable | None:
     """Returns the opened table at *path*; None without one."""
     try:
@@ -200,6 +239,52 @@ class DeclaredTable:
     checks: Mapping[str, str] | None = None
     partitioned_by: Sequence[str] = ()
     properties: Mapping[str, str] | None = None
+
+    def ensure(self) -> None:
+        """Makes or updates the table, unless it is as declared."""
+        if self.is_as_declared:
+            return
+        log = self.path / "_delta_log"
+        if isinstance(self.path, ObjectPath) or self.checks or self.partitioned_by or log.exists():
+            self.create()
+            return
+        log.mkdir(parents=True)
+        try:
+            put_once(commit_file(self.path, 0), self._new_commit().encode())
+        except FileExistsError:  # another process has just made it
+            self.create()
+
+    def _new_commit(self) -> str:
+        """Returns the first commit of a new table."""
+        # delta-rs takes 5 ms of a processor for each table, and those of all streams have the same columns.
+        properties = _properties(self.log, self.properties or {})
+        schema = Schema.from_arrow(self.schema).to_json()
+        text, actions = _first_commit(schema, self.description, tuple(properties.items()))
+        now_ms, described, info = str(wall_clock_ms()), actions["metaData"], actions["commitInfo"]
+        for old, new in (
+            (described["id"], str(uuid.uuid4())),
+            (str(described["createdTime"]), now_ms),
+            (str(info["timestamp"]), now_ms),
+            (info["operationParameters"]["location"], f"{self.path.absolute().as_uri()}/"),
+        ):
+            text = text.replace(old, new)
+        return text
+
+    @property
+    def is_as_declared(self) -> bool:
+        """True if the table is there, and `create` would change nothing."""
+        stored = snapshot_of(self.path)
+        if stored is None or stored.properties.get(TABLE_FORMAT) != str(FORMAT):
+            return False
+        comments = {field["name"]: field["metadata"].get("comment") for field in json.loads(stored.schema)["fields"]}
+        for field in self.schema:
+            comment = (field.metadata or {}).get(b"comment", b"").decode()
+            if field.name not in comments or comment not in {"", comments[field.name]}:
+                return False
+        checked = {name.removeprefix(CHECK) for name in stored.properties if name.startswith(CHECK)}
+        wanted = (self.checks or {}).keys()
+        is_logged = self.log != HOP_LOG or stored.properties.get(LOG) != KEPT_LOG
+        return is_logged and wanted <= checked and not any(name.startswith(OWN_CHECK) for name in checked - wanted)
 
     def create(self) -> DeltaTable:
         """Makes the table, or updates an existing one, as `create` does."""
@@ -227,7 +312,7 @@ def scan(path: Path) -> pl.LazyFrame:
     Raises if there is no table.
     """
     # Not pl.scan_delta: it looks for a folder `a b` under the name `a%20b`.
-    return pl.scan_pyarrow_dataset(dataset_of(DeltaTable(str(path))))
+    return pl.scan_pyarrow_dataset(dataset_of(open_to_read(path)))
 
 
 Keep = Callable[[pl.DataFrame], pl.DataFrame]
@@ -334,7 +419,7 @@ class Appender:
         log, self._log = self._log, None  # after an error below the table is opened anew
         if log is None or log.is_grown:
             log = TableLog(self._path, "")
-            log.table.cleanup_metadata()
+            log.clean_up()
         if log.takes_appends:
             log.append([log.write(rows)], None, WRITER)
             self._log = log
@@ -508,7 +593,7 @@ class Committer:
         log = self._open[path] = TableLog(path, self._app_id(path))
         self._look_at_others(path, log, own=own)
         if was is None or was.is_grown:
-            self._trimmers.get(path.name, DeltaTable.cleanup_metadata)(log.table)
+            log.clean_up(self._trimmers.get(path.name, DeltaTable.cleanup_metadata))
         return log
 
     def _app_id(self, path: Path) -> str:

@@ -35,7 +35,7 @@ from tidemark.model.tables.catalog import (
     SCHEMA_CHANGES,
     SUPPRESSED,
 )
-from tidemark.storage.delta.datasets import dataset_of
+from tidemark.storage.delta.datasets import dataset_of, open_to_read
 from tidemark.storage.delta.snapshots import Snapshot
 from tidemark.storage.files import Rows, frames
 from tidemark.stream.journal.entries import Entry, Journal
@@ -82,7 +82,7 @@ class UnflushedRows:
         """
         if path.name not in self.rows:
             return -1, {}
-        newest = newest_batch(path, table or DeltaTable(str(path)))
+        newest = newest_batch(path, table or open_to_read(path))
         return newest, _after(newest, self.rows[path.name])
 
     def scan(self, path: Path, bounds: Collection[str] = ()) -> pl.LazyFrame:
@@ -90,7 +90,7 @@ class UnflushedRows:
 
         They are its own, and those of later batches. *bounds* are those of `dataset_of`.
         """
-        table = DeltaTable(str(path))
+        table = open_to_read(path)
         own = pl.scan_pyarrow_dataset(dataset_of(table, bounds))
         later = _after(newest_batch(path, table), self.rows.get(path.name, {}))
         # An older version of the table may lack columns.

@@ -6,19 +6,23 @@ stream looks sound: each one before the one that it follows.
 
 from __future__ import annotations
 
+import json
 import zipfile
 from collections.abc import Container, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError
+from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from tidemark.collecting import names_in
 from tidemark.control.folder import Control
 from tidemark.model.stream import Stream
 from tidemark.model.tables.catalog import BATCHES
 from tidemark.semantics.progress import StreamProgress
+from tidemark.storage.delta.datasets import open_to_read
+from tidemark.storage.delta.log import commit_file
+from tidemark.storage.delta.snapshots import Snapshot
 from tidemark.storage.delta.tables import HISTORY, rows_of_others
 from tidemark.storage.files import Files
 from tidemark.stream.journal.checkpoint import Ends, newest_commit, plans
@@ -203,22 +207,22 @@ def _read_to(stream: Stream, progress: StreamProgress) -> Ends:
 
 
 def _table(path: Path, app_id: str, alone: Container[str]) -> TableCommit:
-    if not DeltaTable.is_deltatable(str(path)):
-        return TableCommit(path=path, exists=False)
     try:
-        table = DeltaTable(str(path))
+        table = open_to_read(path)
         newest = table.transaction_version(app_id)
-        version, restored_to = (None, None) if newest is None else _restored(table, newest)
-        others = tuple(rows_of_others(path, table)) if path.name in alone else ()
+        version, restored_to = (None, None) if newest is None else _restored(path, table, newest)
+        others = tuple(rows_of_others(path, DeltaTable(str(path)))) if path.name in alone else ()
+    except TableNotFoundError:
+        return TableCommit(path=path, exists=False)
     except (DeltaError, OSError, ValueError) as error:
         return TableCommit(path=path, error=f"{type(error).__name__}: {str(error).splitlines()[0]}")
     return TableCommit(path=path, newest_batch=newest, version=version, restored_to=restored_to, others=others)
 
 
-def _restored(table: DeltaTable, newest: int) -> tuple[int | None, str | None]:
+def _restored(path: Path, table: DeltaTable | Snapshot, newest: int) -> tuple[int | None, str | None]:
     """Looks for a restore of *table* after the commit of batch *newest*.
 
-    Of several restores the last counts.
+    The table is at *path*. Of several restores the last counts.
 
     Returns:
         The version that the batch made, and the older place to which the table was restored. None for both: the commit
@@ -226,6 +230,11 @@ def _restored(table: DeltaTable, newest: int) -> tuple[int | None, str | None]:
     """
     # The table's transaction does not show a restore, because it stays in the log.
     restore: Mapping[str, Any] | None = None
+    if isinstance(table, Snapshot):
+        # delta-rs reads the whole log for its history, and mostly the newest commit is that of the batch.
+        if _batch_of(commit_file(path, table.version())) == str(newest):
+            return table.version(), None
+        table = DeltaTable(str(path))
     # The history is newest first.
     for commit in table.history(HISTORY):
         if commit.get("batch_id") == str(newest):
@@ -234,6 +243,15 @@ def _restored(table: DeltaTable, newest: int) -> tuple[int | None, str | None]:
         if commit.get("operation") == "RESTORE" and restore is None:
             restore = commit
     return None, None
+
+
+def _batch_of(commit: Path) -> str | None:
+    """Returns the batch that *commit* names; None: none."""
+    for action in map(json.loads, commit.read_bytes().splitlines()):
+        if "commitInfo" in action:
+            batch_id: str | None = action["commitInfo"].get("batch_id")
+            return batch_id
+    return None
 
 
 def _older(restore: Mapping[str, Any], than: int) -> str | None:

@@ -449,7 +449,7 @@ def create_tables(home: Path, sub: SubTopology, schemas: Mapping[str, Mapping[st
     *schemas* are those of the operators' outputs, by operator.
     """
     for declared in declared_tables(home, sub, schemas):
-        declared.create()
+        declared.ensure()
 
 
 def declared_tables(

@@ -20,7 +20,7 @@ def slow_operators(scene: Scene, name: str) -> Iterator[WhyFinding]:
     trigger_ms = scene.topology.trigger_ms
     inputs = Inputs(scene)
     quiet_ms = min(inputs.quiet_ms(source) for source in scene.sources(name).values())
-    for slow, work_ms, batch_ms in scene.of(name).busy():
+    for slow, work_ms, batch_ms in scene.of(name).busy:
         if quiet_ms > batch_ms:
             continue  # another slow batch would have ended since
         is_source = scene.operator(slow).is_source

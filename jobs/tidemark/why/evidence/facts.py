@@ -14,7 +14,7 @@ from pathlib import Path
 
 import polars as pl
 import polars.selectors as cs
-from deltalake import DeltaTable
+from deltalake.exceptions import TableNotFoundError
 
 from tidemark.collecting import omit
 from tidemark.control.folder import ALIVE, Control, Heartbeat, StreamState
@@ -263,12 +263,17 @@ class StreamFacts:
 
     def completions(self, operator: str) -> pl.DataFrame:
         """Returns the rows of `completeness` about *operator*, oldest first."""
-        return self._rows(COMPLETENESS).filter(pl.col("operator") == operator).sort("batch_id", maintain_order=True)
+        return self._rows(COMPLETENESS, pl.col("operator") == operator).sort("batch_id", maintain_order=True)
+
+    @cached_property
+    def _field_changes(self) -> pl.DataFrame:
+        """The newest change of each field of each source."""
+        changes = self._rows(SCHEMA_CHANGES).sort("batch_id", maintain_order=True)
+        return changes.unique(["source", "field"], keep="last", maintain_order=True)
 
     def field_changes(self, source: str) -> pl.DataFrame:
         """Returns the newest change of each field of *source*."""
-        changes = self._rows(SCHEMA_CHANGES).filter(pl.col("source") == source).sort("batch_id", maintain_order=True)
-        return changes.unique("field", keep="last", maintain_order=True)
+        return self._field_changes.filter(pl.col("source") == source)
 
     @cached_property
     def reads(self) -> pl.DataFrame:
@@ -310,7 +315,7 @@ class StreamFacts:
 
         It is in ms, with the number of negative latencies.
         """
-        rows = self._rows(OPERATOR_LATENCY).filter(pl.col("operator") == operator)
+        rows = self._rows(OPERATOR_LATENCY, pl.col("operator") == operator)
         # A task is named SUB-TOPOLOGY_PARTITION.
         partition = pl.col("task_id").str.extract(r"_(\d+)$").cast(pl.Int64)
         return rows.select("batch_id", "min_ms", "negative_n", "finished_at", partition=partition)
@@ -320,13 +325,13 @@ class StreamFacts:
 
         The change is of records of *partition*. None: no such key is known.
         """
-        rows = self._rows(CHANGES).filter(
-            pl.col("source_partition") == partition, pl.col("batch_id").is_in(batches.implode())
-        )
+        rows = self._rows(CHANGES, pl.col("source_partition") == partition, pl.col("batch_id") >= batches.min())
+        rows = rows.filter(pl.col("batch_id").is_in(batches.implode()))
         ahead = pl.col("timestamp") - pl.col("finished_at") > by_more_than_ms
         keys = rows.join(self.batches, on="batch_id").filter(ahead).sort("timestamp")["key"]
         return keys[-1] if keys.len() else None
 
+    @cached_property
     def busy(self) -> list[tuple[str, int, int]]:
         """Returns operators that used most of the trigger interval lately.
 
@@ -384,12 +389,14 @@ class StreamFacts:
     def _open(self, table: Table, path: Path) -> pl.LazyFrame:
         none = pl.DataFrame(arrow_schema(table).empty_table()).lazy()
         unflushed = self._unflushed
-        rows = unflushed.scan(path, self._bounds) if DeltaTable.is_deltatable(str(path)) else none
+        rows = none
+        with suppress(TableNotFoundError):
+            rows = unflushed.scan(path, self._bounds)
         # A table of an older version lacks columns until a driver of this version opens it.
         lacking = omit(none.collect_schema(), rows.collect_schema())
         return rows.with_columns(pl.lit(None).cast(kind).alias(column) for column, kind in lacking.items())
 
-    def _rows(self, table: Table) -> pl.DataFrame:
-        """Returns the rows of batches that count."""
-        rows = self.scan(table).filter(pl.col("batch_id") <= self._newest)
+    def _rows(self, table: Table, *where: pl.Expr) -> pl.DataFrame:
+        """Returns the rows of batches that count, for which *where* is true."""
+        rows = self.scan(table).filter(pl.col("batch_id") <= self._newest, *where)
         return rows.drop("topology", "sub_topology").collect()
