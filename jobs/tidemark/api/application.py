@@ -436,7 +436,9 @@ class QuerySigns:
             self._pulse.begin(self.reached[0] + 1)
 
     def look(self, active: Container[str]) -> None:
-        """Writes the last beat if the query has ended: it is not in *active*.
+        """Writes the last beat if the query has ended.
+
+        The runs that go on are *active*.
 
         Raises:
             LeaseLost: another job has taken its name over.

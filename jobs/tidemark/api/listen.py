@@ -67,7 +67,7 @@ FLUSH_S = 30.0
 Spark reports it late.
 """
 GROUP_S = 10.0
-"""Batches of so many seconds are written together, as facts of a stream are."""
+"""Batches of so many seconds are written together."""
 MOST_WAITING = 10_000
 """Most rows of a table, or news of a query, that wait."""
 _TRIGGER = re.compile(r"ProcessingTimeTrigger\((\d+)\)")
