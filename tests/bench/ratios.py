@@ -6,9 +6,12 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
+from math import pi, sqrt
+from statistics import median, stdev
 
 CORES = 2
+MANY = 8
+"""Turns from which a figure has a standard error."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,8 @@ class Figure:
     def __str__(self) -> str:
         reached = median(self.values)
         spread = f"{min(self.values):,.2f} to {max(self.values):,.2f}" if len(self.values) > 1 else ""
+        if len(self.values) >= MANY:
+            spread += f" ± {standard_error(self.values):,.3f}"
         return f"{self.name:<66} {reached:>10,.2f} {self.unit:<10} {spread:<22} {self._verdict(reached)}"
 
     def _verdict(self, reached: float) -> str:
@@ -55,6 +60,14 @@ def seconds(work: Callable[[], object]) -> float:
 def ratios(found: Mapping[str, Sequence[float]], above: str, below: str) -> list[float]:
     """The ratio of two sides, turn by turn."""
     return [one / other for one, other in zip(found[above], found[below], strict=True)]
+
+
+def standard_error(values: Sequence[float]) -> float:
+    """Returns the standard error of the median of *values*.
+
+    They are taken as independent and normal.
+    """
+    return sqrt(pi / 2) * stdev(values) / sqrt(len(values))
 
 
 def pin() -> None:

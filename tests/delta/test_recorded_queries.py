@@ -35,6 +35,7 @@ from tidemark.recorded.queries import (
 )
 from tidemark.sla.measures import facts as sla_facts
 from tidemark.sla.measures.status import statuses
+from tidemark.storage.delta.log import TableLog
 from tidemark.why.evidence.findings import WhyFinding
 from tidemark.why.walk import why
 
@@ -149,6 +150,20 @@ def test_a_batch_that_spark_reports_again_is_recorded_once(tmp_path: Path) -> No
     for table in ("batches", "outcomes"):
         assert sorted({*again.rows(table, "batch_id")}) == [(0,), (1,)]
     assert again.rows("batches", "batch_id", "records_in") == [(0, 5), (1, 1)]
+
+
+def test_a_later_write_opens_no_table_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job, opened = Job(tmp_path, "clean"), list[Path]()
+    job.batch(NOON, topic("orders", 0, 5))
+
+    def opens(path: Path, app_id: str) -> TableLog:
+        opened.append(path)
+        return TableLog(path, app_id)
+
+    monkeypatch.setattr("tidemark.storage.delta.tables.TableLog", opens)
+    job.batch(NOON + SECOND, topic("orders", 5, 7))
+    assert job.rows("batches", "batch_id", "records_in") == [(0, 5), (1, 2)]
+    assert opened == []
 
 
 def test_batches_wait_for_a_warehouse_that_cannot_be_written(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ import runpy
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import wraps
 from pathlib import Path
@@ -133,6 +133,7 @@ class ApplicationQueries:
         self._control, self._pulse, self._layout, self._options = control, pulse, layout, options
         self._listeners: dict[str, Listener] = {}
         self._queries: dict[str, StreamingQuery] = {}
+        self._names: dict[str, str] = {}
         self._signs: dict[str, QuerySigns] = {}
         self._stopping: set[str] = set()
         self._batches: dict[str, int] = {}
@@ -178,12 +179,12 @@ class ApplicationQueries:
             while self._active() and any(each is not own and not each.daemon for each in threading.enumerate()):
                 time.sleep(DRAIN_LOOK_S)
             for run, query in self._active().items():
-                log.warning("the job has ended: its query %s is stopped", _name(query))
+                log.warning("the job has ended: its query %s is stopped", self._names[run])
                 self._stop(run, query)
             until_s = time.monotonic() + ENDS_WITHIN_S
             while self._active() and time.monotonic() < until_s:
                 time.sleep(DRAIN_LOOK_S)
-            return next((failure for _, failure in self._failures()), None)
+            return next((failure for _, failure in self._failures(self._active())), None)
         except Exception:  # the job may have ended its JVM
             log.exception("cannot look at the queries of a job that has ended")
             return None
@@ -230,14 +231,17 @@ class ApplicationQueries:
                 if sign is not None:
                     sign.end(str(error))
                 raise
-            self._queries[str(query.runId)] = query
+            run = str(query.runId)
+            # The name first: looks at the queries need both.
+            self._names[run] = query.name or str(query.id)
+            self._queries[run] = query
             try:
                 sign = sign or self._take_name(listener.name_of(query))
             except AlreadyRunning:
                 query.stop()
                 raise
             if sign is not None:
-                sign.follow(query)
+                sign.follow(query, run)
             return query
 
         return started
@@ -291,16 +295,16 @@ class ApplicationQueries:
         The reason is empty after a drain. None: it may go on.
         """
         self._control.check_lease(self._pulse.epoch)
-        for sign in [*self._signs.values()]:
-            sign.look()
         active = self._active()
+        for sign in [*self._signs.values()]:
+            sign.look(active)
         try:
             self._report(active)
         except Exception:  # a progress of an unknown form must not hinder a drain
             log.exception("cannot report the queries")
         if self._control.drain_requested():
             return self._drain(active, now_s)
-        return self._lasting_failure(now_s)
+        return self._lasting_failure(active, now_s)
 
     def _active(self) -> dict[str, StreamingQuery]:
         return {run: query for run, query in [*self._queries.items()] if _is_active(query)}
@@ -309,8 +313,10 @@ class ApplicationQueries:
         now_ms, newest = wall_clock_ms(), dict[str, Mapping[str, Any]]()
         for listener in [*self._listeners.values()]:
             newest |= listener.newest
+        # Each question to the JVM costs a tenth of a millisecond and more, so it is asked once for both heartbeats.
+        busy = {run for run, query in active.items() if query.status["isTriggerActive"]}
         for name, sign in [*self._signs.items()]:
-            sign.reports(newest.get(name), now_ms)
+            sign.reports(newest.get(name), busy, now_ms)
         self._offsets = offsets_of(newest.values())
         self.load = {"checkpoint_bytes": None, **load_of(newest.values())}
         for progress in newest.values():
@@ -319,14 +325,15 @@ class ApplicationQueries:
                 self._batches[run] = self._batch_id = progress["batchId"]
                 self._since_ms[run] = now_ms
                 self._pulse.finish(self._batch_id)
-        busy: dict[str, int] = {}
-        for run, query in active.items():
-            if not query.status["isTriggerActive"]:
+        since_ms: dict[str, int] = {}
+        for run in active:
+            if run not in busy:
                 self._since_ms[run] = now_ms
-            busy[run] = self._since_ms.setdefault(run, now_ms)
-        if busy:
-            slowest = min(busy, key=lambda run: busy[run])
-            self._pulse.does(f"batch {self._batches.get(slowest, -1) + 1} of {_name(active[slowest])}", busy[slowest])
+            since_ms[run] = self._since_ms.setdefault(run, now_ms)
+        if since_ms:
+            slowest = min(since_ms, key=lambda run: since_ms[run])
+            doing = f"batch {self._batches.get(slowest, -1) + 1} of {self._names[slowest]}"
+            self._pulse.does(doing, since_ms[slowest])
         else:
             self._pulse.does("no query is running", now_ms)
 
@@ -350,25 +357,26 @@ class ApplicationQueries:
             self._stopping.add(run)
             threading.Thread(target=query.stop, name=f"tidemark-stop-{run}", daemon=True).start()
 
-    def _lasting_failure(self, now_s: float) -> str | None:
+    def _lasting_failure(self, active: Container[str], now_s: float) -> str | None:
         """Returns the error of a query that was not restarted in time."""
-        for run, failure in self._failures():
+        for run, failure in self._failures(active):
             if now_s - self._failed_s.setdefault(run, now_s) > STARTED_AGAIN_WITHIN_S:
                 return failure
         return None
 
-    def _failures(self) -> Iterator[tuple[str, str]]:
+    def _failures(self, active: Container[str]) -> Iterator[tuple[str, str]]:
         """Yields run and error of failed queries, unless restarted."""
         queries = [*self._queries.items()]
-        last_started = {_name(query): run for run, query in queries}
+        last_started = {self._names[run]: run for run, _ in queries}
         for run, query in queries:
-            if _is_active(query):
+            # One that was started since *active* was made is looked at next time.
+            if run in active or _is_active(query):
                 continue
-            error = _error_of(query)
-            if error is None or last_started[_name(query)] != run:
+            error, name = _error_of(query), self._names[run]
+            if error is None or last_started[name] != run:
                 self._queries.pop(run, None)
             else:
-                yield run, f"query {_name(query)} failed: {error}"
+                yield run, f"query {name} failed: {error}"
 
 
 class QuerySigns:
@@ -382,6 +390,7 @@ class QuerySigns:
 
     def __init__(self, name: str, layout: Layout, options: ApplicationOptions) -> None:
         self._query: StreamingQuery | None = None
+        self._run = ""
         self._control = control = Control(layout.control(options.topology, name))
         if (epoch := take_lease(control, options)) is None:
             msg = (
@@ -400,36 +409,41 @@ class QuerySigns:
         """True until the query has ended, also before its start."""
         return not self._is_over and (self._query is None or _is_active(self._query))
 
-    def follow(self, query: StreamingQuery) -> None:
-        """Begins to report *query*, which has started."""
-        self._query = query
+    def follow(self, query: StreamingQuery, run: str) -> None:
+        """Begins to report *query*, which has started as *run*."""
+        self._run, self._query = run, query
         self._pulse.follow(self, (), query.id)
 
-    def reports(self, newest: Mapping[str, Any] | None, now_ms: int) -> None:
-        """Tells the heartbeat of the *newest* batch, and of the running one."""
+    def reports(self, newest: Mapping[str, Any] | None, busy: Container[str], now_ms: int) -> None:
+        """Tells the heartbeat of the *newest* batch, and of the running one.
+
+        *busy* has the runs that work on a batch.
+        """
         if self._query is None:
             return
         batch_id, _ = self.reached
-        if newest is not None and newest["runId"] == str(self._query.runId):
+        if newest is not None and newest["runId"] == self._run:
             self.load = {"checkpoint_bytes": None, **load_of([newest])}
             self.reached = newest["batchId"], offsets_of([newest])
         if newest is not None and self.reached[0] != batch_id:
             self.batch_started_at_ms = None
             self._pulse.finish(self.reached[0])
-        if not _is_active(self._query) or not self._query.status["isTriggerActive"]:
+        if self._run not in busy:
             self.batch_started_at_ms = None
             self._pulse.waits(now_ms)
         elif self.batch_started_at_ms is None:
             self.batch_started_at_ms = now_ms
             self._pulse.begin(self.reached[0] + 1)
 
-    def look(self) -> None:
+    def look(self, active: Container[str]) -> None:
         """Writes the last beat if the query has ended.
+
+        The runs that go on are *active*.
 
         Raises:
             LeaseLost: another job has taken its name over.
         """
-        if not self.lives:
+        if self._run not in active and not self.lives:
             self.end()
             return
         try:
@@ -485,8 +499,3 @@ def _error_of(query: StreamingQuery) -> Exception | None:
         return query.exception()
     except Exception:
         return None
-
-
-def _name(query: StreamingQuery) -> str:
-    """Returns the name of *query*, or its id."""
-    return query.name or str(query.id)

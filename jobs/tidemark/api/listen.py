@@ -66,7 +66,7 @@ FLUSH_S = 30.0
 
 Spark reports it late.
 """
-GROUP_S = 5.0
+GROUP_S = 10.0
 """Batches of so many seconds are written together."""
 MOST_WAITING = 10_000
 """Most rows of a table, or news of a query, that wait."""
@@ -306,7 +306,9 @@ class QueryRecord:
     def _begin(self, news: Mapping[str, Any], plan: Any) -> None:
         """Begins to record a run, unless the warehouse cannot be read."""
         self._write()
-        writer, before, query_id = Writer(self._query, "listener", wall_clock_ms), None, news["id"]
+        # `measured` does not write `batches` of a query with a listener.
+        writer = Writer(self._query, "listener", wall_clock_ms, has_batches=True)
+        before, query_id = None, news["id"]
         try:
             before = read_query(self._query.control / FILE)
         except InvalidSpec as error:
