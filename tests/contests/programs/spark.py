@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -35,6 +36,7 @@ VALUE = ["status", "amount", "note"]
 
 
 def main(way: str, address: str, topic: str, table: str, jars: str) -> None:
+    os.environ["PYSPARK_PYTHON"] = sys.executable
     paths = ",".join(map(str, sorted(Path(jars).glob("*.jar"))))
     spark = SparkSession.builder.master("local[2]").config(map={**SETTINGS, "spark.jars": paths}).getOrCreate()
     raw = spark.readStream.format("kafka").option("kafka.bootstrap.servers", address)
