@@ -28,7 +28,6 @@ def measured(sizes: Sequence[int], turns: int) -> Iterator[Run]:
         for _ in range(turns):
             for number in sizes:
                 for parser in PARSERS:
-                    print(f"{parser}, {Kind.FLOOR}, {number:,} records", flush=True)
                     yield run(parser, Path(folder) / f"{number}.json", number)
 
 

@@ -66,7 +66,7 @@ class ChangedRows(StatefulProcessor):
     def init(self, handle: StatefulProcessorHandle) -> None:
         self._value = handle.getValueState("value", "status string, amount bigint, note string")
 
-    def handleInputRows(self, key: tuple[str], rows: Iterator[Row], timerValues: object) -> Iterator[Row]:
+    def handleInputRows(self, key: tuple[str], rows: Iterator[Row], timerValues: object) -> Iterator[Row]:  # noqa: N802, N803
         last = before = self._value.get()
         for row in sorted(rows, key=lambda row: row.at):  # a shuffle promises no order
             value = (row.status, row.amount, row.note)
@@ -83,8 +83,11 @@ class ChangedRows(StatefulProcessor):
 class ChangedFrames(ChangedRows):
     """The same with frames of pandas."""
 
-    def handleInputRows(
-        self, key: tuple[str], rows: Iterator[pd.DataFrame], timerValues: object
+    def handleInputRows(  # noqa: N802
+        self,
+        key: tuple[str],
+        rows: Iterator[pd.DataFrame],
+        timerValues: object,  # noqa: N803
     ) -> Iterator[pd.DataFrame]:
         import pandas as pd  # only this way needs it
 
