@@ -1,4 +1,4 @@
-"""Measures parsers alone: the CPU that no peer in Python can go below."""
+"""Measures parsers alone, the least CPU of a peer in Python."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def measured(sizes: Sequence[int], turns: int) -> Iterator[Run]:
 
 
 def run(parser: str, file: Path, number: int) -> Run:
-    """Has *parser* parse the *number* records of *file* in a process of its own."""
+    """Parses the *number* records of *file* in a new process."""
     report, load = file.with_suffix(".use"), os.getloadavg()[0]
     command = [sys.executable, str(PROGRAM), parser, str(file), str(number)]
     subprocess.run([sys.executable, str(METER), str(report), *command], check=True)

@@ -1,4 +1,4 @@
-"""Records start a batch, and a commit that of its reader, despite triggers."""
+"""Records and commits start batches despite triggers."""
 
 from __future__ import annotations
 
@@ -39,9 +39,7 @@ table = "board"
 """
 
 
-def test_records_after_records_and_readers_of_hops_wait_for_no_trigger(
-    tmp_path: Path, broker: str, shared: SharedDriver
-) -> None:
+def test_neither_records_nor_commits_wait_for_a_trigger(tmp_path: Path, broker: str, shared: SharedDriver) -> None:
     embedded.create_topics(broker, {TOPIC: 1})
     file, warehouse = tmp_path / "woken.toml", tmp_path / "warehouse"
     file.write_text(TOML)

@@ -388,7 +388,7 @@ class StreamQuery:
         return read_again(self._spark, source, self._clusters[source.kafka], offsets, self._schemas.resolve)
 
     def _unread(self) -> int:
-        """Asks the brokers for the number of records that no batch has read."""
+        """Asks the brokers how many records no batch has read."""
         inputs = self._engine.progress.inputs if self._engine.progress else {}
         number = 0
         for source in self._stream.sub.outside_sources:

@@ -55,7 +55,7 @@ class SparkMerge(SparkAppend):
 
 
 class SparkState(SparkAppend):
-    """The value of each key in Spark's state store, row by row in Python."""
+    """The value of each key in Spark's state, by rows."""
 
     name = "spark_state"
     title = "stock Spark: transformWithState, rows in Python"

@@ -1,4 +1,4 @@
-"""Parses a file of JSON records with one parser, into columns in memory."""
+"""Parses a file of JSON records into columns in memory."""
 
 from __future__ import annotations
 

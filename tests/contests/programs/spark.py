@@ -53,7 +53,7 @@ def main(way: str, address: str, topic: str, table: str, jars: str) -> None:
 
 
 def changes(way: str, parsed: DataFrame) -> DataFrame:
-    """Returns the rows with another value than the one before of their key."""
+    """Returns the rows that change the value of their key."""
     keyed = parsed.groupBy("id")
     if way == "state":
         return keyed.transformWithState(ChangedRows(), FIELDS, "Append", "None")

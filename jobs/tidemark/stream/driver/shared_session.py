@@ -34,7 +34,7 @@ class SharedSession:
             return self._spark
 
     def start(self, writing: DataStreamWriter, *, look_every_ms: int) -> StreamingQuery:
-        """Starts a query without a trigger, which looks so often in a silence."""
+        """Starts a query that looks for records every *look_every_ms*."""
         # A query copies the session's settings when it starts.
         with self._starting:
             assert self._spark is not None
