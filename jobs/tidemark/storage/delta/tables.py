@@ -248,8 +248,8 @@ class DeclaredTable:
         if isinstance(self.path, ObjectPath) or self.checks or self.partitioned_by or log.exists():
             self.create()
             return
-        log.mkdir(parents=True)
         try:
+            log.mkdir(parents=True)
             put_once(commit_file(self.path, 0), self._new_commit().encode())
         except FileExistsError:  # another process has just made it
             self.create()
