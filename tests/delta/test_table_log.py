@@ -126,6 +126,15 @@ def test_constraints_that_others_added_are_enforced(table: Path) -> None:
     assert numbers(table) == [9]
 
 
+def test_a_constraint_that_came_before_the_clean_up_is_seen(table: Path) -> None:
+    DeltaTable(str(table)).create_checkpoint()
+    log = TableLog(table, APP)
+    DeltaTable(str(table)).alter.add_constraint({"small": "n < 10"})
+    log.clean_up()
+    with pytest.raises(CommitFailedError, match="changed more than files"):
+        append(log, 0, 10)
+
+
 def test_rows_of_a_partitioned_table_are_in_its_folders(tmp_path: Path) -> None:
     path = tmp_path / "board"
     create(path, ROWS, partitioned_by=["n"])

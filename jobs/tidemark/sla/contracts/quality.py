@@ -31,7 +31,7 @@ PLACE = "place"
 def _whole_frame() -> BatchDefinition[None]:
     """Returns what makes a frame a batch of great-expectations.
 
-    Its context stores nothing and sends no analytics.
+    Its context stores nothing and sends no analytics. A process judges one frame at a time: all have the same batch id.
     """
     settings = DataContextConfig(
         # These defaults have no Data Docs, which do not escape what they show.

@@ -142,9 +142,12 @@ class TableLog:
 
     def clean_up(self, trim: Callable[[DeltaTable], None] = DeltaTable.cleanup_metadata) -> None:
         """Removes commits that need not be kept, by *trim*."""
-        # Commits since the newest checkpoint are kept, and most logs have none yet.
-        if "table" in self.__dict__ or any((self._path / "_delta_log").glob("*.checkpoint*")):
+        if "table" in self.__dict__:
             trim(self.table)
+        # Commits since the newest checkpoint are kept, and most logs have none yet.
+        elif any((self._path / "_delta_log").glob("*.checkpoint*")):
+            # As `table` it would hide the commits of others since this object was made.
+            trim(DeltaTable(str(self._path)))
 
     @property
     def newest_batch(self) -> int:

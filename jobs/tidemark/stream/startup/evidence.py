@@ -246,7 +246,9 @@ def _restored(path: Path, table: DeltaTable | Snapshot, newest: int) -> tuple[in
 
 
 def _batch_of(commit: Path) -> str | None:
-    """Returns the batch that *commit* names; None: none."""
+    """Returns the batch that *commit* names; None: it names none, or is gone."""
+    if not commit.exists():
+        return None
     for action in map(json.loads, commit.read_bytes().splitlines()):
         if "commitInfo" in action:
             batch_id: str | None = action["commitInfo"].get("batch_id")
