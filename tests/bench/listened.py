@@ -35,7 +35,7 @@ A small one has little but Spark's fixed costs, and their variation hides 3 %.
 """
 TURNS = 2
 """Turns of each side in a run."""
-LOOK_S = 0.01
+LOOK_S = 0.05
 """Pause between two looks for a batch of 0.5 s and more."""
 SUPERVISED, ALONE = "supervised", "alone"
 JOB = """

@@ -16,13 +16,17 @@ import critical_path
 from support.command_line import tidemark
 from support.recorded_jobs import Job, topic
 from tidemark.api.listen import Listener
+from tidemark.api.query import Query, Writer
 from tidemark.cli.outside import serve_metrics
 from tidemark.cli.stack import logs
+from tidemark.clock import wall_clock_ms
 from tidemark.control.folder import StreamState
 from tidemark.errors import InvalidArgument, InvalidSpec
+from tidemark.kernels.columns.schemas import rows_of
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval, instant_ms, iso
 from tidemark.model.sla_spec import load_usable
+from tidemark.model.tables.catalog import BATCHES
 from tidemark.model.topology import Topology
 from tidemark.query.sql import Warehouse
 from tidemark.recorded.queries import (
@@ -164,6 +168,18 @@ def test_a_later_write_opens_no_table_again(tmp_path: Path, monkeypatch: pytest.
     job.batch(NOON + SECOND, topic("orders", 5, 7))
     assert job.rows("batches", "batch_id", "records_in") == [(0, 5), (1, 2)]
     assert opened == []
+
+
+def test_a_batch_that_another_operator_wrote_is_recorded_once(tmp_path: Path) -> None:
+    job = Job(tmp_path, "clean")
+    job.batch(NOON, topic("orders", 0, 5))
+    query = Query(Layout(tmp_path), "shop", "clean")
+    batch = rows_of(BATCHES, [{"records_in": 9}], **query.same(1))
+    Writer(query, "board", wall_clock_ms).append({"batches": batch}, 1)
+    job.batch(NOON + SECOND, topic("orders", 5, 7))
+    job.batch(NOON + 2 * SECOND, topic("orders", 7, 8))
+    assert job.rows("batches", "batch_id", "records_in") == [(0, 5), (1, 9), (2, 1)]
+    assert {batch_id for (batch_id,) in job.rows("outcomes", "batch_id")} == {0, 1, 2}
 
 
 def test_batches_wait_for_a_warehouse_that_cannot_be_written(tmp_path: Path) -> None:

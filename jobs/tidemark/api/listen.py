@@ -306,9 +306,7 @@ class QueryRecord:
     def _begin(self, news: Mapping[str, Any], plan: Any) -> None:
         """Begins to record a run, unless the warehouse cannot be read."""
         self._write()
-        # `measured` does not write `batches` of a query with a listener.
-        writer = Writer(self._query, "listener", wall_clock_ms, has_batches=True)
-        before, query_id = None, news["id"]
+        writer, before, query_id = Writer(self._query, "listener", wall_clock_ms), None, news["id"]
         try:
             before = read_query(self._query.control / FILE)
         except InvalidSpec as error:

@@ -56,14 +56,13 @@ class Writer:
 
     A batch is appended once per table, however often it is tried. Operators share the tables of their query, so their
     commits carry their names. `batches` belongs to no operator: the first that writes about a batch writes for all.
-    *has_batches* is True if no other operator writes `batches` while this writer is used.
     """
 
-    def __init__(self, query: Query, operator: str, clock: Clock, *, has_batches: bool = False) -> None:
+    def __init__(self, query: Query, operator: str, clock: Clock) -> None:
         self._query, self._fence = query, Fence(clock=clock)
         self._app = f"{query.topology}/{query.name}"
         self._own = Committer(f"{self._app}/{usable(operator)}", self._fence)
-        self._of_batches = Committer(self._app, self._fence) if has_batches else None
+        self._of_all = Committer(self._app, self._fence)
         self._newest: dict[str, int] = {}
 
     def append(self, tables: Mapping[str, Rows], batch_id: int) -> None:
@@ -104,8 +103,10 @@ class Writer:
     def _committer(self, name: str) -> Committer:
         if name != BATCHES.name:
             return self._own
-        # If other operators write `batches`, only a committer that has just opened it has its newest batch.
-        return self._of_batches or Committer(self._app, self._fence)
+        # Other operators write `batches`, too: a committer that is behind does not have its newest batch.
+        if self._of_all.is_behind(self._query.table(name)):
+            self._of_all = Committer(self._app, self._fence)
+        return self._of_all
 
 
 def replaced(where: Path, batch_id: int, newest: int) -> Contradiction:

@@ -583,6 +583,11 @@ class Committer:
         """Returns the newest committed batch at *path*; None before the first."""
         return DeltaTable(str(path)).transaction_version(self._app_id(path))
 
+    def is_behind(self, path: Path) -> bool:
+        """Returns True if others have committed since the last look."""
+        log = self._open.get(path)
+        return log is not None and commit_file(path, log.version + 1).exists()
+
     def open_anew(self, path: Path, *, own: int = 0) -> TableLog:
         """Opens the table at *path* as it is now.
 
