@@ -665,7 +665,8 @@ IN_PROOF = (
     "stream killed seconds ago", "backlog of partitions that are read", "join with an empty table",
     "skip without its proof", "condition that drops all", "session that stays open", "allowed lateness too long",
     "trigger too long", "too few records", "error budget burning", "driver that stood still", "late device",
-    "slow partition", "idle partition, watermark", "producer ahead of the clock",
+    "slow partition", "idle partition, watermark", "producer ahead of the clock", "stream that stays in starting",
+    "driver short of memory", "full disk",
 )  # fmt: skip
 """Variants of other faults; `make proof` injects them.
 
