@@ -31,7 +31,7 @@ from tidemark.model.tables.catalog import HEARTBEATS, TABLES
 from tidemark.reports.report_tables import open_report
 from tidemark.reports.rollups.latency_facts import facts_of
 from tidemark.reports.rollups.outline import outline
-from tidemark.storage.delta.log import TableLog, add_action
+from tidemark.storage.delta.log import Action, TableLog, add_action
 from tidemark.storage.delta.tables import SUPERSEDED, scan
 from tidemark.storage.files import stats_of, write_parquet
 
@@ -118,13 +118,18 @@ def _write_days(play: Play, hour: Hour, days: int) -> None:
     layout = Layout(play.home)
     for (sub, name), rows in hour.rows.items():
         if sub:
-            _write_stream_table(layout.stream_table("flights", sub, name), rows, hour.minutes, days)
+            path = layout.stream_table("flights", sub, name)
+            log = TableLog(path, f"flights/{sub}/{name}")
+            newest = days * 24 * hour.minutes - 1
+            log.append(_files(path, rows, hour.minutes, days), newest, {"batch_id": str(newest)})
+            DeltaTable(str(path)).create_checkpoint()  # as after each hundred commits, of which a day has thousands
     marks: dict[str, int] = {}
     for (sub, name), rows in hour.rows.items():
         if not sub:
-            table = open_report(TABLES[name], layout.report_table("flights", name))
-            for _, day in _days(rows, hour.minutes, days):
-                write_deltalake(table, day.to_arrow(), mode="append")
+            path = layout.report_table("flights", name)
+            table = open_report(TABLES[name], path)
+            TableLog(path, "").append(_files(path, rows, hour.minutes, days), None, {})
+            table.update_incremental()
             if name in {each.name for each in rollup.ROLLUPS}:
                 for facts in facts_of(layout, "flights"):
                     marks |= facts.marks(table, ())
@@ -140,18 +145,28 @@ def _mark(table: DeltaTable, none: pl.DataFrame, marks: dict[str, int]) -> None:
     )
 
 
-def _write_stream_table(path: Path, rows: pl.DataFrame, minutes: int, days: int) -> None:
-    """Appends a file for each day to the table at *path*."""
-    log = TableLog(path, f"flights/{path.parent.name}/{path.name}")
-    schema = pa.schema(log.table.schema().to_arrow())
+def _files(path: Path, rows: pl.DataFrame, minutes: int, days: int) -> list[Action]:
+    """Writes a file for each day, and partition, of the table at *path*.
+
+    It returns the actions that add them.
+    """
+    table = DeltaTable(str(path))
+    schema, parts = pa.schema(table.schema().to_arrow()), table.metadata().partition_columns
+    for part in parts:
+        schema = schema.remove(schema.get_field_index(part))
+    prefix = SUPERSEDED if path.name in SPLIT else "part-"
+    added: list[Action] = []
     for number, day in _days(rows, minutes, days):
-        prefix = SUPERSEDED if path.name in SPLIT else "part-"
-        name = f"{prefix}{uuid.uuid4().hex}.parquet"
-        size = write_parquet(path / name, day.to_arrow().cast(schema))
         ended_ms = MIDNIGHT_MS - (days - 1 - number) * DAY_MS
-        batch = (number + 1) * 24 * minutes - 1
-        log.append([add_action(name, size, ended_ms, json.dumps(stats_of(day)))], batch, {"batch_id": str(batch)})
-    DeltaTable(str(path)).create_checkpoint()  # as after each hundred commits, of which a day has thousands
+        for values, own in day.partition_by(parts, as_dict=True).items() if parts else [((), day)]:
+            partition = {name: str(value) for name, value in zip(parts, values, strict=True)}
+            stored = own.select(schema.names)
+            folder = "".join(f"{part}={value}/" for part, value in partition.items())
+            name = f"{folder}{prefix}{uuid.uuid4().hex}.parquet"
+            (path / name).parent.mkdir(parents=True, exist_ok=True)
+            size = write_parquet(path / name, stored.to_arrow().cast(schema))
+            added.append(add_action(name, size, ended_ms, json.dumps(stats_of(stored)), partition=partition))
+    return added
 
 
 def _days(rows: pl.DataFrame, minutes: int, days: int) -> Iterator[tuple[int, pl.DataFrame]]:

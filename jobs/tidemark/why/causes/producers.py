@@ -13,7 +13,6 @@ from tidemark.model.settings.toml_keys import length
 from tidemark.semantics.skew import LEAST_CLOCK_ERROR_MS
 from tidemark.why.causes.time_unit import timestamp_ms
 from tidemark.why.evidence.commands import requeue
-from tidemark.why.evidence.facts import LATELY
 from tidemark.why.evidence.findings import Cause, Trait, WhyFinding
 from tidemark.why.evidence.snapshot import Scene
 
@@ -77,9 +76,7 @@ class Producers:
     def _accepted(self, source: Source) -> Iterator[_FutureRecords]:
         facts = self._scene.of(source.name)
         batches = facts.lately(source.name)["batch_id"]
-        rows = facts.latencies(source.name).filter(
-            pl.col("batch_id").is_in(batches.implode()), pl.col("min_ms") < -LEAST_CLOCK_ERROR_MS
-        )
+        rows = facts.latencies(source.name, batches).filter(pl.col("min_ms") < -LEAST_CLOCK_ERROR_MS)
         for (partition,), part in rows.group_by("partition", maintain_order=True):
             assert isinstance(partition, int)
             least_ms, n = part["min_ms"].min(), part["negative_n"].sum()
@@ -89,12 +86,9 @@ class Producers:
 
     def _quarantined(self, source: Source) -> Iterator[_FutureRecords]:
         facts = self._scene.of(source.name)
-        newest = facts.reads.filter(pl.col("source") == source.name, pl.col("n") > 0)["batch_id"].unique().sort()
-        rows = facts.quarantine.filter(
-            pl.col("source") == source.name,
-            pl.col("reason") == "timestamp_in_future",
-            pl.col("batch_id").is_in(newest.tail(LATELY).implode()),
-        ).join(facts.batches.select("batch_id", "finished_at"), on="batch_id")
+        newest = facts.newest_reads(source.name).select("batch_id", "finished_at").unique("batch_id")
+        future = facts.quarantined(source.name, newest["batch_id"]).filter(pl.col("reason") == "timestamp_in_future")
+        rows = future.join(newest, on="batch_id", maintain_order="left")
         for (partition,), part in rows.group_by("partition", maintain_order=True):
             assert isinstance(partition, int)
             last = part.row(-1, named=True)
