@@ -13,6 +13,7 @@ from tidemark.model.settings.toml_keys import length
 from tidemark.semantics.skew import LEAST_CLOCK_ERROR_MS
 from tidemark.why.causes.time_unit import timestamp_ms
 from tidemark.why.evidence.commands import requeue
+from tidemark.why.evidence.facts import LATELY
 from tidemark.why.evidence.findings import Cause, Trait, WhyFinding
 from tidemark.why.evidence.snapshot import Scene
 
@@ -86,7 +87,7 @@ class Producers:
 
     def _quarantined(self, source: Source) -> Iterator[_FutureRecords]:
         facts = self._scene.of(source.name)
-        newest = facts.newest_reads(source.name).select("batch_id", "finished_at").unique("batch_id")
+        newest = facts.newest_reads(source.name, LATELY).select("batch_id", "finished_at").unique("batch_id")
         future = facts.quarantined(source.name, newest["batch_id"]).filter(pl.col("reason") == "timestamp_in_future")
         rows = future.join(newest, on="batch_id", maintain_order="left")
         for (partition,), part in rows.group_by("partition", maintain_order=True):

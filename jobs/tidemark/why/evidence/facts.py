@@ -415,12 +415,12 @@ class StreamFacts:
         recent = self._recent_reads.filter(is_read)["batch_id"].max()
         return self.reads.filter(is_read)["batch_id"].max() if recent is None else recent  # type: ignore[return-value]
 
-    def newest_reads(self, source: str) -> pl.DataFrame:
-        """Returns the rows of `reads` with records of *source* in its last LATELY batches with some."""
+    def newest_reads(self, source: str, batches: int = 1) -> pl.DataFrame:
+        """Returns the rows of `reads` with records of *source*, in its last *batches* with some."""
         is_read = pl.col("n") > 0
-        rows = self.reads_of(source, lambda recent: recent.filter(is_read)["batch_id"].n_unique() >= LATELY)
+        rows = self.reads_of(source, lambda recent: recent.filter(is_read)["batch_id"].n_unique() >= batches)
         read = rows.filter(is_read)
-        last = read["batch_id"].unique().sort().tail(LATELY)
+        last = read["batch_id"].unique().sort().tail(batches)
         return read.filter(pl.col("batch_id").is_in(last.implode()))
 
     def quarantined(self, source: str, batches: pl.Series) -> pl.DataFrame:
