@@ -155,6 +155,14 @@ def _topologies(topologies: int, runs: int) -> Iterator[Sample]:
             ("bytes", "bytes of serialized DAGs in Airflow's database", "bytes", 1),
         ):
             yield Sample("topologies", topologies, figure, unit, [each[name] for each in parsed], aim)
+        schedule = [sys.executable, "-m", "bench.one_scheduling", str(CHECKOUT / "dags")]
+        asked = json.loads(_ran(schedule, project, home=Path(folder) / "airflow"))
+        for name, figure, aim in (
+            ("parse", "statements to Airflow's database, all DAG files parsed again", 1),
+            ("idle_loop", "statements of a loop of the scheduler, nothing due", 0),
+            ("first_loops", "statements of the loops that start the first runs", 1),
+        ):
+            yield Sample("topologies", topologies, figure, "statements", [asked[name]], aim)
         yield from _work("topologies", topologies, warehouse, project, runs)
 
 

@@ -49,7 +49,7 @@ def main(folder: Path) -> None:
         with create_session() as session:
             runner._do_scheduling(session)
         loops.append(len(statements))
-    found |= {"loops": len(loops), "busy_loops": sum(loops[:-2]), "idle_loop": loops[-1]}
+    found |= {"loops": len(loops), "first_loops": sum(loops[:-2]), "idle_loop": loops[-1]}
     with create_session() as session:
         found["task_instances"] = session.scalar(select(func.count()).select_from(TaskInstance))
     sys.stdout.write(json.dumps(found))

@@ -32,6 +32,8 @@ from tidemark.spark_session import SECRETS
 
 WARMING, SIZES = 400_000, (1_000_000, 2_000_000)
 BOTH = ("standalone", "yarn")
+OPTIMIZES = {"spark.executor.defaultJavaOptions": "-XX:+UseSerialGC"}
+"""Executors of tests have the first JVM compiler only: their code takes longer."""
 
 
 class Place(NamedTuple):
@@ -151,7 +153,7 @@ def _standalone(home: Path) -> Iterator[Place]:
     try:
         cluster = spark_cluster.start(folder, cores=2, memory="2g")
         os.environ[SECRETS] = str(cluster.secrets)
-        yield Place(spark_table(cluster.address, home), [worker.pid for worker in cluster.workers])
+        yield Place(spark_table(cluster.address, home, **OPTIMIZES), [worker.pid for worker in cluster.workers])
     finally:
         os.environ.pop(SECRETS, None)
         spark_cluster.stop(folder)
@@ -167,7 +169,7 @@ def _yarn(home: Path) -> Iterator[Place]:
         conf = {"spark.yarn.jars": jars, "spark.yarn.stagingDir": f"file://{folder / 'staging'}"}
         conf["spark.executorEnv.SPARK_LOCAL_IP"] = spark_cluster.HOST
         yield Place(
-            spark_table("yarn", home, **conf),
+            spark_table("yarn", home, **OPTIMIZES, **conf),
             [node.pid for name in yarn_cluster.NODES if (node := process.find(folder, name))],
         )
     finally:

@@ -319,7 +319,7 @@ class Inputs:
         """
         handed = self._scene.of(source.repartition).handed_on(source.repartition)
         # The offsets of a hop are batches of its writer. The sum is 0 where the hop was never read.
-        until = self._scene.of(source.name).of_partition(source.name, 0).tail(1)["until_offset"].sum()
+        until = int(self._scene.of(source.name).of_partition(source.name, 0).tail(1)["until_offset"].sum())
         unread = self._scene.of(source.repartition).batches_between(until, handed)
         since_ms = unread["finished_at"].min()
         if not isinstance(since_ms, int) or self._scene.at_ms - since_ms <= UNREAD_AFTER_MS:
