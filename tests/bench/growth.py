@@ -1,4 +1,6 @@
-"""Measures how costs grow with shards, keys, topologies, days of facts, and requests with topologies.
+"""Measures how costs grow with shards, keys, topologies and days.
+
+Requests grow with topologies, too.
 
 Each measurement is a line of docs/growth.jsonl, from which docs/sizing.md has its table. `AXES="days topologies"`
 measures only these axes, `SIZES="90 365"` only these sizes; the lines of the others are kept.
@@ -45,7 +47,7 @@ KEYS = (10_000, 100_000, 1_000_000, 10_000_000)
 TOPOLOGIES = (1, 3, 10, 25, 50)
 DAYS, BATCHES_AN_HOUR = (1, 7, 30, 90, 365), 12
 STORED, PLAYED, INTERVAL_S = (1, 3, 10), 30, 10
-"""Topologies in an object store, and batches of each of their streams, so many seconds apart."""
+"""Topologies in an object store, batches of a stream, and seconds between."""
 FLIGHTS = CHECKOUT / "jobs" / "topologies" / "flights.toml"
 OPENED = re.compile(r'openat\([^"]*"([^"]+)".* = \d+$', re.MULTILINE)
 USED = """
@@ -179,7 +181,7 @@ def _days(days: int, runs: int) -> Iterator[Sample]:
 
 
 def _requests(topologies: int, runs: int) -> Iterator[Sample]:
-    """Counts requests of batches, of reports and of a check, and sums those of a day."""
+    """Counts requests of batches, reports and checks, and of a day."""
     with TemporaryDirectory() as folder, object_store(log := Path(folder) / "server.log"):
         project, warehouse = Path(folder) / "project", location(f"s3://{BUCKET}/growth/warehouse")
         requests, found = Requests(log, warehouse), dict[str, Counter[str]]()
@@ -237,7 +239,7 @@ def _commands(warehouse: Path) -> dict[str, list[str]]:
 
 
 def _write_project(project: Path, topologies: int) -> list[str]:
-    """Writes `flights` and copies under other names, with its SLAs; returns the names."""
+    """Writes `flights` and copies with its SLAs; returns their names."""
     toml, slas = FLIGHTS.read_text(), (CHECKOUT / "expectations" / "slas.toml").read_text()
     names = ["flights", *(f"flights_{number}" for number in range(1, topologies))]
     for folder in ("topologies", "expectations"):

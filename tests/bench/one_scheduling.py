@@ -1,4 +1,4 @@
-"""Counts what Airflow asks its database: to parse DAG files, and to schedule.
+"""Counts statements of Airflow: to parse DAG files, and to schedule.
 
 The database is a new one of SQLite. Each count is of the second time: nothing has changed since the first.
 """

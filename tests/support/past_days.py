@@ -147,9 +147,9 @@ def _mark(table: DeltaTable, none: pl.DataFrame, marks: dict[str, int]) -> None:
 
 
 def _files(path: Path, rows: pl.DataFrame, minutes: int, days: int) -> list[Action]:
-    """Writes a file for each day, and partition, of the table at *path*.
+    """Writes files for each day of the table at *path*.
 
-    It returns the actions that add them.
+    There is one for each of its partitions. It returns the actions that add them.
     """
     table = DeltaTable(str(path))
     schema, parts = pa.schema(table.schema().to_arrow()), table.metadata().partition_columns

@@ -125,9 +125,9 @@ def is_harmless(word: str) -> bool:
 
 
 def scene(topology: Topology, layout: Layout, at_ms: int, *, recent_ms: int = RECENT_MS) -> Scene:
-    """Returns the facts of *topology* at *at_ms*; *recent_ms* is that of `StreamFacts`.
+    """Returns the facts of *topology* at *at_ms*.
 
-    Each table is read once, when it is first needed.
+    Each table is read when it is first needed. *recent_ms* is that of `StreamFacts`.
     """
     facts: dict[str, StreamFacts] = {}
     for sub in topology.sub_topologies:

@@ -77,10 +77,10 @@ def groups_seen(tables: Tables, topology: Topology, specs: Iterable[SlaSpec], *,
     by_groups = [spec for spec in specs if spec.by and isinstance(spec.limits, Sla)]
     if not by_groups:
         return groups
-    known = known_batches(tables, topology.name, at_ms=at_ms, since_ms=at_ms).sql
+    batches = known_batches(tables, topology.name, at_ms=at_ms, since_ms=at_ms).sql
     for spec in by_groups:
         assert isinstance(spec.limits, Sla)
-        text = SEEN.format(known=known, seen=_seen(spec), name=_name(spec, topology))
+        text = SEEN.format(known=batches, seen=_seen(spec), name=_name(spec, topology))
         parameters = [topology.name, at_ms, at_ms - spec.over_ms, at_ms - round(spec.limits.least_ms)]
         (row,) = tables.ask(text, parameters).objects
         oldest = tuple((str(group["name"]), group["newest_ms"]) for group in row["oldest"] or ())

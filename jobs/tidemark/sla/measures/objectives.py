@@ -32,8 +32,9 @@ LATER = f"""
            coalesce(first_ms < marked_ms, false) AS is_whole
     FROM later JOIN began USING (sub_topology) GROUP BY sub_topology, since_ms, marked_ms, first_ms
 """
-"""Selects the fields of `LaterFacts` by sub-topology with batches, and if no batch before `where` can change them.
+"""Selects the fields of `LaterFacts` by sub-topology with batches.
 
+`is_whole` is true if no batch that `where` leaves out can change them.
 A rollup that died has counted some of the batches after its mark, but none that began before the marked one. A mark
 beyond all batches is that of tables that were recreated.
 """

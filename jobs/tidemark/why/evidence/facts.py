@@ -216,7 +216,10 @@ class StreamFacts:
 
     @cached_property
     def batches(self) -> pl.DataFrame:
-        """The recent batches, oldest first; there is none only if there is no batch at all."""
+        """The recent batches, oldest first.
+
+        There is none only if there is no batch at all.
+        """
         return self._recent_batches.filter(pl.col("finished_at") <= self.at_ms)
 
     def batches_between(self, first: int, last: int) -> pl.DataFrame:
@@ -277,7 +280,10 @@ class StreamFacts:
 
     @cached_property
     def newest_batches_of_query(self) -> pl.DataFrame:
-        """The last LATELY batches with records of a query of a job, with `watermark` and `phases`."""
+        """The last LATELY batches with records of a query of a job.
+
+        They have `watermark` and `phases`.
+        """
         is_read = pl.col("records_in") > 0
         last = self.batches.filter(is_read).tail(LATELY)
         last = last if last.height == LATELY else self._every_batch.filter(is_read).tail(LATELY)
@@ -302,18 +308,21 @@ class StreamFacts:
         return rows.sort("batch_id", maintain_order=True)
 
     def _of_operator(self, operator: str, has_answer: Callable[[pl.DataFrame], bool]) -> pl.DataFrame:
-        """Returns the recent rows of `outcomes` about *operator*, or all if these have no answer."""
+        """Returns the recent rows of `outcomes` about *operator*.
+
+        If these have no answer it returns all.
+        """
         is_asked = pl.col("operator") == operator
         recent = self._recent_outcomes.filter(is_asked)
         return recent if not self._first or has_answer(recent) else self.outcomes.filter(is_asked)
 
     def newest(self, operator: str, condition: pl.Expr = ALL, *, n: int = 1) -> pl.DataFrame:
-        """Returns the newest *n* rows of `outcomes` about *operator* with *condition*."""
+        """Returns the newest *n* rows about *operator* with *condition*."""
         rows = self._of_operator(operator, lambda recent: recent.filter(condition).height >= n)
         return rows.filter(condition).tail(n)
 
     def since_last(self, operator: str, condition: pl.Expr) -> pl.DataFrame:
-        """Returns the rows of `outcomes` about *operator* after its newest one with *condition*.
+        """Returns the rows about *operator* after its newest with *condition*.
 
         Without such a row it returns all.
         """
@@ -386,7 +395,10 @@ class StreamFacts:
         )
 
     def reads_of(self, source: str, has_answer: Callable[[pl.DataFrame], bool]) -> pl.DataFrame:
-        """Returns the recent rows of `reads` about *source*, or all if these have no answer."""
+        """Returns the recent rows of `reads` about *source*.
+
+        If these have no answer it returns all.
+        """
         is_asked = pl.col("source") == source
         recent = self._recent_reads.filter(is_asked)
         return recent if not self._first or has_answer(recent) else self.reads.filter(is_asked)
@@ -416,7 +428,10 @@ class StreamFacts:
         return self.reads.filter(is_read)["batch_id"].max() if recent is None else recent  # type: ignore[return-value]
 
     def newest_reads(self, source: str, batches: int = 1) -> pl.DataFrame:
-        """Returns the rows of `reads` with records of *source*, in its last *batches* with some."""
+        """Returns the newest rows of `reads` with records of *source*.
+
+        They are of its last *batches* with records.
+        """
         is_read = pl.col("n") > 0
         rows = self.reads_of(source, lambda recent: recent.filter(is_read)["batch_id"].n_unique() >= batches)
         read = rows.filter(is_read)
