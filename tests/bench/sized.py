@@ -33,7 +33,7 @@ from tidemark.spark_session import SECRETS
 WARMING, SIZES = 400_000, (1_000_000, 2_000_000)
 BOTH = ("standalone", "yarn")
 OPTIMIZES = {"spark.executor.defaultJavaOptions": "-XX:+UseSerialGC"}
-"""Executors of tests have the first JVM compiler alone, whose code is slower."""
+"""Executors of tests have the first compiler alone: slower code."""
 
 
 class Place(NamedTuple):

@@ -93,7 +93,7 @@ def test_measurements_for_slas_read_no_batch_of_earlier_days(days: tuple[Play, s
 
 
 def test_why_reads_no_fact_of_earlier_days(days: tuple[Play, set[Path]], tmp_path: Path) -> None:
-    """A watermark has a row when it moves, so all rows of these are read."""
+    """Watermarks have a row when they move, so all are read."""
     play, earlier = days
     at_ms = TODAY + 36 * Grain.HOUR.length_ms
     expected = why(play.topology, Layout(play.home), at_ms=at_ms)

@@ -422,7 +422,7 @@ class StreamFacts:
 
     @property
     def newest_read_batch(self) -> int | None:
-        """The newest batch that read records of any source; None: there is none."""
+        """The newest batch that read records, of any source; None: none."""
         is_read = pl.col("n") > 0
         recent = self._recent_reads.filter(is_read)["batch_id"].max()
         return self.reads.filter(is_read)["batch_id"].max() if recent is None else recent  # type: ignore[return-value]
@@ -439,7 +439,7 @@ class StreamFacts:
         return read.filter(pl.col("batch_id").is_in(last.implode()))
 
     def quarantined(self, source: str, batches: pl.Series) -> pl.DataFrame:
-        """Returns the records of *source* that could not be used, of *batches*."""
+        """Returns the unusable records of *source* in *batches*."""
         return self._of_batches(QUARANTINE, batches).filter(pl.col("source") == source)
 
     def late_records(self, operator: str, batches: pl.Series) -> pl.DataFrame:
