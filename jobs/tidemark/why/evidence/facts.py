@@ -9,7 +9,7 @@ only if the recent ones do not have the answer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -47,8 +47,6 @@ from tidemark.stream.startup.unread import begun
 
 RECENT_MS = 2 * 86_400_000
 """Rows of so long before the instant are recent, in ms."""
-BOUNDS = ("batch_id", "finished_at", "at")
-"""Columns by which recent rows are found."""
 BATCH_COLUMNS = ("batch_id", "decided_at", "started_at", "finished_at", "duration_ms", "epoch", "records_in")
 LATELY = 5
 """"Lately" is the last so many batches with records."""
@@ -123,8 +121,8 @@ class StreamFacts:
 
     A missing table has no rows.
 
-    *control* is the control folder, *trigger_ms* the topology's trigger. Conditions on the columns *bounds* leave out
-    files; none named: those on all columns do. Restarts are known that ended in the last half of *recent_ms*.
+    *control* is the control folder, *trigger_ms* the topology's trigger. Restarts are known that ended in the last half
+    of *recent_ms*.
     """
 
     def __init__(
@@ -134,11 +132,10 @@ class StreamFacts:
         at_ms: int,
         trigger_ms: int,
         *,
-        bounds: Collection[str] = BOUNDS,
         recent_ms: int = RECENT_MS,
     ) -> None:
         self._home, self.control, self.at_ms, self._trigger_ms = home, control, at_ms, trigger_ms
-        self._bounds, self._recent_ms = bounds, recent_ms
+        self._recent_ms = recent_ms
         self._opened: dict[str, pl.LazyFrame] = {}
 
     @cached_property
@@ -536,7 +533,7 @@ class StreamFacts:
     def _open(self, table: Table, path: Path) -> pl.LazyFrame:
         none = pl.DataFrame(arrow_schema(table).empty_table()).lazy()
         unflushed = self._unflushed
-        rows = unflushed.scan(path, self._bounds) if DeltaTable.is_deltatable(str(path)) else none
+        rows = unflushed.scan(path) if DeltaTable.is_deltatable(str(path)) else none
         # A table of an older version lacks columns until a driver of this version opens it.
         lacking = omit(none.collect_schema(), rows.collect_schema())
         return rows.with_columns(pl.lit(None).cast(kind).alias(column) for column, kind in lacking.items())
