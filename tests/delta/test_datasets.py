@@ -1,4 +1,4 @@
-"""Datasets have the rows of their tables, and leave out files by the log."""
+"""Datasets have the rows of tables, and leave out files."""
 
 from __future__ import annotations
 

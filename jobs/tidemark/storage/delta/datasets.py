@@ -68,19 +68,19 @@ def _conditions_of(table: DeltaTable) -> dict[str, ds.Expression]:
     conditions: dict[str, ds.Expression] = {}
     for action in actions.select("path", cs.starts_with("partition."), *_bounds(bounds)).iter_rows(named=True):
         values = {part: action[f"partition.{part}"] for part in parts}
-        found = [
+        expressions = [
             ds.field(part).is_null() if value is None else ds.field(part) == value for part, value in values.items()
         ]
         for column in bounds:
             low, high = action[f"min.{column}"], action[f"max.{column}"]
             is_bounded = isinstance(low, int | datetime) and isinstance(high, int | datetime)
-            if not is_bounded or action[f"null_count.{column}"]:
+            if not is_bounded or action[f"null_count.{column}"] != 0:
                 continue
             if isinstance(high, datetime):
                 high += _STATS_MS  # Spark cuts instants in statistics to ms
-            found.append((ds.field(column) >= low) & (ds.field(column) <= high))
-        if found:
-            conditions[action["path"]] = reduce(and_, found)
+            expressions.append((ds.field(column) >= low) & (ds.field(column) <= high))
+        if expressions:
+            conditions[action["path"]] = reduce(and_, expressions)
     return conditions
 
 
