@@ -17,6 +17,7 @@ from tidemark.model.project.files import CHECKOUT
 PAGE, RAW = CHECKOUT / "docs" / "sizing.md", CHECKOUT / "docs" / "growth.jsonl"
 BEGINS, ENDS = "<!-- growth: begin -->", "<!-- growth: end -->"
 UNITS = {"shards": "shards", "keys": "keys", "topologies": "topologies", "days": "days of facts"}
+UNITS |= {"requests": "topologies"}
 CLUSTERS = "clusters"
 """The axis of measurements on clusters, by records."""
 TOLERANCE = 0.15

@@ -2,6 +2,8 @@
 
 The cluster is Spark's own with two workers, and YARN with two nodes if `make yarn` was run. Each measurement is a line
 of docs/growth.jsonl. `ON="standalone"` measures this cluster only.
+
+After a start it measures one million records, and then two: the difference is the price of a million in warm JVMs.
 """
 
 from __future__ import annotations
@@ -28,8 +30,10 @@ from tidemark.embedded import broker, spark_cluster
 from tidemark.model.project.layout import Layout
 from tidemark.spark_session import SECRETS
 
-WARMING, MEASURED = 400_000, 1_000_000
+WARMING, SIZES = 400_000, (1_000_000, 2_000_000)
 BOTH = ("standalone", "yarn")
+OPTIMIZES = {"spark.executor.defaultJavaOptions": "-XX:+UseSerialGC"}
+"""Executors of tests have the first compiler alone: slower code."""
 
 
 class Place(NamedTuple):
@@ -49,40 +53,41 @@ def figures(_: int) -> Iterator[Figure]:
             address = broker.start(home / "broker").address
             stack.callback(broker.stop, home / "broker")
             place = stack.enter_context(PLACES[name](home))
-            for figure, (value, unit) in _measure(home, address, place).items():
-                sample = Sample(
-                    CLUSTERS, MEASURED, f"{name}: {figure}", unit, [value], None, round(os.getloadavg()[0], 1)
-                )
+            for size, figure, value, unit in _measure(home, address, place):
+                sample = Sample(CLUSTERS, size, f"{name}: {figure}", unit, [value], None, round(os.getloadavg()[0], 1))
                 kept.append(sample)
-                yield Figure(sample.figure, sample.values, unit=unit)
+                yield Figure(f"{sample.figure}, {size:,} records", sample.values, unit=unit)
     RAW.write_text("".join(json.dumps(asdict(sample)) + "\n" for sample in kept))
 
 
-def _measure(home: Path, address: str, place: Place) -> dict[str, tuple[float, str]]:
-    """Measures MEASURED records that come after WARMING ones."""
+def _measure(home: Path, address: str, place: Place) -> Iterator[tuple[int, str, float, str]]:
+    """Measures SIZES, one after the other, that come after WARMING records.
+
+    Yields a size, a figure, its value and its unit.
+    """
     topic = "readings_sized"
     toml = f"shards = 2\n{TOPOLOGY.format(records='sized')}{place.spark}"
     (home / "bench.toml").write_text(toml)
     program = submit_command(home / "bench.toml", home / "airflow")
     send(address, topic, range(WARMING))
     with OnlyDriver(home, toml, address, program=program) as driver:
-        _wait(driver, WARMING)
-        before, batches = _cpu_s(driver, place), len(driver.rows("batches"))
-        disk, changes = _bytes(home), _changes(driver)
-        send(address, topic, range(WARMING, WARMING + MEASURED))
-        _wait(driver, WARMING + MEASURED)
-        after = _cpu_s(driver, place)
-        found = {
-            "batches": (len(driver.rows("batches")) - batches, "batches"),
-            "CPU of the driver": (after[0] - before[0], "s"),
-            "CPU of the executors": (after[1] - before[1], "s"),
-            "memory of the driver": (_memory_mb([driver.pid]), "MB"),
-            "memory of an executor": (_memory_mb(_executors(place)) / 2, "MB"),
-            "bytes of tables": (_bytes(home) - disk, "bytes"),
-            "changes": (_changes(driver) - changes, "updates"),
-        }
+        _wait(driver, sent := WARMING)
+        yield 0, "CPU of the driver", _cpu_s(driver, place)[0], "s"
+        yield 0, "CPU of the executors", _cpu_s(driver, place)[1], "s"
+        for size in SIZES:
+            before, batches = _cpu_s(driver, place), len(driver.rows("batches"))
+            disk, changes = _bytes(home), _changes(driver)
+            send(address, topic, range(sent, sent + size))
+            _wait(driver, sent := sent + size)
+            after = _cpu_s(driver, place)
+            yield size, "batches", len(driver.rows("batches")) - batches, "batches"
+            yield size, "CPU of the driver", after[0] - before[0], "s"
+            yield size, "CPU of the executors", after[1] - before[1], "s"
+            yield size, "memory of the driver", _memory_mb([driver.pid]), "MB"
+            yield size, "memory of an executor", _memory_mb(_executors(place)) / 2, "MB"
+            yield size, "bytes of tables", _bytes(home) - disk, "bytes"
+            yield size, "changes", _changes(driver) - changes, "updates"
         assert driver.drain() == 0
-    return found
 
 
 def _wait(driver: OnlyDriver, records: int) -> None:
@@ -148,7 +153,7 @@ def _standalone(home: Path) -> Iterator[Place]:
     try:
         cluster = spark_cluster.start(folder, cores=2, memory="2g")
         os.environ[SECRETS] = str(cluster.secrets)
-        yield Place(spark_table(cluster.address, home), [worker.pid for worker in cluster.workers])
+        yield Place(spark_table(cluster.address, home, **OPTIMIZES), [worker.pid for worker in cluster.workers])
     finally:
         os.environ.pop(SECRETS, None)
         spark_cluster.stop(folder)
@@ -164,7 +169,7 @@ def _yarn(home: Path) -> Iterator[Place]:
         conf = {"spark.yarn.jars": jars, "spark.yarn.stagingDir": f"file://{folder / 'staging'}"}
         conf["spark.executorEnv.SPARK_LOCAL_IP"] = spark_cluster.HOST
         yield Place(
-            spark_table("yarn", home, **conf),
+            spark_table("yarn", home, **OPTIMIZES, **conf),
             [node.pid for name in yarn_cluster.NODES if (node := process.find(folder, name))],
         )
     finally:

@@ -15,9 +15,12 @@ from support.topologies import NEWEST_SENT
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Grain, Interval
 from tidemark.model.sla_spec import parse
-from tidemark.model.tables.catalog import BATCHES, CRITICAL_PATHS, LATENCY_ROLLUP
+from tidemark.model.tables.catalog import BATCHES, CRITICAL_PATHS, LATENCY_ROLLUP, WATERMARKS
 from tidemark.query.sql import Warehouse
 from tidemark.sla.measures import facts as sla_facts
+from tidemark.sla.measures.groups import groups_seen
+from tidemark.sla.measures.objectives import objective_facts
+from tidemark.why.walk import why
 
 DAY = Grain.DAY.length_ms
 TODAY = NOON + 20 * DAY
@@ -47,8 +50,14 @@ def measured_for_slas(play: Play) -> pl.DataFrame:
         for name, subject in measures.items()
     }
     promised["records"].pop("error_after")
+    promised["silent"] = {"subject": "events", "by": ["partition"], "error_after": "1 min", "owner": "o"}
+    promised["quick"] = {"subject": "events", "objective": {"latency": "1 s", "target": 0.99}, "owner": "o"}
     specs = parse({play.topology.name: promised}, play.topology, file="slas.toml")
-    rows = sla_facts.facts(tables, play.topology, specs, at_ms=at_ms)
+    rows: list[object] = [*groups_seen(tables, play.topology, specs, at_ms=at_ms).values()]
+    counted = {play.sub: play._batches[play.sub] - 1}
+    rows += (of_objective := objective_facts(tables, play.topology, specs, counted, at_ms=at_ms))
+    assert of_objective
+    rows += sla_facts.facts(tables, play.topology, specs, at_ms=at_ms)
     rows += sla_facts.newest_of_sinks(tables, play.topology, {"board"}, at_ms=at_ms)
     rows += sla_facts.accounts(tables, play.topology, at_ms=at_ms, since_ms=TODAY)
     assert sla_facts.later(tables, play.topology.name, at_ms=TODAY + 1_000) != {}
@@ -65,7 +74,7 @@ def days(tmp_path_factory: pytest.TempPathFactory) -> tuple[Play, set[Path]]:
         if day:
             rolled_up(play)
         earlier = {*play.home.glob("streams/**/*.parquet")}
-        for second in (0, 60, 120):
+        for second in (0, 20, 40, 60, 90, 120):
             row = play.row("events", noon + second * 1_000, id="a", v=second)
             play.batch([row], at_ms=noon + second * 1_000 + 500)
     assert len(earlier) > 50
@@ -81,6 +90,18 @@ def test_measurements_for_slas_read_no_batch_of_earlier_days(days: tuple[Play, s
             spoil_rows(rest.home / file.relative_to(play.home))
     assert expected.height > 5
     assert measured_for_slas(rest).equals(expected)
+
+
+def test_why_reads_no_fact_of_earlier_days(days: tuple[Play, set[Path]], tmp_path: Path) -> None:
+    """Watermarks have a row when they move, so all are read."""
+    play, earlier = days
+    at_ms = TODAY + 36 * Grain.HOUR.length_ms
+    expected = why(play.topology, Layout(play.home), at_ms=at_ms)
+    rest = play.copy(shutil.copytree(play.home, tmp_path / "rest"))
+    for file in earlier:
+        if file.parent.name != WATERMARKS.name:
+            spoil_rows(rest.home / file.relative_to(play.home))
+    assert why(play.topology, Layout(rest.home), at_ms=at_ms) == expected != []
 
 
 def test_before_the_first_batch_nothing_is_known(days: tuple[Play, set[Path]]) -> None:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from datetime import UTC, datetime
 from pathlib import Path
 
 import polars as pl
-import pyarrow as pa
-import pyarrow.dataset as ds
 import pytest
 from deltalake import DeltaTable
 
@@ -17,8 +14,7 @@ from support.topologies import aggregate, join, map_of, operators, repartition, 
 from support.traced import KeptRecords
 from tidemark.cli.audit.audited import add_place, tracer_and_topics
 from tidemark.errors import InvalidArgument
-from tidemark.storage.delta import datasets
-from tidemark.storage.delta.tables import append, create, scan
+from tidemark.storage.delta.tables import append, scan
 from tidemark.trace.counts import reconcile
 from tidemark.trace.lineage import trace_row
 from tidemark.trace.outcomes import RecordOutcome, RecordPlace, RecordTrace
@@ -265,23 +261,6 @@ def test_an_invalid_topology_hides_no_other(tmp_path: Path, monkeypatch: pytest.
     assert tracer.topology.name == "play"
     with pytest.raises(InvalidArgument, match="no valid topology of the project has 'bord'"):
         tracer_and_topics(parser.parse_args([]), "bord")
-
-
-def test_conditions_leave_out_files_by_their_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(datasets, "MOST_FILES", 1)
-    path = tmp_path / "table"
-    create(path, pa.schema([("batch_id", pa.int64()), ("timestamp", pa.timestamp("us", "UTC"))]))
-    for batch_id, at_us in ((0, 1_000_001), (1, None), (2, 3_000_009)):
-        at = pl.Series([at_us], dtype=pl.Datetime("us", "UTC"))
-        append(path, pl.DataFrame({"batch_id": [batch_id], "timestamp": at}).to_arrow())
-    rows = datasets.dataset_of(DeltaTable(str(path)), ("batch_id", "timestamp"))
-
-    def batches(where: ds.Expression) -> tuple[int, list[int]]:
-        return len([*rows.get_fragments(where)]), rows.to_table(filter=where)["batch_id"].to_pylist()
-
-    assert batches(ds.field("batch_id") == 2) == (1, [2])
-    assert batches(ds.field("timestamp") == datetime(1970, 1, 1, 0, 0, 1, 1, UTC)) == (2, [0]), "a null has no bounds"
-    assert batches(ds.field("timestamp").is_null()) == (1, [1])
 
 
 def test_another_source_is_refused_with_those_there_are(played: Played) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -17,6 +16,8 @@ from tempfile import TemporaryDirectory
 import polars as pl
 import polars.selectors as cs
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 import critical_path
@@ -31,9 +32,9 @@ from tidemark.model.tables.catalog import HEARTBEATS, TABLES
 from tidemark.reports.report_tables import open_report
 from tidemark.reports.rollups.latency_facts import facts_of
 from tidemark.reports.rollups.outline import outline
-from tidemark.storage.delta.log import TableLog, add_action
+from tidemark.storage.delta.log import Action, TableLog, add_action
 from tidemark.storage.delta.tables import SUPERSEDED, scan
-from tidemark.storage.files import stats_of, write_parquet
+from tidemark.storage.files import stats_of
 
 TOML = (CHECKOUT / "jobs" / "topologies" / "flights.toml").read_text()
 MIDNIGHT_MS = 1_772_323_200_000
@@ -118,13 +119,18 @@ def _write_days(play: Play, hour: Hour, days: int) -> None:
     layout = Layout(play.home)
     for (sub, name), rows in hour.rows.items():
         if sub:
-            _write_stream_table(layout.stream_table("flights", sub, name), rows, hour.minutes, days)
+            path = layout.stream_table("flights", sub, name)
+            log = TableLog(path, f"flights/{sub}/{name}")
+            newest = days * 24 * hour.minutes - 1
+            log.append(_files(path, rows, hour.minutes, days), newest, {"batch_id": str(newest)})
+            DeltaTable(str(path)).create_checkpoint()  # as after each hundred commits, of which a day has thousands
     marks: dict[str, int] = {}
     for (sub, name), rows in hour.rows.items():
         if not sub:
-            table = open_report(TABLES[name], layout.report_table("flights", name))
-            for _, day in _days(rows, hour.minutes, days):
-                write_deltalake(table, day.to_arrow(), mode="append")
+            path = layout.report_table("flights", name)
+            table = open_report(TABLES[name], path)
+            TableLog(path, "").append(_files(path, rows, hour.minutes, days), None, {})
+            table.update_incremental()
             if name in {each.name for each in rollup.ROLLUPS}:
                 for facts in facts_of(layout, "flights"):
                     marks |= facts.marks(table, ())
@@ -140,27 +146,51 @@ def _mark(table: DeltaTable, none: pl.DataFrame, marks: dict[str, int]) -> None:
     )
 
 
-def _write_stream_table(path: Path, rows: pl.DataFrame, minutes: int, days: int) -> None:
-    """Appends a file for each day to the table at *path*."""
-    log = TableLog(path, f"flights/{path.parent.name}/{path.name}")
-    schema = pa.schema(log.table.schema().to_arrow())
-    for number, day in _days(rows, minutes, days):
-        prefix = SUPERSEDED if path.name in SPLIT else "part-"
-        name = f"{prefix}{uuid.uuid4().hex}.parquet"
-        size = write_parquet(path / name, day.to_arrow().cast(schema))
-        ended_ms = MIDNIGHT_MS - (days - 1 - number) * DAY_MS
-        batch = (number + 1) * 24 * minutes - 1
-        log.append([add_action(name, size, ended_ms, json.dumps(stats_of(day)))], batch, {"batch_id": str(batch)})
-    DeltaTable(str(path)).create_checkpoint()  # as after each hundred commits, of which a day has thousands
+def _files(path: Path, rows: pl.DataFrame, minutes: int, days: int) -> list[Action]:
+    """Writes files for each day of the table at *path*.
+
+    There is one for each of its partitions. It returns the actions that add them.
+    """
+    table = DeltaTable(str(path))
+    schema, parts = pa.schema(table.schema().to_arrow()), table.metadata().partition_columns
+    for part in parts:
+        schema = schema.remove(schema.get_field_index(part))
+    prefix = SUPERSEDED if path.name in SPLIT else "part-"
+    first = _first_day(rows, minutes, days)
+    added: list[Action] = []
+    for values, own in first.partition_by(parts, as_dict=True).items() if parts else [((), first)]:
+        partition = {name: str(value) for name, value in zip(parts, values, strict=True)}
+        folder = "".join(f"{part}={value}/" for part, value in partition.items())
+        (path / folder).mkdir(parents=True, exist_ok=True)
+        stored = own.select(schema.names).to_arrow().cast(schema)
+        for number in range(days):
+            name = f"{folder}{prefix}{uuid.uuid4().hex}.parquet"
+            day = _days_later(stored, number, number * 24 * minutes)
+            pq.write_table(day, path / name, compression="zstd")
+            # polars copies the text of an Arrow table, which takes longer than to write it.
+            stats = json.dumps(stats_of(_later(own, 24 * number, minutes).select(schema.names)))
+            ended_ms = MIDNIGHT_MS - (days - 1 - number) * DAY_MS
+            added.append(add_action(name, (path / name).stat().st_size, ended_ms, stats, partition=partition))
+    return added
 
 
-def _days(rows: pl.DataFrame, minutes: int, days: int) -> Iterator[tuple[int, pl.DataFrame]]:
-    """Yields the rows of each day, the oldest first."""
+def _first_day(rows: pl.DataFrame, minutes: int, days: int) -> pl.DataFrame:
+    """Returns the rows of the first of *days*, each hour like *rows*."""
     is_day = pl.col("grain") == "day" if "grain" in rows.columns else pl.lit(value=False)
     hours = [_later(rows.filter(~is_day), hour, minutes) for hour in range(24)]
-    first = _later(pl.concat([*hours, rows.filter(is_day)]), -24 * days, minutes, batches=0)
-    for number in range(days):
-        yield number, _later(first, 24 * number, minutes)
+    return _later(pl.concat([*hours, rows.filter(is_day)]), -24 * days, minutes, batches=0)
+
+
+def _days_later(rows: pa.Table, days: int, batches: int) -> pa.Table:
+    """Returns *rows* so many *days* and *batches* later."""
+    later = pa.scalar(timedelta(days=days), pa.duration("us"))
+    columns = []
+    for field, column in zip(rows.schema, rows.columns, strict=True):
+        if pa.types.is_timestamp(field.type):
+            columns.append(pc.add(column, later))
+        else:
+            columns.append(pc.add(column, batches) if field.name == "batch_id" else column)
+    return pa.table(columns, schema=rows.schema)
 
 
 def _later(rows: pl.DataFrame, hours: int, minutes: int, *, batches: int | None = None) -> pl.DataFrame:

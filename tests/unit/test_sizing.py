@@ -11,12 +11,15 @@ TEXT = PAGE.read_text()
 NAMED = re.compile(r"^\| `(\w+)` \| ([\d.]+) \|", re.MULTILINE)
 EXAMPLE = re.compile(r"^\| ([^|`]+) \| `([\w\s.+*/()-]+)` \| ([\d,.]+) \|$", re.MULTILINE)
 
-CHECKED = re.compile(r"^\| ([^|`]+) \| `([\w\s.+*/()-]+)` \| ([\d.]+) \| ([\d.]+) \|$", re.MULTILINE)
+CHECKED = re.compile(
+    r"^\| ([^|`]+) \| ([\d,]+) \| `([\w\s.+*/()-]+)` \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \|$", re.MULTILINE
+)
 MEASURED = {
-    "CPU of the driver": 1, "CPU of the executors": 1, "memory of the driver": 1_000, "memory of an executor": 1_000,
-    "bytes of tables": 1e6,
+    "CPU s of the driver": ("CPU of the driver", 1), "CPU s of the executors": ("CPU of the executors", 1),
+    "GB of the driver": ("memory of the driver", 1_000), "MB of tables": ("bytes of tables", 1e6),
+    "GB of an executor of one core, its JVM with 0.6": ("memory of an executor", 1_000),
 }  # fmt: skip
-"""Rows of the check on a cluster, with units of the page."""
+"""By row of the check on clusters, its figure and its unit."""
 
 
 def calculated(formula: str) -> float:
@@ -26,17 +29,21 @@ def calculated(formula: str) -> float:
 
 def test_the_example_is_recalculated_from_the_coefficients() -> None:
     rows = EXAMPLE.findall(TEXT)
-    assert (len(NAMED.findall(TEXT)), len(rows)) == (23, 12)
+    assert (len(NAMED.findall(TEXT)), len(rows)) == (27, 12)
     for result, formula, shown in rows:
         assert float(shown.replace(",", "")) == pytest.approx(calculated(formula), rel=0.01), result
 
 
-def test_the_check_on_a_cluster_is_recalculated() -> None:
-    measured = {sample.figure: sample.values[0] for sample in read() if sample.axis == CLUSTERS}
+def test_the_check_on_clusters_is_recalculated() -> None:
+    measured = {(each.size, each.figure): each.values[0] for each in read() if each.axis == CLUSTERS}
     rows = CHECKED.findall(TEXT)
-    for (figure, formula, predicted, shown), (name, unit) in zip(rows, MEASURED.items(), strict=True):
-        assert float(predicted) == pytest.approx(calculated(formula), rel=0.05), figure
-        assert float(shown) == pytest.approx(measured[f"standalone: {name}"] / unit, rel=0.02), figure
+    assert len(rows) == 7
+    for figure, records, formula, predicted, *shown in rows:
+        name, unit = MEASURED[figure]
+        assert float(predicted) == pytest.approx(calculated(formula), rel=0.02), figure
+        for cluster, value in zip(("standalone", "yarn"), shown, strict=True):
+            found = measured[int(records.replace(",", "")), f"{cluster}: {name}"] / unit
+            assert float(value) == pytest.approx(found, rel=0.02), figure
 
 
 def test_the_table_is_that_of_the_raw_measurements() -> None:

@@ -36,8 +36,6 @@ from tidemark.stream.journal.entries import Journal
 from tidemark.why.evidence.facts import StreamFacts
 
 NEVER_MS = 2**62
-BOUNDS = ("batch_id", "timestamp", "offset", "source_offset")
-"""Columns of which questions name values."""
 Row = Mapping[str, Any]
 
 
@@ -46,7 +44,7 @@ class StreamEvidence:
 
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
-        self._facts = StreamFacts(stream.home, stream.control, NEVER_MS, stream.topology.trigger_ms, bounds=BOUNDS)
+        self._facts = StreamFacts(stream.home, stream.control, NEVER_MS, stream.topology.trigger_ms)
         self._tables: dict[str, DeltaTable | None] = {}
         self._scans: dict[str, pl.LazyFrame] = {}
         # All operators of a stream ask the same of a batch or a place.
@@ -70,7 +68,7 @@ class StreamEvidence:
         if table is None:
             return pl.DataFrame()
         if name not in self._scans:
-            self._scans[name] = pl.scan_pyarrow_dataset(dataset_of(table, BOUNDS))
+            self._scans[name] = pl.scan_pyarrow_dataset(dataset_of(table))
         return self._scans[name].filter(*where).collect()
 
     def table(self, name: str) -> DeltaTable | None:

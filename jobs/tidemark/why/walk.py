@@ -29,7 +29,7 @@ from tidemark.why.causes.registry import rules
 from tidemark.why.causes.watermarks import Watermarks
 from tidemark.why.causes.windows import HeldWindows
 from tidemark.why.evidence.commands import LIVE, logs, quarantine_query, requeue, requeue_late
-from tidemark.why.evidence.facts import StreamFacts
+from tidemark.why.evidence.facts import RECENT_MS, StreamFacts
 from tidemark.why.evidence.findings import (
     ALL_FILTERED,
     HARMLESS,
@@ -108,15 +108,15 @@ def is_harmless(word: str) -> bool:
     return cause is not None and bool(cause.traits & HARMLESS)
 
 
-def scene(topology: Topology, layout: Layout, at_ms: int) -> Scene:
+def scene(topology: Topology, layout: Layout, at_ms: int, *, recent_ms: int = RECENT_MS) -> Scene:
     """Returns the facts of *topology* at *at_ms*.
 
-    Each table is read once, when it is first needed.
+    Each table is read when it is first needed. *recent_ms* is that of `StreamFacts`.
     """
     facts: dict[str, StreamFacts] = {}
     for sub in topology.sub_topologies:
         home, control = layout.stream(topology.name, sub.name), layout.control(topology.name, sub.name)
-        facts[sub.name] = StreamFacts(home, control, at_ms, topology.trigger_ms)
+        facts[sub.name] = StreamFacts(home, control, at_ms, topology.trigger_ms, recent_ms=recent_ms)
     return Scene(topology, facts, at_ms)
 
 
@@ -196,7 +196,7 @@ class _Walk:
 
     def _held(self, operator: Operator) -> Iterator[WhyFinding]:
         """Yields why results of *operator* wait, unless its newest batch had some."""
-        newest = self._scene.of(operator.name).of_operator(operator.name).tail(1)
+        newest = self._scene.of(operator.name).newest(operator.name)
         held = newest["held_after"].sum()
         if not held or newest["gave"].sum():
             return
@@ -217,7 +217,7 @@ class _Walk:
 
     def _in_time(self, name: str) -> WhyFinding:
         """Returns a finding for *name* when no other one explains a silence."""
-        rows = self._scene.of(name).of_operator(name).filter(pl.col("gave") > 0).tail(1)
+        rows = self._scene.of(name).newest(name, pl.col("gave") > 0)
         if not rows.height:
             observation = "it has no results yet, and no cause is known"
             remedy = f"look at the table outcomes, and at the driver's log: {logs(self._scene, name)}"
@@ -245,10 +245,10 @@ class _Walk:
         facts, what = self._scene.of(name), "records" if operator.reads_outside else "updates"
         rows = facts.lately(name)
         of = f"of the {rows['records_in'].sum():,} {what} that {name} got in its last {rows.height} batches"
-        batches = rows["batch_id"].implode()
+        batches = rows["batch_id"]
         if late := rows["late"].sum():
-            by_ms = facts.late_records.filter(pl.col("operator") == name, pl.col("batch_id").is_in(batches))
-            observation = f"{late:,} {of} were late, by up to {length(by_ms['lateness_ms'].max() or 0)}"  # type: ignore[arg-type]
+            longest_ms = facts.late_records(name, batches)["lateness_ms"].max() or 0
+            observation = f"{late:,} {of} were late, by up to {length(longest_ms)}"  # type: ignore[arg-type]
             yield observation, requeue_late(self._scene, name)
         if bad := rows["quarantined"].sum():
             remedy = f"look at what is quarantined: {quarantine_query(self._scene, name)}"
@@ -264,6 +264,5 @@ class _Walk:
         """Returns why records are quarantined in *batches*, empty except for sources."""
         if not isinstance(operator, Source):
             return ""
-        bad = self._scene.of(operator.name).quarantine
-        bad = bad.filter(pl.col("source") == operator.name, pl.col("batch_id").is_in(batches))
+        bad = self._scene.of(operator.name).quarantined(operator.name, batches)
         return f" ({reasons_of(operator, bad)})"

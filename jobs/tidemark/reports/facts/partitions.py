@@ -35,13 +35,17 @@ def partitions(scene: Scene, findings: Iterable[WhyFinding]) -> list[Row]:
 
 def _of_source(scene: Scene, source: str) -> Iterator[Row]:
     facts = scene.of(source)
-    reads = facts.reads.filter(pl.col("source") == source).group_by("partition").agg(
+    numbers = {number for name, number in facts.marks if name == source and number is not None}
+
+    def has_answer(recent: pl.DataFrame) -> bool:
+        return numbers <= {*recent.filter(pl.col("n") > 0)["partition"]}
+
+    reads = facts.reads_of(source, has_answer).group_by("partition").agg(
         read_ms=pl.col("finished_at").filter(pl.col("n") > 0).max(),
         unread=pl.col("unread").drop_nulls().last(),
     )  # fmt: skip
     last = {row["partition"]: omit(row, ("partition",)) for row in reads.to_dicts()}
     whole = facts.marks.get((source, None))
-    numbers = {number for name, number in facts.marks if name == source and number is not None}
     for number in sorted(numbers | {*last}):
         mark = facts.marks.get((source, number))
         watermark_ms = mark.watermark_ms if mark else None

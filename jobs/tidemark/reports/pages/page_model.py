@@ -199,7 +199,7 @@ def _stream(facts: StreamFacts, sub_topology: str, culprit: str | None = None) -
         "last_heartbeat_at": utc(beat.at_ms) if beat else None,
         "since": utc(facts.started_ms) if beat else None,
         "last_batch_at": utc(newest["finished_at"].item()) if newest.height else None,
-        "records_in": int(facts.batches["records_in"].sum()),
+        "records_in": facts.records_in,
         "records_behind": beat.records_behind if beat else None,
         "arrival_per_s": beat.arrival_per_s if beat else None,
         "working_per_s": beat.working_per_s if beat else None,

@@ -20,6 +20,7 @@ from tidemark.semantics.incidents import BROKEN
 from tidemark.semantics.sla import Sla
 from tidemark.sla.incidents.roots import root_of, root_of_part
 from tidemark.sla.measures.status import Status, sub_topology_of
+from tidemark.why.evidence.facts import RECENT_MS
 from tidemark.why.evidence.findings import NOTHING_WRONG, UNEXPLAINED, Trait, WhyFinding
 from tidemark.why.evidence.snapshot import Scene
 from tidemark.why.walk import explain, restarted_driver, scene, what_holds_time_back
@@ -170,7 +171,11 @@ class _Explainer:
         operator = _operator(spec, self._topology)
         if operator is None:
             return None
-        return restarted_driver(self._scene, operator, within_ms=spec.over_ms)
+        # A scene knows the restarts of half of its recent time.
+        longer_ms = 2 * spec.over_ms
+        is_known = longer_ms <= RECENT_MS
+        of = self._scene if is_known else scene(self._topology, self._layout, self._at_ms, recent_ms=longer_ms)
+        return restarted_driver(of, operator, within_ms=spec.over_ms)
 
 
 def _none_on_error(explain: Callable[P, T | None]) -> Callable[P, T | None]:

@@ -14,18 +14,20 @@ from tidemark.model.sla_spec import SlaSpec
 from tidemark.model.topology import Topology
 from tidemark.reports.paths.path_facts import Tables
 from tidemark.semantics.sla import Sla
+from tidemark.sla.measures.batches import BEFORE_LATER, known_batches
 
 MOST_NAMED = 20
 """Most groups that a result names."""
-SEEN = """
-    WITH finished AS (
-        SELECT sub_topology, batch_id FROM batches WHERE topology = $1 AND finished_at <= make_timestamptz($2 * 1000)
+SEEN = f"""
+    WITH {{known}},
+    newest AS (
+        SELECT sub_topology, max(t.batch_id) AS newest FROM finished AS t {BEFORE_LATER} GROUP BY sub_topology
     ),
-    seen AS ({seen}),
-    groups AS (SELECT {name} AS name, epoch_ms(max(newest_at)) AS newest_ms FROM seen GROUP BY ALL)
+    seen AS ({{seen}}),
+    groups AS (SELECT {{name}} AS name, epoch_ms(max(newest_at)) AS newest_ms FROM seen GROUP BY ALL)
     SELECT count(*) AS n, count(*) FILTER (newest_ms <= $4) AS n_stale, min(newest_ms) AS oldest_ms,
-           list({{'name': name, 'newest_ms': newest_ms}} ORDER BY newest_ms, name)
-           FILTER (newest_ms <= $4)[:{most}] AS oldest
+           list({{{{'name': name, 'newest_ms': newest_ms}}}} ORDER BY newest_ms, name)
+           FILTER (newest_ms <= $4)[:{MOST_NAMED}] AS oldest
     FROM groups
 """
 """Counts groups and the stale ones: not seen since $4."""
@@ -33,19 +35,21 @@ KEYS_SEEN = """
     SELECT key, greatest(changed_at, repeated_at) AS newest_at
     FROM (
         SELECT key, max(timestamp) AS changed_at, arg_max(value IS NULL, batch_id * 4294967296 + seq) AS is_deleted
-        FROM changes JOIN finished USING (sub_topology, batch_id)
-        WHERE topology = $1 AND {of_operator} AND timestamp >= make_timestamptz($3 * 1000) GROUP BY key
+        FROM changes JOIN newest USING (sub_topology)
+        WHERE topology = $1 AND batch_id <= newest AND {of_operator} AND timestamp >= make_timestamptz($3 * 1000)
+        GROUP BY key
     )
     FULL JOIN (
-        SELECT key, max(max_timestamp) AS repeated_at FROM suppressed JOIN finished USING (sub_topology, batch_id)
-        WHERE topology = $1 AND {of_operator} AND value_hash IS NOT NULL
+        SELECT key, max(max_timestamp) AS repeated_at FROM suppressed JOIN newest USING (sub_topology)
+        WHERE topology = $1 AND batch_id <= newest AND {of_operator} AND value_hash IS NOT NULL
               AND max_timestamp >= make_timestamptz($3 * 1000) GROUP BY key
     ) USING (key)
     WHERE NOT coalesce(is_deleted, false)
 """
 PARTITIONS_SEEN = """
-    SELECT partition, max(max_timestamp) AS newest_at FROM watermarks JOIN finished USING (sub_topology, batch_id)
-    WHERE topology = $1 AND {of_source} AND partition IS NOT NULL AND max_timestamp >= make_timestamptz($3 * 1000)
+    SELECT partition, max(max_timestamp) AS newest_at FROM watermarks JOIN newest USING (sub_topology)
+    WHERE topology = $1 AND batch_id <= newest AND {of_source} AND partition IS NOT NULL
+          AND max_timestamp >= make_timestamptz($3 * 1000)
     GROUP BY partition
 """
 
@@ -70,10 +74,13 @@ class GroupsSeen:
 def groups_seen(tables: Tables, topology: Topology, specs: Iterable[SlaSpec], *, at_ms: int) -> dict[str, GroupsSeen]:
     """Returns the groups of each SLA with `by`, by its name."""
     groups: dict[str, GroupsSeen] = {}
-    for spec in specs:
-        if not spec.by or not isinstance(spec.limits, Sla):
-            continue
-        text = SEEN.format(seen=_seen(spec), name=_name(spec, topology), most=MOST_NAMED)
+    by_groups = [spec for spec in specs if spec.by and isinstance(spec.limits, Sla)]
+    if not by_groups:
+        return groups
+    batches = known_batches(tables, topology.name, at_ms=at_ms, since_ms=at_ms).sql
+    for spec in by_groups:
+        assert isinstance(spec.limits, Sla)
+        text = SEEN.format(known=batches, seen=_seen(spec), name=_name(spec, topology))
         parameters = [topology.name, at_ms, at_ms - spec.over_ms, at_ms - round(spec.limits.least_ms)]
         (row,) = tables.ask(text, parameters).objects
         oldest = tuple((str(group["name"]), group["newest_ms"]) for group in row["oldest"] or ())

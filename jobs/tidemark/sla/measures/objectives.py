@@ -12,6 +12,7 @@ from tidemark.model.settings.intervals import Grain, Interval, Scope, is_text, j
 from tidemark.model.sla_spec import SlaSpec
 from tidemark.model.topology import Topology
 from tidemark.reports.paths.path_facts import Row, Tables
+from tidemark.sla.measures.batches import DAY_MS, tables_of_batches
 from tidemark.sla.measures.status import FactKind
 
 MINUTE_MS, HOUR_MS = Grain.MINUTE.length_ms, Grain.HOUR.length_ms
@@ -19,19 +20,21 @@ LATER = f"""
     WITH began AS (
         SELECT sub_topology, batch_id, epoch_ms(coalesce(decided_at, started_at, finished_at)) AS ms,
                CASE sub_topology {{counted}} END AS counted
-        FROM batches WHERE topology = $1
+        FROM batches WHERE topology = $1 AND ({{where}})
     ),
     later AS (
-        SELECT sub_topology, coalesce(
-            max(ms) FILTER (batch_id <= counted AND counted <= newest), min(ms)
-        ) // {MINUTE_MS} * {MINUTE_MS} AS since_ms
+        SELECT sub_topology, min(ms) AS first_ms,
+               max(ms) FILTER (batch_id <= counted AND counted <= newest) // {MINUTE_MS} * {MINUTE_MS} AS marked_ms,
+               coalesce(marked_ms, first_ms // {MINUTE_MS} * {MINUTE_MS}) AS since_ms
         FROM (SELECT *, max(batch_id) OVER (PARTITION BY sub_topology) AS newest FROM began) GROUP BY sub_topology
     )
-    SELECT sub_topology, since_ms, coalesce(max(batch_id) FILTER (ms < since_ms), 0) - 1 AS after_batch
-    FROM later JOIN began USING (sub_topology) GROUP BY sub_topology, since_ms
+    SELECT sub_topology, since_ms, coalesce(max(batch_id) FILTER (ms < since_ms), 0) - 1 AS after_batch,
+           coalesce(first_ms < marked_ms, false) AS is_whole
+    FROM later JOIN began USING (sub_topology) GROUP BY sub_topology, since_ms, marked_ms, first_ms
 """
 """Selects the fields of `LaterFacts` by sub-topology with batches.
 
+`is_whole` is true if no batch that `where` leaves out can change them.
 A rollup that died has counted some of the batches after its mark, but none that began before the marked one. A mark
 beyond all batches is that of tables that were recreated.
 """
@@ -65,12 +68,29 @@ def objective_facts(
     of_objectives = [spec for spec in specs if spec.compliance]
     if not of_objectives:
         return []
+    later = _later(tables, topology, counted, at_ms=at_ms)
+    return tables.ask(objectives_sql(topology, of_objectives, later, at_ms=at_ms), [topology.name]).objects
+
+
+def _later(tables: Tables, topology: Topology, counted: Mapping[str, int], *, at_ms: int) -> dict[str, LaterFacts]:
+    """Returns the facts that rollups may lack, by sub-topology with batches.
+
+    Only the batches of a day are read where rollups have counted one of them.
+    """
     # A CASE needs a branch, also if nothing is counted.
     cases = " ".join(f"WHEN '{name}' THEN {batch_id}" for name, batch_id in counted.items()) or "WHEN '' THEN 0"
-    later = {}
-    for row in tables.ask(LATER.format(counted=cases), [topology.name]).objects:
-        later[row["sub_topology"]] = LaterFacts(row["since_ms"], row["after_batch"])
-    return tables.ask(objectives_sql(topology, of_objectives, later, at_ms=at_ms), [topology.name]).objects
+
+    def read(where: str) -> list[Row]:
+        return tables.ask(LATER.format(counted=cases, where=where), [topology.name]).objects
+
+    of_day = read(f"finished_at >= make_timestamptz({(at_ms - DAY_MS) * 1000})") if counted else []
+    rows = [row for row in of_day if row["is_whole"]]
+    others = {path.parent.name for path in tables_of_batches(tables, topology.name)} - {
+        row["sub_topology"] for row in rows
+    }
+    if others:
+        rows += read(" OR ".join(is_text("sub_topology", sub) for sub in sorted(others)))
+    return {row["sub_topology"]: LaterFacts(row["since_ms"], row["after_batch"]) for row in rows}
 
 
 def objectives_sql(topology: Topology, specs: Sequence[SlaSpec], later: Mapping[str, LaterFacts], *, at_ms: int) -> str:

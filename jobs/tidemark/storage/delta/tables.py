@@ -276,7 +276,9 @@ class DeclaredTable:
         stored = snapshot_of(self.path)
         if stored is None or stored.properties.get(TABLE_FORMAT) != str(FORMAT):
             return False
-        comments = {field["name"]: (field.get("metadata") or {}).get("comment") for field in json.loads(stored.schema)["fields"]}
+        comments = {
+            field["name"]: (field.get("metadata") or {}).get("comment") for field in json.loads(stored.schema)["fields"]
+        }
         for field in self.schema:
             comment = (field.metadata or {}).get(b"comment", b"").decode()
             if field.name not in comments or comment not in {"", comments[field.name]}:

@@ -85,13 +85,13 @@ class UnflushedRows:
         newest = newest_batch(path, table or open_to_read(path))
         return newest, _after(newest, self.rows[path.name])
 
-    def scan(self, path: Path, bounds: Collection[str] = ()) -> pl.LazyFrame:
+    def scan(self, path: Path) -> pl.LazyFrame:
         """Returns all rows of the table at *path*.
 
-        They are its own, and those of later batches. *bounds* are those of `dataset_of`.
+        They are its own, and those of later batches.
         """
         table = open_to_read(path)
-        own = pl.scan_pyarrow_dataset(dataset_of(table, bounds))
+        own = pl.scan_pyarrow_dataset(dataset_of(table))
         later = _after(newest_batch(path, table), self.rows.get(path.name, {}))
         # An older version of the table may lack columns.
         return pl.concat([own, pl.DataFrame(as_table(later)).lazy()], how="diagonal_relaxed") if later else own

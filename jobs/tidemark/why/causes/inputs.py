@@ -77,8 +77,7 @@ class Inputs:
 
     def last_read_ms(self, source: Source) -> int | None:
         """Returns when the newest batch that read from *source* finished, if any."""
-        reads = self._scene.of(source.name).reads.filter(pl.col("source") == source.name, pl.col("n") > 0)
-        finished_ms = reads["finished_at"].max()
+        finished_ms = self._scene.of(source.name).newest_reads(source.name)["finished_at"].max()
         return finished_ms if isinstance(finished_ms, int) else None
 
     def quiet_ms(self, source: Source) -> int:
@@ -91,7 +90,7 @@ class Inputs:
 
     def never_read(self, source: str) -> bool:
         """Returns True if no record of *source* was ever read."""
-        return not self._scene.of(source).reads.filter(pl.col("source") == source)["n"].sum()
+        return self._scene.of(source).newest_reads(source).is_empty()
 
     def empty(self, source: Source) -> list[WhyFinding]:
         """Returns findings for a *source* of which no record was ever read."""
@@ -100,11 +99,10 @@ class Inputs:
             unread += self.blocked(source, number)
         if unread:
             return unread
-        started = self._scene.of(source.name).batches["finished_at"].head(1)
         place = source.topic or source.delta or source.files
         observation = f"{place} never had a record"
         remedy = f"check that its producer runs and writes to it{f'; {LIVE}' if source.topic else ''}"
-        since_ms = started.item() if started.len() else None
+        since_ms = self._scene.of(source.name).first_finished_ms
         finding = self._scene.finding(
             SOURCE_EMPTY, source.name, observation, remedy, input=source.name, since_ms=since_ms
         )
@@ -131,12 +129,16 @@ class Inputs:
 
     def _silent_partitions(self, source: Source) -> Iterator[WhyFinding]:
         """Yields partitions without records while others of *source* have some."""
-        reads = self._scene.of(source.name).reads.filter(pl.col("source") == source.name, pl.col("n") > 0)
-        limit_ms = source.idle_after_ms or QUIET_AFTER_MS
+        facts, limit_ms = self._scene.of(source.name), source.idle_after_ms or QUIET_AFTER_MS
         if not source.topic or self.quiet_ms(source) > 0:
             return
         for number in self.partitions(source.name):
-            read_ms = reads.filter(pl.col("partition") == number)["finished_at"].sort()
+            newest_ms = facts.of_partition(source.name, number).filter(pl.col("n") > 0)["finished_at"].max()
+            if not isinstance(newest_ms, int) or self._scene.at_ms - newest_ms <= limit_ms:
+                continue
+            # All reads: a partition may be silent each weekend.
+            own = facts.reads.filter(pl.col("source") == source.name, pl.col("partition") == number, pl.col("n") > 0)
+            read_ms = own["finished_at"].sort()
             if read_ms.len() < LEAST_READS:
                 continue
             silent_ms, longest_ms = self._scene.at_ms - read_ms[-1], read_ms.diff().max()
@@ -221,11 +223,8 @@ class Inputs:
         )
 
     def _poison(self, source: Source, number: int, bad: pl.DataFrame) -> WhyFinding:
-        rows = self._scene.of(source.name).quarantine.filter(
-            pl.col("source") == source.name,
-            pl.col("partition") == number,
-            pl.col("batch_id").is_in(bad["batch_id"].implode()),
-        )
+        rows = self._scene.of(source.name).quarantined(source.name, bad["batch_id"])
+        rows = rows.filter(pl.col("partition") == number)
         where = {"input": source.name, "partition": number, "since_ms": bad["finished_at"].head(1).item()}
         absurd = rows.filter(pl.col("reason") == "timestamp_out_of_range")
         if absurd.height * 2 > rows.height and (unit := plausible_unit(source, absurd["value"].to_list())):
@@ -245,19 +244,18 @@ class Inputs:
     def _waiting(self, source: Source) -> Iterator[WhyFinding]:
         """Yields partitions of *source* whose records wait for slower ones."""
         facts, drift_ms = self._scene.of(source.name), self._scene.topology.max_drift_ms
-        rows = facts.of_operator(source.name)
-        held = rows["held_after"].tail(1).sum()
+        held = facts.newest(source.name)["held_after"].sum()
         if drift_ms is None or not held:
             return
         group = self._group(source)
         lowest_ms = lowest_reported(group.values())
         allowed_ms = max_allowed_ms(group.values(), max_drift_ms=drift_ms)
         name, slowest = next(place for place, part in group.items() if part.watermark_ms == lowest_ms)
-        free = rows.filter(pl.col("held_after") == 0)["batch_id"].max()
-        released = rows["released_early"].tail(LATELY).sum()
+        holding = facts.since_last(source.name, pl.col("held_after") == 0)
+        released = facts.newest(source.name, n=LATELY)["released_early"].sum()
         limit = f"max_held = {self._scene.topology.max_held:,}"
         early = f"; {released:,} were released early in the last {LATELY} batches ({limit})" if released else ""
-        since_ms = first(rows if free is None else rows.filter(pl.col("batch_id") > free), "held_after")
+        since_ms = first(holding, "held_after")
         for number, mark in self.partitions(source.name).items():
             if must_wait(mark.watermark_ms, allowed_ms=allowed_ms):
                 yield self._scene.finding(
@@ -295,9 +293,7 @@ class Inputs:
             remedy = "let withWatermark in the job allow a longer delay: Spark has dropped them"
             since_ms = first(rows, "late")
             return [self._scene.finding(BOUND_TOO_SMALL, operator.name, observation, remedy, since_ms=since_ms)]
-        records = facts.late_records.filter(
-            pl.col("operator") == operator.name, pl.col("batch_id").is_in(rows["batch_id"].implode())
-        )
+        records = facts.late_records(operator.name, rows["batch_id"])
         partitions = records["partition"].unique()
         lateness_ms = records["lateness_ms"].max() or 0
         source = self._scene.first_source(operator.name)
@@ -323,8 +319,8 @@ class Inputs:
         """
         handed = self._scene.of(source.repartition).handed_on(source.repartition)
         # The offsets of a hop are batches of its writer. The sum is 0 where the hop was never read.
-        until = self._scene.of(source.name).of_partition(source.name, 0).tail(1)["until_offset"].sum()
-        unread = self._scene.of(source.repartition).batches.filter(pl.col("batch_id").is_between(until, handed))
+        until = int(self._scene.of(source.name).of_partition(source.name, 0).tail(1)["until_offset"].sum())
+        unread = self._scene.of(source.repartition).batches_between(until, handed)
         since_ms = unread["finished_at"].min()
         if not isinstance(since_ms, int) or self._scene.at_ms - since_ms <= UNREAD_AFTER_MS:
             return []

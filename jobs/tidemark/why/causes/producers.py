@@ -77,9 +77,7 @@ class Producers:
     def _accepted(self, source: Source) -> Iterator[_FutureRecords]:
         facts = self._scene.of(source.name)
         batches = facts.lately(source.name)["batch_id"]
-        rows = facts.latencies(source.name).filter(
-            pl.col("batch_id").is_in(batches.implode()), pl.col("min_ms") < -LEAST_CLOCK_ERROR_MS
-        )
+        rows = facts.latencies(source.name, batches).filter(pl.col("min_ms") < -LEAST_CLOCK_ERROR_MS)
         for (partition,), part in rows.group_by("partition", maintain_order=True):
             assert isinstance(partition, int)
             least_ms, n = part["min_ms"].min(), part["negative_n"].sum()
@@ -89,12 +87,9 @@ class Producers:
 
     def _quarantined(self, source: Source) -> Iterator[_FutureRecords]:
         facts = self._scene.of(source.name)
-        newest = facts.reads.filter(pl.col("source") == source.name, pl.col("n") > 0)["batch_id"].unique().sort()
-        rows = facts.quarantine.filter(
-            pl.col("source") == source.name,
-            pl.col("reason") == "timestamp_in_future",
-            pl.col("batch_id").is_in(newest.tail(LATELY).implode()),
-        ).join(facts.batches.select("batch_id", "finished_at"), on="batch_id")
+        newest = facts.newest_reads(source.name, LATELY).select("batch_id", "finished_at").unique("batch_id")
+        future = facts.quarantined(source.name, newest["batch_id"]).filter(pl.col("reason") == "timestamp_in_future")
+        rows = future.join(newest, on="batch_id", maintain_order="left")
         for (partition,), part in rows.group_by("partition", maintain_order=True):
             assert isinstance(partition, int)
             last = part.row(-1, named=True)

@@ -52,11 +52,11 @@ def queries(scene: Scene, name: str) -> Iterator[WhyFinding]:
 def _source_holding(scene: Scene, name: str) -> Iterator[WhyFinding]:
     """Yields silent sources while the watermark stands and others have records."""
     facts, sub = scene.of(name), scene.sub(name)
-    last = facts.batches_of_query.filter(pl.col("records_in") > 0).tail(LATELY)
+    last = facts.newest_batches_of_query
     marks = last["watermark"].drop_nulls()
     if last.height < LATELY or marks.len() < LATELY or marks.n_unique() > 1 or len(sub.outside_sources) < 2:
         return
-    reads = facts.reads.filter(pl.col("batch_id").is_in(last["batch_id"].implode()))
+    reads = facts.reads_in(last["batch_id"])
     silent = [source.name for source in sub.outside_sources if not _records(reads, source.name)]
     for source in silent if len(silent) < len(sub.outside_sources) else ():
         yield scene.finding(
@@ -80,7 +80,7 @@ def _slow_phase(scene: Scene, name: str) -> Iterator[WhyFinding]:
     facts, sub = scene.of(name), scene.sub(name)
     query = read_query(facts.control / FILE)
     limit_ms = query.trigger_ms if query and query.trigger_ms else LONG_MS
-    last = facts.batches_of_query.filter(pl.col("records_in") > 0).tail(LATELY)
+    last = facts.newest_batches_of_query
     batch_ms = last["duration_ms"].median()
     if last.height < LATELY or not isinstance(batch_ms, float) or batch_ms <= limit_ms:
         return

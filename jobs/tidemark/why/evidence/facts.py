@@ -2,11 +2,14 @@
 
 A batch counts from its `finished_at` on, which is written with the last of its tables, and a heartbeat from its `at`
 on. Instants in the frames are epoch ms.
+
+Facts grow with each batch, and most questions are about the newest. So the recent rows are read first, and all rows
+only if the recent ones do not have the answer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,6 +23,7 @@ from tidemark.collecting import omit
 from tidemark.control.folder import ALIVE, Control, Heartbeat, StreamState
 from tidemark.kernels.columns.schemas import arrow_schema
 from tidemark.kernels.reports.restarts import Restart, restarts
+from tidemark.model.settings.intervals import utc
 from tidemark.model.tables.catalog import (
     BATCHES,
     CHANGES,
@@ -41,6 +45,9 @@ from tidemark.semantics.idleness import Activity
 from tidemark.stream.journal.unflushed import UnflushedRows, unflushed_of
 from tidemark.stream.startup.unread import begun
 
+RECENT_MS = 2 * 86_400_000
+"""Rows of so long before the instant are recent, in ms."""
+BATCH_COLUMNS = ("batch_id", "decided_at", "started_at", "finished_at", "duration_ms", "epoch", "records_in")
 LATELY = 5
 """"Lately" is the last so many batches with records."""
 
@@ -56,6 +63,7 @@ It is the length of four beats of 15 s.
 """
 GAVE = pl.col("emitted") + pl.col("passed") + pl.col("repeated").fill_null(0)
 """Results that an operator sent on."""
+ALL = pl.lit(value=True)
 
 _LOAD = (
     *("memory_bytes", "memory_free_bytes", "state_bytes"),
@@ -113,13 +121,21 @@ class StreamFacts:
 
     A missing table has no rows.
 
-    *control* is the control folder, *trigger_ms* the topology's trigger. Conditions on the columns *bounds* leave out
-    files; none named: those on all columns do.
+    *control* is the control folder, *trigger_ms* the topology's trigger. Restarts are known that ended in the last half
+    of *recent_ms*.
     """
 
-    def __init__(self, home: Path, control: Path, at_ms: int, trigger_ms: int, *, bounds: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        home: Path,
+        control: Path,
+        at_ms: int,
+        trigger_ms: int,
+        *,
+        recent_ms: int = RECENT_MS,
+    ) -> None:
         self._home, self.control, self.at_ms, self._trigger_ms = home, control, at_ms, trigger_ms
-        self._bounds = bounds
+        self._recent_ms = recent_ms
         self._opened: dict[str, pl.LazyFrame] = {}
 
     @cached_property
@@ -153,25 +169,37 @@ class StreamFacts:
         live = self._live()
         if live is not None and live.state is StreamState.STARTING and live.at_ms <= self.at_ms:
             return live.since_ms or live.at_ms
-        of_newest = self._beats.filter(pl.col("epoch") == pl.col("epoch").max())["at"].min()
-        return of_newest if isinstance(of_newest, int) else self.at_ms
+        newest = self._beats["epoch"].max()
+        if newest is None:
+            return self.at_ms
+        of_newest = pl.col("epoch") == newest
+        rows = self._beats.filter(of_newest)
+        if rows.height == self._beats.height:
+            rows = self.scan(HEARTBEATS).filter(of_newest, pl.col("at") <= self.at_ms).select("at").collect()
+        return int(rows["at"].min())  # type: ignore[arg-type]
 
     @cached_property
     def restart(self) -> Restart | None:
-        """The newest restart that had begun; None: there was none."""
+        """The newest recent restart that had begun; None: there was none."""
         # A restart that had begun counts with its end, even if that came later.
-        every_restart = restarts(self._every_batch, self._every_beat, trigger_ms=self._trigger_ms)
-        begun_restarts = [restart for restart in every_restart if restart.from_ms <= self.at_ms]
+        recent = restarts(self._recent_batches, self._recent_beats, trigger_ms=self._trigger_ms)
+        begun_restarts = [restart for restart in recent if restart.from_ms <= self.at_ms]
         return begun_restarts[-1] if begun_restarts else None
 
     @cached_property
-    def _every_beat(self) -> pl.DataFrame:
-        """All heartbeats, also later ones."""
+    def _recent_beats(self) -> pl.DataFrame:
+        """The heartbeats since the first recent batch, also later ones."""
+        began_ms = min(self._recent_batches["started_at"].head(1).drop_nulls(), default=None)
+        if self._first and began_ms is not None:
+            recent = self.scan(HEARTBEATS, where=[pl.col("at") >= utc(began_ms)]).collect()
+            # The newest heartbeat may be older.
+            if (recent["at"] <= self.at_ms).any():
+                return recent.sort("at", "epoch")
         return self.scan(HEARTBEATS).sort("at", "epoch").collect()
 
     @cached_property
     def _beats(self) -> pl.DataFrame:
-        return self._every_beat.filter(pl.col("at") <= self.at_ms)
+        return self._recent_beats.filter(pl.col("at") <= self.at_ms)
 
     def reading(self, sub: SubTopology) -> str:
         """Returns records that the driver of *sub* had begun to read.
@@ -185,8 +213,27 @@ class StreamFacts:
 
     @cached_property
     def batches(self) -> pl.DataFrame:
-        """The batches, oldest first."""
-        return self._every_batch.filter(pl.col("finished_at") <= self.at_ms)
+        """The recent batches, oldest first.
+
+        There is none only if there is no batch at all.
+        """
+        return self._recent_batches.filter(pl.col("finished_at") <= self.at_ms)
+
+    def batches_between(self, first: int, last: int) -> pl.DataFrame:
+        """Returns the batches from *first* to *last*, oldest first."""
+        batches = self.batches if first >= self._first else self._every_batch
+        return batches.filter(pl.col("batch_id").is_between(first, last))
+
+    @cached_property
+    def first_finished_ms(self) -> int | None:
+        """When the oldest batch finished; None: there is none."""
+        oldest = self._every_batch["finished_at"].head(1)
+        return oldest.item() if oldest.len() else None
+
+    @property
+    def records_in(self) -> int:
+        """The number of records that all batches read."""
+        return int(self._every_batch["records_in"].sum())
 
     @cached_property
     def worked_ms(self) -> int:
@@ -203,25 +250,46 @@ class StreamFacts:
         return bool((self.batches["finished_at"] > at_ms).any())
 
     @cached_property
-    def _every_batch(self) -> pl.DataFrame:
-        """All batches, also later ones."""
-        columns = [
-            "batch_id",
-            "decided_at",
-            "started_at",
-            "finished_at",
-            "duration_ms",
-            "sources",
-            "epoch",
-            "records_in",
-        ]
-        return self.scan(BATCHES).select(columns).sort("batch_id").collect()
+    def _first(self) -> int:
+        """The first recent batch; 0: all batches are read.
+
+        In the first half of the time there must be a batch: the second half has the one before each of its batches.
+        """
+        since_ms = self.at_ms - self._recent_ms
+        are_recent = pl.col("finished_at").is_between(utc(since_ms), utc(self.at_ms))
+        recent = self.scan(BATCHES, where=[are_recent]).select("batch_id", "finished_at").collect()
+        is_known = (recent["finished_at"] <= since_ms + self._recent_ms // 2).any()
+        return recent["batch_id"].min() if is_known else 0  # type: ignore[return-value]
 
     @cached_property
-    def batches_of_query(self) -> pl.DataFrame:
-        """The batches of a query of a job, with `watermark` and `phases`."""
-        of_query = self.scan(BATCHES).select("batch_id", "watermark", "phases").collect()
-        return self.batches.join(of_query, on="batch_id", how="left", maintain_order="left")
+    def _recent_batches(self) -> pl.DataFrame:
+        """The recent batches, also later ones."""
+        rows = self.scan(BATCHES, where=[pl.col("batch_id") >= self._first])
+        return rows.select(BATCH_COLUMNS).sort("batch_id").collect()
+
+    @cached_property
+    def _every_batch(self) -> pl.DataFrame:
+        """The batches, oldest first."""
+        if not self._first:
+            return self.batches
+        rows = self.scan(BATCHES).select(BATCH_COLUMNS).filter(pl.col("finished_at") <= self.at_ms)
+        return rows.sort("batch_id").collect()
+
+    @cached_property
+    def newest_batches_of_query(self) -> pl.DataFrame:
+        """The last LATELY batches with records of a query of a job.
+
+        They have `watermark` and `phases`.
+        """
+        is_read = pl.col("records_in") > 0
+        last = self.batches.filter(is_read).tail(LATELY)
+        last = last if last.height == LATELY else self._every_batch.filter(is_read).tail(LATELY)
+        of_query = self._of_batches(BATCHES, last["batch_id"]).select("batch_id", "watermark", "phases")
+        return last.join(of_query, on="batch_id", how="left", maintain_order="left")
+
+    @cached_property
+    def _recent_outcomes(self) -> pl.DataFrame:
+        return self._outcomes(self._first)
 
     @cached_property
     def outcomes(self) -> pl.DataFrame:
@@ -229,22 +297,43 @@ class StreamFacts:
 
         `gave` is the number of updates that were sent on.
         """
-        rows = self._rows(OUTCOMES).with_columns(gave=GAVE).join(self.batches, on="batch_id")
+        return self._outcomes(0) if self._first else self._recent_outcomes
+
+    def _outcomes(self, first: int) -> pl.DataFrame:
+        batches = self._every_batch if first < self._first else self.batches
+        rows = self._rows(OUTCOMES, first).with_columns(gave=GAVE).join(batches, on="batch_id")
         return rows.sort("batch_id", maintain_order=True)
 
-    def of_operator(self, operator: str) -> pl.DataFrame:
-        """Returns the rows of `outcomes` about *operator*."""
-        return self.outcomes.filter(pl.col("operator") == operator)
+    def _of_operator(self, operator: str, has_answer: Callable[[pl.DataFrame], bool]) -> pl.DataFrame:
+        """Returns the recent rows of `outcomes` about *operator*.
+
+        If these have no answer it returns all.
+        """
+        is_asked = pl.col("operator") == operator
+        recent = self._recent_outcomes.filter(is_asked)
+        return recent if not self._first or has_answer(recent) else self.outcomes.filter(is_asked)
+
+    def newest(self, operator: str, condition: pl.Expr = ALL, *, n: int = 1) -> pl.DataFrame:
+        """Returns the newest *n* rows about *operator* with *condition*."""
+        rows = self._of_operator(operator, lambda recent: recent.filter(condition).height >= n)
+        return rows.filter(condition).tail(n)
+
+    def since_last(self, operator: str, condition: pl.Expr) -> pl.DataFrame:
+        """Returns the rows about *operator* after its newest with *condition*.
+
+        Without such a row it returns all.
+        """
+        rows = self._of_operator(operator, lambda recent: recent.filter(condition).height > 0)
+        last = rows.filter(condition)["batch_id"].max()
+        return rows if last is None else rows.filter(pl.col("batch_id") > last)
 
     def since_last_result(self, operator: str) -> pl.DataFrame:
         """Returns the rows about *operator* after its newest batch with results."""
-        rows = self.of_operator(operator)
-        last = rows.filter(pl.col("gave") > 0)["batch_id"].max()
-        return rows if last is None else rows.filter(pl.col("batch_id") > last)
+        return self.since_last(operator, pl.col("gave") > 0)
 
     def lately(self, operator: str) -> pl.DataFrame:
         """Returns the rows about *operator* of its last LATELY batches with records."""
-        return self.of_operator(operator).filter(pl.col("records_in") > 0).tail(LATELY)
+        return self.newest(operator, pl.col("records_in") > 0, n=LATELY)
 
     @cached_property
     def marks(self) -> dict[tuple[str | None, int | None], NewestWatermark]:
@@ -263,7 +352,7 @@ class StreamFacts:
 
     def completions(self, operator: str) -> pl.DataFrame:
         """Returns the rows of `completeness` about *operator*, oldest first."""
-        return self._rows(COMPLETENESS, pl.col("operator") == operator).sort("batch_id", maintain_order=True)
+        return self._rows(COMPLETENESS, 0, pl.col("operator") == operator).sort("batch_id", maintain_order=True)
 
     @cached_property
     def _field_changes(self) -> pl.DataFrame:
@@ -276,14 +365,25 @@ class StreamFacts:
         return self._field_changes.filter(pl.col("source") == source)
 
     @cached_property
+    def _recent_reads(self) -> pl.DataFrame:
+        return self._reads(self._first)
+
+    @cached_property
     def reads(self) -> pl.DataFrame:
         """Reads by batch, source and partition: n, `bad` and `unread`.
 
         n counts the offsets that were read: where a topic has gaps, more than there were records. `unread` is null if
         the broker was not asked.
         """
-        parts = self.batches.explode("sources").filter(pl.col("sources").is_not_null()).unnest("sources")
-        bad = self.quarantine.group_by("batch_id", "source", "partition").agg(bad=pl.len())
+        return self._reads(0) if self._first else self._recent_reads
+
+    def _reads(self, first: int) -> pl.DataFrame:
+        """Returns the rows of `reads` from the batch *first* on."""
+        batches = self._every_batch if first < self._first else self.batches
+        sources = self.scan(BATCHES, where=[pl.col("batch_id") >= first]).select("batch_id", "sources").collect()
+        parts = batches.select("batch_id", "finished_at").join(sources, on="batch_id", maintain_order="left")
+        parts = parts.explode("sources").filter(pl.col("sources").is_not_null()).unnest("sources")
+        bad = self._rows(QUARANTINE, first).group_by("batch_id", "source", "partition").agg(bad=pl.len())
         return parts.join(bad, on=["batch_id", "source", "partition"], how="left", maintain_order="left").select(
             "batch_id",
             "source",
@@ -296,26 +396,64 @@ class StreamFacts:
             bad=pl.col("bad").fill_null(0).cast(pl.Int64),
         )
 
+    def reads_of(self, source: str, has_answer: Callable[[pl.DataFrame], bool]) -> pl.DataFrame:
+        """Returns the recent rows of `reads` about *source*.
+
+        If these have no answer it returns all.
+        """
+        is_asked = pl.col("source") == source
+        recent = self._recent_reads.filter(is_asked)
+        return recent if not self._first or has_answer(recent) else self.reads.filter(is_asked)
+
     def of_partition(self, source: str, partition: int) -> pl.DataFrame:
-        """Returns the rows of `reads` about one partition."""
-        return self.reads.filter(pl.col("source") == source, pl.col("partition") == partition)
+        """Returns the rows of `reads` about one partition.
 
-    @cached_property
-    def quarantine(self) -> pl.DataFrame:
-        """Records that could not be used."""
-        return self._rows(QUARANTINE)
+        They go back to its last LATELY reads and its last usable record, at least.
+        """
+        is_asked = pl.col("partition") == partition
 
-    @cached_property
-    def late_records(self) -> pl.DataFrame:
-        """Records behind the watermark."""
-        return self._rows(LATE_RECORDS)
+        def has_answer(recent: pl.DataFrame) -> bool:
+            read = recent.filter(is_asked, pl.col("n") > 0)
+            return read.height >= LATELY and bool((read["n"] > read["bad"]).any())
 
-    def latencies(self, operator: str) -> pl.DataFrame:
-        """Returns the smallest latency of *operator* by batch and input partition.
+        return self.reads_of(source, has_answer).filter(is_asked)
+
+    def reads_in(self, batches: pl.Series) -> pl.DataFrame:
+        """Returns the rows of `reads` of *batches*, which are not empty."""
+        return self._reads(batches.min()).filter(pl.col("batch_id").is_in(batches.implode()))  # type: ignore[arg-type]
+
+    @property
+    def newest_read_batch(self) -> int | None:
+        """The newest batch that read records, of any source; None: none."""
+        is_read = pl.col("n") > 0
+        recent = self._recent_reads.filter(is_read)["batch_id"].max()
+        return self.reads.filter(is_read)["batch_id"].max() if recent is None else recent  # type: ignore[return-value]
+
+    def newest_reads(self, source: str, batches: int = 1) -> pl.DataFrame:
+        """Returns the newest rows of `reads` with records of *source*.
+
+        They are of its last *batches* with records.
+        """
+        is_read = pl.col("n") > 0
+        rows = self.reads_of(source, lambda recent: recent.filter(is_read)["batch_id"].n_unique() >= batches)
+        read = rows.filter(is_read)
+        last = read["batch_id"].unique().sort().tail(batches)
+        return read.filter(pl.col("batch_id").is_in(last.implode()))
+
+    def quarantined(self, source: str, batches: pl.Series) -> pl.DataFrame:
+        """Returns the unusable records of *source* in *batches*."""
+        return self._of_batches(QUARANTINE, batches, pl.col("source") == source)
+
+    def late_records(self, operator: str, batches: pl.Series) -> pl.DataFrame:
+        """Returns the records behind the watermark of *operator*, of *batches*."""
+        return self._of_batches(LATE_RECORDS, batches, pl.col("operator") == operator)
+
+    def latencies(self, operator: str, batches: pl.Series) -> pl.DataFrame:
+        """Returns the smallest latency of *operator* by input partition, of *batches*.
 
         It is in ms, with the number of negative latencies.
         """
-        rows = self._rows(OPERATOR_LATENCY, pl.col("operator") == operator)
+        rows = self._of_batches(OPERATOR_LATENCY, batches, pl.col("operator") == operator)
         # A task is named SUB-TOPOLOGY_PARTITION.
         partition = pl.col("task_id").str.extract(r"_(\d+)$").cast(pl.Int64)
         return rows.select("batch_id", "min_ms", "negative_n", "finished_at", partition=partition)
@@ -323,25 +461,33 @@ class StreamFacts:
     def key_ahead(self, partition: int, batches: pl.Series, *, by_more_than_ms: int) -> str | None:
         """Returns a key with a change too far ahead of its batch.
 
-        The change is of records of *partition*. None: no such key is known.
+        The change is of records of *partition* in *batches*. None: no such key is known.
         """
-        rows = self._rows(CHANGES, pl.col("source_partition") == partition, pl.col("batch_id") >= batches.min())
-        rows = rows.filter(pl.col("batch_id").is_in(batches.implode()))
+        rows = self._of_batches(CHANGES, batches, pl.col("source_partition") == partition)
         ahead = pl.col("timestamp") - pl.col("finished_at") > by_more_than_ms
-        keys = rows.join(self.batches, on="batch_id").filter(ahead).sort("timestamp")["key"]
+        finished = self._finished(batches)
+        keys = rows.join(finished, on="batch_id").filter(ahead).sort("timestamp")["key"]
         return keys[-1] if keys.len() else None
+
+    def _finished(self, batches: pl.Series) -> pl.DataFrame:
+        """Returns the rows of *batches*."""
+        least = batches.min()
+        return self.batches_between(least, batches.max()) if isinstance(least, int) else self.batches.head(0)  # type: ignore[arg-type]
 
     @cached_property
     def busy(self) -> list[tuple[str, int, int]]:
-        """Returns operators that used most of the trigger interval lately.
+        """The operators that used most of the trigger interval lately.
 
-        That is in the last LATELY batches that closed windows. For each it returns its name, and medians in ms: of its
+        That is in the last LATELY batches that closed windows. For each it has the name, and medians in ms: of its
         work on a batch, and of whole batches, which took longer than a trigger. The operator that worked longest comes
         first, of equal ones the first by name.
         """
-        closing = self._rows(OPERATOR_WINDOWS).unique(["batch_id", "operator"])
+        closing = self._rows(OPERATOR_WINDOWS, self._first)
+        if self._first and closing["batch_id"].n_unique() < LATELY:
+            closing = self._rows(OPERATOR_WINDOWS)
         last = closing["batch_id"].unique().sort().tail(LATELY)
-        works = closing.filter(pl.col("batch_id").is_in(last.implode())).join(self.batches, on="batch_id")
+        newest = closing.filter(pl.col("batch_id").is_in(last.implode())).unique(["batch_id", "operator"])
+        works = newest.join(self._finished(last), on="batch_id")
         medians = works.group_by("operator").agg(
             work_ms=(pl.col("ewt_at") - pl.col("started_at")).median(), batch_ms=pl.col("duration_ms").median()
         )
@@ -361,9 +507,13 @@ class StreamFacts:
 
     def handed_on(self, repartition: str) -> int:
         """Returns the newest batch in which *repartition* sent rows on; −1: none."""
-        hop = self.scan(HOP, f"hop_{repartition}").filter(pl.col("batch_id") <= self._newest)
-        newest = hop.select("batch_id").collect()["batch_id"].max()
-        return newest if isinstance(newest, int) else -1
+        for first in dict.fromkeys((self._first, 0)):
+            between = pl.col("batch_id").is_between(first, self._newest)
+            hop = self.scan(HOP, f"hop_{repartition}", where=[between])
+            newest = hop.select("batch_id").collect()["batch_id"].max()
+            if isinstance(newest, int):
+                return newest
+        return -1
 
     @cached_property
     def _newest(self) -> int:
@@ -391,12 +541,21 @@ class StreamFacts:
         unflushed = self._unflushed
         rows = none
         with suppress(TableNotFoundError):
-            rows = unflushed.scan(path, self._bounds)
+            rows = unflushed.scan(path)
         # A table of an older version lacks columns until a driver of this version opens it.
         lacking = omit(none.collect_schema(), rows.collect_schema())
         return rows.with_columns(pl.lit(None).cast(kind).alias(column) for column, kind in lacking.items())
 
-    def _rows(self, table: Table, *where: pl.Expr) -> pl.DataFrame:
-        """Returns the rows of batches that count, for which *where* is true."""
-        rows = self.scan(table).filter(pl.col("batch_id") <= self._newest, *where)
+    def _rows(self, table: Table, first: int = 0, *where: pl.Expr) -> pl.DataFrame:
+        """Returns the rows of batches that count, from *first* on.
+
+        *where* is true for them.
+        """
+        rows = self.scan(table, where=[pl.col("batch_id").is_between(first, self._newest), *where])
         return rows.drop("topology", "sub_topology").collect()
+
+    def _of_batches(self, table: Table, batches: pl.Series, *where: pl.Expr) -> pl.DataFrame:
+        """Returns the rows of those of *batches* that count, for which *where* is true."""
+        first = batches.min()
+        rows = self._rows(table, first if isinstance(first, int) else self._newest + 1, *where)
+        return rows.filter(pl.col("batch_id").is_in(batches.implode()))
