@@ -269,7 +269,7 @@ def _readers_of_updates(topology: Topology) -> list[str]:
 
 
 def _waits(topology: Topology, name: str) -> bool:
-    """Returns True if results of *name* wait for the end of a window or an interval."""
+    """Returns True if results wait for a window or an interval."""
     operator = topology.operators[name]
     if operator.emission:
         return operator.emission.holds
