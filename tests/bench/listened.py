@@ -110,7 +110,7 @@ def _turn(home: Path, turn: int, *, is_supervised: bool) -> Used:
     job, checkpoint, table = home / "job.py", home / f"checkpoint_{turn}", home / f"table_{turn}"
     arguments = [str(each) for each in (home / "feed", table, checkpoint)]
     offsets, at = checkpoint / "offsets", dict[int, Used]()
-    thread = threading.Thread(target=_look, args=(offsets, at))
+    thread = threading.Thread(target=_look, args=(offsets, at), daemon=True)
     thread.start()
     if is_supervised:
         names = {"topology": "shop", "sub_topology": "job", "launch_id": "", "launched_by": ""}
