@@ -13,9 +13,10 @@ NEVER_MS = float("inf")
 
 
 class Stream:
-    """A stream whose batches take no time, on a clock that only waits advance.
+    """A stream whose batches take no time.
 
-    Its records arrive at *arrivals_ms*. Something is due at *due_ms*, and a person requests something at *asked_ms*.
+    Only waits advance its clock. Its records arrive at *arrivals_ms*. Something is due at *due_ms*, and a person requests
+    something at *asked_ms*.
     """
 
     def __init__(self, *arrivals_ms: float, due_ms: float = NEVER_MS, asked_ms: float = NEVER_MS) -> None:
@@ -40,7 +41,7 @@ class Stream:
 
 
 class Cause(threading.Event):
-    """An event that happens at *at_ms*, and whose waits only advance the clock of *stream*."""
+    """An event at *at_ms*; its waits advance the clock of *stream*."""
 
     def __init__(self, stream: Stream, at_ms: float) -> None:
         super().__init__()
@@ -62,7 +63,7 @@ def test_a_record_after_a_silence_starts_a_batch_soon() -> None:
     assert 3_000 <= at_ms <= 3_600 + 2 * ASK_MS
 
 
-def test_first_records_of_many_wait_for_the_others_200_ms_at_most() -> None:
+def test_first_records_of_many_wait_for_the_others_200_ms() -> None:
     of_few = Stream(*(100 + n for n in range(50))).batch()
     assert 150 <= of_few <= 150 + 3 * ASK_MS
     of_many = Stream(*(100 + n for n in range(1_000))).batch()
@@ -112,7 +113,7 @@ def test_what_is_due_ends_the_questions() -> None:
     assert Stream(due_ms=70).batch() == 70
 
 
-def test_requests_wait_for_nothing_and_delay_what_follows_by_a_trigger_at_most() -> None:
+def test_requests_do_not_wait_and_delay_records_by_a_trigger() -> None:
     stream = Stream(asked_ms=0)
     assert [stream.batch() for _ in range(10)] == [0] * 10
     stream.urgent.at_ms = NEVER_MS

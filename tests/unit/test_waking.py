@@ -201,7 +201,10 @@ def test_it_goes_on_looking_after_an_error() -> None:
 
 
 def took_ms(stream: Stream, batches: int, cause: Callable[[], object] = lambda: None) -> float:
-    """Returns how long that many batches take that do no work; *cause* is called in each one."""
+    """Returns how long *batches* take that do no work.
+
+    *cause* is called in each one.
+    """
     began_s = time.monotonic()
     with stream.running():
         for _ in range(batches):

@@ -1,9 +1,9 @@
 """Says when Spark plans again after a batch.
 
 Purpose: a record need not wait until Spark plans, which costs ten times as much as a question to a broker.
-How it works: batches keep a distance, whatever is due; only requests of people end it. Then, for 10 s after a batch that
-read records, the driver asks the brokers, seldom in a long silence, and lets Spark plan as soon as there is something.
-What arrives after a silence is often the first of many records, so the driver waits up to 200 ms for more.
+How it works: batches keep a distance, whatever is due; only requests of people end it. Then, for 10 s after a batch
+that read records, the driver asks the brokers, seldom in a long silence, and lets Spark plan as soon as there is
+something. What arrives after a silence is often the first of many records, so the driver waits up to 200 ms for more.
 What it does not do: after these 10 s Spark plans by itself, each trigger.
 """
 
@@ -20,7 +20,7 @@ log = logging.getLogger("tidemark.stream")
 ASKS_FOR_MS = 10_000
 """How long after records were read the brokers are asked.
 
-Spark commits the batch only then (or after a trigger, if that is longer), and only then finds new topics and partitions.
+Spark commits the batch only then, or after a trigger if that is longer, and only then finds new topics and partitions.
 """
 ASK_MS = 50
 """The shortest time between two questions."""

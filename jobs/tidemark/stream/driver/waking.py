@@ -33,7 +33,7 @@ LOOKS_AT_HOPS_EVERY_MS = 10_000
 Writers in other processes cannot wake a stream.
 """
 AGAIN_AFTER_MS = 5_000
-"""The time after which a batch that has not come is caused again."""
+"""The time after which a missing batch is caused again."""
 
 
 class Waker:
@@ -108,7 +108,7 @@ class Waker:
             self._pace.begin()
 
     def finish(self, *, has_changed: bool = False, has_read: bool = False) -> None:
-        """Marks the end of the batch, and returns when Spark may plan the next one.
+        """Marks a batch's end; returns when Spark may plan the next.
 
         Args:
             has_changed: whether the batch changed the stream's progress. If so, a stream that looks at hops looks again
