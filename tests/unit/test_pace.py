@@ -15,8 +15,8 @@ NEVER_MS = float("inf")
 class Stream:
     """A stream whose batches take no time.
 
-    Only waits advance its clock. Its records arrive at *arrivals_ms*. Something is due at *due_ms*, and a person requests
-    something at *asked_ms*.
+    Only waits advance its clock. Its records arrive at *arrivals_ms*. Something is due at *due_ms*, and a person
+    requests something at *asked_ms*.
     """
 
     def __init__(self, *arrivals_ms: float, due_ms: float = NEVER_MS, asked_ms: float = NEVER_MS) -> None:
