@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
+from tidemark.stream.driver.pace import Pace
 from tidemark.stream.driver.waking import AGAIN_AFTER_MS, LOOKS_AT_HOPS_EVERY_MS, SIGN_EVERY_MS, Hops, Waker
 
 T = 1_000_000_000
 PATIENCE_S = 10
+TRIGGER_MS = 50
 
 
 class Stream:
@@ -19,7 +24,7 @@ class Stream:
     They are what is due, what was asked, and the clock.
     """
 
-    def __init__(self, *, is_woken: bool = False) -> None:
+    def __init__(self, *, is_woken: bool = False, pace: Pace | None = None) -> None:
         self.now_ms, self.due_at_ms, self.asked = T, 0, ()
         self.waited_at_ms: list[int] = []
         self.ticks: list[int] = []
@@ -31,6 +36,7 @@ class Stream:
             self._clock,
             every_s=0.001,
             is_woken=is_woken,
+            pace=pace,
         )
 
     def _clock(self) -> int:
@@ -165,7 +171,7 @@ def test_a_commit_wakes_the_readers_of_its_writer_alone() -> None:
         hops.running(Path("other"), [Path("elsewhere")], other.waking),
     ):
         hops.committed(Path("writer"))
-        assert [stream.waking._is_woken for stream in (writer, reader, other)] == [False, True, False]
+        assert [stream.waking._has_news for stream in (writer, reader, other)] == [False, True, False]
         signs = [stream.waking.sign_every_ms for stream in (writer, reader, other)]
         assert signs == [SIGN_EVERY_MS, SIGN_EVERY_MS, LOOKS_AT_HOPS_EVERY_MS]
 
@@ -176,10 +182,10 @@ def test_a_reader_of_another_process_looks_seldom_when_idle() -> None:
     stream.waking.sign_every_ms = LOOKS_AT_HOPS_EVERY_MS
     with stream.running():
         stream.waking.begin()
-        stream.waking.finish(has_read=True)
+        stream.waking.finish(has_changed=True)
         assert [stream.look(at_ms=T + at_ms) for at_ms in (1_999, 2_000)] == [0, 1]
         stream.waking.begin()
-        stream.waking.finish(has_read=False)
+        stream.waking.finish(has_changed=False)
         assert [stream.look(at_ms=T + 2_000 + at_ms) for at_ms in (9_999, 10_000)] == [1, 2]
 
 
@@ -192,3 +198,57 @@ def test_it_goes_on_looking_after_an_error() -> None:
         stream.look()
         stream.waking._requests = tuple  # type: ignore[method-assign]
         assert stream.look(at_ms=T + SIGN_EVERY_MS) == 1
+
+
+def took_ms(stream: Stream, batches: int, cause: Callable[[], object] = lambda: None) -> float:
+    """Returns how long *batches* take that do no work.
+
+    *cause* is called in each one.
+    """
+    began_s = time.monotonic()
+    with stream.running():
+        for _ in range(batches):
+            stream.waking.begin()
+            cause()
+            stream.waking.finish()
+    return (time.monotonic() - began_s) * 1_000
+
+
+@pytest.mark.parametrize("is_woken", [False, True], ids=["of topics", "of hops"])
+def test_what_is_due_keeps_batches_a_trigger_apart(*, is_woken: bool) -> None:
+    # On processing time, and with a periodic operator, something is due as soon as a batch has ended.
+    always_due = Stream(is_woken=is_woken, pace=Pace(TRIGGER_MS, ()))
+    # One begins early, and the first needs no distance.
+    assert took_ms(always_due, 10) >= 9 * TRIGGER_MS - 1
+
+
+def test_requests_wait_for_no_trigger() -> None:
+    stream = Stream(pace=Pace(1_000 * PATIENCE_S, ()))
+
+    def ask() -> None:
+        stream.asked = (*stream.asked, "drain")  # type: ignore[assignment]
+
+    assert took_ms(stream, 10, ask) < 1_000 * PATIENCE_S
+
+
+def test_hops_wake_streams_that_read_topics_too_once_a_trigger() -> None:
+    of_hops = Stream(is_woken=True, pace=Pace(1_000 * PATIENCE_S, ()))
+    of_both = Stream(pace=Pace(TRIGGER_MS, ()))
+    assert took_ms(of_hops, 10, of_hops.waking.wake) < 1_000 * PATIENCE_S
+    assert took_ms(of_both, 10, of_both.waking.wake) >= 9 * TRIGGER_MS - 1
+
+
+def test_a_commit_that_a_due_batch_reads_causes_no_other() -> None:
+    stream = Stream(is_woken=True, pace=Pace(1_000 * PATIENCE_S, ()))
+    with stream.running():
+        stream.batch()  # the next one may begin early
+        ending = threading.Thread(target=stream.batch)
+        ending.start()
+        assert stream.look() == 2, "a batch is due, and keeps its distance"
+        stream.waking.wake()
+        ending.join(PATIENCE_S)
+        stream.due_at_ms = None
+        waiting = threading.Thread(target=stream.batch)
+        waiting.start()
+        assert stream.look() == 2
+        assert waiting.is_alive()

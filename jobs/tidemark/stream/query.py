@@ -25,6 +25,7 @@ from tidemark.model.project.registries import with_secrets
 from tidemark.model.project.secrets import read_given
 from tidemark.model.stream import Stream
 from tidemark.model.topology import SubTopology, Time
+from tidemark.semantics.progress import StreamProgress
 from tidemark.spark_session import have_checkpoints_written
 from tidemark.storage.disk import Disk
 from tidemark.storage.fence import Fence
@@ -133,6 +134,11 @@ def can_ask(sub: SubTopology) -> bool:
     A source over several topics may find another topic.
     """
     return all(isinstance(source, Source) and source.topic for source in sub.sources)
+
+
+def offsets_read(progress: StreamProgress | None) -> dict[str, dict[int, int]]:
+    """Returns up to where each partition was read, by source and partition."""
+    return {name: of.offsets_read for name, of in progress.inputs.items()} if progress else {}
 
 
 def readers(rows: DataFrame, sub: SubTopology, schemas: SchemaStore) -> tuple[Collect, SparkExecutors]:
@@ -257,7 +263,10 @@ class StreamQuery:
             sign_every_ms=SELDOM_SIGN_EVERY_MS if asks_seldom else SIGN_EVERY_MS,
             is_woken=self._is_woken,
             trigger_ms=topology.trigger_ms,
-            pace=Pace(topology.trigger_ms, self._unread if can_ask(sub) else None),
+            pace=Pace(
+                topology.trigger_ms,
+                [partial(self._unread, source) for source in sub.outside_sources] if can_ask(sub) else [],
+            ),
         )
 
     def run(self) -> StreamState | None:
@@ -321,7 +330,7 @@ class StreamQuery:
             # Batches wait at their end (Waker.finish). Spark would begin them at multiples of a trigger.
             .trigger(processingTime="0 milliseconds")
         )
-        started = self._session_of.start(writing, look_every_ms=self._stream.topology.trigger_ms)
+        started = self._session_of.start(writing, plan_every_ms=self._stream.topology.trigger_ms)
         self._pulse.follow(self._engine, (self._disk, self._schemas, self._watch), self._thread_id)
         try:
             with self._waking.ticking(ticks.tick):
@@ -348,11 +357,12 @@ class StreamQuery:
             before = self._engine.progress
             self._process(rows, batch_id)
             self._pulse.finish(batch_id)
-            has_read = self._engine.progress is not before
-            if has_read:
+            after = self._engine.progress
+            has_changed, has_read = after is not before, offsets_read(after) != offsets_read(before)
+            if has_changed:
                 self._session_of.hops.committed(self._stream.home)
             # Spark records the batch as done only when this returns; after a crash it is found in the journal.
-            self._waking.finish(has_read=has_read)
+            self._waking.finish(has_changed=has_changed, has_read=has_read)
         except Exception as error:
             self._errors.append(error)
             raise
@@ -387,15 +397,11 @@ class StreamQuery:
     def _reread(self, source: Source, offsets: Offsets) -> pl.DataFrame:
         return read_again(self._spark, source, self._clusters[source.kafka], offsets, self._schemas.resolve)
 
-    def _unread(self) -> int:
-        """Asks the brokers how many records no batch has read."""
-        inputs = self._engine.progress.inputs if self._engine.progress else {}
-        number = 0
-        for source in self._stream.sub.outside_sources:
-            read_to = inputs[source.name].offsets_read if source.name in inputs else {}
-            latest = self._broker.latest(source, list(read_to))
-            number += sum(max(0, latest[partition] - offset) for partition, offset in read_to.items())
-        return number
+    def _unread(self, source: Source) -> int:
+        """Asks the broker how many records of *source* no batch has read."""
+        read_to = offsets_read(self._engine.progress).get(source.name, {})
+        latest = self._broker.latest(source, [*read_to])
+        return sum(max(0, latest[partition] - offset) for partition, offset in read_to.items())
 
     def _due_at_ms(self) -> int | None:
         is_due = is_due_to_rotate(self._pulse.batches, self._options.rotate_after)

@@ -1,35 +1,36 @@
-"""Says when Spark is to look for records again after a batch.
+"""Says when Spark plans again after a batch.
 
-Purpose: a record need not wait for the next look of Spark, which costs ten times as much as a question to a broker.
-How it works: for a while after a batch that read records the driver asks the brokers, seldom in a long silence, and
-lets Spark plan as soon as there is something. What arrives after a silence is often the first of many records, so it
-waits for these a moment.
-What it does not do: after that while Spark looks by itself, each trigger.
+Purpose: a record need not wait until Spark plans, which costs ten times as much as a question to a broker.
+How it works: batches keep a distance, whatever is due; only requests of people end it. Then, for 10 s after a batch
+that read records, the driver asks the brokers, seldom in a long silence, and lets Spark plan as soon as there is
+something. What arrives after a silence is often the first of many records, so the driver waits up to 200 ms for more.
+What it does not do: after these 10 s Spark plans by itself, each trigger.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 log = logging.getLogger("tidemark.stream")
 
-LOOKS_FOR_MS = 10_000
-"""How long after a batch the brokers are asked.
+ASKS_FOR_MS = 10_000
+"""How long after records were read the brokers are asked.
 
-Spark commits the batch only then, and only then finds new topics and partitions.
+Spark commits the batch only then, or after a trigger if that is longer, and only then finds new topics and partitions.
 """
-LOOK_MS = 20
+ASK_MS = 50
 """The shortest time between two questions."""
-SILENCE_OF_A_LOOK = 0.1
+SILENCE_OF_A_QUESTION = 0.2
 """The time between two questions, as a part of the silence before."""
 GATHERS_FOR_MS = 200
 """The longest wait for further records after the first one."""
 
 
-def now_ms() -> float:
+def monotonic_ms() -> float:
     """Returns the monotonic clock."""
     return time.monotonic() * 1_000
 
@@ -39,42 +40,62 @@ class Pace:
 
     Args:
         trigger_ms: the interval.
-        unread: returns the number of records that no batch has read; None: brokers cannot say it for this stream.
+        unread: each asks a broker for the number of records of one source that no batch has read. Empty: brokers do not
+            know all records of the stream.
         clock: monotonic, ms.
     """
 
-    def __init__(self, trigger_ms: int, unread: Callable[[], int] | None, clock: Callable[[], float] = now_ms) -> None:
+    def __init__(
+        self, trigger_ms: int, unread: Sequence[Callable[[], int]], clock: Callable[[], float] = monotonic_ms
+    ) -> None:
         self._trigger_ms, self._unread, self._clock = trigger_ms, unread, clock
-        self._next_ms = 0.0
+        self._next_ms, self._read_ms = 0.0, -math.inf
 
     def begin(self) -> None:
         """Counts a batch that begins now."""
-        # Batches that something else caused delay records by a trigger at most.
-        now_ms = self._clock()
-        self._next_ms = min(max(now_ms, self._next_ms), now_ms + self._trigger_ms) + self._trigger_ms
+        # Batches that people asked for, or hops of the same process, delay the next one by a trigger at most.
+        began_ms = self._clock()
+        self._next_ms = min(max(began_ms, self._next_ms), began_ms + self._trigger_ms) + self._trigger_ms
 
-    def wait(self, caused: threading.Event, *, has_read: bool) -> None:
-        """Returns when Spark is to look for records, at once if *caused*.
+    def wait(self, urgent: threading.Event, caused: threading.Event, *, has_read: bool) -> None:
+        """Returns when Spark may plan the next batch.
 
-        The brokers are asked after a batch that *has_read* some.
+        Args:
+            urgent: ends the distance of batches.
+            caused: something is due, so no broker is asked.
+            has_read: whether the last batch read records of topics.
         """
+        if has_read:
+            self._read_ms = self._clock()
         early_ms = self._next_ms - self._trigger_ms - self._clock()
-        if caused.wait(max(0.0, early_ms) / 1_000) or not has_read or self._unread is None:
-            return
+        urgent.wait(max(0.0, early_ms) / 1_000)
         try:
-            self._look(self._unread, caused)
+            self._await_records(caused)
         except Exception as error:  # Spark asks the same brokers, and says what is wrong
             log.info("cannot find out whether there are records: %s", error)
 
-    def _look(self, unread: Callable[[], int], caused: threading.Event) -> None:
-        began_ms, number = self._clock(), unread()
-        if number:
-            return  # they arrived during the batch
+    def _await_records(self, caused: threading.Event) -> None:
+        if not self._unread or caused.is_set() or self._silent_ms() >= ASKS_FOR_MS or self._ask(caused):
+            return  # records may have arrived during the batch
+        number = 0
         while not number:
-            silent_ms = self._clock() - began_ms
-            if silent_ms >= LOOKS_FOR_MS or caused.wait(max(LOOK_MS, SILENCE_OF_A_LOOK * silent_ms) / 1_000):
+            silent_ms = self._silent_ms()
+            wait_ms = min(max(ASK_MS, SILENCE_OF_A_QUESTION * silent_ms), ASKS_FOR_MS - silent_ms)
+            if wait_ms < 1 or caused.wait(wait_ms / 1_000):
                 return
-            number = unread()
+            number = self._ask(caused)
         seen_ms, before = self._clock(), 0
-        while number > before and self._clock() - seen_ms < GATHERS_FOR_MS and not caused.wait(LOOK_MS / 1_000):
-            before, number = number, unread()
+        while number > before and self._clock() - seen_ms < GATHERS_FOR_MS and not caused.wait(ASK_MS / 1_000):
+            before, number = number, self._ask(caused)
+
+    def _ask(self, caused: threading.Event) -> int:
+        """Returns the number of unread records; asks no further if *caused*."""
+        number = 0
+        for unread in self._unread:
+            if caused.is_set():
+                break
+            number += unread()
+        return number
+
+    def _silent_ms(self) -> float:
+        return self._clock() - self._read_ms

@@ -33,12 +33,14 @@ class SharedSession:
             self._spark = self._spark or session(self._name)
             return self._spark
 
-    def start(self, writing: DataStreamWriter, *, look_every_ms: int) -> StreamingQuery:
-        """Starts a query that looks for records every *look_every_ms*."""
-        # A query copies the session's settings when it starts.
+    def start(self, writing: DataStreamWriter, *, plan_every_ms: int) -> StreamingQuery:
+        """Starts a query that plans every *plan_every_ms* in silence.
+
+        Starts of a process's queries wait for each other, because a query copies the session's settings when it starts.
+        """
         with self._starting:
             assert self._spark is not None
-            self._spark.conf.set("spark.sql.streaming.pollingDelay", f"{look_every_ms}ms")
+            self._spark.conf.set("spark.sql.streaming.pollingDelay", f"{plan_every_ms}ms")
             return writing.start()
 
     def stop(self) -> None:

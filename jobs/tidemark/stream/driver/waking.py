@@ -2,8 +2,9 @@
 
 In silence Spark plans none by itself.
 
-A stream that reads only hops has no trigger where their writers run in the same process: between batches it waits here
-until a writer has committed.
+A stream that reads only hops is woken where their writers run in the same process: between batches it waits here until
+a writer has committed, or something is due. What is due keeps batches a trigger apart; a commit and requests of people
+do not.
 """
 
 from __future__ import annotations
@@ -32,10 +33,7 @@ LOOKS_AT_HOPS_EVERY_MS = 10_000
 Writers in other processes cannot wake a stream.
 """
 AGAIN_AFTER_MS = 5_000
-"""The time after which Spark is asked again to plan a batch.
-
-Spark plans a batch within a trigger after it was asked.
-"""
+"""The time after which a missing batch is caused again."""
 
 
 class Waker:
@@ -51,8 +49,8 @@ class Waker:
         every_s: The longest time between two looks.
         sign_every_ms: The longest time between two batches.
         is_woken: Whether the next batch waits until something causes it.
-        trigger_ms: The interval at which Spark looks for records.
-        pace: Keeps batches apart that nothing has to cause; None: nothing does.
+        trigger_ms: The interval at which Spark plans in silence.
+        pace: Keeps batches apart; None: nothing does.
     """
 
     def __init__(
@@ -72,12 +70,13 @@ class Waker:
         self._due_at_ms, self._requests, self._waits = due_at_ms, requests, waits
         self._clock, self._every_s, self.is_woken = clock, every_s, is_woken
         self.own_sign_every_ms = self.sign_every_ms = sign_every_ms
-        self._trigger_ms, self._has_read = trigger_ms, False
-        self._is_in_batch = self._is_woken = False
+        self._trigger_ms, self._has_changed = trigger_ms, False
+        self._is_in_batch = self._has_news = False
         self._begun_ms = self._ticked_ms = 0
         self._seen: Hashable = ()
         self._done: Hashable = ()
-        self._changed, self._caused, self._over = threading.Event(), threading.Event(), threading.Event()
+        self._changed, self._over = threading.Event(), threading.Event()
+        self._caused, self._urgent = threading.Event(), threading.Event()
 
     @contextmanager
     def ticking(self, tick: Callable[[], None]) -> Iterator[None]:
@@ -97,31 +96,38 @@ class Waker:
             self._over.set()
             self._changed.set()
             self._caused.set()
+            self._urgent.set()
             thread.join()
 
     def begin(self) -> None:
         """Marks the start of a batch: none is caused before its end."""
         self._is_in_batch, self._begun_ms, self._done = True, self._clock(), self._seen
         self._caused.clear()
+        self._urgent.clear()
         if self._pace:
             self._pace.begin()
 
-    def finish(self, *, has_read: bool = False) -> None:
-        """Marks the end of the batch.
+    def finish(self, *, has_changed: bool = False, has_read: bool = False) -> None:
+        """Marks a batch's end; returns when Spark may plan the next.
 
-        This returns when Spark is to look for the next batch, or to plan it if the stream *is_woken*. After a batch
-        that *has_read* records, streams that look at hops look again after a trigger.
+        Args:
+            has_changed: whether the batch changed the stream's progress. If so, a stream that looks at hops looks again
+                after a trigger.
+            has_read: whether it read records of topics.
         """
-        self._is_in_batch, self._ticked_ms, self._has_read = False, 0, has_read
+        self._is_in_batch, self._ticked_ms, self._has_changed = False, 0, has_changed
         self._changed.set()
+        if self._pace:
+            self._pace.wait(self._urgent, self._caused, has_read=has_read)
         if self.is_woken:
             self._caused.wait()
-        elif self._pace:
-            self._pace.wait(self._caused, has_read=has_read)
+        if self._caused.is_set():
+            # Spark plans the caused batch only now, so this reads all that was committed before.
+            self._has_news = False
 
     def wake(self) -> None:
         """Causes a batch as soon as possible: there are records to read."""
-        self._is_woken = True
+        self._has_news = True
         self._changed.set()
 
     def _run(self, tick: Callable[[], None]) -> None:
@@ -140,20 +146,23 @@ class Waker:
         if self._is_in_batch:
             return self._every_s
         # A hop that had news is likely to have more soon.
-        looks_again = self._has_read and self.sign_every_ms == LOOKS_AT_HOPS_EVERY_MS
+        looks_again = self._has_changed and self.sign_every_ms == LOOKS_AT_HOPS_EVERY_MS
         sign_at_ms = self._begun_ms + (self._trigger_ms if looks_again else self.sign_every_ms)
         at_ms = sign_at_ms if due_at_ms is None else min(sign_at_ms, due_at_ms)
         # A wake-up needs no look at requests or due times: there is something to read.
-        if not self._is_woken:
+        if not self._has_news:
             self._seen = self._requests()
             if at_ms > now_ms and self._seen == self._done:
                 self._waits(now_ms)
                 return min(self._every_s, (at_ms - now_ms) / 1_000)
+        is_urgent = (self.is_woken and self._has_news) or self._seen != self._done
         if now_ms - self._ticked_ms >= AGAIN_AFTER_MS:
             # A wake-up after Spark has begun to plan is served when this batch has ended.
-            self._is_woken, self._ticked_ms = False, now_ms
+            self._has_news, self._ticked_ms = False, now_ms
             tick()
             self._caused.set()
+        if is_urgent:
+            self._urgent.set()
         return self._every_s
 
 
