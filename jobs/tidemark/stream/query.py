@@ -133,7 +133,7 @@ def can_ask(sub: SubTopology) -> bool:
 
     A source over several topics may find another topic.
     """
-    return all(isinstance(source, Source) and source.topic for source in sub.sources)
+    return not sub.hops_read and all(source.topic for source in sub.outside_sources)
 
 
 def offsets_read(progress: StreamProgress | None) -> dict[str, dict[int, int]]:

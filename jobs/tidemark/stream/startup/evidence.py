@@ -246,7 +246,10 @@ def _restored(path: Path, table: DeltaTable | Snapshot, newest: int) -> tuple[in
 
 
 def _batch_of(commit: Path) -> str | None:
-    """Returns the batch that *commit* names; None: it names none, or is gone."""
+    """Returns the batch that *commit* names.
+
+    None: it names none, or is gone.
+    """
     if not commit.exists():
         return None
     for action in map(json.loads, commit.read_bytes().splitlines()):

@@ -555,7 +555,10 @@ class StreamFacts:
         return rows.drop("topology", "sub_topology").collect()
 
     def _of_batches(self, table: Table, batches: pl.Series, *where: pl.Expr) -> pl.DataFrame:
-        """Returns the rows of those of *batches* that count, for which *where* is true."""
+        """Returns the rows of those of *batches* that count.
+
+        *where* is true for them.
+        """
         first = batches.min()
         rows = self._rows(table, first if isinstance(first, int) else self._newest + 1, *where)
         return rows.filter(pl.col("batch_id").is_in(batches.implode()))
