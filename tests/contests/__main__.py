@@ -10,13 +10,13 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from contests import page
+from contests import floor, page
 from contests.contest import Kind, run
 from contests.peers.flink import FlinkAtLeastOnce, FlinkExactlyOnce
 from contests.peers.kafka_streams import KafkaStreams
 from contests.peers.loop import Loop
 from contests.peers.peer import WORK, Peer, Promise
-from contests.peers.spark import SparkAppend, SparkMerge
+from contests.peers.spark import SparkAppend, SparkMerge, SparkState, SparkStatePandas
 from contests.peers.tidemark import Tidemark
 
 from tidemark.embedded import broker
@@ -30,8 +30,10 @@ PEERS: Sequence[Peer] = (
     Tidemark(),
     SparkAppend(),
     SparkMerge(),
+    SparkState(),
+    SparkStatePandas(),
 )
-ONCE = {"spark_merge": 1_000_000}
+ONCE = dict.fromkeys(("spark_merge", "spark_state", "spark_state_pandas"), 1_000_000)
 """Most records of slow peers, which would take an hour."""
 RECORDS = (1_000_000, 3_000_000)
 
@@ -59,6 +61,9 @@ def main() -> int:
         with raw.open("a") as file:
             file.write(json.dumps(measured) + "\n")
         print({name: value for name, value in measured.items() if not isinstance(value, dict)}, flush=True)
+    if Kind.FLOOR in options.kinds:
+        with raw.open("a") as file:
+            file.writelines(json.dumps(measured) + "\n" for measured in floor.measured(options.records, options.runs))
     runs = [json.loads(line) for line in raw.read_text().splitlines()] if raw.exists() else []
     print(page.write(options.into, runs, PEERS))
     failures += page.broken_promises(runs)

@@ -49,6 +49,8 @@ class Kind(StrEnum):
     """To be killed while records arrive, and to go on."""
     IDLE = "idle"
     """To wait for records after the end of a topic."""
+    FLOOR = "floor"
+    """To parse the records and nothing else; of parsers, not of peers."""
 
 
 class Running:

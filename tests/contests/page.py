@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -13,6 +13,7 @@ from contests.peers.peer import Peer, Promise
 from contests.workload import CHANGED, KEYS, PARTITIONS
 
 from tidemark.reports.pages.charts import CONFIG, LINES
+from tidemark.reports.pages.colors import SILENT
 
 Run = dict[str, Any]
 OURS = "tidemark"
@@ -26,6 +27,7 @@ NAMES = {
     "written": "bytes written with the broker's, MB",
     "idle": "CPU of an idle minute, s",
 }
+COLORS = (*LINES, SILENT)
 MOST_THREADS = 8
 UNEQUAL = 1.5
 """Ratio of loads above which figures are not compared."""
@@ -54,13 +56,19 @@ class Figures:
 
     def value(self, figure: str, sizes: Sequence[int]) -> float | None:
         """Returns the median of a *figure* of NAMES; None: not measured."""
-        first, last = self.cpu.get(sizes[0]), self.cpu.get(sizes[-1])
         if figure == "marginal":
-            if not first or not last or len(sizes) == 1:
-                return None
-            return (median(last) - median(first)) / ((sizes[-1] - sizes[0]) / 1_000_000)
+            return _marginal(self.cpu, sizes)
+        first, last = self.cpu.get(sizes[0]), self.cpu.get(sizes[-1])
         values = {"cpu_first": first, "cpu_last": last}.get(figure) or getattr(self, figure, None)
         return median(values) if values else None
+
+
+def _marginal(cpu: Mapping[int, Sequence[float]], sizes: Sequence[int]) -> float | None:
+    """Returns CPU s per further million records; None: not measured."""
+    first, last = cpu.get(sizes[0]), cpu.get(sizes[-1])
+    if not first or not last or len(sizes) == 1:
+        return None
+    return (median(last) - median(first)) / ((sizes[-1] - sizes[0]) / 1_000_000)
 
 
 def write(folder: Path, runs: Sequence[Run], peers: Sequence[Peer]) -> str:
@@ -83,6 +91,7 @@ def write(folder: Path, runs: Sequence[Run], peers: Sequence[Peer]) -> str:
         costs=costs + unequal_load(figures),
         targets=targets(figures, sizes),
         losses=losses(figures, sizes),
+        floor=floor_table(runs),
         profile=profile_table(runs, peers),
         emissions=emission_table(runs, peers),
         conditions=_conditions(runs),
@@ -178,6 +187,29 @@ def losses(figures: Sequence[Figures], sizes: Sequence[int]) -> str:
     return table(["figure", "Tidemark", "less"], rows)
 
 
+def floor_table(runs: Sequence[Run]) -> str:
+    """Returns the CPU of parsers alone, a row per parser."""
+    cpu: dict[str, dict[int, list[float]]] = {}
+    rss: dict[str, list[float]] = {}
+    versions: dict[str, str] = {}
+    for run in runs:
+        if run["kind"] == "floor":
+            name = run["peer"]
+            cpu.setdefault(name, {}).setdefault(run["records"], []).append(run["cpu_s"])
+            rss.setdefault(name, []).append(run["peak_rss_mib"] / 1_024)
+            versions |= run["versions"]
+    if not cpu:
+        return "Not measured."
+    sizes = sorted({size for by_size in cpu.values() for size in by_size})
+    rows = []
+    for name, by_size in cpu.items():
+        marginal = _marginal(by_size, sizes)
+        cells = [f"{name} {versions[name]}", *(_spread(by_size.get(size, ()), 2) for size in sizes)]
+        rows.append([*cells, "–" if marginal is None else f"{marginal:.2f}", _spread(rss[name])])
+    head = ["parser", *(f"CPU s, {_millions(size)}" for size in sizes), "marginal per million", "peak memory, GB"]
+    return table(head, rows)
+
+
 def emission_table(runs: Sequence[Run], peers: Sequence[Peer]) -> str:
     """Returns the sums of differences for each peer, kind and size."""
     groups: dict[tuple[Peer, str, int], list[Run]] = {}
@@ -211,10 +243,12 @@ def profile_table(runs: Sequence[Run], peers: Sequence[Peer]) -> str:
 def broken_promises(runs: Sequence[Run]) -> list[str]:
     """Returns a line for each run that broke its promise.
 
-    A peer without a promise has to be exact when it is not killed.
+    A peer without a promise has to be exact when it is not killed. Parsers alone emit nothing.
     """
     broken = []
     for run in runs:
+        if run["kind"] == "floor":
+            continue
         at_least_once = run["promise"] == Promise.AT_LEAST_ONCE and run["kind"] == "killed"
         if not run["is_complete" if at_least_once else "is_exact"]:
             broken.append(f"{run['peer']}, {run['kind']}, {run['records']:,} records: not what it promises")
@@ -273,7 +307,7 @@ def _plot(figures: Sequence[Figures], sizes: Sequence[int]) -> dict[str, Any]:
     marginal = {title: each.value("marginal", sizes) for title, each in zip(titles, figures, strict=True)}
     bars = [{"peer": title, "marginal": value} for title, value in marginal.items() if value is not None]
     ranked = sorted(titles, key=lambda title: marginal[title] or float("inf"))
-    color = {"field": "peer", "scale": {"domain": titles, "range": list(LINES[: len(titles)])}}
+    color = {"field": "peer", "scale": {"domain": titles, "range": list(COLORS[: len(titles)])}}
     lines = {
         "data": {"values": points},
         "width": 380,

@@ -15,6 +15,7 @@ from contests.comparison import Comparison, compare
 from contests.peers.kafka_streams import KafkaStreams
 from contests.peers.loop import Loop
 from contests.peers.tidemark import Tidemark
+from contests.programs.parse import PARSERS
 from contests.workload import TYPES, Expected, records_of
 
 from tidemark.control.process import wait_until
@@ -200,6 +201,26 @@ def test_the_page_warns_of_rows_with_very_different_loads(tmp_path: Path) -> Non
     text = (tmp_path / "benchmarks.md").read_text()
     assert "**The load" not in text
     assert "not judged" not in text
+
+
+def test_parsers_alone_are_a_table_and_in_no_comparison(tmp_path: Path) -> None:
+    parser = {"peer": "polars", "kind": "floor", "peak_rss_mib": 512, "began_load": 1.0, "load": 1.0}
+    described = {"versions": {"polars": "2.1.0"}, "machine": {"cores": 2}}
+    floor = [parser | described | {"records": n * 1_000_000, "cpu_s": s} for n, s in ((1, 0.8), (1, 1.0), (3, 2.5))]
+    costs = page.write(tmp_path, [*RUNS, *floor], [Loop(), KafkaStreams(), Tidemark()])
+    assert costs == page.write(tmp_path, RUNS, [Loop(), KafkaStreams(), Tidemark()])
+    assert "Not measured." in (tmp_path / "benchmarks.md").read_text()
+    page.write(tmp_path, [*RUNS, *floor], [Loop(), KafkaStreams(), Tidemark()])
+    row = "| polars 2.1.0 | 0.90 (0.80 to 1.00) | 2.50 | 0.80 | 0.5 (0.5 to 0.5) |"  # (2.5 − 0.9) / 2
+    assert row in (tmp_path / "benchmarks.md").read_text()
+    assert page.broken_promises(floor) == []
+
+
+@pytest.mark.parametrize("parser", PARSERS)
+def test_each_parser_parses_each_record(parser: str, tmp_path: Path) -> None:
+    file = tmp_path / "records.json"
+    file.write_text("\n".join(records_of(20)["value"]))
+    assert PARSERS[parser](file) == 20
 
 
 def test_duplicates_break_only_a_promise_of_exactly_once() -> None:

@@ -52,3 +52,20 @@ class SparkMerge(SparkAppend):
     expected = Expected.LAST
     has_state = True
     settings: ClassVar = SparkAppend.settings | {"spark.sql.shuffle.partitions": "4"}
+
+
+class SparkState(SparkAppend):
+    """The value of each key in Spark's state, by rows."""
+
+    name = "spark_state"
+    title = "stock Spark: transformWithState, rows in Python"
+    expected = Expected.CHANGES
+    has_state = True
+    settings: ClassVar = SparkMerge.settings | {"state": "RocksDB, changelog checkpointing"}
+
+
+class SparkStatePandas(SparkState):
+    """The same with a pandas frame per key and batch."""
+
+    name = "spark_state_pandas"
+    title = "stock Spark: transformWithStateInPandas"
