@@ -54,7 +54,7 @@ def figures(runs: int) -> Iterator[Figure]:
     with TemporaryDirectory() as folder:
         address = broker.start(Path(folder) / "broker").address
         try:
-            for records, limit in ((20_000, 1.1), (200_000, 1.3)):
+            for records, limit in ((20_000, 0.5), (200_000, 1.0)):
                 yield from _figures(runs, Path(folder) / str(records), address, records, limit)
         finally:
             broker.stop(Path(folder) / "broker")

@@ -1,7 +1,8 @@
 """Computes when a driver's batches would have begun with less work.
 
-Spark begins a batch at a multiple of the trigger interval, or as soon as the batch before has ended if that is later.
-So a driver that is always busy begins sooner when its batches are shorter, and one that waits for its trigger does not.
+It assumes that a batch begins at a multiple of the trigger interval, or as soon as the batch before has ended if that
+is later. So a driver that is always busy begins sooner when its batches are shorter, and one that waits for its trigger
+does not. A driver that has just read records may begin up to a trigger sooner than that (stream/driver/pace.py).
 
 Instants are epoch ms of the driver's clock, lengths ms.
 """

@@ -33,6 +33,7 @@ from tidemark.stream.distributed.on_spark import SparkExecutors
 from tidemark.stream.distributed.shards import Collect, DriverIntake, Executors
 from tidemark.stream.driver.clock_skew import ClockSkew
 from tidemark.stream.driver.launch import LaunchOptions
+from tidemark.stream.driver.pace import Pace
 from tidemark.stream.driver.shared_session import SharedSession
 from tidemark.stream.driver.ticks import Ticks
 from tidemark.stream.driver.waking import SELDOM_SIGN_EVERY_MS, SIGN_EVERY_MS, Waker
@@ -124,6 +125,14 @@ def check_is_not_due_to_rotate(batches: int, rotate_after: int | None) -> None:
 def upstreams(stream_of: Stream) -> list[Path]:
     """Returns the folders of the streams whose hops *stream_of* reads."""
     return [stream_of.layout.stream(stream_of.topology.name, hop.upstream) for hop in stream_of.sub.hops_read]
+
+
+def can_ask(sub: SubTopology) -> bool:
+    """Returns True if brokers know of all records that *sub* may read.
+
+    A source over several topics may find another topic.
+    """
+    return all(isinstance(source, Source) and source.topic for source in sub.sources)
 
 
 def readers(rows: DataFrame, sub: SubTopology, schemas: SchemaStore) -> tuple[Collect, SparkExecutors]:
@@ -248,6 +257,7 @@ class StreamQuery:
             sign_every_ms=SELDOM_SIGN_EVERY_MS if asks_seldom else SIGN_EVERY_MS,
             is_woken=self._is_woken,
             trigger_ms=topology.trigger_ms,
+            pace=Pace(topology.trigger_ms, self._unread if can_ask(sub) else None),
         )
 
     def run(self) -> StreamState | None:
@@ -304,15 +314,14 @@ class StreamQuery:
 
         An error that this process raised is in `_errors`; without one it raises Spark's error, explained.
         """
-        # A stream that is woken waits at the end of its batch (Waker.finish), so Spark need not wait for a trigger.
-        trigger_ms = 0 if self._is_woken else self._stream.topology.trigger_ms
-        started = (
+        writing = (
             rows.writeStream.queryName(self._name)
             .foreachBatch(self._each_batch)
             .option("checkpointLocation", str(self._checkpoint))
-            .trigger(processingTime=f"{trigger_ms} milliseconds")
-            .start()
+            # Batches wait at their end (Waker.finish). Spark would begin them at multiples of a trigger.
+            .trigger(processingTime="0 milliseconds")
         )
+        started = self._session_of.start(writing, look_every_ms=self._stream.topology.trigger_ms)
         self._pulse.follow(self._engine, (self._disk, self._schemas, self._watch), self._thread_id)
         try:
             with self._waking.ticking(ticks.tick):
@@ -377,6 +386,16 @@ class StreamQuery:
 
     def _reread(self, source: Source, offsets: Offsets) -> pl.DataFrame:
         return read_again(self._spark, source, self._clusters[source.kafka], offsets, self._schemas.resolve)
+
+    def _unread(self) -> int:
+        """Asks the brokers how many records no batch has read."""
+        inputs = self._engine.progress.inputs if self._engine.progress else {}
+        number = 0
+        for source in self._stream.sub.outside_sources:
+            read_to = inputs[source.name].offsets_read if source.name in inputs else {}
+            latest = self._broker.latest(source, list(read_to))
+            number += sum(max(0, latest[partition] - offset) for partition, offset in read_to.items())
+        return number
 
     def _due_at_ms(self) -> int | None:
         is_due = is_due_to_rotate(self._pulse.batches, self._options.rotate_after)

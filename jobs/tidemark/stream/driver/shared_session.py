@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from tidemark.clock import wall_clock_ms
 from tidemark.spark_session import session
@@ -30,6 +32,14 @@ class SharedSession:
         with self._starting:
             self._spark = self._spark or session(self._name)
             return self._spark
+
+    def start(self, writing: DataStreamWriter, *, look_every_ms: int) -> StreamingQuery:
+        """Starts a query that looks for records every *look_every_ms*."""
+        # A query copies the session's settings when it starts.
+        with self._starting:
+            assert self._spark is not None
+            self._spark.conf.set("spark.sql.streaming.pollingDelay", f"{look_every_ms}ms")
+            return writing.start()
 
     def stop(self) -> None:
         """Stops the session, if there is one."""

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from tidemark.clock import Clock
 from tidemark.model.topology import SubTopology
+from tidemark.stream.driver.pace import Pace
 
 log = logging.getLogger("tidemark.stream")
 
@@ -50,7 +51,8 @@ class Waker:
         every_s: The longest time between two looks.
         sign_every_ms: The longest time between two batches.
         is_woken: Whether the next batch waits until something causes it.
-        trigger_ms: The interval of Spark's trigger.
+        trigger_ms: The interval at which Spark looks for records.
+        pace: Keeps batches apart that nothing has to cause; None: nothing does.
     """
 
     def __init__(
@@ -64,7 +66,9 @@ class Waker:
         sign_every_ms: int = SIGN_EVERY_MS,
         is_woken: bool = False,
         trigger_ms: int = 0,
+        pace: Pace | None = None,
     ) -> None:
+        self._pace = pace
         self._due_at_ms, self._requests, self._waits = due_at_ms, requests, waits
         self._clock, self._every_s, self.is_woken = clock, every_s, is_woken
         self.own_sign_every_ms = self.sign_every_ms = sign_every_ms
@@ -99,17 +103,21 @@ class Waker:
         """Marks the start of a batch: none is caused before its end."""
         self._is_in_batch, self._begun_ms, self._done = True, self._clock(), self._seen
         self._caused.clear()
+        if self._pace:
+            self._pace.begin()
 
     def finish(self, *, has_read: bool = False) -> None:
         """Marks the end of the batch.
 
-        If the stream *is_woken*, this returns when Spark is to plan the next batch. After a batch that *has_read*
-        records, streams that look at hops look again after a trigger.
+        This returns when Spark is to look for the next batch, or to plan it if the stream *is_woken*. After a batch
+        that *has_read* records, streams that look at hops look again after a trigger.
         """
         self._is_in_batch, self._ticked_ms, self._has_read = False, 0, has_read
         self._changed.set()
         if self.is_woken:
             self._caused.wait()
+        elif self._pace:
+            self._pace.wait(self._caused, has_read=has_read)
 
     def wake(self) -> None:
         """Causes a batch as soon as possible: there are records to read."""

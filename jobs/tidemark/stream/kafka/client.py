@@ -238,19 +238,30 @@ class KafkaBroker:
 
     def offsets(self, source: Source, partitions: Sequence[int]) -> Mapping[int, tuple[int, int]]:
         """Returns the earliest and latest offset of each of *partitions*."""
+        # Both requests are under way before the first answer is awaited.
+        specs = (OffsetSpec.earliest(), OffsetSpec.latest())  # type: ignore[no-untyped-call]
+        earliest, latest = [self._asked_offsets(source, partitions, spec) for spec in specs]
+        first, end = self._listed(source, earliest), self._listed(source, latest)
+        return {number: (first[source.place(number)], end[source.place(number)]) for number in partitions}
+
+    def latest(self, source: Source, partitions: Sequence[int]) -> Mapping[int, int]:
+        """Returns the latest offset of each of *partitions*."""
+        spec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        end = self._listed(source, self._asked_offsets(source, partitions, spec))
+        return {number: end[source.place(number)] for number in partitions}
+
+    def _asked_offsets(
+        self, source: Source, partitions: Sequence[int], spec: OffsetSpec
+    ) -> Mapping[TopicPartition, Future[ListOffsetsResultInfo]]:
+        """Asks for an offset of each of *partitions*.
+
+        Kafka's latest offset is the one after the newest record.
+        """
         # A pattern may match no topic yet, and Kafka's client refuses to ask for nothing.
         if not partitions:
             return {}
-        # Kafka's latest offset is the one after the newest record.
-        specs = (OffsetSpec.earliest(), OffsetSpec.latest())  # type: ignore[no-untyped-call]
         places = [TopicPartition(*source.place(number)) for number in partitions]
-        # Both requests are under way before the first answer is awaited.
-        asked = [
-            self._admins[source.kafka].list_offsets(dict.fromkeys(places, spec), request_timeout=TIMEOUT_S)
-            for spec in specs
-        ]
-        earliest, latest = (self._listed(source, answers) for answers in asked)
-        return {number: (earliest[source.place(number)], latest[source.place(number)]) for number in partitions}
+        return self._admins[source.kafka].list_offsets(dict.fromkeys(places, spec), request_timeout=TIMEOUT_S)
 
     def _listed(
         self, source: Source, answers: Mapping[TopicPartition, Future[ListOffsetsResultInfo]]
