@@ -79,7 +79,7 @@ def run(
     contracts = list(_contracts(quality, by_contract))
     readable = {each.path for each in by_contract if each.is_readable}
     # Queries read many tables: a single unreadable one would make all of them fail.
-    tables = Warehouse(layout.warehouse, only=readable)
+    tables = Warehouse(layout.warehouse, topology=topology.name, only=readable)
     judged_specs = [spec.at(at_ms) for spec in specs]
     facts = _facts(layout, topology, judged_specs, tables, readable, at_ms=at_ms)
     # An account stays open until it closes, so batches are read from the oldest open one on.
