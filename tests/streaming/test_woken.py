@@ -11,7 +11,7 @@ from streaming.sending import send_numbers
 from tidemark.clock import wall_clock_ms
 from tidemark.embedded import broker as embedded
 
-TOPIC, TRIGGER_MS = "handed_on", 20_000
+TOPIC, TRIGGER_MS = "handed_on", 8_000
 TOML = f"""
 name = "woken"
 trigger = "{TRIGGER_MS} ms"
