@@ -53,7 +53,7 @@ HOURS = f"""
     FROM raw GROUP BY GROUPING SETS ((operator, interval_start, bucket), (operator, task_id, interval_start, bucket))
     ORDER BY scope, interval_start
 """
-DAYS = """
+OF_DAYS = """
     SELECT * EXCLUDE (grain, interval_start, interval_end, n), 'day' AS grain,
         date_trunc('day', interval_start) AS interval_start,
         date_trunc('day', interval_start) + INTERVAL 1 DAY AS interval_end, SUM(n)::BIGINT AS n
@@ -134,7 +134,7 @@ def _lay_down(home: Path, raw: str) -> None:
         connection.execute(f"COPY ({RAW}) TO '{raw}'")
         connection.execute(f"CREATE VIEW raw AS FROM '{raw}'")
         hours = connection.sql(HOURS).pl()
-        days = connection.sql(DAYS).pl()
+        days = connection.sql(OF_DAYS).pl()
     path = Layout(home).report_table("t", LATENCY_BUCKET_ROLLUP.name)
     rollup = open_report(LATENCY_BUCKET_ROLLUP, path)
     for rows in hours.with_columns(day=pl.col("interval_start").dt.date()).partition_by("day", include_key=False):
