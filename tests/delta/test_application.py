@@ -182,13 +182,13 @@ def test_a_query_that_cannot_start_gives_its_name_back(job: Job, query: Query, m
 
 def test_a_job_that_took_the_name_of_a_query_over_is_noticed(job: Job, query: Query) -> None:
     sign = QuerySigns("orders", Layout(job.home / "warehouse"), job.options())
-    sign.follow(query)
-    sign.look()
+    sign.follow(query, "its run")
+    sign.look({"its run"})
     (job.control.home.parent / "orders" / "epoch").write_text("2")
     with pytest.raises(LeaseLost, match="another driver has taken over this stream with epoch 2"):
-        sign.look()
+        sign.look({"its run"})
     query.isActive = False
-    sign.look()  # it has given the lease back
+    sign.look(())  # it has given the lease back
 
 
 def test_a_query_that_ignores_its_stop_holds_no_drain_up(
