@@ -166,7 +166,7 @@ audit: setup ## known vulnerabilities of packages, where PyPI has the data, and 
 	$(BIN)/python docker/audit_jars.py .venv/jars.cdx.json .jars $(dir $(IVY)); jars=$$?; \
 	[ $$found = 0 ] || exit $$found; [ $$jars != 0 ] || [ $$unknown = 0 ] || exit 2; exit $$jars
 
-supervision: check browser postgres alertmanager ## every case of a real Airflow that is killed, cleared or marked (half an hour)
+supervision: setup check browser postgres alertmanager ## every case of a real Airflow that is killed, cleared or marked (half an hour)
 	$(BIN)/pytest -q -m long tests/airflow tests/browser tests/spark tests/streaming
 
 environments: check object-store pythons yarn ## a day of flights and all batch jobs on a Spark standalone cluster, streams on YARN, Airflow with an object store, and wheels (an hour)
