@@ -45,6 +45,7 @@ def figures(runs: int) -> Iterator[Figure]:
             for path in (layout.stream("flights", name) for name in ("status", "carriers")):
                 for table in TABLES:
                     _append(path / table)
+            _await_writers()
             return _cpu_s(work)
 
         sides = {
@@ -65,6 +66,14 @@ def _append(path: Path) -> None:
     """Appends the newest row of the table at *path* once more."""
     rows = pl.DataFrame(DeltaTable(path).to_pyarrow_table()).tail(1)
     write_deltalake(path, rows, mode="append")
+
+
+def _await_writers() -> None:
+    """Returns when threads of the writes above use no CPU any more."""
+    used_s = -1.0
+    while time.process_time() - used_s > 0.002:
+        used_s = time.process_time()
+        time.sleep(0.1)
 
 
 def _cpu_s(work: Callable[[], None]) -> float:
