@@ -185,8 +185,8 @@ def _usual_shards(spark: SparkSession, newest: Entry | None) -> int:
 class ShardedState:
     """Judges batches of *query* in *shards*, and keeps the states in files.
 
-    If *shards* is None, a batch has as many as the newest one. The first has one for each core of the executors that have
-    registered by then.
+    If *shards* is None, a batch has as many as the newest one. The first has one for each core of the executors that
+    have registered by then.
     """
 
     def __init__(self, query: Query, operator: str, rule: Rule, shards: int | None) -> None:
