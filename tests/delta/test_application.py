@@ -13,6 +13,8 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from tidemark.api.application import ApplicationOptions, ApplicationQueries, QuerySigns, in_short, run_application
 from tidemark.control.folder import Control, Heartbeat, LeaseLost
 from tidemark.model.project.layout import Layout
+from tidemark.stream.driver.heartbeats import Heartbeats
+from tidemark.stream.pulse import Pulse
 
 
 class Query:
@@ -189,6 +191,31 @@ def test_a_job_that_took_the_name_of_a_query_over_is_noticed(job: Job, query: Qu
         sign.look({"its run"})
     query.isActive = False
     sign.look(())  # it has given the lease back
+
+
+def test_nothing_is_kept_of_runs_that_have_ended(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    layout, epoch = Layout(job.home / "warehouse"), job.control.acquire()
+    history = Heartbeats(layout.stream("shop", "mine"), topology="shop", sub_topology="mine")
+    queries = ApplicationQueries(job.control, Pulse(job.control, history, epoch, "l"), layout, job.options())
+    listener = SimpleNamespace(name_of=lambda query: query.name, newest={}, close=lambda: None)
+    queries._listeners["session"] = listener
+    monkeypatch.setattr(queries, "_listen", lambda _: listener)
+    sizes, batches = [], []
+    for n in range(4):
+        query = Query(job.control)
+        query.runId = f"run {n}"
+        queries._watching(lambda _, query=query: query)(SimpleNamespace(_spark=None))
+        queries._look(10.0 * n)
+        progress = {"runId": query.runId, "batchId": 10 * n, "sources": [], "durationMs": {"triggerExecution": 5}}
+        listener.newest["orders"] = progress
+        queries._look(10.0 * n + 1)
+        query.isActive, query.error = False, ValueError("no topic")
+        queries._look(10.0 * n + 2)
+        sizes.append(sum(len(each) for each in vars(queries).values() if isinstance(each, dict | set)))
+        batches.append(queries.reached[0])
+    assert (sizes, batches) == ([sizes[0]] * 4, [0, 10, 20, 30])
+    assert queries._look(1_000.0) == "query orders failed: no topic"
+    queries.end("no topic")
 
 
 def test_a_query_that_ignores_its_stop_holds_no_drain_up(

@@ -40,6 +40,9 @@ TOPOLOGY = topology_of(
     by_room=repartition("newest", id=["id"], key=["room"], columns=["v"]),
     rooms=aggregate("by_room", aggregates={"n": "count(*)", "total": "sum(v)"}, select={"n": "n", "total": "total"}),
 )
+COUNTS = aggregate(
+    "sensors", key=["id"], window={"tumbling": "1 min"}, strategy="on_window_close", aggregates={"n": "count(*)"}
+)
 
 
 def topology(strategy: str) -> str:
@@ -282,23 +285,27 @@ def test_a_value_that_is_asserted_again_is_valid_again(tmp_path: Path) -> None:
 
 
 def test_check_names_readers_of_a_stream_of_updates(tmp_path: Path) -> None:
+    ids = {"select": {"id": "id"}}
+    parts = {"waits": map_of("counts", **ids), "updates": map_of("newest", **ids)}
+    both = {"kind": "union", "inputs": ["waits", "updates"]}
     file = tmp_path / "play.toml"
-    log = operators(log=sink("newest", table="log"))
+    log = operators(log=sink("newest", table="log"), counts=COUNTS, **parts, both=both, all=sink("both", table="all"))
     file.write_text(topology("on_change") + log)
     notes = [line for line in check([file], tmp_path) if ": note: " in line]
     assert notes == [
-        "play.toml: operators.log: note: writes a row for each update; on_change gives fewer rows than on_update, "
+        f"play.toml: operators.{name}: note: writes a row for each update; on_change gives fewer rows than on_update, "
         "and the newest row of each key is the same with both"
+        for name in ("log", "all")
     ]
 
 
-def test_check_has_no_note_about_one_row_per_window(tmp_path: Path) -> None:
-    counts = aggregate(
-        "sensors", key=["id"], window={"tumbling": "1 min"}, strategy="on_window_close", aggregates={"n": "count(*)"}
-    )
-    named = map_of("counts", select={"id": "id", "n": "n"})
+def test_check_has_no_note_about_updates_that_wait(tmp_path: Path) -> None:
+    named = map_of("counts", select={"id": "id"})
+    every_minute = table("sensors", columns=["v"], strategy="periodic", interval="1 min")
+    tables = {"counts": COUNTS, "named": named, "slow": every_minute}
+    sinks = {f"{name}_log": sink(name, table=f"{name}_log") for name in ("named", "slow")}
     file = tmp_path / "play.toml"
-    file.write_text(topology("on_change") + operators(counts=counts, named=named, log=sink("named", table="log")))
+    file.write_text(topology("on_change") + operators(**tables, **sinks))
     assert [line for line in check([file], tmp_path) if ": note: " in line] == []
 
 

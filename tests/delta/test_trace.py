@@ -305,6 +305,9 @@ def test_a_row_of_an_empty_group_names_who_left_it(tmp_path: Path) -> None:
     found = trace_row(play.kept.tracer(), "totals", "g")
     assert (found.row, found.is_verified) == ({"grp": "g", "n": 0, "v": 0}, True)
     assert [str(place) for place in found.places] == ["events/0/1", "events/0/4"]
+    # `retention` removes rows of hops.
+    DeltaTable(str(play.table("hop_by_grp"))).delete()
+    assert trace_row(play.kept.tracer(), "totals", "g").places == []
 
 
 def test_only_the_records_of_a_row_are_read_again(played: Played) -> None:

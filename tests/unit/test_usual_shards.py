@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from tidemark.api.change import State
 from tidemark.api.query import Query
-from tidemark.api.shards import OperatorStates, ShardAnswer, require_here, usual_shards
+from tidemark.api.shards import COUNTS, JudgeTask, OperatorStates, ShardAnswer, require_here
 from tidemark.errors import InvalidArgument
 from tidemark.model.project.layout import Layout
 from tidemark.storage.files import File
@@ -18,11 +19,30 @@ from tidemark.stream.journal.notes import EntryNotes
 from tidemark.stream.journal.state_runs import StateRuns, states_to_json
 
 
-def usual(warehouse: Path, master: str, cores: int) -> int:
-    session: Any = SimpleNamespace(
-        conf={"spark.master": master}, sparkContext=SimpleNamespace(defaultParallelism=cores)
-    )
-    return usual_shards(session, Query(Layout(warehouse), "shop", "orders"), "status")
+def usual(warehouse: Path, master: str, cores: int, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Returns the shards of a first batch, 1 for the driver.
+
+    Executors with *cores* register with its first job.
+    """
+    session: Any = SimpleNamespace(conf={"spark.master": master}, sparkContext=SimpleNamespace(defaultParallelism=2))
+    asked: list[int] = []
+
+    def digest(*_: Any) -> str:
+        session.sparkContext.defaultParallelism = cores
+        return ""
+
+    def answers(_: Any, task: JudgeTask, *__: Any) -> list[ShardAnswer]:
+        asked.append(task.shards)
+        return [ShardAnswer(counts=dict.fromkeys(COUNTS, 0), files={}, runs=StateRuns(batch_id=0))] * task.shards
+
+    monkeypatch.setattr("tidemark.api.shards._digest", digest)
+    monkeypatch.setattr("tidemark.api.shards._answers", answers)
+    state = State(warehouse=warehouse, topology="shop", sub_topology="orders", operator="status")
+    if (sharded := state.sharded(session)) is None:
+        return 1
+    read: Any = SimpleNamespace(sparkSession=session)
+    sharded.judge(read, 1, ["id"], ["v"])
+    return asked[0]
 
 
 @pytest.mark.parametrize(
@@ -34,16 +54,16 @@ def usual(warehouse: Path, master: str, cores: int) -> int:
         ("k8s://https://host", 400, 32),
     ],
 )
-def test_shards_follow_from_the_cores_of_a_cluster(tmp_path, master, cores, shards):
-    assert usual(tmp_path, master, cores) == shards
+def test_shards_follow_from_the_cores_of_a_cluster(tmp_path, master, cores, shards, monkeypatch):
+    assert usual(tmp_path, master, cores, monkeypatch) == shards
 
 
-def test_a_state_keeps_the_number_that_its_journal_has(tmp_path):
+def test_a_state_keeps_the_number_that_its_journal_has(tmp_path, monkeypatch):
     states = OperatorStates.of(Query(Layout(tmp_path), "shop", "orders"), "status")
     state = states_to_json([StateRuns(batch_id=0)] * 5)
     states.journal.write(Entry(0, {}, EntryNotes(decided={"digest": "", "counts": {}, "state": state})))
-    assert usual(tmp_path, "yarn", 12) == 5
-    assert usual(tmp_path, "local[2]", 2) == 1
+    assert usual(tmp_path, "yarn", 12, monkeypatch) == 5
+    assert usual(tmp_path, "local[2]", 2, monkeypatch) == 1
 
 
 def test_a_file_that_only_an_executor_has_is_refused(tmp_path):

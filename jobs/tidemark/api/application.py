@@ -25,7 +25,7 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -119,6 +119,13 @@ def _run_file(file: Path, arguments: Sequence[str]) -> str | None:
     return None
 
 
+class QueryRun(NamedTuple):
+    """A run of the query *name*, which may have others after it."""
+
+    name: str
+    query: StreamingQuery
+
+
 class ApplicationQueries:
     """The queries of a job in this process, as heartbeats report them.
 
@@ -132,8 +139,7 @@ class ApplicationQueries:
     def __init__(self, control: Control, pulse: Pulse, layout: Layout, options: ApplicationOptions) -> None:
         self._control, self._pulse, self._layout, self._options = control, pulse, layout, options
         self._listeners: dict[str, Listener] = {}
-        self._queries: dict[str, StreamingQuery] = {}
-        self._names: dict[str, str] = {}
+        self._runs: dict[str, QueryRun] = {}
         self._signs: dict[str, QuerySigns] = {}
         self._stopping: set[str] = set()
         self._batches: dict[str, int] = {}
@@ -178,8 +184,8 @@ class ApplicationQueries:
         try:
             while self._active() and any(each is not own and not each.daemon for each in threading.enumerate()):
                 time.sleep(DRAIN_LOOK_S)
-            for run, query in self._active().items():
-                log.warning("the job has ended: its query %s is stopped", self._names[run])
+            for run, (name, query) in self._active().items():
+                log.warning("the job has ended: its query %s is stopped", name)
                 self._stop(run, query)
             until_s = time.monotonic() + ENDS_WITHIN_S
             while self._active() and time.monotonic() < until_s:
@@ -232,9 +238,7 @@ class ApplicationQueries:
                     sign.end(str(error))
                 raise
             run = str(query.runId)
-            # The name first: looks at the queries need both.
-            self._names[run] = query.name or str(query.id)
-            self._queries[run] = query
+            self._runs[run] = QueryRun(query.name or str(query.id), query)
             try:
                 sign = sign or self._take_name(listener.name_of(query))
             except AlreadyRunning:
@@ -306,38 +310,34 @@ class ApplicationQueries:
             return self._drain(active, now_s)
         return self._lasting_failure(active, now_s)
 
-    def _active(self) -> dict[str, StreamingQuery]:
-        return {run: query for run, query in [*self._queries.items()] if _is_active(query)}
+    def _active(self) -> dict[str, QueryRun]:
+        return {run: each for run, each in [*self._runs.items()] if _is_active(each.query)}
 
-    def _report(self, active: Mapping[str, StreamingQuery]) -> None:
+    def _report(self, active: Mapping[str, QueryRun]) -> None:
         now_ms, newest = wall_clock_ms(), dict[str, Mapping[str, Any]]()
         for listener in [*self._listeners.values()]:
             newest |= listener.newest
         # Each question to the JVM costs a tenth of a millisecond and more, so it is asked once for both heartbeats.
-        busy = {run for run, query in active.items() if query.status["isTriggerActive"]}
+        busy = {run for run, (_, query) in active.items() if query.status["isTriggerActive"]}
         for name, sign in [*self._signs.items()]:
             sign.reports(newest.get(name), busy, now_ms)
         self._offsets = offsets_of(newest.values())
         self.load = {"checkpoint_bytes": None, **load_of(newest.values())}
-        for progress in newest.values():
-            run = progress["runId"]
-            if self._batches.get(run) != progress["batchId"]:
-                self._batches[run] = self._batch_id = progress["batchId"]
-                self._since_ms[run] = now_ms
-                self._pulse.finish(self._batch_id)
-        since_ms: dict[str, int] = {}
-        for run in active:
-            if run not in busy:
-                self._since_ms[run] = now_ms
-            since_ms[run] = self._since_ms.setdefault(run, now_ms)
-        if since_ms:
-            slowest = min(since_ms, key=lambda run: since_ms[run])
-            doing = f"batch {self._batches.get(slowest, -1) + 1} of {self._names[slowest]}"
-            self._pulse.does(doing, since_ms[slowest])
+        before, self._batches = self._batches, {each["runId"]: each["batchId"] for each in newest.values()}
+        moved = {run: batch_id for run, batch_id in self._batches.items() if before.get(run) != batch_id}
+        for batch_id in moved.values():
+            self._batch_id = batch_id
+            self._pulse.finish(batch_id)
+        in_a_batch = busy - moved.keys()
+        self._since_ms = {run: self._since_ms.get(run, now_ms) if run in in_a_batch else now_ms for run in active}
+        if self._since_ms:
+            slowest = min(self._since_ms, key=lambda run: self._since_ms[run])
+            doing = f"batch {self._batches.get(slowest, -1) + 1} of {active[slowest].name}"
+            self._pulse.does(doing, self._since_ms[slowest])
         else:
             self._pulse.does("no query is running", now_ms)
 
-    def _drain(self, active: Mapping[str, StreamingQuery], now_s: float) -> str | None:
+    def _drain(self, active: Mapping[str, QueryRun], now_s: float) -> str | None:
         """Stops each query that is between two batches.
 
         A query that runs one batch after the other is stopped after the first that ends.
@@ -345,7 +345,7 @@ class ApplicationQueries:
         if self._stopped_s is None:
             log.info("drain requested: stopping %s queries after their batches", len(active))
             self._stopped_s, self._drained_from = now_s, dict(self._batches)
-        for run, query in active.items():
+        for run, (_, query) in active.items():
             if self._drained_from.get(run) != self._batches.get(run) or not query.status["isTriggerActive"]:
                 self._stop(run, query)
                 self._stopped_s = now_s
@@ -359,22 +359,22 @@ class ApplicationQueries:
 
     def _lasting_failure(self, active: Container[str], now_s: float) -> str | None:
         """Returns the error of a query that was not restarted in time."""
-        for run, failure in self._failures(active):
-            if now_s - self._failed_s.setdefault(run, now_s) > STARTED_AGAIN_WITHIN_S:
-                return failure
-        return None
+        failures = dict(self._failures(active))
+        self._failed_s = {run: self._failed_s.get(run, now_s) for run in failures}
+        lasting = (run for run, since_s in self._failed_s.items() if now_s - since_s > STARTED_AGAIN_WITHIN_S)
+        return next((failures[run] for run in lasting), None)
 
     def _failures(self, active: Container[str]) -> Iterator[tuple[str, str]]:
         """Yields run and error of failed queries, unless restarted."""
-        queries = [*self._queries.items()]
-        last_started = {self._names[run]: run for run, _ in queries}
-        for run, query in queries:
+        runs = [*self._runs.items()]
+        last_started = {each.name: run for run, each in runs}
+        for run, (name, query) in runs:
             # One that was started since *active* was made is looked at next time.
             if run in active or _is_active(query):
                 continue
-            error, name = _error_of(query), self._names[run]
+            error = _error_of(query)
             if error is None or last_started[name] != run:
-                self._queries.pop(run, None)
+                self._runs.pop(run, None)
             else:
                 yield run, f"query {name} failed: {error}"
 

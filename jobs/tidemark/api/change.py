@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tidemark.api.query import Query, Writer, kept, record_time_ms
-from tidemark.api.shards import ShardedState, left_out, other_rows, usual_shards
+from tidemark.api.shards import ShardedState, left_out, other_rows
 from tidemark.clock import wall_clock_ms
 from tidemark.errors import InvalidArgument, InvalidTimestamp
 from tidemark.kernels.columns.schemas import rows_of
@@ -20,6 +20,7 @@ from tidemark.kernels.updates.emission import STORED, JudgedUpdates, judged, wit
 from tidemark.kernels.updates.proofs import changes_rows, suppressed_rows
 from tidemark.model.kinds.table import KeyedTable
 from tidemark.model.project.layout import Layout
+from tidemark.model.project.spark_settings import is_local
 from tidemark.model.tables.catalog import BECAME, CHANGES, OUTCOMES, SUPPRESSED
 from tidemark.semantics.change import Rule
 from tidemark.storage.delta.tables import read_before
@@ -42,7 +43,8 @@ class State:
         rule: when an update counts as unchanged.
         shards: the number of Spark's tasks that share the keys, and keep their states in files; executors need this
             package then. 1: the driver has the keys. None: 1 in a local session; on a cluster the number of the newest
-            batch, or at first one for each core, from 2 to 32.
+            batch. At first it is one for each core, from 2 to 32, of the executors that have registered when the first
+            batch is judged: with dynamic allocation, name a number.
     """
 
     def __init__(
@@ -66,9 +68,10 @@ class State:
 
     def sharded(self, spark: SparkSession) -> ShardedState | None:
         """Returns the state in shards; None: the driver of *spark* has it."""
-        if self._shards is None:
-            self._shards = usual_shards(spark, self._query, self._operator)
-        return ShardedState(self._query, self._operator, self._rule, self._shards) if self._shards > 1 else None
+        # Keys of a local session are in this process anyway.
+        if self._shards is None and is_local(str(spark.conf.get("spark.master"))):
+            self._shards = 1
+        return None if self._shards == 1 else ShardedState(self._query, self._operator, self._rule, self._shards)
 
     def judge(self, updates: pl.DataFrame, batch_id: int) -> JudgedUpdates:
         """Decides *updates* of a batch, given the batches before it.

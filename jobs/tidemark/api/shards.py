@@ -34,7 +34,6 @@ from tidemark.kernels.columns.schemas import rows_of
 from tidemark.kernels.columns.values import key_text
 from tidemark.kernels.updates.emission import identified, judged, with_value
 from tidemark.kernels.updates.proofs import changes_rows, suppressed_rows
-from tidemark.model.project.spark_settings import is_local
 from tidemark.model.tables.catalog import CHANGES, SUPPRESSED
 from tidemark.semantics.change import Rule
 from tidemark.spark_session import forget_archives
@@ -173,25 +172,24 @@ class JudgeTask:
         return timed.select("key", "value", "timestamp_ms", identity="value_hash")
 
 
-def usual_shards(spark: SparkSession, query: Query, operator: str) -> int:
+def _usual_shards(spark: SparkSession, newest: Entry | None) -> int:
     """Returns the number of shards of a state that names none.
 
-    Keys of a local session are in this process anyway. On a cluster a state goes on with the number that its journal
-    has: with another one it would be made of `changes` again.
+    It goes on with that of the *newest* batch: with another one it would be made of `changes` again.
     """
-    if is_local(str(spark.conf.get("spark.master"))):
-        return 1
-    newest = OperatorStates.of(query, operator).journal.newest()
     if newest is not None and newest.notes.states:
         return len(newest.notes.states)
-    # Of executors that start slowly, some are not counted yet.
     return min(max(spark.sparkContext.defaultParallelism, FEWEST), MOST)
 
 
 class ShardedState:
-    """Judges batches of *query* in *shards*, and keeps the states in files."""
+    """Judges batches of *query* in *shards*, and keeps the states in files.
 
-    def __init__(self, query: Query, operator: str, rule: Rule, shards: int) -> None:
+    If *shards* is None, a batch has as many as the newest one. The first has one for each core of the executors that
+    have registered by then.
+    """
+
+    def __init__(self, query: Query, operator: str, rule: Rule, shards: int | None) -> None:
         self._query, self._operator, self._rule, self._shards = query, operator, rule, shards
         self._states = OperatorStates.of(query, operator)
 
@@ -217,15 +215,17 @@ class ShardedState:
             if _noted(newest)["digest"] != digest:
                 raise other_rows(self._states.control, batch_id, self._operator)
             return newest
-        runs = newest.notes.states if newest else (StateRuns(),) * self._shards
-        is_known = runs is not None and len(runs) == self._shards and committed <= (newest.batch_id if newest else -1)
+        # Asked after the digest, a Spark job: before its first job Spark may count no executor.
+        shards = self._shards or _usual_shards(read.sparkSession, newest)
+        runs = newest.notes.states if newest else (StateRuns(),) * shards
+        is_known = runs is not None and len(runs) == shards and committed <= (newest.batch_id if newest else -1)
         task = JudgeTask(
             states=self._states,
             query=self._query,
             operator=self._operator,
             rule=self._rule,
             batch_id=batch_id,
-            shards=self._shards,
+            shards=shards,
             before=newest.batch_id if newest else -1,
             runs=runs if is_known else None,
         )

@@ -275,7 +275,8 @@ class _Lineage:
         counted = _in_window(newest.filter(pl.col("value").is_not_null()), result)
         if not counted.height:
             # All records have left the group. Those of one id show how it became empty.
-            counted = rows.filter(pl.col("id") == _in_window(rows, result)["id"].last())
+            leaving = _in_window(rows, result)["id"].drop_nulls().tail(1)
+            counted = rows.filter(pl.col("id").is_in(leaving.implode()))
         before = self._topology.operators[upstream.inputs[0]]
         for number, partition, offset, id_ in counted.select(*_PLACE, "id").iter_rows():
             yield from self._made_of(before, number, partition, offset, (upstream.id, id_))

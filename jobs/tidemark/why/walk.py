@@ -8,7 +8,7 @@ to the partition that holds it back. The first finding explains most. Instants a
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import assert_never
 
 import polars as pl
@@ -140,11 +140,11 @@ class _Walk:
             findings += rule(self._scene, name)
         return findings or [self._in_time(name)]
 
-    def _walk(self, name: str) -> list[WhyFinding]:
+    def _walk(self, name: str) -> Sequence[WhyFinding]:
         """Returns reasons in the operator *name* or, without any, upstream."""
         # Operators share upstreams, and explanations of one scene share operators.
         if name not in self._scene.walked:
-            self._scene.walked[name] = self._reasons_in(self._scene.operator(name))
+            self._scene.walked[name] = tuple(self._reasons_in(self._scene.operator(name)))
         return self._scene.walked[name]
 
     def _reasons_in(self, operator: Operator) -> list[WhyFinding]:
@@ -164,7 +164,7 @@ class _Walk:
                     findings += self._walk(sink)
                 return findings
             case HopSource():
-                return self._inputs.hop(source) or self._walk(source.repartition)
+                return self._inputs.hop(source) or [*self._walk(source.repartition)]
             case _:
                 assert_never(source)
 

@@ -264,16 +264,16 @@ def _readers_of_updates(topology: Topology) -> list[str]:
     updates = updates_tables(topology.operators)
     sinks = [o for o in topology.operators.values() if o.appends_each_record]
     return [
-        sink.name for sink in sinks if any(not _waits(topology, name) for name in updates.intersection(sink.inputs))
+        sink.name for sink in sinks if any(_sends_at_once(topology, name) for name in updates.intersection(sink.inputs))
     ]
 
 
-def _waits(topology: Topology, name: str) -> bool:
-    """Returns True if results wait for a window or an interval."""
+def _sends_at_once(topology: Topology, name: str) -> bool:
+    """Returns True if some updates wait for no window and no interval."""
     operator = topology.operators[name]
     if operator.emission:
-        return operator.emission.holds
-    return any(_waits(topology, flow) for flow in operator.flows)
+        return not operator.emission.holds
+    return any(_sends_at_once(topology, flow) for flow in operator.flows)
 
 
 def _load_usable(file: Path) -> tuple[Topology | None, list[InvalidSpec]]:

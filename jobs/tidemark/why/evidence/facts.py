@@ -64,6 +64,7 @@ It is the length of four beats of 15 s.
 GAVE = pl.col("emitted") + pl.col("passed") + pl.col("repeated").fill_null(0)
 """Results that an operator sent on."""
 ALL = pl.lit(value=True)
+"""The condition that every row fulfils."""
 
 _LOAD = (
     *("memory_bytes", "memory_free_bytes", "state_bytes"),
@@ -307,7 +308,7 @@ class StreamFacts:
     def _of_operator(self, operator: str, has_answer: Callable[[pl.DataFrame], bool]) -> pl.DataFrame:
         """Returns the recent rows of `outcomes` about *operator*.
 
-        If these have no answer it returns all.
+        If these are not enough, it returns all rows.
         """
         is_asked = pl.col("operator") == operator
         recent = self._recent_outcomes.filter(is_asked)
@@ -399,7 +400,7 @@ class StreamFacts:
     def reads_of(self, source: str, has_answer: Callable[[pl.DataFrame], bool]) -> pl.DataFrame:
         """Returns the recent rows of `reads` about *source*.
 
-        If these have no answer it returns all.
+        If these are not enough, it returns all rows.
         """
         is_asked = pl.col("source") == source
         recent = self._recent_reads.filter(is_asked)

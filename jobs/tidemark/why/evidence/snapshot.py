@@ -21,7 +21,7 @@ class Scene:
     def __init__(self, topology: Topology, facts: Mapping[str, StreamFacts], at_ms: int) -> None:
         self.topology, self.at_ms = topology, at_ms
         self.facts = facts
-        self.walked: dict[str, list[WhyFinding]] = {}
+        self.walked: dict[str, tuple[WhyFinding, ...]] = {}
         """Reasons in each operator that was walked, and upstream of it."""
         self._subs: dict[str, SubTopology] = {}
         for sub in topology.sub_topologies:
