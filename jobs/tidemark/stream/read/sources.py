@@ -62,6 +62,12 @@ A column is null where a source does not have it.
 """
 TOPIC = "_topic"
 """The column with the topic of a source over several."""
+FETCH_WAIT_MS = "20"
+"""How long a broker holds back a fetch without records, ms.
+
+A client fetches ahead beyond the end of a batch. By default that fetch is answered after 500 ms, and the first poll of
+the next batch waits for it in each task.
+"""
 POLLED = "10000"
 """Most records that Kafka's client returns to Spark at once.
 
@@ -262,6 +268,7 @@ def kafka_options(source: Source, cluster: Cluster) -> dict[str, str]:
     """Returns Spark's options to read *source*'s topic, streaming or in batch."""
     return {
         "kafka.max.poll.records": POLLED,
+        "kafka.fetch.max.wait.ms": FETCH_WAIT_MS,
         **cluster.spark,
         **_subscription(source),
         "includeHeaders": "true",
