@@ -415,7 +415,7 @@ class QuerySigns:
         self._pulse.follow(self, (), query.id)
 
     def reports(self, newest: Mapping[str, Any] | None, busy: Container[str], now_ms: int) -> None:
-        """Tells the heartbeat of the *newest* batch, and of the running one.
+        """Puts the *newest* batch and the running one into the heartbeat.
 
         *busy* has the runs that work on a batch.
         """

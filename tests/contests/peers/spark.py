@@ -54,13 +54,12 @@ class SparkMerge(SparkAppend):
     settings: ClassVar = SparkAppend.settings | {"spark.sql.shuffle.partitions": "4"}
 
 
-class SparkState(SparkAppend):
+class SparkState(SparkMerge):
     """The value of each key in Spark's state, by rows."""
 
     name = "spark_state"
     title = "stock Spark: transformWithState, rows in Python"
     expected = Expected.CHANGES
-    has_state = True
     settings: ClassVar = SparkMerge.settings | {"state": "RocksDB, changelog checkpointing"}
 
 

@@ -18,16 +18,16 @@ from tidemark.sla.measures.batches import BEFORE_LATER, known_batches
 
 MOST_NAMED = 20
 """Most groups that a result names."""
-SEEN = f"""
-    WITH {{known}},
+SEEN = """
+    WITH {known},
     newest AS (
-        SELECT sub_topology, max(t.batch_id) AS newest FROM finished AS t {BEFORE_LATER} GROUP BY sub_topology
+        SELECT sub_topology, max(t.batch_id) AS newest FROM finished AS t {before_later} GROUP BY sub_topology
     ),
-    seen AS ({{seen}}),
-    groups AS (SELECT {{name}} AS name, epoch_ms(max(newest_at)) AS newest_ms FROM seen GROUP BY ALL)
+    seen AS ({seen}),
+    groups AS (SELECT {name} AS name, epoch_ms(max(newest_at)) AS newest_ms FROM seen GROUP BY ALL)
     SELECT count(*) AS n, count(*) FILTER (newest_ms <= $4) AS n_stale, min(newest_ms) AS oldest_ms,
-           list({{{{'name': name, 'newest_ms': newest_ms}}}} ORDER BY newest_ms, name)
-           FILTER (newest_ms <= $4)[:{MOST_NAMED}] AS oldest
+           list({{'name': name, 'newest_ms': newest_ms}} ORDER BY newest_ms, name)
+           FILTER (newest_ms <= $4)[:{most}] AS oldest
     FROM groups
 """
 """Counts groups and the stale ones: not seen since $4."""
@@ -80,7 +80,8 @@ def groups_seen(tables: Tables, topology: Topology, specs: Iterable[SlaSpec], *,
     batches = known_batches(tables, topology.name, at_ms=at_ms, since_ms=at_ms).sql
     for spec in by_groups:
         assert isinstance(spec.limits, Sla)
-        text = SEEN.format(known=batches, seen=_seen(spec), name=_name(spec, topology))
+        name = _name(spec, topology)
+        text = SEEN.format(known=batches, before_later=BEFORE_LATER, seen=_seen(spec), name=name, most=MOST_NAMED)
         parameters = [topology.name, at_ms, at_ms - spec.over_ms, at_ms - round(spec.limits.least_ms)]
         (row,) = tables.ask(text, parameters).objects
         oldest = tuple((str(group["name"]), group["newest_ms"]) for group in row["oldest"] or ())

@@ -35,7 +35,7 @@ _STATS_MS = timedelta(milliseconds=1)
 def open_to_read(path: Path) -> DeltaTable | Snapshot:
     """Opens the table at *path* to read its newest version.
 
-    Raises TableNotFoundError if there is none.
+    Raises TableNotFoundError if *path* has no table.
     """
     # delta-rs needs ten times as long for a small table.
     snapshot = snapshot_of(path)
