@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from tidemark.storage.delta.datasets import dataset_of
 from tidemark.storage.delta.log import HOP_LOG
 from tidemark.storage.delta.tables import Committer, DeclaredTable, create, read_before
 from tidemark.storage.fence import Fence
+from tidemark.storage.warehouse import is_table
 
 SCHEMA = pa.schema([("batch_id", pa.int64()), ("n", pa.int64())])
 
@@ -92,6 +94,40 @@ def test_a_new_table_is_as_delta_rs_makes_it(tmp_path: Path) -> None:
         (commit,) = table.history()
         assert commit["operationParameters"]["location"] == f"{Path(table.table_uri.removeprefix('file://')).as_uri()}/"
     assert len({table.metadata().id for table in (by_delta_rs, *others)}) == 3
+
+
+def test_a_new_table_is_never_seen_without_its_first_commit(tmp_path: Path) -> None:
+    path, seen = tmp_path / "folder" / "numbers", []
+
+    def look(*_: object) -> None:
+        if is_table(path):
+            sys.setprofile(None)
+            seen.append(DeltaTable(path).version())
+
+    sys.setprofile(look)  # after each call and each return
+    try:
+        DeclaredTable(path, SCHEMA, "numbers").ensure()
+    finally:
+        sys.setprofile(None)
+    assert seen == [0]
+    assert [file.name for file in path.iterdir()] == ["_delta_log"]
+
+
+def test_of_two_makers_of_a_new_table_the_second_keeps_what_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table, rename = DeclaredTable(tmp_path / "numbers", SCHEMA, "numbers"), Path.rename
+
+    def after_the_other(log: Path, target: Path) -> Path:
+        monkeypatch.undo()
+        table.ensure()
+        Committer("flights/status", Fence(clock=lambda: 0)).commit(table.path, rows(0, 5), 0)
+        return rename(log, target)
+
+    monkeypatch.setattr(Path, "rename", after_the_other)
+    table.ensure()
+    assert numbers(table.path) == [5]
+    assert [*tmp_path.glob("numbers/.new_*")] == []
 
 
 @pytest.mark.parametrize(
