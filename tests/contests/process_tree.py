@@ -4,8 +4,8 @@
 by SIGKILL, or until its last process has ended. The last report has `ended`.
 
 It adopts processes whose parent has ended (Linux: subreaper). So the kernel adds the use of each ended or killed
-process to it once, and /proc has that of living ones. Not counted: children of a process that ignores SIGCHLD, once
-they have ended, because the kernel forgets their use.
+process to it once, and /proc has that of living ones. The kernel forgets the use of an ended process if its parent
+ignores SIGCHLD, as Spark's daemon of Python workers does: such a process counts as it was at the last look before.
 """
 
 from __future__ import annotations
@@ -54,11 +54,16 @@ class Use:
 
 @dataclass(frozen=True)
 class ProcessUse:
-    """Use of one process, with that of its ended children."""
+    """Use of one process, with that of its ended children.
+
+    `parent`: its process. `started`: ticks since the machine's start, because numbers of processes are used again.
+    """
 
     cpu_s: float
     bytes_written: int
     rss_bytes: int
+    parent: int
+    started: int
 
 
 def of_process(pid: int) -> ProcessUse:
@@ -66,7 +71,8 @@ def of_process(pid: int) -> ProcessUse:
     place = Path(f"/proc/{pid}")
     fields = _stat(place)
     written = (place / "io").read_text().partition("\nwrite_bytes: ")[2].split(maxsplit=1)[0]
-    return ProcessUse(sum(map(int, fields[11:15])) / TICKS_A_S, int(written), int(fields[21]) * PAGE_BYTES)
+    cpu_s, rss_bytes = sum(map(int, fields[11:15])) / TICKS_A_S, int(fields[21]) * PAGE_BYTES
+    return ProcessUse(cpu_s, int(written), rss_bytes, int(fields[1]), int(fields[19]))
 
 
 def cpu_s_by_thread(pids: Sequence[int]) -> dict[str, float]:
@@ -97,21 +103,44 @@ def _stat(place: Path) -> list[str]:
     return (place / "stat").read_text().rpartition(")")[2].split()
 
 
-def use_of_tree(peak_rss_bytes: int) -> Use:
-    """Returns the use of all processes below this one, ended and living."""
-    living = []
-    for pid in descendants(os.getpid()):
-        with suppress(OSError):
-            living.append(of_process(pid))
-    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
-    rss_bytes = sum(each.rss_bytes for each in living)
-    return Use(
-        cpu_s=ended.ru_utime + ended.ru_stime + sum(each.cpu_s for each in living),
-        bytes_written=ended.ru_oublock * BLOCK_BYTES + sum(each.bytes_written for each in living),
-        rss_bytes=rss_bytes,
-        peak_rss_bytes=max(rss_bytes, peak_rss_bytes),
-        at_s=time.monotonic(),
-    )
+def ignores_children(pid: int) -> bool:
+    """Returns whether *pid* ignores SIGCHLD."""
+    with suppress(OSError):
+        ignored = Path(f"/proc/{pid}/status").read_text().partition("\nSigIgn:")[2].split(maxsplit=1)[0]
+        return bool(int(ignored, 16) >> (signal.SIGCHLD - 1) & 1)
+    return False
+
+
+class Tree:
+    """All processes below this one, ended and living."""
+
+    def __init__(self) -> None:
+        self._peak_rss_bytes = 0
+        self._at_risk: dict[tuple[int, int], ProcessUse] = {}
+        """Living processes whose use the kernel will forget."""
+        self._forgotten: list[ProcessUse] = []
+
+    def use(self) -> Use:
+        """Looks at all processes, and returns their use."""
+        living = {}
+        for pid in descendants(os.getpid()):
+            with suppress(OSError):
+                found = of_process(pid)
+                living[pid, found.started] = found
+        ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+        self._forgotten += [self._at_risk[each] for each in self._at_risk.keys() - living.keys()]
+        ignoring = {parent for parent in {each.parent for each in living.values()} if ignores_children(parent)}
+        self._at_risk = {key: each for key, each in living.items() if each.parent in ignoring}
+        rss_bytes = sum(each.rss_bytes for each in living.values())
+        self._peak_rss_bytes = max(rss_bytes, self._peak_rss_bytes)
+        counted = [*living.values(), *self._forgotten]
+        return Use(
+            cpu_s=ended.ru_utime + ended.ru_stime + sum(each.cpu_s for each in counted),
+            bytes_written=ended.ru_oublock * BLOCK_BYTES + sum(each.bytes_written for each in counted),
+            rss_bytes=rss_bytes,
+            peak_rss_bytes=self._peak_rss_bytes,
+            at_s=time.monotonic(),
+        )
 
 
 def kill_tree() -> None:
@@ -139,15 +168,16 @@ def main(report: Path, command: list[str]) -> int:
     signal.signal(signal.SIGTERM, lambda number, _: asked.append(number))
     statuses: dict[int, int] = {}
     first = os.posix_spawnp(command[0], command, os.environ, setsid=True)
-    use = use_of_tree(0)
+    tree = Tree()
+    use = tree.use()
     while not asked and descendants(os.getpid()):
         _write(report, use)
         time.sleep(EVERY_S)
         _reap(statuses.__setitem__)
-        use = use_of_tree(use.peak_rss_bytes)
+        use = tree.use()
     by_thread = cpu_s_by_thread(descendants(os.getpid()))
+    use = tree.use()  # what is killed below may die before a parent that ignores SIGCHLD, or after it
     kill_tree()
-    use = use_of_tree(use.peak_rss_bytes)
     _write(report, replace(use, ended=True, status=statuses.get(first), cpu_s_by_thread=by_thread))
     return statuses.get(first, 128 + signal.SIGKILL)
 
