@@ -23,7 +23,7 @@ from statistics import median
 from tempfile import TemporaryDirectory
 
 from bench import large_state
-from bench.growth_page import CLUSTERS, RAW, Sample, exponent, read, write_page
+from bench.growth_page import CLUSTERS, RAW, TOLERANCE, Sample, exponent, read, write_page
 from bench.jobs import COMMAND
 from bench.ratios import Figure
 from bench.records import PARTITIONS, counted, raw_rows
@@ -93,7 +93,8 @@ def figures(runs: int) -> Iterator[Figure]:
         values = [median(sample.values) for sample in found]
         if len(found) > 1 and min(values) > 0:
             slope = exponent([sample.size for sample in found], values).slope
-            yield Figure(f"{axis}: {figure}", [slope], found[0].aim, at_most=True, unit="exponent")
+            aim = None if found[0].aim is None else found[0].aim + TOLERANCE
+            yield Figure(f"{axis}: {figure}", [slope], aim, at_most=True, unit="exponent")
 
 
 def _shards(shards: int, runs: int) -> Iterator[Sample]:

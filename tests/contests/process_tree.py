@@ -116,9 +116,8 @@ class Tree:
 
     def __init__(self) -> None:
         self._peak_rss_bytes = 0
-        self._at_risk: dict[tuple[int, int], ProcessUse] = {}
-        """Living processes whose use the kernel will forget."""
-        self._forgotten: list[ProcessUse] = []
+        self._forgotten: dict[tuple[int, int], ProcessUse] = {}
+        """Processes whose use the kernel forgets when they end, as at the last look."""
 
     def use(self) -> Use:
         """Looks at all processes, and returns their use."""
@@ -128,12 +127,12 @@ class Tree:
                 found = of_process(pid)
                 living[pid, found.started] = found
         ended = resource.getrusage(resource.RUSAGE_CHILDREN)
-        self._forgotten += [self._at_risk[each] for each in self._at_risk.keys() - living.keys()]
         ignoring = {parent for parent in {each.parent for each in living.values()} if ignores_children(parent)}
-        self._at_risk = {key: each for key, each in living.items() if each.parent in ignoring}
+        ended_unseen = {key: each for key, each in self._forgotten.items() if key not in living}
+        self._forgotten = ended_unseen | {key: each for key, each in living.items() if each.parent in ignoring}
         rss_bytes = sum(each.rss_bytes for each in living.values())
         self._peak_rss_bytes = max(rss_bytes, self._peak_rss_bytes)
-        counted = [*living.values(), *self._forgotten]
+        counted = (living | self._forgotten).values()
         return Use(
             cpu_s=ended.ru_utime + ended.ru_stime + sum(each.cpu_s for each in counted),
             bytes_written=ended.ru_oublock * BLOCK_BYTES + sum(each.bytes_written for each in counted),
