@@ -57,7 +57,12 @@ def main(folder: Path) -> None:
         loops.append(len(statements))
         states.append(_states())
     idle = loops[-UNCHANGED:]
-    found |= {"loops": len(loops), "first_loops": sum(loops) - sum(idle), "idle_loop": median(idle), "states": states[-1]}
+    found |= {
+        "loops": len(loops),
+        "first_loops": sum(loops) - sum(idle),
+        "idle_loop": median(idle),
+        "states": states[-1],
+    }
     sys.stdout.write(json.dumps(found))
 
 
