@@ -117,7 +117,7 @@ class Tree:
     def __init__(self) -> None:
         self._peak_rss_bytes = 0
         self._forgotten: dict[tuple[int, int], ProcessUse] = {}
-        """Processes whose use the kernel forgets when they end, as at the last look."""
+        """Those that the kernel forgets, as at the last look."""
 
     def use(self) -> Use:
         """Looks at all processes, and returns their use."""

@@ -6,6 +6,7 @@ It has SLAs, incidents and contracts.
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,20 @@ def test_the_page_of_an_unchecked_topology_says_so(tmp_path: Path) -> None:
 
     assert "Not checked yet. The DAG <code>tidemark_flights_sla_check</code> checks them." in page
     assert [cells(page, table) for table in ("slas", "contracts", "expectations")] == [[], [], []]
+
+
+def test_the_page_lists_no_folder_of_another_topology(layout: Layout) -> None:
+    listed: list[str] | None = []
+
+    def hook(event: str, arguments: tuple[object, ...]) -> None:
+        if event == "os.scandir" and listed is not None:
+            listed.append(str(arguments[0]))
+
+    sys.addaudithook(hook)  # for ever
+    sla_page(layout.warehouse, "flights")
+    folders, listed = listed, None
+    assert any("/flights" in folder for folder in folders)
+    assert not [folder for folder in folders if "/others" in folder]
 
 
 def test_the_page_is_written_among_the_reports(layout: Layout) -> None:

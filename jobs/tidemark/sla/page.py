@@ -56,8 +56,8 @@ def sla_page(warehouse: Path, topology: str, model: Row | None = None) -> str:
 
     With a page *model* it has links to the other pages and refreshes itself. Without, it stands alone.
     """
-    layout = Layout(warehouse)
-    return _page(Warehouse(warehouse, only={layout.report_table(topology, name) for name in READS}), topology, model)
+    only = {Layout(warehouse).report_table(topology, name) for name in READS}
+    return _page(Warehouse(warehouse, topology=topology, only=only), topology, model)
 
 
 def write_sla_page(layout: Layout, topology: str) -> None:
