@@ -117,7 +117,7 @@ class Tree:
     def __init__(self) -> None:
         self._peak_rss_bytes = 0
         self._forgotten: dict[tuple[int, int], ProcessUse] = {}
-        """Those that the kernel forgets, as at the last look."""
+        """Processes that the kernel forgets, as at the last look."""
 
     def use(self) -> Use:
         """Looks at all processes, and returns their use."""
