@@ -187,7 +187,7 @@ def test_a_scrape_of_an_unchanged_warehouse_reads_no_file(
 def test_a_scrape_asks_little_of_files_logs_and_frames(
     warehouse: Layout, flights: Topology, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each query of a frame takes 0.3 ms of CPU, and each file 1 ms."""
+    """A query of a frame takes 0.3 ms, a file 1 ms."""
     own = Layout(shutil.copytree(warehouse.warehouse, tmp_path / "own"))
     exporter = Exporter(own, lambda: [flights], clock=lambda: NOW)
     exporter.samples()

@@ -196,7 +196,7 @@ class Exporter(Collector):
             yield from (each.at(now_ms) for each in kept[1] if each.until_ms is None or now_ms <= each.until_ms)
 
     def _paths(self, topology: Topology, table: Table) -> list[Path]:
-        """Returns the places of *table*: one of each stream, or that of reports."""
+        """Returns the places of *table*, of streams or reports."""
         if table.written_by != "stream":
             return [self._layout.report_table(topology.name, table.name)]
         return [self._layout.stream_table(topology.name, sub.name, table.name) for sub in topology.sub_topologies]
@@ -331,7 +331,7 @@ PARTS: Mapping[SamplesOf, tuple[Table, ...]] = MappingProxyType(
         _of_incidents: (INCIDENTS,),
     }
 )
-"""The parts of a scrape, which are made anew after a commit to one of their tables."""
+"""The parts of a scrape, with the tables that they need."""
 
 
 def families(samples: Iterable[Sample]) -> Iterator[Family]:

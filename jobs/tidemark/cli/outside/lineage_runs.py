@@ -32,8 +32,8 @@ from tidemark.model.settings.intervals import Grain, iso
 from tidemark.model.tables.catalog import BATCHES, HEARTBEATS, OUTCOMES, WATERMARKS
 from tidemark.model.topology import SubTopology, Topology
 from tidemark.storage.delta.snapshots import added_files
-from tidemark.why.evidence.driver_facts import BEATS_WITHIN_MS
 from tidemark.why.evidence.fact_tables import FactTables, stored_in
+from tidemark.why.evidence.heartbeat_facts import BEATS_WITHIN_MS
 from tidemark.why.evidence.outcome_facts import GAVE
 
 HOUR_MS, KEPT_MS = Grain.HOUR.length_ms, Grain.DAY.length_ms

@@ -36,9 +36,9 @@ def _of_stream(scene: Scene, sub: SubTopology) -> Iterator[Row]:
     facts, sources = scene.facts[sub.name], names_in(sub.outside_sources)
     if not sources:
         return
-    known = {(source, number) for source, number in facts.marks if source in sources and number is not None}
-    last = facts.reads.last(sources, known)
-    for source, number in sorted(known | last.keys(), key=lambda place: (sources.index(place[0]), place[1])):
+    places = {(source, number) for source, number in facts.marks if source in sources and number is not None}
+    last = facts.reads.last(sources, places)
+    for source, number in sorted(places | last.keys(), key=lambda place: (sources.index(place[0]), place[1])):
         mark, whole = facts.marks.get((source, number)), facts.marks.get((source, None))
         watermark_ms = mark.watermark_ms if mark else None
         read_ms, unread = last.get((source, number), (None, None))

@@ -13,8 +13,8 @@ from tidemark.model.settings.toml_keys import length
 from tidemark.why.causes.rights import without_right
 from tidemark.why.evidence.commands import logs, start
 from tidemark.why.evidence.conditions import Condition, condition
-from tidemark.why.evidence.driver_facts import BEATS_WITHIN_MS, Beat
 from tidemark.why.evidence.findings import BACKLOG, CATCHING_UP, NEVER_STARTED, Cause, Trait, WhyFinding
+from tidemark.why.evidence.heartbeat_facts import BEATS_WITHIN_MS, Beat
 from tidemark.why.evidence.snapshot import Scene
 
 DRIVER_DEAD = Cause("driver_dead", Trait.FAULT | Trait.SILENCE)

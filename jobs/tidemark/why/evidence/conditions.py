@@ -9,8 +9,8 @@ from enum import StrEnum
 
 from tidemark.control.folder import ALIVE, StreamState
 from tidemark.semantics.catching_up import HANGS_AFTER_MS
-from tidemark.why.evidence.driver_facts import BEATS_WITHIN_MS, Beat
 from tidemark.why.evidence.facts import StreamFacts
+from tidemark.why.evidence.heartbeat_facts import BEATS_WITHIN_MS, Beat
 
 
 class Condition(StrEnum):

@@ -29,11 +29,11 @@ RECENT_MS = 2 * 86_400_000
 BATCH_COLUMNS = ("batch_id", "decided_at", "started_at", "finished_at", "duration_ms", "epoch", "records_in")
 
 Opener = Callable[[Table, str], pl.LazyFrame]
-"""Opens a table of a stream under its name; a missing one has no rows."""
+"""Opens a table under its name; a missing one has no rows."""
 
 
 def stored_in(home: Path) -> Opener:
-    """Returns what opens the tables in *home*, with the rows that only the journal has."""
+    """Returns the opener of the tables in *home*, and of its journal."""
     # The journal is read before any table: a flush in between would move rows into tables that were read before.
     unflushed = cache(partial(unflushed_of, home))
 

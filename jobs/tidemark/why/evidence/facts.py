@@ -21,8 +21,8 @@ from tidemark.model.tables.catalog import (
     WATERMARKS,
 )
 from tidemark.semantics.idleness import Activity
-from tidemark.why.evidence.driver_facts import DriverFacts
 from tidemark.why.evidence.fact_tables import FactTables
+from tidemark.why.evidence.heartbeat_facts import HeartbeatFacts
 from tidemark.why.evidence.outcome_facts import LATELY, OutcomeFacts
 from tidemark.why.evidence.read_facts import ReadFacts
 
@@ -50,7 +50,7 @@ class StreamFacts:
     def __init__(self, tables: FactTables, control: Path, trigger_ms: int) -> None:
         self.tables, self.control, self._trigger_ms = tables, control, trigger_ms
         self.at_ms = tables.at_ms
-        self.driver = DriverFacts(tables, control, trigger_ms)
+        self.driver = HeartbeatFacts(tables, control, trigger_ms)
         self.outcomes, self.reads = OutcomeFacts(tables), ReadFacts(tables)
 
     @cached_property

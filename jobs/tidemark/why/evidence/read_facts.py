@@ -74,11 +74,11 @@ class ReadFacts:
         return read.filter(pl.col("batch_id").is_in(last.implode()))
 
     def last(
-        self, sources: Collection[str], known: Set[tuple[str, int]]
+        self, sources: Collection[str], places: Set[tuple[str, int]]
     ) -> dict[tuple[str, int], tuple[int | None, int | None]]:
         """Returns when partitions of *sources* were last read, and their unread records.
 
-        They are the *known* partitions, and others of recent batches. None: it was never read, or the broker was not
+        They are those at *places*, and others of recent batches. None: it was never read, or the broker was not
         asked.
         """
         read_ms, unread = pl.col("finished_at").filter(IS_READ).max(), pl.col("unread").drop_nulls().last()
@@ -88,7 +88,7 @@ class ReadFacts:
             return reads.group_by(PLACE).agg(read_ms=read_ms, unread=unread).collect()
 
         def has_answer(recent: pl.DataFrame) -> bool:
-            return known <= {*recent.drop_nulls("read_ms").select(PLACE).iter_rows()}
+            return places <= {*recent.drop_nulls("read_ms").select(PLACE).iter_rows()}
 
         rows = self._tables.recent_first(read, has_answer).iter_rows()
         return {(source, partition): (at_ms, n) for source, partition, at_ms, n in rows}

@@ -1,4 +1,4 @@
-"""Answers what the drivers of a stream do: heartbeats, restarts and signs of work.
+"""Answers what the drivers of a stream do and did.
 
 A heartbeat counts from its `at` on.
 """
@@ -68,7 +68,7 @@ class Beat:
         return self.memory_free_bytes * 9 < self.memory_bytes
 
 
-class DriverFacts:
+class HeartbeatFacts:
     """The drivers of the stream with *tables* and the folder *control*.
 
     *trigger_ms* is that of the topology. Restarts are known that ended in the last half of the recent time.
