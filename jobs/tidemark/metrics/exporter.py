@@ -176,30 +176,30 @@ class Exporter(Collector):
         return [*kept, Sample("tidemark_dropped_series", (topology.name,), dropped)]
 
     def _read(self, topology: Topology, now_ms: int) -> Iterator[Sample]:
-        look, facts = self._rows.look(), dict[str, StreamFacts]()
+        look, facts, homes = self._rows.look(), dict[str, StreamFacts](), list[Path]()
         for sub in topology.sub_topologies:
-            tables = FactTables(look.stored_in(self._layout.stream(topology.name, sub.name)), now_ms)
+            homes.append(self._layout.stream(topology.name, sub.name))
             control = self._layout.control(topology.name, sub.name)
+            tables = FactTables(look.stored_in(homes[-1]), now_ms)
             facts[sub.name] = StreamFacts(tables, control, topology.trigger_ms)
             # The state of a stream also follows from silence, so it is judged at each scrape.
             yield from _of_stream((topology.name, sub.name), facts[sub.name], now_ms)
         scene = Scene(topology, facts, now_ms)
 
+        def paths(table: Table) -> list[Path]:
+            if table.written_by != "stream":
+                return [self._layout.report_table(topology.name, table.name)]
+            return [home / table.name for home in homes]
+
         def rows(table: Table) -> pl.DataFrame:
-            return pl.concat(look.rows(table, path) for path in self._paths(topology, table))
+            return pl.concat(look.rows(table, path) for path in paths(table))
 
         for samples_of, needed in PARTS.items():
-            versions = [look.version(path) for table in needed for path in self._paths(topology, table)]
+            versions = [look.version(path) for table in needed for path in paths(table)]
             kept = self._kept.get((topology.name, samples_of))
             if kept is None or kept[0] != versions:
                 kept = self._kept[topology.name, samples_of] = (versions, [*samples_of(scene, rows)])
             yield from (each.at(now_ms) for each in kept[1] if each.until_ms is None or now_ms <= each.until_ms)
-
-    def _paths(self, topology: Topology, table: Table) -> list[Path]:
-        """Returns the places of *table*, of streams or reports."""
-        if table.written_by != "stream":
-            return [self._layout.report_table(topology.name, table.name)]
-        return [self._layout.stream_table(topology.name, sub.name, table.name) for sub in topology.sub_topologies]
 
 
 def _of_stream(labels: tuple[str, str], facts: StreamFacts, now_ms: int) -> Iterator[Sample]:

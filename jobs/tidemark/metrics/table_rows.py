@@ -195,7 +195,10 @@ def _file(path: Path, none: pl.DataFrame) -> pl.DataFrame:
     # `read_table` would make a dataset of the one file first, which takes as long as to read it.
     with pq.ParquetFile(path) as file:
         rows = file.read(within(none.columns, file.schema_arrow.names), use_threads=False)
-    return _as(none, pl.DataFrame(rows))
+    # They become a part of a larger frame, so to put them together first would be in vain.
+    frame = pl.from_arrow(rows, rechunk=False)
+    assert isinstance(frame, pl.DataFrame)
+    return _as(none, frame)
 
 
 def _as(none: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
