@@ -224,6 +224,4 @@ def _needed(table: Table, rows: pl.DataFrame, since_batch: int | None) -> pl.Dat
     if table.name in NEWEST:
         newest = rows.lazy().sort("batch_id", maintain_order=True)
         return newest.unique(NEWEST[table.name], keep="last", maintain_order=True).collect()
-    if since_batch is None or rows["batch_id"].min() >= since_batch:
-        return rows
-    return rows.filter(pl.col("batch_id") >= since_batch)
+    return rows if since_batch is None else rows.filter(pl.col("batch_id") >= since_batch)

@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
@@ -80,7 +81,8 @@ class HeartbeatFacts:
     @cached_property
     def beat(self) -> Beat | None:
         """The newest heartbeat, from the control folder or from the table."""
-        newest, load = None, {}
+        newest: Beat | None = None
+        load: dict[str, Any] = {}
         for row in self._beats.tail(1).iter_rows(named=True):
             load = {**pick(row, _LOAD), "eta_at_ms": row["eta_at"]}
             newest = Beat(StreamState(row["state"]), row["at"], row["batch_started_at"], row["reason"], **load)

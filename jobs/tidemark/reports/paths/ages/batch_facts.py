@@ -75,9 +75,8 @@ class BatchRuns:
         return np.where((last != NONE) & (last > read), self.restart[last], NONE)
 
 
-NO_RUNS = BatchRuns(
-    np.empty(0, np.int64), *(np.empty(0) for _ in range(3)), pl.Series(dtype=pl.String()), np.empty(0, np.int64), {}
-)
+_NO_VALUES, _NO_PLACES = np.empty(0), np.empty(0, np.int64)
+NO_RUNS = BatchRuns(_NO_PLACES, _NO_VALUES, _NO_VALUES, _NO_VALUES, pl.Series(dtype=pl.String()), _NO_PLACES, {})
 
 
 class PartitionMarks(NamedTuple):
