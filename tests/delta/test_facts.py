@@ -22,6 +22,7 @@ from tidemark.kernels.columns.buckets import value_of
 from tidemark.kernels.updates.facts import add_up
 from tidemark.model import sla_spec
 from tidemark.model.project.layout import Layout
+from tidemark.model.tables.catalog import OUTCOMES
 from tidemark.query.sql import Warehouse
 from tidemark.semantics.buckets import bucket_of
 from tidemark.semantics.sla import Verdict
@@ -32,7 +33,7 @@ from tidemark.stream.journal.unflushed import scan_facts
 from tidemark.stream.startup.evidence import evidence
 from tidemark.stream.startup.soundness import findings
 from tidemark.stream.write.flushing import SELDOM
-from tidemark.why.evidence.facts import StreamFacts
+from tidemark.why.evidence.fact_tables import FactTables, stored_in
 
 TOML = topology_of(
     {"level": "trace", "window": "2 s"},
@@ -249,12 +250,12 @@ def test_readers_see_facts_that_only_the_journal_has(tmp_path):
     playing = play(tmp_path)
     run(playing, range(3), {})
     warehouse = Warehouse(tmp_path)
-    facts = StreamFacts(playing.table("batches", SUB).parent, tmp_path / "control" / "play" / SUB, ms(60), 1_000)
+    facts = FactTables(stored_in(playing.table("batches", SUB).parent), ms(60))
     asked = "SELECT batch_id FROM batches ORDER BY 1"
     # What was measured of batch 2 is in the driver alone, until the next batch or a flush.
     assert warehouse.ask(asked).rows == ((0,), (1,))
     assert facts.batches["batch_id"].to_list() == [0, 1]
-    assert facts.outcomes.height == 6  # batch 1 sends nothing on to the sinks
+    assert facts.rows(OUTCOMES).collect().height == 6  # batch 1 sends nothing on to the sinks
     assert sorted(scan_facts(playing.table("quarantine", SUB)).collect()["batch_id"]) == [0, 1, 2]
     run(playing, range(3, 12), {})
     drain(playing)

@@ -44,7 +44,7 @@ from tidemark.sla.incidents.culprits import NO_EXPLANATION
 from tidemark.stream.decide import decision
 from tidemark.stream.driver.heartbeats import Heartbeats
 from tidemark.stream.write.measurement import Host
-from tidemark.why.walk import explain, scene
+from tidemark.why.walk import Walk, scene
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # great-expectations imports a module that Python 3.11 deprecates
@@ -854,14 +854,14 @@ def agree(flow: Flow, fault: Fault, result: Row, told: list[Row]) -> None:
         instants = {k: round(v.timestamp() * 1_000) if isinstance(v, datetime) else v for k, v in change.items()}
         text = alert_texts(alert_of(instants, link=""), notified_ms=at_ms)["text"]
         assert [name for name in ("culprit", "held_by") if (result[name] or "") not in text] == []
-    at = scene(topology, flow.layout, at_ms)
-    for finding in explain(at):
+    walk = Walk(scene(topology, flow.layout, at_ms))
+    for finding in walk.explain():
         can_be_typed(finding, topology)
     cause, _, _ = (result["held_by"] or "").partition(": ")
     if cause in {*known_causes()}:
         is_of_one = result["subject"] in topology.operators and result["measure"] != Measure.WATERMARK_LAG
         subject = result["subject"] if is_of_one else None  # a watermark is waited for by those behind it
-        lines = [finding.line for finding in explain(at, subject)]
+        lines = [finding.line for finding in walk.explain(subject)]
         assert result["held_by"] in lines
     if cause == "bound_too_small":
         costs = bound_rows(flow.layout.warehouse, topology, source=result["culprit"])

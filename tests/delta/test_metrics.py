@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,7 +19,7 @@ from urllib.request import Request, urlopen
 
 import polars as pl
 import pytest
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
 from prometheus_client import CollectorRegistry, generate_latest, start_http_server
 from prometheus_client.openmetrics.exposition import generate_latest as open_metrics
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
@@ -183,6 +184,41 @@ def test_a_scrape_of_an_unchanged_warehouse_reads_no_file(
     assert len(read) == 1
 
 
+def test_a_scrape_asks_little_of_files_logs_and_frames(
+    warehouse: Layout, flights: Topology, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A query of a frame takes 0.3 ms, a file 1 ms."""
+    own = Layout(shutil.copytree(warehouse.warehouse, tmp_path / "own"))
+    exporter = Exporter(own, lambda: [flights], clock=lambda: NOW)
+    exporter.samples()
+    counts: Counter[str] = Counter()
+
+    def count(owner: object, name: str) -> None:
+        whole = getattr(owner, name)
+
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            counts[name] += 1
+            return whole(*args, **kwargs)
+
+        monkeypatch.setattr(owner, name, counted)
+
+    # A query of a frame, also an eager one, begins with `lazy`.
+    for owner, name in ((pl.DataFrame, "lazy"), (table_rows, "_file"), (table_rows, "_version")):
+        count(owner, name)
+    exporter.samples()
+    # Five tables and the heartbeats of two streams, and two reports.
+    logs = {"_version": 2 * 6 + 2}
+    assert counts == {**logs, "lazy": 2}
+    for name in ("status", "carriers"):
+        for table in ("batches", "outcomes", "latency_buckets", "watermarks", "heartbeats"):
+            path = own.stream_table("flights", name, table)
+            write_deltalake(path, DeltaTable(path).to_pyarrow_table().slice(0, 1), mode="append")
+    counts.clear()
+    exporter.samples()
+    # Nothing asks for the watermarks of a stream without partitions.
+    assert counts == {**logs, "_file": 9, "lazy": 12}
+
+
 @pytest.mark.parametrize("commits", [1, 2, 3])
 def test_a_recreated_table_shows_only_its_new_rows(tmp_path: Path, commits: int) -> None:
     """Its log is shorter than the old one, as long, or longer."""
@@ -194,11 +230,11 @@ def test_a_recreated_table_shows_only_its_new_rows(tmp_path: Path, commits: int)
 
     for _ in range(2):
         beat(1)
-    assert kept.rows(HEARTBEATS, path)["epoch"].to_list() == [1, 1]
+    assert kept.look().rows(HEARTBEATS, path)["epoch"].to_list() == [1, 1]
     shutil.rmtree(path)
     for _ in range(commits):
         beat(2)
-    assert kept.rows(HEARTBEATS, path)["epoch"].to_list() == [2] * commits
+    assert kept.look().rows(HEARTBEATS, path)["epoch"].to_list() == [2] * commits
 
 
 def test_flights_have_few_series_and_more_are_cut(exporter: Exporter, monkeypatch: pytest.MonkeyPatch) -> None:

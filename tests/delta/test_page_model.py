@@ -252,6 +252,18 @@ def test_each_partition_has_its_lag_and_its_backlog(tmp_path: Path) -> None:
     assert second["holds_back"]
 
 
+def test_a_partition_that_was_quarantined_days_ago_is_named(tmp_path: Path) -> None:
+    """Pages and `why` read two days first."""
+    play, hour = Play(NEWEST, tmp_path, partitions=2), 3_600
+    for at_s in (10, 60 * hour, 96 * hour):
+        bad_rows = [bad("malformed_json", part=1)(play)] if at_s == 10 else []
+        play.batch([play.row("events", ms(at_s), key="a", id="a", v=at_s), *bad_rows], at_ms=ms(at_s + 1))
+    first, second = model(play, 96 * hour + 2)["partitions"]
+    assert (first["partition"], first["silent_ms"], first["causes"]) == (0, 1_000, [])
+    assert (second["partition"], second["silent_ms"]) == (1, (96 * hour + 2 - 11) * 1_000)
+    assert second["causes"] == ["poison_at_head"]
+
+
 def test_silent_groups_of_the_newest_check_are_listed(tmp_path: Path) -> None:
     play = played(tmp_path)
     check = {"topology": "play", "subject": "newest", "measure": "staleness", "verdict": "error", "said": ""}

@@ -27,7 +27,7 @@ from tidemark.stream.driver.heartbeats import Heartbeats
 from tidemark.why.causes.inputs import Inputs
 from tidemark.why.causes.rights import MISSING_RIGHT
 from tidemark.why.evidence.findings import WhyFinding
-from tidemark.why.walk import explain, scene, why
+from tidemark.why.walk import Walk, scene, why
 
 SOURCE = """
 name = "play"
@@ -142,10 +142,10 @@ def test_operators_of_a_scene_share_the_search_upstream(tmp_path: Path, monkeypa
     searched: list[str] = []
     search = Inputs.source
     monkeypatch.setattr(Inputs, "source", lambda of, source: (searched.append(source.name), search(of, source))[1])
-    at = scene(play.topology, Layout(tmp_path), ms(3))
-    together = explain(at)
+    walk = Walk(scene(play.topology, Layout(tmp_path), ms(3)))
+    together = walk.explain()
     assert {finding.operator for finding in together} == {"board", "second_board"}
-    assert [finding for name in ("board", "second_board") for finding in explain(at, name)] == together
+    assert [finding for name in ("board", "second_board") for finding in walk.explain(name)] == together
     assert searched == ["events"]
 
 

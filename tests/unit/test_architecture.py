@@ -116,8 +116,8 @@ IMPORTS = {
     "why": "collecting errors semantics model.settings model.project model.kinds model why.evidence why.causes",
     "trace": (
         "collecting errors semantics model.tables model.settings model.project model.kinds model kernels "
-        "kernels.columns kernels.aggregates storage.delta stream.journal stream.kafka stream.operate stream.read "
-        "stream.startup stream.state stream.updates why.evidence"
+        "kernels.columns kernels.aggregates kernels.reports storage.delta stream.journal stream.kafka stream.operate "
+        "stream.read stream.startup stream.state stream.updates why.evidence"
     ),
     "reports": (
         "errors semantics model.tables model.settings model.project model kernels.columns storage storage.delta "

@@ -9,7 +9,7 @@ Clock: the one of this process, for ages and lags; that of the drivers for laten
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from copy import copy
 from datetime import datetime
 from itertools import groupby
@@ -30,9 +30,9 @@ from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
 from tidemark.clock import Clock, wall_clock_ms
-from tidemark.collecting import names_in, outside
+from tidemark.collecting import outside
 from tidemark.metrics.catalog import METRICS, Metric, MetricType
-from tidemark.metrics.table_rows import KeptFacts, LogFile, TableRows
+from tidemark.metrics.table_rows import LogFile, TableRows
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Grain
 from tidemark.model.sla_spec import Severity
@@ -54,6 +54,8 @@ from tidemark.semantics.buckets import GAMMA, quantile, value_of
 from tidemark.semantics.incidents import BROKEN
 from tidemark.semantics.sla import Verdict
 from tidemark.why.evidence.conditions import Condition, condition
+from tidemark.why.evidence.fact_tables import FactTables
+from tidemark.why.evidence.facts import StreamFacts
 from tidemark.why.evidence.snapshot import Scene
 
 log = logging.getLogger(__name__)
@@ -80,7 +82,6 @@ FAMILIES: Mapping[MetricType, Callable[..., Any]] = MappingProxyType(
 WORDS = outside(BECAME, ("held_after",))
 """Outcomes of updates; updates that are still held have none."""
 HOUR_MS = Grain.HOUR.length_ms
-OF_STREAMS = names_in((BATCHES, OUTCOMES, LATENCY_BUCKETS, WATERMARKS, COMPLETENESS))
 
 
 class Sample(NamedTuple):
@@ -115,6 +116,11 @@ class Sample(NamedTuple):
         return 1
 
 
+Rows = Callable[[Table], pl.DataFrame]
+"""Returns the rows of a table that metrics need, of all streams."""
+SamplesOf = Callable[[Scene, Rows], Iterator[Sample]]
+
+
 class Exporter(Collector):
     """Collects the metrics of *topologies* in the warehouse of *layout*.
 
@@ -127,7 +133,7 @@ class Exporter(Collector):
     ) -> None:
         self._layout, self._topologies, self._clock = layout, topologies, clock
         self._rows, self._lock = TableRows(), Lock()
-        self._kept: dict[str, tuple[list[LogFile], list[Sample]]] = {}
+        self._kept: dict[tuple[str, SamplesOf], tuple[list[LogFile], list[Sample]]] = {}
 
     def collect(self) -> Iterator[Family]:
         """Yields the metrics, each with the series of all topologies."""
@@ -170,38 +176,36 @@ class Exporter(Collector):
         return [*kept, Sample("tidemark_dropped_series", (topology.name,), dropped)]
 
     def _read(self, topology: Topology, now_ms: int) -> Iterator[Sample]:
-        facts = {}
+        look, facts, homes = self._rows.look(), dict[str, StreamFacts](), list[Path]()
         for sub in topology.sub_topologies:
-            home, control = self._layout.stream(topology.name, sub.name), self._layout.control(topology.name, sub.name)
-            facts[sub.name] = KeptFacts(home, control, now_ms, topology.trigger_ms, self._rows)
+            homes.append(self._layout.stream(topology.name, sub.name))
+            control = self._layout.control(topology.name, sub.name)
+            tables = FactTables(look.stored_in(homes[-1]), now_ms)
+            facts[sub.name] = StreamFacts(tables, control, topology.trigger_ms)
             # The state of a stream also follows from silence, so it is judged at each scrape.
             yield from _of_stream((topology.name, sub.name), facts[sub.name], now_ms)
-        homes = [self._layout.stream(topology.name, name) for name in facts]
-        paths = [home / table for home in homes for table in OF_STREAMS]
-        paths += [self._layout.report_table(topology.name, table.name) for table in (SLA_RESULTS, INCIDENTS)]
-        versions = [self._rows.version(path) for path in paths]
-        kept = self._kept.get(topology.name)
-        if kept is None or kept[0] != versions:
-            samples = [*_of_partitions(Scene(topology, facts, now_ms)), *self._of_tables(topology.name, homes)]
-            kept = self._kept[topology.name] = (versions, samples)
-        yield from (each.at(now_ms) for each in kept[1] if each.until_ms is None or now_ms <= each.until_ms)
+        scene = Scene(topology, facts, now_ms)
 
-    def _of_tables(self, topology: str, homes: Sequence[Path]) -> Iterator[Sample]:
+        def paths(table: Table) -> list[Path]:
+            if table.written_by != "stream":
+                return [self._layout.report_table(topology.name, table.name)]
+            return [home / table.name for home in homes]
+
         def rows(table: Table) -> pl.DataFrame:
-            return pl.concat(self._rows.rows(table, home / table.name) for home in homes)
+            return pl.concat(look.rows(table, path) for path in paths(table))
 
-        yield from _of_latency(topology, rows(LATENCY_BUCKETS))
-        batches = rows(BATCHES).select("sub_topology", "batch_id", "finished_at")
-        yield from _of_outcomes(topology, rows(OUTCOMES).join(batches, on=["sub_topology", "batch_id"]))
-        yield from _of_completeness(topology, rows(COMPLETENESS))
-        for table, samples_of in ((SLA_RESULTS, _of_checks), (INCIDENTS, _of_incidents)):
-            yield from samples_of(topology, self._rows.rows(table, self._layout.report_table(topology, table.name)))
+        for samples_of, needed in PARTS.items():
+            versions = [look.version(path) for table in needed for path in paths(table)]
+            kept = self._kept.get((topology.name, samples_of))
+            if kept is None or kept[0] != versions:
+                kept = self._kept[topology.name, samples_of] = (versions, [*samples_of(scene, rows)])
+            yield from (each.at(now_ms) for each in kept[1] if each.until_ms is None or now_ms <= each.until_ms)
 
 
-def _of_stream(labels: tuple[str, str], facts: KeptFacts, now_ms: int) -> Iterator[Sample]:
+def _of_stream(labels: tuple[str, str], facts: StreamFacts, now_ms: int) -> Iterator[Sample]:
     present = condition(facts)
     yield Sample("tidemark_stream_state", labels, {each.value: each is present for each in Condition})
-    beat = facts.beat
+    beat = facts.driver.beat
     if beat is None:
         return
     yield Sample("tidemark_heartbeat_age_seconds", labels, (now_ms - beat.at_ms) / 1000)
@@ -211,7 +215,7 @@ def _of_stream(labels: tuple[str, str], facts: KeptFacts, now_ms: int) -> Iterat
         yield Sample("tidemark_catch_up_seconds", labels, max(0, beat.eta_at_ms - now_ms) / 1000)
 
 
-def _of_partitions(scene: Scene) -> Iterator[Sample]:
+def _of_partitions(scene: Scene, _: Rows) -> Iterator[Sample]:
     for row in partitions(scene, ()):
         labels = (scene.topology.name, row["sub_topology"], row["source"], str(row["partition"]))
         if row["watermark"] is not None:
@@ -220,19 +224,20 @@ def _of_partitions(scene: Scene) -> Iterator[Sample]:
             yield Sample("tidemark_unread_records", labels, row["unread"])
 
 
-def _of_latency(topology: str, rows: pl.DataFrame) -> Iterator[Sample]:
+def _of_latency(scene: Scene, rows: Rows) -> Iterator[Sample]:
     """Yields quantiles and histograms by operator."""
-    if rows.is_empty():
+    buckets = rows(LATENCY_BUCKETS)
+    if buckets.is_empty():
         return
+    newest_ms = _ms(buckets["finished_at"].max())  # type: ignore[arg-type]
     at_ms = pl.col("finished_at").dt.epoch("ms")
-    newest_ms = rows.select(at_ms.max()).item()
-    counts = rows.with_columns(at_ms=at_ms).group_by("operator", "bucket").agg(
-        hour=pl.col("n").filter(pl.col("at_ms") >= newest_ms // HOUR_MS * HOUR_MS).sum(),
-        recent=pl.col("n").filter(pl.col("at_ms") > newest_ms - RECENT_MS).sum(),
-    ).sort("operator", "bucket")  # fmt: skip
-    # Each operation on a frame takes 0.3 ms, however few its rows are.
-    for operator, group in groupby(counts.select("operator", "bucket", "hour", "recent").rows(), itemgetter(0)):
-        labels, of_operator = (topology, str(operator)), [*group]
+    # Each collected frame takes 0.3 ms, however few its rows are.
+    counts = buckets.lazy().group_by("operator", "bucket").agg(
+        hour=pl.col("n").filter(at_ms >= newest_ms // HOUR_MS * HOUR_MS).sum(),
+        recent=pl.col("n").filter(at_ms > newest_ms - RECENT_MS).sum(),
+    ).sort("operator", "bucket").select("operator", "bucket", "hour", "recent").collect()  # fmt: skip
+    for operator, group in groupby(counts.rows(), itemgetter(0)):
+        labels, of_operator = (scene.topology.name, str(operator)), [*group]
         recent = [(bucket, n) for _, bucket, _, n in of_operator]
         for name, q in PERCENTILES.items():
             if (latency_ms := quantile(recent, q)) is not None:
@@ -255,33 +260,36 @@ def _edge_s(bucket: int) -> str:
     return f"{GAMMA ** (bucket - 1) / 1000:.6g}" if bucket else "0.0"
 
 
-def _of_outcomes(topology: str, rows: pl.DataFrame) -> Iterator[Sample]:
-    if rows.is_empty():
-        return
-    at_ms = pl.col("finished_at").dt.epoch("ms")
-    hour_ms = rows.select(at_ms.max()).item() // HOUR_MS * HOUR_MS
-    sums = rows.filter(at_ms >= hour_ms).group_by("operator").agg(pl.col(WORDS).sum()).sort("operator")
-    for row in sums.to_dicts():
+def _of_outcomes(scene: Scene, rows: Rows) -> Iterator[Sample]:
+    batch, at_ms = ["sub_topology", "batch_id"], pl.col("finished_at").dt.epoch("ms")
+    batches = rows(BATCHES).lazy().select(*batch, at_ms=at_ms)
+    outcomes = rows(OUTCOMES).lazy().join(batches, on=batch)
+    in_hours = outcomes.with_columns(hour_ms=pl.col("at_ms").max() // HOUR_MS * HOUR_MS)
+    newest = in_hours.filter(pl.col("at_ms") >= pl.col("hour_ms")).group_by("operator", "hour_ms")
+    sums = newest.agg(pl.col(WORDS).sum()).sort("operator").collect()
+    for row in sums.iter_rows(named=True):
         for outcome in WORDS:
-            yield Sample("tidemark_updates", (topology, row["operator"], outcome), row[outcome], hour_ms / 1000)
+            labels = (scene.topology.name, row["operator"], outcome)
+            yield Sample("tidemark_updates", labels, row[outcome], row["hour_ms"] / 1000)
 
 
-def _of_completeness(topology: str, rows: pl.DataFrame) -> Iterator[Sample]:
-    by_table = rows.group_by("operator", "table").agg(
+def _of_completeness(scene: Scene, rows: Rows) -> Iterator[Sample]:
+    by_table = rows(COMPLETENESS).lazy().group_by("operator", "table").agg(
         end=pl.col("interval_end").dt.epoch("ms").max(), reopened=pl.col("reopened_at").is_not_null().sum()
-    )
-    for operator, table, end_ms, reopened in by_table.sort("operator", "table").rows():
-        of_table = (topology, operator, table)
+    )  # fmt: skip
+    for operator, table, end_ms, reopened in by_table.sort("operator", "table").collect().rows():
+        of_table = (scene.topology.name, operator, table)
         yield Sample("tidemark_complete_lag_seconds", of_table, age_of_ms=end_ms)
         yield Sample("tidemark_reopened_intervals", of_table, reopened)
 
 
-def _of_checks(topology: str, rows: pl.DataFrame) -> Iterator[Sample]:
-    if rows.is_empty():
+def _of_checks(scene: Scene, rows: Rows) -> Iterator[Sample]:
+    topology, results = scene.topology.name, rows(SLA_RESULTS)
+    if results.is_empty():
         return
     check = pl.struct("checked_at", "run_id")
-    newest = rows.sort("checked_at", "run_id").filter(check == check.last())
-    checks = newest.sort("sla").to_dicts()
+    newest = results.lazy().sort("checked_at", "run_id").filter(check == check.last())
+    checks = newest.sort("sla").collect().to_dicts()
     for row in checks:
         labels = (topology, row["sla"], row["subject"], row["measure"])
         if row["quiet"] is None and row["verdict"] != Verdict.UNKNOWN:
@@ -296,18 +304,34 @@ def _of_checks(topology: str, rows: pl.DataFrame) -> Iterator[Sample]:
             yield Sample("tidemark_budget_left_ratio", of_objective, row["budget_left"])
 
 
-def _of_incidents(topology: str, rows: pl.DataFrame) -> Iterator[Sample]:
+def _of_incidents(scene: Scene, rows: Rows) -> Iterator[Sample]:
     by_incident = (
-        rows.sort("at")
+        rows(INCIDENTS)
+        .lazy()
+        .sort("at")
         .group_by("incident")
         .agg(
             severity=pl.col("severity").filter(pl.col("change").is_in(["opened", "escalated"])).last(),
             is_open=~(pl.col("change") == "resolved").any(),
         )
     )
-    open_now = by_incident.filter("is_open")["severity"].to_list()
+    open_now = by_incident.filter("is_open").collect()["severity"].to_list()
     for severity in Severity:
-        yield Sample("tidemark_open_incidents", (topology, severity.value), open_now.count(severity.value))
+        labels = (scene.topology.name, severity.value)
+        yield Sample("tidemark_open_incidents", labels, open_now.count(severity.value))
+
+
+PARTS: Mapping[SamplesOf, tuple[Table, ...]] = MappingProxyType(
+    {
+        _of_partitions: (BATCHES, WATERMARKS),
+        _of_latency: (LATENCY_BUCKETS,),
+        _of_outcomes: (OUTCOMES, BATCHES),
+        _of_completeness: (COMPLETENESS,),
+        _of_checks: (SLA_RESULTS,),
+        _of_incidents: (INCIDENTS,),
+    }
+)
+"""The parts of a scrape, with the tables that they need."""
 
 
 def families(samples: Iterable[Sample]) -> Iterator[Family]:

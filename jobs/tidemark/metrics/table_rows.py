@@ -10,10 +10,12 @@ What it does not do: read facts that are still in a journal. Drivers write them 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import timedelta
+from functools import cache
 from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import polars as pl
 import pyarrow.parquet as pq
@@ -30,12 +32,13 @@ from tidemark.model.tables.catalog import (
     LATENCY_BUCKETS,
     OUTCOMES,
     SLA_RESULTS,
+    TABLES,
     WATERMARKS,
     Table,
 )
 from tidemark.storage.delta.datasets import dataset_of
 from tidemark.storage.delta.snapshots import files_between, snapshot_of
-from tidemark.why.evidence.facts import StreamFacts
+from tidemark.why.evidence.fact_tables import Opener
 
 KEPT = {
     BATCHES.name: "finished_at",
@@ -44,8 +47,10 @@ KEPT = {
     SLA_RESULTS.name: "checked_at",
 }
 """Tables that need only rows of the last KEPT_FOR, by their instant."""
-KEPT_FOR = pl.duration(minutes=65)
+KEPT_FOR = timedelta(minutes=65)
 """Counters begin with an hour, and quantiles need five minutes before it."""
+DROPPED_EVERY = timedelta(minutes=5)
+"""Older rows are dropped together, because the others are copied then."""
 NEWEST = {WATERMARKS.name: ("source", "partition"), COMPLETENESS.name: ("operator", "interval_start")}
 """Tables that need only the newest row of these columns."""
 COLUMNS: Mapping[str, frozenset[str]] = MappingProxyType(
@@ -89,19 +94,28 @@ class _KeptTable(NamedTuple):
 
 
 class TableRows:
-    """Reads the rows of tables that metrics need, each file once."""
+    """Keeps the rows of tables that metrics need."""
 
     def __init__(self) -> None:
         self._kept: dict[Path, _KeptTable] = {}
-        self._empty: dict[str, pl.DataFrame] = {}
 
-    def version(self, path: Path) -> LogFile:
-        """Returns the newest file of a log; NO_TABLE: there is none."""
-        try:
-            names = [file.name for file in (path / "_delta_log").iterdir() if file.suffix == ".json"]
-        except OSError:
-            return NO_TABLE
-        return _log_file(path, max(names)) if names else NO_TABLE
+    def look(self) -> TableLook:
+        """Returns the tables as they are now."""
+        return TableLook(self._kept)
+
+
+class TableLook:
+    """Reads the rows of tables that metrics need, each file once.
+
+    A table is seen in one version, the newest when it is first asked for. *kept* has the rows of earlier looks.
+    """
+
+    def __init__(self, kept: dict[Path, _KeptTable]) -> None:
+        self._kept, self.version = kept, cache(_version)
+
+    def stored_in(self, home: Path) -> Opener:
+        """Returns what opens the tables of the stream in *home*."""
+        return lambda table, name: self.rows(table, home / name).lazy()
 
     def rows(self, table: Table, path: Path) -> pl.DataFrame:
         """Returns the rows of *table* at *path* that metrics need.
@@ -115,7 +129,7 @@ class TableRows:
         return kept.rows
 
     def _read(self, table: Table, path: Path, version: LogFile, kept: _KeptTable | None) -> _KeptTable:
-        none = self._none(table)
+        none = _none(table.name)
         if version == NO_TABLE:
             return _KeptTable(version, frozenset(), none)
         if kept is not None and kept.version != _log_file(path, kept.version.name):
@@ -132,18 +146,26 @@ class TableRows:
         since_batch = self._first_batch(path) if table.name == OUTCOMES.name else None
         return _KeptTable(version, files, _needed(table, rows, since_batch))
 
-    def _none(self, table: Table) -> pl.DataFrame:
-        """Returns the columns of *table* that metrics need, without rows."""
-        if table.name not in self._empty:
-            whole = pl.DataFrame(arrow_schema(table).empty_table())
-            columns = within(whole.columns, COLUMNS[table.name]) if table.name in COLUMNS else whole.columns
-            self._empty[table.name] = whole.select(columns)
-        return self._empty[table.name]
-
     def _first_batch(self, path: Path) -> int:
         """Returns the first batch that is kept of the stream."""
         first = self.rows(BATCHES, path.with_name(BATCHES.name))["batch_id"].min()
         return first if isinstance(first, int) else 0
+
+
+@cache
+def _none(table: str) -> pl.DataFrame:
+    """Returns the columns of *table* that metrics need, without rows."""
+    whole = pl.DataFrame(arrow_schema(TABLES[table]).empty_table())
+    return whole.select(within(whole.columns, COLUMNS[table])) if table in COLUMNS else whole
+
+
+def _version(path: Path) -> LogFile:
+    """Returns the newest file of a log; NO_TABLE: there is none."""
+    try:
+        names = [file.name for file in (path / "_delta_log").iterdir() if file.suffix == ".json"]
+    except OSError:
+        return NO_TABLE
+    return _log_file(path, max(names)) if names else NO_TABLE
 
 
 def _log_file(path: Path, name: str) -> LogFile:
@@ -173,7 +195,10 @@ def _file(path: Path, none: pl.DataFrame) -> pl.DataFrame:
     # `read_table` would make a dataset of the one file first, which takes as long as to read it.
     with pq.ParquetFile(path) as file:
         rows = file.read(within(none.columns, file.schema_arrow.names), use_threads=False)
-    return _as(none, pl.DataFrame(rows))
+    # They become a part of a larger frame, so to put them together first would be in vain.
+    frame = pl.from_arrow(rows, rechunk=False)
+    assert isinstance(frame, pl.DataFrame)
+    return _as(none, frame)
 
 
 def _as(none: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
@@ -190,20 +215,13 @@ def _as(none: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _needed(table: Table, rows: pl.DataFrame, since_batch: int | None) -> pl.DataFrame:
+    if rows.is_empty():
+        return rows
     if table.name in KEPT:
-        at = pl.col(KEPT[table.name])
-        return rows.filter(at >= at.max() - KEPT_FOR)
+        at = rows[KEPT[table.name]]
+        newest_at: Any = at.max()
+        return rows if newest_at - at.min() <= KEPT_FOR + DROPPED_EVERY else rows.filter(at >= newest_at - KEPT_FOR)
     if table.name in NEWEST:
-        return rows.sort("batch_id", maintain_order=True).unique(NEWEST[table.name], keep="last", maintain_order=True)
+        newest = rows.lazy().sort("batch_id", maintain_order=True)
+        return newest.unique(NEWEST[table.name], keep="last", maintain_order=True).collect()
     return rows if since_batch is None else rows.filter(pl.col("batch_id") >= since_batch)
-
-
-class KeptFacts(StreamFacts):
-    """The facts of a stream, of rows that are kept between scrapes."""
-
-    def __init__(self, home: Path, control: Path, at_ms: int, trigger_ms: int, kept: TableRows) -> None:
-        super().__init__(home, control, at_ms, trigger_ms)
-        self._kept = kept
-
-    def _open(self, table: Table, path: Path) -> pl.LazyFrame:
-        return self._kept.rows(table, path).lazy()

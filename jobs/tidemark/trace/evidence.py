@@ -13,6 +13,7 @@ from typing import Any
 import polars as pl
 from deltalake import DeltaTable
 
+from tidemark.kernels.reports.reads import partition_reads
 from tidemark.model.settings.intervals import utc
 from tidemark.model.stream import Stream
 from tidemark.model.tables.catalog import (
@@ -33,7 +34,7 @@ from tidemark.model.tables.catalog import (
 from tidemark.semantics.progress import InputProgress
 from tidemark.storage.delta.datasets import dataset_of
 from tidemark.stream.journal.entries import Journal
-from tidemark.why.evidence.facts import StreamFacts
+from tidemark.why.evidence.fact_tables import FactTables, stored_in
 
 NEVER_MS = 2**62
 Row = Mapping[str, Any]
@@ -44,7 +45,7 @@ class StreamEvidence:
 
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
-        self._facts = StreamFacts(stream.home, stream.control, NEVER_MS, stream.topology.trigger_ms)
+        self._facts = FactTables(stored_in(stream.home), NEVER_MS)
         self._tables: dict[str, DeltaTable | None] = {}
         self._scans: dict[str, pl.LazyFrame] = {}
         # All operators of a stream ask the same of a batch or a place.
@@ -88,7 +89,7 @@ class StreamEvidence:
     @cached_property
     def reads(self) -> pl.DataFrame:
         """The offsets that each batch read, by source and partition."""
-        return self.batches.select("batch_id", "sources").explode("sources").drop_nulls("sources").unnest("sources")
+        return partition_reads(self.batches.lazy().select("batch_id", "sources")).collect()
 
     @cached_property
     def losses(self) -> pl.DataFrame:

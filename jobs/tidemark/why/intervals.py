@@ -139,7 +139,7 @@ def _waits(of: Scene, operator: Operator, end_ms: int) -> tuple[str, int | None]
     if condition(facts) not in {Condition.RUNNING, Condition.CATCHING_UP}:
         findings = [*drivers(of, operator.name), *findings]
     reason = f"{time}: {findings[0].line if findings else f'records have come to {iso(newest_ms)}'}"
-    beat = facts.beat
+    beat = facts.driver.beat
     is_faulty = any(Trait.FAULT in finding.cause.traits for finding in findings)
     # A driver that is behind, and does not catch up, has rates and no end.
     if beat is None or is_faulty or (beat.arrival_per_s is not None and beat.eta_at_ms is None):

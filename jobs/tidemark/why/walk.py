@@ -29,7 +29,8 @@ from tidemark.why.causes.registry import rules
 from tidemark.why.causes.watermarks import Watermarks
 from tidemark.why.causes.windows import HeldWindows
 from tidemark.why.evidence.commands import LIVE, logs, quarantine_query, requeue, requeue_late
-from tidemark.why.evidence.facts import RECENT_MS, StreamFacts
+from tidemark.why.evidence.fact_tables import RECENT_MS, FactTables, stored_in
+from tidemark.why.evidence.facts import StreamFacts
 from tidemark.why.evidence.findings import (
     ALL_FILTERED,
     HARMLESS,
@@ -85,20 +86,7 @@ def why(topology: Topology, layout: Layout, *, at_ms: int, operator: str | None 
     if operator is not None and operator not in topology.operators:
         msg = f"{topology.name} has no operator {operator!r}; known: {', '.join(topology.operators)}"
         raise InvalidArgument(msg)
-    return explain(scene(topology, layout, at_ms), operator)
-
-
-def explain(of: Scene, operator: str | None = None) -> list[WhyFinding]:
-    """Explains missing results in the scene *of*, best reason first.
-
-    They are those of *operator*, or of each terminal one.
-    """
-    names = [operator] if operator else of.topology.terminals
-    walk = _Walk(of)
-    findings: list[WhyFinding] = []
-    for name in names:
-        findings += walk.about(name)
-    return in_order(findings)
+    return Walk(scene(topology, layout, at_ms)).explain(operator)
 
 
 def is_harmless(word: str) -> bool:
@@ -111,29 +99,41 @@ def is_harmless(word: str) -> bool:
 def scene(topology: Topology, layout: Layout, at_ms: int, *, recent_ms: int = RECENT_MS) -> Scene:
     """Returns the facts of *topology* at *at_ms*.
 
-    Each table is read when it is first needed. *recent_ms* is that of `StreamFacts`.
+    Each table is read when it is first needed. *recent_ms* is that of `FactTables`.
     """
     facts: dict[str, StreamFacts] = {}
     for sub in topology.sub_topologies:
-        home, control = layout.stream(topology.name, sub.name), layout.control(topology.name, sub.name)
-        facts[sub.name] = StreamFacts(home, control, at_ms, topology.trigger_ms, recent_ms=recent_ms)
+        tables = FactTables(stored_in(layout.stream(topology.name, sub.name)), at_ms, recent_ms=recent_ms)
+        facts[sub.name] = StreamFacts(tables, layout.control(topology.name, sub.name), topology.trigger_ms)
     return Scene(topology, facts, at_ms)
 
 
-class _Walk:
-    """Walks upstream through *scene*."""
+class Walk:
+    """Walks upstream through *scene*, through each operator once."""
 
     def __init__(self, scene: Scene) -> None:
         self._scene = scene
         self._inputs = Inputs(scene)
         self._watermarks = Watermarks(scene, self._inputs)
         self._windows = HeldWindows(scene, self._inputs, self._watermarks)
+        # Operators share upstreams.
+        self._walked: dict[str, list[WhyFinding]] = {}
 
-    def about(self, name: str) -> list[WhyFinding]:
+    def explain(self, operator: str | None = None) -> list[WhyFinding]:
+        """Explains missing results, best reason first.
+
+        They are those of *operator*, or of each terminal one.
+        """
+        findings: list[WhyFinding] = []
+        for name in [operator] if operator else self._scene.topology.terminals:
+            findings += self._about(name)
+        return in_order(findings)
+
+    def _about(self, name: str) -> list[WhyFinding]:
         """Returns why the operator *name* gives nothing; never empty."""
         findings = list(drivers(self._scene, name))
         # Without a batch there is no table to reason from.
-        if not self._scene.of(name).batches.height:
+        if not self._scene.of(name).tables.batches.height:
             return findings
         findings += self._walk(name)
         for rule in rules():
@@ -142,10 +142,9 @@ class _Walk:
 
     def _walk(self, name: str) -> Sequence[WhyFinding]:
         """Returns reasons in the operator *name* or, without any, upstream."""
-        # Operators share upstreams, and explanations of one scene share operators.
-        if name not in self._scene.walked:
-            self._scene.walked[name] = tuple(self._reasons_in(self._scene.operator(name)))
-        return self._scene.walked[name]
+        if name not in self._walked:
+            self._walked[name] = self._reasons_in(self._scene.operator(name))
+        return self._walked[name]
 
     def _reasons_in(self, operator: Operator) -> list[WhyFinding]:
         if isinstance(operator, Reading):
@@ -173,7 +172,7 @@ class _Walk:
 
         Records that wait are not among them.
         """
-        rows = self._scene.of(operator.name).since_last_result(operator.name)
+        rows = self._scene.of(operator.name).outcomes.since_last_result(operator.name)
         whole = f"of {rows['records_in'].sum():,} updates since its newest result"
         counts = Counter({word: int(rows[word].sum()) for word in _LEFT_OUT})
         findings = []
@@ -196,11 +195,11 @@ class _Walk:
 
     def _held(self, operator: Operator) -> Iterator[WhyFinding]:
         """Yields why results of *operator* wait, unless its newest batch had some."""
-        newest = self._scene.of(operator.name).newest(operator.name)
+        newest = self._scene.of(operator.name).outcomes.newest(operator.name)
         held = newest["held_after"].sum()
         if not held or newest["gave"].sum():
             return
-        since_ms = first(self._scene.of(operator.name).since_last_result(operator.name), "held_after")
+        since_ms = first(self._scene.of(operator.name).outcomes.since_last_result(operator.name), "held_after")
         emission = operator.emission
         if emission is not None and emission.interval_ms is not None:
             # Intervals begin at the multiples of their length since the epoch.
@@ -217,7 +216,7 @@ class _Walk:
 
     def _in_time(self, name: str) -> WhyFinding:
         """Returns a finding for *name* when no other one explains a silence."""
-        rows = self._scene.of(name).newest(name, pl.col("gave") > 0)
+        rows = self._scene.of(name).outcomes.newest(name, pl.col("gave") > 0)
         if not rows.height:
             observation = "it has no results yet, and no cause is known"
             remedy = f"look at the table outcomes, and at the driver's log: {logs(self._scene, name)}"
@@ -243,7 +242,7 @@ class _Walk:
         """
         operator = self._scene.operator(name)
         facts, what = self._scene.of(name), "records" if operator.reads_outside else "updates"
-        rows = facts.lately(name)
+        rows = facts.outcomes.lately(name)
         of = f"of the {rows['records_in'].sum():,} {what} that {name} got in its last {rows.height} batches"
         batches = rows["batch_id"]
         if late := rows["late"].sum():
@@ -264,5 +263,5 @@ class _Walk:
         """Returns why records are quarantined in *batches*, empty except for sources."""
         if not isinstance(operator, Source):
             return ""
-        bad = self._scene.of(operator.name).quarantined(operator.name, batches)
+        bad = self._scene.of(operator.name).reads.quarantined(operator.name, batches)
         return f" ({reasons_of(operator, bad)})"

@@ -32,7 +32,9 @@ from tidemark.model.settings.intervals import Grain, iso
 from tidemark.model.tables.catalog import BATCHES, HEARTBEATS, OUTCOMES, WATERMARKS
 from tidemark.model.topology import SubTopology, Topology
 from tidemark.storage.delta.snapshots import added_files
-from tidemark.why.evidence.facts import BEATS_WITHIN_MS, GAVE, StreamFacts
+from tidemark.why.evidence.fact_tables import FactTables, stored_in
+from tidemark.why.evidence.heartbeat_facts import BEATS_WITHIN_MS
+from tidemark.why.evidence.outcome_facts import GAVE
 
 HOUR_MS, KEPT_MS = Grain.HOUR.length_ms, Grain.DAY.length_ms
 SENT_AFTER_MS = 300_000
@@ -132,7 +134,7 @@ class StreamRuns:
     def __init__(self, layout: Layout, topology: Topology, sub: SubTopology, jobs: Jobs, now_ms: int) -> None:
         self._home, self._sub, self._jobs = layout.stream(topology.name, sub.name), sub, jobs
         self._control = Control(layout.control(topology.name, sub.name))
-        self._facts = StreamFacts(self._home, self._control.home, now_ms, topology.trigger_ms)
+        self._facts = FactTables(stored_in(self._home), now_ms)
         self._now_ms = now_ms
 
     def sign(self) -> tuple[object, ...]:

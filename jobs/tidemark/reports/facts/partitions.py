@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-import polars as pl
-
-from tidemark.collecting import omit
+from tidemark.collecting import names_in
 from tidemark.model.settings.intervals import utc
+from tidemark.model.topology import SubTopology
 from tidemark.reports.paths.path_facts import Row
 from tidemark.why.evidence.findings import WhyFinding
 from tidemark.why.evidence.snapshot import Scene
@@ -27,37 +26,30 @@ def partitions(scene: Scene, findings: Iterable[WhyFinding]) -> list[Row]:
     for finding in findings:
         causes.setdefault((finding.input, finding.partition), {})[str(finding.cause)] = None
     rows = []
-    for source in scene.topology.outside_sources:
-        for row in _of_source(scene, source.name):
-            rows.append({**row, "causes": [*causes.get((source.name, row["partition"]), ())]})
+    for sub in scene.topology.sub_topologies:
+        for row in _of_stream(scene, sub):
+            rows.append({**row, "causes": [*causes.get((row["source"], row["partition"]), ())]})
     return rows
 
 
-def _of_source(scene: Scene, source: str) -> Iterator[Row]:
-    facts = scene.of(source)
-    numbers = {number for name, number in facts.marks if name == source and number is not None}
-
-    def has_answer(recent: pl.DataFrame) -> bool:
-        return numbers <= {*recent.filter(pl.col("n") > 0)["partition"]}
-
-    reads = facts.reads_of(source, has_answer).group_by("partition").agg(
-        read_ms=pl.col("finished_at").filter(pl.col("n") > 0).max(),
-        unread=pl.col("unread").drop_nulls().last(),
-    )  # fmt: skip
-    last = {row["partition"]: omit(row, ("partition",)) for row in reads.to_dicts()}
-    whole = facts.marks.get((source, None))
-    for number in sorted(numbers | {*last}):
-        mark = facts.marks.get((source, number))
+def _of_stream(scene: Scene, sub: SubTopology) -> Iterator[Row]:
+    facts, sources = scene.facts[sub.name], names_in(sub.outside_sources)
+    if not sources:
+        return
+    places = {(source, number) for source, number in facts.marks if source in sources and number is not None}
+    last = facts.reads.last(sources, places)
+    for source, number in sorted(places | last.keys(), key=lambda place: (sources.index(place[0]), place[1])):
+        mark, whole = facts.marks.get((source, number)), facts.marks.get((source, None))
         watermark_ms = mark.watermark_ms if mark else None
-        read_ms = last[number]["read_ms"] if number in last else None
+        read_ms, unread = last.get((source, number), (None, None))
         yield {
             "source": source,
-            "sub_topology": scene.sub(source).name,
+            "sub_topology": sub.name,
             "partition": number,
             "topic_partition": mark.topic_partition if mark else None,
             "watermark": None if watermark_ms is None else utc(watermark_ms),
             "lag_ms": None if watermark_ms is None else scene.at_ms - watermark_ms,
-            "unread": last[number]["unread"] if number in last else None,
+            "unread": unread,
             "last_read_at": None if read_ms is None else utc(read_ms),
             "silent_ms": None if read_ms is None else scene.at_ms - read_ms,
             "activity": mark.activity.value if mark and mark.activity else None,

@@ -28,9 +28,10 @@ from tidemark.reports.promises import Promises
 from tidemark.semantics.incidents import BROKEN
 from tidemark.semantics.sla import Verdict
 from tidemark.why.evidence.conditions import Condition, condition
+from tidemark.why.evidence.fact_tables import RECENT_MS, FactTables, stored_in
 from tidemark.why.evidence.facts import StreamFacts
 from tidemark.why.evidence.findings import HARMLESS, NEVER_STARTED, NOTHING_WRONG, Trait, WhyFinding
-from tidemark.why.walk import explain, scene
+from tidemark.why.walk import Walk, scene
 
 HOUR_MS = Grain.HOUR.length_ms
 CHECKS_MISSED = 2
@@ -114,7 +115,8 @@ def page_model(
     Its newest window is judged by what is *promised*. With an *operator*, `why` has the findings about it.
     """
     at = scene(topology, layout, at_ms)
-    findings = explain(at)
+    walk = Walk(at)
+    findings = walk.explain()
     slas = _slas(tables, topology, at_ms)
     # Findings come in the order of importance, but what is usual explains less than what is late.
     reasons = [finding for finding in findings if finding.cause is not NOTHING_WRONG]
@@ -142,7 +144,7 @@ def page_model(
         "path": path,
         **tables.ask(SET_ASIDE, [topology.name, at_ms, HOUR_MS]).objects[0],
         "report": newest_report(layout, topology.name),
-        **({} if operator is None else {"why": [finding.row for finding in explain(at, operator)]}),
+        **({} if operator is None else {"why": [finding.row for finding in walk.explain(operator)]}),
     }
 
 
@@ -155,7 +157,8 @@ def unreadable(layout: Layout, topology: str, error: str, *, at_ms: int) -> Row:
     streams = []
     for path in sorted(layout.control(topology, "").glob("*")):
         if not path.name.startswith("."):
-            facts = StreamFacts(layout.stream(topology, path.name), path, at_ms, trigger_ms=0)
+            tables = FactTables(stored_in(layout.stream(topology, path.name)), at_ms, recent_ms=RECENT_MS)
+            facts = StreamFacts(tables, path, trigger_ms=0)
             streams.append(_stream(facts, path.name))
     return {
         "topology": topology,
@@ -190,16 +193,16 @@ def _stream(facts: StreamFacts, sub_topology: str, culprit: str | None = None) -
 
     *culprit* is the operator of the first finding about it that is a fault.
     """
-    beat, state = facts.beat, condition(facts)
-    newest = facts.batches.tail(1)
+    beat, state = facts.driver.beat, condition(facts)
+    newest = facts.tables.batches.tail(1)
     return {
         "sub_topology": sub_topology,
         "state": state.value,
         "reason": beat.reason if beat else None,
         "last_heartbeat_at": utc(beat.at_ms) if beat else None,
-        "since": utc(facts.started_ms) if beat else None,
+        "since": utc(facts.driver.started_ms) if beat else None,
         "last_batch_at": utc(newest["finished_at"].item()) if newest.height else None,
-        "records_in": facts.records_in,
+        "records_in": int(facts.tables.every_batch["records_in"].sum()),
         "records_behind": beat.records_behind if beat else None,
         "arrival_per_s": beat.arrival_per_s if beat else None,
         "working_per_s": beat.working_per_s if beat else None,

@@ -20,10 +20,10 @@ from tidemark.semantics.incidents import BROKEN
 from tidemark.semantics.sla import Sla
 from tidemark.sla.incidents.roots import root_of, root_of_part
 from tidemark.sla.measures.status import Status, sub_topology_of
-from tidemark.why.evidence.facts import RECENT_MS
+from tidemark.why.evidence.fact_tables import RECENT_MS
 from tidemark.why.evidence.findings import NOTHING_WRONG, UNEXPLAINED, Trait, WhyFinding
 from tidemark.why.evidence.snapshot import Scene
-from tidemark.why.walk import explain, restarted_driver, scene, what_holds_time_back
+from tidemark.why.walk import Walk, restarted_driver, scene, what_holds_time_back
 
 log = logging.getLogger(__name__)
 P = ParamSpec("P")
@@ -100,6 +100,10 @@ class _Explainer:
     def _scene(self) -> Scene:
         return scene(self._topology, self._layout, self._at_ms)
 
+    @cached_property
+    def _walk(self) -> Walk:
+        return Walk(self._scene)
+
     def explained(self, status: Status) -> Status:
         """Returns the *status* of a broken SLA with culprit, hold-up and age.
 
@@ -130,7 +134,7 @@ class _Explainer:
         return parts[0] if parts else None
 
     def _hold_up(self, operator: str | None, *, is_late: bool, is_own: bool) -> WhyFinding | None:
-        findings = explain(self._scene, operator)
+        findings = self._walk.explain(operator)
         if is_own:
             findings = [each for each in findings if each.operator == operator and each.input in {None, operator}]
         if is_late:

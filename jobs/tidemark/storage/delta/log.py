@@ -14,7 +14,6 @@ import json
 import logging
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import MappingProxyType
@@ -100,6 +99,7 @@ class TableLog:
 
     def __init__(self, path: Path, app_id: str) -> None:
         self._path, self._app_id = path, app_id
+        self._table: DeltaTable | None = None
         snapshot = snapshot_of(path)
         self._appended_to = -1
         self._batch = self._asked_at = -1
@@ -125,15 +125,17 @@ class TableLog:
             # delta-rs finds only conflicts with commits after the version that it has opened.
             self._opened_at = int(self.table.version())
 
-    @cached_property
+    @property
     def table(self) -> DeltaTable:
         """The table as delta-rs knows it."""
-        return DeltaTable(str(self._path))
+        if self._table is None:
+            self._table = DeltaTable(str(self._path))
+        return self._table
 
     @property
     def _known_version(self) -> int:
         """The version of `table`, if delta-rs has opened it."""
-        return int(self.table.version()) if "table" in self.__dict__ else self._opened_at
+        return self._opened_at if self._table is None else int(self._table.version())
 
     @property
     def version(self) -> int:
@@ -142,8 +144,8 @@ class TableLog:
 
     def clean_up(self, trim: Callable[[DeltaTable], None] = DeltaTable.cleanup_metadata) -> None:
         """Removes commits that need not be kept, by *trim*."""
-        if "table" in self.__dict__:
-            trim(self.table)
+        if self._table is not None:
+            trim(self._table)
         # Commits since the newest checkpoint are kept, and most logs have none yet.
         elif any((self._path / "_delta_log").glob("*.checkpoint*")):
             # As `table` it would hide the commits of others since this object was made.

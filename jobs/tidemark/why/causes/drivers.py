@@ -13,8 +13,8 @@ from tidemark.model.settings.toml_keys import length
 from tidemark.why.causes.rights import without_right
 from tidemark.why.evidence.commands import logs, start
 from tidemark.why.evidence.conditions import Condition, condition
-from tidemark.why.evidence.facts import BEATS_WITHIN_MS, Beat
 from tidemark.why.evidence.findings import BACKLOG, CATCHING_UP, NEVER_STARTED, Cause, Trait, WhyFinding
+from tidemark.why.evidence.heartbeat_facts import BEATS_WITHIN_MS, Beat
 from tidemark.why.evidence.snapshot import Scene
 
 DRIVER_DEAD = Cause("driver_dead", Trait.FAULT | Trait.SILENCE)
@@ -64,8 +64,8 @@ def drivers(scene: Scene, name: str) -> Iterator[WhyFinding]:
 
 def _driver(scene: Scene, name: str) -> WhyFinding | None:
     facts, sub = scene.of(name), scene.sub(name).name
-    beat = facts.beat
-    if beat is None and facts.batches.height:
+    beat = facts.driver.beat
+    if beat is None and facts.tables.batches.height:
         return None  # Its driver is of a time before there were heartbeats.
     if beat is None:
         return scene.finding(
@@ -86,7 +86,7 @@ def _driver(scene: Scene, name: str) -> WhyFinding | None:
         dead = ("sends no heartbeat any more", f"{look}, and {again}")
     if dead is not None:
         state, remedy = dead
-        reading = facts.reading(scene.sub(name)) if beat.state not in ENDED_WELL else ""
+        reading = facts.driver.reading(scene.sub(name)) if beat.state not in ENDED_WELL else ""
         if reading and (beat.state is not StreamState.FAILED or reading in state):
             state = state if reading in state else f"{state}; {reading}"
             remedy += "; if it fails at the same records again, one of them may be too large when unpacked: "
@@ -133,10 +133,11 @@ def _explain_running(scene: Scene, name: str, beat: Beat) -> WhyFinding | None:
         )
         remedy += f"by itself, as its log shows: {logs(scene, name)}"
         return scene.finding(CANNOT_WRITE, name, f"the driver of {sub} {beat.reason}", remedy)
-    if beat.state is StreamState.STARTING and not facts.finished_after(beat.at_ms):
-        observation = f"the driver of {sub} has been starting since {iso(facts.started_ms)}, and reads nothing yet"
+    if beat.state is StreamState.STARTING and not facts.driver.finished_after(beat.at_ms):
+        since_ms = facts.driver.started_ms
+        observation = f"the driver of {sub} has been starting since {iso(since_ms)}, and reads nothing yet"
         remedy = f"wait; after a minute look at its log: {logs(scene, name)}, or {start(scene, name)}"
-        return scene.finding(DRIVER_STARTING, name, observation, remedy, since_ms=facts.started_ms)
+        return scene.finding(DRIVER_STARTING, name, observation, remedy, since_ms=since_ms)
     if beat.is_short_of_memory:
         remedy = "give its host or container more memory, or run it in shards on executors (shards); then "
         remedy += start(scene, name)
@@ -147,7 +148,7 @@ def _explain_running(scene: Scene, name: str, beat: Beat) -> WhyFinding | None:
         remedy = f"look for the slow operator: `tidemark topology {scene.topology.name}`, or at the driver's log: "
         remedy += logs(scene, name)
         return scene.finding(SLOW_BATCH, name, observation, remedy, since_ms=began_ms)
-    if facts.batches.height:
+    if facts.tables.batches.height:
         return _standing_still(scene, name)
     observation = f"the driver of {sub} is alive and has not finished a batch yet"
     remedy = f"wait, or look at its log: {logs(scene, name)}"
@@ -157,7 +158,7 @@ def _explain_running(scene: Scene, name: str, beat: Beat) -> WhyFinding | None:
 def _catching_up(scene: Scene, name: str) -> WhyFinding | None:
     """Returns a finding if the driver of *name* catches up."""
     facts, sub = scene.of(name), scene.sub(name)
-    beat = facts.beat
+    beat = facts.driver.beat
     if beat is None or beat.eta_at_ms is None or condition(facts) is not Condition.CATCHING_UP:
         return None
     observation = (
@@ -172,7 +173,7 @@ def _standing_still(scene: Scene, name: str) -> WhyFinding | None:
 
     It runs the operator *name* and was not replaced.
     """
-    since_ms, sub = scene.of(name).worked_ms, scene.sub(name).name
+    since_ms, sub = scene.of(name).driver.worked_ms, scene.sub(name).name
     if scene.at_ms - since_ms <= max(STILL_AFTER_MS, TRIGGERS * scene.topology.trigger_ms):
         return None
     observation = f"the driver of {sub} stands still, and reads nothing: no batch and no heartbeat with work for "
@@ -213,7 +214,7 @@ def _replaced_meanwhile(scene: Scene, name: str) -> WhyFinding | None:
 
     It was being replaced, or it stood still, as later facts show.
     """
-    restart = scene.of(name).restart
+    restart = scene.of(name).driver.restart
     return None if restart is None or restart.to_ms <= scene.at_ms else _find_restart(scene, name)
 
 
@@ -222,7 +223,7 @@ def _find_restart(scene: Scene, name: str, *, within_ms: int = RESTARTED_WITHIN_
 
     Standing still counts, too. The interruption ended in the last *within_ms*.
     """
-    restart = scene.of(name).restart
+    restart = scene.of(name).driver.restart
     if restart is None or scene.at_ms - restart.to_ms > within_ms:
         return None
     driver = f"the driver of {scene.sub(name).name}"

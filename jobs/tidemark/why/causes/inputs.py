@@ -23,7 +23,7 @@ from tidemark.why.causes.time_unit import plausible_unit
 from tidemark.why.causes.wrong_type import wrong_fields
 from tidemark.why.evidence.commands import LIVE, logs, quarantine_query, requeue, requeue_late, start
 from tidemark.why.evidence.conditions import Condition, condition
-from tidemark.why.evidence.facts import LATELY, NewestWatermark
+from tidemark.why.evidence.facts import NewestWatermark
 from tidemark.why.evidence.findings import (
     ALL_FILTERED,
     BACKLOG,
@@ -32,6 +32,7 @@ from tidemark.why.evidence.findings import (
     Trait,
     WhyFinding,
 )
+from tidemark.why.evidence.outcome_facts import LATELY
 from tidemark.why.evidence.snapshot import Scene, first, watermark_text
 
 SOURCE_EMPTY = Cause("source_empty", Trait.QUIET | Trait.SILENCE)
@@ -77,7 +78,7 @@ class Inputs:
 
     def last_read_ms(self, source: Source) -> int | None:
         """Returns when the newest batch that read from *source* finished, if any."""
-        finished_ms = self._scene.of(source.name).newest_reads(source.name)["finished_at"].max()
+        finished_ms = self._scene.of(source.name).reads.newest(source.name)["finished_at"].max()
         return finished_ms if isinstance(finished_ms, int) else None
 
     def quiet_ms(self, source: Source) -> int:
@@ -90,7 +91,7 @@ class Inputs:
 
     def never_read(self, source: str) -> bool:
         """Returns True if no record of *source* was ever read."""
-        return self._scene.of(source).newest_reads(source).is_empty()
+        return self._scene.of(source).reads.newest(source).is_empty()
 
     def empty(self, source: Source) -> list[WhyFinding]:
         """Returns findings for a *source* of which no record was ever read."""
@@ -102,7 +103,7 @@ class Inputs:
         place = source.topic or source.delta or source.files
         observation = f"{place} never had a record"
         remedy = f"check that its producer runs and writes to it{f'; {LIVE}' if source.topic else ''}"
-        since_ms = self._scene.of(source.name).first_finished_ms
+        since_ms = self._scene.of(source.name).tables.first_finished_ms
         finding = self._scene.finding(
             SOURCE_EMPTY, source.name, observation, remedy, input=source.name, since_ms=since_ms
         )
@@ -113,14 +114,14 @@ class Inputs:
         if self.never_read(source.name):
             return self.empty(source)
         facts = self._scene.of(source.name)
-        gives = facts.since_last_result(source.name)["records_in"].sum() == 0
+        gives = facts.outcomes.since_last_result(source.name)["records_in"].sum() == 0
         findings = [*self._producers.ahead(source), *self._waiting(source)]
         for number in self.partitions(source.name):
             findings += self.blocked(source, number, lately=LATELY if gives else 1)
         findings += self.late(source)
         findings += self._duplicates(source)
         findings += self._silent_partitions(source)
-        kept_alive = facts.since_last_result(source.name)["filtered"].sum()
+        kept_alive = facts.outcomes.since_last_result(source.name)["filtered"].sum()
         if kept_alive:
             observation = f"{kept_alive:,} records since its newest result were keep-alives"
             remedy, since_ms = "no action is needed", self._scene.since(source.name, "filtered")
@@ -133,12 +134,12 @@ class Inputs:
         if not source.topic or self.quiet_ms(source) > 0:
             return
         for number in self.partitions(source.name):
-            newest_ms = facts.of_partition(source.name, number).filter(pl.col("n") > 0)["finished_at"].max()
+            newest_ms = facts.reads.of_partition(source.name, number).filter(pl.col("n") > 0)["finished_at"].max()
             if not isinstance(newest_ms, int) or self._scene.at_ms - newest_ms <= limit_ms:
                 continue
             # All reads: a partition may be silent each weekend.
-            own = facts.reads.filter(pl.col("source") == source.name, pl.col("partition") == number, pl.col("n") > 0)
-            read_ms = own["finished_at"].sort()
+            reads = facts.reads.of_source(source.name, lambda recent: False)
+            read_ms = reads.filter(pl.col("partition") == number, pl.col("n") > 0)["finished_at"].sort()
             if read_ms.len() < LEAST_READS:
                 continue
             silent_ms, longest_ms = self._scene.at_ms - read_ms[-1], read_ms.diff().max()
@@ -154,7 +155,7 @@ class Inputs:
 
     def _duplicates(self, source: Source) -> Iterator[WhyFinding]:
         """Yields a finding if all usable records lately had been read before."""
-        rows = self._scene.of(source.name).since_last_result(source.name).filter(pl.col("records_in") > 0)
+        rows = self._scene.of(source.name).outcomes.since_last_result(source.name).filter(pl.col("records_in") > 0)
         repeated, usable = rows["duplicate"].sum(), (rows["records_in"] - rows["quarantined"]).sum()
         if not repeated or repeated < usable:
             return
@@ -174,7 +175,7 @@ class Inputs:
         No driver reads them; or all after the last usable one, and all of its last *lately* batches, are quarantined.
         """
         facts = self._scene.of(source.name)
-        reads = facts.of_partition(source.name, number)
+        reads = facts.reads.of_partition(source.name, number)
         mark = facts.marks.get((source.name, number))
         unread = int(reads["unread"].tail(1).sum())
         if mark and mark.activity is Activity.BACKLOGGED and unread:
@@ -223,7 +224,7 @@ class Inputs:
         )
 
     def _poison(self, source: Source, number: int, bad: pl.DataFrame) -> WhyFinding:
-        rows = self._scene.of(source.name).quarantined(source.name, bad["batch_id"])
+        rows = self._scene.of(source.name).reads.quarantined(source.name, bad["batch_id"])
         rows = rows.filter(pl.col("partition") == number)
         where = {"input": source.name, "partition": number, "since_ms": bad["finished_at"].head(1).item()}
         absurd = rows.filter(pl.col("reason") == "timestamp_out_of_range")
@@ -244,15 +245,15 @@ class Inputs:
     def _waiting(self, source: Source) -> Iterator[WhyFinding]:
         """Yields partitions of *source* whose records wait for slower ones."""
         facts, drift_ms = self._scene.of(source.name), self._scene.topology.max_drift_ms
-        held = facts.newest(source.name)["held_after"].sum()
+        held = facts.outcomes.newest(source.name)["held_after"].sum()
         if drift_ms is None or not held:
             return
         group = self._group(source)
         lowest_ms = lowest_reported(group.values())
         allowed_ms = max_allowed_ms(group.values(), max_drift_ms=drift_ms)
         name, slowest = next(place for place, part in group.items() if part.watermark_ms == lowest_ms)
-        holding = facts.since_last(source.name, pl.col("held_after") == 0)
-        released = facts.newest(source.name, n=LATELY)["released_early"].sum()
+        holding = facts.outcomes.since_last(source.name, pl.col("held_after") == 0)
+        released = facts.outcomes.newest(source.name, n=LATELY)["released_early"].sum()
         limit = f"max_held = {self._scene.topology.max_held:,}"
         early = f"; {released:,} were released early in the last {LATELY} batches ({limit})" if released else ""
         since_ms = first(holding, "held_after")
@@ -284,7 +285,7 @@ class Inputs:
     def late(self, operator: Operator) -> list[WhyFinding]:
         """Returns a finding if most of the records lately were late."""
         facts = self._scene.of(operator.name)
-        rows = facts.lately(operator.name)
+        rows = facts.outcomes.lately(operator.name)
         late, n = rows["late"].sum(), rows["records_in"].sum()
         if late * 2 <= n:
             return []
@@ -319,8 +320,9 @@ class Inputs:
         """
         handed = self._scene.of(source.repartition).handed_on(source.repartition)
         # The offsets of a hop are batches of its writer. The sum is 0 where the hop was never read.
-        until = int(self._scene.of(source.name).of_partition(source.name, 0).tail(1)["until_offset"].sum())
-        unread = self._scene.of(source.repartition).batches_between(until, handed)
+        until = int(self._scene.of(source.name).reads.of_partition(source.name, 0).tail(1)["until_offset"].sum())
+        unread = self._scene.of(source.repartition).tables.batches_from(until)
+        unread = unread.filter(pl.col("batch_id").is_between(until, handed))
         since_ms = unread["finished_at"].min()
         if not isinstance(since_ms, int) or self._scene.at_ms - since_ms <= UNREAD_AFTER_MS:
             return []

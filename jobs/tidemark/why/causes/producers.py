@@ -13,8 +13,8 @@ from tidemark.model.settings.toml_keys import length
 from tidemark.semantics.skew import LEAST_CLOCK_ERROR_MS
 from tidemark.why.causes.time_unit import timestamp_ms
 from tidemark.why.evidence.commands import requeue
-from tidemark.why.evidence.facts import LATELY
 from tidemark.why.evidence.findings import Cause, Trait, WhyFinding
+from tidemark.why.evidence.outcome_facts import LATELY
 from tidemark.why.evidence.snapshot import Scene
 
 PRODUCER_AHEAD = Cause("producer_ahead", Trait.FAULT)
@@ -65,7 +65,7 @@ class Producers:
     def _moved(self, source: Source, partition: int) -> str:
         """Returns the remedy where the time of *partition* is ahead already."""
         facts = self._scene.of(source.name)
-        mark, decided_at_ms = facts.marks.get((source.name, partition)), facts.batches["decided_at"].max()
+        mark, decided_at_ms = facts.marks.get((source.name, partition)), facts.tables.batches["decided_at"].max()
         newest_ms = mark.max_timestamp_ms if mark else None
         if newest_ms is None or not isinstance(decided_at_ms, int) or newest_ms <= decided_at_ms + LEAST_CLOCK_ERROR_MS:
             return ""
@@ -76,7 +76,7 @@ class Producers:
 
     def _accepted(self, source: Source) -> Iterator[_FutureRecords]:
         facts = self._scene.of(source.name)
-        batches = facts.lately(source.name)["batch_id"]
+        batches = facts.outcomes.lately(source.name)["batch_id"]
         rows = facts.latencies(source.name, batches).filter(pl.col("min_ms") < -LEAST_CLOCK_ERROR_MS)
         for (partition,), part in rows.group_by("partition", maintain_order=True):
             assert isinstance(partition, int)
@@ -87,8 +87,9 @@ class Producers:
 
     def _quarantined(self, source: Source) -> Iterator[_FutureRecords]:
         facts = self._scene.of(source.name)
-        newest = facts.newest_reads(source.name, LATELY).select("batch_id", "finished_at").unique("batch_id")
-        future = facts.quarantined(source.name, newest["batch_id"]).filter(pl.col("reason") == "timestamp_in_future")
+        newest = facts.reads.newest(source.name, LATELY).select("batch_id", "finished_at").unique("batch_id")
+        bad = facts.reads.quarantined(source.name, newest["batch_id"])
+        future = bad.filter(pl.col("reason") == "timestamp_in_future")
         rows = future.join(newest, on="batch_id", maintain_order="left")
         for (partition,), part in rows.group_by("partition", maintain_order=True):
             assert isinstance(partition, int)

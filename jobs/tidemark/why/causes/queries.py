@@ -10,8 +10,9 @@ from tidemark.model.settings.intervals import iso
 from tidemark.model.settings.toml_keys import length
 from tidemark.recorded.queries import FILE, read_query
 from tidemark.why.causes.registry import rule
-from tidemark.why.evidence.facts import LATELY, StreamFacts
+from tidemark.why.evidence.facts import StreamFacts
 from tidemark.why.evidence.findings import Cause, Trait, WhyFinding
+from tidemark.why.evidence.outcome_facts import LATELY
 from tidemark.why.evidence.snapshot import Scene
 
 SLOW_PHASE = Cause("slow_phase", Trait.USUAL)
@@ -56,7 +57,7 @@ def _source_holding(scene: Scene, name: str) -> Iterator[WhyFinding]:
     marks = last["watermark"].drop_nulls()
     if last.height < LATELY or marks.len() < LATELY or marks.n_unique() > 1 or len(sub.outside_sources) < 2:
         return
-    reads = facts.reads_in(last["batch_id"])
+    reads = facts.reads.of_batches(last["batch_id"])
     silent = [source.name for source in sub.outside_sources if not _records(reads, source.name)]
     for source in silent if len(silent) < len(sub.outside_sources) else ():
         yield scene.finding(

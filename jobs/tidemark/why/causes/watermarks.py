@@ -103,8 +103,8 @@ class Watermarks:
         The driver can read it.
         """
         facts = self._scene.of(source.name)
-        reads = facts.of_partition(source.name, number).filter(pl.col("n") > 0)
-        newest = facts.newest_read_batch
+        reads = facts.reads.of_partition(source.name, number).filter(pl.col("n") > 0)
+        newest = facts.reads.newest_batch
         last = reads.tail(1)
         if last.height and last["batch_id"].item() == newest:
             return self._scene.finding(
@@ -116,7 +116,7 @@ class Watermarks:
                 partition=number,
                 since_ms=last["finished_at"].item(),
             )
-        since_ms = last["finished_at"].item() if last.height else facts.first_finished_ms
+        since_ms = last["finished_at"].item() if last.height else facts.tables.first_finished_ms
         history = "it has been silent" if last.height else "it never had a record"
         idle = (
             "the source has no idle_after, so it never counts as idle"

@@ -161,7 +161,7 @@ class HeldWindows:
         """Returns a finding if records keep a session from ending."""
         if windows.shape is not Shape.SESSION:
             return None
-        recent = self._scene.of(operator.name).lately(operator.name)["batch_id"].head(1)
+        recent = self._scene.of(operator.name).outcomes.lately(operator.name)["batch_id"].head(1)
         # A session ends one gap after its last record.
         length_ms = pl.col("window_end") - windows.size_ms - pl.col("window_start")
         growing = open_windows.filter(length_ms >= windows.size_ms, pl.col("batch_id") >= recent.item())

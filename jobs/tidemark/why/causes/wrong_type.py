@@ -104,7 +104,7 @@ def _suffering(
                 input=input,
                 since_ms=change["last_seen_at"],
             )
-        case FieldChange.RETYPED if scene.of(source.name).lately(source.name)["quarantined"].sum():
+        case FieldChange.RETYPED if scene.of(source.name).outcomes.lately(source.name)["quarantined"].sum():
             yield scene.finding(
                 FIELD_RETYPED,
                 name,

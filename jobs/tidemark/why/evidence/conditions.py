@@ -5,12 +5,12 @@ Pages, commands and programs show it.
 
 from __future__ import annotations
 
-from contextlib import suppress
 from enum import StrEnum
 
-from tidemark.control.folder import ALIVE, Control, StreamState
+from tidemark.control.folder import ALIVE, StreamState
 from tidemark.semantics.catching_up import HANGS_AFTER_MS
-from tidemark.why.evidence.facts import BEATS_WITHIN_MS, Beat, StreamFacts
+from tidemark.why.evidence.facts import StreamFacts
+from tidemark.why.evidence.heartbeat_facts import BEATS_WITHIN_MS, Beat
 
 
 class Condition(StrEnum):
@@ -31,7 +31,7 @@ class Condition(StrEnum):
 
 def condition(facts: StreamFacts) -> Condition:
     """Returns the condition of the stream of *facts*, at their instant."""
-    beat = facts.beat
+    beat = facts.driver.beat
     if beat is None:
         return Condition.NEVER_STARTED
     if beat.state not in ALIVE:
@@ -40,7 +40,7 @@ def condition(facts: StreamFacts) -> Condition:
     if beat.is_gone:
         return Condition.FAILED
     if facts.at_ms - beat.at_ms > BEATS_WITHIN_MS:
-        return Condition.HANGING if _is_held(facts) else Condition.FAILED
+        return Condition.HANGING if facts.driver.is_held else Condition.FAILED
     if _works_for_ms(beat) > HANGS_AFTER_MS:
         return Condition.HANGING
     if beat.state is StreamState.STARTING:
@@ -53,11 +53,3 @@ def condition(facts: StreamFacts) -> Condition:
 def _works_for_ms(beat: Beat) -> int:
     """Returns for how long the batch of *beat* runs; 0: none."""
     return 0 if beat.batch_started_at_ms is None else beat.at_ms - beat.batch_started_at_ms
-
-
-def _is_held(facts: StreamFacts) -> bool:
-    """Returns True if a driver has the lease."""
-    # A user who may not read the control folder learns less, and gets no error.
-    with suppress(PermissionError):
-        return Control(facts.control).is_held()
-    return False

@@ -21,8 +21,6 @@ class Scene:
     def __init__(self, topology: Topology, facts: Mapping[str, StreamFacts], at_ms: int) -> None:
         self.topology, self.at_ms = topology, at_ms
         self.facts = facts
-        self.walked: dict[str, tuple[WhyFinding, ...]] = {}
-        """Reasons in each operator that was walked, and upstream of it."""
         self._subs: dict[str, SubTopology] = {}
         for sub in topology.sub_topologies:
             self._subs |= dict.fromkeys(names_in(sub.operators), sub)
@@ -59,7 +57,7 @@ class Scene:
 
         It is the first one after the newest result of the operator *name*.
         """
-        return first(self.of(name).since_last_result(name), word)
+        return first(self.of(name).outcomes.since_last_result(name), word)
 
     def finding(
         self,

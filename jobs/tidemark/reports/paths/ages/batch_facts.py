@@ -7,6 +7,7 @@ Instants are epoch ms, lengths ms; NaN: no value. Arrays have a value per window
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -17,6 +18,7 @@ import polars.selectors as cs
 
 from tidemark.kernels.reports.ages import PLACE, ClosingBatches
 from tidemark.kernels.reports.paths import NONE, Floats, Mask, Places
+from tidemark.kernels.reports.reads import partition_reads
 from tidemark.kernels.reports.restarts import Restart, restarts
 from tidemark.model.kinds.source import Source
 from tidemark.model.topology import SubTopology
@@ -71,6 +73,10 @@ class BatchRuns:
         read = np.maximum.accumulate(np.where(self.unread[partition], NONE, places))
         read = np.concatenate([[NONE], read[:-1]])
         return np.where((last != NONE) & (last > read), self.restart[last], NONE)
+
+
+_NO_VALUES, _NO_PLACES = np.empty(0), np.empty(0, np.int64)
+NO_RUNS = BatchRuns(_NO_PLACES, _NO_VALUES, _NO_VALUES, _NO_VALUES, pl.Series(dtype=pl.String()), _NO_PLACES, {})
 
 
 class PartitionMarks(NamedTuple):
@@ -147,7 +153,7 @@ class BatchFacts:
         batches, beats, watermarks, latencies = (table.with_columns(cs.datetime().dt.epoch("ms")) for table in rows)
         times: list[Restart] = []
         texts: list[str | None] = []
-        self._ran: dict[str, BatchRuns] = {}
+        self._ran = defaultdict[str, BatchRuns](lambda: NO_RUNS)
         for (sub,), ran in batches.sort("batch_id").partition_by(["sub_topology"], as_dict=True).items():
             restarts_of_sub = restarts(ran, beats.filter(pl.col("sub_topology") == sub), trigger_ms=trigger_ms)
             self._ran[sub] = _runs(ran, {restart.batch_id: len(times) + n for n, restart in enumerate(restarts_of_sub)})
@@ -180,10 +186,7 @@ class BatchFacts:
 
     def before(self, sub_topology: str, batch_id: Places) -> tuple[Floats, Floats]:
         """Returns when the batch before each one started and finished."""
-        ran = self._ran.get(sub_topology)
-        if ran is None:
-            none = np.full(batch_id.size, np.nan)
-            return none, none
+        ran = self._ran[sub_topology]
         place = ran.place(batch_id)
         started_ms, finished_ms = (np.insert(ms, 0, np.nan)[place] for ms in (ran.started_ms, ran.finished_ms))
         return started_ms, finished_ms
@@ -193,11 +196,7 @@ class BatchFacts:
 
         They are streams of their process; their names are the second value.
         """
-        ran = self._ran.get(sub_topology)
-        if ran is None:
-            return np.zeros(batch_id.size), pl.Series([None], dtype=pl.String()).gather(
-                np.zeros(batch_id.size, np.int64)
-            )
+        ran = self._ran[sub_topology]
         place = np.where(ran.has(batch_id), ran.place(batch_id), ran.batch_id.size)
         behind = pl.concat([ran.queued_behind, pl.Series([None], dtype=pl.String())])
         return np.append(ran.queued_ms, 0)[place], behind.gather(place)
@@ -215,8 +214,7 @@ class BatchFacts:
             skew_ms: what to add to instants of the driver's clock for that clock.
         """
         started_ms, finished_ms = self.before(sub_topology, batch_id)
-        ran = self._ran.get(sub_topology)
-        is_first = np.ones(batch_id.size, np.bool_) if ran is None else ran.place(batch_id) == 0
+        is_first = self._ran[sub_topology].place(batch_id) == 0
         restart = np.where(is_first, NONE, self.restart(sub_topology, batch_id, blockers))
         stood_still, from_ms = (
             np.append(self._stood_still, values=False)[restart],
@@ -236,13 +234,12 @@ class BatchFacts:
 
         The batch before left them.
         """
-        ran, is_unread = self._ran.get(sub_topology), np.zeros(batch_id.size, np.bool_)
-        if ran is not None:
-            place = ran.place(batch_id)
-            for number, (source, partition) in enumerate(blockers.partitions):
-                unread = ran.unread.get((source.name, partition))
-                if unread is not None:
-                    is_unread |= (blockers.number == number) & np.insert(unread, 0, values=False)[place]
+        ran, is_unread = self._ran[sub_topology], np.zeros(batch_id.size, np.bool_)
+        place = ran.place(batch_id)
+        for number, (source, partition) in enumerate(blockers.partitions):
+            unread = ran.unread.get((source.name, partition))
+            if unread is not None:
+                is_unread |= (blockers.number == number) & np.insert(unread, 0, values=False)[place]
         return is_unread
 
     def restart(self, sub_topology: str, batch_id: Places, blockers: Blockers | None = None) -> Places:
@@ -250,9 +247,7 @@ class BatchFacts:
 
         Records that the batch read had waited for it; NONE: they had not.
         """
-        ran = self._ran.get(sub_topology)
-        if ran is None:
-            return np.full(batch_id.size, NONE)
+        ran = self._ran[sub_topology]
         cause = np.append(ran.restart, NONE)[np.where(ran.has(batch_id), ran.place(batch_id), NONE)]
         if blockers is None:
             return cause
@@ -333,9 +328,8 @@ def _runs(batches: pl.DataFrame, restart_of: dict[int, int]) -> BatchRuns:
 
 def _unread(batches: pl.DataFrame) -> Iterator[tuple[str, int, int]]:
     """Yields source, partition and place of the batch with unread records."""
-    parts = batches.select("sources").with_row_index("batch").explode("sources").drop_nulls().unnest("sources")
-    is_unread = pl.col("latest_offset") > pl.col("until_offset")
-    yield from parts.filter(is_unread).select("source", "partition", "batch").iter_rows()
+    reads = partition_reads(batches.lazy().select("sources").with_row_index("batch")).filter(pl.col("unread") > 0)
+    yield from reads.select("source", "partition", "batch").collect().iter_rows()
 
 
 def _floats(values: pl.Series) -> Floats:

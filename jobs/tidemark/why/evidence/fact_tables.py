@@ -1,0 +1,160 @@
+"""Reads the tables of one sub-topology as of an instant.
+
+A batch counts from its `finished_at` on, which is written with the last of its tables. Instants in the frames are epoch
+ms.
+
+Facts grow with each batch, and most questions are about the newest. So the recent rows are read first, and all rows
+only if the recent ones do not have the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import cache, cached_property, partial
+from pathlib import Path
+
+import polars as pl
+import polars.selectors as cs
+from deltalake.exceptions import TableNotFoundError
+
+from tidemark.collecting import omit
+from tidemark.kernels.columns.schemas import arrow_schema
+from tidemark.model.settings.intervals import utc
+from tidemark.model.tables.catalog import BATCHES, Table
+from tidemark.stream.journal.unflushed import unflushed_of
+
+RECENT_MS = 2 * 86_400_000
+"""Rows of so long before the instant are recent, in ms."""
+BATCH_COLUMNS = ("batch_id", "decided_at", "started_at", "finished_at", "duration_ms", "epoch", "records_in")
+
+Opener = Callable[[Table, str], pl.LazyFrame]
+"""Opens a table under its name; a missing one has no rows."""
+
+
+def stored_in(home: Path) -> Opener:
+    """Returns the opener of the tables in *home*, and of its journal."""
+    # The journal is read before any table: a flush in between would move rows into tables that were read before.
+    unflushed = cache(partial(unflushed_of, home))
+
+    def open_table(table: Table, name: str) -> pl.LazyFrame:
+        rows = none = pl.DataFrame(arrow_schema(table).empty_table()).lazy()
+        journal = unflushed()
+        with suppress(TableNotFoundError):
+            rows = journal.scan(home / name)
+        # A table of an older version lacks columns until a driver of this version opens it.
+        lacking = omit(none.collect_schema(), rows.collect_schema())
+        return rows.with_columns(pl.lit(None).cast(kind).alias(column) for column, kind in lacking.items())
+
+    return open_table
+
+
+def has_rows(rows: pl.DataFrame) -> bool:
+    """Returns True unless *rows* is empty."""
+    return rows.height > 0
+
+
+class FactTables:
+    """The tables that *open_table* opens, as of *at_ms*.
+
+    Rows of the last *recent_ms* are recent, those from `since_ms` on; None: all are.
+    """
+
+    def __init__(self, open_table: Opener, at_ms: int, *, recent_ms: int | None = None) -> None:
+        self.at_ms, self._recent_ms, self.since_ms = at_ms, recent_ms, at_ms - (recent_ms or 0)
+        self._open, self._opened = open_table, dict[str, pl.LazyFrame]()
+
+    def scan(self, table: Table, name: str = "", *, where: Sequence[pl.Expr] = ()) -> pl.LazyFrame:
+        """Returns *table*'s rows of tables and journal, instants in epoch ms.
+
+        *where* has conditions on its columns as they are stored: files without such rows are not read.
+        """
+        name = name or table.name
+        if name not in self._opened:
+            self._opened[name] = self._open(table, name)
+        return self._opened[name].filter(*where).with_columns(cs.datetime().dt.epoch("ms"))
+
+    def rows(self, table: Table, first: int = 0, *where: pl.Expr) -> pl.LazyFrame:
+        """Returns the rows of batches that count, from *first* on.
+
+        *where* is true for them.
+        """
+        rows = self.scan(table, where=[pl.col("batch_id").is_between(first, self.newest), *where])
+        return rows.drop("topology", "sub_topology")
+
+    def of_batches(self, table: Table, batches: pl.Series, *where: pl.Expr) -> pl.DataFrame:
+        """Returns the rows of those of *batches* that count.
+
+        *where* is true for them.
+        """
+        rows = self.rows(table, self._first_of(batches), *where)
+        return rows.filter(pl.col("batch_id").is_in(batches.implode())).collect()
+
+    def recent_first(
+        self, read: Callable[[int], pl.DataFrame], has_answer: Callable[[pl.DataFrame], bool] = has_rows
+    ) -> pl.DataFrame:
+        """Returns what *read* gives from the first recent batch on.
+
+        If that has no answer, it returns what *read* gives of all batches.
+        """
+        recent = read(self.first)
+        return recent if not self.first or has_answer(recent) else read(0)
+
+    @cached_property
+    def first(self) -> int:
+        """The first recent batch; 0: all batches are read.
+
+        In the first half of the time there must be a batch: the second half has the one before each of its batches.
+        """
+        if self._recent_ms is None:
+            return 0
+        are_recent = pl.col("finished_at").is_between(utc(self.since_ms), utc(self.at_ms))
+        recent = self.scan(BATCHES, where=[are_recent]).select("batch_id", "finished_at").collect()
+        is_known = (recent["finished_at"] <= self.since_ms + self._recent_ms // 2).any()
+        return recent["batch_id"].min() if is_known else 0  # type: ignore[return-value]
+
+    @cached_property
+    def newest(self) -> int:
+        """The newest batch that counts; -1: none."""
+        newest = self.batches["batch_id"].max()
+        return newest if isinstance(newest, int) else -1
+
+    @cached_property
+    def recent_batches(self) -> pl.DataFrame:
+        """The recent batches, also later ones."""
+        rows = self.scan(BATCHES, where=[pl.col("batch_id") >= self.first])
+        return rows.select(BATCH_COLUMNS).sort("batch_id").collect()
+
+    @cached_property
+    def batches(self) -> pl.DataFrame:
+        """The recent batches, oldest first.
+
+        There is none only if there is no batch at all.
+        """
+        return self.recent_batches.filter(pl.col("finished_at") <= self.at_ms)
+
+    @cached_property
+    def every_batch(self) -> pl.DataFrame:
+        """The batches, oldest first."""
+        if not self.first:
+            return self.batches
+        rows = self.scan(BATCHES).select(BATCH_COLUMNS).filter(pl.col("finished_at") <= self.at_ms)
+        return rows.sort("batch_id").collect()
+
+    @property
+    def first_finished_ms(self) -> int | None:
+        """When the oldest batch finished; None: there is none."""
+        return next(iter(self.every_batch["finished_at"].head(1)), None)
+
+    def batches_from(self, first: int) -> pl.DataFrame:
+        """Returns at least the batches from *first* on, oldest first."""
+        return self.batches if first >= self.first else self.every_batch
+
+    def batches_of(self, batches: pl.Series) -> pl.DataFrame:
+        """Returns at least the rows of *batches*, oldest first."""
+        return self.batches_from(self._first_of(batches))
+
+    def _first_of(self, batches: pl.Series) -> int:
+        """Returns the first of *batches*; without any, one after the newest."""
+        first = batches.min()
+        return first if isinstance(first, int) else self.newest + 1

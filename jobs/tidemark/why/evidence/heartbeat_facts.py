@@ -1,0 +1,181 @@
+"""Answers what the drivers of a stream do and did.
+
+A heartbeat counts from its `at` on.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from tidemark.collecting import pick
+from tidemark.control.folder import ALIVE, Control, Heartbeat, StreamState
+from tidemark.kernels.reports.restarts import Restart, restarts
+from tidemark.model.settings.intervals import utc
+from tidemark.model.tables.catalog import HEARTBEATS
+from tidemark.model.topology import SubTopology
+from tidemark.stream.startup.unread import begun
+from tidemark.why.evidence.fact_tables import FactTables
+
+MISSED_MS = 3_000
+"""After so many ms without a beat the driver's lease is checked.
+
+A driver beats every second in its control folder.
+"""
+BEATS_WITHIN_MS = 60_000
+"""A driver without a beat for longer is dead.
+
+It is the length of four beats of 15 s.
+"""
+_LOAD = (
+    *("memory_bytes", "memory_free_bytes", "state_bytes"),
+    *("records_behind", "arrival_per_s", "working_per_s"),
+)
+"""Columns of `heartbeats` about a driver's load, as fields of Beat."""
+_COLUMNS = ("at", "epoch", "state", "reason", "since", "batch_started_at", "eta_at", *_LOAD)
+
+
+@dataclass(frozen=True)
+class Beat:
+    """The newest heartbeat of a driver."""
+
+    state: StreamState
+    at_ms: int
+    batch_started_at_ms: int | None
+    reason: str | None
+    is_gone: bool = False
+    """True if no driver holds the lease of the stream any more."""
+    killed_for: str | None = None
+    """The stream that hung and made its shared process be killed."""
+    memory_bytes: int | None = None
+    memory_free_bytes: int | None = None
+    state_bytes: int | None = None
+    records_behind: int | None = None
+    arrival_per_s: float | None = None
+    working_per_s: float | None = None
+    eta_at_ms: int | None = None
+
+    @property
+    def is_short_of_memory(self) -> bool:
+        """True if less than a tenth of the driver's memory is free."""
+        if self.memory_bytes is None or self.memory_free_bytes is None:
+            return False
+        # Free memory is less than a tenth of the sum of used and free.
+        return self.memory_free_bytes * 9 < self.memory_bytes
+
+
+class HeartbeatFacts:
+    """The drivers of the stream with *tables* and the folder *control*.
+
+    *trigger_ms* is that of the topology. Restarts are known that ended in the last half of the recent time.
+    """
+
+    def __init__(self, tables: FactTables, control: Path, trigger_ms: int) -> None:
+        self._tables, self._control, self._trigger_ms = tables, control, trigger_ms
+
+    @cached_property
+    def beat(self) -> Beat | None:
+        """The newest heartbeat, from the control folder or from the table."""
+        newest: Beat | None = None
+        load: dict[str, Any] = {}
+        for row in self._beats.tail(1).iter_rows(named=True):
+            load = {**pick(row, _LOAD), "eta_at_ms": row["eta_at"]}
+            newest = Beat(StreamState(row["state"]), row["at"], row["batch_started_at"], row["reason"], **load)
+        # The folder has the heartbeats of every second, the table those of every 15 s.
+        live = self._live
+        if live is None or (newest and newest.at_ms > live.at_ms):
+            return newest
+        is_late = self._tables.at_ms - live.at_ms > MISSED_MS
+        is_gone = live.state in ALIVE and is_late and not self.is_held
+        began_ms = newest.batch_started_at_ms if newest else None
+        killed_for = Control(self._control).killed_for(live.launch_id) if is_gone else None
+        return Beat(live.state, live.at_ms, began_ms, live.reason, is_gone, killed_for, **load)
+
+    @cached_property
+    def _live(self) -> Heartbeat | None:
+        """The newest heartbeat of the control folder.
+
+        None if it is later, too, and for a user who may not read the folder.
+        """
+        with suppress(PermissionError):
+            live = Control(self._control).heartbeat()
+            return live if live is not None and live.at_ms <= self._tables.at_ms else None
+        return None
+
+    @property
+    def is_held(self) -> bool:
+        """True if a driver has the lease now."""
+        # A user who may not read the control folder learns less, and gets no error.
+        with suppress(PermissionError):
+            return Control(self._control).is_held()
+        return False
+
+    @cached_property
+    def started_ms(self) -> int:
+        """When the newest driver first beat."""
+        live = self._live
+        if live is not None and live.state is StreamState.STARTING:
+            return live.since_ms or live.at_ms
+        newest = self._beats["epoch"].max()
+        if newest is None:
+            return self._tables.at_ms
+        of_newest = pl.col("epoch") == newest
+        own = self._beats.filter(of_newest)
+        if self._tables.first and own.height == self._beats.height:  # its first one may be older
+            own = self._tables.scan(HEARTBEATS).filter(of_newest).select("at").collect()
+        return int(own["at"].min())  # type: ignore[arg-type]
+
+    @cached_property
+    def restart(self) -> Restart | None:
+        """The newest recent restart that had begun; None: there was none."""
+        # A restart that had begun counts with its end, even if that came later.
+        recent = restarts(self._tables.recent_batches, self._recent_beats, trigger_ms=self._trigger_ms)
+        begun_restarts = [restart for restart in recent if restart.from_ms <= self._tables.at_ms]
+        return begun_restarts[-1] if begun_restarts else None
+
+    @cached_property
+    def _recent_beats(self) -> pl.DataFrame:
+        """The recent heartbeats, oldest first, also later ones."""
+
+        def read(first: int) -> pl.DataFrame:
+            are_recent = [pl.col("at") >= utc(self._tables.since_ms)] if first else []
+            beats = self._tables.scan(HEARTBEATS, where=are_recent).select(_COLUMNS)
+            return beats.sort("at", "epoch").collect()
+
+        # The newest heartbeat may be older.
+        return self._tables.recent_first(read, lambda recent: bool((recent["at"] <= self._tables.at_ms).any()))
+
+    @cached_property
+    def _beats(self) -> pl.DataFrame:
+        """The heartbeats, oldest first."""
+        beats = self._recent_beats
+        return beats.head(int((beats["at"] <= self._tables.at_ms).sum()))
+
+    @cached_property
+    def worked_ms(self) -> int:
+        """The driver's newest sign of work: a finished batch, or its heartbeat's."""
+        beats = self._beats.tail(1).select(pl.coalesce("batch_started_at", "since", "at"))
+        live = self._live
+        live_ms = [] if live is None else [live.since_ms or live.at_ms]
+        signs_ms = [*beats.to_series(), *self._tables.batches["finished_at"].tail(1), *live_ms]
+        return max(signs_ms, default=self._tables.at_ms)
+
+    def finished_after(self, at_ms: int) -> bool:
+        """Returns True if a batch finished after the heartbeat of *at_ms*."""
+        # Heartbeats in the table come every 15 s, so a batch may be newer.
+        return bool((self._tables.batches["finished_at"] > at_ms).any())
+
+    def reading(self, sub: SubTopology) -> str:
+        """Returns records that the driver of *sub* had begun to read.
+
+        They are not decided yet. The result is part of a sentence. It is empty if there are none, and for a user who
+        may not read the control folder.
+        """
+        with suppress(PermissionError):
+            return begun(self._control, sub)
+        return ""

@@ -1,0 +1,60 @@
+"""Answers what became of the updates of operators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache, partial
+
+import polars as pl
+
+from tidemark.model.tables.catalog import OUTCOMES
+from tidemark.why.evidence.fact_tables import FactTables, has_rows
+
+LATELY = 5
+""""Lately" is the last so many batches with records."""
+GAVE = pl.col("emitted") + pl.col("passed") + pl.col("repeated").fill_null(0)
+"""Results that an operator sent on."""
+ALL = pl.lit(value=True)
+"""The condition that every row fulfils."""
+
+
+class OutcomeFacts:
+    """The rows of `outcomes` with their batches, by batch and operator.
+
+    They are in the order of batches. `gave` is the number of updates that were sent on.
+    """
+
+    def __init__(self, tables: FactTables) -> None:
+        self._tables, self._since = tables, cache(partial(_outcomes, tables))
+
+    def _of_operator(self, operator: str, has_answer: Callable[[pl.DataFrame], bool]) -> pl.DataFrame:
+        is_asked = pl.col("operator") == operator
+        return self._tables.recent_first(lambda first: self._since(first).filter(is_asked), has_answer)
+
+    def newest(self, operator: str, condition: pl.Expr = ALL, *, n: int = 1) -> pl.DataFrame:
+        """Returns the newest *n* rows about *operator* with *condition*."""
+        rows = self._of_operator(operator, lambda recent: recent.filter(condition).height >= n)
+        return rows.filter(condition).tail(n)
+
+    def since_last(self, operator: str, condition: pl.Expr) -> pl.DataFrame:
+        """Returns the rows about *operator* after its newest with *condition*.
+
+        Without such a row it returns all.
+        """
+        rows = self._of_operator(operator, lambda recent: has_rows(recent.filter(condition)))
+        last = rows.filter(condition)["batch_id"].max()
+        return rows if last is None else rows.filter(pl.col("batch_id") > last)
+
+    def since_last_result(self, operator: str) -> pl.DataFrame:
+        """Returns the rows about *operator* after its newest batch with results."""
+        return self.since_last(operator, pl.col("gave") > 0)
+
+    def lately(self, operator: str) -> pl.DataFrame:
+        """Returns the rows about *operator* of its last LATELY batches with records."""
+        return self.newest(operator, pl.col("records_in") > 0, n=LATELY)
+
+
+def _outcomes(tables: FactTables, first: int) -> pl.DataFrame:
+    """Returns the outcomes of the batches from *first* on."""
+    rows = tables.rows(OUTCOMES, first).with_columns(gave=GAVE)
+    return rows.join(tables.batches_from(first).lazy(), on="batch_id").sort("batch_id", maintain_order=True).collect()

@@ -1,0 +1,110 @@
+"""Answers what the batches read of each partition."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Set
+from functools import cache, partial
+
+import polars as pl
+
+from tidemark.kernels.reports.reads import partition_reads
+from tidemark.model.tables.catalog import BATCHES, QUARANTINE
+from tidemark.why.evidence.fact_tables import FactTables
+from tidemark.why.evidence.outcome_facts import LATELY
+
+IS_READ = pl.col("n") > 0
+PLACE = ("source", "partition")
+
+
+class ReadFacts:
+    """The reads of batches, by batch, source and partition.
+
+    See `partition_reads` for their columns. They are in the order of batches.
+    """
+
+    def __init__(self, tables: FactTables) -> None:
+        self._tables = tables
+        self._since, self._bad_since = cache(partial(_reads, tables)), cache(partial(_bad, tables))
+
+    def of_source(self, source: str, has_answer: Callable[[pl.DataFrame], bool]) -> pl.DataFrame:
+        """Returns the recent reads of *source*.
+
+        If these are not enough, it returns all.
+        """
+        is_asked = pl.col("source") == source
+        return self._tables.recent_first(lambda first: self._since(first).filter(is_asked), has_answer)
+
+    def of_partition(self, source: str, partition: int) -> pl.DataFrame:
+        """Returns reads of one partition, with the number of its `bad` records.
+
+        They go back to its last LATELY reads and its last usable record, at least.
+        """
+        is_asked = (pl.col("source") == source, pl.col("partition") == partition)
+
+        def read(first: int) -> pl.DataFrame:
+            bad = self._bad_since(first).filter(is_asked).select("batch_id", "bad")
+            reads = self._since(first).filter(is_asked).join(bad, on="batch_id", how="left", maintain_order="left")
+            return reads.with_columns(pl.col("bad").fill_null(0).cast(pl.Int64))
+
+        def has_answer(recent: pl.DataFrame) -> bool:
+            read = recent.filter(IS_READ)
+            return read.height >= LATELY and bool((read["n"] > read["bad"]).any())
+
+        return self._tables.recent_first(read, has_answer)
+
+    def of_batches(self, batches: pl.Series) -> pl.DataFrame:
+        """Returns the reads of *batches*, which are not empty."""
+        reads = _reads(self._tables, batches.min())  # type: ignore[arg-type]
+        return reads.filter(pl.col("batch_id").is_in(batches.implode()))
+
+    @property
+    def newest_batch(self) -> int | None:
+        """The newest batch that read records, of any source; None: none."""
+        reads = self._tables.recent_first(lambda first: self._since(first).filter(IS_READ))
+        return reads["batch_id"].max()  # type: ignore[return-value]
+
+    def newest(self, source: str, batches: int = 1) -> pl.DataFrame:
+        """Returns the newest reads of *source* that have records.
+
+        They are of its last *batches* with records.
+        """
+        rows = self.of_source(source, lambda recent: recent.filter(IS_READ)["batch_id"].n_unique() >= batches)
+        read = rows.filter(IS_READ)
+        last = read["batch_id"].unique().sort().tail(batches)
+        return read.filter(pl.col("batch_id").is_in(last.implode()))
+
+    def last(
+        self, sources: Collection[str], places: Set[tuple[str, int]]
+    ) -> dict[tuple[str, int], tuple[int | None, int | None]]:
+        """Returns when partitions of *sources* were last read, and their unread records.
+
+        They are those at *places*, and others of recent batches. None: it was never read, or the broker was not
+        asked.
+        """
+        read_ms, unread = pl.col("finished_at").filter(IS_READ).max(), pl.col("unread").drop_nulls().last()
+
+        def read(first: int) -> pl.DataFrame:
+            reads = self._since(first).lazy().filter(pl.col("source").is_in(sources))
+            return reads.group_by(PLACE).agg(read_ms=read_ms, unread=unread).collect()
+
+        def has_answer(recent: pl.DataFrame) -> bool:
+            return places <= {*recent.drop_nulls("read_ms").select(PLACE).iter_rows()}
+
+        rows = self._tables.recent_first(read, has_answer).iter_rows()
+        return {(source, partition): (at_ms, n) for source, partition, at_ms, n in rows}
+
+    def quarantined(self, source: str, batches: pl.Series) -> pl.DataFrame:
+        """Returns the unusable records of *source* in *batches*."""
+        return self._tables.of_batches(QUARANTINE, batches, pl.col("source") == source)
+
+
+def _reads(tables: FactTables, first: int) -> pl.DataFrame:
+    """Returns the reads of the batches that count, from *first* on."""
+    batches = tables.scan(BATCHES, where=[pl.col("batch_id") >= first]).filter(pl.col("finished_at") <= tables.at_ms)
+    reads = partition_reads(batches.select("batch_id", "finished_at", "sources").sort("batch_id"))
+    return reads.select("batch_id", *PLACE, "finished_at", "until_offset", "n", "unread").collect()
+
+
+def _bad(tables: FactTables, first: int) -> pl.DataFrame:
+    """Returns the number of unusable records by batch and partition."""
+    return tables.rows(QUARANTINE, first).group_by("batch_id", *PLACE).agg(bad=pl.len()).collect()
