@@ -1,8 +1,9 @@
 """Measures the operators of many streaming windows at once.
 
-The rules are those that `semantics.critical_path` describes, for windows that have the same operators and upstreams,
-and that the same operators finished. The tests compare them with a reference that measures one window at a time. Instants are epoch ms and lengths ms, as float64: they are whole
-numbers, and exact up to 2^53. NaN: no value. An array of Measured has a row per operator, and a column per window.
+The rules are those of `semantics.critical_path`, for windows that have the same operators and upstreams, and that the
+same operators finished. The tests have a reference, which measures one window at a time. Instants are epoch ms and
+lengths ms, as float64: they are whole numbers, and exact up to 2^53. NaN: no value. An array of Measured has a row per
+operator, and a column per window.
 """
 
 from __future__ import annotations

@@ -119,7 +119,10 @@ def what_if(
     then = _all_finished(upstreams, {name: [of[name] for of in ewts_then_ms] for name in upstreams})
     compared: list[ComparedWindow] = []
     for window, path, path_then in zip(closed, was.paths(upstreams), then.paths(upstreams), strict=True):
-        compared.append(ComparedWindow(start_ms=window.start_ms, end_ms=window.end_ms, was=path, then=path_then))
+        row = next(iter(window.rows.values()))
+        compared.append(
+            ComparedWindow(start_ms=row["window_start"], end_ms=row["window_end"], was=path, then=path_then)
+        )
     return compared
 
 
@@ -154,16 +157,6 @@ class _ClosedWindow:
     def batches(self) -> dict[str, Mapping[str, Any]]:
         """Of each driver a row, which has its batch."""
         return {row["sub_topology"]: row for row in self.rows.values()}
-
-    @property
-    def start_ms(self) -> int:
-        """Its start, record time."""
-        return int(next(iter(self.rows.values()))["window_start"])
-
-    @property
-    def end_ms(self) -> int:
-        """Its end, record time."""
-        return int(next(iter(self.rows.values()))["window_end"])
 
     def saved_by(self, driver: str) -> int:
         """Returns the ms that the operators of *driver* save."""
@@ -223,10 +216,13 @@ def _timetables(
 ) -> dict[str, Timetable]:
     """Returns the timetable of each driver."""
     saved: dict[str, dict[int, int]] = {}
+    read: dict[str, set[str]] = {}
     skew_ms: dict[str, int] = {}
     for window in closed:
-        for driver, row in window.batches.items():
+        for driver, others in drivers_read(upstreams, window.drivers).items():
+            row = window.batches[driver]
             saved.setdefault(driver, {})[row["batch_started_at"]] = window.saved_by(driver)
+            read.setdefault(driver, set()).update(others)
             skew_ms[driver] = row["skew_ms"]
     # A batch that closed no window is assumed to save what the others usually save.
     usual_ms = {driver: round(median(of.values())) for driver, of in saved.items()}
@@ -237,10 +233,12 @@ def _timetables(
             batch = TimetableBatch(started_ms, finished_ms, saved[driver].get(started_ms, usual_ms[driver]))
             by_driver[driver].append(batch)
     timetables: dict[str, Timetable] = {}
-    for driver, read in drivers_read(upstreams, closed[0].drivers).items():
+    for driver, own in by_driver.items():
         # A batch of a driver that it reads leaves it more to read.
-        came_ms = [batch.finished_ms + skew_ms[other] - skew_ms[driver] for other in read for batch in by_driver[other]]
-        timetables[driver] = Timetable(by_driver[driver], distances_ms[driver], sorted(came_ms))
+        others = [(other, batch) for other in read[driver] for batch in by_driver[other]]
+        came_ms = sorted(batch.finished_ms + skew_ms[other] - skew_ms[driver] for other, batch in others)
+        # Operators may have been in a sub-topology that is no longer there.
+        timetables[driver] = Timetable(own, distances_ms.get(driver, 0), came_ms)
     return timetables
 
 
