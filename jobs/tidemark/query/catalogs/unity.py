@@ -128,7 +128,7 @@ def _definitions(layout: Layout) -> Iterator[Json]:
             "comment": _meaning(path.name), "columns": _placed(columns),
         }  # fmt: skip
     for name in sorted({*TABLES, *paths_by_name}):
-        types, select = union_of(name, paths_by_name.get(name, ()), external)
+        types, select = union_of(name, paths_by_name.get(name, ()), lambda path: identifier(external[path]))
         yield _view(name, _meaning(name), types, select, _comments(name))
     warehouse = Warehouse(layout.warehouse)
     for view in views():
