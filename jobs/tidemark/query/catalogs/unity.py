@@ -21,7 +21,7 @@ from tidemark.errors import InvalidArgument
 from tidemark.model.project.layout import Layout
 from tidemark.model.tables.catalog import TABLES
 from tidemark.query.catalogs.unity_client import Json, UnityClient
-from tidemark.query.spark_views import external_names, place_of, type_text, union_of
+from tidemark.query.spark_views import external_names, identifier, place_of, type_text, union_of
 from tidemark.query.sql import Warehouse
 from tidemark.storage.delta.snapshots import columns_of
 from tidemark.storage.warehouse import delta_tables, views
