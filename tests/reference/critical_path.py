@@ -1,4 +1,4 @@
-"""Finds the critical path of one streaming window, an operator at a time.
+"""Finds the critical path of one window, an operator at a time.
 
 It is the reference of `tidemark.kernels.reports.paths`, which measures many windows at once.
 """

@@ -48,9 +48,10 @@ def register(spark: SparkSession, layout: Layout, *statements: str, topology: st
 
 
 def rows_of(spark: SparkSession, name: str, paths: Sequence[Path]) -> DataFrame:
-    """Returns the current rows of the Delta tables at *paths*, all of one *name*.
+    """Returns the current rows of Delta tables of one *name*.
 
-    Without paths it has the columns of the declared table, and Spark's planner knows that it is empty.
+    They are those at *paths*. Without paths it has the columns of the declared table, and Spark's planner knows that it
+    is empty.
     """
     tables: dict[str, DataFrame] = {}
 

@@ -127,9 +127,9 @@ def what_if(
 
 
 def distances_of(topology: Topology) -> dict[str, int]:
-    """Returns the distance of batches of each driver of *topology*, ms.
+    """Returns the distance of batches by driver of *topology*.
 
-    0: its writers run in the same process, and wake it.
+    It is in ms. 0: its writers run in the same process, and wake it.
     """
     distances_ms: dict[str, int] = {}
     for sub in topology.sub_topologies:
@@ -155,7 +155,7 @@ class _ClosedWindow:
 
     @cached_property
     def batches(self) -> dict[str, Mapping[str, Any]]:
-        """Of each driver a row, which has its batch."""
+        """A row of each driver, which has its batch."""
         return {row["sub_topology"]: row for row in self.rows.values()}
 
     def saved_by(self, driver: str) -> int:
@@ -190,7 +190,7 @@ def _closed_windows(operator_windows: pl.DataFrame, upstreams: Upstreams) -> lis
 
 
 def _measured(closed: Sequence[_Rows], upstreams: Upstreams) -> tuple[Measured, Floats]:
-    """Measures operators, and the ms that each of them worked on a window."""
+    """Measures operators, and the ms that each worked on a window."""
 
     def values(column: str) -> dict[str, Floats]:
         return {name: np.array([rows[name][column] for rows in closed], float) for name in upstreams}
