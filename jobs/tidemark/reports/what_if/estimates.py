@@ -140,7 +140,7 @@ def distances_of(topology: Topology) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class _ClosedWindow:
-    """The row of each operator of a closed window, instants in epoch ms.
+    """A closed window: the row of each operator, instants in epoch ms.
 
     `saved_ms` has the time of work that changes save, by operator.
     """
