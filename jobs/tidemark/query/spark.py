@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -53,7 +54,7 @@ def rows_of(spark: SparkSession, name: str, paths: Sequence[Path]) -> DataFrame:
     They are those at *paths*. Without paths it has the columns of the declared table, and Spark's planner knows that it
     is empty.
     """
-    tables: dict[str, DataFrame] = {}
+    tables: dict[str, Any] = {}
 
     def read_by(path: Path) -> str:
         table = f"t{len(tables)}"

@@ -235,8 +235,8 @@ def _timetables(
     timetables: dict[str, Timetable] = {}
     for driver, own in by_driver.items():
         # A batch of a driver that it reads leaves it more to read.
-        others = [(other, batch) for other in read[driver] for batch in by_driver[other]]
-        came_ms = sorted(batch.finished_ms + skew_ms[other] - skew_ms[driver] for other, batch in others)
+        ends_ms = [batch.finished_ms + skew_ms[other] for other in read[driver] for batch in by_driver[other]]
+        came_ms = sorted(end_ms - skew_ms[driver] for end_ms in ends_ms)
         # Operators may have been in a sub-topology that is no longer there.
         timetables[driver] = Timetable(own, distances_ms.get(driver, 0), came_ms)
     return timetables
