@@ -19,7 +19,7 @@ from tidemark.feed.feed_record import PARTITIONS
 from tidemark.model.project.layout import Layout
 from tidemark.model.tables.catalog import BATCHES, OPERATOR_WINDOWS, Table
 from tidemark.model.topology import Topology, load
-from tidemark.reports.what_if.estimates import WorkChange, what_if
+from tidemark.reports.what_if.estimates import WorkChange, distances_of, what_if
 
 FLIGHTS = PROJECT / "jobs" / "topologies" / "flights.toml"
 SLOWED, DELAY_MS = "carrier_state", 400
@@ -47,7 +47,7 @@ def _latency_ms(*, delay_ms: int) -> float:
         _play(home, stack, delay_ms=delay_ms)
         windows, batches = (_of_both(home / "warehouse", topology, table) for table in (OPERATOR_WINDOWS, BATCHES))
     changes = [WorkChange(operator=SLOWED, less_ms=delay_ms)]
-    found = what_if(windows, batches, topology.upstreams, changes, trigger_ms=topology.trigger_ms)
+    found = what_if(windows, batches, topology.upstreams, changes, distances_ms=distances_of(topology))
     return median(window.then.latency_ms for window in found)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from reference import critical_path as walks
 
 import critical_path
 from support.play import Play
@@ -18,7 +19,6 @@ from tidemark.model.settings.intervals import Interval
 from tidemark.model.stream import Stream
 from tidemark.model.tables.catalog import CRITICAL_PATHS, WINDOW_PARTS
 from tidemark.reports.report_tables import open_report
-from tidemark.semantics import critical_path as walks
 from tidemark.semantics.skew import Skew
 from tidemark.storage.fence import Fence
 from tidemark.stream.wiring import build_engine

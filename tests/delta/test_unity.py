@@ -15,7 +15,6 @@ from support.unity_server import UnityServer
 from tidemark.kernels.columns.schemas import arrow_schema
 from tidemark.model.project.layout import Layout
 from tidemark.model.tables.catalog import BATCHES, TABLES
-from tidemark.query import spark_views
 from tidemark.storage.warehouse import views
 
 
@@ -73,7 +72,7 @@ def test_tables_and_views_have_places_columns_and_comments(home: Path) -> None:
 def test_types_of_tables_are_those_of_delta() -> None:
     for table in TABLES.values():
         fields = json.loads(Schema.from_arrow(arrow_schema(table)).to_json())["fields"]
-        assert [spark_views.delta_type(column.type) for column in table.columns] == [field["type"] for field in fields]
+        assert table.delta_types == {field["name"]: field["type"] for field in fields}
 
 
 def test_a_second_call_changes_only_what_differs(home: Path) -> None:

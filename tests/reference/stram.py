@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from tidemark.semantics.critical_path import EstimateLimits, Instants, LatencyState, Path, PathStep, Upstreams, path_to
+from reference.critical_path import Step
+from tidemark.semantics.critical_path import EstimateLimits, Instants, LatencyState, Path, Upstreams, path_to
 
 
 def operator_latency(
@@ -19,7 +20,7 @@ def operator_latency(
     windows: Mapping[str, int | None],
     ewt_ms: Instants | None,
     limits: EstimateLimits,
-) -> PathStep:
+) -> Step:
     """Returns the latency of *operator* in its current window.
 
     Args:
@@ -31,14 +32,14 @@ def operator_latency(
         limits: the width of a window, and how far behind an operator may be before it counts as stuck.
     """
     if not names:
-        return PathStep(operator=operator, state=LatencyState.INPUT, latency_ms=0, unclamped_ms=0)
+        return Step(operator=operator, state=LatencyState.INPUT, latency_ms=0, unclamped_ms=0)
     window = windows.get(operator)
     if window is None or (ewt_ms is not None and ewt_ms.get(operator) is None):
-        return PathStep(operator=operator, state=LatencyState.NO_WINDOW_YET)
+        return Step(operator=operator, state=LatencyState.NO_WINDOW_YET)
     steps = (_sample(operator, name, (windows.get(name) or 0) - window, ewt_ms, limits) for name in names)
     samples = [step for step in steps if step is not None]
     # The smallest latency is that behind the upstream that finished last.
-    return min(samples, key=_latency_ms, default=PathStep(operator=operator, state=LatencyState.UPSTREAM_MISSING))
+    return min(samples, key=_latency_ms, default=Step(operator=operator, state=LatencyState.UPSTREAM_MISSING))
 
 
 def critical_path(upstreams: Upstreams, slowest: Mapping[str, str], average_ms: Mapping[str, int]) -> Path:
@@ -47,9 +48,9 @@ def critical_path(upstreams: Upstreams, slowest: Mapping[str, str], average_ms: 
     *average_ms* is the moving average of each operator's latency, 0 where it has none.
     """
     read = set().union(*upstreams.values())
-    steps: dict[str, PathStep] = {}
+    steps: dict[str, Step] = {}
     for operator in {*upstreams, *read}:
-        steps[operator] = PathStep(
+        steps[operator] = Step(
             operator=operator,
             state=LatencyState.MEASURED if operator in slowest else LatencyState.INPUT,
             latency_ms=average_ms.get(operator, 0),
@@ -60,7 +61,7 @@ def critical_path(upstreams: Upstreams, slowest: Mapping[str, str], average_ms: 
     return max(paths, key=lambda path: path.latency_ms)
 
 
-def _sample(operator: str, name: str, ahead: int, ewt_ms: Instants | None, limits: EstimateLimits) -> PathStep | None:
+def _sample(operator: str, name: str, ahead: int, ewt_ms: Instants | None, limits: EstimateLimits) -> Step | None:
     """Returns the latency of *operator* behind the upstream *name*.
 
     *ahead* is the number of windows by which the upstream is ahead. None for no sample.
@@ -69,14 +70,14 @@ def _sample(operator: str, name: str, ahead: int, ewt_ms: Instants | None, limit
     if ewt_ms is None:
         if ahead < 0:
             return None
-        return PathStep(operator=operator, state=LatencyState.ESTIMATED, latency_ms=ahead_ms, slowest_upstream=name)
+        return Step(operator=operator, state=LatencyState.ESTIMATED, latency_ms=ahead_ms, slowest_upstream=name)
     own_ms, upstream_ms = ewt_ms.get(operator), ewt_ms.get(name)
     if own_ms is None or upstream_ms is None:
         return None
     measured_ms = own_ms - upstream_ms
     if ahead_ms > max(measured_ms, limits.heartbeat_timeout_ms):
-        return PathStep(operator=operator, state=LatencyState.STUCK, latency_ms=ahead_ms, slowest_upstream=name)
-    return PathStep(
+        return Step(operator=operator, state=LatencyState.STUCK, latency_ms=ahead_ms, slowest_upstream=name)
+    return Step(
         operator=operator,
         state=LatencyState.CLAMPED_NEGATIVE if measured_ms < 0 else LatencyState.MEASURED,
         latency_ms=max(0, measured_ms),
@@ -85,5 +86,5 @@ def _sample(operator: str, name: str, ahead: int, ewt_ms: Instants | None, limit
     )
 
 
-def _latency_ms(step: PathStep) -> int:
+def _latency_ms(step: Step) -> int:
     return step.latency_ms or 0

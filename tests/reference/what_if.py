@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from reference.critical_path import critical_path
 from tidemark.errors import InvalidArgument
 from tidemark.semantics.critical_path import (
     Instants,
     PathStep,
     Upstreams,
-    critical_path,
     in_order,
     latest,
     leaves,

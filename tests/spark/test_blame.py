@@ -5,6 +5,7 @@ The view is checked on rows by hand and on real batches.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib.resources import files
 from types import SimpleNamespace
 
@@ -19,9 +20,10 @@ from tidemark.model.settings.intervals import Interval
 from tidemark.model.sla_spec import load
 from tidemark.model.stream import Stream
 from tidemark.model.tables.catalog import BATCHES, CRITICAL_PATHS, OPERATOR_WINDOWS, SLA_RESULTS, WINDOW_PARTS
+from tidemark.model.topology import OWN
 from tidemark.query.spark import read_table
 from tidemark.query.sql import Warehouse
-from tidemark.reports.what_if.estimates import WorkChange, what_if
+from tidemark.reports.what_if.estimates import WorkChange, distances_of, what_if
 from tidemark.storage.fence import Fence
 from tidemark.stream.decide import decision
 from tidemark.stream.wiring import build_engine
@@ -146,10 +148,11 @@ class Slowed(Play):
 WINDOWS = 6
 
 
-def flown(monkeypatch, home, **slow_ms):
+def flown(monkeypatch, home, *, wakes=False, **slow_ms):
     """Plays flights whose second driver starts 3 s later.
 
-    It is that of the carriers; carrier_state sleeps.
+    It is that of the carriers. With *wakes* the first one wakes it, and Spark plans for 60 ms. The operators of
+    *slow_ms* sleep.
     """
     play = Slowed((PROJECT / "jobs" / "topologies" / "flights.toml").read_text(), home)
     play.slow_ms = slow_ms
@@ -159,7 +162,7 @@ def flown(monkeypatch, home, **slow_ms):
         fields = {"flight": f"f{number}", "carrier": "UA", "origin": "EWR", "status": "departed", "dep_delay_min": 20.0}
         rows = [play.row("flight_events", at_ms, **fields), play.row("weather", at_ms, origin="EWR", temp_f=50.0)]
         play.batch(rows, at_ms=at_ms + 500, sub="status")
-        play.hop("carriers", at_ms=at_ms + 4_000)
+        play.hop("carriers", at_ms=play.clock(60) if wakes else at_ms + 4_000)
     return play
 
 
@@ -183,7 +186,10 @@ def test_the_demos_slowed_operator_is_blamed_only_while_slow(monkeypatch, spark,
     assert names == ({("carrier_state", 1)} if slow else set())
 
 
-def test_what_if_without_the_delay_agrees_with_a_real_run(monkeypatch, tmp_path):
+@pytest.mark.parametrize(
+    ("slow", "wakes"), [("carrier_state", False), ("carrier_state", True), ("flight_status", True)]
+)
+def test_what_if_without_the_delay_agrees_with_a_real_run(monkeypatch, tmp_path, slow, wakes):
     def windows(play, *changes):
         finished, batches = (
             pl.concat(
@@ -192,12 +198,13 @@ def test_what_if_without_the_delay_agrees_with_a_real_run(monkeypatch, tmp_path)
             )
             for table in (OPERATOR_WINDOWS, BATCHES)
         )
-        return what_if(finished, batches, play.topology.upstreams, changes, trigger_ms=play.topology.trigger_ms)
+        topology = replace(play.topology, trigger_ms=2_000, driver=None if wakes else OWN)
+        return what_if(finished, batches, topology.upstreams, changes, distances_ms=distances_of(topology))
 
     slowed = windows(
-        flown(monkeypatch, tmp_path / "slow", carrier_state=400), WorkChange(operator="carrier_state", less_ms=400)
+        flown(monkeypatch, tmp_path / "slow", wakes=wakes, **{slow: 400}), WorkChange(operator=slow, less_ms=400)
     )
-    quick = windows(flown(monkeypatch, tmp_path / "quick"))
+    quick = windows(flown(monkeypatch, tmp_path / "quick", wakes=wakes))
     assert [w.start_ms for w in slowed] == [w.start_ms for w in quick]
     then_ms = sorted(window.then.latency_ms for window in slowed)[len(slowed) // 2]
     quick_ms = sorted(window.was.latency_ms for window in quick)[len(quick) // 2]

@@ -116,7 +116,8 @@ IMPORTS = {
     "why": "collecting errors semantics model.settings model.project model.kinds model why.evidence why.causes",
     "trace": (
         "collecting errors semantics model.tables model.settings model.project model.kinds model kernels "
-        "kernels.columns kernels.aggregates kernels.reports storage.delta stream.journal stream.kafka stream.operate "
+        "kernels.columns kernels.aggregates kernels.records kernels.reports storage.delta stream.journal stream.kafka "
+        "stream.operate "
         "stream.read stream.startup stream.state stream.updates why.evidence"
     ),
     "reports": (
@@ -142,7 +143,9 @@ IMPORTS = {
         "errors semantics model.tables model.settings model.project model kernels.columns "
         "kernels.reports storage spark_session query reports reports.paths"
     ),
-    "reports.what_if": "collecting errors semantics model.settings model.kinds model kernels.columns reports.paths",
+    "reports.what_if": (
+        "collecting errors semantics model.settings model.kinds model kernels.columns kernels.reports reports.paths"
+    ),
     "sla.contracts": (
         "collecting model.tables model.settings model.project model.kinds model kernels.columns storage storage.delta"
     ),

@@ -6,6 +6,8 @@ from random import Random
 
 import numpy as np
 import pytest
+from reference.critical_path import critical_path, parts
+from reference.critical_path import measure as measure_one
 from reference.stram import critical_path as moving_average_path
 from reference.what_if import slack_ms as slack_of_one
 
@@ -13,13 +15,10 @@ from tidemark.kernels.reports.paths import CODE, NONE, STATES, alike, measure, s
 from tidemark.semantics.critical_path import (
     EstimateLimits,
     LatencyState,
-    critical_path,
     in_order,
     leaves,
-    parts,
     path_to,
 )
-from tidemark.semantics.critical_path import measure as measure_one
 
 LIMITS = EstimateLimits(window_ms=5_000, throughput_calculation_max_samples=9)
 WINDOWS = 8
@@ -68,12 +67,14 @@ def test_many_windows_are_measured_like_one(seed):
     critical = measured.longest(leaves(upstreams), measured.total_ms)
     critical_ms = measured.total_ms[critical, np.arange(WINDOWS)]
     slack, on_path = slack_ms(upstreams, ewt_ms, measured, critical_ms), measured.walk_to(critical)
+    paths = measured.paths(upstreams)
     for window in range(WINDOWS):
         ewts_ms = {name: int(of[window]) for name, of in ewt_ms.items()}
         steps = measure_one(
             upstreams, ewts_ms, windows_behind={name: int(of[window]) for name, of in behind.items()}, limits=LIMITS
         )
         path, slack_ms_of_one = critical_path(upstreams, steps), slack_of_one(upstreams, ewts_ms, steps)
+        assert str(paths[window]) == str(path)
         for place, name in enumerate(measured.names):
             step, walk = steps[name], path_to(name, steps)
             slowest = measured.slowest[place, window]

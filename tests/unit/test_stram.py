@@ -1,7 +1,8 @@
 import pytest
+from reference.critical_path import Step
 from reference.stram import critical_path, operator_latency
 
-from tidemark.semantics.critical_path import EstimateLimits, LatencyState, PathStep
+from tidemark.semantics.critical_path import EstimateLimits, LatencyState
 
 LIMITS = EstimateLimits(window_ms=600)
 
@@ -41,12 +42,12 @@ def test_without_stats_the_windows_behind_are_the_estimate():
 
 
 def test_what_has_no_sample_says_why():
-    assert latency({"o": 9}, {"o": 5}, names=()) == PathStep(
+    assert latency({"o": 9}, {"o": 5}, names=()) == Step(
         operator="o", state=LatencyState.INPUT, latency_ms=0, unclamped_ms=0
     )
     assert latency({"u": 9, "v": 9, "o": None}, {}).state is LatencyState.NO_WINDOW_YET
     assert latency({"u": 9, "v": 9, "o": 9}, {"u": 1, "v": 2}).state is LatencyState.NO_WINDOW_YET
-    assert latency({"u": 8, "v": 8, "o": 9}, {"o": 5}) == PathStep(operator="o", state=LatencyState.UPSTREAM_MISSING)
+    assert latency({"u": 8, "v": 8, "o": 9}, {"o": 5}) == Step(operator="o", state=LatencyState.UPSTREAM_MISSING)
 
 
 def test_of_equal_upstreams_and_leaves_the_first_named_is_taken():

@@ -43,7 +43,7 @@ def batches(*of):
 
 
 def changed(operator_windows, *changes, ran=()):
-    return what_if(operator_windows, batches(*ran), UPSTREAMS, changes, trigger_ms=100)
+    return what_if(operator_windows, batches(*ran), UPSTREAMS, changes, distances_ms={"first": 100, "second": 100})
 
 
 def then(*changes, ewt=EWT):
@@ -104,8 +104,8 @@ BUSY = (("second", 50, 500), ("second", 500, 1_000), ("second", 1_000, 1_450))
 def test_a_busy_drivers_batch_begins_sooner_after_quicker_ones():
     (window,) = changed(rows(), WorkChange(operator="state", less_ms=380), ran=BUSY)
     assert str(window.was).endswith("hop_source (960 ms) → state (400 ms) = 1410 ms")
-    # The batch of 500 did not see it. The one after that takes 500 - 380 ms then, and the next begins at 620.
-    assert str(window.then).endswith("hop_source (580 ms) → state (20 ms) = 650 ms")
+    # The batch of 500 did not see it. It would begin at 120 and end at 240, so the next one begins at 501.
+    assert str(window.then).endswith("hop_source (461 ms) → state (20 ms) = 531 ms")
 
 
 def test_unchanged_batches_of_a_driver_stay_in_place():

@@ -72,6 +72,11 @@ class SubTopology:
         return [source for source in self.sources if not isinstance(source, HopSource)]
 
     @property
+    def reads_hops_alone(self) -> bool:
+        """True if all of its records come from other sub-topologies."""
+        return not self.outside_sources
+
+    @property
     def handing_out(self) -> list[HandingOut]:
         """The operators whose rows leave it."""
         return [operator for operator in self.operators if isinstance(operator, HandingOut)]

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from functools import partial, reduce
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
-from pyspark.sql.types import LongType, TimestampType
 
 from tidemark.model.project.layout import Layout
 from tidemark.model.tables.catalog import TABLES, Table
-from tidemark.query.spark_views import identifier
-from tidemark.storage.delta.current_view import current_rows
-from tidemark.storage.warehouse import changes_of, delta_tables, is_table, named_in, stream_tables, views
+from tidemark.query.spark_views import union_of
+from tidemark.storage.warehouse import delta_tables, is_table, named_in, stream_tables, views
 
 
 def read_table(spark: SparkSession, layout: Layout, topology: str, table: Table) -> DataFrame:
@@ -24,8 +21,7 @@ def read_table(spark: SparkSession, layout: Layout, topology: str, table: Table)
     """
     report = layout.report_table(topology, table.name)
     paths = stream_tables(layout, topology, table.name) if table.written_by == "stream" else [report]
-    frames = [read(spark, path) for path in paths if is_table(path)]
-    return _union([no_rows(spark, table), *frames]).select(*table.names)
+    return rows_of(spark, table.name, [path for path in paths if is_table(path)])
 
 
 def register(spark: SparkSession, layout: Layout, *statements: str, topology: str | None = None) -> None:
@@ -48,49 +44,25 @@ def register(spark: SparkSession, layout: Layout, *statements: str, topology: st
         if name in view_by_name:
             frame = spark.sql(view_by_name[name].select)
         else:
-            parts = [_current(spark, path) for path in paths_by_name.get(name, ())]
-            frame = _union([no_rows(spark, TABLES[name]), *parts] if name in TABLES else _sink_frames(parts))
+            frame = rows_of(spark, name, paths_by_name.get(name, ()))
         frame.createOrReplaceTempView(name)
 
 
-def _current(spark: SparkSession, path: Path) -> DataFrame:
-    """Returns the Delta table at *path*.
+def rows_of(spark: SparkSession, name: str, paths: Sequence[Path]) -> DataFrame:
+    """Returns the current rows of Delta tables of one *name*.
 
-    A table with current rows includes the rows appended since it was merged.
+    They are those at *paths*. Without paths it has the columns of the declared table, and Spark's planner knows that it
+    is empty.
     """
-    changes = changes_of(path)
-    if changes is None:
-        return read(spark, path)
-    names = {path: "{table}", changes: "{changes}"}
-    text = current_rows(path, changes, names.__getitem__, identifier)
-    return spark.sql(text, table=read(spark, path), changes=read(spark, changes))
+    tables: dict[str, Any] = {}
 
+    def read_by(path: Path) -> str:
+        table = f"t{len(tables)}"
+        tables[table] = read(spark, path)
+        return f"{{{table}}}"
 
-def no_rows(spark: SparkSession, table: Table) -> DataFrame:
-    """Returns a frame with the columns of *table* and no rows.
-
-    Spark's planner knows that it is empty.
-    """
-    # Not createDataFrame: this is an empty relation, which the planner removes.
-    columns = (f"CAST(NULL AS {column.type}) AS {identifier(column.name)}" for column in table.columns)
-    return spark.sql(f"SELECT {', '.join(columns)} WHERE false")
-
-
-def _union(frames: Iterable[DataFrame]) -> DataFrame:
-    """Returns all rows of *frames*."""
-    # An older version wrote fewer columns: what a frame lacks is null in its rows.
-    return reduce(partial(DataFrame.unionByName, allowMissingColumns=True), frames)
-
-
-def _sink_frames(frames: Sequence[DataFrame]) -> Iterator[DataFrame]:
-    """Yields *frames* of sinks' tables of one name, with the same types."""
-    instants: set[str] = set()
-    for frame in frames:
-        instants.update(field.name for field in frame.schema if field.dataType == TimestampType())
-    for frame in frames:
-        # Older versions wrote epoch ms in columns that are timestamps in other frames.
-        in_ms = [field.name for field in frame.schema if field.name in instants and field.dataType == LongType()]
-        yield frame.withColumns({name: F.timestamp_millis(F.col(name)) for name in in_ms}) if in_ms else frame
+    _, select = union_of(name, paths, read_by)
+    return spark.sql(select, **tables)
 
 
 def read(spark: SparkSession, path: Path) -> DataFrame:

@@ -1,13 +1,14 @@
-"""Writes names and SQL of a warehouse for catalogs of Spark.
+"""Writes names and SQL of a warehouse for Spark and its catalogs.
 
-Each Delta table is an external table. Over these there is one view per name, as in `tidemark sql`.
+There is one view per name over all Delta tables of that name, as in `tidemark sql`. In a catalog each Delta table is an
+external table.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,6 @@ from tidemark.storage.warehouse import changes_of, no_tables
 
 SPARK_TYPES = {"long": "bigint", "integer": "int", "short": "smallint", "byte": "tinyint"}
 """Spark SQL's names of some types of Delta."""
-DELTA_TYPES = {name: kind for kind, name in SPARK_TYPES.items()}
 
 
 def external_names(layout: Layout, paths: Sequence[Path]) -> dict[Path, str]:
@@ -68,31 +68,18 @@ def type_text(kind: Any) -> str:
             return f"struct<{','.join(fields)}>"
 
 
-def delta_type(text: str) -> Any:
-    """Returns Delta's type (JSON) of a column in `TABLES`."""
-    if text.startswith("array<"):
-        element = delta_type(text.removeprefix("array<").removesuffix(">"))
-        return {"type": "array", "elementType": element, "containsNull": True}
-    if text.startswith("struct<"):
-        words = (field.split(":") for field in text.removeprefix("struct<").removesuffix(">").split(","))
-        fields = [{"name": name, "type": delta_type(word), "nullable": True, "metadata": {}} for name, word in words]
-        return {"type": "struct", "fields": fields}
-    return DELTA_TYPES.get(text, text)
+def union_of(name: str, paths: Sequence[Path], read: Callable[[Path], str]) -> tuple[dict[str, Any], str]:
+    """Returns columns with Delta's types (JSON), and SELECT of all rows.
 
-
-def union_of(name: str, paths: Sequence[Path], external: Mapping[Path, str]) -> tuple[dict[str, Any], str]:
-    """Returns columns with Delta's types (JSON), and SELECT of a view.
-
-    It has all rows of the tables of one *name*.
-
-    Without tables it has no rows. Rows are always the current ones.
+    They are the current rows of all tables of one *name*; without tables there are none. *read* returns the SQL that
+    reads the table at a path.
     """
     of_paths = {path: columns_of(path) for path in paths}
     columns = _columns(name, list(of_paths.values()))
     empty = _shown({}, columns)
     parts = [f"SELECT {', '.join(empty)} WHERE false"]
     for path, types in of_paths.items():
-        parts.append(f"SELECT {', '.join(_shown(types, columns))} FROM {_current(path, external)}")
+        parts.append(f"SELECT {', '.join(_shown(types, columns))} FROM {_current(path, read)}")
     return columns, "\nUNION ALL\n".join(parts)
 
 
@@ -102,7 +89,7 @@ def _columns(name: str, of_paths: Sequence[Mapping[str, Any]]) -> dict[str, Any]
     A column that is an instant in one table is one in all: older versions wrote epoch ms.
     """
     if name in TABLES:
-        return {column.name: delta_type(column.type) for column in TABLES[name].columns}
+        return TABLES[name].delta_types
     columns: dict[str, Any] = {}
     for types in of_paths:
         for column, kind in types.items():
@@ -123,12 +110,10 @@ def _shown(types: Mapping[str, Any], columns: Mapping[str, Any]) -> Iterator[str
             yield name
 
 
-def _current(path: Path, external: Mapping[Path, str]) -> str:
+def _current(path: Path, read: Callable[[Path], str]) -> str:
     """Returns the SQL that reads a table.
 
     A table with current rows includes the rows appended since it was merged.
     """
     changes = changes_of(path)
-    if changes is None:
-        return identifier(external[path])
-    return f"({current_rows(path, changes, lambda place: identifier(external[place]), identifier)})"
+    return read(path) if changes is None else f"({current_rows(path, changes, read, identifier)})"

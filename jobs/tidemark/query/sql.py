@@ -22,7 +22,7 @@ import duckdb
 from tidemark.collecting import names_in, outside
 from tidemark.errors import InvalidArgument
 from tidemark.model.project.layout import Layout
-from tidemark.model.tables.catalog import TABLES, Table
+from tidemark.model.tables.catalog import TABLES
 from tidemark.query import kafka_metrics, read_only
 from tidemark.storage.delta.snapshots import EPOCH_MS, INSTANT, MOST_FILES, Snapshot, columns_of, snapshot_of
 from tidemark.storage.object_path import ObjectPath
@@ -251,8 +251,9 @@ def _select_of_table(
     name: str, paths: Sequence[Path], read: Callable[[Path], str], columns_of: Callable[[Path], Mapping[str, Any]]
 ) -> str:
     """Returns the SELECT of all rows of tables with one *name*."""
+    # A table has all its columns before it is written, and if an older version wrote it.
     in_ms = _in_ms(paths, columns_of) if name not in TABLES else {}
-    rows = [_no_rows(TABLES[name])] if name in TABLES else []
+    rows = [_empty(TABLES[name].delta_types)] if name in TABLES else []
     rows += [f"SELECT *{_as_instants(in_ms.get(path, ()))} FROM {_current(path, read)}" for path in paths]
     return "\nUNION ALL BY NAME\n".join(rows)
 
@@ -345,24 +346,6 @@ def _in_ms(paths: Sequence[Path], columns_of: Callable[[Path], Mapping[str, Any]
 def _as_instants(columns: Sequence[str]) -> str:
     shown = ", ".join(f"make_timestamptz({identifier(column)} * 1000) AS {identifier(column)}" for column in columns)
     return f" REPLACE ({shown})" if columns else ""
-
-
-def _no_rows(table: Table) -> str:
-    """Returns a SELECT without rows, with the columns of *table*."""
-    # A table has all its columns before it is written, and if an older version wrote it.
-    columns = (f'CAST(NULL AS {_type(column.type)}) AS "{column.name}"' for column in table.columns)
-    return f"SELECT {', '.join(columns)} WHERE false"
-
-
-def _type(ddl: str) -> str:
-    """Returns DuckDB's name of a type of `tables.py`, which has Spark's."""
-    if ddl.startswith("array<") and not ddl.startswith("array<struct<"):
-        return f"{_type(ddl.removeprefix('array<').removesuffix('>'))}[]"
-    if not ddl.startswith("array<struct<"):
-        return "timestamptz" if ddl == "timestamp" else ddl
-    fields = (field.split(":") for field in ddl.removeprefix("array<struct<").removesuffix(">>").split(","))
-    columns = (f'"{name}" {_type(word)}' for name, word in fields)
-    return f"STRUCT({', '.join(columns)})[]"
 
 
 def identifier(name: str) -> str:

@@ -9,6 +9,7 @@ from tidemark.model.settings.toml_keys import length
 from tidemark.model.sla_spec import QUANTILES, WORK_QUANTILES, ResultPlace, SlaSpec
 from tidemark.model.topology import Topology
 from tidemark.semantics.buckets import quantile
+from tidemark.semantics.critical_path import leading_to
 from tidemark.semantics.sla import BurnRate, Sla
 from tidemark.semantics.strategy import Strategy
 
@@ -99,20 +100,12 @@ def record_promise(spec: SlaSpec) -> RecordPromise | None:
     return None
 
 
-def leading_to(operator: str, topology: Topology) -> set[str]:
-    """Returns *operator* and all operators upstream of it."""
-    names = {operator}
-    for upstream in topology.upstreams[operator]:
-        names |= leading_to(upstream, topology)
-    return names
-
-
 def waits_for_windows(operator: str, topology: Topology) -> bool:
     """Returns True if results of *operator* wait for the end of windows.
 
     A result then waits until the watermark has passed the end of its window.
     """
-    emissions = (topology.operators[name].emission for name in leading_to(operator, topology))
+    emissions = (topology.operators[name].emission for name in leading_to([operator], topology.upstreams))
     return any(each is not None and each.strategy is Strategy.ON_WINDOW_CLOSE for each in emissions)
 
 
@@ -133,7 +126,7 @@ def cannot_be_kept(specs: Iterable[SlaSpec], topology: Topology) -> Iterator[str
         # A bound holds up only results that wait for the watermark.
         is_held = waits_for_windows(spec.subject, topology)
         wait = "results wait that long" if is_held else "only results that wait for a window's end wait that long"
-        for source in sorted(leading_to(spec.subject, topology)):
+        for source in sorted(leading_to([spec.subject], topology.upstreams)):
             operator = topology.operators[source]
             if operator.out_of_order_ms > promise.limit_ms:
                 bound = f"the bound of {source} alone is {length(operator.out_of_order_ms)}: {wait}"

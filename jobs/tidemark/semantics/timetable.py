@@ -1,8 +1,8 @@
 """Computes when a driver's batches would have begun with less work.
 
-It assumes that Spark plans at multiples of the trigger interval, or as soon as the batch before has ended if that is
-later. So a driver that is always busy begins sooner when its batches are shorter, and one that waits for its trigger
-does not. A driver that has just read records may begin up to a trigger sooner than that (stream/driver/pace.py).
+A batch begins when the batch before has ended, there is something to read, and the batches keep their distance. It
+begins a delay after the last of these three instants: Spark plans, or finds records only when it looks for them. The
+delay is assumed to be the same with less work.
 
 Instants are epoch ms of the driver's clock, lengths ms.
 """
@@ -10,8 +10,9 @@ Instants are epoch ms of the driver's clock, lengths ms.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 
 
 @dataclass(frozen=True)
@@ -26,15 +27,54 @@ class TimetableBatch:
     saved_ms: int = 0
 
 
+def next_batch_ms(began_ms: float, expected_ms: float, distance_ms: float) -> float:
+    """Returns when the batch after one that *began_ms* is expected.
+
+    Batches are *distance_ms* apart on average, and one may begin that much early, so that the rest of a burst need not
+    wait. *expected_ms* is when the batch itself was expected.
+    """
+    # A batch that was asked for, by a person or a hop of the process, delays the next one by a distance at most.
+    return min(max(began_ms, expected_ms), began_ms + distance_ms) + distance_ms
+
+
 class Timetable:
     """Compares one driver's batches as they were with those of less work.
 
-    *batches* are in order of time, *interval_ms* is the driver's trigger.
+    Args:
+        batches: in order of time.
+        distance_ms: their distance on average; 0: a batch begins as soon as there is something to read.
+        came_ms: the instants at which there was more to read, in order, as far as they are known.
     """
 
-    def __init__(self, batches: Sequence[TimetableBatch], interval_ms: int) -> None:
-        self._was = _BatchStarts([replace(batch, saved_ms=0) for batch in batches], interval_ms)
-        self._then = _BatchStarts(batches, interval_ms)
+    def __init__(self, batches: Sequence[TimetableBatch], distance_ms: int, came_ms: Sequence[int] = ()) -> None:
+        self._starts_ms = [batch.started_ms for batch in batches]
+        self._starts_then_ms = self._starts_ms[:1]
+        # After each batch but the last, the instant at which the next one may begin.
+        self._free_ms: list[int] = []
+        self._free_then_ms: list[int] = []
+        expected_ms = expected_then_ms = 0.0
+        for batch, following in pairwise(batches):
+            start_ms, start_then_ms = batch.started_ms, self._starts_then_ms[-1]
+            free_ms = min(batch.finished_ms, following.started_ms)
+            free_then_ms = start_then_ms + max(0, free_ms - start_ms - batch.saved_ms)
+            expected_ms = next_batch_ms(start_ms, expected_ms, distance_ms)
+            expected_then_ms = next_batch_ms(start_then_ms, expected_then_ms, distance_ms)
+            # A new process keeps no distance to the batches of the process before.
+            if expected_ms - distance_ms <= following.started_ms:
+                free_ms = max(free_ms, round(expected_ms) - distance_ms)
+                free_then_ms = max(free_then_ms, round(expected_then_ms) - distance_ms)
+            self._free_ms.append(free_ms)
+            self._free_then_ms.append(free_then_ms)
+            # What came after the batch began was left for the next one.
+            cause = bisect_left(came_ms, start_ms)
+            if cause < len(came_ms) and came_ms[cause] < following.started_ms:
+                cause_ms = came_ms[cause]
+            else:
+                # Spark looks for records once a distance: after a longer pause there had been none.
+                was_busy = following.started_ms - free_ms < distance_ms
+                cause_ms = start_ms if was_busy else following.started_ms
+            delay_ms = following.started_ms - max(free_ms, cause_ms)
+            self._starts_then_ms.append(max(free_then_ms, cause_ms) + delay_ms)
 
     def sooner_ms(self, began_ms: int, upstream_ms: int, upstream_sooner_ms: int) -> int:
         """Returns by how much sooner the work on a window begins.
@@ -42,72 +82,15 @@ class Timetable:
         The window was in the batch that began at *began_ms*. Its last upstream finished it at *upstream_ms*, and would
         have done so *upstream_sooner_ms* sooner.
         """
-        before_ms = self._was.last_before(began_ms)
-        # If the window was not in an earlier batch that was possible, it had become visible only after that batch
-        # began.
-        visible_ms = min(upstream_ms if before_ms is None else max(upstream_ms, before_ms + 1), began_ms)
-        then_ms = self._then.first_from(visible_ms - upstream_sooner_ms)
-        return upstream_sooner_ms if then_ms is None else began_ms - then_ms
-
-
-class _BatchStarts:
-    """Instants at which batches begin, or could begin if there were records.
-
-    They are kept as runs of instants, one after each *interval_ms*.
-    """
-
-    def __init__(self, batches: Sequence[TimetableBatch], interval_ms: int) -> None:
-        runs = [*_runs(batches, interval_ms)]
-        self._interval_ms = interval_ms
-        self._starts = [start for start, _ in runs]
-        self._counts = [count for _, count in runs]
-
-    def last_before(self, at_ms: int) -> int | None:
-        """Returns the last one before *at_ms*; None where there is none."""
-        run = bisect_left(self._starts, at_ms) - 1
-        if run < 0:
-            return None
-        number = min((at_ms - 1 - self._starts[run]) // self._interval_ms, self._counts[run] - 1)
-        return self._starts[run] + number * self._interval_ms
-
-    def first_from(self, at_ms: int) -> int | None:
-        """Returns the first one at *at_ms* or later; None without one."""
-        run = bisect_left(self._starts, at_ms)
-        if run > 0:
-            # Negated twice, // rounds up.
-            number = -(-(at_ms - self._starts[run - 1]) // self._interval_ms)
-            if number < self._counts[run - 1]:
-                return self._starts[run - 1] + number * self._interval_ms
-        return self._starts[run] if run < len(self._starts) else None
-
-
-def _runs(batches: Sequence[TimetableBatch], interval_ms: int) -> Iterator[tuple[int, int]]:
-    """Yields runs of begins: the first of each, and their number.
-
-    The last run is the begin of the last of *batches*.
-    """
-    if not batches:
-        return
-    running, at_ms = 0, batches[0].started_ms
-    while at_ms < batches[-1].started_ms:
-        while batches[running + 1].started_ms <= at_ms:
-            running += 1
-        batch, following = batches[running], batches[running + 1]
-        free_ms = max(batch.finished_ms, _trigger_after(batch.started_ms, interval_ms))
-        if at_ms >= free_ms:  # it waited for records
-            # Negated twice, // rounds up.
-            count = -(-(following.started_ms - at_ms) // interval_ms)
-            yield at_ms, count
-            at_ms += count * interval_ms
-        else:
-            yield at_ms, 1
-            # Spark began the next batch so long after the trigger; that delay would have been the same.
-            planning_ms = (following.started_ms - free_ms) % interval_ms
-            # A batch takes as long as the one that ran at that instant, less what that one saves.
-            length_ms = batch.finished_ms - batch.started_ms - batch.saved_ms
-            at_ms = max(at_ms + 1, at_ms + length_ms, _trigger_after(at_ms, interval_ms)) + planning_ms
-    yield batches[-1].started_ms, 1
-
-
-def _trigger_after(at_ms: int, interval_ms: int) -> int:
-    return (at_ms // interval_ms + 1) * interval_ms
+        batch = bisect_left(self._starts_ms, began_ms)
+        if not 0 < batch <= len(self._free_ms):
+            return upstream_sooner_ms
+        # It was not in the batch before, so it had become visible only after that batch began.
+        visible_ms = min(max(upstream_ms, self._starts_ms[batch - 1] + 1), began_ms)
+        delay_ms = began_ms - max(visible_ms, self._free_ms[batch - 1])
+        visible_then_ms = visible_ms - upstream_sooner_ms
+        then = bisect_left(self._starts_then_ms, visible_then_ms, hi=batch)
+        free_then_ms = self._free_then_ms[then - 1] if then else visible_then_ms
+        then_ms = max(visible_then_ms, free_then_ms) + delay_ms
+        # An earlier batch may begin meanwhile, and has it.
+        return began_ms - (min(then_ms, self._starts_then_ms[then]) if then < batch else then_ms)

@@ -1,7 +1,7 @@
 """Computes what would have made a streaming window less late.
 
-It is the EWTs of hypothetical runs. Arguments are those of `critical_path`: EWTs of one window in epoch milliseconds,
-and the upstreams of each operator. `kernels.reports.paths` has the slack of operators.
+It is the EWTs of hypothetical runs: EWTs of one window in epoch milliseconds. `upstreams` are those of `critical_path`.
+`kernels.reports.paths` has the slack of operators.
 """
 
 from __future__ import annotations
@@ -36,17 +36,11 @@ def sooner_ewts_ms(
     operators: dict[str, list[str]] = defaultdict(list)
     for name in in_order(upstreams):
         operators[drivers[name]].append(name)
-    read: dict[str, list[str]] = {driver: [] for driver in operators}
-    drivers_read: dict[str, set[str]] = {driver: set() for driver in operators}
-    for reader, names in upstreams.items():
-        own = drivers[reader]
-        # Only a result of another driver can delay the beginning of a batch.
-        others = [name for name in names if drivers[name] != own]
-        read[own] += others
-        drivers_read[own].update(map(drivers.__getitem__, others))
     then_ms: dict[str, int] = {}
-    for driver in in_order({name: tuple(others) for name, others in drivers_read.items()}):
-        last, then = latest(read[driver], ewt_ms), latest(read[driver], then_ms)
+    for driver in in_order(drivers_read(upstreams, drivers)):
+        # Only a result of another driver can delay the beginning of a batch.
+        read = [each for name in operators[driver] for each in upstreams.get(name, ()) if drivers[each] != driver]
+        last, then = latest(read, ewt_ms), latest(read, then_ms)
         by_ms = begins[driver](last[1], last[1] - then[1]) if last and then else 0
         # The sort is stable: operators that finished at the same instant stay in the order of the topology.
         for name in sorted(operators[driver], key=ewt_ms.__getitem__):
@@ -54,3 +48,14 @@ def sooner_ewts_ms(
             by_ms += saved_ms.get(name, 0)
             then_ms[name] = ewt_ms[name] - by_ms
     return then_ms
+
+
+def drivers_read(upstreams: Upstreams, drivers: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
+    """Returns the other drivers whose results each driver reads.
+
+    *drivers* has the driver of each operator.
+    """
+    read: dict[str, set[str]] = {driver: set() for driver in drivers.values()}
+    for reader, names in upstreams.items():
+        read[drivers[reader]] |= {drivers[name] for name in names} - {drivers[reader]}
+    return {driver: tuple(sorted(others)) for driver, others in read.items()}

@@ -19,6 +19,7 @@ import polars as pl
 
 from tidemark.errors import InvalidArgument
 from tidemark.kernels.columns.values import key_text
+from tidemark.kernels.records.arrivals import hop_updates
 from tidemark.model.kinds.aggregate import Aggregate
 from tidemark.model.kinds.operator import Operator
 from tidemark.model.kinds.sink import Sink
@@ -29,7 +30,7 @@ from tidemark.semantics.progress import InputProgress
 from tidemark.semantics.watermark import is_window_late
 from tidemark.trace.evidence import StreamEvidence, between
 from tidemark.trace.outcomes import COUNTED
-from tidemark.trace.record import Tracer, hop_rows_as_read, readers_of, sent_records
+from tidemark.trace.record import Tracer, readers_of, sent_records
 
 HOUR_MS = Grain.HOUR.length_ms
 BROKER = "broker"
@@ -433,7 +434,7 @@ class _Count:
             if late.height:
                 self._differs(f"{source.name}: {late.height} rows of the hop are not read yet by {sub.name}")
             read = handed.filter(pl.col("batch_id") < until)
-            records = self._tracer.steps.hop_records(source, hop_rows_as_read(read))
+            records = self._tracer.steps.hop_records(source, hop_updates(read))
             self._add(source.name, _placed(records, pl.lit("passed")))
             by_batch = read.select("batch_id", _partition="source_partition", _offset="source_offset").join_where(
                 reads, pl.col("batch_id") >= pl.col("first"), pl.col("batch_id") < pl.col("until")

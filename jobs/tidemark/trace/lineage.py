@@ -22,6 +22,7 @@ from tidemark.errors import InvalidArgument
 from tidemark.kernels import payload
 from tidemark.kernels.aggregates.windows import WINDOW
 from tidemark.kernels.columns.values import key_columns, key_text
+from tidemark.kernels.records.arrivals import hop_updates
 from tidemark.model.kinds.aggregate import Aggregate
 from tidemark.model.kinds.join import Join
 from tidemark.model.kinds.operator import Operator
@@ -31,7 +32,7 @@ from tidemark.model.settings.emission import DecisionRate
 from tidemark.model.settings.intervals import utc
 from tidemark.trace.evidence import Row, StreamEvidence, at
 from tidemark.trace.outcomes import RecordPlace
-from tidemark.trace.record import Tracer, hop_rows_as_read, sent_records
+from tidemark.trace.record import Tracer, sent_records
 from tidemark.trace.replay import replayed
 from tidemark.trace.versions import version_of
 
@@ -369,7 +370,7 @@ class _Lineage:
             upstream = self._topology.repartition(first.repartition)
             of_batch = pl.col("batch_id").is_between(*self._limits(first, batch_id))
             handed = self._evidence(upstream).sent(upstream.name, at(partition, offset), of_batch)
-            rows = self._steps.hop_records(first, hop_rows_as_read(handed))
+            rows = self._steps.hop_records(first, hop_updates(handed))
         else:
             source, decided_at_ms = self._tracer.source(first.name), evidence.batch(batch_id)["decided_at"]
             reread = self._tracer.read_again(source, partition, [offset], decided_at_ms)

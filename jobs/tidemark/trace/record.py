@@ -24,6 +24,7 @@ from tidemark.errors import InvalidArgument
 from tidemark.kernels import META
 from tidemark.kernels.columns.schemas import META_SCHEMA
 from tidemark.kernels.columns.values import key_columns, key_text, parsed
+from tidemark.kernels.records.arrivals import hop_updates
 from tidemark.model.kinds.aggregate import Aggregate
 from tidemark.model.kinds.join import Join
 from tidemark.model.kinds.operator import Operator
@@ -435,7 +436,7 @@ class _RecordWalk:
                 self._add_result(reader, source, None, RecordOutcome.UNREAD, reason)
                 continue
             self._add_result(reader, source, batch_id, RecordOutcome.PASSED)
-            records = self._steps.hop_records(source, hop_rows_as_read(rows)) if rows.height else None
+            records = self._steps.hop_records(source, hop_updates(rows)) if rows.height else None
             self._through(sub, {source.name: [Arrival(batch_id, records)]}, finished_at_ms)
 
     def _way(self, name: str) -> list[str]:
@@ -669,23 +670,6 @@ def sent_records(tracer: Tracer, operator: Operator, sent: pl.DataFrame) -> pl.D
     return rows.select(
         **key_columns("key", key), **columns, **{c: meta[c].cast(kind) for c, kind in META_SCHEMA.items()}
     ).select(*schema, *META)
-
-
-def hop_rows_as_read(rows: pl.DataFrame) -> pl.DataFrame:
-    """Returns *rows* of a hop as `Steps.hop_records` reads them."""
-    return rows.select(
-        "value",
-        "old_value",
-        _key="key",
-        _timestamp_ms="timestamp",
-        _partition="source_partition",
-        _offset="source_offset",
-        _task="partition",
-        _deleted=pl.col("value").is_null(),
-        _headers="headers",
-        _newest_ms=pl.coalesce("newest", "timestamp"),
-        _repeated=pl.col("repeated").fill_null(value=False),
-    )
 
 
 def _by_counts(counts: Mapping[str, int], otherwise: str) -> tuple[RecordOutcome, str]:

@@ -7,12 +7,13 @@ from collections.abc import Collection, Iterable
 import polars as pl
 
 from tidemark.collecting import index_by_name
+from tidemark.kernels.records.arrivals import hop_updates
 from tidemark.storage.delta.tables import Reference
 from tidemark.stream.journal.batch import Moment
 from tidemark.stream.operate.steps import Steps
 from tidemark.stream.state.memory import Moves
 from tidemark.trace.outcomes import RecordPlace
-from tidemark.trace.record import Tracer, hop_rows_as_read
+from tidemark.trace.record import Tracer
 
 _END_MS = 253_402_300_799_000
 _AT_THE_END = Moment(
@@ -55,7 +56,7 @@ def replayed(tracer: Tracer, places: Collection[RecordPlace], operator: str) -> 
             schema = dict(steps.schemas[each.name])
             if each.name in hops:
                 hop = hops[each.name]
-                outputs[each.name] = steps.hop_records(hop, hop_rows_as_read(outputs[hop.repartition]))
+                outputs[each.name] = steps.hop_records(hop, hop_updates(outputs[hop.repartition]))
             elif each.is_source:
                 outputs[each.name] = pl.concat([pl.DataFrame(schema=schema), *records.get(each.name, [])])
             else:

@@ -20,10 +20,11 @@ from tidemark.model.project.connections import topic_command
 from tidemark.model.settings.toml_keys import length
 from tidemark.model.sla_spec import Measure, SlaSpec
 from tidemark.model.topology import Topology
-from tidemark.reports.promises import leading_to, waits_for_windows
+from tidemark.reports.promises import waits_for_windows
 from tidemark.sampling.disorder import covering_ms, late_share
 from tidemark.sampling.parsed import lags_ms, newest_ms, parse_sample
 from tidemark.sampling.topic_sample import SampledCluster, TopicSample, ask_for
+from tidemark.semantics.critical_path import leading_to
 from tidemark.semantics.sla import Sla
 from tidemark.stream.read.parsing import SchemasOf, no_schemas
 from tidemark.why.causes.inputs import reasons_of
@@ -202,9 +203,7 @@ def _against_slas(topology: Topology, specs: Sequence[SlaSpec], results: SampleR
 
 def _sources(topology: Topology, subject: str) -> list[Source]:
     """Returns the sources from which the rows of *subject* come."""
-    names: set[str] = set()
-    for top in _operators_of(topology, subject):
-        names.update(leading_to(top, topology))
+    names = leading_to(_operators_of(topology, subject), topology.upstreams)
     return [o for o in topology.outside_sources if o.topic and o.name in names]
 
 

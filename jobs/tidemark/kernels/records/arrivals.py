@@ -247,22 +247,9 @@ def hop_arrivals(source: HopSource, raw: pl.DataFrame) -> HopArrivals:
     is_update = is_hop_update(watermark="watermark_ms")
     marks = rows.filter(~is_update)
     fresh = rows.filter(is_update)
-    updates = fresh.select(
-        "value",
-        "old_value",
-        _key="key",
-        _timestamp_ms="timestamp_ms",
-        _partition="source_partition",
-        _offset="source_offset",
-        _task="partition",
-        _deleted=pl.col("value").is_null(),
-        _headers="headers",
-        _newest_ms=pl.coalesce("newest_ms", "timestamp_ms"),
-        _repeated=pl.col("repeated").fill_null(value=False),
-    )
     starts = marks["value"].str.json_decode(pl.List(pl.Int64)).explode().drop_nulls()
     return HopArrivals(
-        updates,
+        hop_updates(fresh, timestamp="timestamp_ms", newest="newest_ms"),
         fresh.select(_batch="offset", _seq="seq"),
         marks["watermark_ms"].max(),  # type: ignore[arg-type]
         # A mark without a status is of an older version, which had no idleness.
@@ -270,4 +257,24 @@ def hop_arrivals(source: HopSource, raw: pl.DataFrame) -> HopArrivals:
         marks["idle_watermark_ms"][-1] if marks.height else None,
         tuple(starts),
         rows["offset"].max(),  # type: ignore[arg-type]
+    )
+
+
+def hop_updates(rows: pl.DataFrame, *, timestamp: str = "timestamp", newest: str = "newest") -> pl.DataFrame:
+    """Returns *rows* of a hop as `Steps.hop_records` reads them.
+
+    *timestamp* and *newest* are the names of two of its columns.
+    """
+    return rows.select(
+        "value",
+        "old_value",
+        _key="key",
+        _timestamp_ms=timestamp,
+        _partition="source_partition",
+        _offset="source_offset",
+        _task="partition",
+        _deleted=pl.col("value").is_null(),
+        _headers="headers",
+        _newest_ms=pl.coalesce(newest, timestamp),
+        _repeated=pl.col("repeated").fill_null(value=False),
     )

@@ -1,8 +1,9 @@
 """Measures the operators of many streaming windows at once.
 
 The rules are those of `semantics.critical_path`, for windows that have the same operators and upstreams, and that the
-same operators finished. Instants are epoch ms and lengths ms, as float64: they are whole
-numbers, and exact up to 2^53. NaN: no value. An array of Measured has a row per operator, and a column per window.
+same operators finished. The tests have a reference, which measures one window at a time. Instants are epoch ms and
+lengths ms, as float64: they are whole numbers, and exact up to 2^53. NaN: no value. An array of Measured has a row per
+operator, and a column per window.
 """
 
 from __future__ import annotations
@@ -15,7 +16,15 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from tidemark.semantics.critical_path import EstimateLimits, LatencyState, Upstreams, in_order, leaves
+from tidemark.semantics.critical_path import (
+    EstimateLimits,
+    LatencyState,
+    Path,
+    PathStep,
+    Upstreams,
+    in_order,
+    leaves,
+)
 
 Floats = npt.NDArray[np.float64]
 Places = npt.NDArray[np.int64]
@@ -115,6 +124,23 @@ class Measured:
         chosen: Places = places[total_ms[places].argmax(axis=0)]
         return chosen
 
+    def paths(self, upstreams: Upstreams) -> list[Path]:
+        """Returns the critical path of each window.
+
+        It is the walk to a leaf whose latencies sum highest.
+        """
+        paths: list[Path] = []
+        for window, leaf in enumerate(self.longest(leaves(upstreams), self.total_ms)):
+            steps: list[PathStep] = []
+            place = leaf
+            while place != NONE:
+                latency_ms, state = self.latency_ms[place, window], STATES[self.state[place, window]]
+                known_ms = None if np.isnan(latency_ms) else int(latency_ms)
+                steps.append(PathStep(operator=self.names[place], state=state, latency_ms=known_ms))
+                place = self.slowest[place, window]
+            paths.append(Path(tuple(reversed(steps))))
+        return paths
+
     def walk_to(self, last: Places) -> Mask:
         """Returns True for operators on the walk to the place *last*."""
         is_on, columns = np.zeros(self.slowest.shape, np.bool_), np.arange(self.windows)
@@ -135,7 +161,7 @@ def measure(
     windows: int,
     limits: EstimateLimits,
 ) -> Measured:
-    """Returns every operator's latency, as `semantics.critical_path.measure` does.
+    """Returns every operator's latency.
 
     Args:
         upstreams: the topology.
@@ -231,7 +257,13 @@ def slack_ms(upstreams: Upstreams, ewt_ms: Mapping[str, Floats], measured: Measu
 
 @dataclass(frozen=True)
 class SpentOnWindows:
-    """Parts of the latency of operators; NaN where one is not known."""
+    """Parts of the latency of operators; NaN where one is not known.
+
+    Attributes:
+        waited_ms: until the driver's batch began. Operators within one driver do not wait for each other in this sense.
+        queued_ms: for sibling branches of the same batch.
+        worked_ms: the rest.
+    """
 
     waited_ms: Floats
     queued_ms: Floats
@@ -241,7 +273,9 @@ class SpentOnWindows:
 def spent(
     measured: Measured, ewt_ms: Mapping[str, Floats], began_ms: Mapping[str, Floats], queued_ms: Mapping[str, Floats]
 ) -> SpentOnWindows:
-    """Splits the latency of every operator, as `semantics.critical_path.parts` does.
+    """Splits the latency of every operator into parts, none negative.
+
+    What exceeds the latency does not count: only a clock that went back causes that.
 
     Args:
         measured: the operators.

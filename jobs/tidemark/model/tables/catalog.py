@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any
 
 from tidemark.collecting import index_by_name, names_in
 
@@ -45,6 +46,26 @@ class Table:
     def names(self) -> tuple[str, ...]:
         """Returns the column names in the order that writers select them."""
         return tuple(names_in(self.columns))
+
+    @property
+    def delta_types(self) -> dict[str, Any]:
+        """Delta's type (JSON) of each column, by name."""
+        return {column.name: _delta_type(column.type) for column in self.columns}
+
+
+_DELTA_WORDS = {"bigint": "long", "int": "integer"}
+"""Delta's names of DDL words, where they differ."""
+
+
+def _delta_type(ddl: str) -> Any:
+    if ddl.startswith("array<"):
+        element = _delta_type(ddl.removeprefix("array<").removesuffix(">"))
+        return {"type": "array", "elementType": element, "containsNull": True}
+    if ddl.startswith("struct<"):
+        words = (field.split(":") for field in ddl.removeprefix("struct<").removesuffix(">").split(","))
+        fields = [{"name": name, "type": _delta_type(word), "nullable": True, "metadata": {}} for name, word in words]
+        return {"type": "struct", "fields": fields}
+    return _DELTA_WORDS.get(ddl, ddl)
 
 
 def _columns(*triples: tuple[str, str, str]) -> tuple[Column, ...]:

@@ -62,7 +62,7 @@ def _register_table(spark: SparkSession, path: Path, name: str) -> None:
 def _register_union(spark: SparkSession, name: str, paths: Sequence[Path], external: Mapping[Path, str]) -> None:
     """Makes a view of all tables of one *name*."""
     table = TABLES.get(name)
-    columns, select = union_of(name, paths, external)
+    columns, select = union_of(name, paths, lambda path: identifier(external[path]))
     comments = {column.name: column.comment for column in table.columns} if table else {}
     header = ", ".join(f"{identifier(column)} COMMENT {_literal(comments.get(column, ''))}" for column in columns)
     comment = f"COMMENT {_literal(table.row)} " if table else ""

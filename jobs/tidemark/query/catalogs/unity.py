@@ -21,7 +21,7 @@ from tidemark.errors import InvalidArgument
 from tidemark.model.project.layout import Layout
 from tidemark.model.tables.catalog import TABLES
 from tidemark.query.catalogs.unity_client import Json, UnityClient
-from tidemark.query.spark_views import external_names, place_of, type_text, union_of
+from tidemark.query.spark_views import external_names, identifier, place_of, type_text, union_of
 from tidemark.query.sql import Warehouse
 from tidemark.storage.delta.snapshots import columns_of
 from tidemark.storage.warehouse import delta_tables, views
@@ -128,7 +128,7 @@ def _definitions(layout: Layout) -> Iterator[Json]:
             "comment": _meaning(path.name), "columns": _placed(columns),
         }  # fmt: skip
     for name in sorted({*TABLES, *paths_by_name}):
-        types, select = union_of(name, paths_by_name.get(name, ()), external)
+        types, select = union_of(name, paths_by_name.get(name, ()), lambda path: identifier(external[path]))
         yield _view(name, _meaning(name), types, select, _comments(name))
     warehouse = Warehouse(layout.warehouse)
     for view in views():

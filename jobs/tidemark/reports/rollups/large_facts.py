@@ -16,7 +16,7 @@ from tidemark.kernels.reports import rollups
 from tidemark.kernels.reports.rollups import FACTS, NO_TASKS
 from tidemark.model.settings.intervals import Grain, Interval
 from tidemark.model.tables.catalog import Table
-from tidemark.query.spark import no_rows
+from tidemark.query.spark import rows_of
 from tidemark.spark_session import in_groups, session
 
 
@@ -47,7 +47,7 @@ def _rows(spark: SparkSession, table: Table, paths: Sequence[str]) -> DataFrame:
 
     A column that a file lacks is null.
     """
-    none = no_rows(spark, table)
+    none = rows_of(spark, table.name, ())
     # Spark reads paths as patterns.
     escaped = [re.sub(r"([][{}*?\\])", r"\\\1", path) for path in paths]
     return spark.read.schema(none.schema).parquet(*escaped) if paths else none

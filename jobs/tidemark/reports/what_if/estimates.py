@@ -7,27 +7,32 @@ Frames are polars frames, because a few thousand windows need no Spark. Instants
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from statistics import median
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import polars as pl
 import polars.selectors as cs
 
 from tidemark.collecting import in_order_of
 from tidemark.errors import InvalidArgument
 from tidemark.kernels.columns.clocks import on_one_clock
+from tidemark.kernels.reports.paths import Floats, Measured, measure, spent
 from tidemark.model.kinds.registry import KINDS
-from tidemark.model.topology import Topology
-from tidemark.semantics.critical_path import Path, PathStep, Upstreams, critical_path, measure, parts
+from tidemark.model.topology import OWN, Topology
+from tidemark.semantics.critical_path import EstimateLimits, Path, Upstreams
 from tidemark.semantics.timetable import Timetable, TimetableBatch
-from tidemark.semantics.what_if import sooner_ewts_ms
+from tidemark.semantics.what_if import drivers_read, sooner_ewts_ms
 
 LARGE_SHARE = 0.2
 """Least share of the paths' work at which more tasks help."""
 SCALE_AT_MOST = 1_000_000
+_Rows = Mapping[str, Mapping[str, Any]]
+"""Rows of `operator_windows` of one window by operator."""
 KEYED = frozenset(word for word, kind in KINDS.items() if kind.keeps_keyed_state)
 """The kinds of operators with state by key, which tasks can share."""
 
@@ -78,7 +83,7 @@ def what_if(
     upstreams: Upstreams,
     changes: Iterable[WorkChange],
     *,
-    trigger_ms: int,
+    distances_ms: Mapping[str, int],
 ) -> list[ComparedWindow]:
     """Returns closed windows with and without *changes*, oldest first.
 
@@ -91,7 +96,7 @@ def what_if(
         batches: rows about its drivers.
         upstreams: upstream operators of each operator.
         changes: changes of work; the last one of an operator applies.
-        trigger_ms: trigger of the topology.
+        distances_ms: by driver, the distance of its batches: see `distances_of`.
 
     Raises:
         InvalidArgument: a change is for an unknown operator.
@@ -101,13 +106,71 @@ def what_if(
     if unknown := sorted(set(changed) - set(upstreams)):
         msg = f"there is no operator {', '.join(unknown)}; known: {', '.join(sorted(upstreams))}"
         raise InvalidArgument(msg)
-    closed = [_WindowSavings(rows, upstreams, changed) for rows in _closed_windows(operator_windows, upstreams)]
-    timetables = _timetables(batches, closed, trigger_ms)
-    return [window.changed(timetables) for window in closed]
+    rows = _closed_windows(operator_windows, upstreams)
+    if not rows:
+        return []
+    was, worked_ms = _measured(rows, upstreams)
+    closed: list[_ClosedWindow] = []
+    for number, of_window in enumerate(rows):
+        saved_ms = {name: change.saved_ms(int(worked_ms[was.place[name], number])) for name, change in changed.items()}
+        closed.append(_ClosedWindow(of_window, saved_ms))
+    timetables = _timetables(batches, closed, upstreams, distances_ms)
+    ewts_then_ms = [window.ewts_then_ms(upstreams, timetables) for window in closed]
+    then = _all_finished(upstreams, {name: [of[name] for of in ewts_then_ms] for name in upstreams})
+    compared: list[ComparedWindow] = []
+    for window, path, path_then in zip(closed, was.paths(upstreams), then.paths(upstreams), strict=True):
+        row = next(iter(window.rows.values()))
+        compared.append(
+            ComparedWindow(start_ms=row["window_start"], end_ms=row["window_end"], was=path, then=path_then)
+        )
+    return compared
 
 
-def _closed_windows(operator_windows: pl.DataFrame, upstreams: Upstreams) -> Iterator[dict[str, dict[str, Any]]]:
-    """Yields the rows of each closed window by operator.
+def distances_of(topology: Topology) -> dict[str, int]:
+    """Returns the distance of batches by driver of *topology*.
+
+    It is in ms. 0: its writers run in the same process, and wake it.
+    """
+    distances_ms: dict[str, int] = {}
+    for sub in topology.sub_topologies:
+        is_woken = sub.reads_hops_alone and topology.driver != OWN
+        distances_ms[sub.name] = 0 if is_woken else topology.trigger_ms
+    return distances_ms
+
+
+@dataclass(frozen=True)
+class _ClosedWindow:
+    """A closed window: the row of each operator, instants in epoch ms.
+
+    `saved_ms` has the time of work that changes save, by operator.
+    """
+
+    rows: _Rows
+    saved_ms: Mapping[str, int]
+
+    @cached_property
+    def drivers(self) -> dict[str, str]:
+        """The driver of each operator."""
+        return {name: row["sub_topology"] for name, row in self.rows.items()}
+
+    @cached_property
+    def batches(self) -> dict[str, Mapping[str, Any]]:
+        """A row of each driver, which has its batch."""
+        return {row["sub_topology"]: row for row in self.rows.values()}
+
+    def saved_by(self, driver: str) -> int:
+        """Returns the ms that the operators of *driver* save."""
+        return sum(ms for name, ms in self.saved_ms.items() if self.drivers[name] == driver)
+
+    def ewts_then_ms(self, upstreams: Upstreams, timetables: Mapping[str, Timetable]) -> dict[str, int]:
+        """Returns the EWTs after the saved work."""
+        ewt_ms = {name: row["ewt_adjusted_at"] for name, row in self.rows.items()}
+        begins = {driver: partial(_begins_sooner, timetables[driver], row) for driver, row in self.batches.items()}
+        return sooner_ewts_ms(upstreams, ewt_ms, self.drivers, self.saved_ms, begins)
+
+
+def _closed_windows(operator_windows: pl.DataFrame, upstreams: Upstreams) -> list[_Rows]:
+    """Returns the rows of each closed window by operator.
 
     Instants are epoch ms.
     """
@@ -116,63 +179,51 @@ def _closed_windows(operator_windows: pl.DataFrame, upstreams: Upstreams) -> Ite
         .filter(pl.col("batch_started_at").is_not_null())
         .sort("window_end", "ewt_adjusted_at")
         .unique(["window_start", "window_end", "operator"], keep="first", maintain_order=True)
+        .with_columns(pl.col("skew_ms", "queued_ms").fill_null(0))
     )
+    closed: list[_Rows] = []
     for _, of_window in rows.group_by("window_start", "window_end", maintain_order=True):
         by_operator = {row["operator"]: row for row in of_window.iter_rows(named=True)}
         if set(upstreams) <= set(by_operator):
-            yield in_order_of(upstreams, by_operator)
+            closed.append(in_order_of(upstreams, by_operator))
+    return closed
 
 
-class _WindowSavings:
-    """A closed window, and the time of work that *changes* save.
+def _measured(closed: Sequence[_Rows], upstreams: Upstreams) -> tuple[Measured, Floats]:
+    """Measures operators, and the ms that each worked on a window."""
 
-    *rows* has the row of each operator.
-    """
+    def values(column: str) -> dict[str, Floats]:
+        return {name: np.array([rows[name][column] for rows in closed], float) for name in upstreams}
 
-    def __init__(
-        self, rows: Mapping[str, Mapping[str, Any]], upstreams: Upstreams, changes: Mapping[str, WorkChange]
-    ) -> None:
-        self._upstreams = upstreams
-        self._ewt_ms = {name: row["ewt_adjusted_at"] for name, row in rows.items()}
-        self._was = measure(upstreams, self._ewt_ms)
-        self._drivers = {name: row["sub_topology"] for name, row in rows.items()}
-        self._saved_ms = {name: change.saved_ms(_worked_ms(self._was, name, rows)) for name, change in changes.items()}
-        self._rows = rows
-        self.batches = {row["sub_topology"]: row for row in rows.values()}
-
-    def saved_ms(self, driver: str) -> int:
-        """Returns the ms that the operators of *driver* save in this window."""
-        return sum(ms for name, ms in self._saved_ms.items() if self._drivers[name] == driver)
-
-    def changed(self, timetables: Mapping[str, Timetable]) -> ComparedWindow:
-        """Returns the window with its actual and its estimated path."""
-        begins = {driver: partial(_begins_sooner, timetables[driver], row) for driver, row in self.batches.items()}
-        then_ms = sooner_ewts_ms(self._upstreams, self._ewt_ms, self._drivers, self._saved_ms, begins)
-        any_row = next(iter(self.batches.values()))
-        return ComparedWindow(
-            start_ms=any_row["window_start"],
-            end_ms=any_row["window_end"],
-            was=critical_path(self._upstreams, self._was),
-            then=critical_path(self._upstreams, measure(self._upstreams, then_ms)),
-        )
+    ewt_ms, skew_ms = values("ewt_adjusted_at"), values("skew_ms")
+    began_ms = {name: of + skew_ms[name] for name, of in values("batch_started_at").items()}
+    measured = _all_finished(upstreams, ewt_ms)
+    return measured, spent(measured, ewt_ms, began_ms, values("queued_ms")).worked_ms
 
 
-def _worked_ms(steps: Mapping[str, PathStep], name: str, rows: Mapping[str, Mapping[str, Any]]) -> int:
-    """Returns the ms that *name* worked on a window; 0: a source."""
-    step, row = steps[name], rows[name]
-    if step.slowest_upstream is None:
-        return 0
-    began_ms = row["batch_started_at"] + (row["skew_ms"] or 0)
-    before_batch_ms = began_ms - rows[step.slowest_upstream]["ewt_adjusted_at"]
-    return parts(step.latency_ms or 0, before_batch_ms=before_batch_ms, queued_ms=row["queued_ms"]).worked_ms
+def _all_finished(upstreams: Upstreams, ewt_ms: Mapping[str, npt.ArrayLike]) -> Measured:
+    """Measures operators that have finished all of the windows."""
+    ewts_ms = {name: np.asarray(of, float) for name, of in ewt_ms.items()}
+    (windows,) = {of.size for of in ewts_ms.values()}
+    return measure(upstreams, ewts_ms, {}, windows=windows, limits=EstimateLimits(window_ms=0))
 
 
-def _timetables(batches: pl.DataFrame, closed: Iterable[_WindowSavings], trigger_ms: int) -> dict[str, Timetable]:
+def _timetables(
+    batches: pl.DataFrame,
+    closed: Sequence[_ClosedWindow],
+    upstreams: Upstreams,
+    distances_ms: Mapping[str, int],
+) -> dict[str, Timetable]:
     """Returns the timetable of each driver."""
     saved: dict[str, dict[int, int]] = {}
+    read: dict[str, set[str]] = {}
+    skew_ms: dict[str, int] = {}
     for window in closed:
-        for driver, row in window.batches.items():
-            saved.setdefault(driver, {})[row["batch_started_at"]] = window.saved_ms(driver)
+        for driver, others in drivers_read(upstreams, window.drivers).items():
+            row = window.batches[driver]
+            saved.setdefault(driver, {})[row["batch_started_at"]] = window.saved_by(driver)
+            read.setdefault(driver, set()).update(others)
+            skew_ms[driver] = row["skew_ms"]
     # A batch that closed no window is assumed to save what the others usually save.
     usual_ms = {driver: round(median(of.values())) for driver, of in saved.items()}
     by_driver: dict[str, list[TimetableBatch]] = {driver: [] for driver in saved}
@@ -181,13 +232,20 @@ def _timetables(batches: pl.DataFrame, closed: Iterable[_WindowSavings], trigger
         if driver in by_driver:
             batch = TimetableBatch(started_ms, finished_ms, saved[driver].get(started_ms, usual_ms[driver]))
             by_driver[driver].append(batch)
-    return {driver: Timetable(of, trigger_ms) for driver, of in by_driver.items()}
+    timetables: dict[str, Timetable] = {}
+    for driver, own in by_driver.items():
+        # A batch of a driver that it reads leaves it more to read.
+        ends_ms = [batch.finished_ms + skew_ms[other] for other in read[driver] for batch in by_driver[other]]
+        came_ms = sorted(end_ms - skew_ms[driver] for end_ms in ends_ms)
+        # Operators may have been in a sub-topology that is no longer there.
+        timetables[driver] = Timetable(own, distances_ms.get(driver, 0), came_ms)
+    return timetables
 
 
 def _begins_sooner(timetable: Timetable, row: Mapping[str, Any], upstream_ms: int, upstream_sooner_ms: int) -> int:
     """Returns by how many ms the batch of *row* begins sooner."""
     # A timetable has instants of its driver's clock.
-    return timetable.sooner_ms(row["batch_started_at"], upstream_ms - (row["skew_ms"] or 0), upstream_sooner_ms)
+    return timetable.sooner_ms(row["batch_started_at"], upstream_ms - row["skew_ms"], upstream_sooner_ms)
 
 
 @dataclass(frozen=True, kw_only=True)

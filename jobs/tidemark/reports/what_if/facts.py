@@ -16,7 +16,7 @@ from tidemark.errors import InvalidArgument
 from tidemark.model.settings.intervals import iso
 from tidemark.model.topology import Topology
 from tidemark.reports.paths.path_facts import Row, Rows, Tables
-from tidemark.reports.what_if.estimates import ComparedWindow, WorkChange, hints, tasks_of, what_if
+from tidemark.reports.what_if.estimates import ComparedWindow, WorkChange, distances_of, hints, tasks_of, what_if
 
 IN_INTERVAL = """
     topology = $1 AND coalesce(window_end >= make_timestamptz($2 * 1000), true)
@@ -46,7 +46,7 @@ def what_if_facts(
     operator_windows = _frame(tables.ask(WINDOWS, [topology.name, start_ms, end_ms]))
     began = operator_windows["batch_started_at"]
     batches = _frame(tables.ask(BATCHES, [topology.name, began.min(), began.max()]))
-    windows = what_if(operator_windows, batches, topology.upstreams, [change], trigger_ms=topology.trigger_ms)
+    windows = what_if(operator_windows, batches, topology.upstreams, [change], distances_ms=distances_of(topology))
     start = None if start_ms is None else iso(start_ms)
     end = None if end_ms is None else iso(end_ms)
     if not windows:

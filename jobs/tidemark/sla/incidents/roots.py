@@ -15,7 +15,7 @@ from tidemark.collecting import names_in
 from tidemark.model.sla_spec import ALL_TABLES, Measure
 from tidemark.model.tables.catalog import CHANGES, OUTCOMES
 from tidemark.model.topology import Topology
-from tidemark.reports.promises import leading_to
+from tidemark.semantics.critical_path import leading_to
 from tidemark.semantics.incidents import BROKEN
 from tidemark.semantics.sla import Verdict
 from tidemark.sla.measures.status import RootCause, Status
@@ -150,9 +150,7 @@ def _upstream_of(subject: str, topology: Topology) -> set[str]:
     for sub in topology.sub_topologies:
         if sub.name == subject:
             starts |= set(names_in(sub.operators))
-    needed: set[str] = set()
-    for name in starts:
-        needed |= leading_to(name, topology)
+    needed = set(leading_to(starts, topology.upstreams))
     return needed | {topology.sub_topology_of(name).name for name in needed}
 
 

@@ -15,6 +15,8 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
+from tidemark.semantics.timetable import next_batch_ms
+
 log = logging.getLogger("tidemark.stream")
 
 ASKS_FOR_MS = 10_000
@@ -53,9 +55,7 @@ class Pace:
 
     def begin(self) -> None:
         """Counts a batch that begins now."""
-        # Batches that people asked for, or hops of the same process, delay the next one by a trigger at most.
-        began_ms = self._clock()
-        self._next_ms = min(max(began_ms, self._next_ms), began_ms + self._trigger_ms) + self._trigger_ms
+        self._next_ms = next_batch_ms(self._clock(), self._next_ms, self._trigger_ms)
 
     def wait(self, urgent: threading.Event, caused: threading.Event, *, has_read: bool) -> None:
         """Returns when Spark may plan the next batch.

@@ -183,7 +183,7 @@ class Hops:
         They do if it reads only hops whose writers may run in this process. They also do where each look for new
         records costs a request (*asks_seldom*).
         """
-        return (self._is_shared or asks_seldom) and all(source.hop_of for source in sub.sources)
+        return (self._is_shared or asks_seldom) and sub.reads_hops_alone
 
     @contextmanager
     def running(self, stream: Path, upstreams: Collection[Path], waking: Waker) -> Iterator[None]:

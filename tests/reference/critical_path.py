@@ -1,0 +1,153 @@
+"""Finds the critical path of one window, an operator at a time.
+
+It is the reference of `tidemark.kernels.reports.paths`, which measures many windows at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from tidemark.errors import InvalidArgument
+from tidemark.semantics.critical_path import (
+    EstimateLimits,
+    Instants,
+    LatencyState,
+    Path,
+    PathStep,
+    Upstreams,
+    in_order,
+    latest,
+    leaves,
+    path_to,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step(PathStep):
+    """The measurement of an operator in one window.
+
+    `unclamped_ms` is below 0 where `latency_ms` was clamped, and None where nothing was measured.
+    """
+
+    unclamped_ms: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """Parts of an operator's latency, none negative; their sum is the latency."""
+
+    waited_ms: int
+    """Until the driver's batch began: for the trigger or the batch before.
+
+    Operators within one driver do not wait for each other in this sense.
+    """
+    queued_ms: int
+    """For sibling branches of the same batch."""
+    worked_ms: int
+
+
+def measure(
+    upstreams: Upstreams,
+    ewt_ms: Instants,
+    *,
+    windows_behind: Mapping[str, int] | None = None,
+    limits: EstimateLimits | None = None,
+) -> dict[str, Step]:
+    """Returns every operator's latency in one window, each after its upstreams.
+
+    Args:
+        upstreams: the topology.
+        ewt_ms: the window's EWT per operator; left out or None where there is none.
+        windows_behind: for operators that have not finished it: how many windows their upstreams are ahead.
+        limits: when that number counts as a latency; None: never, such operators have no latency.
+
+    Raises:
+        InvalidArgument: there is a cycle.
+    """
+    steps = {}
+    for operator in in_order(upstreams):
+        behind = (windows_behind or {}).get(operator, 0)
+        steps[operator] = _step(operator, upstreams.get(operator, ()), ewt_ms, _estimate(behind, limits))
+        if ewt_ms.get(operator) is None:
+            steps[operator] = _waiting(steps[operator], upstreams.get(operator, ()), ewt_ms, steps)
+    return steps
+
+
+def parts(latency_ms: int, *, before_batch_ms: int, queued_ms: int) -> Parts:
+    """Splits *latency_ms* of one operator in one window into its parts.
+
+    Args:
+        latency_ms: of one operator in one window.
+        before_batch_ms: from its latest upstream's EWT to the beginning of its own batch; negative when the batch had
+            begun by then, as within one driver.
+        queued_ms: how long it waited in that batch for sibling branches. What exceeds the latency does not count; only
+            a clock that went back causes that.
+
+    >>> parts(450, before_batch_ms=300, queued_ms=50)
+    Parts(waited_ms=300, queued_ms=50, worked_ms=100)
+    """
+    waited_ms = min(max(before_batch_ms, 0), latency_ms)
+    queued_ms = min(queued_ms, latency_ms - waited_ms)
+    return Parts(waited_ms=waited_ms, queued_ms=queued_ms, worked_ms=latency_ms - waited_ms - queued_ms)
+
+
+def critical_path(upstreams: Upstreams, steps: Mapping[str, Step]) -> Path:
+    """Returns the walk to a leaf whose latencies sum highest.
+
+    Raises:
+        InvalidArgument: there is no operator.
+    """
+    walks = [path_to(leaf, steps) for leaf in leaves(upstreams)]
+    if not walks:
+        msg = "a topology needs at least one operator that reads another, got none; add a sink"
+        raise InvalidArgument(msg)
+    # Of equal walks max keeps the first, and leaves are sorted by name.
+    return max(walks, key=lambda walk: walk.latency_ms)
+
+
+def _step(operator: str, names: Sequence[str], ewt_ms: Instants, estimate: tuple[LatencyState, int | None]) -> Step:
+    finished_ms, slowest = ewt_ms.get(operator), latest(names, ewt_ms)
+    if finished_ms is None:
+        state, latency_ms = estimate
+        return Step(
+            operator=operator, state=state, latency_ms=latency_ms, slowest_upstream=slowest[0] if slowest else None
+        )
+    if not names:
+        return Step(operator=operator, state=LatencyState.INPUT, latency_ms=0, unclamped_ms=0)
+    if slowest is None:
+        return Step(operator=operator, state=LatencyState.UPSTREAM_MISSING)
+    own_ms = finished_ms - slowest[1]
+    has_all = all(ewt_ms.get(name) is not None for name in names)
+    state = LatencyState.MEASURED if has_all else LatencyState.UPSTREAM_MISSING
+    return Step(
+        operator=operator,
+        state=LatencyState.CLAMPED_NEGATIVE if own_ms < 0 else state,
+        latency_ms=max(0, own_ms),
+        unclamped_ms=own_ms,
+        slowest_upstream=slowest[0],
+    )
+
+
+def _waiting(step: Step, names: Sequence[str], ewt_ms: Instants, steps: Mapping[str, Step]) -> Step:
+    """Names the upstream that an unfinished *step* waits for.
+
+    It is the one of *names* that has not finished either and is furthest behind.
+    """
+    unfinished = sorted(name for name in names if ewt_ms.get(name) is None)
+    if not unfinished:
+        return step
+    return replace(step, slowest_upstream=max(unfinished, key=lambda name: path_to(name, steps).latency_ms))
+
+
+def _estimate(windows_behind: int, limits: EstimateLimits | None) -> tuple[LatencyState, int | None]:
+    if limits is None:
+        return LatencyState.NO_WINDOW_YET, None
+    behind_ms = windows_behind * limits.window_ms
+    if windows_behind > limits.throughput_calculation_max_samples:
+        return LatencyState.ESTIMATED, behind_ms
+    return (
+        (LatencyState.STUCK, behind_ms)
+        if behind_ms > limits.heartbeat_timeout_ms
+        else (LatencyState.NO_WINDOW_YET, None)
+    )
