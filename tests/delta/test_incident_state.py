@@ -21,7 +21,7 @@ from tidemark.model.sla_spec import parse
 from tidemark.model.tables.catalog import SLA_RESULTS
 from tidemark.query.sql import Warehouse
 from tidemark.reports.report_tables import replace_rows
-from tidemark.sla.incidents.tables import acknowledge, follow_up, miss
+from tidemark.sla.incidents.tables import acknowledge, follow_up, miss, worst_text
 from tidemark.sla.sla_findings import sla_findings
 
 NOON, MINUTE = 1_767_268_800_000, 60_000  # 2026-01-01T12:00Z
@@ -147,12 +147,16 @@ def test_maintenance_ends_what_passes(plant: Plant) -> None:
     assert (row["state"], minute(row["resolved_at"]), row["resolves_at"]) == ("resolved", 13, None)
 
 
-@pytest.mark.parametrize(("measure", "worst"), [("records", 3), ("contract", 7), ("burn_rate", 2.5)])
-def test_the_worst_value_is_that_of_the_measure(plant: Plant, measure: str, worst: float) -> None:
+@pytest.mark.parametrize(
+    ("measure", "worst", "text"),
+    [("records", 3, "3 records"), ("contract", 7, "7 rows"), ("burn_rate", 2.5, "2.5 times the budget")],
+)
+def test_the_worst_value_is_that_of_the_measure(plant: Plant, measure: str, worst: float, text: str) -> None:
     for now, records in enumerate((7, 3, 5)):
         rates = {"burn_rate": records / 2 if records < 7 else 1.0}
         plant.check(now, {"board": "error"}, measure=measure, records=records, **rates)
-    assert [row["worst_observed"] for row in plant.incidents()] == [worst]
+    (row,) = plant.incidents()
+    assert (row["worst_observed"], worst_text(row)) == (worst, text)
 
 
 def findings(plant: Plant, at: int, operator: str | None = None) -> list[str]:
@@ -166,10 +170,10 @@ def test_why_says_that_an_incident_resolves_if_it_holds(plant: Plant) -> None:
     acknowledge(plant.layout, "flights", "board-20260101T120000", by="Ann", note="", at_ms=NOON + MINUTE)
     history = "`tidemark incidents flights --history board-20260101T120000`"
     since = "incident_open: flight_board since 2026-01-01T12:00:00.000Z: SLA board"
-    assert findings(plant, 1) == [f"{since}: error; the worst was 312,000 ms; Ann acknowledged it; {history}"]
+    assert findings(plant, 1) == [f"{since}: error; the worst was 5.2 min; Ann acknowledged it; {history}"]
     for minute in (2, 4):
         plant.check(minute, {"board": "pass"}, **of_board)
-    passes = "passes since 12:02, resolves at 12:12 if it holds; the worst was 312,000 ms; Ann acknowledged it"
+    passes = "passes since 12:02, resolves at 12:12 if it holds; the worst was 5.2 min; Ann acknowledged it"
     assert findings(plant, 5) == [f"{since}: {passes}; no action is needed if it holds: {history}"]
     # At an instant before the newest check only that it was broken is known.
     assert findings(plant, 3) == [f"{since} is broken; Ann acknowledged it; {history}"]

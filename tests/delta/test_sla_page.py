@@ -64,6 +64,12 @@ def test_the_page_has_the_newest_check_with_what_is_broken_first(layout: Layout)
     assert cells(page, "expectations") == [["sla_status", "e", "verdict", "no, warning", "–"]]
 
 
+def test_a_warning_is_counted_apart(layout: Layout) -> None:
+    rows = [BROKEN, HELD | {"verdict": "warn"}]
+    replace_rows(rows, SLA_RESULTS, layout.report_table("flights", SLA_RESULTS.name), where="true")
+    assert "<strong>1 of 2 broken, 1 with a warning.</strong>" in sla_page(layout.warehouse, "flights")
+
+
 def test_an_incident_is_found_by_its_name(layout: Layout) -> None:
     page = sla_page(layout.warehouse, "flights")
 
