@@ -221,6 +221,17 @@ def test_after_a_kill_the_last_batch_has_the_clock_of_recovery(tmp_path, planned
     assert not playing.broker.published  # the value of batch 2 is not sent again, and batch 3 has no other
 
 
+@pytest.mark.parametrize("recorded", ["", "2 9 0"], ids=["not recorded", "another decision"])
+def test_a_batch_that_may_not_have_been_sent_is_sent(tmp_path, recorded):
+    playing, batches = play(tmp_path), {}
+    run(playing, range(3), batches)
+    (tmp_path / "control" / "play" / SUB / "journal" / "carried_out").write_text(recorded)
+    playing.start(SUB, epoch=2)
+    playing.broker.published.clear()
+    run(playing, range(2, 3), batches)
+    assert playing.broker.published
+
+
 def test_in_silence_a_timer_flushes_what_the_newest_batch_has(tmp_path):
     playing = play(tmp_path)
     run(playing, range(3), {})

@@ -549,6 +549,14 @@ def test_the_example_of_an_objective_on_the_page_is_valid() -> None:
     assert [(spec.name, f"{spec.limits.error_at:g}", spec.severity) for spec in found] == rows
 
 
+def test_the_example_of_groups_fits_the_first_topology() -> None:
+    page, guide = ((PROJECT / "docs" / f"{name}.md").read_text(encoding="utf-8") for name in ("alerts", "first-topology"))
+    (readings,) = re.findall(r'```toml\n(name = "readings".+?)```', guide, re.DOTALL)
+    example = page.partition("### Groups and intervals")[2].partition("```toml\n")[2].partition("```")[0]
+    found = parse(tomllib.loads(example), topology.parse(tomllib.loads(readings), file="readings.toml"), file="slas.toml")
+    assert [(spec.name, spec.by) for spec in found] == [("each_sensor", ("sensor",)), ("board_in_time", ())]
+
+
 def test_the_example_of_maintenance_and_a_calendar_loads() -> None:
     page = (PROJECT / "docs" / "alerts.md").read_text(encoding="utf-8")
     section = page.partition("### Maintenance and calendars")[2].partition("\n### ")[0]
