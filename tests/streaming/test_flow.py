@@ -173,11 +173,15 @@ def play(home: Path, stack: ExitStack, shared: SharedDriver, *, kills: bool) -> 
 
 
 def kill_before_spark_commits(driver: Driver, warehouse: Path) -> None:
-    """Kills *driver* when the journal and the tables have the batch on the edge.
+    """Kills *driver* after the batch of the flight on the edge.
 
-    Spark commits it only when it plans the next one: two seconds later, when the partition is idle.
+    The journal and the tables have that batch. Spark commits it only when it plans the next one: two seconds later, when the partition is idle.
     """
-    driver.wait(lambda: EDGE in {row["flight"] for row in rows_of(warehouse, "flights", "status", "flight_board")}, EDGE)
+
+    def board() -> set[str]:
+        return {row["flight"] for row in rows_of(warehouse, "flights", "status", "flight_board")}
+
+    driver.wait(lambda: EDGE in board(), "the flight on the edge")
     driver.end()
     decided, checkpoint = driver.last_decided(), driver.control.home / "checkpoint"
     assert [newest_batch(checkpoint / name) for name in ("offsets", "commits")] == [decided, decided - 1]

@@ -1,4 +1,4 @@
-"""The index of decisions has each page by its title, and mentions exist."""
+"""The index lists each decision by its title, and mentions exist."""
 
 import re
 from collections.abc import Iterator

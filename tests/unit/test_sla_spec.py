@@ -550,10 +550,12 @@ def test_the_example_of_an_objective_on_the_page_is_valid() -> None:
 
 
 def test_the_example_of_groups_fits_the_first_topology() -> None:
-    page, guide = ((PROJECT / "docs" / f"{name}.md").read_text(encoding="utf-8") for name in ("alerts", "first-topology"))
-    (readings,) = re.findall(r'```toml\n(name = "readings".+?)```', guide, re.DOTALL)
+    page = (PROJECT / "docs" / "alerts.md").read_text(encoding="utf-8")
+    guide = (PROJECT / "docs" / "first-topology.md").read_text(encoding="utf-8")
+    (toml,) = re.findall(r'```toml\n(name = "readings".+?)```', guide, re.DOTALL)
+    readings = topology.parse(tomllib.loads(toml), file="readings.toml")
     example = page.partition("### Groups and intervals")[2].partition("```toml\n")[2].partition("```")[0]
-    found = parse(tomllib.loads(example), topology.parse(tomllib.loads(readings), file="readings.toml"), file="slas.toml")
+    found = parse(tomllib.loads(example), readings, file="slas.toml")
     assert [(spec.name, spec.by) for spec in found] == [("each_sensor", ("sensor",)), ("board_in_time", ())]
 
 

@@ -37,7 +37,7 @@ from tidemark.stream.journal.place import NOTES, batches_in, entry_path
 KEPT = 5
 """Number of entries that are always kept."""
 CARRIED_OUT = "carried_out"
-"""Name of the file that names the newest batch that was carried out."""
+"""The file with the newest batch that was carried out."""
 MANY = 5_000
 """With so many rows of a table, entries only name their files."""
 COMPRESSED = pa.ipc.IpcWriteOptions(compression="zstd")
@@ -165,7 +165,7 @@ class Journal:
 
 
 def _id_of(entry: Entry) -> str:
-    """Returns a text that no other decision has, even one with the same number."""
+    """Returns a text that no other decision of the batch has."""
     batch = entry.notes.decision.batch
     return f"{batch.batch_id} {batch.epoch} {batch.started_at_ms}"
 
