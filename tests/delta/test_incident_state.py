@@ -21,7 +21,7 @@ from tidemark.model.sla_spec import parse
 from tidemark.model.tables.catalog import SLA_RESULTS
 from tidemark.query.sql import Warehouse
 from tidemark.reports.report_tables import replace_rows
-from tidemark.sla.incidents.tables import acknowledge, follow_up, miss, worst_text
+from tidemark.sla.incidents.tables import acknowledge, follow_up, miss
 from tidemark.sla.sla_findings import sla_findings
 
 NOON, MINUTE = 1_767_268_800_000, 60_000  # 2026-01-01T12:00Z
@@ -147,16 +147,12 @@ def test_maintenance_ends_what_passes(plant: Plant) -> None:
     assert (row["state"], minute(row["resolved_at"]), row["resolves_at"]) == ("resolved", 13, None)
 
 
-@pytest.mark.parametrize(
-    ("measure", "worst", "text"),
-    [("records", 3, "3 records"), ("contract", 7, "7 rows"), ("burn_rate", 2.5, "2.5 times the budget")],
-)
-def test_the_worst_value_is_that_of_the_measure(plant: Plant, measure: str, worst: float, text: str) -> None:
+@pytest.mark.parametrize(("measure", "worst"), [("records", 3), ("contract", 7), ("burn_rate", 2.5)])
+def test_the_worst_value_is_that_of_the_measure(plant: Plant, measure: str, worst: float) -> None:
     for now, records in enumerate((7, 3, 5)):
         rates = {"burn_rate": records / 2 if records < 7 else 1.0}
         plant.check(now, {"board": "error"}, measure=measure, records=records, **rates)
-    (row,) = plant.incidents()
-    assert (row["worst_observed"], worst_text(row)) == (worst, text)
+    assert [row["worst_observed"] for row in plant.incidents()] == [worst]
 
 
 def findings(plant: Plant, at: int, operator: str | None = None) -> list[str]:

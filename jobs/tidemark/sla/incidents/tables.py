@@ -54,7 +54,11 @@ STATE_TEXT = """
 
 
 def worst_text(row: Row) -> str | None:
-    """Returns the worst value of a row of `incident_history`; None: none."""
+    """Returns the worst value of a row of `incident_history`; None: none.
+
+    >>> [worst_text({"worst_observed": 2.5, "unit": unit}) for unit in ("ms", "rows", "burn rate")]
+    ['2 ms', '2.5 rows', '2.5 times the budget']
+    """
     value, unit = row["worst_observed"], row["unit"]
     if value is None or unit is None:
         return None
