@@ -175,8 +175,8 @@ def play(home: Path, stack: ExitStack, shared: SharedDriver, *, kills: bool) -> 
 def kill_before_spark_commits(driver: Driver, warehouse: Path) -> None:
     """Kills *driver* after the batch of the flight on the edge.
 
-    The journal and the tables have that batch. Spark commits it only when it plans the next one: two seconds later, when
-    the partition is idle.
+    The journal and the tables have that batch. Spark commits it only when it plans the next one: two seconds later,
+    when the partition is idle.
     """
 
     def board() -> set[str]:
