@@ -113,9 +113,7 @@ def test_a_new_table_is_never_seen_without_its_first_commit(tmp_path: Path) -> N
     assert [file.name for file in path.iterdir()] == ["_delta_log"]
 
 
-def test_of_two_makers_of_a_new_table_the_second_keeps_what_is_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_second_maker_of_a_table_keeps_what_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table, rename = DeclaredTable(tmp_path / "numbers", SCHEMA, "numbers"), Path.rename
 
     def after_the_other(log: Path, target: Path) -> Path:

@@ -128,7 +128,7 @@ def test_a_batch_has_one_file_in_the_journal(tmp_path):
     playing = play(tmp_path)
     run(playing, range(4), {})
     names = sorted(path.name for path in (tmp_path / "control" / "play" / SUB / "journal").iterdir())
-    assert names == [f"{number:020d}.data.zip" for number in range(4)]
+    assert names == [*(f"{number:020d}.data.zip" for number in range(4)), "carried_out"]
 
 
 def of_tables(playing: Play) -> dict[str, pl.DataFrame]:
@@ -208,16 +208,29 @@ def told(tables: dict[str, pl.DataFrame], *, up_to: int = 99) -> dict[str, list[
     return {name: sorted(map(str, of.drop(MEASURED, strict=False).rows())) for name, of in rows.items()}
 
 
-def test_after_a_kill_the_last_batch_has_the_clock_of_recovery(tmp_path):
+@pytest.mark.parametrize("planned", [2, 3], ids=["Spark runs it again", "Spark has committed it"])
+def test_after_a_kill_the_last_batch_has_the_clock_of_recovery(tmp_path, planned):
     playing, batches = play(tmp_path), {}
     run(playing, range(3), batches)
     playing.start(SUB, epoch=2)
     playing.broker.published.clear()
+    run(playing, range(planned, 3), batches)
     playing.process(3, batches.setdefault(3, rows_of(playing, 3)), at_ms=ms(3), now_ms=ms(60))
     drain(playing)
     latency = scan_of(playing, "operator_latency").filter(pl.col("operator") == "out")
     assert dict(latency.select("batch_id", "recovered").rows()) == {0: False, 2: True}
     assert not playing.broker.published  # the value of batch 2 is not sent again, and batch 3 has no other
+
+
+@pytest.mark.parametrize("recorded", ["", "2 9 0"], ids=["not recorded", "another decision"])
+def test_a_batch_that_may_not_have_been_sent_is_sent(tmp_path, recorded):
+    playing, batches = play(tmp_path), {}
+    run(playing, range(3), batches)
+    (tmp_path / "control" / "play" / SUB / "journal" / "carried_out").write_text(recorded)
+    playing.start(SUB, epoch=2)
+    playing.broker.published.clear()
+    run(playing, range(2, 3), batches)
+    assert playing.broker.published
 
 
 def test_in_silence_a_timer_flushes_what_the_newest_batch_has(tmp_path):

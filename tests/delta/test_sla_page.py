@@ -65,6 +65,12 @@ def test_the_page_has_the_newest_check_with_what_is_broken_first(layout: Layout)
     assert cells(page, "expectations") == [["sla_status", "e", "verdict", "no, warning", "–"]]
 
 
+def test_a_warning_is_counted_apart(layout: Layout) -> None:
+    rows = [BROKEN, HELD | {"verdict": "warn"}]
+    replace_rows(rows, SLA_RESULTS, layout.report_table("flights", SLA_RESULTS.name), where="true")
+    assert "<strong>1 of 2 broken, 1 with a warning.</strong>" in sla_page(layout.warehouse, "flights")
+
+
 def test_an_incident_is_found_by_its_name(layout: Layout) -> None:
     page = sla_page(layout.warehouse, "flights")
 
@@ -86,7 +92,7 @@ def test_the_page_says_when_an_incident_will_be_resolved(layout: Layout) -> None
     replace_rows([opened], INCIDENTS, layout.report_table("flights", INCIDENTS.name), where="true")
     (incident,) = cells(sla_page(layout.warehouse, "flights"), "incidents")
     assert incident[2] == "passes since 12:03, resolves at 12:13 if it holds; broke again 1×"
-    assert incident[5] == "error: 90,000 ms"
+    assert incident[5] == "error: 90 s"
 
 
 def test_the_page_of_an_unchecked_topology_says_so(tmp_path: Path) -> None:

@@ -130,7 +130,7 @@ def test_a_name_with_a_dot_gets_another_letter(home: Path) -> None:
         server.asked.clear()
         done = published(home, server.url)
     assert (done.returncode, server.asked) == (1, [])
-    assert "would both be the table shop__orders_v1__board of the catalog; rename a topology" in done.stderr
+    assert "would both be the table shop__orders_v1__board of the catalog; rename a topology or a query" in done.stderr
 
 
 def test_names_that_the_catalog_rejects_change_nothing(home: Path) -> None:

@@ -206,7 +206,7 @@ class Driver:
             time.sleep(chance.uniform(0, 0.1))
             os.kill(self._process.pid, signal.SIGSTOP)
             committed = rows_of(self._warehouse, self._topology, self._name, "batches")
-            if self._last_decided() > committed[-1]["batch_id"]:
+            if self.last_decided() > committed[-1]["batch_id"]:
                 return True
             os.kill(self._process.pid, signal.SIGCONT)
             return False
@@ -215,7 +215,8 @@ class Driver:
         os.kill(self._process.pid, signal.SIGKILL)
         self._process.status()
 
-    def _last_decided(self) -> int:
+    def last_decided(self) -> int:
+        """Returns the newest batch in its journal."""
         return max(int(path.name.split(".")[0]) for path in (self.control.home / "journal").glob("*.data.zip"))
 
     def log(self) -> str:

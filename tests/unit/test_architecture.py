@@ -117,8 +117,7 @@ IMPORTS = {
     "trace": (
         "collecting errors semantics model.tables model.settings model.project model.kinds model kernels "
         "kernels.columns kernels.aggregates kernels.records kernels.reports storage.delta stream.journal stream.kafka "
-        "stream.operate "
-        "stream.read stream.startup stream.state stream.updates why.evidence"
+        "stream.operate stream.read stream.startup stream.state stream.updates why.evidence"
     ),
     "reports": (
         "errors semantics model.tables model.settings model.project model kernels.columns storage storage.delta "

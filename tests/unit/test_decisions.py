@@ -1,15 +1,47 @@
-"""The index of decisions has each page by its title."""
+"""The index lists each decision by its title, and mentions exist."""
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
-FOLDER = Path(__file__).parents[2] / "docs" / "decisions"
+PROJECT = Path(__file__).parents[2]
+FOLDER = PROJECT / "docs" / "decisions"
+MENTION = re.compile(r"\bdecisions?\s+(\d+(?:(?:,| and|, and| to)\s\d+)*)\b", re.IGNORECASE)
+MENTIONING = ("*.md", "docs/**/*.md", *(f"{name}/**/*.py" for name in ("jobs", "plugins", "dags", "tests")))
+
+
+def numbers() -> dict[int, Path]:
+    """Returns the page of each decision."""
+    return {int(page.name[:4]): page for page in sorted(FOLDER.glob("[0-9]*.md"))}
+
+
+def mentions(text: str) -> Iterator[int]:
+    """Yields the numbers of decisions that *text* names."""
+    for match in MENTION.finditer(text):
+        yield from map(int, re.findall(r"\d+", match[1]))
 
 
 def test_the_index_has_the_title_of_each_decision() -> None:
-    pages = sorted(FOLDER.glob("[0-9]*.md"))
+    pages = numbers().values()
     titles = [page.read_text(encoding="utf-8").split("\n", 1)[0].removeprefix("# ") for page in pages]
     index = (FOLDER / "README.md").read_text(encoding="utf-8")
     assert re.findall(r"^\* \[(.+)\]\((.+)\)$", index, re.MULTILINE) == [
         (title, page.name) for title, page in zip(titles, pages, strict=True)
     ]
+
+
+def test_unused_numbers_have_no_page() -> None:
+    index = (FOLDER / "README.md").read_text(encoding="utf-8")
+    (unused,) = re.findall(r"^Numbers that were never used: (.+)\.$", index, re.MULTILINE)
+    assert numbers().keys().isdisjoint(map(int, unused.split(", ")))
+
+
+def test_each_decision_that_a_file_mentions_exists() -> None:
+    assert [*mentions("a (decision 3), Decisions 1, 10 and 14, decisions\n61 to 63")] == [3, 1, 10, 14, 61, 63]
+    there, missing = numbers(), list[str]()
+    for file in (file for pattern in MENTIONING for file in PROJECT.glob(pattern)):
+        text = file.read_text(encoding="utf-8")
+        missing += (f"{file}: {number}" for number in mentions(text) if number not in there)
+        named = re.findall(r"\b\d{4}-[a-z][a-z0-9-]+\.md\b", text)
+        missing += (f"{file}: {name}" for name in named if not (FOLDER / name).exists())
+    assert missing == []

@@ -549,6 +549,16 @@ def test_the_example_of_an_objective_on_the_page_is_valid() -> None:
     assert [(spec.name, f"{spec.limits.error_at:g}", spec.severity) for spec in found] == rows
 
 
+def test_the_example_of_groups_fits_the_first_topology() -> None:
+    page = (PROJECT / "docs" / "alerts.md").read_text(encoding="utf-8")
+    guide = (PROJECT / "docs" / "first-topology.md").read_text(encoding="utf-8")
+    (toml,) = re.findall(r'```toml\n(name = "readings".+?)```', guide, re.DOTALL)
+    readings = topology.parse(tomllib.loads(toml), file="readings.toml")
+    example = page.partition("### Groups and intervals")[2].partition("```toml\n")[2].partition("```")[0]
+    found = parse(tomllib.loads(example), readings, file="slas.toml")
+    assert [(spec.name, spec.by) for spec in found] == [("each_sensor", ("sensor",)), ("board_in_time", ())]
+
+
 def test_the_example_of_maintenance_and_a_calendar_loads() -> None:
     page = (PROJECT / "docs" / "alerts.md").read_text(encoding="utf-8")
     section = page.partition("### Maintenance and calendars")[2].partition("\n### ")[0]

@@ -27,7 +27,8 @@ def external_names(layout: Layout, paths: Sequence[Path]) -> dict[Path, str]:
     """Returns the name of the external table of each path.
 
     It is `<topology>__<sub_topology>__<table>` or, of a report, `<topology>__<table>`. `_` replaces the characters `.`
-    and `-`, which Spark and Hive allow in no name of a table.
+    and `-`, which names of queries may have: Hive and Spark's own catalog refuse them, and Unity Catalog wants
+    backticks for `-`.
 
     Raises:
         InvalidArgument: there are no tables, or two would have one name.
@@ -37,7 +38,7 @@ def external_names(layout: Layout, paths: Sequence[Path]) -> dict[Path, str]:
     for name, count in Counter(name.lower() for name in names.values()).items():
         if count > 1:
             places = ", ".join(str(path) for path, other in names.items() if other.lower() == name)
-            msg = f"{places} would both be the table {name} of the catalog; rename a topology or an operator"
+            msg = f"{places} would both be the table {name} of the catalog; rename a topology or a query"
             raise InvalidArgument(msg)
     if not names:
         raise no_tables(layout.warehouse)

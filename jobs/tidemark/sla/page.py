@@ -21,7 +21,8 @@ from tidemark.reports.pages.page_model import VERDICT_WORDS
 from tidemark.reports.pages.templates import POLICY, REFRESH_S, template
 from tidemark.reports.paths.path_facts import Row, Tables
 from tidemark.semantics.incidents import BROKEN
-from tidemark.sla.incidents.tables import STATE_TEXT, WORST_TEXT
+from tidemark.semantics.sla import Verdict
+from tidemark.sla.incidents.tables import STATE_TEXT, worst_text
 from tidemark.storage.location import replace
 
 READS = frozenset({SLA_RESULTS.name, DQ_RESULTS.name, INCIDENTS.name, ALERTS.name, ALERT_DECISIONS.name})
@@ -36,7 +37,7 @@ EXPECTED = """
     ORDER BY "table" IS NOT NULL, sub_topology NULLS LAST, "table", suite DESC, "column", severity
 """
 INCIDENTS_OF = f"""
-    SELECT *, {STATE_TEXT} AS now, {WORST_TEXT} AS worst FROM incident_history WHERE topology = $1
+    SELECT *, {STATE_TEXT} AS now FROM incident_history WHERE topology = $1
     ORDER BY resolved_at IS NOT NULL, opened_at DESC, incident LIMIT {MOST_INCIDENTS}
 """
 BUDGETS = """
@@ -85,11 +86,12 @@ def _page(tables: Tables, topology: str, model: Row | None) -> str:
         policy=Markup(POLICY),
         run=run,
         slas=slas,
-        broken=[row for row in slas if row["verdict"] in BROKEN],
+        broken=[row for row in slas if row["verdict"] in BROKEN - {Verdict.WARN}],
+        warned=[row for row in slas if row["verdict"] == Verdict.WARN],
         unknown=[row for row in slas if row["verdict"] == "unknown"],
         budgets=_budgets(tables.ask(BUDGETS, [topology]).objects, {row["objective"] for row in slas}),
         alerts=open_alerts(tables, topology),
-        incidents=tables.ask(INCIDENTS_OF, [topology]).objects,
+        incidents=[row | {"worst": worst_text(row)} for row in tables.ask(INCIDENTS_OF, [topology]).objects],
         decisions=tables.ask(DECISIONS_OF, [topology]).objects,
         expectations=expectations,
         contracts=_contracts(on_tables),

@@ -13,13 +13,13 @@ from tidemark.model.settings.intervals import iso
 from tidemark.model.topology import Topology
 from tidemark.reports.paths.path_facts import Tables
 from tidemark.sla.incidents.changes import gap_ms
-from tidemark.sla.incidents.tables import STATE_TEXT, WORST_TEXT
+from tidemark.sla.incidents.tables import STATE_TEXT, worst_text
 from tidemark.why.evidence.findings import BREAK_EXPECTED, INCIDENT_OPEN, WhyFinding
 
 INCIDENTS = f"""
     SELECT incident, sla, subject, epoch_ms(coalesce(broken_since, opened_at)) AS since_ms,
            epoch_ms(checked_at) <= $2 AS is_present, {STATE_TEXT} AS now, verdict = 'pass' AS holds,
-           {WORST_TEXT} AS worst, acknowledged_by
+           worst_observed, unit, acknowledged_by
     FROM incident_history
     WHERE topology = $1 AND epoch_ms(opened_at) <= $2 AND coalesce(epoch_ms(resolved_at) > $2, true)
           AND severity <> 'forecast'
@@ -68,7 +68,8 @@ def sla_findings(
 def _open_incident(row: Mapping[str, Any], topology: Topology, place: Mapping[str, Any]) -> WhyFinding:
     state, history = f"SLA {row['sla']} is broken", f"`tidemark incidents {topology.name} --history {row['incident']}`"
     if row["is_present"]:
-        state = f"SLA {row['sla']}: {row['now']}" + (f"; the worst was {row['worst']}" if row["worst"] else "")
+        worst = worst_text(row)
+        state = f"SLA {row['sla']}: {row['now']}" + (f"; the worst was {worst}" if worst else "")
     by = f"; {row['acknowledged_by']} acknowledged it" if row["acknowledged_by"] else ""
     wait = "no action is needed if it holds: " if row["is_present"] and row["holds"] else ""
     return WhyFinding(

@@ -262,6 +262,7 @@ class Engine:
             # What is in the journal will happen: a driver that is killed from here on carries it out after its restart.
             self._journal.write(entry, needed_after=needed_after)
             self._committing.carry_out(entry, executors)
+            self._journal.record_carried_out(entry)
             # If committing fails, memory is still as the last committed batch left it.
             if decision.moves is not None:
                 self._steps.take(decision.moves, watermark_ms=decision.progress.watermark_ms)
@@ -373,8 +374,10 @@ class Engine:
             )
             raise Contradiction(msg)
         if not self._flushing.has_facts_of(newest):
+            done_at_ms = self._journal.carried_out_at_ms(newest)
             # Spark plans the next batch only after this one was done.
-            done_at_ms = None if progress.planned_id == batch_id else self._done_at_ms(progress.planned_id)
+            if done_at_ms is None and progress.planned_id < batch_id:
+                done_at_ms = self._done_at_ms(progress.planned_id)
             self._committing.carry_out(newest, executors, recovers=True, done_at_ms=done_at_ms)
         self._flushing.begin(newest, self._fence.clock())
         self._flushing.flush()

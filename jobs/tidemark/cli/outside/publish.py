@@ -54,11 +54,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="also install DuckDB's extension for Delta for this user, from the installed package; without it DuckDB "
         "downloads it when a view is read first",
     )
-    hive = parser.add_argument_group("hive")
+    names = "names of tables have _ for the . and - of a query's name"
+    hive = parser.add_argument_group("hive", names)
     hive.add_argument(
         "--metastore", metavar="URI", help="address of the metastore for hive, for example thrift://metastore:9083"
     )
-    unity = parser.add_argument_group("unity")
+    unity = parser.add_argument_group("unity", f"{names}, and lower case")
     unity.add_argument(
         "--server", metavar="URL", help="address of Unity Catalog, for example https://unity.example.org"
     )

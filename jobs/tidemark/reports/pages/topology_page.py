@@ -24,6 +24,8 @@ from tidemark.reports.paths.path_facts import Row
 SOON_S = 3
 """Interval of loading the start page while a line is unknown, s."""
 COLORS = (BLUE, ORANGE, SKY, GREEN, PINK, RED, YELLOW, SILENT)
+PLACES = {"topic": "topic", "delta": "table", "files": "files in"}
+"""Keys of a source that name what it reads, and their words."""
 
 
 def start_page(lines: Sequence[Row], *, at: datetime, folder: Path) -> str:
@@ -100,6 +102,7 @@ def operator_page(
         operator=_operator(model["operators"][name], moving),
         moving=moving,
         read_by=topology.read_by[name],
+        place=next((f"{word} {at}" for key, word in PLACES.items() if (at := getattr(operator, key, None))), None),
         stream=next(row for row in model["streams"] if row["sub_topology"] == sub.name),
         slas=[row for row in model["slas"]["rows"] if row["subject"] in subjects],
         partitions=[row for row in model["partitions"] if row["source"] in sources],

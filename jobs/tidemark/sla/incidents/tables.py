@@ -16,6 +16,7 @@ from tidemark.collecting import in_order_of
 from tidemark.model.channel_spec import Channel
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval, is_text, utc
+from tidemark.model.settings.lengths import for_people
 from tidemark.model.sla_spec import Measure, SlaSpec
 from tidemark.model.tables.catalog import ALERT_DECISIONS, ALERTS, DELIVERIES, INCIDENTS, SLA_RESULTS, Table
 from tidemark.model.topology import Topology, load_each
@@ -50,11 +51,18 @@ STATE_TEXT = """
          ELSE incident_history.verdict END
 """
 """SQL of DuckDB: the state of a row of `incident_history`, in UTC."""
-WORST_TEXT = """
-    CASE WHEN unit = 'ms' THEN format('{:,.0f} ms', worst_observed)
-         ELSE format('{:,g}', worst_observed) || ' ' || replace(unit, 'burn rate', 'times the budget') END
-"""
-"""SQL of DuckDB: the worst value of a row of `incident_history`."""
+
+
+def worst_text(row: Row) -> str | None:
+    """Returns the worst value of a row of `incident_history`; None: none.
+
+    >>> [worst_text({"worst_observed": 2.5, "unit": unit}) for unit in ("ms", "rows", "burn rate")]
+    ['2 ms', '2.5 rows', '2.5 times the budget']
+    """
+    value, unit = row["worst_observed"], row["unit"]
+    if value is None or unit is None:
+        return None
+    return for_people(value) if unit == "ms" else f"{value:,g} {unit.replace('burn rate', 'times the budget')}"
 
 
 def is_checked_after(layout: Layout, topology: str, at_ms: int, run_id: str) -> bool:

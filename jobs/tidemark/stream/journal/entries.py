@@ -20,6 +20,7 @@ import io
 import json
 import zipfile
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -29,11 +30,14 @@ from tidemark.errors import Contradiction
 from tidemark.storage.fence import NO_FENCE, Fence
 from tidemark.storage.files import File, Files, Rows
 from tidemark.storage.location import put_once
+from tidemark.storage.object_path import ObjectPath
 from tidemark.stream.journal.notes import EntryNotes
 from tidemark.stream.journal.place import NOTES, batches_in, entry_path
 
 KEPT = 5
 """Number of entries that are always kept."""
+CARRIED_OUT = "carried_out"
+"""The file with the newest batch that was carried out."""
 MANY = 5_000
 """With so many rows of a table, entries only name their files."""
 COMPRESSED = pa.ipc.IpcWriteOptions(compression="zstd")
@@ -107,6 +111,28 @@ class Journal:
         """Returns when the entry was written, by the file system (epoch ms)."""
         return self._path(batch_id).stat().st_mtime_ns // 1_000_000
 
+    def record_carried_out(self, entry: Entry) -> None:
+        """Records that all of *entry* is in tables and topics.
+
+        Spark records the same up to 10 s later (driver/pace.py). In an object store only Spark does, because a file
+        costs a request.
+        """
+        if not isinstance(self._home, ObjectPath):
+            # Without this file, or after a loss of power, records are sent to topics again.
+            with suppress(OSError):
+                (self._home / CARRIED_OUT).write_text(_id_of(entry))
+
+    def carried_out_at_ms(self, entry: Entry) -> int | None:
+        """Returns when *entry* was carried out, by the file system (epoch ms).
+
+        None if it is not recorded.
+        """
+        path = self._home / CARRIED_OUT
+        with suppress(OSError):
+            if not isinstance(path, ObjectPath) and path.read_text() == _id_of(entry):
+                return path.stat().st_mtime_ns // 1_000_000
+        return None
+
     def _path(self, batch_id: int) -> Path:
         return entry_path(self._home, self._kind, batch_id)
 
@@ -136,6 +162,12 @@ class Journal:
         for number in old:
             self._path(number).unlink(missing_ok=True)
         return numbers[len(old) :]
+
+
+def _id_of(entry: Entry) -> str:
+    """Returns a text that no other decision of the batch has."""
+    batch = entry.notes.decision.batch
+    return f"{batch.batch_id} {batch.epoch} {batch.started_at_ms}"
 
 
 def pack(entry: Entry) -> bytes:
