@@ -8,7 +8,6 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from tidemark.model.project.files import jars_folder
 from tidemark.model.project.spark_settings import WITHOUT_A_WORD
 from tidemark.model.settings.intervals import Interval
 from tidemark.model.tables.catalog import CRITICAL_PATHS, OUTCOMES, SLA_RESULTS
@@ -100,20 +99,3 @@ def test_a_jvm_says_nothing_of_an_archive_it_cannot_use(tmp_path, content):
     ran = subprocess.run(java, capture_output=True, text=True, check=True, env={"PATH": os.environ["PATH"]})
     assert (ran.stdout.count("openjdk"), ran.stderr) == (1, "")
     assert "warning" not in ran.stdout
-
-
-def test_classes_of_spark_and_its_jars_come_from_the_archive(spark):
-    """As the JVM of the session has its class path, here with a class that has no `main`."""
-    archive = jars_folder() / "classes.jsa"
-    if not archive.is_file():
-        pytest.skip("no archive was made; see .jars/classes.log")
-    path = spark._jvm.java.lang.System.getProperty("java.class.path")
-    options = [f"-XX:SharedArchiveFile={archive}", "-Xlog:class+load", "-cp", path]
-    names = [
-        "org.apache.spark.sql.SparkSession",
-        "io.delta.sql.DeltaSparkSessionExtension",
-        "org.apache.kafka.clients.consumer.KafkaConsumer",
-    ]
-    for name in names:
-        ran = subprocess.run(["java", *options, name], capture_output=True, text=True, check=False)
-        assert f"{name} source: shared objects file (top)" in ran.stdout

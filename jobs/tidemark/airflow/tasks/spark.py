@@ -32,7 +32,6 @@ from tidemark.model.project.connections import Clusters, addressed_clusters
 from tidemark.model.project.files import CHECKOUT, VARIABLE, Project
 from tidemark.model.project.secrets import KAFKA, PlaceKind, SecretPlace
 from tidemark.model.project.spark_settings import (
-    CLASS_PATH,
     DEPLOY_REMEDY,
     JAVA_OPTIONS,
     ONE_ATTEMPT,
@@ -61,7 +60,6 @@ Each version that was ever launched has one.
 ON_YARN = "tidemark-driver"
 """Folder of a driver's files in the working directory of its container."""
 ARCHIVES = "spark.yarn.dist.archives"
-OF_JVM = (JAVA_OPTIONS, CLASS_PATH)
 OF_ANOTHER_PYTHON = ("PYSPARK_DRIVER_PYTHON", "PYTHONPATH", "SPARK_HOME")
 """Variables by which a job would get packages of another environment."""
 
@@ -175,8 +173,8 @@ class DriverHook(SparkSubmitHook):
         super().__init__(jars=",".join(jars(CHECKOUT)), properties_file=PROPERTIES, **kwargs)
         master = self._connection["master"]
         is_here = self._connection["deploy_mode"] != DeployMode.CLUSTER
-        # These options name files of this host.
-        java = {key: value for key, value in driver_settings(CHECKOUT).items() if key in OF_JVM} if is_here else {}
+        # These options name a file of this host.
+        java = {JAVA_OPTIONS: driver_settings(CHECKOUT)[JAVA_OPTIONS]} if is_here else {}
         of_yarn = {**ONE_ATTEMPT, **ROOM_FOR_PYTHON} if master == "yarn" else {}
         self._conf = {**driver_address(master), **java, **of_yarn, **spark.properties, **(conf or {})}
         self._project = Project.here() if master == "yarn" and not is_here else None

@@ -26,7 +26,6 @@ SPARK_NEEDED = 77
 It is more than one process should read.
 """
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
-CLASS_PATH = "spark.driver.extraClassPath"
 WITHOUT_A_WORD = "-Xlog:disable -Xlog:all=warning:stderr -Xlog:cds*=off:stderr"
 """Silences a JVM that cannot use its archive of classes.
 
@@ -144,15 +143,12 @@ def settings(file: Path) -> Iterator[tuple[str, str]]:
 def driver_settings(project: Path) -> dict[str, str]:
     """Returns `docker/spark-defaults.conf` for a driver on this machine."""
     properties = dict(settings(project / "docker" / "spark-defaults.conf"))
-    # The JVM starts from the archive of classes of Spark and of its jars. One of another build, or with another class
-    # path, silently ignores it.
-    folder = jars_folder(project)
-    archive = folder / "classes.jsa"
+    # The JVM starts from the archive of Spark's classes. One of another build, or with another class path, silently
+    # ignores it.
+    archive = jars_folder(project) / "classes.jsa"
     # Java options are separated by blanks, and a path in them cannot be quoted.
     if archive.is_file() and " " not in str(archive):
         properties[JAVA_OPTIONS] += f" -XX:SharedArchiveFile={archive} {WITHOUT_A_WORD}"
-        # The loader of `spark.jars`, which has these jars, too, takes no class from an archive.
-        properties[CLASS_PATH] = ":".join(sorted(map(str, folder.glob("spark/*.jar"))))
     return properties
 
 
