@@ -32,4 +32,4 @@ def table(before: Counter[str], after: Counter[str]) -> list[str]:
 
 
 if __name__ == "__main__":
-    print(*table(*(seconds(Path(log).read_text(encoding="utf-8")) for log in sys.argv[1:])), sep="\n")
+    print(*table(*(seconds(Path(log).read_text(encoding="utf-8")) for log in sys.argv[1:])), sep="\n")  # noqa: T201
