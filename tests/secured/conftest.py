@@ -1,4 +1,4 @@
-"""Starts a broker with TLS, logins and ACLs for the tests of a file."""
+"""Starts a broker with TLS, logins and ACLs for each file."""
 
 from __future__ import annotations
 
