@@ -137,7 +137,7 @@ alertmanager: ## Alertmanager for one test of tests/airflow, by apt where none i
 		&& $$AS apt-get update -qq && DEBIAN_FRONTEND=noninteractive $$AS apt-get install -qq -y --no-install-recommends \
 		prometheus-alertmanager >/dev/null || echo "no Alertmanager, and apt cannot install it: one test of tests/airflow will be skipped"
 
-prometheus: setup ## Prometheus and promtool for tests/delta/test_metrics.py, unpacked into .venv; without them its cases are skipped
+prometheus: .venv/.ready ## Prometheus and promtool for tests/delta/test_metrics.py, unpacked into .venv; without them its cases are skipped
 	@[ -x .venv/prometheus/usr/bin/promtool ] && exit 0; mkdir -p .venv/prometheus && cd .venv/prometheus; \
 	command -v apt-get >/dev/null && AS=$$([ $$(id -u) = 0 ] || echo "sudo -n") && echo "unpacking Prometheus (under a minute)" \
 		&& $$AS apt-get update -qq && apt-get download -qq -o APT::Sandbox::User=root prometheus && dpkg -x prometheus_*.deb . && rm prometheus_*.deb \
@@ -145,14 +145,15 @@ prometheus: setup ## Prometheus and promtool for tests/delta/test_metrics.py, un
 
 # Long files come first, by their folders.
 PYTEST := $(BIN)/pytest -q -n 2 --dist loadfile --no-loadscope-reorder
-# The others wait for brokers, Spark and Airflow half of the time, and these use it: nice, so that they hold up nothing, and three,
-# so that two can run while one waits for the disk.
+# The others wait for brokers, Spark and Airflow half of the time, and jars for the network, and these use it: nice, so that they
+# hold up nothing, and three, so that two can run while one waits for the disk. They need no jars.
 CPU_ONLY := tests/unit tests/vectors tests/reference tests/delta jobs/tidemark/semantics jobs/tidemark/model
 
-test: .venv/.ready ## lint, types and every test
-	@$(MAKE) -s -j 3 -O check setup browser object-store audited  # jars are resolved and archived beside the check
+test: ## lint, types and every test
+	@$(MAKE) -s -j 2 -O .venv/.ready browser
 	@$(MAKE) -s prometheus  # after the other user of apt
 	@nice $(PYTEST) -n 3 $(CPU_ONLY) >.venv/cpu_only.log 2>&1 & beside=$$!; trap "kill $$beside 2>/dev/null" EXIT INT TERM; \
+	$(MAKE) -s -j 3 -O check setup object-store audited || exit 1; \
 	$(PYTEST) tests $(patsubst %,--ignore=%,$(CPU_ONLY)); failed=$$?; \
 	wait $$beside || failed=1; cat .venv/cpu_only.log; exit $$failed
 

@@ -1,19 +1,25 @@
-"""Starts a Spark standalone cluster for all tests here.
-
-Kafka is that of the streaming tests.
-"""
+"""Starts a Spark standalone cluster and a broker for the tests of a file."""
 
 from collections.abc import Iterator
 
 import pytest
-from streaming.conftest import broker, proxy
 
+from tidemark.embedded import broker as embedded
 from tidemark.embedded import spark_cluster
 from tidemark.embedded.spark_cluster import LocalCluster
 from tidemark.spark_session import SECRETS
 
-__all__ = ["broker", "proxy"]
 collect_ignore_glob = ["dags/*"]  # which a real Airflow reads
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Yields the address of a Kafka broker."""
+    home = tmp_path_factory.mktemp("broker")
+    try:
+        yield embedded.start(home).address
+    finally:
+        embedded.stop(home)
 
 
 @pytest.fixture(scope="module")

@@ -8,9 +8,7 @@ downstream operator and consumer must have received each update.
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterator
-from copy import deepcopy
 from pathlib import Path
 
 import pytest
@@ -51,19 +49,11 @@ def at_every_step(before: list[Update], updates: list[Update], home: Path) -> It
     """
     first, steps = Play(TOML, home / "before"), ["read"]
     first.batch(rows_of(first, before or [("another", "z", 0)]), at_ms=T)
-    feed(copied(first, home / "watched"), updates, reached=steps.append)
+    feed(first.copied_to(home / "watched"), updates, reached=steps.append)
     for step in steps[: steps.index("measured") + 1]:
-        play = copied(first, home / step)
+        play = first.copied_to(home / step)
         feed(play, updates, crashing_at=step)
         yield step, play
-
-
-def copied(first: Play, home: Path) -> Play:
-    """Returns the play *first* as it is, in the warehouse *home*."""
-    shutil.copytree(first.home, home)
-    play = first.copy(home)
-    play.broker = deepcopy(first.broker)
-    return play
 
 
 def feed(play: Play, updates: list[Update], *, crashing_at: str = "", reached=None) -> None:

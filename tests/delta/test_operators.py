@@ -5,7 +5,6 @@ They run through the engine and Delta, held records too.
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -317,14 +316,12 @@ def test_a_crash_between_two_writes_loses_and_doubles_nothing(tmp_path: Path, na
     run(undisturbed, [0, 1, 2, 3, 4])
     run(before, [0, 1, 2])
     steps: list[str] = []
-    shutil.copytree(before.home, tmp_path / "watched")
-    watched = before.copy(tmp_path / "watched")
+    watched = before.copied_to(tmp_path / "watched")
     watched.start(reached=steps.append)
     run(watched, [3])
     assert len(steps) > 8, steps
     for step in steps[::stride]:
-        shutil.copytree(before.home, tmp_path / step)
-        play = before.copy(tmp_path / step)
+        play = before.copied_to(tmp_path / step)
         play.start(reached=crash_at(step))
         with pytest.raises(Crash):
             run(play, [3])

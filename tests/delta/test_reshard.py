@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import logging
 import re
-import shutil
 import weakref
 from collections.abc import Callable
 from itertools import count
@@ -128,8 +127,7 @@ def test_a_crash_of_reshard_between_two_writes_changes_nothing(
     shards: int,
     at: int,
 ) -> None:
-    shutil.copytree(in_two_shards.home, tmp_path / "play")
-    play = in_two_shards.copy(tmp_path / "play").in_shards(2, Apart)
+    play = in_two_shards.copied_to(tmp_path / "play").in_shards(2, Apart)
     before = in_state(play)
     with monkeypatch.context() as patched:
         interrupt(patched, at, KeyboardInterrupt())

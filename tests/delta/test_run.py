@@ -15,6 +15,8 @@ import pytest
 from support.topologies import repartition, sink, source, topology_of
 from tidemark.control import process
 from tidemark.control.folder import Control, StreamState
+from tidemark.model.project.files import JARS_VARIABLE
+from tidemark.model.project.jars import locked
 from tidemark.model.project.layout import Layout
 
 TOML = topology_of(
@@ -75,6 +77,9 @@ class Play:
         self.home = home
         (home / "play.toml").write_text(TOML)
         (home / "driver.py").write_text(DRIVER)
+        for path in locked("jars"):  # which the command looks for, and the driver above does not need
+            (home / "jars" / path).parent.mkdir(parents=True, exist_ok=True)
+            (home / "jars" / path).touch()
         self.running: list[subprocess.Popen[str]] = []
 
     def run(self, *arguments: str, fault: str = "", drained_within_s: float = PATIENCE_S) -> subprocess.Popen[str]:
@@ -82,7 +87,7 @@ class Play:
         command += ["--home", str(self.home), "run", *(arguments or (str(self.home / "play.toml"),))]
         started = subprocess.Popen(
             [*command, "--bootstrap", "127.0.0.1:1"],
-            env={**os.environ, "FAULT": fault},
+            env={**os.environ, "FAULT": fault, JARS_VARIABLE: str(self.home / "jars")},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

@@ -38,14 +38,13 @@ class Checkpointed:
     A batch reads `rows` records of the one partition of `events`; the board gets a row for each that is new.
     """
 
-    def __init__(self, home: Path) -> None:
-        self.play = Play(NEWEST, home)
-        self.stream = Stream(self.play.topology, self.play.topology.sub_topologies[0], Layout(home))
+    def __init__(self, play: Play, read: int = 0) -> None:
+        self.play, self.read = play, read
+        self.stream = play.stream(SUB)
         self.checkpoint = self.stream.control / "checkpoint"
         self.journal = self.stream.control / "journal"
-        self.read = 0
         for log in ("offsets", "commits"):
-            (self.checkpoint / log).mkdir(parents=True)
+            (self.checkpoint / log).mkdir(parents=True, exist_ok=True)
 
     def plan(self, batch_id: int, end: int, topic: str = "events") -> None:
         """Writes a plan; ticks come first, an empty source is a hyphen."""
@@ -80,13 +79,19 @@ class Checkpointed:
         return Path(shutil.copytree(path, self.play.home / "kept" / path.name))
 
 
-@pytest.fixture
-def stream(tmp_path: Path) -> Checkpointed:
+@pytest.fixture(scope="module")
+def played(tmp_path_factory: pytest.TempPathFactory) -> Checkpointed:
     """Three batches: 2 records, none, 1 record."""
-    stream = Checkpointed(tmp_path / "warehouse")
+    stream = Checkpointed(Play(NEWEST, tmp_path_factory.mktemp("played")))
     for batch_id, rows in enumerate([2, 0, 1]):
         stream.batch(batch_id, rows)
     return stream
+
+
+@pytest.fixture
+def stream(played: Checkpointed, tmp_path: Path) -> Checkpointed:
+    """The same, for one test."""
+    return Checkpointed(played.play.copied_to(tmp_path / "warehouse"), played.read)
 
 
 def put_back(kept: Path, path: Path) -> None:
@@ -95,7 +100,7 @@ def put_back(kept: Path, path: Path) -> None:
 
 
 def test_a_stream_is_sound_before_and_after_every_batch(tmp_path: Path) -> None:
-    stream = Checkpointed(tmp_path / "warehouse")
+    stream = Checkpointed(Play(NEWEST, tmp_path / "warehouse"))
     assert stream.faults() == []
     stream.plan(0, 0)
     assert stream.faults() == []
@@ -127,7 +132,7 @@ def in_parts(tmp_path: Path) -> Checkpointed:
 
     A driver has decided a first part of two of them.
     """
-    stream = Checkpointed(tmp_path / "warehouse")
+    stream = Checkpointed(Play(NEWEST, tmp_path / "warehouse"))
     stream.batch(0, 2)
     cut = parse(tomllib.loads(NEWEST.replace("bound", "max_records = 2\nbound")), file="play.toml")
     stream.play.topology = replace(cut, facts_every_ms=0)

@@ -61,7 +61,7 @@ def state(play: Play) -> dict[str, list[str]]:
 )
 def test_a_start_has_the_state_of_the_driver_before(tmp_path: Path, flushes: dict[str, int]) -> None:
     without, with_files = play(tmp_path / "one"), play(tmp_path / "two", **flushes)
-    for number in range(12):
+    for number in range(8):
         for each, seed in ((without, Random(number)), (with_files, Random(number))):
             batch(each, number, seed)
         assert state(with_files) == state(without)
@@ -163,11 +163,11 @@ def runs(play: Play) -> StateRuns:
 
 def test_files_that_no_entry_names_are_removed(tmp_path: Path) -> None:
     of_files = play(tmp_path, flush_keys=1)
-    for number in range(20):
+    for number in range(8):
         batch(of_files, number, Random(number))
     stray = files(of_files)[0].with_name("00000000000000000099-stray.run")
     stray.write_bytes(b"")
-    batch(of_files, 20, Random(20))
+    batch(of_files, 8, Random(8))
     assert not stray.exists()
     assert [file.name for file in files(of_files)] == [run.name for run in runs(of_files).runs]
 

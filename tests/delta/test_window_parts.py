@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -39,9 +42,8 @@ class Played:
     Its clock continues while operators are slow.
     """
 
-    def __init__(self, toml: str, home, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.play = Play(toml, home, partitions=2)
-        self.play.broker = Ends(2)
+    def __init__(self, play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.play = play
         monkeypatch.setattr(decision, "time", SimpleNamespace(sleep=self._sleep))
 
     def _sleep(self, seconds: float) -> None:
@@ -69,6 +71,26 @@ class Played:
         return paths, [row for row in ordered if row["subject"] == subject]
 
 
+def beginning(toml: str, home: Path) -> Play:
+    play = Play(toml, home, partitions=2)
+    play.broker = Ends(2)
+    return play
+
+
+@pytest.fixture(scope="module")
+def board_until(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Play]:
+    """Returns BOARD played from second 1 until a second, to copy."""
+
+    @cache
+    def played(last_s: int) -> Play:
+        play = beginning(BOARD, tmp_path_factory.mktemp("board") / "play")
+        with pytest.MonkeyPatch.context() as monkeypatch:
+            Played(play, monkeypatch).goes_on(1, last_s, 0, 1)
+        return play
+
+    return played
+
+
 def blamed(parts: list) -> list[str]:
     """Returns the culprit of each window over its SLA."""
     worst = {}
@@ -79,7 +101,7 @@ def blamed(parts: list) -> list[str]:
 
 
 def test_fast_records_meet_an_sla_shorter_than_the_window_age(tmp_path, monkeypatch):
-    flow = Played(BOARD, tmp_path, monkeypatch)
+    flow = Played(beginning(BOARD, tmp_path), monkeypatch)
     flow.goes_on(1, 15, 0, 1)
     paths, parts = flow.reported("board")
     assert [(row["before_source_ms"], row["over_sla"]) for row in paths] == [(4_000, False)]
@@ -87,9 +109,8 @@ def test_fast_records_meet_an_sla_shorter_than_the_window_age(tmp_path, monkeypa
     assert {row["operator"]: row["ms"] for row in parts} == {"bound": 3_000, "blocking_partition": 800, "trigger": 200}
 
 
-def test_a_slow_operator_is_the_culprit_and_not_the_bound(tmp_path, monkeypatch):
-    flow = Played(BOARD, tmp_path, monkeypatch)
-    flow.goes_on(1, 12, 0, 1)
+def test_a_slow_operator_is_the_culprit_and_not_the_bound(tmp_path, monkeypatch, board_until):
+    flow = Played(board_until(12).copied_to(tmp_path / "play"), monkeypatch)
     flow.play.slow_ms = {"newest": 4_500}
     flow.play._engines.clear()
     flow.goes_on(16, 40, 0, 1, every_s=5)
@@ -100,7 +121,7 @@ def test_a_slow_operator_is_the_culprit_and_not_the_bound(tmp_path, monkeypatch)
 
 
 def test_a_slow_sibling_is_the_culprit_and_not_the_queued_one(tmp_path, monkeypatch):
-    flow = Played(BESIDE, tmp_path, monkeypatch)
+    flow = Played(beginning(BESIDE, tmp_path), monkeypatch)
     flow.goes_on(1, 12, 0, 1)
     flow.play.slow_ms = {"slow": 4_500}
     flow.play._engines.clear()
@@ -109,9 +130,8 @@ def test_a_slow_sibling_is_the_culprit_and_not_the_queued_one(tmp_path, monkeypa
     assert set(blamed(parts)) == {"slow"}
 
 
-def test_another_stream_of_the_process_is_named(tmp_path, monkeypatch):
-    flow = Played(BOARD, tmp_path, monkeypatch)
-    flow.goes_on(1, 12, 0, 1)
+def test_another_stream_of_the_process_is_named(tmp_path, monkeypatch, board_until):
+    flow = Played(board_until(12).copied_to(tmp_path / "play"), monkeypatch)
 
     def queued(since_ms: int) -> QueueWait:
         flow.play.now_ms += 4_500
@@ -127,7 +147,7 @@ def test_another_stream_of_the_process_is_named(tmp_path, monkeypatch):
 
 
 def test_a_silent_partition_is_named_when_results_wait(tmp_path, monkeypatch):
-    flow = Played(COUNTS, tmp_path, monkeypatch)
+    flow = Played(beginning(COUNTS, tmp_path), monkeypatch)
     flow.goes_on(1, 5, 0, 1)
     flow.goes_on(5, 80, 0, every_s=15)
     flow.goes_on(80, 82, 0, 1)
@@ -155,13 +175,12 @@ When its batch began, the culprit, and since when it is known.
 
 
 @pytest.mark.parametrize("name", SILENCES)
-def test_the_culprit_of_results_after_a_silence_is_named(tmp_path, monkeypatch, name):
+def test_the_culprit_of_results_after_a_silence_is_named(tmp_path, monkeypatch, board_until, name):
     batch_s, culprit, since_s = SILENCES[name]
-    flow = Played(BOARD, tmp_path, monkeypatch)
-    topology, layout = flow.play.topology, Layout(tmp_path)
+    flow = Played(board_until(31).copied_to(tmp_path / "play"), monkeypatch)
+    topology, layout = flow.play.topology, Layout(flow.play.home)
     (sub,) = topology.sub_topologies
     beats = Heartbeats(layout.stream("play", sub.name), topology="play", sub_topology=sub.name)
-    flow.goes_on(1, 31, 0, 1)
     for second in [*range(31), *(range(31, 70) if name != "stopped" else []), 70]:
         tell(beats, second, batch_s=batch_s if 30 < second < 70 else None)
     assert [finding.cause for finding in why(topology, layout, at_ms=ms(69))] == (

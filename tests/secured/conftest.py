@@ -1,4 +1,4 @@
-"""Starts one broker with TLS, logins and ACLs for all tests here."""
+"""Starts a broker with TLS, logins and ACLs for each file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from secured.secured_broker import SecuredBroker, granted
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredBroker]:
     """Yields the broker, with topics, rights, and passwords in the environment."""
     with granted(tmp_path_factory.mktemp("guarded")) as broker, pytest.MonkeyPatch.context() as environment:

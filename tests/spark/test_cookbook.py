@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from support.all_readers import by_all_readers, differences, types_of
+from support.all_readers import by_all_readers, differences, of_all_types, types_of
 from support.both_engines import BothEngines, Rows
 from support.flights_day import FlightsDay, PartitionIntake
 from tidemark.feed.feed_record import FLIGHT_EVENTS, RecordKind
@@ -274,7 +274,7 @@ def test_20_a_broken_sla_lasts_from_its_first_to_its_last_check(answers):
     assert answers(20) == [broken]
 
 
-@pytest.mark.parametrize("table", REPORTS, ids=lambda table: table.name)
+@pytest.mark.parametrize("table", of_all_types(REPORTS))
 def test_every_report_reads_alike_before_and_after_compaction(spark, flights_day, tmp_path, table):
     (written,) = delta_tables(flights_day[1].warehouse)[table.name]
     path = Path(shutil.copytree(written, tmp_path / table.name))

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from support.all_readers import by_all_readers, differences, types_of, word
+from support.all_readers import by_all_readers, differences, of_all_types, types_of, word
 from support.play import Play
 from support.topologies import NEWEST
 from tidemark.kernels.columns.schemas import arrow_schema, rows_of
@@ -54,7 +54,7 @@ def arrow_schema_type(ddl: str) -> pa.DataType:
     )
 
 
-@pytest.mark.parametrize("table", STREAM_TABLES, ids=lambda table: table.name)
+@pytest.mark.parametrize("table", of_all_types(STREAM_TABLES))
 def test_every_value_of_a_stream_s_table_is_read_alike(spark, tmp_path, table):
     path, at = tmp_path / table.name, next(c.name for c in table.columns if c.type == "bigint")
     rows = [{c.name: value(c.type, place) for c in table.columns} for place in range(3)]

@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import duckdb
 import polars as pl
 import pyarrow as pa
+import pytest
+from _pytest.mark import ParameterSet
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
+from tidemark.model.tables.catalog import Table
 from tidemark.query.spark import read
 from tidemark.query.sql import MEMORY, _connect, _source
 from tidemark.storage.delta.snapshots import snapshot_of
+
+
+def of_all_types(tables: Iterable[Table]) -> list[ParameterSet]:
+    """Returns *tables* as parameters; those without a type of their own are long."""
+    found, covered = [], set[str]()
+    for table in sorted(tables, key=lambda table: -len({column.type for column in table.columns})):
+        types = {column.type for column in table.columns}
+        found.append(pytest.param(table, id=table.name, marks=pytest.mark.long if types <= covered else ()))
+        covered |= types
+    return found
 
 
 def by_all_readers(spark: SparkSession, path: Path) -> pa.Table:

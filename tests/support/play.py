@@ -6,6 +6,7 @@ All else is the real thing: the engine, its journal, and Delta tables.
 from __future__ import annotations
 
 import platform
+import shutil
 import tomllib
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -105,6 +106,13 @@ class Play:
         """Copies the play so far to *home*, with drivers of its own."""
         play = Play(self.toml, home, partitions=self.partitions, facts_every_ms=self.topology.facts_every_ms)
         play._offsets, play._batches = self._offsets.copy(), self._batches.copy()
+        return play
+
+    def copied_to(self, home: Path) -> Play:
+        """Copies the play so far, its warehouse and its broker to *home*."""
+        shutil.copytree(self.home, home)
+        play = self.copy(home)
+        play.broker = self.broker.copy()
         return play
 
     def resume(self, batches: Mapping[str, int], offsets: Mapping[tuple[str, int], int]) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 from weakref import WeakValueDictionary
 
 import polars as pl
@@ -44,6 +45,12 @@ class Silence:
         self.marked: list[tuple[str, int | None, bool]] = []
         self.topic_limits: dict[str, Limits] = {}
         self.refuses: Callable[[Row], bool] = lambda row: False
+
+    def copy(self) -> Self:
+        """Returns a broker that has the same, and remembers on its own."""
+        other = object.__new__(type(self))
+        other.__dict__ |= deepcopy(self.__dict__)
+        return other
 
     def topic(self, source: Source) -> TopicState:
         name = source.topic or ""
