@@ -241,8 +241,8 @@ def _of_latency(scene: Scene, rows: Rows) -> Iterator[Sample]:
         recent = [(bucket, n) for _, bucket, _, n in of_operator]
         for name, q in PERCENTILES.items():
             if (latency_ms := quantile(recent, q)) is not None:
-                recently = {"value": latency_ms / 1000, "until_ms": newest_ms + RECENT_MS}
-                yield Sample("tidemark_recent_latency_seconds", (*labels, name), **recently)
+                value, until_ms = latency_ms / 1000, newest_ms + RECENT_MS
+                yield Sample("tidemark_recent_latency_seconds", (*labels, name), value, until_ms=until_ms)
         hour = [(bucket, n) for _, bucket, n, _ in of_operator if n]
         if hour:
             by_edge = [(_edge_s(edge), sum(n for bucket, n in hour if bucket <= edge)) for edge in EDGES]
