@@ -149,11 +149,14 @@ PYTEST := $(BIN)/pytest -q -n 2 --dist loadfile --no-loadscope-reorder
 # hold up nothing, and three, so that two can run while one waits for the disk. They need no jars.
 CPU_ONLY := tests/unit tests/vectors tests/reference tests/delta jobs/tidemark/semantics jobs/tidemark/model
 
+# `make -n` would run a line that names $(MAKE) itself.
+REST := $(MAKE) -s -j 3 -O check setup object-store audited
+
 test: ## lint, types and every test
 	@$(MAKE) -s -j 2 -O .venv/.ready browser
 	@$(MAKE) -s prometheus  # after the other user of apt
 	@nice $(PYTEST) -n 3 $(CPU_ONLY) >.venv/cpu_only.log 2>&1 & beside=$$!; trap "kill $$beside 2>/dev/null" EXIT INT TERM; \
-	$(MAKE) -s -j 3 -O check setup object-store audited || exit 1; \
+	$(REST) || exit 1; \
 	$(PYTEST) tests $(patsubst %,--ignore=%,$(CPU_ONLY)); failed=$$?; \
 	wait $$beside || failed=1; cat .venv/cpu_only.log; exit $$failed
 

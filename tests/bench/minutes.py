@@ -1,4 +1,4 @@
-"""Prints the seconds of each test file before and after, as a table.
+"""Prints the seconds of each test file in two runs.
 
 Its arguments are the outputs of two runs of `PYTEST_ADDOPTS=--durations=0 make test`. CONTRIBUTING.md has the command.
 """
@@ -23,7 +23,7 @@ def seconds(log: str) -> Counter[str]:
 
 
 def table(before: Counter[str], after: Counter[str]) -> list[str]:
-    """Returns the lines of files that took or take FEWEST_S, the longest first."""
+    """Returns the lines of files of FEWEST_S, the longest first."""
     files = [file for file in before | after if max(before[file], after[file]) >= FEWEST_S]
     rows = [(file, before[file], after[file]) for file in sorted(files, key=lambda file: -before[file])]
     rows.append(("all files", before.total(), after.total()))

@@ -1,4 +1,4 @@
-"""Starts a Spark standalone cluster and a broker for the tests of a file."""
+"""Starts a Spark standalone cluster and a broker for each file."""
 
 from collections.abc import Iterator
 

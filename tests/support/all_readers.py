@@ -21,13 +21,16 @@ from tidemark.storage.delta.snapshots import snapshot_of
 
 
 def of_all_types(tables: Iterable[Table]) -> list[ParameterSet]:
-    """Returns *tables* as parameters; those without a type of their own are long."""
-    found, covered = [], set[str]()
+    """Returns *tables* as parameters.
+
+    Those without a type of column of their own are long.
+    """
+    parameters, covered = [], set[str]()
     for table in sorted(tables, key=lambda table: -len({column.type for column in table.columns})):
         types = {column.type for column in table.columns}
-        found.append(pytest.param(table, id=table.name, marks=pytest.mark.long if types <= covered else ()))
+        parameters.append(pytest.param(table, id=table.name, marks=pytest.mark.long if types <= covered else ()))
         covered |= types
-    return found
+    return parameters
 
 
 def by_all_readers(spark: SparkSession, path: Path) -> pa.Table:
