@@ -18,11 +18,13 @@ from support.recorded_jobs import Job, topic
 from tidemark.api.listen import Listener
 from tidemark.api.query import Query, Writer
 from tidemark.cli.outside import serve_metrics
+from tidemark.cli.project.check import _not_measured, check
 from tidemark.cli.stack import logs
 from tidemark.clock import wall_clock_ms
 from tidemark.control.folder import StreamState
 from tidemark.errors import InvalidArgument, InvalidSpec
 from tidemark.kernels.columns.schemas import rows_of
+from tidemark.model.project.files import Project
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval, instant_ms, iso
 from tidemark.model.sla_spec import load_usable
@@ -412,6 +414,63 @@ def test_slas_name_queries_of_jobs(chain: Path) -> None:
         "keeps_up": ("error", 4 * MINUTE), "gets_orders": ("pass", 3)
     }  # fmt: skip
     assert [(each["updates_in"], each["open_batches"]) for each in accounts] == [(3, 0)] * 4
+
+
+@pytest.mark.parametrize("is_recorded", [False, True])
+def test_check_validates_slas_of_jobs(tmp_path: Path, *, is_recorded: bool) -> None:
+    project, warehouse = Project(tmp_path), tmp_path / "warehouse"
+    project.topologies.mkdir(parents=True)
+    project.slas.parent.mkdir(parents=True, exist_ok=True)
+    project.slas.write_text(f"{SLAS}\n[shop]\nrecorded = true\n")
+    if is_recorded:
+        job = Job(warehouse, "clean")
+        job.batch(NOON, topic("orders", 0, 5))
+    check([], warehouse, project)
+    late = """
+        [shop.slow]
+        subject = "clean"
+        measure = "latency_p99"
+        error_after = "5 s"
+        owner = "ann"
+        [shop.old]
+        subject = "changes"
+        measure = "staleness"
+        error_after = "5 s"
+        owner = "ann"
+        [shop.most]
+        subject = "clean"
+        objective = { latency = "30 s", target = 0.99 }
+        owner = "ann"
+        [shop.typo]
+        subject = "clean"
+        mesure = "watermark_lag"
+        [shop.nobody]
+        subject = "nobody"
+        measure = "records"
+        error_below = 1
+        owner = "ann"
+    """
+    project.slas.write_text(f"{SLAS}\n[shop]\nrecorded = true\n{late}")
+    with pytest.raises(InvalidSpec) as refused:
+        check([], warehouse, project)
+    places = {line.split(": ")[1] for line in str(refused.value).splitlines()}
+    unknown = {"shop.nobody.subject"} if is_recorded else set()
+    assert {"shop.slow.measure", "shop.old.measure", "shop.most.objective", "shop.typo.mesure"} | unknown <= places
+    assert {place.rsplit(".", 1)[0] for place in places} == {
+        "shop.slow", "shop.old", "shop.most", "shop.typo", *(["shop.nobody"] if is_recorded else []),
+    }  # fmt: skip
+
+
+def test_check_accepts_quantiles_that_a_job_measures(tmp_path: Path) -> None:
+    project, layout = Project(tmp_path), Layout(tmp_path / "warehouse")
+    Job(layout.warehouse, "clean").batch(NOON, topic("orders", 0, 5))
+    (topology,) = [*recorded_topologies(layout)]
+    project.slas.parent.mkdir(parents=True, exist_ok=True)
+    sla = '[shop.slow]\nsubject = "clean"\nmeasure = "latency_p99"\nerror_after = "5 s"\nowner = "ann"\n'
+    project.slas.write_text(sla)
+    assert len([*_not_measured(project, topology, layout)]) == 1
+    layout.stream_table("shop", "clean", "latency_buckets").mkdir()
+    assert [*_not_measured(project, topology, layout)] == []
 
 
 def test_lineage_of_runs_leaves_the_queries_of_jobs_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

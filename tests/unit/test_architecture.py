@@ -196,7 +196,7 @@ IMPORTS = {
     "cli.project": (
         "collecting escaping errors clock semantics model.tables model.settings model.project model.kinds "
         "model storage storage.delta stream.kafka stream.operate stream.schemas stream.read stream.write "
-        "stream.distributed query sampling why.causes reports cli.shared"
+        "stream.distributed query sampling why.causes reports recorded cli.shared"
     ),
     "cli.repair": (
         "collecting errors clock semantics model.tables model.settings model.project model.kinds model "
@@ -212,7 +212,7 @@ IMPORTS = {
         "collecting escaping errors clock semantics model.tables model.settings model.project model storage control "
         "query reports sla.incidents"
     ),
-    "airflow.dags": "collecting errors model.project model airflow.tasks",
+    "airflow.dags": "errors model.project model airflow.tasks",
     "airflow.pages": (
         "collecting escaping errors clock semantics model.settings model.project model query "
         "recorded reports reports.paths reports.facts reports.pages reports.rollups reports.what_if sla.incidents sla "

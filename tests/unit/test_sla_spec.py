@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from support.schemas import disagreement
+from tidemark.collecting import names_in
 from tidemark.errors import InvalidSpec
 from tidemark.model import topology
 from tidemark.model.settings.intervals import instant_ms
@@ -23,6 +24,7 @@ from tidemark.model.sla_spec import (
     mistakes,
     parse,
     recorded_topologies,
+    usable_slas,
 )
 from tidemark.semantics.incidents import Damping
 from tidemark.semantics.sla import BurnRate, Deadline, Objective, RecordMinimums, Sla
@@ -332,9 +334,40 @@ def test_topologies_of_jobs_are_marked_in_the_file(tmp_path):
     ]
     file.write_text(f"{text}[flights]\nrecorded = 1\n[shop]\nrecorded = 1\n")
     assert [str(error) for error in mistakes(file, [FLIGHTS], ["flights"])] == [
-        "slas.toml: shop: is not a topology; known topologies: flights",
+        "slas.toml: shop.recorded: is 1; write recorded = true",
         "slas.toml: flights.recorded: is 1; write recorded = true, or leave it out",
     ]
+    file.write_text(f"{text}[shop]\nrecoded = true\n[flights]\nrecoded = true\n")
+    assert [str(error) for error in mistakes(file, [FLIGHTS], ["flights"])] == [
+        "slas.toml: shop.recoded: is not a valid key here; did you mean recorded?",
+        "slas.toml: flights.recoded: is not a table of an SLA; write a table [flights.recoded]",
+    ]
+    file.write_text(f"{text}[shop]\nrecorded = true\n[shoop.orders]\n")
+    assert [str(error) for error in mistakes(file, [FLIGHTS], ["flights"])] == [
+        "slas.toml: shoop: is not a topology; did you mean shop?"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("table", "mistake"),
+    [
+        ('measure = "watermark_lag"', None),
+        ('measure = "latency_p99"', None),
+        ('mesure = "watermark_lag"', "mesure: is not a valid key here; did you mean measure?"),
+        ('measure = "watermark_lag"\nerror_after = 5', "error_after: is 5"),
+        ('measure = "staleness"', "subject: is 'orders', which has no staleness"),
+        ('measure = "complete_by"', "measure: is 'complete_by', but no operator"),
+    ],
+)
+def test_slas_of_jobs_are_judged_before_any_query_ran(table, mistake):
+    content = tomllib.loads(f'subject = "orders"\nowner = "ann"\n{table}')
+    if "measure" in content and "error_after" not in content:
+        content["error_after"] = "5 min"
+    found = usable_slas({"shop": {"recorded": True, "late": content}}, topology.of_jobs("shop"), file="slas.toml")
+    if mistake is None:
+        assert (names_in(found.specs), found.errors) == (["late"], {})
+    else:
+        assert str(found.errors["late"]).startswith(f"slas.toml: shop.late.{mistake}")
 
 
 @pytest.mark.parametrize(

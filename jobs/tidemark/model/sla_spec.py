@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -119,6 +120,8 @@ QUANTILES: Mapping[Measure, float] = MappingProxyType(
 """The quantile of each measure that is read from buckets."""
 WORK_QUANTILES: Mapping[Measure, float] = MappingProxyType({Measure.OPERATOR_LATENCY_P50: 0.5})
 """The quantile of each measure of an operator's own work on windows."""
+OF_OPERATORS = frozenset({Measure.WATERMARK_LAG, Measure.RECORDS, Measure.BURN_RATE, *QUANTILES, *WORK_QUANTILES})
+"""The measures that every operator, source or sub-topology may have."""
 FORESEEN = frozenset({Measure.STALENESS, Measure.WATERMARK_LAG, *QUANTILES})
 """The measures whose breaks can be expected."""
 EXCUSED_WHILE_CATCHING_UP = (Measure.STALENESS, Measure.WATERMARK_LAG, *QUANTILES, Measure.BURN_RATE)
@@ -346,7 +349,7 @@ def mistakes(path: Path, topologies: Iterable[Topology], names: Collection[str])
     """Returns all mistakes in the file at *path*.
 
     These are mistakes in the SLAs of *topologies*, topologies that *names* does not have and that are not marked as
-    recorded, and those of *names* that are.
+    recorded, and those of *names* that are. *topologies* also has those of jobs.
     """
     try:
         content = read_toml(path)
@@ -362,15 +365,25 @@ def mistakes(path: Path, topologies: Iterable[Topology], names: Collection[str])
         for name in recorded
         if name in names
     ]
-    for name in outside(tables, {*names, *recorded}):
-        remedy = suggestion_of(name, names, "topologies")
-        if isinstance(content[name], list):
-            remedy = f"maintenance of all topologies has the key {MAINTENANCE}"
-        errors.append(InvalidSpec.at(path.name, name, "is not a topology", remedy))
+    known = {*names, *recorded}
+    errors += (_unknown(path.name, name, content[name], known) for name in outside(tables, known))
     for topology in topologies:
         errors += usable_slas(content, topology, file=path.name).errors.values()
     # Each topology has a mistake in the maintenance of all.
     return list({str(error): error for error in errors}.values())
+
+
+def _unknown(file: str, name: str, table: Any, known: Collection[str]) -> InvalidSpec:
+    """Returns the mistake of the topology *name*, which is none of the *known*."""
+    remedy = suggestion_of(name, known, "topologies")
+    if isinstance(table, list):
+        remedy = f"maintenance of all topologies has the key {MAINTENANCE}"
+    values = {key: value for key, value in table.items() if not isinstance(value, dict)} if isinstance(table, dict) else {}
+    if RECORDED in values:
+        return InvalidSpec.at(file, f"{name}.{RECORDED}", f"is {values[RECORDED]!r}", f"write {RECORDED} = true")
+    for key in difflib.get_close_matches(RECORDED, values, n=1):
+        return InvalidSpec.at(file, f"{name}.{key}", "is not a valid key here", f"did you mean {RECORDED}?")
+    return InvalidSpec.at(file, name, "is not a topology", remedy)
 
 
 def recorded_topologies(path: Path) -> list[str]:
@@ -439,8 +452,10 @@ def _is_setting(name: str, value: Any, settings: Collection[str]) -> bool:
 def _specs(file: str, name: str, table: Any, topology: Topology) -> tuple[SlaSpec, ...]:
     """Reads the SLAs of a *table*: those of its objective, or one."""
     keys = Keys(file, f"{topology.name}.{name}", table if isinstance(table, dict) else {})
-    if isinstance(table, list):
-        remedy = f"maintenance of all SLAs of a topology has the key {MAINTENANCE}"
+    if not isinstance(table, dict):
+        remedy = f"write a table [{keys.at}]"
+        if isinstance(table, list):
+            remedy = f"maintenance of all SLAs of a topology has the key {MAINTENANCE}"
         raise InvalidSpec.at(file, keys.at, "is not a table of an SLA", remedy)
     is_reserved = name in {CHECKS, DECISION}
     if not IDENTIFIER.fullmatch(name) or is_reserved:
@@ -581,6 +596,8 @@ def _subject(keys: Keys, measure: Measure, topology: Topology, by: Collection[st
     if by:
         return _subject_of_groups(keys, measure, topology, by)
     allowed = subjects(measure, topology)
+    if not topology.sub_topologies and measure in OF_OPERATORS:
+        return str(keys.text("subject", "orders"))  # nothing was recorded yet, so any query may come
     if not allowed and measure is Measure.SCHEMA_CHANGES:
         remedy = "watch a source of a topic whose records are in JSON, or name the schemas of a registry"
         keys.fail("measure", f"is {measure.value!r}, but no source has such records", remedy)
