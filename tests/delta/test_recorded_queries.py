@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Callable
+from contextlib import redirect_stderr
 from functools import partial
+from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,6 +20,7 @@ from support.command_line import tidemark
 from support.recorded_jobs import Job, topic
 from tidemark.api.listen import Listener
 from tidemark.api.query import Query, Writer
+from tidemark.cli.main import main
 from tidemark.cli.outside import serve_metrics
 from tidemark.cli.project.check import _not_measured, check
 from tidemark.cli.stack import logs
@@ -529,3 +533,53 @@ def test_commands_find_the_queries_of_a_job(chain: Path) -> None:
     streams = [line.split()[:3] for line in said("status").splitlines() if line.startswith("shop/")]
     assert streams == [["shop/land", "never_started", "3"], ["shop/clean", "never_started", "3"]]
     assert "land:raw" in said("topology", "shop")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["why", "shoop"], "there is no topology 'shoop' in .*; known: clicks, shop$"),
+        (["incidents", "shoop"], "there is no topology 'shoop' in .*; known: clicks, shop$"),
+        (["status", "shoop"], "there is no topology shoop; known: clicks, shop$"),
+        (["doctor", "shop"], "shop has no topology file: it is recorded from jobs"),
+        (["bound", "shop"], "shop has no topology file: it is recorded from jobs"),
+        (["restart", "shop/clean"], "shop has no topology file: it is recorded from jobs"),
+        (["suggest", "slas", "shop"], "shop has no topology file: it is recorded from jobs"),
+        (["check", "shop"], "shop has no topology file: it is recorded from jobs"),
+        (["check", "shoop"], "there is no topology 'shoop' in .*; known: clicks, shop$"),
+        (["check", "clicks.toml"], "clicks.toml: there is no such file"),
+        (["run", "shop", "--argument=--x"], "--argument is for a job; name its Python file with --application"),
+        (["run", "shop", "--application", "."], "is a folder; name the Python file of a job"),
+    ],
+)
+def test_commands_know_the_names_of_recorded_jobs(tmp_path: Path, words: list[str], said: str) -> None:
+    project = Project(tmp_path)
+    project.topologies.mkdir(parents=True)
+    (project.topologies / "clicks.toml").write_text(CLICKS)
+    Job(tmp_path / ".tidemark" / "warehouse", "clean").batch(NOON, topic("orders", 0, 5))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Project, "here", lambda: project)
+        answer = tidemark(tmp_path, "--home", str(tmp_path / ".tidemark"), *words)
+    assert answer.returncode == 1
+    assert re.search(said, answer.stderr.strip()), answer.stderr
+
+
+def test_an_unknown_option_is_explained_by_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["tidemark", "run", "shop", "--aplication", "x"])
+    with redirect_stderr(StringIO()) as said, pytest.raises(SystemExit):
+        main()
+    assert said.getvalue().startswith("usage: tidemark run ")
+
+
+CLICKS = """
+name = "clicks"
+[operators.pages]
+kind = "source"
+topic = "pages"
+fields = "id string"
+bound = "1 s"
+[operators.out]
+kind = "sink"
+input = "pages"
+table = "out"
+"""

@@ -120,8 +120,8 @@ IMPORTS = {
         "stream.operate stream.read stream.startup stream.state stream.updates why.evidence"
     ),
     "reports": (
-        "errors semantics model.tables model.settings model.project model kernels.columns storage storage.delta "
-        "control recorded spark_session query"
+        "collecting errors semantics model.tables model.settings model.project model kernels.columns storage "
+        "storage.delta control recorded spark_session query"
     ),
     "reports.paths.windows": "collecting semantics model.kinds model kernels.columns kernels.reports",
     "reports.paths.ages": "semantics model.tables model.kinds model kernels.columns kernels.reports reports",

@@ -378,7 +378,8 @@ def _unknown(file: str, name: str, table: Any, known: Collection[str]) -> Invali
     remedy = suggestion_of(name, known, "topologies")
     if isinstance(table, list):
         remedy = f"maintenance of all topologies has the key {MAINTENANCE}"
-    values = {key: value for key, value in table.items() if not isinstance(value, dict)} if isinstance(table, dict) else {}
+    content = table if isinstance(table, dict) else {}
+    values = {key: value for key, value in content.items() if not isinstance(value, dict)}
     if RECORDED in values:
         return InvalidSpec.at(file, f"{name}.{RECORDED}", f"is {values[RECORDED]!r}", f"write {RECORDED} = true")
     for key in difflib.get_close_matches(RECORDED, values, n=1):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 
@@ -33,7 +34,7 @@ from tidemark.model.sla_spec import QUANTILES, Measure, SlaSpec
 from tidemark.model.tables.catalog import CHANGES, LATENCY_BUCKETS
 from tidemark.model.topology import Topology, different_spark, load_each, load_part, name_in, of_jobs
 from tidemark.recorded.queries import recorded_topologies
-from tidemark.reports.batch_job import add_bootstrap, given_secrets
+from tidemark.reports.batch_job import add_bootstrap, given_secrets, topology_file
 from tidemark.reports.promises import cannot_be_kept
 from tidemark.sampling.topic_sample import SampledCluster
 from tidemark.storage.delta.tables import Reference
@@ -49,7 +50,9 @@ Addresses = Sequence[tuple[str, str]]
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the command."""
-    parser.add_argument("files", nargs="*", type=Path, help="TOML files of topologies (default: all of the project)")
+    parser.add_argument(
+        "files", nargs="*", type=Path, help="names or TOML files of topologies (default: all of the project)"
+    )
     add_bootstrap(parser, LOCAL)
     text = (
         "also check topics, partitions and rights at the brokers, and bounds and SLAs against a sample of the records"
@@ -61,9 +64,11 @@ def command(options: argparse.Namespace) -> int:
     """Prints the topologies that can run; a mistake is an error."""
     local = running_broker(options.home)
     secrets = given_secrets(options)
-    lines = check(
-        options.files, place(options), addresses=options.bootstrap, local=local, look=options.live, secrets=secrets
-    )
+    # A file that is missing is refused as such.
+    files = [
+        file if file.suffix == ".toml" else topology_file(str(file), Layout(place(options))) for file in options.files
+    ]
+    lines = check(files, place(options), addresses=options.bootstrap, local=local, look=options.live, secrets=secrets)
     say_inert("\n".join(lines))
     return 0
 
@@ -126,8 +131,7 @@ def check(
     names = {*topologies, *map(name_in, (*files, *of_project))}
     jobs = _topologies_of_jobs(project, names, Layout(warehouse))
     errors += sla_spec.mistakes(project.slas, [*topologies.values(), *jobs], names)
-    for topology in jobs:
-        errors += _not_measured(project, topology, Layout(warehouse))
+    errors += chain.from_iterable(_not_measured(project, each, Layout(warehouse)) for each in jobs)
     errors += channel_spec.mistakes(project.channels)
     if errors:
         raise InvalidSpec("\n".join(map(str, errors)))
@@ -238,9 +242,7 @@ def _not_measured(project: Project, topology: Topology, layout: Layout) -> Itera
             yield InvalidSpec.at(project.slas.name, f"{topology.name}.{spec.table}.{key}", problem, remedy)
 
 
-def _warnings_of_all(
-    project: Project, topologies: Collection[Topology], jobs: Collection[Topology]
-) -> Iterator[str]:
+def _warnings_of_all(project: Project, topologies: Collection[Topology], jobs: Collection[Topology]) -> Iterator[str]:
     """Yields warnings about the topologies together.
 
     They are about SLAs that cannot be kept, filters of channels that match no alert, and schedules that do not fit this
