@@ -212,7 +212,7 @@ def test_one_limit_is_enough():
         ({"calendar": {**OFFICE, "to": "07:00"}}, r"board\.calendar\.to: is the same time as from"),
         ({"calendar": {"zon": "UTC"}}, r"board\.calendar\.zon: is not a valid key here; did you mean zone\?"),
         ({"hours": ["night"]}, r"board\.hours: has 'night'; write a list of tables such as"),
-        ({"hours": [{"zone": "UTC"}]}, r"board\.hours\[0\]\.warn_after: is None and error_after is None"),
+        ({"hours": [{"zone": "UTC"}]}, r"board\.hours\[0\]\.warn_after: and error_after are missing"),
         ({"hours": [{"error_after": "9 s"}]}, r"board\.hours\[0\]\.zone: is missing; write zone = .Europe/Berlin"),
         ({"hours": [{**OFFICE, "over": "1 h"}]}, r"board\.hours\[0\]\.over: is not a valid key here"),
         (
@@ -227,10 +227,13 @@ def test_one_limit_is_enough():
         ({"maintenance_windows": ["Sunday"]}, r"board\.maintenance_windows: has 'Sunday'; write hours, with a"),
         ({"measure": "watermark_lag", "subject": "flight_board"}, r"board\.subject: .*use one of flight_events"),
         ({"complete_by": "9 min"}, r"board\.complete_by: is set, but measure is 'staleness'; leave one of the two out"),
-        ({"measure": None, "complete_by": "9 min", "subject": "weather"}, r"board\.subject: is .weather., which has"),
-        ({"measure": None, "complete_by": "06:00 Berlin"}, r"board\.complete_by: is '06:00 Berlin', which names no"),
+        ({**OF_OBJECTIVE, "complete_by": "9 min", "subject": "weather"}, r"board\.subject: is .weather., which has"),
+        (
+            {**OF_OBJECTIVE, "complete_by": "06:00 Berlin", "subject": "flight_board"},
+            r"board\.complete_by: is '06:00 Berlin', which names no",
+        ),
         ({"measure": None, "complete_by": "6 o'clock"}, r"board\.complete_by: is .6 o'clock., which has no known unit"),
-        ({"measure": "records", "subject": "weather"}, r"board\.warn_below: is None and error_below is None; write"),
+        ({"measure": "records", "subject": "weather"}, r"board\.warn_below: and error_below are missing; write one"),
         ({"measure": "burn_rate", "subject": "weather"}, r'board\.threshold: is missing; write threshold = "30 s"'),
         (
             {"measure": "burn_rate", "subject": "weather", "threshold": "1 s", "target": 0.9},
@@ -387,7 +390,7 @@ def test_the_projects_own_file_has_no_mistake():
 @pytest.mark.parametrize(
     ("limits", "message"),
     [
-        ({}, "warn_above: is None and error_above is None"),
+        ({}, "warn_above: and error_above are missing"),
         ({"warn_above": 5, "error_above": 0}, "warn_above: is 5 and error_above is 0"),
         ({"error_above": -1}, "error_above: is -1; write 0 or more"),
         ({"error_above": 0, "hours": [{}]}, "hours: is set, but schema_changes has the same limits at all hours"),
@@ -610,3 +613,23 @@ def test_the_example_of_limits_by_hour_loads() -> None:
     # 07:59 and 08:00 of a Monday in summer.
     limits = [spec.at(instant_ms(f"2026-07-06T{clock}Z")).limits for clock in ("05:59", "06:00")]
     assert limits == [Sla(error_after_ms=300_000), Sla(error_after_ms=20_000)]
+
+
+@pytest.mark.parametrize(
+    ("changes", "keys"),
+    [
+        ({"subject": "nobody", "error_after": 5, "owner": ""}, ["subject", "error_after", "owner"]),
+        ({"owner": None, "severity": "high", "runbook": 3}, ["owner", "severity", "runbook"]),
+        ({"warn_after": None, "error_after": 5}, ["error_after"]),
+        ({"warn_after": None, "error_after": None, "error_aftr": "5 s", "owner": None}, ["error_aftr", "owner"]),
+        ({"warn_after": None, "error_after": None, "owner": None}, ["warn_after", "owner"]),
+        ({"measure": "lateness", "subject": "carriers", "owner": None}, ["measure", "owner"]),
+        ({"measure": None, "mesure": "watermark_lag", "subject": "flight_events"}, ["mesure"]),
+        ({**OF_OBJECTIVE, "objective": {"latency": 3, "target": 7}, "owner": None}, ["objective.latency", "owner"]),
+    ],
+)
+def test_all_mistakes_of_an_sla_are_told_at_once(changes, keys):
+    with pytest.raises(InvalidSpec) as refused:
+        specs(**changes)
+    told = [line.split(": ")[1].removeprefix("flights.board.") for line in str(refused.value).splitlines()]
+    assert sorted(told) == sorted(keys)
