@@ -447,7 +447,7 @@ def test_check_validates_slas_of_jobs(tmp_path: Path, *, is_recorded: bool) -> N
         owner = "ann"
         [shop.typo]
         subject = "clean"
-        mesure = "watermark_lag"
+        measures = "watermark_lag"
         [shop.nobody]
         subject = "nobody"
         measure = "records"
@@ -459,7 +459,7 @@ def test_check_validates_slas_of_jobs(tmp_path: Path, *, is_recorded: bool) -> N
         check([], warehouse, project)
     places = {line.split(": ")[1] for line in str(refused.value).splitlines()}
     unknown = {"shop.nobody.subject"} if is_recorded else set()
-    assert {"shop.slow.measure", "shop.old.measure", "shop.most.objective", "shop.typo.mesure"} | unknown <= places
+    assert {"shop.slow.measure", "shop.old.measure", "shop.most.objective", "shop.typo.measures"} | unknown <= places
     assert {place.rsplit(".", 1)[0] for place in places} == {
         "shop.slow", "shop.old", "shop.most", "shop.typo", *(["shop.nobody"] if is_recorded else []),
     }  # fmt: skip

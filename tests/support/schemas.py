@@ -40,8 +40,8 @@ def disagreement(file: str, content: Any, parse: Callable[[Any], object]) -> str
             refused = str(error)
     errors = [f"{error.json_path}: {error.message}" for error in validator(file).iter_errors(content)]
     # Others follow from the parser's repairs of a mistake.
-    told = (refused or "").splitlines()
-    declared = [str(mistake) for mistake in reading.mistakes if is_declared(mistake) and str(mistake) in told]
+    lines = (refused or "").splitlines()
+    declared = [str(mistake) for mistake in reading.mistakes if is_declared(mistake) and str(mistake) in lines]
     if declared and not errors:
         return f"the schema accepts {content}, the parser refuses it: {declared}"
     if errors and refused is None:

@@ -212,7 +212,7 @@ IMPORTS = {
         "collecting escaping errors clock semantics model.tables model.settings model.project model storage control "
         "query reports sla.incidents"
     ),
-    "airflow.dags": "errors model.project model airflow.tasks",
+    "airflow.dags": "collecting errors model.project model airflow.tasks",
     "airflow.pages": (
         "collecting escaping errors clock semantics model.settings model.project model query "
         "recorded reports reports.paths reports.facts reports.pages reports.rollups reports.what_if sla.incidents sla "

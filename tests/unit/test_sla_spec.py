@@ -356,7 +356,7 @@ def test_topologies_of_jobs_are_marked_in_the_file(tmp_path):
     [
         ('measure = "watermark_lag"', None),
         ('measure = "latency_p99"', None),
-        ('mesure = "watermark_lag"', "mesure: is not a valid key here; did you mean measure?"),
+        ('measures = "watermark_lag"', "measures: is not a valid key here; did you mean measure?"),
         ('measure = "watermark_lag"\nerror_after = 5', "error_after: is 5"),
         ('measure = "staleness"', "subject: is 'orders', which has no staleness"),
         ('measure = "complete_by"', "measure: is 'complete_by', but no operator"),
@@ -624,7 +624,7 @@ def test_the_example_of_limits_by_hour_loads() -> None:
         ({"warn_after": None, "error_after": None, "error_aftr": "5 s", "owner": None}, ["error_aftr", "owner"]),
         ({"warn_after": None, "error_after": None, "owner": None}, ["warn_after", "owner"]),
         ({"measure": "lateness", "subject": "carriers", "owner": None}, ["measure", "owner"]),
-        ({"measure": None, "mesure": "watermark_lag", "subject": "flight_events"}, ["mesure"]),
+        ({"measure": None, "measures": "watermark_lag", "subject": "flight_events"}, ["measures"]),
         ({**OF_OBJECTIVE, "objective": {"latency": 3, "target": 7}, "owner": None}, ["objective.latency", "owner"]),
     ],
 )

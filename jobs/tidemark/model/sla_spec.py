@@ -368,17 +368,17 @@ def mistakes(path: Path, topologies: Iterable[Topology], names: Collection[str])
         for name in recorded
         if name in names
     ]
-    known = {*names, *recorded}
-    errors += (_unknown(path.name, name, content[name], known) for name in outside(tables, known))
+    every_name = {*names, *recorded}
+    errors += (_unknown(path.name, name, content[name], every_name) for name in outside(tables, every_name))
     for topology in topologies:
         errors += usable_slas(content, topology, file=path.name).errors.values()
     # Each topology has a mistake in the maintenance of all.
     return list({str(error): error for error in errors}.values())
 
 
-def _unknown(file: str, name: str, table: Any, known: Collection[str]) -> InvalidSpec:
-    """Returns the mistake of the topology *name*, which is none of the *known*."""
-    remedy = suggestion_of(name, known, "topologies")
+def _unknown(file: str, name: str, table: Any, names: Collection[str]) -> InvalidSpec:
+    """Returns the mistake of the topology *name*, which is none of *names*."""
+    remedy = suggestion_of(name, names, "topologies")
     if isinstance(table, list):
         remedy = f"maintenance of all topologies has the key {MAINTENANCE}"
     content = table if isinstance(table, dict) else {}

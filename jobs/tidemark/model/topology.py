@@ -324,9 +324,9 @@ def load(path: Path) -> Topology:
 
 
 def name_in(path: Path) -> str:
-    """Returns the topology's name in the file at *path*, which may have mistakes.
+    """Returns the topology's name in the file at *path*.
 
-    Without a usable name it is that of the file.
+    The file may have mistakes; without a usable name it is that of the file.
     """
     try:
         name = read_toml(path).get("name")

@@ -157,13 +157,16 @@ def topology_file(name: str, layout: Layout | None = None) -> Path:
     if name in recorded:
         msg = f"{name} has no topology file: it is recorded from jobs, and this is not for recorded jobs"
         raise InvalidArgument(msg)
-    known = ", ".join((*files, *recorded)) or "none"
-    msg = f"there is no topology {name!r} in {Project.here().topologies}; known: {known}"
+    listed = ", ".join((*files, *recorded)) or "none"
+    msg = f"there is no topology {name!r} in {Project.here().topologies}; known: {listed}"
     raise InvalidArgument(msg)
 
 
 def _files(name: str) -> dict[str, Path]:
-    """Returns the topology files of the project by name, among them that of *name* if there is one."""
+    """Returns the topology files of the project by name.
+
+    The file of *name* is among them, if there is one.
+    """
     if name.endswith(".toml") and Path(name).is_file():
         return {name: Path(name)}
     folder = Project.here().topologies

@@ -58,10 +58,10 @@ def command(options: argparse.Namespace) -> int:
     recorded = recorded_topologies(Layout(place(options)))
     names = {each.name for each in topologies.values() if isinstance(each, Topology)}
     of_jobs = [each for each in recorded if each.name not in names and _is_chosen(options, Path(each.name), each)]
-    found = [*(path.stem for path in topologies), *names, *names_in(of_jobs)]
-    if unknown := outside(options.topologies, found):
-        known = ", ".join(names_in(valid_topologies(Layout(place(options))))) or "none"
-        msg = f"there is no topology {', '.join(unknown)}; known: {known}"
+    usable_names = [*(path.stem for path in topologies), *names, *names_in(of_jobs)]
+    if unknown := outside(options.topologies, usable_names):
+        listed = ", ".join(names_in(valid_topologies(Layout(place(options))))) or "none"
+        msg = f"there is no topology {', '.join(unknown)}; known: {listed}"
         raise InvalidArgument(msg)
     models = documents(Home(options.home.resolve()), place(options), [*topologies.values(), *of_jobs])
     broken = {path.name: str(each) for path, each in topologies.items() if not isinstance(each, Topology)}

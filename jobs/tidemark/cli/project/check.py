@@ -213,9 +213,9 @@ class Brokers:
 
 
 def _topologies_of_jobs(project: Project, names: Collection[str], layout: Layout) -> list[Topology]:
-    """Returns the topologies of jobs that have SLAs, and no file with one of *names*.
+    """Returns the topologies of jobs that have SLAs and no file.
 
-    They have the queries that are recorded in the warehouse of *layout*.
+    Those with files have *names*. The others have the queries that are recorded in the warehouse of *layout*.
     """
     marked = outside(sla_spec.recorded_topologies(project.slas), names)
     recorded = index_by_name(recorded_topologies(layout)) if marked else {}
