@@ -130,6 +130,14 @@ def test_an_operator_needs_a_stream_or_a_job(driver: Driver, named: dict[str, Pa
         StreamOperator(task_id="status", warehouse=str(driver.home), **named)
 
 
+def test_a_job_needs_a_list_of_arguments_and_its_file(driver: Driver) -> None:
+    named = {"task_id": "status", "warehouse": str(driver.home), "application": "gone.py"}
+    with pytest.raises(InvalidArgument, match="application_args must be a list of arguments, got '--day 1'"):
+        StreamOperator(**named, application_args="--day 1")
+    with pytest.raises(InvalidArgument, match=r"application: gone\.py is not a file on this host"):
+        operator(driver, topology_file=None, sub_topology="", topology="flights", application="gone.py").execute({})
+
+
 @pytest.mark.parametrize("named", [{"topology": "../shop"}, {"sub_topology": "a/b"}])
 def test_the_names_of_a_job_lead_to_no_other_folder(driver: Driver, named: dict[str, str]) -> None:
     with pytest.raises(InvalidArgument, match="a name must consist of letters"):

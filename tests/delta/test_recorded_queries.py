@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Callable
+from contextlib import redirect_stderr
 from functools import partial
+from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,12 +20,15 @@ from support.command_line import tidemark
 from support.recorded_jobs import Job, topic
 from tidemark.api.listen import Listener
 from tidemark.api.query import Query, Writer
+from tidemark.cli.main import main
 from tidemark.cli.outside import serve_metrics
+from tidemark.cli.project.check import _not_measured, check
 from tidemark.cli.stack import logs
 from tidemark.clock import wall_clock_ms
 from tidemark.control.folder import StreamState
 from tidemark.errors import InvalidArgument, InvalidSpec
 from tidemark.kernels.columns.schemas import rows_of
+from tidemark.model.project.files import Project
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval, instant_ms, iso
 from tidemark.model.sla_spec import load_usable
@@ -414,6 +420,63 @@ def test_slas_name_queries_of_jobs(chain: Path) -> None:
     assert [(each["updates_in"], each["open_batches"]) for each in accounts] == [(3, 0)] * 4
 
 
+@pytest.mark.parametrize("is_recorded", [False, True])
+def test_check_validates_slas_of_jobs(tmp_path: Path, *, is_recorded: bool) -> None:
+    project, warehouse = Project(tmp_path), tmp_path / "warehouse"
+    project.topologies.mkdir(parents=True)
+    project.slas.parent.mkdir(parents=True, exist_ok=True)
+    project.slas.write_text(f"{SLAS}\n[shop]\nrecorded = true\n")
+    if is_recorded:
+        job = Job(warehouse, "clean")
+        job.batch(NOON, topic("orders", 0, 5))
+    check([], warehouse, project)
+    late = """
+        [shop.slow]
+        subject = "clean"
+        measure = "latency_p99"
+        error_after = "5 s"
+        owner = "ann"
+        [shop.old]
+        subject = "changes"
+        measure = "staleness"
+        error_after = "5 s"
+        owner = "ann"
+        [shop.most]
+        subject = "clean"
+        objective = { latency = "30 s", target = 0.99 }
+        owner = "ann"
+        [shop.typo]
+        subject = "clean"
+        measures = "watermark_lag"
+        [shop.nobody]
+        subject = "nobody"
+        measure = "records"
+        error_below = 1
+        owner = "ann"
+    """
+    project.slas.write_text(f"{SLAS}\n[shop]\nrecorded = true\n{late}")
+    with pytest.raises(InvalidSpec) as refused:
+        check([], warehouse, project)
+    places = {line.split(": ")[1] for line in str(refused.value).splitlines()}
+    unknown = {"shop.nobody.subject"} if is_recorded else set()
+    assert {"shop.slow.measure", "shop.old.measure", "shop.most.objective", "shop.typo.measures"} | unknown <= places
+    assert {place.rsplit(".", 1)[0] for place in places} == {
+        "shop.slow", "shop.old", "shop.most", "shop.typo", *(["shop.nobody"] if is_recorded else []),
+    }  # fmt: skip
+
+
+def test_check_accepts_quantiles_that_a_job_measures(tmp_path: Path) -> None:
+    project, layout = Project(tmp_path), Layout(tmp_path / "warehouse")
+    Job(layout.warehouse, "clean").batch(NOON, topic("orders", 0, 5))
+    (topology,) = [*recorded_topologies(layout)]
+    project.slas.parent.mkdir(parents=True, exist_ok=True)
+    sla = '[shop.slow]\nsubject = "clean"\nmeasure = "latency_p99"\nerror_after = "5 s"\nowner = "ann"\n'
+    project.slas.write_text(sla)
+    assert len([*_not_measured(project, topology, layout)]) == 1
+    layout.stream_table("shop", "clean", "latency_buckets").mkdir()
+    assert [*_not_measured(project, topology, layout)] == []
+
+
 def test_lineage_of_runs_leaves_the_queries_of_jobs_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     events, works = tmp_path / "events.jsonl", list[Callable[[], None]]()
     transport = {"type": "file", "log_file_path": str(events), "append": True}
@@ -470,3 +533,53 @@ def test_commands_find_the_queries_of_a_job(chain: Path) -> None:
     streams = [line.split()[:3] for line in said("status").splitlines() if line.startswith("shop/")]
     assert streams == [["shop/land", "never_started", "3"], ["shop/clean", "never_started", "3"]]
     assert "land:raw" in said("topology", "shop")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["why", "shoop"], "there is no topology 'shoop' in .*; known: clicks, shop$"),
+        (["incidents", "shoop"], "there is no topology 'shoop' in .*; known: clicks, shop$"),
+        (["status", "shoop"], "there is no topology shoop; known: clicks, shop$"),
+        (["doctor", "shop"], "shop has no topology file: it is recorded from jobs"),
+        (["bound", "shop"], "shop has no topology file: it is recorded from jobs"),
+        (["restart", "shop/clean"], "shop has no topology file: it is recorded from jobs"),
+        (["suggest", "slas", "shop"], "shop has no topology file: it is recorded from jobs"),
+        (["check", "shop"], "shop has no topology file: it is recorded from jobs"),
+        (["check", "shoop"], "there is no topology 'shoop' in .*; known: clicks, shop$"),
+        (["check", "clicks.toml"], "clicks.toml: there is no such file"),
+        (["run", "shop", "--argument=--x"], "--argument is for a job; name its Python file with --application"),
+        (["run", "shop", "--application", "."], "is a folder; name the Python file of a job"),
+    ],
+)
+def test_commands_know_the_names_of_recorded_jobs(tmp_path: Path, words: list[str], said: str) -> None:
+    project = Project(tmp_path)
+    project.topologies.mkdir(parents=True)
+    (project.topologies / "clicks.toml").write_text(CLICKS)
+    Job(tmp_path / ".tidemark" / "warehouse", "clean").batch(NOON, topic("orders", 0, 5))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Project, "here", lambda: project)
+        answer = tidemark(tmp_path, "--home", str(tmp_path / ".tidemark"), *words)
+    assert answer.returncode == 1
+    assert re.search(said, answer.stderr.strip()), answer.stderr
+
+
+def test_an_unknown_option_is_explained_by_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["tidemark", "run", "shop", "--aplication", "x"])
+    with redirect_stderr(StringIO()) as said, pytest.raises(SystemExit):
+        main()
+    assert said.getvalue().startswith("usage: tidemark run ")
+
+
+CLICKS = """
+name = "clicks"
+[operators.pages]
+kind = "source"
+topic = "pages"
+fields = "id string"
+bound = "1 s"
+[operators.out]
+kind = "sink"
+input = "pages"
+table = "out"
+"""

@@ -120,8 +120,8 @@ IMPORTS = {
         "stream.operate stream.read stream.startup stream.state stream.updates why.evidence"
     ),
     "reports": (
-        "errors semantics model.tables model.settings model.project model kernels.columns storage storage.delta "
-        "control recorded spark_session query"
+        "collecting errors semantics model.tables model.settings model.project model kernels.columns storage "
+        "storage.delta control recorded spark_session query"
     ),
     "reports.paths.windows": "collecting semantics model.kinds model kernels.columns kernels.reports",
     "reports.paths.ages": "semantics model.tables model.kinds model kernels.columns kernels.reports reports",
@@ -196,7 +196,7 @@ IMPORTS = {
     "cli.project": (
         "collecting escaping errors clock semantics model.tables model.settings model.project model.kinds "
         "model storage storage.delta stream.kafka stream.operate stream.schemas stream.read stream.write "
-        "stream.distributed query sampling why.causes reports cli.shared"
+        "stream.distributed query sampling why.causes reports recorded cli.shared"
     ),
     "cli.repair": (
         "collecting errors clock semantics model.tables model.settings model.project model.kinds model "

@@ -294,3 +294,23 @@ def test_topologies_that_name_one_driver_agree_on_spark(tmp_path: Path) -> None:
         "three.toml: driver: is 'small', as in one.toml, but [spark] differs there; "
         "write the same [spark] in both, or another driver"
     ]
+
+
+def test_slas_under_the_name_of_a_file_are_no_topologys(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    project.topologies.mkdir(parents=True)
+    toml = (
+        'name = "clickstream"\n[operators.a]\nkind = "source"\ntopic = "t"\nfields = "id string"\nbound = "1 s"\n'
+        '[operators.out]\nkind = "sink"\ninput = "a"\ntable = "out"\n'
+    )
+    sla = 'subject = "out"\nerror_after = "5 s"\nowner = "ann"\n'
+    project.slas.parent.mkdir(parents=True, exist_ok=True)
+    project.slas.write_text(f"[clicks.y]\n{sla}[clickstream.x]\n{sla}")
+    # With a mistake the file is still known by the name in it.
+    for text in (toml, f"{toml}colour = 1\n"):
+        (project.topologies / "clicks.toml").write_text(text)
+        with pytest.raises(InvalidSpec) as refused:
+            check([], tmp_path / "warehouse", project)
+        assert [line for line in str(refused.value).splitlines() if "not a topology" in line] == [
+            "slas.toml: clicks: is not a topology; did you mean clickstream?"
+        ]

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from support.schemas import disagreement
+from tidemark.collecting import names_in
 from tidemark.errors import InvalidSpec
 from tidemark.model import topology
 from tidemark.model.settings.intervals import instant_ms
@@ -23,6 +24,7 @@ from tidemark.model.sla_spec import (
     mistakes,
     parse,
     recorded_topologies,
+    usable_slas,
 )
 from tidemark.semantics.incidents import Damping
 from tidemark.semantics.sla import BurnRate, Deadline, Objective, RecordMinimums, Sla
@@ -210,7 +212,7 @@ def test_one_limit_is_enough():
         ({"calendar": {**OFFICE, "to": "07:00"}}, r"board\.calendar\.to: is the same time as from"),
         ({"calendar": {"zon": "UTC"}}, r"board\.calendar\.zon: is not a valid key here; did you mean zone\?"),
         ({"hours": ["night"]}, r"board\.hours: has 'night'; write a list of tables such as"),
-        ({"hours": [{"zone": "UTC"}]}, r"board\.hours\[0\]\.warn_after: is None and error_after is None"),
+        ({"hours": [{"zone": "UTC"}]}, r"board\.hours\[0\]\.warn_after: and error_after are missing"),
         ({"hours": [{"error_after": "9 s"}]}, r"board\.hours\[0\]\.zone: is missing; write zone = .Europe/Berlin"),
         ({"hours": [{**OFFICE, "over": "1 h"}]}, r"board\.hours\[0\]\.over: is not a valid key here"),
         (
@@ -225,10 +227,13 @@ def test_one_limit_is_enough():
         ({"maintenance_windows": ["Sunday"]}, r"board\.maintenance_windows: has 'Sunday'; write hours, with a"),
         ({"measure": "watermark_lag", "subject": "flight_board"}, r"board\.subject: .*use one of flight_events"),
         ({"complete_by": "9 min"}, r"board\.complete_by: is set, but measure is 'staleness'; leave one of the two out"),
-        ({"measure": None, "complete_by": "9 min", "subject": "weather"}, r"board\.subject: is .weather., which has"),
-        ({"measure": None, "complete_by": "06:00 Berlin"}, r"board\.complete_by: is '06:00 Berlin', which names no"),
+        ({**OF_OBJECTIVE, "complete_by": "9 min", "subject": "weather"}, r"board\.subject: is .weather., which has"),
+        (
+            {**OF_OBJECTIVE, "complete_by": "06:00 Berlin", "subject": "flight_board"},
+            r"board\.complete_by: is '06:00 Berlin', which names no",
+        ),
         ({"measure": None, "complete_by": "6 o'clock"}, r"board\.complete_by: is .6 o'clock., which has no known unit"),
-        ({"measure": "records", "subject": "weather"}, r"board\.warn_below: is None and error_below is None; write"),
+        ({"measure": "records", "subject": "weather"}, r"board\.warn_below: and error_below are missing; write one"),
         ({"measure": "burn_rate", "subject": "weather"}, r'board\.threshold: is missing; write threshold = "30 s"'),
         (
             {"measure": "burn_rate", "subject": "weather", "threshold": "1 s", "target": 0.9},
@@ -332,9 +337,40 @@ def test_topologies_of_jobs_are_marked_in_the_file(tmp_path):
     ]
     file.write_text(f"{text}[flights]\nrecorded = 1\n[shop]\nrecorded = 1\n")
     assert [str(error) for error in mistakes(file, [FLIGHTS], ["flights"])] == [
-        "slas.toml: shop: is not a topology; known topologies: flights",
+        "slas.toml: shop.recorded: is 1; write recorded = true",
         "slas.toml: flights.recorded: is 1; write recorded = true, or leave it out",
     ]
+    file.write_text(f"{text}[shop]\nrecoded = true\n[flights]\nrecoded = true\n")
+    assert [str(error) for error in mistakes(file, [FLIGHTS], ["flights"])] == [
+        "slas.toml: shop.recoded: is not a valid key here; did you mean recorded?",
+        "slas.toml: flights.recoded: is not a table of an SLA; write a table [flights.recoded]",
+    ]
+    file.write_text(f"{text}[shop]\nrecorded = true\n[shoop.orders]\n")
+    assert [str(error) for error in mistakes(file, [FLIGHTS], ["flights"])] == [
+        "slas.toml: shoop: is not a topology; did you mean shop?"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("table", "mistake"),
+    [
+        ('measure = "watermark_lag"', None),
+        ('measure = "latency_p99"', None),
+        ('measures = "watermark_lag"', "measures: is not a valid key here; did you mean measure?"),
+        ('measure = "watermark_lag"\nerror_after = 5', "error_after: is 5"),
+        ('measure = "staleness"', "subject: is 'orders', which has no staleness"),
+        ('measure = "complete_by"', "measure: is 'complete_by', but no operator"),
+    ],
+)
+def test_slas_of_jobs_are_judged_before_any_query_ran(table, mistake):
+    content = tomllib.loads(f'subject = "orders"\nowner = "ann"\n{table}')
+    if "measure" in content and "error_after" not in content:
+        content["error_after"] = "5 min"
+    found = usable_slas({"shop": {"recorded": True, "late": content}}, topology.of_jobs("shop"), file="slas.toml")
+    if mistake is None:
+        assert (names_in(found.specs), found.errors) == (["late"], {})
+    else:
+        assert str(found.errors["late"]).startswith(f"slas.toml: shop.late.{mistake}")
 
 
 @pytest.mark.parametrize(
@@ -354,7 +390,7 @@ def test_the_projects_own_file_has_no_mistake():
 @pytest.mark.parametrize(
     ("limits", "message"),
     [
-        ({}, "warn_above: is None and error_above is None"),
+        ({}, "warn_above: and error_above are missing"),
         ({"warn_above": 5, "error_above": 0}, "warn_above: is 5 and error_above is 0"),
         ({"error_above": -1}, "error_above: is -1; write 0 or more"),
         ({"error_above": 0, "hours": [{}]}, "hours: is set, but schema_changes has the same limits at all hours"),
@@ -577,3 +613,23 @@ def test_the_example_of_limits_by_hour_loads() -> None:
     # 07:59 and 08:00 of a Monday in summer.
     limits = [spec.at(instant_ms(f"2026-07-06T{clock}Z")).limits for clock in ("05:59", "06:00")]
     assert limits == [Sla(error_after_ms=300_000), Sla(error_after_ms=20_000)]
+
+
+@pytest.mark.parametrize(
+    ("changes", "keys"),
+    [
+        ({"subject": "nobody", "error_after": 5, "owner": ""}, ["subject", "error_after", "owner"]),
+        ({"owner": None, "severity": "high", "runbook": 3}, ["owner", "severity", "runbook"]),
+        ({"warn_after": None, "error_after": 5}, ["error_after"]),
+        ({"warn_after": None, "error_after": None, "error_aftr": "5 s", "owner": None}, ["error_aftr", "owner"]),
+        ({"warn_after": None, "error_after": None, "owner": None}, ["warn_after", "owner"]),
+        ({"measure": "lateness", "subject": "carriers", "owner": None}, ["measure", "owner"]),
+        ({"measure": None, "measures": "watermark_lag", "subject": "flight_events"}, ["measures"]),
+        ({**OF_OBJECTIVE, "objective": {"latency": 3, "target": 7}, "owner": None}, ["objective.latency", "owner"]),
+    ],
+)
+def test_all_mistakes_of_an_sla_are_told_at_once(changes, keys):
+    with pytest.raises(InvalidSpec) as refused:
+        specs(**changes)
+    told = [line.split(": ")[1].removeprefix("flights.board.") for line in str(refused.value).splitlines()]
+    assert sorted(told) == sorted(keys)

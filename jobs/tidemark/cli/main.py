@@ -132,7 +132,7 @@ def _main() -> int:
     parser = _parser(sys.argv)
     options, rest = parser.parse_known_args()
     if rest and options.command != PASSED_ON:
-        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+        options.parser.error(f"unrecognized arguments: {' '.join(rest)}")
     options.rest = rest
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
@@ -184,7 +184,7 @@ def _parser(words: Collection[str] | None = None) -> argparse.ArgumentParser:
         if words is None or name in words:
             command = import_module(f"tidemark.cli.{module}")
             command.add_options(added)
-            added.set_defaults(run=command.command)
+            added.set_defaults(run=command.command, parser=added)
     return parser
 
 

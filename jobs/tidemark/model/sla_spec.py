@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -9,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 from tidemark.collecting import names_in, outside, present
 from tidemark.errors import InvalidArgument, InvalidSpec
@@ -32,6 +33,7 @@ from tidemark.model.settings.toml_keys import (
     Keys,
     length,
     read_toml,
+    read_whole,
     suggestion_of,
 )
 from tidemark.model.tables.catalog import CHANGES, OUTCOMES, TABLES
@@ -119,6 +121,8 @@ QUANTILES: Mapping[Measure, float] = MappingProxyType(
 """The quantile of each measure that is read from buckets."""
 WORK_QUANTILES: Mapping[Measure, float] = MappingProxyType({Measure.OPERATOR_LATENCY_P50: 0.5})
 """The quantile of each measure of an operator's own work on windows."""
+OF_OPERATORS = frozenset({Measure.WATERMARK_LAG, Measure.RECORDS, Measure.BURN_RATE, *QUANTILES, *WORK_QUANTILES})
+"""The measures that every operator, source or sub-topology may have."""
 FORESEEN = frozenset({Measure.STALENESS, Measure.WATERMARK_LAG, *QUANTILES})
 """The measures whose breaks can be expected."""
 EXCUSED_WHILE_CATCHING_UP = (Measure.STALENESS, Measure.WATERMARK_LAG, *QUANTILES, Measure.BURN_RATE)
@@ -274,6 +278,8 @@ KEYS = (
 
 An unknown key is reported before the mistakes that it may have caused.
 """
+DECIDING = ("measure", "objective", "complete_by", "by")
+"""Keys that decide what is measured."""
 OF_AN_OBJECTIVE = frozenset(
     {"measure", "over", "severity", "hours", "threshold", "target", "warn_at", "error_at", "min_records"}
 )
@@ -346,7 +352,7 @@ def mistakes(path: Path, topologies: Iterable[Topology], names: Collection[str])
     """Returns all mistakes in the file at *path*.
 
     These are mistakes in the SLAs of *topologies*, topologies that *names* does not have and that are not marked as
-    recorded, and those of *names* that are.
+    recorded, and those of *names* that are. *topologies* also has those of jobs.
     """
     try:
         content = read_toml(path)
@@ -362,15 +368,26 @@ def mistakes(path: Path, topologies: Iterable[Topology], names: Collection[str])
         for name in recorded
         if name in names
     ]
-    for name in outside(tables, {*names, *recorded}):
-        remedy = suggestion_of(name, names, "topologies")
-        if isinstance(content[name], list):
-            remedy = f"maintenance of all topologies has the key {MAINTENANCE}"
-        errors.append(InvalidSpec.at(path.name, name, "is not a topology", remedy))
+    every_name = {*names, *recorded}
+    errors += (_unknown(path.name, name, content[name], every_name) for name in outside(tables, every_name))
     for topology in topologies:
         errors += usable_slas(content, topology, file=path.name).errors.values()
     # Each topology has a mistake in the maintenance of all.
     return list({str(error): error for error in errors}.values())
+
+
+def _unknown(file: str, name: str, table: Any, names: Collection[str]) -> InvalidSpec:
+    """Returns the mistake of the topology *name*, which is none of *names*."""
+    remedy = suggestion_of(name, names, "topologies")
+    if isinstance(table, list):
+        remedy = f"maintenance of all topologies has the key {MAINTENANCE}"
+    content = table if isinstance(table, dict) else {}
+    values = {key: value for key, value in content.items() if not isinstance(value, dict)}
+    if RECORDED in values:
+        return InvalidSpec.at(file, f"{name}.{RECORDED}", f"is {values[RECORDED]!r}", f"write {RECORDED} = true")
+    for key in difflib.get_close_matches(RECORDED, values, n=1):
+        return InvalidSpec.at(file, f"{name}.{key}", "is not a valid key here", f"did you mean {RECORDED}?")
+    return InvalidSpec.at(file, name, "is not a topology", remedy)
 
 
 def recorded_topologies(path: Path) -> list[str]:
@@ -437,19 +454,29 @@ def _is_setting(name: str, value: Any, settings: Collection[str]) -> bool:
 
 
 def _specs(file: str, name: str, table: Any, topology: Topology) -> tuple[SlaSpec, ...]:
-    """Reads the SLAs of a *table*: those of its objective, or one."""
-    keys = Keys(file, f"{topology.name}.{name}", table if isinstance(table, dict) else {})
-    if isinstance(table, list):
-        remedy = f"maintenance of all SLAs of a topology has the key {MAINTENANCE}"
-        raise InvalidSpec.at(file, keys.at, "is not a table of an SLA", remedy)
+    """Reads the SLAs of a *table*: those of its objective, or one.
+
+    Raises InvalidSpec with a line for each mistake.
+    """
+    at = f"{topology.name}.{name}"
+    if not isinstance(table, dict):
+        remedy = f"write a table [{at}]"
+        if isinstance(table, list):
+            remedy = f"maintenance of all SLAs of a topology has the key {MAINTENANCE}"
+        raise InvalidSpec.at(file, at, "is not a table of an SLA", remedy)
     is_reserved = name in {CHECKS, DECISION}
     if not IDENTIFIER.fullmatch(name) or is_reserved:
         problem = "is reserved for Tidemark" if is_reserved else "is not a valid SLA name"
-        raise InvalidSpec.at(file, keys.at, problem, "use another name: lower-case letters, digits and _")
-    keys.refuse_all_but(KEYS)
-    promised = keys.get("objective", dict, OBJECTIVE_EXAMPLE, None)
-    specs = (_spec(keys, name, topology),) if promised is None else _objective(keys, name, topology)
-    keys.done()
+        raise InvalidSpec.at(file, at, problem, "use another name: lower-case letters, digits and _")
+
+    def read(keys: Keys) -> tuple[SlaSpec, ...]:
+        keys.refuse_all_but(KEYS)
+        promised = keys.get("objective", dict, OBJECTIVE_EXAMPLE, None)
+        return (_spec(keys, name, topology),) if promised is None else _objective(keys, name, topology)
+
+    specs, wrong = read_whole(file, at, table, read)
+    if wrong or specs is None:
+        raise InvalidSpec("\n".join(map(str, wrong)))
     return specs
 
 
@@ -566,7 +593,8 @@ def _refuse_unseen_groups(keys: Keys, spec: SlaSpec) -> None:
     longest_ms = round(max(present(ms for each in by_limits for ms in (each.warn_after_ms, each.error_after_ms))))
     if spec.over_ms <= longest_ms:
         problem = f"is {length(spec.over_ms)}, after which an unseen group counts no more"
-        keys.fail("over", problem, f"write a longer time than the limit of {length(longest_ms)}", beside="by")
+        remedy = f"write a longer time than the limit of {length(longest_ms)}"
+        keys.fail("over", problem, remedy, beside=("by", "warn_after", "error_after"))
 
 
 def _over_ms(keys: Keys, measure: Measure, by: Collection[str]) -> int:
@@ -581,6 +609,8 @@ def _subject(keys: Keys, measure: Measure, topology: Topology, by: Collection[st
     if by:
         return _subject_of_groups(keys, measure, topology, by)
     allowed = subjects(measure, topology)
+    if not topology.sub_topologies and measure in OF_OPERATORS:
+        return str(keys.text("subject", "orders"))  # nothing was recorded yet, so any query may come
     if not allowed and measure is Measure.SCHEMA_CHANGES:
         remedy = "watch a source of a topic whose records are in JSON, or name the schemas of a registry"
         keys.fail("measure", f"is {measure.value!r}, but no source has such records", remedy)
@@ -589,21 +619,25 @@ def _subject(keys: Keys, measure: Measure, topology: Topology, by: Collection[st
         keys.fail("measure", f"is {measure.value!r}, but no operator has the key complete", remedy)
     subject = str(keys.text("subject", allowed[0]))
     if subject not in allowed:
-        keys.fail("subject", f"is {subject!r}, which has no {measure}", f"use one of {', '.join(allowed)}")
+        problem, remedy = f"is {subject!r}, which has no {measure}", f"use one of {', '.join(allowed)}"
+        keys.fail("subject", problem, remedy, beside=DECIDING)
     return subject
 
 
 def _subject_of_groups(keys: Keys, measure: Measure, topology: Topology, by: Collection[str]) -> str:
     """Reads the operator whose staleness is judged for each group *by* columns."""
     if measure is not Measure.STALENESS:
-        keys.fail("by", f"is set, but {measure} is not measured by groups", 'leave it out, or measure = "staleness"')
+        remedy = 'leave it out, or measure = "staleness"'
+        keys.fail("by", f"is set, but {measure} is not measured by groups", remedy, beside=DECIDING)
     grouped = {name: o.groups for name, o in topology.operators.items() if o.groups}
     subject = str(keys.text("subject", next(iter(grouped), "latest")))
     if subject not in grouped:
         by_columns = ", ".join(f"{name} (by {', '.join(columns)})" for name, columns in grouped.items())
-        keys.fail("subject", f"is {subject!r}, which has no groups", f"with `by`, use one of {by_columns}")
+        problem = f"is {subject!r}, which has no groups"
+        keys.fail("subject", problem, f"with `by`, use one of {by_columns}", beside=DECIDING)
     if outside(by, grouped[subject]):
-        keys.fail("by", f"is {[*by]}", f"use columns of the key of {subject}: {', '.join(grouped[subject])}")
+        remedy = f"use columns of the key of {subject}: {', '.join(grouped[subject])}"
+        keys.fail("by", f"is {[*by]}", remedy, beside="subject")
     return subject
 
 
@@ -611,7 +645,8 @@ def _while_catching_up(keys: Keys, measure: Measure) -> WhileCatchingUp:
     chosen = WhileCatchingUp(keys.choice("while_catching_up", WhileCatchingUp, WhileCatchingUp.COUNT))
     if chosen is WhileCatchingUp.EXCUSE and measure not in EXCUSED_WHILE_CATCHING_UP:
         problem = f"is {chosen.value!r}, but {measure} is not late while a stream catches up"
-        keys.fail("while_catching_up", problem, f"leave it out, or measure {', '.join(EXCUSED_WHILE_CATCHING_UP)}")
+        remedy = f"leave it out, or measure {', '.join(EXCUSED_WHILE_CATCHING_UP)}"
+        keys.fail("while_catching_up", problem, remedy, beside=DECIDING)
     return chosen
 
 
@@ -624,7 +659,8 @@ def _place(keys: Keys, measure: Measure, subject: str, topology: Topology) -> Re
     sinks = [o for o in tables if subject == (o.result_table if measure is Measure.STALENESS else o.name)]
     if not sinks or not (measure is Measure.STALENESS or measure in QUANTILES):
         problem = f"is {place.value!r}, but {measure} of {subject!r} is not measured in a sink's table"
-        keys.fail("place", problem, "leave it out, or measure staleness or a latency of a sink with a table")
+        remedy = "leave it out, or measure staleness or a latency of a sink with a table"
+        keys.fail("place", problem, remedy, beside=(*DECIDING, "subject"))
     # Both places of an append-only table are the same.
     return place if any(not sink.appends_each_record for sink in sinks) else ResultPlace.VIEW
 
@@ -677,7 +713,7 @@ def _hours(keys: Keys, measure: Measure) -> Iterator[tuple[WeeklyHours, Threshol
     """Yields the hours in which other limits hold, and these limits."""
     tables = keys.get("hours", list, f"[{EXAMPLE_OF_HOURS}]", [])
     if tables and measure in {Measure.BURN_RATE, Measure.CONTRACT, Measure.COMPLETE_BY, Measure.SCHEMA_CHANGES}:
-        keys.fail("hours", f"is set, but {measure} has the same limits at all hours", "leave it out")
+        keys.fail("hours", f"is set, but {measure} has the same limits at all hours", "leave it out", beside=DECIDING)
     limits = ("warn_below", "error_below") if measure is Measure.RECORDS else ("warn_after", "error_after")
     for place, table in enumerate(tables):
         if not isinstance(table, dict):
@@ -703,12 +739,8 @@ def _at_least(keys: Keys) -> RecordMinimums:
     try:
         return RecordMinimums(warn_below=warn, error_below=error)
     except InvalidArgument:
-        problem = f"is {warn} and error_below is {error}"
-        keys.fail(
-            "warn_below",
-            problem,
-            "write one or both, error_below not above warn_below: warn_below = 100, error_below = 1",
-        )
+        remedy = "write one or both, error_below not above warn_below: warn_below = 100, error_below = 1"
+        _refuse_pair(keys, "warn_below", "error_below", remedy)
 
 
 def _at_most(keys: Keys) -> ChangeMaximums:
@@ -717,7 +749,7 @@ def _at_most(keys: Keys) -> ChangeMaximums:
         return ChangeMaximums(warn_above=warn, error_above=error)
     except InvalidArgument:
         remedy = "write one or both, warn_above not above error_above: warn_above = 0, error_above = 5"
-        keys.fail("warn_above", f"is {warn} and error_above is {error}", remedy)
+        _refuse_pair(keys, "warn_above", "error_above", remedy)
 
 
 def _burn_rate(keys: Keys) -> BurnRate:
@@ -743,8 +775,13 @@ def _lengths(keys: Keys) -> Sla:
     try:
         return Sla(warn_after_ms=warn_ms, error_after_ms=error_ms)
     except InvalidArgument:
-        keys.fail(
-            "warn_after",
-            f"is {keys.content.get('warn_after')!r} and error_after is {keys.content.get('error_after')!r}",
-            'write one or both, warn_after below error_after: warn_after = "30 s", error_after = "2 min"',
-        )
+        remedy = 'write one or both, warn_after below error_after: warn_after = "30 s", error_after = "2 min"'
+        _refuse_pair(keys, "warn_after", "error_after", remedy)
+
+
+def _refuse_pair(keys: Keys, warn: str, error: str, remedy: str) -> NoReturn:
+    """Refuses limits that are both missing, or in the wrong order."""
+    problem = f"and {error} are missing"
+    if warn in keys.content or error in keys.content:
+        problem = f"is {keys.content.get(warn, 'missing')!r} and {error} is {keys.content.get(error, 'missing')!r}"
+    keys.fail(warn, problem, remedy, beside=("measure", "objective", "hours", warn, error))

@@ -323,6 +323,18 @@ def load(path: Path) -> Topology:
     return parse(read_toml(path), file=path.name, folder=path.parent)
 
 
+def name_in(path: Path) -> str:
+    """Returns the topology's name in the file at *path*.
+
+    The file may have mistakes; without a usable name it is that of the file.
+    """
+    try:
+        name = read_toml(path).get("name")
+    except (OSError, InvalidSpec):
+        return path.stem
+    return name if isinstance(name, str) else path.stem
+
+
 def load_part(path: Path) -> tuple[Topology | None, list[InvalidSpec]]:
     """Returns an invalid file's part with known columns, and all mistakes."""
     return parse_part(read_toml(path), file=path.name, folder=path.parent)

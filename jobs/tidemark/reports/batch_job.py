@@ -8,6 +8,7 @@ import os
 from contextlib import AbstractContextManager
 from pathlib import Path
 
+from tidemark.collecting import names_in
 from tidemark.control.folder import Control
 from tidemark.errors import InvalidArgument, TidemarkError, argument_type
 from tidemark.model.project.connections import named_address
@@ -17,7 +18,7 @@ from tidemark.model.project.secrets import read_given
 from tidemark.model.settings.intervals import instant_ms
 from tidemark.model.sla_spec import SlaSpec, load_usable
 from tidemark.model.topology import Topology, load, load_each
-from tidemark.recorded.queries import recorded_topology
+from tidemark.recorded.queries import recorded_topologies, recorded_topology
 from tidemark.storage.location import location
 
 log = logging.getLogger(__name__)
@@ -133,33 +134,47 @@ def topology(name: str, layout: Layout | None = None) -> Topology:
         InvalidSpec: its file, or the description of one of its queries, is invalid.
     """
     try:
-        file = topology_file(name)
-    except InvalidArgument:
-        if layout is not None and (recorded := recorded_topology(layout, name)) is not None:
-            return recorded
-        raise
-    return load(file)
+        files = _files(name)
+    except InvalidArgument:  # recorded queries need no project
+        files = {}
+    if name not in files and layout is not None and (recorded := recorded_topology(layout, name)) is not None:
+        return recorded
+    return load(topology_file(name, layout))
 
 
-def topology_file(name: str) -> Path:
+def topology_file(name: str, layout: Layout | None = None) -> Path:
     """Returns the file of the topology *name*.
 
-    *name* may be a TOML file itself.
+    *name* may be a TOML file itself. With *layout* the error knows the queries recorded in that warehouse.
 
     Raises:
-        InvalidArgument: there is none; it lists the known ones.
+        InvalidArgument: there is none; it lists the known ones, or says that jobs have no file.
+    """
+    files = _files(name)
+    if name in files:
+        return files[name]
+    recorded = names_in(recorded_topologies(layout)) if layout is not None else []
+    if name in recorded:
+        msg = f"{name} has no topology file: it is recorded from jobs, and this is not for recorded jobs"
+        raise InvalidArgument(msg)
+    listed = ", ".join((*files, *recorded)) or "none"
+    msg = f"there is no topology {name!r} in {Project.here().topologies}; known: {listed}"
+    raise InvalidArgument(msg)
+
+
+def _files(name: str) -> dict[str, Path]:
+    """Returns the topology files of the project by name.
+
+    The file of *name* is among them, if there is one.
     """
     if name.endswith(".toml") and Path(name).is_file():
-        return Path(name)
+        return {name: Path(name)}
     folder = Project.here().topologies
     files = {path.stem: path for path in sorted(folder.glob("*.toml"))}
     if name not in files:
         # A topology may have another name than its file.
         files |= {each.name: path for path, each in load_each(folder).items() if isinstance(each, Topology)}
-    if name not in files:
-        msg = f"there is no topology {name!r} in {folder}; known: {', '.join(files)}"
-        raise InvalidArgument(msg)
-    return files[name]
+    return files
 
 
 def load_usable_slas(topology: Topology) -> tuple[SlaSpec, ...]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from tidemark.airflow.dags import settings
 from tidemark.airflow.tasks import sla
-from tidemark.collecting import names_in
 from tidemark.errors import InvalidSpec
 from tidemark.model import channel_spec, sla_spec
+from tidemark.model.topology import name_in
 
 
 def refuse_mistakes() -> None:
@@ -15,10 +15,9 @@ def refuse_mistakes() -> None:
     In a DAG file of its own this becomes an import error in Airflow. It has no DAG: an import error removes all DAGs of
     its file. The others leave such a topology out.
     """
-    usable = settings.topologies().values()
+    usable = settings.topologies_and_jobs().values()
     # A file that cannot be used may have SLAs, too: it is known by its name alone.
-    names = {file.stem for file in settings.TOPOLOGIES.glob("*.toml")}
-    names |= {*names_in(usable)}
+    names = {name_in(file) for file in settings.TOPOLOGIES.glob("*.toml")}
     mistakes = (
         ([*settings.broken().values()], "Until then their DAGs do not run and are not listed; drivers continue."),
         (

@@ -9,6 +9,7 @@ from typing import Any
 
 from airflow.sdk import DAG, Param
 
+from tidemark.collecting import names_in, outside
 from tidemark.errors import InvalidSpec
 from tidemark.model.project.files import Project
 from tidemark.model.sla_spec import recorded_topologies
@@ -61,7 +62,8 @@ def topologies_and_jobs() -> dict[str, Topology]:
     The file of SLAs names those of jobs. Only the warehouse knows their queries, and a DAG file does not look there.
     """
     of_files = {str(path): topology for path, topology in topologies().items()}
-    return of_files | {name: of_jobs(name) for name in recorded_topologies(SLAS)}
+    marked = outside(recorded_topologies(SLAS), names_in(of_files.values()))
+    return of_files | {name: of_jobs(name) for name in marked}
 
 
 def broken() -> dict[Path, InvalidSpec]:

@@ -215,6 +215,9 @@ class StreamOperator(BaseOperator):
         if not is_named:
             msg = "name a topology_file and its sub_topology, or the application to run, for example my_job.py"
             raise InvalidArgument(msg)
+        if isinstance(application_args, str):
+            msg = f"application_args must be a list of arguments, got {application_args!r}; write, for example, "
+            raise InvalidArgument(msg + '["--day", "1"]')
         self.topology_file = topology_file
         self.sub_topology = usable(sub_topology or Path(application).stem)
         self.topology = usable(topology or Path(application).stem) if topology_file is None else topology
@@ -370,6 +373,9 @@ class StreamOperator(BaseOperator):
         _stop(self._driver(), BY_USER)
 
     def _ensure(self, driver: Driver) -> Launch:
+        if self.topology_file is None and not Path(self.application).is_file():
+            msg = f"application: {self.application} is not a file on this host; name the Python file of a job"
+            raise InvalidArgument(msg)
         launch_id = uuid.uuid4().hex
         command = launch_command(self._command(), launch_id, self.sub_topology)
         launch = driver.ensure(

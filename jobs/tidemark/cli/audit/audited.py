@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from tidemark.cli.shared.local import running_broker
 from tidemark.cli.shared.options import existing_warehouse
-from tidemark.cli.shared.streams import valid_topologies
+from tidemark.cli.shared.streams import topology_with_file, valid_topologies
 from tidemark.errors import InvalidArgument
 from tidemark.model.kinds.source import Source
 from tidemark.model.project.connections import LOCAL, with_address
@@ -16,7 +16,6 @@ from tidemark.model.project.layout import Layout
 from tidemark.model.project.registries import with_secrets
 from tidemark.model.topology import Topology
 from tidemark.reports.batch_job import add_bootstrap, given_secrets
-from tidemark.reports.batch_job import topology as topology_named
 from tidemark.semantics.progress import InputProgress, Place
 from tidemark.stream.schemas.known_schemas import SchemaStore
 from tidemark.trace.record import Tracer
@@ -77,7 +76,7 @@ def topologies(options: argparse.Namespace) -> list[Topology]:
         InvalidSpec: the named one is not valid.
     """
     if options.topology:
-        return [topology_named(options.topology)]
+        return [topology_with_file(options)]
     return valid_topologies()
 
 

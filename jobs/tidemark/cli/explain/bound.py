@@ -11,12 +11,12 @@ from pathlib import Path
 
 from tidemark.cli.shared.options import add_format, add_topology, existing_warehouse, span_ms
 from tidemark.cli.shared.output import say_inert
+from tidemark.cli.shared.streams import topology_with_file
 from tidemark.collecting import index_by_name
 from tidemark.errors import InvalidArgument
 from tidemark.model.topology import Topology
 from tidemark.query.sql import Warehouse
 from tidemark.query.text_table import FORMATS
-from tidemark.reports.batch_job import topology
 from tidemark.semantics.bounds import BoundCost, bound_costs
 
 COLUMNS = ("source", *BoundCost.__dataclass_fields__)
@@ -44,7 +44,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def command(options: argparse.Namespace) -> int:
     """Prints the cost of each bound."""
     start_ms, end_ms = span_ms(options)
-    of = topology(options.topology)
+    of = topology_with_file(options)
     rows = bound_rows(existing_warehouse(options), of, source=options.source, start_ms=start_ms, end_ms=end_ms)
     say_inert(FORMATS[options.format](COLUMNS, rows))
     return 0

@@ -13,7 +13,10 @@ from typing import Any
 from tidemark.cli.shared.local import Home, airflow
 from tidemark.cli.shared.options import add_format, place
 from tidemark.cli.shared.output import say_inert
+from tidemark.cli.shared.streams import valid_topologies
 from tidemark.clock import wall_clock_ms
+from tidemark.collecting import names_in, outside
+from tidemark.errors import InvalidArgument
 from tidemark.escaping import one_line
 from tidemark.model.project.files import Project
 from tidemark.model.project.layout import Layout
@@ -55,6 +58,11 @@ def command(options: argparse.Namespace) -> int:
     recorded = recorded_topologies(Layout(place(options)))
     names = {each.name for each in topologies.values() if isinstance(each, Topology)}
     of_jobs = [each for each in recorded if each.name not in names and _is_chosen(options, Path(each.name), each)]
+    usable_names = [*(path.stem for path in topologies), *names, *names_in(of_jobs)]
+    if unknown := outside(options.topologies, usable_names):
+        listed = ", ".join(names_in(valid_topologies(Layout(place(options))))) or "none"
+        msg = f"there is no topology {', '.join(unknown)}; known: {listed}"
+        raise InvalidArgument(msg)
     models = documents(Home(options.home.resolve()), place(options), [*topologies.values(), *of_jobs])
     broken = {path.name: str(each) for path, each in topologies.items() if not isinstance(each, Topology)}
     if options.format == "json":

@@ -9,6 +9,7 @@ from zoneinfo import ZoneInfo
 from tidemark.cli.outside.contracts import ODCS, OPENSLO, imported
 from tidemark.cli.shared.options import add_topology, existing_warehouse
 from tidemark.cli.shared.output import say_inert
+from tidemark.cli.shared.streams import topology_with_file
 from tidemark.clock import wall_clock_ms
 from tidemark.errors import InvalidArgument
 from tidemark.escaping import one_line
@@ -19,7 +20,6 @@ from tidemark.model.settings.toml_keys import read_toml
 from tidemark.model.sla_spec import DEFAULT_SLAS, Slas, parse, usable_slas
 from tidemark.model.topology import Topology
 from tidemark.query.sql import Warehouse
-from tidemark.reports.batch_job import topology as topology_named
 from tidemark.sla.suggestion import as_toml, in_toml, suggest
 
 
@@ -35,8 +35,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def command(options: argparse.Namespace) -> int:
     """Prints the proposal; fails if there is none."""
     if options.contract is not None:
-        return _from_contract(options.contract, topology_named(options.topology))
-    zone, topology, file = _zone(options.zone), topology_named(options.topology), Project.here().slas
+        return _from_contract(options.contract, topology_with_file(options))
+    zone, topology, file = _zone(options.zone), topology_with_file(options), Project.here().slas
     content = read_toml(file) if file.exists() else {}
     specs, now_ms = parse(content, topology, file=file.name), wall_clock_ms()
     tables = Warehouse(existing_warehouse(options), topology=topology.name)

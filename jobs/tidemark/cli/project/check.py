@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 
@@ -17,7 +18,7 @@ from tidemark.cli.shared.local import running_broker
 from tidemark.cli.shared.options import place
 from tidemark.cli.shared.output import say_inert
 from tidemark.clock import wall_clock_ms
-from tidemark.collecting import in_order_of, names_in
+from tidemark.collecting import in_order_of, index_by_name, names_in, outside
 from tidemark.errors import InvalidArgument, InvalidSpec
 from tidemark.escaping import one_line
 from tidemark.model import channel_spec, sla_spec
@@ -25,12 +26,15 @@ from tidemark.model.arrival_order import by_arrival
 from tidemark.model.operator_graph import updates_tables
 from tidemark.model.project.connections import LOCAL, Clusters, addressed_clusters, in_clear, with_address
 from tidemark.model.project.files import Project
+from tidemark.model.project.layout import Layout
 from tidemark.model.project.registries import passwords_in_clear, with_secrets
 from tidemark.model.row_per_record import row_per_record
 from tidemark.model.schedules import too_many
-from tidemark.model.sla_spec import SlaSpec
-from tidemark.model.topology import Topology, different_spark, load_each, load_part
-from tidemark.reports.batch_job import add_bootstrap, given_secrets
+from tidemark.model.sla_spec import QUANTILES, Measure, SlaSpec
+from tidemark.model.tables.catalog import CHANGES, LATENCY_BUCKETS
+from tidemark.model.topology import Topology, different_spark, load_each, load_part, name_in, of_jobs
+from tidemark.recorded.queries import recorded_topologies
+from tidemark.reports.batch_job import add_bootstrap, given_secrets, topology_file
 from tidemark.reports.promises import cannot_be_kept
 from tidemark.sampling.topic_sample import SampledCluster
 from tidemark.storage.delta.tables import Reference
@@ -46,7 +50,9 @@ Addresses = Sequence[tuple[str, str]]
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the command."""
-    parser.add_argument("files", nargs="*", type=Path, help="TOML files of topologies (default: all of the project)")
+    parser.add_argument(
+        "files", nargs="*", type=Path, help="names or TOML files of topologies (default: all of the project)"
+    )
     add_bootstrap(parser, LOCAL)
     text = (
         "also check topics, partitions and rights at the brokers, and bounds and SLAs against a sample of the records"
@@ -58,9 +64,11 @@ def command(options: argparse.Namespace) -> int:
     """Prints the topologies that can run; a mistake is an error."""
     local = running_broker(options.home)
     secrets = given_secrets(options)
-    lines = check(
-        options.files, place(options), addresses=options.bootstrap, local=local, look=options.live, secrets=secrets
-    )
+    # A file that is missing is refused as such.
+    files = [
+        file if file.suffix == ".toml" else topology_file(str(file), Layout(place(options))) for file in options.files
+    ]
+    lines = check(files, place(options), addresses=options.bootstrap, local=local, look=options.live, secrets=secrets)
     say_inert("\n".join(lines))
     return 0
 
@@ -120,14 +128,16 @@ def check(
         lines += _lines_of_topology(topology, one_line(file.name))
     errors += different_spark(topologies.values())
     # SLAs may be about a topology whose own file has mistakes, which are listed already.
-    names = {*topologies, *(file.stem for file in of_project)}
-    errors += sla_spec.mistakes(project.slas, topologies.values(), names)
+    names = {*topologies, *map(name_in, (*files, *of_project))}
+    jobs = _topologies_of_jobs(project, names, Layout(warehouse))
+    errors += sla_spec.mistakes(project.slas, [*topologies.values(), *jobs], names)
+    errors += chain.from_iterable(_not_measured(project, each, Layout(warehouse)) for each in jobs)
     errors += channel_spec.mistakes(project.channels)
     if errors:
         raise InvalidSpec("\n".join(map(str, errors)))
     if not files and not of_project:
         lines.append(f"{project.topologies} has no topology; write one into NAME.toml there")
-    lines += _warnings_of_all(project, topologies.values())
+    lines += _warnings_of_all(project, topologies.values(), jobs)
     for topology in good:
         lines += _summary(topology, sla_spec.load(project.slas, topology), brokers, look=look)
     return lines
@@ -202,13 +212,43 @@ class Brokers:
         return {name: cluster for name, cluster in clusters.items() if cluster.bootstrap in addresses}
 
 
-def _warnings_of_all(project: Project, topologies: Collection[Topology]) -> Iterator[str]:
+def _topologies_of_jobs(project: Project, names: Collection[str], layout: Layout) -> list[Topology]:
+    """Returns the topologies of jobs that have SLAs and no file.
+
+    Those with files have *names*. The others have the queries that are recorded in the warehouse of *layout*.
+    """
+    marked = outside(sla_spec.recorded_topologies(project.slas), names)
+    recorded = index_by_name(recorded_topologies(layout)) if marked else {}
+    return [recorded.get(name) or of_jobs(name) for name in marked]
+
+
+def _not_measured(project: Project, topology: Topology, layout: Layout) -> Iterator[InvalidSpec]:
+    """Yields mistakes about measures that no query of *topology* has.
+
+    Spark reports neither results nor quantiles. Functions of `tidemark.api` in a job may write their tables.
+    """
+    for spec in sla_spec.load_usable(project.slas, topology).specs:
+        if spec.measure is Measure.STALENESS:
+            table, function, subs = CHANGES, "changed", topology.sub_topologies
+        elif spec.measure in QUANTILES or spec.measure is Measure.BURN_RATE:
+            subs = tuple(sub for sub in topology.sub_topologies if spec.subject in names_in(sub.operators))
+            table, function = LATENCY_BUCKETS, "measured"
+        else:
+            continue
+        if not any(layout.stream_table(topology.name, sub.name, table.name).is_dir() for sub in subs):
+            problem = f"is judged by {spec.measure}, which Spark does not report"
+            key = "objective" if spec.compliance else "measure"
+            remedy = f"measure watermark_lag, records or operator_latency_p50, or use api.{function} in the job first"
+            yield InvalidSpec.at(project.slas.name, f"{topology.name}.{spec.table}.{key}", problem, remedy)
+
+
+def _warnings_of_all(project: Project, topologies: Collection[Topology], jobs: Collection[Topology]) -> Iterator[str]:
     """Yields warnings about the topologies together.
 
     They are about SLAs that cannot be kept, filters of channels that match no alert, and schedules that do not fit this
     machine.
     """
-    promised = [(topology, sla_spec.load(project.slas, topology)) for topology in topologies]
+    promised = [(topology, sla_spec.load(project.slas, topology)) for topology in (*topologies, *jobs)]
     for topology, specs in promised:
         yield from (f"slas.toml: warning: {sentence}" for sentence in cannot_be_kept(specs, topology))
     for line in channel_spec.warnings(channel_spec.load(project.channels), promised):

@@ -13,11 +13,11 @@ from pathlib import Path
 from tidemark.cli.shared.options import add_topology, existing_warehouse
 from tidemark.cli.shared.output import say_inert
 from tidemark.cli.shared.plan import PlanChanged, RepairPlan, add_author, add_plan, carry_out
+from tidemark.cli.shared.streams import topology_with_file
 from tidemark.control.folder import Control
 from tidemark.model.project.layout import Layout
 from tidemark.model.stream import Stream
 from tidemark.model.topology import Topology
-from tidemark.reports.batch_job import topology as topology_named
 from tidemark.storage.delta.format import refuse_newer
 from tidemark.stream.startup import unread
 from tidemark.stream.startup.evidence import evidence
@@ -39,7 +39,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def command(options: argparse.Namespace) -> int:
     """Prints the faults of each stream; returns 1 if one is unsound."""
-    layout, of = Layout(existing_warehouse(options)), topology_named(options.topology)
+    layout, of = Layout(existing_warehouse(options)), topology_with_file(options)
     # Findings of an older version may be wrong, and its remedies harmful.
     refuse_newer(layout.warehouse)
     if options.apply == REMOVE_TORN:

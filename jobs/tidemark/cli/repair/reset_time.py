@@ -16,6 +16,7 @@ from typing import assert_never
 from tidemark.cli.shared.options import existing_warehouse, whole_number
 from tidemark.cli.shared.output import say_inert
 from tidemark.cli.shared.plan import RepairPlan, add_plan, carry_out, refuse_anonymous
+from tidemark.cli.shared.streams import topology_with_file
 from tidemark.clock import Clock, wall_clock_ms
 from tidemark.control.folder import Control, TimeReset
 from tidemark.errors import InvalidArgument, argument_type
@@ -26,7 +27,6 @@ from tidemark.model.project.layout import Layout, usable
 from tidemark.model.settings.intervals import instant_ms, iso
 from tidemark.model.settings.windows import Shape
 from tidemark.model.topology import SubTopology, Topology, load
-from tidemark.reports.batch_job import topology as topology_named
 from tidemark.semantics.progress import STREAMING, StreamProgress
 from tidemark.stream.decide.time_resets import TimeResets
 from tidemark.stream.journal.entries import Journal
@@ -52,7 +52,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def command(options: argparse.Namespace) -> int:
     """Requests the reset, and prints its consequences."""
-    warehouse, topology = existing_warehouse(options), topology_named(options.topology)
+    warehouse, topology = existing_warehouse(options), topology_with_file(options)
     refuse_anonymous(options)
     planned = partial(reset_plan, options, warehouse, topology)
     say_inert(carry_out(planned, options, Layout(warehouse), topology.name, note=options.reason))

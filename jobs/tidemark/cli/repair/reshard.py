@@ -14,13 +14,13 @@ from pathlib import Path
 from tidemark.cli.shared.options import existing_warehouse
 from tidemark.cli.shared.output import say_inert
 from tidemark.cli.shared.plan import PlanChanged, RepairPlan, add_author, add_plan, carry_out
+from tidemark.cli.shared.streams import topology_with_file
 from tidemark.collecting import names_in
 from tidemark.control.folder import Control
 from tidemark.errors import InvalidArgument, TidemarkError, argument_type
 from tidemark.model.project.layout import Layout, usable
 from tidemark.model.stream import Stream
 from tidemark.model.topology import Topology
-from tidemark.reports.batch_job import topology as topology_named
 from tidemark.storage.delta.format import refuse_newer
 from tidemark.storage.delta.tables import Reference
 from tidemark.storage.fence import Fence
@@ -48,7 +48,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def command(options: argparse.Namespace) -> int:
     """Distributes the state, and prints a line for each stream."""
-    topology, warehouse = topology_named(options.topology), existing_warehouse(options)
+    topology, warehouse = topology_with_file(options), existing_warehouse(options)
     planned = partial(reshard_plan, topology, warehouse, options.sub_topology, options.shards, say_inert)
     say_inert(carry_out(planned, options, Layout(warehouse), topology.name, note=options.note))
     return 0

@@ -5,14 +5,14 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from tidemark.cli.shared.options import existing_warehouse
+from tidemark.cli.shared.options import existing_warehouse, place
 from tidemark.collecting import index_by_name, names_in
 from tidemark.errors import InvalidArgument
 from tidemark.model.project.files import Project
 from tidemark.model.project.layout import Layout
-from tidemark.model.topology import SubTopology, Topology, load_each
+from tidemark.model.topology import SubTopology, Topology, load, load_each
 from tidemark.recorded.queries import recorded_topologies
-from tidemark.reports.batch_job import topology
+from tidemark.reports.batch_job import topology, topology_file
 
 
 def add_stream(parser: argparse.ArgumentParser) -> None:
@@ -47,6 +47,15 @@ def warehouse_and_topology(options: argparse.Namespace) -> tuple[Path, Topology]
     """
     home = existing_warehouse(options)
     return home, topology(options.topology, Layout(home))
+
+
+def topology_with_file(options: argparse.Namespace) -> Topology:
+    """Returns the topology of *options*, which has a file.
+
+    Raises:
+        InvalidArgument: there is none; the error says if it is recorded from jobs.
+    """
+    return load(topology_file(options.topology, Layout(place(options))))
 
 
 def valid_topologies(layout: Layout | None = None) -> list[Topology]:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import argparse
 
 from tidemark.cli.shared.local import Conductor, Home, airflow
+from tidemark.cli.shared.options import place
 from tidemark.cli.shared.output import say_inert
 from tidemark.cli.shared.streams import add_stream, stream
 from tidemark.errors import InvalidArgument
+from tidemark.model.project.layout import Layout
+from tidemark.reports.batch_job import topology_file
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -17,7 +20,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def command(options: argparse.Namespace) -> int:
     """Restarts the driver, and waits until the new one runs."""
-    topology, sub = stream(options.stream)
+    layout = Layout(place(options))
+    topology_file(options.stream.partition("/")[0], layout)  # jobs have none
+    topology, sub = stream(options.stream, layout)
     home = Home(options.home.resolve())
     if not airflow.runs(home.airflow):
         msg = f"nothing runs in {home.path}; `tidemark up {topology.name}` starts its streams"

@@ -140,7 +140,10 @@ def run(options: argparse.Namespace, warehouse: Path, local: str | None, say: Ca
     if options.application is not None:
         _run_application(options, layout, say)
         return 0
-    file = topology_file(options.topology).resolve()
+    if options.argument:
+        msg = "--argument is for a job; name its Python file with --application"
+        raise InvalidArgument(msg)
+    file = topology_file(options.topology, layout).resolve()
     topology = load_timed(file, options.time)
     clusters = addressed_clusters(
         topology.clusters_used, topology.clusters, options.bootstrap, os.environ, otherwise=local
@@ -163,7 +166,8 @@ def _run_application(options: argparse.Namespace, layout: Layout, say: Callable[
         msg = "--application: a job has its own time, brokers and secrets; leave out --time, --bootstrap, --secrets"
         raise InvalidArgument(msg)
     if not file.is_file():
-        msg = f"--application: {file} does not exist; name the Python file of a job"
+        seen = "is a folder" if file.is_dir() else "does not exist"
+        msg = f"--application: {file} {seen}; name the Python file of a job"
         raise InvalidArgument(msg)
     stream = RunningStream.of(layout, usable(options.topology), usable(file.stem))
     of_job = [f"--argument={argument}" for argument in options.argument]

@@ -132,7 +132,13 @@ def read_whole(
             result = read(keys)
             keys.done()
             # A misspelt key has a mistake of its own, which explains the missing one.
-            missing = [f"{at}.{key}" if at else key for key in keys.misspelt(written)]
+            misspelt = keys.misspelt(written)
+            missing = [f"{at}.{key}" if at else key for key in misspelt]
+            missing += [
+                key
+                for key, error in mistakes.items()
+                if misspelt.intersection(error.beside) and key.removeprefix(f"{at}.") in keys.asked
+            ]
             return result, [mistake for key, mistake in mistakes.items() if key not in missing]
         except InvalidSpec as error:
             place = error.key.removeprefix(f"{at}.").split(".")
