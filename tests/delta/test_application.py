@@ -95,8 +95,8 @@ def test_a_job_runs_as_python_would_run_it(job: Job) -> None:
         ("exit(4)", "mine.py ended with 4"),
         ("exit('no topic orders')", "mine.py ended with 'no topic orders'"),
         (
-            "import argparse; parser = argparse.ArgumentParser('mine.py'); parser.add_argument('--day', required=True)\n"
-            "parser.parse_args()",
+            "from argparse import ArgumentParser; parser = ArgumentParser('mine.py')\n"
+            "parser.add_argument('--day', required=True); parser.parse_args()",
             "mine.py ended with 2: mine.py: error: the following arguments are required: --day",
         ),
     ],
@@ -118,6 +118,9 @@ def test_every_command_knows_a_job_that_fails_before_its_first_query(job: Job) -
     assert said("why", "shop").startswith(f"driver_dead: mine since {iso(job.beat().at_ms)}: {reason}; ")
     assert reason in said("status", "shop")
     assert said("topology", "shop")
+    answer = tidemark(job.home, "--warehouse", str(job.home / "warehouse"), "logs", "shop")
+    assert "has no log" in answer.stderr
+    assert "it was launched by a test" in answer.stderr
     log = job.control.home / "run" / "run.log"
     log.parent.mkdir()
     log.write_text("a line of the job\n")

@@ -436,7 +436,8 @@ def test_lineage_of_runs_leaves_the_queries_of_jobs_out(tmp_path: Path, monkeypa
             "mine",
             "/opt/mine.py",
             "mine",
-            "its job has not run on this host; `tidemark run shop --application /opt/mine.py` (in Airflow clear its task)",
+            "its job has not run on this host: `tidemark run shop --application /opt/mine.py` "
+            "(in Airflow clear its task)",
         ),
     ],
 )

@@ -206,7 +206,7 @@ IMPORTS = {
     ),
     "cli.stack": (
         "collecting escaping errors clock semantics model.tables model.settings model.project model "
-        "storage control query recorded reports reports.pages cli.shared cli.explain"
+        "storage control query recorded reports reports.pages why.evidence cli.shared cli.explain"
     ),
     "airflow.tasks": (
         "collecting escaping errors clock semantics model.tables model.settings model.project model storage control "

@@ -49,10 +49,11 @@ def command(options: argparse.Namespace) -> int:
     candidates = [folder / name for folder, name in product(folders, NAMES)]
     logs = list(filter(Path.is_file, candidates))
     if not logs:
-        if query is None:
+        launch = topology.jobs.get(sub.name)
+        if launch is None:
             remedy = f"`tidemark up {topology.name}` starts it"
-        elif query.job:
-            remedy = f"its job has not run on this host; {run_job(topology.name, topology.jobs[sub.name])}"
+        elif launch.application:
+            remedy = f"its job has not run on this host: {run_job(topology.name, launch)}"
         else:
             remedy = "its log is that of the process that calls `listen()`"
         msg = f"{topology.name}/{sub.name} has no log in {control}; {remedy}"
