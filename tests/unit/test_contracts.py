@@ -159,9 +159,13 @@ def test_what_was_published_comes_back_as_it_was(kind: str, slas: dict) -> None:
     ("kind", "changes", "message"),
     [
         (ODCS, {"warn_after": "1 min"}, "flights.x.warn_after: is set, but ODCS has no equivalent; write an"),
-        (ODCS, {"measure": "records"}, "flights.x.measure: is records, which no property of ODCS means; only Tidemark can"),
-        (OPENSLO, {"measure": "records"}, "flights.x.objective: is missing, and an SLO of OpenSLO is a share of records; "
-            "only Tidemark can check it: leave it out of the other tool, or write an objective"),
+        (ODCS, {"measure": "records"}, "flights.x.measure: is records, which no property of ODCS means; only Tidemark"),
+        (
+            OPENSLO,
+            {"measure": "records"},
+            "flights.x.objective: is missing, and an SLO of OpenSLO is a share of records; only Tidemark can check it: "
+            "leave it out of the other tool, or write an objective",
+        ),
         (ODCS, {"error_after": None, "complete_by": "10 min"}, "flights.x.complete_by: is '10 min', but ODCS has"),
         (OPENSLO, {}, "flights.x.objective: is missing, and an SLO of OpenSLO is a share of records; publish it as"),
         (OPENSLO, {"objective": {}, "severity": "info"}, "flights.x.error_after: is set, but OpenSLO has no equ"),
