@@ -106,7 +106,7 @@ def test_a_job_that_fails_says_why(job: Job, code: str, reason: str) -> None:
     assert (job.beat().state, job.beat().reason) == ("failed", reason)
 
 
-def test_every_command_knows_a_job_that_fails_before_its_first_query(job: Job) -> None:
+def test_commands_know_a_job_that_fails_before_its_first_query(job: Job) -> None:
     assert job.run("import sys; print('two words are no day', file=sys.stderr); exit(2)", "--day", "7 8") == 1
 
     def said(*words: str) -> str:

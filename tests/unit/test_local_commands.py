@@ -64,6 +64,12 @@ def test_status_is_there_before_anything_runs(project: Project) -> None:
         ("broken", ("b error", "c pass"), "driver_dead", "broken: b: b is late; it was seen; act"),
         ("quiet", ("a pass",), "source_quiet", "quiet: it was seen; act"),
         ("on_time", (), None, "on_time"),
+        (
+            "not_checked",
+            (),
+            None,
+            "not_checked: its SLAs were not checked lately: the DAG tidemark_t_sla_check does so, unless it is paused",
+        ),
     ],
 )
 def test_status_shows_the_reason_of_the_verdict(verdict: str, slas: tuple[str, ...], cause: str, line: str) -> None:
@@ -203,7 +209,7 @@ def test_up_unpauses_the_dags_of_jobs(project: Project, *, has_run: bool) -> Non
     parts = ("reports", "sla_check", "maintenance", "daily_reports")
     assert airflow.unpaused == [f"tidemark_shop_{part}" for part in parts]
     assert airflow.triggered == (["tidemark_shop_sla_check", "tidemark_shop_maintenance"] if has_run else [])
-    assert [each.name for each in up.known(chosen)] == (["shop"] if has_run else [])
+    assert [each.name for each in up.with_queries(chosen)] == (["shop"] if has_run else [])
     assert "has no topology" not in tidemark(project.folder, "check").stdout
 
 

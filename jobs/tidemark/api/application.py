@@ -64,7 +64,7 @@ Then its process ends.
 MOST_OF_A_REASON = 2_000
 """Most characters of the reason of a failure in a heartbeat."""
 TEXTS_KEPT = 20
-"""Number of the newest texts on stderr in which its last line is."""
+"""Number of newest texts on stderr that hold its last line."""
 _FRAME = re.compile(r"\s|Traceback |\.\.\. \d|SQLSTATE|Driver stacktrace")
 
 
@@ -103,8 +103,8 @@ def run_application(options: ApplicationOptions) -> int:
     pulse = Pulse(control, history, epoch, options.launch_id, digest=running, launched_by=options.launched_by)
     queries = ApplicationQueries(control, pulse, layout, options)
     with queries.watched():
-        with last_line_of_stderr() as said:
-            reason = _run_file(options.application, options.argument, said)
+        with last_line_of_stderr() as last_line:
+            reason = _run_file(options.application, options.argument, last_line)
         failure = queries.wind_up()
     status = queries.end(reason or failure)
     if queries.outlive_the_job():
@@ -114,7 +114,7 @@ def run_application(options: ApplicationOptions) -> int:
 
 @contextmanager
 def last_line_of_stderr() -> Iterator[Callable[[], str]]:
-    """Yields a function of the last line that Python code has written to stderr."""
+    """Yields a function that returns Python's last line on stderr."""
     stream, written = sys.stderr, deque[str](maxlen=TEXTS_KEPT)
     write = stream.write
 
@@ -130,10 +130,10 @@ def last_line_of_stderr() -> Iterator[Callable[[], str]]:
         stream.write = write  # type: ignore[method-assign]
 
 
-def _run_file(file: Path, arguments: Sequence[str], said: Callable[[], str]) -> str | None:
+def _run_file(file: Path, arguments: Sequence[str], last_line: Callable[[], str]) -> str | None:
     """Runs *file* as Python would; returns why it failed.
 
-    Its folder comes first on the path. *said* returns the last line on stderr, such as that of a parser of arguments.
+    Its folder comes first on the path. *last_line* returns that of stderr, such as the error of a parser of arguments.
     """
     sys.argv = [str(file), *arguments]
     sys.path.insert(0, str(file.resolve().parent))
@@ -143,8 +143,10 @@ def _run_file(file: Path, arguments: Sequence[str], said: Callable[[], str]) -> 
         log.exception("%s failed", file)
         return f"{type(error).__name__}: {error}"
     except SystemExit as end:
-        last = f": {said()}" if isinstance(end.code, int) and said() else ""
-        return f"{file.name} ended with {end.code!r}{last[:MOST_OF_A_REASON]}" if end.code else None
+        # Another code than a number is a message itself.
+        line = last_line() if isinstance(end.code, int) else ""
+        reason = f"{file.name} ended with {end.code!r}{line and f': {line}'}"
+        return reason[:MOST_OF_A_REASON] if end.code else None
     return None
 
 

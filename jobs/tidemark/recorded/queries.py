@@ -33,7 +33,7 @@ from tidemark.storage.locks import own_folder
 log = logging.getLogger(__name__)
 
 FILE, LAUNCH = "query.json", "job.json"
-"""Descriptions of a query and of a job's launch, in their control folders."""
+"""Files that describe a query and a job's launch."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +80,7 @@ def write_launch(layout: Layout, topology: str, job: str, launch: JobLaunch) -> 
 
 
 def read_launch(layout: Layout, topology: str, job: str) -> JobLaunch | None:
-    """Returns the last launch of *job*; None: there is none that can be read."""
+    """Returns the last launch of *job*; None: none can be read."""
     try:
         content = json.loads((layout.control(topology, job) / LAUNCH).read_text(encoding="utf-8"))
         words = {key: str(content.get(key, "")) for key in ("application", "launched_by")}
@@ -142,8 +142,8 @@ def recorded_topology(layout: Layout, name: str) -> Topology | None:
     queries = [query for query in map(read_query, sorted(control.glob(f"*/{FILE}"))) if query is not None]
     jobs = sorted({*(file.parent.name for file in control.glob(f"*/{LAUNCH}"))})
     launches = {job: launch for job in jobs if (launch := read_launch(layout, name, job)) is not None}
-    known = {each for query in queries for each in (query.name, query.job)}
-    queries += [RecordedQuery(name=job, query_id="", job=job) for job in launches if job not in known]
+    recorded = {each for query in queries for each in (query.name, query.job)}
+    queries += [RecordedQuery(name=job, query_id="", job=job) for job in launches if job not in recorded]
     return topology_of(name, queries, launches) if queries else None
 
 

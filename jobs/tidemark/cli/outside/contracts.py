@@ -22,7 +22,7 @@ Entry = dict[str, Any]
 ODCS, OPENSLO = "odcs", "openslo"
 SUBJECT, MIN_RECORDS = "tidemark.io/subject", "tidemark.io/min-records"
 """Annotations of an SLO for keys that OpenSLO leaves to its users."""
-MEASURES_OF_ODCS = frozenset({Measure.STALENESS, Measure.COMPLETE_BY})
+MEASURES_OF_ODCS: Collection[str] = frozenset({Measure.STALENESS, Measure.COMPLETE_BY})
 ONLY_HERE = "only Tidemark can check it: leave it out of the other tool"
 UNITS = {"ms": "ms", "s": "s", "min": "m", "h": "h", "d": "d"}
 """Units of lengths in SLA files, and those of ODCS and OpenSLO."""
@@ -150,7 +150,7 @@ def _property(keys: Keys, name: str) -> Entry:
     return {**entry, "property": "timeOfAvailability", "value": f"{clock}+00:00"}
 
 
-def _measure(table: Entry) -> str:
+def _measure(table: Mapping[str, Any]) -> str:
     """Returns what the SLA of *table* measures; it has no objective."""
     return str(table.get("measure", Measure.COMPLETE_BY if "complete_by" in table else Measure.STALENESS))
 

@@ -87,9 +87,9 @@ def command(options: argparse.Namespace) -> int:
     finally:
         if not is_started and not ran_before:
             stack.stop(up.home)
-    known = up.known(topologies)
-    say_inert("\n" + status.as_text(status.documents(up.home, up.home.warehouse, known)) if known else "")
-    for name in outside(topologies, names_in(known)):
+    shown = up.with_queries(topologies)
+    say_inert("\n" + status.as_text(status.documents(up.home, up.home.warehouse, shown)) if shown else "")
+    for name in outside(topologies, names_in(shown)):
         say_inert(f"{name}: no job of it has run yet; docs/any-stream.md shows how to launch one")
     say_inert("\n" + addresses(up.home))
     for dag_id in up.held:
@@ -244,7 +244,7 @@ class StackStart:
         DAGs that a person paused stay so.
         """
         # After the first results: before them each missing table would break an SLA, and the streams need the slots.
-        recorded = names_in(self.known(topologies))
+        recorded = names_in(self.with_queries(topologies))
         for name, each in topologies.items():
             for part in parts_of(each):
                 dag = self._conductor(each).dag(part)
@@ -252,14 +252,14 @@ class StackStart:
                     api.trigger(dag, {})
         self._remembered.keep(self.home)
 
-    def known(self, topologies: Mapping[str, Topology]) -> list[Topology]:
+    def with_queries(self, topologies: Mapping[str, Topology]) -> list[Topology]:
         """Returns *topologies*, those of jobs with their queries.
 
-        It leaves out those of jobs that have not run yet.
+        Those of jobs that have not run yet are left out.
         """
         layout = Layout(self.home.warehouse)
-        known = (each if each.sub_topologies else recorded_topology(layout, name) for name, each in topologies.items())
-        return [each for each in known if each is not None]
+        every = (each if each.sub_topologies else recorded_topology(layout, name) for name, each in topologies.items())
+        return [each for each in every if each is not None]
 
     def open_pages(self, api: AirflowApi) -> None:
         """Opens the pages once, because the first answer takes seconds."""

@@ -12,7 +12,7 @@ from tidemark.why.evidence.snapshot import Scene
 
 LIVE = "`tidemark check --live` shows what the topics have"
 BY_COMMAND = "tidemark run by "
-"""Begin of the name of what launched a job, if that was the command."""
+"""Begin of `launched_by` if the command launched a job."""
 GOES_ON = frozenset({Condition.STARTING, Condition.RUNNING, Condition.CATCHING_UP, Condition.HANGING})
 
 
