@@ -12,7 +12,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from support.command_line import tidemark
 from tidemark.api.application import ApplicationOptions, ApplicationQueries, QuerySigns, in_short, run_application
-from tidemark.control.folder import Control, Heartbeat, LeaseLost
+from tidemark.control.folder import Control, Heartbeat, LeaseLost, StreamState
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import iso
 from tidemark.model.topology import JobLaunch
@@ -156,6 +156,18 @@ def test_a_recorded_query_takes_the_place_of_its_job(job: Job) -> None:
     assert topology is not None
     launch = JobLaunch(application=str(job.home / "mine.py"), arguments=("--day", "7"), launched_by="a test")
     assert ([sub.name for sub in topology.sub_topologies], topology.jobs) == (["clean"], {"clean": launch})
+
+
+@pytest.mark.parametrize(("launch", "names"), [("l", ["clean"]), ("before", ["clean", "mine"])])
+def test_a_job_that_fails_before_its_queries_is_beside_them(job: Job, launch: str, names: list[str]) -> None:
+    layout = Layout(job.home / "warehouse")
+    write_query(layout, "shop", RecordedQuery(name="clean", query_id="1", job="mine", application="/opt/mine.py"))
+    beat = Heartbeat(state=StreamState.DRAINED, epoch=1, launch_id=launch, at_ms=1, pid=1)
+    Control(layout.control("shop", "clean")).beat(beat)
+    assert job.run("exit(2)") == 1
+    topology = recorded_topology(layout, "shop")
+    assert topology is not None
+    assert sorted(sub.name for sub in topology.sub_topologies) == names
 
 
 def test_a_second_copy_of_a_job_does_not_run(job: Job) -> None:

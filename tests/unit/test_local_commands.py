@@ -21,8 +21,9 @@ from tidemark.cli.shared.local import AirflowApi, Home, InstallationState, writa
 from tidemark.cli.stack import topic
 from tidemark.cli.stack import up as up_command
 from tidemark.cli.stack.up import StackStart
+from tidemark.embedded.stack import dag_folders
 from tidemark.errors import InvalidArgument, TidemarkError
-from tidemark.model.project.files import Project
+from tidemark.model.project.files import CHECKOUT, Project
 from tidemark.model.project.layout import Layout
 from tidemark.recorded.queries import RecordedQuery, write_query
 
@@ -211,6 +212,16 @@ def test_up_unpauses_the_dags_of_jobs(project: Project, *, has_run: bool) -> Non
     assert airflow.triggered == (["tidemark_shop_sla_check", "tidemark_shop_maintenance"] if has_run else [])
     assert [each.name for each in up.with_queries(chosen)] == (["shop"] if has_run else [])
     assert "has no topology" not in tidemark(project.folder, "check").stdout
+
+
+def test_airflow_reads_the_dag_files_of_a_project(project: Project) -> None:
+    def read(project: Project) -> list[str]:
+        return [each["kwargs"].get("path", "") for each in json.loads(dag_folders(project, examples=False))]
+
+    assert read(project) == [""]
+    own = project.folder / "dags"
+    own.mkdir()
+    assert (read(project), read(Project(CHECKOUT))) == (["", str(own)], [""])
 
 
 def test_up_shows_for_which_topologies_it_waits(

@@ -4,8 +4,8 @@ A listener of `tidemark.api` describes each query in the query's control folder.
 each place that it reads, and a sink with its own name. Where a query reads the topic, table or folder that another one
 writes, its source has the sink of that query as upstream.
 
-The driver of a job describes its launch in the control folder of the job. Until a query of the job is recorded, the job
-itself is a sub-topology, with a sink of its name and no source.
+The driver of a job describes its launch in the control folder of the job. Until a query of the job is recorded, or if
+its last launch failed before a query, the job itself is a sub-topology, with a sink of its name and no source.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from types import MappingProxyType
 from typing import Any
 
 from tidemark.collecting import index_by_name
+from tidemark.control.folder import Control, Heartbeat, StreamState
 from tidemark.errors import InvalidSpec, TidemarkError
 from tidemark.escaping import one_line
 from tidemark.model.kinds.sink import Sink
@@ -143,8 +144,21 @@ def recorded_topology(layout: Layout, name: str) -> Topology | None:
     jobs = sorted({*(file.parent.name for file in control.glob(f"*/{LAUNCH}"))})
     launches = {job: launch for job in jobs if (launch := read_launch(layout, name, job)) is not None}
     recorded = {each for query in queries for each in (query.name, query.job)}
-    queries += [RecordedQuery(name=job, query_id="", job=job) for job in launches if job not in recorded]
+    alone = [job for job in launches if job not in recorded or _failed_alone(layout, name, job, queries)]
+    queries += [RecordedQuery(name=job, query_id="", job=job) for job in alone]
     return topology_of(name, queries, launches) if queries else None
+
+
+def _failed_alone(layout: Layout, topology: str, job: str, queries: Iterable[RecordedQuery]) -> bool:
+    """Returns True if the last launch of *job* failed before a query."""
+
+    def last_beat(name: str) -> Heartbeat | None:
+        return Control(layout.control(topology, name)).heartbeat()
+
+    beat, names = last_beat(job), [query.name for query in queries if job in (query.name, query.job)]
+    if beat is None or beat.state is not StreamState.FAILED or job in names:
+        return False
+    return all(of_query is None or of_query.launch_id != beat.launch_id for of_query in map(last_beat, names))
 
 
 def recorded_topologies(layout: Layout) -> list[Topology]:
