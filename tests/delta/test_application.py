@@ -10,11 +10,16 @@ from types import SimpleNamespace
 import pytest
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from support.command_line import tidemark
 from tidemark.api.application import ApplicationOptions, ApplicationQueries, QuerySigns, in_short, run_application
-from tidemark.control.folder import Control, Heartbeat, LeaseLost
+from tidemark.control.folder import Control, Heartbeat, LeaseLost, StreamState
 from tidemark.model.project.layout import Layout
+from tidemark.model.settings.intervals import iso
+from tidemark.model.topology import JobLaunch
+from tidemark.recorded.queries import RecordedQuery, recorded_topology, write_query
 from tidemark.stream.driver.heartbeats import Heartbeats
 from tidemark.stream.pulse import Pulse
+from tidemark.why.walk import why
 
 
 class Query:
@@ -54,8 +59,8 @@ class Job:
         (self.home / "mine.py").write_text(code)
         return run_application(self.options(*arguments))
 
-    def options(self, *arguments: str) -> ApplicationOptions:
-        names = {"topology": "shop", "sub_topology": "mine", "launch_id": "l", "launched_by": "a test"}
+    def options(self, *arguments: str, launched_by: str = "a test") -> ApplicationOptions:
+        names = {"topology": "shop", "sub_topology": "mine", "launch_id": "l", "launched_by": launched_by}
         take_over = {"take_over": False, "silent_after": 60.0}
         place = {"application": self.home / "mine.py", "argument": [*arguments], "warehouse": self.home / "warehouse"}
         return ApplicationOptions(**place, **names, **take_over)
@@ -85,11 +90,84 @@ def test_a_job_runs_as_python_would_run_it(job: Job) -> None:
 
 @pytest.mark.parametrize(
     ("code", "reason"),
-    [("raise ValueError('no topic orders')", "ValueError: no topic orders"), ("exit(4)", "mine.py ended with 4")],
+    [
+        ("raise ValueError('no topic orders')", "ValueError: no topic orders"),
+        ("exit(4)", "mine.py ended with 4"),
+        ("exit('no topic orders')", "mine.py ended with 'no topic orders'"),
+        (
+            "from argparse import ArgumentParser; parser = ArgumentParser('mine.py')\n"
+            "parser.add_argument('--day', required=True); parser.parse_args()",
+            "mine.py ended with 2: mine.py: error: the following arguments are required: --day",
+        ),
+    ],
 )
 def test_a_job_that_fails_says_why(job: Job, code: str, reason: str) -> None:
     assert job.run(code) == 1
     assert (job.beat().state, job.beat().reason) == ("failed", reason)
+
+
+def test_commands_know_a_job_that_fails_before_its_first_query(job: Job) -> None:
+    assert job.run("import sys; print('two words are no day', file=sys.stderr); exit(2)", "--day", "7 8") == 1
+
+    def said(*words: str) -> str:
+        answer = tidemark(job.home, "--warehouse", str(job.home / "warehouse"), *words)
+        assert answer.returncode == 0, answer.stderr
+        return answer.stdout
+
+    reason = "the driver of mine failed: mine.py ended with 2: two words are no day"
+    assert said("why", "shop").startswith(f"driver_dead: mine since {iso(job.beat().at_ms)}: {reason}; ")
+    assert reason in said("status", "shop")
+    assert said("topology", "shop")
+    answer = tidemark(job.home, "--warehouse", str(job.home / "warehouse"), "logs", "shop")
+    assert "has no log" in answer.stderr
+    assert "it was launched by a test" in answer.stderr
+    log = job.control.home / "run" / "run.log"
+    log.parent.mkdir()
+    log.write_text("a line of the job\n")
+    assert said("logs", "shop") == said("logs", "shop/mine") == "a line of the job\n"
+
+
+@pytest.mark.parametrize(
+    ("launched_by", "remedy"),
+    [
+        ("tidemark run by ann", "`tidemark run shop --application {file} --argument=--day '--argument=7 8'`"),
+        ("", "`tidemark run shop --application {file} --argument=--day '--argument=7 8'` (in Airflow clear its task)"),
+        (
+            "shop manual__1 try 2",
+            "clear its task in Airflow, or trigger its DAG; it was launched by shop manual__1 try 2",
+        ),
+    ],
+)
+def test_a_remedy_launches_a_job_as_it_was_launched(job: Job, launched_by: str, remedy: str) -> None:
+    (job.home / "mine.py").write_text("exit(2)")
+    run_application(job.options("--day", "7 8", launched_by=launched_by))
+    topology = recorded_topology(Layout(job.home / "warehouse"), "shop")
+    assert topology is not None
+    (finding, *_) = why(topology, Layout(job.home / "warehouse"), at_ms=job.beat().at_ms + 1)
+    again = remedy.format(file=job.home / "mine.py")
+    assert finding.remedy == f"correct that and run the job of mine again: {again}"
+
+
+def test_a_recorded_query_takes_the_place_of_its_job(job: Job) -> None:
+    layout = Layout(job.home / "warehouse")
+    assert job.run("", "--day", "7") == 0
+    write_query(layout, "shop", RecordedQuery(name="clean", query_id="1", job="mine", application="/opt/mine.py"))
+    topology = recorded_topology(layout, "shop")
+    assert topology is not None
+    launch = JobLaunch(application=str(job.home / "mine.py"), arguments=("--day", "7"), launched_by="a test")
+    assert ([sub.name for sub in topology.sub_topologies], topology.jobs) == (["clean"], {"clean": launch})
+
+
+@pytest.mark.parametrize(("launch", "names"), [("l", ["clean"]), ("before", ["clean", "mine"])])
+def test_a_job_that_fails_before_its_queries_is_beside_them(job: Job, launch: str, names: list[str]) -> None:
+    layout = Layout(job.home / "warehouse")
+    write_query(layout, "shop", RecordedQuery(name="clean", query_id="1", job="mine", application="/opt/mine.py"))
+    beat = Heartbeat(state=StreamState.DRAINED, epoch=1, launch_id=launch, at_ms=1, pid=1)
+    Control(layout.control("shop", "clean")).beat(beat)
+    assert job.run("exit(2)") == 1
+    topology = recorded_topology(layout, "shop")
+    assert topology is not None
+    assert sorted(sub.name for sub in topology.sub_topologies) == names
 
 
 def test_a_second_copy_of_a_job_does_not_run(job: Job) -> None:

@@ -78,7 +78,7 @@ def test_views_and_columns_are_described(home: Path) -> None:
                 "SELECT column_name, comment FROM duckdb_columns() WHERE table_name = 'batches'"
             ).fetchall()
         )
-    assert view == ("query and batch with changes",)
+    assert view == ("One row per query and batch with changes",)
     assert columns["sub_topology"] == "the operators that run in one streaming query"
 
 

@@ -499,7 +499,8 @@ def test_lineage_of_runs_leaves_the_queries_of_jobs_out(tmp_path: Path, monkeypa
             "mine",
             "/opt/mine.py",
             "mine",
-            "`tidemark run shop --application /opt/mine.py` starts its job, or its task in Airflow",
+            "its job has not run on this host: `tidemark run shop --application /opt/mine.py` "
+            "(in Airflow clear its task)",
         ),
     ],
 )

@@ -54,7 +54,7 @@ def test_tables_and_views_have_places_columns_and_comments(home: Path) -> None:
     )  # fmt: skip
     assert (legs["type_text"], legs["type_name"]) == ("array<struct<gate:string,at:int>>", "ARRAY")
     view = server.tables["unity.tidemark.batches"]
-    assert (view["table_type"], view["comment"]) == ("VIEW", BATCHES.row)
+    assert (view["table_type"], view["comment"]) == ("VIEW", f"One row per {BATCHES.row}")
     assert [column["name"] for column in view["columns"]] == [*BATCHES.names]
     assert view["columns"][2]["comment"] == "micro-batch of that query, counted from 0"
     assert "FROM `flights__status__batches`" in view["view_definition"]

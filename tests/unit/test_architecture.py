@@ -44,7 +44,7 @@ IMPORTS = {
     "storage": "errors clock model.project",
     "storage.delta": "collecting errors clock model.settings kernels.columns kernels.updates storage",
     "control": "collecting errors clock storage",
-    "recorded": "collecting errors escaping model model.kinds model.project storage",
+    "recorded": "collecting control errors escaping model model.kinds model.project storage",
     "spark_session": "errors model.project storage control",
     "stream.journal": "collecting errors semantics model.tables kernels.records storage storage.delta",
     "stream.driver": (
@@ -206,7 +206,7 @@ IMPORTS = {
     ),
     "cli.stack": (
         "collecting escaping errors clock semantics model.tables model.settings model.project model "
-        "storage control query recorded reports reports.pages cli.shared cli.explain"
+        "storage control query recorded reports reports.pages why.evidence cli.shared cli.explain"
     ),
     "airflow.tasks": (
         "collecting escaping errors clock semantics model.tables model.settings model.project model storage control "

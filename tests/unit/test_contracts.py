@@ -13,6 +13,8 @@ from jsonschema import Draft201909Validator
 
 from support.command_line import tidemark
 from tidemark.cli.outside.contracts import ODCS, OPENSLO, as_yaml, exported, imported
+from tidemark.model.project.layout import Layout
+from tidemark.recorded.queries import RecordedQuery, write_query
 
 PROJECT = Path(__file__).parents[2]
 STANDARD = Path(__file__).parent / "contracts" / "odcs-json-schema-v3.1.0.json"
@@ -157,7 +159,13 @@ def test_what_was_published_comes_back_as_it_was(kind: str, slas: dict) -> None:
     ("kind", "changes", "message"),
     [
         (ODCS, {"warn_after": "1 min"}, "flights.x.warn_after: is set, but ODCS has no equivalent; write an"),
-        (ODCS, {"measure": "records"}, "flights.x.measure: is records, which no property of ODCS means; publish it as"),
+        (ODCS, {"measure": "records"}, "flights.x.measure: is records, which no property of ODCS means; only Tidemark"),
+        (
+            OPENSLO,
+            {"measure": "records"},
+            "flights.x.objective: is missing, and an SLO of OpenSLO is a share of records; only Tidemark can check it: "
+            "leave it out of the other tool, or write an objective",
+        ),
         (ODCS, {"error_after": None, "complete_by": "10 min"}, "flights.x.complete_by: is '10 min', but ODCS has"),
         (OPENSLO, {}, "flights.x.objective: is missing, and an SLO of OpenSLO is a share of records; publish it as"),
         (OPENSLO, {"objective": {}, "severity": "info"}, "flights.x.error_after: is set, but OpenSLO has no equ"),
@@ -311,6 +319,29 @@ def test_an_invalid_topology_is_named_beside_the_published(tmp_path: Path) -> No
         assert (done.returncode, "bad.toml: operators: is missing" in done.stderr) == (1, True)
         assert len(yaml.safe_load(done.stdout)[place]) == 1
     assert "# Left out: slas.toml: maintenance: is set, but ODCS has no times without alerts" in done.stdout
+
+
+def test_slas_of_jobs_are_published_or_named(tmp_path: Path) -> None:
+    (tmp_path / "topologies").mkdir()
+    (tmp_path / "expectations").mkdir()
+    sla = 'subject = "enrich:orders"\nmeasure = "records"\nover = "10 min"\nerror_below = 1\nowner = "shop"\n'
+    slas = f"[shop]\nrecorded = true\n[shop.orders_come]\n{sla}"
+    (tmp_path / "expectations" / "slas.toml").write_text(slas, encoding="utf-8")
+    for kind in ("dbt", "odcs", "openslo"):
+        done = tidemark(tmp_path, "--warehouse", str(tmp_path), "publish", kind)
+        problem = f"slas.toml: shop: has no job in the warehouse {tmp_path}, so its SLAs are left out; run a job of it"
+        assert (done.returncode, problem in done.stderr) == (1, True)
+    query = RecordedQuery(name="enrich", query_id="1", sources={"enrich:orders": "topic:orders"})
+    write_query(Layout(tmp_path), "shop", query)
+    write_query(Layout(tmp_path), "without_slas", query)
+    for kind, key in (("odcs", "measure"), ("openslo", "objective")):
+        done = tidemark(tmp_path, "--warehouse", str(tmp_path), "publish", kind)
+        (comment,) = done.stdout.strip().splitlines()
+        assert comment.startswith(f"# Left out: slas.toml: shop.orders_come.{key}: is ")
+        assert (done.returncode, done.stderr) == (0, "")
+    done = tidemark(tmp_path, "--warehouse", str(tmp_path), "publish", "lineage")
+    assert (done.returncode, done.stdout) == (0, "")
+    assert done.stderr.startswith("left out: shop, without_slas: ")
 
 
 def test_an_empty_warehouse_is_refused_before_spark_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -20,8 +21,11 @@ from tidemark.cli.shared.local import AirflowApi, Home, InstallationState, writa
 from tidemark.cli.stack import topic
 from tidemark.cli.stack import up as up_command
 from tidemark.cli.stack.up import StackStart
+from tidemark.embedded.stack import dag_folders
 from tidemark.errors import InvalidArgument, TidemarkError
-from tidemark.model.project.files import Project
+from tidemark.model.project.files import CHECKOUT, Project
+from tidemark.model.project.layout import Layout
+from tidemark.recorded.queries import RecordedQuery, write_query
 
 CODE = "import sys; from tidemark.cli.main import main; sys.exit(main())"
 TOML = topology_of(
@@ -61,6 +65,12 @@ def test_status_is_there_before_anything_runs(project: Project) -> None:
         ("broken", ("b error", "c pass"), "driver_dead", "broken: b: b is late; it was seen; act"),
         ("quiet", ("a pass",), "source_quiet", "quiet: it was seen; act"),
         ("on_time", (), None, "on_time"),
+        (
+            "not_checked",
+            (),
+            None,
+            "not_checked: its SLAs were not checked lately: the DAG tidemark_t_sla_check does so, unless it is paused",
+        ),
     ],
 )
 def test_status_shows_the_reason_of_the_verdict(verdict: str, slas: tuple[str, ...], cause: str, line: str) -> None:
@@ -165,6 +175,53 @@ class SlowAirflow(AirflowApi):
     def has_dag(self, dag_id: str) -> bool:
         self._refused -= 1
         return self._refused < 0
+
+
+class OpenAirflow(AirflowApi):
+    """An Airflow that notes which DAGs are unpaused and triggered."""
+
+    def __init__(self) -> None:
+        self.unpaused: list[str] = []
+        self.triggered: list[str] = []
+
+    def is_paused(self, dag_id: str) -> bool:
+        return dag_id not in self.unpaused
+
+    def unpause(self, dag_id: str) -> None:
+        self.unpaused.append(dag_id)
+
+    def trigger(self, dag_id: str, conf: dict[str, Any]) -> str:
+        self.triggered.append(dag_id)
+        return "a run"
+
+
+@pytest.mark.parametrize("has_run", [False, True])
+def test_up_unpauses_the_dags_of_jobs(project: Project, *, has_run: bool) -> None:
+    for file in project.topologies.glob("*.toml"):
+        file.unlink()
+    project.slas.write_text("[shop]\nrecorded = true\n")
+    home, airflow = Home(project.state), OpenAirflow()
+    if has_run:
+        write_query(Layout(home.warehouse), "shop", RecordedQuery(name="enrich", query_id="1"))
+    up = StackStart(home, project)
+    chosen = up.with_topics(up.chosen([]))
+    assert up.launch(airflow, chosen) == {}
+    up.check(airflow, chosen)
+    parts = ("reports", "sla_check", "maintenance", "daily_reports")
+    assert airflow.unpaused == [f"tidemark_shop_{part}" for part in parts]
+    assert airflow.triggered == (["tidemark_shop_sla_check", "tidemark_shop_maintenance"] if has_run else [])
+    assert [each.name for each in up.with_queries(chosen)] == (["shop"] if has_run else [])
+    assert "has no topology" not in tidemark(project.folder, "check").stdout
+
+
+def test_airflow_reads_the_dag_files_of_a_project(project: Project) -> None:
+    def read(project: Project) -> list[str]:
+        return [each["kwargs"].get("path", "") for each in json.loads(dag_folders(project, examples=False))]
+
+    assert read(project) == [""]
+    own = project.folder / "dags"
+    own.mkdir()
+    assert (read(project), read(Project(CHECKOUT))) == (["", str(own)], [""])
 
 
 def test_up_shows_for_which_topologies_it_waits(

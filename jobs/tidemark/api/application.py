@@ -21,6 +21,7 @@ import runpy
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import wraps
@@ -36,6 +37,8 @@ from tidemark.api.progress import load_of, offsets_of
 from tidemark.clock import wall_clock_ms
 from tidemark.control.folder import AlreadyRunning, Control, LeaseLost, StreamState, digest
 from tidemark.model.project.layout import NAME, Layout, usable
+from tidemark.model.topology import JobLaunch
+from tidemark.recorded.queries import write_launch
 from tidemark.stream.driver.heartbeats import Heartbeats
 from tidemark.stream.driver.launch import LaunchOptions, take_lease
 from tidemark.stream.pulse import Pulse
@@ -60,6 +63,8 @@ Then its process ends.
 """
 MOST_OF_A_REASON = 2_000
 """Most characters of the reason of a failure in a heartbeat."""
+TEXTS_KEPT = 20
+"""Number of newest texts on stderr that hold its last line."""
 _FRAME = re.compile(r"\s|Traceback |\.\.\. \d|SQLSTATE|Driver stacktrace")
 
 
@@ -90,11 +95,16 @@ def run_application(options: ApplicationOptions) -> int:
     control = Control(layout.control(topology, name))
     if (epoch := take_lease(control, options)) is None:
         return 3
+    launch = JobLaunch(
+        application=str(options.application), arguments=tuple(options.argument), launched_by=options.launched_by
+    )
+    write_launch(layout, topology, name, launch)
     history = Heartbeats(layout.stream(topology, name), topology=topology, sub_topology=name)
     pulse = Pulse(control, history, epoch, options.launch_id, digest=running, launched_by=options.launched_by)
     queries = ApplicationQueries(control, pulse, layout, options)
     with queries.watched():
-        reason = _run_file(options.application, options.argument)
+        with last_line_of_stderr() as last_line:
+            reason = _run_file(options.application, options.argument, last_line)
         failure = queries.wind_up()
     status = queries.end(reason or failure)
     if queries.outlive_the_job():
@@ -102,10 +112,28 @@ def run_application(options: ApplicationOptions) -> int:
     return status
 
 
-def _run_file(file: Path, arguments: Sequence[str]) -> str | None:
+@contextmanager
+def last_line_of_stderr() -> Iterator[Callable[[], str]]:
+    """Yields a function that returns Python's last line on stderr."""
+    stream, written = sys.stderr, deque[str](maxlen=TEXTS_KEPT)
+    write = stream.write
+
+    def keep(text: str) -> int:
+        written.append(text)
+        return write(text)
+
+    # The object itself stays, since handlers of logging may have it.
+    stream.write = keep  # type: ignore[method-assign]
+    try:
+        yield lambda: next(iter("".join(written).strip().splitlines()[-1:]), "")
+    finally:
+        stream.write = write  # type: ignore[method-assign]
+
+
+def _run_file(file: Path, arguments: Sequence[str], last_line: Callable[[], str]) -> str | None:
     """Runs *file* as Python would; returns why it failed.
 
-    Its folder comes first on the path.
+    Its folder comes first on the path. *last_line* returns that of stderr, such as the error of a parser of arguments.
     """
     sys.argv = [str(file), *arguments]
     sys.path.insert(0, str(file.resolve().parent))
@@ -115,7 +143,10 @@ def _run_file(file: Path, arguments: Sequence[str]) -> str | None:
         log.exception("%s failed", file)
         return f"{type(error).__name__}: {error}"
     except SystemExit as end:
-        return f"{file.name} ended with {end.code!r}" if end.code else None
+        # Another code than a number is a message itself.
+        line = last_line() if isinstance(end.code, int) else ""
+        reason = f"{file.name} ended with {end.code!r}{line and f': {line}'}"
+        return reason[:MOST_OF_A_REASON] if end.code else None
     return None
 
 

@@ -232,10 +232,11 @@ class Conductor:
 def parts_of(topology: Topology) -> list[str]:
     """Returns the PARTS that *topology* has.
 
-    It has `completeness` only if one of its operators has the key `complete`.
+    It has `completeness` only if one of its operators has the key `complete`, and no `streams` if jobs run its queries.
     """
-    publishes = can_publish() and topology.has_intervals
-    return [part for part in PARTS if publishes or part != "completeness"]
+    without = set() if can_publish() and topology.has_intervals else {"completeness"}
+    without |= {"streams"} if topology.jobs or not topology.sub_topologies else set()
+    return [part for part in PARTS if part not in without]
 
 
 def once_every(interval_s: float) -> Callable[[], bool]:

@@ -23,11 +23,8 @@ from tidemark.model.topology import Topology
 
 DRIVER = "driver"
 DRAINED_WITHIN_S = 15.0
-BUNDLES = [
-    {"name": name, "classpath": "airflow.dag_processing.bundles.local.LocalDagBundle", "kwargs": where}
-    for name, where in {"dags-folder": {}, "examples": {"path": str(CHECKOUT / "dags" / "examples")}}.items()
-]
-"""Airflow's own folder of DAGs, and that of the examples."""
+BUNDLE = "airflow.dag_processing.bundles.local.LocalDagBundle"
+"""The kind of a folder of DAGs in Airflow."""
 
 
 @dataclass(frozen=True)
@@ -83,12 +80,26 @@ def start_airflow(home: Home, *, bootstrap: str, project: Project | None = None,
     """Starts Airflow; returns its API once it is healthy.
 
     Its streams read from *bootstrap* and write to the warehouse. It has the topologies of *project*, else of the
-    project in which it is started, and with *examples* the DAGs of `dags/examples`.
+    project in which it is started, the DAGs of its folder `dags`, and with *examples* those of `dags/examples`.
     """
     variables = {"tidemark_warehouse": str(home.warehouse), "tidemark_bootstrap": bootstrap}
-    settings = {"DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST": json.dumps(BUNDLES)} if examples else {}
+    settings = {"DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST": dag_folders(project or Project.here(), examples=examples)}
     parts = airflow.start(home.airflow, root=CHECKOUT, project=project, variables=variables, settings=settings)
     return airflow.wait_until_healthy(home.airflow, parts)
+
+
+def dag_folders(project: Project, *, examples: bool) -> str:
+    """Returns Airflow's setting of the folders with DAGs.
+
+    They are that of Tidemark, that of *project* if it has one, and with *examples* `dags/examples`.
+    """
+    own = project.folder / "dags"
+    folders: dict[str, dict[str, str]] = {"dags-folder": {}}
+    if examples:
+        folders["examples"] = {"path": str(CHECKOUT / "dags" / "examples")}
+    if own.is_dir() and not project.is_checkout:
+        folders["project"] = {"path": str(own)}
+    return json.dumps([{"name": name, "classpath": BUNDLE, "kwargs": where} for name, where in folders.items()])
 
 
 def drain(home: Home, *, by: str, topologies: Collection[str] | None = None) -> None:

@@ -41,6 +41,21 @@ from tidemark.model.settings.windows import Windows
 from tidemark.model.toml_operators import misshapen, mistakes_of, read_operator
 
 
+@dataclass(frozen=True, kw_only=True)
+class JobLaunch:
+    """A launch of a PySpark job.
+
+    Attributes:
+        application: the job's Python file; empty: unknown.
+        arguments: those of the job.
+        launched_by: the task of Airflow or the command that launched it; empty: unknown.
+    """
+
+    application: str = ""
+    arguments: tuple[str, ...] = ()
+    launched_by: str = ""
+
+
 class Time(StrEnum):
     """The time of records: their own, or the instant of their batch."""
 
@@ -148,7 +163,7 @@ class Topology:
         driver: the process of its streams: None for one of its own, a name that other topologies may share, or OWN.
         clusters: by name, those of its file and of its project.
         registries: by name, those of its file and of its project.
-        jobs: by sub-topology, the Python file of the job that runs it (empty: unknown). Without jobs it has streams.
+        jobs: by sub-topology, the last launch of the job that runs it. Without jobs it has streams.
         file: name of its file, for errors.
     """
 
@@ -172,7 +187,7 @@ class Topology:
     driver: str | None = None
     clusters: Clusters = field(default_factory=dict)
     registries: Registries = field(default_factory=dict)
-    jobs: Mapping[str, str] = field(default_factory=dict)
+    jobs: Mapping[str, JobLaunch] = field(default_factory=dict)
     file: str = field(default="", compare=False)
 
     @property
@@ -300,7 +315,11 @@ TRIGGER_OF_JOBS_MS = 10_000
 
 
 def of_jobs(
-    name: str, subs: Iterable[SubTopology] = (), *, trigger_ms: int = 0, files: Mapping[str, str] = MappingProxyType({})
+    name: str,
+    subs: Iterable[SubTopology] = (),
+    *,
+    trigger_ms: int = 0,
+    jobs: Mapping[str, JobLaunch] = MappingProxyType({}),
 ) -> Topology:
     """Returns a topology without a file, of queries that jobs run.
 
@@ -308,10 +327,10 @@ def of_jobs(
         name: its name.
         subs: its queries; none: only the warehouse knows them.
         trigger_ms: the longest trigger; 0: there is none.
-        files: by query, the Python file of its job.
+        jobs: by query, the last launch of its job.
     """
     trigger_ms = trigger_ms or TRIGGER_OF_JOBS_MS
-    return Topology(name, Level.INFO, WINDOW_OF_JOBS_MS, trigger_ms, tuple(subs), jobs=files)
+    return Topology(name, Level.INFO, WINDOW_OF_JOBS_MS, trigger_ms, tuple(subs), jobs=jobs)
 
 
 def load(path: Path) -> Topology:

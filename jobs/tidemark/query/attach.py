@@ -123,7 +123,9 @@ def _comments(selects: Mapping[str, str]) -> list[str]:
     """Returns statements that describe views, and the columns of tables."""
     meaning = {view.name: view.row for view in [*views(), VIEW]} | {name: table.row for name, table in TABLES.items()}
     statements = [
-        f"COMMENT ON VIEW {identifier(name)} IS {literal(meaning[name])}" for name in selects if name in meaning
+        f"COMMENT ON VIEW {identifier(name)} IS {literal(f'One row per {meaning[name]}')}"
+        for name in selects
+        if name in meaning
     ]
     for name in selects.keys() & TABLES.keys():
         for column in TABLES[name].columns:

@@ -3,6 +3,9 @@
 A listener of `tidemark.api` describes each query in the query's control folder. A query is a sub-topology: a source for
 each place that it reads, and a sink with its own name. Where a query reads the topic, table or folder that another one
 writes, its source has the sink of that query as upstream.
+
+The driver of a job describes its launch in the control folder of the job. Until a query of the job is recorded, or if
+its last launch failed before a query, the job itself is a sub-topology, with a sink of its name and no source.
 """
 
 from __future__ import annotations
@@ -14,21 +17,24 @@ from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from tidemark.collecting import index_by_name
+from tidemark.control.folder import Control, Heartbeat, StreamState
 from tidemark.errors import InvalidSpec, TidemarkError
 from tidemark.escaping import one_line
 from tidemark.model.kinds.sink import Sink
 from tidemark.model.kinds.source import Source
 from tidemark.model.project.layout import NAME, Layout
-from tidemark.model.topology import SubTopology, Topology, of_jobs
+from tidemark.model.topology import JobLaunch, SubTopology, Topology, of_jobs
 from tidemark.storage.location import replace
 from tidemark.storage.locks import own_folder
 
 log = logging.getLogger(__name__)
 
-FILE = "query.json"
+FILE, LAUNCH = "query.json", "job.json"
+"""Files that describe a query and a job's launch."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +71,23 @@ def write_query(layout: Layout, topology: str, query: RecordedQuery) -> None:
     folder = layout.control(topology, query.name)
     own_folder(folder)
     replace(folder / FILE, json.dumps(asdict(query)))
+
+
+def write_launch(layout: Layout, topology: str, job: str, launch: JobLaunch) -> None:
+    """Writes the *launch* of *job* into its control folder."""
+    folder = layout.control(topology, job)
+    own_folder(folder)
+    replace(folder / LAUNCH, json.dumps(asdict(launch)))
+
+
+def read_launch(layout: Layout, topology: str, job: str) -> JobLaunch | None:
+    """Returns the last launch of *job*; None: none can be read."""
+    try:
+        content = json.loads((layout.control(topology, job) / LAUNCH).read_text(encoding="utf-8"))
+        words = {key: str(content.get(key, "")) for key in ("application", "launched_by")}
+        return JobLaunch(**words, arguments=tuple(map(str, content.get("arguments", ()))))
+    except (FileNotFoundError, ValueError, AttributeError, TypeError):  # a text of another form, or not UTF-8
+        return None
 
 
 def read_query(file: Path) -> RecordedQuery | None:
@@ -110,25 +133,43 @@ def _problem(content: Any, name: str) -> str:
 
 
 def recorded_topology(layout: Layout, name: str) -> Topology | None:
-    """Returns the topology of the queries recorded under *name*.
+    """Returns the topology of the queries and jobs recorded under *name*.
 
     None: none is recorded. Raises InvalidSpec if a query has a broken description.
     """
     if not NAME.fullmatch(name):
         return None
-    files = sorted(layout.control(name, "").glob(f"*/{FILE}"))
-    queries = [query for query in map(read_query, files) if query is not None]
-    return topology_of(name, queries) if queries else None
+    control = layout.control(name, "")
+    queries = [query for query in map(read_query, sorted(control.glob(f"*/{FILE}"))) if query is not None]
+    jobs = sorted({*(file.parent.name for file in control.glob(f"*/{LAUNCH}"))})
+    launches = {job: launch for job in jobs if (launch := read_launch(layout, name, job)) is not None}
+    recorded = {each for query in queries for each in (query.name, query.job)}
+    alone = [job for job in launches if job not in recorded or _failed_alone(layout, name, job, queries)]
+    queries += [RecordedQuery(name=job, query_id="", job=job) for job in alone]
+    return topology_of(name, queries, launches) if queries else None
+
+
+def _failed_alone(layout: Layout, topology: str, job: str, queries: Iterable[RecordedQuery]) -> bool:
+    """Returns True if the last launch of *job* failed before a query."""
+
+    def last_beat(name: str) -> Heartbeat | None:
+        return Control(layout.control(topology, name)).heartbeat()
+
+    beat, names = last_beat(job), [query.name for query in queries if job in (query.name, query.job)]
+    if beat is None or beat.state is not StreamState.FAILED or job in names:
+        return False
+    return all(of_query is None or of_query.launch_id != beat.launch_id for of_query in map(last_beat, names))
 
 
 def recorded_topologies(layout: Layout) -> list[Topology]:
-    """Returns the topologies of all recorded queries, by name.
+    """Returns the topologies of all recorded queries and jobs, by name.
 
     One with a broken description is left out; a process logs each such problem once.
     """
     control = layout.control("", "")
     topologies: list[Topology] = []
-    for name in sorted({file.parent.parent.name for file in control.glob(f"*/*/{FILE}")}):
+    files = (file for kind in (FILE, LAUNCH) for file in control.glob(f"*/*/{kind}"))
+    for name in sorted({file.parent.parent.name for file in files}):
         try:
             topology = recorded_topology(layout, name)
         except (TidemarkError, OSError) as error:
@@ -144,13 +185,19 @@ def _warn_once(problem: str) -> None:
     log.warning("%s", problem)
 
 
-def topology_of(name: str, queries: Sequence[RecordedQuery]) -> Topology:
-    """Returns the topology *name* of *queries*, each after those that it reads."""
+def topology_of(
+    name: str, queries: Sequence[RecordedQuery], launches: Mapping[str, JobLaunch] = MappingProxyType({})
+) -> Topology:
+    """Returns the topology *name* of *queries*, each after those that it reads.
+
+    *launches* has the last launch of each job.
+    """
     by_name = index_by_name(queries)
     upstreams = _without_cycles({query.name: _writers(query, queries) for query in queries})
     subs = [_sub_topology(by_name[each], by_name, upstreams[each]) for each in _order(upstreams)]
     trigger_ms = max((query.trigger_ms for query in queries), default=0)
-    return of_jobs(name, subs, trigger_ms=trigger_ms, files={query.name: query.application for query in queries})
+    jobs = {query.name: launches.get(query.job, JobLaunch(application=query.application)) for query in queries}
+    return of_jobs(name, subs, trigger_ms=trigger_ms, jobs=jobs)
 
 
 def _writers(query: RecordedQuery, queries: Iterable[RecordedQuery]) -> set[str]:

@@ -26,7 +26,7 @@ from tidemark.model.topology import Topology, load_each
 from tidemark.query.sql import Warehouse
 from tidemark.query.text_table import as_document, format_table
 from tidemark.recorded.queries import recorded_topologies
-from tidemark.reports.pages.page_model import page_model
+from tidemark.reports.pages.page_model import PageVerdict, page_model
 from tidemark.reports.paths.path_facts import Row
 from tidemark.reports.promises import promises
 from tidemark.semantics.incidents import BROKEN
@@ -129,6 +129,9 @@ def _condition_text(model: Mapping[str, Any]) -> str:
     # What is usual for a healthy stream is no reason for a broken SLA.
     if cause and not (broken and is_harmless(cause["cause"])):
         reasons += [cause["seen"], cause["remedy"]]
+    if model["verdict"] == PageVerdict.NOT_CHECKED:
+        dag = f"tidemark_{model['topology']}_sla_check"
+        reasons += [f"its SLAs were not checked lately: the DAG {dag} does so, unless it is paused"]
     return f"{model['verdict']}: {'; '.join(reasons)}" if reasons else str(model["verdict"])
 
 

@@ -22,6 +22,8 @@ Entry = dict[str, Any]
 ODCS, OPENSLO = "odcs", "openslo"
 SUBJECT, MIN_RECORDS = "tidemark.io/subject", "tidemark.io/min-records"
 """Annotations of an SLO for keys that OpenSLO leaves to its users."""
+MEASURES_OF_ODCS: Collection[str] = frozenset({Measure.STALENESS, Measure.COMPLETE_BY})
+ONLY_HERE = "only Tidemark can check it: leave it out of the other tool"
 UNITS = {"ms": "ms", "s": "s", "min": "m", "h": "h", "d": "d"}
 """Units of lengths in SLA files, and those of ODCS and OpenSLO."""
 LONGEST_DESCRIPTION = 1_050
@@ -126,11 +128,13 @@ def _at(keys: Keys, place: str) -> Entry:
 def _property(keys: Keys, name: str) -> Entry:
     """Returns the `slaProperties` of ODCS for an SLA."""
     table = keys.content
-    measure = table.get("measure", Measure.COMPLETE_BY if "complete_by" in table else Measure.STALENESS)
+    measure = _measure(table)
     alone = "write an SLA without this key for ODCS"
-    if "objective" in table or measure not in {Measure.STALENESS, Measure.COMPLETE_BY}:
-        key, word = ("objective", "an objective") if "objective" in table else ("measure", f"{measure!s}")
-        keys.fail(key, f"is {word}, which no property of ODCS means", "publish it as OpenSLO, or leave it out")
+    if "objective" in table:
+        problem = "is an objective, which no property of ODCS means"
+        keys.fail("objective", problem, "publish it as OpenSLO, or leave it out")
+    if measure not in MEASURES_OF_ODCS:
+        keys.fail("measure", f"is {measure!s}, which no property of ODCS means", ONLY_HERE)
     limit = "error_after" if measure == Measure.STALENESS else "complete_by"
     _refuse_others(keys, "", ("subject", "measure", "owner", limit), "ODCS", alone)
     entry = {"id": name, "element": table["subject"], "description": f"Owner: {table['owner']}"}
@@ -144,6 +148,11 @@ def _property(keys: Keys, name: str) -> Entry:
         problem = f"is {table[limit]!r}, but ODCS has times of day with an offset"
         keys.fail(limit, problem, 'write a time of day in UTC, such as "06:00"')
     return {**entry, "property": "timeOfAvailability", "value": f"{clock}+00:00"}
+
+
+def _measure(table: Mapping[str, Any]) -> str:
+    """Returns what the SLA of *table* measures; it has no objective."""
+    return str(table.get("measure", Measure.COMPLETE_BY if "complete_by" in table else Measure.STALENESS))
 
 
 def _of_property(keys: Keys, _place: str) -> tuple[str, Entry]:
@@ -203,7 +212,8 @@ def _slo(keys: Keys, name: str) -> Entry:
     table, topology = keys.content, keys.at.removesuffix(f".{name}")
     if "objective" not in table:
         problem = "is missing, and an SLO of OpenSLO is a share of records"
-        keys.fail("objective", problem, "publish it as ODCS, or write an objective")
+        other = "publish it as ODCS" if _measure(table) in MEASURES_OF_ODCS else ONLY_HERE
+        keys.fail("objective", problem, f"{other}, or write an objective")
     allowed = ("subject", "owner", "runbook", "objective")
     _refuse_others(keys, "", allowed, "OpenSLO", "write an SLA without this key")
     objective = table["objective"]

@@ -16,9 +16,11 @@ from pathlib import Path
 
 from tidemark.cli.outside import contracts
 from tidemark.cli.outside.dbt_sources import sources
-from tidemark.cli.shared.options import existing_warehouse
+from tidemark.cli.shared.options import existing_warehouse, place
 from tidemark.cli.shared.output import say, say_inert
+from tidemark.cli.shared.streams import valid_topologies
 from tidemark.clock import wall_clock_ms
+from tidemark.collecting import names_in, outside
 from tidemark.errors import InvalidArgument, InvalidSpec
 from tidemark.escaping import one_message
 from tidemark.model.project.extras import require
@@ -26,7 +28,7 @@ from tidemark.model.project.files import Project
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import iso
 from tidemark.model.settings.toml_keys import read_toml
-from tidemark.model.sla_spec import DEFAULT_SLAS, MAINTENANCE, Slas, load_usable
+from tidemark.model.sla_spec import DEFAULT_SLAS, MAINTENANCE, Slas, load_usable, recorded_topologies
 from tidemark.model.topology import Topology, load_each
 from tidemark.storage.warehouse import delta_tables, no_tables
 
@@ -107,15 +109,18 @@ def _duckdb(home: Path, options: argparse.Namespace) -> str:
 
 def _promises(project: Project, options: argparse.Namespace) -> int:
     """Prints the SLAs of valid topologies; returns 1 without some."""
-    errors: list[InvalidSpec] = []
+    errors = [each for each in load_each(project.topologies).values() if isinstance(each, InvalidSpec)]
     slas: list[tuple[str, Slas]] = []
-    for topology in load_each(project.topologies).values():
-        if isinstance(topology, InvalidSpec):
-            errors.append(topology)
-        else:
+    file, of_jobs = project.slas.name, recorded_topologies(project.slas)
+    # Only the warehouse knows the queries of jobs.
+    valid_ones = valid_topologies(Layout(place(options)) if of_jobs else None)
+    for topology in valid_ones:
+        if not topology.jobs or topology.name in of_jobs:
             slas.append((topology.name, load_usable(project.slas, topology)))
             errors += slas[-1][1].errors.values()
-    file = project.slas.name
+    for name in outside(of_jobs, names_in(valid_ones)):
+        problem = f"has no job in the warehouse {place(options)}, so its SLAs are left out"
+        errors.append(InvalidSpec.at(file, name, problem, "run a job of it, or choose another warehouse"))
     if options.kind == "dbt":
         valid = [(name, each.specs) for name, each in slas]
         say_inert(sources(valid, file=file, schema=options.database))
@@ -164,6 +169,8 @@ def _lineage(project: Project, options: argparse.Namespace) -> int:
             is_sent = False
             complain(refusal)
         say(f"sent {send.sent} events by the transport {send.transport}")
+    if of_jobs := [one.name for one in valid_topologies(layout) if one.jobs]:
+        complain(f"left out: {', '.join(of_jobs)}: the columns that queries of jobs read and write are not known")
     errors = [one for one in each if isinstance(one, InvalidSpec)]
     for error in errors:
         complain(one_message(str(error)))

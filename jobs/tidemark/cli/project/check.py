@@ -135,7 +135,7 @@ def check(
     errors += channel_spec.mistakes(project.channels)
     if errors:
         raise InvalidSpec("\n".join(map(str, errors)))
-    if not files and not of_project:
+    if not files and not of_project and not sla_spec.recorded_topologies(project.slas):
         lines.append(f"{project.topologies} has no topology; write one into NAME.toml there")
     lines += _warnings_of_all(project, topologies.values(), jobs)
     for topology in good:

@@ -6,7 +6,6 @@ Its lines name their stream.
 from __future__ import annotations
 
 import argparse
-import shlex
 import time
 from collections import deque
 from itertools import product
@@ -16,12 +15,14 @@ from typing import TextIO
 from tidemark.cli.shared.options import place
 from tidemark.cli.shared.output import say_inert
 from tidemark.cli.shared.streams import add_stream, stream
+from tidemark.cli.stack.run import NAME as RUN
 from tidemark.control.driver_folder import processes_of
 from tidemark.errors import InvalidArgument
 from tidemark.model.project.layout import Layout
 from tidemark.recorded.queries import FILE, read_query
+from tidemark.why.evidence.commands import run_job
 
-NAMES = ("driver.log", "run.log")
+NAMES = ("driver.log", f"{RUN}.log")
 """Logs of drivers that Airflow and `tidemark run` have launched."""
 POLL_S = 0.3
 
@@ -43,15 +44,16 @@ def command(options: argparse.Namespace) -> int:
     query = read_query(layout.control(topology.name, sub.name) / FILE)
     control = processes_of(layout.control(topology.name, (query.job if query else "") or sub.name))
     shared, of_topology = (processes_of(layout.driver(topology.name, name)) for name in (topology.driver, None))
-    folders = [control, *shared.glob("*/"), *of_topology.glob("*/")]
+    # `tidemark run` has a folder of its own for the process of a job.
+    folders = [control, control / RUN, *shared.glob("*/"), *of_topology.glob("*/")]
     candidates = [folder / name for folder, name in product(folders, NAMES)]
     logs = list(filter(Path.is_file, candidates))
     if not logs:
-        if query is None:
+        launch = topology.jobs.get(sub.name)
+        if launch is None:
             remedy = f"`tidemark up {topology.name}` starts it"
-        elif query.job:
-            file = shlex.quote(query.application or "FILE")
-            remedy = f"`tidemark run {topology.name} --application {file}` starts its job, or its task in Airflow"
+        elif launch.application:
+            remedy = f"its job has not run on this host: {run_job(topology.name, launch)}"
         else:
             remedy = "its log is that of the process that calls `listen()`"
         msg = f"{topology.name}/{sub.name} has no log in {control}; {remedy}"

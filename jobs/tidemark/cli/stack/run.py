@@ -43,6 +43,7 @@ from tidemark.model.topology import Time, Topology, load, on_processing_time
 from tidemark.reports.batch_job import add_bootstrap, topology_file
 from tidemark.storage.locks import holder, open_lock, own_folder, take_lock
 from tidemark.storage.object_path import ObjectPath
+from tidemark.why.evidence.commands import BY_COMMAND
 
 JOB, APPLICATION_JOB = CHECKOUT / "jobs" / "stream.py", CHECKOUT / "jobs" / "application.py"
 NAME = "run"
@@ -79,7 +80,7 @@ class RunningStream:
         """
         self.control.forget_drain()
         arguments = (*common_arguments, "--sub-topology", self.sub_topology, "--launch-id", self.launch_id)
-        arguments = (*arguments, "--launched-by", f"tidemark run by {getpass.getuser()}")
+        arguments = (*arguments, "--launched-by", f"{BY_COMMAND}{getpass.getuser()}")
         return StartRequest(self.launch_id, str(self.control.home), arguments)
 
     def failure(self, log: Path) -> str | None:

@@ -31,14 +31,17 @@ from tidemark.cli.shared.local import (
 from tidemark.cli.shared.options import add_slow
 from tidemark.cli.shared.output import say, say_inert
 from tidemark.cli.stack import topic
-from tidemark.collecting import omit, outside, within
+from tidemark.collecting import names_in, omit, outside, within
 from tidemark.errors import InvalidArgument, TidemarkError
 from tidemark.escaping import one_message
 from tidemark.model.project.connections import DEFAULT, PARTITIONS, with_address
 from tidemark.model.project.extras import require
 from tidemark.model.project.files import Project
 from tidemark.model.project.jars import require_jars
-from tidemark.model.topology import Topology, load_each
+from tidemark.model.project.layout import Layout
+from tidemark.model.sla_spec import recorded_topologies
+from tidemark.model.topology import Topology, load_each, of_jobs
+from tidemark.recorded.queries import recorded_topology
 from tidemark.reports.pages.page_model import PageVerdict
 
 RUN_AT_ONCE = frozenset({"sla_check", "maintenance"})
@@ -84,7 +87,10 @@ def command(options: argparse.Namespace) -> int:
     finally:
         if not is_started and not ran_before:
             stack.stop(up.home)
-    say_inert("\n" + status.as_text(status.documents(up.home, up.home.warehouse, topologies.values())))
+    shown = up.with_queries(topologies)
+    say_inert("\n" + status.as_text(status.documents(up.home, up.home.warehouse, shown)) if shown else "")
+    for name in outside(topologies, names_in(shown)):
+        say_inert(f"{name}: no job of it has run yet; docs/any-stream.md shows how to launch one")
     say_inert("\n" + addresses(up.home))
     for dag_id in up.held:
         again = f"`tidemark up {' '.join(topologies)} --unpause`"
@@ -115,7 +121,12 @@ class StackStart:
         loaded = load_each(self.project.topologies)
         available = {path.stem: each for path, each in loaded.items()}
         available |= {each.name: each for each in loaded.values() if isinstance(each, Topology)}
-        chosen_names = list(names) or self._still_there(available) or [path.stem for path in loaded]
+        of_jobs_alone = {
+            name: of_jobs(name) for name in recorded_topologies(self.project.slas) if name not in available
+        }
+        available |= of_jobs_alone
+        all_names = [*(path.stem for path in loaded), *of_jobs_alone]
+        chosen_names = list(names) or self._still_there(available) or all_names
         if not chosen_names:
             msg = f"{self.project.topologies} has no topology; write one into NAME.toml, as README.md there shows"
             raise InvalidArgument(msg)
@@ -189,12 +200,12 @@ class StackStart:
     def launch(self, api: AirflowApi, topologies: Mapping[str, Topology]) -> dict[str, tuple[Conductor, str]]:
         """Launches the streams; returns by topology the run of their DAG.
 
-        A topology is left out if a person paused that DAG.
+        A topology is left out if a person paused that DAG, or if it is one of jobs: their DAGs are people's own.
         """
         runs = {}
         for name, each in topologies.items():
             conductor = self._conductor(each)
-            if self._let_go(api, conductor.dag("streams")):
+            if "streams" in parts_of(each) and self._let_go(api, conductor.dag("streams")):
                 runs[name] = (conductor, conductor.trigger_streams(api, self._conf(each)))
         self._remembered.started(topologies)
         self._remembered.keep(self.home)
@@ -233,12 +244,22 @@ class StackStart:
         DAGs that a person paused stay so.
         """
         # After the first results: before them each missing table would break an SLA, and the streams need the slots.
-        for each in topologies.values():
+        recorded = names_in(self.with_queries(topologies))
+        for name, each in topologies.items():
             for part in parts_of(each):
                 dag = self._conductor(each).dag(part)
-                if part != "streams" and self._let_go(api, dag) and part in RUN_AT_ONCE:
+                if part != "streams" and self._let_go(api, dag) and part in RUN_AT_ONCE and name in recorded:
                     api.trigger(dag, {})
         self._remembered.keep(self.home)
+
+    def with_queries(self, topologies: Mapping[str, Topology]) -> list[Topology]:
+        """Returns *topologies*, those of jobs with their queries.
+
+        Those of jobs that have not run yet are left out.
+        """
+        layout = Layout(self.home.warehouse)
+        every = (each if each.sub_topologies else recorded_topology(layout, name) for name, each in topologies.items())
+        return [each for each in every if each is not None]
 
     def open_pages(self, api: AirflowApi) -> None:
         """Opens the pages once, because the first answer takes seconds."""

@@ -6,6 +6,7 @@
 | `expectations/slas.toml` | its SLAs |
 | `channels.toml` | channels for alerts |
 | `connections.toml` | Kafka clusters that sources and sinks name |
+| `dags/` | DAG files of one's own for the local Airflow |
 | `.tidemark/` | state of the local stack, with the warehouse |
 
 `tidemark init` makes such a folder. A checkout of Tidemark is the project of the demo; there topologies are in

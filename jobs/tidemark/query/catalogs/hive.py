@@ -42,7 +42,7 @@ def register_in_metastore(spark: SparkSession, layout: Layout, database: str) ->
         _register_union(spark, name, paths_by_name.get(name, ()), external)
     shown = [view for view in views() if view.name not in paths_by_name]  # a table of a sink hides a view
     for view in shown:
-        comment = f"COMMENT {_literal(view.row)}"
+        comment = f"COMMENT {_literal(f'One row per {view.row}')}"
         spark.sql(f"CREATE OR REPLACE VIEW {identifier(view.name)} {comment} AS\n{view.select}")
     return sorted({*TABLES, *paths_by_name, *names_in(shown)})
 
@@ -65,7 +65,7 @@ def _register_union(spark: SparkSession, name: str, paths: Sequence[Path], exter
     columns, select = union_of(name, paths, lambda path: identifier(external[path]))
     comments = {column.name: column.comment for column in table.columns} if table else {}
     header = ", ".join(f"{identifier(column)} COMMENT {_literal(comments.get(column, ''))}" for column in columns)
-    comment = f"COMMENT {_literal(table.row)} " if table else ""
+    comment = f"COMMENT {_literal(f'One row per {table.row}')} " if table else ""
     spark.sql(f"CREATE OR REPLACE VIEW {identifier(name)} ({header}) {comment}AS\n{select}")
 
 

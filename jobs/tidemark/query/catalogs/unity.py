@@ -135,7 +135,7 @@ def _definitions(layout: Layout) -> Iterator[Json]:
         if view.name not in paths_by_name:  # a table of a sink hides a view
             described = warehouse.ask(f"DESCRIBE SELECT * FROM {view.name}").rows
             types = {name: OF_DUCKDB.get(kind, kind.lower()) for name, kind, *_ in described}
-            yield _view(view.name, view.row, types, view.select, {})
+            yield _view(view.name, f"One row per {view.row}", types, view.select, {})
 
 
 def _view(name: str, comment: str, types: Mapping[str, Any], select: str, comments: Mapping[str, str]) -> Json:
@@ -166,7 +166,7 @@ def _placed(columns: list[Json]) -> list[Json]:
 
 
 def _meaning(name: str) -> str:
-    return TABLES[name].row if name in TABLES else ""
+    return f"One row per {TABLES[name].row}" if name in TABLES else ""
 
 
 def _comments(name: str) -> dict[str, str]:

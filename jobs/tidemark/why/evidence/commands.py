@@ -6,19 +6,21 @@ import shlex
 
 from tidemark.model.kinds.source import Source
 from tidemark.model.settings.windows import Shape
+from tidemark.model.topology import JobLaunch
 from tidemark.why.evidence.conditions import Condition, condition
 from tidemark.why.evidence.snapshot import Scene
 
 LIVE = "`tidemark check --live` shows what the topics have"
+BY_COMMAND = "tidemark run by "
+"""Begin of `launched_by` if the command launched a job."""
 GOES_ON = frozenset({Condition.STARTING, Condition.RUNNING, Condition.CATCHING_UP, Condition.HANGING})
 
 
 def start(scene: Scene, name: str) -> str:
     """Returns the command that starts or replaces an operator's driver."""
     topology, sub = scene.topology.name, scene.sub(name).name
-    if (file := scene.topology.jobs.get(sub)) is not None:
-        command = f"tidemark run {topology} --application {shlex.quote(file or 'FILE')}"
-        return f"run the job of {sub} again: `{command}` (in Airflow clear its task)"
+    if (launch := scene.topology.jobs.get(sub)) is not None:
+        return f"run the job of {sub} again: {run_job(topology, launch)}"
     dag = f"tidemark_{topology}_streams"
     # While any driver of the topology lives, the run of its DAG continues, and one task of it is cleared. Otherwise a
     # new run starts all of its streams.
@@ -27,6 +29,15 @@ def start(scene: Scene, name: str) -> str:
         return f"restart the driver of {sub}: `tidemark restart {topology}/{sub}` (in another Airflow `{clear}`)"
     trigger = f"airflow dags unpause {dag} && airflow dags trigger {dag}"
     return f"start the driver of {sub}: `tidemark up {topology}` (in another Airflow `{trigger}`)"
+
+
+def run_job(topology: str, launch: JobLaunch) -> str:
+    """Returns how the job of *launch* is launched again under *topology*."""
+    if launch.launched_by and not launch.launched_by.startswith(BY_COMMAND):
+        return f"clear its task in Airflow, or trigger its DAG; it was launched by {launch.launched_by}"
+    words = ["tidemark", "run", topology, "--application", launch.application or "FILE"]
+    command = f"`{shlex.join([*words, *(f'--argument={argument}' for argument in launch.arguments)])}`"
+    return command if launch.launched_by else f"{command} (in Airflow clear its task)"
 
 
 def logs(scene: Scene, name: str, options: str = "") -> str:
