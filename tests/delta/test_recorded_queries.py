@@ -23,6 +23,7 @@ from tidemark.clock import wall_clock_ms
 from tidemark.control.folder import StreamState
 from tidemark.errors import InvalidArgument, InvalidSpec
 from tidemark.kernels.columns.schemas import rows_of
+from tidemark.metrics.exporter import Exporter
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval, instant_ms, iso
 from tidemark.model.sla_spec import load_usable
@@ -380,6 +381,15 @@ def test_the_critical_path_goes_through_chained_jobs(chain: Path) -> None:
         (minute, "land:raw (0 ms) → land (600 ms) → clean:orders (400 ms) → clean (600 ms) = 1600 ms")
         for minute in (1, 2)
     ]
+
+
+def test_metrics_have_the_watermark_that_rules_compare(chain: Path) -> None:
+    exporter = Exporter(Layout(chain), lambda: [shop(chain)], clock=lambda: NOON + 6 * MINUTE)
+    samples = [each for each in exporter.samples() if each.metric == "tidemark_watermark_lag_seconds"]
+    # Both watermarks are 12:02.
+    assert {each.labels: each.value for each in samples} == {
+        ("shop", "land", "land:raw", ""): 240, ("shop", "clean", "clean:orders", ""): 240
+    }  # fmt: skip
 
 
 SLAS = """
