@@ -14,13 +14,13 @@ from deltalake import DeltaTable
 
 import critical_path
 from support.command_line import tidemark
-from support.recorded_jobs import Job, topic
+from support.recorded_jobs import Job, files, topic
 from tidemark.api.listen import Listener
 from tidemark.api.query import Query, Writer
 from tidemark.cli.outside import serve_metrics
 from tidemark.cli.stack import logs
 from tidemark.clock import wall_clock_ms
-from tidemark.control.folder import StreamState
+from tidemark.control.folder import Heartbeat, StreamState
 from tidemark.errors import InvalidArgument, InvalidSpec
 from tidemark.kernels.columns.schemas import rows_of
 from tidemark.metrics.exporter import Exporter
@@ -41,6 +41,7 @@ from tidemark.recorded.queries import (
 from tidemark.sla.measures import facts as sla_facts
 from tidemark.sla.measures.status import statuses
 from tidemark.storage.delta.log import TableLog
+from tidemark.stream.driver.heartbeats import Heartbeats
 from tidemark.why.evidence.findings import WhyFinding
 from tidemark.why.walk import why
 
@@ -381,6 +382,34 @@ def test_the_critical_path_goes_through_chained_jobs(chain: Path) -> None:
         (minute, "land:raw (0 ms) → land (600 ms) → clean:orders (400 ms) → clean (600 ms) = 1600 ms")
         for minute in (1, 2)
     ]
+
+
+WAITS = {
+    "files": (files("raw", 5), [], "unknown"),
+    "read to its end": (topic("raw", 0, 5), [], "late_producer"),
+    "unread": (topic("raw", 0, 5, latest=9), [], "backlog"),
+    "restarted": (topic("raw", 0, 5), [(1, 1), (15, 1), (110, 2)], "driver_restarted"),
+}
+"""By name: what the first batch read, beats (s after noon, epoch), and the cause of the next one's wait."""
+
+
+@pytest.mark.parametrize("name", WAITS)
+def test_a_producer_is_blamed_only_if_all_records_were_read(tmp_path: Path, name: str) -> None:
+    read, beats, cause = WAITS[name]
+    history = Heartbeats(Layout(tmp_path).stream("shop", "clean"), topology="shop", sub_topology="clean")
+    for at_s, epoch in beats:
+        beat = Heartbeat(state=StreamState.RUNNING, epoch=epoch, launch_id="", at_ms=NOON + at_s * SECOND, pid=1)
+        history.write_if_due(beat, thread_id=None, batch_started_at_ms=None)
+    job = Job(tmp_path, "clean")
+    job.batch(NOON, read, newest_ms=NOON - MINUTE)
+    job.batch(NOON + 2 * MINUTE, read, newest_ms=NOON, watermark_ms=NOON)
+    critical_path.run(Layout(tmp_path), shop(tmp_path), [], Interval(NOON - MINUTE, NOON + 10 * MINUTE))
+    table = DeltaTable(Layout(tmp_path).report_table("shop", "window_parts")).to_pyarrow_table()
+    lengths = {row["operator"]: row["ms"] for row in table.select(["operator", "ms"]).to_pylist()}
+    # The window ended at noon. The first batch ended 700 ms later, and the next one was due 10 s (the trigger) before
+    # its begin at 12:02. Unread records waited for the first batch, too.
+    assert lengths[cause] == (110_000 if cause == "backlog" else 109_300)
+    assert not lengths.keys() & ({each for _, _, each in WAITS.values()} - {cause})
 
 
 def test_metrics_have_the_watermark_that_rules_compare(chain: Path) -> None:
