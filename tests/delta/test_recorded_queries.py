@@ -333,13 +333,25 @@ def test_a_silent_source_holds_the_watermark_of_a_join_back(tmp_path: Path) -> N
 def test_the_slowest_phase_of_long_batches_is_named(tmp_path: Path) -> None:
     job = Job(tmp_path, "clean")
     for n in range(5):
-        job.batch(NOON + 2 * n * MINUTE, topic("orders", n, n + 1), took_ms=61 * SECOND, is_last=n == 4)
+        at_ms = NOON + 2 * n * MINUTE
+        times = {"newest_ms": at_ms, "watermark_ms": at_ms - MINUTE, "took_ms": 61 * SECOND}
+        job.batch(at_ms, topic("orders", n, n + 1), **times, is_last=n == 4)
     finding = next(each for each in findings(tmp_path, NOON + 10 * MINUTE) if each.cause == "slow_phase")
     # Of 61 s, all but 150 ms are in addBatch.
     assert finding.seen == (
         "its batches take 61 s, longer than 1 min, and 60,850 ms of it in the phase addBatch (reading, calculating and "
         "writing)"
     )
+    assert "(maxOffsetsPerTrigger)" in finding.remedy
+    assert "slow_operator" not in [each.cause for each in findings(tmp_path, NOON + 9 * MINUTE)]
+
+
+def test_the_option_for_smaller_batches_is_that_of_the_source(tmp_path: Path) -> None:
+    job = Job(tmp_path, "clean")
+    for n in range(5):
+        job.batch(NOON + 2 * n * MINUTE, files("raw", 5), took_ms=61 * SECOND, is_last=n == 4)
+    finding = next(each for each in findings(tmp_path, NOON + 10 * MINUTE) if each.cause == "slow_phase")
+    assert "(maxFilesPerTrigger)" in finding.remedy
 
 
 def test_records_that_spark_dropped_are_named(tmp_path: Path) -> None:

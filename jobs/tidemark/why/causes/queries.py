@@ -35,6 +35,8 @@ MEANINGS = {
     "commitOffsets": "writing the checkpoint",
 }
 """The work of Spark in the phases of a batch."""
+LIMITS = {"topic": "maxOffsetsPerTrigger", "delta": "maxFilesPerTrigger", "files": "maxFilesPerTrigger"}
+"""Spark's option that makes batches smaller, by the kind of a source's place."""
 
 
 @rule
@@ -95,7 +97,10 @@ def _slow_phase(scene: Scene, name: str) -> Iterator[WhyFinding]:
         f"its batches take {length(round(batch_ms))}, longer than {length(limit_ms)}, and {length(round(phase_ms))} of "
         f"it in the phase {phase}{meaning}"
     )
-    remedy = "give the job more cores, fewer records per batch (maxOffsetsPerTrigger), or a longer trigger"
+    kinds = {place.partition(":")[0] for place in query.sources.values()} if query else set()
+    limits = ", ".join(sorted({LIMITS[kind] for kind in kinds & LIMITS.keys()}))
+    fewer = "fewer records per batch" + (f" ({limits})" if limits else "")
+    remedy = f"give the job more cores, {fewer}, or a longer trigger"
     yield scene.finding(SLOW_PHASE, sub.name, observation, remedy, since_ms=last["finished_at"][0])
 
 
