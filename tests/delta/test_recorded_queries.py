@@ -17,6 +17,7 @@ from support.command_line import tidemark
 from support.recorded_jobs import Job, files, topic
 from tidemark.api.listen import Listener
 from tidemark.api.query import Query, Writer
+from tidemark.cli.explain import status
 from tidemark.cli.outside import serve_metrics
 from tidemark.cli.stack import logs
 from tidemark.clock import wall_clock_ms
@@ -431,6 +432,15 @@ def test_metrics_have_the_watermark_that_rules_compare(chain: Path) -> None:
     assert {each.labels: each.value for each in samples} == {
         ("shop", "land", "land:raw", ""): 240, ("shop", "clean", "clean:orders", ""): 240
     }  # fmt: skip
+
+
+def test_the_first_latency_is_that_of_the_present_checkpoint(tmp_path: Path) -> None:
+    Job(tmp_path, "clean").batch(NOON, topic("orders", 0, 5), newest_ms=NOON - 5 * MINUTE)
+    again = Job(tmp_path, "clean", query_id="two")
+    again.batch(NOON + MINUTE, topic("orders", 0, 5), newest_ms=NOON)
+    (stream,) = status.document(tmp_path, shop(tmp_path))["streams"]
+    # Its batch took 700 ms.
+    assert stream["first_latency_ms"] == MINUTE + 700
 
 
 SLAS = """
