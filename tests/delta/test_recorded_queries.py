@@ -320,6 +320,18 @@ def test_unread_records_of_a_query_are_a_backlog(tmp_path: Path) -> None:
     assert finding.seen.startswith("94 records of it wait unread; its last 5 batches read 5")
 
 
+def test_old_records_of_a_source_without_known_backlog_are_named(tmp_path: Path) -> None:
+    job = Job(tmp_path, "clean")
+    job.batch(NOON, files("raw", 5), newest_ms=NOON - 5 * MINUTE)
+    finding = first(tmp_path, NOON + SECOND)
+    assert (finding.cause, finding.input) == ("old_records", "clean:raw")
+    # Its batch took 700 ms.
+    assert finding.seen.startswith("every record of its last batch was 5.01 min old or more")
+    assert "old_records" not in [each.cause for each in findings(tmp_path, NOON + 2 * MINUTE)]  # it is quiet
+    job.batch(NOON + 2 * MINUTE, files("raw", 5), newest_ms=NOON + 2 * MINUTE)
+    assert "old_records" not in [each.cause for each in findings(tmp_path, NOON + 2 * MINUTE + SECOND)]
+
+
 def test_a_silent_source_holds_the_watermark_of_a_join_back(tmp_path: Path) -> None:
     job = Job(tmp_path, "pairs")
     for n in range(5):

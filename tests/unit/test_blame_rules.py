@@ -67,7 +67,7 @@ def test_unread_records_are_a_backlog():
     assert found == {"bound": 3_000, "backlog": 11_500, "trigger": 400, "events": 100}
 
 
-def test_a_wait_for_a_source_that_reports_no_unread_records_is_unknown():
+def test_a_wait_without_known_unread_records_is_unknown():
     found = age(25_000, ready_ms=13_000, before_began_ms=23_900, before_ended_ms=24_000, is_unknown=True)
     assert found == {"bound": 3_000, "unknown": 10_900, "newest": 100, "trigger": 900, "events": 100}
 

@@ -329,7 +329,10 @@ class BatchFacts:
 
 
 def _epochs_by_beats(batches: pl.DataFrame, beats: pl.DataFrame) -> pl.DataFrame:
-    """Returns *batches* of a query with the epoch of the newest beat before each."""
+    """Returns *batches* of a query with epochs.
+
+    It is that of the newest beat before each.
+    """
     newest = beats.drop_nulls("epoch").sort("at").select("at", pl.col("epoch").alias("of_beat"))
     in_time = batches.sort("started_at").join_asof(newest, left_on="started_at", right_on="at", coalesce=False)
     return in_time.with_columns(epoch="of_beat").select(batches.columns).sort("batch_id")
