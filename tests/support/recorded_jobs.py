@@ -23,7 +23,7 @@ def topic(name: str, start: int, end: int, latest: int | None = None) -> dict[st
 
 
 def files(name: str, n: int) -> dict[str, Any]:
-    """Returns Spark's report of a folder of which a batch read *n* records."""
+    """Returns Spark's report of *n* records of a folder."""
     return {"description": f"FileStreamSource[file:/lake/{name}]", "numInputRows": n, "endOffset": {"logOffset": 0}}
 
 

@@ -115,7 +115,8 @@ def _old_records(scene: Scene, name: str) -> Iterator[WhyFinding]:
     """Yields sources of old records, if Spark does not report their backlog."""
     facts, sub = scene.of(name), scene.sub(name)
     last = facts.newest_batches_of_query
-    if last.is_empty() or scene.at_ms - last["finished_at"][-1] > LONG_MS + last["duration_ms"].max():
+    longest_ms = last["duration_ms"].max()
+    if not isinstance(longest_ms, int) or scene.at_ms - last["finished_at"][-1] > LONG_MS + longest_ms:
         return  # it is quiet now
     youngest_ms = facts.latencies(sub.name, last["batch_id"])["min_ms"].min()
     reads = facts.reads.of_batches(last["batch_id"]).filter(pl.col("unread").is_null(), pl.col("n") > 0)
@@ -126,8 +127,8 @@ def _old_records(scene: Scene, name: str) -> Iterator[WhyFinding]:
         yield scene.finding(
             OLD_RECORDS,
             sub.name,
-            f"every record of its {batches} was {for_people(youngest_ms)} old or more when it was "
-            "written; they came late, or wait unread: Spark does not report for this source how many wait",
+            f"every record of its {batches} was {for_people(youngest_ms)} old or more at the end of "
+            "its batch; they came late, or wait unread: Spark does not report for this source how many wait",
             "compare the times of its files with those of the batches; if they wait, give the job more cores or larger "
             "batches",
             input=source,
