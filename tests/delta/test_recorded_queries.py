@@ -17,18 +17,20 @@ from deltalake import DeltaTable
 
 import critical_path
 from support.command_line import tidemark
-from support.recorded_jobs import Job, topic
+from support.recorded_jobs import Job, files, topic
 from tidemark.api.listen import Listener
 from tidemark.api.query import Query, Writer
 from tidemark.cli.main import main
+from tidemark.cli.explain import status
 from tidemark.cli.outside import serve_metrics
 from tidemark.cli.project.check import _not_measured, check
 from tidemark.cli.stack import logs
 from tidemark.clock import wall_clock_ms
-from tidemark.control.folder import StreamState
+from tidemark.control.folder import Heartbeat, StreamState
 from tidemark.errors import InvalidArgument, InvalidSpec
 from tidemark.kernels.columns.schemas import rows_of
 from tidemark.model.project.files import Project
+from tidemark.metrics.exporter import Exporter
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval, instant_ms, iso
 from tidemark.model.sla_spec import load_usable
@@ -46,6 +48,7 @@ from tidemark.recorded.queries import (
 from tidemark.sla.measures import facts as sla_facts
 from tidemark.sla.measures.status import statuses
 from tidemark.storage.delta.log import TableLog
+from tidemark.stream.driver.heartbeats import Heartbeats
 from tidemark.why.evidence.findings import WhyFinding
 from tidemark.why.walk import why
 
@@ -323,6 +326,18 @@ def test_unread_records_of_a_query_are_a_backlog(tmp_path: Path) -> None:
     assert finding.seen.startswith("94 records of it wait unread; its last 5 batches read 5")
 
 
+def test_old_records_of_a_source_without_known_backlog_are_named(tmp_path: Path) -> None:
+    job = Job(tmp_path, "clean")
+    job.batch(NOON, files("raw", 5), newest_ms=NOON - 5 * MINUTE)
+    finding = first(tmp_path, NOON + SECOND)
+    assert (finding.cause, finding.input) == ("old_records", "clean:raw")
+    # Its batch took 700 ms.
+    assert finding.seen.startswith("every record of its last batch was 5.01 min old or more")
+    assert "old_records" not in [each.cause for each in findings(tmp_path, NOON + 2 * MINUTE)]  # it is quiet
+    job.batch(NOON + 2 * MINUTE, files("raw", 5), newest_ms=NOON + 2 * MINUTE)
+    assert "old_records" not in [each.cause for each in findings(tmp_path, NOON + 2 * MINUTE + SECOND)]
+
+
 def test_a_silent_source_holds_the_watermark_of_a_join_back(tmp_path: Path) -> None:
     job = Job(tmp_path, "pairs")
     for n in range(5):
@@ -337,13 +352,25 @@ def test_a_silent_source_holds_the_watermark_of_a_join_back(tmp_path: Path) -> N
 def test_the_slowest_phase_of_long_batches_is_named(tmp_path: Path) -> None:
     job = Job(tmp_path, "clean")
     for n in range(5):
-        job.batch(NOON + 2 * n * MINUTE, topic("orders", n, n + 1), took_ms=61 * SECOND, is_last=n == 4)
+        at_ms = NOON + 2 * n * MINUTE
+        times = {"newest_ms": at_ms, "watermark_ms": at_ms - MINUTE, "took_ms": 61 * SECOND}
+        job.batch(at_ms, topic("orders", n, n + 1), **times, is_last=n == 4)
     finding = next(each for each in findings(tmp_path, NOON + 10 * MINUTE) if each.cause == "slow_phase")
     # Of 61 s, all but 150 ms are in addBatch.
     assert finding.seen == (
         "its batches take 61 s, longer than 1 min, and 60,850 ms of it in the phase addBatch (reading, calculating and "
         "writing)"
     )
+    assert "(maxOffsetsPerTrigger)" in finding.remedy
+    assert "slow_operator" not in [each.cause for each in findings(tmp_path, NOON + 9 * MINUTE)]
+
+
+def test_the_option_for_smaller_batches_is_that_of_the_source(tmp_path: Path) -> None:
+    job = Job(tmp_path, "clean")
+    for n in range(5):
+        job.batch(NOON + 2 * n * MINUTE, files("raw", 5), took_ms=61 * SECOND, is_last=n == 4)
+    finding = next(each for each in findings(tmp_path, NOON + 10 * MINUTE) if each.cause == "slow_phase")
+    assert "(maxFilesPerTrigger)" in finding.remedy
 
 
 def test_records_that_spark_dropped_are_named(tmp_path: Path) -> None:
@@ -386,6 +413,52 @@ def test_the_critical_path_goes_through_chained_jobs(chain: Path) -> None:
         (minute, "land:raw (0 ms) → land (600 ms) → clean:orders (400 ms) → clean (600 ms) = 1600 ms")
         for minute in (1, 2)
     ]
+
+
+WAITS = {
+    "files": (files("raw", 5), [], "unknown"),
+    "read to its end": (topic("raw", 0, 5), [], "late_producer"),
+    "unread": (topic("raw", 0, 5, latest=9), [], "backlog"),
+    "restarted": (topic("raw", 0, 5), [(1, 1), (15, 1), (110, 2)], "driver_restarted"),
+}
+"""By name: what the first batch read, beats (s after noon, epoch), and the cause of the next one's wait."""
+
+
+@pytest.mark.parametrize("name", WAITS)
+def test_a_producer_is_blamed_only_if_all_records_were_read(tmp_path: Path, name: str) -> None:
+    read, beats, cause = WAITS[name]
+    history = Heartbeats(Layout(tmp_path).stream("shop", "clean"), topology="shop", sub_topology="clean")
+    for at_s, epoch in beats:
+        beat = Heartbeat(state=StreamState.RUNNING, epoch=epoch, launch_id="", at_ms=NOON + at_s * SECOND, pid=1)
+        history.write_if_due(beat, thread_id=None, batch_started_at_ms=None)
+    job = Job(tmp_path, "clean")
+    job.batch(NOON, read, newest_ms=NOON - MINUTE)
+    job.batch(NOON + 2 * MINUTE, read, newest_ms=NOON, watermark_ms=NOON)
+    critical_path.run(Layout(tmp_path), shop(tmp_path), [], Interval(NOON - MINUTE, NOON + 10 * MINUTE))
+    table = DeltaTable(Layout(tmp_path).report_table("shop", "window_parts")).to_pyarrow_table()
+    lengths = {row["operator"]: row["ms"] for row in table.select(["operator", "ms"]).to_pylist()}
+    # The window ended at noon. The first batch ended 700 ms later, and the next one was due 10 s (the trigger) before
+    # its begin at 12:02. Unread records waited for the first batch, too.
+    assert lengths[cause] == (110_000 if cause == "backlog" else 109_300)
+    assert not lengths.keys() & ({each for _, _, each in WAITS.values()} - {cause})
+
+
+def test_metrics_have_the_watermark_that_rules_compare(chain: Path) -> None:
+    exporter = Exporter(Layout(chain), lambda: [shop(chain)], clock=lambda: NOON + 6 * MINUTE)
+    samples = [each for each in exporter.samples() if each.metric == "tidemark_watermark_lag_seconds"]
+    # Both watermarks are 12:02.
+    assert {each.labels: each.value for each in samples} == {
+        ("shop", "land", "land:raw", ""): 240, ("shop", "clean", "clean:orders", ""): 240
+    }  # fmt: skip
+
+
+def test_the_first_latency_is_that_of_the_present_checkpoint(tmp_path: Path) -> None:
+    Job(tmp_path, "clean").batch(NOON, topic("orders", 0, 5), newest_ms=NOON - 5 * MINUTE)
+    again = Job(tmp_path, "clean", query_id="two")
+    again.batch(NOON + MINUTE, topic("orders", 0, 5), newest_ms=NOON)
+    (stream,) = status.document(tmp_path, shop(tmp_path))["streams"]
+    # Its batch took 700 ms.
+    assert stream["first_latency_ms"] == MINUTE + 700
 
 
 SLAS = """
@@ -534,6 +607,8 @@ def test_commands_find_the_queries_of_a_job(chain: Path) -> None:
     streams = [line.split()[:3] for line in said("status").splitlines() if line.startswith("shop/")]
     assert streams == [["shop/land", "never_started", "3"], ["shop/clean", "never_started", "3"]]
     assert "land:raw" in said("topology", "shop")
+    (source,) = [line.split() for line in said("topology", "shop").splitlines() if line.startswith("clean:orders")]
+    assert source[-2:] == ["-", "0"]  # Spark does not report unread records of tables
 
 
 @pytest.mark.parametrize(

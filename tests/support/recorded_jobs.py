@@ -22,6 +22,11 @@ def topic(name: str, start: int, end: int, latest: int | None = None) -> dict[st
     return {"description": f"KafkaV2[Subscribe[{name}]]", "numInputRows": end - start, **parts}
 
 
+def files(name: str, n: int) -> dict[str, Any]:
+    """Returns Spark's report of *n* records of a folder."""
+    return {"description": f"FileStreamSource[file:/lake/{name}]", "numInputRows": n, "endOffset": {"logOffset": 0}}
+
+
 @dataclass
 class Job:
     """A query *name* of the topology `shop`, as Spark reports it."""

@@ -39,7 +39,9 @@ def age(finished_ms, *, ready_ms, queued_ms=0, **closing):
     The bound is 3 s, the trigger 1 s.
     """
     instants = {name: column(closing.get(name)) for name in ("before_began_ms", "before_ended_ms", "still_from_ms")}
-    flags = {name: column(closing.get(name, False), type_=bool) for name in ("is_unread", "has_restarted")}
+    flags = {
+        name: column(closing.get(name, False), type_=bool) for name in ("is_unread", "is_unknown", "has_restarted")
+    }
     ages = Ages(PARTS, 1)
     before_source(
         ages, column(10_000), column(finished_ms), bound_ms=column(3_000), ready_ms=column(ready_ms),
@@ -63,6 +65,11 @@ def test_a_record_that_was_written_late_is_its_producers():
 def test_unread_records_are_a_backlog():
     found = age(25_000, ready_ms=13_000, before_began_ms=22_000, before_ended_ms=24_500, is_unread=True)
     assert found == {"bound": 3_000, "backlog": 11_500, "trigger": 400, "events": 100}
+
+
+def test_a_wait_without_known_unread_records_is_unknown():
+    found = age(25_000, ready_ms=13_000, before_began_ms=23_900, before_ended_ms=24_000, is_unknown=True)
+    assert found == {"bound": 3_000, "unknown": 10_900, "newest": 100, "trigger": 900, "events": 100}
 
 
 def test_what_waited_for_a_driver_to_come_back_is_no_backlog():

@@ -94,7 +94,8 @@ _ALL = (
     ),
     Metric(
         "tidemark_watermark_lag_seconds", G, PARTITION, "watermarks",
-        "distance from the watermark of an input partition to now",
+        "distance from the watermark of an input partition to now; of a query of a job that of the query, with an "
+        "empty partition",
     ),
     Metric(
         "tidemark_unread_records", G, PARTITION, "batches", "records of a partition that the last batch left unread"

@@ -30,7 +30,7 @@ from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
 from tidemark.clock import Clock, wall_clock_ms
-from tidemark.collecting import outside
+from tidemark.collecting import names_in, outside
 from tidemark.metrics.catalog import METRICS, Metric, MetricType
 from tidemark.metrics.table_rows import LogFile, TableRows
 from tidemark.model.project.layout import Layout
@@ -222,6 +222,13 @@ def _of_partitions(scene: Scene, _: Rows) -> Iterator[Sample]:
             yield Sample("tidemark_watermark_lag_seconds", labels, age_of_ms=_ms(row["watermark"]))
         if row["unread"] is not None:
             yield Sample("tidemark_unread_records", labels, row["unread"])
+    # Spark has one watermark for a whole query of a job.
+    for sub in scene.topology.sub_topologies if scene.topology.jobs else ():
+        for source in names_in(sub.outside_sources):
+            mark = scene.facts[sub.name].marks.get((source, None))
+            if mark is not None and mark.watermark_ms is not None:
+                labels = (scene.topology.name, sub.name, source, "")
+                yield Sample("tidemark_watermark_lag_seconds", labels, age_of_ms=mark.watermark_ms)
 
 
 def _of_latency(scene: Scene, rows: Rows) -> Iterator[Sample]:

@@ -609,7 +609,7 @@ def _subject(keys: Keys, measure: Measure, topology: Topology, by: Collection[st
     if by:
         return _subject_of_groups(keys, measure, topology, by)
     allowed = subjects(measure, topology)
-    if not topology.sub_topologies and measure in OF_OPERATORS:
+    if not topology.outside_sources and measure in OF_OPERATORS:
         return str(keys.text("subject", "orders"))  # nothing was recorded yet, so any query may come
     if not allowed and measure is Measure.SCHEMA_CHANGES:
         remedy = "watch a source of a topic whose records are in JSON, or name the schemas of a registry"

@@ -38,6 +38,11 @@ class AgeCause(StrEnum):
     """Records waited unread while another driver took over."""
     LATE_PRODUCER = "late_producer"
     """The closing record was written later than its timestamp."""
+    UNKNOWN = "unknown"
+    """The closing record was written late, or waited unread.
+
+    The source does not report which.
+    """
     TRIGGER = "trigger"
     """A driver waited for its next trigger."""
     WAITING = "waiting"

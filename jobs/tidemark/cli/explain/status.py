@@ -25,7 +25,7 @@ from tidemark.model.sla_spec import known_slas
 from tidemark.model.topology import Topology, load_each
 from tidemark.query.sql import Warehouse
 from tidemark.query.text_table import as_document, format_table
-from tidemark.recorded.queries import recorded_topologies
+from tidemark.recorded.queries import FILE, read_query, recorded_topologies
 from tidemark.reports.pages.page_model import PageVerdict, page_model
 from tidemark.reports.paths.path_facts import Row
 from tidemark.reports.promises import promises
@@ -38,8 +38,10 @@ FORMATS = ("table", "json")
 PAGES = "/tidemark/pages/"
 """Path below the address of Airflow, see plugins/page_http.py."""
 FIRST_LATENCY = """
-    SELECT sub_topology, arg_min(sum_ms / n, finished_at)::BIGINT FROM operator_latency
-    WHERE topology = $1 AND operator IN (SELECT unnest($2::VARCHAR[])) AND n > 0 GROUP BY 1
+    WITH since AS (SELECT unnest($3::VARCHAR[]) AS sub_topology, unnest($4::BIGINT[]) AS first_batch)
+    SELECT sub_topology, arg_min(sum_ms / n, finished_at)::BIGINT
+    FROM operator_latency JOIN since USING (sub_topology)
+    WHERE topology = $1 AND operator IN (SELECT unnest($2::VARCHAR[])) AND n > 0 AND batch_id >= first_batch GROUP BY 1
 """
 
 
@@ -89,15 +91,18 @@ def documents(home: Home, warehouse: Path, topologies: Iterable[object]) -> list
 def document(warehouse: Path, topology: Topology, url: str | None = None) -> Row:
     """Returns the page model of *topology* with its `page` below *url*.
 
-    Each stream has its first latency, `first_latency_ms`.
+    Each stream has its first latency, `first_latency_ms`. That of a query of a job is of its present checkpoint.
     """
     tables = Warehouse(warehouse, topology=topology.name)
     promised = promises(known_slas(topology).specs)
     model = page_model(tables, Layout(warehouse), topology, promised, at_ms=wall_clock_ms())
     ends: list[str] = []
+    since: dict[str, int] = {}
     for sub in topology.sub_topologies:
         ends += sub.terminals()
-    first = dict(tables.ask(FIRST_LATENCY, [topology.name, ends]).rows)
+        query = read_query(Layout(warehouse).control(topology.name, sub.name) / FILE) if topology.jobs else None
+        since[sub.name] = query.first_batch if query else 0
+    first = dict(tables.ask(FIRST_LATENCY, [topology.name, ends, [*since], [*since.values()]]).rows)
     streams = [{**stream, "first_latency_ms": first.get(stream["sub_topology"])} for stream in model["streams"]]
     return {**model, "streams": streams, "page": None if url is None else f"{url}{PAGES}{topology.name}"}
 

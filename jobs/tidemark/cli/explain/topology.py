@@ -80,7 +80,7 @@ def as_text(facts: Row) -> str:
             if row["sub_topology"] == driver["sub_topology"]:
                 shown = {**row, "upstreams": ", ".join(row["upstreams"])}
                 # Most operators have no value in some of these columns.
-                rows.append(["" if shown[name] is None else shown[name] for name in SHOWN_AS])
+                rows.append(["-" if shown[name] is None else shown[name] for name in SHOWN_AS])
         parts.append(
             f"{driver['sub_topology']}: {one_line(driver['state'])}{catching_up_text(driver)}{last_beat}\n"
             f"{format_table(tuple(SHOWN_AS.values()), rows)}"

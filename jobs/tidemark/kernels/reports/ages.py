@@ -54,6 +54,7 @@ class ClosingBatches:
         before_began_ms: when the batch before began; NaN: no such batch.
         before_ended_ms: when the batch before ended; NaN: no such batch.
         is_unread: the batch before left records of the blocking partition unread.
+        is_unknown: it is not known if it did.
         has_restarted: records waited for another driver, which ran this batch or began to read the backlog.
         still_from_ms: since when records waited because the driver stood still; NaN: it did not.
     """
@@ -62,6 +63,7 @@ class ClosingBatches:
     before_began_ms: Floats
     before_ended_ms: Floats
     is_unread: Mask
+    is_unknown: Mask
     has_restarted: Mask
     still_from_ms: Floats
 
@@ -94,7 +96,8 @@ def before_source(
         busy: place of the part that owns the time in which the driver was busy with the batch before.
     """
     waiting = np.where(closing.has_restarted, PLACE[AgeCause.DRIVER_RESTARTED], PLACE[AgeCause.BACKLOG])
-    idle = np.where(closing.is_unread, waiting, PLACE[AgeCause.LATE_PRODUCER])
+    silent = np.where(closing.is_unknown, PLACE[AgeCause.UNKNOWN], PLACE[AgeCause.LATE_PRODUCER])
+    idle = np.where(closing.is_unread, waiting, silent)
     is_waiting = closing.is_unread | closing.has_restarted | ~np.isnan(closing.still_from_ms)
     # Each part ends at its instant, or where the part before it ended if that is later.
     until: list[tuple[int | Places, Floats]] = [

@@ -834,7 +834,7 @@ WINDOW_PARTS = Table(
                 "kind",
                 "string",
                 "as in operator_windows; or bound | blocking_partition | backlog | driver_restarted | late_producer | "
-                "trigger | waiting | queued",
+                "unknown | trigger | waiting | queued",
             ),
             (
                 "input",

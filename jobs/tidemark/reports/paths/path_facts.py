@@ -53,6 +53,7 @@ PART_WORDS = {
     AgeCause.BACKLOG: "a backlog (records that waited unread)",
     AgeCause.DRIVER_RESTARTED: "a driver that restarted",
     AgeCause.LATE_PRODUCER: "a producer that wrote late",
+    AgeCause.UNKNOWN: "not known (a producer that wrote late, or records that waited unread)",
     AgeCause.TRIGGER: "waiting for a trigger",
     AgeCause.WAITING: "waiting for a driver",
     AgeCause.QUEUED: "waiting for the journal",
@@ -68,6 +69,7 @@ BEFORE_SOURCE = frozenset(
         AgeCause.BACKLOG,
         AgeCause.DRIVER_RESTARTED,
         AgeCause.LATE_PRODUCER,
+        AgeCause.UNKNOWN,
     }
 )
 """The parts before a source has finished the window."""

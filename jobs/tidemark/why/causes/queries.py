@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import polars as pl
 
 from tidemark.model.settings.intervals import iso
+from tidemark.model.settings.lengths import for_people
 from tidemark.model.settings.toml_keys import length
 from tidemark.recorded.queries import FILE, read_query
 from tidemark.why.causes.registry import rule
@@ -19,11 +20,16 @@ SLOW_PHASE = Cause("slow_phase", Trait.USUAL)
 """Batches of a query take longer than its trigger."""
 SOURCE_HOLDS_BACK = Cause("source_holds_back", Trait.FAULT | Trait.EVENT_TIME)
 """A silent source holds the watermark of a query back."""
+OLD_RECORDS = Cause("old_records", Trait.USUAL)
+"""All newest records are old, and the backlog is not known."""
 NEW_CHECKPOINT = Cause("new_checkpoint", Trait.USUAL)
 """A query began again with another checkpoint."""
 
 LONG_MS = 60_000
-"""Without a trigger a longer batch is long."""
+"""A longer batch is long if there is no trigger.
+
+An older record is old.
+"""
 NEW_FOR_MS = 3_600_000
 """A checkpoint counts as new for so long."""
 MEANINGS = {
@@ -35,6 +41,8 @@ MEANINGS = {
     "commitOffsets": "writing the checkpoint",
 }
 """The work of Spark in the phases of a batch."""
+LIMITS = {"topic": "maxOffsetsPerTrigger", "delta": "maxFilesPerTrigger", "files": "maxFilesPerTrigger"}
+"""Spark's option for smaller batches, by kind of a source."""
 
 
 @rule
@@ -44,6 +52,7 @@ def queries(scene: Scene, name: str) -> Iterator[WhyFinding]:
         return
     yield from _source_holding(scene, name)
     yield from _slow_phase(scene, name)
+    yield from _old_records(scene, name)
     yield from _new_checkpoint(scene, name)
     for source in scene.sub(name).outside_sources:
         for writer in source.written_to_by:
@@ -95,8 +104,36 @@ def _slow_phase(scene: Scene, name: str) -> Iterator[WhyFinding]:
         f"its batches take {length(round(batch_ms))}, longer than {length(limit_ms)}, and {length(round(phase_ms))} of "
         f"it in the phase {phase}{meaning}"
     )
-    remedy = "give the job more cores, fewer records per batch (maxOffsetsPerTrigger), or a longer trigger"
+    kinds = {place.partition(":")[0] for place in query.sources.values()} if query else set()
+    limits = ", ".join(sorted({LIMITS[kind] for kind in kinds & LIMITS.keys()}))
+    fewer = "fewer records per batch" + (f" ({limits})" if limits else "")
+    remedy = f"give the job more cores, {fewer}, or a longer trigger"
     yield scene.finding(SLOW_PHASE, sub.name, observation, remedy, since_ms=last["finished_at"][0])
+
+
+def _old_records(scene: Scene, name: str) -> Iterator[WhyFinding]:
+    """Yields sources of old records, if Spark does not report their backlog."""
+    facts, sub = scene.of(name), scene.sub(name)
+    last = facts.newest_batches_of_query
+    longest_ms = last["duration_ms"].max()
+    if not isinstance(longest_ms, int) or scene.at_ms - last["finished_at"][-1] > LONG_MS + longest_ms:
+        return  # it is quiet now
+    youngest_ms = facts.latencies(sub.name, last["batch_id"])["min_ms"].min()
+    reads = facts.reads.of_batches(last["batch_id"]).filter(pl.col("unread").is_null(), pl.col("n") > 0)
+    if not isinstance(youngest_ms, int) or youngest_ms <= LONG_MS:
+        return
+    batches = f"last {last.height} batches" if last.height > 1 else "last batch"
+    for source in reads["source"].unique().sort():
+        yield scene.finding(
+            OLD_RECORDS,
+            sub.name,
+            f"every record of its {batches} was {for_people(youngest_ms)} old or more at the end of "
+            "its batch; they came late, or wait unread: Spark does not report for this source how many wait",
+            "compare the times of its files with those of the batches; if they wait, give the job more cores or larger "
+            "batches",
+            input=source,
+            since_ms=last["finished_at"][0],
+        )
 
 
 def _new_checkpoint(scene: Scene, name: str) -> Iterator[WhyFinding]:

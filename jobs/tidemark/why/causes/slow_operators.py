@@ -17,6 +17,8 @@ SLOW_OPERATOR = Cause("slow_operator", Trait.USUAL)
 @rule
 def slow_operators(scene: Scene, name: str) -> Iterator[WhyFinding]:
     """Yields operators that slow down the driver of *name* or upstream ones."""
+    if scene.topology.jobs:
+        return  # `slow_phase` says it of queries of jobs, by Spark's own phases
     trigger_ms = scene.topology.trigger_ms
     inputs = Inputs(scene)
     quiet_ms = min(inputs.quiet_ms(source) for source in scene.sources(name).values())

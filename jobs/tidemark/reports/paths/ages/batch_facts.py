@@ -41,6 +41,8 @@ class BatchRuns:
         queued_behind: the names of these streams, null: none.
         restart: number of the restart or standstill before them; NONE: none.
         unread: by input partition, if they left records of it unread.
+        is_unknown: it is not known if they left records unread.
+        of_query: they are of a query of a job, without watermarks of partitions.
     """
 
     batch_id: Places
@@ -50,6 +52,8 @@ class BatchRuns:
     queued_behind: pl.Series
     restart: Places
     unread: dict[InputPartition, Mask]
+    is_unknown: Mask
+    of_query: bool = False
 
     def place(self, batch_id: Places) -> Places:
         """Returns the places of batches, or where they would be."""
@@ -76,7 +80,9 @@ class BatchRuns:
 
 
 _NO_VALUES, _NO_PLACES = np.empty(0), np.empty(0, np.int64)
-NO_RUNS = BatchRuns(_NO_PLACES, _NO_VALUES, _NO_VALUES, _NO_VALUES, pl.Series(dtype=pl.String()), _NO_PLACES, {})
+NO_RUNS = BatchRuns(
+    _NO_PLACES, _NO_VALUES, _NO_VALUES, _NO_VALUES, pl.Series(dtype=pl.String()), _NO_PLACES, {}, _NO_PLACES > 0
+)
 
 
 class PartitionMarks(NamedTuple):
@@ -155,8 +161,13 @@ class BatchFacts:
         texts: list[str | None] = []
         self._ran = defaultdict[str, BatchRuns](lambda: NO_RUNS)
         for (sub,), ran in batches.sort("batch_id").partition_by(["sub_topology"], as_dict=True).items():
-            restarts_of_sub = restarts(ran, beats.filter(pl.col("sub_topology") == sub), trigger_ms=trigger_ms)
-            self._ran[sub] = _runs(ran, {restart.batch_id: len(times) + n for n, restart in enumerate(restarts_of_sub)})
+            of_query, beats_of_sub = ran["epoch"].is_null().all(), beats.filter(pl.col("sub_topology") == sub)
+            epochs = _epochs_by_beats(ran, beats_of_sub) if of_query else ran
+            restarts_of_sub = restarts(epochs, beats_of_sub, trigger_ms=trigger_ms)
+            if of_query:  # its beats do not say when it worked
+                restarts_of_sub = [restart for restart in restarts_of_sub if not restart.stood_still]
+            numbers = {restart.batch_id: len(times) + n for n, restart in enumerate(restarts_of_sub)}
+            self._ran[sub] = _runs(epochs, numbers, of_query=of_query)
             times += restarts_of_sub
             texts += [f"driver of {sub}: {restart.seen}" for restart in restarts_of_sub]
         self.restart_texts = pl.Series([*texts, None], dtype=pl.String())
@@ -225,6 +236,7 @@ class BatchFacts:
             before_began_ms=started_ms + skew_ms,
             before_ended_ms=finished_ms + skew_ms,
             is_unread=is_first | self._is_unread(sub_topology, batch_id, blockers),
+            is_unknown=self._is_unknown(sub_topology, batch_id),
             has_restarted=(restart != NONE) & ~stood_still,
             still_from_ms=np.where(stood_still, from_ms + skew_ms, np.nan),
         )
@@ -239,8 +251,15 @@ class BatchFacts:
         for number, (source, partition) in enumerate(blockers.partitions):
             unread = ran.unread.get((source.name, partition))
             if unread is not None:
-                is_unread |= (blockers.number == number) & np.insert(unread, 0, values=False)[place]
+                is_blocking = (blockers.number == number) | ran.of_query
+                is_unread |= is_blocking & np.insert(unread, 0, values=False)[place]
         return is_unread
+
+    def _is_unknown(self, sub_topology: str, batch_id: Places) -> Mask:
+        """Returns True where the batch before may have left records unread."""
+        ran = self._ran[sub_topology]
+        is_unknown: Mask = np.insert(ran.is_unknown & ran.of_query, 0, values=False)[ran.place(batch_id)]
+        return is_unknown
 
     def restart(self, sub_topology: str, batch_id: Places, blockers: Blockers | None = None) -> Places:
         """Returns the number of the restart or standstill that delayed each batch.
@@ -309,10 +328,20 @@ class BatchFacts:
         return np.where(is_known, np.insert(oldest_ms, 0, np.nan)[place], np.nan)
 
 
-def _runs(batches: pl.DataFrame, restart_of: dict[int, int]) -> BatchRuns:
+def _epochs_by_beats(batches: pl.DataFrame, beats: pl.DataFrame) -> pl.DataFrame:
+    """Returns *batches* of a query with epochs.
+
+    It is that of the newest beat before each.
+    """
+    newest = beats.drop_nulls("epoch").sort("at").select("at", pl.col("epoch").alias("of_beat"))
+    in_time = batches.sort("started_at").join_asof(newest, left_on="started_at", right_on="at", coalesce=False)
+    return in_time.with_columns(epoch="of_beat").select(batches.columns).sort("batch_id")
+
+
+def _runs(batches: pl.DataFrame, restart_of: dict[int, int], *, of_query: bool) -> BatchRuns:
     """Returns the *batches* of a sub-topology, which are in order.
 
-    *restart_of* has the numbers of their restarts.
+    *restart_of* has the numbers of their restarts. *of_query*: they are of a query of a job.
     """
     batch_id = batches["batch_id"].to_numpy()
     unread: dict[InputPartition, Mask] = {}
@@ -323,7 +352,10 @@ def _runs(batches: pl.DataFrame, restart_of: dict[int, int]) -> BatchRuns:
         restart[batch_id == batch] = number
     instants = (_floats(batches["started_at"]), _floats(batches["finished_at"]))
     queued = (_floats(batches["queued_ms"].fill_null(0)), batches["queued_behind"])
-    return BatchRuns(batch_id, *instants, *queued, restart, unread)
+    reads = partition_reads(batches.lazy().select("sources").with_row_index("batch"))
+    unknown = reads.filter(pl.col("unread").is_null()).select("batch").collect()["batch"]
+    is_unknown = np.isin(np.arange(batch_id.size), unknown.to_numpy())
+    return BatchRuns(batch_id, *instants, *queued, restart, unread, is_unknown, of_query)
 
 
 def _unread(batches: pl.DataFrame) -> Iterator[tuple[str, int, int]]:
