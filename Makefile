@@ -103,7 +103,7 @@ check: .venv/.ready ## lint, language and types
 	$(BIN)/codespell
 	$(BIN)/mypy jobs plugins
 
-unit: setup ## the rules and the kernels, in under 20 s
+unit: .venv/.ready ## the rules and the kernels, in under 20 s
 	$(PYTEST) tests/unit tests/vectors tests/reference jobs/tidemark/semantics jobs/tidemark/model
 
 proof: setup ## every property with 2,000 examples instead of 25, and the long cases of tests/delta
@@ -156,7 +156,7 @@ test: ## lint, types and every test
 	@$(MAKE) -s -j 2 -O .venv/.ready browser
 	@$(MAKE) -s prometheus  # after the other user of apt
 	@nice $(PYTEST) -n 3 $(CPU_ONLY) >.venv/cpu_only.log 2>&1 & beside=$$!; trap "kill $$beside 2>/dev/null" EXIT INT TERM; \
-	$(REST) || exit 1; \
+	$(REST) || { cat .venv/cpu_only.log; exit 1; }; \
 	$(PYTEST) tests $(patsubst %,--ignore=%,$(CPU_ONLY)); failed=$$?; \
 	wait $$beside || failed=1; cat .venv/cpu_only.log; exit $$failed
 

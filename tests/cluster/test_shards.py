@@ -24,6 +24,7 @@ from tidemark.embedded import broker as embedded
 from tidemark.embedded.spark_cluster import LocalCluster
 from tidemark.model.project.layout import Layout
 from tidemark.storage.delta.tables import scan
+from tidemark.storage.warehouse import is_table
 
 NOON = 1_400_000_000_000
 N = int(os.environ.get("TIDEMARK_SHARDED", "20000"))
@@ -87,7 +88,7 @@ def send(address: str, numbers: range) -> None:
 def frame(home: Path, table: str) -> pl.LazyFrame:
     """The rows of *table*, in order."""
     path = Layout(home / "warehouse").stream_table("sharded", "all", table)
-    rows = scan(path) if (path / "_delta_log").is_dir() else pl.LazyFrame(schema={"records_in": pl.Int64()})
+    rows = scan(path) if is_table(path) else pl.LazyFrame(schema={"records_in": pl.Int64()})
     return (
         rows.sort("batch_id", *(["seq"] if table == "changes" else [])) if "batch_id" in rows.collect_schema() else rows
     )

@@ -32,6 +32,7 @@ from tidemark.model.project.layout import Layout
 from tidemark.query.sql import Warehouse
 from tidemark.storage.delta.tables import scan
 from tidemark.storage.location import location
+from tidemark.storage.warehouse import is_table
 
 pytestmark = pytest.mark.long  # `test_driver.py` and `test_supervision.py` have the short cases
 PAGE = (CHECKOUT / "docs" / "object-store.md").read_text(encoding="utf-8")
@@ -87,7 +88,7 @@ class Flow:
 
     def board(self) -> list[tuple[str, int]]:
         path = Layout(self.warehouse).stream_table("orders", "placed", "board")
-        if not (path / "_delta_log").is_dir():
+        if not is_table(path):
             return []
         return sorted(scan(path).select("id", "amount").collect().rows())
 

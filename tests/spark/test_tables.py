@@ -28,17 +28,17 @@ def test_one_view_has_instants_of_old_and_new_sinks(spark, warehouse):
     at = datetime(2014, 5, 13, 12, 0, 10, tzinfo=UTC)
     for stream, kind, value in (("old", pa.int64(), 1_399_982_400_000), ("new", pa.timestamp("us", "UTC"), at)):
         path = warehouse.layout.stream_table("t", stream, "minutes")
-        write_deltalake(path, pa.table({"window_start": pa.array([value], kind)}))
+        write_deltalake(path, pa.table({"window_start": pa.array([value], kind), "a{b}": [stream]}))
 
     torn = warehouse.layout.stream_table("t", "new", "hours") / "_delta_log"
     torn.mkdir(parents=True)
     (torn / f"{0:020d}.json").write_text("torn")
-    text = "SELECT unix_millis(window_start) AS ms FROM minutes ORDER BY ms"
+    text = "SELECT unix_millis(window_start) AS ms, `a{b}` AS word FROM minutes ORDER BY ms"
 
     register(spark, warehouse.layout, text)  # `hours` is not named, and cannot be opened
 
     rows = spark.sql(text).collect()
-    assert [row.ms for row in rows] == [1_399_982_400_000, 1_399_982_410_000]
+    assert [(row.ms, row.word) for row in rows] == [(1_399_982_400_000, "old"), (1_399_982_410_000, "new")]
 
 
 @pytest.mark.parametrize("table", [OUTCOMES, SLA_RESULTS], ids=str)

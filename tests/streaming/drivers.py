@@ -25,6 +25,7 @@ from tidemark.control.folder import Control, Heartbeat, StreamState
 from tidemark.control.process import wait_until
 from tidemark.model.project.layout import Layout
 from tidemark.model.topology import parse
+from tidemark.storage.warehouse import is_table
 from tidemark.stream.journal.unflushed import scan_facts
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -278,7 +279,7 @@ class OnlyDriver(Driver):
 
     def rows(self, table: str) -> list[Row]:
         """The rows of *table*; none while there is no table."""
-        there = (self.table(table) / "_delta_log").is_dir()
+        there = is_table(self.table(table))
         return rows_of(self._warehouse, self._topology, self._name, table) if there else []
 
     def wait_for(self, table: str, number: int) -> list[Row]:

@@ -13,6 +13,7 @@ from tidemark.control.process import free_port, wait_until
 from tidemark.embedded import broker as embedded
 from tidemark.model.project.connections import Cluster
 from tidemark.storage.delta.tables import scan
+from tidemark.storage.warehouse import is_table
 from tidemark.stream.driver import clock_skew
 from tidemark.stream.driver.clock_skew import ClockSkew
 
@@ -46,7 +47,7 @@ def test_estimates_are_made_beside_the_stream_and_kept_as_rows(broker: str, tmp_
     assert skew.newest() is None
     began_ms = wall_clock_ms()
     skew.start()
-    wait_until((tmp_path / "clock_skew" / "_delta_log").is_dir, "a row", 30)
+    wait_until(lambda: is_table(tmp_path / "clock_skew"), "a row", 30)
     skew.end()
     (row,) = scan(tmp_path / "clock_skew").collect().to_dicts()
     assert (row["topology"], row["sub_topology"], row["host"], row["samples"]) == ("t", "s", "here", 5)

@@ -20,6 +20,7 @@ from tidemark.model.project.layout import Layout
 from tidemark.model.stream import Stream
 from tidemark.model.topology import parse
 from tidemark.storage.delta.compaction import files_of
+from tidemark.storage.warehouse import is_table
 from tidemark.stream.startup.evidence import evidence
 from tidemark.stream.startup.soundness import findings
 
@@ -109,7 +110,7 @@ def test_constantly_maintained_drivers_do_the_same_as_others(home: Path, broker:
         """
         for stream in streams:
             maintain_stream(stream, now_ms=wall_clock_ms() + 1_000, closed_after_ms=0)
-        there = (layout.stream_table("tidied", "parities", "sums") / "_delta_log").is_dir()
+        there = is_table(layout.stream_table("tidied", "parities", "sums"))
         rows = rows_of(layout.warehouse, "tidied", "parities", "sums") if there else []
         return sum(row["total"] for row in rows) == 7 * newest - 21
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -57,11 +58,15 @@ def rows_of(spark: SparkSession, name: str, paths: Sequence[Path]) -> DataFrame:
     tables: dict[str, Any] = {}
 
     def read_by(path: Path) -> str:
-        table = f"t{len(tables)}"
+        table = f"t{uuid.uuid4().hex}"
         tables[table] = read(spark, path)
-        return f"{{{table}}}"
+        return table
 
     _, select = union_of(name, paths, read_by)
+    # Names of columns may have braces, which Spark would take for a table.
+    select = select.replace("{", "{{").replace("}", "}}")
+    for table in tables:
+        select = select.replace(table, f"{{{table}}}")
     return spark.sql(select, **tables)
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from tidemark.errors import InvalidArgument
 from tidemark.model.project.layout import CHANGES_OF, Layout
+from tidemark.storage.object_path import ObjectPath
 
 VIEWS = Path(__file__).parents[1] / "views"
 WORD = re.compile(r"\w+")
@@ -47,7 +48,8 @@ def delta_tables(warehouse: Path, topology: str | None = None) -> Mapping[str, l
     paths_by_name = defaultdict(list)
     for pattern in patterns:
         for log in sorted(warehouse.glob(str(pattern.relative_to(warehouse) / "_delta_log"))):
-            paths_by_name[log.parent.name].append(log.parent)
+            if _has_commit(log):
+                paths_by_name[log.parent.name].append(log.parent)
     return dict(sorted(paths_by_name.items()))
 
 
@@ -64,7 +66,13 @@ def stream_tables(layout: Layout, topology: str, table: str) -> list[Path]:
 
 def is_table(path: Path) -> bool:
     """Returns True if there is a Delta table at *path*."""
-    return (path / "_delta_log").is_dir()
+    log = path / "_delta_log"
+    return log.is_dir() and _has_commit(log)
+
+
+def _has_commit(log: Path) -> bool:
+    # A maker of a table makes the folder first, and then the first commit. An object store has no empty folders.
+    return isinstance(log, ObjectPath) or any(file.name.endswith(".json") for file in log.iterdir())
 
 
 def changes_of(path: Path) -> Path | None:

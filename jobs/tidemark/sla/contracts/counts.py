@@ -36,7 +36,7 @@ from tidemark.storage.delta.current_view import current_rows
 from tidemark.storage.delta.datasets import dataset_of, open_to_read, schema_of
 from tidemark.storage.delta.snapshots import Snapshot
 from tidemark.storage.delta.tables import in_files
-from tidemark.storage.warehouse import changes_of
+from tidemark.storage.warehouse import changes_of, is_table
 
 OF_NO_BATCH = frozenset({HEARTBEATS.name, CLOCK_SKEW.name})
 """Tables of streams that drivers write beside their batches."""
@@ -121,7 +121,7 @@ class _Folder:
     """
 
     def __init__(self, home: Path, declared: Iterable[Table], sub_topology: str | None, over: Interval) -> None:
-        existing = [table for table in declared if (home / table.name / "_delta_log").is_dir()]
+        existing = [table for table in declared if is_table(home / table.name)]
         wholes = [BATCHES.name, *SUMS]
         # False sorts before True.
         self._declared = sorted(existing, key=lambda table: table.name not in wholes)

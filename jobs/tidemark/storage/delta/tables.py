@@ -248,18 +248,11 @@ class DeclaredTable:
         if isinstance(self.path, ObjectPath) or self.checks or self.partitioned_by or log.exists():
             self.create()
             return
-        self.path.mkdir(parents=True, exist_ok=True)
-        # A folder with a log is a table for readers, so the log appears together with its first commit.
-        with TemporaryDirectory(prefix=".new_", dir=self.path) as folder:
-            commit = commit_file(Path(folder), 0)
-            commit.parent.mkdir()
-            put_once(commit, self._new_commit().encode())
-            try:
-                commit.parent.rename(log)
-            except OSError:
-                if not log.exists():
-                    raise
-                self.create()  # another process has just made it
+        try:
+            log.mkdir(parents=True, exist_ok=True)
+            put_once(commit_file(self.path, 0), self._new_commit().encode())
+        except FileExistsError:  # another process has just made it
+            self.create()
 
     def _new_commit(self) -> str:
         """Returns the first commit of a new table."""
