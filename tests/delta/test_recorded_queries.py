@@ -20,8 +20,8 @@ from support.command_line import tidemark
 from support.recorded_jobs import Job, files, topic
 from tidemark.api.listen import Listener
 from tidemark.api.query import Query, Writer
-from tidemark.cli.main import main
 from tidemark.cli.explain import status
+from tidemark.cli.main import main
 from tidemark.cli.outside import serve_metrics
 from tidemark.cli.project.check import _not_measured, check
 from tidemark.cli.stack import logs
@@ -29,8 +29,8 @@ from tidemark.clock import wall_clock_ms
 from tidemark.control.folder import Heartbeat, StreamState
 from tidemark.errors import InvalidArgument, InvalidSpec
 from tidemark.kernels.columns.schemas import rows_of
-from tidemark.model.project.files import Project
 from tidemark.metrics.exporter import Exporter
+from tidemark.model.project.files import Project
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval, instant_ms, iso
 from tidemark.model.sla_spec import load_usable
@@ -421,7 +421,7 @@ WAITS = {
     "unread": (topic("raw", 0, 5, latest=9), [], "backlog"),
     "restarted": (topic("raw", 0, 5), [(1, 1), (15, 1), (110, 2)], "driver_restarted"),
 }
-"""By name: what the first batch read, beats (s after noon, epoch), and the cause of the next one's wait."""
+"""What the first batch read, beats (s, epoch), and the next one's cause."""
 
 
 @pytest.mark.parametrize("name", WAITS)
