@@ -234,11 +234,11 @@ def _timetables(
             by_driver[driver].append(batch)
     timetables: dict[str, Timetable] = {}
     for driver, own in by_driver.items():
-        # A batch of a driver that it reads leaves it more to read.
+        # A commit of an upstream driver adds records to read.
         ends_ms = [batch.finished_ms + skew_ms[other] for other in read[driver] for batch in by_driver[other]]
-        came_ms = sorted(end_ms - skew_ms[driver] for end_ms in ends_ms)
+        commits_ms = sorted(end_ms - skew_ms[driver] for end_ms in ends_ms)
         # Operators may have been in a sub-topology that is no longer there.
-        timetables[driver] = Timetable(own, distances_ms.get(driver, 0), came_ms)
+        timetables[driver] = Timetable(own, distances_ms.get(driver, 0), commits_ms)
     return timetables
 
 
