@@ -142,7 +142,7 @@ def processes_at_their_distance(draw):
 
 
 @given(processes_at_their_distance(), st.data())
-def test_a_driver_at_its_distance_gains_nothing_after_any_first_delay(process, data):
+def test_at_its_distance_a_driver_gains_nothing_after_any_delay(process, data):
     ran, waited_ms = process
     timetable = Timetable(ran, EACH_SECOND)
     for began_ms in waited_ms:
