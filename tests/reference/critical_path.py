@@ -42,12 +42,12 @@ def leaves(upstreams: Upstreams) -> list[str]:
 
 def latest(names: Iterable[str], ewt_ms: Instants) -> tuple[str, int] | None:
     """Returns the last of *names* to finish, and when; None: none has."""
-    found: tuple[str, int] | None = None
+    last: tuple[str, int] | None = None
     for name in sorted(names):
         instant_ms = ewt_ms.get(name)
-        if instant_ms is not None and (found is None or instant_ms > found[1]):
-            found = name, instant_ms
-    return found
+        if instant_ms is not None and (last is None or instant_ms > last[1]):
+            last = name, instant_ms
+    return last
 
 
 def path_to(leaf: str, steps: Mapping[str, PathStep]) -> Path:

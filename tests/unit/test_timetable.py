@@ -121,7 +121,7 @@ def test_where_nothing_is_saved_nothing_begins_sooner(lengths_and_pauses, commit
 
 @st.composite
 def processes_at_their_distance(draw):
-    """Returns batches of a driver and its restarts, and the starts of those that waited for the distance.
+    """Returns batches, and the starts of those that kept the distance.
 
     The driver counts a batch from its beginning. In the first batch of a process `started_ms` is later: state is loaded
     before.
