@@ -21,6 +21,9 @@ from tidemark.control import process
 from tidemark.control.folder import StreamState
 from tidemark.embedded.stack import Home
 from tidemark.errors import TidemarkError
+from tidemark.model.topology import load
+from tidemark.reports.what_if.estimates import distances_of
+from tidemark.stream.driver.waking import Hops
 
 HERE = Path(__file__).parent
 FLIGHTS = HERE.parents[1] / "jobs" / "topologies" / "flights.toml"
@@ -186,3 +189,23 @@ def test_a_stream_may_have_a_process_of_its_own(streams: Streams) -> None:
     streams.launch("carriers")
     assert streams.running("status") != streams.running("carriers")
     assert streams.process is None
+
+
+@pytest.mark.parametrize(
+    ("head", "spark", "is_alone"),
+    [
+        ("", "", False),
+        ('driver = "small"', 'deploy = "client"', False),
+        ('driver = "own"', "", True),
+        ("", 'master = "yarn"\ndeploy = "cluster"', True),
+    ],
+)
+def test_estimates_know_which_streams_their_writers_wake(
+    streams: Streams, head: str, spark: str, *, is_alone: bool
+) -> None:
+    streams.file.write_text(f"{head}\n{streams.file.read_text()}\n[spark]\n{spark}\n")
+    topology = load(streams.file)
+    hops = Hops(is_shared=streams.task("carriers")._shared() is not None)
+    woken = {sub.name: hops.wakes(sub) for sub in topology.sub_topologies}
+    assert woken == {"status": False, "carriers": not is_alone}
+    assert {name: ms == 0 for name, ms in distances_of(topology).items()} == woken

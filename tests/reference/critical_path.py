@@ -1,12 +1,15 @@
 """Finds the critical path of one window, an operator at a time.
 
-It is the reference of `tidemark.kernels.reports.paths`, which measures many windows at once.
+It is the reference of `tidemark.kernels.reports.paths`, which measures many windows at once. Of the product it has the
+classes alone: networkx has the graph.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+
+import networkx as nx
 
 from tidemark.errors import InvalidArgument
 from tidemark.semantics.critical_path import (
@@ -16,11 +19,42 @@ from tidemark.semantics.critical_path import (
     Path,
     PathStep,
     Upstreams,
-    in_order,
-    latest,
-    leaves,
-    path_to,
 )
+
+
+def graph(upstreams: Upstreams) -> nx.DiGraph[str]:
+    """Returns the graph of operators, with edges to readers."""
+    drawn: nx.DiGraph[str] = nx.DiGraph()
+    drawn.add_nodes_from(upstreams)
+    drawn.add_edges_from((name, reader) for reader, names in upstreams.items() for name in names)
+    return drawn
+
+
+def in_order(upstreams: Upstreams) -> list[str]:
+    """Returns all operators, each after its upstreams."""
+    return list(nx.topological_sort(graph(upstreams)))
+
+
+def leaves(upstreams: Upstreams) -> list[str]:
+    """Returns the operators that no other operator reads, by name."""
+    return sorted(name for name, readers in graph(upstreams).out_degree if not readers)
+
+
+def latest(names: Iterable[str], ewt_ms: Instants) -> tuple[str, int] | None:
+    """Returns the last of *names* to finish, and when; None: none has."""
+    last: tuple[str, int] | None = None
+    for name in sorted(names):
+        instant_ms = ewt_ms.get(name)
+        if instant_ms is not None and (last is None or instant_ms > last[1]):
+            last = name, instant_ms
+    return last
+
+
+def path_to(leaf: str, steps: Mapping[str, PathStep]) -> Path:
+    """Returns the walk to *leaf* along the slowest upstreams."""
+    upstream = steps[leaf].slowest_upstream
+    before = () if upstream is None else path_to(upstream, steps).steps
+    return Path((*before, steps[leaf]))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,9 +95,6 @@ def measure(
         ewt_ms: the window's EWT per operator; left out or None where there is none.
         windows_behind: for operators that have not finished it: how many windows their upstreams are ahead.
         limits: when that number counts as a latency; None: never, such operators have no latency.
-
-    Raises:
-        InvalidArgument: there is a cycle.
     """
     steps = {}
     for operator in in_order(upstreams):

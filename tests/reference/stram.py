@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from reference.critical_path import Step
-from tidemark.semantics.critical_path import EstimateLimits, Instants, LatencyState, Path, Upstreams, path_to
+from reference.critical_path import Step, path_to
+from tidemark.semantics.critical_path import EstimateLimits, Instants, LatencyState, Path, Upstreams
 
 
 def operator_latency(

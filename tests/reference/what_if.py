@@ -7,17 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from reference.critical_path import critical_path
+from reference.critical_path import critical_path, in_order, latest, leaves, path_to
 from tidemark.errors import InvalidArgument
-from tidemark.semantics.critical_path import (
-    Instants,
-    PathStep,
-    Upstreams,
-    in_order,
-    latest,
-    leaves,
-    path_to,
-)
+from tidemark.semantics.critical_path import Instants, PathStep, Upstreams
 
 
 def what_if(upstreams: Upstreams, ewt_ms: Instants, factors: Mapping[str, float]) -> dict[str, int | None]:
@@ -27,7 +19,7 @@ def what_if(upstreams: Upstreams, ewt_ms: Instants, factors: Mapping[str, float]
     EWT, and a clamped latency does not change.
 
     Raises:
-        InvalidArgument: a factor is negative or for an operator that is not there, or there is a cycle.
+        InvalidArgument: a factor is negative or for an operator that is not there.
     """
     order = in_order(upstreams)
     for operator, factor in factors.items():

@@ -2,7 +2,8 @@ import networkx as nx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from reference.critical_path import Step, critical_path, measure
+from reference import critical_path as reference
+from reference.critical_path import Step, critical_path, graph, measure
 from unit.dags import runs
 
 from tidemark.errors import InvalidArgument
@@ -11,6 +12,7 @@ from tidemark.semantics.critical_path import (
     LatencyState,
     Path,
     in_order,
+    latest,
     leading_to,
     leaves,
     path_to,
@@ -104,13 +106,6 @@ def test_a_topology_has_no_cycle_and_at_least_one_operator():
         critical_path({}, {})
 
 
-def graph(upstreams):
-    drawn = nx.DiGraph()
-    drawn.add_nodes_from(upstreams)
-    drawn.add_edges_from((name, reader) for reader, names in upstreams.items() for name in names)
-    return drawn
-
-
 def longest(upstreams, steps):
     """Computes the highest latency sum from source to leaf with networkx."""
     drawn = nx.DiGraph()
@@ -161,6 +156,20 @@ def test_the_critical_path_is_at_least_the_walk_to_every_leaf(run):
     assert nx.is_path(graph(upstreams), names)
     assert not upstreams[names[0]]
     assert names[-1] in leaves(upstreams)
+
+
+@given(runs(), st.data())
+def test_order_leaves_and_walks_are_those_of_the_reference(run, data):
+    upstreams, ewt_ms = run
+    order = in_order(upstreams)
+    assert sorted(order) == sorted(upstreams)
+    assert all(order.index(name) < order.index(reader) for name, reader in graph(upstreams).edges)
+    assert [*leaves(upstreams)] == reference.leaves(upstreams)
+    finished_ms = {name: data.draw(st.sampled_from([None, ms])) for name, ms in ewt_ms.items()}
+    steps = measure(upstreams, finished_ms)
+    for name, read in upstreams.items():
+        assert latest(read, finished_ms) == reference.latest(read, finished_ms)
+        assert path_to(name, steps) == reference.path_to(name, steps)
 
 
 @given(runs(), st.randoms())

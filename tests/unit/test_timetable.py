@@ -83,11 +83,11 @@ def test_windows_seen_late_stay_as_late_after_their_upstream():
     assert waits.sooner_ms(2_050, 900, 1) == 1_000
 
 
-def test_a_new_process_keeps_no_distance_to_the_one_before():
-    # By the distance the last one may not begin before 1000.
-    restarted = Timetable(batches(100, 0, 100, 300), EACH_SECOND)
-    assert restarted.sooner_ms(300, 250, 0) == 0
-    assert restarted.sooner_ms(300, 250, 30) == 30
+def test_a_distance_counts_from_before_the_state_was_loaded():
+    # The first batch began at -200, so the driver expects one at 1800 and may begin it at 800, then at 1800 and 2800.
+    loaded = Timetable(batches(400, 0, 400, 800, 1_800, 2_800, saved_ms=300), EACH_SECOND)
+    assert loaded.sooner_ms(1_800, 900, 0) == 0
+    assert loaded.sooner_ms(2_800, 1_900, 0) == 0
 
 
 def test_without_batches_a_window_begins_as_long_after_upstream():
@@ -109,11 +109,43 @@ def test_batches_are_a_distance_apart_and_one_may_begin_early():
     st.sampled_from([AT_ONCE, EACH_SECOND]),
     st.data(),
 )
-def test_where_nothing_is_saved_nothing_begins_sooner(lengths_and_pauses, came_ms, distance_ms, data):
+def test_where_nothing_is_saved_nothing_begins_sooner(lengths_and_pauses, commits_ms, distance_ms, data):
     ran, at_ms = [], 10_000
     for length_ms, pause_ms in lengths_and_pauses:
         ran.append(TimetableBatch(at_ms, at_ms + length_ms))
         at_ms += length_ms + pause_ms
     began_ms = data.draw(st.sampled_from(ran)).started_ms
     upstream_ms = data.draw(st.integers(0, began_ms + 500))
-    assert Timetable(ran, distance_ms, came_ms).sooner_ms(began_ms, upstream_ms, 0) == 0
+    assert Timetable(ran, distance_ms, commits_ms).sooner_ms(began_ms, upstream_ms, 0) == 0
+
+
+@st.composite
+def processes_at_their_distance(draw):
+    """Returns batches, and the starts of those that kept the distance.
+
+    The driver counts a batch from its beginning. In the first batch of a process `started_ms` is later: state is loaded
+    before.
+    """
+    ran, waited_ms, free_ms, saved_ms = [], [], 0, draw(st.integers(1, 300))
+    for first_delay_ms in draw(st.lists(st.integers(0, 5_000), min_size=1, max_size=3)):
+        # A process takes longer to start than a distance.
+        free_ms, expected_ms = free_ms + draw(st.integers(2_000, 9_000)), 0
+        for number, length_ms in enumerate(draw(st.lists(st.integers(300, 900), min_size=3, max_size=9))):
+            begins_ms = max(free_ms, expected_ms - EACH_SECOND)
+            expected_ms = next_batch_ms(begins_ms, expected_ms, EACH_SECOND)
+            started_ms = begins_ms if number else begins_ms + first_delay_ms
+            if number and begins_ms > free_ms:
+                waited_ms.append(started_ms)
+            free_ms = started_ms + length_ms
+            ran.append(TimetableBatch(started_ms, free_ms, saved_ms))
+    return ran, waited_ms
+
+
+@given(processes_at_their_distance(), st.data())
+def test_at_its_distance_a_driver_gains_nothing_after_any_delay(process, data):
+    ran, waited_ms = process
+    timetable = Timetable(ran, EACH_SECOND)
+    for began_ms in waited_ms:
+        before_ms = max(batch.started_ms for batch in ran if batch.started_ms < began_ms)
+        upstream_ms = data.draw(st.integers(before_ms + 1, began_ms))
+        assert timetable.sooner_ms(began_ms, upstream_ms, 0) == 0

@@ -2,10 +2,10 @@ import networkx as nx
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from reference.critical_path import critical_path, measure
+from reference.critical_path import critical_path, graph, measure
 from reference.what_if import slack_ms, what_if
 from unit.dags import runs
-from unit.test_critical_path import ARTICLE, ARTICLE_EWT_MS, graph
+from unit.test_critical_path import ARTICLE, ARTICLE_EWT_MS
 
 from tidemark.errors import InvalidArgument
 from tidemark.semantics.critical_path import leaves

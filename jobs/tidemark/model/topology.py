@@ -34,7 +34,7 @@ from tidemark.model.operator_graph import (
 from tidemark.model.project.connections import DEFAULT, EXAMPLE, Clusters, read_clusters, shared_clusters
 from tidemark.model.project.registries import EXAMPLE as REGISTRY_EXAMPLE
 from tidemark.model.project.registries import Registries, read_registries, shared_registries
-from tidemark.model.project.spark_settings import SparkSettings, read_spark
+from tidemark.model.project.spark_settings import DeployMode, SparkSettings, read_spark
 from tidemark.model.settings.retention import Retention, read_retention
 from tidemark.model.settings.toml_keys import Keys, read_toml, read_whole
 from tidemark.model.settings.windows import Windows
@@ -195,6 +195,14 @@ class Topology:
         """All operators by name, each after the ones it reads."""
         all_operators = chain.from_iterable(sub.operators for sub in self.sub_topologies)
         return MappingProxyType(index_by_name(all_operators))
+
+    @property
+    def shares_processes(self) -> bool:
+        """True if one process may run several of its streams.
+
+        Airflow's connection can refuse this, too: no process is shared in cluster mode.
+        """
+        return self.driver != OWN and self.spark.deploy is not DeployMode.CLUSTER
 
     def shards_of(self, sub_topology: str) -> int:
         """Returns the number of shards of *sub_topology*; 1: in the driver."""

@@ -43,10 +43,10 @@ class Timetable:
     Args:
         batches: in order of time.
         distance_ms: their distance on average; 0: a batch begins as soon as there is something to read.
-        came_ms: the instants at which there was more to read, in order, as far as they are known.
+        commits_ms: known commits of its upstream drivers, in order.
     """
 
-    def __init__(self, batches: Sequence[TimetableBatch], distance_ms: int, came_ms: Sequence[int] = ()) -> None:
+    def __init__(self, batches: Sequence[TimetableBatch], distance_ms: int, commits_ms: Sequence[int] = ()) -> None:
         self._starts_ms = [batch.started_ms for batch in batches]
         self._starts_then_ms = self._starts_ms[:1]
         # After each batch but the last, the instant at which the next one may begin.
@@ -59,16 +59,18 @@ class Timetable:
             free_then_ms = start_then_ms + max(0, free_ms - start_ms - batch.saved_ms)
             expected_ms = next_batch_ms(start_ms, expected_ms, distance_ms)
             expected_then_ms = next_batch_ms(start_then_ms, expected_then_ms, distance_ms)
-            # A new process keeps no distance to the batches of the process before.
-            if expected_ms - distance_ms <= following.started_ms:
-                free_ms = max(free_ms, round(expected_ms) - distance_ms)
-                free_then_ms = max(free_then_ms, round(expected_then_ms) - distance_ms)
+            # The driver counts a first batch from before `started_ms`: state is loaded in between.
+            early_ms = max(0.0, expected_ms - distance_ms - following.started_ms)
+            expected_ms -= early_ms
+            expected_then_ms -= early_ms
+            free_ms = max(free_ms, round(expected_ms) - distance_ms)
+            free_then_ms = max(free_then_ms, round(expected_then_ms) - distance_ms)
             self._free_ms.append(free_ms)
             self._free_then_ms.append(free_then_ms)
             # What came after the batch began was left for the next one.
-            cause = bisect_left(came_ms, start_ms)
-            if cause < len(came_ms) and came_ms[cause] < following.started_ms:
-                cause_ms = came_ms[cause]
+            cause = bisect_left(commits_ms, start_ms)
+            if cause < len(commits_ms) and commits_ms[cause] < following.started_ms:
+                cause_ms = commits_ms[cause]
             else:
                 # Spark looks for records once a distance: after a longer pause there had been none.
                 was_busy = following.started_ms - free_ms < distance_ms
@@ -92,5 +94,5 @@ class Timetable:
         then = bisect_left(self._starts_then_ms, visible_then_ms, hi=batch)
         free_then_ms = self._free_then_ms[then - 1] if then else visible_then_ms
         then_ms = max(visible_then_ms, free_then_ms) + delay_ms
-        # An earlier batch may begin meanwhile, and has it.
+        # If an earlier batch begins before that, it takes the window.
         return began_ms - (min(then_ms, self._starts_then_ms[then]) if then < batch else then_ms)

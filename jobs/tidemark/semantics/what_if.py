@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from functools import lru_cache
+from types import MappingProxyType
 
 from tidemark.semantics.critical_path import Upstreams, in_order, latest
 
@@ -50,12 +52,21 @@ def sooner_ewts_ms(
     return then_ms
 
 
-def drivers_read(upstreams: Upstreams, drivers: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
+def drivers_read(upstreams: Upstreams, drivers: Mapping[str, str]) -> Mapping[str, tuple[str, ...]]:
     """Returns the other drivers whose results each driver reads.
 
     *drivers* has the driver of each operator.
     """
+    return _drivers_read(tuple((name, tuple(of)) for name, of in upstreams.items()), tuple(drivers.items()))
+
+
+# Operators seldom change drivers, and reports ask once per window.
+@lru_cache(maxsize=256)
+def _drivers_read(
+    edges: tuple[tuple[str, tuple[str, ...]], ...], driver_of: tuple[tuple[str, str], ...]
+) -> Mapping[str, tuple[str, ...]]:
+    drivers = dict(driver_of)
     read: dict[str, set[str]] = {driver: set() for driver in drivers.values()}
-    for reader, names in upstreams.items():
+    for reader, names in edges:
         read[drivers[reader]] |= {drivers[name] for name in names} - {drivers[reader]}
-    return {driver: tuple(sorted(others)) for driver, others in read.items()}
+    return MappingProxyType({driver: tuple(sorted(others)) for driver, others in read.items()})

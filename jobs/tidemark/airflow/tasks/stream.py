@@ -418,7 +418,7 @@ class StreamOperator(BaseOperator):
         if (topology := self._topology()) is None:
             return None  # a job may need its process for itself
         # In cluster mode this host cannot see whether a process lives that could run another stream.
-        if topology.driver == OWN or _is_remote(self._command()):
+        if not topology.shares_processes or _is_remote(self._command()):
             return None
         return Layout(location(self.warehouse)).driver(topology.name, topology.driver)
 

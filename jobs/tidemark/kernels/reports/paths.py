@@ -136,8 +136,9 @@ class Measured:
             while place != NONE:
                 latency_ms, state = self.latency_ms[place, window], STATES[self.state[place, window]]
                 known_ms = None if np.isnan(latency_ms) else int(latency_ms)
-                steps.append(PathStep(operator=self.names[place], state=state, latency_ms=known_ms))
-                place = self.slowest[place, window]
+                name, place = self.names[place], self.slowest[place, window]
+                upstream = None if place == NONE else self.names[place]
+                steps.append(PathStep(operator=name, state=state, latency_ms=known_ms, slowest_upstream=upstream))
             paths.append(Path(tuple(reversed(steps))))
         return paths
 

@@ -23,7 +23,7 @@ from tidemark.errors import InvalidArgument
 from tidemark.kernels.columns.clocks import on_one_clock
 from tidemark.kernels.reports.paths import Floats, Measured, measure, spent
 from tidemark.model.kinds.registry import KINDS
-from tidemark.model.topology import OWN, Topology
+from tidemark.model.topology import Topology
 from tidemark.semantics.critical_path import EstimateLimits, Path, Upstreams
 from tidemark.semantics.timetable import Timetable, TimetableBatch
 from tidemark.semantics.what_if import drivers_read, sooner_ewts_ms
@@ -131,11 +131,10 @@ def distances_of(topology: Topology) -> dict[str, int]:
 
     It is in ms. 0: its writers run in the same process, and wake it.
     """
-    distances_ms: dict[str, int] = {}
-    for sub in topology.sub_topologies:
-        is_woken = sub.reads_hops_alone and topology.driver != OWN
-        distances_ms[sub.name] = 0 if is_woken else topology.trigger_ms
-    return distances_ms
+    return {
+        sub.name: 0 if topology.shares_processes and sub.reads_hops_alone else topology.trigger_ms
+        for sub in topology.sub_topologies
+    }
 
 
 @dataclass(frozen=True)
@@ -234,11 +233,11 @@ def _timetables(
             by_driver[driver].append(batch)
     timetables: dict[str, Timetable] = {}
     for driver, own in by_driver.items():
-        # A batch of a driver that it reads leaves it more to read.
+        # A commit of an upstream driver adds records to read.
         ends_ms = [batch.finished_ms + skew_ms[other] for other in read[driver] for batch in by_driver[other]]
-        came_ms = sorted(end_ms - skew_ms[driver] for end_ms in ends_ms)
+        commits_ms = sorted(end_ms - skew_ms[driver] for end_ms in ends_ms)
         # Operators may have been in a sub-topology that is no longer there.
-        timetables[driver] = Timetable(own, distances_ms.get(driver, 0), came_ms)
+        timetables[driver] = Timetable(own, distances_ms.get(driver, 0), commits_ms)
     return timetables
 
 
