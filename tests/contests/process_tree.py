@@ -144,9 +144,9 @@ class Tree:
         )
 
     def drop(self, pid: int) -> None:
-        """Drops an ended process that this one waited for: the kernel counts it.
+        """Drops an ended process that this one has waited for.
 
-        Its parent ignored SIGCHLD, but ended before it.
+        The kernel counts it: its parent ignored SIGCHLD, but ended before it.
         """
         self._forgotten = {key: each for key, each in self._forgotten.items() if key[0] != pid}
 

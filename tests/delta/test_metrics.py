@@ -158,7 +158,7 @@ def test_percentiles_are_those_of_the_rollup(tmp_path: Path) -> None:
     assert values(late, "tidemark_recent_latency_seconds") == {}
 
 
-def test_a_batch_later_than_the_clock_counts_as_soon_as_it_is_not(warehouse: Layout, flights: Topology) -> None:
+def test_a_batch_ahead_of_the_clock_counts_when_its_time_comes(warehouse: Layout, flights: Topology) -> None:
     """The driver's clock is 10 s ahead of the exporter's."""
     now_ms = [NOW - 10_000]
     exporter = Exporter(warehouse, lambda: [flights], clock=lambda: now_ms[0])

@@ -89,7 +89,7 @@ time.sleep(600)
 """
 
 
-def test_a_process_that_outlives_a_parent_that_ignored_it_counts_once(tmp_path: Path) -> None:
+def test_a_child_that_outlives_an_ignoring_parent_counts_once(tmp_path: Path) -> None:
     report, output = tmp_path / "use.json", tmp_path / "output"
     command = [sys.executable, str(Path(process_tree.__file__)), str(report), sys.executable, "-c"]
     with output.open("wb") as file:

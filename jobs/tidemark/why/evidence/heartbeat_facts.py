@@ -49,7 +49,7 @@ class Beat:
     batch_started_at_ms: int | None
     reason: str | None
     is_gone: bool = False
-    """True if it is known that no driver holds the lease of the stream any more."""
+    """True if surely no driver holds the stream's lease any more."""
     killed_for: str | None = None
     """The stream that hung and made its shared process be killed."""
     memory_bytes: int | None = None
@@ -109,7 +109,7 @@ class HeartbeatFacts:
 
     @property
     def is_held(self) -> bool | None:
-        """True if a driver has the lease now; None: this user may not see it."""
+        """True if a driver has the lease now; None: no permission."""
         with suppress(PermissionError):
             return Control(self._control).is_held()
         return None
