@@ -6,6 +6,8 @@ by SIGKILL, or until its last process has ended. The last report has `ended`.
 It adopts processes whose parent has ended (Linux: subreaper). So the kernel adds the use of each ended or killed
 process to it once, and /proc has that of living ones. The kernel forgets the use of an ended process if its parent
 ignores SIGCHLD, as Spark's daemon of Python workers does: such a process counts as it was at the last look before.
+After SIGTERM it looks once more and then kills: what the processes use from that look to their death is not in the
+report.
 """
 
 from __future__ import annotations
@@ -124,8 +126,8 @@ class Tree:
         living = {}
         for pid in descendants(os.getpid()):
             with suppress(OSError):
-                found = of_process(pid)
-                living[pid, found.started] = found
+                use = of_process(pid)
+                living[pid, use.started] = use
         ended = resource.getrusage(resource.RUSAGE_CHILDREN)
         ignoring = {parent for parent in {each.parent for each in living.values()} if ignores_children(parent)}
         ended_unseen = {key: each for key, each in self._forgotten.items() if key not in living}
@@ -140,6 +142,13 @@ class Tree:
             peak_rss_bytes=self._peak_rss_bytes,
             at_s=time.monotonic(),
         )
+
+    def drop(self, pid: int) -> None:
+        """Drops an ended process that this one has waited for.
+
+        The kernel counts it: its parent ignored SIGCHLD, but ended before it.
+        """
+        self._forgotten = {key: each for key, each in self._forgotten.items() if key[0] != pid}
 
 
 def kill_tree() -> None:
@@ -166,13 +175,18 @@ def main(report: Path, command: list[str]) -> int:
     asked: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _: asked.append(number))
     statuses: dict[int, int] = {}
-    first = os.posix_spawnp(command[0], command, os.environ, setsid=True)
     tree = Tree()
+
+    def end(pid: int, status: int) -> None:
+        statuses[pid] = status
+        tree.drop(pid)
+
+    first = os.posix_spawnp(command[0], command, os.environ, setsid=True)
     use = tree.use()
     while not asked and descendants(os.getpid()):
         _write(report, use)
         time.sleep(EVERY_S)
-        _reap(statuses.__setitem__)
+        _reap(end)
         use = tree.use()
     by_thread = cpu_s_by_thread(descendants(os.getpid()))
     use = tree.use()  # what is killed below may die before a parent that ignores SIGCHLD, or after it

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -212,6 +213,8 @@ def told(tables: dict[str, pl.DataFrame], *, up_to: int = 99) -> dict[str, list[
 def test_after_a_kill_the_last_batch_has_the_clock_of_recovery(tmp_path, planned):
     playing, batches = play(tmp_path), {}
     run(playing, range(3), batches)
+    carried_out = tmp_path / "control" / "play" / SUB / "journal" / "carried_out"
+    os.utime(carried_out, (ms(42) / 1_000, ms(42) / 1_000))
     playing.start(SUB, epoch=2)
     playing.broker.published.clear()
     run(playing, range(planned, 3), batches)
@@ -219,6 +222,8 @@ def test_after_a_kill_the_last_batch_has_the_clock_of_recovery(tmp_path, planned
     drain(playing)
     latency = scan_of(playing, "operator_latency").filter(pl.col("operator") == "out")
     assert dict(latency.select("batch_id", "recovered").rows()) == {0: False, 2: True}
+    finished_at = scan_of(playing, "batches").select("batch_id", pl.col("finished_at").dt.epoch("ms"))
+    assert dict(finished_at.rows())[2] == ms(42)
     assert not playing.broker.published  # the value of batch 2 is not sent again, and batch 3 has no other
 
 

@@ -158,6 +158,15 @@ def test_percentiles_are_those_of_the_rollup(tmp_path: Path) -> None:
     assert values(late, "tidemark_recent_latency_seconds") == {}
 
 
+def test_a_batch_ahead_of_the_clock_counts_when_its_time_comes(warehouse: Layout, flights: Topology) -> None:
+    """The driver's clock is 10 s ahead of the exporter's."""
+    now_ms = [NOW - 10_000]
+    exporter = Exporter(warehouse, lambda: [flights], clock=lambda: now_ms[0])
+    exporter.samples()
+    now_ms[0] = NOW
+    assert values(exporter, "tidemark_watermark_lag_seconds")["status", "flight_events", "0"] == 12
+
+
 def test_a_scrape_of_an_unchanged_warehouse_reads_no_file(
     warehouse: Layout, flights: Topology, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -230,11 +239,11 @@ def test_a_recreated_table_shows_only_its_new_rows(tmp_path: Path, commits: int)
 
     for _ in range(2):
         beat(1)
-    assert kept.look().rows(HEARTBEATS, path)["epoch"].to_list() == [1, 1]
+    assert kept.snapshot().rows(HEARTBEATS, path)["epoch"].to_list() == [1, 1]
     shutil.rmtree(path)
     for _ in range(commits):
         beat(2)
-    assert kept.look().rows(HEARTBEATS, path)["epoch"].to_list() == [2] * commits
+    assert kept.snapshot().rows(HEARTBEATS, path)["epoch"].to_list() == [2] * commits
 
 
 def test_flights_have_few_series_and_more_are_cut(exporter: Exporter, monkeypatch: pytest.MonkeyPatch) -> None:

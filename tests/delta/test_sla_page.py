@@ -109,7 +109,7 @@ def test_the_page_lists_no_folder_of_another_topology(layout: Layout) -> None:
         if event == "os.scandir" and listed is not None:
             listed.append(str(arguments[0]))
 
-    sys.addaudithook(hook)  # for ever
+    sys.addaudithook(hook)  # cannot be removed
     sla_page(layout.warehouse, "flights")
     folders, listed = listed, None
     assert any("/flights" in folder for folder in folders)

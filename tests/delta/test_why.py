@@ -5,6 +5,8 @@ No cause is named before it is injected.
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -322,6 +324,19 @@ def test_a_driver_that_holds_its_lease_is_not_dead(tmp_path: Path) -> None:
     driver.acquire()
     driver.beat(Heartbeat(state=StreamState.RUNNING, epoch=1, launch_id="", at_ms=ms(12), pid=1))
     assert first(play, 16).cause == "nothing_wrong"
+
+
+def test_a_driver_whose_lease_may_not_be_read_is_not_dead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    play = newest(tmp_path)
+    play.batch(10, record(5))
+    Control(play.control).beat(Heartbeat(state=StreamState.RUNNING, epoch=1, launch_id="", at_ms=ms(12), pid=1))
+
+    def refuse(control: Control) -> bool:  # root may read everything
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(control.home / "driver.lock"))
+
+    monkeypatch.setattr(Control, "is_held", refuse)
+    assert first(play, 16).cause == "nothing_wrong"
+    assert first(play, 73).cause == "driver_dead"  # it sends no heartbeat for a minute
 
 
 def test_a_driver_that_stays_in_starting(tmp_path: Path) -> None:

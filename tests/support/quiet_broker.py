@@ -47,7 +47,7 @@ class Silence:
         self.refuses: Callable[[Row], bool] = lambda row: False
 
     def copy(self) -> Self:
-        """Returns a broker that has the same, and remembers on its own."""
+        """Returns an independent copy."""
         other = object.__new__(type(self))
         other.__dict__ |= deepcopy(self.__dict__)
         return other

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -72,6 +73,42 @@ os.remove("file")
 write_cpu_s()
 time.sleep(600)
 """
+
+
+PARENT_THAT_IGNORES_ITS_CHILD = f"""
+import os, signal, time
+
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+if os.fork() == 0:
+    while time.process_time() < {BURN_S}:
+        pass
+    os.write(1, b"%d %.6f\\n" % (os.getpid(), time.process_time()))
+    time.sleep(600)
+os.write(1, b"%d %.6f\\n" % (os.getpid(), time.process_time()))
+time.sleep(600)
+"""
+
+
+def test_a_child_that_outlives_an_ignoring_parent_counts_once(tmp_path: Path) -> None:
+    report, output = tmp_path / "use.json", tmp_path / "output"
+    command = [sys.executable, str(Path(process_tree.__file__)), str(report), sys.executable, "-c"]
+    with output.open("wb") as file:
+        meter = subprocess.Popen([*command, PARENT_THAT_IGNORES_ITS_CHILD], stdout=file)
+    try:
+        wait_until(lambda: output.read_bytes().count(b"\n") == 2, "the child's work", 60)
+        parent, child = (line.split() for line in output.read_text().splitlines())
+        measured_s = float(parent[1]) + float(child[1])
+        rounded_s = 2 * 2 / process_tree.TICKS_A_S  # two times of each, rounded down to ticks
+        wait_until(lambda: json.loads(report.read_text())["cpu_s"] >= measured_s - rounded_s, "a look at both", 60)
+        for pid in (parent[0], child[0]):  # most likely between two looks
+            os.kill(int(pid), signal.SIGKILL)
+        meter.wait(60)
+    finally:
+        meter.terminate()  # it kills the tree
+        meter.wait(60)
+    use = json.loads(report.read_text())
+    assert use["ended"]
+    assert measured_s - rounded_s <= use["cpu_s"] < measured_s + BURN_S / 2
 
 
 def test_the_use_of_each_process_of_a_tree_counts_once(tmp_path: Path) -> None:

@@ -84,7 +84,7 @@ class SpanPusher:
         return True
 
     def _batches(self, topology: str, sub: str) -> pl.DataFrame:
-        rows = self._rows.look().rows(BATCHES, self._layout.stream_table(topology, sub, BATCHES.name))
+        rows = self._rows.snapshot().rows(BATCHES, self._layout.stream_table(topology, sub, BATCHES.name))
         return rows.filter(pl.col("finished_at").dt.epoch("ms") >= self._since_ms).sort("decided_at", "batch_id")
 
     def _by_id(self, topology: str, sub: str) -> dict[int, SpanId]:

@@ -99,22 +99,22 @@ class TableRows:
     def __init__(self) -> None:
         self._kept: dict[Path, _KeptTable] = {}
 
-    def look(self) -> TableLook:
+    def snapshot(self) -> TableSnapshot:
         """Returns the tables as they are now."""
-        return TableLook(self._kept)
+        return TableSnapshot(self._kept)
 
 
-class TableLook:
+class TableSnapshot:
     """Reads the rows of tables that metrics need, each file once.
 
-    A table is seen in one version, the newest when it is first asked for. *kept* has the rows of earlier looks.
+    A table is seen in one version, the newest when it is first asked for. *kept* has the rows of earlier ones.
     """
 
     def __init__(self, kept: dict[Path, _KeptTable]) -> None:
         self._kept, self.version = kept, cache(_version)
 
-    def stored_in(self, home: Path) -> Opener:
-        """Returns what opens the tables of the stream in *home*."""
+    def opener_of_kept(self, home: Path) -> Opener:
+        """Returns the opener of kept rows of the stream in *home*."""
         return lambda table, name: self.rows(table, home / name).lazy()
 
     def rows(self, table: Table, path: Path) -> pl.DataFrame:
@@ -195,7 +195,7 @@ def _file(path: Path, none: pl.DataFrame) -> pl.DataFrame:
     # `read_table` would make a dataset of the one file first, which takes as long as to read it.
     with pq.ParquetFile(path) as file:
         rows = file.read(within(none.columns, file.schema_arrow.names), use_threads=False)
-    # They become a part of a larger frame, so to put them together first would be in vain.
+    # No rechunk: `_read` rechunks the whole frame.
     frame = pl.from_arrow(rows, rechunk=False)
     assert isinstance(frame, pl.DataFrame)
     return _as(none, frame)

@@ -14,13 +14,10 @@ from typing import Any
 
 from tidemark.errors import InvalidArgument
 from tidemark.model.project.layout import Layout
-from tidemark.model.tables.catalog import TABLES
+from tidemark.model.tables.catalog import DDL_TYPES, TABLES
 from tidemark.storage.delta.current_view import current_rows
 from tidemark.storage.delta.snapshots import EPOCH_MS, INSTANT, columns_of
 from tidemark.storage.warehouse import changes_of, no_tables
-
-SPARK_TYPES = {"long": "bigint", "integer": "int", "short": "smallint", "byte": "tinyint"}
-"""Spark SQL's names of some types of Delta."""
 
 
 def external_names(layout: Layout, paths: Sequence[Path]) -> dict[Path, str]:
@@ -58,7 +55,7 @@ def identifier(name: str) -> str:
 def type_text(kind: Any) -> str:
     """Returns a type of Delta (JSON) as Spark SQL has it."""
     if isinstance(kind, str):
-        return SPARK_TYPES.get(kind, kind)
+        return DDL_TYPES.get(kind, kind)
     match kind["type"]:
         case "array":
             return f"array<{type_text(kind['elementType'])}>"

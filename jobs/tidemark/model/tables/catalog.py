@@ -53,8 +53,9 @@ class Table:
         return {column.name: _delta_type(column.type) for column in self.columns}
 
 
-_DELTA_WORDS = {"bigint": "long", "int": "integer"}
-"""Delta's names of DDL words, where they differ."""
+DDL_TYPES = MappingProxyType({"long": "bigint", "integer": "int", "short": "smallint", "byte": "tinyint"})
+"""Names in DDL of Delta's types, where they differ."""
+_DELTA_TYPES = {ddl: delta for delta, ddl in DDL_TYPES.items()}
 
 
 def _delta_type(ddl: str) -> Any:
@@ -65,7 +66,7 @@ def _delta_type(ddl: str) -> Any:
         words = (field.split(":") for field in ddl.removeprefix("struct<").removesuffix(">").split(","))
         fields = [{"name": name, "type": _delta_type(word), "nullable": True, "metadata": {}} for name, word in words]
         return {"type": "struct", "fields": fields}
-    return _DELTA_WORDS.get(ddl, ddl)
+    return _DELTA_TYPES.get(ddl, ddl)
 
 
 def _columns(*triples: tuple[str, str, str]) -> tuple[Column, ...]:

@@ -165,7 +165,7 @@ class Journal:
 
 
 def _id_of(entry: Entry) -> str:
-    """Returns a text that no other decision of the batch has."""
+    """Returns the identity of the decision: batch, epoch, start."""
     batch = entry.notes.decision.batch
     return f"{batch.batch_id} {batch.epoch} {batch.started_at_ms}"
 

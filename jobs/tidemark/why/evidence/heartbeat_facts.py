@@ -1,4 +1,4 @@
-"""Answers what the drivers of a stream do and did.
+"""Answers questions about the drivers of a stream: state, restarts, newest work.
 
 A heartbeat counts from its `at` on.
 """
@@ -49,7 +49,7 @@ class Beat:
     batch_started_at_ms: int | None
     reason: str | None
     is_gone: bool = False
-    """True if no driver holds the lease of the stream any more."""
+    """True if surely no driver holds the stream's lease any more."""
     killed_for: str | None = None
     """The stream that hung and made its shared process be killed."""
     memory_bytes: int | None = None
@@ -91,7 +91,7 @@ class HeartbeatFacts:
         if live is None or (newest and newest.at_ms > live.at_ms):
             return newest
         is_late = self._tables.at_ms - live.at_ms > MISSED_MS
-        is_gone = live.state in ALIVE and is_late and not self.is_held
+        is_gone = live.state in ALIVE and is_late and self.is_held is False
         began_ms = newest.batch_started_at_ms if newest else None
         killed_for = Control(self._control).killed_for(live.launch_id) if is_gone else None
         return Beat(live.state, live.at_ms, began_ms, live.reason, is_gone, killed_for, **load)
@@ -108,12 +108,11 @@ class HeartbeatFacts:
         return None
 
     @property
-    def is_held(self) -> bool:
-        """True if a driver has the lease now."""
-        # A user who may not read the control folder learns less, and gets no error.
+    def is_held(self) -> bool | None:
+        """True if a driver has the lease now; None: no permission."""
         with suppress(PermissionError):
             return Control(self._control).is_held()
-        return False
+        return None
 
     @cached_property
     def started_ms(self) -> int:

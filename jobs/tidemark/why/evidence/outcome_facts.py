@@ -1,4 +1,4 @@
-"""Answers what became of the updates of operators."""
+"""Answers questions about the updates of operators: outcomes, newest results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answers what the batches read of each partition."""
+"""Answers questions about the reads of partitions: records, newest batch."""
 
 from __future__ import annotations
 
