@@ -421,7 +421,7 @@ WAITS = {
     "unread": (topic("raw", 0, 5, latest=9), [], "backlog"),
     "restarted": (topic("raw", 0, 5), [(1, 1), (15, 1), (110, 2)], "driver_restarted"),
 }
-"""Reads of the first batch, beats (s, epoch), and the cause of the next wait."""
+"""Reads of a batch, beats (s, epoch), cause of the next wait."""
 
 
 @pytest.mark.parametrize("name", WAITS)
