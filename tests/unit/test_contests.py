@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -100,8 +101,12 @@ def test_a_child_that_outlives_an_ignoring_parent_counts_once(tmp_path: Path) ->
         measured_s = float(parent[1]) + float(child[1])
         rounded_s = 2 * 2 / process_tree.TICKS_A_S  # two times of each, rounded down to ticks
         wait_until(lambda: json.loads(report.read_text())["cpu_s"] >= measured_s - rounded_s, "a look at both", 60)
-        for pid in (parent[0], child[0]):  # most likely between two looks
-            os.kill(int(pid), signal.SIGKILL)
+        looked_s = json.loads(report.read_text())["at_s"]
+        wait_until(lambda: json.loads(report.read_text())["at_s"] > looked_s, "the pause after a look", 60)
+        with open(os.pidfd_open(int(parent[0])), "rb") as end_of_parent:
+            os.kill(int(parent[0]), signal.SIGKILL)
+            assert select.select([end_of_parent], [], [], 60)[0]
+        os.kill(int(child[0]), signal.SIGKILL)
         meter.wait(60)
     finally:
         meter.terminate()  # it kills the tree
