@@ -647,6 +647,30 @@ def test_an_unknown_option_is_explained_by_the_command(monkeypatch: pytest.Monke
     assert said.getvalue().startswith("usage: tidemark run ")
 
 
+@pytest.mark.parametrize(("name", "status", "said"), [
+    ("shop", 0, "nothing to do: no query of shop was recorded yet"), ("shoop", 2, "there is no topology 'shoop'"),
+])  # fmt: skip
+def test_a_batch_job_waits_for_the_first_query_of_a_topology_of_jobs(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    name: str,
+    status: int,
+    said: str,
+) -> None:
+    project = Project(tmp_path)
+    project.topologies.mkdir(parents=True)
+    project.slas.parent.mkdir(parents=True, exist_ok=True)
+    project.slas.write_text("[shop]\nrecorded = true\n")
+    monkeypatch.setattr(Project, "here", lambda: project)
+    hour = ["--from", "2026-01-01T12:00", "--to", "2026-01-01T13:00"]
+    monkeypatch.setattr(sys, "argv", ["critical_path.py", "--warehouse", str(tmp_path), "--topology", name, *hour])
+    with pytest.raises(SystemExit) as ended:
+        critical_path.main()
+    assert ended.value.code == status
+    assert said in capsys.readouterr().err
+
+
 CLICKS = """
 name = "clicks"
 [operators.pages]

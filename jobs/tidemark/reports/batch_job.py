@@ -11,6 +11,7 @@ from pathlib import Path
 from tidemark.collecting import names_in
 from tidemark.control.folder import Control
 from tidemark.errors import InvalidArgument, TidemarkError, argument_type
+from tidemark.model import sla_spec
 from tidemark.model.project.connections import named_address
 from tidemark.model.project.files import Project
 from tidemark.model.project.layout import Layout
@@ -48,18 +49,29 @@ def parser(description: str | None) -> argparse.ArgumentParser:
 def parse(arguments: argparse.ArgumentParser) -> argparse.Namespace:
     """Returns the arguments of a batch job, which begins.
 
-    In a container of YARN it starts Spark, even if it needs none: YARN calls a program without Spark context failed.
+    It ends with 0 if the topology is one of jobs that have recorded nothing yet. In a container of YARN it starts
+    Spark, even if it needs none: YARN calls a program without Spark context failed.
     """
     options = arguments.parse_args()
     try:
         options.topology = topology(options.topology, options.warehouse)
     except TidemarkError as error:
+        if isinstance(error, InvalidArgument) and _is_of_jobs(options.topology):
+            arguments.exit(message=f"nothing to do: no query of {options.topology} was recorded yet\n")
         arguments.error(f"argument --topology: {error}")
     if IN_YARN in os.environ:
         from tidemark.spark_session import session  # elsewhere a job may have no packages of Spark
 
         session(f"tidemark-{options.topology.name}")
     return options
+
+
+def _is_of_jobs(name: str) -> bool:
+    """Returns True if the project's SLAs say that jobs record *name*."""
+    try:
+        return name in sla_spec.recorded_topologies(Project.here().slas)
+    except InvalidArgument:
+        return False
 
 
 def report_lock(layout: Layout, topology: str) -> AbstractContextManager[None]:
