@@ -650,7 +650,7 @@ def test_an_unknown_option_is_explained_by_the_command(monkeypatch: pytest.Monke
 @pytest.mark.parametrize(("name", "status", "said"), [
     ("shop", 0, "nothing to do: no query of shop was recorded yet"), ("shoop", 2, "there is no topology 'shoop'"),
 ])  # fmt: skip
-def test_a_batch_job_waits_for_the_first_query_of_a_topology_of_jobs(
+def test_a_batch_job_has_nothing_to_do_before_the_first_query(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
