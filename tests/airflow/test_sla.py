@@ -15,8 +15,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from airflow.sdk.exceptions import AirflowSkipException
+from deltalake import write_deltalake
 
 from support.hostile_strings import HOSTILE
 from support.mail_and_webhook import Inbox, Receiver
@@ -257,7 +259,7 @@ def test_any_notifier_of_airflow_is_a_channel(tmp_path: Path, caplog: pytest.Log
 
 def test_an_alert_is_sent_if_waiting_dags_are_unknown(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     # Only a task that Airflow runs can ask for the events of an asset.
-    (Layout(tmp_path).stream_table("flights", "carriers", "carrier_delays") / "_delta_log").mkdir(parents=True)
+    write_deltalake(Layout(tmp_path).stream_table("flights", "carriers", "carrier_delays"), pa.table({"n": [1]}))
     happened(tmp_path, OPENED)
     own = {"class": "tidemark.airflow.tasks.sla.LogNotifier", "arguments": {"text": "{{ alert.subject }}"}}
     with caplog.at_level(logging.WARNING, logger="tidemark.airflow.tasks.sla"):

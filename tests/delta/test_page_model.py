@@ -187,10 +187,16 @@ def hopping(home: Path, seconds: int, *, read_until: int) -> Play:
     return play
 
 
-def test_a_window_has_the_path_that_a_report_will_find(tmp_path: Path) -> None:
-    play = hopping(tmp_path, 30, read_until=30)
+@pytest.fixture(scope="module")
+def read_whole(tmp_path_factory: pytest.TempPathFactory) -> Play:
+    """30 s, all of them read; tests copy it."""
+    return hopping(tmp_path_factory.mktemp("read_whole"), 30, read_until=30)
+
+
+def test_a_window_has_the_path_that_a_report_will_find(tmp_path: Path, read_whole: Play) -> None:
+    play = read_whole.copied_to(tmp_path / "copy")
     live = model(play, 40)["path"]
-    run(Layout(tmp_path), play.topology, [], Interval(ms(0), ms(3_600)))
+    run(Layout(play.home), play.topology, [], Interval(ms(0), ms(3_600)))
     reported_path = model(play, 40)["path"]
     assert (live["is_live"], reported_path["is_live"]) == (True, False)
     same = ("window_end", "path", "latency_ms", "age_ms", "before_source_ms", "leaf", "state", "finished_ago_ms")
@@ -215,13 +221,13 @@ def test_a_window_has_the_path_that_a_report_will_find(tmp_path: Path) -> None:
     ],
 )
 def test_a_live_path_is_judged_as_a_report_judges_it(
-    tmp_path: Path, slas: dict[str, dict[str, str]], sla_ms: int | None, *, is_over: bool | None
+    tmp_path: Path, read_whole: Play, slas: dict[str, dict[str, str]], sla_ms: int | None, *, is_over: bool | None
 ) -> None:
-    play = hopping(tmp_path, 30, read_until=30)
+    play = read_whole.copied_to(tmp_path / "copy")
     table = {subject: {"subject": subject, "owner": "o", **keys} for subject, keys in slas.items()}
     specs = parse({"play": table}, play.topology, file="slas.toml") if slas else ()
     live = model(play, 40, promises(specs))["path"]
-    run(Layout(tmp_path), play.topology, specs, Interval(ms(0), ms(3_600)))
+    run(Layout(play.home), play.topology, specs, Interval(ms(0), ms(3_600)))
     reported_path = model(play, 40)["path"]
     assert (live["is_live"], reported_path["is_live"]) == (True, False)
     for path in (live, reported_path):

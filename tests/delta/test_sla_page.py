@@ -16,6 +16,7 @@ from tidemark.model.project.layout import Layout
 from tidemark.model.tables.catalog import DQ_RESULTS, INCIDENTS, SLA_RESULTS
 from tidemark.reports.report_tables import replace_rows
 from tidemark.sla.page import sla_page, write_sla_page
+from tidemark.storage.delta.log import commit_file
 
 NOON = 1_767_268_800_000
 CHECK = {"topology": "flights", "run_id": "newest", "checked_at": NOON}
@@ -39,7 +40,9 @@ def layout(tmp_path: Path) -> Layout:
     for table, rows in tables.items():
         replace_rows(rows, table, layout.report_table("flights", table.name), where="true")
     for place in (layout.stream_table("flights", "status", "board"), layout.report_table("others", SLA_RESULTS.name)):
-        (place / "_delta_log").mkdir(parents=True)  # unreadable, and not needed by the page
+        commit = commit_file(place, 0)  # unreadable, and not needed by the page
+        commit.parent.mkdir(parents=True)
+        commit.write_text("torn")
     return layout
 
 

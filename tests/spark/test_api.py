@@ -643,9 +643,8 @@ def test_a_drain_stops_the_queries_of_an_unchanged_job(shop, monkeypatch):
     # The query is a stream of its own, for every command.
     topology = recorded_topology(Layout(warehouse), "shop")
     assert topology is not None
-    assert (dict(topology.upstreams), topology.jobs) == (
-        {"orders:feed": (), "orders": ("orders:feed",)}, {"orders": str(file)}
-    )  # fmt: skip
+    assert dict(topology.upstreams) == {"orders:feed": (), "orders": ("orders:feed",)}
+    assert [(name, job.application) for name, job in topology.jobs.items()] == [("orders", str(file))]
     of_query = Control(Layout(warehouse).control("shop", "orders")).heartbeat()
     assert (of_query.state, of_query.reason) == ("drained", None)
     assert shop.rows("outcomes", "batch_id", "operator", "passed")[:2] == [(0, "orders", 2), (0, "orders:feed", 2)]
