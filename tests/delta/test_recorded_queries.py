@@ -502,7 +502,10 @@ def test_check_validates_slas_of_jobs(tmp_path: Path, *, is_recorded: bool) -> N
     if is_recorded:
         job = Job(warehouse, "clean")
         job.batch(NOON, topic("orders", 0, 5))
-    check([], warehouse, project)
+    streams = "clean" if is_recorded else "none"
+    assert check([], warehouse, project) == [
+        f"shop, recorded from jobs: SLAs keeps_up, gets_orders; streams so far: {streams}"
+    ]
     late = """
         [shop.slow]
         subject = "clean"

@@ -86,7 +86,7 @@ def check(
     """Returns a line for each streaming query that *files* describe.
 
     There is a line for each warning, too: the topology can run, and may give other results than are meant. A summary of
-    each file follows.
+    each file follows, and without *files* a line for each topology of jobs.
 
     Args:
         files: topology files; none: all topologies of the project.
@@ -140,6 +140,10 @@ def check(
     lines += _warnings_of_all(project, topologies.values(), jobs)
     for topology in good:
         lines += _summary(topology, sla_spec.load(project.slas, topology), brokers, look=look)
+    for topology in () if files else jobs:
+        slas = ", ".join(names_in(sla_spec.load_usable(project.slas, topology).specs)) or "none"
+        streams = ", ".join(names_in(topology.sub_topologies)) or "none"
+        lines.append(f"{topology.name}, recorded from jobs: SLAs {slas}; streams so far: {streams}")
     return lines
 
 
