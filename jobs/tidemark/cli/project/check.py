@@ -140,11 +140,7 @@ def check(
     lines += _warnings_of_all(project, topologies.values(), jobs)
     for topology in good:
         lines += _summary(topology, sla_spec.load(project.slas, topology), brokers, look=look)
-    for topology in () if files else jobs:
-        slas = ", ".join(names_in(sla_spec.load_usable(project.slas, topology).specs)) or "none"
-        streams = ", ".join(names_in(topology.sub_topologies)) or "none"
-        lines.append(f"{topology.name}, recorded from jobs: SLAs {slas}; streams so far: {streams}")
-    return lines
+    return lines if files else [*lines, *(_summary_of_jobs(project, each) for each in jobs)]
 
 
 class Brokers:
@@ -224,6 +220,13 @@ def _topologies_of_jobs(project: Project, names: Collection[str], layout: Layout
     marked = outside(sla_spec.recorded_topologies(project.slas), names)
     recorded = index_by_name(recorded_topologies(layout)) if marked else {}
     return [recorded.get(name) or of_jobs(name) for name in marked]
+
+
+def _summary_of_jobs(project: Project, topology: Topology) -> str:
+    """Returns the line of a *topology* of jobs."""
+    slas = ", ".join(names_in(sla_spec.load_usable(project.slas, topology).specs)) or "none"
+    streams = ", ".join(names_in(topology.sub_topologies)) or "none"
+    return f"{topology.name}, recorded from jobs: SLAs {slas}; streams so far: {streams}"
 
 
 def _not_measured(project: Project, topology: Topology, layout: Layout) -> Iterator[InvalidSpec]:
