@@ -96,8 +96,8 @@ def test_a_job_runs_as_python_would_run_it(job: Job) -> None:
         ("exit('no topic orders')", "mine.py ended with 'no topic orders'"),
         (
             "from argparse import ArgumentParser; parser = ArgumentParser('mine.py')\n"
-            "parser.add_argument('--day', required=True); parser.parse_args()",
-            "mine.py ended with 2: mine.py: error: the following arguments are required: --day",
+            "parser.add_argument('--to', required=True); parser.parse_args()",
+            "mine.py ended with 2; its last line on stderr: mine.py: error: the following arguments are required: --to",
         ),
     ],
 )
@@ -114,7 +114,7 @@ def test_commands_know_a_job_that_fails_before_its_first_query(job: Job) -> None
         assert answer.returncode == 0, answer.stderr
         return answer.stdout
 
-    reason = "the driver of mine failed: mine.py ended with 2: two words are no day"
+    reason = "the driver of mine failed: mine.py ended with 2; its last line on stderr: two words are no day"
     assert said("why", "shop").startswith(f"driver_dead: mine since {iso(job.beat().at_ms)}: {reason}; ")
     assert reason in said("status", "shop")
     assert said("topology", "shop")

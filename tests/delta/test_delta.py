@@ -13,11 +13,12 @@ from deltalake import DeltaTable, write_deltalake
 from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
 from tidemark.errors import Contradiction
+from tidemark.model.project.layout import Layout
 from tidemark.storage.delta.datasets import dataset_of
 from tidemark.storage.delta.log import HOP_LOG
 from tidemark.storage.delta.tables import Committer, DeclaredTable, create, read_before
 from tidemark.storage.fence import Fence
-from tidemark.storage.warehouse import is_table
+from tidemark.storage.warehouse import delta_tables, is_table
 
 SCHEMA = pa.schema([("batch_id", pa.int64()), ("n", pa.int64())])
 
@@ -110,6 +111,14 @@ def test_a_new_table_is_never_seen_without_its_first_commit(tmp_path: Path) -> N
     finally:
         sys.setprofile(None)
     assert seen == [0]
+
+
+def test_a_file_in_place_of_a_log_is_no_table(tmp_path: Path) -> None:
+    place = Layout(tmp_path).stream_table("flights", "status", "board")
+    place.mkdir(parents=True)
+    (place / "_delta_log").touch()
+    assert not is_table(place)
+    assert delta_tables(tmp_path) == {}
 
 
 def test_the_second_maker_of_a_table_keeps_what_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

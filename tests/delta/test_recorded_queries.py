@@ -651,7 +651,7 @@ def test_an_unknown_option_is_explained_by_the_command(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize(("name", "status", "said"), [
-    ("shop", 0, "nothing to do: no query of shop was recorded yet"), ("shoop", 2, "there is no topology 'shoop'"),
+    ("shop", 0, "has no query of shop yet"), ("shoop", 2, "there is no topology 'shoop'"),
 ])  # fmt: skip
 def test_a_batch_job_has_nothing_to_do_before_the_first_query(
     tmp_path: Path,

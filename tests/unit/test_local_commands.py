@@ -212,6 +212,10 @@ def test_up_unpauses_the_dags_of_jobs(project: Project, *, has_run: bool) -> Non
     assert airflow.triggered == (["tidemark_shop_sla_check", "tidemark_shop_maintenance"] if has_run else [])
     assert [each.name for each in up.with_queries(chosen)] == (["shop"] if has_run else [])
     assert "has no topology" not in tidemark(project.folder, "check").stdout
+    if has_run:
+        (Layout(home.warehouse).control("shop", "enrich") / "query.json").write_text("{}")
+        assert up.with_queries(chosen) == []
+        assert "enrich" in up.problems["shop"]
 
 
 def test_airflow_reads_the_dag_files_of_a_project(project: Project) -> None:

@@ -145,7 +145,7 @@ def _run_file(file: Path, arguments: Sequence[str], last_line: Callable[[], str]
     except SystemExit as end:
         # Another code than a number is a message itself.
         line = last_line() if isinstance(end.code, int) else ""
-        reason = f"{file.name} ended with {end.code!r}{line and f': {line}'}"
+        reason = f"{file.name} ended with {end.code!r}{line and f'; its last line on stderr: {line}'}"
         return reason[:MOST_OF_A_REASON] if end.code else None
     return None
 

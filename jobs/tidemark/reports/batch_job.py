@@ -57,7 +57,9 @@ def parse(arguments: argparse.ArgumentParser) -> argparse.Namespace:
         options.topology = topology(options.topology, options.warehouse)
     except TidemarkError as error:
         if isinstance(error, InvalidArgument) and _is_of_jobs(options.topology):
-            arguments.exit(message=f"nothing to do: no query of {options.topology} was recorded yet\n")
+            arguments.exit(
+                message=f"nothing to do: {options.warehouse.warehouse} has no query of {options.topology} yet\n"
+            )
         arguments.error(f"argument --topology: {error}")
     if IN_YARN in os.environ:
         from tidemark.spark_session import session  # elsewhere a job may have no packages of Spark

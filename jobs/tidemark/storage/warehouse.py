@@ -72,7 +72,12 @@ def is_table(path: Path) -> bool:
 
 def _has_commit(log: Path) -> bool:
     # A maker of a table makes the folder first, and then the first commit. An object store has no empty folders.
-    return isinstance(log, ObjectPath) or any(file.name.endswith(".json") for file in log.iterdir())
+    if isinstance(log, ObjectPath):
+        return True
+    try:
+        return any(file.name.endswith(".json") for file in log.iterdir())
+    except OSError:  # removed meanwhile, a file, or not ours to read
+        return False
 
 
 def changes_of(path: Path) -> Path | None:

@@ -32,7 +32,7 @@ from tidemark.cli.shared.options import add_slow
 from tidemark.cli.shared.output import say, say_inert
 from tidemark.cli.stack import topic
 from tidemark.collecting import names_in, omit, outside, within
-from tidemark.errors import InvalidArgument, TidemarkError
+from tidemark.errors import InvalidArgument, InvalidSpec, TidemarkError
 from tidemark.escaping import one_message
 from tidemark.model.project.connections import DEFAULT, PARTITIONS, with_address
 from tidemark.model.project.extras import require
@@ -255,11 +255,17 @@ class StackStart:
     def with_queries(self, topologies: Mapping[str, Topology]) -> list[Topology]:
         """Returns *topologies*, those of jobs with their queries.
 
-        Those of jobs that have not run yet are left out.
+        Those of jobs that have not run yet are left out, and those with a broken description join `problems`.
         """
-        layout = Layout(self.home.warehouse)
-        every = (each if each.sub_topologies else recorded_topology(layout, name) for name, each in topologies.items())
-        return [each for each in every if each is not None]
+        layout, shown = Layout(self.home.warehouse), list[Topology]()
+        for name, topology in topologies.items():
+            try:
+                whole = topology if topology.sub_topologies else recorded_topology(layout, name)
+            except InvalidSpec as error:
+                self.problems[name] = str(error)
+            else:
+                shown += [] if whole is None else [whole]
+        return shown
 
     def open_pages(self, api: AirflowApi) -> None:
         """Opens the pages once, because the first answer takes seconds."""
