@@ -14,6 +14,10 @@ from tidemark.errors import InvalidSpec
 from tidemark.model.project.files import Project
 from tidemark.model.topology import Topology, load_each
 
+GOOD = (
+    '[operators.a]\nkind = "source"\ntopic = "t"\nfields = "id string"\nbound = "1 s"\n'
+    '[operators.out]\nkind = "sink"\ninput = "a"\ntable = "out"\n'
+)
 BAD = """
 name = "Play"
 windw = "10 s"
@@ -278,16 +282,12 @@ def test_an_example_is_not_looked_at_in_place_of_a_key(tmp_path: Path) -> None:
 def test_topologies_that_name_one_driver_agree_on_spark(tmp_path: Path) -> None:
     project = Project(tmp_path)
     project.topologies.mkdir(parents=True)
-    good = (
-        '[operators.a]\nkind = "source"\ntopic = "t"\nfields = "id string"\nbound = "1 s"\n'
-        '[operators.out]\nkind = "sink"\ninput = "a"\ntable = "out"\n'
-    )
     for name, driver, memory in (
         ("one", "small", "2g"), ("two", "small", "2g"), ("three", "small", "3g"), ("four", "other", "3g"),
         ("five", "own", "3g"), ("six", "own", "4g"),
     ):  # fmt: skip
         head = f'name = "{name}"\ndriver = "{driver}"\nspark = {{ driver_memory = "{memory}" }}\n'
-        (project.topologies / f"{name}.toml").write_text(head + good)
+        (project.topologies / f"{name}.toml").write_text(head + GOOD)
     with pytest.raises(InvalidSpec) as raised:
         check([], tmp_path / "warehouse", project)
     assert [line for line in str(raised.value).splitlines() if "driver" in line] == [
@@ -299,10 +299,7 @@ def test_topologies_that_name_one_driver_agree_on_spark(tmp_path: Path) -> None:
 def test_slas_under_the_name_of_a_file_are_no_topologys(tmp_path: Path) -> None:
     project = Project(tmp_path)
     project.topologies.mkdir(parents=True)
-    toml = (
-        'name = "clickstream"\n[operators.a]\nkind = "source"\ntopic = "t"\nfields = "id string"\nbound = "1 s"\n'
-        '[operators.out]\nkind = "sink"\ninput = "a"\ntable = "out"\n'
-    )
+    toml = f'name = "clickstream"\n{GOOD}'
     sla = 'subject = "out"\nerror_after = "5 s"\nowner = "ann"\n'
     project.slas.parent.mkdir(parents=True, exist_ok=True)
     project.slas.write_text(f"[clicks.y]\n{sla}[clickstream.x]\n{sla}")

@@ -160,7 +160,7 @@ def _none(table: str) -> pl.DataFrame:
 
 
 def _version(path: Path) -> LogFile:
-    """Returns the newest file of a log; NO_TABLE: there is none."""
+    """Returns the newest file of a log, or NO_TABLE."""
     try:
         names = [file.name for file in (path / "_delta_log").iterdir() if file.suffix == ".json"]
     except OSError:

@@ -377,7 +377,7 @@ def mistakes(path: Path, topologies: Iterable[Topology], names: Collection[str])
 
 
 def _unknown(file: str, name: str, table: Any, names: Collection[str]) -> InvalidSpec:
-    """Returns the mistake of the topology *name*, which is none of *names*."""
+    """Returns the mistake about *name*, which is not among *names*."""
     remedy = suggestion_of(name, names, "topologies")
     if isinstance(table, list):
         remedy = f"maintenance of all topologies has the key {MAINTENANCE}"

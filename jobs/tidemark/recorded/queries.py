@@ -68,16 +68,18 @@ class RecordedQuery:
 
 def write_query(layout: Layout, topology: str, query: RecordedQuery) -> None:
     """Writes the description of *query* into its control folder."""
-    folder = layout.control(topology, query.name)
-    own_folder(folder)
-    replace(folder / FILE, json.dumps(asdict(query)))
+    _describe(layout.control(topology, query.name) / FILE, query)
 
 
 def write_launch(layout: Layout, topology: str, job: str, launch: JobLaunch) -> None:
     """Writes the *launch* of *job* into its control folder."""
-    folder = layout.control(topology, job)
-    own_folder(folder)
-    replace(folder / LAUNCH, json.dumps(asdict(launch)))
+    _describe(layout.control(topology, job) / LAUNCH, launch)
+
+
+def _describe(file: Path, described: RecordedQuery | JobLaunch) -> None:
+    """Writes *described* into *file*, in a folder of this user alone."""
+    own_folder(file.parent)
+    replace(file, json.dumps(asdict(described)))
 
 
 def read_launch(layout: Layout, topology: str, job: str) -> JobLaunch | None:

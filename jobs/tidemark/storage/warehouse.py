@@ -6,9 +6,11 @@ A name stands for all Delta tables of that name. This module reads no rows: `que
 
 from __future__ import annotations
 
+import os
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -74,10 +76,10 @@ def _has_commit(log: Path) -> bool:
     # A maker of a table makes the folder first, and then the first commit. An object store has no empty folders.
     if isinstance(log, ObjectPath):
         return True
-    try:
-        return any(file.name.endswith(".json") for file in log.iterdir())
-    except OSError:  # removed meanwhile, a file, or not ours to read
-        return False
+    # A log may be long, and the first commit that is met is enough.
+    with suppress(OSError), os.scandir(log) as files:  # removed meanwhile, a file, or not ours to read
+        return any(file.name.endswith(".json") for file in files)
+    return False
 
 
 def changes_of(path: Path) -> Path | None:

@@ -263,8 +263,9 @@ class StackStart:
                 whole = topology if topology.sub_topologies else recorded_topology(layout, name)
             except InvalidSpec as error:
                 self.problems[name] = str(error)
-            else:
-                shown += [] if whole is None else [whole]
+                continue
+            if whole is not None:
+                shown.append(whole)
         return shown
 
     def open_pages(self, api: AirflowApi) -> None:
