@@ -178,6 +178,22 @@ def test_waiting_ends_at_once_when_the_process_has_died(home: Path) -> None:
     assert time.monotonic() - before < 30
 
 
+def test_a_long_wait_is_polled_less_often_and_lasts_at_most_a_twentieth_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s, polls = [0.0], []
+
+    def holds() -> bool:
+        polls.append(now_s[0])
+        return now_s[0] >= 60
+
+    monkeypatch.setattr("time.monotonic", lambda: now_s[0])
+    monkeypatch.setattr("time.sleep", lambda seconds: now_s.__setitem__(0, now_s[0] + seconds))
+    process.wait_until(holds, "a minute", 600)
+    # 20 times in the first 2 s, and then each 1.05 times as late as the one before: log(30) / log(1.05) = 69.7.
+    assert 20 + 69 <= len(polls) <= 20 + 72
+    assert polls[:3] == [0, 0.1, 0.2]
+    assert 60 <= polls[-1] < 60 * 1.05
+
+
 def test_a_free_port_can_be_listened_on() -> None:
     with socket.socket() as server:
         server.bind(("127.0.0.1", process.free_port()))

@@ -28,6 +28,11 @@ from typing import NamedTuple
 from tidemark.errors import InvalidArgument, TidemarkError
 
 POLL_S = 0.1
+PART_OF_WAIT = 0.05
+"""The time between two polls, as a part of the time waited so far.
+
+A look at tables or a request to Airflow costs much, and a long wait may last a little longer.
+"""
 KILLED_WITHIN_S = 10.0
 TAIL_LINES = 20
 DEFERRED = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
@@ -151,7 +156,7 @@ def wait_until(condition: Callable[[], bool], what: str, timeout_s: float, *, by
     """Returns as soon as *condition* holds.
 
     Args:
-        condition: is polled.
+        condition: is polled, less often the longer the wait.
         what: its name in the error.
         timeout_s: most time to wait.
         by: processes that are to make it hold.
@@ -160,16 +165,17 @@ def wait_until(condition: Callable[[], bool], what: str, timeout_s: float, *, by
         TidemarkError: after *timeout_s*, or at once when one of the processes has died. The message ends with the tail
             of that one's log, or else of the first one's.
     """
-    deadline = time.monotonic() + timeout_s
+    begun = time.monotonic()
     while not condition():
         dead = next((process for process in by if not is_alive(process)), None)
-        if dead or time.monotonic() >= deadline:
+        waited_s = time.monotonic() - begun
+        if dead or waited_s >= timeout_s:
             problem = f"{dead.name} has died; start it again" if dead else f"timeout after {timeout_s:g} s"
             logged = dead or next(iter(by), None)
             log = f"; the end of {logged.log}:\n{_tail(logged.log)}" if logged else ""
             msg = f"waiting for {what}: {problem}{log}"
             raise TidemarkError(msg)
-        time.sleep(POLL_S)
+        time.sleep(min(max(POLL_S, PART_OF_WAIT * waited_s), timeout_s - waited_s))
 
 
 def _spawn(program: str, command: Sequence[str], log: Path, env: Mapping[str, str]) -> int:
