@@ -178,7 +178,7 @@ def test_waiting_ends_at_once_when_the_process_has_died(home: Path) -> None:
     assert time.monotonic() - before < 30
 
 
-def test_a_long_wait_is_polled_less_often_and_lasts_at_most_a_twentieth_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_wait_polls_less_often_and_ends_a_twentieth_later(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s, polls = [0.0], []
 
     def holds() -> bool:

@@ -29,7 +29,7 @@ from tidemark.errors import InvalidArgument, TidemarkError
 
 POLL_S = 0.1
 PART_OF_WAIT = 0.05
-"""The time between two polls, as a part of the time waited so far.
+"""The time between two polls, as a part of the wait.
 
 A look at tables or a request to Airflow costs much, and a long wait may last a little longer.
 """
