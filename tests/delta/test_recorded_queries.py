@@ -16,7 +16,7 @@ import pytest
 from deltalake import DeltaTable
 
 import critical_path
-from support.command_line import tidemark
+from support.command_line import CommandOutput, tidemark
 from support.recorded_jobs import Job, files, topic
 from tidemark.api.listen import Listener
 from tidemark.api.query import Query, Writer
@@ -641,6 +641,34 @@ def test_commands_know_the_names_of_recorded_jobs(tmp_path: Path, words: list[st
         answer = tidemark(tmp_path, "--home", str(tmp_path / ".tidemark"), *words)
     assert answer.returncode == 1
     assert re.search(said, answer.stderr.strip()), answer.stderr
+
+
+@pytest.mark.parametrize("name", ["shop", "a.shop"])
+def test_commands_name_a_broken_description_and_its_remedy(tmp_path: Path, name: str) -> None:
+    Project(tmp_path).topologies.mkdir(parents=True)
+    layout = Layout(tmp_path / ".tidemark" / "warehouse")
+    write_query(layout, "bakery", RecordedQuery(name="bake", query_id="1"))
+    broken = layout.control(name, "clean") / FILE
+    write_query(layout, name, RecordedQuery(name="clean", query_id="1"))
+    broken.write_text("[]")
+    problem = f"{broken}: it must be an object of JSON; remove the file, and the next run of the query writes it"
+
+    def said(*words: str) -> CommandOutput:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Project, "here", lambda: Project(tmp_path))
+            return tidemark(tmp_path, "--home", str(tmp_path / ".tidemark"), *words)
+
+    for words in (["restart", f"{name}/clean"], ["doctor", name], ["why", name]):
+        assert said(*words) == (1, "", f"tidemark {words[0]}: {problem}\n")
+    assert said("status", name) == (0, f"there is no valid topology\n{problem}\n", "")
+    assert said("restart", "nobody").stderr.endswith("known: bakery\n")
+    of_all = json.loads(said("status", "--format", "json").stdout)
+    assert ([each["topology"] for each in of_all["topologies"]], of_all["broken"]) == (["bakery"], {name: problem})
+    broken.unlink()
+    broken.mkdir()
+    problem = f"a description of a query cannot be read: [Errno 21] Is a directory: '{broken}'; make it a file"
+    assert problem in said("restart", name).stderr
+    assert problem in said("status").stdout
 
 
 def test_an_unknown_option_is_explained_by_the_command(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -163,14 +163,15 @@ def topology_file(name: str, layout: Layout | None = None) -> Path:
 
     Raises:
         InvalidArgument: there is none; it lists the known ones, or says that jobs have no file.
+        InvalidSpec: it is recorded from jobs, and the description of one of its queries is invalid.
     """
     files = _files(name)
     if name in files:
         return files[name]
-    recorded = names_in(recorded_topologies(layout)) if layout is not None else []
-    if name in recorded:
+    if layout is not None and recorded_topology(layout, name) is not None:
         msg = f"{name} has no topology file: it is recorded from jobs, and this is not for recorded jobs"
         raise InvalidArgument(msg)
+    recorded = names_in(recorded_topologies(layout)) if layout is not None else []
     listed = ", ".join((*files, *recorded)) or "none"
     msg = f"there is no topology {name!r} in {Project.here().topologies}; known: {listed}"
     raise InvalidArgument(msg)
