@@ -79,7 +79,10 @@ def as_code(text: str) -> str:
 
 
 def backticks_for(text: str, at_least: int = 1) -> str:
-    """Returns the backticks around *text* as code: more than it has in a row."""
+    """Returns the backticks that enclose *text* as code.
+
+    They are more than *text* has in a row.
+    """
     return "`" * max(at_least, *(len(run) + 1 for run in re.findall("`*", text)))
 
 

@@ -155,6 +155,41 @@ def test_batches_of_a_new_checkpoint_are_numbered_on(tmp_path: Path) -> None:
     assert [each.since_ms for each in found] == [NOON + MINUTE]
 
 
+TABLE = {"description": "DeltaSource[file:/lake/orders]", "numInputRows": 1, "endOffset": {"index": 1}}
+RATE = {"description": "RateStreamV2[rowsPerSecond=1]", "numInputRows": 1, "endOffset": 1}
+
+
+@pytest.mark.parametrize(
+    ("sources", "begin"),
+    [
+        (
+            [topic("orders", 0, 5)],
+            ", so it reads topics from their startingOffsets: records may be read again, or left out",
+        ),
+        (
+            [TABLE],
+            ", so it reads tables from their startingVersion (default: all rows): records may be read again, or left "
+            "out",
+        ),
+        ([files("raw", 5)], ", so it reads all files that are in its folders: records may be read again"),
+        (
+            [files("raw", 5), topic("orders", 0, 5)],
+            ", so it reads topics from their startingOffsets, and all files that are in its folders: records may be "
+            "read again, or left out",
+        ),
+        ([RATE], ": records may be read again, or left out"),
+    ],
+    ids=["topic", "table", "files", "both", "neither"],
+)
+def test_a_new_checkpoint_begins_where_its_sources_do(
+    tmp_path: Path, sources: list[dict[str, object]], begin: str
+) -> None:
+    Job(tmp_path, "clean").batch(NOON, *sources)
+    Job(tmp_path, "clean", query_id="two").batch(NOON + MINUTE, *sources)
+    (found,) = [each for each in findings(tmp_path, NOON + 2 * MINUTE) if each.cause == "new_checkpoint"]
+    assert found.seen == f"it began with a new checkpoint{begin}"
+
+
 def test_a_batch_that_spark_reports_again_is_recorded_once(tmp_path: Path) -> None:
     Job(tmp_path, "clean").batch(NOON, topic("orders", 0, 5))
     again = Job(tmp_path, "clean")

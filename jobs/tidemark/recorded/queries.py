@@ -183,7 +183,7 @@ def recorded_topologies(layout: Layout) -> list[Topology]:
 
 
 def load_each_recorded(layout: Layout) -> dict[str, Topology | TidemarkError]:
-    """Returns the topology of each recorded name, or the error of a broken description."""
+    """Returns the topology of each recorded name, or its error."""
     control = layout.control("", "")
     files = (file for kind in (FILE, LAUNCH) for file in control.glob(f"*/*/{kind}"))
     loaded = {name: _load_or_not(layout, name) for name in sorted({file.parent.parent.name for file in files})}
