@@ -218,6 +218,14 @@ def test_up_unpauses_the_dags_of_jobs(project: Project, *, has_run: bool) -> Non
         assert "enrich" in up.problems["shop"]
 
 
+def test_up_starts_no_jobs_in_the_place_of_an_invalid_file(project: Project) -> None:
+    (project.topologies / "broken.toml").write_text('name = "bakery"\nwindow = 3\n')
+    project.slas.write_text("[bakery]\nrecorded = true\n")
+    up = StackStart(Home(project.state), project)
+    assert list(up.chosen(["mine", "bakery"])) == ["mine"]
+    assert [*up.problems] == ["bakery"]
+
+
 def test_airflow_reads_the_dag_files_of_a_project(project: Project) -> None:
     def read(project: Project) -> list[str]:
         return [each["kwargs"].get("path", "") for each in json.loads(dag_folders(project, examples=False))]
