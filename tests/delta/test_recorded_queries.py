@@ -713,14 +713,17 @@ def test_an_unknown_option_is_explained_by_the_command(monkeypatch: pytest.Monke
     assert said.getvalue().startswith("usage: tidemark run ")
 
 
-@pytest.mark.parametrize(("name", "status", "said"), [
-    ("shop", 0, "has no query of shop yet"), ("shoop", 2, "there is no topology 'shoop'"),
+@pytest.mark.parametrize(("name", "folder", "status", "said"), [
+    ("shop", "", 0, "has no query of shop yet"),
+    ("shoop", "", 2, "there is no topology 'shoop'"),
+    ("shop", "mistyped", 2, "mistyped: no such folder; correct it"),
 ])  # fmt: skip
 def test_a_batch_job_has_nothing_to_do_before_the_first_query(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     name: str,
+    folder: str,
     status: int,
     said: str,
 ) -> None:
@@ -729,8 +732,8 @@ def test_a_batch_job_has_nothing_to_do_before_the_first_query(
     project.slas.parent.mkdir(parents=True, exist_ok=True)
     project.slas.write_text("[shop]\nrecorded = true\n")
     monkeypatch.setattr(Project, "here", lambda: project)
-    hour = ["--from", "2026-01-01T12:00", "--to", "2026-01-01T13:00"]
-    monkeypatch.setattr(sys, "argv", ["critical_path.py", "--warehouse", str(tmp_path), "--topology", name, *hour])
+    warehouse, hour = str(tmp_path / folder), ["--from", "2026-01-01T12:00", "--to", "2026-01-01T13:00"]
+    monkeypatch.setattr(sys, "argv", ["critical_path.py", "--warehouse", warehouse, "--topology", name, *hour])
     with pytest.raises(SystemExit) as ended:
         critical_path.main()
     assert ended.value.code == status
