@@ -207,6 +207,7 @@ def test_up_unpauses_the_dags_of_jobs(project: Project, *, has_run: bool) -> Non
     chosen = up.with_topics(up.chosen([]))
     assert up.launch(airflow, chosen) == {}
     up.check(airflow, chosen)
+    assert home.warehouse.is_dir()  # batch jobs refuse a missing one
     parts = ("reports", "sla_check", "maintenance", "daily_reports")
     assert airflow.unpaused == [f"tidemark_shop_{part}" for part in parts]
     assert airflow.triggered == (["tidemark_shop_sla_check", "tidemark_shop_maintenance"] if has_run else [])

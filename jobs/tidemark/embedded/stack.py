@@ -82,7 +82,6 @@ def start_airflow(home: Home, *, bootstrap: str, project: Project | None = None,
     Its streams read from *bootstrap* and write to the warehouse. It has the topologies of *project*, else of the
     project in which it is started, the DAGs of its folder `dags`, and with *examples* those of `dags/examples`.
     """
-    home.warehouse.mkdir(parents=True, exist_ok=True)  # batch jobs refuse one that is missing
     variables = {"tidemark_warehouse": str(home.warehouse), "tidemark_bootstrap": bootstrap}
     settings = {"DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST": dag_folders(project or Project.here(), examples=examples)}
     parts = airflow.start(home.airflow, root=CHECKOUT, project=project, variables=variables, settings=settings)
