@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 
 LEAST = 6
 """Shortest secret that is hidden; shorter ones are parts of words."""
@@ -65,6 +66,24 @@ def one_message(text: str) -> str:
     'late\n  forged'
     """
     return inert(text).replace("\n", "\n  ")
+
+
+def as_code(text: str) -> str:
+    """Returns *text* between backticks, as code in a line of Markdown.
+
+    >>> print(as_code("tidemark why flights"), as_code("echo 'a`b'"))
+    `tidemark why flights` ``echo 'a`b'``
+    """
+    marks = backticks_for(text)
+    return f"{marks}{text}{marks}"
+
+
+def backticks_for(text: str, at_least: int = 1) -> str:
+    """Returns the backticks that enclose *text* as code.
+
+    They are more than *text* has in a row.
+    """
+    return "`" * max(at_least, *(len(run) + 1 for run in re.findall("`*", text)))
 
 
 class _OneMessage(logging.Formatter):

@@ -633,6 +633,10 @@ def test_queries_of_jobs_have_pages(decided: Client, tmp_path: Path) -> None:
     ]  # fmt: skip
     page = decided.get("/pages/shop")
     assert (page.status_code, "clean:orders" in page.text) == (200, True)
+    write_query(Layout(tmp_path), "bakery", query)
+    (Layout(tmp_path).control("bakery", "clean") / "query.json").write_text("[]")
+    page = decided.get("/pages/bakery")
+    assert (page.status_code, "query.json: it must be an object of JSON; remove the file" in page.text) == (200, True)
 
 
 @pytest.mark.usefixtures("client")

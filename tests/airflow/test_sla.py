@@ -233,6 +233,21 @@ def test_missed_checks_reach_every_channel_without_a_warehouse(
     assert "the warehouse does not answer" in text
 
 
+def test_alerts_make_no_warehouse_under_a_mistyped_name(
+    tmp_path: Path, webhook: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mistyped = tmp_path / "mistyped"
+    (tmp_path / "channels.toml").write_text('[desk]\nkind = "slack"\n')
+    monkeypatch.setattr(sla_tasks, "CHANNELS", tmp_path / "channels.toml")
+    monkeypatch.setenv("AIRFLOW_VAR_TIDEMARK_WAREHOUSE", str(mistyped))
+    with pytest.raises(AirflowSkipException):
+        tell(mistyped, channel(kind="slack"))
+    tell_of_missed_checks("shop")
+    (text,) = webhook.taken
+    assert f"the warehouse does not answer: {mistyped}: no such folder; correct it" in text
+    assert not mistyped.exists()
+
+
 def test_that_nobody_checks_is_told_once_until_somebody_does(
     tmp_path: Path, webhook: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:

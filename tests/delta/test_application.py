@@ -11,14 +11,17 @@ import pytest
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from support.command_line import tidemark
+from support.typed_commands import commands
 from tidemark.api.application import ApplicationOptions, ApplicationQueries, QuerySigns, in_short, run_application
 from tidemark.control.folder import Control, Heartbeat, LeaseLost, StreamState
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import iso
 from tidemark.model.topology import JobLaunch
 from tidemark.recorded.queries import RecordedQuery, recorded_topology, write_query
+from tidemark.reports.pages.templates import code
 from tidemark.stream.driver.heartbeats import Heartbeats
 from tidemark.stream.pulse import Pulse
+from tidemark.why.evidence.commands import run_job
 from tidemark.why.walk import why
 
 
@@ -146,6 +149,19 @@ def test_a_remedy_launches_a_job_as_it_was_launched(job: Job, launched_by: str, 
     (finding, *_) = why(topology, Layout(job.home / "warehouse"), at_ms=job.beat().at_ms + 1)
     again = remedy.format(file=job.home / "mine.py")
     assert finding.remedy == f"correct that and run the job of mine again: {again}"
+
+
+def test_backticks_in_arguments_stay_in_the_command() -> None:
+    arguments = ("a`b", "`", "``c")
+    said = run_job("shop", JobLaunch(application="mine.py", arguments=arguments, launched_by="tidemark run by ann"))
+    given = [f"--argument={argument}" for argument in arguments]
+    assert commands(f"act: {said}; `tidemark why shop`") == [
+        ["tidemark", "run", "shop", "--application", "mine.py", *given], ["tidemark", "why", "shop"]
+    ]  # fmt: skip
+    assert str(code(f"act: {said}; `tidemark why shop`")).replace("&#39;", "'") == (
+        "act: <code>tidemark run shop --application mine.py '--argument=a`b' '--argument=`' '--argument=``c'</code>; "
+        "<code>tidemark why shop</code>"
+    )
 
 
 def test_a_recorded_query_takes_the_place_of_its_job(job: Job) -> None:

@@ -16,7 +16,7 @@ import pytest
 from deltalake import DeltaTable
 
 import critical_path
-from support.command_line import tidemark
+from support.command_line import CommandOutput, tidemark
 from support.recorded_jobs import Job, files, topic
 from tidemark.api.listen import Listener
 from tidemark.api.query import Query, Writer
@@ -153,6 +153,41 @@ def test_batches_of_a_new_checkpoint_are_numbered_on(tmp_path: Path) -> None:
     assert job.rows("batches", "batch_id", "records_in") == [(0, 5), (1, 2), (2, 7)]
     found = [each for each in findings(tmp_path, NOON + 2 * MINUTE) if each.cause == "new_checkpoint"]
     assert [each.since_ms for each in found] == [NOON + MINUTE]
+
+
+TABLE = {"description": "DeltaSource[file:/lake/orders]", "numInputRows": 1, "endOffset": {"index": 1}}
+RATE = {"description": "RateStreamV2[rowsPerSecond=1]", "numInputRows": 1, "endOffset": 1}
+
+
+@pytest.mark.parametrize(
+    ("sources", "begin"),
+    [
+        (
+            [topic("orders", 0, 5)],
+            ", so it reads topics from their startingOffsets: records may be read again, or left out",
+        ),
+        (
+            [TABLE],
+            ", so it reads tables from their startingVersion (default: all rows): records may be read again, or left "
+            "out",
+        ),
+        ([files("raw", 5)], ", so it reads all files that are in its folders: records may be read again"),
+        (
+            [files("raw", 5), topic("orders", 0, 5)],
+            ", so it reads topics from their startingOffsets, and all files that are in its folders: records may be "
+            "read again, or left out",
+        ),
+        ([RATE], ": records may be read again, or left out"),
+    ],
+    ids=["topic", "table", "files", "both", "neither"],
+)
+def test_a_new_checkpoint_begins_where_its_sources_do(
+    tmp_path: Path, sources: list[dict[str, object]], begin: str
+) -> None:
+    Job(tmp_path, "clean").batch(NOON, *sources)
+    Job(tmp_path, "clean", query_id="two").batch(NOON + MINUTE, *sources)
+    (found,) = [each for each in findings(tmp_path, NOON + 2 * MINUTE) if each.cause == "new_checkpoint"]
+    assert found.seen == f"it began with a new checkpoint{begin}"
 
 
 def test_a_batch_that_spark_reports_again_is_recorded_once(tmp_path: Path) -> None:
@@ -643,6 +678,34 @@ def test_commands_know_the_names_of_recorded_jobs(tmp_path: Path, words: list[st
     assert re.search(said, answer.stderr.strip()), answer.stderr
 
 
+@pytest.mark.parametrize("name", ["shop", "a.shop"])
+def test_commands_name_a_broken_description_and_its_remedy(tmp_path: Path, name: str) -> None:
+    Project(tmp_path).topologies.mkdir(parents=True)
+    layout = Layout(tmp_path / ".tidemark" / "warehouse")
+    write_query(layout, "bakery", RecordedQuery(name="bake", query_id="1"))
+    broken = layout.control(name, "clean") / FILE
+    write_query(layout, name, RecordedQuery(name="clean", query_id="1"))
+    broken.write_text("[]")
+    problem = f"{broken}: it must be an object of JSON; remove the file, and the next run of the query writes it"
+
+    def said(*words: str) -> CommandOutput:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Project, "here", lambda: Project(tmp_path))
+            return tidemark(tmp_path, "--home", str(tmp_path / ".tidemark"), *words)
+
+    for words in (["restart", f"{name}/clean"], ["doctor", name], ["why", name]):
+        assert said(*words) == (1, "", f"tidemark {words[0]}: {problem}\n")
+    assert said("status", name) == (0, f"there is no valid topology\n{problem}\n", "")
+    assert said("restart", "nobody").stderr.endswith("known: bakery\n")
+    of_all = json.loads(said("status", "--format", "json").stdout)
+    assert ([each["topology"] for each in of_all["topologies"]], of_all["broken"]) == (["bakery"], {name: problem})
+    broken.unlink()
+    broken.mkdir()
+    problem = f"a description of a query cannot be read: [Errno 21] Is a directory: '{broken}'; make it a file"
+    assert problem in said("restart", name).stderr
+    assert problem in said("status").stdout
+
+
 def test_an_unknown_option_is_explained_by_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["tidemark", "run", "shop", "--aplication", "x"])
     with redirect_stderr(StringIO()) as said, pytest.raises(SystemExit):
@@ -650,14 +713,17 @@ def test_an_unknown_option_is_explained_by_the_command(monkeypatch: pytest.Monke
     assert said.getvalue().startswith("usage: tidemark run ")
 
 
-@pytest.mark.parametrize(("name", "status", "said"), [
-    ("shop", 0, "has no query of shop yet"), ("shoop", 2, "there is no topology 'shoop'"),
+@pytest.mark.parametrize(("name", "folder", "status", "said"), [
+    ("shop", "", 0, "has no query of shop yet"),
+    ("shoop", "", 2, "there is no topology 'shoop'"),
+    ("shop", "mistyped", 2, "mistyped: no such folder; correct it"),
 ])  # fmt: skip
 def test_a_batch_job_has_nothing_to_do_before_the_first_query(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     name: str,
+    folder: str,
     status: int,
     said: str,
 ) -> None:
@@ -666,8 +732,8 @@ def test_a_batch_job_has_nothing_to_do_before_the_first_query(
     project.slas.parent.mkdir(parents=True, exist_ok=True)
     project.slas.write_text("[shop]\nrecorded = true\n")
     monkeypatch.setattr(Project, "here", lambda: project)
-    hour = ["--from", "2026-01-01T12:00", "--to", "2026-01-01T13:00"]
-    monkeypatch.setattr(sys, "argv", ["critical_path.py", "--warehouse", str(tmp_path), "--topology", name, *hour])
+    warehouse, hour = str(tmp_path / folder), ["--from", "2026-01-01T12:00", "--to", "2026-01-01T13:00"]
+    monkeypatch.setattr(sys, "argv", ["critical_path.py", "--warehouse", warehouse, "--topology", name, *hour])
     with pytest.raises(SystemExit) as ended:
         critical_path.main()
     assert ended.value.code == status

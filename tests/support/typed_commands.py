@@ -22,8 +22,9 @@ def _parser() -> argparse.ArgumentParser:
 
 def commands(text: str) -> list[list[str]]:
     """The words of each command that *text* has in backticks."""
-    lines = re.findall(r"`((?:tidemark|airflow) [^`]+)`", text)
-    return [shlex.split(command) for line in lines for command in line.split(" && ")]
+    # As in Markdown: text that has backticks is between more of them.
+    lines = re.findall(r"(?<!`)(`+)((?:tidemark|airflow) .+?)(?<!`)\1(?!`)", text)
+    return [shlex.split(command) for _, line in lines for command in line.split(" && ")]
 
 
 def can_be_typed(finding: WhyFinding, topology: Topology) -> None:

@@ -106,7 +106,7 @@ IMPORTS = {
         "kernels.records stream.kafka stream.read stream.write"
     ),
     "why.evidence": (
-        "collecting semantics model.tables model.settings model.kinds model kernels.columns "
+        "collecting escaping semantics model.tables model.settings model.kinds model kernels.columns "
         "kernels.reports control stream.journal stream.startup"
     ),
     "why.causes": (
@@ -212,7 +212,7 @@ IMPORTS = {
         "collecting escaping errors clock semantics model.tables model.settings model.project model storage control "
         "query reports sla.incidents"
     ),
-    "airflow.dags": "collecting errors model.project model airflow.tasks",
+    "airflow.dags": "errors model.project model airflow.tasks",
     "airflow.pages": (
         "collecting escaping errors clock semantics model.settings model.project model query "
         "recorded reports reports.paths reports.facts reports.pages reports.rollups reports.what_if sla.incidents sla "

@@ -207,6 +207,7 @@ def test_up_unpauses_the_dags_of_jobs(project: Project, *, has_run: bool) -> Non
     chosen = up.with_topics(up.chosen([]))
     assert up.launch(airflow, chosen) == {}
     up.check(airflow, chosen)
+    assert home.warehouse.is_dir()  # batch jobs refuse a missing one
     parts = ("reports", "sla_check", "maintenance", "daily_reports")
     assert airflow.unpaused == [f"tidemark_shop_{part}" for part in parts]
     assert airflow.triggered == (["tidemark_shop_sla_check", "tidemark_shop_maintenance"] if has_run else [])
@@ -216,6 +217,14 @@ def test_up_unpauses_the_dags_of_jobs(project: Project, *, has_run: bool) -> Non
         (Layout(home.warehouse).control("shop", "enrich") / "query.json").write_text("{}")
         assert up.with_queries(chosen) == []
         assert "enrich" in up.problems["shop"]
+
+
+def test_up_starts_no_jobs_in_the_place_of_an_invalid_file(project: Project) -> None:
+    (project.topologies / "broken.toml").write_text('name = "bakery"\nwindow = 3\n')
+    project.slas.write_text("[bakery]\nrecorded = true\n")
+    up = StackStart(Home(project.state), project)
+    assert list(up.chosen(["mine", "bakery"])) == ["mine"]
+    assert [*up.problems] == ["bakery"]
 
 
 def test_airflow_reads_the_dag_files_of_a_project(project: Project) -> None:

@@ -24,6 +24,7 @@ from tidemark.model.sla_spec import (
     mistakes,
     parse,
     recorded_topologies,
+    topologies_of_jobs,
     usable_slas,
 )
 from tidemark.semantics.incidents import Damping
@@ -324,6 +325,17 @@ def test_every_mistake_is_reported_with_the_nearest_topology(tmp_path):
         "hours, ignore_when_idle, maintenance_windows, measure, objective, open_after, over, owner, place, "
         "resolve_after, runbook, severity, subject, warn_after, while_catching_up",
     ]
+
+
+def test_a_topology_of_jobs_has_no_file_not_even_an_invalid_one(tmp_path):
+    slas, files = tmp_path / "slas.toml", [tmp_path / "other.toml", tmp_path / "clicks.toml"]
+    slas.write_text("".join(f"[{name}]\nrecorded = true\n" for name in ("shop", "bakery", "clicks", "other")))
+    for file, text in zip(files, ('name = "bakery"\nwindow = 3\n', "name = "), strict=True):
+        file.write_text(text)
+    found = topologies_of_jobs(slas, files)
+    assert {name: (each.name, each.sub_topologies) for name, each in found.items()} == {
+        "shop": ("shop", ()), "other": ("other", ()),
+    }  # fmt: skip
 
 
 def test_topologies_of_jobs_are_marked_in_the_file(tmp_path):

@@ -37,7 +37,7 @@ from tidemark.model.settings.toml_keys import (
     suggestion_of,
 )
 from tidemark.model.tables.catalog import CHANGES, OUTCOMES, TABLES
-from tidemark.model.topology import Topology
+from tidemark.model.topology import Topology, name_in, of_jobs
 from tidemark.semantics.incidents import CHECKS, Damping
 from tidemark.semantics.repairs import DECISION
 from tidemark.semantics.sla import BurnRate, ChangeMaximums, ContractRule, Deadline, Objective, RecordMinimums, Sla
@@ -399,6 +399,17 @@ def recorded_topologies(path: Path) -> list[str]:
         return _recorded(read_toml(path))
     except (FileNotFoundError, InvalidSpec):
         return []
+
+
+def topologies_of_jobs(slas: Path, files: Iterable[Path]) -> dict[str, Topology]:
+    """Returns the topologies of jobs in the file *slas* by name.
+
+    They have no queries, which only the warehouse knows. One that a file of *files* describes is left out, even if that
+    file is invalid.
+    """
+    marked = recorded_topologies(slas)
+    with_file = {*map(name_in, files)} if marked else set()
+    return {name: of_jobs(name) for name in outside(marked, with_file)}
 
 
 def _recorded(content: Mapping[str, Any]) -> list[str]:

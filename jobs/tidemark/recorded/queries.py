@@ -20,7 +20,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from tidemark.collecting import index_by_name
+from tidemark.collecting import index_by_name, present
 from tidemark.control.folder import Control, Heartbeat, StreamState
 from tidemark.errors import InvalidSpec, TidemarkError
 from tidemark.escaping import one_line
@@ -138,12 +138,16 @@ def _problem(content: Any, name: str) -> str:
 def recorded_topology(layout: Layout, name: str) -> Topology | None:
     """Returns the topology of the queries and jobs recorded under *name*.
 
-    None: none is recorded. Raises InvalidSpec if a query has a broken description.
+    None: none is recorded. Raises InvalidSpec if a query has a broken description, or one that cannot be read.
     """
     if not NAME.fullmatch(name):
         return None
     control = layout.control(name, "")
-    queries = [query for query in map(read_query, sorted(control.glob(f"*/{FILE}"))) if query is not None]
+    try:
+        queries = present(map(read_query, sorted(control.glob(f"*/{FILE}"))))
+    except OSError as error:
+        msg = f"a description of a query cannot be read: {error}; make it a file that this user can read, or remove it"
+        raise InvalidSpec(msg) from error
     jobs = sorted({*(file.parent.name for file in control.glob(f"*/{LAUNCH}"))})
     launches = {job: launch for job in jobs if (launch := read_launch(layout, name, job)) is not None}
     recorded = {each for query in queries for each in (query.name, query.job)}
@@ -169,17 +173,28 @@ def recorded_topologies(layout: Layout) -> list[Topology]:
 
     One with a broken description is left out; a process logs each such problem once.
     """
-    control = layout.control("", "")
     topologies: list[Topology] = []
-    files = (file for kind in (FILE, LAUNCH) for file in control.glob(f"*/*/{kind}"))
-    for name in sorted({file.parent.parent.name for file in files}):
-        try:
-            topology = recorded_topology(layout, name)
-        except (TidemarkError, OSError) as error:
-            _warn_once(f"topology {name} is left out: {one_line(str(error))}")
+    for name, each in load_each_recorded(layout).items():
+        if isinstance(each, Topology):
+            topologies.append(each)
         else:
-            topologies += [topology] if topology is not None else []
+            _warn_once(f"topology {name} is left out: {one_line(str(each))}")
     return topologies
+
+
+def load_each_recorded(layout: Layout) -> dict[str, Topology | TidemarkError]:
+    """Returns the topology of each recorded name, or its error."""
+    control = layout.control("", "")
+    files = (file for kind in (FILE, LAUNCH) for file in control.glob(f"*/*/{kind}"))
+    loaded = {name: _load_or_not(layout, name) for name in sorted({file.parent.parent.name for file in files})}
+    return {name: each for name, each in loaded.items() if each is not None}
+
+
+def _load_or_not(layout: Layout, name: str) -> Topology | TidemarkError | None:
+    try:
+        return recorded_topology(layout, name)
+    except TidemarkError as error:
+        return error
 
 
 @lru_cache(maxsize=1_000)

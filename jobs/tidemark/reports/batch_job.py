@@ -20,7 +20,7 @@ from tidemark.model.settings.intervals import instant_ms
 from tidemark.model.sla_spec import SlaSpec, load_usable
 from tidemark.model.topology import Topology, load, load_each
 from tidemark.recorded.queries import recorded_topologies, recorded_topology
-from tidemark.storage.location import location
+from tidemark.storage.location import is_missing, location
 
 log = logging.getLogger(__name__)
 
@@ -49,23 +49,30 @@ def parser(description: str | None) -> argparse.ArgumentParser:
 def parse(arguments: argparse.ArgumentParser) -> argparse.Namespace:
     """Returns the arguments of a batch job, which begins.
 
-    It ends with 0 if the topology is one of jobs that have recorded nothing yet. In a container of YARN it starts
-    Spark, even if it needs none: YARN calls a program without Spark context failed.
+    It ends with 0 if the topology is one of jobs that have recorded nothing yet in the warehouse, which exists. In a
+    container of YARN it starts Spark, even if it needs none: YARN calls a program without Spark context failed.
     """
     options = arguments.parse_args()
     try:
         options.topology = topology(options.topology, options.warehouse)
     except TidemarkError as error:
         if isinstance(error, InvalidArgument) and _is_of_jobs(options.topology):
-            arguments.exit(
-                message=f"nothing to do: {options.warehouse.warehouse} has no query of {options.topology} yet\n"
-            )
+            folder = options.warehouse.warehouse
+            if is_missing(folder):
+                arguments.error(f"argument --warehouse: {no_warehouse(folder, options.topology)}")
+            arguments.exit(message=f"nothing to do: {folder} has no query of {options.topology} yet\n")
         arguments.error(f"argument --topology: {error}")
     if IN_YARN in os.environ:
         from tidemark.spark_session import session  # elsewhere a job may have no packages of Spark
 
         session(f"tidemark-{options.topology.name}")
     return options
+
+
+def no_warehouse(folder: Path, topology: str) -> str:
+    """Returns that the warehouse *folder* of a *topology* of jobs is missing."""
+    remedy = f"correct it (in Airflow the variable tidemark_warehouse), or run a job of {topology}, which makes it"
+    return f"{folder}: no such folder; {remedy}"
 
 
 def _is_of_jobs(name: str) -> bool:
@@ -163,14 +170,15 @@ def topology_file(name: str, layout: Layout | None = None) -> Path:
 
     Raises:
         InvalidArgument: there is none; it lists the known ones, or says that jobs have no file.
+        InvalidSpec: it is recorded from jobs, and the description of one of its queries is invalid.
     """
     files = _files(name)
     if name in files:
         return files[name]
-    recorded = names_in(recorded_topologies(layout)) if layout is not None else []
-    if name in recorded:
+    if layout is not None and recorded_topology(layout, name) is not None:
         msg = f"{name} has no topology file: it is recorded from jobs, and this is not for recorded jobs"
         raise InvalidArgument(msg)
+    recorded = names_in(recorded_topologies(layout)) if layout is not None else []
     listed = ", ".join((*files, *recorded)) or "none"
     msg = f"there is no topology {name!r} in {Project.here().topologies}; known: {listed}"
     raise InvalidArgument(msg)

@@ -56,6 +56,12 @@ def location(text: str | Path) -> Path:
     return ObjectPath(own_scheme, bucket, *folders)
 
 
+def is_missing(warehouse: Path) -> bool:
+    """Returns True if the folder *warehouse* does not exist."""
+    # In an object store a folder without objects does not exist, and proves nothing.
+    return not isinstance(warehouse, ObjectPath) and not warehouse.is_dir()
+
+
 @contextmanager
 def new_file(path: Path) -> Iterator[BinaryIO]:
     """Opens a new file at *path* for writing.

@@ -9,11 +9,10 @@ from typing import Any
 
 from airflow.sdk import DAG, Param
 
-from tidemark.collecting import names_in, outside
 from tidemark.errors import InvalidSpec
 from tidemark.model.project.files import Project
-from tidemark.model.sla_spec import recorded_topologies
-from tidemark.model.topology import Topology, load_each, of_jobs
+from tidemark.model.sla_spec import topologies_of_jobs
+from tidemark.model.topology import Topology, load_each
 
 TOPOLOGIES, SLAS = Project.here().topologies, Project.here().slas
 # A template, for a task to look up. A DAG file would look the variable up each time it is parsed.
@@ -59,11 +58,10 @@ def topologies() -> dict[Path, Topology]:
 def topologies_and_jobs() -> dict[str, Topology]:
     """Returns usable topologies by file, and those of jobs by name.
 
-    The file of SLAs names those of jobs. Only the warehouse knows their queries, and a DAG file does not look there.
+    The queries of jobs are missing: only the warehouse knows them, and a DAG file does not look there.
     """
     of_files = {str(path): topology for path, topology in topologies().items()}
-    marked = outside(recorded_topologies(SLAS), names_in(of_files.values()))
-    return of_files | {name: of_jobs(name) for name in marked}
+    return of_files | topologies_of_jobs(SLAS, TOPOLOGIES.glob("*.toml"))
 
 
 def broken() -> dict[Path, InvalidSpec]:

@@ -64,7 +64,7 @@ from tidemark.model.sla_spec import known_slas
 from tidemark.model.topology import Topology
 from tidemark.query.sql import Warehouse
 from tidemark.query.text_table import as_document
-from tidemark.recorded.queries import recorded_topologies
+from tidemark.recorded.queries import load_each_recorded, recorded_topologies
 from tidemark.reports.facts.history import history
 from tidemark.reports.facts.latency_places import ChartSpan
 from tidemark.reports.pages.page_model import REPORT, PageVerdict, page_model, subjects_of, unreadable
@@ -536,10 +536,13 @@ def _known() -> dict[str, Topology]:
 def _broken() -> dict[str, TidemarkError]:
     """Returns the errors of topologies that cannot be used.
 
-    They are by the name that their file gives them, or else by that of the file.
+    They are by the name that their file gives them, or else by that of the file. Those of jobs have no file.
     """
-    usable = _known()
-    named = {_name_in(path): error for path, error in broken().items()}
+    usable, named = _known(), dict[str, TidemarkError]()
+    with suppress(NoWarehouse):
+        recorded = load_each_recorded(Layout(_warehouse()))
+        named |= {name: each for name, each in recorded.items() if isinstance(each, TidemarkError)}
+    named |= {_name_in(path): error for path, error in broken().items()}
     return {name: error for name, error in named.items() if NAME.fullmatch(name) and name not in usable}
 
 

@@ -45,7 +45,7 @@ from tidemark.control.folder import Control
 from tidemark.control.private_file import write_private
 from tidemark.control.process import without_airflow
 from tidemark.errors import InvalidArgument, TidemarkError
-from tidemark.escaping import one_message
+from tidemark.escaping import backticks_for, one_message
 from tidemark.model.project.connections import flags
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import iso
@@ -509,8 +509,7 @@ def _in_short(effect: str) -> str:
 
 def _fenced(text: str) -> str:
     """Returns *text* as a block of code, in which markup is inert."""
-    longest = max([2, *(len(run) for run in re.findall("`+", text))])
-    fence = "`" * (longest + 1)
+    fence = backticks_for(text, at_least=3)
     return f"{fence}\n{text}\n{fence}"
 
 

@@ -19,12 +19,13 @@ from tidemark.airflow.tasks.receivers import ReceiverRefused
 from tidemark.airflow.tasks.store import warehouse_at
 from tidemark.clock import wall_clock_ms
 from tidemark.collecting import present
-from tidemark.errors import InvalidSpec
+from tidemark.errors import InvalidArgument, InvalidSpec
 from tidemark.model.channel_spec import LOG, Channel, load
 from tidemark.model.project.files import Project
 from tidemark.model.project.layout import Layout
 from tidemark.model.topology import load as load_topology
 from tidemark.model.topology import of_jobs
+from tidemark.storage.location import is_missing
 
 log = logging.getLogger(__name__)
 
@@ -161,6 +162,8 @@ def tell(
     # Parsers of DAGs import this module, and need no polars.
     from tidemark.sla.incidents.tables import channel_lock, pending_changes, record_delivery
 
+    if is_missing(layout.warehouse):  # the lock would make it, and jobs would not see that its name is mistyped
+        return 0
     refusals: dict[str, ReceiverRefused] = {}
     with channel_lock(layout, topology, channel):
         due = pending_changes(layout, topology, channel, now_ms=wall_clock_ms())
@@ -243,7 +246,7 @@ def tell_of_missed_checks(topology_file: str, context: Mapping[str, Any] | None 
     check. If the warehouse does not answer, which may be why checks are missing, channels are alerted without it, and
     again at each deadline. *topology_file* is the name of a topology of jobs, which has no file.
     """
-    from tidemark.reports.batch_job import report_lock
+    from tidemark.reports.batch_job import no_warehouse, report_lock
     from tidemark.sla.incidents.changes import missed_check
     from tidemark.sla.incidents.tables import miss
 
@@ -252,6 +255,8 @@ def tell_of_missed_checks(topology_file: str, context: Mapping[str, Any] | None 
     unrecorded = None
     try:
         layout = Layout(warehouse_at(Variable.get("tidemark_warehouse")))
+        if not file.suffix and is_missing(layout.warehouse):
+            raise InvalidArgument(no_warehouse(layout.warehouse, topology.name))
         with report_lock(layout, topology.name):
             miss(layout, topology, at_ms=wall_clock_ms())
     except Exception as error:

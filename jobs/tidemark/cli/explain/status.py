@@ -15,7 +15,7 @@ from tidemark.cli.shared.options import add_format, place
 from tidemark.cli.shared.output import say_inert
 from tidemark.cli.shared.streams import valid_topologies
 from tidemark.clock import wall_clock_ms
-from tidemark.collecting import names_in, outside
+from tidemark.collecting import names_in, omit, outside
 from tidemark.errors import InvalidArgument
 from tidemark.escaping import one_line
 from tidemark.model.project.files import Project
@@ -25,7 +25,7 @@ from tidemark.model.sla_spec import known_slas
 from tidemark.model.topology import Topology, load_each
 from tidemark.query.sql import Warehouse
 from tidemark.query.text_table import as_document, format_table
-from tidemark.recorded.queries import FILE, read_query, recorded_topologies
+from tidemark.recorded.queries import FILE, load_each_recorded, read_query
 from tidemark.reports.pages.page_model import PageVerdict, page_model
 from tidemark.reports.paths.path_facts import Row
 from tidemark.reports.promises import promises
@@ -55,18 +55,18 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def command(options: argparse.Namespace) -> int:
     """Show them, whether anything runs or not."""
-    project = Project.here()
-    topologies = {path: each for path, each in load_each(project.topologies).items() if _is_chosen(options, path, each)}
-    recorded = recorded_topologies(Layout(place(options)))
-    names = {each.name for each in topologies.values() if isinstance(each, Topology)}
-    of_jobs = [each for each in recorded if each.name not in names and _is_chosen(options, Path(each.name), each)]
-    usable_names = [*(path.stem for path in topologies), *names, *names_in(of_jobs)]
-    if unknown := outside(options.topologies, usable_names):
-        listed = ", ".join(names_in(valid_topologies(Layout(place(options))))) or "none"
+    layout = Layout(place(options))
+    loaded: dict[str, object] = {path.name: each for path, each in load_each(Project.here().topologies).items()}
+    with_file = {each.name for each in loaded.values() if isinstance(each, Topology)}
+    loaded |= omit(load_each_recorded(layout), with_file)
+    asked = {*options.topologies}
+    chosen = {label: each for label, each in loaded.items() if not asked or asked & _names(label, each)}
+    if unknown := outside(options.topologies, {name for pair in chosen.items() for name in _names(*pair)}):
+        listed = ", ".join(names_in(valid_topologies(layout))) or "none"
         msg = f"there is no topology {', '.join(unknown)}; known: {listed}"
         raise InvalidArgument(msg)
-    models = documents(Home(options.home.resolve()), place(options), [*topologies.values(), *of_jobs])
-    broken = {path.name: str(each) for path, each in topologies.items() if not isinstance(each, Topology)}
+    models = documents(Home(options.home.resolve()), place(options), chosen.values())
+    broken = {label: str(each) for label, each in chosen.items() if not isinstance(each, Topology)}
     if options.format == "json":
         say_inert(as_document({"topologies": models, "broken": broken}))
         return 0
@@ -76,10 +76,13 @@ def command(options: argparse.Namespace) -> int:
     return 0
 
 
-def _is_chosen(options: argparse.Namespace, path: Path, topology: object) -> bool:
+def _names(label: str, topology: object) -> set[str]:
+    """Returns the names by which people ask for a topology.
+
+    *label* is its file's name, or that of a topology of jobs.
+    """
     # A file that cannot be read is asked for by its own name.
-    names = {path.stem, topology.name if isinstance(topology, Topology) else path.stem}
-    return not options.topologies or bool(names & {*options.topologies})
+    return {label.removesuffix(".toml"), *([topology.name] if isinstance(topology, Topology) else ())}
 
 
 def documents(home: Home, warehouse: Path, topologies: Iterable[object]) -> list[Row]:

@@ -18,7 +18,7 @@ from tidemark.cli.shared.local import running_broker
 from tidemark.cli.shared.options import place
 from tidemark.cli.shared.output import say_inert
 from tidemark.clock import wall_clock_ms
-from tidemark.collecting import in_order_of, index_by_name, names_in, outside
+from tidemark.collecting import in_order_of, index_by_name, names_in
 from tidemark.errors import InvalidArgument, InvalidSpec
 from tidemark.escaping import one_line
 from tidemark.model import channel_spec, sla_spec
@@ -32,7 +32,7 @@ from tidemark.model.row_per_record import row_per_record
 from tidemark.model.schedules import too_many
 from tidemark.model.sla_spec import QUANTILES, Measure, SlaSpec
 from tidemark.model.tables.catalog import CHANGES, LATENCY_BUCKETS
-from tidemark.model.topology import Topology, different_spark, load_each, load_part, name_in, of_jobs
+from tidemark.model.topology import Topology, different_spark, load_each, load_part, name_in
 from tidemark.recorded.queries import recorded_topologies
 from tidemark.reports.batch_job import add_bootstrap, given_secrets, topology_file
 from tidemark.reports.promises import cannot_be_kept
@@ -129,13 +129,13 @@ def check(
     errors += different_spark(topologies.values())
     # SLAs may be about a topology whose own file has mistakes, which are listed already.
     names = {*topologies, *map(name_in, (*files, *of_project))}
-    jobs = _topologies_of_jobs(project, names, Layout(warehouse))
+    jobs = _with_queries(sla_spec.topologies_of_jobs(project.slas, (*files, *of_project)), Layout(warehouse))
     errors += sla_spec.mistakes(project.slas, [*topologies.values(), *jobs], names)
     errors += chain.from_iterable(_not_measured(project, each, Layout(warehouse)) for each in jobs)
     errors += channel_spec.mistakes(project.channels)
     if errors:
         raise InvalidSpec("\n".join(map(str, errors)))
-    if not files and not of_project and not sla_spec.recorded_topologies(project.slas):
+    if not files and not of_project and not jobs:
         lines.append(f"{project.topologies} has no topology; write one into NAME.toml there")
     lines += _warnings_of_all(project, topologies.values(), jobs)
     for topology in good:
@@ -212,14 +212,10 @@ class Brokers:
         return {name: cluster for name, cluster in clusters.items() if cluster.bootstrap in addresses}
 
 
-def _topologies_of_jobs(project: Project, names: Collection[str], layout: Layout) -> list[Topology]:
-    """Returns the topologies of jobs that have SLAs and no file.
-
-    Those with files have *names*. The others have the queries that are recorded in the warehouse of *layout*.
-    """
-    marked = outside(sla_spec.recorded_topologies(project.slas), names)
-    recorded = index_by_name(recorded_topologies(layout)) if marked else {}
-    return [recorded.get(name) or of_jobs(name) for name in marked]
+def _with_queries(of_jobs: Mapping[str, Topology], layout: Layout) -> list[Topology]:
+    """Returns the topologies *of_jobs* with the queries that *layout*'s warehouse has."""
+    recorded = index_by_name(recorded_topologies(layout)) if of_jobs else {}
+    return [recorded.get(name, each) for name, each in of_jobs.items()]
 
 
 def _summary_of_jobs(project: Project, topology: Topology) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 from tidemark.errors import InvalidArgument
 from tidemark.model.project.files import WAREHOUSE
 from tidemark.model.settings.intervals import instants_ms
-from tidemark.storage.object_path import ObjectPath
+from tidemark.storage.location import is_missing
 
 LAST_OFFSET = 2**63 - 1
 """Kafka's offsets have 64 bits, one of them for the sign."""
@@ -76,8 +76,7 @@ def place(options: argparse.Namespace) -> Path:
 def existing_warehouse(options: argparse.Namespace) -> Path:
     """Returns the warehouse; raises InvalidArgument if the folder does not exist."""
     folder: Path = options.warehouse or options.home / WAREHOUSE
-    # In an object store a folder without objects does not exist, and proves nothing.
-    if not isinstance(folder, ObjectPath) and not folder.is_dir():
+    if is_missing(folder):
         msg = (
             f"{folder}: no such folder: nothing has run yet (`tidemark up` starts streams), or choose another with "
             "--home or --warehouse"

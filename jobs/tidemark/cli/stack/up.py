@@ -39,8 +39,8 @@ from tidemark.model.project.extras import require
 from tidemark.model.project.files import Project
 from tidemark.model.project.jars import require_jars
 from tidemark.model.project.layout import Layout
-from tidemark.model.sla_spec import recorded_topologies
-from tidemark.model.topology import Topology, load_each, of_jobs
+from tidemark.model.sla_spec import topologies_of_jobs
+from tidemark.model.topology import Topology, load_each
 from tidemark.recorded.queries import recorded_topology
 from tidemark.reports.pages.page_model import PageVerdict
 
@@ -119,13 +119,10 @@ class StackStart:
         Without *names* these are the topologies that ran at the last `down`, or else all of the project.
         """
         loaded = load_each(self.project.topologies)
-        available = {path.stem: each for path, each in loaded.items()}
+        of_jobs = topologies_of_jobs(self.project.slas, loaded)
+        available = of_jobs | {path.stem: each for path, each in loaded.items()}
         available |= {each.name: each for each in loaded.values() if isinstance(each, Topology)}
-        of_jobs_alone = {
-            name: of_jobs(name) for name in recorded_topologies(self.project.slas) if name not in available
-        }
-        available |= of_jobs_alone
-        all_names = [*(path.stem for path in loaded), *of_jobs_alone]
+        all_names = [*(path.stem for path in loaded), *of_jobs]
         chosen_names = list(names) or self._still_there(available) or all_names
         if not chosen_names:
             msg = f"{self.project.topologies} has no topology; write one into NAME.toml, as README.md there shows"
@@ -243,6 +240,8 @@ class StackStart:
 
         DAGs that a person paused stay so.
         """
+        # Batch jobs refuse a missing warehouse. That of jobs has no result yet.
+        self.home.warehouse.mkdir(parents=True, exist_ok=True)
         # After the first results: before them each missing table would break an SLA, and the streams need the slots.
         recorded = names_in(self.with_queries(topologies))
         for name, each in topologies.items():

@@ -21,8 +21,8 @@ from tidemark.escaping import inert
 from tidemark.model.settings.intervals import utc
 from tidemark.model.settings.lengths import for_people, unit_of
 
-COMMANDS = re.compile(r"`((?:tidemark|airflow) [^`]+)`")
-"""Matches commands in remedies.
+COMMANDS = re.compile(r"(?<!`)(?P<marks>`+)(?P<command>(?:tidemark|airflow) .+?)(?<!`)(?P=marks)(?!`)", re.DOTALL)
+"""Matches commands in remedies, as `escaping.as_code` writes them.
 
 Other text in backticks, such as that of a record, stays text.
 """
@@ -101,7 +101,7 @@ def code(text: str) -> Markup:
     >>> code("a < b: `tidemark why flights`")
     Markup('a &lt; b: <code>tidemark why flights</code>')
     """
-    return Markup(COMMANDS.sub(r"<code>\1</code>", str(escape(text))))
+    return Markup(COMMANDS.sub(r"<code>\g<command></code>", str(escape(text))))
 
 
 def moment(at: datetime | str) -> Markup:

@@ -9,7 +9,7 @@ import polars as pl
 from tidemark.model.settings.intervals import iso
 from tidemark.model.settings.lengths import for_people
 from tidemark.model.settings.toml_keys import length
-from tidemark.recorded.queries import FILE, read_query
+from tidemark.recorded.queries import FILE, RecordedQuery, read_query
 from tidemark.why.causes.registry import rule
 from tidemark.why.evidence.facts import StreamFacts
 from tidemark.why.evidence.findings import Cause, Trait, WhyFinding
@@ -25,11 +25,12 @@ OLD_RECORDS = Cause("old_records", Trait.USUAL)
 NEW_CHECKPOINT = Cause("new_checkpoint", Trait.USUAL)
 """A query began again with another checkpoint."""
 
-LONG_MS = 60_000
-"""A longer batch is long if there is no trigger.
-
-An older record is old.
-"""
+LONG_BATCH_MS = 60_000
+"""Length above which a batch is long, if there is no trigger."""
+OLD_RECORD_MS = 60_000
+"""Age above which a record of a batch is old."""
+QUIET_AFTER_MS = 60_000
+"""Wait, beyond the longest batch, after which a query is quiet."""
 NEW_FOR_MS = 3_600_000
 """A checkpoint counts as new for so long."""
 MEANINGS = {
@@ -43,6 +44,12 @@ MEANINGS = {
 """The work of Spark in the phases of a batch."""
 LIMITS = {"topic": "maxOffsetsPerTrigger", "delta": "maxFilesPerTrigger", "files": "maxFilesPerTrigger"}
 """Spark's option for smaller batches, by kind of a source."""
+BEGINS = {
+    "topic": "topics from their startingOffsets",
+    "delta": "tables from their startingVersion (default: all rows)",
+    "files": "all files that are in its folders",
+}
+"""Records that a new checkpoint begins with, by kind of a source."""
 
 
 @rule
@@ -89,7 +96,7 @@ def _slow_phase(scene: Scene, name: str) -> Iterator[WhyFinding]:
     """Yields the longest phase if most of the newest batches are long."""
     facts, sub = scene.of(name), scene.sub(name)
     query = read_query(facts.control / FILE)
-    limit_ms = query.trigger_ms if query and query.trigger_ms else LONG_MS
+    limit_ms = query.trigger_ms if query and query.trigger_ms else LONG_BATCH_MS
     last = facts.newest_batches_of_query
     batch_ms = last["duration_ms"].median()
     if last.height < LATELY or not isinstance(batch_ms, float) or batch_ms <= limit_ms:
@@ -104,11 +111,16 @@ def _slow_phase(scene: Scene, name: str) -> Iterator[WhyFinding]:
         f"its batches take {length(round(batch_ms))}, longer than {length(limit_ms)}, and {length(round(phase_ms))} of "
         f"it in the phase {phase}{meaning}"
     )
-    kinds = {place.partition(":")[0] for place in query.sources.values()} if query else set()
+    kinds = _kinds(query) if query else set()
     limits = ", ".join(sorted({LIMITS[kind] for kind in kinds & LIMITS.keys()}))
     fewer = "fewer records per batch" + (f" ({limits})" if limits else "")
     remedy = f"give the job more cores, {fewer}, or a longer trigger"
     yield scene.finding(SLOW_PHASE, sub.name, observation, remedy, since_ms=last["finished_at"][0])
+
+
+def _kinds(query: RecordedQuery) -> set[str]:
+    """Returns the kinds of the sources of *query*."""
+    return {place.partition(":")[0] for place in query.sources.values()}
 
 
 def _old_records(scene: Scene, name: str) -> Iterator[WhyFinding]:
@@ -116,11 +128,11 @@ def _old_records(scene: Scene, name: str) -> Iterator[WhyFinding]:
     facts, sub = scene.of(name), scene.sub(name)
     last = facts.newest_batches_of_query
     longest_ms = last["duration_ms"].max()
-    if not isinstance(longest_ms, int) or scene.at_ms - last["finished_at"][-1] > LONG_MS + longest_ms:
+    if not isinstance(longest_ms, int) or scene.at_ms - last["finished_at"][-1] > QUIET_AFTER_MS + longest_ms:
         return  # it is quiet now
     youngest_ms = facts.latencies(sub.name, last["batch_id"])["min_ms"].min()
     reads = facts.reads.of_batches(last["batch_id"]).filter(pl.col("unread").is_null(), pl.col("n") > 0)
-    if not isinstance(youngest_ms, int) or youngest_ms <= LONG_MS:
+    if not isinstance(youngest_ms, int) or youngest_ms <= OLD_RECORD_MS:
         return
     batches = f"last {last.height} batches" if last.height > 1 else "last batch"
     for source in reads["source"].unique().sort():
@@ -141,9 +153,11 @@ def _new_checkpoint(scene: Scene, name: str) -> Iterator[WhyFinding]:
     query = read_query(scene.of(name).control / FILE)
     if query is None or query.began_again_ms is None or not _is_lately(query.began_again_ms, scene.of(name)):
         return
-    observation = (
-        "it began with a new checkpoint, so it reads from its startingOffsets: records may be read again, or left out"
-    )
+    kinds = _kinds(query)
+    reads = ", and ".join(text for kind, text in BEGINS.items() if kind in kinds)
+    begin = f"it began with a new checkpoint{', so it reads ' if reads else ''}{reads}"
+    # Spark has no option that leaves out the files of a folder.
+    observation = f"{begin}: records may be read again{'' if kinds == {'files'} else ', or left out'}"
     remedy = "no action is needed if that was meant; otherwise give it a checkpointLocation that lasts, and restore it"
     yield scene.finding(NEW_CHECKPOINT, scene.sub(name).name, observation, remedy, since_ms=query.began_again_ms)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 
+from tidemark.escaping import as_code
 from tidemark.model.kinds.source import Source
 from tidemark.model.settings.windows import Shape
 from tidemark.model.topology import JobLaunch
@@ -36,7 +37,7 @@ def run_job(topology: str, launch: JobLaunch) -> str:
     if launch.launched_by and not launch.launched_by.startswith(BY_COMMAND):
         return f"clear its task in Airflow, or trigger its DAG; it was launched by {launch.launched_by}"
     words = ["tidemark", "run", topology, "--application", launch.application or "FILE"]
-    command = f"`{shlex.join([*words, *(f'--argument={argument}' for argument in launch.arguments)])}`"
+    command = as_code(shlex.join([*words, *(f"--argument={argument}" for argument in launch.arguments)]))
     return command if launch.launched_by else f"{command} (in Airflow clear its task)"
 
 
