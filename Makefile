@@ -1,6 +1,6 @@
 # Two commands matter: `make demo` and `make test`. Both set everything up first.
 .DEFAULT_GOAL := help
-.PHONY: help setup secrets pins object-store lock fmt check unit proof browser screenshots postgres pythons alertmanager prometheus test audited audit yarn supervision environments chaos bench contests demo up down clean
+.PHONY: help setup secrets pins object-store lock fmt check unit proof browser screenshots postgres pythons alertmanager prometheus test from_apt audited audit yarn supervision environments chaos bench contests demo up down clean
 
 PYTHON ?= python3.11
 BIN := .venv/bin
@@ -11,7 +11,7 @@ export PYTHONDONTWRITEBYTECODE :=
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
 
-setup: .venv/.ready .jars/.ready .jars/broker.jsa .jars/classes.jsa ## install everything; a second run takes a second
+setup: .venv/.ready .venv/.compiled .jars/.ready .jars/broker.jsa .jars/classes.jsa ## install everything; a second run takes a second
 
 .venv/.ready: requirements.lock pyproject.toml setup.py
 	@command -v $(PYTHON) >/dev/null || { echo "tidemark needs Python 3.11: '$(PYTHON)' was not found (or set PYTHON=...)"; exit 1; }
@@ -19,9 +19,14 @@ setup: .venv/.ready .jars/.ready .jars/broker.jsa .jars/classes.jsa ## install e
 	@echo "installing Python packages into .venv (about a minute)"
 	@$(PYTHON) -m venv .venv
 	@sed -n '/^uv==/,/# via/p' requirements.lock | $(BIN)/pip -q --disable-pip-version-check install --require-hashes -r /dev/stdin
-	@$(BIN)/uv pip install -q --python $(BIN)/python --require-hashes --compile-bytecode -r requirements.lock
+	@$(BIN)/uv pip install -q --python $(BIN)/python --require-hashes -r requirements.lock
 	@rm -rf jobs/tidemark.egg-info
 	@$(BIN)/uv pip install -q --python $(BIN)/python --no-deps -e .
+	@touch $@
+
+# Beside downloads in `make test`. Some packages have files that are no Python 3.
+.venv/.compiled: .venv/.ready
+	@$(BIN)/python -m compileall -q -j 2 .venv/lib >.venv/compiled.log || true
 	@touch $@
 
 .jars/.ready: docker/ivy.xml docker/jars.sha256 .venv/.ready
@@ -81,7 +86,7 @@ yarn: setup .jars-yarn/.ready ## Hadoop's servers of YARN for tests/cluster/test
 .venv-s3/.ready: tests/objectstore/requirements.lock .venv/.ready
 	@echo "installing an S3-compatible server into .venv-s3 (under a minute)"
 	@$(PYTHON) -m venv .venv-s3
-	@$(BIN)/uv pip install -q --python .venv-s3/bin/python --require-hashes --compile-bytecode -r tests/objectstore/requirements.lock
+	@$(BIN)/uv pip install -q --python .venv-s3/bin/python --require-hashes -r tests/objectstore/requirements.lock
 	@touch $@
 
 lock: ## resolve requirements.txt into requirements.lock, and those of tests/objectstore and tests/pods
@@ -137,7 +142,7 @@ alertmanager: ## Alertmanager for one test of tests/airflow, by apt where none i
 		&& $$AS apt-get update -qq && DEBIAN_FRONTEND=noninteractive $$AS apt-get install -qq -y --no-install-recommends \
 		prometheus-alertmanager >/dev/null || echo "no Alertmanager, and apt cannot install it: one test of tests/airflow will be skipped"
 
-prometheus: .venv/.ready ## Prometheus and promtool for tests/delta/test_metrics.py, unpacked into .venv; without them its cases are skipped
+prometheus: ## Prometheus and promtool for tests/delta/test_metrics.py, unpacked into .venv; without them its cases are skipped
 	@[ -x .venv/prometheus/usr/bin/promtool ] && exit 0; mkdir -p .venv/prometheus && cd .venv/prometheus; \
 	command -v apt-get >/dev/null && AS=$$([ $$(id -u) = 0 ] || echo "sudo -n") && echo "unpacking Prometheus (under a minute)" \
 		&& $$AS apt-get update -qq && apt-get download -qq -o APT::Sandbox::User=root prometheus && dpkg -x prometheus_*.deb . && rm prometheus_*.deb \
@@ -147,18 +152,21 @@ prometheus: .venv/.ready ## Prometheus and promtool for tests/delta/test_metrics
 PYTEST := $(BIN)/pytest -q -n 2 --dist loadfile --no-loadscope-reorder
 # The others wait for brokers, Spark and Airflow half of the time, and jars for the network, and these use it: nice, so that they
 # hold up nothing, and three, so that two can run while one waits for the disk. They need no jars.
-CPU_ONLY := tests/unit tests/vectors tests/reference tests/delta jobs/tidemark/semantics jobs/tidemark/model
+# The shortest come last, so that all end at the same time.
+CPU_ONLY := tests/delta tests/vectors tests/reference tests/unit jobs/tidemark/semantics jobs/tidemark/model
 
 # `make -n` would run a line that names $(MAKE) itself.
 REST := $(MAKE) -s -j 3 -O check setup object-store audited
 
 test: ## lint, types and every test
-	@$(MAKE) -s -j 2 -O .venv/.ready browser
-	@$(MAKE) -s prometheus  # after the other user of apt
+	@$(MAKE) -s -j 2 -O .venv/.ready from_apt
 	@nice $(PYTEST) -n 3 $(CPU_ONLY) >.venv/cpu_only.log 2>&1 & beside=$$!; trap "kill $$beside 2>/dev/null" EXIT INT TERM; \
 	$(REST) || { cat .venv/cpu_only.log; exit 1; }; \
 	$(PYTEST) tests $(patsubst %,--ignore=%,$(CPU_ONLY)); failed=$$?; \
 	wait $$beside || failed=1; cat .venv/cpu_only.log; exit $$failed
+
+from_apt: browser
+	@$(MAKE) -s prometheus  # one user of apt at a time
 
 audited: setup
 	-@$(MAKE) -s audit  # what is found is told, and is no fault of a change
