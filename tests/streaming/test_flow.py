@@ -158,9 +158,10 @@ def play(home: Path, stack: ExitStack, shared: SharedDriver, *, kills: bool) -> 
     assert replay.returncode == 0
     status.read_everything(address, SOURCES)
     status.wait(lambda: bool(time_of_flights(warehouse)["activity"] == "idle"), "silence at every airport")
+    silent = status.carried_out()
     edge_ms = send_on_the_edge(address, time_of_flights(warehouse)["watermark"])
     if kills:
-        kill_before_spark_commits(status, warehouse)
+        kill_before_spark_commits(status, warehouse, after=silent)
         decided, status = status.last_decided(), start("status", shared)
         status.wait(lambda: rows_of(warehouse, "flights", "status", "batches")[-1]["batch_id"] > decided, "a batch")
     status.read_everything(address, SOURCES)
@@ -172,20 +173,24 @@ def play(home: Path, stack: ExitStack, shared: SharedDriver, *, kills: bool) -> 
     return flow_of(address, warehouse, printed, edge_ms, killed=["status"] * 2 * kills, exits=exits)
 
 
-def kill_before_spark_commits(driver: Driver, warehouse: Path) -> None:
-    """Kills *driver* after the batch of the flight on the edge.
+def kill_before_spark_commits(driver: Driver, warehouse: Path, *, after: int) -> None:
+    """Kills *driver* when the flight on the edge is in all tables.
 
-    The journal and the tables have that batch. Spark commits it only when it plans the next one: two seconds later,
-    when the partition is idle.
+    Spark commits that batch, which is later than *after*, only when it plans the next one: two seconds later, when the
+    partition is idle, or at once if that batch has not read all records. So Spark may have committed it; then the
+    driver goes on, and is killed after the next batch.
     """
+    checkpoint = driver.control.home / "checkpoint"
 
-    def board() -> set[str]:
-        return {row["flight"] for row in rows_of(warehouse, "flights", "status", "flight_board")}
+    def holds() -> bool:
+        decided = driver.carried_out()
+        if decided <= after:
+            return False
+        newest = [driver.last_decided(), *(newest_batch(checkpoint / name) for name in ("offsets", "commits"))]
+        board = rows_of(warehouse, "flights", "status", "flight_board")
+        return newest == [decided, decided, decided - 1] and EDGE in {row["flight"] for row in board}
 
-    driver.wait(lambda: EDGE in board(), "the flight on the edge")
-    driver.end()
-    decided, checkpoint = driver.last_decided(), driver.control.home / "checkpoint"
-    assert [newest_batch(checkpoint / name) for name in ("offsets", "commits")] == [decided, decided - 1]
+    driver.kill_when(holds, "the flight on the edge, before Spark commits it")
 
 
 def newest_batch(folder: Path) -> int:
