@@ -30,6 +30,8 @@ from tidemark.stream.journal.unflushed import scan_facts
 
 PROJECT = Path(__file__).resolve().parents[2]
 PATIENCE_S = 180
+LOOKS_EVERY_S = 0.25
+"""The shortest time between two looks, since many read tables."""
 SEED = 20130627
 BECAME = (  # what an update that came in, or waited, can have become
     "emitted",
@@ -172,7 +174,7 @@ class Driver:
             assert self._process.runs(), f"{what}: the driver ended\n{self.log()[-5_000:]}"
             return condition()
 
-        wait_until(holds, what, patience_s)
+        wait_until(holds, what, patience_s, every_s=LOOKS_EVERY_S)
 
     def offsets(self) -> dict[str, int]:
         """Returns its progress per `source/partition`.

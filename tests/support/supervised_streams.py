@@ -12,6 +12,7 @@ import signal
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,8 @@ HEARD = {"WORKERS__MIN_HEARTBEAT_INTERVAL": "1"}
 """Seconds until a scheduler sees a deferral; the default is 5."""
 DAGS_STAY = {"DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "600"}
 """Seconds until a DAG file is parsed again, which costs CPU; the default is 30."""
+ASKED_EVERY_S = 0.5
+"""Seconds between two requests to Airflow, for which its server needs much CPU."""
 FIRST_LOOK_S = 4.0
 NUMBERS = """
 name = "numbers"
@@ -101,9 +104,10 @@ class Stage:
         project = Project(self.home) if self.is_project else None
         settings = {**HEARD, **DAGS_STAY, **self.settings}
         parts = airflow.start(self.home / "airflow", root=dags, project=project, variables={}, settings=settings)
+        _api.cache_clear()  # its port may be another one
         api = airflow.wait_until_healthy(self.home / "airflow", parts)
         for kind in self.kinds:
-            process.wait_until(lambda dag=kind.dag: api.has_dag(dag), "the DAGs", WITHIN_S)  # type: ignore[misc]
+            process.wait_until(lambda dag=kind.dag: api.has_dag(dag), "the DAGs", WITHIN_S, every_s=ASKED_EVERY_S)  # type: ignore[misc]
             api.unpause(kind.dag)
         return api
 
@@ -121,7 +125,13 @@ class Stage:
 
     @property
     def api(self) -> AirflowApi:
-        return airflow.api(self.home / "airflow")
+        return _api(self.home / "airflow")
+
+
+@cache
+def _api(home: Path) -> AirflowApi:
+    """Returns one login for all requests: each login costs as much as a request."""
+    return airflow.api(home)
 
 
 @contextmanager
@@ -187,7 +197,7 @@ class Supervised:
         partial.rename(inbox / f"{numbers[0]}.json")
 
     def wait_for(self, run_id: str, state: str) -> None:
-        process.wait_until(lambda: self.state(run_id) == state, f"the state {state}", WITHIN_S)
+        process.wait_until(lambda: self.state(run_id) == state, f"the state {state}", WITHIN_S, every_s=ASKED_EVERY_S)
 
     def state(self, run_id: str) -> str | None:
         return self.stage.api.task_states(self.kind.dag, run_id)[self.kind.task]
