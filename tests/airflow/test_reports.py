@@ -20,7 +20,7 @@ import pytest
 from deltalake import write_deltalake
 
 from support.recorded_jobs import Job, topic
-from support.supervised_streams import ASKED_EVERY_S, DAGS_STAY
+from support.supervised_streams import ASKED_EVERY_S
 from tidemark.clock import wall_clock_ms
 from tidemark.control import process
 from tidemark.embedded import airflow
@@ -173,8 +173,7 @@ def api(layout: Layout, home: Path, tmp_path_factory: pytest.TempPathFactory) ->
     variables = {"tidemark_warehouse": str(layout.warehouse), "tidemark_bootstrap": ""}
     try:
         found = airflow.wait_until_healthy(
-            home,
-            airflow.start(home, root=root, project=Project(project), variables=variables, settings=DAGS_STAY),
+            home, airflow.start(home, root=root, project=Project(project), variables=variables)
         )
         wait_for(lambda: found.has_dag(DAILY) and found.has_dag("others_committed"), "the DAGs", 60)
         for name in ("rolled_up", "committed", "windows", "days", "one_run"):

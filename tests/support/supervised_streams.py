@@ -32,8 +32,6 @@ WITHIN_S = 120.0
 RETURNED_WITHIN_S = 20.0
 HEARD = {"WORKERS__MIN_HEARTBEAT_INTERVAL": "1"}
 """Seconds until a scheduler sees a deferral; the default is 5."""
-DAGS_STAY = {"DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "600"}
-"""Seconds until a DAG file is parsed again, which costs CPU; the default is 30."""
 ASKED_EVERY_S = 0.5
 """Seconds between two requests to Airflow, for which its server needs much CPU."""
 FIRST_LOOK_S = 4.0
@@ -102,7 +100,7 @@ class Stage:
         os.environ["TIDEMARK_TESTS"] = str(CHECKOUT / "tests")
         os.environ["TIDEMARK_TEST_TOPOLOGIES"] = str(self.topology(self.kinds[0]).parent)
         project = Project(self.home) if self.is_project else None
-        settings = {**HEARD, **DAGS_STAY, **self.settings}
+        settings = {**HEARD, **self.settings}
         parts = airflow.start(self.home / "airflow", root=dags, project=project, variables={}, settings=settings)
         _api.cache_clear()  # its port may be another one
         api = airflow.wait_until_healthy(self.home / "airflow", parts)
