@@ -278,7 +278,8 @@ def test_a_drained_driver_exits_with_0_and_had_its_own_lease(flow: Flow) -> None
 def test_a_batch_carried_out_before_a_kill_keeps_its_clock(flow: Flow) -> None:
     finished_ms = {row["batch_id"]: row["finished_at"] for row in flow.rows("batches", "status")}
     ((batch_id, at_ms),) = flow.carried_out_ms.items()
-    assert finished_ms[batch_id] < at_ms + 1_000  # the next driver starts some seconds later
+    # The clock of files is up to a tick of 10 ms late; the next driver started hundreds of milliseconds later.
+    assert finished_ms[batch_id] <= at_ms + 10
 
 
 @pytest.mark.parametrize("flow", [pytest.param("all killed", marks=pytest.mark.long)], indirect=True)
