@@ -6,7 +6,7 @@ import pytest
 from pyspark.sql import SparkSession
 from streaming.drivers import SharedDriver
 
-from support.shared_spark import INTERPRETING, ignore_open_sockets, one_spark
+from support.shared_spark import ignore_open_sockets, one_spark
 from support.tcp_proxy import TcpProxy
 
 
@@ -24,7 +24,7 @@ def spark() -> Iterator[SparkSession]:
 @pytest.fixture(scope="session")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedDriver]:
     """A driver's process for tests that do not kill it."""
-    with SharedDriver(tmp_path_factory.mktemp("shared"), PYSPARK_SUBMIT_ARGS=INTERPRETING) as driver:
+    with SharedDriver(tmp_path_factory.mktemp("shared")) as driver:
         yield driver
 
 

@@ -51,11 +51,9 @@ Row = dict[str, Any]
 class _Process:
     """A process of its own for one stream, with output in *log*."""
 
-    def __init__(self, command: Sequence[str], home: Path, log: Path, **env: str) -> None:
+    def __init__(self, command: Sequence[str], home: Path, log: Path) -> None:
         with log.open("a") as output:
-            self._of = subprocess.Popen(
-                command, cwd=home, stdout=output, stderr=output, start_new_session=True, env={**os.environ, **env}
-            )
+            self._of = subprocess.Popen(command, cwd=home, stdout=output, stderr=output, start_new_session=True)
         self.pid, self.launch_id = self._of.pid, ""
 
     def runs(self) -> bool:
@@ -76,12 +74,9 @@ class SharedDriver:
     """A driver process for streams of many tests.
 
     It runs until the `with` block ends. A stream starts in it within a second.
-
-    *env* is added to the environment of the process.
     """
 
-    def __init__(self, home: Path, **env: str) -> None:
-        self._env = env
+    def __init__(self, home: Path) -> None:
         self.log, self.folder = home / "driver.log", DriverFolder(home / "driver")
         self._lasting = self.folder.asking(within_s=PATIENCE_S)
         self._numbers = itertools.count()
@@ -89,7 +84,7 @@ class SharedDriver:
     def __enter__(self) -> SharedDriver:
         self._lasting.__enter__()
         command = [sys.executable, *Driver.script, "--driver", str(self.folder.home)]
-        self._process = _Process(command, self.folder.home.parent, self.log, **self._env)
+        self._process = _Process(command, self.folder.home.parent, self.log)
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -10,13 +10,15 @@ from pyspark.sql import SparkSession
 
 from tidemark.spark_session import session
 
-INTERPRETING = "--conf spark.sql.codegen.wholeStage=false --conf spark.sql.codegen.factoryMode=NO_CODEGEN pyspark-shell"
-"""Spark interprets plans, since each query runs once or twice: their compilation took two fifths of the CPU time.
+OPTIONS = (
+    "--master local[2,2] --conf spark.speculation=true"
+    " --conf spark.sql.codegen.wholeStage=false --conf spark.sql.codegen.factoryMode=NO_CODEGEN pyspark-shell"
+)
+"""A task that fails is tried again, and stages may speculate.
 
-Drivers that tests start for one stream compile them, as users' drivers do.
+Spark interprets plans, since each query runs once or twice: their compilation took two fifths of the CPU time. The
+drivers that tests start compile them, as users' drivers do.
 """
-OPTIONS = f"--master local[2,2] --conf spark.speculation=true {INTERPRETING}"
-"""A task that fails is tried again, and stages may speculate."""
 
 
 @contextmanager
