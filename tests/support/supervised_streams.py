@@ -33,7 +33,7 @@ RETURNED_WITHIN_S = 20.0
 HEARD = {"WORKERS__MIN_HEARTBEAT_INTERVAL": "1"}
 """Seconds until a scheduler sees a deferral; the default is 5."""
 ASKED_EVERY_S = 0.5
-"""Seconds between two requests to Airflow, for which its server needs much CPU."""
+"""Seconds between two requests to Airflow, which cost CPU."""
 FIRST_LOOK_S = 4.0
 NUMBERS = """
 name = "numbers"
@@ -128,7 +128,7 @@ class Stage:
 
 @cache
 def _api(home: Path) -> AirflowApi:
-    """Returns one login for all requests: each login costs as much as a request."""
+    """Returns the one login of all requests."""
     return airflow.api(home)
 
 
