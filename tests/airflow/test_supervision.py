@@ -23,7 +23,10 @@ from tidemark.embedded import airflow
 
 KILLED = [("scheduler",), ("triggerer",), ("api-server",), tuple(airflow.COMPONENTS)]
 SUPERVISING = ("scheduler", "triggerer")
-"""The parts that launch drivers and look after them; a start of the others costs 13 CPU seconds."""
+"""The parts that launch drivers and look after them.
+
+A start of the others costs 13 CPU seconds.
+"""
 LONG = pytest.mark.long
 
 
