@@ -43,7 +43,7 @@ def proxy() -> Iterator[TcpProxy]:
 
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory, proxy: TcpProxy) -> Iterator[str]:
-    """Yields the address of the Kafka broker of all test files of a process.
+    """Yields the address of a broker that test files share.
 
     Each test creates its own topics.
     """
