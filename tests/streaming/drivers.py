@@ -225,7 +225,10 @@ class Driver:
         self._process.status()
 
     def carried_out(self) -> int:
-        """Returns the newest batch in all tables and topics; -1 in the moment of its write."""
+        """Returns the newest batch in all tables and topics.
+
+        -1: the driver is writing which one.
+        """
         text = (self.control.home / "journal" / "carried_out").read_text()
         return int(text.partition(" ")[0] or -1)
 
