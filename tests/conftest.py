@@ -4,9 +4,13 @@ The 25 are the same each time. JVMs compile once: those of tests live for second
 comes later. Python seldom looks for garbage, and never among the modules: that took a seventh of the CPU time.
 """
 
+from __future__ import annotations
+
 import gc
 import os
+from typing import TYPE_CHECKING
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 os.environ.setdefault("_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")  # this one goes before the command line
@@ -17,7 +21,33 @@ settings.register_profile(
 settings.register_profile("proof", settings.get_profile("unit"), max_examples=2000, derandomize=False)
 settings.load_profile("unit")
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from support.tcp_proxy import TcpProxy
+
 
 def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="session")
+def proxy() -> Iterator[TcpProxy]:
+    from support.tcp_proxy import TcpProxy
+    from tidemark.control.process import free_port
+
+    with TcpProxy(free_port()) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory: pytest.TempPathFactory, proxy: TcpProxy) -> Iterator[str]:
+    """Yields the address of a broker that test files share.
+
+    Each test creates its own topics.
+    """
+    from support.shared_broker import one_broker
+
+    with one_broker(tmp_path_factory.mktemp("broker"), proxy) as address:
+        yield address

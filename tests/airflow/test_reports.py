@@ -11,7 +11,7 @@ import shutil
 import stat
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ import pytest
 from deltalake import write_deltalake
 
 from support.recorded_jobs import Job, topic
+from support.supervised_streams import ASKED_EVERY_S
 from tidemark.clock import wall_clock_ms
 from tidemark.control import process
 from tidemark.embedded import airflow
@@ -174,13 +175,18 @@ def api(layout: Layout, home: Path, tmp_path_factory: pytest.TempPathFactory) ->
         found = airflow.wait_until_healthy(
             home, airflow.start(home, root=root, project=Project(project), variables=variables)
         )
-        process.wait_until(lambda: found.has_dag(DAILY) and found.has_dag("others_committed"), "the DAGs", 60)
+        wait_for(lambda: found.has_dag(DAILY) and found.has_dag("others_committed"), "the DAGs", 60)
         for name in ("rolled_up", "committed", "windows", "days", "one_run"):
             found.unpause(f"others_{name}")
         yield found
     finally:
         airflow.stop(home)
         assert not airflow.runs(home)
+
+
+def wait_for(condition: Callable[[], bool], what: str, timeout_s: float) -> None:
+    """Waits until *condition*, which asks Airflow, holds."""
+    process.wait_until(condition, what, timeout_s, every_s=ASKED_EVERY_S)
 
 
 def is_taken(api: AirflowApi, backfill: dict[str, Any]) -> bool:
@@ -204,14 +210,14 @@ def backfilled(api: AirflowApi) -> AirflowApi:
     day = {"from_date": "2026-01-01T00:00:00Z", "to_date": "2026-01-01T00:00:00Z", "max_active_runs": 1}
     how = {"run_backwards": False, "dag_run_conf": {}, "reprocess_behavior": "completed"}
     wanted = {"dag_id": DAILY, **day, **how}
-    process.wait_until(lambda: is_taken(api, wanted), "the start of the backfill", 120)
-    process.wait_until(lambda: ENDED & set(api.runs(DAILY).values()), "the end of the backfill", 240)
+    wait_for(lambda: is_taken(api, wanted), "the start of the backfill", 120)
+    wait_for(lambda: bool(ENDED & set(api.runs(DAILY).values())), "the end of the backfill", 240)
     return api
 
 
 def logged(api: AirflowApi, dag_id: str) -> list[str]:
     """Returns the log of the newest ended run of another team's DAG."""
-    process.wait_until(lambda: SUCCESS in api.runs(dag_id).values(), f"a run of {dag_id}", 60)
+    wait_for(lambda: SUCCESS in api.runs(dag_id).values(), f"a run of {dag_id}", 60)
     run_id = next(run_id for run_id, state in api.runs(dag_id).items() if state == SUCCESS)
     return [line for line in api.log(dag_id, run_id, "tell") if line.startswith("version")]
 
@@ -261,15 +267,15 @@ def test_a_dag_of_another_team_runs_for_each_complete_interval(api: AirflowApi, 
     complete_day(layout)
     api.unpause("tidemark_flights_completeness")
     for name in ("days", "one_run"):
-        process.wait_until(lambda name=name: days(api, name) == [(day, SUCCESS, 1)], f"the day in {name}", 120)
+        wait_for(lambda name=name: days(api, name) == [(day, SUCCESS, 1)], f"the day in {name}", 120)
     assert logged(api, "others_days") == [f"version {day} until 2026-01-02T05:00:00+00:00 reopened 0"]
     complete_day(layout, reopened_at=NOON + 1, cause="late_record", batch_id=1)
-    process.wait_until(lambda: days(api, "days") == [(day, SUCCESS, 1)] * 2, "the day again", 120)
-    process.wait_until(lambda: [*api.runs("others_days").values()] == [SUCCESS] * 2, "the end of both runs", 120)
+    wait_for(lambda: days(api, "days") == [(day, SUCCESS, 1)] * 2, "the day again", 120)
+    wait_for(lambda: [*api.runs("others_days").values()] == [SUCCESS] * 2, "the end of both runs", 120)
     assert logged(api, "others_days") == [f"version {day} until 2026-01-02T05:00:00+00:00 reopened 1"]
     # The second run has cleared the first one, and skips.
     cleared = [(day, SUCCESS, 2), (day, "skipped", 0)]
-    process.wait_until(lambda: days(api, "one_run") == cleared, "the cleared run", 120)
+    wait_for(lambda: days(api, "one_run") == cleared, "the cleared run", 120)
     publishing = [*api.runs("tidemark_flights_completeness").values()]
     assert publishing.count(SUCCESS) == 2
     api.pause("tidemark_flights_completeness")
@@ -280,7 +286,7 @@ def test_an_sla_is_checked_for_a_past_instant_when_somebody_asks(
 ) -> None:
     backfilled.unpause(SLA_CHECK)
     run_id = backfilled.trigger(SLA_CHECK, {"at": "2026-01-01T12:05:00Z"})
-    process.wait_until(lambda: backfilled.run_state(SLA_CHECK, run_id) in ENDED, "the end of the check", 400)
+    wait_for(lambda: backfilled.run_state(SLA_CHECK, run_id) in ENDED, "the end of the check", 400)
     assert backfilled.run_state(SLA_CHECK, run_id) == SUCCESS
     rows = scan(layout.report_table("flights", SLA_RESULTS.name)).collect().to_dicts()
     assert {row["run_id"].partition("__")[0] for row in rows} == {
@@ -318,7 +324,7 @@ def test_slas_of_recorded_jobs_are_checked_and_delivered(api: AirflowApi, layout
     dag = "tidemark_shop_sla_check"
     Job(layout.warehouse, "clean").batch(wall_clock_ms() - 60_000, topic("orders", 0, 5))
     api.unpause(dag)
-    process.wait_until(lambda: ENDED & set(api.runs(dag).values()), "the end of the check", 240)
+    wait_for(lambda: bool(ENDED & set(api.runs(dag).values())), "the end of the check", 240)
     ((run_id, state),) = api.runs(dag).items()
     assert state == SUCCESS
     rows = scan(layout.report_table("shop", SLA_RESULTS.name)).sort("sla").collect()
@@ -361,7 +367,7 @@ def test_a_run_can_be_triggered_and_watched(api: AirflowApi) -> None:
     dag = "tidemark_flights_maintenance"
     run_id = api.trigger(dag, {})
     api.unpause(dag)
-    process.wait_until(lambda: api.run_state(dag, run_id) in ENDED, "the end of the run", 180)
+    wait_for(lambda: api.run_state(dag, run_id) in ENDED, "the end of the run", 180)
     assert api.runs(dag) == {run_id: SUCCESS}
     assert api.task_states(dag, run_id) == {"maintain": SUCCESS}
     assert any("tidemark_maintenance.py" in line for line in api.log(dag, run_id, "maintain"))
@@ -390,7 +396,7 @@ def test_the_api_server_answers_signed_in_users_alone(api: AirflowApi) -> None:
 def test_a_start_has_its_first_report_within_minutes(backfilled: AirflowApi) -> None:
     backfilled.unpause("others_start")
     run_id = backfilled.trigger("others_start", {})
-    process.wait_until(lambda: backfilled.run_state("others_start", run_id) in ENDED, "the end of the start", 60)
+    wait_for(lambda: backfilled.run_state("others_start", run_id) in ENDED, "the end of the start", 60)
     assert backfilled.task_states("others_start", run_id) == {"first_report": SUCCESS}, backfilled.log(
         "others_start", run_id, "first_report"
     )

@@ -193,6 +193,10 @@ def test_a_long_wait_polls_less_often_and_ends_a_twentieth_later(monkeypatch: py
     assert polls[:3] == [0, 0.1, 0.2]
     assert 60 <= polls[-1] < 60 * 1.05
 
+    now_s[0], polls[:] = 0.0, []
+    process.wait_until(holds, "a minute", 600, every_s=2)
+    assert polls[:3] == [0, 2, 4]
+
 
 def test_a_free_port_can_be_listened_on() -> None:
     with socket.socket() as server:

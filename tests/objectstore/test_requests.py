@@ -25,7 +25,7 @@ from tidemark.stream.write.compaction import EVERY, Compactor
 EARLY = range(5, 15)
 
 
-@pytest.mark.parametrize("late", [range(35, 45), pytest.param(range(55, 155), marks=pytest.mark.long)], ids=len)
+@pytest.mark.parametrize("late", [range(20, 30), pytest.param(range(55, 155), marks=pytest.mark.long)], ids=len)
 def test_requests_of_a_batch_do_not_grow_with_the_log(warehouse: Path, server_log: Path, late: range) -> None:
     play = Play(TOPOLOGY, warehouse, facts_every_ms=10_000)
     play.broker._partitions = {"flight_events": 3, "weather": 1}

@@ -10,7 +10,6 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AclOperation, AdminClient
 from deltalake import DeltaTable
-from streaming.conftest import broker, proxy  # noqa: F401 - fixtures
 
 import critical_path
 from support.broker_rights import grant
@@ -26,17 +25,17 @@ from tidemark.sampling.topic_sample import SampledCluster
 from tidemark.storage.delta.tables import scan
 
 
-def test_the_documented_hop_passes_a_topic_with_its_backlog(spark, broker, tmp_path):  # noqa: F811
-    create_topics(broker, {"orders": 1, "enriched": 1})
+def test_the_documented_hop_passes_a_topic_with_its_backlog(spark, broker, tmp_path):
+    create_topics(broker, {"backlog": 1, "enriched": 1})
     producer = Producer({"bootstrap.servers": broker})
     for n in range(5):
-        producer.produce("orders", f"{n}", "key", headers=[("trace", b"7")])
+        producer.produce("backlog", f"{n}", "key", headers=[("trace", b"7")])
     assert producer.flush(10) == 0
     text = (Path(__file__).parents[2] / "docs" / "api.md").read_text()
     given = {"bootstrap": broker}
     exec(re.findall(r"```python\n(.*?)```", text, re.DOTALL)[1], given)
     kafka = {"kafka.bootstrap.servers": broker, "startingOffsets": "earliest", "includeHeaders": "true"}
-    orders = spark.readStream.format("kafka").options(**kafka, subscribe="orders", maxOffsetsPerTrigger="2").load()
+    orders = spark.readStream.format("kafka").options(**kafka, subscribe="backlog", maxOffsetsPerTrigger="2").load()
 
     began_ms = wall_clock_ms()
     with api.listen(spark, warehouse=tmp_path / "warehouse", topology="shop"):
@@ -52,9 +51,9 @@ def test_the_documented_hop_passes_a_topic_with_its_backlog(spark, broker, tmp_p
     batches = DeltaTable(Layout(tmp_path / "warehouse").stream_table("shop", "enrichment", "batches"))
     parts = [part for row in batches.to_pyarrow_table().to_pylist() for part in row["sources"]]
     assert sorted((part["source"], part["until_offset"], part["latest_offset"]) for part in parts) == [
-        ("enrichment:orders", 2, 5),
-        ("enrichment:orders", 4, 5),
-        ("enrichment:orders", 5, 5),
+        ("enrichment:backlog", 2, 5),
+        ("enrichment:backlog", 4, 5),
+        ("enrichment:backlog", 5, 5),
     ]
 
 
@@ -70,7 +69,7 @@ def subscribe(shop, address, topic, **options):
 
 
 @pytest.mark.long  # two jobs; test_recorded_queries.py has chains without Spark
-def test_jobs_that_share_only_a_topic_have_one_critical_path(shop, broker):  # noqa: F811
+def test_jobs_that_share_only_a_topic_have_one_critical_path(shop, broker):
     create_topics(broker, {"handed_on": 1})
     for key in range(3):
         shop.feed("feed", (key, 2 * key * MINUTE, 5))
@@ -86,7 +85,7 @@ def test_jobs_that_share_only_a_topic_have_one_critical_path(shop, broker):  # n
     assert operators == ["publish:feed → publish → subscribe:handed_on → subscribe"]
 
 
-def test_a_job_without_a_right_names_it_and_goes_on(shop, broker):  # noqa: F811
+def test_a_job_without_a_right_names_it_and_goes_on(shop, broker):
     create_topics(broker, {"guarded": 1})
     producer, admin = Producer({"bootstrap.servers": broker}), AdminClient({"bootstrap.servers": broker})
     producer.produce("guarded", json.dumps(*as_rows((1, 0, 5))))

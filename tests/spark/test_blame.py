@@ -6,6 +6,7 @@ The view is checked on rows by hand and on real batches.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from importlib.resources import files
 from types import SimpleNamespace
 
@@ -14,6 +15,7 @@ import pytest
 
 import critical_path as job
 from support.play import Play
+from support.report_warehouse import TestWarehouse
 from tidemark.model.project.files import CHECKOUT as PROJECT
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval
@@ -172,9 +174,22 @@ def reported(spark, warehouse, play):
     warehouse.write(SLA_RESULTS, [])
 
 
-@pytest.mark.parametrize("slow", [400, 0])
-def test_the_demos_slowed_operator_is_blamed_only_while_slow(monkeypatch, spark, warehouse, slow):
-    play = flown(monkeypatch, warehouse.layout.warehouse, **({"carrier_state": slow} if slow else {}))
+@pytest.fixture(scope="module")
+def played(tmp_path_factory):
+    """Returns a play of flights, which tests share: they only add reports."""
+
+    @cache
+    def play_of(slow, *, wakes):
+        with pytest.MonkeyPatch.context() as patch:
+            return flown(patch, tmp_path_factory.mktemp("flown"), wakes=wakes, **({slow: 400} if slow else {}))
+
+    return play_of
+
+
+@pytest.mark.parametrize("slow", ["carrier_state", ""])
+def test_the_demos_slowed_operator_is_blamed_only_while_slow(spark, played, slow):
+    play = played(slow, wakes=False)
+    warehouse = TestWarehouse(Layout(play.home))
     reported(spark, warehouse, play)
 
     paths = (
@@ -183,13 +198,13 @@ def test_the_demos_slowed_operator_is_blamed_only_while_slow(monkeypatch, spark,
     assert len(paths) >= WINDOWS - 1
     assert all(2_000 < row["waited_ms"] < 4_000 for row in paths)
     names = {(row[1], row[2]) for row in blamed(who(warehouse))}
-    assert names == ({("carrier_state", 1)} if slow else set())
+    assert names == ({(slow, 1)} if slow else set())
 
 
 @pytest.mark.parametrize(
     ("slow", "wakes"), [("carrier_state", False), ("carrier_state", True), ("flight_status", True)]
 )
-def test_what_if_without_the_delay_agrees_with_a_real_run(monkeypatch, tmp_path, slow, wakes):
+def test_what_if_without_the_delay_agrees_with_a_real_run(played, slow, wakes):
     def windows(play, *changes):
         finished, batches = (
             pl.concat(
@@ -201,10 +216,8 @@ def test_what_if_without_the_delay_agrees_with_a_real_run(monkeypatch, tmp_path,
         topology = replace(play.topology, trigger_ms=2_000, driver=None if wakes else OWN)
         return what_if(finished, batches, topology.upstreams, changes, distances_ms=distances_of(topology))
 
-    slowed = windows(
-        flown(monkeypatch, tmp_path / "slow", wakes=wakes, **{slow: 400}), WorkChange(operator=slow, less_ms=400)
-    )
-    quick = windows(flown(monkeypatch, tmp_path / "quick", wakes=wakes))
+    slowed = windows(played(slow, wakes=wakes), WorkChange(operator=slow, less_ms=400))
+    quick = windows(played("", wakes=wakes))
     assert [w.start_ms for w in slowed] == [w.start_ms for w in quick]
     then_ms = sorted(window.then.latency_ms for window in slowed)[len(slowed) // 2]
     quick_ms = sorted(window.was.latency_ms for window in quick)[len(quick) // 2]

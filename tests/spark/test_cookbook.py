@@ -81,7 +81,7 @@ def expected(flights_day) -> Expected:
 
 @pytest.fixture(scope="module")
 def answers(spark, flights_day):
-    asked = BothEngines(spark, flights_day[1])
+    asked = BothEngines(spark, flights_day[1], *QUESTIONS.values())
 
     def answer(number: int) -> Rows:
         """DuckDB's answer, which is Spark's too, in the same order."""

@@ -37,6 +37,6 @@ def test_current_rows_are_the_same_in_spark_and_duckdb(
         play.batch([{**row, "deleted": deletes and row["events"]["v"] is None} for row in sent], at_ms=ms(second))
     order = ", window_start" if toml is WINDOWS else ""
     asked = f"SELECT id, v, {third} FROM board ORDER BY id{order}"
-    register(spark, Layout(tmp_path))
+    register(spark, Layout(tmp_path), asked)
     of_spark = [tuple(row) for row in spark.sql(asked).collect()]
     assert of_spark == [*Warehouse(tmp_path).ask(asked).rows] == rows

@@ -5,17 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 from pyspark.sql import SparkSession
-from streaming.conftest import broker, proxy  # noqa: F401 - fixtures
 
 from support.offset_log import write_checkpoint
 from tidemark.clock import wall_clock_ms
 from tidemark.stream.journal.checkpoint import last_tick, newest_commit, plans, read_plan, version_read
 
 
-def test_what_spark_writes_is_read(spark: SparkSession, broker: str, tmp_path: Path) -> None:  # noqa: F811
+def test_what_spark_writes_is_read(spark: SparkSession, broker: str, tmp_path: Path) -> None:
     began_ms = wall_clock_ms()
-    newest, table = write_checkpoint(spark, broker, tmp_path)
-    checkpoint, ends = tmp_path / "checkpoint", {"orders": {0: 3, 1: 1}}
+    newest, table = write_checkpoint(spark, broker, tmp_path, "planned")
+    checkpoint, ends = tmp_path / "checkpoint", {"planned": {0: 3, 1: 1}}
     plan = read_plan(checkpoint, newest)
     assert plan.ends == ends
     # The table has the versions 0 to 3.

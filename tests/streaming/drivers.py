@@ -30,6 +30,8 @@ from tidemark.stream.journal.unflushed import scan_facts
 
 PROJECT = Path(__file__).resolve().parents[2]
 PATIENCE_S = 180
+LOOKS_EVERY_S = 0.25
+"""The shortest time between two looks, since many read tables."""
 SEED = 20130627
 BECAME = (  # what an update that came in, or waited, can have become
     "emitted",
@@ -172,7 +174,7 @@ class Driver:
             assert self._process.runs(), f"{what}: the driver ended\n{self.log()[-5_000:]}"
             return condition()
 
-        wait_until(holds, what, patience_s)
+        wait_until(holds, what, patience_s, every_s=LOOKS_EVERY_S)
 
     def offsets(self) -> dict[str, int]:
         """Returns its progress per `source/partition`.
@@ -197,24 +199,38 @@ class Driver:
         self.wait(lambda: ends.items() <= self.offsets().items(), f"offsets {ends}", patience_s)
 
     def kill_in_the_middle_of_a_batch(self) -> None:
-        """Kills it at a seeded instant within a batch.
+        """Kills it when a batch has been decided, but not completed."""
 
-        The batch has been decided, but not completed.
+        def is_decided() -> bool:
+            committed = rows_of(self._warehouse, self._topology, self._name, "batches")
+            return self.last_decided() > committed[-1]["batch_id"]
+
+        self.kill_when(is_decided, "a driver in the middle of a batch")
+
+    def kill_when(self, holds: Callable[[], bool], what: str) -> None:
+        """Kills it at a seeded instant at which *holds* returns true.
+
+        It is stopped for each look, so that nothing changes before the kill. Looks stay frequent in a long wait.
         """
-        chance = random.Random(SEED)
-
-        def is_caught() -> bool:
+        chance, until_s = random.Random(SEED), time.monotonic() + PATIENCE_S
+        while True:
+            assert self._process.runs(), f"{what}: the driver ended\n{self.log()[-5_000:]}"
+            assert time.monotonic() < until_s, f"{what}: not within {PATIENCE_S} s"
             time.sleep(chance.uniform(0, 0.1))
             os.kill(self._process.pid, signal.SIGSTOP)
-            committed = rows_of(self._warehouse, self._topology, self._name, "batches")
-            if self.last_decided() > committed[-1]["batch_id"]:
-                return True
+            if holds():
+                break
             os.kill(self._process.pid, signal.SIGCONT)
-            return False
-
-        self.wait(is_caught, "a driver in the middle of a batch")
         os.kill(self._process.pid, signal.SIGKILL)
         self._process.status()
+
+    def carried_out(self) -> int:
+        """Returns the newest batch in all tables and topics.
+
+        -1: the driver is writing which one.
+        """
+        text = (self.control.home / "journal" / "carried_out").read_text()
+        return int(text.partition(" ")[0] or -1)
 
     def last_decided(self) -> int:
         """Returns the newest batch in its journal."""

@@ -65,9 +65,9 @@ def test_a_recreated_topic_is_known_by_its_id(tmp_path: Path, broker: str, share
     toml = passing("loss", topic).replace("window =", f"shards = {shards}\nwindow =")
     embedded.create_topics(broker, {topic: 2})
     send_numbers(broker, topic, 0, 1, 2)
-    with OnlyDriver(tmp_path, toml, broker) as driver:
+    with OnlyDriver(tmp_path, toml, broker, shared=shared) as driver:
         driver.wait_for("kept", 3)
-        driver.stop()
+        driver.stop()  # all of its process, in which no other stream runs now
         recreate(broker, topic, 1)
         # The new topic has more records than the stream has read of the earlier one, and one partition less.
         send_numbers(broker, topic, *range(100, 105))

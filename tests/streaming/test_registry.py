@@ -184,7 +184,7 @@ def test_versions_come_while_a_registry_comes_and_goes(
             assert driver.drain() == 0
             log = driver.log()
         if shards == 1:
-            with OnlyDriver(tmp_path, toml, broker) as driver:
+            with OnlyDriver(tmp_path, toml, broker, shared=shared) as driver:
                 driver.wait(lambda: waits(a6), "a driver that starts in an outage, and waits")
                 registry.start()
                 assert {("a6", 6.0, "z"), ("p6", 6.5, "known")} < {*kept(10)}

@@ -39,6 +39,7 @@
 | `mail_and_webhook` | `Inbox`, `Receiver`: a mail server and a webhook on loopback |
 | `process_watch` | `watched`: the command lines of all processes while something runs |
 | `shared_spark` | `one_spark`: one Spark session for a process |
+| `shared_broker` | `one_broker`: one Kafka broker for a process |
 | `offset_log` | `write_checkpoint`: a checkpoint of the installed Spark, with a topic and a table |
 | `all_readers` | `by_all_readers`: rows of a Delta table, on which each library that users read it by agrees |
 | `both_engines` | `BothEngines`: one query, asked of Spark and of DuckDB, with equal results |

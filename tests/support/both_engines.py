@@ -17,10 +17,13 @@ Rows = list[tuple[Any, ...]]
 
 
 class BothEngines:
-    """The warehouse of *layout* as Spark and as DuckDB see it now."""
+    """The warehouse of *layout* as Spark and as DuckDB see it now.
 
-    def __init__(self, spark: SparkSession, layout: Layout) -> None:
-        register(spark, layout)
+    Spark knows the tables that *statements* name; without any, all, which takes seconds.
+    """
+
+    def __init__(self, spark: SparkSession, layout: Layout, *statements: str) -> None:
+        register(spark, layout, *statements)
         self._spark, self._duckdb = spark, Warehouse(layout.warehouse)
 
     def __call__(self, text: str) -> Rows:

@@ -28,25 +28,26 @@ RECORDS = {0: 3, 1: 1}
 """Records of the topic by partition."""
 
 
-def write_checkpoint(spark: SparkSession, address: str, folder: Path) -> tuple[int, str]:
+def write_checkpoint(spark: SparkSession, address: str, folder: Path, topic: str = TOPIC) -> tuple[int, str]:
     """Runs a query until it has read all of three sources.
 
-    The sources are, in this order: Spark's rate source, a topic with RECORDS, and a Delta table whose versions 0 to 3
+    The sources are, in this order: Spark's rate source, *topic* with RECORDS, and a Delta table whose versions 0 to 3
     have a row each.
 
     Args:
         spark: the session.
-        address: a broker without the topic.
+        address: a broker.
         folder: gets the folders `table` and `checkpoint`.
+        topic: one that the broker does not have.
 
     Returns:
         The newest batch that was completed, and the id of the table.
     """
-    _send(address, RECORDS)
+    _send(address, topic, RECORDS)
     for number in range(3):
         write_deltalake(str(folder / "table"), pa.table({"value": [str(number)]}), mode="append")
     ticks = spark.readStream.format("rate").load()
-    kafka = {"kafka.bootstrap.servers": address, "subscribe": TOPIC, "startingOffsets": "earliest"}
+    kafka = {"kafka.bootstrap.servers": address, "subscribe": topic, "startingOffsets": "earliest"}
     records = spark.readStream.format("kafka").options(**kafka).load()
     rows = spark.readStream.format("delta").load(str(folder / "table"))
     united = ticks.select(F.col("value").cast("string")).union(records.select(F.col("value").cast("string")))
@@ -60,12 +61,12 @@ def write_checkpoint(spark: SparkSession, address: str, folder: Path) -> tuple[i
     return newest, str(DeltaTable(str(folder / "table")).metadata().id)
 
 
-def _send(address: str, records: Mapping[int, int]) -> None:
-    create_topics(address, {TOPIC: len(records)})
+def _send(address: str, topic: str, records: Mapping[int, int]) -> None:
+    create_topics(address, {topic: len(records)})
     producer = Producer({"bootstrap.servers": address})
     for partition, n in records.items():
         for number in range(n):
-            producer.produce(TOPIC, str(number), partition=partition)
+            producer.produce(topic, str(number), partition=partition)
     if producer.flush(30):
         msg = f"{address} has not taken all records"
         raise OSError(msg)

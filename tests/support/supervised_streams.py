@@ -12,6 +12,7 @@ import signal
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,8 @@ WITHIN_S = 120.0
 RETURNED_WITHIN_S = 20.0
 HEARD = {"WORKERS__MIN_HEARTBEAT_INTERVAL": "1"}
 """Seconds until a scheduler sees a deferral; the default is 5."""
+ASKED_EVERY_S = 0.5
+"""Seconds between two requests to Airflow, which cost CPU."""
 FIRST_LOOK_S = 4.0
 NUMBERS = """
 name = "numbers"
@@ -99,9 +102,10 @@ class Stage:
         project = Project(self.home) if self.is_project else None
         settings = {**HEARD, **self.settings}
         parts = airflow.start(self.home / "airflow", root=dags, project=project, variables={}, settings=settings)
+        _api.cache_clear()  # its port may be another one
         api = airflow.wait_until_healthy(self.home / "airflow", parts)
         for kind in self.kinds:
-            process.wait_until(lambda dag=kind.dag: api.has_dag(dag), "the DAGs", WITHIN_S)  # type: ignore[misc]
+            process.wait_until(lambda dag=kind.dag: api.has_dag(dag), "the DAGs", WITHIN_S, every_s=ASKED_EVERY_S)  # type: ignore[misc]
             api.unpause(kind.dag)
         return api
 
@@ -119,7 +123,13 @@ class Stage:
 
     @property
     def api(self) -> AirflowApi:
-        return airflow.api(self.home / "airflow")
+        return _api(self.home / "airflow")
+
+
+@cache
+def _api(home: Path) -> AirflowApi:
+    """Returns the one login of all requests."""
+    return airflow.api(home)
 
 
 @contextmanager
@@ -185,7 +195,7 @@ class Supervised:
         partial.rename(inbox / f"{numbers[0]}.json")
 
     def wait_for(self, run_id: str, state: str) -> None:
-        process.wait_until(lambda: self.state(run_id) == state, f"the state {state}", WITHIN_S)
+        process.wait_until(lambda: self.state(run_id) == state, f"the state {state}", WITHIN_S, every_s=ASKED_EVERY_S)
 
     def state(self, run_id: str) -> str | None:
         return self.stage.api.task_states(self.kind.dag, run_id)[self.kind.task]

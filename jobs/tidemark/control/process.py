@@ -152,7 +152,9 @@ def free_port() -> int:
     return port
 
 
-def wait_until(condition: Callable[[], bool], what: str, timeout_s: float, *, by: Sequence[Process] = ()) -> None:
+def wait_until(
+    condition: Callable[[], bool], what: str, timeout_s: float, *, by: Sequence[Process] = (), every_s: float = POLL_S
+) -> None:
     """Returns as soon as *condition* holds.
 
     Args:
@@ -160,6 +162,7 @@ def wait_until(condition: Callable[[], bool], what: str, timeout_s: float, *, by
         what: its name in the error.
         timeout_s: most time to wait.
         by: processes that are to make it hold.
+        every_s: the shortest time between two polls.
 
     Raises:
         TidemarkError: after *timeout_s*, or at once when one of the processes has died. The message ends with the tail
@@ -175,7 +178,7 @@ def wait_until(condition: Callable[[], bool], what: str, timeout_s: float, *, by
             log = f"; the end of {logged.log}:\n{_tail(logged.log)}" if logged else ""
             msg = f"waiting for {what}: {problem}{log}"
             raise TidemarkError(msg)
-        time.sleep(min(max(POLL_S, PART_OF_WAIT * waited_s), timeout_s - waited_s))
+        time.sleep(min(max(every_s, PART_OF_WAIT * waited_s), timeout_s - waited_s))
 
 
 def _spawn(program: str, command: Sequence[str], log: Path, env: Mapping[str, str]) -> int:
