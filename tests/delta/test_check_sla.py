@@ -464,7 +464,13 @@ def test_a_broken_contract_names_table_operator_row_and_version(warehouse):
     assert tuple(told[name] for name in place) == ("outcomes", "s", 2, 1, 3, "latest", example, "1", "r2")
 
 
-@pytest.mark.parametrize("table", ["batches", "outcomes", "watermarks", "changes", "critical_paths"])
+@pytest.mark.parametrize(
+    "table",
+    [
+        *("batches", "changes", "critical_paths"),
+        *(pytest.param(n, marks=pytest.mark.long) for n in ("outcomes", "watermarks")),
+    ],
+)
 def test_a_damaged_table_is_reported_and_the_check_continues(warehouse, table):
     streamed(warehouse)
     warehouse.write(WATERMARKS, [{"batch_id": 0, "source": "events", "activity": "idle"}])

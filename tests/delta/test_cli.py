@@ -24,7 +24,13 @@ from tidemark.model.project.layout import Layout
 from tidemark.storage.private_folder import private_folder
 
 
-def tidemark(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def tidemark(home: Path, *arguments: str) -> command_line.CommandOutput:
+    """Runs the command in this process."""
+    return command_line.tidemark(home, "--home", str(home), *arguments)
+
+
+def new_process(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Runs the command in a process of its own."""
     code = "import sys; from tidemark.cli.main import main; sys.exit(main())"
     command = [sys.executable, "-c", code, "--home", str(home), *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False, env={"PATH": ""})
@@ -46,7 +52,7 @@ def home(tmp_path: Path) -> Path:
 )
 def test_a_query_answers_in_the_requested_format(home: Path, format_: str, expected: str) -> None:
     query = "select operator, max(max_ms) as max_ms from operator_latency group by 1 order by 1"
-    assert tidemark(home, "sql", query, "--format", format_).stdout == expected
+    assert new_process(home, "sql", query, "--format", format_).stdout == expected
 
 
 def test_json_output_is_valid_json(home: Path) -> None:
@@ -67,8 +73,8 @@ SPILLS = "select count(*) as n from (select distinct range as n, md5(range::varc
 
 
 def test_a_query_ends_at_its_time_limit(home: Path, tmp_path: Path) -> None:
-    answer = asked(home, tmp_path, ENDLESS, "--timeout", "8").communicate(timeout=60)[1]
-    assert answer == ("tidemark sql: the query took longer than 8 s; read less, or give more time with --timeout\n")
+    answer = asked(home, tmp_path, ENDLESS, "--timeout", "3").communicate(timeout=60)[1]
+    assert answer == ("tidemark sql: the query took longer than 3 s; read less, or give more time with --timeout\n")
     assert not list(tmp_path.glob("tidemark-sql-*"))
 
 
@@ -156,7 +162,7 @@ def test_folders_and_links_of_others_are_left_alone(tmp_path: Path, monkeypatch:
     ],
 )
 def test_an_impossible_limit_of_a_query_is_refused(home: Path, option: tuple[str, str], message: str) -> None:
-    answer = tidemark(home, "sql", "select 1", *option)
+    answer = new_process(home, "sql", "select 1", *option)
     assert (answer.returncode, answer.stderr.splitlines()[-1].endswith(message)) == (2, True), answer.stderr
 
 
@@ -186,15 +192,20 @@ def test_a_variable_without_a_project_is_a_one_line_error(tmp_path: Path) -> Non
     "arguments",
     [
         ["--help"],
-        ["sql", "--help"],
         ["sql", "from range(100_000)", "--format", "csv"],
         ["sql", "--script"],
-        ["sql", "select * from latency"],
         ["tables"],
-        ["check"],
         ["check", "nothing.toml"],
-        ["why", "flights"],
-        ["replay", "--help"],
+        *(
+            pytest.param(arguments, marks=pytest.mark.long)
+            for arguments in (
+                ["sql", "--help"],
+                ["sql", "select * from latency"],
+                ["check"],
+                ["why", "flights"],
+                ["replay", "--help"],
+            )
+        ),
     ],
 )
 def test_a_closed_pipe_prints_no_traceback(home: Path, arguments: list[str]) -> None:
@@ -269,7 +280,7 @@ def test_tables_are_listed_with_their_size(home: Path) -> None:
 
 
 def test_help_names_every_command_and_shows_examples(home: Path) -> None:
-    told = tidemark(home, "--help").stdout
+    told = new_process(home, "--help").stdout
     commands = (
         "demo",
         "up",
@@ -294,11 +305,11 @@ def test_help_names_every_command_and_shows_examples(home: Path) -> None:
 
 
 def test_replay_has_the_options_of_its_job(home: Path) -> None:
-    assert "--offline-share" in tidemark(home, "replay", "--help").stdout
+    assert "--offline-share" in new_process(home, "replay", "--help").stdout
 
 
 def test_an_unknown_option_is_refused(home: Path) -> None:
-    assert tidemark(home, "tables", "--colour").returncode == 2
+    assert new_process(home, "tables", "--colour").returncode == 2
 
 
 def test_down_succeeds_when_nothing_runs(home: Path) -> None:

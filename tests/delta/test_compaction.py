@@ -51,12 +51,12 @@ def updates(play: Play) -> list[tuple[int, int]]:
 
 def test_a_table_has_few_files_after_many_batches(tmp_path: Path) -> None:
     play = Play(NEWEST, tmp_path)
-    batches(play, range(24))
+    batches(play, range(16))
     for name in ("changes", "batches", "operator_latency", "suppressed", "outcomes"):
         if DeltaTable.is_deltatable(str(table(play, name))):
             assert len(files_of(table(play, name))) <= 3 * EVERY, name
-    assert updates(play) == [(n, 0) for n in range(24)]
-    assert scan(table(play, "board")).collect()["v"].to_list() == [23]
+    assert updates(play) == [(n, 0) for n in range(16)]
+    assert scan(table(play, "board")).collect()["v"].to_list() == [15]
 
 
 @pytest.mark.parametrize("compacted", ["changes", pytest.param("batches", marks=pytest.mark.long)])
@@ -91,8 +91,8 @@ def test_a_hop_keeps_files_that_a_driver_has_not_read(tmp_path: Path) -> None:
         counts=sink("per_v", table="counts"),
     )
     play = Play(sent, tmp_path)
-    batches(play, range(12))
-    assert len(files_of(table(play, "hop_by_v"))) == 12
+    batches(play, range(9))
+    assert len(files_of(table(play, "hop_by_v"))) == 9
 
 
 def test_foreign_rows_are_logged_and_not_compacted(tmp_path: Path) -> None:

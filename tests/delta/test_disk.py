@@ -78,14 +78,14 @@ def start(play: Play, **hooks: Any) -> Disk:
     ("step", "but_pages"),
     [
         ("before", 0),
-        ("before", 2),
-        ("decided", 0),
+        pytest.param("before", 2, marks=pytest.mark.long),
+        pytest.param("decided", 0, marks=pytest.mark.long),
         ("decided", 2),  # enough for the data of a commit, and not for its log
-        ("committed changes", 2),
+        pytest.param("committed changes", 2, marks=pytest.mark.long),
         ("committed board", 0),
-        ("committed out", 0),
+        pytest.param("committed out", 0, marks=pytest.mark.long),
         ("measured", 2),
-        ("committed outcomes", 0),
+        pytest.param("committed outcomes", 0, marks=pytest.mark.long),
     ],
 )
 def test_a_batch_waits_for_disk_space_and_is_written_once(
@@ -114,7 +114,10 @@ def test_a_batch_waits_for_disk_space_and_is_written_once(
     assert unused_files(disk.home) == []
 
 
-@pytest.mark.parametrize("step", ["before", "decided", "committed changes", "measured"])
+@pytest.mark.parametrize(
+    "step",
+    [*(pytest.param(step, marks=pytest.mark.long) for step in ("before", "measured")), "decided", "committed changes"],
+)
 def test_a_driver_drained_on_a_full_disk_leaves_its_batch(disk: SmallDisk, undisturbed: Play, step: str) -> None:
     play = Play(NEWEST_SENT, disk.home)
 

@@ -152,15 +152,16 @@ def test_records_that_wait_are_due_once_they_may_be_read(tmp_path: Path) -> None
     assert due(play) == 32.001, "read at 2 s"
 
 
+@pytest.mark.parametrize("every_s", [7, pytest.param(1, marks=pytest.mark.long)])
 @pytest.mark.parametrize("toml", [IDLE, SENDING, NIGHT, DRIFT, PERIODIC, CLOSING])
-def test_nothing_is_news_between_what_is_due(tmp_path: Path, toml: str) -> None:
+def test_nothing_is_news_between_what_is_due(tmp_path: Path, toml: str, every_s: int) -> None:
     play = Play(toml, tmp_path, partitions=2)
     read(play, 1, 3, at=3)
     read(play, 40, 41, at=42, partition=1)
     at_s, engine = 42.0, play._engines[play.sub]
     while at_s < 100 and (due_s := due(play)) is not None:
         before = engine.progress
-        for second in range(int(at_s) + 1, min(int(due_s) + 1, 100)):
+        for second in range(int(at_s) + 1, min(int(due_s) + 1, 100), every_s):
             if at_s < second < due_s:
                 play.batch(at_ms=ms(second))
                 assert engine.progress is before, f"second {second}, before {due_s}"

@@ -55,11 +55,11 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]
     "step",
     [
         "decided",
-        "committed changes",
+        pytest.param("committed changes", marks=pytest.mark.long),
         "committed changes_of_board",
-        "committed out",
+        pytest.param("committed out", marks=pytest.mark.long),
         "committed board",
-        "measured",
+        pytest.param("measured", marks=pytest.mark.long),
         "committed outcomes",
     ],
 )

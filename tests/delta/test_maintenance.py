@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -152,9 +153,11 @@ IN_WINDOWS = long_run.TOPOLOGY.replace('mode = "current"', 'mode = "current"\nre
 STEPS = ("decided", "committed changes", "committed board", "measured", "committed outcomes", "committed batches")
 
 
-def test_maintenance_between_any_two_commits_changes_no_result(tmp_path: Path) -> None:
+@pytest.mark.parametrize("stride", [3, pytest.param(1, marks=pytest.mark.long)])
+def test_maintenance_between_any_two_commits_changes_no_result(tmp_path: Path, stride: int) -> None:
     plain, kept = Play(NEWEST, tmp_path / "plain"), Play(NEWEST + SOON, tmp_path / "kept")
-    kept.start(SUB, lambda step: maintained(kept))
+    steps = count()
+    kept.start(SUB, lambda step: None if next(steps) % stride < stride - 1 else maintained(kept))
     for number in range(2):
         a_batch(plain, number)
         a_batch(kept, number)

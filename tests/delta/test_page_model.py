@@ -216,7 +216,9 @@ def test_a_window_has_the_path_that_a_report_will_find(tmp_path: Path, read_whol
         ({"ever_board": {"measure": "latency_p99", "error_after": "1 s"}}, 1_000, True),
         ({"ever_board": {"measure": "latency_p99", "error_after": "3 s"}}, 3_000, False),
         # The clock of a play stands still within a batch, so an operator works for 0 ms.
-        ({"ever": {"measure": "operator_latency_p50", "error_after": "1 ms"}}, None, False),
+        pytest.param(
+            {"ever": {"measure": "operator_latency_p50", "error_after": "1 ms"}}, None, False, marks=pytest.mark.long
+        ),
         ({}, None, None),
     ],
 )

@@ -72,6 +72,12 @@ def in_parts(home: Path, shards: int = 1) -> tuple[Play, list[str]]:
     return play, large
 
 
+@pytest.fixture(scope="module")
+def of_parts(tmp_path_factory: pytest.TempPathFactory) -> Play:
+    """The stream whose large batch ran in parts."""
+    return in_parts(tmp_path_factory.mktemp("parts") / "play")[0]
+
+
 def offsets(play: Play) -> dict[int, list[tuple[int, int]]]:
     """Returns partition and offset of the sink's records per batch."""
     found: dict[int, list[tuple[int, int]]] = {}
@@ -80,8 +86,8 @@ def offsets(play: Play) -> dict[int, list[tuple[int, int]]]:
     return {number: sorted(rows) for number, rows in sorted(found.items())}
 
 
-def test_each_part_is_a_batch_and_reads_its_share(tmp_path: Path) -> None:
-    play, _ = in_parts(tmp_path)
+def test_each_part_is_a_batch_and_reads_its_share(of_parts: Play) -> None:
+    play = of_parts
     assert offsets(play) == {
         0: [(0, 0), (1, 0)],
         1: [(0, 1), (1, 1)],
@@ -98,25 +104,29 @@ def results(play: Play) -> dict[str, str | None]:
     return {f"{row['operator']} {row['key']}": row["value"] for row in play.rows("changes")}
 
 
-def test_results_are_those_of_the_batch_as_it_was_planned(tmp_path: Path) -> None:
-    play, _ = in_parts(tmp_path / "parts")
-    whole = started(tmp_path / "whole", 100)
+def test_results_are_those_of_the_batch_as_it_was_planned(tmp_path: Path, of_parts: Play) -> None:
+    whole = started(tmp_path, 100)
     batches = records(whole)
     for number in (BEFORE, LARGE, AFTER):
         process(whole, batches, number)
-    assert results(play) == results(whole)
+    assert results(of_parts) == results(whole)
     assert len(results(whole)) == 10  # two ids, each with four windows of ten seconds
 
 
-@pytest.mark.parametrize("shards", [pytest.param(1, marks=pytest.mark.long), 2])
-def test_a_crash_in_any_part_leaves_the_same_tables(tmp_path: Path, shards: int) -> None:
+@pytest.mark.parametrize(
+    ("shards", "crashes"),
+    [
+        (2, slice(3, None, 14)),
+        *(pytest.param(shards, slice(None), marks=pytest.mark.long) for shards in (1, 2)),
+    ],
+)
+def test_a_crash_in_any_part_leaves_the_same_tables(tmp_path: Path, shards: int, crashes: slice) -> None:
     undisturbed, steps = in_parts(tmp_path / "whole", shards)
     assert steps.count("decided") == 3
     of_clocks = {"batches", "operator_latency", "operator_windows"}
     expected = {name: rows for name, rows in undisturbed.tables().items() if name not in of_clocks}
     first, second, third = (n for n, step in enumerate(steps) if step == "decided")
-    places = [first, *range(second - 1, third + 1)] if shards == 1 else range(second - 1, third + 1, 6)
-    for place in places:
+    for place in [first, *range(second - 1, third + 1)][crashes]:
         play = started(tmp_path / str(place), 4, shards)
         batches = records(play)
         process(play, batches, BEFORE)
@@ -164,10 +174,18 @@ def test_parts_are_smaller_from_a_start_with_a_lower_limit_on(tmp_path: Path) ->
     }
 
 
-@pytest.mark.parametrize("shards", [1, pytest.param(2, marks=pytest.mark.long)])
-def test_a_skipped_record_is_quarantined_once_despite_crashes(tmp_path: Path, shards: int) -> None:
+STEPS = ("decided", "committed kept", "committed quarantine", "committed batches")
+
+
+@pytest.mark.parametrize(
+    ("shards", "steps"),
+    [(1, STEPS[1::2]), *(pytest.param(*one, marks=pytest.mark.long) for one in ((1, STEPS[::2]), (2, STEPS)))],
+)
+def test_a_skipped_record_is_quarantined_once_despite_crashes(
+    tmp_path: Path, shards: int, steps: tuple[str, ...]
+) -> None:
     places = {"events": [(0, 3)]}
-    for step in ("decided", "committed kept", "committed quarantine", "committed batches"):
+    for step in steps:
         play = started(tmp_path / step, 100, shards)
         play.executors = play.executors and (lambda rows: DriverIntake(Apart(rows)))
         batches = records(play)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -34,7 +35,9 @@ shapes = st.builds(
 events = st.tuples(
     st.integers(0, 1), st.sampled_from(AGES_S), st.sampled_from(("a", "b", None)), st.integers(0, 2), st.booleans()
 )
-batches = st.lists(st.tuples(st.sampled_from((1, 4, 12)), st.lists(events, max_size=4)), min_size=1, max_size=6)
+batches = st.lists(
+    st.tuples(st.sampled_from((1, 4, 12)), st.lists(events, min_size=1, max_size=4)), min_size=4, max_size=6
+)
 
 
 def toml(shape: Shape) -> str:
@@ -110,11 +113,23 @@ def play_and_calculate(
     return play, plain
 
 
-@settings(max_examples=12)
+Drawn = list[tuple[int, list[tuple[int, int, str | None, int, bool]]]]
+
+
+@settings(max_examples=6)
 @given(shape=shapes, drawn=batches)
-def test_the_engine_agrees_with_plain_python(
-    shape: Shape, drawn: list[tuple[int, list[tuple[int, int, str | None, int, bool]]]]
-) -> None:
+def test_the_engine_agrees_with_plain_python(shape: Shape, drawn: Drawn) -> None:
+    check_agreement(shape, drawn)
+
+
+@pytest.mark.long
+@settings(max_examples=100)
+@given(shape=shapes, drawn=batches)
+def test_the_engine_agrees_with_plain_python_in_100_plays(shape: Shape, drawn: Drawn) -> None:
+    check_agreement(shape, drawn)
+
+
+def check_agreement(shape: Shape, drawn: Drawn) -> None:
     with TemporaryDirectory() as folder:
         play, plain = play_and_calculate(shape, drawn, Path(folder))
         windows = "windows" if shape.is_behind_hop else "main"

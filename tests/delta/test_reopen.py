@@ -176,7 +176,9 @@ def test_a_correction_that_changes_nothing_is_suppressed(tmp_path: Path) -> None
     ]
 
 
-@pytest.mark.parametrize("step", ["decided", "committed changes", "committed operator_state"])
+@pytest.mark.parametrize(
+    "step", [pytest.param("decided", marks=pytest.mark.long), "committed changes", "committed operator_state"]
+)
 def test_a_reopening_is_done_once_when_its_batch_is_run_again(tmp_path: Path, step: str) -> None:
     play = closed(BOTH, tmp_path, (4, 9))
     ask(play)
@@ -348,10 +350,17 @@ def test_windows_that_cannot_be_reopened_are_refused_by_name(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("window", "start_s"),
-    [('{ tumbling = "10 s" }', 0), ('{ hopping = "10 s", every = "5 s" }', 0), ('{ session = "3 s" }', 1)],
+    ("window", "start_s", "strategy"),
+    [
+        pytest.param(window, start_s, strategy, marks=() if strategy == in_ci else pytest.mark.long)
+        for window, start_s, in_ci in (
+            ('{ tumbling = "10 s" }', 0, "on_change"),
+            ('{ hopping = "10 s", every = "5 s" }', 0, "on_window_close"),
+            ('{ session = "3 s" }', 1, "on_change"),
+        )
+        for strategy in ("on_change", "on_window_close")
+    ],
 )
-@pytest.mark.parametrize("strategy", ["on_change", "on_window_close"])
 def test_a_longer_lateness_opens_no_deleted_window(tmp_path: Path, window: str, start_s: int, strategy: str) -> None:
     plain = (EVENTS + COUNTS).replace('reopen_for = "1 min"', f'strategy = "{strategy}"')
     plain = plain.replace('{ tumbling = "10 s" }', window)

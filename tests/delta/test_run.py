@@ -135,7 +135,7 @@ def play(tmp_path: Path) -> Iterator[Play]:
         process.stop(folder, "run", grace_s=0)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
 def test_a_signal_drains_every_driver(play: Play, number: signal.Signals) -> None:
     command = play.run()
     play.wait_until_running()

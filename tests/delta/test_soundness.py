@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
+from support.command_line import tidemark
 from support.crashes import Crash, crash_at
 from support.play import Play
 from support.topologies import NEWEST
@@ -412,12 +413,11 @@ def test_the_job_exits_1_before_a_batch_and_heartbeats_say_why(stream: Checkpoin
 def test_the_exit_status_of_the_command_tells_soundness(stream: Checkpointed, tmp_path: Path) -> None:
     file = tmp_path / "play.toml"
     file.write_text(NEWEST)
-    code = "import sys; from tidemark.cli.main import main; sys.exit(main())"
-    command = [sys.executable, "-c", code, "--home", str(tmp_path), "doctor", str(file)]
-    well = subprocess.run(command, capture_output=True, text=True, check=False)
+    command = ("--home", str(tmp_path), "doctor", str(file))
+    well = tidemark(tmp_path, *command)
     assert (well.returncode, well.stdout) == (0, "events: sound\n"), well.stderr
     shutil.rmtree(stream.journal)
-    ill = subprocess.run(command, capture_output=True, text=True, check=False)
+    ill = tidemark(tmp_path, *command)
     assert ill.returncode == 1
     assert ill.stdout.startswith("events: unsound\njournal_gone: ")
 

@@ -146,7 +146,7 @@ def test_changes_since_the_newest_file_are_in_the_journal(tmp_path: Path) -> Non
 def test_the_journal_is_kept_until_a_file_has_its_changes(tmp_path: Path) -> None:
     of_files = play(tmp_path, flush_batches=10)
     kept = []
-    for number in range(25):
+    for number in range(19):
         of_files.batch([of_files.row("events", NOON + number, id="a", v=number)], at_ms=NOON + number)
         kept.append(journal(of_files).batches())
     assert kept[9] == [*range(10)]
@@ -172,7 +172,7 @@ def test_files_that_no_entry_names_are_removed(tmp_path: Path) -> None:
     assert [file.name for file in files(of_files)] == [run.name for run in runs(of_files).runs]
 
 
-@pytest.mark.parametrize("number", [1, 14])
+@pytest.mark.parametrize("number", [1, 11])
 def test_a_start_reads_no_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     of_files = play(tmp_path, flush_batches=5)
     for earlier in range(number):

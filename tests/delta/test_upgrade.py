@@ -32,14 +32,22 @@ from tidemark.stream.startup.soundness import Fault, findings, refuse_unless_sou
 
 
 @pytest.fixture(scope="module")
-def shop(tmp_path_factory: pytest.TempPathFactory) -> Play:
-    """Continues the streams until time reaches 390 s, then 395 s.
+def devices(tmp_path_factory: pytest.TempPathFactory) -> Play:
+    """Continues the first stream; tests copy it.
 
     Partition 0 reaches 390 s, which closes windows, then 395 s, which releases waiting records.
     """
-    play = stopped(tmp_path_factory.mktemp("shop"))
+    play = stopped(tmp_path_factory.mktemp("devices"))
     play.batch([reading(play, "b", 21.5, "south", 130), reading(play, "a", 22.5, "south", 390)], at_ms=STOPPED)
     play.batch([reading(play, "a", 35.0, "north", 395)], at_ms=STOPPED + 1_000)
+    play.settle()
+    return play
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory, devices: Play) -> Play:
+    """Continues the streams behind it, too."""
+    play = devices.copied_to(tmp_path_factory.mktemp("shop") / "warehouse")
     play.hop("sites", at_ms=STOPPED + 7_200_000)  # more than an interval of site_pulse later
     play.hop("regions", at_ms=STOPPED + 2_000)
     play.settle()
@@ -128,21 +136,17 @@ def test_accounting_closes_across_an_upgrade(shop: Play) -> None:
 
 @pytest.mark.parametrize("is_dealt_out_before", [pytest.param(True, marks=pytest.mark.long), False])
 def test_a_stream_of_an_older_version_continues_in_shards(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, shop: Play, *, is_dealt_out_before: bool
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, devices: Play, shop: Play, *, is_dealt_out_before: bool
 ) -> None:
     caplog.set_level(logging.INFO, "tidemark.stream")
-    play = stopped(tmp_path)
-    in_one = play.topology
-    play.topology = replace(in_one, max_drift_ms=None, shards={"sites": 3, "regions": 2})
+    play = devices.copied_to(tmp_path / "warehouse")
+    # The upstream still has max_drift, and ran in the driver.
+    play.topology = replace(play.topology, max_drift_ms=None, shards={"sites": 3, "regions": 2})
     lines = []
     if is_dealt_out_before:
         for sub, shards in play.topology.shards.items():
             lines += reshard_plan(play.topology, play.home, sub, shards).apply().splitlines()
-    # The upstream still has max_drift, and runs in the driver, as in `shop`.
-    sharded, play.topology = play.topology, in_one
-    play.batch([reading(play, "b", 21.5, "south", 130), reading(play, "a", 22.5, "south", 390)], at_ms=STOPPED)
-    play.batch([reading(play, "a", 35.0, "north", 395)], at_ms=STOPPED + 1_000)
-    play.topology, play.executors = sharded, Apart
+    play.executors = Apart
     play.hop("sites", at_ms=STOPPED + 7_200_000)
     play.hop("regions", at_ms=STOPPED + 2_000)
     for table, sub in (("site_board", "sites"), ("region_board", "regions")):

@@ -164,11 +164,11 @@ def test_a_silent_partition_is_named_when_results_wait(tmp_path, monkeypatch):
 
 
 SILENCES = {
-    "stopped": (None, "backlog", 30),  # its beats end, too
-    "hung": (31, "backlog", 31),  # they go on while a batch is running since 12:00:31
+    "stopped": (None, "backlog", 10),  # its beats end, too
+    "hung": (11, "backlog", 11),  # they go on while a batch is running since 12:00:11
     "waiting": (None, "late_producer", None),
 }
-"""Gives the culprit by the driver's state around 12:00:30 to 12:01:10.
+"""Gives the culprit by the driver's state around 12:00:10 to 12:00:50.
 
 When its batch began, the culprit, and since when it is known.
 """
@@ -177,28 +177,28 @@ When its batch began, the culprit, and since when it is known.
 @pytest.mark.parametrize("name", SILENCES)
 def test_the_culprit_of_results_after_a_silence_is_named(tmp_path, monkeypatch, board_until, name):
     batch_s, culprit, since_s = SILENCES[name]
-    flow = Played(board_until(31).copied_to(tmp_path / "play"), monkeypatch)
+    flow = Played(board_until(11).copied_to(tmp_path / "play"), monkeypatch)
     topology, layout = flow.play.topology, Layout(flow.play.home)
     (sub,) = topology.sub_topologies
     beats = Heartbeats(layout.stream("play", sub.name), topology="play", sub_topology=sub.name)
-    for second in [*range(31), *(range(31, 70) if name != "stopped" else []), 70]:
-        tell(beats, second, batch_s=batch_s if 30 < second < 70 else None)
-    assert [finding.cause for finding in why(topology, layout, at_ms=ms(69))] == (
+    for second in [*range(11), *(range(11, 50) if name != "stopped" else []), 50]:
+        tell(beats, second, batch_s=batch_s if 10 < second < 50 else None)
+    assert [finding.cause for finding in why(topology, layout, at_ms=ms(49))] == (
         ["nothing_wrong"] if since_s is None else ["backlog"]
     )
     waited = [
-        flow.play.row("events", ms(s), partition=part, id="ab"[part], v=s) for s in range(31, 70) for part in (0, 1)
+        flow.play.row("events", ms(s), partition=part, id="ab"[part], v=s) for s in range(11, 50) for part in (0, 1)
     ]
-    flow.play.batch(waited, at_ms=ms(70))
+    flow.play.batch(waited, at_ms=ms(50))
     _, parts = flow.reported("board")
-    # the window until 12:00:30 waited for the first record of 33 s or later, which was read at 70 s, a trigger later
-    of_window = {row["operator"]: (row["ms"], row["input"]) for row in parts if row["window_end"].second == 30}
+    # the window until 12:00:10 waited for the first record of 13 s or later, which was read at 50 s, a trigger later
+    of_window = {row["operator"]: (row["ms"], row["input"]) for row in parts if row["window_end"].second == 10}
     assert (set(blamed(parts)), of_window[culprit][0]) == ({culprit}, 36_000)
     if since_s is not None:
         seen = (
-            f"nothing was read from 2014-05-13T12:00:{since_s}.000Z to 2014-05-13T12:01:10.000Z, and 78 records waited"
+            f"nothing was read from 2014-05-13T12:00:{since_s}.000Z to 2014-05-13T12:00:50.000Z, and 78 records waited"
         )
         assert of_window[culprit][1] == f"driver of {sub.name}: {seen}"
-        for at_s in (40, 69, 71):
+        for at_s in (20, 49, 51):
             (finding, *_) = why(topology, layout, at_ms=ms(at_s))
             assert (finding.cause, finding.since_ms, seen in finding.seen) == ("backlog", ms(since_s), True)
