@@ -24,7 +24,7 @@ setup: .venv/.ready .venv/.compiled .jars/.ready .jars/broker.jsa .jars/classes.
 	@$(BIN)/uv pip install -q --python $(BIN)/python --no-deps -e .
 	@touch $@
 
-# Beside downloads in `make test`. Some packages have files that are no Python 3.
+# Beside downloads in `make test`. Some packages have files that are not valid Python 3.
 .venv/.compiled: .venv/.ready
 	@$(BIN)/python -m compileall -q -j 2 .venv/lib >.venv/compiled.log || true
 	@touch $@

@@ -1,7 +1,8 @@
-"""Sets Hypothesis examples to 25, or 2,000 with `pytest --hypothesis-profile=proof`.
+"""Provides the broker that test files share, and sets what all tests share.
 
-The 25 are the same each time. JVMs compile once: those of tests live for seconds, and what the second compiler saves
-comes later. Python seldom looks for garbage, and never among the modules: that took a seventh of the CPU time.
+Hypothesis runs 25 examples, or 2,000 with `pytest --hypothesis-profile=proof`. The 25 are the same each time. JVMs
+compile once: those of tests live for seconds, and what the second compiler saves comes later. Python seldom looks for
+garbage, and never among the modules: that took a seventh of the CPU time.
 """
 
 from __future__ import annotations

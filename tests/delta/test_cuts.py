@@ -127,7 +127,7 @@ DRIFT = 'max_drift = "1 min"\n'
         *(pytest.param(*one, marks=pytest.mark.long) for one in ((1, ""), (1, DRIFT), (9, ""))),
     ],
 )
-def test_a_tombstone_is_as_new_as_its_partition_for_every_cut(tmp_path: Path, cut: int, drift: str) -> None:
+def test_a_tombstone_is_as_new_as_its_partition(tmp_path: Path, cut: int, drift: str) -> None:
     keyed = SOURCE.replace('topic = "events"', 'topic = "events"\nkey = "id"').replace("2 min", "1 s")
     play = Play(drift + keyed.replace('max_ahead = "unlimited"', "") + NEWEST, tmp_path, partitions=2)
     rows = [

@@ -165,16 +165,15 @@ def test_the_tables_contain_every_decision(undisturbed):
 
 
 @pytest.mark.parametrize(
-    ("batch_id", "commits", "many", "crashes"),
+    ("batch_id", "commits", "many", "stride"),
     [
-        (SILENT, 4, MANY, slice(None, None, 2)),
-        (BUSY, 14, 1, slice(1, None, 5)),
-        pytest.param(SILENT, 4, MANY, slice(1, None, 2), marks=pytest.mark.long),
-        *(pytest.param(BUSY, 14, many, slice(None), marks=pytest.mark.long) for many in (MANY, 1)),
+        (SILENT, 4, MANY, 1),
+        (BUSY, 14, 1, 3),
+        *(pytest.param(BUSY, 14, many, 1, marks=pytest.mark.long) for many in (MANY, 1)),
     ],
 )
 def test_a_crash_between_any_two_writes_leaves_the_same_tables(
-    tmp_path, undisturbed, monkeypatch, batch_id, commits, many, crashes
+    tmp_path, undisturbed, monkeypatch, batch_id, commits, many, stride
 ):
     monkeypatch.setattr("tidemark.stream.write.commit.MANY", many)  # with 1 the journal only names the files
     steps: list[str] = []
@@ -183,7 +182,7 @@ def test_a_crash_between_any_two_writes_leaves_the_same_tables(
     shutil.copytree(before, tmp_path / "watched")
     run(engine(tmp_path / "watched", epoch=2, reached=steps.append), [batch_id])
     assert len(steps) == 2 + commits + (many == 1), steps
-    for step in steps[crashes]:
+    for step in steps[::stride]:
         home = tmp_path / step
         shutil.copytree(before, home)
         with pytest.raises(Crash):

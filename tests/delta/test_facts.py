@@ -178,9 +178,7 @@ STEPS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "step", [pytest.param(step, marks=pytest.mark.long if number % 2 else ()) for number, step in enumerate(STEPS)]
-)
+@pytest.mark.parametrize("step", STEPS)
 def test_killed_at_any_step_a_driver_loses_and_doubles_no_fact(tmp_path, at_once, step):
     """The next driver is killed at the same step, too.
 

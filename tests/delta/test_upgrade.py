@@ -46,7 +46,7 @@ def devices(tmp_path_factory: pytest.TempPathFactory) -> Play:
 
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory: pytest.TempPathFactory, devices: Play) -> Play:
-    """Continues the streams behind it, too."""
+    """Also runs the streams downstream of `devices`."""
     play = devices.copied_to(tmp_path_factory.mktemp("shop") / "warehouse")
     play.hop("sites", at_ms=STOPPED + 7_200_000)  # more than an interval of site_pulse later
     play.hop("regions", at_ms=STOPPED + 2_000)
