@@ -1,4 +1,4 @@
-"""Provides the broker that test files share, and sets what all tests share.
+"""Provides the shared broker, and settings of all tests.
 
 Hypothesis runs 25 examples, or 2,000 with `pytest --hypothesis-profile=proof`. The 25 are the same each time. JVMs
 compile once: those of tests live for seconds, and what the second compiler saves comes later. Python seldom looks for
