@@ -71,6 +71,8 @@ def one_message(text: str) -> str:
 def as_code(text: str) -> str:
     """Returns *text* between backticks, as code in a line of Markdown.
 
+    *text* neither begins nor ends with a backtick.
+
     >>> print(as_code("tidemark why flights"), as_code("echo 'a`b'"))
     `tidemark why flights` ``echo 'a`b'``
     """
@@ -81,7 +83,7 @@ def as_code(text: str) -> str:
 def backticks_for(text: str, at_least: int = 1) -> str:
     """Returns the backticks that enclose *text* as code.
 
-    They are more than *text* has in a row.
+    One more than its longest run of backticks.
     """
     return "`" * max(at_least, *(len(run) + 1 for run in re.findall("`*", text)))
 

@@ -230,7 +230,7 @@ def test_missed_checks_reach_every_channel_without_a_warehouse(
     tell_of_missed_checks(str(ROOT / "jobs" / "topologies" / "flights.toml"))
     (text,) = webhook.taken
     assert text.startswith("*[critical] flights: checks_are_made is broken (error)*\nno check of the SLAs of flights")
-    assert "the warehouse does not answer" in text
+    assert "checks could not be read: " in text
 
 
 def test_alerts_make_no_warehouse_under_a_mistyped_name(
@@ -244,7 +244,7 @@ def test_alerts_make_no_warehouse_under_a_mistyped_name(
         tell(mistyped, channel(kind="slack"))
     tell_of_missed_checks("shop")
     (text,) = webhook.taken
-    assert f"the warehouse does not answer: {mistyped}: no such folder; correct it" in text
+    assert f"checks could not be read: {mistyped}: no such folder; give the right folder" in text
     assert not mistyped.exists()
 
 

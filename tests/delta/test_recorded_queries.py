@@ -35,7 +35,7 @@ from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval, instant_ms, iso
 from tidemark.model.sla_spec import load_usable
 from tidemark.model.tables.catalog import BATCHES
-from tidemark.model.topology import Topology
+from tidemark.model.topology import JobLaunch, Topology
 from tidemark.query.sql import Warehouse
 from tidemark.recorded.queries import (
     FILE,
@@ -43,6 +43,7 @@ from tidemark.recorded.queries import (
     recorded_topologies,
     recorded_topology,
     topology_of,
+    write_launch,
     write_query,
 )
 from tidemark.sla.measures import facts as sla_facts
@@ -128,6 +129,19 @@ def test_a_broken_description_of_a_query_hides_only_its_topology(
     problem = f"{broken}: {BROKEN[content]}; remove the file, and the next run of the query writes it"
     assert caplog.text.count(problem) == 1  # a page and metrics look again and again
     with pytest.raises(InvalidSpec, match=re.escape(problem)):
+        recorded_topology(layout, "shop")
+
+
+def test_an_unreadable_heartbeat_hides_only_its_topology(tmp_path: Path) -> None:
+    layout = Layout(tmp_path)
+    write_query(layout, "bakery", RecordedQuery(name="bake", query_id="1"))
+    write_query(layout, "shop", RecordedQuery(name="clean", query_id="1", job="cleaning"))
+    write_launch(layout, "shop", "cleaning", JobLaunch(application="clean.py"))
+    beat = layout.control("shop", "cleaning") / "heartbeat.json"
+    beat.mkdir()
+    assert [each.name for each in recorded_topologies(layout)] == ["bakery"]
+    remedy = "make it readable for this user, or try again if the store did not answer"
+    with pytest.raises(InvalidSpec, match=f"the jobs of shop cannot be read: .*'{re.escape(str(beat))}'; {remedy}$"):
         recorded_topology(layout, "shop")
 
 
@@ -701,9 +715,23 @@ def test_commands_name_a_broken_description_and_its_remedy(tmp_path: Path, name:
     assert ([each["topology"] for each in of_all["topologies"]], of_all["broken"]) == (["bakery"], {name: problem})
     broken.unlink()
     broken.mkdir()
-    problem = f"a description of a query cannot be read: [Errno 21] Is a directory: '{broken}'; make it a file"
+    problem = f"a file about the jobs of {name} cannot be read: [Errno 21] Is a directory: '{broken}'; make it readable"
     assert problem in said("restart", name).stderr
     assert problem in said("status").stdout
+
+
+def test_status_shows_an_invalid_file_in_place_of_its_queries(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    project.topologies.mkdir(parents=True)
+    (project.topologies / "sales.toml").write_text('name = "shop"\n')
+    write_query(Layout(tmp_path / ".tidemark" / "warehouse"), "shop", RecordedQuery(name="clean", query_id="1"))
+    for words in ([], ["shop"], ["sales"]):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Project, "here", lambda: project)
+            shown = tidemark(tmp_path, "--home", str(tmp_path / ".tidemark"), "status", *words, "--format", "json")
+        assert shown.returncode == 0, shown.stderr
+        models = json.loads(shown.stdout)
+        assert (models["topologies"], [*models["broken"]]) == ([], ["sales.toml"])
 
 
 def test_an_unknown_option_is_explained_by_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -716,7 +744,7 @@ def test_an_unknown_option_is_explained_by_the_command(monkeypatch: pytest.Monke
 @pytest.mark.parametrize(("name", "folder", "status", "said"), [
     ("shop", "", 0, "has no query of shop yet"),
     ("shoop", "", 2, "there is no topology 'shoop'"),
-    ("shop", "mistyped", 2, "mistyped: no such folder; correct it"),
+    ("shop", "mistyped", 2, "mistyped: no such folder; give the right folder"),
 ])  # fmt: skip
 def test_a_batch_job_has_nothing_to_do_before_the_first_query(
     tmp_path: Path,

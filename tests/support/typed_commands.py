@@ -10,6 +10,7 @@ from typing import Any
 
 from tidemark.cli import main
 from tidemark.model.topology import Topology
+from tidemark.reports.pages.templates import COMMANDS
 from tidemark.why.evidence.findings import WhyFinding
 
 NEEDS_COMMAND = re.compile(r"\b(start|restart|clear|launch|requeue|reset|log|bound)\b")
@@ -22,15 +23,14 @@ def _parser() -> argparse.ArgumentParser:
 
 def commands(text: str) -> list[list[str]]:
     """The words of each command that *text* has in backticks."""
-    # As in Markdown: text that has backticks is between more of them.
-    lines = re.findall(r"(?<!`)(`+)((?:tidemark|airflow) .+?)(?<!`)\1(?!`)", text)
-    return [shlex.split(command) for _, line in lines for command in line.split(" && ")]
+    lines = [match["command"] for match in COMMANDS.finditer(text)]
+    return [shlex.split(command) for line in lines for command in line.split(" && ")]
 
 
 def can_be_typed(finding: WhyFinding, topology: Topology) -> None:
     """Asserts that each command of *finding* is valid for *topology*."""
     named = commands(finding.remedy)
-    rest = re.sub(r"`[^`]+`", "", finding.remedy)
+    rest = COMMANDS.sub("", finding.remedy)
     assert not re.search(r"tidemark \w|airflow \w", rest), f"not in backticks: {finding.remedy}"
     assert named or not NEEDS_COMMAND.search(rest), f"names no command: {finding.remedy}"
     for program, *words in named:

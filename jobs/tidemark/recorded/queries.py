@@ -138,16 +138,22 @@ def _problem(content: Any, name: str) -> str:
 def recorded_topology(layout: Layout, name: str) -> Topology | None:
     """Returns the topology of the queries and jobs recorded under *name*.
 
-    None: none is recorded. Raises InvalidSpec if a query has a broken description, or one that cannot be read.
+    None: none is recorded. Raises InvalidSpec if a query has a broken description, or if a file cannot be read.
     """
     if not NAME.fullmatch(name):
         return None
-    control = layout.control(name, "")
     try:
-        queries = present(map(read_query, sorted(control.glob(f"*/{FILE}"))))
+        return _recorded(layout, name)
     except OSError as error:
-        msg = f"a description of a query cannot be read: {error}; make it a file that this user can read, or remove it"
+        remedy = "make it readable for this user, or try again if the store did not answer"
+        msg = f"a file about the jobs of {name} cannot be read: {error}; {remedy}"
         raise InvalidSpec(msg) from error
+
+
+def _recorded(layout: Layout, name: str) -> Topology | None:
+    """Returns the topology that is recorded under *name*; None: there is none."""
+    control = layout.control(name, "")
+    queries = present(map(read_query, sorted(control.glob(f"*/{FILE}"))))
     jobs = sorted({*(file.parent.name for file in control.glob(f"*/{LAUNCH}"))})
     launches = {job: launch for job in jobs if (launch := read_launch(layout, name, job)) is not None}
     recorded = {each for query in queries for each in (query.name, query.job)}

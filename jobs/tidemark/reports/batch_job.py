@@ -59,7 +59,7 @@ def parse(arguments: argparse.ArgumentParser) -> argparse.Namespace:
         if isinstance(error, InvalidArgument) and _is_of_jobs(options.topology):
             folder = options.warehouse.warehouse
             if is_missing(folder):
-                arguments.error(f"argument --warehouse: {no_warehouse(folder, options.topology)}")
+                arguments.error(f"argument --warehouse: {missing_warehouse_message(folder, options.topology)}")
             arguments.exit(message=f"nothing to do: {folder} has no query of {options.topology} yet\n")
         arguments.error(f"argument --topology: {error}")
     if IN_YARN in os.environ:
@@ -69,10 +69,10 @@ def parse(arguments: argparse.ArgumentParser) -> argparse.Namespace:
     return options
 
 
-def no_warehouse(folder: Path, topology: str) -> str:
-    """Returns that the warehouse *folder* of a *topology* of jobs is missing."""
-    remedy = f"correct it (in Airflow the variable tidemark_warehouse), or run a job of {topology}, which makes it"
-    return f"{folder}: no such folder; {remedy}"
+def missing_warehouse_message(folder: Path, topology: str) -> str:
+    """Returns the message for a missing *folder* of a topology of jobs."""
+    right = "give the right folder (in Airflow the variable tidemark_warehouse)"
+    return f"{folder}: no such folder; {right}, or run a job of {topology}: the first launch creates the folder"
 
 
 def _is_of_jobs(name: str) -> bool:

@@ -538,10 +538,11 @@ def _broken() -> dict[str, TidemarkError]:
 
     They are by the name that their file gives them, or else by that of the file. Those of jobs have no file.
     """
-    usable, named = _known(), dict[str, TidemarkError]()
+    recorded: dict[str, Topology | TidemarkError] = {}
     with suppress(NoWarehouse):
         recorded = load_each_recorded(Layout(_warehouse()))
-        named |= {name: each for name, each in recorded.items() if isinstance(each, TidemarkError)}
+    usable = {*names_in(each for each in (*topologies().values(), *recorded.values()) if isinstance(each, Topology))}
+    named = {name: each for name, each in recorded.items() if isinstance(each, TidemarkError)}
     named |= {_name_in(path): error for path, error in broken().items()}
     return {name: error for name, error in named.items() if NAME.fullmatch(name) and name not in usable}
 

@@ -243,10 +243,10 @@ def tell_of_missed_checks(topology_file: str, context: Mapping[str, Any] | None 
     """Alerts every channel if checks of SLAs were missed.
 
     Airflow calls it at a deadline. The next check ends that incident. A channel that fails gets the alert from that
-    check. If the warehouse does not answer, which may be why checks are missing, channels are alerted without it, and
-    again at each deadline. *topology_file* is the name of a topology of jobs, which has no file.
+    check. If checks cannot be read, for example because the warehouse does not answer, channels are alerted all the
+    same, and again at each deadline. *topology_file* is the name of a topology of jobs, which has no file.
     """
-    from tidemark.reports.batch_job import no_warehouse, report_lock
+    from tidemark.reports.batch_job import missing_warehouse_message, report_lock
     from tidemark.sla.incidents.changes import missed_check
     from tidemark.sla.incidents.tables import miss
 
@@ -256,14 +256,14 @@ def tell_of_missed_checks(topology_file: str, context: Mapping[str, Any] | None 
     try:
         layout = Layout(warehouse_at(Variable.get("tidemark_warehouse")))
         if not file.suffix and is_missing(layout.warehouse):
-            raise InvalidArgument(no_warehouse(layout.warehouse, topology.name))
+            raise InvalidArgument(missing_warehouse_message(layout.warehouse, topology.name))
         with report_lock(layout, topology.name):
             miss(layout, topology, at_ms=wall_clock_ms())
     except Exception as error:
         log.exception("it is unknown if the SLAs of %s are checked", topology.name)
         (row,) = missed_check(topology, None, [], at_ms=wall_clock_ms(), is_due=True)
-        # That the warehouse does not answer may be why checks are missing.
-        unrecorded = {**row, "said": f"{row['said']}; the warehouse does not answer: {error}"}
+        # Why they cannot be read may be why checks are missing.
+        unrecorded = {**row, "said": f"{row['said']}; checks could not be read: {error}"}
     for channel in channels(topology.name):
         try:
             if unrecorded is None:

@@ -22,7 +22,7 @@ from tidemark.model.project.files import Project
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.lengths import for_people
 from tidemark.model.sla_spec import known_slas
-from tidemark.model.topology import Topology, load_each
+from tidemark.model.topology import Topology, load_each, name_in
 from tidemark.query.sql import Warehouse
 from tidemark.query.text_table import as_document, format_table
 from tidemark.recorded.queries import FILE, load_each_recorded, read_query
@@ -56,12 +56,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def command(options: argparse.Namespace) -> int:
     """Show them, whether anything runs or not."""
     layout = Layout(place(options))
-    loaded: dict[str, object] = {path.name: each for path, each in load_each(Project.here().topologies).items()}
-    with_file = {each.name for each in loaded.values() if isinstance(each, Topology)}
-    loaded |= omit(load_each_recorded(layout), with_file)
+    files = load_each(Project.here().topologies)
+    recorded = omit(load_each_recorded(layout), {*map(name_in, files)})
+    loaded: dict[str, object] = {**{path.name: each for path, each in files.items()}, **recorded}
+    # A file that cannot be read is asked for by its own name.
+    names = {**{path.name: {path.stem, name_in(path)} for path in files}, **{name: {name} for name in recorded}}
     asked = {*options.topologies}
-    chosen = {label: each for label, each in loaded.items() if not asked or asked & _names(label, each)}
-    if unknown := outside(options.topologies, {name for pair in chosen.items() for name in _names(*pair)}):
+    chosen = {label: each for label, each in loaded.items() if not asked or asked & names[label]}
+    if unknown := outside(options.topologies, {name for label in chosen for name in names[label]}):
         listed = ", ".join(names_in(valid_topologies(layout))) or "none"
         msg = f"there is no topology {', '.join(unknown)}; known: {listed}"
         raise InvalidArgument(msg)
@@ -74,15 +76,6 @@ def command(options: argparse.Namespace) -> int:
     for problem in broken.values():
         say_inert(problem)
     return 0
-
-
-def _names(label: str, topology: object) -> set[str]:
-    """Returns the names by which people ask for a topology.
-
-    *label* is its file's name, or that of a topology of jobs.
-    """
-    # A file that cannot be read is asked for by its own name.
-    return {label.removesuffix(".toml"), *([topology.name] if isinstance(topology, Topology) else ())}
 
 
 def documents(home: Home, warehouse: Path, topologies: Iterable[object]) -> list[Row]:

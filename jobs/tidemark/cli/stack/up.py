@@ -240,7 +240,7 @@ class StackStart:
 
         DAGs that a person paused stay so.
         """
-        # Batch jobs refuse a missing warehouse. That of jobs has no result yet.
+        # Batch jobs refuse a missing warehouse. A topology of jobs may have written nothing yet.
         self.home.warehouse.mkdir(parents=True, exist_ok=True)
         # After the first results: before them each missing table would break an SLA, and the streams need the slots.
         recorded = names_in(self.with_queries(topologies))

@@ -44,7 +44,7 @@ MEANINGS = {
 """The work of Spark in the phases of a batch."""
 LIMITS = {"topic": "maxOffsetsPerTrigger", "delta": "maxFilesPerTrigger", "files": "maxFilesPerTrigger"}
 """Spark's option for smaller batches, by kind of a source."""
-BEGINS = {
+FIRST_READS = {
     "topic": "topics from their startingOffsets",
     "delta": "tables from their startingVersion (default: all rows)",
     "files": "all files that are in its folders",
@@ -154,10 +154,11 @@ def _new_checkpoint(scene: Scene, name: str) -> Iterator[WhyFinding]:
     if query is None or query.began_again_ms is None or not _is_lately(query.began_again_ms, scene.of(name)):
         return
     kinds = _kinds(query)
-    reads = ", and ".join(text for kind, text in BEGINS.items() if kind in kinds)
-    begin = f"it began with a new checkpoint{', so it reads ' if reads else ''}{reads}"
+    first_reads = ", and ".join(text for kind, text in FIRST_READS.items() if kind in kinds)
+    effect = f", so it reads {first_reads}" if first_reads else ""
     # Spark has no option that leaves out the files of a folder.
-    observation = f"{begin}: records may be read again{'' if kinds == {'files'} else ', or left out'}"
+    loss = "" if kinds == {"files"} else ", or left out"
+    observation = f"it began with a new checkpoint{effect}: records may be read again{loss}"
     remedy = "no action is needed if that was meant; otherwise give it a checkpointLocation that lasts, and restore it"
     yield scene.finding(NEW_CHECKPOINT, scene.sub(name).name, observation, remedy, since_ms=query.began_again_ms)
 
