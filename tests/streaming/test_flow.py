@@ -79,9 +79,7 @@ class Flow:
 
     killed: list[str]
     exits: list[int]  # of drivers that were started here
-    carried_out_ms: dict[
-        int, int
-    ]  # by batch: when it was carried out, before a kill that Spark's commit did not precede
+    carried_out_ms: dict[int, int]  # by batch: when it was carried out; a driver was killed before Spark's commit
     summary: Row  # of the replay
     edge_ms: list[int]  # record times of what was sent after it
     messages: list[Message]

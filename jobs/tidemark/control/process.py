@@ -34,7 +34,10 @@ POLL_PART = 0.05
 A poll of tables or a request to Airflow costs much, and a long wait may last a little longer.
 """
 WATCHED_POLL_S = 2.0
-"""The longest time between two polls of a wait that watches processes, so that a death is soon noticed."""
+"""The longest time between two polls if `by` is given.
+
+So a death is noticed soon, also late in a long wait.
+"""
 KILLED_WITHIN_S = 10.0
 TAIL_LINES = 20
 DEFERRED = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
