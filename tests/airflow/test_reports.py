@@ -11,7 +11,7 @@ import shutil
 import stat
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ import pytest
 from deltalake import write_deltalake
 
 from support.recorded_jobs import Job, topic
-from support.supervised_streams import ASKED_EVERY_S
+from support.supervised_streams import wait_for
 from tidemark.clock import wall_clock_ms
 from tidemark.control import process
 from tidemark.embedded import airflow
@@ -182,11 +182,6 @@ def api(layout: Layout, home: Path, tmp_path_factory: pytest.TempPathFactory) ->
     finally:
         airflow.stop(home)
         assert not airflow.runs(home)
-
-
-def wait_for(condition: Callable[[], bool], what: str, timeout_s: float) -> None:
-    """Waits until *condition*, which asks Airflow, holds."""
-    process.wait_until(condition, what, timeout_s, every_s=ASKED_EVERY_S)
 
 
 def is_taken(api: AirflowApi, backfill: dict[str, Any]) -> bool:

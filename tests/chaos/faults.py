@@ -164,7 +164,8 @@ def taken_over(draw: Draw) -> Fault:
         stage.pause(1.5)
         newer = stage.start(sub, "--take-over", "--silent-after", "1")
         stage.wait(lambda: bool(newer.offsets()), f"a batch of the driver that took {sub} over")
-        status = older.wake()
+        older.wake()
+        status = older.exit()
         assert status == 3, f"a driver that was taken over must end with 3, and ended with {status}"
 
     return Fault(f'{sub} stopped at "{step}", taken over, and woken', happen)

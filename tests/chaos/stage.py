@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 from chaos.feed import PARTITIONS, TOPIC, Flow
 from deltalake import DeltaTable
-from streaming.drivers import LOOKS_EVERY_S, Driver, ends_of, rows_of
+from streaming.drivers import TABLE_POLL_S, Driver, ends_of, rows_of
 
 from tidemark.control import process
 from tidemark.embedded import broker
@@ -219,7 +219,7 @@ class Stage:
                     self.start(sub)
             return self._is_done(ends)
 
-        process.wait_until(is_done, "the end of all that was sent", PATIENCE_S, every_s=LOOKS_EVERY_S)
+        process.wait_until(is_done, "the end of all that was sent", PATIENCE_S, poll_s=TABLE_POLL_S)
 
     def _is_done(self, ends: dict[str, int]) -> bool:
         """Returns true if drivers reported it and newest facts are readable."""

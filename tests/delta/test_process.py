@@ -170,7 +170,7 @@ def test_waiting_too_long_names_the_cause_and_shows_the_log(home: Path) -> None:
         process.wait_until(lambda: False, "an answer", 0.2, by=[launched])
 
 
-def test_waiting_ends_at_once_when_the_process_has_died(home: Path) -> None:
+def test_waiting_ends_soon_after_the_process_has_died(home: Path) -> None:
     launched = process.launch("failing", python("raise SystemExit('no such port')"), home=home, env=ENV)
     before = time.monotonic()
     with pytest.raises(TidemarkError, match=r"(?s)failing has died; start it again; the end of .*no such port"):
@@ -194,8 +194,25 @@ def test_a_long_wait_polls_less_often_and_ends_a_twentieth_later(monkeypatch: py
     assert 60 <= polls[-1] < 60 * 1.05
 
     now_s[0], polls[:] = 0.0, []
-    process.wait_until(holds, "a minute", 600, every_s=2)
+    process.wait_until(holds, "a minute", 600, poll_s=2)
     assert polls[:3] == [0, 2, 4]
+
+
+def test_a_death_late_in_a_long_wait_is_noticed_soon(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    launched, now_s = process.launch("sleeper", SLEEP, home=home, env=ENV), [0.0]
+
+    def pause(seconds: float) -> None:
+        now_s[0] += seconds
+        if now_s[0] >= 100:
+            os.kill(launched.pid, signal.SIGKILL)
+            os.waitid(os.P_PID, launched.pid, os.WEXITED | os.WNOWAIT)
+
+    monkeypatch.setattr("time.monotonic", lambda: now_s[0])
+    monkeypatch.setattr("time.sleep", pause)
+    with pytest.raises(TidemarkError, match="sleeper has died"):
+        process.wait_until(lambda: False, "an answer", 600, by=[launched])
+    # A twentieth of 100 s would be a pause of 5 s.
+    assert 100 <= now_s[0] <= 102
 
 
 def test_a_free_port_can_be_listened_on() -> None:

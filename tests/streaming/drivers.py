@@ -30,8 +30,8 @@ from tidemark.stream.journal.unflushed import scan_facts
 
 PROJECT = Path(__file__).resolve().parents[2]
 PATIENCE_S = 180
-LOOKS_EVERY_S = 0.25
-"""The shortest time between two looks, since many read tables."""
+TABLE_POLL_S = 0.25
+"""The shortest time between two polls, since many read tables."""
 SEED = 20130627
 BECAME = (  # what an update that came in, or waited, can have become
     "emitted",
@@ -174,7 +174,7 @@ class Driver:
             assert self._process.runs(), f"{what}: the driver ended\n{self.log()[-5_000:]}"
             return condition()
 
-        wait_until(holds, what, patience_s, every_s=LOOKS_EVERY_S)
+        wait_until(holds, what, patience_s, poll_s=TABLE_POLL_S)
 
     def offsets(self) -> dict[str, int]:
         """Returns its progress per `source/partition`.
@@ -210,24 +210,24 @@ class Driver:
     def kill_when(self, holds: Callable[[], bool], what: str) -> None:
         """Kills it at a seeded instant at which *holds* returns true.
 
-        It is stopped for each look, so that nothing changes before the kill. Looks stay frequent in a long wait.
+        Its process and its JVM are stopped for each poll, so that nothing changes before the kill. The driver must
+        have its own process. Polls stay frequent in a long wait.
         """
         chance, until_s = random.Random(SEED), time.monotonic() + PATIENCE_S
         while True:
             assert self._process.runs(), f"{what}: the driver ended\n{self.log()[-5_000:]}"
             assert time.monotonic() < until_s, f"{what}: not within {PATIENCE_S} s"
             time.sleep(chance.uniform(0, 0.1))
-            os.kill(self._process.pid, signal.SIGSTOP)
+            self.stop()
             if holds():
                 break
-            os.kill(self._process.pid, signal.SIGCONT)
-        os.kill(self._process.pid, signal.SIGKILL)
-        self._process.status()
+            self.wake()
+        self._process.end()
 
     def carried_out(self) -> int:
         """Returns the newest batch in all tables and topics.
 
-        -1: the driver is writing which one.
+        -1: the file is being rewritten.
         """
         text = (self.control.home / "journal" / "carried_out").read_text()
         return int(text.partition(" ")[0] or -1)
@@ -253,10 +253,9 @@ class Driver:
         """SIGSTOP, also for the JVM that it started."""
         os.killpg(self._process.pid, signal.SIGSTOP)
 
-    def wake(self) -> int:
-        """SIGCONT; its exit status, for one that ends by that."""
+    def wake(self) -> None:
+        """SIGCONT, also for the JVM that it started."""
         os.killpg(self._process.pid, signal.SIGCONT)
-        return self.exit()
 
     def end(self) -> None:
         """Leave nothing of it."""

@@ -79,7 +79,7 @@ class Flow:
 
     killed: list[str]
     exits: list[int]  # of drivers that were started here
-    carried_out_ms: dict[int, int]  # when the batch was in all tables before which Spark's commit a driver was killed
+    carried_out_ms: dict[int, int]  # by batch: when it was carried out; a driver was killed before Spark's commit
     summary: Row  # of the replay
     edge_ms: list[int]  # record times of what was sent after it
     messages: list[Message]
@@ -278,7 +278,7 @@ def test_a_drained_driver_exits_with_0_and_had_its_own_lease(flow: Flow) -> None
 def test_a_batch_carried_out_before_a_kill_keeps_its_clock(flow: Flow) -> None:
     finished_ms = {row["batch_id"]: row["finished_at"] for row in flow.rows("batches", "status")}
     ((batch_id, at_ms),) = flow.carried_out_ms.items()
-    # The clock of files is up to a tick of 10 ms late; the next driver started hundreds of milliseconds later.
+    # The clock of files may lag by 10 ms; the next driver started hundreds of milliseconds later.
     assert finished_ms[batch_id] <= at_ms + 10
 
 

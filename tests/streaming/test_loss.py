@@ -68,10 +68,13 @@ def test_a_recreated_topic_is_known_by_its_id(tmp_path: Path, broker: str, share
     with OnlyDriver(tmp_path, toml, broker, shared=shared) as driver:
         driver.wait_for("kept", 3)
         driver.stop()  # all of its process, in which no other stream runs now
-        recreate(broker, topic, 1)
-        # The new topic has more records than the stream has read of the earlier one, and one partition less.
-        send_numbers(broker, topic, *range(100, 105))
-        assert driver.wake() == 1
+        try:
+            recreate(broker, topic, 1)
+            # The new topic has more records than the stream has read of the earlier one, and one partition less.
+            send_numbers(broker, topic, *range(100, 105))
+        finally:
+            driver.wake()  # later tests use this process, too
+        assert driver.exit() == 1
         reason = driver.reason_to_fail()
     assert f"topic '{topic}' was recreated: its id was" in reason
     assert "partition 0 was read until offset 3 of the earlier topic; the new one has offsets 0 until 5;" in reason

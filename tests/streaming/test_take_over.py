@@ -39,7 +39,8 @@ def test_a_driver_that_wakes_up_replaced_ends_without_writing(
         with OnlyDriver(tmp_path, TOML, broker, "--take-over", shared=shared) as newer:
             newer.wait_for("kept", 4)
             send_numbers(broker, TOPIC, 4)
-            assert older.wake() == 3
+            older.wake()
+            assert older.exit() == 3
             kept = newer.wait_for("kept", 5)
             assert newer.drain() == 0
     assert [row["n"] for row in kept] == [0, 1, 2, 3, 4]

@@ -11,7 +11,7 @@ from streaming.sending import send_numbers
 from tidemark.clock import wall_clock_ms
 from tidemark.embedded import broker as embedded
 
-TOPIC, TRIGGER_MS = "handed_on", 30_000
+TOPIC, TRIGGER_MS = "woken", 30_000
 TOML = f"""
 name = "woken"
 trigger = "{TRIGGER_MS} ms"

@@ -9,7 +9,7 @@ import json
 import os
 import shutil
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
@@ -32,8 +32,8 @@ WITHIN_S = 120.0
 RETURNED_WITHIN_S = 20.0
 HEARD = {"WORKERS__MIN_HEARTBEAT_INTERVAL": "1"}
 """Seconds until a scheduler sees a deferral; the default is 5."""
-ASKED_EVERY_S = 0.5
-"""Seconds between two requests to Airflow, which cost CPU."""
+AIRFLOW_POLL_S = 0.5
+"""The shortest time between two requests to Airflow, which cost CPU."""
 FIRST_LOOK_S = 4.0
 NUMBERS = """
 name = "numbers"
@@ -105,7 +105,7 @@ class Stage:
         _api.cache_clear()  # its port may be another one
         api = airflow.wait_until_healthy(self.home / "airflow", parts)
         for kind in self.kinds:
-            process.wait_until(lambda dag=kind.dag: api.has_dag(dag), "the DAGs", WITHIN_S, every_s=ASKED_EVERY_S)  # type: ignore[misc]
+            wait_for(lambda dag=kind.dag: api.has_dag(dag), "the DAGs", WITHIN_S)  # type: ignore[misc]
             api.unpause(kind.dag)
         return api
 
@@ -130,6 +130,11 @@ class Stage:
 def _api(home: Path) -> AirflowApi:
     """Returns the one login of all requests."""
     return airflow.api(home)
+
+
+def wait_for(condition: Callable[[], bool], what: str, timeout_s: float) -> None:
+    """Waits until *condition*, which asks Airflow, holds."""
+    process.wait_until(condition, what, timeout_s, poll_s=AIRFLOW_POLL_S)
 
 
 @contextmanager
@@ -195,7 +200,7 @@ class Supervised:
         partial.rename(inbox / f"{numbers[0]}.json")
 
     def wait_for(self, run_id: str, state: str) -> None:
-        process.wait_until(lambda: self.state(run_id) == state, f"the state {state}", WITHIN_S, every_s=ASKED_EVERY_S)
+        wait_for(lambda: self.state(run_id) == state, f"the state {state}", WITHIN_S)
 
     def state(self, run_id: str) -> str | None:
         return self.stage.api.task_states(self.kind.dag, run_id)[self.kind.task]

@@ -28,10 +28,15 @@ from typing import NamedTuple
 from tidemark.errors import InvalidArgument, TidemarkError
 
 POLL_S = 0.1
-PART_OF_WAIT = 0.05
+POLL_PART = 0.05
 """The time between two polls, as a part of the wait.
 
-A look at tables or a request to Airflow costs much, and a long wait may last a little longer.
+A poll of tables or a request to Airflow costs much, and a long wait may last a little longer.
+"""
+WATCHED_POLL_S = 2.0
+"""The longest time between two polls if `by` is given.
+
+So a death is noticed soon, also late in a long wait.
 """
 KILLED_WITHIN_S = 10.0
 TAIL_LINES = 20
@@ -153,7 +158,7 @@ def free_port() -> int:
 
 
 def wait_until(
-    condition: Callable[[], bool], what: str, timeout_s: float, *, by: Sequence[Process] = (), every_s: float = POLL_S
+    condition: Callable[[], bool], what: str, timeout_s: float, *, by: Sequence[Process] = (), poll_s: float = POLL_S
 ) -> None:
     """Returns as soon as *condition* holds.
 
@@ -162,11 +167,11 @@ def wait_until(
         what: its name in the error.
         timeout_s: most time to wait.
         by: processes that are to make it hold.
-        every_s: the shortest time between two polls.
+        poll_s: the shortest time between two polls.
 
     Raises:
-        TidemarkError: after *timeout_s*, or at once when one of the processes has died. The message ends with the tail
-            of that one's log, or else of the first one's.
+        TidemarkError: after *timeout_s*, or soon after one of the processes has died. The message ends with the tail of
+            that one's log, or else of the first one's.
     """
     begun = time.monotonic()
     while not condition():
@@ -178,7 +183,9 @@ def wait_until(
             log = f"; the end of {logged.log}:\n{_tail(logged.log)}" if logged else ""
             msg = f"waiting for {what}: {problem}{log}"
             raise TidemarkError(msg)
-        time.sleep(min(max(every_s, PART_OF_WAIT * waited_s), timeout_s - waited_s))
+        part_s = POLL_PART * waited_s
+        longer_s = min(part_s, WATCHED_POLL_S) if by else part_s
+        time.sleep(min(max(poll_s, longer_s), timeout_s - waited_s))
 
 
 def _spawn(program: str, command: Sequence[str], log: Path, env: Mapping[str, str]) -> int:
