@@ -27,16 +27,11 @@ from typing import NamedTuple
 
 from tidemark.errors import InvalidArgument, TidemarkError
 
-POLL_S = 0.1
+POLL_S, LONGEST_POLL_S = 0.1, 2.0
 POLL_PART = 0.05
 """The time between two polls, as a part of the wait.
 
 A poll of tables or a request to Airflow costs much, and a long wait may last a little longer.
-"""
-WATCHED_POLL_S = 2.0
-"""The longest time between two polls if `by` is given.
-
-So a death is noticed soon, also late in a long wait.
 """
 KILLED_WITHIN_S = 10.0
 TAIL_LINES = 20
@@ -183,9 +178,8 @@ def wait_until(
             log = f"; the end of {logged.log}:\n{_tail(logged.log)}" if logged else ""
             msg = f"waiting for {what}: {problem}{log}"
             raise TidemarkError(msg)
-        part_s = POLL_PART * waited_s
-        longer_s = min(part_s, WATCHED_POLL_S) if by else part_s
-        time.sleep(min(max(poll_s, longer_s), timeout_s - waited_s))
+        pause_s = max(poll_s, min(POLL_PART * waited_s, LONGEST_POLL_S))
+        time.sleep(min(pause_s, timeout_s - waited_s))
 
 
 def _spawn(program: str, command: Sequence[str], log: Path, env: Mapping[str, str]) -> int:
