@@ -280,7 +280,7 @@ def test_tables_are_listed_with_their_size(home: Path) -> None:
 
 
 def test_help_names_every_command_and_shows_examples(home: Path) -> None:
-    told = new_process(home, "--help").stdout
+    printed = new_process(home, "--help").stdout
     commands = (
         "demo",
         "up",
@@ -300,8 +300,8 @@ def test_help_names_every_command_and_shows_examples(home: Path) -> None:
         "doctor",
     )
     for command in commands:
-        assert f"\n    {command}" in told
-        assert f"\n  tidemark {command}" in told
+        assert f"\n    {command}" in printed
+        assert f"\n  tidemark {command}" in printed
 
 
 def test_replay_has_the_options_of_its_job(home: Path) -> None:

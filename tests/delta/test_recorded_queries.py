@@ -702,22 +702,22 @@ def test_commands_name_a_broken_description_and_its_remedy(tmp_path: Path, name:
     broken.write_text("[]")
     problem = f"{broken}: it must be an object of JSON; remove the file, and the next run of the query writes it"
 
-    def said(*words: str) -> CommandOutput:
+    def run(*words: str) -> CommandOutput:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Project, "here", lambda: Project(tmp_path))
             return tidemark(tmp_path, "--home", str(tmp_path / ".tidemark"), *words)
 
     for words in (["restart", f"{name}/clean"], ["doctor", name], ["why", name]):
-        assert said(*words) == (1, "", f"tidemark {words[0]}: {problem}\n")
-    assert said("status", name) == (0, f"there is no valid topology\n{problem}\n", "")
-    assert said("restart", "nobody").stderr.endswith("known: bakery\n")
-    of_all = json.loads(said("status", "--format", "json").stdout)
+        assert run(*words) == (1, "", f"tidemark {words[0]}: {problem}\n")
+    assert run("status", name) == (0, f"there is no valid topology\n{problem}\n", "")
+    assert run("restart", "nobody").stderr.endswith("known: bakery\n")
+    of_all = json.loads(run("status", "--format", "json").stdout)
     assert ([each["topology"] for each in of_all["topologies"]], of_all["broken"]) == (["bakery"], {name: problem})
     broken.unlink()
     broken.mkdir()
     problem = f"a file about the jobs of {name} cannot be read: [Errno 21] Is a directory: '{broken}'; make it readable"
-    assert problem in said("restart", name).stderr
-    assert problem in said("status").stdout
+    assert problem in run("restart", name).stderr
+    assert problem in run("status").stdout
 
 
 def test_status_shows_an_invalid_file_in_place_of_its_queries(tmp_path: Path) -> None:

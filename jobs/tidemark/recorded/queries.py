@@ -151,7 +151,7 @@ def recorded_topology(layout: Layout, name: str) -> Topology | None:
 
 
 def _recorded(layout: Layout, name: str) -> Topology | None:
-    """Returns the topology that is recorded under *name*; None: there is none."""
+    """Returns the recorded topology *name*, or None."""
     control = layout.control(name, "")
     queries = present(map(read_query, sorted(control.glob(f"*/{FILE}"))))
     jobs = sorted({*(file.parent.name for file in control.glob(f"*/{LAUNCH}"))})
