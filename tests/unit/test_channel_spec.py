@@ -81,13 +81,13 @@ PROMISED = parse_slas(
     ("keys", "lines"),
     [
         ({}, []),
-        ({"topologies": ["flights"], "owners": ["desk", FLIGHTS.owner], "severities": ["warning", "forecast"]}, []),
+        ({"topologies": ["flights"], "owners": ["desk", FLIGHTS.owner], "severities": ["warning"]}, []),
         ({"topologies": ["flihgts"], "owners": ["x"]}, ["topologies: warning: has 'flihgts', which no alert has; did"]),
         ({"owners": ["dsk"]}, ["owners: warning: has 'dsk', which no alert has; did you mean desk?"]),
-        ({"severities": ["critical", "warning", "info", "forecast"]}, []),
+        ({"severities": ["critical", "warning", "info"]}, []),
         (
             {"severities": ["critical", "info"]},
-            ["severities: warning: at present no SLA has severity critical or info; SLAs have warning, forecast"],
+            ["severities: warning: at present no SLA has severity critical or info; SLAs have warning"],
         ),
         (
             {"renotify_after": "30 s"},

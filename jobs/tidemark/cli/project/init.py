@@ -89,10 +89,6 @@ CHANNELS = """\
 #
 # [lead]
 # kind = "slack"
-#
-# [early]
-# kind = "webhook"
-# severities = ["forecast"]        # expected breaks, which channels get only if they name this severity
 """
 CONNECTIONS = """\
 # Kafka clusters: a table [kafka.NAME] each. A source or Kafka sink uses the cluster with kafka = "NAME".

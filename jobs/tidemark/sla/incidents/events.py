@@ -30,7 +30,7 @@ _ACTIONS: Mapping[Change, str] = MappingProxyType(
     }
 )
 _PRIORITIES: Mapping[str, str] = MappingProxyType(
-    {Severity.CRITICAL: "P1", Severity.WARNING: "P3", Severity.INFO: "P5", Severity.FORECAST: "P5"}
+    {Severity.CRITICAL: "P1", Severity.WARNING: "P3", Severity.INFO: "P5"}
 )
 MOST_SUMMARY, MOST_MESSAGE, MOST_DESCRIPTION, MOST_NOTE, MOST_DETAIL = 1_024, 130, 15_000, 25_000, 1_000
 """Lengths that PagerDuty (the first) and Opsgenie accept, in characters.
@@ -101,7 +101,7 @@ def pagerduty_event(alert: Alert, texts: Mapping[str, str], *, routing_key: str)
         "payload": {
             "summary": _cut(texts["subject"], MOST_SUMMARY),
             "source": f"{SOURCE}/{alert.topology}",
-            "severity": _pagerduty_severity(alert.severity),
+            "severity": alert.severity if alert.severity in [*Severity] else Severity.CRITICAL.value,
             "timestamp": iso(alert.at_ms),
             "component": alert.subject or alert.sla,
             "group": alert.topology,
@@ -112,13 +112,6 @@ def pagerduty_event(alert: Alert, texts: Mapping[str, str], *, routing_key: str)
         "client": SOURCE,
     }
     return ReceiverCall(path="/v2/enqueue", body=body)
-
-
-def _pagerduty_severity(severity: str) -> str:
-    # PagerDuty has no word for forecasts.
-    if severity == Severity.FORECAST:
-        return Severity.INFO.value
-    return severity if severity in [*Severity] else Severity.CRITICAL.value
 
 
 def alertmanager_alert(alert: Alert, texts: Mapping[str, str], *, valid_until_ms: int) -> ReceiverCall:
