@@ -2,7 +2,7 @@
 
 | module | gives tests |
 |---|---|
-| `alert_services` | a pager, an Alertmanager, Opsgenie and a webhook on loopback that check their interface |
+| `alert_services` | a pager, an Alertmanager and a webhook on loopback that check their interface |
 | `topologies` | `topology_of`, `operators`: texts of topologies from a line per operator; those that many tests share |
 | `parsed_source` | `source`, `AVRO`: a source whose records are parsed, and their Avro schema |
 | `play` | `Play`: batches of a topology over rows written by hand, without Spark or a broker |

@@ -31,15 +31,13 @@ class ChannelKind(StrEnum):
     """PagerDuty's Events API v2."""
     ALERTMANAGER = "alertmanager"
     """Version 2 of the API of Prometheus' Alertmanager."""
-    OPSGENIE = "opsgenie"
-    """Opsgenie's Alert API."""
     WEBHOOK = "webhook"
     """Signed JSON: see docs/alert.schema.json."""
     NOTIFIER = "notifier"
     """Any notifier of Airflow."""
 
 
-KEEPS_STATE = frozenset({ChannelKind.PAGERDUTY, ChannelKind.ALERTMANAGER, ChannelKind.OPSGENIE, ChannelKind.WEBHOOK})
+KEEPS_STATE = frozenset({ChannelKind.PAGERDUTY, ChannelKind.ALERTMANAGER, ChannelKind.WEBHOOK})
 """Kinds whose receivers keep an alert open until they get its end."""
 VALID_FOR_MS = 3_600_000
 
@@ -279,8 +277,6 @@ def _notifier(kind: ChannelKind, keys: Keys) -> tuple[str, dict[str, Any]]:
         case ChannelKind.ALERTMANAGER:
             notifier, arguments = _receiver("AlertmanagerNotifier", keys, "alertmanager_default")
             return notifier, {**arguments, "valid_for_ms": keys.duration("valid_for", "1 h", VALID_FOR_MS)}
-        case ChannelKind.OPSGENIE:
-            return _receiver("OpsgenieNotifier", keys, "opsgenie_default")
         case ChannelKind.WEBHOOK:
             return _receiver("WebhookNotifier", keys, "webhook_default")
         case ChannelKind.NOTIFIER:

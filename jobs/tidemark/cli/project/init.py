@@ -79,7 +79,7 @@ CHANNELS = """\
 # To acknowledge, silence or snooze an incident: tidemark incidents TOPOLOGY --help.
 #
 # [sensor_team]
-# kind = "mail"                    # or slack, pagerduty, alertmanager, opsgenie, webhook, or notifier: any of Airflow's
+# kind = "mail"                    # or slack, pagerduty, alertmanager, webhook, or notifier: any of Airflow's
 # to = ["sensors@example.org"]
 # from = "tidemark@example.org"
 # owners = ["sensor team"]         # only SLAs of these owners; other filters: topologies, severities, changes
