@@ -115,7 +115,7 @@ class Measured:
 class Suggestion:
     """What was measured for the SLA or the operator in *title*.
 
-    *lines* say where the limit belongs in the file of SLAs, and what to write there. There are none without a limit.
+    *lines* say what to write into the file of SLAs, and where, or which SLA the operator has already.
     """
 
     title: str
