@@ -132,7 +132,8 @@ def as_an_older_version_left_it(home: Path) -> None:
     entry = unpack(1, newest.read_bytes())
     tables = {name: rows for name, rows in entry.tables.items() if not name.startswith(MOVED)}
     notes = {name: note for name, note in entry.notes.to_json().items() if name != "state"}
-    newest.write_bytes(pack(Entry(1, tables, EntryNotes.from_json(notes))))
+    identity = "/".join(newest.parts[-4:])
+    newest.write_bytes(pack(Entry(1, tables, EntryNotes.from_json(notes)), identity))
 
 
 def test_milliseconds_of_an_older_version_are_read(tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ class Pulse:
         self._beaten: tuple[int, Hashable] = (0, None)
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
-        self._beat(StreamState.STARTING, None)
+        self._try_to_beat(StreamState.STARTING, None)
         self._thread.start()
 
     def follow(self, engine: Followed, troubled: Sequence[Troubled], thread_id: str) -> None:

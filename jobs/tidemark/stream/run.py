@@ -40,15 +40,16 @@ def run_stream(options: RunOptions, session_of: SharedSession) -> int:
     if (epoch := take_lease(control, options)) is None:
         return 3  # tells Airflow that another driver runs the stream, which is no failure of this one
     stream_of = Stream(topology, sub, Layout(options.warehouse))
-    before, deaths = control.heartbeat(), count_deaths(control, sub)
-    if before and before.state in KILLED and (reading := begun(stream_of.control, sub)):
-        log.warning("the previous driver was killed: %s", reading)
+    before = control.heartbeat()
     history = Heartbeats(stream_of.home, topology=topology.name, sub_topology=sub.name)
     pulse = Pulse(control, history, epoch, options.launch_id, digest=running, launched_by=options.launched_by)
     try:
         refuse_newer(stream_of.layout.warehouse)
         # Before the first batch, which would write over the evidence.
         refuse_unless_sound(evidence(stream_of))
+        if before and before.state in KILLED and (reading := begun(stream_of.control, sub)):
+            log.warning("the previous driver was killed: %s", reading)
+        deaths = count_deaths(control, sub, before)
         # Only of a sound stream: the next start compares the file with these meanings.
         control.keep_meanings(meanings(sub))
         secrets, state = read_secrets(options), None

@@ -33,13 +33,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 
 from tidemark.clock import wall_clock_ms
 from tidemark.collecting import names_in
 from tidemark.control import cluster_manager, launch_secrets, process
 from tidemark.control.driver_folder import DriverFolder, StartRequest, processes_of
-from tidemark.control.folder import BEATS_EVERY_MS, Control, Heartbeat, StreamState, beats_every_ms, known_fields
+from tidemark.control.files import parsed, read
+from tidemark.control.folder import BEATS_EVERY_MS, Control, Heartbeat, StreamState, beats_every_ms
 from tidemark.control.spark_files import with_spark_folder
 from tidemark.errors import TidemarkError
 from tidemark.escaping import inert
@@ -118,7 +120,7 @@ class Launch:
     host: str = ""
     digest: str = ""
     is_remote: bool = False
-    submit: Sequence[str] = ()
+    submit: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -277,12 +279,7 @@ class Driver:
 
     def launch(self) -> Launch | None:
         """Returns the newest launch; None when there was none."""
-        try:
-            fields = known_fields(Launch, json.loads((self.home / "launch.json").read_text()))
-        except FileNotFoundError:
-            return None
-        # JSON has no tuples, and a launch that is read equals the one that was written.
-        return Launch(**{**fields, "submit": tuple(fields.get("submit", ()))})
+        return read(self.home, "launch.json", partial(parsed, Launch))
 
     def heartbeat(self) -> Heartbeat | None:
         """Returns the newest heartbeat of the newest launch; None without one."""
@@ -318,10 +315,7 @@ class Driver:
 
     def failures(self) -> Failures | None:
         """Returns the last counted failures; None before the first."""
-        try:
-            return Failures(**known_fields(Failures, json.loads((self.home / "failures.json").read_text())))
-        except FileNotFoundError:
-            return None
+        return read(self.home, "failures.json", partial(parsed, Failures))
 
     def failure_is_reported(self) -> bool:
         """Returns True if a task has failed on the newest launch's end."""

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from deltalake import DeltaTable
 
-from tidemark.errors import InvalidArgument, TidemarkError
+from tidemark.errors import TidemarkError, UnreadableFile
 from tidemark.storage.location import replace
 
 VERSION = "0.1.0"
@@ -81,7 +81,7 @@ def warehouse_stamp(warehouse: Path) -> Stamp:
     """Returns the stamp of *warehouse*.
 
     Raises:
-        InvalidArgument: the file of the stamp is damaged.
+        UnreadableFile: the file of the stamp is damaged.
     """
     file = warehouse / FILE
     try:
@@ -89,12 +89,10 @@ def warehouse_stamp(warehouse: Path) -> Stamp:
         return Stamp(int(content["format"]), str(content["tidemark"]))
     except FileNotFoundError:
         return Stamp()
-    except (ValueError, KeyError, TypeError) as error:
-        msg = (
-            f"{file}: a stamp has the keys format and tidemark, got {error!r}; restore it, or remove it if no newer "
-            "version has written to the warehouse"
-        )
-        raise InvalidArgument(msg) from error
+    except (IsADirectoryError, ValueError, KeyError, TypeError, RecursionError) as error:
+        found = f"a stamp has the keys format and tidemark, got {error!r}"
+        remedy = "restore it, or remove it if no newer version has written to the warehouse"
+        raise UnreadableFile(file, found, remedy) from error
 
 
 def refuse_newer(warehouse: Path) -> None:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
-from tidemark.control.folder import StreamState
+from tidemark.control.folder import ALIVE, StreamState
 from tidemark.kernels.reports.restarts import STILL_AFTER_MS, TRIGGERS
 from tidemark.model.settings.intervals import instant_ms, iso
 from tidemark.model.settings.toml_keys import length
@@ -19,6 +19,8 @@ from tidemark.why.evidence.snapshot import Scene
 
 DRIVER_DEAD = Cause("driver_dead", Trait.FAULT | Trait.SILENCE)
 """Its driver failed, was drained, or sends no heartbeat any more."""
+FILE_UNREADABLE = Cause("file_unreadable", Trait.FAULT | Trait.SILENCE)
+"""A file that its driver needs is damaged, so that none starts."""
 UPSTREAM_DEAD = Cause("upstream_dead", Trait.FAULT | Trait.SILENCE)
 """The driver of an upstream sub-topology is dead."""
 DRIVER_STARTING = Cause("driver_starting", Trait.USUAL)
@@ -50,6 +52,7 @@ SLOW_AFTER_MS = 60_000
 
 def drivers(scene: Scene, name: str) -> Iterator[WhyFinding]:
     """Yields problems of the driver of *name*, then of upstream drivers."""
+    yield from _damages(scene, name)
     own = _replaced_meanwhile(scene, name) or _driver(scene, name) or _find_restart(scene, name)
     if own:
         yield own
@@ -60,6 +63,19 @@ def drivers(scene: Scene, name: str) -> Iterator[WhyFinding]:
             for finding in drivers(scene, sender):
                 dead = finding.cause is DRIVER_DEAD
                 yield replace(finding, cause=UPSTREAM_DEAD) if dead else finding
+
+
+def _damages(scene: Scene, name: str) -> Iterator[WhyFinding]:
+    """Yields a finding for each file that no driver of *name* starts with, unless one runs."""
+    driver, sub = scene.of(name).driver, scene.sub(name).name
+    beat = driver.beat
+    runs = beat is not None and beat.state in ALIVE and not beat.is_gone and scene.at_ms - beat.at_ms <= BEATS_WITHIN_MS
+    # Queries of a team's own jobs have no such files, and of an earlier instant the files are not known.
+    if runs or scene.topology.jobs or not driver.is_newest:
+        return
+    for damage in driver.damages:
+        observation = f"no driver of {sub} can start: {damage.file}: {damage.found}"
+        yield scene.finding(FILE_UNREADABLE, name, observation, f"{damage.remedy}; then {start(scene, name)}")
 
 
 def _driver(scene: Scene, name: str) -> WhyFinding | None:
