@@ -271,6 +271,10 @@ def test_a_damaged_file_is_a_finding_or_a_driver_starts(
         if not is_needed or way not in MATTERS.get(name, ()):
             harmless.append((path, content))
             continue
+        # The oldest and the newest of a kind are enough.
+        alike = [each for called, each in files(copied) if called == name and each in needed(copied)]
+        if path in alike[1:-1]:
+            continue
         with damaged(path, content):
             found = findings(evidence(copied.stream))
             assert any(str(path) in each.seen or path.name[:20] in each.seen or way == "missing" for each in found), (
@@ -302,11 +306,11 @@ def test_a_folder_in_the_place_of_a_file_is_a_finding(made: Warehouse, tmp_path:
         content = path.read_bytes()
         path.unlink()
         path.mkdir()
-        (found, *_) = findings(evidence(copied.stream))
-        assert f"{path}: it is a folder, and must be a file" in found.lines
-        assert "remedy: " in found.lines
+        (found, *_) = damages(copied.control)
+        assert str(found).startswith(f"{path}: it is a folder, and must be a file; move it elsewhere; then: ")
         # A driver that cannot even take the lease says so, too.
         if path.name in {"driver.lock", "epoch", "loss.json"}:
+            assert findings(evidence(copied.stream))[0].seen == f"{path}: {found.found}"
             assert str(path) in copied.start()
         path.rmdir()
         path.write_bytes(content)
