@@ -31,7 +31,7 @@ from tidemark.cli.explain.bound import bound_rows
 from tidemark.control.folder import Control, Heartbeat, StreamState
 from tidemark.model.project.files import CHECKOUT as PROJECT
 from tidemark.model.project.layout import Layout
-from tidemark.model.settings.intervals import Interval
+from tidemark.model.settings.intervals import Interval, iso
 from tidemark.model.sla_spec import Measure, load, parse
 from tidemark.model.tables.catalog import ALERTS, CHANGES, INCIDENTS, OUTCOMES, SLA_RESULTS, SUPPRESSED, Table
 from tidemark.query.sql import Warehouse
@@ -485,7 +485,7 @@ def short_of_memory(flow: Flow) -> float:
 
 
 def full_disk(flow: Flow) -> float:
-    reason = "cannot write: No space left on device"
+    reason = f"cannot write: No space left on device, since {iso(ms(72))}"
     beat = Heartbeat(state=StreamState.RUNNING, epoch=1, launch_id="", at_ms=ms(133), pid=1, reason=reason)
     Control(flow.layout.control("play", "reads")).beat(beat)
     return 134

@@ -41,7 +41,7 @@ IMPORTS = {
     ),
     "kernels.records": "collecting semantics model.tables model.kinds kernels.columns kernels.updates",
     "kernels.formats": "semantics model.kinds kernels.columns kernels.records",
-    "storage": "errors clock model.project",
+    "storage": "errors clock model.project model.settings",
     "storage.delta": "collecting errors clock model.settings kernels.columns kernels.updates storage",
     "control": "errors clock storage",
     "recorded": "collecting control errors escaping model model.kinds model.project storage",
@@ -110,7 +110,7 @@ IMPORTS = {
         "kernels.reports control stream.journal stream.startup"
     ),
     "why.causes": (
-        "collecting semantics model.settings model.project model.kinds model kernels.reports control recorded "
+        "collecting semantics model.settings model.project model.kinds model kernels.reports control recorded storage "
         "why.evidence"
     ),
     "why": "collecting errors semantics model.settings model.project model.kinds model why.evidence why.causes",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 
 from tidemark.control.folder import Control, LeaseLost, StreamState, digest
 from tidemark.errors import Contradiction, TidemarkError
@@ -10,11 +11,12 @@ from tidemark.model.project.layout import Layout
 from tidemark.model.stream import Stream
 from tidemark.model.topology import Time, load, on_processing_time
 from tidemark.storage.delta.format import refuse_newer
+from tidemark.storage.disk import Disk, of_driver_before
 from tidemark.stream.driver.heartbeats import Heartbeats
 from tidemark.stream.driver.launch import take_lease
 from tidemark.stream.driver.shared_session import SharedSession
 from tidemark.stream.pulse import Pulse
-from tidemark.stream.query import RunOptions, StreamQuery, read_secrets
+from tidemark.stream.query import RunOptions, StreamQuery, check_may_go_on, read_secrets
 from tidemark.stream.read.poison_record import as_reason
 from tidemark.stream.startup.evidence import evidence
 from tidemark.stream.startup.fatal import KILLED, count_deaths
@@ -42,7 +44,11 @@ def run_stream(options: RunOptions, session_of: SharedSession) -> int:
     stream_of = Stream(topology, sub, Layout(options.warehouse))
     before = control.heartbeat()
     history = Heartbeats(stream_of.home, topology=topology.name, sub_topology=sub.name)
-    pulse = Pulse(control, history, epoch, options.launch_id, digest=running, launched_by=options.launched_by)
+    past = of_driver_before(before.reason, before.at_ms) if before else None
+    disk = Disk(partial(check_may_go_on, control, epoch), past=past)
+    pulse = Pulse(
+        control, history, epoch, options.launch_id, disk=disk, digest=running, launched_by=options.launched_by
+    )
     try:
         refuse_newer(stream_of.layout.warehouse)
         # Before the first batch, which would write over the evidence.
@@ -55,7 +61,7 @@ def run_stream(options: RunOptions, session_of: SharedSession) -> int:
         secrets, state = read_secrets(options), None
         while state is None:
             # What a query has in memory may be ahead of its journal, so each one begins as a new driver does.
-            state = StreamQuery(options, stream_of, control, pulse, deaths, session_of, secrets).run()
+            state = StreamQuery(options, stream_of, control, pulse, deaths, session_of, secrets, disk).run()
     except Exception as error:
         if (lost := _lost_lease(error, control, epoch)) is not None:
             pulse.end(StreamState.FAILED)

@@ -46,6 +46,7 @@ from tidemark.control.spark_files import with_spark_folder
 from tidemark.errors import TidemarkError
 from tidemark.escaping import inert
 from tidemark.storage import location
+from tidemark.storage.disk import is_over
 from tidemark.storage.library import version
 from tidemark.storage.locks import locked, own_folder
 from tidemark.storage.object_path import ObjectPath
@@ -372,8 +373,9 @@ class Driver:
 
     def _is_stuck(self, beat: Heartbeat) -> bool:
         """Returns True if it does the same for too long."""
-        # A driver that waits for its disk reports that as its reason, and may wait.
-        if beat.since_ms is None or beat.reason is not None or beat.state in _ENDED:
+        # A driver that waits for its disk reports that as its reason, and may wait; not when the wait is over.
+        waits = beat.reason is not None and not is_over(beat.reason)
+        if beat.since_ms is None or waits or beat.state in _ENDED:
             return False
         is_starting = beat.state is StreamState.STARTING
         limit_s = self._patience.start_within_s if is_starting else self._patience.stuck_after_s

@@ -10,6 +10,7 @@ from tidemark.control.folder import ALIVE, StreamState
 from tidemark.kernels.reports.restarts import STILL_AFTER_MS, TRIGGERS
 from tidemark.model.settings.intervals import instant_ms, iso
 from tidemark.model.settings.toml_keys import length
+from tidemark.storage.disk import BEFORE, is_over, past_trouble, since_of
 from tidemark.why.causes.rights import without_right
 from tidemark.why.evidence.commands import logs, start
 from tidemark.why.evidence.conditions import Condition, condition
@@ -43,6 +44,7 @@ WAITS_FOR_SCHEMA = "waits for the schema"
 """Opening of the reason of a driver without its schema."""
 WAITS_FOR_KAFKA = re.compile(r"waits for Kafka: .* since (\S+)")
 """The reason of a driver whose brokers do not answer."""
+FREE_SPACE = "free space (`tidemark tables` shows large tables), or make the disk writable"
 ENDED_WELL = frozenset({StreamState.DRAINED, StreamState.ROTATED})
 RESTARTED_WITHIN_MS = 60_000
 """For so long after a restart's first batch, it explains results."""
@@ -102,6 +104,12 @@ def _driver(scene: Scene, name: str) -> WhyFinding | None:
         dead = ("sends no heartbeat any more", f"{look}, and {again}")
     if dead is not None:
         state, remedy = dead
+        past = past_trouble(beat.reason, beat.at_ms)
+        if past is not None:
+            # The reason of a failure has the trouble already.
+            state = state if beat.state is StreamState.FAILED else f"{state}; before that {_clause(past)}"
+            observation, since_ms = f"the driver of {sub} {state}", instant_ms(since_of(past))
+            return scene.finding(CANNOT_WRITE, name, observation, f"{FREE_SPACE}; then {again}", since_ms=since_ms)
         reading = facts.driver.reading(scene.sub(name)) if beat.state not in ENDED_WELL else ""
         if reading and (beat.state is not StreamState.FAILED or reading in state):
             state = state if reading in state else f"{state}; {reading}"
@@ -144,11 +152,7 @@ def _explain_running(scene: Scene, name: str, beat: Beat) -> WhyFinding | None:
         observation = f"the driver of {sub} {beat.reason}"
         return scene.finding(BROKER_SILENT, name, observation, remedy, since_ms=instant_ms(silence[1]))
     if beat.reason:
-        remedy = (
-            "free space (`tidemark tables` shows large tables), or make the disk writable; the driver then continues "
-        )
-        remedy += f"by itself, as its log shows: {logs(scene, name)}"
-        return scene.finding(CANNOT_WRITE, name, f"the driver of {sub} {beat.reason}", remedy)
+        return _disk_trouble(scene, name, beat)
     if beat.state is StreamState.STARTING and not facts.driver.finished_after(beat.at_ms):
         since_ms = facts.driver.started_ms
         observation = f"the driver of {sub} has been starting since {iso(since_ms)}, and reads nothing yet"
@@ -169,6 +173,25 @@ def _explain_running(scene: Scene, name: str, beat: Beat) -> WhyFinding | None:
     observation = f"the driver of {sub} is alive and has not finished a batch yet"
     remedy = f"wait, or look at its log: {logs(scene, name)}"
     return scene.finding(NEVER_STARTED, name, observation, remedy, since_ms=beat.at_ms)
+
+
+def _disk_trouble(scene: Scene, name: str, beat: Beat) -> WhyFinding:
+    """Returns that the running driver of *beat* cannot write, or could not until a while ago."""
+    reason, driver = beat.reason or "", f"the driver of {scene.sub(name).name}"
+    past = past_trouble(reason, beat.at_ms)
+    since_ms = None if past is None else instant_ms(since_of(past))
+    if not is_over(reason):
+        remedy = f"{FREE_SPACE}; the driver then continues by itself, as its log shows: {logs(scene, name)}"
+        return scene.finding(CANNOT_WRITE, name, f"{driver} {reason}", remedy, since_ms=since_ms)
+    state = f"{driver} is starting" if beat.state is StreamState.STARTING else f"{driver} lives"
+    observation = f"{state}, and has not yet done what waited for the disk: {_clause(reason)}"
+    remedy = f"wait: the driver does that by itself, as its log shows: {logs(scene, name)}"
+    return scene.finding(CANNOT_WRITE, name, observation, remedy, since_ms=since_ms)
+
+
+def _clause(past: str) -> str:
+    """Returns a text of `past_trouble` as a clause about a driver."""
+    return past if past.startswith(BEFORE) else f"it {past}"
 
 
 def _catching_up(scene: Scene, name: str) -> WhyFinding | None:
