@@ -142,7 +142,7 @@ def test_another_format_is_refused_in_a_sentence(tmp_path: Path, number: int, ve
 
 def test_a_warehouse_without_a_stamp_is_told_of_it(tmp_path: Path) -> None:
     said = (
-        "is missing, but Tidemark 0.1.0 expects it with format 1; the first driver that starts in this warehouse writes it "
-        "(docs/upgrades.md)"
+        "is missing, but Tidemark 0.1.0 expects it with format 1; the first driver that starts in this warehouse "
+        "writes it (docs/upgrades.md)"
     )
     assert upgrade(tmp_path) == (1, "", f"tidemark upgrade: {tmp_path}/tidemark.json {said}\n")

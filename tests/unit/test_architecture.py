@@ -83,9 +83,8 @@ IMPORTS = {
     ),
     "stream.startup": (
         "collecting escaping errors semantics model.tables model.project model.kinds model kernels "
-        "kernels.columns kernels.aggregates kernels.updates kernels.records storage storage.delta control "
-        "spark_session stream.journal stream.kafka stream.state stream.updates stream.operate stream.read "
-        "stream.schemas stream.write"
+        "kernels.columns kernels.updates storage storage.delta control "
+        "spark_session stream.journal stream.kafka stream.state stream.operate stream.read stream.schemas stream.write"
     ),
     "stream.distributed": (
         "collecting errors clock semantics model.tables model.kinds model kernels kernels.columns "
@@ -162,7 +161,7 @@ IMPORTS = {
         "sla.incidents"
     ),
     "maintenance": (
-        "collecting semantics model.tables model.project model.kinds model kernels.records storage "
+        "semantics model.tables model.project model.kinds model kernels.records storage "
         "storage.delta control stream.journal stream.read stream.write stream.startup"
     ),
     "api": (
@@ -201,8 +200,7 @@ IMPORTS = {
     "cli.repair": (
         "collecting errors clock semantics model.tables model.settings model.project model.kinds model "
         "kernels.columns kernels.aggregates kernels.records storage storage.delta control stream.journal "
-        "stream.kafka stream.state stream.operate stream.decide stream.write stream.startup stream.distributed reports "
-        "cli.shared"
+        "stream.kafka stream.state stream.operate stream.decide stream.startup stream.distributed reports cli.shared"
     ),
     "cli.stack": (
         "collecting escaping errors clock semantics model.tables model.settings model.project model "
