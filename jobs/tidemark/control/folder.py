@@ -399,7 +399,7 @@ class Control:
         """
         accepted: dict[tuple[str, int, int | str], int] = {}
         for loss in self._losses():
-            place = loss.get("topic_id") or loss["from_offset"]
+            place = loss["topic_id"] or loss["from_offset"]
             accepted[loss["source"], loss["partition"], place] = loss["until_offset"]
         return accepted
 

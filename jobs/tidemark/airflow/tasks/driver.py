@@ -282,7 +282,7 @@ class Driver:
         except FileNotFoundError:
             return None
         # JSON has no tuples, and a launch that is read equals the one that was written.
-        return Launch(**{**fields, "submit": tuple(fields.get("submit", ()))})
+        return Launch(**{**fields, "submit": tuple(fields["submit"])})
 
     def heartbeat(self) -> Heartbeat | None:
         """Returns the newest heartbeat of the newest launch; None without one."""

@@ -639,11 +639,7 @@ CLOCK_SKEW = Table(
             "tasks, plus rounding",
         ),
         ("samples", "bigint", "records that the broker stamped for this estimate; of a host of tasks, their reports"),
-        (
-            "reference",
-            "string",
-            "reference clock: brokers for a driver's host, the driver's host for hosts of tasks",
-        ),
+        ("reference", "string", "reference clock: brokers for a driver's host, the driver's host for hosts of tasks"),
     ),
     key=("at", "host"),
 )
@@ -666,11 +662,7 @@ HOP = Table(
             ("source_offset", "bigint", "its offset there"),
             ("headers", "array<struct<key:string,value:binary>>", "Kafka headers of that record; null: none"),
             ("watermark", "timestamp", "watermark, record time; only on a row without an update"),
-            (
-                "idle",
-                "boolean",
-                "of a watermark row: whether all upstream is idle; null: an update",
-            ),
+            ("idle", "boolean", "of a watermark row: whether all upstream is idle; null: an update"),
             ("newest", "timestamp", "record time of the newest record that it reflects; null: a watermark row"),
             ("repeated", "boolean", "whether all its content was emitted before; null: a watermark row"),
             (

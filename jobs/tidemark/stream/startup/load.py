@@ -27,7 +27,6 @@ from tidemark.stream.operate.steps import Steps
 from tidemark.stream.state.files import StateFiles
 from tidemark.stream.state.memory import Tables
 
-SAME = ("topology", "sub_topology", "batch_id")
 AFTER_ALL = 2**62
 """Position within a batch of updates that were not sent on.
 
