@@ -109,7 +109,7 @@ def _drained(
     names = [name] if name else names_in(topology.sub_topologies)
     wanted = replace(topology, shards={**topology.shards, **dict.fromkeys(names, shards)})
     streams = [Stream(wanted, wanted.sub_topology(each), Layout(warehouse)) for each in names]
-    by = list(map(sharding_of, streams))
+    by = list(map(_sharding_of, streams))
     for stream in streams:
         if Control(stream.control).is_held():
             msg = f"{_name(stream)}: its driver is running; drain it first (`tidemark down {stream.topology.name}`)"
@@ -117,7 +117,7 @@ def _drained(
     return list(zip(streams, by, strict=True))
 
 
-def sharding_of(stream: Stream) -> Sharding | None:
+def _sharding_of(stream: Stream) -> Sharding | None:
     """Returns how the keys of *stream* are distributed; None for one shard."""
     steps = Steps(stream.topology, Reference(stream.layout.warehouse))
     return sharding(stream.topology, stream.sub, steps) if stream.shards > 1 else None
@@ -150,13 +150,13 @@ def _reshard(
             if newest is not None and newest.batch_id != batch_id:
                 msg = f"{name}: it has decided batch {newest.batch_id} since; its state is unchanged; look again"
                 raise PlanChanged(msg)
-            return f"{name}: {redistribute(stream, Journal(home, 'data'), by, in_file, say, check_lease)}"
+            return f"{name}: {_redistribute(stream, Journal(home, 'data'), by, in_file, say, check_lease)}"
         except OSError as error:
             msg = f"{name}: {error}; the state is unchanged; correct this and run the command again"
             raise TidemarkError(msg) from error
 
 
-def redistribute(
+def _redistribute(
     stream: Stream,
     journal: Journal,
     by: Sharding | None,
