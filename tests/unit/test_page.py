@@ -14,7 +14,8 @@ from tidemark.model.kinds.source import Source
 from tidemark.model.settings.intervals import Interval, utc
 from tidemark.model.topology import SubTopology, Topology
 from tidemark.reports.pages.interval_page import name_of
-from tidemark.reports.pages.line_charts import latency_bands, lengths_axis, share_lines
+from tidemark.reports.pages.line_charts import latency_bands, share_lines
+from tidemark.reports.pages.plots import lengths_axis
 from tidemark.reports.pages.templates import length
 from tidemark.reports.pages.topology_page import topology_page
 

@@ -28,7 +28,7 @@ from tidemark.reports.pages.colors import (
     SKY,
     YELLOW,
 )
-from tidemark.reports.pages.line_charts import ticks_ms
+from tidemark.reports.pages.plots import ticks_ms
 from tidemark.reports.paths.path_facts import Row
 
 LINES = (BLUE, RED, GREEN, PINK, ORANGE, SKY, YELLOW, INK)
