@@ -11,9 +11,11 @@ from markupsafe import Markup
 
 from tidemark.model.settings.intervals import Interval
 from tidemark.model.settings.lengths import for_people
-from tidemark.reports.pages.plots import Plot, Point, ValueAxis, lengths_axis
+from tidemark.reports.pages.plots import Numbers, Plot, Point, ValueAxis, clock, key, lengths_axis
 from tidemark.reports.paths.path_facts import Row
 
+BANDS = {"p50": "median", "p90": "up to p90", "p99": "up to p99", "limit": "promised, where near"}
+"""What is drawn of the latency of operators, and its words."""
 NEAR = 1.5
 """Highest promise that is drawn, as a multiple of the highest latency."""
 
@@ -44,8 +46,13 @@ def latency_bands(rows: Iterable[Row], interval: Interval, place_ms: int) -> Mar
             f"medians of {for_people(min(middle_ms))} to {for_people(max(middle_ms))}, "
             f"highest p99 {for_people(highest_ms)}"
         )
-        charts.append(plot.figure(operator, description, drawn))
-    return Markup("").join(charts)
+        promise = "" if promised_ms is None else f", promised {for_people(promised_ms)}"
+        numbers = [
+            [clock(row["at_ms"]), *(for_people(row[name]) for name in ("p50_ms", "p90_ms", "p99_ms"))] for row in places
+        ]
+        columns = ["from, UTC", "median", "p90", "p99"]
+        charts.append(plot.figure(operator, description + promise, drawn, Numbers(columns, numbers)))
+    return key(BANDS) + Markup("").join(charts) if charts else Markup("")
 
 
 def length_lines(rows: Iterable[Row], interval: Interval, place_ms: int) -> Markup:
@@ -63,7 +70,8 @@ def length_lines(rows: Iterable[Row], interval: Interval, place_ms: int) -> Mark
         drawn = [plot.line(points[part], place_ms) for part in _unbroken(points, place_ms)]
         drawn.append(plot.limit(limit_ms if limit_ms is not None and limit_ms <= axis.high else None))
         limit = "" if limit_ms is None else f", limit {for_people(limit_ms)}"
-        charts.append(plot.figure(name, f"highest {for_people(highest_ms)}{limit}", drawn))
+        numbers = Numbers(["from, UTC", "highest"], [[clock(at_ms), for_people(value)] for at_ms, value in points])
+        charts.append(plot.figure(name, f"highest {for_people(highest_ms)}{limit}", drawn, numbers))
     return Markup("").join(charts)
 
 
@@ -83,7 +91,8 @@ def share_lines(rows: Iterable[Row], interval: Interval, place_ms: int) -> Marku
         left = "unknown" if newest is None else f"{max(newest, 0):.0%} of the error budget is left"
         drawn = [plot.line([(row["at_ms"], row["value"]) for row in part], place_ms) for part in parts]
         drawn.append(plot.limit(0 if is_exceeded else None))
-        charts.append(plot.figure(name, left, drawn))
+        numbers = [[clock(row["at_ms"]), f"{row['value']:.0%}" if _is_known(row) else "unknown"] for row in places]
+        charts.append(plot.figure(name, left, drawn, Numbers(["at, UTC", "left"], numbers)))
     return Markup("").join(charts)
 
 
