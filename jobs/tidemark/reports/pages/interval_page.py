@@ -13,10 +13,9 @@ from markupsafe import Markup
 
 from tidemark.model.settings.intervals import Grain, Interval, utc
 from tidemark.model.topology import Topology
-from tidemark.reports.pages.charts import emission, watermark_lag, windows_spent
+from tidemark.reports.pages.charts import emission, latency_bands, watermark_lag, windows_spent
 from tidemark.reports.pages.drawing import BOX, draw
 from tidemark.reports.pages.interval_facts import PageFacts, page_facts
-from tidemark.reports.pages.line_charts import latency_bands
 from tidemark.reports.pages.templates import POLICY, length, template
 from tidemark.reports.paths.path_facts import PART_WORDS, Row, Tables
 from tidemark.storage.location import replace
