@@ -101,10 +101,9 @@ fmt: ## format and fix what can be fixed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-check: .venv/.ready ## lint, language and types
+check: .venv/.ready ## format, lint, spelling and types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/python tests/plain_language.py
 	$(BIN)/codespell
 	$(BIN)/mypy jobs plugins
 

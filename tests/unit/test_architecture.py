@@ -235,12 +235,6 @@ IMPORTS = {
 It comes after them. A room is a folder of `jobs/tidemark` with its modules, a module of `jobs/tidemark` itself, or one
 of the folders `jobs`, `dags` and `plugins` at the edge.
 """
-MOST_FILES = 10
-LARGE_ROOMS = {"semantics", "model.kinds", "stream.operate", "why.causes", "jobs"}
-"""Rooms that may have more than MOST_FILES modules.
-
-They are lists of rules or kinds, or the programs at the edge.
-"""
 
 
 def imports_of(path: Path) -> Iterator[ast.stmt]:
@@ -299,11 +293,6 @@ def test_a_room_imports_only_rooms_before_it():
     for room, others in IMPORTS.items():
         assert {*others.split()} <= before, room
         before.add(room)
-
-
-def test_a_room_has_few_files():
-    rooms = Counter(room for room, path in product() if path.stem != "__init__")
-    assert {room for room, files in rooms.items() if files > MOST_FILES} <= LARGE_ROOMS
 
 
 def test_semantics_holds_only_what_the_product_runs():

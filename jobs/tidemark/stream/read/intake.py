@@ -194,7 +194,7 @@ class Reader:
         # A record of this time has the mark's watermark: a record moves the watermark to its time - bound - 1 ms.
         newest_ms = None if mark.watermark_ms is None else mark.watermark_ms + source.bound_ms + 1
         if newest_ms is not None and source.max_ahead_ms is not None:
-            # A mark advances time no further than the clock, as a record does (decision 27).
+            # A mark advances time no further than the clock, as a record does.
             is_taken = newest_ms <= batch.decided_at_ms + source.max_ahead_ms
             newest_ms = min(newest_ms, batch.decided_at_ms) if is_taken else None
         before = was.partitions.get(0, PartitionProgress())
