@@ -29,7 +29,6 @@
 | `typed_commands` | the commands in a text, checked against the real command line |
 | `tcp_proxy` | `TcpProxy`: a network on loopback that can stall, reset or slow its connections |
 | `schema_registry` | `SchemaRegistry`: a small schema registry over HTTP, which can be stopped and started |
-| `unity_server` | `UnityServer`: a small server of Unity Catalog over HTTP, with tables and views |
 | `recorded_jobs` | `Job`: a query of a job, recorded as Spark reports it |
 | `unchanged_jobs` | `Shop`: jobs of a team's own, run in the Spark of the tests |
 | `broker_rights` | `grant`: a right on a topic of the tests' broker |
@@ -49,5 +48,6 @@
 | `supervised_streams` | `Stage`, `Supervised`: a real Airflow and streams that it launches, kills and clears |
 | `yarn_cluster` | `YarnCluster`: Hadoop's ResourceManager and two NodeManagers on loopback, which can be killed |
 | `schemas` | `disagreement`: how the JSON Schema of a file and its parser differ about one file |
+| `sql_scripts` | `statements_of`: the statements of a script of SQL |
 | `supervision_cases` | cases of supervision for every place of the control folder |
 """

@@ -100,7 +100,6 @@ IMPORTS = {
         "stream.distributed"
     ),
     "query": "collecting escaping errors model.tables model.project storage storage.delta stream.journal",
-    "query.catalogs": "collecting escaping errors model.tables model.project storage storage.delta query",
     "sampling": (
         "collecting errors model.settings model.project model.kinds model kernels.columns "
         "kernels.records stream.kafka stream.read stream.write"
@@ -181,8 +180,8 @@ IMPORTS = {
         "why.evidence reports.facts"
     ),
     "cli.outside": (
-        "clock collecting escaping errors semantics model.tables model.settings model.project model.kinds model "
-        "control query query.catalogs spark_session storage storage.delta why.evidence metrics cli.shared"
+        "clock collecting escaping errors model.tables model.settings model.project model.kinds model "
+        "control query storage.delta why.evidence metrics cli.shared"
     ),
     "cli.explain": (
         "collecting escaping errors clock semantics model.settings model.project model storage query "
