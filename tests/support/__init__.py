@@ -2,7 +2,7 @@
 
 | module | gives tests |
 |---|---|
-| `alert_services` | a pager, an Alertmanager, Opsgenie and a webhook on loopback that check their interface |
+| `alert_services` | a pager, an Alertmanager and a webhook on loopback that check their interface |
 | `topologies` | `topology_of`, `operators`: texts of topologies from a line per operator; those that many tests share |
 | `parsed_source` | `source`, `AVRO`: a source whose records are parsed, and their Avro schema |
 | `play` | `Play`: batches of a topology over rows written by hand, without Spark or a broker |
@@ -20,10 +20,9 @@
 | `repairable` | `Repairable`: a stopped stream that each command for repairs can repair |
 | `report_warehouse` | `TestWarehouse`: rows of any table, written as a stream or a report would |
 | `latency_facts` | the facts about latency that one batch leaves |
-| `busy_warehouse` | `busy`: a warehouse of `flights` with faults, alerts, forecasts and a month of history |
+| `busy_warehouse` | `busy`: a warehouse of `flights` with faults, alerts and a month of history |
 | `reported_window` | a warehouse with one reported window of `flights` |
 | `flights_day` | a day of flights, played twelve times as fast, and its expected records |
-| `simulated_weeks` | `simulated_week`: a week of a stream, minute by minute, with days, bursts, restarts and ramps |
 | `hostile_strings` | `HOSTILE`: strings that programs may obey |
 | `otlp_receiver` | `OtlpReceiver`: an OTLP server over HTTP that keeps the metrics and spans that it is sent |
 | `command_line` | `tidemark`: a command, run within the process of the test |

@@ -159,7 +159,7 @@ IMPORTS = {
     ),
     "sla": (
         "collecting clock escaping semantics model.tables model.settings model.project model.kinds model storage query "
-        "why.evidence why reports reports.paths reports.facts reports.pages reports.rollups sla.contracts sla.measures "
+        "why.evidence reports reports.paths reports.facts reports.pages reports.rollups sla.contracts sla.measures "
         "sla.incidents"
     ),
     "maintenance": (
@@ -187,8 +187,7 @@ IMPORTS = {
     ),
     "cli.explain": (
         "collecting escaping errors clock semantics model.settings model.project model storage query "
-        "why.evidence why recorded reports reports.paths reports.pages reports.what_if sla.incidents sla cli.shared "
-        "cli.outside"
+        "why.evidence why recorded reports reports.paths reports.pages reports.what_if sla.incidents sla cli.shared"
     ),
     "cli.audit": (
         "clock errors escaping semantics model.settings model.project model.kinds model query why stream.schemas trace "

@@ -85,11 +85,6 @@ def test_other_measures_are_no_freshness() -> None:
             'write a number of minutes, such as "1 min"',
         ),
         (
-            {"error_after": "49 h", "hours": [{"zone": "UTC", "from": "07:00", "to": "19:00", "error_after": "3 h"}]},
-            "# Left out: slas.toml: flights.board.hours: is set, but dbt has the same limits at all hours; "
-            "write an SLA without this key for dbt",
-        ),
-        (
             {"calendar": {"zone": "UTC", "from": "07:00", "to": "19:00"}},
             "# Left out: slas.toml: flights.board.calendar: is set, but dbt judges at every hour; "
             "write an SLA without this key for dbt",

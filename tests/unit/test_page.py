@@ -85,7 +85,6 @@ def page_that_says(text, **changes):
     standing = {"verdict": "late", "slas": [text], "stuck_ms": None}
     nothing: dict[str, list[Any]] = {
         "alerts": [],
-        "forecasts": [],
         "budgets": [],
         "partitions": [],
         "silent_groups": [],
@@ -159,13 +158,6 @@ def test_incidents_of_one_cause_are_one_line_with_its_place():
     assert 'href="play/operators/events"' in page
     assert 'href="play/decisions?subject=fresh-1"' in page
     assert "Acknowledged by ann." in page_that_says("play", alerts=[ALERT | {"acknowledged_by": "ann"}])
-
-
-def test_an_expected_break_has_its_minutes_and_its_reason():
-    row = {"sla": "fresh", "subject": "board", "in_ms": 700_000, "because": "5 records/s come into s, which reads 4"}
-    said = "fresh of board breaks in about 12 minutes because 5 records/s come into s, which reads 4."
-    assert said in text_of(page_that_says("play", forecasts=[row]), "alerts")
-    assert "breaks now because" in text_of(page_that_says("play", forecasts=[row | {"in_ms": 0}]), "alerts")
 
 
 def test_partitions_have_lag_backlog_and_silence():

@@ -54,8 +54,6 @@ def _refuse(spec: SlaSpec, tables: Iterable[str], at: str, file: str) -> None:
     alone = "write an SLA without this key for dbt"
     if spec.by:
         raise InvalidSpec.at(file, f"{at}.by", "is set, but dbt judges a table as a whole", alone)
-    if spec.hours:
-        raise InvalidSpec.at(file, f"{at}.hours", "is set, but dbt has the same limits at all hours", alone)
     if spec.calendar:
         raise InvalidSpec.at(file, f"{at}.calendar", "is set, but dbt judges at every hour", alone)
     if spec.place is not ResultPlace.VIEW:
