@@ -24,6 +24,7 @@ from tidemark.model.project.layout import Layout
 from tidemark.model.topology import Topology
 
 if TYPE_CHECKING:
+    from wsgiref.simple_server import WSGIServer
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 PORT, LAST_PORT, EVERY_S = 9477, 65_535, 15.0
@@ -65,13 +66,7 @@ def command(options: argparse.Namespace) -> int:
         return _push(exporter, options.otlp, options.every)
     registry = CollectorRegistry()
     registry.register(exporter)
-    try:
-        server, thread = start_http_server(options.port, options.host, registry)
-    except OSError as error:
-        msg = f"{options.host}:{options.port}: {error}; choose another address with --host and --port"
-        raise InvalidArgument(msg) from error
-    if _is_loopback(options.host):
-        server.set_app(_for_this_machine(make_wsgi_app(registry)))
+    server, thread = serve(registry, options.host, options.port)
     say(f"serving metrics on http://{options.host}:{server.server_port}/metrics")
     flush()
     try:
@@ -80,6 +75,22 @@ def command(options: argparse.Namespace) -> int:
         server.shutdown()
         server.server_close()
     return 0
+
+
+def serve(registry: CollectorRegistry, host: str, port: int) -> tuple[WSGIServer, threading.Thread]:
+    """Serves the metrics of *registry* in a thread; on a loopback address only to requests for this machine.
+
+    Raises:
+        InvalidArgument: the address cannot be listened on.
+    """
+    try:
+        server, thread = start_http_server(port, host, registry)
+    except OSError as error:
+        msg = f"{host}:{port}: {error}; choose another address with --host and --port"
+        raise InvalidArgument(msg) from error
+    if _is_loopback(host):
+        server.set_app(_for_this_machine(make_wsgi_app(registry)))
+    return server, thread
 
 
 def _for_this_machine(app: WSGIApplication) -> WSGIApplication:
