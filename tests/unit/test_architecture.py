@@ -25,6 +25,7 @@ IMPORTS = {
     "escaping": "",
     "errors": "escaping",
     "clock": "",
+    "bounded_http": "errors",
     "semantics": "collecting errors",
     "model.tables": "collecting",
     "model.settings": "collecting errors semantics model.tables",
@@ -65,7 +66,7 @@ IMPORTS = {
         "kernels.aggregates kernels.formats kernels.sql kernels.updates stream.journal stream.kafka "
         "stream.state stream.updates"
     ),
-    "stream.schemas": "errors clock model.project model.kinds kernels.formats storage",
+    "stream.schemas": "bounded_http errors clock model.project model.kinds kernels.formats storage",
     "stream.read": (
         "collecting escaping errors clock semantics model.tables model.settings model.project model.kinds "
         "model kernels.columns kernels.updates kernels.records kernels.formats storage storage.delta control "
@@ -169,7 +170,7 @@ IMPORTS = {
         "kernels.columns kernels.updates kernels.records spark_session storage storage.delta control recorded "
         "stream.journal stream.driver stream.state stream stream.distributed"
     ),
-    "embedded": "collecting errors clock model.project model control",
+    "embedded": "bounded_http collecting errors clock model.project model control",
     "feed": "errors model.settings model.project embedded",
     "cli.shared": (
         "clock collecting escaping errors semantics model.settings model.project model storage control recorded "
@@ -207,12 +208,12 @@ IMPORTS = {
         "storage control query recorded reports reports.pages why.evidence cli.shared cli.explain"
     ),
     "airflow.tasks": (
-        "collecting escaping errors clock semantics model.tables model.settings model.project model storage control "
-        "query reports sla.incidents"
+        "bounded_http collecting escaping errors clock semantics model.tables model.settings model.project model "
+        "storage control query reports sla.incidents"
     ),
     "airflow.dags": "errors model.project model airflow.tasks",
     "airflow.pages": (
-        "collecting escaping errors clock semantics model.settings model.project model query "
+        "bounded_http collecting escaping errors clock semantics model.settings model.project model query "
         "recorded reports reports.paths reports.facts reports.pages reports.rollups reports.what_if sla.incidents sla "
         "metrics cli.explain airflow.tasks airflow.dags"
     ),
