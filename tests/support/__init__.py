@@ -35,6 +35,7 @@
 | `small_disk` | `small_disk`: a disk of some megabytes that can be filled |
 | `causes` | `known_causes`: the causes that `tidemark why` can find |
 | `mail_and_webhook` | `Inbox`, `Receiver`: a mail server and a webhook on loopback |
+| `power_loss` | `run_traced`, `keep_survivors`: the files that a loss of power would leave of a folder |
 | `process_watch` | `watched`: the command lines of all processes while something runs |
 | `shared_spark` | `one_spark`: one Spark session for a process |
 | `shared_broker` | `one_broker`: one Kafka broker for a process |

@@ -49,7 +49,7 @@ IMPORTS = {
     "spark_session": "errors model.project storage control",
     "stream.journal": "collecting errors semantics model.tables kernels.records storage storage.delta",
     "stream.driver": (
-        "collecting errors clock semantics model.tables model.project model kernels.columns storage "
+        "collecting escaping errors clock semantics model.tables model.project model kernels.columns storage "
         "storage.delta control spark_session stream.journal"
     ),
     "stream.kafka": (
@@ -68,7 +68,7 @@ IMPORTS = {
     ),
     "stream.schemas": "bounded_http errors clock model.project model.kinds kernels.formats storage",
     "stream.read": (
-        "collecting escaping errors clock semantics model.tables model.settings model.project model.kinds "
+        "collecting errors clock semantics model.tables model.settings model.project model.kinds "
         "model kernels.columns kernels.updates kernels.records kernels.formats storage storage.delta control "
         "stream.journal stream.driver stream.kafka stream.updates stream.operate"
     ),
