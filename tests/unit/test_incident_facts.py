@@ -82,16 +82,6 @@ def test_checks_of_the_past_and_in_maintenance_change_nothing() -> None:
     assert changed([check(3, "error"), check(4, "pass", quiet="maintenance")], known) == []
 
 
-def test_an_incident_has_the_limit_of_the_hour_of_its_check() -> None:
-    hours = [{"zone": "UTC", "from": "12:02", "to": "12:03", "error_after": "20 s"}]
-    (by_hour,) = parse({"flights": {"board": {**BOARD, "hours": hours}}}, FLIGHTS, file="slas.toml")
-    by_hour = replace(by_hour, damping=Damping())
-    rows = changed([check(n, "error", observed_ms=200_000) for n in (2, 3)], [], by_hour)
-    assert [(row["at"] - NOON, row["threshold"]) for row in rows] == [(2 * MINUTE, 20_000)]
-    rows = changed([check(3, "error", observed_ms=200_000)], [], by_hour)
-    assert [row["threshold"] for row in rows] == [120_000]
-
-
 def test_outside_its_calendar_an_sla_opens_and_resolves_nothing() -> None:
     hours = {"zone": "Europe/Berlin", "from": "07:00", "to": "13:02"}
     (found,) = parse({"flights": {"board": {**BOARD, "calendar": hours}}}, FLIGHTS, file="slas.toml")

@@ -24,8 +24,7 @@ def external_names(layout: Layout, paths: Sequence[Path]) -> dict[Path, str]:
     """Returns the name of the external table of each path.
 
     It is `<topology>__<sub_topology>__<table>` or, of a report, `<topology>__<table>`. `_` replaces the characters `.`
-    and `-`, which names of queries may have: Hive and Spark's own catalog refuse them, and Unity Catalog wants
-    backticks for `-`.
+    and `-`, which names of queries may have: Hive and Spark's own catalog refuse them.
 
     Raises:
         InvalidArgument: there are no tables, or two would have one name.

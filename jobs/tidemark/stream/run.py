@@ -12,10 +12,10 @@ from tidemark.model.topology import Time, load, on_processing_time
 from tidemark.storage.delta.format import refuse_other
 from tidemark.stream.driver.heartbeats import Heartbeats
 from tidemark.stream.driver.launch import take_lease
+from tidemark.stream.driver.reason import as_reason
 from tidemark.stream.driver.shared_session import SharedSession
 from tidemark.stream.pulse import Pulse
 from tidemark.stream.query import RunOptions, StreamQuery, read_secrets
-from tidemark.stream.read.poison_record import as_reason
 from tidemark.stream.startup.evidence import evidence
 from tidemark.stream.startup.fatal import KILLED, count_deaths
 from tidemark.stream.startup.soundness import refuse_unless_sound
@@ -63,8 +63,7 @@ def run_stream(options: RunOptions, session_of: SharedSession) -> int:
         if not isinstance(error, TidemarkError) and (reading := begun(stream_of.control, sub)):
             error.add_note(reading)
         log.exception("stream %s/%s failed", topology.name, sub.name)
-        # The reason is a column of `heartbeats`, and an error of Spark may be very long.
-        pulse.end(StreamState.FAILED, reason=as_reason(error)[:2_000])
+        pulse.end(StreamState.FAILED, reason=as_reason(error))
         return 1
     pulse.end(state)
     return 0

@@ -50,6 +50,8 @@ from tidemark.storage.delta.log import (
     TableLog,
     add_file,
     commit_file,
+    make_commits_durable,
+    make_log_durable,
 )
 from tidemark.storage.delta.snapshots import snapshot_of
 from tidemark.storage.fence import Fence
@@ -147,7 +149,7 @@ def create(
         table = _existing_table(path) or _new_table(
             path, schema, description, _properties(log, properties), partitioned_by=partitioned_by
         )
-        stamp = table_stamp(table)
+        stamp, opened_at = table_stamp(table), table.version()
         if stamp is not None:
             stamp.refuse_other(path)
         comments = {field.name: field.metadata for field in table.schema().fields}
@@ -169,6 +171,7 @@ def create(
             table.alter.add_constraint(missing)
         if stamp is None:
             table.alter.set_table_properties(STAMPED, raise_if_not_exists=False)
+        make_commits_durable(path, since=opened_at if opened_at else -1)
         return table
 
     return again_after_others(up_to_date)
@@ -387,7 +390,9 @@ def again_after_others(commit: Callable[[], T]) -> T:
 def append(path: Path, rows: pa.Table) -> None:
     """Appends *rows* at *path*, again if others commit in between."""
     properties = CommitProperties(custom_metadata=WRITER)
+    since = DeltaTable(str(path)).version()
     again_after_others(partial(write_deltalake, path, rows, mode="append", commit_properties=properties))
+    make_commits_durable(path, since=since)
 
 
 class Appender:
@@ -414,6 +419,7 @@ class Appender:
             self._log = log
         else:
             write_deltalake(self._path, rows, mode="append", commit_properties=CommitProperties(custom_metadata=WRITER))
+            make_commits_durable(self._path, since=log.version)
 
 
 def rows_of_others(path: Path, table: DeltaTable, *, since: int = -1) -> list[int]:
@@ -484,6 +490,7 @@ class Committer:
             if log.takes_appends:
                 log.append([log.write(rows)], batch_id, noted)
                 return
+            since = log.version
             # A user of the table may have added columns. They are null in our rows.
             others_columns = len(log.table.schema().fields) > rows.num_columns
             write_deltalake(
@@ -495,6 +502,7 @@ class Committer:
                 post_commithook_properties=KEEPS_LOG,
                 writer_properties=WRITTEN,
             )
+            make_commits_durable(path, since=since)
 
         return self._once(path, batch_id, append, notes=notes)
 
@@ -512,6 +520,7 @@ class Committer:
             if log.takes_appends:
                 log.append([add_file(path, file) for file in files.files], batch_id, noted)
                 return
+            since = log.version
             actions: list[AddAction | RemoveAction] = [_add_action(path, file) for file in files.files]
             log.table.create_write_transaction(
                 actions,
@@ -520,6 +529,7 @@ class Committer:
                 commit_properties=self._properties(path, batch_id, noted),
                 post_commithook_properties=KEEPS_LOG,
             )
+            make_log_durable(path, since=since)
             log.table.update_incremental()
 
         return self._once(path, batch_id, add, removes=False, notes=notes)
@@ -552,7 +562,7 @@ class Committer:
         new = None if rows is None else pl.concat(frames(rows)).unique(key, keep="last", maintain_order=True)
 
         def replace(log: TableLog, noted: Notes) -> None:
-            table = log.table
+            table, since = log.table, log.version
             made, replaced = write_replacements(path, table, new, key=key, closed=closed)
             actions: list[AddAction | RemoveAction] = [_add_action(path, file) for file in made]
             actions += _remove_actions(table, replaced)
@@ -564,6 +574,7 @@ class Committer:
                 commit_properties=self._properties(path, batch_id, {**noted, **shown_now}),
                 post_commithook_properties=KEEPS_LOG,
             )
+            make_log_durable(path, since=since)
             table.update_incremental()
 
         return self._once(path, batch_id, replace, reads=True)
