@@ -354,3 +354,9 @@ def test_a_reason_has_the_messages_and_no_frames() -> None:
     assert in_short(error) == (
         "[STREAM_FAILED] Query terminated with exception: Job aborted ValueError: 13 is no amount"
     )
+
+
+@pytest.mark.parametrize("option", [("--time", "processing"), ("--bootstrap", "127.0.0.1:1"), ("--secrets", "own")])
+def test_a_setting_that_a_job_has_itself_is_refused(job: Job, option: tuple[str, str]) -> None:
+    done = tidemark(job.home, "--warehouse", str(job.home), "run", "jobs", "--application", "job.py", *option)
+    assert (done.returncode, "leave out --time, --bootstrap, --secrets" in done.stderr) == (1, True)

@@ -115,3 +115,7 @@ def test_a_file_that_a_writer_has_open_stays(home: Path) -> None:
         said = published(home)
         writer.communicate()
     assert f"{file} is open for writing in another program; close it there, or open it read-only" in said
+
+
+def test_an_option_of_another_kind_is_refused(home: Path) -> None:
+    assert "--send is for lineage, got duckdb" in published(home, "--send")

@@ -181,13 +181,12 @@ IMPORTS = {
         "why.evidence reports.facts"
     ),
     "cli.outside": (
-        "clock collecting escaping errors semantics model.tables model.settings model.project model.kinds model "
+        "clock collecting escaping errors model.tables model.settings model.project model.kinds model "
         "control query query.catalogs spark_session storage storage.delta why.evidence metrics cli.shared"
     ),
     "cli.explain": (
         "collecting escaping errors clock semantics model.settings model.project model storage query "
-        "why.evidence why recorded reports reports.paths reports.pages reports.what_if sla.incidents sla cli.shared "
-        "cli.outside"
+        "why.evidence why recorded reports reports.paths reports.pages reports.what_if sla.incidents sla cli.shared"
     ),
     "cli.audit": (
         "clock errors escaping semantics model.settings model.project model.kinds model query why stream.schemas trace "

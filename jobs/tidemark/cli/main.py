@@ -44,7 +44,6 @@ examples:
   tidemark sql "from latest_state"              prints a view; docs/cookbook.md has twenty questions
   tidemark publish duckdb                       writes a DuckDB file of views, for BI tools
   tidemark publish lineage --send               sends streams and origins of columns by the client of OpenLineage
-  tidemark publish openslo                      prints objectives as SLOs; `odcs` prints data contracts
   tidemark schema --into .schemas               writes JSON Schemas of topology, SLA and channel files, for editors
   tidemark why flights                          explains missing results: blocked operators, causes, remedies
   tidemark topology flights                     shows latency, records/s, watermark and backlog of its operators
@@ -85,7 +84,7 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("run", "stack.run", "run the drivers of one topology in the foreground; Ctrl-C drains them"),
     ("check", "project.check", "validate topology files, including columns and SQL, and SLAs"),
     ("sql", "explain.query", "run a query over the Delta tables, with DuckDB"),
-    ("publish", "outside.publish", "give other tools tables, SLAs and lineage, such as DuckDB, Hive and dbt"),
+    ("publish", "outside.publish", "give other tools tables and lineage, such as DuckDB and Hive"),
     ("schema", "outside.schema", "print or write JSON Schemas of topology, SLA and channel files, for editors"),
     ("why", "explain.why", "explain missing results of a topology: blocked operators, causes, remedies"),
     ("trace", "audit.trace", "show what became of a record at each operator, or which records made a row"),

@@ -1,8 +1,7 @@
 """`tidemark publish`: gives BI tools one name per table and view.
 
 `duckdb` writes a database file of views, `hive` and `unity` register tables and views in a Hive metastore and in Unity
-Catalog. `dbt`, `odcs` and `openslo` print the SLAs as freshness of dbt's sources, as data contracts and as SLOs.
-`lineage` prints or sends the datasets and columns of each stream as events of OpenLineage.
+Catalog. `lineage` prints or sends the datasets and columns of each stream as events of OpenLineage.
 """
 
 from __future__ import annotations
@@ -14,35 +13,27 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from tidemark.cli.outside import contracts
-from tidemark.cli.outside.dbt_sources import sources
-from tidemark.cli.shared.options import existing_warehouse, place
+from tidemark.cli.shared.options import existing_warehouse
 from tidemark.cli.shared.output import say, say_inert
 from tidemark.cli.shared.streams import valid_topologies
 from tidemark.clock import wall_clock_ms
-from tidemark.collecting import names_in, outside
 from tidemark.errors import InvalidArgument, InvalidSpec
 from tidemark.escaping import one_message
 from tidemark.model.project.extras import require
 from tidemark.model.project.files import Project
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import iso
-from tidemark.model.settings.toml_keys import read_toml
-from tidemark.model.sla_spec import DEFAULT_SLAS, MAINTENANCE, Slas, load_usable, recorded_topologies
 from tidemark.model.topology import Topology, load_each
 from tidemark.storage.warehouse import delta_tables, no_tables
 
 FILE = "tidemark.duckdb"
 TOKEN = "TIDEMARK_UNITY_TOKEN"
-PROMISES = ("dbt", contracts.ODCS, contracts.OPENSLO)
-"""Kinds that have the SLAs of a project, and need no warehouse."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the command."""
-    kinds = "a DuckDB file of views, a Hive metastore, Unity Catalog, dbt's sources, data contracts (ODCS), "
-    kinds += "SLOs (OpenSLO), or OpenLineage"
-    parser.add_argument("kind", choices=["duckdb", "hive", "unity", "lineage", *PROMISES], help=kinds)
+    kinds = "a DuckDB file of views, a Hive metastore, Unity Catalog, or OpenLineage"
+    parser.add_argument("kind", choices=["duckdb", "hive", "unity", "lineage"], help=kinds)
     parser.add_argument("--send", action="store_true", help="lineage: send the events by the configured client")
     runs = "lineage: the events of runs that were not sent yet, in place of the description of streams"
     parser.add_argument("--runs", action="store_true", help=runs)
@@ -72,7 +63,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help=f"file with the token for Unity Catalog (default: the environment variable {TOKEN}; neither: no token)",
     )
-    several = parser.add_argument_group("hive, unity, dbt")
+    several = parser.add_argument_group("hive, unity")
     several.add_argument(
         "--database", default="tidemark", help="database or schema for tables and views (default: %(default)s)"
     )
@@ -81,15 +72,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def command(options: argparse.Namespace) -> int:
     """Publishes the tables; prints what was written.
 
-    An invalid topology or SLA is named, and the others are printed; then it returns 1. Raises InvalidArgument for a
+    An invalid topology is named, and the others are printed; then it returns 1. Raises InvalidArgument for a
     warehouse without tables, and for invalid options.
     """
     for option in ("send", "runs"):
         if getattr(options, option) and options.kind != "lineage":
             msg = f"--{option} is for lineage, got {options.kind}; leave it out"
             raise InvalidArgument(msg)
-    if options.kind in PROMISES:
-        return _promises(Project.here(), options)
     if options.kind == "lineage":
         return _lineage(Project.here(), options)
     home = existing_warehouse(options)
@@ -105,40 +94,6 @@ def _duckdb(home: Path, options: argparse.Namespace) -> str:
     if options.install_extension:
         attach.install_extension()
     return f"{file}: {len(names)} views"
-
-
-def _promises(project: Project, options: argparse.Namespace) -> int:
-    """Prints the SLAs of valid topologies; returns 1 without some."""
-    errors = [each for each in load_each(project.topologies).values() if isinstance(each, InvalidSpec)]
-    slas: list[tuple[str, Slas]] = []
-    file, of_jobs = project.slas.name, recorded_topologies(project.slas)
-    # Only the warehouse knows the queries of jobs.
-    valid_ones = valid_topologies(Layout(place(options)) if of_jobs else None)
-    for topology in valid_ones:
-        if not topology.jobs or topology.name in of_jobs:
-            slas.append((topology.name, load_usable(project.slas, topology)))
-            errors += slas[-1][1].errors.values()
-    for name in outside(of_jobs, names_in(valid_ones)):
-        problem = f"has no job in the warehouse {place(options)}, so its SLAs are left out"
-        errors.append(InvalidSpec.at(file, name, problem, "run a job of it, or choose another warehouse"))
-    if options.kind == "dbt":
-        valid = [(name, each.specs) for name, each in slas]
-        say_inert(sources(valid, file=file, schema=options.database))
-    else:
-        content = read_toml(project.slas)
-        documents: list[contracts.Entry] = []
-        refused: list[InvalidSpec] = []
-        for name, each in slas:
-            tables = {sla: table for sla, table in content.get(name, DEFAULT_SLAS).items() if sla not in each.errors}
-            of_topology, left_out = contracts.exported(options.kind, name, tables, file=file)
-            documents += of_topology
-            refused += left_out
-        if isinstance(content.get(MAINTENANCE), list):
-            refused.append(contracts.without_maintenance(options.kind, MAINTENANCE, file=file))
-        say_inert(contracts.as_yaml(documents, refused))
-    for error in errors:
-        say(one_message(str(error)), sys.stderr)
-    return 1 if errors else 0
 
 
 def _lineage(project: Project, options: argparse.Namespace) -> int:
