@@ -8,6 +8,9 @@ from __future__ import annotations
 import pytest
 
 from support.both_engines import BothEngines
+from support.play import Play, ms
+from support.sql_scripts import statements_of
+from support.topologies import BOARD
 from tidemark.clock import wall_clock_ms
 from tidemark.model.project.layout import Layout
 from tidemark.model.tables.catalog import (
@@ -25,6 +28,7 @@ from tidemark.model.tables.catalog import (
     SLA_RESULTS,
     WATERMARKS,
 )
+from tidemark.query.sql_script import script
 from tidemark.storage.warehouse import views
 
 HOUR = 3_600_000
@@ -351,6 +355,34 @@ def test_a_shard_ends_with_the_batch_that_closed_the_window(ask):
     )
     ended = ("counts two", 2, TEN + 6_200, 3, "k", 0.5, TEN)
     assert ask(f"{text} WHERE shard IS NOT NULL") == [(0, *ended), (1, *ended)]
+
+
+def test_a_published_script_gives_a_catalog_the_same_rows(spark, tmp_path):
+    home = tmp_path / "it's ${here}"
+    play = Play(BOARD, home)
+    play.batch([play.row("events", ms(0), id="a", v=1), play.row("events", ms(0), id="b", v=2)], at_ms=ms(1))
+    # A few names, because each takes Spark a moment; test_metastore reads all.
+    few = ("board", "batches", "changes", "suppressed", "latest_state")
+    made = tuple(f"CREATE OR REPLACE VIEW `{name}`" for name in few) + tuple(
+        f"CREATE TABLE IF NOT EXISTS `play__events__{name}`" for name in (*few, "changes_of_board")
+    )
+    published = statements_of(script(Layout(home), schema="published"))
+    statements = [text for text in published if text.startswith(("SET", "CREATE SCHEMA", "USE", *made))]
+    try:
+        for _ in range(2):  # a second run changes nothing
+            for statement in statements:
+                spark.sql(statement)
+        play.batch([play.row("events", ms(2), id="a", v=3)], at_ms=ms(3))  # after the tables were published
+        board = spark.sql("SELECT id, v FROM published.board ORDER BY id").collect()
+        assert [tuple(row) for row in board] == [("a", 3), ("b", 2)]
+        latest = spark.sql("SELECT key, value FROM published.latest_state ORDER BY key").collect()
+        assert [tuple(row) for row in latest] == [("a", '{"v":3}'), ("b", '{"v":2}')]
+        names = {row.tableName for row in spark.sql("SHOW TABLES IN published").collect() if not row.isTemporary}
+        assert {*few, "play__events__board", "play__events__changes_of_board"} <= names
+    finally:
+        spark.sql("USE default")
+        spark.sql("DROP SCHEMA IF EXISTS published CASCADE")
+    assert play.rows("board")  # external tables stay
 
 
 def test_an_empty_warehouse_has_every_view_without_rows(spark, tmp_path):

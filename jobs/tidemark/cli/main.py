@@ -44,7 +44,7 @@ examples:
   tidemark sql "from latest_state"              prints a view; docs/cookbook.md has twenty questions
   tidemark publish duckdb                       writes a DuckDB file of views, for BI tools
   tidemark publish lineage --send               sends streams and origins of columns by the client of OpenLineage
-  tidemark publish openslo                      prints objectives as SLOs; `odcs` prints data contracts
+  tidemark publish sql --schema tidemark        prints a script that registers tables and views in a catalog of Spark
   tidemark schema --into .schemas               writes JSON Schemas of topology, SLA and channel files, for editors
   tidemark why flights                          explains missing results: blocked operators, causes, remedies
   tidemark topology flights                     shows latency, records/s, watermark and backlog of its operators
@@ -65,7 +65,6 @@ examples:
   tidemark accept-loss flights status --source weather --partition 0 --until 512 --by Ann --reason "retention"
   tidemark reset-time flights status --source weather --partition 0 --to 2014-05-13T12:00 --by Ann --reason "2090"
   tidemark reshard flights status --shards 8    run it between a drain and the start with `shards = 8`
-  tidemark upgrade --dry-run                    shows what an upgrade of the warehouse changes, and what it costs
   tidemark down                                 drains the streams and stops everything
 """
 PASSED_ON = "replay"
@@ -85,7 +84,7 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("run", "stack.run", "run the drivers of one topology in the foreground; Ctrl-C drains them"),
     ("check", "project.check", "validate topology files, including columns and SQL, and SLAs"),
     ("sql", "explain.query", "run a query over the Delta tables, with DuckDB"),
-    ("publish", "outside.publish", "give other tools tables, SLAs and lineage, such as DuckDB, Hive and dbt"),
+    ("publish", "outside.publish", "give other tools tables and lineage: DuckDB, catalogs of Spark, OpenLineage"),
     ("schema", "outside.schema", "print or write JSON Schemas of topology, SLA and channel files, for editors"),
     ("why", "explain.why", "explain missing results of a topology: blocked operators, causes, remedies"),
     ("trace", "audit.trace", "show what became of a record at each operator, or which records made a row"),
@@ -104,7 +103,7 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("accept-loss", "repair.accept_loss", "continue without records that a topic or hop removed before they were read"),
     ("reset-time", "repair.reset_time", "set the time of a partition back after a record from the future"),
     ("reshard", "repair.reshard", "change the number of shards of a drained stream"),
-    ("upgrade", "repair.upgrade", "bring what older versions wrote to the format of this version"),
+    ("upgrade", "repair.upgrade", "say whether the warehouse has the format of this version"),
     ("requeue", "repair.requeue", "send quarantined or late records to their topics again, each once"),
     ("metrics", "outside.metrics", "print metrics for Prometheus, or alerting rules from the SLAs"),
     ("serve-metrics", "outside.serve_metrics", "serve metrics to Prometheus, or push them to OpenTelemetry"),

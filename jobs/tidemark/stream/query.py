@@ -40,7 +40,7 @@ from tidemark.stream.driver.ticks import Ticks
 from tidemark.stream.driver.waking import SELDOM_SIGN_EVERY_MS, SIGN_EVERY_MS, Waker
 from tidemark.stream.engine import Engine
 from tidemark.stream.flush_timer import FlushTimer
-from tidemark.stream.journal.checkpoint import last_tick, read_plan
+from tidemark.stream.journal.checkpoint import last_tick, make_plan_durable, read_plan
 from tidemark.stream.kafka.client import KafkaBroker, refuse_marks_in_compacted
 from tidemark.stream.kafka.watch import BrokerWatch
 from tidemark.stream.pulse import BEAT_S, Pulse
@@ -373,6 +373,7 @@ class StreamQuery:
 
     def _process(self, rows: DataFrame, batch_id: int) -> None:
         plan = read_plan(self._checkpoint, batch_id)
+        make_plan_durable(self._checkpoint, batch_id)
         collect_rows, executors = readers(rows, self._stream.sub, self._schemas)
         with self._session_of.slots.batch(self._name):
             self._engine.process(

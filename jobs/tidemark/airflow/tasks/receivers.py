@@ -12,15 +12,14 @@ import time
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
 from email.message import Message
-from http.client import HTTPException
 from typing import IO, TYPE_CHECKING, Any
-from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
-from urllib.request import HTTPRedirectHandler, Request, build_opener
+from urllib.request import HTTPRedirectHandler, Request
 
 from airflow.sdk import BaseHook, BaseNotifier, Connection, Context
 from airflow.sdk.log import mask_secret
 
+from tidemark.bounded_http import NoAnswer, ask
 from tidemark.clock import wall_clock_ms
 from tidemark.errors import InvalidArgument, TidemarkError
 from tidemark.escaping import hide, inert, without_secrets
@@ -139,16 +138,15 @@ def send(url: str, body: bytes, headers: Mapping[str, str] | None = None) -> Non
     own = {"Content-Type": "application/json", "User-Agent": "tidemark", **(headers or {})}
     for left in reversed(range(MOST_TRIES)):
         # The URL of a webhook may be a secret: errors have its host only.
+        request = Request(url, body, own)
         try:
-            with _OPENER.open(Request(url, body, own), timeout=TIMEOUT_S) as answer:
-                answer.read(MOST_CHARACTERS)
-                return
-        except HTTPError as error:
-            status, wait, text = error.code, error.headers.get("Retry-After"), error.read(MOST_CHARACTERS)
-        except (URLError, OSError, HTTPException) as error:
-            reason = without_secrets(inert(str(getattr(error, "reason", None) or type(error).__name__)))
-            msg = f"{host} does not answer: {reason}"
+            answer = ask(request, _RefuseRedirects(), silent_for_s=TIMEOUT_S, most_bytes=MOST_CHARACTERS)
+        except NoAnswer as error:
+            msg = f"{host} does not answer: {without_secrets(inert(str(error)))}"
             raise ReceiverDown(msg) from None
+        status, wait, text = answer.status, answer.headers.get("retry-after"), answer.content[:MOST_CHARACTERS]
+        if 200 <= status < 300:
+            return
         if status in BUSY and left:
             time.sleep(_wait_s(wait))
             continue
@@ -172,9 +170,6 @@ class _RefuseRedirects(HTTPRedirectHandler):
 
     def redirect_request(self, req: Request, fp: IO[bytes], code: int, msg: str, headers: Message, newurl: str) -> None:
         """Returns None: the answer is an HTTPError."""
-
-
-_OPENER = build_opener(_RefuseRedirects)
 
 
 def _as_json(body: Any) -> bytes:

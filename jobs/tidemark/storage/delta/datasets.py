@@ -54,6 +54,12 @@ def properties_of(table: DeltaTable | Snapshot) -> Mapping[str, str]:
     return table.properties if isinstance(table, Snapshot) else table.metadata().configuration
 
 
+def local_folder(table: DeltaTable) -> Path | None:
+    """Returns the folder of *table*; None in an object store."""
+    place = urlsplit(table.table_uri)
+    return Path(unquote(place.path)) if place.scheme == "file" else None
+
+
 def dataset_of(table: DeltaTable | Snapshot) -> ds.Dataset:
     """Returns the rows of *table* as an unread dataset.
 

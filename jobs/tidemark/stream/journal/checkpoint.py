@@ -17,6 +17,7 @@ from typing import Any
 
 from tidemark.control.files import RESTORE
 from tidemark.errors import UnreadableFile
+from tidemark.storage.location import durable
 from tidemark.storage.object_path import ObjectPath
 
 FORMAT = "v1"
@@ -72,6 +73,17 @@ def read_plan(checkpoint: Path, batch_id: int) -> Plan:
         return Plan(_ends(sources), at_ms, _versions(sources))
     except _OF_ANOTHER_FORM as error:
         raise UnreadableFile(checkpoint / "offsets" / str(batch_id), str(error), RESTORE) from error
+
+
+def make_plan_durable(checkpoint: Path, batch_id: int) -> None:
+    """Makes the plan of batch *batch_id* in Spark's *checkpoint* survive a loss of power.
+
+    Spark syncs nothing. After a decision the plan must not be missing: Spark would plan the batch anew, with other
+    records, and they would count as those of the decision.
+    """
+    if not isinstance(checkpoint, ObjectPath):
+        lists_of_files = checkpoint.glob(f"sources/*/{batch_id}*")
+        durable([checkpoint / "metadata", checkpoint / "offsets" / str(batch_id), *lists_of_files])
 
 
 def _plan(checkpoint: Path, batch_id: int) -> tuple[str, list[str]]:

@@ -84,12 +84,12 @@ def _is_at_rest(journal: Path, batches: Path) -> bool:
         return False
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            is_whole = json.loads(archive.read(NOTES)).get("is_whole")
+            is_whole = json.loads(archive.read(NOTES))["is_whole"]
     # It is damaged in any way: who reads it next leaves its facts out.
     except Exception:
         return False
     # A flush of a part of the tables leaves the others behind.
-    return is_whole is not False and _newest_batch_at(batches) >= newest[0]
+    return is_whole and _newest_batch_at(batches) >= newest[0]
 
 
 def _newest_batch_at(path: Path) -> int:

@@ -167,10 +167,9 @@ def _expected(facts: Mapping[int, Entry], decided: Entry | None, tables: Iterabl
             completed[number] = entry
     number = max(completed, default=-1)
     facts_notes = decided.notes.facts if decided else None
-    expected = facts_notes.newest_batches if facts_notes else None
     if decided is None or facts_notes is None or number >= decided.batch_id:
-        expected = completed[number].notes.newest_batches if completed else None
-    return expected or {}
+        return (completed[number].notes.newest_batches if completed else None) or {}
+    return facts_notes.newest_batches
 
 
 def _topics(stream: Stream) -> dict[str, str]:
