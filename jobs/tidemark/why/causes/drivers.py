@@ -104,7 +104,8 @@ def _driver(scene: Scene, name: str) -> WhyFinding | None:
         dead = ("sends no heartbeat any more", f"{look}, and {again}")
     if dead is not None:
         state, remedy = dead
-        past = past_trouble(beat.reason, beat.at_ms)
+        # The error of a team's own job may be about another disk.
+        past = None if scene.topology.jobs else past_trouble(beat.reason, beat.at_ms)
         if past is not None:
             # The reason of a failure has the trouble already.
             state = state if beat.state is StreamState.FAILED else f"{state}; before that {_clause(past)}"
