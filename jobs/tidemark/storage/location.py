@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
+from urllib.parse import unquote, urlsplit
 
 from tidemark.errors import InvalidArgument
 from tidemark.storage.object_path import ADLS, GCS, SCHEME, ObjectPath
@@ -54,6 +55,15 @@ def location(text: str | Path) -> Path:
         )
         raise InvalidArgument(msg)
     return ObjectPath(own_scheme, bucket, *folders)
+
+
+def path_of_url(url: str) -> Path:
+    """Returns the path of a local file whose *url* Spark reports.
+
+    >>> str(path_of_url("file:///srv/a%20b%2520%23.json"))
+    '/srv/a b%20#.json'
+    """
+    return Path(unquote(urlsplit(url).path))
 
 
 def is_missing(warehouse: Path) -> bool:

@@ -44,6 +44,7 @@ from tidemark.stream.journal.checkpoint import last_tick, read_plan
 from tidemark.stream.kafka.client import KafkaBroker, refuse_marks_in_compacted
 from tidemark.stream.kafka.watch import BrokerWatch
 from tidemark.stream.pulse import BEAT_S, Pulse
+from tidemark.stream.read.data_files import files_of_batch
 from tidemark.stream.read.data_loss import Offsets
 from tidemark.stream.read.parts import BatchPart, RecordsByTopic, passed_over_rows
 from tidemark.stream.read.sources import collect, explained, read_again, rows_of_part, stream, with_numbers
@@ -369,6 +370,9 @@ class StreamQuery:
 
     def _process(self, rows: DataFrame, batch_id: int) -> None:
         plan = read_plan(self._checkpoint, batch_id)
+        warehouse, progress = self._stream.layout.warehouse, self._engine.progress
+        files = files_of_batch(self._stream.sub, warehouse, self._checkpoint, batch_id, progress)
+        rows = files.added_to(rows)
         collect_rows, executors = readers(rows, self._stream.sub, self._schemas)
         with self._session_of.slots.batch(self._name):
             self._engine.process(
@@ -378,6 +382,7 @@ class StreamQuery:
                 executors,
                 planned_at_ms=plan.at_ms,
                 versions=plan.versions,
+                files=files.sizes,
                 read=lambda was: readers(with_numbers(rows, self._stream.sub, was), self._stream.sub, self._schemas),
                 read_part=partial(part_readers, rows, self._stream.sub, self._clusters, self._schemas, self._check),
                 passed_over=self._passed_over() if batch_id == self._deaths.batch_id else None,

@@ -77,15 +77,20 @@ def parsed(source: Source, raw: pl.DataFrame, schemas: KnownSchemas = NO_SCHEMAS
         columns[source.key] = texts_of(raw["key"])
     if source.other_fields:
         columns[source.other_fields] = fields.others
+    reasons, details = fields.reasons, fields.details
+    if "reason" in raw.columns:
+        reasons = raw["reason"].zip_with(raw["reason"].is_not_null(), reasons)
+    if "detail" in raw.columns:
+        details = raw["detail"].zip_with(raw["detail"].is_not_null(), details) if details is not None else raw["detail"]
     rows = raw.select(
         "source", "partition", "offset", "key", "value", "headers",
         deleted=pl.col("value").is_null() & bool(source.key),
         clock_ms="clock_ms",
         _is_key=texts_of(raw["key"]).is_not_null(),
-        _unreadable=fields.reasons,
+        _unreadable=reasons,
         **{source.name: pl.DataFrame(in_order_of(source.columns, columns)).to_struct()},
         **({"written": "written"} if "written" in raw.columns else {}),
-        **({} if fields.details is None else {"detail": fields.details}),
+        **({} if details is None else {"detail": details}),
         sampled=sampled_types(raw, source, schemas.get(source.registry or "", {})),
     )  # fmt: skip
     timed = _with_times(source, rows)
