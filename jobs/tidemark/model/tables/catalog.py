@@ -425,8 +425,8 @@ QUARANTINE = Table(
                 "string",
                 "null_key | null_value | invalid_key | invalid_utf8 | malformed_json | malformed_csv | "
                 "malformed_avro | malformed_protobuf | unreadable_file | added_to_file | no_schema_id | "
-                "unknown_schema | incompatible_schema | wrong_type | "
-                "not_a_number | missing_timestamp | timestamp_out_of_range | timestamp_in_future | sql_error | "
+                "unknown_schema | incompatible_schema | wrong_type | not_a_number | missing_timestamp | "
+                "invalid_timestamp | timestamp_out_of_range | timestamp_in_future | sql_error | "
                 "too_large_for_topic | time_refused_by_topic | does_not_fit_schema | kills_drivers",
             ),
             (

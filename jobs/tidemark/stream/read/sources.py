@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import reduce
 from pathlib import Path
 from typing import assert_never
@@ -37,12 +37,13 @@ from tidemark.storage.location import path_of_url
 from tidemark.storage.warehouse import is_table
 from tidemark.stream.driver.ticks import Ticks
 from tidemark.stream.kafka.numbering import multi_topic_sources, with_places
+from tidemark.stream.read.beyond_spark import overflows, records_at
 from tidemark.stream.read.data_files import folder_of, rows_of_files
 from tidemark.stream.read.data_loss import Offsets
 from tidemark.stream.read.fitting import require_no_misfits, require_there
 from tidemark.stream.read.hop_log import is_cut
 from tidemark.stream.read.parsing import NO_SCHEMAS, SchemasOf, no_schemas, parsed_rows
-from tidemark.stream.read.parts import BatchPart
+from tidemark.stream.read.parts import BatchPart, to_read
 from tidemark.stream.read.table_rows import nullable, table_rows
 
 RAW = {
@@ -79,7 +80,14 @@ has beyond the poll. So a poll should take all of a fetch, which `max.partition.
 
 
 def stream(
-    spark: SparkSession, sub: SubTopology, layout: Layout, topology: str, clusters: Clusters, ticks: Ticks
+    spark: SparkSession,
+    sub: SubTopology,
+    layout: Layout,
+    topology: str,
+    clusters: Clusters,
+    ticks: Ticks,
+    *,
+    reads_topics: bool = True,
 ) -> DataFrame:
     """Returns all sources of *sub* and *ticks* as one streaming frame.
 
@@ -90,16 +98,20 @@ def stream(
         topology: The name of the topology.
         clusters: The Kafka clusters by name.
         ticks: The source of empty batches.
+        reads_topics: Whether batches have the records of topics. They are planned without that, too.
 
     Raises:
         InvalidArgument: A source's table or folder does not exist.
     """
+    # So a source whose rows are all filtered out is planned and not read.
+    spark.conf.set("spark.sql.optimizer.pruneFiltersCanPruneStreamingSubplan", "true")
     # Ticks come first: the first offset of a plan is theirs (journal/checkpoint.py, last_tick).
     frames = [_nothing(ticks)]
     for source in sub.sources:
         match source:
             case Source():
-                frames.append(_source(spark, source, layout.warehouse, clusters))
+                rows = _source(spark, source, layout.warehouse, clusters)
+                frames.append(rows if reads_topics or source.topic is None else rows.filter(F.lit(col=False)))
             case HopSource():
                 hop = layout.hop(topology, source.upstream, source.repartition)
                 frames.append(_hop(spark, source, hop, is_cut=is_cut(hop, layout.control(topology, sub.name))))
@@ -132,8 +144,6 @@ def _kafka(spark: SparkSession, source: Source, cluster: Cluster) -> DataFrame:
     if (types := _types_of_schema(source)) is not None:
         require_there(types, source)
         require_no_misfits(misfits(types, source.types_of_values), source)
-    # Spark fails on a record whose Kafka timestamp, not that of its payload, is 292,000 years away, before this code
-    # sees the record. By default a broker accepts no timestamp more than an hour ahead.
     return records_of(raw.load(), source)
 
 
@@ -207,7 +217,13 @@ def read_again(
 
     Spark reads them as a batch. With *one_by_one* no record after the last offset is decompressed.
     """
-    return collect(_records_at(spark, source, cluster, offsets, one_by_one=one_by_one), [source], schemas)
+    try:
+        return collect(_records_at(spark, source, cluster, offsets, one_by_one=one_by_one), [source], schemas)
+    except Exception as error:
+        if not overflows(error):
+            raise
+        raw = records_at(source, cluster, offsets)
+        return parsed_batch(raw, [source], schemas(raw, [source]))
 
 
 def _records_at(
@@ -234,36 +250,23 @@ def _records_at(
     return records_of(raw.load(), source)
 
 
-def rows_of_part(rows: DataFrame, sub: SubTopology, clusters: Clusters, part: BatchPart) -> DataFrame:
+def rows_of_part(
+    rows: DataFrame, sub: SubTopology, clusters: Clusters, part: BatchPart, *, topics_too: bool = True
+) -> DataFrame:
     """Returns the *rows* of a batch that are in *part* of it.
 
-    The batch is one of *sub*. Of topics Spark reads only the offsets of the part.
+    The batch is one of *sub*. Of topics Spark reads only the offsets of the part, and nothing without *topics_too*.
     """
     spark, sources = rows.sparkSession, [o for o in sub.outside_sources if o.topic]
     topics = names_in(sources)
     # Rows without an offset cannot be split, so they are all in the first part.
     others = F.lit(col=part.is_first and len(topics) < len(sub.sources)) & ~F.col("source").isin(topics)
     frames = [rows.filter(others).drop(TOPIC)]
-    for source in sources:
-        if offsets := _to_read(part, source.topic or ""):
+    for source in sources if topics_too else ():
+        if offsets := to_read(part, source.topic or ""):
             numbered = source.with_places(part.places.get(source.name, ()))
             frames.append(_records_at(spark, numbered, clusters[source.kafka], offsets, one_by_one=part.one_by_one))
     return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), frames)
-
-
-def _to_read(part: BatchPart, topic: str) -> Offsets:
-    """Returns the offsets that *part* reads of *topic*, by partition.
-
-    Starts are inclusive and ends exclusive.
-    """
-    skipped, absent = part.passed_over.get(topic, ()), part.absent.get(topic, ())
-    to_read: dict[int, tuple[int, int]] = {}
-    for number, (start, end) in part.ranges[topic].items():
-        # A part that passes over a record begins after it.
-        first = start + (number in skipped)
-        if first < end and number not in absent:
-            to_read[number] = (first, end)
-    return to_read
 
 
 def kafka_options(source: Source, cluster: Cluster) -> dict[str, str]:
@@ -392,12 +395,17 @@ def _hop(spark: SparkSession, source: HopSource, path: Path, *, is_cut: bool) ->
     )
 
 
-def collect(rows: DataFrame, operators: Collection[Operator], schemas: SchemasOf = no_schemas) -> pl.DataFrame:
+def collect(
+    rows: DataFrame,
+    operators: Collection[Operator],
+    schemas: SchemasOf = no_schemas,
+    more: Callable[[], pl.DataFrame] = pl.DataFrame,
+) -> pl.DataFrame:
     """Returns the *rows* of a batch at the sources among *operators*, parsed.
 
-    *schemas* gets those of registries.
+    *schemas* gets those of registries. *more* reads rows that Spark does not read.
     """
-    raw = pl.DataFrame(rows.toArrow())
+    raw = pl.concat([pl.DataFrame(rows.toArrow()), more()], how="diagonal")
     return parsed_batch(raw, operators, schemas(raw, operators))
 
 
