@@ -8,7 +8,7 @@ from functools import reduce
 from itertools import chain
 from operator import and_
 from pathlib import Path, PurePosixPath
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 import polars as pl
 import polars.selectors as cs
@@ -19,6 +19,7 @@ from deltalake.schema import PrimitiveType
 from pyarrow import fs
 
 from tidemark.storage.delta.snapshots import MOST_FILES, Snapshot, snapshot_of
+from tidemark.storage.location import path_of_url
 
 BOUNDS = (
     *("batch_id", "finished_at", "decided_at", "at", "window_end", "interval_start", "checked_at"),
@@ -65,7 +66,7 @@ def dataset_of(table: DeltaTable | Snapshot) -> ds.Dataset:
     place = urlsplit(table.table_uri)
     if place.scheme != "file":
         return table.to_pyarrow_dataset()
-    folder = unquote(place.path)
+    folder = str(path_of_url(table.table_uri))
     # Arrow reads local files itself. In the file system of delta-rs its threads need the interpreter lock, which a
     # thread of DuckDB may hold while it waits for them: a deadlock. For an object store there is no other way.
     filesystem = fs.SubTreeFileSystem(folder, fs.LocalFileSystem())
