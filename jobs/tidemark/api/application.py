@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import runpy
 import sys
 import threading
@@ -41,6 +40,7 @@ from tidemark.model.topology import JobLaunch
 from tidemark.recorded.queries import write_launch
 from tidemark.stream.driver.heartbeats import Heartbeats
 from tidemark.stream.driver.launch import LaunchOptions, take_lease
+from tidemark.stream.driver.reason import MOST_OF_A_REASON, in_short
 from tidemark.stream.pulse import Pulse
 
 log = logging.getLogger("tidemark.application")
@@ -61,11 +61,8 @@ ENDS_WITHIN_S = 10.0
 
 Then its process ends.
 """
-MOST_OF_A_REASON = 2_000
-"""Most characters of the reason of a failure in a heartbeat."""
 TEXTS_KEPT = 20
 """Number of newest texts on stderr that hold its last line."""
-_FRAME = re.compile(r"\s|Traceback |\.\.\. \d|SQLSTATE|Driver stacktrace")
 
 
 class ApplicationOptions(LaunchOptions):
@@ -504,16 +501,6 @@ def _name_in_options(writer: DataStreamWriter) -> str | None:
         name = options.get(writer._jwrite).get("queryName")
         return str(name.get()) if name.isDefined() else None
     return None
-
-
-def in_short(error: str) -> str:
-    """Returns the message of *error* without frames of Java and Python.
-
-    Spark repeats both, and a plan, around the line that says what was wrong.
-    """
-    text, _, _ = error.partition("=== Streaming Query ===")
-    lines = [line for line in text.splitlines() if line.strip() and not _FRAME.match(line)]
-    return " ".join(dict.fromkeys(lines))[:MOST_OF_A_REASON]
 
 
 def _is_active(query: StreamingQuery) -> bool:

@@ -50,7 +50,7 @@ from tidemark.collecting import pick
 from tidemark.control.lease import Lease, LeaseHeld
 from tidemark.control.news import news_of
 from tidemark.errors import Contradiction, TidemarkError
-from tidemark.storage.location import replace
+from tidemark.storage.location import replace, show
 from tidemark.storage.locks import holder, open_lock, own_folder, take_lock
 from tidemark.storage.object_path import ObjectPath
 
@@ -109,8 +109,7 @@ class Heartbeat:
     driver's current step, which began at `since_ms`. `batches` counts its finished batches, including empty ones.
     `digest` identifies the content of the topology file that it runs, on `host`. `launched_by` is the task or command
     that started it, `adopted_by` the task that supervises it since, `drained_by` who asked a drained driver to end, and
-    `predecessor_killed_by` who killed the driver before it. Beats of older versions lack `doing` and all that follows
-    it.
+    `predecessor_killed_by` who killed the driver before it.
     """
 
     state: StreamState
@@ -347,7 +346,7 @@ class Control:
         text = json.dumps(asdict(heartbeat))
         whole_pages = text.ljust(PAGE * (1 + len(text) // PAGE))
         try:
-            replace(self.home / "heartbeat.json", whole_pages)
+            show(self.home / "heartbeat.json", whole_pages)
         except OSError:
             # A full disk refuses a new file, so the beat is written over the last one, whose space it needs.
             if self._lease is not None:
@@ -400,7 +399,7 @@ class Control:
         """
         accepted: dict[tuple[str, int, int | str], int] = {}
         for loss in self._losses():
-            place = loss.get("topic_id") or loss["from_offset"]
+            place = loss["topic_id"] or loss["from_offset"]
             accepted[loss["source"], loss["partition"], place] = loss["until_offset"]
         return accepted
 
@@ -492,7 +491,6 @@ class Control:
 
     def killed_by(self, launch_id: str) -> str | None:
         """Returns who killed the driver of *launch_id*, if a task did."""
-        # Older versions did not write it.
         return self._killed(launch_id).get("by") or None
 
     def killed_for(self, launch_id: str) -> str | None:

@@ -3,23 +3,29 @@
 Purpose: `model.project.layout` and the readers and writers of a warehouse use `pathlib` for both. This module has the
 operations that take different steps in the two: to write a new file, one that only one of several writers can make, and
 one in place of another.
+
+On a disk a file survives a loss of power only if its content was synced (fsync), and its name was, too: a name is
+content of the folder. `durable` does both for files that other programs wrote, such as delta-rs and Spark.
 """
 
 from __future__ import annotations
 
 import io
+import logging
 import os
 import re
 import shutil
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 from urllib.parse import unquote, urlsplit
 
 from tidemark.errors import InvalidArgument
 from tidemark.storage.object_path import ADLS, GCS, SCHEME, ObjectPath
+
+log = logging.getLogger(__name__)
 
 _ENCODED = re.compile(r"%[0-9A-Fa-f]{2}")
 NAME = re.compile(r"[A-Za-z0-9._=-]+")
@@ -28,6 +34,8 @@ CONTAINER = re.compile(r"[a-z0-9-]+@[a-z0-9]+\.dfs\.core\.windows\.net")
 """A container of Azure with its account."""
 STORES = {"s3": (SCHEME, NAME), "s3a": (SCHEME, NAME), "gs": (GCS, NAME), "abfss": (ADLS, CONTAINER)}
 """Scheme of paths and form of buckets by scheme of URLs."""
+_NAMED: set[tuple[int, int]] = set()
+"""Folders (device, inode) whose own names, and those of the folders above, this process has synced."""
 
 
 def location(text: str | Path) -> Path:
@@ -104,6 +112,7 @@ def new_file(path: Path) -> Iterator[BinaryIO]:
             yield file
             file.flush()
             os.fsync(file.fileno())
+            _sync_names(path.parent)
         except BaseException:
             path.unlink(missing_ok=True)
             raise
@@ -140,23 +149,81 @@ def put_written(path: Path, write: Callable[[BinaryIO], object], *, check: Calla
         check()
         # Unlike a rename, a link fails if there is a file already.
         os.link(partial, path)
+        _sync_names(path.parent)
     finally:
         partial.unlink(missing_ok=True)
 
 
 def replace(path: Path, text: str) -> None:
-    """Replaces a file by *text*; readers see the old or new one."""
+    """Replaces a file by *text*, durably; readers see the old or new one, also after a loss of power."""
+    _replace(path, text, sync=os.fsync)
+    if not isinstance(path, ObjectPath):
+        _sync_names(path.parent)
+
+
+def show(path: Path, text: str) -> None:
+    """Replaces a file by *text*; readers see the old or new one, and after a loss of power perhaps neither.
+
+    It is for what a living process says again and again, such as its heartbeat.
+    """
+    _replace(path, text, sync=lambda _: None)
+
+
+def _replace(path: Path, text: str, *, sync: Callable[[int], None]) -> None:
     if isinstance(path, ObjectPath):
         path.write_text(text)
         return
     # Streams are threads of a process, so its id would not be enough.
     partial = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
-        partial.write_text(text, encoding="utf-8")
+        with partial.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            sync(file.fileno())
         partial.replace(path)
     except OSError:
         partial.unlink(missing_ok=True)
         raise
+
+
+def durable(files: Iterable[Path]) -> None:
+    """Makes *files* and their names survive a loss of power; files in an object store do already.
+
+    Files that are missing, because another process has removed them, are passed over.
+    """
+    folders: set[Path] = set()
+    for file in files:
+        if isinstance(file, ObjectPath):
+            continue
+        with suppress(FileNotFoundError), file.open("rb") as content:
+            os.fsync(content.fileno())
+            folders.add(file.parent)
+    for folder in sorted(folders):
+        _sync_names(folder)
+
+
+def _sync_names(folder: Path) -> None:
+    """Makes the names in *folder* durable, and once per process the names of the folder and of those above it.
+
+    A failure is only logged: other processes may have seen the names already, so nobody can take them back.
+    """
+    for place in (folder, *folder.absolute().parents):
+        try:
+            opened = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
+        except PermissionError:
+            return  # a folder that this process may not list is older than the process
+        try:
+            status = os.fstat(opened)
+            seen = (status.st_dev, status.st_ino)
+            os.fsync(opened)
+        except OSError as error:
+            if seen not in _NAMED:
+                log.warning("%s: after a loss of power its newest files may be missing: %s", place, error)
+        finally:
+            os.close(opened)
+        if seen in _NAMED:
+            return
+        _NAMED.add(seen)
 
 
 def remove_folder(folder: Path) -> None:

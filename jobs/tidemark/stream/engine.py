@@ -266,7 +266,7 @@ class Engine:
         if decision is not None:
             # A crash after this leaves files that no table names; maintenance removes them.
             entry = self._committing.lay_out(self._with_state(decision, was))
-            states = entry.notes.states or ()
+            states = entry.notes.states
             entry = self._flushing.with_facts(entry)
             # An entry is needed until the tables have its facts and a run has its states.
             needed_after = min(self._flushing.flushed, *(state.batch_id for state in states))
@@ -343,17 +343,17 @@ class Engine:
     def _load(self, was: StreamProgress) -> None:
         """Loads the state after the progress *was* into memory."""
         newest = self._journal.newest()
-        states = newest.notes.states if newest else None
-        # Entries of older versions do not name state files; entries of a stream in shards name those of each shard.
-        if newest is not None and (states is None or len(states) > 1):
-            states = remembered_shards(self._stream, newest) or states
         load_waiting(self._steps, self._stream.sub, self._stream.home, was)
         if newest is None:
             return
-        if states is not None and len(states) == 1:
+        states = newest.notes.states
+        # The driver before ran in shards, whose states become one.
+        if len(states) > 1:
+            states = remembered_shards(self._stream, newest) or states
+        if len(states) == 1:
             self._state.load(self._steps.memory, states[0], was.batch_id)
         else:
-            load_whole(self._steps, self._stream, self._journal, newest, was)
+            load_whole(self._steps, self._stream, self._journal, newest)
 
     def _with_state(self, decision: BatchDecision, was: StreamProgress) -> Entry:
         """Returns the entry of *decision* with the changes to memory's state."""

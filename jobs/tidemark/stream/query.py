@@ -40,7 +40,7 @@ from tidemark.stream.driver.ticks import Ticks
 from tidemark.stream.driver.waking import SELDOM_SIGN_EVERY_MS, SIGN_EVERY_MS, Waker
 from tidemark.stream.engine import Engine
 from tidemark.stream.flush_timer import FlushTimer
-from tidemark.stream.journal.checkpoint import last_tick, read_plan
+from tidemark.stream.journal.checkpoint import last_tick, make_plan_durable, read_plan
 from tidemark.stream.kafka.client import KafkaBroker, refuse_marks_in_compacted
 from tidemark.stream.kafka.watch import BrokerWatch
 from tidemark.stream.pulse import BEAT_S, Pulse
@@ -382,6 +382,7 @@ class StreamQuery:
 
     def _process(self, rows: DataFrame, batch_id: int) -> None:
         plan = read_plan(self._checkpoint, batch_id)
+        make_plan_durable(self._checkpoint, batch_id)
         warehouse, progress = self._stream.layout.warehouse, self._engine.progress
         files = files_of_batch(self._stream.sub, warehouse, self._checkpoint, batch_id, progress)
         rows = files.added_to(rows)

@@ -9,13 +9,13 @@ from tidemark.errors import Contradiction, TidemarkError
 from tidemark.model.project.layout import Layout
 from tidemark.model.stream import Stream
 from tidemark.model.topology import Time, load, on_processing_time
-from tidemark.storage.delta.format import refuse_newer
+from tidemark.storage.delta.format import refuse_other
 from tidemark.stream.driver.heartbeats import Heartbeats
 from tidemark.stream.driver.launch import take_lease
+from tidemark.stream.driver.reason import as_reason
 from tidemark.stream.driver.shared_session import SharedSession
 from tidemark.stream.pulse import Pulse
 from tidemark.stream.query import RunOptions, StreamQuery, read_secrets
-from tidemark.stream.read.poison_record import as_reason
 from tidemark.stream.startup.evidence import evidence
 from tidemark.stream.startup.fatal import KILLED, count_deaths
 from tidemark.stream.startup.soundness import refuse_unless_sound
@@ -46,7 +46,7 @@ def run_stream(options: RunOptions, session_of: SharedSession) -> int:
     history = Heartbeats(stream_of.home, topology=topology.name, sub_topology=sub.name)
     pulse = Pulse(control, history, epoch, options.launch_id, digest=running, launched_by=options.launched_by)
     try:
-        refuse_newer(stream_of.layout.warehouse)
+        refuse_other(stream_of.layout.warehouse)
         # Before the first batch, which would write over the evidence.
         refuse_unless_sound(evidence(stream_of))
         # Only of a sound stream: the next start compares the file with these meanings.
@@ -63,8 +63,7 @@ def run_stream(options: RunOptions, session_of: SharedSession) -> int:
         if not isinstance(error, TidemarkError) and (reading := begun(stream_of.control, sub)):
             error.add_note(reading)
         log.exception("stream %s/%s failed", topology.name, sub.name)
-        # The reason is a column of `heartbeats`, and an error of Spark may be very long.
-        pulse.end(StreamState.FAILED, reason=as_reason(error)[:2_000])
+        pulse.end(StreamState.FAILED, reason=as_reason(error))
         return 1
     pulse.end(state)
     return 0

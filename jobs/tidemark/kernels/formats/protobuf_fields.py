@@ -179,7 +179,12 @@ def _getter(field: FieldDescriptor, word: str) -> Get:
         return lambda message: convert(getattr(message, name))
     if field.has_default_value:  # only proto2 has such fields
         return lambda message: convert(getattr(message, name))
-    return lambda message: convert(getattr(message, name)) if message.HasField(name) else None
+    return lambda message: convert(getattr(message, name)) if _has(message, name) else None
+
+
+def _has(message: Any, name: str) -> bool:
+    # By the class: a field may have the name of a method, and hides it in the message.
+    return bool(type(message).HasField(message, name))
 
 
 def _conversion(field: FieldDescriptor, word: str) -> Get:
@@ -243,7 +248,7 @@ def _object(message: Any, fields: list[FieldDescriptor]) -> dict[str, Any]:
     """Returns the values of *fields* of *message* that are not absent."""
     values: dict[str, Any] = {}
     for field in fields:
-        value = None if field.has_presence and not message.HasField(field.name) else getattr(message, field.name)
+        value = None if field.has_presence and not _has(message, field.name) else getattr(message, field.name)
         if value is not None and not (field.is_repeated and not value):
             values[field.name] = _plain(value, field)
     return values
@@ -274,19 +279,20 @@ def _plain_one(value: Any, field: FieldDescriptor) -> Any:
 
 
 def _plain_message(message: Any) -> Any:
-    name: str = message.DESCRIPTOR.full_name
+    descriptor = type(message).DESCRIPTOR
+    name: str = descriptor.full_name
     if name in _WRAPPED:
-        return _plain_one(message.value, message.DESCRIPTOR.fields_by_name["value"])
+        return _plain_one(message.value, descriptor.fields_by_name["value"])
     if not name.startswith("google.protobuf."):
-        return _object(message, list(message.DESCRIPTOR.fields))
+        return _object(message, list(descriptor.fields))
     # Timestamp, Duration, Struct … have forms of their own in JSON.
     try:
         return json_format.MessageToDict(
-            message, preserving_proto_field_name=True, descriptor_pool=message.DESCRIPTOR.file.pool
+            message, preserving_proto_field_name=True, descriptor_pool=descriptor.file.pool
         )
     except (ValueError, TypeError, json_format.Error):
         if name == _ANY:  # of a type that the schema does not have
-            return _object(message, list(message.DESCRIPTOR.fields))
+            return _object(message, list(descriptor.fields))
         # For example a Timestamp after the year 9999.
         raise RecordUnreadable(WRONG_TYPE) from None
 

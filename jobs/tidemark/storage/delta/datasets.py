@@ -55,6 +55,11 @@ def properties_of(table: DeltaTable | Snapshot) -> Mapping[str, str]:
     return table.properties if isinstance(table, Snapshot) else table.metadata().configuration
 
 
+def local_folder(table: DeltaTable) -> Path | None:
+    """Returns the folder of *table*; None in an object store."""
+    return path_of_url(table.table_uri) if urlsplit(table.table_uri).scheme == "file" else None
+
+
 def dataset_of(table: DeltaTable | Snapshot) -> ds.Dataset:
     """Returns the rows of *table* as an unread dataset.
 
@@ -63,14 +68,13 @@ def dataset_of(table: DeltaTable | Snapshot) -> ds.Dataset:
     if isinstance(table, Snapshot):
         folder = fs.SubTreeFileSystem(str(table.path.absolute()), fs.LocalFileSystem())
         return _dataset(chain.from_iterable(table.files.values()), schema_of(table), folder, {})
-    place = urlsplit(table.table_uri)
-    if place.scheme != "file":
+    place = local_folder(table)
+    if place is None:
         return table.to_pyarrow_dataset()
-    folder = str(path_of_url(table.table_uri))
     # Arrow reads local files itself. In the file system of delta-rs its threads need the interpreter lock, which a
     # thread of DuckDB may hold while it waits for them: a deadlock. For an object store there is no other way.
-    filesystem = fs.SubTreeFileSystem(folder, fs.LocalFileSystem())
-    files = _plain_files(table, place.path)
+    filesystem = fs.SubTreeFileSystem(str(place), fs.LocalFileSystem())
+    files = _plain_files(table, urlsplit(table.table_uri).path)
     if files is None:
         return table.to_pyarrow_dataset(filesystem=filesystem)
     is_needed = len(files) > MOST_FILES or table.metadata().partition_columns

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from tidemark.errors import Contradiction
+from tidemark.storage.location import durable
+from tidemark.storage.object_path import ObjectPath
 
 FORMAT = "v1"
 """First line of each file: the only format that is read."""
@@ -62,6 +64,21 @@ def read_plan(checkpoint: Path, batch_id: int) -> Plan:
         msg = f"{checkpoint}/offsets/{batch_id}: batchTimestampMs is missing, got {metadata!r}; restore the file"
         raise ValueError(msg)
     return Plan(_ends(sources), at_ms, _versions(sources))
+
+
+def make_plan_durable(checkpoint: Path, batch_id: int) -> None:
+    """Makes the plan of batch *batch_id* in Spark's *checkpoint* survive a loss of power.
+
+    Spark syncs nothing. After a decision the plan must not be missing: Spark would plan the batch anew, with other
+    records, and they would count as those of the decision.
+    """
+    if not isinstance(checkpoint, ObjectPath):
+        lists_of_files: list[Path] = []
+        for source, line in enumerate(_plan(checkpoint, batch_id)[1]):
+            for offset in _offsets([line]):
+                # Notes about files have a number of their own: a batch without new files has none.
+                lists_of_files += checkpoint.glob(f"sources/{source}/{offset.get('logOffset', 'none')}*")
+        durable([checkpoint / "metadata", checkpoint / "offsets" / str(batch_id), *lists_of_files])
 
 
 def _plan(checkpoint: Path, batch_id: int) -> tuple[str, list[str]]:
