@@ -150,10 +150,10 @@ class Engine:
         if self.progress is None:
             self.progress = self._recover(batch_id, executors)
             self._refresh(self.progress, at_once=True)
+        if self.has_done(batch_id):
+            return
         # A driver that was killed between two parts gets the same batch from Spark again.
         is_begun = batch_id == self.progress.planned_id
-        if batch_id < self.progress.planned_id or (is_begun and not self._goes_on):
-            return
         sub, reader = self._stream.sub, self._decider.reader
         if multi_topic_sources(sub):
             ends = self._with_numbers(ends, is_first=is_first)
@@ -189,6 +189,12 @@ class Engine:
             if is_first and not with_places(source, self.progress).places:
                 log.warning("%s: no topic matches %r yet", source.name, source.topic)
         return ends
+
+    def has_done(self, batch_id: int) -> bool:
+        """Returns True if Spark's batch *batch_id* was carried out before; False, too, before the first batch."""
+        if self.progress is None:
+            return False
+        return batch_id < self.progress.planned_id or (batch_id == self.progress.planned_id and not self._goes_on)
 
     def settle(self) -> None:
         """Merges all rows into tables with current rows, when the driver ends."""
