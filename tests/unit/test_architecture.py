@@ -41,7 +41,7 @@ IMPORTS = {
         "collecting errors semantics model.settings model.kinds kernels kernels.columns kernels.aggregates kernels.sql"
     ),
     "kernels.records": "collecting semantics model.tables model.kinds kernels.columns kernels.updates",
-    "kernels.formats": "semantics model.kinds kernels.columns kernels.records",
+    "kernels.formats": "collecting semantics model.kinds kernels.columns kernels.records",
     "storage": "errors clock model.project model.settings",
     "storage.delta": "collecting errors clock model.settings kernels.columns kernels.updates storage",
     "control": "errors clock storage",

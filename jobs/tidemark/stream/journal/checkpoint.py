@@ -82,7 +82,11 @@ def make_plan_durable(checkpoint: Path, batch_id: int) -> None:
     records, and they would count as those of the decision.
     """
     if not isinstance(checkpoint, ObjectPath):
-        lists_of_files = checkpoint.glob(f"sources/*/{batch_id}*")
+        lists_of_files: list[Path] = []
+        for source, line in enumerate(_plan(checkpoint, batch_id)[1]):
+            for offset in _offsets([line]):
+                # Notes about files have a number of their own: a batch without new files has none.
+                lists_of_files += checkpoint.glob(f"sources/{source}/{offset.get('logOffset', 'none')}*")
         durable([checkpoint / "metadata", checkpoint / "offsets" / str(batch_id), *lists_of_files])
 
 
@@ -104,6 +108,47 @@ def _plan(checkpoint: Path, batch_id: int) -> tuple[str, list[str]]:
     if found := mismatch_of(path):
         raise ValueError(found)
     return metadata, sources
+
+
+def planned_files(checkpoint: Path, batch_id: int, source: int) -> list[tuple[str, int]]:
+    """Returns the files that Spark planned for *batch_id*, each with its modification time (epoch ms).
+
+    They are of the *source* with this place among the query's, which reads a folder. Files are URLs.
+    """
+    first, end = (_files_planned_until(checkpoint, number, source) for number in (batch_id - 1, batch_id))
+    files: list[tuple[str, int]] = []
+    for number in range(first, end):
+        for entry in _entries_of_files(checkpoint / "sources" / str(source), number):
+            files.append((entry["path"], entry["timestamp"]))
+    return files
+
+
+def _files_planned_until(checkpoint: Path, batch_id: int, source: int) -> int:
+    """Returns the number of the first note of files that is not planned by *batch_id*."""
+    if batch_id < 0:
+        return 0
+    offset = next(_offsets(_plan(checkpoint, batch_id)[1][source : source + 1]), None)
+    return 0 if offset is None else int(offset["logOffset"]) + 1
+
+
+def _entries_of_files(folder: Path, number: int) -> list[dict[str, Any]]:
+    """Returns what Spark noted about files under *number* in the *folder* of a source.
+
+    Raises:
+        ValueError: the notes are torn.
+        FileNotFoundError: there are none.
+    """
+    # Every tenth file has the content of all before it, which Spark removes later.
+    compact = sorted(int(path.stem) for path in folder.glob("*.compact") if path.stem.isdecimal())
+    names = [str(number), *(f"{of}.compact" for of in compact if of >= number)]
+    path = next((folder / name for name in names if (folder / name).exists()), folder / str(number))
+    text = path.read_text()
+    _refuse_other_format(path, text)
+    version, *lines = text.splitlines() or [""]
+    if version != FORMAT or not all(map(_is_json, lines)):
+        msg = f"{path}: notes about files must begin with v1 and have an object per line, got {text[:200]!r}"
+        raise ValueError(msg)
+    return [entry for entry in map(json.loads, lines) if entry["batchId"] == number]
 
 
 def last_tick(checkpoint: Path) -> int:
