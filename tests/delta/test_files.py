@@ -52,8 +52,10 @@ def test_a_dictionary_has_values_that_repeat(tmp_path: Path) -> None:
         assert has_dictionary == ({"often", "text"} if number else {"often"})
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), Decimal("0.1")])
-def test_a_file_with_values_not_in_json_has_its_row_count(tmp_path: Path, value: float | Decimal) -> None:
+@pytest.mark.parametrize(
+    "value", [float("nan"), float("inf"), Decimal("0.1"), datetime.max, datetime.max.replace(tzinfo=UTC)]
+)
+def test_a_file_with_values_not_in_json_has_its_row_count(tmp_path: Path, value: float | Decimal | datetime) -> None:
     rows = pl.DataFrame({"count": [1, 2], "value": [value, None]})
     assert stats_of(rows) == {"numRecords": 2}
     create(tmp_path, rows.to_arrow().schema)
