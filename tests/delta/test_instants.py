@@ -60,7 +60,7 @@ IN_MS = SOURCE.replace("seen timestamp", "seen bigint") + rest("seen > 0", "seen
 An older version stored them in this form.
 """
 AT = datetime.fromtimestamp(NOON / 1_000, UTC)
-LAST = datetime.max.replace(tzinfo=UTC)
+LAST = datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)
 """9999-12-31T23:59:59.999999Z, which many systems write for "no end"."""
 WINDOWED = operators(
     per_window=aggregate("events", key=["id"], window={"tumbling": "10 s"}, aggregates={"n": "count(*)"}),

@@ -22,6 +22,7 @@ from tidemark.model.tables.catalog import BATCHES
 from tidemark.semantics.progress import StreamProgress
 from tidemark.storage.delta.datasets import open_to_read
 from tidemark.storage.delta.log import commit_file
+from tidemark.storage.delta.requirements import Refusal, TableRefused, open_to_write
 from tidemark.storage.delta.snapshots import Snapshot
 from tidemark.storage.delta.tables import HISTORY, rows_of_others
 from tidemark.storage.files import Files
@@ -33,7 +34,7 @@ from tidemark.stream.startup.soundness import Evidence, TableCommit
 from tidemark.stream.startup.state_compatibility import changed, meanings, shares_sources
 from tidemark.stream.state.files import files_of
 from tidemark.stream.state.runs import is_whole
-from tidemark.stream.write.commit import table_names, tables_alone
+from tidemark.stream.write.commit import table_names, tables_alone, tables_replaced
 
 
 def evidence(stream: Stream) -> Evidence:
@@ -44,8 +45,8 @@ def evidence(stream: Stream) -> Evidence:
     committed, commit_is_torn = newest_commit(checkpoint)
     # Two: whether the newest flush was completed is unknown, the one before it was.
     facts = _newest(journal, "facts", 2, unreadable)
-    alone = tables_alone(stream.home, stream.sub)
-    tables = [_table(stream.home / name, f"{app}/{name}", alone) for name in table_names(stream.sub)]
+    alone, replaced = tables_alone(stream.home, stream.sub), tables_replaced(stream.sub)
+    tables = [_table(stream.home / name, f"{app}/{name}", alone, replaced) for name in table_names(stream.sub)]
     data = _newest(journal, "data", 1, unreadable)
     decided, entry = next(iter(data.items()), (None, None))
     progress = entry.notes.progress if entry else StreamProgress()
@@ -206,7 +207,14 @@ def _read_to(stream: Stream, progress: StreamProgress) -> Ends:
     return ends
 
 
-def _table(path: Path, app_id: str, alone: Container[str]) -> TableCommit:
+def _table(path: Path, app_id: str, alone: Container[str], replaced: Container[str]) -> TableCommit:
+    refusal: Refusal | None = None
+    try:
+        open_to_write(path, replaces=path.name in replaced)
+    except TableRefused as refused:
+        refusal = refused.refusal
+    except (DeltaError, OSError, ValueError):  # the next opening describes it
+        pass
     try:
         table = open_to_read(path)
         newest = table.transaction_version(app_id)
@@ -215,8 +223,11 @@ def _table(path: Path, app_id: str, alone: Container[str]) -> TableCommit:
     except TableNotFoundError:
         return TableCommit(path=path, exists=False)
     except (DeltaError, OSError, ValueError) as error:
-        return TableCommit(path=path, error=f"{type(error).__name__}: {str(error).splitlines()[0]}")
-    return TableCommit(path=path, newest_batch=newest, version=version, restored_to=restored_to, others=others)
+        told = None if refusal else f"{type(error).__name__}: {str(error).splitlines()[0]}"
+        return TableCommit(path=path, error=told, refusal=refusal)
+    return TableCommit(
+        path=path, newest_batch=newest, version=version, restored_to=restored_to, others=others, refusal=refusal
+    )
 
 
 def _restored(path: Path, table: DeltaTable | Snapshot, newest: int) -> tuple[int | None, str | None]:
