@@ -17,6 +17,7 @@ from tidemark.model.stream import Stream
 from tidemark.model.tables.catalog import COMPLETENESS
 from tidemark.semantics.catching_up import READS, BatchRead, catching_up
 from tidemark.semantics.progress import StreamProgress
+from tidemark.storage.delta.requirements import TableWatch
 from tidemark.storage.fence import Fence
 from tidemark.stream.decide.decision import BatchDecision, Decider
 from tidemark.stream.decide.due import DueTimes
@@ -84,7 +85,9 @@ class Engine:
         state: StateFiles,
         due: DueTimes,
         queued: Callable[[int], QueueWait],
+        tables: TableWatch,
     ) -> None:
+        self._tables = tables
         self._queued = queued
         self._requests, self._state, self._due = requests, state, due
         self._stream, self._steps, self._decider = stream, steps, decider
@@ -261,6 +264,8 @@ class Engine:
             collect: reads its rows.
             executors: work on it if states are in shards.
         """
+        # What is decided must be written, so tables are asked before.
+        self._tables.look()
         self.batch_started_at_ms = self._asked_at_ms = batch.started_at_ms
         # Requests are applied to the progress that the entry will have, so a batch that runs again applies none twice.
         for apply_request in self._requests:

@@ -26,6 +26,7 @@ from tidemark.storage.delta.data_files import damaged_data_files
 from tidemark.storage.delta.datasets import open_to_read
 from tidemark.storage.delta.format import warehouse_stamp
 from tidemark.storage.delta.log import commit_file
+from tidemark.storage.delta.requirements import Refusal, TableRefused, open_to_write
 from tidemark.storage.delta.snapshots import Snapshot
 from tidemark.storage.delta.tables import HISTORY, rows_of_others
 from tidemark.storage.files import Files
@@ -36,7 +37,7 @@ from tidemark.stream.kafka.numbering import number_partitions
 from tidemark.stream.startup.damage import of_checkpoint, of_requests, of_states, read_journal
 from tidemark.stream.startup.soundness import Evidence, TableCommit
 from tidemark.stream.startup.state_compatibility import changed, meanings, shares_sources
-from tidemark.stream.write.commit import table_names, tables_alone
+from tidemark.stream.write.commit import table_names, tables_alone, tables_replaced
 
 
 def evidence(stream: Stream, *, deep: bool = False) -> Evidence:
@@ -52,8 +53,8 @@ def evidence(stream: Stream, *, deep: bool = False) -> Evidence:
         committed, commit_is_torn, plans_of_batches = None, False, None
     journal = read_journal(control / "journal")
     damaged += [*journal.damaged, *of_states(control, journal)]
-    alone = tables_alone(stream.home, stream.sub)
-    tables = [_table(stream.home / name, f"{app}/{name}", alone) for name in table_names(stream.sub)]
+    alone, replaced = tables_alone(stream.home, stream.sub), tables_replaced(stream.sub)
+    tables = [_table(stream.home / name, f"{app}/{name}", alone, replaced) for name in table_names(stream.sub)]
     decided, entry = journal.newest, journal.entries.get(-1 if journal.newest is None else journal.newest)
     progress = entry.notes.progress if entry else StreamProgress()
     for each in journal.entries.values():
@@ -185,7 +186,14 @@ def _read_to(stream: Stream, progress: StreamProgress) -> Ends:
     return ends
 
 
-def _table(path: Path, app_id: str, alone: Container[str]) -> TableCommit:
+def _table(path: Path, app_id: str, alone: Container[str], replaced: Container[str]) -> TableCommit:
+    refusal: Refusal | None = None
+    try:
+        open_to_write(path, replaces=path.name in replaced)
+    except TableRefused as refused:
+        refusal = refused.refusal
+    except Exception:  # a changed byte of its log may raise any error, and the next opening describes it
+        pass
     try:
         table = open_to_read(path)
         newest = table.transaction_version(app_id)
@@ -196,8 +204,11 @@ def _table(path: Path, app_id: str, alone: Container[str]) -> TableCommit:
     # A changed byte of its log may raise any error.
     except Exception as error:
         first_line = next(iter(str(error).splitlines()), "")
-        return TableCommit(path=path, error=f"{type(error).__name__}: {first_line}")
-    return TableCommit(path=path, newest_batch=newest, version=version, restored_to=restored_to, others=others)
+        told = None if refusal else f"{type(error).__name__}: {first_line}"
+        return TableCommit(path=path, error=told, refusal=refusal)
+    return TableCommit(
+        path=path, newest_batch=newest, version=version, restored_to=restored_to, others=others, refusal=refusal
+    )
 
 
 def _damaged_data(home: Path) -> Iterator[tuple[Path, str]]:

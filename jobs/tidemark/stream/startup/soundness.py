@@ -21,6 +21,7 @@ from pathlib import Path
 
 from tidemark.control.files import REMOVE_TORN, RESTORE
 from tidemark.errors import Contradiction, UnreadableFile
+from tidemark.storage.delta.requirements import Refusal
 from tidemark.stream.journal.checkpoint import Ends
 
 
@@ -67,6 +68,8 @@ class Fault(StrEnum):
     """A table shows an older version than the newest that was written."""
     TABLE_OF_OTHERS = "table_of_others"
     """Another writer put rows into a table that a driver reads."""
+    TABLE_REFUSED = "table_refused"
+    """A table requires of its writers what Tidemark does not know."""
     TOPOLOGY_CHANGED = "topology_changed"
     """A name now means something else in the topology file.
 
@@ -108,6 +111,7 @@ class TableCommit:
     `error` is the reason why the table cannot be opened. `restored_to` is the version or instant that the table was
     restored to ("version 3" or "an instant") after that batch had made `version`; None if it was not restored. `others`
     are the versions, newest first, by which other writers put rows into a table that only the stream may write.
+    `refusal` is the reason for which Tidemark does not write to the table.
     """
 
     path: Path
@@ -117,6 +121,7 @@ class TableCommit:
     version: int | None = None
     restored_to: str | None = None
     others: tuple[int, ...] = ()
+    refusal: Refusal | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -318,6 +323,11 @@ def _of_journal(evidence: Evidence) -> Iterator[Inconsistency]:
 def _of_tables(evidence: Evidence) -> Iterator[Inconsistency]:
     for table in evidence.tables:
         path, expected = table.path, evidence.newest_batches.get(table.path.name)
+        if table.refusal is not None:
+            yield Inconsistency(fault=Fault.TABLE_REFUSED, seen=table.refusal.seen, ways=table.refusal.ways)
+            # delta-rs may not open the table, so its newest batch is unknown.
+            if table.newest_batch is None:
+                continue
         if table.error is not None:
             observation = f"{path}: {table.error}"
             yield Inconsistency(fault=Fault.TABLE_UNREADABLE, seen=observation, ways=_put_back(evidence, path.name))
