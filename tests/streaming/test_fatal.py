@@ -1,4 +1,4 @@
-"""A record that kills every JVM is skipped and quarantined.
+"""A record at which every driver is killed, or fails, is skipped and quarantined.
 
 Its stream continues.
 """
@@ -6,15 +6,21 @@ Its stream continues.
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import sys
 from pathlib import Path
 
+import pyspark
 import pytest
 from confluent_kafka import Producer
-from streaming.drivers import OnlyDriver
+from streaming.drivers import PROJECT, OnlyDriver
 
 from support.topologies import sink, source, topology_of
 from tidemark.control.folder import StreamState
 from tidemark.embedded import broker as embedded
+from tidemark.model.project.spark_settings import jars
+from tidemark.storage import library
 
 NOON = 1_400_000_000_000
 FATAL = 2
@@ -65,4 +71,72 @@ def test_the_record_that_kills_drivers_is_passed_over(
         "value": None,
     }  # fmt: skip
     log = (tmp_path / "events.log").read_text()
-    assert f"topic '{topic}', partition 0, offset {FATAL} kills its reader: skipping it" in log
+    assert f"topic '{topic}', partition 0, offset {FATAL} ends its reader: skipping it" in log
+
+
+FAULT = """
+
+_run = Pipeline.run
+
+
+def _fails(self, inputs, moves, moment):
+    if any((run.output["n"] == 2).any() for run in inputs.values() if "n" in run.output.columns):
+        raise ArithmeticError(f"{sum(run.output.height for run in inputs.values())} records have a 2 among them")
+    return _run(self, inputs, moves, moment)
+
+
+Pipeline.run = _fails
+"""
+"""Code that makes operators raise an error at the record 2; its message counts the records of the batch."""
+
+
+def submitted(home: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
+    """Returns the program of a driver whose code is an archive in *home*, and whose jars spark-submit alone knows.
+
+    So it is on a host of a standalone cluster, which has neither a checkout nor an installation. The code has FAULT.
+    """
+    shutil.copytree(library.PACKAGE, home / "code" / "tidemark", ignore=shutil.ignore_patterns("__pycache__"))
+    with (home / "code" / "tidemark" / "stream" / "decide" / "pipeline.py").open("a") as file:
+        file.write(FAULT)
+    with monkeypatch.context() as patch:
+        patch.setattr(library, "PACKAGE", home / "code" / "tidemark")
+        archive = library.archive(home)
+    # Beside the original the script would find the package of the checkout.
+    monkeypatch.setattr(OnlyDriver, "script", (shutil.copy(PROJECT / "jobs" / "stream.py", home / "stream.py"),))
+    for name in [name for name in os.environ if name.startswith(("PYTHONPATH", "PYSPARK", "SPARK"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    return (
+        str(Path(pyspark.__file__).parent / "bin" / "spark-submit"),
+        *("--master", "local[2]", "--py-files", str(archive), "--jars", ",".join(jars(PROJECT))),
+        *("--properties-file", str(PROJECT / "docker" / "spark-defaults.conf")),
+        *("--conf", "spark.driver.host=127.0.0.1", "--conf", "spark.driver.bindAddress=127.0.0.1"),
+    )
+
+
+@pytest.mark.long
+def test_the_record_that_fails_drivers_is_passed_over_without_a_checkout(
+    tmp_path: Path, broker: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = "failing_events"
+    embedded.create_topics(broker, {topic: 1})
+    send(broker, topic, range(4))
+    toml, program = TOML.replace("fatal_events", topic), submitted(tmp_path, monkeypatch)
+    for _ in range(2):
+        with OnlyDriver(tmp_path, toml, broker, program=program) as driver:
+            reason = driver.reason_to_fail()
+            assert reason.startswith("ArithmeticError: 4 records have a 2 among them\nthe record: source events, ")
+            assert reason.endswith(
+                "to continue without the record events/0/2: "
+                "tidemark accept-loss fatal events --record events/0/2 --by NAME --reason TEXT"
+            )
+    with OnlyDriver(tmp_path, toml, broker, program=program) as driver:
+        driver.wait(lambda: len(driver.rows("kept")) == 3, "the other records", patience_s=600)
+        (bad,) = driver.rows("quarantine")
+        assert driver.drain() == 0
+    columns = ("source", "topic", "partition", "offset", "reason", "detail", "key", "value")
+    assert {column: bad[column] for column in columns} == {
+        "source": "events", "topic": topic, "partition": 0, "offset": 2, "reason": "fails_drivers",
+        "detail": "ArithmeticError: 1 records have a 2 among them", "key": b"k",
+        "value": json.dumps({"n": 2, "at": NOON + 2}).encode(),
+    }  # fmt: skip

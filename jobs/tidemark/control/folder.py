@@ -14,11 +14,12 @@ The driver and the processes that supervise it communicate through these files.
 | `drain.json` | the process that wants the stream to stop | who asked, and when |
 | `meanings.json` | the driver, when it starts | the meanings of its state (`stream/startup/state_compatibility.py`) |
 | `killed.json` | the process that kills a driver because another stream of it hangs | which launch, which stream |
-| `deaths.json` | the driver, when one before it was killed with a batch | how often, and which of its records to skip |
+| `failed_batch.json` | the driver, when a batch ended it or the one before | how often, by what, what to skip |
 | `lineage.json` | `tidemark serve-metrics --lineage` and `publish lineage --runs` | the last event that was sent |
 | `time_resets.json` | `tidemark reset-time` | partitions whose time goes back: to when, who asked, and why |
 | `reopen_ID.json` | `tidemark requeue --late --reopen` | late records that an aggregate takes in again |
 | `loss.json` | `tidemark accept-loss` | offsets that may be skipped: who gave them up, and why |
+| `accepted_records.json` | `tidemark accept-loss --record` | present records to skip: who gave them up, and why |
 
 The folder and its locks are their owner's alone, see `tidemark.storage.locks`. A driver checks before each write that
 `epoch` is still its own. A driver that was stopped, and wakes up after another has taken over, writes nothing more.
@@ -148,6 +149,23 @@ class AcceptedLoss:
     reason: str
     at_ms: int
     topic_id: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class AcceptedRecord:
+    """The decision not to read a present record, by Kafka's topic, partition and offset.
+
+    It is one of the planned batch `batch_id`. Once that is decided the decision has no effect any more, so it permits
+    nothing if the topic is recreated.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    batch_id: int
+    by: str
+    reason: str
+    at_ms: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -507,16 +525,23 @@ class Control:
         killed: dict[str, str] = _read(self.home / "killed.json") or {}
         return killed if killed.get("launch_id") == launch_id else {}
 
-    def deaths(self) -> dict[str, Any]:
-        """Returns the stored deaths of drivers; empty if there were none.
+    def accept_record(self, record: AcceptedRecord) -> None:
+        """Lets the driver skip a present *record*, while the batch that has it is not decided."""
+        own_folder(self.home)
+        records = [asdict(each) for each in (*self.accepted_records(), record)]
+        replace(self.home / "accepted_records.json", json.dumps(records))
 
-        These drivers were killed with one and the same batch.
-        """
-        return _read(self.home / "deaths.json") or {}
+    def accepted_records(self) -> list[AcceptedRecord]:
+        """Returns all present records that a person gave up, also of batches that were decided since."""
+        return [AcceptedRecord(**fields) for fields in _read(self.home / "accepted_records.json") or []]
 
-    def keep_deaths(self, now: Mapping[str, Any]) -> None:
-        """Stores the deaths *now* in place of the earlier ones."""
-        replace(self.home / "deaths.json", json.dumps(now))
+    def failed_batch(self) -> dict[str, Any]:
+        """Returns the stored batch that drivers did not decide; empty if there was none."""
+        return _read(self.home / "failed_batch.json") or {}
+
+    def keep_failed_batch(self, now: Mapping[str, Any]) -> None:
+        """Stores the failed batch *now* in place of the earlier one."""
+        replace(self.home / "failed_batch.json", json.dumps(now))
 
     def meanings(self) -> dict[str, str]:
         """Returns the stored meanings, empty before a driver of this version."""

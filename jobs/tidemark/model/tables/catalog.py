@@ -426,13 +426,15 @@ QUARANTINE = Table(
                 "null_key | null_value | invalid_key | invalid_utf8 | malformed_json | malformed_avro | "
                 "malformed_protobuf | no_schema_id | unknown_schema | incompatible_schema | wrong_type | "
                 "not_a_number | missing_timestamp | timestamp_out_of_range | timestamp_in_future | sql_error | "
-                "too_large_for_topic | time_refused_by_topic | does_not_fit_schema | kills_drivers",
+                "too_large_for_topic | time_refused_by_topic | does_not_fit_schema | kills_drivers | fails_drivers | "
+                "accepted_loss",
             ),
             (
                 "detail",
                 "string",
                 "of sql_error: key of the failed SQL, and the error; of does_not_fit_schema: the misfit; "
-                "of a source with a registry: the id of the schema, and what is wrong with it",
+                "of a source with a registry: the id of the schema, and what is wrong with it; "
+                "of fails_drivers: the error; of accepted_loss: who gave the record up, and why",
             ),
             ("key", "binary", "the record's key"),
             ("value", "binary", "the record's bytes; downstream of a source its columns as a JSON object"),
