@@ -157,7 +157,7 @@ def test_the_journal_is_kept_until_a_file_has_its_changes(tmp_path: Path) -> Non
 def runs(play: Play) -> StateRuns:
     newest = journal(play).newest()
     assert newest is not None
-    (found,) = newest.notes.decision.states or ()
+    (found,) = newest.notes.decision.states
     return found
 
 

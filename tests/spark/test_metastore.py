@@ -31,6 +31,7 @@ builder = builder.config("spark.hadoop.hive.metastore.uris", sys.argv[1]).config
 builder = builder.config("spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension")
 builder = builder.config("spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog")
 builder = builder.config("spark.sql.session.timeZone", "Asia/Kolkata").config("spark.ui.enabled", "false")
+builder = builder.config("spark.sql.shuffle.partitions", "1")  # a few rows, and a hundred queries
 spark = builder.getOrCreate()
 answers = [[list(row) for row in spark.sql(text).collect()] for text in json.load(sys.stdin)]
 print("ANSWERS", json.dumps(answers, default=str))
@@ -92,11 +93,13 @@ def test_a_session_with_the_metastore_alone_reads_every_name(metastore: str, tmp
     code = "import sys; from tidemark.cli.main import main; sys.exit(main())"
     script = ran(sys.executable, "-c", code, "--warehouse", str(home), "publish", "sql", cwd=tmp_path)
     statements = statements_of(script)
-    asked(metastore, *statements, *statements, cwd=tmp_path)  # a second time changes nothing
+    # A second run changes nothing. Views are replaced by equal ones, and each takes the metastore a moment.
+    again = [text for text in statements if not text.startswith("CREATE OR REPLACE VIEW")]
+    asked(metastore, *statements, *again, cwd=tmp_path)
     send(1, a=2, b=None)
     send(4, c=1, d=3)  # after the tables were published
-    ((*names,),) = [asked(metastore, "SHOW TABLES IN tidemark", cwd=tmp_path)[0]]
-    tables = [name for _, name, _ in names]
+    (named,) = asked(metastore, "SHOW TABLES IN tidemark", cwd=tmp_path)
+    tables = [name for _, name, _ in named]
     assert {"play__events__board", "board", "batches", "latest_state", "latency_rollup"} <= {*tables}
     board, savings, hours, latest, columns, *counts = asked(
         metastore,

@@ -40,7 +40,7 @@ SOURCES = {
     "lines": 'files = "outside/json"\nformat = "json"',
     "sheets": 'files = "outside/csv"\nformat = "csv"',
     "columns": 'files = "outside/parquet"\nformat = "parquet"',
-    "events": 'topic = "avro_events"\nformat = "avro"\navro_schema = "event.avsc"\nmax_records = 100',
+    "events": 'topic = "avro_events"\nformat = "avro"\nschema = "event.avsc"\nmax_records = 100',
     "distant": 'topic = "distant_events"\nkafka = "far"',
 }
 FIELDS = 'fields = "id string, n int, at bigint"\ntimestamp = "at"\ntimestamp_unit = "s"\nother_fields = "rest"'

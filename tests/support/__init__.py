@@ -7,8 +7,7 @@
 | `parsed_source` | `source`, `AVRO`: a source whose records are parsed, and their Avro schema |
 | `play` | `Play`: batches of a topology over rows written by hand, without Spark or a broker |
 | `quiet_broker` | `Silence`: a broker in memory that keeps what is published |
-| `older_warehouse` | `stopped`: streams as an older version has left them |
-| `golden_warehouse` | `write`: the warehouse that each release adds to tests/delta/golden |
+| `golden_warehouse` | `write`: a warehouse with results that were worked out by hand |
 | `public_interface` | `interface`: columns, arguments, keys and names on which users depend |
 | `crashes` | `crash_at`: the end of a driver at a named step of its batch |
 | `oracle` | `Oracle`: the results of a topology declared in Python, record by record |
@@ -35,6 +34,7 @@
 | `small_disk` | `small_disk`: a disk of some megabytes that can be filled |
 | `causes` | `known_causes`: the causes that `tidemark why` can find |
 | `mail_and_webhook` | `Inbox`, `Receiver`: a mail server and a webhook on loopback |
+| `power_loss` | `run_traced`, `keep_survivors`: the files that a loss of power would leave of a folder |
 | `process_watch` | `watched`: the command lines of all processes while something runs |
 | `shared_spark` | `one_spark`: one Spark session for a process |
 | `shared_broker` | `one_broker`: one Kafka broker for a process |

@@ -49,7 +49,7 @@ IMPORTS = {
     "spark_session": "errors model.project storage control",
     "stream.journal": "collecting errors semantics model.tables kernels.records storage storage.delta",
     "stream.driver": (
-        "collecting errors clock semantics model.tables model.project model kernels.columns storage "
+        "collecting escaping errors clock semantics model.tables model.project model kernels.columns storage "
         "storage.delta control spark_session stream.journal"
     ),
     "stream.kafka": (
@@ -68,7 +68,7 @@ IMPORTS = {
     ),
     "stream.schemas": "bounded_http errors clock model.project model.kinds kernels.formats storage",
     "stream.read": (
-        "collecting escaping errors clock semantics model.tables model.settings model.project model.kinds "
+        "collecting errors clock semantics model.tables model.settings model.project model.kinds "
         "model kernels.columns kernels.updates kernels.records kernels.formats storage storage.delta control "
         "stream.journal stream.driver stream.kafka stream.updates stream.operate"
     ),
@@ -83,10 +83,9 @@ IMPORTS = {
         "stream.operate stream.decide"
     ),
     "stream.startup": (
-        "collecting escaping errors semantics model.tables model.project model.kinds model kernels "
-        "kernels.columns kernels.aggregates kernels.updates kernels.records storage storage.delta control "
-        "spark_session stream.journal stream.kafka stream.state stream.updates stream.operate stream.read "
-        "stream.schemas stream.write"
+        "collecting errors semantics model.tables model.project model.kinds model kernels kernels.columns "
+        "kernels.updates storage storage.delta control stream.journal stream.kafka stream.state "
+        "stream.operate stream.read stream.schemas stream.write kernels.records stream.driver"
     ),
     "stream.distributed": (
         "collecting errors clock semantics model.tables model.kinds model kernels kernels.columns "
@@ -98,7 +97,7 @@ IMPORTS = {
         "collecting errors clock semantics model.tables model.project model.kinds model kernels.columns "
         "storage storage.delta control spark_session stream.journal stream.driver stream.kafka stream.state "
         "stream.operate stream.read stream.schemas stream.decide stream.write stream.startup "
-        "stream.distributed"
+        "stream.distributed escaping"
     ),
     "query": "collecting escaping errors model.tables model.project storage storage.delta stream.journal",
     "sampling": (
@@ -162,7 +161,7 @@ IMPORTS = {
         "sla.incidents"
     ),
     "maintenance": (
-        "collecting semantics model.tables model.project model.kinds model kernels.records storage "
+        "semantics model.tables model.project model.kinds model kernels.records storage "
         "storage.delta control stream.journal stream.read stream.write stream.startup"
     ),
     "api": (
@@ -200,8 +199,8 @@ IMPORTS = {
     "cli.repair": (
         "collecting errors clock semantics model.tables model.settings model.project model.kinds model "
         "kernels.columns kernels.aggregates kernels.records storage storage.delta control stream.journal "
-        "stream.kafka stream.state stream.operate stream.decide stream.write stream.startup stream.distributed reports "
-        "cli.shared"
+        "stream.kafka stream.state stream.operate stream.decide stream.startup stream.distributed reports "
+        "cli.shared trace cli.audit"
     ),
     "cli.stack": (
         "collecting escaping errors clock semantics model.tables model.settings model.project model "

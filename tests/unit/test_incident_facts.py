@@ -176,10 +176,6 @@ def test_what_was_not_judged_has_not_lasted() -> None:
     assert told(changed([*window, check(25, "pass")], known, damped)) == [("board-20260101T120000", "resolved", 25)]
 
 
-def test_checks_of_an_older_version_change_nothing() -> None:
-    assert changed([check(1, "error", severity=None)], []) == []
-
-
 def missed(last: int | None, known: list[dict[str, Any]], minute: int, *, is_due: bool = False) -> list[dict[str, Any]]:
     last_ms = None if last is None else NOON + last * MINUTE
     return missed_check(FLIGHTS, last_ms, known, at_ms=NOON + minute * MINUTE, is_due=is_due)

@@ -65,7 +65,6 @@ examples:
   tidemark accept-loss flights status --source weather --partition 0 --until 512 --by Ann --reason "retention"
   tidemark reset-time flights status --source weather --partition 0 --to 2014-05-13T12:00 --by Ann --reason "2090"
   tidemark reshard flights status --shards 8    run it between a drain and the start with `shards = 8`
-  tidemark upgrade --dry-run                    shows what an upgrade of the warehouse changes, and what it costs
   tidemark down                                 drains the streams and stops everything
 """
 PASSED_ON = "replay"
@@ -108,7 +107,7 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     ),
     ("reset-time", "repair.reset_time", "set the time of a partition back after a record from the future"),
     ("reshard", "repair.reshard", "change the number of shards of a drained stream"),
-    ("upgrade", "repair.upgrade", "bring what older versions wrote to the format of this version"),
+    ("upgrade", "repair.upgrade", "say whether the warehouse has the format of this version"),
     ("requeue", "repair.requeue", "send quarantined or late records to their topics again, each once"),
     ("metrics", "outside.metrics", "print metrics for Prometheus, or alerting rules from the SLAs"),
     ("serve-metrics", "outside.serve_metrics", "serve metrics to Prometheus, or push them to OpenTelemetry"),

@@ -110,8 +110,7 @@ class Heartbeat:
     driver's current step, which began at `since_ms`. `batches` counts its finished batches, including empty ones.
     `digest` identifies the content of the topology file that it runs, on `host`. `launched_by` is the task or command
     that started it, `adopted_by` the task that supervises it since, `drained_by` who asked a drained driver to end, and
-    `predecessor_killed_by` who killed the driver before it. Beats of older versions lack `doing` and all that follows
-    it.
+    `predecessor_killed_by` who killed the driver before it.
     """
 
     state: StreamState
@@ -418,7 +417,7 @@ class Control:
         """
         accepted: dict[tuple[str, int, int | str], int] = {}
         for loss in self._losses():
-            place = loss.get("topic_id") or loss["from_offset"]
+            place = loss["topic_id"] or loss["from_offset"]
             accepted[loss["source"], loss["partition"], place] = loss["until_offset"]
         return accepted
 
@@ -510,7 +509,6 @@ class Control:
 
     def killed_by(self, launch_id: str) -> str | None:
         """Returns who killed the driver of *launch_id*, if a task did."""
-        # Older versions did not write it.
         return self._killed(launch_id).get("by") or None
 
     def killed_for(self, launch_id: str) -> str | None:

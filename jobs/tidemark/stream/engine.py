@@ -255,7 +255,7 @@ class Engine:
         if decision is not None:
             # A crash after this leaves files that no table names; maintenance removes them.
             entry = self._committing.lay_out(self._with_state(decision, was))
-            states = entry.notes.states or ()
+            states = entry.notes.states
             entry = self._flushing.with_facts(entry)
             # An entry is needed until the tables have its facts and a run has its states.
             needed_after = min(self._flushing.flushed, *(state.batch_id for state in states))
@@ -384,14 +384,14 @@ def load_state(steps: Steps, stream: Stream, journal: Journal, state: StateFiles
     *journal* and *state* are read, and not written.
     """
     newest = journal.newest()
-    states = newest.notes.states if newest else None
-    # Entries of older versions do not name state files; entries of a stream in shards name those of each shard.
-    if newest is not None and (states is None or len(states) > 1):
-        states = remembered_shards(stream, newest) or states
     load_waiting(steps, stream.sub, stream.home, was)
     if newest is None:
         return
-    if states is not None and len(states) == 1:
+    states = newest.notes.states
+    # The driver before ran in shards, whose states become one.
+    if len(states) > 1:
+        states = remembered_shards(stream, newest) or states
+    if len(states) == 1:
         state.load(steps.memory, states[0], was.batch_id)
     else:
-        load_whole(steps, stream, journal, newest, was)
+        load_whole(steps, stream, journal, newest)

@@ -9,7 +9,7 @@ from tidemark.errors import Contradiction, TidemarkError
 from tidemark.model.project.layout import Layout
 from tidemark.model.stream import Stream
 from tidemark.model.topology import Time, load, on_processing_time
-from tidemark.storage.delta.format import refuse_newer
+from tidemark.storage.delta.format import refuse_other
 from tidemark.stream.driver.heartbeats import Heartbeats
 from tidemark.stream.driver.launch import take_lease
 from tidemark.stream.driver.reason import as_reason
@@ -46,7 +46,7 @@ def run_stream(options: RunOptions, session_of: SharedSession) -> int:
     history = Heartbeats(stream_of.home, topology=topology.name, sub_topology=sub.name)
     pulse = Pulse(control, history, epoch, options.launch_id, digest=running, launched_by=options.launched_by)
     try:
-        refuse_newer(stream_of.layout.warehouse)
+        refuse_other(stream_of.layout.warehouse)
         # Before the first batch, which would write over the evidence.
         refuse_unless_sound(evidence(stream_of))
         # Only of a sound stream: the next start compares the file with these meanings.

@@ -282,7 +282,7 @@ class Driver:
         except FileNotFoundError:
             return None
         # JSON has no tuples, and a launch that is read equals the one that was written.
-        return Launch(**{**fields, "submit": tuple(fields.get("submit", ()))})
+        return Launch(**{**fields, "submit": tuple(fields["submit"])})
 
     def heartbeat(self) -> Heartbeat | None:
         """Returns the newest heartbeat of the newest launch; None without one."""
@@ -542,7 +542,7 @@ class Driver:
 
     def _end_process(self, launch: Launch | None, grace_s: float, *, with_others: bool) -> None:
         if self.process_home != self._here:
-            # An older version, or an earlier topology file, gave the stream a process of its own.
+            # An earlier topology file gave the stream a process of its own.
             process.stop(self._here, NAME, grace_s=grace_s)
         with self._folder.asking(within_s=LAUNCHED_WITHIN_S):
             others = {*self._folder.launches()} - {launch.launch_id if launch else ""}

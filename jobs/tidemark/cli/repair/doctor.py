@@ -18,7 +18,7 @@ from tidemark.control.folder import Control
 from tidemark.model.project.layout import Layout
 from tidemark.model.stream import Stream
 from tidemark.model.topology import Topology
-from tidemark.storage.delta.format import refuse_newer
+from tidemark.storage.delta.format import refuse_other
 from tidemark.stream.startup import unread
 from tidemark.stream.startup.evidence import evidence
 from tidemark.stream.startup.fatal import FailedBatch
@@ -41,8 +41,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def command(options: argparse.Namespace) -> int:
     """Prints the faults of each stream; returns 1 if one is unsound."""
     layout, of = Layout(existing_warehouse(options)), topology_with_file(options)
-    # Findings of an older version may be wrong, and its remedies harmful.
-    refuse_newer(layout.warehouse)
+    # Findings about another format may be wrong, and their remedies harmful.
+    refuse_other(layout.warehouse)
     if options.apply == REMOVE_TORN:
         planned = partial(removal_plan, of, layout, options.sub_topology)
         say_inert(carry_out(planned, options, layout, of.name, note=options.note))

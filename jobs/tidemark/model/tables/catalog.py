@@ -480,8 +480,8 @@ OPERATOR_STATE = Table(
             ("source_partition", "int", "input partition of that record"),
             ("source_offset", "bigint", "its offset there"),
             ("headers", "array<struct<key:string,value:binary>>", "Kafka headers of that record; null: none"),
-            ("newest", "timestamp", "record time of the newest record that it reflects; null: timestamp"),
-            ("repeated", "boolean", "whether all its content was emitted before; null: it is not held"),
+            ("newest", "timestamp", "record time of the newest record that it reflects; null: deleted"),
+            ("repeated", "boolean", "whether all its content was emitted before; null: deleted"),
         ),
     ),
     key=("batch_id", "operator", "key"),
@@ -641,11 +641,7 @@ CLOCK_SKEW = Table(
             "tasks, plus rounding",
         ),
         ("samples", "bigint", "records that the broker stamped for this estimate; of a host of tasks, their reports"),
-        (
-            "reference",
-            "string",
-            "reference clock: brokers for a driver's host (null in older rows), the driver's host for hosts of tasks",
-        ),
+        ("reference", "string", "reference clock: brokers for a driver's host, the driver's host for hosts of tasks"),
     ),
     key=("at", "host"),
 )
@@ -668,13 +664,9 @@ HOP = Table(
             ("source_offset", "bigint", "its offset there"),
             ("headers", "array<struct<key:string,value:binary>>", "Kafka headers of that record; null: none"),
             ("watermark", "timestamp", "watermark, record time; only on a row without an update"),
-            (
-                "idle",
-                "boolean",
-                "of a watermark row: whether all upstream is idle; null: an update, or a row of an older version",
-            ),
-            ("newest", "timestamp", "record time of the newest record that it reflects; null: timestamp"),
-            ("repeated", "boolean", "whether all its content was emitted before; null: no"),
+            ("idle", "boolean", "of a watermark row: whether all upstream is idle; null: an update"),
+            ("newest", "timestamp", "record time of the newest record that it reflects; null: a watermark row"),
+            ("repeated", "boolean", "whether all its content was emitted before; null: a watermark row"),
             (
                 "idle_watermark",
                 "timestamp",
@@ -1010,7 +1002,7 @@ DELIVERIES = Table(
     "deliveries",
     "change of an alert and channel that delivered it",
     _columns(
-        ("incident", "string", "name of the alert; of older versions, of the incident"),
+        ("incident", "string", "name of the alert"),
         ("topology", "string", "name of the topology"),
         ("change", "string", "as in sla_alerts"),
         ("channel", "string", "name of the channel in expectations/channels.toml, or log"),
@@ -1111,7 +1103,7 @@ REQUEUED = Table(
             "as in quarantine; late: from late_records; reopened: from late_records into a closed window",
         ),
         ("requeued_at", "timestamp", "clock of the command after the record was in the broker or the control folder"),
-        ("late_batch", "bigint", "of reopened: batch_id of its row in late_records; null in rows of older versions"),
+        ("late_batch", "bigint", "of reopened: batch_id of its row in late_records; null: another reason"),
     ),
     "report",
 )
@@ -1130,7 +1122,7 @@ TABLE_FILES = Table(
         (
             "unused_files",
             "bigint",
-            "unreferenced data files in its folder: of older versions, or never committed",
+            "data files in its folder that its newest version does not name",
         ),
         ("files_before", "bigint", "data files before it"),
         ("bytes_before", "bigint", "their size"),

@@ -77,9 +77,8 @@ def changes(
 
     Args:
         specs: the promised SLAs that can be judged.
-        results: of all checks that are not older than `looks_back_ms`. Results for the past are skipped, and so are
-            those of an older version, which have no severity. After results in maintenance, or outside a calendar,
-            the delays of opening and resolving count from zero.
+        results: of all checks that are not older than `looks_back_ms`. Results for the past are skipped. After results
+            in maintenance, or outside a calendar, the delays of opening and resolving count from zero.
         incidents: the rows of `incidents`.
         at_ms: the instant of the check, epoch ms.
         gap_ms: the longest accepted time between checks.
@@ -88,7 +87,7 @@ def changes(
     """
     by_sla: dict[str, list[Row]] = defaultdict(list)
     for result in results:
-        if result["quiet"] != PAST and result["severity"] is not None:
+        if result["quiet"] != PAST:
             by_sla[result["sla"]].append(result)
     rows: list[dict[str, Any]] = []
     for spec in specs:

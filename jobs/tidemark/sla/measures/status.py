@@ -403,7 +403,6 @@ def _contract(spec: SlaSpec, contracts: Rows) -> Status:
     for row in contracts:
         if spec.subject in (ALL_TABLES, row["table"]):
             is_judged = is_judged or bool(row["rows"])
-            # Columns that an older version's table lacks are not critical, and break nothing.
             if not row["success"] and row["severity"] == Severity.CRITICAL:
                 broken.append(row)
     verdict = judge_contract(is_broken=bool(broken), is_judged=is_judged)

@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache, lru_cache, partial
+from functools import lru_cache, partial
 from operator import itemgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -33,7 +33,6 @@ from deltalake import (
     write_deltalake,
 )
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
-from deltalake.schema import PrimitiveType
 from deltalake.transaction import AddAction, RemoveAction
 
 from tidemark.clock import wall_clock_ms
@@ -46,7 +45,6 @@ from tidemark.storage.delta.log import (
     CHECK,
     CHECKPOINT_EVERY,
     CHECKPOINTS,
-    HOP_LOG,
     KEPT_LOG,
     LOG,
     TableLog,
@@ -103,10 +101,8 @@ Such a commit puts rows into a table, or into other files of it.
 NEEDED, SUPERSEDED = "needed-", "superseded-"
 """Prefixes of the names of files that `maintenance/` made.
 
-Their rows are those that a driver needs for its memory, and those that it does not.
+Their rows are those that stay at any age (maintenance/live_rows.py), and those that are superseded.
 """
-
-BIGINT = PrimitiveType("long")
 
 WRITTEN = WriterProperties(compression="ZSTD")
 
@@ -128,9 +124,9 @@ def create(
 ) -> DeltaTable:
     """Makes a Delta table at *path*, or updates an existing one.
 
-    An existing table, of an older version for example, keeps its rows. It gets the columns that it lacks (null in
-    those rows), the comments, and *checks* in place of the older version's. Last it gets the stamp of this version, so
-    that a table with the stamp has all of these.
+    An existing table keeps its rows. It gets the columns that it lacks (null in those rows), the comments, and *checks*
+    in place of Tidemark's other ones. A table without a stamp gets it last, so that a table with the stamp has all of
+    these.
 
     Args:
         path: the folder of the table.
@@ -146,7 +142,7 @@ def create(
 
     Raises:
         DeltaError: a row does not meet *checks*.
-        NewerFormat: a newer version has written the table.
+        OtherFormat: a version with another format has written the table.
     """
 
     def up_to_date() -> DeltaTable:
@@ -154,9 +150,8 @@ def create(
             path, schema, description, _properties(log, properties), partitioned_by=partitioned_by
         )
         stamp, opened_at = table_stamp(table), table.version()
-        stamp.refuse_newer(path)
-        if log == HOP_LOG and table.metadata().configuration.get(LOG) == KEPT_LOG:  # an older version's
-            table.alter.set_table_properties({LOG: log})
+        if stamp is not None:
+            stamp.refuse_other(path)
         comments = {field.name: field.metadata for field in table.schema().fields}
         wanted = Schema.from_arrow(schema).fields
         lacking = [field for field in wanted if field.name not in comments]
@@ -174,7 +169,7 @@ def create(
         missing = in_order_of(checks.keys() - checked, checks)
         if missing:
             table.alter.add_constraint(missing)
-        if stamp.format < FORMAT:
+        if stamp is None:
             table.alter.set_table_properties(STAMPED, raise_if_not_exists=False)
         make_commits_durable(path, since=opened_at if opened_at else -1)
         return table
@@ -288,8 +283,7 @@ class DeclaredTable:
                 return False
         checked = {name.removeprefix(CHECK) for name in stored.properties if name.startswith(CHECK)}
         wanted = (self.checks or {}).keys()
-        is_logged = self.log != HOP_LOG or stored.properties.get(LOG) != KEPT_LOG
-        return is_logged and wanted <= checked and not any(name.startswith(OWN_CHECK) for name in checked - wanted)
+        return wanted <= checked and not any(name.startswith(OWN_CHECK) for name in checked - wanted)
 
     def create(self) -> DeltaTable:
         """Makes the table, or updates an existing one, as `create` does."""
@@ -302,13 +296,6 @@ class DeclaredTable:
             partitioned_by=self.partitioned_by,
             properties=self.properties or {},
         )
-
-
-@cache
-def bigint_columns(path: Path) -> frozenset[str]:
-    """Returns the names of the bigint columns of the table at *path*."""
-    # A column of a Delta table keeps its type, so the answer can be cached.
-    return frozenset(field.name for field in DeltaTable(str(path)).schema().fields if field.type == BIGINT)
 
 
 def scan(path: Path) -> pl.LazyFrame:

@@ -21,11 +21,10 @@ from tidemark.stream.distributed.sharding import Sharding
 from tidemark.stream.journal.entries import Entry, Journal
 from tidemark.stream.journal.state_runs import StateRuns, states_from_json, states_to_json
 from tidemark.stream.operate.steps import Steps
-from tidemark.stream.startup.load import load_whole, without
+from tidemark.stream.startup.load import without
 from tidemark.stream.state.files import KEYS, StateFiles, files_of
 from tidemark.stream.state.memory import Tables
 from tidemark.stream.state.runs import is_whole
-from tidemark.stream.write.commit import create_tables
 
 log = logging.getLogger("tidemark.stream")
 
@@ -53,7 +52,7 @@ def reshard(
     """
     # StateRuns are never changed in place, so all shards begin with the same one.
     shards = [StateRuns(newest.batch_id)] * stream.shards
-    n = len(newest.notes.states or [StateRuns()])
+    n = len(newest.notes.states)
     for old in range(n):
         # Only one old shard is in memory at a time.
         before = _rows(shards)
@@ -84,14 +83,7 @@ def _old_shard(stream: Stream, journal: Journal, newest: Entry, number: int) -> 
     """
     old = newest.notes.states
     steps = Steps(stream.topology, Reference(stream.layout.warehouse))
-    # An older version names no shards: its whole state is in its tables.
-    if old is None:
-        # Tables of an older version lack columns that are read.
-        create_tables(stream.home, stream.sub, steps.schemas)
-        load_whole(steps, stream, journal, newest, newest.notes.progress)
-    else:
-        files = StateFiles(stream, journal, number, len(old))
-        files.load(steps.memory, old[number], newest.batch_id)
+    StateFiles(stream, journal, number, len(old)).load(steps.memory, old[number], newest.batch_id)
     whole = steps.memory.whole()
     # Every shard has these tables, so only the first one hands them on.
     return without(whole, stream.sub.table_inputs()) if number else whole
@@ -137,8 +129,8 @@ def remembered_shards(stream: Stream, newest: Entry) -> tuple[StateRuns, ...] | 
     if not file.exists():
         return None
     notes = json.loads(file.read_text(encoding="utf-8"))
-    shards = states_from_json(notes.get("state"))
-    if notes["batch_id"] != newest.batch_id or shards is None or len(shards) != stream.shards:
+    shards = states_from_json(notes["state"])
+    if notes["batch_id"] != newest.batch_id or len(shards) != stream.shards:
         return None
     for path in files_of(stream.control, shards):
         if not is_whole(path):

@@ -79,9 +79,9 @@ def _is_at_rest(journal: Path, batches: Path) -> bool:
     except FileNotFoundError:  # the driver has flushed it since, and forgotten it
         return False
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
-        is_whole = json.loads(archive.read(NOTES)).get("is_whole")
+        is_whole = json.loads(archive.read(NOTES))["is_whole"]
     # A flush of a part of the tables leaves the others behind.
-    return is_whole is not False and _newest_batch_at(batches) >= newest[0]
+    return is_whole and _newest_batch_at(batches) >= newest[0]
 
 
 def _newest_batch_at(path: Path) -> int:

@@ -93,7 +93,6 @@ class UnflushedRows:
         table = open_to_read(path)
         own = pl.scan_pyarrow_dataset(dataset_of(table))
         later = _after(newest_batch(path, table), self.rows.get(path.name, {}))
-        # An older version of the table may lack columns.
         return pl.concat([own, pl.DataFrame(as_table(later)).lazy()], how="diagonal_relaxed") if later else own
 
 
@@ -156,9 +155,8 @@ def _facts_in(entry: Entry) -> Iterator[tuple[str, int, Rows]]:
 
 def flushed_before(entry: Entry) -> int:
     """Returns the newest batch that all tables had before *entry*."""
-    notes = entry.notes.facts
-    # An older version flushed each batch at once, and noted nothing.
-    return entry.batch_id - 1 if notes is None else notes.flushed
+    assert entry.notes.facts is not None
+    return entry.notes.facts.flushed
 
 
 def as_frame(rows: Rows) -> pl.DataFrame:

@@ -164,7 +164,7 @@ def _gone(entry: Entry, tables: Iterable[TableCommit]) -> Iterator[str]:
 
 def _unreadable_states(stream: Stream, entry: Entry) -> Iterator[str]:
     """Yields a text for each damaged or missing state file of *entry*."""
-    for path in files_of(stream.control, entry.notes.states or ()):
+    for path in files_of(stream.control, entry.notes.states):
         if not is_whole(path):
             yield f"{path}, with states of the stream, is {'incomplete' if path.exists() else 'missing'}"
 
@@ -187,10 +187,9 @@ def _expected(
             completed[number] = entry
     number = max(completed, default=-1)
     facts_notes = decided.notes.facts if decided else None
-    expected = facts_notes.newest_batches if facts_notes else None
     if decided is None or facts_notes is None or number >= decided.batch_id:
-        expected = completed[number].notes.newest_batches if completed else None
-    return expected or {}
+        return (completed[number].notes.newest_batches if completed else None) or {}
+    return facts_notes.newest_batches
 
 
 def _topics(stream: Stream) -> dict[str, str]:

@@ -18,7 +18,6 @@ import os
 import shutil
 import tempfile
 import uuid
-import zipfile
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -144,9 +143,6 @@ def is_whole(path: Path) -> bool:
     if not path.exists():
         return False
     with path.open("rb") as file:
-        if path.suffix != SUFFIX:
-            # Runs of the previous format are archives.
-            return zipfile.is_zipfile(file)
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - len(MARK)))
         return file.read() == MARK
