@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pyspark
@@ -16,6 +17,7 @@ import pytest
 from confluent_kafka import Producer
 from streaming.drivers import PROJECT, OnlyDriver
 
+from support.command_line import tidemark
 from support.topologies import sink, source, topology_of
 from tidemark.control.folder import StreamState
 from tidemark.embedded import broker as embedded
@@ -114,29 +116,54 @@ def submitted(home: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
     )
 
 
-@pytest.mark.long
-def test_the_record_that_fails_drivers_is_passed_over_without_a_checkout(
-    tmp_path: Path, broker: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    topic = "failing_events"
+@pytest.fixture
+def apart(tmp_path: Path, broker: str, monkeypatch: pytest.MonkeyPatch) -> Callable[[], OnlyDriver]:
+    """Returns what starts a driver from an archive, with a topic of four records, one of which it fails at."""
+    topic = f"failing_{tmp_path.name}"
     embedded.create_topics(broker, {topic: 1})
     send(broker, topic, range(4))
-    toml, program = TOML.replace("fatal_events", topic), submitted(tmp_path, monkeypatch)
+    program = submitted(tmp_path, monkeypatch)
+    return lambda: OnlyDriver(tmp_path, TOML.replace("fatal_events", topic), broker, program=program)
+
+
+def quarantined(driver: OnlyDriver) -> dict[str, object]:
+    """Returns what is known of the one record in quarantine, once the other three are kept."""
+    driver.wait(lambda: len(driver.rows("kept")) == 3, "the other records", patience_s=900)
+    (bad,) = driver.rows("quarantine")
+    assert driver.drain() == 0
+    return {column: bad[column] for column in ("source", "partition", "offset", "reason", "detail", "key", "value")}
+
+
+BAD = {
+    "source": "events", "partition": 0, "offset": FATAL, "key": b"k",
+    "value": json.dumps({"n": FATAL, "at": NOON + FATAL}).encode(),
+}  # fmt: skip
+COMMAND = "tidemark accept-loss fatal events --record events/0/2 --by NAME --reason TEXT"
+
+
+def test_a_person_lets_a_driver_skip_a_record_at_which_it_fails(
+    tmp_path: Path, apart: Callable[[], OnlyDriver]
+) -> None:
+    with apart() as driver:
+        reason = driver.reason_to_fail()
+    assert reason.startswith("ArithmeticError: 4 records have a 2 among them\nthe record: source events, partition 0, ")
+    assert reason.endswith(f"\nto continue without the record events/0/2: {COMMAND}")
+    for folder in ("topologies", "expectations"):
+        (tmp_path / folder).mkdir()
+    shutil.copy(tmp_path / "fatal.toml", tmp_path / "topologies")
+    words = [{"NAME": "Ann", "TEXT": "not ours"}.get(word, word) for word in COMMAND.split()[1:]]
+    done = tidemark(tmp_path, "--warehouse", str(tmp_path / "warehouse"), *words)
+    assert (done.returncode, done.stderr) == (0, "")
+    with apart() as driver:
+        bad = quarantined(driver)
+    assert bad == {**BAD, "reason": "accepted_loss", "detail": "given up by Ann: not ours"}
+
+
+@pytest.mark.long
+def test_the_record_at_which_drivers_fail_is_passed_over(apart: Callable[[], OnlyDriver]) -> None:
     for _ in range(2):
-        with OnlyDriver(tmp_path, toml, broker, program=program) as driver:
-            reason = driver.reason_to_fail()
-            assert reason.startswith("ArithmeticError: 4 records have a 2 among them\nthe record: source events, ")
-            assert reason.endswith(
-                "to continue without the record events/0/2: "
-                "tidemark accept-loss fatal events --record events/0/2 --by NAME --reason TEXT"
-            )
-    with OnlyDriver(tmp_path, toml, broker, program=program) as driver:
-        driver.wait(lambda: len(driver.rows("kept")) == 3, "the other records", patience_s=600)
-        (bad,) = driver.rows("quarantine")
-        assert driver.drain() == 0
-    columns = ("source", "topic", "partition", "offset", "reason", "detail", "key", "value")
-    assert {column: bad[column] for column in columns} == {
-        "source": "events", "topic": topic, "partition": 0, "offset": 2, "reason": "fails_drivers",
-        "detail": "ArithmeticError: 1 records have a 2 among them", "key": b"k",
-        "value": json.dumps({"n": 2, "at": NOON + 2}).encode(),
-    }  # fmt: skip
+        with apart() as driver:
+            assert driver.reason_to_fail().startswith("ArithmeticError: 4 records have a 2 among them")
+    with apart() as driver:
+        bad = quarantined(driver)
+    assert bad == {**BAD, "reason": "fails_drivers", "detail": "ArithmeticError: 1 records have a 2 among them"}

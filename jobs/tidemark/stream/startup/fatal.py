@@ -10,6 +10,7 @@ A driver that fails in its own Python code names the record at once, for people 
 
 from __future__ import annotations
 
+import builtins
 import logging
 import re
 from base64 import b64decode, b64encode
@@ -162,9 +163,22 @@ def cause_of(error: BaseException) -> str | None:
         return None
     if isinstance(error, TidemarkError) and not isinstance(error, _MAY_NAME_A_RECORD):
         return None
-    if trouble_of(error) or _SURROUNDINGS.match(line):
+    if trouble_of(error) or _SURROUNDINGS.match(line) or _is_of_executor(line):
         return None
     return line
+
+
+def _is_of_executor(cause: str) -> bool:
+    """Returns True if *cause* names an error of Python that is never of a record; Spark has only the text of one.
+
+    Such an error was raised on an executor.
+    """
+    module, _, name = cause.partition(":")[0].rpartition(".")
+    kind = getattr(builtins, name, None)
+    is_of_system = isinstance(kind, type) and issubclass(kind, OSError)
+    return is_of_system or (
+        module.startswith("tidemark.") and name not in {each.__name__ for each in _MAY_NAME_A_RECORD}
+    )
 
 
 def is_same(one: str | None, other: str | None) -> bool:
