@@ -207,7 +207,7 @@ def _quarantined_records(layout: Layout, name: str) -> pl.DataFrame:
 def _chosen(rows: pl.DataFrame, options: argparse.Namespace) -> pl.DataFrame:
     """Returns the records among *rows* that *options* choose, once each."""
     # Rows of no topic cannot be sent, and records whose content is not known must not be.
-    was_skipped = pl.col("reason").is_in([KILLS_DRIVERS, FAILS_DRIVERS, ACCEPTED_LOSS])
+    was_skipped = pl.col("reason").is_in([KILLS_DRIVERS, FAILS_DRIVERS, ACCEPTED_LOSS]).fill_null(value=False)
     is_unknown = was_skipped & pl.col("key").is_null() & pl.col("value").is_null()
     rows = rows.filter(pl.col("topic").is_not_null(), ~is_unknown)
     for column, wanted in (("source", options.source), ("reason", options.reason)):

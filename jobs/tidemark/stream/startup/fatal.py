@@ -305,9 +305,14 @@ def _without_found(control: Control, sub: SubTopology, failed: FailedBatch, trie
     Returns:
         The batch without it; or with its name, if it is not certain that the record is the reason.
     """
+    known: dict[str, bool] = {}
 
     def fails(ranges: Ranges) -> bool:
-        return is_same(tried(ranges).cause, failed.cause)
+        # A try takes seconds, and the search comes to the same records by several ways.
+        name = repr(ranges)
+        if name not in known:
+            known[name] = is_same(tried(ranges).cause, failed.cause)
+        return known[name]
 
     ranges = first_read(failed.ranges, failed.passed_over)
     found = fatal_record(ranges, fails)
