@@ -122,30 +122,30 @@ def test_consecutive_kills_of_drivers_by_one_batch_are_counted(tmp_path: Path) -
     def ended(state: StreamState, doing: str = "batch 1") -> None:
         control.beat(Heartbeat(state=state, epoch=1, launch_id="", at_ms=ms(5), pid=1, doing=doing))
 
-    assert count_kill(control, sub) == FailedBatch()
+    assert count_kill(control, sub, control.heartbeat()) == FailedBatch()
     ended(StreamState.DRAINED)
-    assert count_kill(control, sub) == FailedBatch()
+    assert count_kill(control, sub, control.heartbeat()) == FailedBatch()
     ended(StreamState.RUNNING, doing="waiting for a batch after 0")
-    assert count_kill(control, sub) == FailedBatch()
+    assert count_kill(control, sub, control.heartbeat()) == FailedBatch()
     ended(StreamState.RUNNING)
     ranges = {"events": {0: (2, 7), 1: (0, 3)}}
-    assert count_kill(control, sub) == FailedBatch(1, 1, DEATH, ranges)
+    assert count_kill(control, sub, control.heartbeat()) == FailedBatch(1, 1, DEATH, ranges)
     assert count_error(control, sub, OSError(errno.EIO, "disk")) == FailedBatch(), "it is about no record"
     ended(StreamState.FAILED)
-    assert count_kill(control, sub).times == 1
+    assert count_kill(control, sub, control.heartbeat()).times == 1
     gone = ConnectionRefusedError(errno.ECONNREFUSED, "the JVM is gone")
     assert count_error(control, sub, gone) == FailedBatch(1, 2, DEATH, ranges)
     ended(StreamState.FAILED)
-    failed = count_kill(control, sub)
+    failed = count_kill(control, sub, control.heartbeat())
     assert failed == FailedBatch(1, 2, DEATH, ranges)
     skipped = {"events": {(0, 4): KILLER}}
     assert records_to_skip(control, sub, failed, died) == skipped
     ended(StreamState.RUNNING)
-    assert count_kill(control, sub) == FailedBatch(1, 1, DEATH, ranges, skipped)
+    assert count_kill(control, sub, control.heartbeat()) == FailedBatch(1, 1, DEATH, ranges, skipped)
     assert count_error(control, sub, ValueError("no")) == FailedBatch(1, 1, "ValueError: no", ranges, skipped)
     plan(play, 2, p0=9, p1=3)
     ended(StreamState.RUNNING)
-    assert count_kill(control, sub) == FailedBatch(2, 1, DEATH, {"events": {0: (2, 9), 1: (0, 3)}})
+    assert count_kill(control, sub, control.heartbeat()) == FailedBatch(2, 1, DEATH, {"events": {0: (2, 9), 1: (0, 3)}})
 
 
 def test_the_record_after_one_that_is_skipped_is_found_next(tmp_path: Path) -> None:
@@ -232,7 +232,7 @@ def start(play: Play, rows: list[Row], epoch: int) -> RecordsByTopic | None:
     """Returns what the next driver skips of *rows*."""
     sub = play.topology.sub_topologies[0]
     play.start(epoch=epoch)
-    return records_to_skip(play.control, sub, count_kill(play.control, sub), trying(play, rows))
+    return records_to_skip(play.control, sub, count_kill(play.control, sub, None), trying(play, rows))
 
 
 @pytest.mark.usefixtures("fault")
@@ -253,8 +253,7 @@ def test_a_record_at_which_operators_raise_an_error_is_skipped_after_two_drivers
     assert [bad[c] for c in columns] == ["events", "events", 0, 4, "fails_drivers", alone, b"poison", b"4"]
     for row in play.rows("outcomes"):
         assert sum(row[c] for c in CAME_IN) == sum(row[c] for c in BECAME), row
-    assert FailedBatch.of(play.control.failed_batch()).batch_id == 1
-    assert count_kill(play.control, play.topology.sub_topologies[0]) == FailedBatch(), "the batch is decided"
+    assert count_kill(play.control, play.topology.sub_topologies[0], None) == FailedBatch(), "the batch is decided"
 
 
 @pytest.mark.usefixtures("fault")
@@ -288,7 +287,7 @@ def test_a_record_without_neighbours_is_skipped_if_reading_nothing_succeeds(tmp_
             raise TryInconclusive(msg)
         return tried(ranges)
 
-    assert records_to_skip(play.control, sub, count_kill(play.control, sub), is_down) == {}
+    assert records_to_skip(play.control, sub, count_kill(play.control, sub, None), is_down) == {}
     assert start(play, rows, 4) == {"events": {(0, 2): SkippedRecord(
         "fails_drivers", "ArithmeticError: 1 records have one among them", b"poison", b"2"
     )}}  # fmt: skip

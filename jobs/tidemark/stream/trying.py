@@ -52,6 +52,7 @@ from tidemark.stream.kafka.broker import Answers
 from tidemark.stream.kafka.client import KafkaBroker
 from tidemark.stream.kafka.numbering import multi_topic_sources, number_ranges, with_places
 from tidemark.stream.operate.steps import Steps
+from tidemark.stream.read.beyond_spark import BeyondSpark, overflows
 from tidemark.stream.read.data_loss import LossCheck, nothing_to_reread
 from tidemark.stream.read.parts import BatchPart, Ranges
 from tidemark.stream.read.sources import parsed_batch, rows_of_part, stream, with_numbers
@@ -222,7 +223,14 @@ def _raw(spark: SparkSession, stream_of: Stream, clusters: Clusters, ranges: Ran
     )
     columns = stream(spark, sub, layout, stream_of.topology.name, clusters, Ticks(spark, -1))
     nothing = with_numbers(spark.createDataFrame([], columns.schema), sub, was)
-    return pl.DataFrame(rows_of_part(nothing, sub, clusters, part).toArrow())
+    try:
+        return pl.DataFrame(rows_of_part(nothing, sub, clusters, part).toArrow())
+    except Exception as error:
+        if not overflows(error):
+            raise
+    # A driver reads such records in the same way.
+    others = pl.DataFrame(rows_of_part(nothing, sub, clusters, part, topics_too=False).toArrow())
+    return pl.concat([others, BeyondSpark(clusters).rows(sub.outside_sources, part)], how="diagonal")
 
 
 def _kept(record: Mapping[str, Any]) -> dict[str, str | None]:

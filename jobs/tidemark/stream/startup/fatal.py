@@ -20,7 +20,7 @@ from typing import Any
 
 import polars as pl
 
-from tidemark.control.folder import AcceptedRecord, Control, StreamState
+from tidemark.control.folder import AcceptedRecord, Control, Heartbeat, StreamState
 from tidemark.errors import InvalidArgument, InvalidRow, InvalidSpec, InvalidTimestamp, TidemarkError
 from tidemark.kernels.records.arrivals import ACCEPTED_LOSS, FAILS_DRIVERS, KILLS_DRIVERS
 from tidemark.model.topology import SubTopology
@@ -87,9 +87,7 @@ class FailedBatch:
 
     @classmethod
     def of(cls, kept: Mapping[str, Any]) -> FailedBatch:
-        """Reads the failed batch that a control folder has *kept*, none if empty."""
-        if not kept:
-            return cls()
+        """Reads the failed batch that a control folder has *kept*."""
         ranges: dict[str, dict[int, tuple[int, int]]] = {}
         for topic, offsets in kept["ranges"].items():
             # JSON has texts for the numbers of partitions, and lists for tuples.
@@ -194,12 +192,12 @@ def _comparable(cause: str) -> str:
     return re.sub(r"0x[0-9a-f]+|\d+", "#", without_module)
 
 
-def count_kill(control: Control, sub: SubTopology) -> FailedBatch:
+def count_kill(control: Control, sub: SubTopology, before: Heartbeat | None) -> FailedBatch:
     """Returns the newest batch of *sub* with its failures, for a driver that starts.
 
-    If the driver before was killed, that is counted, and kept in *control* for the next driver.
+    If the last driver, whose heartbeat is *before*, was killed, that is counted, and kept in *control* for the next.
     """
-    kept, before = FailedBatch.of(control.failed_batch()), control.heartbeat()
+    kept = control.failed_batch(FailedBatch.of) or FailedBatch()
     # A driver that was killed between batches read no record then.
     was_killed = before is not None and before.state in KILLED and before.doing.startswith("batch")
     if not was_killed and not kept.times and not kept.passed_over and not control.accepted_records():
@@ -216,7 +214,8 @@ def count_error(control: Control, sub: SubTopology, error: Exception) -> FailedB
     cause = cause_of(error)
     if cause is None:
         return FailedBatch()
-    return _counted(control, sub, FailedBatch.of(control.failed_batch()), cause, getattr(error, _RECORD, ""))
+    kept = control.failed_batch(FailedBatch.of) or FailedBatch()
+    return _counted(control, sub, kept, cause, getattr(error, _RECORD, ""))
 
 
 def _counted(control: Control, sub: SubTopology, kept: FailedBatch, cause: str | None, record: str = "") -> FailedBatch:

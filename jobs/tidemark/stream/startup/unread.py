@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tidemark.errors import UnreadableFile
 from tidemark.model.topology import SubTopology
 from tidemark.semantics.progress import InputProgress, Place, StreamProgress
 from tidemark.stream.journal.checkpoint import newest_commit, plans
@@ -92,6 +93,9 @@ def skip_command(topology: str, sub_topology: str, record: str) -> str:
 
 
 def begun(control: Path, sub: SubTopology) -> str:
-    """Returns `unread` as part of a sentence; empty if nothing is unread."""
-    places = unread(control, sub)
+    """Returns `unread` as part of a sentence; empty if nothing is unread, and if a file is damaged."""
+    try:
+        places = unread(control, sub)
+    except UnreadableFile:
+        return ""
     return f"it was reading {'; '.join(places)}" if places else ""
