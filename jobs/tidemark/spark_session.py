@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from importlib.resources import files
 from pathlib import Path
 from types import MappingProxyType
 from typing import TypeVar
+from urllib.parse import unquote
 
 import polars as pl
 import pyarrow as pa
@@ -28,6 +30,7 @@ from tidemark.model.project.spark_settings import (
     driver_address,
     driver_settings,
     is_local,
+    is_secret,
     jars,
     settings,
 )
@@ -38,6 +41,11 @@ from tidemark.storage.private_folder import private_folder
 T = TypeVar("T")
 BY_PUT = "tidemark.CheckpointFiles"
 BY_RENAME = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+_OF_SESSION = re.compile(
+    r"spark\.(sql|databricks|hadoop|redaction)\.|spark\.(authenticate|log\.level)$|spark\.driver\.(memory|extraJavaOptions)$|"
+    r"spark\.ui\.(enabled|showConsoleProgress)$"
+)
+"""Settings of a session that do not say where it runs."""
 SECRETS = "TIDEMARK_SPARK_SECRETS"
 """Environment variable with the path of a properties file.
 
@@ -45,17 +53,22 @@ The file has `spark.authenticate.secret`, which a standalone cluster shares with
 """
 
 
-def session(name: str, more: Mapping[str, str] = MappingProxyType({})) -> SparkSession:
+def session(
+    name: str, more: Mapping[str, str] = MappingProxyType({}), *, like: Mapping[str, str] | None = None
+) -> SparkSession:
     """Returns the Spark session of the job *name*, with *more* settings.
 
     It is as spark-submit configured it, else it has the project's settings and local jars. A job that Airflow tries
-    without Spark exits here, and Airflow submits it.
+    without Spark exits here, and Airflow submits it. With *like* it has the settings of another process's session, from
+    `local_settings`.
     """
     if WITHOUT_SPARK in os.environ:
         sys.exit(SPARK_NEEDED)
     builder = SparkSession.builder.appName(name).config(map={**more})
     if "PYSPARK_GATEWAY_PORT" in os.environ:  # set by spark-submit for the Python it starts
         builder = builder.config(map={**_secret(submitted_properties().get("spark.master", ""))})
+    elif like is not None:
+        builder = builder.config(map={**like})
     else:
         require_jars("spark")
         address = driver_address("local")
@@ -67,6 +80,22 @@ def session(name: str, more: Mapping[str, str] = MappingProxyType({})) -> SparkS
     if is_local(str(context.master)):
         context.environment["PYTHONPATH"], context.pythonExec = str(PACKAGE.parent), sys.executable
     return spark
+
+
+def local_settings(spark: SparkSession) -> dict[str, str]:
+    """Returns the settings by which another process of this host gets a local session with the jars of *spark*.
+
+    Its driver may have been submitted, with jars that only its JVM knows. Secrets are left out, since they would be
+    arguments of a process.
+    """
+    kept = {name: value for name, value in spark.sparkContext.getConf().getAll() if _OF_SESSION.match(name)}
+    own = {name: value for name, value in kept.items() if not is_secret(name)}
+    jvm = spark._jvm
+    assert jvm is not None
+    loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
+    files = [unquote(str(url.getPath())) for url in loader.getURLs()]
+    here = {"spark.master": "local[*]", **driver_address("local")}
+    return {**own, **here, "spark.jars": ",".join(file for file in files if file.endswith(".jar"))}
 
 
 def submitted_properties() -> dict[str, str]:

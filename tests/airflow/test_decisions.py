@@ -81,6 +81,7 @@ with DAG("play_streams", schedule=None):
     [
         ('tidemark accept-loss play events --source e --until 9 --by NAME --reason "a b"', "--source e --until 9"),
         ("accept-loss play events --reason=x --source=e --by=Ann", "--source=e"),
+        ("accept-loss play events --record e/0/9 --by NAME --reason TEXT", "--record e/0/9"),
         ("requeue play --reason malformed_json --source e", "--reason malformed_json --source e"),
         ("doctor play events --apply remove-torn", "--apply remove-torn"),
         ("doctor play events --by= --apply=remove-torn", "--apply=remove-torn"),

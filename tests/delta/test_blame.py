@@ -7,7 +7,7 @@ import pytest
 
 from tidemark.errors import InvalidArgument, TidemarkError
 from tidemark.stream.driver.reason import as_reason
-from tidemark.stream.read.poison_record import blame
+from tidemark.stream.startup.fatal import blame
 
 
 def test_the_record_that_a_batch_fails_with_is_named() -> None:

@@ -29,7 +29,15 @@ from tidemark.airflow.tasks.driver import Failures, Launch
 from tidemark.cli.repair.doctor import doctor
 from tidemark.control import cluster_manager
 from tidemark.control.files import FILES, listed
-from tidemark.control.folder import AcceptedLoss, Control, Heartbeat, StreamState, TimeReset, WindowReopening
+from tidemark.control.folder import (
+    AcceptedLoss,
+    AcceptedRecord,
+    Control,
+    Heartbeat,
+    StreamState,
+    TimeReset,
+    WindowReopening,
+)
 from tidemark.errors import UnreadableFile
 from tidemark.model.project.layout import Layout
 from tidemark.storage.delta.tables import scan
@@ -37,7 +45,7 @@ from tidemark.stream.query import RunOptions
 from tidemark.stream.run import run_stream
 from tidemark.stream.startup.damage import damages
 from tidemark.stream.startup.evidence import evidence
-from tidemark.stream.startup.fatal import Deaths
+from tidemark.stream.startup.fatal import FailedBatch
 from tidemark.stream.startup.soundness import Fault, Unsound, findings, refuse_unless_sound
 from tidemark.stream.startup.state_compatibility import meanings
 from tidemark.why.walk import why
@@ -126,7 +134,10 @@ def fill(home: Path, name: str) -> Warehouse:
     control.beat(Heartbeat(state=StreamState.RUNNING, epoch=epoch, launch_id="l", at_ms=NOON, pid=1, doing="batch 5"))
     control.adopt("l", by="task")
     control.kill_for("l", "", by="task")
-    control.keep_deaths(asdict(Deaths(3, 1, {"events": {0: (1, 2)}})))
+    control.keep_failed_batch(FailedBatch(3, 1, "ValueError: no", {"events": {0: (1, 2)}}).as_kept)
+    control.accept_record(
+        AcceptedRecord(topic="events", partition=7, offset=1, batch_id=3, by="p", reason="r", at_ms=1)
+    )
     control.accept_loss(
         AcceptedLoss(source="events", partition=7, from_offset=1, until_offset=2, by="p", reason="r", at_ms=1)
     )

@@ -18,6 +18,7 @@ from tidemark.errors import Contradiction
 from tidemark.model.tables.catalog import BECAME, CAME_IN
 from tidemark.model.topology import parse
 from tidemark.stream.distributed.shards import DriverIntake
+from tidemark.stream.read.parts import SkippedRecord
 
 
 def toml(most: int) -> str:
@@ -184,7 +185,7 @@ STEPS = ("decided", "committed kept", "committed quarantine", "committed batches
 def test_a_skipped_record_is_quarantined_once_despite_crashes(
     tmp_path: Path, shards: int, steps: tuple[str, ...]
 ) -> None:
-    places = {"events": [(0, 3)]}
+    places = {"events": {(0, 3): SkippedRecord("kills_drivers")}}
     for step in steps:
         play = started(tmp_path / step, 100, shards)
         play.executors = play.executors and (lambda rows: DriverIntake(Apart(rows)))

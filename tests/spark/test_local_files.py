@@ -1,4 +1,4 @@
-"""Spark's files on a driver's host are private; encryption is a setting."""
+"""Spark's files on a driver's host are private; encryption is a setting; another process gets the same jars."""
 
 from __future__ import annotations
 
@@ -9,6 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
+
+from tidemark.model.project.files import CHECKOUT
+from tidemark.model.project.spark_settings import jars
+from tidemark.spark_session import local_settings
 
 CANARY = "canary-of-a-record"
 CODE = f"""
@@ -50,3 +55,18 @@ def test_files_of_spark_are_private_and_encrypted_on_request(tmp_path: Path, is_
     assert (shown["with_canary"] > 0) is (is_encrypted == "false")
     assert not shown["inherited"]
     assert [*tmp_path.glob("tidemark-spark-*")] == []
+
+
+def test_a_local_session_of_another_process_has_the_jars_and_the_memory_and_no_secret(spark: SparkSession) -> None:
+    context, secret = spark.sparkContext, "spark.hadoop.fs.s3a.secret.key"
+    context._conf.set(secret, "s3cret")
+    try:
+        assert context.getConf().get(secret) == "s3cret"
+        settings = local_settings(spark)
+    finally:
+        context._conf._jconf.remove(secret)
+    assert settings["spark.jars"].split(",") == jars(CHECKOUT)
+    assert settings["spark.driver.memory"] == context.getConf().get("spark.driver.memory")
+    assert settings["spark.sql.extensions"] == "io.delta.sql.DeltaSparkSessionExtension"
+    assert settings["spark.master"] == "local[*]"
+    assert not [name for name in settings if "secret" in name or ".port" in name or ".app." in name]

@@ -1,4 +1,4 @@
-"""A record that kills every JVM is skipped and quarantined.
+"""A record at which every driver is killed, or fails, is skipped and quarantined.
 
 Its stream continues.
 """
@@ -6,15 +6,23 @@ Its stream continues.
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
+import pyspark
 import pytest
 from confluent_kafka import Producer
-from streaming.drivers import OnlyDriver
+from streaming.drivers import PROJECT, OnlyDriver
 
+from support.command_line import tidemark
 from support.topologies import sink, source, topology_of
 from tidemark.control.folder import StreamState
 from tidemark.embedded import broker as embedded
+from tidemark.model.project.spark_settings import jars
+from tidemark.storage import library
 
 NOON = 1_400_000_000_000
 FATAL = 2
@@ -65,4 +73,99 @@ def test_the_record_that_kills_drivers_is_passed_over(
         "value": None,
     }  # fmt: skip
     log = (tmp_path / "events.log").read_text()
-    assert f"topic '{topic}', partition 0, offset {FATAL} kills its reader: skipping it" in log
+    assert f"topic '{topic}', partition 0, offset {FATAL} ends its reader: skipping it" in log
+
+
+FAULT = """
+
+_run = Pipeline.run
+
+
+def _fails(self, inputs, moves, moment):
+    if any((run.output["n"] == 2).any() for run in inputs.values() if "n" in run.output.columns):
+        raise ArithmeticError(f"{sum(run.output.height for run in inputs.values())} records have a 2 among them")
+    return _run(self, inputs, moves, moment)
+
+
+Pipeline.run = _fails
+"""
+"""Code that makes operators raise an error at the record 2; its message counts the records of the batch."""
+
+
+def submitted(home: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
+    """Returns the program of a driver whose code is an archive in *home*, and whose jars spark-submit alone knows.
+
+    So it is on a host of a standalone cluster, which has neither a checkout nor an installation. The code has FAULT.
+    """
+    shutil.copytree(library.PACKAGE, home / "code" / "tidemark", ignore=shutil.ignore_patterns("__pycache__"))
+    with (home / "code" / "tidemark" / "stream" / "decide" / "pipeline.py").open("a") as file:
+        file.write(FAULT)
+    with monkeypatch.context() as patch:
+        patch.setattr(library, "PACKAGE", home / "code" / "tidemark")
+        archive = library.archive(home)
+    # Beside the original the script would find the package of the checkout.
+    monkeypatch.setattr(OnlyDriver, "script", (shutil.copy(PROJECT / "jobs" / "stream.py", home / "stream.py"),))
+    for name in [name for name in os.environ if name.startswith(("PYTHONPATH", "PYSPARK", "SPARK"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    return (
+        str(Path(pyspark.__file__).parent / "bin" / "spark-submit"),
+        *("--master", "local[2]", "--py-files", str(archive), "--jars", ",".join(jars(PROJECT))),
+        *("--properties-file", str(PROJECT / "docker" / "spark-defaults.conf")),
+        *("--conf", "spark.driver.host=127.0.0.1", "--conf", "spark.driver.bindAddress=127.0.0.1"),
+    )
+
+
+@pytest.fixture
+def apart(tmp_path: Path, broker: str, monkeypatch: pytest.MonkeyPatch) -> Callable[[], OnlyDriver]:
+    """Returns what starts a driver from an archive, with a topic of two records; it fails at the second."""
+    topic = f"failing_{tmp_path.name}"
+    embedded.create_topics(broker, {topic: 1})
+    send(broker, topic, range(1, 3))
+    program = submitted(tmp_path, monkeypatch)
+    return lambda: OnlyDriver(tmp_path, TOML.replace("fatal_events", topic), broker, program=program)
+
+
+def quarantined(driver: OnlyDriver) -> dict[str, object]:
+    """Returns what is known of the record in quarantine; the other one is kept."""
+    # The record begins a part of the batch of its own, after that of the other.
+    driver.wait(lambda: bool(driver.rows("quarantine")), "the record that is skipped", patience_s=900)
+    (bad,), (kept,) = driver.rows("quarantine"), driver.rows("kept")
+    assert driver.drain() == 0
+    assert kept["n"] == 1
+    return {column: bad[column] for column in ("source", "partition", "offset", "reason", "detail", "key", "value")}
+
+
+BAD = {
+    "source": "events", "partition": 0, "offset": 1, "key": b"k",
+    "value": json.dumps({"n": 2, "at": NOON + 2}).encode(),
+}  # fmt: skip
+COMMAND = "tidemark accept-loss fatal events --record events/0/1 --by NAME --reason TEXT"
+
+
+def test_a_person_lets_a_driver_skip_a_record_at_which_it_fails(
+    tmp_path: Path, apart: Callable[[], OnlyDriver]
+) -> None:
+    with apart() as driver:
+        reason = driver.reason_to_fail()
+    assert reason.startswith("ArithmeticError: 2 records have a 2 among them\nthe record: source events, partition 0, ")
+    assert reason.endswith(f"\nto continue without the record events/0/1: {COMMAND}")
+    for folder in ("topologies", "expectations"):
+        (tmp_path / folder).mkdir()
+    shutil.copy(tmp_path / "fatal.toml", tmp_path / "topologies")
+    words = [{"NAME": "Ann", "TEXT": "not ours"}.get(word, word) for word in COMMAND.split()[1:]]
+    done = tidemark(tmp_path, "--warehouse", str(tmp_path / "warehouse"), *words)
+    assert (done.returncode, done.stderr) == (0, "")
+    with apart() as driver:
+        bad = quarantined(driver)
+    assert bad == {**BAD, "reason": "accepted_loss", "detail": "given up by Ann: not ours"}
+
+
+@pytest.mark.long
+def test_the_record_at_which_drivers_fail_is_passed_over(apart: Callable[[], OnlyDriver]) -> None:
+    for _ in range(2):
+        with apart() as driver:
+            assert driver.reason_to_fail().startswith("ArithmeticError: 2 records have a 2 among them")
+    with apart() as driver:
+        bad = quarantined(driver)
+    assert bad == {**BAD, "reason": "fails_drivers", "detail": "ArithmeticError: 1 records have a 2 among them"}

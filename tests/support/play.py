@@ -189,7 +189,7 @@ class Play:
         if sub not in self._engines:
             self.start(sub)
         self.now_ms = at_ms if now_ms is None else now_ms
-        frame = pl.DataFrame(rows, schema=self._schema(sub))
+        frame = self.frame(rows, sub)
         for source in self.topology.sub_topology(sub).operators:
             if isinstance(source, Source) and source.topic:
                 self.broker.have(source.topic, [row for row in rows if row["source"] == source.name])
@@ -198,6 +198,10 @@ class Play:
             batch_id, lambda: frame, self.broker.read_to(), executors, planned_at_ms=at_ms,
             versions=self._versions(sub), read_part=lambda part: self._part(frame, part), passed_over=passed_over,
         )  # fmt: skip
+
+    def frame(self, rows: Sequence[Row], sub: str | None = None) -> pl.DataFrame:
+        """Returns *rows* as the readers of *sub* have them."""
+        return pl.DataFrame(rows, schema=self._schema(sub or self.sub))
 
     def _part(self, rows: pl.DataFrame, part: BatchPart) -> tuple[Callable[[], pl.DataFrame], Executors | None]:
         """Returns the reader of *part* of the *rows* of a batch."""

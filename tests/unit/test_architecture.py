@@ -83,9 +83,9 @@ IMPORTS = {
         "stream.operate stream.decide"
     ),
     "stream.startup": (
-        "collecting escaping errors semantics model.tables model.project model.kinds model kernels "
-        "kernels.columns kernels.updates storage storage.delta control "
-        "spark_session stream.journal stream.kafka stream.state stream.operate stream.read stream.schemas stream.write"
+        "collecting errors semantics model.tables model.project model.kinds model kernels kernels.columns "
+        "kernels.updates storage storage.delta control stream.journal stream.kafka stream.state "
+        "stream.operate stream.read stream.schemas stream.write kernels.records stream.driver"
     ),
     "stream.distributed": (
         "collecting control errors clock semantics model.tables model.kinds model kernels kernels.columns "
@@ -97,7 +97,7 @@ IMPORTS = {
         "collecting errors clock semantics model.tables model.project model.kinds model kernels.columns "
         "storage storage.delta control spark_session stream.journal stream.driver stream.kafka stream.state "
         "stream.operate stream.read stream.schemas stream.decide stream.write stream.startup "
-        "stream.distributed"
+        "stream.distributed escaping"
     ),
     "query": "collecting escaping errors model.tables model.project storage storage.delta stream.journal",
     "sampling": (
@@ -199,7 +199,8 @@ IMPORTS = {
     "cli.repair": (
         "collecting errors clock semantics model.tables model.settings model.project model.kinds model "
         "kernels.columns kernels.aggregates kernels.records storage storage.delta control stream.journal "
-        "stream.kafka stream.state stream.operate stream.decide stream.startup stream.distributed reports cli.shared"
+        "stream.kafka stream.state stream.operate stream.decide stream.startup stream.distributed reports "
+        "cli.shared trace cli.audit"
     ),
     "cli.stack": (
         "collecting escaping errors clock semantics model.tables model.settings model.project model "

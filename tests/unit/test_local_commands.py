@@ -10,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import polars as pl
 import pytest
 
 from support.command_line import tidemark
@@ -17,6 +18,7 @@ from support.topologies import sink, source, topology_of
 from tidemark.cli.explain.status import as_text
 from tidemark.cli.project.init import init
 from tidemark.cli.repair import accept_loss, reset_time
+from tidemark.cli.repair.requeue import _chosen
 from tidemark.cli.shared.local import AirflowApi, Home, InstallationState, writable_home
 from tidemark.cli.stack import topic
 from tidemark.cli.stack import up as up_command
@@ -303,3 +305,34 @@ def test_a_repair_names_the_argument_with_a_wrong_form(
     with pytest.raises(SystemExit):
         parser.parse_args(["mine", "reading", *given])
     assert f"argument {option}: {message}" in capsys.readouterr().err
+
+
+def test_records_that_were_skipped_are_sent_again_only_with_their_content() -> None:
+    rows = pl.DataFrame(
+        {
+            "reason": [
+                "kills_drivers",
+                "fails_drivers",
+                "fails_drivers",
+                "accepted_loss",
+                "accepted_loss",
+                "null_value",
+            ],
+            "key": [None, None, b"k", None, None, None],
+            "value": [None, b"v", None, None, b"v", None],
+            "offset": range(6),
+        },
+        schema_overrides={"key": pl.Binary, "value": pl.Binary},
+    ).with_columns(topic=pl.lit("t"), partition=0, source=pl.lit("s"))
+    chosen = _chosen(rows, argparse.Namespace(source=None, reason=None, first=None, until=None))
+    assert chosen["offset"].to_list() == [1, 2, 4, 5]
+
+
+def test_a_present_record_is_named_alone(tmp_path: Path) -> None:
+    (tmp_path / "topologies").mkdir()
+    for more in ("--until=3", "--partition=0", "--topic-id=x"):
+        told = tidemark(
+            tmp_path, "--warehouse", str(tmp_path), "accept-loss", "t", "s", "--record=e/0/1", more, "--dry-run"
+        )
+        option = more.partition("=")[0]
+        assert (told.returncode, f"{option}: does not go with --record" in told.stderr) == (1, True), told.stderr

@@ -8,7 +8,7 @@ from support.topologies import sink, source, topology_of
 from tidemark.model.kinds.source import Source
 from tidemark.model.topology import parse
 from tidemark.semantics.progress import InputProgress, PartitionProgress, StreamProgress
-from tidemark.stream.read.parts import BatchPart, parts
+from tidemark.stream.read.parts import BatchPart, SkippedRecord, first_read, parts
 
 TOML = topology_of(
     {"name": "cut"},
@@ -61,14 +61,22 @@ def test_an_unread_partition_begins_with_the_topics_first_record() -> None:
 
 
 def test_a_record_that_is_passed_over_begins_a_part() -> None:
-    places = {"events": [(0, 9), (1, 2), (0, 4), (0, 19)]}
+    record = SkippedRecord("kills_drivers")
+    places = {"events": dict.fromkeys([(0, 9), (1, 2), (0, 4), (0, 19)], record)}
     ends = {"events": {0: 19, 1: 4}}
     found = parts(SUB, ends, read_to(p0=5, p1=2), earliest, is_begun=False, passed_over=places)
     assert [(part.ranges["events"], part.passed_over) for part in found] == [
-        ({0: (5, 9), 1: (2, 4)}, {"events": [1]}),
-        ({0: (9, 19), 1: (4, 4)}, {"events": [0]}),
+        ({0: (5, 9), 1: (2, 4)}, {"events": {1: record}}),
+        ({0: (9, 19), 1: (4, 4)}, {"events": {0: record}}),
     ]
     assert {(part.one_by_one, part.is_whole) for part in found} == {(True, False)}
+
+
+def test_a_driver_fails_before_the_next_record_that_is_passed_over() -> None:
+    unread, record = {"events": {0: (5, 19), 1: (2, 4), 2: (7, 8)}}, SkippedRecord("kills_drivers")
+    places = {"events": dict.fromkeys([(0, 9), (1, 2), (2, 7)], record)}
+    assert first_read(unread, {}) == unread
+    assert first_read(unread, places) == {"events": {0: (5, 9), 1: (3, 4)}}
 
 
 def test_a_batch_read_record_by_record_differs_from_sparks_read() -> None:

@@ -22,7 +22,7 @@ from tidemark.sampling.parsed import parse_sample
 from tidemark.sampling.topic_sample import SampledRecord, TopicSample
 from tidemark.stream.read.parsing import SchemasOf
 from tidemark.stream.schemas.known_schemas import SchemaStore, are_known
-from tidemark.stream.schemas.registry_client import RegistryClient, RegistryUnavailable
+from tidemark.stream.schemas.registry_client import RegistryClient, RegistryRefused, RegistryUnavailable
 
 
 def schema(*names: str, type_: str = "string") -> str:
@@ -125,6 +125,22 @@ def test_an_unknown_id_waits_until_the_registry_answers(registry: SchemaRegistry
     assert (troubles[1] or "").startswith("waits for the schema 1: registry.main: ")
     assert expected in (troubles[1] or "")
     assert of.trouble is None
+
+
+def test_a_registry_gives_a_good_answer_whatever_schemas_it_has(registry: SchemaRegistry) -> None:
+    of = store(registry)
+    of.require_answers()
+    registry.register("t-value", schema("id"))
+    of.require_answers()
+    registry.failing = 503
+    with pytest.raises(RegistryUnavailable, match="answered 503"):
+        of.require_answers()
+    registry.failing = 401
+    with pytest.raises(RegistryRefused, match="refuses the login"):
+        of.require_answers()
+    registry.stop()
+    with pytest.raises(RegistryUnavailable, match="does not answer"):
+        of.require_answers()
 
 
 def test_a_drain_ends_the_wait(registry: SchemaRegistry) -> None:

@@ -16,7 +16,7 @@ from tidemark.model.topology import Topology, parse
 from tidemark.semantics.progress import InputProgress, PartitionProgress, Place, StreamProgress
 from tidemark.stream.journal.batch import MicroBatch
 from tidemark.stream.kafka.broker import SeveralTopics
-from tidemark.stream.kafka.numbering import number_partitions, number_records
+from tidemark.stream.kafka.numbering import number_partitions, number_ranges, number_records
 from tidemark.stream.read.data_loss import DataLost, LossCheck, Offsets, nothing_to_reread
 
 TOML = """
@@ -156,7 +156,9 @@ def test_numbers_follow_plans_then_topics_then_kafka():
     assert ends == {"[a-z]": {0: 6, 1: 4, 3: 0, 4: 1}}
     assert second.inputs["events"].places[3:] == (Place("a", 0), Place("m", 2))
     assert number_partitions(sub, {"q": {0: 7}}, second) == ({"[a-z]": {2: 7}}, second)
-    assert number_records(sub, {"a": [(0, 9)], "m": [(2, 1), (0, 5)]}, second) == {"[a-z]": [(3, 9), (4, 1), (0, 5)]}
+    records = {"a": {(0, 9): "x"}, "m": {(2, 1): "y", (0, 5): "z"}}
+    assert number_records(sub, records, second) == {"[a-z]": {(3, 9): "x", (4, 1): "y", (0, 5): "z"}}
+    assert number_ranges(sub, {"a": {0: (7, 9)}, "m": {1: (0, 4)}}, second) == {"[a-z]": {3: (7, 9), 1: (0, 4)}}
 
 
 def test_a_plan_of_another_stream_stays_visible():

@@ -100,7 +100,11 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("suggest", "explain.suggest", "propose limits of SLAs, from the last seven days"),
     ("tables", "explain.tables", "show the Delta tables: rows, files, bytes, version"),
     ("doctor", "repair.doctor", "check that checkpoints, journals and tables are consistent"),
-    ("accept-loss", "repair.accept_loss", "continue without records that a topic or hop removed before they were read"),
+    (
+        "accept-loss",
+        "repair.accept_loss",
+        "continue without records that a topic or hop removed before they were read, or without one that is present",
+    ),
     ("reset-time", "repair.reset_time", "set the time of a partition back after a record from the future"),
     ("reshard", "repair.reshard", "change the number of shards of a drained stream"),
     ("upgrade", "repair.upgrade", "say whether the warehouse has the format of this version"),

@@ -86,7 +86,7 @@ FILES = (
         "restore it from a backup; or, if the topology file still means the same as when the last driver started, "
         "remove it: the next driver writes it",
     ),
-    ControlFile("deaths.json", "the driver", "how many before it were killed with one batch, and records to skip"),
+    ControlFile("failed_batch.json", "the driver", "how many ended in one way with one batch, and records to skip"),
     ControlFile("lineage.json", "`serve-metrics --lineage`, `publish lineage --runs`", "the last event that was sent"),
     ControlFile("schemas.json", "the driver", "schemas of a registry, by their ids"),
     ControlFile("query.json", "a listener in a team's own job", "the query that the job runs (`recorded/`)"),
@@ -109,6 +109,12 @@ FILES = (
         "`tidemark accept-loss`",
         "offsets that may be skipped: who gave them up, and why",
         _ASK_AGAIN.format("accept-loss"),
+    ),
+    ControlFile(
+        "accepted_records.json",
+        "`tidemark accept-loss --record`",
+        "present records to skip: who gave them up, and why",
+        _ASK_AGAIN.format("accept-loss --record"),
     ),
     ControlFile("journal/N.data.zip", "the driver", "what a batch decided (`stream/journal/entries.py`)", RESTORE),
     ControlFile(

@@ -133,6 +133,23 @@ class AcceptedLoss:
 
 
 @dataclass(frozen=True, kw_only=True)
+class AcceptedRecord:
+    """The decision not to read a present record, by Kafka's topic, partition and offset.
+
+    It is one of the planned batch `batch_id`. Once that is decided the decision has no effect any more, so it permits
+    nothing if the topic is recreated.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    batch_id: int
+    by: str
+    reason: str
+    at_ms: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class TimeReset:
     """The decision to set the time of a partition of *source* back.
 
@@ -493,16 +510,26 @@ class Control:
         killed = read(self.home, "killed.json", _texts) or {}
         return killed if killed.get("launch_id") == launch_id else {}
 
-    def deaths(self, parse: Callable[[Mapping[str, Any]], T]) -> T | None:
-        """Returns the stored deaths of drivers as *parse* reads them; None if there were none.
+    def accept_record(self, record: AcceptedRecord) -> None:
+        """Lets the driver skip a present *record*, while the batch that has it is not decided."""
+        own_folder(self.home)
+        records = [asdict(each) for each in (*self.accepted_records(), record)]
+        replace(self.home / "accepted_records.json", sealed(self.home, "accepted_records.json", records))
 
-        These drivers were killed with one and the same batch.
-        """
-        return read(self.home, "deaths.json", parse)
+    def accepted_records(self) -> list[AcceptedRecord]:
+        """Returns all present records that a person gave up, also of batches that were decided since."""
+        records = unsealed(
+            self.home, "accepted_records.json", lambda all_: [parsed(AcceptedRecord, each) for each in all_]
+        )
+        return records or []
 
-    def keep_deaths(self, now: Mapping[str, Any]) -> None:
-        """Stores the deaths *now* in place of the earlier ones."""
-        replace(self.home / "deaths.json", json.dumps(now))
+    def failed_batch(self, parse: Callable[[Mapping[str, Any]], T]) -> T | None:
+        """Returns the stored batch that drivers did not decide as *parse* reads it; None if there was none."""
+        return unsealed(self.home, "failed_batch.json", parse)
+
+    def keep_failed_batch(self, now: Mapping[str, Any]) -> None:
+        """Stores the failed batch *now* in place of the earlier one."""
+        replace(self.home / "failed_batch.json", sealed(self.home, "failed_batch.json", now))
 
     def meanings(self) -> dict[str, str]:
         """Returns the stored meanings, empty before a driver of this version."""

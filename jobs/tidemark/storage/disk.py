@@ -54,7 +54,7 @@ def at_once(write: Callable[[], T]) -> T:
     return write()
 
 
-def trouble_of(error: Exception) -> str | None:
+def trouble_of(error: BaseException) -> str | None:
     """Returns the system's text for a disk that takes no writes.
 
     None: *error* is about something else.

@@ -30,7 +30,7 @@ from tidemark.stream.journal.state_runs import StateRun
 from tidemark.stream.kafka.numbering import multi_topic_sources, number_partitions, number_records, with_places
 from tidemark.stream.operate.steps import Steps
 from tidemark.stream.read.parts import BatchPart, RecordsByTopic, parts
-from tidemark.stream.read.poison_record import blame
+from tidemark.stream.startup.fatal import blame
 from tidemark.stream.startup.load import load_waiting, load_whole
 from tidemark.stream.state.files import StateFiles, remove_unnamed
 from tidemark.stream.write.commit import BatchCommitter
@@ -338,7 +338,7 @@ class Engine:
             None if the batch changes nothing.
         """
         if not self._is_loaded:
-            self._load(was)
+            load_state(self._steps, self._stream, self._journal, self._state, was)
             self._is_loaded = True
         raw = collect()
         batch = replace(batch, read_at_ms=self._fence.clock(), queued=self._queued(batch.started_at_ms))
@@ -350,21 +350,6 @@ class Engine:
             # Without ends, progress goes by the rows, so a try with fewer rows is a shorter batch.
             blame(error, raw, lambda rows: self._decider.decide(rows, replace(batch, ends={}), was))
             raise
-
-    def _load(self, was: StreamProgress) -> None:
-        """Loads the state after the progress *was* into memory."""
-        newest = self._journal.newest()
-        load_waiting(self._steps, self._stream.sub, self._stream.home, was)
-        if newest is None:
-            return
-        states = newest.notes.states
-        # The driver before ran in shards, whose states become one.
-        if len(states) > 1:
-            states = remembered_shards(self._stream, newest) or states
-        if len(states) == 1:
-            self._state.load(self._steps.memory, states[0], was.batch_id)
-        else:
-            load_whole(self._steps, self._stream, self._journal, newest)
 
     def _with_state(self, decision: BatchDecision, was: StreamProgress) -> Entry:
         """Returns the entry of *decision* with the changes to memory's state."""
@@ -413,3 +398,22 @@ class Engine:
         """
         at_ms = committed_at_ms(self._stream.control / "checkpoint", planned_id)
         return self._fence.clock() if at_ms is None else at_ms
+
+
+def load_state(steps: Steps, stream: Stream, journal: Journal, state: StateFiles, was: StreamProgress) -> None:
+    """Loads the state of *stream* after the progress *was* into the memory of *steps*, all shards together.
+
+    *journal* and *state* are read, and not written.
+    """
+    newest = journal.newest()
+    load_waiting(steps, stream.sub, stream.home, was)
+    if newest is None:
+        return
+    states = newest.notes.states
+    # The driver before ran in shards, whose states become one.
+    if len(states) > 1:
+        states = remembered_shards(stream, newest) or states
+    if len(states) == 1:
+        state.load(steps.memory, states[0], was.batch_id)
+    else:
+        load_whole(steps, stream, journal, newest)

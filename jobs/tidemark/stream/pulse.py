@@ -95,6 +95,11 @@ class Pulse:
         self.batches += 1
         self.does(f"waiting for a batch after {batch_id}")
 
+    @property
+    def is_in_batch(self) -> bool:
+        """True while the driver works on a batch."""
+        return self._doing.startswith("batch")
+
     def does(self, what: str, since_ms: int | None = None) -> None:
         """Records the driver's current step, which began now or at *since_ms*."""
         self._doing, self._since_ms = what, wall_clock_ms() if since_ms is None else since_ms

@@ -50,8 +50,8 @@ from tidemark.stream.read.data_loss import Offsets
 from tidemark.stream.read.parts import BatchPart, RecordsByTopic, passed_over_rows
 from tidemark.stream.read.sources import collect, explained, read_again, rows_of_part, stream, with_numbers
 from tidemark.stream.schemas.known_schemas import SchemaStore
-from tidemark.stream.startup.fatal import Deaths, records_to_skip
-from tidemark.stream.startup.trying import kills
+from tidemark.stream.startup.fatal import FailedBatch, records_to_skip
+from tidemark.stream.trying import TriedStream, try_apart
 from tidemark.stream.wiring import build_engine
 from tidemark.stream.write.measurement import Host
 
@@ -203,7 +203,7 @@ class StreamQuery:
         stream_of: the stream to run.
         control: its control folder.
         pulse: the heartbeat to report to.
-        deaths: the deaths of drivers before this one.
+        failed: the newest batch, with the failures of drivers before this one.
         session_of: starts or returns the Spark session.
         secrets: values of secrets by their places.
         disk: repeats writes, and says while the disk takes none.
@@ -215,14 +215,14 @@ class StreamQuery:
         stream_of: Stream,
         control: Control,
         pulse: Pulse,
-        deaths: Deaths,
+        failed: FailedBatch,
         session_of: SharedSession,
         secrets: Mapping[str, str],
         disk: Disk,
     ) -> None:
         topology, sub = stream_of.topology, stream_of.sub
         self._options, self._stream, self._control = options, stream_of, control
-        self._pulse, self._deaths = pulse, deaths
+        self._pulse, self._failed = pulse, failed
         self._name, self._checkpoint = f"{topology.name}/{sub.name}", control.home / "checkpoint"
         self._session_of, self._spark = session_of, session_of()
         # Threads that this one starts inherit the pool, so each stream of a process has its own.
@@ -409,7 +409,7 @@ class StreamQuery:
             )
 
         with self._session_of.slots.batch(self._name):
-            passed_over = self._passed_over() if batch_id == self._deaths.batch_id else None
+            passed_over = self._passed_over() if batch_id == self._failed.batch_id else None
             if not self._beyond_spark.is_needed:
                 try:
                     process(passed_over, None)
@@ -425,15 +425,17 @@ class StreamQuery:
             process(passed_over or {}, self._beyond_spark)
 
     def _passed_over(self) -> RecordsByTopic | None:
-        kills_reader = partial(
-            kills,
-            topology=self._options.topology,
+        tried = TriedStream(
+            topology=str(self._options.topology),
+            sub_topology=self._stream.sub.name,
+            warehouse=str(self._stream.layout.warehouse),
+            time=self._options.time,
+            batch_id=self._failed.batch_id,
             bootstrap=self._options.bootstrap,
-            secrets=self._secrets,
-            spark=self._spark,
-            check=self._check,
+            secrets=dict(self._secrets),
         )
-        return records_to_skip(self._control, self._deaths, kills_reader)
+        try_records = partial(try_apart, tried=tried, spark=self._spark, check=self._check)
+        return records_to_skip(self._control, self._stream.sub, self._failed, try_records)
 
     def _reread(self, source: Source, offsets: Offsets) -> pl.DataFrame:
         return read_again(self._spark, source, self._clusters[source.kafka], offsets, self._schemas.resolve)

@@ -19,10 +19,10 @@ from tidemark.stream.driver.shared_session import SharedSession
 from tidemark.stream.pulse import Pulse
 from tidemark.stream.query import RunOptions, StreamQuery, check_may_go_on, read_secrets
 from tidemark.stream.startup.evidence import evidence
-from tidemark.stream.startup.fatal import KILLED, count_deaths
+from tidemark.stream.startup.fatal import DEATH, KILLED, cause_of, count_error, count_kill
 from tidemark.stream.startup.soundness import refuse_unless_sound
 from tidemark.stream.startup.state_compatibility import meanings
-from tidemark.stream.startup.unread import begun
+from tidemark.stream.startup.unread import begun, skip_command
 
 log = logging.getLogger("tidemark.stream")
 
@@ -55,13 +55,13 @@ def run_stream(options: RunOptions, session_of: SharedSession) -> int:
         refuse_unless_sound(evidence(stream_of))
         if before and before.state in KILLED and (reading := begun(stream_of.control, sub)):
             log.warning("the previous driver was killed: %s", reading)
-        deaths = count_deaths(control, sub, before)
+        failed = count_kill(control, sub, before)
         # Only of a sound stream: the next start compares the file with these meanings.
         control.keep_meanings(meanings(sub))
         secrets, state = read_secrets(options), None
         while state is None:
             # What a query has in memory may be ahead of its journal, so each one begins as a new driver does.
-            state = StreamQuery(options, stream_of, control, pulse, deaths, session_of, secrets, disk).run()
+            state = StreamQuery(options, stream_of, control, pulse, failed, session_of, secrets, disk).run()
     except Exception as error:
         if (lost := _lost_lease(error, control, epoch)) is not None:
             pulse.end(StreamState.FAILED)
@@ -69,6 +69,12 @@ def run_stream(options: RunOptions, session_of: SharedSession) -> int:
             return 3
         if not isinstance(error, TidemarkError) and (reading := begun(stream_of.control, sub)):
             error.add_note(reading)
+        # What a start raises is about no record of a batch.
+        if pulse.is_in_batch or cause_of(error) == DEATH:
+            record = count_error(control, sub, error).record
+            if record:
+                command = skip_command(topology.name, sub.name, record)
+                error.add_note(f"to continue without the record {record}: {command}")
         log.exception("stream %s/%s failed", topology.name, sub.name)
         pulse.end(StreamState.FAILED, reason=as_reason(error))
         return 1

@@ -59,7 +59,7 @@ CAN_ASK = hasattr(airflow_exceptions, "TaskAwaitingInput")
 """True if tasks can park; they cannot in Airflow 3.2."""
 APPROVE, REJECT = "Approve", "Reject"
 OPTIONS: Mapping[str, frozenset[str]] = {
-    "accept-loss": frozenset({"--source", "--partition", "--until", "--topic-id"}),
+    "accept-loss": frozenset({"--source", "--partition", "--until", "--topic-id", "--record"}),
     "requeue": frozenset({"--late", "--reopen", "--operator", "--source", "--reason", "--from", "--to"}),
     "reset-time": frozenset({"--source", "--partition", "--to"}),
     "doctor": frozenset({"--apply"}),

@@ -23,6 +23,7 @@ from tidemark.model.topology import Topology
 from tidemark.storage.delta.format import refuse_other
 from tidemark.stream.startup import unread
 from tidemark.stream.startup.evidence import evidence
+from tidemark.stream.startup.fatal import FailedBatch
 from tidemark.stream.startup.soundness import findings
 
 REMOVE_TORN = "remove-torn"
@@ -120,8 +121,17 @@ def undecided_batches(topology: Topology, layout: Layout, sub_topology: str | No
     Its driver began to read the batch and did not decide it. Sub-topologies without one are left out.
     """
     subs = [topology.sub_topology(sub_topology)] if sub_topology else topology.sub_topologies
-    texts = {sub.name: unread.begun(layout.control(topology.name, sub.name), sub) for sub in subs}
-    return {name: text for name, text in texts.items() if text}
+    texts: dict[str, str] = {}
+    for sub in subs:
+        control = Control(layout.control(topology.name, sub.name))
+        if text := unread.begun(control.home, sub):
+            texts[sub.name] = text
+            failed = control.failed_batch(FailedBatch.of) or FailedBatch()
+            # A failed batch that was decided since has other records than the one that is undecided now.
+            if failed.record and (failed.batch_id, failed.ranges) == unread.unread_ranges(control.home, sub):
+                command = unread.skip_command(topology.name, sub.name, failed.record)
+                texts[sub.name] += f"\n  it fails at the record {failed.record}: {failed.cause}\n  remedy: {command}"
+    return texts
 
 
 def _remove(control: Control, files: list[Path], epoch: int | None) -> None:

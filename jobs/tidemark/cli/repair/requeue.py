@@ -25,7 +25,7 @@ from tidemark.cli.shared.plan import RepairPlan, add_author, add_plan, carry_out
 from tidemark.clock import Clock, wall_clock_ms
 from tidemark.errors import InvalidArgument, TidemarkError, argument_type
 from tidemark.kernels.columns.schemas import arrow_schema, rows_of
-from tidemark.kernels.records.arrivals import KILLS_DRIVERS
+from tidemark.kernels.records.arrivals import ACCEPTED_LOSS, FAILS_DRIVERS, KILLS_DRIVERS
 from tidemark.model.project.connections import DEFAULT, LOCAL, Cluster, addressed_clusters
 from tidemark.model.project.layout import Layout, usable
 from tidemark.model.tables.catalog import QUARANTINE, REQUEUED
@@ -206,8 +206,10 @@ def _quarantined_records(layout: Layout, name: str) -> pl.DataFrame:
 
 def _chosen(rows: pl.DataFrame, options: argparse.Namespace) -> pl.DataFrame:
     """Returns the records among *rows* that *options* choose, once each."""
-    # Rows of no topic cannot be sent, and records that kill drivers must not be.
-    rows = rows.filter(pl.col("topic").is_not_null(), pl.col("reason").ne_missing(KILLS_DRIVERS))
+    # Rows of no topic cannot be sent, and records whose content is not known must not be.
+    was_skipped = pl.col("reason").is_in([KILLS_DRIVERS, FAILS_DRIVERS, ACCEPTED_LOSS]).fill_null(value=False)
+    is_unknown = was_skipped & pl.col("key").is_null() & pl.col("value").is_null()
+    rows = rows.filter(pl.col("topic").is_not_null(), ~is_unknown)
     for column, wanted in (("source", options.source), ("reason", options.reason)):
         if wanted is not None:
             values = sorted(rows[column].drop_nulls().unique())

@@ -22,6 +22,10 @@ KILLS_DRIVERS = "kills_drivers"
 
 Only the record's place is known.
 """
+FAILS_DRIVERS = "fails_drivers"
+"""Reason of quarantine: every driver that read the record failed with the error in `detail`."""
+ACCEPTED_LOSS = "accepted_loss"
+"""Reason of quarantine: a person gave the record up; `detail` says who, and why."""
 
 
 @dataclass(frozen=True)

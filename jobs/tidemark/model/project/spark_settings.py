@@ -140,6 +140,11 @@ def settings(file: Path) -> Iterator[tuple[str, str]]:
             yield key, value.strip()
 
 
+def is_secret(name: str) -> bool:
+    """Returns True if the value of the property *name* is a secret, by its name."""
+    return _SECRET.match(name) is not None and _NO_SECRET.fullmatch(name) is None
+
+
 def driver_settings(project: Path) -> dict[str, str]:
     """Returns `docker/spark-defaults.conf` for a driver on this machine."""
     properties = dict(settings(project / "docker" / "spark-defaults.conf"))
@@ -239,7 +244,7 @@ def _check_property(keys: Keys, name: str, value: object, own: Collection[str]) 
     *own* are the properties that other keys of the table set.
     """
     key = f'conf."{name}"'
-    if _SECRET.match(name) and not _NO_SECRET.fullmatch(name):
+    if is_secret(name):
         problem = "has a secret, which would be an argument of spark-submit, and every user of the host can read that"
         keys.fail(key, problem, _OTHER_WAYS)
     if not name.startswith("spark.") or not isinstance(value, str):

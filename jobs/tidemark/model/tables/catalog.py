@@ -427,14 +427,16 @@ QUARANTINE = Table(
                 "malformed_avro | malformed_protobuf | unreadable_file | added_to_file | no_schema_id | "
                 "unknown_schema | incompatible_schema | wrong_type | not_a_number | missing_timestamp | "
                 "invalid_timestamp | timestamp_out_of_range | timestamp_in_future | sql_error | "
-                "too_large_for_topic | time_refused_by_topic | does_not_fit_schema | kills_drivers",
+                "too_large_for_topic | time_refused_by_topic | does_not_fit_schema | kills_drivers | fails_drivers | "
+                "accepted_loss",
             ),
             (
                 "detail",
                 "string",
                 "of sql_error: key of the failed SQL, and the error; of does_not_fit_schema: the misfit; "
                 "of a source with a registry: the id of the schema, and what is wrong with it; of wrong_type in JSON: "
-                "the field; of files: the file, the row, the column and its value, or why the file is set aside",
+                "the field; of files: the file, the row, the column and its value, or why the file is set aside; "
+                "of fails_drivers: the error; of accepted_loss: who gave the record up, and why",
             ),
             ("key", "binary", "the record's key"),
             ("value", "binary", "the record's bytes; downstream of a source its columns as a JSON object"),

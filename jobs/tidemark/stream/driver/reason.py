@@ -40,13 +40,22 @@ def as_reason(error: Exception) -> str:
     return without_secrets("\n".join(lines))[:MOST_OF_A_REASON]
 
 
+def cause_line(error: BaseException) -> str:
+    """Returns the type of the innermost cause of *error* and the first line of its message."""
+    opening = f"{type(error).__name__}: {error}"
+    if isinstance(error, TidemarkError):
+        return opening.partition("\n")[0]
+    cause, _ = _cause_and_messages(f"{opening}\n{_frames_of_the_jvm(error)}")
+    return cause[0] if cause else type(error).__name__
+
+
 def in_short(error: str) -> str:
     """Returns the messages of *error*, the text of an error, in one line: its cause first, and no frames."""
     cause, messages = _cause_and_messages(error)
     return " ".join([*cause, *messages])[:MOST_OF_A_REASON]
 
 
-def _frames_of_the_jvm(error: Exception) -> str:
+def _frames_of_the_jvm(error: BaseException) -> str:
     # PySpark keeps Java's text beside the message, with every `Caused by`, and shows it only on request.
     return str(getattr(error, "_stackTrace", None) or "")
 

@@ -9,13 +9,16 @@ are translated where they enter.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import TypeVar
 
 from tidemark.model.kinds.source import Source
 from tidemark.model.topology import SubTopology
 from tidemark.semantics.progress import InputProgress, Place, StreamProgress
 from tidemark.stream.journal.checkpoint import Ends
+
+R = TypeVar("R")
 
 
 def multi_topic_sources(sub: SubTopology) -> list[Source]:
@@ -50,18 +53,35 @@ def number_partitions(sub: SubTopology, ends: Ends, was: StreamProgress) -> tupl
 
 
 def number_records(
-    sub: SubTopology, records: Mapping[str, Collection[tuple[int, int]]], was: StreamProgress
-) -> dict[str, list[tuple[int, int]]]:
-    """Returns *records* by input partition.
+    sub: SubTopology, records: Mapping[str, Mapping[tuple[int, int], R]], was: StreamProgress
+) -> dict[str, Mapping[tuple[int, int], R]]:
+    """Returns *records* by input partition and offset.
 
-    They have a partition and an offset each, by topic.
+    They are by Kafka's partition and offset, by topic.
     """
-    by_number: dict[str, list[tuple[int, int]]] = {topic: [*places] for topic, places in records.items()}
+    by_number = dict(records)
     for source in multi_topic_sources(sub):
         number_of = {place: number for number, place in enumerate(with_places(source, was).places)}
-        own: list[tuple[int, int]] = []
+        own: dict[tuple[int, int], R] = {}
         for topic in sorted(filter(source.reads, records)):
-            own += [(number_of[Place(topic, number)], offset) for number, offset in by_number.pop(topic)]
+            of_topic = by_number.pop(topic)
+            own |= {(number_of[Place(topic, number)], offset): each for (number, offset), each in of_topic.items()}
         if own:
             by_number[source.topic or ""] = own
+    return by_number
+
+
+def number_ranges(
+    sub: SubTopology, ranges: Mapping[str, Mapping[int, tuple[int, int]]], was: StreamProgress
+) -> dict[str, dict[int, tuple[int, int]]]:
+    """Returns *ranges* by the topic of each source of *sub* and by input partition.
+
+    They are the offsets from and until which partitions are read, by Kafka's topic and partition.
+    """
+    by_number: dict[str, dict[int, tuple[int, int]]] = {}
+    for source in (with_places(source, was) for source in sub.outside_sources if source.topic):
+        own = by_number[source.topic or ""] = {}
+        for topic in sorted(filter(source.reads, ranges)):
+            for number, offsets in ranges[topic].items():
+                own[source.places.index(Place(topic, number)) if source.reads_several else number] = offsets
     return by_number

@@ -11,14 +11,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import chain, pairwise
 from math import ceil
 from types import MappingProxyType
 
 import polars as pl
 
-from tidemark.kernels.records.arrivals import KILLS_DRIVERS
 from tidemark.model.kinds.operator import Operator
 from tidemark.model.kinds.source import Source
 from tidemark.model.topology import SubTopology
@@ -29,8 +28,6 @@ from tidemark.stream.read.data_loss import Offsets
 
 Ranges = Mapping[str, Offsets]
 """The offsets to read, by topic and partition."""
-RecordsByTopic = Mapping[str, Collection[tuple[int, int]]]
-"""The partition and offset of each record, by topic."""
 Earliest = Callable[[Source, list[int]], Mapping[int, int]]
 """Returns the earliest offset of each of these partitions of a topic.
 
@@ -39,19 +36,41 @@ The topic is that of a source.
 
 
 @dataclass(frozen=True)
+class SkippedRecord:
+    """A present record that is not read, as `quarantine` shows it.
+
+    Attributes:
+        reason: the reason of its quarantine.
+        detail: the error that it raises, or who accepted its loss and why; None: nothing more is known.
+        key: its key; None: it has none, or cannot be read.
+        value: its bytes; None: it has none, or cannot be read.
+    """
+
+    reason: str
+    detail: str | None = None
+    key: bytes | None = None
+    value: bytes | None = None
+
+
+RecordsByTopic = Mapping[str, Mapping[tuple[int, int], SkippedRecord]]
+"""Records that are not read, by topic, and there by partition and offset."""
+
+
+@dataclass(frozen=True)
 class BatchPart:
     """The part of a planned batch that one batch reads.
 
     It reads *ranges* of topics, and in the first part the other sources, too. After the last part the planned batch is
-    done. `passed_over` has partitions by topic whose first record is not read. With *one_by_one* no record that is not
-    read is decompressed. `places` has the places of input partitions by source, of sources over several topics.
+    done. `passed_over` has by topic the partitions whose first record is not read, with that record. With *one_by_one*
+    no record that is not read is decompressed. `places` has the places of input partitions by source, of sources over
+    several topics.
     `absent` has partitions whose topics were deleted: Spark would wait for them, and end with an error.
     """
 
     ranges: Ranges
     is_first: bool
     is_last: bool
-    passed_over: Mapping[str, Collection[int]] = field(default_factory=dict)
+    passed_over: Mapping[str, Mapping[int, SkippedRecord]] = field(default_factory=dict)
     one_by_one: bool = False
     places: Mapping[str, tuple[Place, ...]] = field(default_factory=dict)
     absent: Mapping[str, Collection[int]] = field(default_factory=dict)
@@ -150,24 +169,40 @@ def _between(unread: Ranges, passed_over: RecordsByTopic) -> Iterator[Ranges]:
         yield layer
 
 
-def _cut_at(start: int, end: int, partition: int, places: Collection[tuple[int, int]]) -> list[tuple[int, int]]:
+def _cut_at(start: int, end: int, partition: int, places: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     """Returns the offsets of *partition*, cut before records in *places*."""
     within = sorted(offset for number, offset in places if number == partition and start < offset < end)
     return [*pairwise([start, *within, end])]
 
 
-def _starting_with(ranges: Ranges, records: RecordsByTopic) -> dict[str, list[int]]:
-    """Returns the partitions whose first record is in *records*, by topic.
+def _starting_with(ranges: Ranges, records: RecordsByTopic) -> dict[str, dict[int, SkippedRecord]]:
+    """Returns the partitions whose first record is in *records*, by topic, with that record.
 
     The first record is the one at the start of *ranges*.
     """
-    partitions: dict[str, list[int]] = defaultdict(list)
+    first: dict[str, dict[int, SkippedRecord]] = defaultdict(dict)
     for topic, offsets in ranges.items():
         for number, (start, end) in offsets.items():
+            record = records.get(topic, {}).get((number, start))
             # An empty range has no first record.
-            if start < end and (number, start) in records.get(topic, ()):
-                partitions[topic].append(number)
-    return partitions
+            if start < end and record is not None:
+                first[topic][number] = record
+    return first
+
+
+def first_read(unread: Ranges, passed_over: RecordsByTopic) -> Ranges:
+    """Returns the offsets of *unread* that are read before any further record of *passed_over* is reached.
+
+    The parts of a batch are decided one after the other, so a driver that fails fails there.
+    """
+    ranges: dict[str, dict[int, tuple[int, int]]] = {}
+    for topic, offsets in next(_between(unread, passed_over)).items():
+        for number, (start, end) in offsets.items():
+            # The record itself is not read.
+            first = start + ((number, start) in passed_over.get(topic, {}))
+            if first < end:
+                ranges.setdefault(topic, {})[number] = (first, end)
+    return ranges
 
 
 def _by_size(ranges: Ranges, pieces: int) -> list[Ranges]:
@@ -181,15 +216,17 @@ def _by_size(ranges: Ranges, pieces: int) -> list[Ranges]:
 def passed_over_rows(operators: Iterable[Operator], part: BatchPart) -> pl.DataFrame:
     """Returns a row for each record that *part* passes over.
 
-    The rows are as if parsed, but have only the place of the record and a reason. *operators* read the part.
+    The rows are as if parsed, but have only the place of the record and what is known of it. *operators* read the part.
     """
     names = {o.topic_read: o.name for o in operators if o.topic_read}
-    rows: list[tuple[str, int, int, str]] = []
-    for topic, numbers in part.passed_over.items():
-        offsets = part.ranges[topic]
-        rows += [(names[topic], number, offsets[number][0], KILLS_DRIVERS) for number in numbers]
-    kinds = {"source": pl.String, "partition": pl.Int32, "offset": pl.Int64, "reason": pl.String}
-    return pl.DataFrame(rows, schema=kinds, orient="row")
+    rows: list[dict[str, str | int | bytes | None]] = []
+    for topic, records in part.passed_over.items():
+        for number, record in records.items():
+            offset, _ = part.ranges[topic][number]
+            rows.append({"source": names[topic], "partition": number, "offset": offset, **asdict(record)})
+    place_kinds = {"source": pl.String, "partition": pl.Int32, "offset": pl.Int64}
+    record_kinds = {"reason": pl.String, "detail": pl.String, "key": pl.Binary, "value": pl.Binary}
+    return pl.DataFrame(rows, schema={**place_kinds, **record_kinds})
 
 
 def to_read(part: BatchPart, topic: str) -> Offsets:

@@ -132,6 +132,11 @@ class SchemaStore:
         for name, id_, schema in latest:
             self._keep(name, {id_: schema})
 
+    def require_answers(self) -> None:
+        """Raises RegistryUnavailable, or RegistryRefused, unless each registry gives a good answer now."""
+        for client in self._clients.values():
+            client.answers()
+
     def resolve(self, raw: pl.DataFrame, operators: Iterable[Operator]) -> KnownSchemas:
         """Returns all schemas that are needed to parse *raw* rows.
 

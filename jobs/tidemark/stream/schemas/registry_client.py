@@ -30,7 +30,11 @@ class NotRegistered(TidemarkError):
     """Raised when a registry does not have what was asked for."""
 
 
-class NotPermitted(InvalidArgument):
+class RegistryRefused(InvalidArgument):
+    """Raised when a registry refuses a login, or when there is none that could be sent."""
+
+
+class NotPermitted(RegistryRefused):
     """Raised when a registry does not permit the login to read something."""
 
 
@@ -52,6 +56,11 @@ class RegistryClient:
         # The subject of a schema that Protobuf imports may be a path, with slashes. A registry names both.
         return self._get(f"/subjects/{quote(subject, safe='')}/versions/{quote(str(version), safe='')}")
 
+    def answers(self) -> None:
+        """Raises an error unless the registry answers as one, whatever schemas it has."""
+        with suppress(NotRegistered):
+            self.schema(1)
+
     def _get(self, path: str) -> Mapping[str, Any]:
         """Returns the JSON object at *path*.
 
@@ -59,7 +68,7 @@ class RegistryClient:
             NotRegistered: there is none.
             RegistryUnavailable: there is no usable answer.
             NotPermitted: the login lacks the right.
-            InvalidArgument: the login is refused, or a secret cannot be looked up.
+            RegistryRefused: the login is refused, or a secret cannot be looked up.
         """
         at, url = f"registry.{self.registry.name}", self.registry.url
         self._look_secrets_up()
@@ -79,7 +88,7 @@ class RegistryClient:
         if answer.status == _REFUSED:
             keys = "correct username and password" if self._login else "write username and password"
             msg = f"{at}: {url} refuses the login (401); {keys}"
-            raise InvalidArgument(msg)
+            raise RegistryRefused(msg)
         # A proxy in front of the registry, or another server at its address, may answer 404, too.
         if answer.status == _MISSING and _is_of_registry(answer.content):
             msg = f"{at}: {url} has no {path}"
@@ -103,10 +112,13 @@ class RegistryClient:
         """Looks the login and the certificate up, once, for the first request."""
         if self._has_secrets:
             return
-        user, password = self.registry.text("username"), self.registry.text("password")
+        try:
+            user, password, ca = (self.registry.text(name) for name in ("username", "password", "ssl_ca"))
+        except InvalidArgument as error:
+            raise RegistryRefused(str(error)) from error
         if password is not None:
             self._login = "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
-        if (ca := self.registry.text("ssl_ca")) is not None:
+        if ca is not None:
             self._trusted = self._trusting(ca)
         self._has_secrets = True
 
@@ -115,7 +127,7 @@ class RegistryClient:
             return ssl.create_default_context(cadata=ca)
         except ssl.SSLError:
             msg = f"registry.{self.registry.name}.ssl_ca: is not a PEM file with certificates; correct the path"
-            raise InvalidArgument(msg) from None
+            raise RegistryRefused(msg) from None
 
 
 def _is_of_registry(content: bytes) -> bool:

@@ -1,4 +1,4 @@
-"""Finds the batch that a driver was reading when it ended.
+"""Finds the batch that a driver was reading when it ended, and the places of its records.
 
 It is the batch that Spark had planned and that was not decided.
 
@@ -15,7 +15,7 @@ from tidemark.model.topology import SubTopology
 from tidemark.semantics.progress import InputProgress, Place, StreamProgress
 from tidemark.stream.journal.checkpoint import newest_commit, plans
 from tidemark.stream.journal.entries import Journal
-from tidemark.stream.kafka.numbering import with_places
+from tidemark.stream.kafka.numbering import number_partitions, with_places
 from tidemark.stream.read.data_loss import Offsets
 from tidemark.stream.read.parts import Ranges
 
@@ -63,6 +63,33 @@ def unread_ranges(control: Path, sub: SubTopology) -> tuple[int, Ranges]:
                     offsets[number] = (start, end)
             ranges[topic] = offsets
     return batch_id, {topic: offsets for topic, offsets in ranges.items() if offsets}
+
+
+def numbered_progress(control: Path, sub: SubTopology) -> StreamProgress:
+    """Returns the progress of *sub* with the newest decision, and with numbers of all partitions that are planned.
+
+    *control* is its control folder.
+    """
+    newest = Journal(control / "journal", "data").newest() if (control / "journal").is_dir() else None
+    progress = newest.notes.progress if newest else StreamProgress()
+    for _, ends in sorted(plans(control / "checkpoint").items()):
+        _, progress = number_partitions(sub, ends or {}, progress)
+    return progress
+
+
+def record_name(control: Path, sub: SubTopology, at: Place, offset: int) -> str:
+    """Returns the record at *offset* of a topic's partition as SOURCE/PARTITION/OFFSET, with the input partition.
+
+    *control* is the control folder of *sub*, which reads the topic.
+    """
+    source = next(o for o in sub.outside_sources if o.reads(at.topic))
+    places = with_places(source, numbered_progress(control, sub)).places
+    return f"{source.name}/{places.index(at) if source.reads_several else at.partition}/{offset}"
+
+
+def skip_command(topology: str, sub_topology: str, record: str) -> str:
+    """Returns the command that lets a stream continue without *record*."""
+    return f"tidemark accept-loss {topology} {sub_topology} --record {record} --by NAME --reason TEXT"
 
 
 def begun(control: Path, sub: SubTopology) -> str:
