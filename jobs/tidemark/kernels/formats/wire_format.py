@@ -16,10 +16,10 @@ from dataclasses import dataclass, replace
 import polars as pl
 
 from tidemark.kernels.columns.schemas import record_schema
+from tidemark.kernels.formats.avro_fields import avro_fields, avro_types
 from tidemark.kernels.formats.fitting import misfits
 from tidemark.kernels.formats.protobuf_fields import message_at, protobuf_fields, protobuf_types
 from tidemark.kernels.formats.written_schema import SchemaKind, WrittenSchema
-from tidemark.kernels.records.avro_fields import avro_fields, avro_types
 from tidemark.kernels.records.fields import MALFORMED_PROTOBUF, Fields
 from tidemark.kernels.records.json_fields import json_fields
 from tidemark.model.kinds.kafka_end import Format

@@ -25,11 +25,11 @@ import polars as pl
 
 from tidemark.collecting import in_order_of
 from tidemark.kernels.columns.splitting import split
+from tidemark.kernels.formats.avro_fields import avro_fields
 from tidemark.kernels.formats.protobuf_fields import protobuf_fields
 from tidemark.kernels.formats.sampled_fields import sampled_types
 from tidemark.kernels.formats.wire_format import wire_fields
 from tidemark.kernels.formats.written_schema import KnownSchemas
-from tidemark.kernels.records.avro_fields import avro_fields
 from tidemark.kernels.records.fields import Fields, texts_of
 from tidemark.kernels.records.iso_times import instant_us
 from tidemark.kernels.records.json_fields import json_fields, json_of
