@@ -97,7 +97,8 @@ def _json_types(values: Iterable[bytes | None], declared: Collection[str]) -> It
     for value in values:
         try:
             record = None if value is None else _parse(value)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        except Exception:
+            # Whatever the parser of records makes of it, it is in no sample.
             record = None
         if not isinstance(record, dict):
             yield None

@@ -425,14 +425,16 @@ QUARANTINE = Table(
                 "string",
                 "null_key | null_value | invalid_key | invalid_utf8 | malformed_json | malformed_avro | "
                 "malformed_protobuf | no_schema_id | unknown_schema | incompatible_schema | wrong_type | "
-                "not_a_number | missing_timestamp | timestamp_out_of_range | timestamp_in_future | sql_error | "
+                "beyond_limit | unreadable | not_a_number | missing_timestamp | timestamp_out_of_range | "
+                "timestamp_in_future | sql_error | "
                 "too_large_for_topic | time_refused_by_topic | does_not_fit_schema | kills_drivers",
             ),
             (
                 "detail",
                 "string",
                 "of sql_error: key of the failed SQL, and the error; of does_not_fit_schema: the misfit; "
-                "of a source with a registry: the id of the schema, and what is wrong with it",
+                "of a record that cannot be read: the error, or the limit of the source that it exceeds; "
+                "of a source with a registry also the id of the schema",
             ),
             ("key", "binary", "the record's key"),
             ("value", "binary", "the record's bytes; downstream of a source its columns as a JSON object"),
