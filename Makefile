@@ -1,6 +1,6 @@
 # Two commands matter: `make demo` and `make test`. Both set everything up first.
 .DEFAULT_GOAL := help
-.PHONY: help setup secrets pins object-store lock fmt check unit proof browser screenshots postgres pythons alertmanager prometheus test from_apt audited audit yarn supervision environments chaos bench contests demo up down clean
+.PHONY: help setup secrets pins object-store lock fmt check unit proof browser screenshots postgres pythons alertmanager prometheus strace test from_apt audited audit yarn supervision environments chaos bench contests demo up down clean
 
 PYTHON ?= python3.11
 BIN := .venv/bin
@@ -147,6 +147,12 @@ prometheus: ## Prometheus and promtool for tests/delta/test_metrics.py, unpacked
 		&& $$AS apt-get update -qq && apt-get download -qq -o APT::Sandbox::User=root prometheus && dpkg -x prometheus_*.deb . && rm prometheus_*.deb \
 		|| echo "no Prometheus, and apt cannot download it: some tests of metrics will be skipped"
 
+strace: ## strace for tests/delta/test_power_loss.py, by apt where none is installed; without it that is skipped
+	@command -v strace >/dev/null && exit 0; \
+	command -v apt-get >/dev/null && AS=$$([ $$(id -u) = 0 ] || echo "sudo -n") && echo "installing strace (a few seconds)" \
+		&& $$AS apt-get update -qq && DEBIAN_FRONTEND=noninteractive $$AS apt-get install -qq -y --no-install-recommends strace >/dev/null \
+		|| echo "no strace, and apt cannot install it: tests/delta/test_power_loss.py will be skipped"
+
 # Long files come first, by their folders.
 PYTEST := $(BIN)/pytest -q -n 2 --dist loadfile --no-loadscope-reorder
 # The others wait for brokers, Spark and Airflow half of the time, and jars for the network, and these use it: nice, so that they
@@ -165,7 +171,7 @@ test: ## lint, types and every test
 	wait $$beside || failed=1; cat .venv/cpu_only.log; exit $$failed
 
 from_apt: browser
-	@$(MAKE) -s prometheus  # one user of apt at a time
+	@$(MAKE) -s prometheus && $(MAKE) -s strace  # one user of apt at a time
 
 audited: setup
 	-@$(MAKE) -s audit  # what is found is told, and is no fault of a change

@@ -23,7 +23,7 @@ from tidemark.model.tables.catalog import TABLE_FILES
 from tidemark.model.topology import Topology
 from tidemark.query.text_table import format_table
 from tidemark.reports.batch_job import parse, parser, report_lock
-from tidemark.storage.delta.format import refuse_newer
+from tidemark.storage.delta.format import refuse_other
 from tidemark.storage.delta.tables import append, create
 
 COLUMNS = ("sub_topology", "table", "files", "bytes", "rows", "files_before", "bytes_before", "rows_before")
@@ -48,7 +48,7 @@ def run(
         now_ms: the clock, epoch ms UTC.
         closed_after_ms: age from which a file is closed and may be merged.
     """
-    refuse_newer(layout.warehouse)
+    refuse_other(layout.warehouse)
     before = sizes(layout, topology)
     for sub in topology.sub_topologies:
         maintain_stream(Stream(topology, sub, layout), now_ms=now_ms, closed_after_ms=closed_after_ms)

@@ -537,7 +537,7 @@ def test_a_form_without_a_token_of_its_user_is_refused(decided: Client) -> None:
     late, own = Editor(Ann()).form_token(now_s - 3_601), token_of(decided, "flights")
     until, _, signature = own.partition(".")
     longer = f"{int(until) + 1}.{signature}"
-    for token in ("", "x", f"{until}.", late, longer, f"²{own}", Editor(Bob()).form_token(now_s)):
+    for token in ("", "x", f"{until}.", "9" * 5_000 + ".x", late, longer, f"²{own}", Editor(Bob()).form_token(now_s)):
         answer = decided.request("POST", FORM, urlencode({**form, "token": token}), **SAME)
         assert (answer.status_code, "open its page again" in answer.text) == (403, True)
     assert decisions(decided) == []
@@ -545,7 +545,7 @@ def test_a_form_without_a_token_of_its_user_is_refused(decided: Client) -> None:
 
 
 def test_json_needs_a_login_that_no_form_can_send(decided: Client) -> None:
-    silence = json.dumps({"decision": "silence", "subject": "flights", "until": "2100-01-01", "note": "move"})
+    silence = json.dumps({"decision": "silence", "subject": "flights", "for": "2 h", "note": "move"})
     url = "/topologies/flights/decisions"
     for headers in (
         {},
@@ -573,6 +573,10 @@ def test_json_needs_a_login_that_no_form_can_send(decided: Client) -> None:
         ('{"decision": "silence", "by": "bob"}', "'by' is not a field"),
         ('{"decision": "silence", "subject": "flights"}', "the silence has no end"),
         (f'{{"note": "{"x" * 20_000}"}}', "more than 20,000 bytes; shorten the note"),
+        ("[" * 19_000, "the body is not a JSON object"),
+        ('{"decision": "silence", "subject": "flights", "for": "2 h", "note": "\\ud800"}', "note has half of a"),
+        ('{"decision": "silence", "subject": "flights", "for": "99999999999 d"}', "would last longer than 90 days"),
+        ('{"decision": "silence", "subject": "flights", "until": "0001-01-01"}', "an instant must be after 1970"),
     ],
 )
 def test_a_decision_that_cannot_be_read_is_refused(decided: Client, body: str, said: str) -> None:

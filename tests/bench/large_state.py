@@ -75,7 +75,7 @@ def with_keys(home: Path, keys: int, *, shards: int = SHARDS, also: Iterable[int
     newest = journal.newest()
     assert newest is not None
     steps = Steps(one.topology, Reference(one.layout.warehouse))
-    (runs,) = newest.notes.decision.states or ()
+    (runs,) = newest.notes.decision.states
     StateFiles(one, journal).load(steps.memory, runs, 0)
     templates = {place: rows.head(1) for place, rows in steps.memory.whole().items()}
     dealt = sharding(stream.topology, stream.sub, Steps(stream.topology, Reference(stream.layout.warehouse)))

@@ -12,8 +12,8 @@
         }
         return [255, 255, 255];
     };
-    // Drawings of reports and of topologies may be wider than a telephone, and scroll.
-    const scrolls = element => element.closest("figure:not(.chart), .drawing") !== null;
+    // The drawing of a topology may be wider than a telephone, and scrolls.
+    const scrolls = element => element.closest(".drawing") !== null;
     const texts = [];
     for (const element of document.querySelectorAll("body *")) {
         if (!element.checkVisibility({contentVisibilityAuto: true}) || element.closest("title, desc, defs, option, select")) continue;

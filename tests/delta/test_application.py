@@ -12,7 +12,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from support.command_line import tidemark
 from support.typed_commands import commands
-from tidemark.api.application import ApplicationOptions, ApplicationQueries, QuerySigns, in_short, run_application
+from tidemark.api.application import ApplicationOptions, ApplicationQueries, QuerySigns, run_application
 from tidemark.control.folder import Control, Heartbeat, LeaseLost, StreamState
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import iso
@@ -344,13 +344,7 @@ def test_a_drain_ends_a_job_that_has_stopped_its_jvm(job: Job, query: Query, mon
     assert (job.beat().state, job.beat().drained_by) == ("drained", "ann")
 
 
-def test_a_reason_has_the_messages_and_no_frames() -> None:
-    error = (
-        "[STREAM_FAILED] Query terminated with exception: Job aborted\n\tat org.apache.spark.X.run(X.scala:1)\n"
-        'Traceback (most recent call last):\n  File "/opt/job.py", line 7, in write\n    raise ValueError(msg)\n'
-        "ValueError: 13 is no amount\n\n\t... 34 more\nValueError: 13 is no amount\n"
-        "=== Streaming Query ===\nCurrent State: ACTIVE"
-    )
-    assert in_short(error) == (
-        "[STREAM_FAILED] Query terminated with exception: Job aborted ValueError: 13 is no amount"
-    )
+@pytest.mark.parametrize("option", [("--time", "processing"), ("--bootstrap", "127.0.0.1:1"), ("--secrets", "own")])
+def test_a_setting_that_a_job_has_itself_is_refused(job: Job, option: tuple[str, str]) -> None:
+    done = tidemark(job.home, "--warehouse", str(job.home), "run", "jobs", "--application", "job.py", *option)
+    assert (done.returncode, "leave out --time, --bootstrap, --secrets" in done.stderr) == (1, True)

@@ -6,7 +6,8 @@ import polars as pl
 import pytest
 
 from tidemark.errors import InvalidArgument, TidemarkError
-from tidemark.stream.read.poison_record import as_reason, blame
+from tidemark.stream.driver.reason import as_reason
+from tidemark.stream.read.poison_record import blame
 
 
 def test_the_record_that_a_batch_fails_with_is_named() -> None:

@@ -99,17 +99,6 @@ def test_a_slow_operator_breaks_its_sla_and_is_named(warehouse):
     }
 
 
-@pytest.mark.parametrize(("start", "verdict"), [("02:40", "error"), ("02:41", "pass")])
-def test_limits_are_those_of_the_hour_of_the_check(warehouse, start, verdict):
-    streamed(warehouse)
-    hours = [{"zone": "UTC", "from": start, "to": "03:00", "error_after": "400 ms"}]
-
-    check(warehouse, hours=hours)  # NOW is 02:40 UTC
-
-    (row,) = (row for row in warehouse.report(SLA_RESULTS) if row["sla"] == "fresh")
-    assert (row["verdict"], row["error_after_ms"]) == (verdict, 400 if verdict == "error" else 10_000)
-
-
 def test_an_sla_without_rows_does_not_pass(warehouse):
     check(warehouse)
 
@@ -241,27 +230,6 @@ def test_a_driver_that_waits_or_hangs_catches_up_with_nothing(warehouse, beat):
     warehouse.write(HEARTBEATS, [{**running, **beat}])
     check(warehouse, at_ms=NOW + 5_000, error_after="1 s", warn_after="1 s", while_catching_up="excuse")
     assert verdicts(warehouse)["fresh"] == "error"
-
-
-def test_a_check_foresees_a_break_and_opens_a_forecast(warehouse):
-    # 100 ms to 110 ms, a ms more each minute: of the newest three the middle is 109 ms, and 11 ms are missing.
-    rows = [{"bucket": bucket_of(110 - age), "finished_at": NOW - age * 60_000 - 1} for age in range(11)]
-    warehouse.write(LATENCY_BUCKETS, [{"operator": "alerts", "n": 5, "batch_id": 0, **row} for row in rows])
-    beats = [
-        {"state": "running", "epoch": 1, "since": NOW - 3_600_000, "at": NOW - s * 1_000} for s in range(0, 240, 15)
-    ]
-    warehouse.write(HEARTBEATS, beats)
-    promised = {"in_time": {**SLAS["in_time"], "warn_after": "120 ms", "owner": "o"}}
-    specs = parse({"t": promised}, TOPOLOGY, file="slas.toml")
-
-    run_check(warehouse.layout, TOPOLOGY, specs, at_ms=NOW, run_id="r1")
-
-    (row,) = warehouse.report(SLA_RESULTS)
-    assert (row["verdict"], row["breaks_at"].timestamp() * 1_000) == ("pass", pytest.approx(NOW + 660_000, abs=180_000))
-    (incident,) = warehouse.report(INCIDENTS)
-    assert (incident["severity"], incident["change"], incident["said"]) == ("forecast", "opened", row["breaks_because"])
-    (alert,) = warehouse.report(ALERTS)
-    assert (alert["alert"], alert["severity"], alert["cause"]) == (incident["incident"], "forecast", None)
 
 
 def seen_sensors(warehouse, keys, at_ms, *, batch_id, table=CHANGES, value="{}"):

@@ -1,4 +1,4 @@
-"""Delta tables describe their columns, and older tables get new descriptions."""
+"""Delta tables describe their columns, and existing tables get new descriptions."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_a_sink_column_is_described_by_its_expression(tmp_path):
     assert comments(play.table("everything"))["read_at"] == ("read_at of readings: record time, epoch ms")
 
 
-def test_an_older_table_gets_missing_columns_filled_with_null(tmp_path):
+def test_a_table_gets_missing_columns_filled_with_null(tmp_path):
     table, whole = tmp_path / "outcomes", arrow_schema(OUTCOMES)
     create(table, pa.schema([field for field in whole if field.name != "fan_out"]))
     write_deltalake(table, rows_of(OUTCOMES, [{"batch_id": 1, "emitted": 2}]).drop(["fan_out"]), mode="append")
@@ -95,7 +95,7 @@ def test_an_older_table_gets_missing_columns_filled_with_null(tmp_path):
     assert comments(table)["fan_out"] == next(c.comment for c in OUTCOMES.columns if c.name == "fan_out")
 
 
-def test_a_table_with_older_column_comments_accepts_new_rows(tmp_path):
+def test_a_table_with_other_column_comments_accepts_new_rows(tmp_path):
     table, whole = tmp_path / "outcomes", arrow_schema(OUTCOMES)
     create(table, pa.schema([field.with_metadata({"comment": "as it was"}) for field in whole]))
 
@@ -105,7 +105,7 @@ def test_a_table_with_older_column_comments_accepts_new_rows(tmp_path):
     assert comments(table) == {column.name: column.comment for column in OUTCOMES.columns}
 
 
-def test_a_stream_continues_with_tables_of_an_older_version(tmp_path):
+def test_a_stream_continues_with_a_table_that_lacks_a_column(tmp_path):
     play = Play(AVERAGES, tmp_path)
     create(play.table("outcomes"), pa.schema([f for f in arrow_schema(OUTCOMES) if f.name != "repeated"]))
 
@@ -130,7 +130,7 @@ def test_a_report_accepts_rows_of_nulls(table, tmp_path):
     assert DeltaTable(tmp_path / table.name).to_pyarrow_table().num_rows == 1
 
 
-def test_constraints_of_older_versions_are_replaced(tmp_path):
+def test_own_constraints_that_are_not_declared_are_replaced(tmp_path):
     table, schema = tmp_path / "t", pa.schema([("n", pa.int64())])
     create(table, schema, checks={"tidemark_small": "n < 10"})
     DeltaTable(table).alter.add_constraint({"mine": "n <> 13"})

@@ -136,7 +136,7 @@ def test_pyarrow_compares_the_keys_of_current_rows(tmp_path: Path) -> None:
     assert kinds == {"string", "int32", "int64", "timestamp[us, tz=UTC]"}
 
 
-def test_files_of_an_older_version_pass_their_contract(tmp_path: Path) -> None:
+def test_files_with_another_type_of_strings_pass_their_contract(tmp_path: Path) -> None:
     play = hot(tmp_path, seconds=2)
     board = Layout(tmp_path).stream_table("play", play.topology.sub_topologies[0].name, "board")
     DeltaTable(str(board)).update(updates={"v": "v"}, predicate="id is not null")  # writes as its MERGE does

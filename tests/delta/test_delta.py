@@ -141,7 +141,6 @@ def test_the_second_maker_of_a_table_keeps_what_is_there(tmp_path: Path, monkeyp
         pytest.param({"schema": SCHEMA.append(pa.field("more", pa.string()))}, id="a column more"),
         pytest.param({"schema": SCHEMA.set(1, SCHEMA.field(1).with_metadata({"comment": "c"}))}, id="a comment"),
         pytest.param({"checks": {"tidemark_n": "n > 0"}}, id="a check"),
-        pytest.param({"log": HOP_LOG}, id="a longer log"),
     ],
 )
 def test_a_table_that_is_not_as_declared_is_updated(tmp_path: Path, change: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Tables and warehouses of a newer version are refused."""
+"""Tables and warehouses of another format are refused."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ import maintain
 from support.command_line import tidemark
 from support.play import NOON, Play
 from support.topologies import EVENTS
-from tidemark.errors import InvalidArgument
+from tidemark.errors import UnreadableFile
 from tidemark.model.project.layout import Layout
-from tidemark.storage.delta.format import VERSION, NewerFormat, Stamp, stamp_warehouse, warehouse_stamp
+from tidemark.storage.delta.format import VERSION, OtherFormat, Stamp, stamp_warehouse, warehouse_stamp
 from tidemark.storage.delta.tables import Committer, append, create
 from tidemark.storage.fence import Fence
 
@@ -32,8 +32,12 @@ def newer_table(path: Path) -> Path:
 
 
 def newer_warehouse(home: Path) -> Path:
+    return stamped(home, '{"format": 2, "tidemark": "9.1.0"}')
+
+
+def stamped(home: Path, text: str) -> Path:
     home.mkdir(exist_ok=True)
-    (home / "tidemark.json").write_text('{"format": 2, "tidemark": "9.1.0"}')
+    (home / "tidemark.json").write_text(text)
     return home
 
 
@@ -48,7 +52,7 @@ def test_a_new_table_has_its_format_in_its_first_version(tmp_path: Path) -> None
     assert DeltaTable(str(tmp_path)).version() == 0
 
 
-def test_an_older_table_is_stamped_after_its_columns(tmp_path: Path) -> None:
+def test_a_table_without_a_stamp_gets_it_after_its_columns(tmp_path: Path) -> None:
     DeltaTable.create(str(tmp_path), SCHEMA.remove(1))
     create(tmp_path, SCHEMA)
     table = DeltaTable(str(tmp_path))
@@ -61,10 +65,10 @@ def test_an_older_table_is_stamped_after_its_columns(tmp_path: Path) -> None:
 def test_a_table_of_a_newer_version_is_refused(tmp_path: Path) -> None:
     path = newer_table(tmp_path / "changes")
     said = (
-        rf"{path}: this is Tidemark {VERSION}, which writes formats up to 1, but version 9.1.0 has written format 2; "
-        r"nothing was changed; install version 9.1.0 or a newer one \(docs/upgrades.md\)"
+        rf"{path}: version 9.1.0 of Tidemark has written format 2, but this is version {VERSION}, which writes format "
+        r"1; nothing was changed; install version 9.1.0 \(docs/upgrades.md\)"
     )
-    with pytest.raises(NewerFormat, match=said):
+    with pytest.raises(OtherFormat, match=said):
         create(path, SCHEMA.append(pa.field("more", pa.int64())))
     assert DeltaTable(str(path)).version() == 1
 
@@ -91,7 +95,7 @@ def test_a_stamp_is_written_once(tmp_path: Path) -> None:
 
 def test_a_driver_refuses_a_newer_warehouse(tmp_path: Path) -> None:
     play = Play(EVENTS, newer_warehouse(tmp_path / "warehouse"))
-    with pytest.raises(NewerFormat, match=r"warehouse: this is Tidemark .* but version 9.1.0 has written format 2"):
+    with pytest.raises(OtherFormat, match=r"warehouse: version 9.1.0 of Tidemark has written format 2, but this is"):
         play.start()
     assert os.listdir(tmp_path / "warehouse") == ["tidemark.json"]
 
@@ -100,17 +104,45 @@ def test_maintenance_leaves_a_newer_warehouse(tmp_path: Path) -> None:
     play = Play(EVENTS, tmp_path / "warehouse")
     play.batch([play.row("events", NOON, id="a", v=1)], at_ms=NOON)
     newer_warehouse(play.home)
-    with pytest.raises(NewerFormat):
+    with pytest.raises(OtherFormat):
         maintain.run(Layout(play.home), play.topology, now_ms=NOON)
 
 
 def test_a_damaged_stamp_names_the_remedy(tmp_path: Path) -> None:
     (tmp_path / "tidemark.json").write_text("{}")
-    with pytest.raises(InvalidArgument, match=r"tidemark.json: a stamp has the keys format and tidemark, got KeyError"):
+    with pytest.raises(UnreadableFile, match=r"tidemark.json: a stamp has the keys format and tidemark, got KeyError"):
         warehouse_stamp(tmp_path)
 
 
 def test_doctor_refuses_a_newer_warehouse(tmp_path: Path) -> None:
     done = tidemark(tmp_path, "--warehouse", str(newer_warehouse(tmp_path)), "doctor", "flights")
     assert done.returncode == 1
-    assert "but version 9.1.0 has written format 2" in done.stderr
+    assert "version 9.1.0 of Tidemark has written format 2" in done.stderr
+
+
+def upgrade(warehouse: Path) -> tuple[int, str, str]:
+    done = tidemark(warehouse, "--warehouse", str(warehouse), "upgrade")
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_the_present_format_has_nothing_to_upgrade(tmp_path: Path) -> None:
+    home = stamped(tmp_path, '{"format": 1, "tidemark": "0.0.9"}')
+    assert upgrade(home) == (0, f"{home} has format 1, which Tidemark 0.1.0 writes: there is nothing to upgrade\n", "")
+
+
+@pytest.mark.parametrize(("number", "version"), [(2, "9.1.0"), (0, "0.0.1")])
+def test_another_format_is_refused_in_a_sentence(tmp_path: Path, number: int, version: str) -> None:
+    home = stamped(tmp_path, f'{{"format": {number}, "tidemark": "{version}"}}')
+    said = (
+        f"version {version} of Tidemark has written format {number}, but this is version 0.1.0, which writes format 1; "
+        f"nothing was changed; install version {version} (docs/upgrades.md)"
+    )
+    assert upgrade(home) == (1, "", f"tidemark upgrade: {home}: {said}\n")
+
+
+def test_a_warehouse_without_a_stamp_is_told_of_it(tmp_path: Path) -> None:
+    said = (
+        "is missing, but Tidemark 0.1.0 expects it with format 1; the first driver that starts in this warehouse "
+        "writes it (docs/upgrades.md)"
+    )
+    assert upgrade(tmp_path) == (1, "", f"tidemark upgrade: {tmp_path}/tidemark.json {said}\n")

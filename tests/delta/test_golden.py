@@ -1,14 +1,12 @@
-"""Each version reads and continues the warehouses of the versions before it.
+"""A warehouse with results that were worked out by hand is read, continued and maintained.
 
-`golden/VERSION.tar.xz` is the warehouse that `support/golden_warehouse.py` wrote with that version; its records are
-described there. The reverse is tested, too: what that version reads is still there in a warehouse of today.
+`support/golden_warehouse.py` writes it, and describes its records.
 """
 
 from __future__ import annotations
 
 import json
-import tarfile
-import zipfile
+import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,34 +16,27 @@ from deltalake import DeltaTable
 
 import maintain
 from support.command_line import tidemark
-from support.golden_warehouse import BATCHES, GOLDEN, OFFSETS, TOPOLOGY, record, write
+from support.golden_warehouse import BATCHES, OFFSETS, TOPOLOGY, record, write
 from support.play import NOON, Play, ms
-from tidemark.cli.repair.upgrade import carry_out, plan
 from tidemark.model.project.layout import Layout
 from tidemark.query.sql import Warehouse
-from tidemark.storage.delta.format import FORMAT, VERSION, warehouse_stamp
-
-VERSIONS = sorted(file.name.removesuffix(".tar.xz") for file in GOLDEN.glob("*.tar.xz"))
-
-
-@pytest.fixture(scope="module", params=VERSIONS)
-def golden(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Returns the folder of a warehouse that no test changes."""
-    return unpacked(request.param, tmp_path_factory.mktemp("golden"))
 
 
 @pytest.fixture(scope="module")
-def today(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Writes the same warehouse with the present version."""
-    home = tmp_path_factory.mktemp("today")
+def golden(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Returns the folder of a warehouse that no test changes."""
+    home = tmp_path_factory.mktemp("golden")
     write(home)
     return home
 
 
-def unpacked(version: str, home: Path) -> Path:
-    with tarfile.open(GOLDEN / f"{version}.tar.xz") as archive:
-        archive.extractall(home, filter="data")
-    return home
+@pytest.fixture
+def play(golden: Path, tmp_path: Path) -> Play:
+    """Returns what goes on with a copy of the warehouse, as a new driver does."""
+    home = shutil.copytree(golden, tmp_path / "golden")
+    play = Play((home / TOPOLOGY).read_text(), home / "warehouse")
+    play.resume(BATCHES, OFFSETS)
+    return play
 
 
 def seconds(at: Any) -> int:
@@ -56,12 +47,7 @@ def windows(rows: Iterable[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
     return sorted((id_, seconds(start), n, total) for id_, start, n, total in rows)
 
 
-def test_the_present_version_has_a_golden_warehouse() -> None:
-    assert VERSION in VERSIONS
-    assert all((GOLDEN / f"{version}.tar.xz").stat().st_size < 300_000 for version in VERSIONS)
-
-
-def test_tables_of_an_earlier_version_are_read(golden: Path) -> None:
+def test_tables_have_the_results(golden: Path) -> None:
     warehouse = Warehouse(golden / "warehouse")
     assert sorted(warehouse.ask("select id, v from board").rows) == [("a", 6), ("b", 9), ("c", 1)]
     assert windows(warehouse.ask("select id, window_start, n, total from minutes").rows) == [
@@ -75,7 +61,7 @@ def test_tables_of_an_earlier_version_are_read(golden: Path) -> None:
     assert [*counts] == [(5, 1)]
 
 
-def test_views_and_reports_of_an_earlier_version_are_read(golden: Path) -> None:
+def test_views_and_reports_have_the_results(golden: Path) -> None:
     warehouse = Warehouse(golden / "warehouse")
     states = warehouse.ask("select key, value from latest_state where operator = 'ever'").rows
     assert sorted((key, json.loads(value)["total"]) for key, value in states) == [("a", 6), ("b", 9), ("c", 1)]
@@ -86,20 +72,16 @@ def test_views_and_reports_of_an_earlier_version_are_read(golden: Path) -> None:
     assert [*warehouse.ask(rollup).rows] == [(6,)]
 
 
-def test_commands_read_a_warehouse_of_an_earlier_version(golden: Path) -> None:
+def test_commands_read_the_warehouse(golden: Path) -> None:
     at = ("--warehouse", str(golden / "warehouse"))
     asked = tidemark(golden, *at, "sql", "--format", "csv", "select id, v from board order by id")
     assert asked == (0, "id,v\na,6\nb,9\nc,1\n", "")
     why = tidemark(golden, *at, "why", str(golden / TOPOLOGY), "--at", "2014-05-13T12:01:00Z", "--format", "json")
     causes = [(cause["cause"], cause["operator"]) for cause in json.loads(why.stdout)]
     assert causes == [("nothing_wrong", sink) for sink in ("board", "minutes", "ever_board")]
-    assert tidemark(golden, *at, "upgrade", "--dry-run", str(golden / TOPOLOGY)).returncode == 0
 
 
-def test_a_driver_continues_a_warehouse_of_an_earlier_version(golden: Path, tmp_path: Path) -> None:
-    home = unpacked(golden_version(golden), tmp_path)
-    play = Play((home / TOPOLOGY).read_text(), home / "warehouse")
-    play.resume(BATCHES, OFFSETS)
+def test_a_driver_continues_the_warehouse(play: Play) -> None:
     # The window from 20 to 30 has c 1 from before.
     play.batch([record(play, "c", 2, 22), record(play, "a", 8, 35)], at_ms=ms(50))
     play.hop("by_id", at_ms=ms(60))
@@ -110,19 +92,9 @@ def test_a_driver_continues_a_warehouse_of_an_earlier_version(golden: Path, tmp_
     assert sorted(warehouse.ask("select id, v from board").rows) == [("a", 8), ("b", 9), ("c", 2)]
     ever = warehouse.ask("select id, total from ever_board where batch_id >= 4").rows
     assert sorted(ever) == [("a", 8), ("c", 2)]
-    assert warehouse_stamp(play.home).format == FORMAT
 
 
-def golden_version(folder: Path) -> str:
-    stamp = json.loads((folder / "warehouse" / "tidemark.json").read_text())
-    return str(stamp["tidemark"])
-
-
-def test_maintenance_keeps_the_rows_of_an_earlier_version(golden: Path, tmp_path: Path) -> None:
-    home = unpacked(golden_version(golden), tmp_path)
-    play = Play((home / TOPOLOGY).read_text(), home / "warehouse")
-    # Maintenance leaves tables that lack columns of today.
-    list(carry_out(list(plan(Layout(play.home), [play.topology]))))
+def test_maintenance_keeps_the_rows(play: Play) -> None:
     before, files_before = counted(play.home), files(play.home)
     # Soon after the last write: later, the retention removes rows.
     written_ms = max(DeltaTable(str(path)).history(1)[0]["timestamp"] for path in tables(play.home))
@@ -145,46 +117,3 @@ def tables(home: Path) -> Iterator[Path]:
     for pattern in ("streams/*/*/*/_delta_log", "reports/*/*/_delta_log"):
         for log in sorted(home.glob(pattern)):
             yield log.parent
-
-
-def test_an_earlier_version_finds_its_tables_and_columns(golden: Path, today: Path) -> None:
-    for path in tables(golden / "warehouse"):
-        place = path.relative_to(golden / "warehouse")
-        now, before = DeltaTable(str(today / "warehouse" / place)), DeltaTable(str(path))
-        fields_now = {field.name: field for field in now.schema().fields}
-        fields_before = {field.name: field for field in before.schema().fields}
-        assert {name: fields_now[name].type for name in fields_before} == {
-            name: field.type for name, field in fields_before.items()
-        }, place
-        assert all(field.nullable for name, field in fields_now.items() if name not in fields_before), place
-        assert now.metadata().partition_columns == before.metadata().partition_columns, place
-        assert now.protocol().min_reader_version <= before.protocol().min_reader_version, place
-        assert {*(now.protocol().reader_features or ())} <= {*(before.protocol().reader_features or ())}, place
-
-
-def test_an_earlier_version_reads_the_progress_of_a_stream(golden: Path, today: Path) -> None:
-    # A key that it does not know would stop its driver. A change of the format lets it refuse before that.
-    if warehouse_stamp(golden / "warehouse").format < FORMAT:
-        return
-    for entry in sorted((golden / "warehouse").glob("control/*/*/journal/*.data.zip")):
-        now = today / entry.relative_to(golden)
-        assert keys(progress(now)) <= keys(progress(entry)), entry.name
-
-
-def progress(entry: Path) -> Any:
-    with zipfile.ZipFile(entry) as archive:
-        (name,) = [name for name in archive.namelist() if name.endswith(".json")]
-        return json.loads(archive.read(name))["progress"]
-
-
-def keys(content: Any, place: str = "") -> set[str]:
-    """Returns the paths of all keys; numbers of partitions count as one."""
-    if isinstance(content, list):
-        return set().union(*(keys(each, place) for each in content))
-    if not isinstance(content, dict):
-        return set()
-    found: set[str] = set()
-    for key, value in content.items():
-        path = f"{place}/{'0' if key.isdecimal() else key}"
-        found |= {path} | keys(value, path)
-    return found

@@ -19,7 +19,7 @@ from tidemark.kernels.columns.schemas import arrow_schema, rows_of
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.retention import DAY_MS
 from tidemark.model.tables.catalog import HOP
-from tidemark.storage.delta.log import HOP_LOG, KEPT_LOG
+from tidemark.storage.delta.log import HOP_LOG
 from tidemark.storage.delta.tables import Committer, create, scan
 from tidemark.storage.fence import Fence
 from tidemark.stream.read import hop_log
@@ -46,11 +46,11 @@ class Hop:
         self.reader = Layout(home).control("play", READER)
 
     @classmethod
-    def of(cls, home: Path, batches: int, *, log: str = HOP_LOG) -> Hop:
+    def of(cls, home: Path, batches: int) -> Hop:
         """Returns a hop with commits of so many batches of one row."""
         hop = cls(home)
         hop.path.parent.mkdir(parents=True)
-        create(hop.path, arrow_schema(HOP), log=log)
+        create(hop.path, arrow_schema(HOP), log=HOP_LOG)
         committer = Committer("play/events", Fence(clock=lambda: 0))
         for batch_id in range(batches):
             committer.commit(hop.path, rows_of(HOP, [{"seq": 0}], batch_id=batch_id), batch_id)
@@ -175,12 +175,6 @@ def test_files_kept_beside_the_log_are_not_unused(hop: Hop) -> None:
     hop.trim()
     table = DeltaTable(str(hop.path))
     assert not table.vacuum(0, dry_run=True, enforce_retention_duration=False, full=True)
-
-
-def test_a_hop_of_an_older_version_keeps_its_log_longer(tmp_path: Path) -> None:
-    hop = Hop.of(tmp_path, 1, log=KEPT_LOG)
-    create(hop.path, arrow_schema(HOP), log=HOP_LOG)
-    assert DeltaTable(str(hop.path)).metadata().configuration["delta.logRetentionDuration"] == HOP_LOG
 
 
 @pytest.fixture

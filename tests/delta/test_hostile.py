@@ -51,7 +51,6 @@ from tidemark.reports.batch_job import topology as topology_named
 from tidemark.reports.pages import charts
 from tidemark.reports.pages.interval_facts import page_facts
 from tidemark.reports.pages.interval_page import page
-from tidemark.reports.pages.line_charts import latency_bands
 from tidemark.semantics.incidents import Change
 from tidemark.sla.incidents.alert import alert_of
 from tidemark.sla.incidents.alert_text import alert_texts
@@ -455,7 +454,7 @@ def test_charts_draw_names_as_text(start: int) -> None:
         lags = [{"source": shown(text), "partition": 0, "at_ms": NOON, "lag_ms": 5} for text in texts]
         spans = [{**lag, "activity": "idle", "until_ms": NOON + 9_000} for lag in lags]
         return Elements(
-            latency_bands(rows, interval, 60_000)
+            charts.latency_bands(rows, interval, 60_000)
             + charts.emission(rows, interval, 1_000)
             + charts.watermark_lag(lags, spans, interval)
         )

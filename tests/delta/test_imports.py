@@ -45,7 +45,7 @@ def imported_by(jobs: Iterable[str], watched: Iterable[str], **environment: str)
 
 def test_a_batch_job_imports_heavy_packages_only_when_needed():
     jobs = ["rollup", "critical_path", "check_sla", "maintain"]
-    assert imported_by(jobs, ["pyspark", "great_expectations", "altair"]) == {job: [] for job in jobs}
+    assert imported_by(jobs, ["pyspark", "great_expectations"]) == {job: [] for job in jobs}
 
 
 @pytest.mark.parametrize("words", [["--help"], ["sql", "--help"], ["sql", "FROM batches WHERE topology = 'x'"]])

@@ -122,19 +122,6 @@ def test_an_incident_tells_what_it_passes_since(plant: Plant) -> None:
     assert re.search(r"12,?500(\.0)? +ms", text)
 
 
-def test_a_forecast_tells_when_the_sla_is_expected_to_break(plant: Plant) -> None:
-    for now, breaks in ((0, 12), (1, 14), (2, None)):
-        breaks_at = None if breaks is None else NOON + breaks * MINUTE
-        plant.check(now, {"board": "pass"}, breaks_at=breaks_at, breaks_because="it grows")
-    (row,) = plant.incidents()
-    assert (row["severity"], row["worst_verdict"], minute(row["breaks_at"])) == ("forecast", "pass", 14)
-    assert "expected to break at 12:14" in listed(plant)
-    plant.check(3, {"board": "error"})
-    forecast, broken = plant.incidents()
-    assert (forecast["state"], forecast["breaks_at"]) == ("resolved", None)
-    assert (broken["state"], broken["breaks_at"]) == ("open", None)
-
-
 def test_maintenance_ends_what_passes(plant: Plant) -> None:
     plant.check(0, {"board": "error"})
     plant.check(1, {"board": "pass"})
@@ -179,22 +166,7 @@ def test_why_says_that_an_incident_resolves_if_it_holds(plant: Plant) -> None:
     assert findings(plant, 13) == []
 
 
-def test_why_says_that_an_sla_is_expected_to_break(plant: Plant) -> None:
-    because = "staleness of flight_board breaks in about 12 min, at 2026-01-01T12:12:00.000Z, because it has grown"
-    expected = {"breaks_at": NOON + 12 * MINUTE, "breaks_because": because, "subject": "flight_board"}
-    plant.check(0, {"board": "pass"}, **expected)
-    assert findings(plant, 1, "flight_board") == [
-        f"break_expected: flight_board since 2026-01-01T12:00:00.000Z: {because} (SLA board, check of "
-        "2026-01-01T12:00:00.000Z); look for growth before then: `tidemark topology flights`"
-    ]
-    # Two intervals of checks later, and at the expected instant, the check is too old.
-    assert (len(findings(plant, 4)), findings(plant, 5), findings(plant, -1)) == (1, [], [])
-    for minute in (4, 8):
-        plant.check(minute, {"board": "pass"}, **expected)
-    assert (len(findings(plant, 11)), findings(plant, 12)) == (1, [])
-    plant.check(12, {"board": "pass"}, subject="flight_board")
-    assert findings(plant, 12) == []
-    # An SLA of the whole topology is a finding about its subject.
+def test_an_sla_of_the_whole_topology_is_a_finding_about_its_subject(plant: Plant) -> None:
     plant.check(16, {"kept": "error"}, subject="outcomes", observed_ms=7)
     (line,) = findings(plant, 16)
     assert line.startswith(

@@ -23,39 +23,31 @@ from support.topologies import (
 )
 from tidemark.model.project.layout import Layout
 from tidemark.storage.delta.tables import scan
-from tidemark.stream.journal.entries import Entry, pack, unpack
-from tidemark.stream.journal.notes import EntryNotes
-from tidemark.stream.state.files import MOVED
 
 SOURCE = topology_of({"max_drift": "10 s"}, events=source("id string, seen timestamp", bound="0 ms"))
 ENDS = {"low": "min(seen)", "high": "max(seen)", "one": "first(seen)", "other": "last(seen)", "n": "count(seen)"}
 
 
-def rest(where: str, part: str) -> str:
-    """Returns the operators; the first selects *part* by *where*."""
-    return operators(
-        timed=map_of(where=where, select={"id": "id", "seen": "seen", "part": part}),
-        newest=table("timed", columns=["seen"]),
-        board=current("newest", "board"),
-        log=sink("newest", table="log"),
-        per_instant=aggregate("timed", key=["seen", "part"], aggregates={"n": "count(*)"}),
-        by_instant=table("timed", key=["seen"]),
-        ends=aggregate("timed", key=["id"], aggregates=ENDS),
-        joined=join("timed", "by_instant_too", on={"seen": "at_"}),
-        by_instant_too=table("renamed", key=["at_"]),
-        renamed=map_of(select={"at_": "seen", "by": "id"}),
-        together=sink("joined", table="together"),
-        grouped=repartition("newest", id=["id"], key=["seen"], columns=["id"]),
-        ids=aggregate("grouped", sub_topology="ids", aggregates={"n": "count(*)"}),
-    )
+TIMED = SOURCE + operators(
+    timed=map_of(
+        where="seen > timestamptz '2014-05-13 11:00:00'",
+        select={"id": "id", "seen": "seen", "part": "date_trunc('second', seen)"},
+    ),
+    newest=table("timed", columns=["seen"]),
+    board=current("newest", "board"),
+    log=sink("newest", table="log"),
+    per_instant=aggregate("timed", key=["seen", "part"], aggregates={"n": "count(*)"}),
+    by_instant=table("timed", key=["seen"]),
+    ends=aggregate("timed", key=["id"], aggregates=ENDS),
+    joined=join("timed", "by_instant_too", on={"seen": "at_"}),
+    by_instant_too=table("renamed", key=["at_"]),
+    renamed=map_of(select={"at_": "seen", "by": "id"}),
+    together=sink("joined", table="together"),
+    grouped=repartition("newest", id=["id"], key=["seen"], columns=["id"]),
+    ids=aggregate("grouped", sub_topology="ids", aggregates={"n": "count(*)"}),
+)
 
 
-TIMED = rest("seen > timestamptz '2014-05-13 11:00:00'", "date_trunc('second', seen)")
-IN_MS = SOURCE.replace("seen timestamp", "seen bigint") + rest("seen > 0", "seen")
-"""Returns the same rows with instants as epoch ms.
-
-An older version stored them in this form.
-"""
 AT = datetime.fromtimestamp(NOON / 1_000, UTC)
 
 
@@ -82,7 +74,7 @@ def column(play: Play, table: str, *names: str) -> Sequence[tuple[Any, ...]]:
 
 
 def test_values_that_differ_by_a_microsecond_are_different(tmp_path: Path) -> None:
-    play = Play(SOURCE + TIMED, tmp_path)
+    play = Play(TIMED, tmp_path)
     take(play, (0, "a", us(1)), (1, "a", us(2)), (2, "a", us(2)))
     play.start(play.topology.sub_topologies[0].name)  # a new driver reads what was kept
     take(play, (3, "a", us(2)), (4, "a", us(3)), (5, "a", None))
@@ -105,7 +97,7 @@ def test_values_that_differ_by_a_microsecond_are_different(tmp_path: Path) -> No
 
 
 def test_microseconds_survive_a_hop_and_waiting_records(tmp_path: Path) -> None:
-    play = Play(SOURCE + TIMED, tmp_path, partitions=2)
+    play = Play(TIMED, tmp_path, partitions=2)
     main = play.topology.sub_topologies[0].name
     rows = [play.row("events", ms(0), partition=part, id="a", seen=us(1)) for part in (0, 1)]
     play.batch(rows, at_ms=ms(1))
@@ -120,52 +112,3 @@ def test_microseconds_survive_a_hop_and_waiting_records(tmp_path: Path) -> None:
     at = "2014-05-13 12:00:00.00000"
     counted = dict(changes(play, "ids", "n", sub="ids"))
     assert counted == {f"{at}1+00:00": 0, f"{at}2+00:00": 1, f"{at}7+00:00": 1}
-
-
-def as_an_older_version_left_it(home: Path) -> None:
-    """Removes state from the newest journal entry.
-
-    It is in the tables alone then.
-    """
-    (folder,) = (home / "control").rglob("journal")
-    (*_, newest) = sorted(folder.glob("*.data.zip"))
-    entry = unpack(1, newest.read_bytes())
-    tables = {name: rows for name, rows in entry.tables.items() if not name.startswith(MOVED)}
-    notes = {name: note for name, note in entry.notes.to_json().items() if name != "state"}
-    newest.write_bytes(pack(Entry(1, tables, EntryNotes.from_json(notes))))
-
-
-def test_milliseconds_of_an_older_version_are_read(tmp_path: Path) -> None:
-    """A field of the older type bigint, epoch ms, is read.
-
-    It left in the tables what the versions before left for a timestamp.
-    """
-    old = Play(IN_MS, tmp_path, partitions=2)
-    old.batch([old.row("events", ms(n), partition=n, id="a", seen=NOON + n) for n in (0, 1)], at_ms=ms(1))
-    # What comes after the one at 100 s waits for partition 1.
-    ahead = [old.row("events", ms(at), id=id_, seen=NOON + n) for at, id_, n in ((100, "a", 1), (101, "b", 5))]
-    old.batch(ahead, at_ms=ms(101))
-    as_an_older_version_left_it(tmp_path)
-    play = Play(SOURCE + TIMED.replace("date_trunc('second', seen)", "seen"), tmp_path, partitions=2)
-    play.resume({old.topology.sub_topologies[0].name: 2}, {("events", 0): 3, ("events", 1): 1})
-    same, newer = us(1_000), us(1_001)
-    rows = [play.row("events", ms(n), partition=1, id="a", seen=at) for n, at in ((98, same), (99, same), (100, newer))]
-    play.batch(rows, at_ms=ms(101))
-    play.batch(at_ms=ms(102))
-    noon = "2014-05-13T12:00:00"
-    # The first equal update is sent on once more: its identity has another form.
-    assert changes(play, "newest", "seen")[2:] == [
-        ("a", f"{noon}.001+00:00"), ("b", f"{noon}.005+00:00"), ("a", f"{noon}.001001+00:00")
-    ]  # fmt: skip
-    keys = [json.dumps({"seen": f"{noon}.{n}+00:00", "part": f"{noon}.{n}+00:00"}) for n in ("001", "005", "001001")]
-    assert [(json.dumps(json.loads(key)), n) for key, n in changes(play, "per_instant", "n")[3:]] == [
-        (keys[0], 3), (keys[1], 1), (keys[0], 4), (keys[2], 1)
-    ]  # fmt: skip
-    assert changes(play, "ends", "low", "high", "n")[-1] == ("a", f"{noon}+00:00", f"{noon}.001001+00:00", 6)
-    assert sorted(column(play, "together", "id", "by")) == [("a", "a")] * 6 + [("b", "b")]
-    assert sorted(column(play, "log", "seen")) == [(NOON + n,) for n in (0, 1, 1, 1, 5)]
-    assert sorted(column(play, "board", "id", "seen")) == [("a", NOON + 1), ("b", NOON + 5)]
-    play.hop("ids", at_ms=ms(101))
-    counted = dict(changes(play, "ids", "n", sub="ids"))
-    at = "2014-05-13 12:00:00.00"
-    assert {key: n for key, n in counted.items() if n} == {f"{at}1001+00:00": 1, f"{at}5000+00:00": 1}

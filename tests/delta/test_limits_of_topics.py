@@ -110,7 +110,7 @@ AVRO = """{"type": "record", "name": "sent", "fields": [
 
 def test_records_that_do_not_fit_an_avro_schema_are_quarantined(tmp_path: Path) -> None:
     (tmp_path / "sent.avsc").write_text(AVRO)
-    play = Play(f'{WIDE}format = "avro"\navro_schema = "{tmp_path}/sent.avsc"\n', tmp_path)
+    play = Play(f'{WIDE}format = "avro"\nschema = "{tmp_path}/sent.avsc"\n', tmp_path)
     rows = [row(play, "a", 1), play.row("events", ms(3), key="b", id="b", v=1, note=None), row(play, "c", 2)]
     play.start(reached=crash_at("decided"))
     with pytest.raises(Crash):
@@ -120,7 +120,7 @@ def test_records_that_do_not_fit_an_avro_schema_are_quarantined(tmp_path: Path) 
     assert sent(play) == ["a", "c"]
     (bad,) = play.rows("quarantine")
     assert (bad["source"], bad["reason"], bad["offset"], bad["key"]) == ("out", "does_not_fit_schema", 1, b"b")
-    assert "operators.out.avro_schema must fit its records" in bad["detail"]
+    assert "operators.out.schema must fit its records" in bad["detail"]
     assert b'"id":"b"' in bad["value"]
     assert sorted(r["id"] for r in play.rows("board")) == ["a", "b", "c"]
     assert (outcome(play, "out"), outcome(play, "board")) == ((3, 2, 1), (3, 3, 0))
@@ -130,7 +130,7 @@ def test_records_that_do_not_fit_an_avro_schema_are_quarantined(tmp_path: Path) 
 
 def test_rows_refused_by_a_changed_schema_are_undeliverable(tmp_path: Path) -> None:
     (tmp_path / "sent.avsc").write_text(AVRO)
-    sink = f'{WIDE}format = "avro"\navro_schema = "{tmp_path}/sent.avsc"\n'
+    sink = f'{WIDE}format = "avro"\nschema = "{tmp_path}/sent.avsc"\n'
     play = Play(sink, tmp_path)
     rows = [row(play, "a", 1), row(play, "b", 2, "long"), row(play, "c", 3)]
     play.start(reached=crash_at("decided"))
@@ -150,13 +150,13 @@ def test_rows_refused_by_a_changed_schema_are_undeliverable(tmp_path: Path) -> N
     assert [(r["key"], r["value"], r["source_offset"]) for r in bad] == [
         (b"a", b'{"id":"a","v":1,"note":""}', 0), (b"c", b'{"id":"c","v":1,"note":""}', 2)
     ]  # fmt: skip
-    assert all(r["error"].startswith("operators.out.avro_schema must fit its records: ") for r in bad)
+    assert all(r["error"].startswith("operators.out.schema must fit its records: ") for r in bad)
     assert [r["id"] for r in changed.rows("board")] == ["a", "b", "c", "d"]
 
 
 @pytest.mark.parametrize("schema", ['{"type": "record"', '{"type": "recor", "name": "sent"}', '"string"'])
 def test_an_invalid_schema_is_refused_at_start(tmp_path: Path, schema: str) -> None:
     (tmp_path / "sent.avsc").write_text(schema)
-    play = Play(f'{WIDE}format = "avro"\navro_schema = "{tmp_path}/sent.avsc"\n', tmp_path)
-    with pytest.raises(InvalidSpec, match=r"operators.out.avro_schema: is not an Avro schema of records"):
+    play = Play(f'{WIDE}format = "avro"\nschema = "{tmp_path}/sent.avsc"\n', tmp_path)
+    with pytest.raises(InvalidSpec, match=r"operators.out.schema: is not an Avro schema of records"):
         play.start()

@@ -12,6 +12,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -110,7 +111,7 @@ def test_values_are_those_of_the_tables(exporter: Exporter) -> None:
     unread = values(exporter, "tidemark_unread_records")
     assert (unread["status", "flight_events", "0"], unread["status", "flight_events", "2"]) == (6_200, 0)
     assert values(exporter, "tidemark_open_incidents") == {
-        ("critical",): 2, ("warning",): 1, ("info",): 0, ("forecast",): 0,
+        ("critical",): 2, ("warning",): 1, ("info",): 0,
     }  # fmt: skip
     levels = {labels[0]: level for labels, level in values(exporter, "tidemark_sla_level").items()}
     assert levels == {
@@ -415,6 +416,35 @@ def test_the_command_writes_rules_of_every_sla(flights: Topology, tmp_path: Path
     (tmp_path / "rules.yml").write_text(printed)
     subprocess.run([str(PROMTOOL), "check", "rules", str(tmp_path / "rules.yml")], check=True)
     assert set(re.findall(r'"sla": "(\w+)"', printed)) == {spec.name for spec in known_slas(flights).specs}
+
+
+def test_on_loopback_only_requests_for_this_machine_are_answered(exporter: Exporter) -> None:
+    server, thread = serve_metrics.serve(registry_of(exporter), "127.0.0.1", 0)
+    try:
+        statuses = {}
+        for host in (
+            "127.0.0.1:9477",
+            "localhost",
+            "[::1]:80",
+            "metrics.example.org:9477",
+            "127.0.0.1.example.org",
+            "",
+        ):
+            connection = HTTPConnection("127.0.0.1", server.server_port, timeout=30)
+            connection.putrequest("GET", "/metrics", skip_host=True)
+            if host:
+                connection.putheader("Host", host)
+            connection.endheaders()
+            statuses[host] = connection.getresponse().status
+            connection.close()
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+    assert statuses == {
+        "127.0.0.1:9477": 200, "localhost": 200, "[::1]:80": 200, "": 200, "metrics.example.org:9477": 421,
+        "127.0.0.1.example.org": 421,
+    }  # fmt: skip
 
 
 @pytest.mark.skipif(PROMETHEUS is None, reason="no Prometheus; `make prometheus` installs it")

@@ -302,7 +302,6 @@ def test_incidents_of_one_cause_are_one_open_alert(tmp_path: Path) -> None:
         {**opened, "alert": "slow", "slas": ["c"], "incidents": ["c-1"]},
         {**opened, "alert": "over", "slas": ["d"]},
         {**opened, "alert": "over", "change": "resolved", "at": ms(12)},
-        {**opened, "alert": "foreseen", "severity": "forecast", "slas": ["e"]},
         {**opened, "alert": "to ann", "audience": "ann", "slas": ["a"]},
         dead,
         {**dead, **worse},
@@ -315,14 +314,3 @@ def test_incidents_of_one_cause_are_one_open_alert(tmp_path: Path) -> None:
     assert [row["acknowledged_by"] for row in model(play, 13)["alerts"]] == [None, "ann"]
     # Before it was resolved it was open.
     assert "over" in [row["alert"] for row in model(play, 11.5)["alerts"]]
-
-
-def test_an_expected_break_counts_down(tmp_path: Path) -> None:
-    play = played(tmp_path)
-    because = "staleness of board breaks in about 5 min, because it has grown for a quarter of an hour"
-    check = {"topology": "play", "subject": "board", "measure": "staleness", "checked_at": ms(12), "run_id": "r"}
-    row = {**check, "sla": "fresh", "verdict": "pass", "said": "", "breaks_at": ms(312), "breaks_because": because}
-    write_deltalake(Layout(tmp_path).report_table("play", SLA_RESULTS.name), rows_of(SLA_RESULTS, [row]))
-    (found,) = model(play, 72)["forecasts"]
-    assert (found["in_ms"], found["because"]) == (240_000, "it has grown for a quarter of an hour")
-    assert model(play, 400)["forecasts"][0]["in_ms"] == 0

@@ -115,3 +115,36 @@ def test_a_file_that_a_writer_has_open_stays(home: Path) -> None:
         said = published(home)
         writer.communicate()
     assert f"{file} is open for writing in another program; close it there, or open it read-only" in said
+
+
+def test_names_and_places_cannot_leave_their_quotes_in_a_script(tmp_path: Path) -> None:
+    layout = Layout(tmp_path / "it's `here`; ${spark.app.name}")
+    add(layout, "status", 0)
+    done = tidemark(
+        tmp_path, "--warehouse", str(layout.warehouse), "publish", "sql", "--catalog", "a.b", "--schema", "c`d"
+    )
+    statements = done.stdout.split("\n\n")
+    place = f"file://{tmp_path}/it\\'s `here`; \\u0024{{spark.app.name}}/streams/flights/status/batches"
+    assert statements[:4] == [
+        "SET TIME ZONE 'UTC';",
+        "CREATE SCHEMA IF NOT EXISTS `a.b`.`c``d`;",
+        "USE `a.b`.`c``d`;",
+        f"CREATE TABLE IF NOT EXISTS `flights__status__batches` USING DELTA LOCATION '{place}';",
+    ]
+    assert done.stdout.splitlines()[-2:] == [
+        "-- The same tables in Trino (not tried), with a catalog `delta` that permits register_table:",
+        "-- CALL delta.system.register_table(schema_name => 'c`d', table_name => 'flights__status__batches', "
+        f"table_location => 'file://{tmp_path}/it''s `here`; ${{spark.app.name}}/streams/flights/status/batches');",
+    ]
+
+
+def test_a_script_of_no_tables_and_a_schema_without_a_name_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    done = tidemark(tmp_path, "--warehouse", str(tmp_path / "empty"), "publish", "sql")
+    assert "has no Delta tables yet" in done.stderr
+    with pytest.raises(SystemExit):
+        tidemark(tmp_path, "publish", "sql", "--schema", " ")
+
+
+def test_an_option_of_another_kind_is_refused(home: Path) -> None:
+    assert "--send is for lineage, got duckdb" in published(home, "--send")

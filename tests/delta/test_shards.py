@@ -467,7 +467,7 @@ def test_any_worker_continues_from_the_attempt_that_counts(tmp_path: Path, of_on
 def states(play: Play) -> list[StateRuns]:
     newest = Journal(next(play.home.rglob("journal")), "data").newest()
     assert newest is not None
-    return list(newest.notes.decision.states or ())
+    return list(newest.notes.decision.states)
 
 
 def test_a_damaged_local_copy_of_states_is_recreated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -106,7 +106,7 @@ def test_an_unwritten_table_has_its_columns_and_no_rows(tmp_path: Path) -> None:
     assert answer == Answer(BATCHES.names, ())
 
 
-def test_a_column_that_an_older_version_did_not_write_is_null(home: Path) -> None:
+def test_a_column_that_a_table_lacks_is_null(home: Path) -> None:
     assert Warehouse(home).ask("select records_in from batches").rows == ((None,), (None,), (None,))
 
 

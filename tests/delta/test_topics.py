@@ -76,7 +76,7 @@ def test_a_recreated_topic_is_known_at_a_start_in_silence(play: Play) -> None:
         play.batch(at_ms=NOON + 1_000)
 
 
-def test_a_stream_of_an_older_version_takes_the_id_it_finds(play: Play) -> None:
+def test_a_topic_without_an_id_takes_the_first_one_that_it_gets(play: Play) -> None:
     play.batch([play.row("events", NOON, id="a")], at_ms=NOON)
     play.broker.topic_ids["events"] = "first seen"
     play.batch([play.row("events", NOON, id="b")], at_ms=NOON + 1_000)

@@ -50,11 +50,11 @@ from tidemark.model.topology import Topology, load
 from tidemark.sampling.topic_sample import SampledCluster
 from tidemark.stream.driver import clock_skew
 from tidemark.stream.driver.clock_skew import ClockSkew
+from tidemark.stream.driver.reason import as_reason
 from tidemark.stream.kafka.access import LoginDenied, LoginInterrupted
 from tidemark.stream.kafka.client import KafkaBroker
 from tidemark.stream.kafka.outgoing import OutgoingRows
 from tidemark.stream.kafka.publishing import KafkaTopicWriter
-from tidemark.stream.read.poison_record import as_reason
 from tidemark.stream.read.sources import _kafka, _records_at, kafka_options
 from tidemark.why.causes.rights import MISSING_RIGHT
 from tidemark.why.walk import why

@@ -1,4 +1,4 @@
-"""Any Spark session with the metastore reads published tables by their names."""
+"""`tidemark publish sql` gives a Hive metastore every table and view, for any Spark session."""
 
 from __future__ import annotations
 
@@ -10,18 +10,20 @@ import sys
 from collections.abc import Iterator
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from support.play import NOON, Play, ms
+from support.sql_scripts import statements_of
 from support.topologies import BOARD
 from tidemark.control import process
 from tidemark.model.project.files import CHECKOUT
 from tidemark.model.project.spark_settings import jars
 
-pytestmark = pytest.mark.long  # two sessions of Spark and a JVM with the metastore; the views themselves: test_views
+pytestmark = pytest.mark.long  # three sessions of Spark and a JVM with the metastore; the script itself: test_views
 
-READER = """
+SESSION = """
 import json, sys
 from pyspark.sql import SparkSession
 builder = SparkSession.builder.config("spark.sql.catalogImplementation", "hive")
@@ -29,8 +31,10 @@ builder = builder.config("spark.hadoop.hive.metastore.uris", sys.argv[1]).config
 builder = builder.config("spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension")
 builder = builder.config("spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog")
 builder = builder.config("spark.sql.session.timeZone", "Asia/Kolkata").config("spark.ui.enabled", "false")
+builder = builder.config("spark.sql.shuffle.partitions", "1")  # a few rows, and a hundred queries
 spark = builder.getOrCreate()
-print("ANSWERS", json.dumps([[list(row) for row in spark.sql(text).collect()] for text in sys.argv[3:]], default=str))
+answers = [[list(row) for row in spark.sql(text).collect()] for text in json.load(sys.stdin)]
+print("ANSWERS", json.dumps(answers, default=str))
 """
 
 
@@ -62,10 +66,19 @@ def metastore(tmp_path: Path) -> Iterator[str]:
     process.stop(home, "metastore")
 
 
-def ran(*command: str, cwd: Path) -> str:
-    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False, timeout=600)
+def ran(*command: str, cwd: Path, given: str = "") -> str:
+    done = subprocess.run(command, cwd=cwd, input=given, capture_output=True, text=True, check=False, timeout=1_200)
     assert done.returncode == 0, done.stderr[-4_000:]
     return done.stdout
+
+
+def asked(metastore: str, *statements: str, cwd: Path) -> list[list[Any]]:
+    """Returns the rows of each of *statements* in a new session."""
+    command = [sys.executable, "-c", SESSION, metastore, ",".join(jars(CHECKOUT))]
+    said = ran(*command, cwd=cwd, given=json.dumps(statements))
+    (line,) = [line for line in said.splitlines() if line.startswith("ANSWERS")]
+    rows: list[list[Any]] = json.loads(line.removeprefix("ANSWERS"))
+    return rows
 
 
 def test_a_session_with_the_metastore_alone_reads_every_name(metastore: str, tmp_path: Path) -> None:
@@ -78,25 +91,29 @@ def test_a_session_with_the_metastore_alone_reads_every_name(metastore: str, tmp
 
     send(0, a=1, b=1)
     code = "import sys; from tidemark.cli.main import main; sys.exit(main())"
-    published = ["publish", "hive", "--metastore", metastore]
-    for _ in range(2):  # a second time replaces the first
-        said = ran(sys.executable, "-c", code, "--warehouse", str(home), *published, cwd=tmp_path)
-        assert f"{metastore}, database tidemark: " in said
+    script = ran(sys.executable, "-c", code, "--warehouse", str(home), "publish", "sql", cwd=tmp_path)
+    statements = statements_of(script)
+    # A second run changes nothing. Views are replaced by equal ones, and each takes the metastore a moment.
+    again = [text for text in statements if not text.startswith("CREATE OR REPLACE VIEW")]
+    asked(metastore, *statements, *again, cwd=tmp_path)
     send(1, a=2, b=None)
     send(4, c=1, d=3)  # after the tables were published
-    said = ran(
-        sys.executable, "-c", READER, metastore, ",".join(jars(CHECKOUT)),
+    (named,) = asked(metastore, "SHOW TABLES IN tidemark", cwd=tmp_path)
+    tables = [name for _, name, _ in named]
+    assert {"play__events__board", "board", "batches", "latest_state", "latency_rollup"} <= {*tables}
+    board, savings, hours, latest, columns, *firsts = asked(
+        metastore,
         "SELECT id, v FROM tidemark.board ORDER BY id",
         f"SELECT DISTINCT unix_millis(hour) - {NOON} FROM tidemark.savings_by_hour",  # not of this session's half hours
         "SELECT count(*) FROM tidemark.latency_by_hour",
         "SELECT key, value FROM tidemark.latest_state WHERE key = 'c'",
         "DESCRIBE TABLE tidemark.batches",
+        *[f"SELECT * FROM tidemark.`{name}` LIMIT 1" for name in tables],
         cwd=tmp_path,
-    )  # fmt: skip
-    (line,) = [line for line in said.splitlines() if line.startswith("ANSWERS")]
-    board, savings, hours, latest, columns = json.loads(line.removeprefix("ANSWERS"))
+    )
     assert board == [["a", 2], ["c", 1], ["d", 3]]
     assert savings == [[0]]
     assert hours == [[0]]
     assert latest == [["c", '{"v":1}']]
     assert ["batch_id", "bigint", "micro-batch of that query, counted from 0"] in columns
+    assert len(dict(zip(tables, firsts, strict=True))["board"]) == 1

@@ -219,7 +219,7 @@ def test_avro_has_its_schemas_fields_and_instants_in_its_unit(broker: str) -> No
     ]
     assert read == [{"n": 5, "at": NOON * 1_000 + 1}, {"n": 5, "at": None}]
     assert third is None
-    plain, _ = to_send(sink("out", "avro_out", json.dumps(raw)), records)  # epoch ms, as in older versions
+    plain, _ = to_send(sink("out", "avro_out", json.dumps(raw)), records)
     read = fastavro.schemaless_reader(io.BytesIO(plain[0]), fastavro.parse_schema(raw), None)
     assert read == {"n": 5, "at": NOON}
 
@@ -229,6 +229,6 @@ def test_a_record_that_does_not_fit_its_avro_schema_is_named(broker: str) -> Non
     records = rows({"n": None}, {"n": 6})
     (refused,) = sending.publish(outgoing(sink("out", "misfit", json.dumps(AVRO)), records))
     (error,) = refused["error"]
-    assert re.match(r"operators.out.avro_schema must fit its records: .* in \{'id': 'a', 'n': None", error)
+    assert re.match(r"operators.out.schema must fit its records: .* in \{'id': 'a', 'n': None", error)
     (message,) = sent(broker, "misfit", 1)
     assert dict(message.headers() or [])["tidemark-id"] == b"t/s/1/7/1"

@@ -2,13 +2,12 @@
 
 | module | gives tests |
 |---|---|
-| `alert_services` | a pager, an Alertmanager, Opsgenie and a webhook on loopback that check their interface |
+| `alert_services` | a pager, an Alertmanager and a webhook on loopback that check their interface |
 | `topologies` | `topology_of`, `operators`: texts of topologies from a line per operator; those that many tests share |
 | `parsed_source` | `source`, `AVRO`: a source whose records are parsed, and their Avro schema |
 | `play` | `Play`: batches of a topology over rows written by hand, without Spark or a broker |
 | `quiet_broker` | `Silence`: a broker in memory that keeps what is published |
-| `older_warehouse` | `stopped`: streams as an older version has left them |
-| `golden_warehouse` | `write`: the warehouse that each release adds to tests/delta/golden |
+| `golden_warehouse` | `write`: a warehouse with results that were worked out by hand |
 | `public_interface` | `interface`: columns, arguments, keys and names on which users depend |
 | `crashes` | `crash_at`: the end of a driver at a named step of its batch |
 | `oracle` | `Oracle`: the results of a topology declared in Python, record by record |
@@ -20,23 +19,22 @@
 | `repairable` | `Repairable`: a stopped stream that each command for repairs can repair |
 | `report_warehouse` | `TestWarehouse`: rows of any table, written as a stream or a report would |
 | `latency_facts` | the facts about latency that one batch leaves |
-| `busy_warehouse` | `busy`: a warehouse of `flights` with faults, alerts, forecasts and a month of history |
+| `busy_warehouse` | `busy`: a warehouse of `flights` with faults, alerts and a month of history |
 | `reported_window` | a warehouse with one reported window of `flights` |
 | `flights_day` | a day of flights, played twelve times as fast, and its expected records |
-| `simulated_weeks` | `simulated_week`: a week of a stream, minute by minute, with days, bursts, restarts and ramps |
 | `hostile_strings` | `HOSTILE`: strings that programs may obey |
 | `otlp_receiver` | `OtlpReceiver`: an OTLP server over HTTP that keeps the metrics and spans that it is sent |
 | `command_line` | `tidemark`: a command, run within the process of the test |
 | `typed_commands` | the commands in a text, checked against the real command line |
 | `tcp_proxy` | `TcpProxy`: a network on loopback that can stall, reset or slow its connections |
 | `schema_registry` | `SchemaRegistry`: a small schema registry over HTTP, which can be stopped and started |
-| `unity_server` | `UnityServer`: a small server of Unity Catalog over HTTP, with tables and views |
 | `recorded_jobs` | `Job`: a query of a job, recorded as Spark reports it |
 | `unchanged_jobs` | `Shop`: jobs of a team's own, run in the Spark of the tests |
 | `broker_rights` | `grant`: a right on a topic of the tests' broker |
 | `small_disk` | `small_disk`: a disk of some megabytes that can be filled |
 | `causes` | `known_causes`: the causes that `tidemark why` can find |
 | `mail_and_webhook` | `Inbox`, `Receiver`: a mail server and a webhook on loopback |
+| `power_loss` | `run_traced`, `keep_survivors`: the files that a loss of power would leave of a folder |
 | `process_watch` | `watched`: the command lines of all processes while something runs |
 | `shared_spark` | `one_spark`: one Spark session for a process |
 | `shared_broker` | `one_broker`: one Kafka broker for a process |
@@ -50,5 +48,6 @@
 | `supervised_streams` | `Stage`, `Supervised`: a real Airflow and streams that it launches, kills and clears |
 | `yarn_cluster` | `YarnCluster`: Hadoop's ResourceManager and two NodeManagers on loopback, which can be killed |
 | `schemas` | `disagreement`: how the JSON Schema of a file and its parser differ about one file |
+| `sql_scripts` | `statements_of`: the statements of a script of SQL |
 | `supervision_cases` | cases of supervision for every place of the control folder |
 """

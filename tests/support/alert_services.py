@@ -15,7 +15,6 @@ from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, unquote, urlsplit
 
 import jsonschema
 
@@ -53,8 +52,6 @@ class AlertService:
             def do_POST(self) -> None:
                 service.answer(self)
 
-            do_PUT = do_POST  # noqa: N815 - http.server's name
-
             def log_message(self, format: str, *args: object) -> None:
                 """Say nothing."""
 
@@ -80,7 +77,7 @@ class AlertService:
         status = self.answers.pop(0) if self.answers else None
         if status in {None, DROPPED}:
             try:
-                accepted = self.accept(request.command, request.path, request.headers, body)
+                accepted = self.accept(request.path, request.headers, body)
                 self.bodies.append(json.loads(body))
             except AssertionError as error:
                 accepted = self.refused
@@ -99,7 +96,7 @@ class AlertService:
 
     refused = 400
 
-    def accept(self, method: str, path: str, headers: Any, body: bytes) -> int:
+    def accept(self, path: str, headers: Any, body: bytes) -> int:
         """Checks and stores one request; returns its status."""
         raise NotImplementedError
 
@@ -116,10 +113,10 @@ class PagerDutyService(AlertService):
     kind = "pagerduty"
     connection_type = "pagerduty_events"
 
-    def accept(self, method: str, path: str, headers: Any, body: bytes) -> int:
+    def accept(self, path: str, headers: Any, body: bytes) -> int:
         """Checks an event."""
         event = json.loads(body)
-        assert (method, path, headers["Content-Type"]) == ("POST", "/v2/enqueue", "application/json")
+        assert (path, headers["Content-Type"]) == ("/v2/enqueue", "application/json")
         assert event["routing_key"] == KEY
         key = event["dedup_key"]
         assert 0 < len(key) <= 255
@@ -154,9 +151,9 @@ class AlertmanagerService(AlertService):
         self.ends: dict[str, datetime] = {}
         self.now = datetime.fromtimestamp(0, UTC)
 
-    def accept(self, method: str, path: str, headers: Any, body: bytes) -> int:
+    def accept(self, path: str, headers: Any, body: bytes) -> int:
         """Checks alerts."""
-        assert (method, path, headers["Content-Type"]) == ("POST", "/api/v2/alerts", "application/json")
+        assert (path, headers["Content-Type"]) == ("/api/v2/alerts", "application/json")
         for alert in json.loads(body):
             labels = alert["labels"]
             assert labels["alertname"]
@@ -173,49 +170,12 @@ class AlertmanagerService(AlertService):
         return 200
 
 
-class OpsgenieService(AlertService):
-    """Answers as Opsgenie's Alert API does."""
-
-    kind = "opsgenie"
-    connection_type = "opsgenie"
-    refused = 422
-
-    def accept(self, method: str, path: str, headers: Any, body: bytes) -> int:
-        """Checks a request about an alert."""
-        assert headers["Authorization"] == f"GenieKey {KEY}"
-        sent, place = json.loads(body), urlsplit(path)
-        if (method, place.path) == ("POST", "/v2/alerts"):
-            assert 0 < len(sent["message"]) <= 130
-            assert 0 < len(sent["alias"]) <= 512
-            assert len(sent["description"]) <= 15_000
-            assert sent["priority"] in {"P1", "P2", "P3", "P4", "P5"}
-            assert sum(len(name) + len(value) for name, value in sent["details"].items()) <= 8_000
-            self.open(sent["alias"])
-            return 202
-        assert parse_qs(place.query) == {"identifierType": ["alias"]}
-        _, version, what, key, action = place.path.split("/")
-        assert (version, what) == ("v2", "alerts")
-        match method, action:
-            case "PUT", "priority":
-                assert sent["priority"] in {"P1", "P2", "P3", "P4", "P5"}
-            case "POST", "notes":
-                assert 0 < len(sent["note"]) <= 25_000
-            case "POST", "acknowledge":
-                assert 0 < len(sent["user"]) <= 100
-                self.states[unquote(key)] = "acknowledged"
-            case "POST", "close":
-                self.states[unquote(key)] = "closed"
-            case _:
-                raise AssertionError(path)
-        return 202
-
-
 class WebhookService(AlertService):
     """Answers as a service does that checks signature and schema."""
 
     kind = "webhook"
 
-    def accept(self, method: str, path: str, headers: Any, body: bytes) -> int:
+    def accept(self, path: str, headers: Any, body: bytes) -> int:
         """Checks signed JSON."""
         signed = f"{headers['Tidemark-Timestamp']}.".encode() + body
         assert headers["Tidemark-Signature"] == "sha256=" + hmac.new(KEY.encode(), signed, hashlib.sha256).hexdigest()
@@ -233,4 +193,4 @@ class WebhookService(AlertService):
         return 204
 
 
-SERVICES = (PagerDutyService, AlertmanagerService, OpsgenieService, WebhookService)
+SERVICES = (PagerDutyService, AlertmanagerService, WebhookService)

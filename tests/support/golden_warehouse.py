@@ -1,8 +1,7 @@
-"""Writes the warehouse that each release adds to `tests/delta/golden`.
+"""Writes a warehouse whose results `tests/delta/test_golden.py` has, worked out by hand.
 
-`python -m support.golden_warehouse` writes that of the present version, once; CONTRIBUTING.md has the whole command.
-The clock is that of the records, and each batch takes no time. `test_golden.py` has the results, calculated by hand, so
-the records below never change. A new feature gets records of its own, after these.
+The clock is that of the records, and each batch takes no time. A new feature with state gets records of its own, after
+those below.
 
 Record times are seconds after NOON, in order of arrival; the bound is 3 s:
 a 5 at 1, b 7 at 2, a 5 at 3; then a 6 at 12 and a record that is no JSON; then c 1 at 20; then b 9 at 4, which is late
@@ -11,11 +10,8 @@ for the window from 0 to 10.
 
 from __future__ import annotations
 
-import sys
-import tarfile
 from collections.abc import Mapping
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import critical_path
 import rollup
@@ -24,9 +20,7 @@ from support.topologies import aggregate, current, repartition, sink, source, ta
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval
 from tidemark.reports.rollups.outline import outline
-from tidemark.storage.delta.format import VERSION
 
-GOLDEN = Path(__file__).parents[1] / "delta" / "golden"
 TOPOLOGY = "golden.toml"
 TOML = topology_of(
     {"name": "golden"},
@@ -68,20 +62,3 @@ def write(home: Path) -> Play:
 def record(play: Play, key: str, value: int, second: int) -> dict[str, object]:
     """Returns a record of *key* at *second*."""
     return play.row("events", ms(second), key=key, id=key, v=value)
-
-
-def main() -> None:
-    """Writes the archive of the present version, unless it exists."""
-    archive = GOLDEN / f"{VERSION}.tar.xz"
-    if archive.exists():
-        sys.exit(f"{archive} exists, and is never written again")
-    with TemporaryDirectory() as folder:
-        write(Path(folder))
-        with tarfile.open(archive, "w:xz") as packed:
-            for name in (TOPOLOGY, "warehouse"):
-                packed.add(Path(folder) / name, name)
-    print(archive, archive.stat().st_size)  # noqa: T201
-
-
-if __name__ == "__main__":
-    main()

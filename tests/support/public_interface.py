@@ -1,7 +1,7 @@
 """Lists the public interface, on which programs of users depend.
 
-`python -m support.public_interface` adds new parts to `tests/delta/public_interface.json`, and removes none.
-docs/upgrades.md has the policy.
+`python -m support.public_interface` writes `tests/delta/public_interface.json`. docs/upgrades.md says what stays as it
+is.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import ast
 import inspect
 import json
 import shutil
-import tarfile
 import tomllib
 from collections.abc import Container, Iterable, Iterator, Mapping
 from importlib import import_module
@@ -20,7 +19,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from support.command_line import tidemark
-from support.golden_warehouse import GOLDEN, TOPOLOGY
+from support.golden_warehouse import TOPOLOGY, write
 from tidemark.cli import main as command_line
 from tidemark.model.project.files import CHECKOUT
 from tidemark.model.tables.catalog import HOP, TABLES
@@ -45,8 +44,7 @@ Interface = Mapping[str, Iterable[str]]
 
 def interface(home: Path) -> Interface:
     """Returns the interface by kind; *home* is an empty folder."""
-    with tarfile.open(GOLDEN / "0.1.0.tar.xz") as archive:
-        archive.extractall(home, filter="data")
+    write(home)
     return {
         "columns of tables": _columns(),
         "columns of views": _columns_of_views(home),
@@ -164,12 +162,10 @@ def _entry_points() -> Iterator[str]:
 
 
 def main() -> None:
-    """Adds new parts of the interface to FILE."""
-    written: dict[str, Any] = json.loads(FILE.read_text()) if FILE.exists() else {"deprecated": {}}
+    """Writes the interface to FILE."""
     with TemporaryDirectory() as folder:
-        for kind, parts in interface(Path(folder)).items():
-            written[kind] = sorted({*written.get(kind, ()), *parts})
-    FILE.write_text(json.dumps(written, indent=1) + "\n")
+        parts_of_kinds = {kind: sorted({*parts}) for kind, parts in interface(Path(folder)).items()}
+    FILE.write_text(json.dumps(parts_of_kinds, indent=1) + "\n")
 
 
 if __name__ == "__main__":

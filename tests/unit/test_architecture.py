@@ -25,6 +25,7 @@ IMPORTS = {
     "escaping": "",
     "errors": "escaping",
     "clock": "",
+    "bounded_http": "errors",
     "semantics": "collecting errors",
     "model.tables": "collecting",
     "model.settings": "collecting errors semantics model.tables",
@@ -40,22 +41,22 @@ IMPORTS = {
         "collecting errors semantics model.settings model.kinds kernels kernels.columns kernels.aggregates kernels.sql"
     ),
     "kernels.records": "collecting semantics model.tables model.settings model.kinds kernels.columns kernels.updates",
-    "kernels.formats": "semantics model.settings model.kinds kernels.columns kernels.records",
-    "storage": "errors clock model.project",
+    "kernels.formats": "collecting semantics model.settings model.kinds kernels.columns kernels.records",
+    "storage": "errors clock model.project model.settings",
     "storage.delta": "collecting errors clock model.settings kernels.columns kernels.updates storage",
-    "control": "collecting errors clock storage",
+    "control": "errors clock storage",
     "recorded": "collecting control errors escaping model model.kinds model.project storage",
     "spark_session": "errors model.project storage control",
-    "stream.journal": "collecting errors semantics model.tables kernels.records storage storage.delta",
+    "stream.journal": "collecting control errors semantics model.tables kernels.records storage storage.delta",
     "stream.driver": (
-        "collecting errors clock semantics model.tables model.project model kernels.columns storage "
+        "collecting escaping errors clock semantics model.tables model.project model kernels.columns storage "
         "storage.delta control spark_session stream.journal"
     ),
     "stream.kafka": (
         "errors clock semantics model.project model.kinds model.settings model kernels kernels.columns "
         "kernels.updates kernels.records storage stream.journal"
     ),
-    "stream.state": "collecting errors kernels.updates storage stream.journal",
+    "stream.state": "collecting control errors kernels.updates storage stream.journal",
     "stream.updates": (
         "collecting errors semantics model.settings model.kinds model kernels kernels.columns "
         "kernels.aggregates kernels.sql kernels.updates stream.journal stream.state"
@@ -65,9 +66,9 @@ IMPORTS = {
         "kernels.aggregates kernels.formats kernels.sql kernels.updates stream.journal stream.kafka "
         "stream.state stream.updates"
     ),
-    "stream.schemas": "errors clock model.project model.kinds kernels.formats storage",
+    "stream.schemas": "bounded_http errors clock model.project model.kinds kernels.formats storage",
     "stream.read": (
-        "collecting escaping errors clock semantics model.tables model.settings model.project model.kinds "
+        "collecting errors clock semantics model.tables model.settings model.project model.kinds "
         "model kernels.columns kernels.updates kernels.records kernels.formats storage storage.delta control "
         "stream.journal stream.driver stream.kafka stream.updates stream.operate"
     ),
@@ -83,12 +84,11 @@ IMPORTS = {
     ),
     "stream.startup": (
         "collecting escaping errors semantics model.tables model.project model.kinds model kernels "
-        "kernels.columns kernels.aggregates kernels.updates kernels.records storage storage.delta control "
-        "spark_session stream.journal stream.kafka stream.state stream.updates stream.operate stream.read "
-        "stream.schemas stream.write"
+        "kernels.columns kernels.updates storage storage.delta control "
+        "spark_session stream.journal stream.kafka stream.state stream.operate stream.read stream.schemas stream.write"
     ),
     "stream.distributed": (
-        "collecting errors clock semantics model.tables model.kinds model kernels kernels.columns "
+        "collecting control errors clock semantics model.tables model.kinds model kernels kernels.columns "
         "kernels.aggregates kernels.updates kernels.records kernels.formats storage storage.delta "
         "spark_session stream.journal stream.driver stream.kafka stream.state stream.updates stream.operate "
         "stream.read stream.schemas stream.decide stream.write stream.startup"
@@ -100,17 +100,16 @@ IMPORTS = {
         "stream.distributed"
     ),
     "query": "collecting escaping errors model.tables model.project storage storage.delta stream.journal",
-    "query.catalogs": "collecting escaping errors model.tables model.project storage storage.delta query",
     "sampling": (
         "collecting errors model.settings model.project model.kinds model kernels.columns "
         "kernels.records stream.kafka stream.read stream.write"
     ),
     "why.evidence": (
-        "collecting escaping semantics model.tables model.settings model.kinds model kernels.columns "
+        "collecting escaping errors semantics model.tables model.settings model.kinds model kernels.columns "
         "kernels.reports control stream.journal stream.startup"
     ),
     "why.causes": (
-        "collecting semantics model.settings model.project model.kinds model kernels.reports control recorded "
+        "collecting semantics model.settings model.project model.kinds model kernels.reports control recorded storage "
         "why.evidence"
     ),
     "why": "collecting errors semantics model.settings model.project model.kinds model why.evidence why.causes",
@@ -158,11 +157,11 @@ IMPORTS = {
     ),
     "sla": (
         "collecting clock escaping semantics model.tables model.settings model.project model.kinds model storage query "
-        "why.evidence why reports reports.paths reports.facts reports.pages reports.rollups sla.contracts sla.measures "
+        "why.evidence reports reports.paths reports.facts reports.pages reports.rollups sla.contracts sla.measures "
         "sla.incidents"
     ),
     "maintenance": (
-        "collecting semantics model.tables model.project model.kinds model kernels.records storage "
+        "semantics model.tables model.project model.kinds model kernels.records storage "
         "storage.delta control stream.journal stream.read stream.write stream.startup"
     ),
     "api": (
@@ -170,7 +169,7 @@ IMPORTS = {
         "kernels.columns kernels.updates kernels.records spark_session storage storage.delta control recorded "
         "stream.journal stream.driver stream.state stream stream.distributed"
     ),
-    "embedded": "collecting errors clock model.project model control",
+    "embedded": "bounded_http collecting errors clock model.project model control",
     "feed": "errors model.settings model.project embedded",
     "cli.shared": (
         "clock collecting escaping errors semantics model.settings model.project model storage control recorded "
@@ -181,13 +180,12 @@ IMPORTS = {
         "why.evidence reports.facts"
     ),
     "cli.outside": (
-        "clock collecting escaping errors semantics model.tables model.settings model.project model.kinds model "
-        "control query query.catalogs spark_session storage storage.delta why.evidence metrics cli.shared"
+        "clock collecting escaping errors model.tables model.settings model.project model.kinds model "
+        "control query storage.delta why.evidence metrics cli.shared"
     ),
     "cli.explain": (
         "collecting escaping errors clock semantics model.settings model.project model storage query "
-        "why.evidence why recorded reports reports.paths reports.pages reports.what_if sla.incidents sla cli.shared "
-        "cli.outside"
+        "why.evidence why recorded reports reports.paths reports.pages reports.what_if sla.incidents sla cli.shared"
     ),
     "cli.audit": (
         "clock errors escaping semantics model.settings model.project model.kinds model query why stream.schemas trace "
@@ -201,20 +199,19 @@ IMPORTS = {
     "cli.repair": (
         "collecting errors clock semantics model.tables model.settings model.project model.kinds model "
         "kernels.columns kernels.aggregates kernels.records storage storage.delta control stream.journal "
-        "stream.kafka stream.state stream.operate stream.decide stream.write stream.startup stream.distributed reports "
-        "cli.shared"
+        "stream.kafka stream.state stream.operate stream.decide stream.startup stream.distributed reports cli.shared"
     ),
     "cli.stack": (
         "collecting escaping errors clock semantics model.tables model.settings model.project model "
         "storage control query recorded reports reports.pages why.evidence cli.shared cli.explain"
     ),
     "airflow.tasks": (
-        "collecting escaping errors clock semantics model.tables model.settings model.project model storage control "
-        "query reports sla.incidents"
+        "bounded_http collecting escaping errors clock semantics model.tables model.settings model.project model "
+        "storage control query reports sla.incidents"
     ),
     "airflow.dags": "errors model.project model airflow.tasks",
     "airflow.pages": (
-        "collecting escaping errors clock semantics model.settings model.project model query "
+        "bounded_http collecting escaping errors clock semantics model.settings model.project model query "
         "recorded reports reports.paths reports.facts reports.pages reports.rollups reports.what_if sla.incidents sla "
         "metrics cli.explain airflow.tasks airflow.dags"
     ),

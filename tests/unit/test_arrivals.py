@@ -41,12 +41,10 @@ def test_rows_of_a_hop_keep_the_order_of_the_upstream():
     assert (arrived.watermark_ms, arrived.windows, arrived.last_batch) == (15, (0, 5), 2)
 
 
-def test_a_mark_of_an_older_version_has_no_idle_partition():
+def test_a_mark_has_the_time_of_idle_partitions():
     rows = raw((1, None, {"seq": 0, "watermark_ms": 15, "idle": False, "idle_watermark_ms": 7}))
-    assert hop_arrivals(HOP, rows).idle_watermark_ms == 7
-    fields = [field for field in ROW.to_schema() if field != "idle_watermark_ms"]
-    older = rows.with_columns(pl.struct(pl.col(HOP.name).struct.field(*fields)).alias(HOP.name))
-    assert (hop_arrivals(HOP, older).watermark_ms, hop_arrivals(HOP, older).idle_watermark_ms) == (15, None)
+    arrived = hop_arrivals(HOP, rows)
+    assert (arrived.watermark_ms, arrived.idle, arrived.idle_watermark_ms) == (15, False, 7)
 
 
 def test_an_update_with_a_null_key_is_an_update():

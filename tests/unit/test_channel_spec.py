@@ -17,7 +17,7 @@ from tidemark.model.sla_spec import parse as parse_slas
 from tidemark.model.topology import load as load_topology
 
 PROJECT = Path(__file__).parents[2]
-KINDS = "mail, slack, pagerduty, alertmanager, opsgenie, webhook, notifier"
+KINDS = "mail, slack, pagerduty, alertmanager, webhook, notifier"
 
 
 def test_the_projects_own_file_can_be_read() -> None:
@@ -81,13 +81,13 @@ PROMISED = parse_slas(
     ("keys", "lines"),
     [
         ({}, []),
-        ({"topologies": ["flights"], "owners": ["desk", FLIGHTS.owner], "severities": ["warning", "forecast"]}, []),
+        ({"topologies": ["flights"], "owners": ["desk", FLIGHTS.owner], "severities": ["warning"]}, []),
         ({"topologies": ["flihgts"], "owners": ["x"]}, ["topologies: warning: has 'flihgts', which no alert has; did"]),
         ({"owners": ["dsk"]}, ["owners: warning: has 'dsk', which no alert has; did you mean desk?"]),
-        ({"severities": ["critical", "warning", "info", "forecast"]}, []),
+        ({"severities": ["critical", "warning", "info"]}, []),
         (
             {"severities": ["critical", "info"]},
-            ["severities: warning: at present no SLA has severity critical or info; SLAs have warning, forecast"],
+            ["severities: warning: at present no SLA has severity critical or info; SLAs have warning"],
         ),
         (
             {"renotify_after": "30 s"},
@@ -161,7 +161,7 @@ def test_only_receivers_that_keep_state_get_late_ends() -> None:
     tables["notifier"]["class"] = "my.Pager"
     channels = {channel.name: channel for channel in parse(tables, file="channels.toml")}
     assert {name for name, channel in channels.items() if channel.keeps_state} == {
-        "pagerduty", "alertmanager", "opsgenie", "webhook",
+        "pagerduty", "alertmanager", "webhook",
     }  # fmt: skip
     assert {name for name, channel in channels.items() if channel.sends_again} == {"alertmanager"}
 
@@ -175,7 +175,7 @@ def test_the_page_of_alerts_has_an_example_of_every_channel_key() -> None:
     keys = {key: tomllib.loads(f"{key} = {example}")[key] for key, example in examples.items()}
     filters = {"topologies", "owners", "severities", "changes"}
     own = {"mail": {"to", "from", "connection"}, "slack": {"connection"}, "notifier": {"class", "arguments"}}
-    own |= {kind: {"connection"} for kind in ("pagerduty", "opsgenie", "webhook")}
+    own |= {kind: {"connection"} for kind in ("pagerduty", "webhook")}
     own["alertmanager"] = {"connection", "valid_for"}
     when = {"renotify_after", "escalate_after", "escalate_to"}
     assert {*keys} == {"kind", *filters, *when}.union(*own.values())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import select
 import signal
 import subprocess
@@ -16,6 +17,7 @@ from contests import page, process_tree
 from contests.comparison import Comparison, compare
 from contests.peers.kafka_streams import KafkaStreams
 from contests.peers.loop import Loop
+from contests.peers.spark import SparkMerge
 from contests.peers.tidemark import Tidemark
 from contests.programs.parse import PARSERS
 from contests.workload import TYPES, Expected, records_of
@@ -243,7 +245,20 @@ def test_the_page_has_medians_marginal_costs_and_losses(tmp_path: Path) -> None:
     assert "| 34.0 | main 9.5 |" in text
     assert f"| backlog | – | 1,000,000 | 2 | 340 | 340 |{' 0 |' * 4}" in text  # both of Kafka Streams
     assert "load average around the runs: 1 to 2.5" in text
-    assert (tmp_path / "benchmarks.svg").read_text().startswith("<svg")
+
+
+def test_the_plot_has_a_bar_and_a_figure_for_each_value(tmp_path: Path) -> None:
+    alone = _run("spark_merge", 1_000_000, 33.0)
+    page.write(tmp_path, [*RUNS, alone], [SparkMerge(), Loop(), KafkaStreams(), Tidemark()])
+    plot = (tmp_path / "benchmarks.svg").read_text()
+    names = ["polars + confluent-kafka + delta-rs loop by hand", "Kafka Streams, RocksDB, exactly once v2"]
+    names += ["Tidemark, level info", "stock Spark: foreachBatch with MERGE"]
+    assert re.findall('<text x="0" y="[^"]*">(.*)</text>', plot) == names  # the cheapest first
+    # 220 px are 66 CPU s, and in the last panel 13.
+    bars = re.findall(r'width="(\d+)" height="12".*\n.*>(.*)</text>', plot)
+    assert bars[:4] == [("11", "3.3"), ("60", "18.0"), ("133", "40.0"), ("110", "33.0")]
+    assert bars[4:8] == [("31", "9.3"), ("113", "34.0"), ("220", "66.0"), ("0", "–")]
+    assert bars[8:] == [("51", "3.0"), ("135", "8.0"), ("220", "13.0"), ("0", "–")]
 
 
 def test_the_page_warns_of_rows_with_very_different_loads(tmp_path: Path) -> None:

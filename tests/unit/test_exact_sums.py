@@ -5,13 +5,11 @@ Neither the order nor the cut into batches matters.
 
 from __future__ import annotations
 
-import json
 import math
 from fractions import Fraction
 from typing import Any
 
 import polars as pl
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,7 +18,7 @@ from tidemark.kernels.aggregates.function import OLD
 from tidemark.kernels.aggregates.functions import aggregate_functions
 from tidemark.kernels.columns.exact import PARTS, Sums
 from tidemark.kernels.columns.schemas import META_SCHEMA
-from tidemark.kernels.columns.values import parsed, value_text
+from tidemark.kernels.columns.values import value_text
 from tidemark.model.kinds.aggregate import Aggregate
 from tidemark.model.settings.emission import Emission
 
@@ -108,29 +106,3 @@ def test_a_sum_of_integers_may_leave_64_bits_and_come_back(values):
     running = of.running(rows.clear(), rows)["total"].to_list()
     exact = [sum(values[: n + 1]) for n in range(len(values))]
     assert running == [total if -(2**63) <= total < 2**63 else None for total in exact]
-
-
-@pytest.mark.parametrize(
-    ("kind", "value", "was", "total", "mean"),
-    [
-        (
-            pl.Float64(),
-            0.2,
-            {"@total": 0.1, "@mean@sum": 0.1, "@mean@n": 1, "@n": 1},
-            0.30000000000000004,
-            0.15000000000000002,
-        ),
-        (pl.Float64(), 2.0, {"@total": "NaN", "@mean@sum": "inf", "@mean@n": 1, "@n": 1}, "NaN", "inf"),
-        (pl.Int64(), 2, {"@total": 2**60 + 1, "@mean@sum": 4.0, "@mean@n": 1, "@n": 1}, 2**60 + 3, 3.0),
-    ],
-)
-def test_states_of_the_version_before_go_on(kind, value, was, total, mean):
-    of = kernel(kind)
-    columns = {c: k for c, k in of.state_schema.items() if c.startswith("@")}
-    columns |= {c: pl.String() for f in of.functions for c in f.earlier}
-    read = pl.DataFrame({"state": [json.dumps(was)]}).select(parsed("state", columns).struct.unnest())
-    read = read.with_columns(**{name: column for f in of.functions for name, column in f.of_earlier().items()})
-    new = states(of, [(value, None)])
-    known = new.with_columns(read.select(c for c in columns if c in new.columns))
-    result = of.results(of.merged(pl.concat([known, new]))).select("total", "mean", "n").row(0)
-    assert [str(found) for found in result] == [str(want).replace("NaN", "nan") for want in (total, mean, 2)]

@@ -13,9 +13,7 @@ from tidemark.kernels.updates.facts import latency_histogram, latency_stats, rec
 
 def times(*rows: tuple[int, int]) -> pl.DataFrame:
     """Returns times of records with a time and a task."""
-    return times_of(pl.DataFrame(rows, schema=["_timestamp_ms", "_task"], orient="row").cast(
-        {"_timestamp_ms": pl.Int64, "_task": pl.Int32}
-    ))  # fmt: skip
+    return times_of(pl.DataFrame(rows, schema={"_timestamp_ms": pl.Int64, "_task": pl.Int32}, orient="row"))
 
 
 def test_latency_is_measured_per_task_and_keeps_its_sign():
@@ -28,7 +26,7 @@ def test_latency_is_measured_per_task_and_keeps_its_sign():
 
 def test_millions_of_records_add_up():
     # Ten million of them at epoch time are beyond 64 bits when added.
-    frame = pl.DataFrame({"_timestamp_ms": [1_700_000_000_000], "_task": [0], "n": [10_000_000]})
+    frame = pl.DataFrame({"_newest_ms": [1_700_000_000_000], "_task": [0], "n": [10_000_000]})
     stats = latency_stats(frame, finished_at_ms=1_700_000_000_003)
     assert stats == {0: {"negative_n": 0, "n": 10**7, "min_ms": 3, "max_ms": 3, "sum_ms": 30_000_000}}
 

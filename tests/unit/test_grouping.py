@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from support.alert_services import KEY, OpsgenieService
+from support.alert_services import KEY, PagerDutyService
 from support.topologies import aggregate, repartition, sink, source, table, topology_of
 from tidemark.model.channel_spec import parse as channels
 from tidemark.model.topology import Topology, parse
 from tidemark.sla.incidents.alert import alert_of
 from tidemark.sla.incidents.alert_text import alert_texts
-from tidemark.sla.incidents.events import alertmanager_alert, opsgenie_calls
+from tidemark.sla.incidents.events import alertmanager_alert, pagerduty_event
 from tidemark.sla.incidents.grouping import alert_changes
 from tidemark.sla.incidents.roots import root_of
 from tidemark.sla.measures.status import RootCause
@@ -450,7 +450,7 @@ def test_an_incident_that_ended_between_checks_is_alerted(story: Story) -> None:
     assert story.check(10) == []
 
 
-def test_opsgenie_opens_an_alert_by_its_escalation(story: Story) -> None:
+def test_a_pager_opens_an_alert_by_its_escalation(story: Story) -> None:
     """A channel of critical alerts gets the escalation of a warning first."""
     story.opens(0, "board", verdict="warn", severity="warning")
     story.check(0, board=DEAD)
@@ -458,10 +458,10 @@ def test_opsgenie_opens_an_alert_by_its_escalation(story: Story) -> None:
     story.check(5, board=DEAD, totals=DEAD)
     escalated = {**story.alerts[DRIVER, "escalated"], "incident": "x"}
     alert = alert_of(escalated, link="http://localhost/x")
-    service = OpsgenieService()
-    for call in opsgenie_calls(alert, alert_texts(alert, notified_ms=NOON)):
-        body = json.dumps(call.body).encode()
-        assert service.accept(call.method, call.path, {"Authorization": f"GenieKey {KEY}"}, body) == 202
+    service = PagerDutyService()
+    event = pagerduty_event(alert, alert_texts(alert, notified_ms=NOON), routing_key=KEY)
+    body = json.dumps(event.body).encode()
+    assert service.accept(event.path, {"Content-Type": "application/json"}, body) == 202
     assert service.states == {alert.dedup_key: "open"}
 
 

@@ -16,14 +16,17 @@ from hypothesis import strategies as st
 
 from support.parsed_source import NOON, source
 from tidemark.errors import InvalidSpec
-from tidemark.kernels.columns.schemas import HEADERS
+from tidemark.kernels.columns.schemas import HEADERS, record_schema
+from tidemark.kernels.formats.data_files import file_rows
 from tidemark.kernels.formats.written_schema import SchemaKind, WrittenSchema
 from tidemark.kernels.records.headers import HOP, headers_to_send
 from tidemark.model.kinds.kafka_end import Format
 from tidemark.model.kinds.source import Source
 from tidemark.model.settings.record_limits import RecordLimits
 from tidemark.model.topology import parse
+from tidemark.semantics.progress import InputProgress
 from tidemark.stream.read import parsing
+from tidemark.stream.read.intake import source_rows
 from tidemark.stream.read.parsing import parsed
 from tidemark.stream.schemas.protoc import compiled
 
@@ -88,8 +91,8 @@ JSON = {
     "an infinite number": ('"x": 1e400', None, ""),
     "an int that is infinite": ('"n": 1e400', "wrong_type", "ValidationError"),
     "no number": ('"n": NaN', "wrong_type", "ValidationError"),
-    "a year before the first": ('"seen": "0000-01-01T00:00:00Z"', "wrong_type", "seen"),
-    "a year after the last": ('"seen": "9999-12-31T23:59:59-23:59"', "wrong_type", "seen"),
+    "a year before the first": ('"seen": "0000-01-01T00:00:00Z"', "wrong_type", "Expected"),
+    "a year after the last": ('"seen": "9999-12-31T23:59:59-23:59"', "wrong_type", "Expected"),
     "a name that comes twice": ('"id": "a", "id": [1]', None, ""),
     "lists 300 deep": (f'"id": {nested(300)}', "beyond_limit", "max_depth"),
     "lists 300 deep in an unknown field": (f'"zone": {nested(300)}', "beyond_limit", "max_depth"),
@@ -312,6 +315,50 @@ def test_no_record_in_protobuf_stops_its_neighbours() -> None:
     of_registry = of_protobuf(registry="main", descriptors=None, message=None)
     found = outcomes(of_registry, with_id(7, b"\0" + good), named, schemas=schemas)
     assert [reason for reason, _ in found.values()] == [reason for reason, _ in expected.values()]
+
+
+CSV = {
+    b"%s,1,,2014-01-01,1" % (b"1" * 10_000): None, b"a,%s,,,1" % (b"1" * 10_000): "wrong_type", b"a,,1e400,,1": None,
+    b"a,NaN,,,1": "wrong_type", b"\xed\xa0\x80,,,,1": "invalid_utf8", b"\xc0\x80,,,,1": "invalid_utf8",
+    b"a,\xff,,,1": "invalid_utf8", b"a\0b,,,,1": None, b"a,\0,,,1": "wrong_type", b"," * 100_000: "malformed_csv",
+    b"a,,,9999-12-31T23:59:59-23:59,1": "wrong_type", b'"%s",,,,1' % (b'""' * 100_000): None, b"a": "malformed_csv",
+}  # fmt: skip
+"""By a row of CSV, its reason."""
+
+
+def test_no_row_of_csv_stops_its_neighbours() -> None:
+    good = b"a,1,1.5,2014-05-13,%d\n" % NOON
+    content = b"id,n,x,seen,at\n" + b"".join(good + row + b"\n" for row in CSV) + good
+    of_csv = source(topic=None, name="t", files="in", format=Format.CSV, fields=FIELDS)
+    found = file_rows(content, "a.csv", of_csv)
+    assert found["reason"][::2].to_list() == [None] * (len(CSV) + 1)
+    assert found["reason"][1::2].to_list() == [*CSV.values()]
+
+
+HEADER = st.tuples(
+    st.sampled_from(["tidemark-id", "tidemark-hop", "tidemark-mark", "traceparent", "", "\0"]),
+    st.none() | st.sampled_from([b"a/b/1/2/3", b"a/b/1/999999999/3", b"a/b:-1:idle", b"a/b:9999999999999999:active"])
+    | st.binary(max_size=20),
+)  # fmt: skip
+
+
+@given(st.lists(st.lists(HEADER, max_size=3), min_size=1, max_size=4))
+def test_no_headers_stop_a_batch(headers: list[list[tuple[str, bytes | None]]]) -> None:
+    trusting = source(key="id", written_by=("a/b",), traces=True)
+    received = [[{"key": key, "value": value} for key, value in of_record] for of_record in headers]
+    records = [
+        ("t", 0, n, b"k", None if n % 2 else of_json('"id": "a"'), each, NOON) for n, each in enumerate(received)
+    ]
+    read = parsed(trusting, pl.DataFrame(records, schema=RAW, orient="row"))
+    waiting = pl.DataFrame(schema=record_schema(trusting.columns))
+    taken = source_rows(
+        trusting, read, waiting, InputProgress(), read_to={}, late_up_to_ms=None, allowed_ms=None, window_ms=1_000,
+        decided_at_ms=NOON,
+    )  # fmt: skip
+    assert taken.counts["records_in"] == len(headers)
+    for each in received:
+        sent = headers_to_send(each, id_="a", hop="b")
+        assert [key for key, _ in sent if key == "tidemark-id"] == ["tidemark-id"]
 
 
 KEYS: dict[bytes, str | None] = {

@@ -82,16 +82,6 @@ def test_checks_of_the_past_and_in_maintenance_change_nothing() -> None:
     assert changed([check(3, "error"), check(4, "pass", quiet="maintenance")], known) == []
 
 
-def test_an_incident_has_the_limit_of_the_hour_of_its_check() -> None:
-    hours = [{"zone": "UTC", "from": "12:02", "to": "12:03", "error_after": "20 s"}]
-    (by_hour,) = parse({"flights": {"board": {**BOARD, "hours": hours}}}, FLIGHTS, file="slas.toml")
-    by_hour = replace(by_hour, damping=Damping())
-    rows = changed([check(n, "error", observed_ms=200_000) for n in (2, 3)], [], by_hour)
-    assert [(row["at"] - NOON, row["threshold"]) for row in rows] == [(2 * MINUTE, 20_000)]
-    rows = changed([check(3, "error", observed_ms=200_000)], [], by_hour)
-    assert [row["threshold"] for row in rows] == [120_000]
-
-
 def test_outside_its_calendar_an_sla_opens_and_resolves_nothing() -> None:
     hours = {"zone": "Europe/Berlin", "from": "07:00", "to": "13:02"}
     (found,) = parse({"flights": {"board": {**BOARD, "calendar": hours}}}, FLIGHTS, file="slas.toml")
@@ -184,10 +174,6 @@ def test_what_was_not_judged_has_not_lasted() -> None:
     window = [check(5, "pass"), check(10, "error", quiet="maintenance"), check(15, "pass")]
     assert changed(window, known, damped) == []  # for 10 min, but with a maintenance window among them
     assert told(changed([*window, check(25, "pass")], known, damped)) == [("board-20260101T120000", "resolved", 25)]
-
-
-def test_checks_of_an_older_version_change_nothing() -> None:
-    assert changed([check(1, "error", severity=None)], []) == []
 
 
 def missed(last: int | None, known: list[dict[str, Any]], minute: int, *, is_due: bool = False) -> list[dict[str, Any]]:

@@ -41,9 +41,8 @@ def test_what_is_written_as_an_example_can_be_used(tmp_path: Path) -> None:
     assert (fresh.name, fresh.severity, fresh.while_catching_up) == ("fresh", "warning", "excuse")
     assert (len(fresh.maintenance_windows), fresh.calendar is None) == (1, False)
     assert [sla.name for sla in objective] == ["in_time_1h", "in_time_6h", "in_time_3d"]
-    team, lead, early = channels = channel_spec.load(project.channels)
+    team, lead = channels = channel_spec.load(project.channels)
     assert (team.renotify_after_ms, lead.escalated_by) == (1_800_000, {"sensor_team": 900_000})
-    assert early.severities == ("forecast",)
     assert [*channel_spec.warnings(channels, [(readings, slas)])] == []
 
 

@@ -7,7 +7,6 @@ import math
 
 import polars as pl
 import pyarrow as pa
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
@@ -55,14 +54,6 @@ def test_an_identity_has_the_columns_until_it_is_needed():
     updates = updates_of([("a", "x", 1.0, 0, False), ("a", "x", 1.0, 1, False)])
     assert updates["_identity"].to_list() == [{"word": "x", "number": 1.0}] * 2
     assert identified(updates)["_identity"].n_unique() == 1
-
-
-@pytest.mark.parametrize("word", ["x", "y"])
-def test_another_text_of_an_equal_value_is_unchanged(word):
-    sent = judged(updates_of([("a", word, 1.0, 0, False)]), NOTHING, Rule.VALUE_ONLY).stored
-    other_text = sent.with_columns(value=pl.lit(f'{{"word":"{word}","number":1}}'))
-    result = judged(updates_of([("a", "x", 1.0, 5, False)]), other_text, Rule.VALUE_ONLY)
-    assert (result.emitted.height, result.suppressed_n) == ((0, 1) if word == "x" else (1, 0))
 
 
 def test_updates_for_a_shard_have_the_digest_of_their_value():

@@ -14,6 +14,7 @@ from confluent_kafka import KafkaError
 from tidemark.model.project.connections import Cluster
 from tidemark.model.project.kafka_security import Protocol, Security
 from tidemark.model.project.rights import MissingRight, Operation, Right, acl, missing_right
+from tidemark.stream.driver.reason import as_reason
 from tidemark.stream.kafka.access import (
     LoginDenied,
     LoginInterrupted,
@@ -24,7 +25,6 @@ from tidemark.stream.kafka.access import (
     unauthorized_topic,
 )
 from tidemark.stream.kafka.client import KafkaBroker
-from tidemark.stream.read.poison_record import as_reason
 
 EU = Cluster("broker.eu:9093", "eu")
 JAVA = "Job aborted due to stage failure: Task 0 in stage 0.0 failed: org.apache.kafka.common.errors."

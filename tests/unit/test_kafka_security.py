@@ -15,7 +15,7 @@ from unit.kafka_settings import HAS_A_KEY, OF_JAVA, OF_LIBRDKAFKA
 from tidemark.errors import InvalidArgument, InvalidSpec
 from tidemark.model.project.connections import Cluster, addressed_clusters, in_clear, read_clusters
 from tidemark.model.project.secrets import Vault, read_given
-from tidemark.stream.read.poison_record import as_reason
+from tidemark.stream.driver.reason import as_reason
 
 HIDDEN = "hunter2-canary"
 HIDDEN_NUMBER = 918273645

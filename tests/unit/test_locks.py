@@ -51,7 +51,7 @@ def test_a_folder_and_its_locks_are_their_owners_alone(tmp_path: Path) -> None:
     assert (mode(home), mode(home / "driver.lock"), mode(home / "acquire.lock")) == (0o700, 0o600, 0o600)
 
 
-def test_what_an_older_version_made_is_repaired(tmp_path: Path) -> None:
+def test_other_modes_are_repaired(tmp_path: Path) -> None:
     home = tmp_path / "control"
     home.mkdir()
     home.chmod(0o775)

@@ -1,7 +1,4 @@
-"""Notes of a journal entry keep the form of their JSON.
-
-The JSON texts have the form that the version before typed notes wrote.
-"""
+"""Notes of a journal entry have one form of JSON."""
 
 from __future__ import annotations
 
@@ -11,6 +8,7 @@ import pytest
 
 from tidemark.semantics.event_time import PartitionReading
 from tidemark.semantics.progress import InputProgress, PartitionProgress, SentMark, StreamProgress
+from tidemark.semantics.schema_watch import FieldSeen, SourceFields, TypeSeen
 from tidemark.stream.journal.batch import MicroBatch, QueueWait
 from tidemark.stream.journal.notes import (
     DecisionNotes,
@@ -28,18 +26,20 @@ T = 1_770_033_600_000
 BEFORE = (
     '{"batch_id": -1, "decided_at_ms": null, "inputs": {}, "watermark_ms": null, "held_by": null, "idle": false, '
     '"windows": [], "uncounted": [], "records": {}, "skipped": {}, "skipped_lately": {}, "marks": {}, "resets": {}, '
-    '"stay_closed": {}, "forgotten": {}, "ended": {}, "reopened": {}, "ahead": 0}'
+    '"stay_closed": {}, "forgotten": {}, "ended": {}, "reopened": {}, "ahead": 0, "complete": {}, "fields": {}}'
 )
 PROGRESS = (
     '{"batch_id": 0, "decided_at_ms": 1770033601000, "inputs": {"events": {"partitions": {"0": {"max_timestamp_ms": '
     '1770033600000, "watermark_ms": 1770033598999, "active_at_ms": 1770033601000, "until_offset": 1, '
     '"done_until_offset": 1, "activity": "active", "writers": {}, "told_idle": false, "newest_ms": 1770033600000, '
-    '"set_back_from_ms": null, "topic_id": "OHJqyBA9Rk2oh5JIjSP9xw"}}, "watermark_ms": 1770033598999, '
-    '"held_by": "0", "idle": false}}, '
+    '"set_back_from_ms": null, "topic_id": "OHJqyBA9Rk2oh5JIjSP9xw", "latest_offset": null}}, '
+    '"watermark_ms": 1770033598999, "held_by": "0", "idle": false, "places": [], "idle_watermark_ms": null}}, '
     '"watermark_ms": 1770033598999, "held_by": "events", "idle": false, "windows": [1770033600000], "uncounted": [], '
     '"records": {"events": {"1770033600000": 1}}, "skipped": {"newest": {"0": 0, "1": 1}}, '
     '"skipped_lately": {"newest": [[1770033601000, 1, 1]]}, "marks": {"out": [1770033601000, 1770033598999, false]}, '
-    '"resets": {}, "stay_closed": {}, "forgotten": {}, "ended": {}, "reopened": {}, "ahead": 0}'
+    '"resets": {}, "stay_closed": {}, "forgotten": {}, "ended": {}, "reopened": {}, "ahead": 0, "complete": {}, '
+    '"fields": {"events": {"sampled": 1, "fields": {"v": [1770033601000, 1770033601000, 1, 0, 0, '
+    '{"number": [1770033601000, 0]}, null]}}}}'
 )
 BATCH = (
     '{"batch_id": 0, "epoch": 1, "decided_at_ms": 1770033601000, "started_at_ms": 1770033601000, '
@@ -56,8 +56,8 @@ SOURCES = (
     '"went_back": false}]'
 )
 STATE = (
-    '{"format": 3, "shards": [{"batch_id": 0, "runs": [{"name": "0-ab.run", "rows": 2}], "held": {"newest": 0}}, '
-    '{"batch_id": -1, "runs": [], "held": null}]}'
+    '[{"batch_id": 0, "runs": [{"name": "0-ab.run", "rows": 2}], "held": {"newest": 0}}, '
+    '{"batch_id": -1, "runs": [], "held": {}}]'
 )
 TASKS = (
     '[{"operator": "events", "shard": null, "partition": 0, "host": "vm", "started_at_ms": 1770033601000, '
@@ -109,6 +109,11 @@ NOTES = EntryNotes(
             skipped={"newest": {0: 0, 1: 1}},
             skipped_lately={"newest": ((T + 1_000, 1, 1),)},
             marks={"out": SentMark(T + 1_000, T - 1_001, idle=False)},
+            fields={
+                "events": SourceFields(
+                    1, {"v": FieldSeen(T + 1_000, T + 1_000, 1, 0, 0, {"number": TypeSeen(T + 1_000)})}
+                )
+            },
         ),
         was=StreamProgress(),
         marks={"out": MarkNotes(watermark_ms=T - 1_001, idle=False)},
@@ -136,7 +141,7 @@ NOTES = EntryNotes(
                 counts={"records_in": 1, "passed": 1},
             )
         },
-        states=(StateRuns(0, (StateRun("0-ab.run", 2),), {"newest": 0}), StateRuns(-1, (), None)),
+        states=(StateRuns(0, (StateRun("0-ab.run", 2),), {"newest": 0}), StateRuns()),
         tasks=(
             TaskRun(
                 operator="events",
@@ -153,13 +158,9 @@ NOTES = EntryNotes(
     facts=FactsNotes(batch_id=None, flushed=-1, newest_batches={"changes": 0}),
 )
 FILE_OF_FACTS = '{"newest_batches": {"changes": 0, "batches": 0}, "is_whole": true}'
-OLD = (
-    '{"batch": {"batch_id": 0, "epoch": 1, "decided_at_ms": 7, "started_at_ms": 8, "read_at_ms": 9}, '
-    f'"progress": {BEFORE}}}'
-)
 
 
-def test_notes_are_written_in_the_form_of_older_versions() -> None:
+def test_all_notes_are_written() -> None:
     assert json.dumps(NOTES.to_json()) == DECIDED
 
 
@@ -179,33 +180,9 @@ def test_an_entry_without_notes_has_an_empty_object() -> None:
     assert EntryNotes.from_json({}) == EntryNotes()
 
 
-def test_keys_missing_in_an_older_version_are_read_as_defaults() -> None:
-    read = EntryNotes.from_json(json.loads(OLD))
-    batch = MicroBatch(batch_id=0, epoch=1, decided_at_ms=7, started_at_ms=8, read_at_ms=9)
-    assert read.decision == DecisionNotes(batch=batch, progress=StreamProgress(), was=StreamProgress())
-    assert (batch.is_last, read.decision.states, read.decision.tasks) == (True, None, None)
-    assert (read.facts, read.newest_batches, read.is_whole) == (None, None, None)
-
-
-@pytest.mark.parametrize("text", [DECIDED, FILE_OF_FACTS, OLD, "{}", '{"facts": {"batch_id": 3, "flushed": 2}}'])
+@pytest.mark.parametrize("text", [DECIDED, FILE_OF_FACTS, "{}"])
 def test_a_rewritten_entry_gains_no_key(text: str) -> None:
     assert json.dumps(EntryNotes.from_json(json.loads(text)).to_json()) == text
-
-
-def test_unknown_keys_of_a_newer_version_are_ignored() -> None:
-    content = json.loads(DECIDED) | {"news": 1}
-    for part in (content["batch"], content["operators"]["events"], content["sources"][0], content["tasks"][0]):
-        part["news"] = 1
-    assert EntryNotes.from_json(content).decision == NOTES.decided
-
-
-def test_facts_are_read_beside_an_unreadable_newer_progress() -> None:
-    content = json.loads(DECIDED)
-    content["progress"]["news"] = 1
-    read = EntryNotes.from_json(content)
-    assert read.facts == FactsNotes(batch_id=None, flushed=-1, newest_batches={"changes": 0})
-    with pytest.raises(TypeError, match="news"):
-        _ = read.decision
 
 
 def test_progress_and_state_are_read_without_other_notes() -> None:
@@ -215,9 +192,3 @@ def test_progress_and_state_are_read_without_other_notes() -> None:
     assert notes.progress == NOTES.progress
     assert notes.states == NOTES.states
     assert notes.is_last
-
-
-def test_states_of_another_format_are_not_read() -> None:
-    content = json.loads(DECIDED)
-    content["state"]["format"] = 4
-    assert EntryNotes.from_json(content).decision.states is None

@@ -42,7 +42,6 @@ TESTS_FOR_ONE_KIND = {
     "stream/kafka/outgoing: Sink": "sinks of one topic and cluster share the numbers of ids",
     "stream/read/parsing: Source": "its fields are parsed",
     "stream/schemas/known_schemas: Source": "its records name schemas of its registry",
-    "stream/startup/load: Aggregate": "the groups of its windows are part of its states",
     "stream/startup/load: KeyedTable": "only its versions are joined",
     "stream/write/commit: Sink": "only it sends marks of time",
     "stream/write/measurement: Sink": "of its current rows only the last of a key counts",

@@ -14,7 +14,6 @@ from tidemark.model.kinds.source import Source
 from tidemark.model.settings.intervals import Interval, utc
 from tidemark.model.topology import SubTopology, Topology
 from tidemark.reports.pages.interval_page import name_of
-from tidemark.reports.pages.line_charts import latency_bands, lengths_axis, share_lines
 from tidemark.reports.pages.templates import length
 from tidemark.reports.pages.topology_page import topology_page
 
@@ -85,7 +84,6 @@ def page_that_says(text, **changes):
     standing = {"verdict": "late", "slas": [text], "stuck_ms": None}
     nothing: dict[str, list[Any]] = {
         "alerts": [],
-        "forecasts": [],
         "budgets": [],
         "partitions": [],
         "silent_groups": [],
@@ -161,13 +159,6 @@ def test_incidents_of_one_cause_are_one_line_with_its_place():
     assert "Acknowledged by ann." in page_that_says("play", alerts=[ALERT | {"acknowledged_by": "ann"}])
 
 
-def test_an_expected_break_has_its_minutes_and_its_reason():
-    row = {"sla": "fresh", "subject": "board", "in_ms": 700_000, "because": "5 records/s come into s, which reads 4"}
-    said = "fresh of board breaks in about 12 minutes because 5 records/s come into s, which reads 4."
-    assert said in text_of(page_that_says("play", forecasts=[row]), "alerts")
-    assert "breaks now because" in text_of(page_that_says("play", forecasts=[row | {"in_ms": 0}]), "alerts")
-
-
 def test_partitions_have_lag_backlog_and_silence():
     row = {
         "source": "events", "partition": 3, "topic_partition": None, "lag_ms": 90_000, "unread": 1_200,
@@ -196,29 +187,3 @@ def test_a_stream_that_catches_up_has_its_estimate():
     }  # fmt: skip
     said = "12,000 records; reads 400/s while 100/s come; caught up at 1970-01-01 00:00:40"
     assert said in text_of(page_that_says("play", streams=[stream]), "streams")
-
-
-def test_few_high_latencies_do_not_flatten_the_others():
-    even, spread = lengths_axis([100, 200, 900], 200), lengths_axis([0, 100, 200, 60_000], 200)
-    assert [words for _, words in even.ticks] == ["0", "200 ms", "400 ms", "600 ms", "800 ms"]
-    assert [words for _, words in spread.ticks] == ["100 ms", "1 s", "10 s", "60 s"]
-    # From 100 to 72,000 ms in equal ratios, 200 ms is ln 2 / ln 720 of the height above the edge.
-    assert spread.y(200) == pytest.approx(100 * (1 - 0.6931 / 6.5793), abs=0.01)
-    assert even.y(0) == 100
-
-
-def test_bands_are_broken_where_nothing_was_measured():
-    minute = {"operator": "board", "p50_ms": 100, "p90_ms": 200, "p99_ms": 400, "sla_ms": None}
-    rows = [minute | {"at_ms": n * 60_000} for n in (0, 1, 5)]
-    drawn = latency_bands(rows, Interval(0, 600_000), 60_000)
-    # The middles of minutes 0 and 1 of ten are at 5 and 15 % of 1,000; minute 5 alone is as wide as a minute.
-    assert re.findall('<polyline points="(.*?)"', drawn) == ["50,76.19 150,76.19", "500,76.19 600,76.19"]
-    assert drawn.count('<polygon class="p99"') == 2
-
-
-def test_a_budget_that_is_unknown_interrupts_its_line():
-    rows = [{"name": "o", "at_ms": n * 60_000, "value": left} for n, left in enumerate((1, 0.5, None, 0.25, -0.25))]
-    drawn = share_lines(rows, Interval(0, 600_000), 60_000)
-    # From 100 % down to -50 %: 0.5 is a third of the height, 0.25 the half, -0.25 five sixths.
-    assert re.findall('<polyline points="(.*?)"', drawn) == ["50,0 150,33.33", "350,50 450,83.33"]
-    assert "o</strong>: 0% of the error budget is left" in drawn

@@ -1,7 +1,3 @@
-from dataclasses import replace
-from zoneinfo import ZoneInfo
-
-from tidemark.model.settings.maintenance_windows import WeeklyHours
 from tidemark.model.sla_spec import Measure, SlaSpec
 from tidemark.reports.promises import Promises, RecordPromise, promises
 from tidemark.semantics.sla import BurnRate, Objective, Sla
@@ -30,14 +26,6 @@ def test_the_promise_is_the_error_or_the_warning_and_the_least():
     records = {"out": (RecordPromise(0.99, 120_000), RecordPromise(0.5, 60_000))}
     assert found == Promises(records=records, work_ms={"state": 300})
     assert found.end_to_end_ms == {"out": 60_000}
-
-
-def test_limits_of_some_hours_are_promises_at_all_times():
-    by_hour = spec("out", Measure.LATENCY_P99, error_after_ms=120_000)
-    hours = WeeklyHours(frozenset({0}), 0, 60, ZoneInfo("UTC"))
-    found = promises([replace(by_hour, hours=((hours, Sla(error_after_ms=20_000)),))])
-    assert found.records == {"out": (RecordPromise(0.99, 120_000), RecordPromise(0.99, 20_000))}
-    assert found.end_to_end_ms == {"out": 20_000}
 
 
 def test_staleness_and_completeness_promise_nothing_of_a_window():

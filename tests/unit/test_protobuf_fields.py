@@ -182,6 +182,19 @@ def test_texts_of_proto2_are_checked_and_have_defaults() -> None:
     assert [*zip(found.columns["id"], found.columns["n"], strict=True)][1:] == [(None, 7), ("a", 0)]
 
 
+def test_a_field_may_have_the_name_of_a_method_of_messages() -> None:
+    names = ("HasField", "DESCRIPTOR", "ParseFromString", "FromString")
+    fields = " ".join(f"optional string {name} = {number};" for number, name in enumerate(names, 1))
+    text = f'syntax = "proto3"; message Odd {{ {fields} Odd inner = 5; }}'
+    value = bytes.fromhex(
+        "0A 01 61 12 01 62 2A 03 0A 01 63"
+    )  # HasField = "a", DESCRIPTOR = "b", inner { HasField = "c" }
+    declared = dict.fromkeys([*names, "inner"], "string")
+    found = protobuf_fields(pl.Series([value]), declared, compiled(text, {}), "Odd")
+    assert [found.columns[name][0] for name in names] == ["a", "b", None, None]
+    assert found.columns["inner"][0] == '{"HasField":"c"}'
+
+
 def test_types_have_the_names_that_fields_have() -> None:
     assert protobuf_types(descriptors(), "plant.Reading") == {
         "device": "string",

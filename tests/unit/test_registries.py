@@ -121,7 +121,6 @@ def test_a_source_names_a_registry_and_its_subject() -> None:
         ({"format": "protobuf", "schema": "r.desc", "message": "a b"}, "message: is 'a b', which is not the name"),
         ({"format": "avro", "schema": "gone.avsc"}, "schema: is 'gone.avsc': No such file"),
         ({"format": "avro", "schema": "r.avsc", "registry": "main"}, "schema: is set together with registry"),
-        ({"format": "avro", "schema": "r.avsc", "avro_schema": "r.avsc"}, "avro_schema: is set together with schema"),
         ({"format": "avro", "schema": "r.desc"}, "schema: is 'r.desc', which is not UTF-8"),
         ({"format": "avro", "registry": "other"}, "registry: is 'other', which neither this file nor connections.toml"),
         ({"schema": "r.avsc"}, "schema: is not a valid key here"),
@@ -161,9 +160,3 @@ def test_descriptors_are_checked_before_a_start(tmp_path: Path) -> None:
         steps(schema="r.desc", message="p.Wrong")
     with pytest.raises(InvalidSpec, match=r"operators\.readings\.schema: is not a set of Protobuf descriptors; make"):
         steps(schema="odd.desc", message="p.R")
-
-
-def test_the_older_name_of_a_schema_is_accepted(tmp_path: Path) -> None:
-    (tmp_path / "r.avsc").write_text("{}")
-    assert source(tmp_path, format="avro", avro_schema="r.avsc").schema_key == "avro_schema"
-    assert source(tmp_path, format="avro", schema="r.avsc").schema_key == "schema"

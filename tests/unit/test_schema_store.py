@@ -22,6 +22,7 @@ from tidemark.sampling.parsed import parse_sample
 from tidemark.sampling.topic_sample import SampledRecord, TopicSample
 from tidemark.stream.read.parsing import SchemasOf
 from tidemark.stream.schemas.known_schemas import SchemaStore, are_known
+from tidemark.stream.schemas.registry_client import RegistryClient, RegistryUnavailable
 
 
 def schema(*names: str, type_: str = "string") -> str:
@@ -69,6 +70,10 @@ def store(registry: SchemaRegistry, home: Path | None = None, **options: Any) ->
         table |= {"username": "ann", "password": {"env": "SECRET"}}
     registries = read_registries("t.toml", {"main": table})
     return SchemaStore(with_secrets(registries, {"SECRET": "s3cret"}, {}), home, **options)
+
+
+def client_of(registry: SchemaRegistry) -> RegistryClient:
+    return RegistryClient(read_registries("t.toml", {"main": {"url": registry.url}})["main"])
 
 
 def test_a_schema_is_asked_for_once(registry: SchemaRegistry) -> None:
@@ -239,6 +244,23 @@ def test_a_schema_of_no_use_says_why(registry: SchemaRegistry, kind: str, text: 
     id_ = registry.register("t-value", text, kind)
     found = store(registry).resolve(raw(id_), [source()])["main"][id_]
     assert (found.problem or "").startswith(problem)
+
+
+def test_a_registry_names_no_other_path(registry: SchemaRegistry) -> None:
+    references = [{"name": "b.proto", "subject": "a/b", "version": "1/../../../config?x=#"}]
+    id_ = registry.register("t-value", 'syntax = "proto3"; message M {}', "PROTOBUF", references)
+    assert store(registry).resolve(raw(id_), [source()])["main"][id_].problem is not None
+    assert registry.asked[-1] == "/subjects/a%2Fb/versions/1%2F..%2F..%2F..%2Fconfig%3Fx%3D%23"
+
+
+def test_an_answer_that_is_too_deep_is_no_answer(registry: SchemaRegistry) -> None:
+    deep: Any = "int"
+    for _ in range(300):
+        deep = [deep]
+    id_ = registry.register("t-value", schema("id"))
+    registry._schemas[id_]["metadata"] = deep
+    with pytest.raises(RegistryUnavailable, match="without a schema in JSON"):
+        client_of(registry).schema(id_)
 
 
 @pytest.mark.parametrize("references", [[{"subject": "t-value"}], ["t-value"], 7])

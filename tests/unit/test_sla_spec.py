@@ -108,24 +108,6 @@ def test_a_calendar_without_hours_has_whole_days() -> None:
     assert {text: spec.is_judged(instant_ms(text)) for text in at} == at
 
 
-def test_hours_have_limits_of_their_own() -> None:
-    hours = [{**OFFICE, "error_after": "20 s"}, {"zone": "UTC", "from": "18:00", "to": "19:00", "warn_after": "1 min"}]
-    (spec,) = specs(hours=hours)
-    at = {
-        "2026-01-09T05:59Z": Sla(warn_after_ms=30_000, error_after_ms=120_000),  # a Friday: 06:59 in winter
-        "2026-01-09T06:00Z": Sla(error_after_ms=20_000),
-        "2026-07-10T16:59Z": Sla(error_after_ms=20_000),  # 18:59 in summer
-        "2026-07-10T18:00Z": Sla(warn_after_ms=60_000),
-    }
-    assert {text: spec.at(instant_ms(text)).limits for text in at} == at
-    assert [each.limits for each in spec.by_limits()] == [at[text] for text in at if text != "2026-07-10T16:59Z"]
-    (few,) = specs(
-        measure="records", subject="weather", warn_after=None, error_after=None, error_below=9,
-        hours=[{"zone": "UTC", "from": "00:00", "to": "06:00", "error_below": 1}],
-    )  # fmt: skip
-    assert few.at(instant_ms("2026-01-09T03:00Z")).limits == RecordMinimums(error_below=1)
-
-
 def test_maintenance_is_of_an_sla_a_topology_or_all_topologies() -> None:
     content = {
         "maintenance": ["2026-12-24T00:00Z/2026-12-25T00:00Z"],
@@ -212,18 +194,6 @@ def test_one_limit_is_enough():
         ({"calendar": {**OFFICE, "from": "7"}}, r"board\.calendar\.from: is '7'; write a time of day"),
         ({"calendar": {**OFFICE, "to": "07:00"}}, r"board\.calendar\.to: is the same time as from"),
         ({"calendar": {"zon": "UTC"}}, r"board\.calendar\.zon: is not a valid key here; did you mean zone\?"),
-        ({"hours": ["night"]}, r"board\.hours: has 'night'; write a list of tables such as"),
-        ({"hours": [{"zone": "UTC"}]}, r"board\.hours\[0\]\.warn_after: and error_after are missing"),
-        ({"hours": [{"error_after": "9 s"}]}, r"board\.hours\[0\]\.zone: is missing; write zone = .Europe/Berlin"),
-        ({"hours": [{**OFFICE, "over": "1 h"}]}, r"board\.hours\[0\]\.over: is not a valid key here"),
-        (
-            {"measure": "contract", "subject": "tables", "hours": [{**OFFICE, "error_after": "9 s"}]},
-            r"board\.hours: is set, but contract has the same limits at all hours; leave it out",
-        ),
-        (
-            {"subject": "weather_now", "by": ["origin"], "over": "1 h", "hours": [{**OFFICE, "error_after": "2 h"}]},
-            r"board\.over: is '?1 h",
-        ),
         ({"calendar": {"days": ["Mon"]}}, r"board\.calendar\.zone: is missing; write zone = .Europe/Berlin"),
         ({"maintenance_windows": ["Sunday"]}, r"board\.maintenance_windows: has 'Sunday'; write hours, with a"),
         ({"measure": "watermark_lag", "subject": "flight_board"}, r"board\.subject: .*use one of flight_events"),
@@ -322,7 +292,7 @@ def test_every_mistake_is_reported_with_the_nearest_topology(tmp_path):
         "slas.toml: boats: is not a topology; known topologies: flights, trains",
         "slas.toml: flights.late.ownr: is not a valid key here; did you mean owner?",
         "slas.toml: flights.slow.target: is not a valid key here; known keys: by, calendar, complete_by, error_after, "
-        "hours, ignore_when_idle, maintenance_windows, measure, objective, open_after, over, owner, place, "
+        "ignore_when_idle, maintenance_windows, measure, objective, open_after, over, owner, place, "
         "resolve_after, runbook, severity, subject, warn_after, while_catching_up",
     ]
 
@@ -405,7 +375,6 @@ def test_the_projects_own_file_has_no_mistake():
         ({}, "warn_above: and error_above are missing"),
         ({"warn_above": 5, "error_above": 0}, "warn_above: is 5 and error_above is 0"),
         ({"error_above": -1}, "error_above: is -1; write 0 or more"),
-        ({"error_above": 0, "hours": [{}]}, "hours: is set, but schema_changes has the same limits at all hours"),
     ],
 )
 def test_limits_of_changes_are_whole_numbers_in_order(limits, message):
@@ -615,16 +584,6 @@ def test_the_example_of_maintenance_and_a_calendar_loads() -> None:
     # A Sunday at 02:30 in winter; 06:59 and 07:00 of a Monday in summer.
     assert spec.is_quiet(instant_ms("2026-01-11T01:30Z"))
     assert [spec.is_judged(instant_ms(f"2026-07-06T{clock}Z")) for clock in ("04:59", "05:00")] == [False, True]
-
-
-def test_the_example_of_limits_by_hour_loads() -> None:
-    page = (PROJECT / "docs" / "alerts.md").read_text(encoding="utf-8")
-    section = page.partition("### Limits by hour")[2].partition("\n## ")[0]
-    (example,) = re.findall(r"```toml\n(.+?)```", section, re.DOTALL)
-    (spec,) = parse(tomllib.loads(example), FLIGHTS, file="slas.toml")
-    # 07:59 and 08:00 of a Monday in summer.
-    limits = [spec.at(instant_ms(f"2026-07-06T{clock}Z")).limits for clock in ("05:59", "06:00")]
-    assert limits == [Sla(error_after_ms=300_000), Sla(error_after_ms=20_000)]
 
 
 @pytest.mark.parametrize(

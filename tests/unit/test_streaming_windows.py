@@ -63,11 +63,3 @@ def test_progress_is_small_however_many_windows_are_open():
     now, closed = windows.count(windows.with_opened(StreamProgress(), starts), {"a": starts})
     assert (closed, now.uncounted, len(now.windows)) == ([], ((0, 998_990),), 100)
     assert len(json.dumps(now.to_json())) < 5_000
-
-
-def test_progress_of_an_older_version_has_no_uncounted_windows():
-    content = StreamProgress(windows=(10, 20), records={"a": {10: 1}}).to_json()
-    del content["uncounted"]
-    assert StreamProgress.from_json(json.loads(json.dumps(content))) == StreamProgress(
-        windows=(10, 20), records={"a": {10: 1}}
-    )

@@ -88,14 +88,6 @@ def test_an_instant_reads_back_as_itself(values):
     assert read.equals(frame)
 
 
-def test_an_instant_that_was_written_as_epoch_ms_is_read():
-    at = datetime(1969, 12, 31, 23, 59, 59, 999_000, tzinfo=UTC)
-    frame = pl.DataFrame({"key": ["-1", "0"], "text": ['{"at":-1,"n":5}', None]})
-    assert frame.select(key_value("key", INSTANT)).to_series().to_list()[0] == at
-    read = frame.select(v=parsed("text", {"at": INSTANT, "n": pl.Int32()}))["v"].to_list()
-    assert read == [{"at": at, "n": 5}, None]
-
-
 def test_a_single_column_key_is_its_text_and_others_an_object():
     frame = pl.DataFrame({"carrier": ["UA", None], "origin": ["EWR", "JFK"]})
     assert frame.select(key_text(("carrier",), frame.schema)).to_series().to_list() == ["UA", None]

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import runpy
 import sys
 import threading
@@ -36,11 +35,12 @@ from tidemark.api.listen import Listener
 from tidemark.api.progress import load_of, offsets_of
 from tidemark.clock import wall_clock_ms
 from tidemark.control.folder import AlreadyRunning, Control, LeaseLost, StreamState, digest
-from tidemark.model.project.layout import NAME, Layout, usable
+from tidemark.model.project.layout import Layout, folder_name, usable
 from tidemark.model.topology import JobLaunch
 from tidemark.recorded.queries import write_launch
 from tidemark.stream.driver.heartbeats import Heartbeats
 from tidemark.stream.driver.launch import LaunchOptions, take_lease
+from tidemark.stream.driver.reason import MOST_OF_A_REASON, in_short
 from tidemark.stream.pulse import Pulse
 
 log = logging.getLogger("tidemark.application")
@@ -61,11 +61,8 @@ ENDS_WITHIN_S = 10.0
 
 Then its process ends.
 """
-MOST_OF_A_REASON = 2_000
-"""Most characters of the reason of a failure in a heartbeat."""
 TEXTS_KEPT = 20
 """Number of newest texts on stderr that hold its last line."""
-_FRAME = re.compile(r"\s|Traceback |\.\.\. \d|SQLSTATE|Driver stacktrace")
 
 
 class ApplicationOptions(LaunchOptions):
@@ -261,7 +258,7 @@ class ApplicationQueries:
             listener = self._listen(writer._spark)
             # `start` and `toTable` have the name at the same place.
             given = kwargs.get("queryName") or next(iter(args[4:5]), None) or _name_in_options(writer)
-            sign = self._take_name(given) if isinstance(given, str) and NAME.fullmatch(given) else None
+            sign = self._take_name(folder_name(given)) if given and isinstance(given, str) else None
             try:
                 query = start(writer, *args, **kwargs)
             except BaseException as error:
@@ -504,16 +501,6 @@ def _name_in_options(writer: DataStreamWriter) -> str | None:
         name = options.get(writer._jwrite).get("queryName")
         return str(name.get()) if name.isDefined() else None
     return None
-
-
-def in_short(error: str) -> str:
-    """Returns the message of *error* without frames of Java and Python.
-
-    Spark repeats both, and a plan, around the line that says what was wrong.
-    """
-    text, _, _ = error.partition("=== Streaming Query ===")
-    lines = [line for line in text.splitlines() if line.strip() and not _FRAME.match(line)]
-    return " ".join(dict.fromkeys(lines))[:MOST_OF_A_REASON]
 
 
 def _is_active(query: StreamingQuery) -> bool:

@@ -177,7 +177,7 @@ def _usual_shards(spark: SparkSession, newest: Entry | None) -> int:
 
     It goes on with that of the *newest* batch: with another one it would be made of `changes` again.
     """
-    if newest is not None and newest.notes.states:
+    if newest is not None:
         return len(newest.notes.states)
     return min(max(spark.sparkContext.defaultParallelism, FEWEST), MOST)
 
@@ -218,7 +218,7 @@ class ShardedState:
         # Asked after the digest, a Spark job: before its first job Spark may count no executor.
         shards = self._shards or _usual_shards(read.sparkSession, newest)
         runs = newest.notes.states if newest else (StateRuns(),) * shards
-        is_known = runs is not None and len(runs) == shards and committed <= (newest.batch_id if newest else -1)
+        is_known = len(runs) == shards and committed <= (newest.batch_id if newest else -1)
         task = JudgeTask(
             states=self._states,
             query=self._query,
@@ -240,7 +240,7 @@ class ShardedState:
         """Commits the rows of *entry*; returns the numbers of updates."""
         tables = {name: rows for name, rows in entry.tables.items() if name != LEFT_OUT}
         self._writer().append(tables, entry.batch_id)
-        remove_unnamed(self._states.control, entry.notes.states or (), check_lease=lambda: None)
+        remove_unnamed(self._states.control, entry.notes.states, check_lease=lambda: None)
         counts: Mapping[str, int] = _noted(entry)["counts"]
         return counts
 

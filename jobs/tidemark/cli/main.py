@@ -44,13 +44,13 @@ examples:
   tidemark sql "from latest_state"              prints a view; docs/cookbook.md has twenty questions
   tidemark publish duckdb                       writes a DuckDB file of views, for BI tools
   tidemark publish lineage --send               sends streams and origins of columns by the client of OpenLineage
-  tidemark publish openslo                      prints objectives as SLOs; `odcs` prints data contracts
+  tidemark publish sql --schema tidemark        prints a script that registers tables and views in a catalog of Spark
   tidemark schema --into .schemas               writes JSON Schemas of topology, SLA and channel files, for editors
   tidemark why flights                          explains missing results: blocked operators, causes, remedies
   tidemark topology flights                     shows latency, records/s, watermark and backlog of its operators
   tidemark path flights --last 3                shows the critical path of the newest windows, and the culprit
   tidemark incidents flights                    lists broken SLAs, since when, and who acknowledged them
-  tidemark suggest slas flights --zone Europe/Berlin   proposes limits by hour of the week, from past checks
+  tidemark suggest slas flights                 proposes limits of SLAs, from the last seven days
   tidemark metrics rules flights                writes alerting rules for Prometheus from the SLAs
   tidemark serve-metrics --port 9477            serves metrics to a Prometheus on this machine
   tidemark whatif flights --operator carrier_state --scale 0.5
@@ -65,7 +65,6 @@ examples:
   tidemark accept-loss flights status --source weather --partition 0 --until 512 --by Ann --reason "retention"
   tidemark reset-time flights status --source weather --partition 0 --to 2014-05-13T12:00 --by Ann --reason "2090"
   tidemark reshard flights status --shards 8    run it between a drain and the start with `shards = 8`
-  tidemark upgrade --dry-run                    shows what an upgrade of the warehouse changes, and what it costs
   tidemark down                                 drains the streams and stops everything
 """
 PASSED_ON = "replay"
@@ -85,7 +84,7 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("run", "stack.run", "run the drivers of one topology in the foreground; Ctrl-C drains them"),
     ("check", "project.check", "validate topology files, including columns and SQL, and SLAs"),
     ("sql", "explain.query", "run a query over the Delta tables, with DuckDB"),
-    ("publish", "outside.publish", "give other tools tables, SLAs and lineage, such as DuckDB, Hive and dbt"),
+    ("publish", "outside.publish", "give other tools tables and lineage: DuckDB, catalogs of Spark, OpenLineage"),
     ("schema", "outside.schema", "print or write JSON Schemas of topology, SLA and channel files, for editors"),
     ("why", "explain.why", "explain missing results of a topology: blocked operators, causes, remedies"),
     ("trace", "audit.trace", "show what became of a record at each operator, or which records made a row"),
@@ -98,13 +97,13 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("path", "explain.path", "show the critical path of a streaming window, and its culprit"),
     ("whatif", "explain.whatif", "estimate the latency of windows with a quicker operator, another bound or trigger"),
     ("incidents", "explain.incidents", "list the incidents of broken SLAs; acknowledge, silence or snooze them"),
-    ("suggest", "explain.suggest", "propose limits of SLAs by hour of the week, from the checks of past weeks"),
+    ("suggest", "explain.suggest", "propose limits of SLAs, from the last seven days"),
     ("tables", "explain.tables", "show the Delta tables: rows, files, bytes, version"),
     ("doctor", "repair.doctor", "check that checkpoints, journals and tables are consistent"),
     ("accept-loss", "repair.accept_loss", "continue without records that a topic or hop removed before they were read"),
     ("reset-time", "repair.reset_time", "set the time of a partition back after a record from the future"),
     ("reshard", "repair.reshard", "change the number of shards of a drained stream"),
-    ("upgrade", "repair.upgrade", "bring what older versions wrote to the format of this version"),
+    ("upgrade", "repair.upgrade", "say whether the warehouse has the format of this version"),
     ("requeue", "repair.requeue", "send quarantined or late records to their topics again, each once"),
     ("metrics", "outside.metrics", "print metrics for Prometheus, or alerting rules from the SLAs"),
     ("serve-metrics", "outside.serve_metrics", "serve metrics to Prometheus, or push them to OpenTelemetry"),

@@ -23,7 +23,7 @@ from tidemark.storage.location import replace
 LOOKS_EVERY_S = 20.0
 """Much less than the silence after which a driver loses its lease."""
 ASKS_EVERY_S = 300.0
-"""Longest age of an answer: older versions write requests without news."""
+"""Longest age of an answer: a command that is killed may leave a request without news."""
 
 T = TypeVar("T")
 
@@ -68,7 +68,7 @@ class News:
 
     def _text(self) -> str | None:
         try:
-            return self._place.read_text()
+            return self._place.read_text(errors="replace")
         except FileNotFoundError:
             return None
 

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from tidemark.bounded_http import WITHIN_S, NoAnswer, ask
 from tidemark.errors import TidemarkError
 
-TIMEOUT_S = 30
 NOT_FOUND = 404
 SUCCESS = "success"
 ENDED = frozenset({SUCCESS, "failed"})
@@ -123,16 +122,15 @@ class AirflowApi:
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self.url + path, data, headers, method=method)  # the URL is our own
         # A proxy that the environment names cannot reach 127.0.0.1 of this machine.
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         try:
-            with opener.open(request, timeout=TIMEOUT_S) as response:
-                return json.loads(response.read() or b"{}")
-        except urllib.error.HTTPError as error:
-            msg = f"Airflow refused {method} {path}: {error.code} {error.read().decode(errors='replace')[:500]}"
-            raise AirflowError(msg, error.code) from error
-        except OSError as error:
+            answer = ask(request, urllib.request.ProxyHandler({}), silent_for_s=WITHIN_S)
+        except NoAnswer as error:
             msg = f"Airflow does not answer at {self.url} ({error}); if it was stopped, start it with `tidemark up`"
             raise TidemarkError(msg) from error
+        if not 200 <= answer.status < 300:
+            msg = f"Airflow refused {method} {path}: {answer.status} {answer.content.decode(errors='replace')[:500]}"
+            raise AirflowError(msg, answer.status)
+        return json.loads(answer.content or b"{}")
 
     def _login(self) -> str:
         if self._token is None:

@@ -14,6 +14,7 @@ import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 
+from tidemark.bounded_http import NoAnswer, ask
 from tidemark.collecting import omit
 from tidemark.control import process
 from tidemark.control.private_file import write_private
@@ -44,12 +45,12 @@ class LocalCluster:
     def living(self) -> int:
         """Returns the number of live workers, 0 without the master's answer."""
         # A proxy that the environment names cannot reach 127.0.0.1 of this machine.
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        request = urllib.request.Request(f"{self.page}/json/")
         try:
-            with opener.open(f"{self.page}/json/", timeout=5) as answer:
-                return int(json.load(answer)["aliveworkers"])
-        except OSError:
+            answer = ask(request, urllib.request.ProxyHandler({}), silent_for_s=5)
+        except NoAnswer:
             return 0
+        return int(json.loads(answer.content)["aliveworkers"]) if answer.status == 200 else 0
 
 
 def master_command(*, host: str, port: int, page_port: int, properties: str) -> list[str]:

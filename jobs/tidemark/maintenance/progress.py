@@ -20,13 +20,11 @@ class ReachedBatch:
         done: the newest batch that is in all tables; None: none.
         progress: that of the newest decided batch.
         decided_at_ms: when that batch was written down, epoch ms.
-        has_state_files: the state is in files.
     """
 
     done: int | None
     progress: StreamProgress
     decided_at_ms: int
-    has_state_files: bool
 
     @property
     def is_in_flight(self) -> bool:
@@ -61,4 +59,4 @@ def read_progress(stream: Stream) -> ReachedBatch | None:
     if newest is None:
         return None
     progress, decided_at_ms = newest.notes.progress, journal.written_at_ms(newest.batch_id)
-    return ReachedBatch(done, progress, decided_at_ms, newest.notes.states is not None)
+    return ReachedBatch(done, progress, decided_at_ms)

@@ -9,9 +9,7 @@ from pathlib import Path
 from typing import assert_never
 
 import polars as pl
-from deltalake import DeltaTable
 
-from tidemark.collecting import names_in
 from tidemark.maintenance.live_rows import (
     NeededRows,
     are_in,
@@ -29,12 +27,9 @@ from tidemark.model.project.layout import Layout
 from tidemark.model.stream import Stream
 from tidemark.model.tables.catalog import (
     CHANGES,
-    COMPLETENESS,
     HELD_RECORDS,
-    HOP,
     HOP_MARK,
     OPERATOR_STATE,
-    SCHEMA_CHANGES,
     SUPPRESSED,
     TABLES,
     WATERMARKS,
@@ -63,26 +58,6 @@ class RetainedTable:
 def report_tables(layout: Layout, topology: str) -> list[Path]:
     """Returns the tables that the batch jobs of *topology* have written."""
     return sorted(log.parent for log in layout.reports(topology).glob("*/_delta_log"))
-
-
-def is_of_older_version(stream: Stream, at: ReachedBatch) -> bool:
-    """Returns True until a driver of this version takes over *stream*.
-
-    The stream has reached *at*.
-    """
-    # Until a driver of this version takes over, the state may be only in the tables.
-    if not at.has_state_files:
-        return True
-    tables = {table.name: table for table in TABLES.values() if table.written_by == "stream"}
-    tables |= {o.hop_table: HOP for o in stream.sub.operators if o.hop_table}
-    for name, table in tables.items():
-        path = str(stream.home / name)
-        # Warehouses of 0.1.0 may lack these tables; they keep no state.
-        if name in {COMPLETENESS.name, SCHEMA_CHANGES.name} and not DeltaTable.is_deltatable(path):
-            continue
-        if not DeltaTable.is_deltatable(path) or {*table.names} - {*names_in(DeltaTable(path).schema().fields)}:
-            return True
-    return False
 
 
 def kept_of(stream: Stream, at: ReachedBatch) -> Iterator[RetainedTable]:

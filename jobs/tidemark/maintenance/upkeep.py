@@ -31,7 +31,7 @@ from tidemark.control.folder import Control
 from tidemark.maintenance.live_rows import NeededRows
 from tidemark.maintenance.orphan_files import remove_unused, uncommitted_since_ms
 from tidemark.maintenance.progress import read_progress
-from tidemark.maintenance.retention import RetainedTable, is_of_older_version, kept_of, report_tables
+from tidemark.maintenance.retention import RetainedTable, kept_of, report_tables
 from tidemark.model.project.layout import Layout
 from tidemark.model.stream import Stream
 from tidemark.model.tables.catalog import (
@@ -83,10 +83,6 @@ def maintain_stream(stream: Stream, *, now_ms: int, closed_after_ms: int = CLOSE
     for finding in reasons:
         log.warning("%s/%s is left as it is: %s", stream.topology.name, stream.sub.name, finding.lines)
     if reasons or (at := read_progress(stream)) is None:
-        return
-    if is_of_older_version(stream, at):
-        name = f"{stream.topology.name}/{stream.sub.name}"
-        log.warning("%s is left as it is: its tables are of an older version; start its driver", name)
         return
     since_ms = uncommitted_since_ms(Control(stream.control), at)
     for table in kept_of(stream, at):

@@ -90,9 +90,9 @@ def _levels(spec: SlaSpec) -> Iterator[tuple[int, Severity, float | None]]:
     The third part is the limit that Prometheus compares itself, ms; None: it compares the level.
     """
     limits = spec.limits
-    # Prometheus does not know what excuses a subject, other limits of an hour, or when rows are merged.
+    # Prometheus does not know what excuses a subject, or when rows are merged.
     is_excused = spec.ignore_when_idle or spec.while_catching_up is WhileCatchingUp.EXCUSE
-    has_times = spec.hours or spec.calendar or spec.maintenance_windows
+    has_times = spec.calendar or spec.maintenance_windows
     is_direct = spec.measure in {Measure.WATERMARK_LAG, *QUANTILES} and spec.place is ResultPlace.VIEW
     if not isinstance(limits, Sla) or not is_direct or is_excused or has_times:
         yield 1, Severity.WARNING, None

@@ -204,7 +204,7 @@ def _file(path: Path, none: pl.DataFrame) -> pl.DataFrame:
 def _as(none: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
     """Returns *rows* with the columns of *none*.
 
-    A table of an older version lacks some.
+    A file that was written before a column was added lacks it.
     """
     if rows.schema == none.schema:
         return rows

@@ -31,15 +31,13 @@ class ChannelKind(StrEnum):
     """PagerDuty's Events API v2."""
     ALERTMANAGER = "alertmanager"
     """Version 2 of the API of Prometheus' Alertmanager."""
-    OPSGENIE = "opsgenie"
-    """Opsgenie's Alert API."""
     WEBHOOK = "webhook"
     """Signed JSON: see docs/alert.schema.json."""
     NOTIFIER = "notifier"
     """Any notifier of Airflow."""
 
 
-KEEPS_STATE = frozenset({ChannelKind.PAGERDUTY, ChannelKind.ALERTMANAGER, ChannelKind.OPSGENIE, ChannelKind.WEBHOOK})
+KEEPS_STATE = frozenset({ChannelKind.PAGERDUTY, ChannelKind.ALERTMANAGER, ChannelKind.WEBHOOK})
 """Kinds whose receivers keep an alert open until they get its end."""
 VALID_FOR_MS = 3_600_000
 
@@ -50,7 +48,7 @@ class Channel:
 
     It has the notifier's class and its *arguments*. Their texts may have `{{ alert.subject }}`, `{{ alert.text }}` and
     so on (docs/alerts.md). It receives changes that match every filter that is set (None matches all), and always
-    `checks_are_made`. It receives forecasts only if *severities* names them; the log receives them always.
+    `checks_are_made`.
 
     A channel that *keeps_state* gets the end of each alert that it opened, however late. One that *sends_again* gets
     open alerts again at each delivery. It gets an alert that is not acknowledged again every *renotify_after_ms* (None:
@@ -77,9 +75,6 @@ class Channel:
     def tells(self, change: Mapping[str, Any]) -> bool:
         """Returns True if a row of `sla_alerts` matches its filters."""
         wanted = [("topology", self.topologies), ("change", self.changes)]
-        # A forecast goes only to those who asked for it, so that it pages no one.
-        if change["severity"] == Severity.FORECAST and self.severities is None and self.name != LOG:
-            return False
         if (audience := change.get("audience")) is not None:
             # Only a channel that names this owner, and does not get the alert itself.
             owners = self.owners or ()
@@ -140,8 +135,6 @@ def warnings(channels: Iterable[Channel], promised: Sequence[tuple[Topology, Seq
         specs = [spec for _, of_topology in chosen for spec in of_topology]
         owners = [*(topology.owner for topology, _ in chosen), *(spec.owner for spec in specs)]
         severities = [spec.severity.value for spec in specs]
-        if any(spec.is_foreseeable for spec in specs):
-            severities.append(Severity.FORECAST.value)
         yield from _unmatched(f"{channel.name}.topologies", channel.topologies, names)
         # Without a topology no other filter matches anything.
         if chosen:
@@ -284,8 +277,6 @@ def _notifier(kind: ChannelKind, keys: Keys) -> tuple[str, dict[str, Any]]:
         case ChannelKind.ALERTMANAGER:
             notifier, arguments = _receiver("AlertmanagerNotifier", keys, "alertmanager_default")
             return notifier, {**arguments, "valid_for_ms": keys.duration("valid_for", "1 h", VALID_FOR_MS)}
-        case ChannelKind.OPSGENIE:
-            return _receiver("OpsgenieNotifier", keys, "opsgenie_default")
         case ChannelKind.WEBHOOK:
             return _receiver("WebhookNotifier", keys, "webhook_default")
         case ChannelKind.NOTIFIER:

@@ -16,13 +16,11 @@ from tidemark.collecting import names_in, outside, present
 from tidemark.errors import InvalidArgument, InvalidSpec
 from tidemark.model.project.files import Project
 from tidemark.model.settings.maintenance_windows import (
-    KEYS_OF_HOURS,
     MaintenanceWindow,
     WeeklyHours,
     calendar,
     maintenance_windows,
     minute_of_day,
-    weekly_hours,
     zone_named,
 )
 from tidemark.model.settings.retention import DAY_MS
@@ -107,8 +105,6 @@ class Severity(StrEnum):
     CRITICAL = "critical"
     WARNING = "warning"
     INFO = "info"
-    FORECAST = "forecast"
-    """The severity of an expected break; no SLA is given it."""
 
 
 QUANTILES: Mapping[Measure, float] = MappingProxyType(
@@ -123,8 +119,6 @@ WORK_QUANTILES: Mapping[Measure, float] = MappingProxyType({Measure.OPERATOR_LAT
 """The quantile of each measure of an operator's own work on windows."""
 OF_OPERATORS = frozenset({Measure.WATERMARK_LAG, Measure.RECORDS, Measure.BURN_RATE, *QUANTILES, *WORK_QUANTILES})
 """The measures that every operator, source or sub-topology may have."""
-FORESEEN = frozenset({Measure.STALENESS, Measure.WATERMARK_LAG, *QUANTILES})
-"""The measures whose breaks can be expected."""
 EXCUSED_WHILE_CATCHING_UP = (Measure.STALENESS, Measure.WATERMARK_LAG, *QUANTILES, Measure.BURN_RATE)
 """The measures that `while_catching_up` may excuse: late records."""
 Thresholds: TypeAlias = Sla | RecordMinimums | BurnRate | ContractRule | Deadline | ChangeMaximums
@@ -160,7 +154,6 @@ Source: Google's SRE Workbook, "Alerting on SLOs", table of recommended paramete
 """
 WINDOW_MS = 28 * DAY_MS
 MIN_RECORDS = 100
-EXAMPLE_OF_HOURS = '{ zone = "Europe/Berlin", from = "07:00", to = "19:00", error_after = "30 s" }'
 OBJECTIVE_EXAMPLE = '{ latency = "30 s", target = 0.99 }'
 
 
@@ -182,9 +175,8 @@ class SlaSpec:
     It is measured over the `over_ms` before the check. *place* is where the subject's readers look; only for sinks with
     current rows do the places differ. With *by*, a staleness is judged for each group of rows with equal values in
     these columns, and a group that was not seen for `over_ms` counts no more. *runbook* is the remedy (URL or text).
-    In a maintenance window, and outside its *calendar* (None: always), checks change no incident. In *hours* other
-    limits hold; of several that have an instant the first counts. *compliance* is set if it is a window of an
-    objective.
+    In a maintenance window, and outside its *calendar* (None: always), checks change no incident. *compliance* is set
+    if it is a window of an objective.
     """
 
     name: str
@@ -202,7 +194,6 @@ class SlaSpec:
     damping: Damping = field(default_factory=Damping)
     maintenance_windows: tuple[MaintenanceWindow, ...] = ()
     calendar: WeeklyHours | None = None
-    hours: tuple[tuple[WeeklyHours, Thresholds], ...] = ()
     compliance: Compliance | None = None
 
     @property
@@ -220,15 +211,6 @@ class SlaSpec:
         """Returns all times over which it is measured."""
         return (self.over_ms, self.short_ms) if self.measure is Measure.BURN_RATE else (self.over_ms,)
 
-    @property
-    def is_foreseeable(self) -> bool:
-        """Returns True if checks look for an expected break.
-
-        The staleness of a table that no sink has is left out by them, too.
-        """
-        is_in_view = self.place is ResultPlace.VIEW and not self.by
-        return is_in_view and self.measure in FORESEEN and isinstance(self.limits, Sla)
-
     def is_quiet(self, at_ms: int) -> bool:
         """Returns whether *at_ms* (epoch ms) is in a maintenance window."""
         return any(window.holds(at_ms) for window in self.maintenance_windows)
@@ -236,16 +218,6 @@ class SlaSpec:
     def is_judged(self, at_ms: int) -> bool:
         """Returns whether *at_ms* (epoch ms) is in its calendar."""
         return self.calendar is None or self.calendar.holds(at_ms)
-
-    def at(self, at_ms: int) -> SlaSpec:
-        """Returns the SLA with the limits of the instant *at_ms*, epoch ms."""
-        of_hours = (limits for hours, limits in self.hours if hours.holds(at_ms))
-        return replace(self, limits=next(of_hours, self.limits), hours=())
-
-    def by_limits(self) -> Iterator[SlaSpec]:
-        """Yields the SLA with each of its limits."""
-        for limits in (self.limits, *(limits for _, limits in self.hours)):
-            yield replace(self, limits=limits, hours=())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -270,7 +242,7 @@ class Slas:
 
 KEYS = (
     "subject", "measure", "by", "place", "owner", "severity", "runbook", "over", "ignore_when_idle",
-    "while_catching_up", "open_after", "resolve_after", "maintenance_windows", "calendar", "hours",
+    "while_catching_up", "open_after", "resolve_after", "maintenance_windows", "calendar",
     "warn_after", "error_after", "warn_below", "error_below", "warn_above", "error_above",
     "threshold", "target", "warn_at", "error_at", "min_records", "objective", "complete_by",
 )  # fmt: skip
@@ -281,7 +253,7 @@ An unknown key is reported before the mistakes that it may have caused.
 DECIDING = ("measure", "objective", "complete_by", "by")
 """Keys that decide what is measured."""
 OF_AN_OBJECTIVE = frozenset(
-    {"measure", "over", "severity", "hours", "threshold", "target", "warn_at", "error_at", "min_records"}
+    {"measure", "over", "severity", "threshold", "target", "warn_at", "error_at", "min_records"}
 )
 """Keys of a burn rate that an objective sets itself."""
 MAINTENANCE = "maintenance"
@@ -416,8 +388,7 @@ def _recorded(content: Mapping[str, Any]) -> list[str]:
     return [name for name, table in content.items() if isinstance(table, dict) and table.get(RECORDED) is True]
 
 
-def slas_of(tables: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the SLAs among the *tables* of a topology, by name."""
+def _slas_of(tables: Mapping[str, Any]) -> dict[str, Any]:
     return {name: table for name, table in tables.items() if not _is_setting(name, table, {MAINTENANCE, RECORDED})}
 
 
@@ -438,7 +409,7 @@ def usable_slas(content: Mapping[str, Any], topology: Topology, *, file: str) ->
     if tables.get(RECORDED, True) is not True and not isinstance(tables[RECORDED], dict):
         problem, remedy = f"is {tables[RECORDED]!r}", f"write {RECORDED} = true, or leave it out"
         errors[RECORDED] = InvalidSpec.at(file, f"{topology.name}.{RECORDED}", problem, remedy)
-    for name, table in (slas_of(tables) or DEFAULT_SLAS).items():
+    for name, table in (_slas_of(tables) or DEFAULT_SLAS).items():
         try:
             read = _specs(file, name, table, topology)
         except InvalidSpec as error:
@@ -506,9 +477,8 @@ def _spec(keys: Keys, name: str, topology: Topology) -> SlaSpec:
         measure=measure,
         by=by,
         limits=_limits(keys, measure),
-        hours=tuple(_hours(keys, measure)),
         over_ms=_over_ms(keys, measure, by),
-        severity=_severity(keys),
+        severity=Severity(keys.choice("severity", Severity, Severity.CRITICAL)),
         **_of_any(keys, measure),
     )
     _refuse_unseen_groups(keys, spec)
@@ -598,10 +568,9 @@ def _window_name(name: str, window: BurnWindow) -> str:
 
 def _refuse_unseen_groups(keys: Keys, spec: SlaSpec) -> None:
     """Refuses an `over` that ends before a group is stale."""
-    if not spec.by:
+    if not spec.by or not isinstance(spec.limits, Sla):
         return
-    by_limits = [each.limits for each in spec.by_limits() if isinstance(each.limits, Sla)]
-    longest_ms = round(max(present(ms for each in by_limits for ms in (each.warn_after_ms, each.error_after_ms))))
+    longest_ms = round(max(present((spec.limits.warn_after_ms, spec.limits.error_after_ms))))
     if spec.over_ms <= longest_ms:
         problem = f"is {length(spec.over_ms)}, after which an unseen group counts no more"
         remedy = f"write a longer time than the limit of {length(longest_ms)}"
@@ -696,14 +665,6 @@ def subjects(measure: Measure, topology: Topology) -> tuple[str, ...]:
     return (OUTCOMES.name,) if measure is Measure.COMPLETENESS else tuple(topology.operators)
 
 
-def _severity(keys: Keys) -> Severity:
-    severity = Severity(keys.choice("severity", Severity, Severity.CRITICAL))
-    if severity is Severity.FORECAST:
-        others = ", ".join(word for word in Severity if word is not Severity.FORECAST)
-        keys.fail("severity", f"is {severity.value!r}, which no broken SLA has", f"use one of {others}")
-    return severity
-
-
 def _limits(keys: Keys, measure: Measure) -> Thresholds:
     match measure:
         case Measure.RECORDS:
@@ -718,20 +679,6 @@ def _limits(keys: Keys, measure: Measure) -> Thresholds:
             return _at_most(keys)
         case _:
             return _lengths(keys)
-
-
-def _hours(keys: Keys, measure: Measure) -> Iterator[tuple[WeeklyHours, Thresholds]]:
-    """Yields the hours in which other limits hold, and these limits."""
-    tables = keys.get("hours", list, f"[{EXAMPLE_OF_HOURS}]", [])
-    if tables and measure in {Measure.BURN_RATE, Measure.CONTRACT, Measure.COMPLETE_BY, Measure.SCHEMA_CHANGES}:
-        keys.fail("hours", f"is set, but {measure} has the same limits at all hours", "leave it out", beside=DECIDING)
-    limits = ("warn_below", "error_below") if measure is Measure.RECORDS else ("warn_after", "error_after")
-    for place, table in enumerate(tables):
-        if not isinstance(table, dict):
-            keys.fail("hours", f"has {table!r}", f"write a list of tables such as {EXAMPLE_OF_HOURS}")
-        own = Keys(keys.file, f"{keys.at}.hours[{place}]", table)
-        own.refuse_all_but((*KEYS_OF_HOURS, *limits))
-        yield weekly_hours(own), _limits(own, measure)
 
 
 def _deadline(keys: Keys) -> Deadline:
@@ -795,4 +742,4 @@ def _refuse_pair(keys: Keys, warn: str, error: str, remedy: str) -> NoReturn:
     problem = f"and {error} are missing"
     if warn in keys.content or error in keys.content:
         problem = f"is {keys.content.get(warn, 'missing')!r} and {error} is {keys.content.get(error, 'missing')!r}"
-    keys.fail(warn, problem, remedy, beside=("measure", "objective", "hours", warn, error))
+    keys.fail(warn, problem, remedy, beside=("measure", "objective", warn, error))

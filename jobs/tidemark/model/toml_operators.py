@@ -13,7 +13,7 @@ from typing import Any
 from tidemark.errors import InvalidSpec
 from tidemark.model.kinds.operator import Operator
 from tidemark.model.kinds.registry import KINDS
-from tidemark.model.settings.toml_keys import IDENTIFIER, STREAM, Keys, read_whole
+from tidemark.model.settings.toml_keys import IDENTIFIER, Keys, read_whole
 from tidemark.model.tables.catalog import TABLES
 
 RESERVED = frozenset({"source", "partition", "offset", "key", "value", "headers", "deleted", "timestamp_ms", "reason"})
@@ -39,7 +39,7 @@ def read_operator(
 
     def read(keys: Keys) -> Operator:
         keys.word("kind", KINDS)
-        stream = keys.name("sub_topology", "status", None, form=STREAM)
+        stream = keys.name("sub_topology", "status", None)
         return kind.read(keys, {"name": name, "sub_topology": stream}, folder)
 
     return read_whole(file, keys.at, table, read)

@@ -16,7 +16,7 @@ from tidemark.errors import InvalidArgument
 from tidemark.model.project.layout import Layout
 from tidemark.model.tables.catalog import DDL_TYPES, TABLES
 from tidemark.storage.delta.current_view import current_rows
-from tidemark.storage.delta.snapshots import EPOCH_MS, INSTANT, columns_of
+from tidemark.storage.delta.snapshots import columns_of
 from tidemark.storage.warehouse import changes_of, no_tables
 
 
@@ -24,8 +24,7 @@ def external_names(layout: Layout, paths: Sequence[Path]) -> dict[Path, str]:
     """Returns the name of the external table of each path.
 
     It is `<topology>__<sub_topology>__<table>` or, of a report, `<topology>__<table>`. `_` replaces the characters `.`
-    and `-`, which names of queries may have: Hive and Spark's own catalog refuse them, and Unity Catalog wants
-    backticks for `-`.
+    and `-`, which names of queries may have: Hive and Spark's own catalog refuse them.
 
     Raises:
         InvalidArgument: there are no tables, or two would have one name.
@@ -82,17 +81,13 @@ def union_of(name: str, paths: Sequence[Path], read: Callable[[Path], str]) -> t
 
 
 def _columns(name: str, of_paths: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Returns the columns of a union with Delta's types (JSON).
-
-    A column that is an instant in one table is one in all: older versions wrote epoch ms.
-    """
+    """Returns the columns of a union with Delta's types (JSON)."""
     if name in TABLES:
         return TABLES[name].delta_types
     columns: dict[str, Any] = {}
     for types in of_paths:
         for column, kind in types.items():
-            if column not in columns or kind == INSTANT:
-                columns[column] = kind
+            columns.setdefault(column, kind)
     return columns
 
 
@@ -102,8 +97,6 @@ def _shown(types: Mapping[str, Any], columns: Mapping[str, Any]) -> Iterator[str
         name = identifier(column)
         if column not in types:
             yield f"CAST(NULL AS {type_text(kind)}) AS {name}"
-        elif kind == INSTANT and types[column] == EPOCH_MS:
-            yield f"timestamp_millis({name}) AS {name}"
         else:
             yield name
 

@@ -24,7 +24,7 @@ from tidemark.errors import InvalidArgument
 from tidemark.model.project.layout import Layout
 from tidemark.model.tables.catalog import TABLES
 from tidemark.query import kafka_metrics, read_only
-from tidemark.storage.delta.snapshots import EPOCH_MS, INSTANT, MOST_FILES, Snapshot, columns_of, snapshot_of
+from tidemark.storage.delta.snapshots import MOST_FILES, Snapshot, snapshot_of
 from tidemark.storage.object_path import ObjectPath
 from tidemark.storage.private_folder import private_folder
 from tidemark.storage.warehouse import changes_of, delta_tables, named_in, views
@@ -60,7 +60,7 @@ DELTA_SCAN = "delta_scan("
 The extension takes 0.1 s of CPU to load.
 """
 DELTA_TYPES = {"string": "varchar", "long": "bigint", "integer": "int", "short": "smallint", "byte": "tinyint"}
-DELTA_TYPES |= {"binary": "blob", INSTANT: "timestamptz"}
+DELTA_TYPES |= {"binary": "blob", "timestamp": "timestamptz"}
 DELTA_TYPES |= {word: word for word in ("float", "double", "boolean", "date")}
 """DuckDB's names of Delta's types.
 
@@ -101,7 +101,7 @@ class Warehouse:
                 self.tables[name] = allowed
         self._views = [view for view in [*views(), kafka_metrics.VIEW] if view.name not in self.tables]
         self._snapshots = cache(snapshot_of)
-        self._selects = selects_of(self.tables, self._from, self._columns)
+        self._selects = selects_of(self.tables, self._from)
         self._streams = Layout(home).stream("*", "*").parent.parent
         self._unflushed: dict[Path, UnflushedRows | None] = {}
         self._connection, self._reads_logs, self._by_name = _connect(home, memory), False, False
@@ -193,11 +193,6 @@ class Warehouse:
         rows = f"SELECT * FROM {identifier(f'unflushed {path}')}"
         return f"(SELECT * FROM {source} WHERE batch_id <= {flushed} UNION ALL BY NAME {rows})"
 
-    def _columns(self, path: Path) -> Mapping[str, Any]:
-        """Returns the columns of the table at *path*, with Delta's types."""
-        snapshot = self._snapshots(path)
-        return snapshot.columns if snapshot else columns_of(path)
-
     def _unflushed_of(self, path: Path) -> UnflushedRows | None:
         """Returns the unflushed facts of the stream of *path*; None without.
 
@@ -224,11 +219,7 @@ def _dataset(path: Path) -> Any:
     return dataset_of(DeltaTable(str(path)))
 
 
-def selects_of(
-    tables: Mapping[str, Sequence[Path]],
-    read: Callable[[Path], str],
-    columns_of: Callable[[Path], Mapping[str, Any]] = columns_of,
-) -> dict[str, Callable[[], str]]:
+def selects_of(tables: Mapping[str, Sequence[Path]], read: Callable[[Path], str]) -> dict[str, Callable[[], str]]:
     """Returns functions that make SELECTs of tables and views, by name.
 
     Tables that are not written yet are included.
@@ -236,25 +227,21 @@ def selects_of(
     Args:
         tables: paths by name.
         read: returns the SQL that reads the table at a path.
-        columns_of: returns its columns with Delta's types.
     """
     names = dict.fromkeys(sorted({*TABLES, *tables}))
     selects: dict[str, Callable[[], str]] = {
-        name: partial(_select_of_table, name, tables.get(name, ()), read, columns_of) for name in names
+        name: partial(_select_of_table, name, tables.get(name, ()), read) for name in names
     }
     for view in [*views(), kafka_metrics.VIEW]:
         selects.setdefault(view.name, partial(str, view.select))
     return selects
 
 
-def _select_of_table(
-    name: str, paths: Sequence[Path], read: Callable[[Path], str], columns_of: Callable[[Path], Mapping[str, Any]]
-) -> str:
+def _select_of_table(name: str, paths: Sequence[Path], read: Callable[[Path], str]) -> str:
     """Returns the SELECT of all rows of tables with one *name*."""
-    # A table has all its columns before it is written, and if an older version wrote it.
-    in_ms = _in_ms(paths, columns_of) if name not in TABLES else {}
+    # A table has all its columns before it is written.
     rows = [_empty(TABLES[name].delta_types)] if name in TABLES else []
-    rows += [f"SELECT *{_as_instants(in_ms.get(path, ()))} FROM {_current(path, read)}" for path in paths]
+    rows += [f"SELECT * FROM {_current(path, read)}" for path in paths]
     return "\nUNION ALL BY NAME\n".join(rows)
 
 
@@ -323,29 +310,6 @@ def _duckdb_type(kind: Any) -> str:
         case _:
             fields = (f"{identifier(field['name'])} {_duckdb_type(field['type'])}" for field in kind["fields"])
             return f"STRUCT({', '.join(fields)})"
-
-
-def _in_ms(paths: Sequence[Path], columns_of: Callable[[Path], Mapping[str, Any]]) -> dict[Path, list[str]]:
-    """Returns columns in epoch ms that are timestamps in other tables.
-
-    They are by the path of the table, all of one name.
-    """
-    if len(paths) < 2:
-        return {}
-    types = {path: columns_of(path) for path in paths}
-    instants: set[str] = set()
-    for columns in types.values():
-        instants.update(name for name, kind in columns.items() if kind == INSTANT)
-    in_ms = {}
-    # An older version made columns of epoch ms.
-    for path, columns in types.items():
-        in_ms[path] = [name for name in columns if name in instants and columns[name] == EPOCH_MS]
-    return in_ms
-
-
-def _as_instants(columns: Sequence[str]) -> str:
-    shown = ", ".join(f"make_timestamptz({identifier(column)} * 1000) AS {identifier(column)}" for column in columns)
-    return f" REPLACE ({shown})" if columns else ""
 
 
 def identifier(name: str) -> str:

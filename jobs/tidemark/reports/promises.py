@@ -69,11 +69,11 @@ def promises(specs: Iterable[SlaSpec]) -> Promises:
     """Collects the promises of *specs*.
 
     The limit is the threshold of an error or, without one, of a warning. If an operator has several limits of work, the
-    lowest one applies. Limits of some `hours` count at all times.
+    lowest one applies.
     """
     records: dict[str, tuple[RecordPromise, ...]] = {}
     work_ms: dict[str, int] = {}
-    for spec in (part for whole in specs for part in whole.by_limits()):
+    for spec in specs:
         # The path of a window ends when its results are in the view; they come to the table's files later.
         if spec.place is ResultPlace.TABLE:
             continue
@@ -115,8 +115,7 @@ def cannot_be_kept(specs: Iterable[SlaSpec], topology: Topology) -> Iterator[str
     The settings are the bounds and the trigger of *topology*; the limits are those of *specs*.
     """
     # All windows of an objective make one promise.
-    of_tables = {spec.table: spec for spec in specs}.values()
-    for spec in (part for whole in of_tables for part in whole.by_limits()):
+    for spec in {spec.table: spec for spec in specs}.values():
         promise = record_promise(spec)
         if promise is None or spec.subject not in topology.operators:
             continue

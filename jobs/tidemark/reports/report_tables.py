@@ -20,8 +20,9 @@ from tidemark.kernels.columns.schemas import arrow_schema, rows_of
 from tidemark.model.checks import CHECKS
 from tidemark.model.settings.intervals import Interval, utc
 from tidemark.model.tables.catalog import Table
-from tidemark.storage.delta.datasets import dataset_of
+from tidemark.storage.delta.datasets import dataset_of, local_folder
 from tidemark.storage.delta.format import WRITER
+from tidemark.storage.delta.log import make_commits_durable
 from tidemark.storage.delta.tables import again_after_others, append, create
 
 BROKEN = "failed validation check"
@@ -75,6 +76,7 @@ def replace_in(
     """
     transactions = [Transaction(app, version) for app, version in marks.items()]
     properties = CommitProperties(app_transactions=transactions, custom_metadata=WRITER)
+    folder, since = local_folder(stored), stored.version()
     try:
         write_deltalake(stored, rows_of(table, rows), mode="overwrite", predicate=where, commit_properties=properties)
     except DeltaError as error:
@@ -84,6 +86,8 @@ def replace_in(
         law = f"rows must be in ({where}) and satisfy these checks"
         msg = f"{table.name}: {law}; nothing was written.\n{listed_checks}\n{error}"
         raise InvalidRow(msg) from error
+    if folder is not None:
+        make_commits_durable(folder, since=since)
 
 
 def open_report(table: Table, path: Path) -> DeltaTable:

@@ -13,8 +13,14 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple
 
 from tidemark.semantics.idleness import Activity
-from tidemark.semantics.schema_watch import SourceFields
+from tidemark.semantics.schema_watch import SourceFields, fields_from_json, fields_to_json
 from tidemark.semantics.skip_rate import Skips
+
+WATCHED_FILES = 500
+"""So many files of a source are watched after they were read.
+
+Each journal entry has their sizes.
+"""
 
 
 class WriterPosition(NamedTuple):
@@ -99,7 +105,8 @@ class InputProgress:
 
     `places` has the partition that each input partition of a source over several topics is, by number. It only grows,
     so that no number ever means another partition; a deleted topic leaves `partitions` alone. `idle_watermark_ms` is of
-    a hop: the lowest watermark of an idle partition before it, by its newest mark. None: no partition was idle.
+    a hop: the lowest watermark of an idle partition before it, by its newest mark. None: no partition was idle. `files`
+    has the bytes of the files that a source read last, by name, the newest at the end.
     """
 
     partitions: Mapping[int, PartitionProgress] = field(default_factory=dict)
@@ -108,6 +115,7 @@ class InputProgress:
     idle: bool = False
     places: tuple[Place, ...] = ()
     idle_watermark_ms: int | None = None
+    files: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def offsets_read(self) -> dict[int, int]:
@@ -153,19 +161,10 @@ class InputProgress:
             partitions[number] = replace(part, latest_offset=latest.get(number))
         return replace(self, partitions=partitions)
 
-    def to_json(self) -> dict[str, Any]:
-        """Returns the progress in types that JSON can hold."""
-        content = asdict(self)
-        # Only sources over several topics have these keys, so older versions read the progress of all others.
-        if not self.places:
-            del content["places"]
-        # And only topologies with the key `complete` have this one.
-        if self.idle_watermark_ms is None:
-            del content["idle_watermark_ms"]
-        for part in content["partitions"].values():
-            if part["latest_offset"] is None:
-                del part["latest_offset"]
-        return content
+    def with_files(self, sizes: Mapping[str, int]) -> InputProgress:
+        """Returns this progress with files that were read now, and their *sizes* in bytes."""
+        files = {**{name: size for name, size in self.files.items() if name not in sizes}, **sizes}
+        return replace(self, files=dict([*files.items()][-WATCHED_FILES:]))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -224,8 +223,7 @@ class StreamProgress:
         reopened: the batches in which late records were processed again, by the id of the request.
         ahead: how many more batches there were than Spark planned: each part of a batch counts as one.
         complete: by operator with the key `complete`, its intervals.
-        fields: by source, the fields that its records have. A journal entry has them beside the progress, so that
-            older versions, which do not know them, can read it.
+        fields: by source, the fields that its records have.
     """
 
     batch_id: int = -1
@@ -262,16 +260,10 @@ class StreamProgress:
         return planned_at_ms if self.decided_at_ms is None else max(planned_at_ms, self.decided_at_ms)
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the progress, without `fields`, in types that JSON can hold."""
+        """Returns the progress in types that JSON can hold."""
         # `asdict` copies numbers one by one, and these are many.
         counts = {"windows": self.windows, "uncounted": self.uncounted, "records": self.records}
-        inputs = {name: progress.to_json() for name, progress in self.inputs.items()}
-        content = {**asdict(replace(self.without_windows(), inputs={})), "inputs": inputs, **counts}
-        # Only streams with the key `complete` have it, so older versions read the progress of all others.
-        if not self.complete:
-            del content["complete"]
-        del content["fields"]
-        return content
+        return {**asdict(self.without_windows()), **counts, "fields": fields_to_json(self.fields)}
 
     def without_windows(self) -> StreamProgress:
         """Returns the progress without the state of windows and fields."""
@@ -282,20 +274,18 @@ class StreamProgress:
         """Reads what `to_json` returned, after a trip through JSON text."""
         parsed = {
             "inputs": {name: _input(value) for name, value in content["inputs"].items()},
-            "marks": {name: SentMark(*mark) for name, mark in content.get("marks", {}).items()},
+            "marks": {name: SentMark(*mark) for name, mark in content["marks"].items()},
             # Keys of JSON objects are text.
             "records": _with_whole_keys(content["records"]),
             "skipped": _with_whole_keys(content["skipped"]),
             # JSON has lists where progress has tuples, and progress is compared for equality.
             "windows": tuple(content["windows"]),
-            "uncounted": _tuples(content.get("uncounted", ())),
-            "skipped_lately": _tuples_by_name(content.get("skipped_lately", {})),
-            "stay_closed": _tuples_by_name(content.get("stay_closed", {})),
-            # Older versions kept no `ended`: it is the same unless time was set back.
-            "ended": content.get("ended", {} if content.get("resets") else content.get("forgotten", {})),
-            "complete": {name: _intervals(table) for name, table in content.get("complete", {}).items()},
+            "uncounted": _tuples(content["uncounted"]),
+            "skipped_lately": _tuples_by_name(content["skipped_lately"]),
+            "stay_closed": _tuples_by_name(content["stay_closed"]),
+            "complete": {name: _intervals(table) for name, table in content["complete"].items()},
+            "fields": fields_from_json(content["fields"]),
         }
-        # Keys that this version does not know are errors: a newer version may count on them.
         return cls(**{**content, **parsed})
 
     def same_as(self, other: StreamProgress) -> bool:
@@ -322,7 +312,7 @@ def _tuples_by_name(content: Mapping[str, Iterable[Iterable[Any]]]) -> dict[str,
 
 
 def _intervals(content: Mapping[str, Any]) -> TableIntervals:
-    uncounted, before_change = content["uncounted"], content.get("before_change")
+    uncounted, before_change = content["uncounted"], content["before_change"]
     parsed = {
         "counts": {int(start): tuple(counts) for start, counts in content["counts"].items()},
         "uncounted": None if uncounted is None else tuple(uncounted),
@@ -334,11 +324,10 @@ def _intervals(content: Mapping[str, Any]) -> TableIntervals:
 
 def _input(content: Mapping[str, Any]) -> InputProgress:
     partitions = {int(number): _partition(value) for number, value in content["partitions"].items()}
-    places = tuple(Place(*place) for place in content.get("places", ()))
+    places = tuple(Place(*place) for place in content["places"])
     return InputProgress(**{**content, "partitions": partitions, "places": places})
 
 
 def _partition(content: Mapping[str, Any]) -> PartitionProgress:
-    writers = {name: WriterPosition(*sent) for name, sent in content.get("writers", {}).items()}
-    newest = {"newest_ms": content.get("newest_ms", content["max_timestamp_ms"])}  # older versions had one time only
-    return PartitionProgress(**{**content, **newest, "activity": Activity(content["activity"]), "writers": writers})
+    writers = {name: WriterPosition(*sent) for name, sent in content["writers"].items()}
+    return PartitionProgress(**{**content, "activity": Activity(content["activity"]), "writers": writers})

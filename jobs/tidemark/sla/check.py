@@ -34,7 +34,6 @@ from tidemark.sla.incidents.culprits import with_culprits
 from tidemark.sla.incidents.roots import with_roots
 from tidemark.sla.incidents.tables import checked_before, follow_up, is_checked_after, open_account_before
 from tidemark.sla.measures import facts as sla_facts
-from tidemark.sla.measures.forecasts import with_forecasts
 from tidemark.sla.measures.groups import groups_seen
 from tidemark.sla.measures.merges import merged_facts
 from tidemark.sla.measures.newest_times import newest_ms
@@ -80,20 +79,19 @@ def run(
     readable = {each.path for each in by_contract if each.is_readable}
     # Queries read many tables: a single unreadable one would make all of them fail.
     tables = Warehouse(layout.warehouse, topology=topology.name, only=readable)
-    judged_specs = [spec.at(at_ms) for spec in specs]
-    facts = _facts(layout, topology, judged_specs, tables, readable, at_ms=at_ms)
+    facts = _facts(layout, topology, specs, tables, readable, at_ms=at_ms)
     # An account stays open until it closes, so batches are read from the oldest open one on.
     open_ms = open_account_before(layout, topology.name, at_ms, run_id)
-    accounts_ms = min(since.start_ms - _longest_ms(judged_specs), at_ms if open_ms is None else open_ms)
+    accounts_ms = min(since.start_ms - _longest_ms(specs), at_ms if open_ms is None else open_ms)
     accounts = sla_facts.accounts(tables, topology, at_ms=at_ms, since_ms=accounts_ms)
-    groups = groups_seen(tables, topology, judged_specs, at_ms=at_ms)
-    judged_now = statuses(judged_specs, topology, facts, accounts, contracts, at_ms=at_ms, groups=groups)
+    groups = groups_seen(tables, topology, specs, at_ms=at_ms)
+    judged_now = statuses(specs, topology, facts, accounts, contracts, at_ms=at_ms, groups=groups)
     measured = [unknown_if_behind(status, topology, behind) for status in judged_now]
     # A check for an instant before one that was checked changes no incident.
     is_past = is_checked_after(layout, topology.name, at_ms, run_id)
     results, judged_rows = [], []
     explained = with_culprits(measured, topology, layout, tables, at_ms=at_ms)
-    for status in with_forecasts(with_roots(explained, topology), specs, topology, tables, at_ms=at_ms):
+    for status in with_roots(explained, topology):
         row = sla_row(status)
         results.append({**row, "quiet": quiet(status.spec, at_ms, is_past=is_past)})
         judged_rows.append({**row, "excused": status.is_excused, "measured": status.is_measured})

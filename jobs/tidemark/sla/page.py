@@ -16,7 +16,7 @@ from tidemark.model.settings.intervals import Interval
 from tidemark.model.tables.catalog import ALERT_DECISIONS, ALERTS, DQ_RESULTS, INCIDENTS, SLA_RESULTS
 from tidemark.query.sql import Warehouse
 from tidemark.reports.facts.alerts import open_alerts
-from tidemark.reports.pages.line_charts import share_lines
+from tidemark.reports.pages.charts import share_lines
 from tidemark.reports.pages.page_model import VERDICT_WORDS
 from tidemark.reports.pages.templates import POLICY, REFRESH_S, template
 from tidemark.reports.paths.path_facts import Row, Tables

@@ -1,4 +1,4 @@
-"""Finds open incidents and expected breaks of SLAs, for `tidemark why`.
+"""Finds open incidents of SLAs, for `tidemark why`.
 
 They are findings about an SLA's subject. No check uses them: an incident is no cause of an incident.
 """
@@ -9,12 +9,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tidemark.collecting import names_in
-from tidemark.model.settings.intervals import iso
 from tidemark.model.topology import Topology
 from tidemark.reports.paths.path_facts import Tables
-from tidemark.sla.incidents.changes import gap_ms
 from tidemark.sla.incidents.tables import STATE_TEXT, worst_text
-from tidemark.why.evidence.findings import BREAK_EXPECTED, INCIDENT_OPEN, WhyFinding
+from tidemark.why.evidence.findings import INCIDENT_OPEN, WhyFinding
 
 INCIDENTS = f"""
     SELECT incident, sla, subject, epoch_ms(coalesce(broken_since, opened_at)) AS since_ms,
@@ -22,20 +20,14 @@ INCIDENTS = f"""
            worst_observed, unit, acknowledged_by
     FROM incident_history
     WHERE topology = $1 AND epoch_ms(opened_at) <= $2 AND coalesce(epoch_ms(resolved_at) > $2, true)
-          AND severity <> 'forecast'
     ORDER BY opened_at, incident
-"""
-FORECASTS = """
-    SELECT sla, subject, epoch_ms(checked_at) AS checked_ms, epoch_ms(breaks_at) AS breaks_ms, breaks_because
-    FROM sla_results WHERE topology = $1 AND epoch_ms(checked_at) <= $2 AND (quiet IS NULL OR quiet <> 'past')
-    QUALIFY dense_rank() OVER (ORDER BY checked_at DESC, run_id DESC) = 1 ORDER BY breaks_at, sla
 """
 
 
 def sla_findings(
     tables: Tables, topology: Topology, *, at_ms: int, operator: str | None = None
 ) -> Iterator[WhyFinding]:
-    """Yields a finding for each open incident and each expected break.
+    """Yields a finding for each open incident.
 
     The state of an incident is that of the newest check, if that was made by *at_ms*.
 
@@ -46,20 +38,6 @@ def sla_findings(
         operator: only findings about it and its table; None: all, also those about the whole topology.
     """
     places = _Places(topology, operator)
-    for row in tables.ask(FORECASTS, [topology.name, at_ms]).objects:
-        is_due = row["breaks_ms"] is not None and row["breaks_ms"] > at_ms
-        if (
-            is_due
-            and at_ms - row["checked_ms"] <= gap_ms(topology)
-            and (place := places.of(row["subject"] or row["sla"]))
-        ):
-            yield WhyFinding(
-                cause=BREAK_EXPECTED,
-                **place,
-                since_ms=row["checked_ms"],
-                seen=f"{row['breaks_because']} (SLA {row['sla']}, check of {iso(row['checked_ms'])})",
-                remedy=f"look for growth before then: `tidemark topology {topology.name}`",
-            )
     for row in tables.ask(INCIDENTS, [topology.name, at_ms]).objects:
         if place := places.of(row["subject"] or row["sla"]):
             yield _open_incident(row, topology, place)

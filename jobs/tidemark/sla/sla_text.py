@@ -20,7 +20,6 @@ def sla_row(status: Status) -> dict[str, Any]:
     threshold_ms, target = astuple(spec.limits.objective) if isinstance(spec.limits, BurnRate) else (None, None)
     objective, window_ms = astuple(spec.compliance) if spec.compliance else (None, None)
     records, slow, left = astuple(status.window_budget) if status.window_budget else (None, None, left)
-    breaks_ms, because = astuple(status.expected) if status.expected else (None, None)
     of_cause = (*CAUSE, CAUSE_SINCE)
     return {
         "sla": spec.name,
@@ -49,8 +48,6 @@ def sla_row(status: Status) -> dict[str, Any]:
         "window_records": records,
         "window_slow": slow,
         "resolve_after_ms": spec.damping.resolve_after_ms,
-        "breaks_at": breaks_ms,
-        "breaks_because": because,
         "stale_groups": _groups(status),
     }
 

@@ -39,6 +39,8 @@ log = logging.getLogger("tidemark.stream")
 
 Applied = Callable[[StreamProgress, int], StreamProgress]
 """Returns the progress with a person's request applied; takes the batch's number."""
+FileSizes = Mapping[str, Mapping[str, int]]
+"""By source and name of a file, its bytes."""
 Read = Callable[[StreamProgress], tuple[Collect, Executors | None]]
 """Reads a batch with the numbers that the progress has for partitions."""
 ReadPart = Callable[[BatchPart], tuple[Collect, Executors | None]]
@@ -120,6 +122,7 @@ class Engine:
         *,
         planned_at_ms: int | None = None,
         versions: Mapping[str, int] = MappingProxyType({}),
+        files: FileSizes = MappingProxyType({}),
         read: Read | None = None,
         read_part: ReadPart | None = None,
         passed_over: RecordsByTopic | None = None,
@@ -136,6 +139,7 @@ class Engine:
             planned_at_ms: the time as of which the batch is decided, epoch ms. It must be the same when the batch is
                 run again. None: the clock.
             versions: per id of a Delta table, the version before which the table is read.
+            files: by source and name, the bytes of files that the batch reads, or that have grown.
             read: reads the batch of a stream with a source over several topics, in place of *collect* and *executors*,
                 once its partitions have numbers. None: they have them.
             read_part: reads the parts of a batch that is too large. None: the batch is not cut.
@@ -146,10 +150,10 @@ class Engine:
         if self.progress is None:
             self.progress = self._recover(batch_id, executors)
             self._refresh(self.progress, at_once=True)
+        if self.has_done(batch_id):
+            return
         # A driver that was killed between two parts gets the same batch from Spark again.
         is_begun = batch_id == self.progress.planned_id
-        if batch_id < self.progress.planned_id or (is_begun and not self._goes_on):
-            return
         sub, reader = self._stream.sub, self._decider.reader
         if multi_topic_sources(sub):
             ends = self._with_numbers(ends, is_first=is_first)
@@ -160,11 +164,13 @@ class Engine:
         absent = reader.absent(multi_topic_sources(sub), was, ends)
         cut = parts(sub, ends, was, reader.earliest, is_begun=is_begun, passed_over=passed_over, absent=absent)
         if read_part is None or any(part.is_whole for part in cut):
-            batch = self._batch(batch_id + self.progress.ahead, ends, versions, planned_at_ms)
+            batch = self._batch(batch_id + self.progress.ahead, ends, versions, files, planned_at_ms)
             self._decide(batch, self.progress, collect, executors)
             return
         for part in cut:
-            self._decide_part(part, batch_id, planned_at_ms, versions if part.is_first else {}, read_part)
+            # Only the first part reads tables and files.
+            read_first = (versions, files) if part.is_first else ({}, {})
+            self._decide_part(part, batch_id, planned_at_ms, *read_first, read_part)
 
     def _with_numbers(self, ends: Ends, *, is_first: bool) -> Ends:
         """Returns *ends* by input partition, and numbers those that are new."""
@@ -184,6 +190,12 @@ class Engine:
                 log.warning("%s: no topic matches %r yet", source.name, source.topic)
         return ends
 
+    def has_done(self, batch_id: int) -> bool:
+        """Returns True if Spark's batch *batch_id* was carried out before; False, too, before the first batch."""
+        if self.progress is None:
+            return False
+        return batch_id < self.progress.planned_id or (batch_id == self.progress.planned_id and not self._goes_on)
+
     def settle(self) -> None:
         """Merges all rows into tables with current rows, when the driver ends."""
         self._refresh(self.progress, at_once=True)
@@ -202,6 +214,7 @@ class Engine:
         batch_id: int,
         planned_at_ms: int | None,
         versions: Mapping[str, int],
+        files: FileSizes,
         read_part: ReadPart,
     ) -> None:
         """Decides *part* of a planned batch and carries it out.
@@ -211,6 +224,7 @@ class Engine:
             batch_id: Spark's number of the planned batch.
             planned_at_ms: the time as of which the part is decided, epoch ms. None: the clock.
             versions: per id of a Delta table, the version before which the table is read.
+            files: by source and name, the bytes of files that are read.
             read_part: reads the part.
         """
         was = self.progress
@@ -219,10 +233,12 @@ class Engine:
         if was.planned_id == batch_id:
             was = replace(was, ahead=was.ahead + 1)
         log.warning("processing batch %s in parts: this part reads %s", batch_id, dict(part.ranges))
-        batch = self._batch(batch_id + was.ahead, part.ends, versions, planned_at_ms)
+        batch = self._batch(batch_id + was.ahead, part.ends, versions, files, planned_at_ms)
         self._decide(replace(batch, is_last=part.is_last), was, *read_part(part))
 
-    def _batch(self, batch_id: int, ends: Ends, versions: Mapping[str, int], planned_at_ms: int | None) -> MicroBatch:
+    def _batch(
+        self, batch_id: int, ends: Ends, versions: Mapping[str, int], files: FileSizes, planned_at_ms: int | None
+    ) -> MicroBatch:
         assert self.progress is not None
         now_ms = self._fence.clock()
         return MicroBatch(
@@ -233,6 +249,7 @@ class Engine:
             read_at_ms=now_ms,
             ends=dict(ends),
             versions=dict(versions),
+            files=dict(files),
         )
 
     def _decide(self, batch: MicroBatch, was: StreamProgress, collect: Collect, executors: Executors | None) -> None:
@@ -255,7 +272,7 @@ class Engine:
         if decision is not None:
             # A crash after this leaves files that no table names; maintenance removes them.
             entry = self._committing.lay_out(self._with_state(decision, was))
-            states = entry.notes.states or ()
+            states = entry.notes.states
             entry = self._flushing.with_facts(entry)
             # An entry is needed until the tables have its facts and a run has its states.
             needed_after = min(self._flushing.flushed, *(state.batch_id for state in states))
@@ -332,17 +349,17 @@ class Engine:
     def _load(self, was: StreamProgress) -> None:
         """Loads the state after the progress *was* into memory."""
         newest = self._journal.newest()
-        states = newest.notes.states if newest else None
-        # Entries of older versions do not name state files; entries of a stream in shards name those of each shard.
-        if newest is not None and (states is None or len(states) > 1):
-            states = remembered_shards(self._stream, newest) or states
         load_waiting(self._steps, self._stream.sub, self._stream.home, was)
         if newest is None:
             return
-        if states is not None and len(states) == 1:
+        states = newest.notes.states
+        # The driver before ran in shards, whose states become one.
+        if len(states) > 1:
+            states = remembered_shards(self._stream, newest) or states
+        if len(states) == 1:
             self._state.load(self._steps.memory, states[0], was.batch_id)
         else:
-            load_whole(self._steps, self._stream, self._journal, newest, was)
+            load_whole(self._steps, self._stream, self._journal, newest)
 
     def _with_state(self, decision: BatchDecision, was: StreamProgress) -> Entry:
         """Returns the entry of *decision* with the changes to memory's state."""

@@ -64,13 +64,13 @@ def build_engine(
 
     Raises:
         InvalidArgument: *slow_ms* names an operator that the topology does not have.
-        NewerFormat: a newer version has written to the warehouse.
+        OtherFormat: a version with another format has written to the warehouse.
     """
     topology, sub = stream.topology, stream.sub
     if unknown := set(slow_ms) - set(topology.operators):
         msg = f"--slow names operators of the topology, got {sorted(unknown)}; known: {', '.join(topology.operators)}"
         raise InvalidArgument(msg)
-    # Before a table gets this version's format, so that an older version refuses the whole warehouse.
+    # Before the first table, so that a version with another format refuses the whole warehouse.
     stamp_warehouse(stream.layout.warehouse)
     steps = Steps(topology, Reference(stream.layout.warehouse))
     create_tables(stream.home, sub, steps.schemas)

@@ -1,7 +1,7 @@
 -- incident. It has the instants at which the SLA broke and the incident was opened, acknowledged and resolved, and verdict,
 -- culprit and text of its worst change. Its state is that of the newest check while it was open: `verdict`; `passes_since`, the check
--- since which the SLA holds; `resolves_at`, if it goes on holding; `worst_observed`, the worst value in `unit`; `broke_again`, how
--- often the SLA broke again after it had held; and `breaks_at`, when the SLA of an open forecast is expected to break
+-- since which the SLA holds; `resolves_at`, if it goes on holding; `worst_observed`, the worst value in `unit`; and
+-- `broke_again`, how often the SLA broke again after it had held
 WITH worst AS (
     SELECT topology, incident, verdict, culprit, held_by, said
     FROM (
@@ -32,7 +32,7 @@ lasted AS (
 ),
 seen AS (
     SELECT
-        l.topology, l.incident, r.checked_at, r.verdict, r.quiet, r.resolve_after_ms, r.breaks_at,
+        l.topology, l.incident, r.checked_at, r.verdict, r.quiet, r.resolve_after_ms,
         r.quiet IS NULL AND r.verdict NOT IN ('pass', 'unknown') AS is_broken,
         CASE r.measure WHEN 'burn_rate' THEN r.burn_rate WHEN 'records' THEN r.records WHEN 'contract' THEN r.records
                        ELSE r.observed_ms END AS observed,
@@ -60,7 +60,6 @@ standing AS (
         max_by(verdict, checked_at) AS verdict,
         max(checked_at) AS checked_at,
         max_by(resolve_after_ms, checked_at) AS resolve_after_ms,
-        max_by(breaks_at, CASE WHEN breaks_at IS NOT NULL THEN checked_at END) AS breaks_at,
         min(CASE WHEN verdict = 'pass' AND checked_at > stopped_at THEN checked_at END) AS passes_since,
         CASE WHEN max(is_worse_below) THEN min(CASE WHEN is_broken THEN observed END)
              ELSE max(CASE WHEN is_broken THEN observed END) END AS worst_observed,
@@ -75,8 +74,7 @@ SELECT
     l.broken_since, l.opened_at, l.escalated_at, l.acknowledged_at, l.acknowledged_by, l.resolved_at,
     w.verdict AS worst_verdict, w.culprit, w.held_by, w.said, s.verdict, s.checked_at, s.passes_since,
     CASE WHEN l.resolved_at IS NULL THEN timestamp_millis(unix_millis(s.passes_since) + s.resolve_after_ms) END AS resolves_at,
-    s.worst_observed, l.unit, CAST(s.broke_again AS BIGINT) AS broke_again,
-    CASE WHEN l.resolved_at IS NULL AND l.severity = 'forecast' THEN s.breaks_at END AS breaks_at
+    s.worst_observed, l.unit, CAST(s.broke_again AS BIGINT) AS broke_again
 FROM lasted AS l
 LEFT JOIN worst AS w ON l.topology = w.topology AND l.incident = w.incident
 LEFT JOIN standing AS s ON l.topology = s.topology AND l.incident = s.incident

@@ -13,7 +13,6 @@ wait too long behind others is answered 503. All answers have HEADERS.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import re
 from collections.abc import Iterator, Mapping
@@ -49,6 +48,7 @@ from tidemark.airflow.pages.login import (
     login_url,
 )
 from tidemark.airflow.tasks.store import warehouse_at
+from tidemark.bounded_http import json_of
 from tidemark.cli.explain import bound, path, whatif, why
 from tidemark.cli.explain import topology as topology_command
 from tidemark.cli.explain.incidents import DECISIONS
@@ -381,7 +381,7 @@ async def decide_on_page(name: str, request: Request, editor: Editor = EDITOR) -
 async def _json_of(request: Request) -> dict[str, object]:
     body = await _body_of(request)
     try:
-        fields = json.loads(body)
+        fields = json_of(body)
     except ValueError:
         fields = None
     if not isinstance(fields, dict):

@@ -37,6 +37,9 @@ def decision_of(fields: Mapping[str, Any], *, by: str, now_ms: int) -> AlertDeci
         if not isinstance(value, str) or len(value) > MOST_CHARACTERS:
             msg = f"{name} is not a text of at most {MOST_CHARACTERS} characters; write it as a JSON string"
             raise InvalidArgument(msg)
+        if any(0xD800 <= ord(char) < 0xE000 for char in value):
+            msg = f"{name} has half of a surrogate pair, which no table can store; correct the text"
+            raise InvalidArgument(msg)
         texts[name] = value
     if texts.get("decision") not in [*Decision]:
         msg = f"decision is {texts.get('decision')!r}; use one of {', '.join(Decision)}"

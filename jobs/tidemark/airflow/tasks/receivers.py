@@ -12,15 +12,14 @@ import time
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
 from email.message import Message
-from http.client import HTTPException
 from typing import IO, TYPE_CHECKING, Any
-from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
-from urllib.request import HTTPRedirectHandler, Request, build_opener
+from urllib.request import HTTPRedirectHandler, Request
 
 from airflow.sdk import BaseHook, BaseNotifier, Connection, Context
 from airflow.sdk.log import mask_secret
 
+from tidemark.bounded_http import NoAnswer, ask
 from tidemark.clock import wall_clock_ms
 from tidemark.errors import InvalidArgument, TidemarkError
 from tidemark.escaping import hide, inert, without_secrets
@@ -74,7 +73,7 @@ class PagerDutyNotifier(ReceiverNotifier):
         from tidemark.sla.incidents.events import pagerduty_event
 
         call = pagerduty_event(alert, texts, routing_key=_password(connection))
-        send(call.method, _base(connection, "https://events.pagerduty.com") + call.path, _as_json(call.body))
+        send(_base(connection, "https://events.pagerduty.com") + call.path, _as_json(call.body))
 
 
 class AlertmanagerNotifier(ReceiverNotifier):
@@ -98,23 +97,7 @@ class AlertmanagerNotifier(ReceiverNotifier):
         if connection.login:
             login = b64encode(f"{connection.login}:{_password(connection)}".encode()).decode()
             headers = {"Authorization": f"Basic {login}"}
-        send(call.method, _base(connection, "http://127.0.0.1:9093") + call.path, _as_json(call.body), headers)
-
-
-class OpsgenieNotifier(ReceiverNotifier):
-    """Sends an alert to Opsgenie's Alert API.
-
-    The password of *connection* is the key of an API integration. Its host is that of the API, such as
-    `https://api.eu.opsgenie.com`; default: that of the United States.
-    """
-
-    def send_to(self, connection: Connection, alert: Alert, texts: Mapping[str, str]) -> None:
-        """Sends *alert* in the form of its interface."""
-        from tidemark.sla.incidents.events import opsgenie_calls
-
-        headers = {"Authorization": f"GenieKey {_password(connection)}"}
-        for call in opsgenie_calls(alert, texts):
-            send(call.method, _base(connection, "https://api.opsgenie.com") + call.path, _as_json(call.body), headers)
+        send(_base(connection, "http://127.0.0.1:9093") + call.path, _as_json(call.body), headers)
 
 
 class WebhookNotifier(ReceiverNotifier):
@@ -136,14 +119,13 @@ class WebhookNotifier(ReceiverNotifier):
             "Tidemark-Signature": f"sha256={signed.hexdigest()}",
             "Idempotency-Key": f"{alert.dedup_key}/{alert.change}" + (f"/{alert.reminder}" if alert.reminder else ""),
         }
-        send("POST", _base(connection, ""), body, headers)
+        send(_base(connection, ""), body, headers)
 
 
-def send(method: str, url: str, body: bytes, headers: Mapping[str, str] | None = None) -> None:
-    """Sends *body*, which is JSON; a busy receiver is tried again.
+def send(url: str, body: bytes, headers: Mapping[str, str] | None = None) -> None:
+    """Sends *body*, which is JSON, as a POST; a busy receiver is tried again.
 
     Args:
-        method: HTTP's method.
         url: where it is sent.
         body: the content.
         headers: further headers.
@@ -156,16 +138,15 @@ def send(method: str, url: str, body: bytes, headers: Mapping[str, str] | None =
     own = {"Content-Type": "application/json", "User-Agent": "tidemark", **(headers or {})}
     for left in reversed(range(MOST_TRIES)):
         # The URL of a webhook may be a secret: errors have its host only.
+        request = Request(url, body, own)
         try:
-            with _OPENER.open(Request(url, body, own, method=method), timeout=TIMEOUT_S) as answer:
-                answer.read(MOST_CHARACTERS)
-                return
-        except HTTPError as error:
-            status, wait, text = error.code, error.headers.get("Retry-After"), error.read(MOST_CHARACTERS)
-        except (URLError, OSError, HTTPException) as error:
-            reason = without_secrets(inert(str(getattr(error, "reason", None) or type(error).__name__)))
-            msg = f"{host} does not answer: {reason}"
+            answer = ask(request, _RefuseRedirects(), silent_for_s=TIMEOUT_S, most_bytes=MOST_CHARACTERS)
+        except NoAnswer as error:
+            msg = f"{host} does not answer: {without_secrets(inert(str(error)))}"
             raise ReceiverDown(msg) from None
+        status, wait, text = answer.status, answer.headers.get("retry-after"), answer.content[:MOST_CHARACTERS]
+        if 200 <= status < 300:
+            return
         if status in BUSY and left:
             time.sleep(_wait_s(wait))
             continue
@@ -189,9 +170,6 @@ class _RefuseRedirects(HTTPRedirectHandler):
 
     def redirect_request(self, req: Request, fp: IO[bytes], code: int, msg: str, headers: Message, newurl: str) -> None:
         """Returns None: the answer is an HTTPError."""
-
-
-_OPENER = build_opener(_RefuseRedirects)
 
 
 def _as_json(body: Any) -> bytes:

@@ -1,48 +1,35 @@
-"""`tidemark publish`: gives BI tools one name per table and view.
+"""`tidemark publish`: gives BI tools one name per table and view, and others the lineage.
 
-`duckdb` writes a database file of views, `hive` and `unity` register tables and views in a Hive metastore and in Unity
-Catalog. `dbt`, `odcs` and `openslo` print the SLAs as freshness of dbt's sources, as data contracts and as SLOs.
+`duckdb` writes a database file of views, `sql` prints a script that registers tables and views in a catalog of Spark.
 `lineage` prints or sends the datasets and columns of each stream as events of OpenLineage.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
-import re
 import sys
 from functools import partial
 from pathlib import Path
 
-from tidemark.cli.outside import contracts
-from tidemark.cli.outside.dbt_sources import sources
-from tidemark.cli.shared.options import existing_warehouse, place
+from tidemark.cli.shared.options import existing_warehouse
 from tidemark.cli.shared.output import say, say_inert
 from tidemark.cli.shared.streams import valid_topologies
 from tidemark.clock import wall_clock_ms
-from tidemark.collecting import names_in, outside
-from tidemark.errors import InvalidArgument, InvalidSpec
+from tidemark.errors import InvalidArgument, InvalidSpec, argument_type
 from tidemark.escaping import one_message
 from tidemark.model.project.extras import require
 from tidemark.model.project.files import Project
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import iso
-from tidemark.model.settings.toml_keys import read_toml
-from tidemark.model.sla_spec import DEFAULT_SLAS, MAINTENANCE, Slas, load_usable, recorded_topologies
 from tidemark.model.topology import Topology, load_each
-from tidemark.storage.warehouse import delta_tables, no_tables
 
 FILE = "tidemark.duckdb"
-TOKEN = "TIDEMARK_UNITY_TOKEN"
-PROMISES = ("dbt", contracts.ODCS, contracts.OPENSLO)
-"""Kinds that have the SLAs of a project, and need no warehouse."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the command."""
-    kinds = "a DuckDB file of views, a Hive metastore, Unity Catalog, dbt's sources, data contracts (ODCS), "
-    kinds += "SLOs (OpenSLO), or OpenLineage"
-    parser.add_argument("kind", choices=["duckdb", "hive", "unity", "lineage", *PROMISES], help=kinds)
+    kinds = "a DuckDB file of views, a script for Spark SQL, or OpenLineage"
+    parser.add_argument("kind", choices=["duckdb", "sql", "lineage"], help=kinds)
     parser.add_argument("--send", action="store_true", help="lineage: send the events by the configured client")
     runs = "lineage: the events of runs that were not sent yet, in place of the description of streams"
     parser.add_argument("--runs", action="store_true", help=runs)
@@ -56,45 +43,47 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="also install DuckDB's extension for Delta for this user, from the installed package; without it DuckDB "
         "downloads it when a view is read first",
     )
-    names = "names of tables have _ for the . and - of a query's name"
-    hive = parser.add_argument_group("hive", names)
-    hive.add_argument(
-        "--metastore", metavar="URI", help="address of the metastore for hive, for example thrift://metastore:9083"
+    sql = parser.add_argument_group("sql", "names of tables have _ for the . and - of a query's name")
+    sql.add_argument(
+        "--catalog", type=argument_type(_name), help="the catalog that has the schema (default: that of the session)"
     )
-    unity = parser.add_argument_group("unity", f"{names}, and lower case")
-    unity.add_argument(
-        "--server", metavar="URL", help="address of Unity Catalog, for example https://unity.example.org"
-    )
-    unity.add_argument("--catalog", default="unity", help="catalog of Unity Catalog (default: %(default)s)")
-    unity.add_argument(
-        "--token-file",
-        type=Path,
-        metavar="FILE",
-        help=f"file with the token for Unity Catalog (default: the environment variable {TOKEN}; neither: no token)",
-    )
-    several = parser.add_argument_group("hive, unity, dbt")
-    several.add_argument(
-        "--database", default="tidemark", help="database or schema for tables and views (default: %(default)s)"
+    sql.add_argument(
+        "--schema",
+        type=argument_type(_name),
+        default="tidemark",
+        help="the schema for tables and views, which is created (default: %(default)s)",
     )
 
 
 def command(options: argparse.Namespace) -> int:
     """Publishes the tables; prints what was written.
 
-    An invalid topology or SLA is named, and the others are printed; then it returns 1. Raises InvalidArgument for a
-    warehouse without tables, and for invalid options.
+    An invalid topology is named, and the lineage of the others is printed; then it returns 1. Raises InvalidArgument
+    for a warehouse without tables, and for invalid options.
     """
     for option in ("send", "runs"):
         if getattr(options, option) and options.kind != "lineage":
             msg = f"--{option} is for lineage, got {options.kind}; leave it out"
             raise InvalidArgument(msg)
-    if options.kind in PROMISES:
-        return _promises(Project.here(), options)
     if options.kind == "lineage":
         return _lineage(Project.here(), options)
     home = existing_warehouse(options)
-    say_inert({"duckdb": _duckdb, "hive": _hive, "unity": _unity}[options.kind](home, options))
+    say_inert({"duckdb": _duckdb, "sql": _sql}[options.kind](home, options))
     return 0
+
+
+def _name(text: str) -> str:
+    """Returns the name of a catalog or schema."""
+    if not text.strip():
+        msg = "a catalog or schema needs a name; write one such as tidemark"
+        raise InvalidArgument(msg)
+    return text
+
+
+def _sql(home: Path, options: argparse.Namespace) -> str:
+    from tidemark.query.sql_script import script
+
+    return script(Layout(home), schema=options.schema, catalog=options.catalog)
 
 
 def _duckdb(home: Path, options: argparse.Namespace) -> str:
@@ -105,40 +94,6 @@ def _duckdb(home: Path, options: argparse.Namespace) -> str:
     if options.install_extension:
         attach.install_extension()
     return f"{file}: {len(names)} views"
-
-
-def _promises(project: Project, options: argparse.Namespace) -> int:
-    """Prints the SLAs of valid topologies; returns 1 without some."""
-    errors = [each for each in load_each(project.topologies).values() if isinstance(each, InvalidSpec)]
-    slas: list[tuple[str, Slas]] = []
-    file, of_jobs = project.slas.name, recorded_topologies(project.slas)
-    # Only the warehouse knows the queries of jobs.
-    valid_ones = valid_topologies(Layout(place(options)) if of_jobs else None)
-    for topology in valid_ones:
-        if not topology.jobs or topology.name in of_jobs:
-            slas.append((topology.name, load_usable(project.slas, topology)))
-            errors += slas[-1][1].errors.values()
-    for name in outside(of_jobs, names_in(valid_ones)):
-        problem = f"has no job in the warehouse {place(options)}, so its SLAs are left out"
-        errors.append(InvalidSpec.at(file, name, problem, "run a job of it, or choose another warehouse"))
-    if options.kind == "dbt":
-        valid = [(name, each.specs) for name, each in slas]
-        say_inert(sources(valid, file=file, schema=options.database))
-    else:
-        content = read_toml(project.slas)
-        documents: list[contracts.Entry] = []
-        refused: list[InvalidSpec] = []
-        for name, each in slas:
-            tables = {sla: table for sla, table in content.get(name, DEFAULT_SLAS).items() if sla not in each.errors}
-            of_topology, left_out = contracts.exported(options.kind, name, tables, file=file)
-            documents += of_topology
-            refused += left_out
-        if isinstance(content.get(MAINTENANCE), list):
-            refused.append(contracts.without_maintenance(options.kind, MAINTENANCE, file=file))
-        say_inert(contracts.as_yaml(documents, refused))
-    for error in errors:
-        say(one_message(str(error)), sys.stderr)
-    return 1 if errors else 0
 
 
 def _lineage(project: Project, options: argparse.Namespace) -> int:
@@ -175,53 +130,3 @@ def _lineage(project: Project, options: argparse.Namespace) -> int:
     for error in errors:
         complain(one_message(str(error)))
     return 0 if is_sent and not errors else 1
-
-
-def _hive(home: Path, options: argparse.Namespace) -> str:
-    address = _address(home, options, "metastore", "thrift://metastore:9083")
-    from tidemark.query.catalogs import hive
-    from tidemark.spark_session import session
-
-    spark = session("tidemark publish", {**hive.SESSION, hive.METASTORE: address})
-    try:
-        names = hive.register_in_metastore(spark, Layout(home), options.database)
-    finally:
-        spark.stop()
-    return f"{address}, database {options.database}: {len(names)} views"
-
-
-def _unity(home: Path, options: argparse.Namespace) -> str:
-    address = _address(home, options, "server", "https://unity.example.org")
-    from tidemark.query.catalogs.unity import register_in_unity
-    from tidemark.query.catalogs.unity_client import UnityClient
-
-    try:
-        token = options.token_file.read_text(encoding="utf-8") if options.token_file else os.environ.get(TOKEN, "")
-    except OSError as error:
-        msg = f"--token-file {options.token_file} cannot be read: {error.strerror}"
-        raise InvalidArgument(msg) from error
-    except UnicodeDecodeError:
-        msg = f"--token-file {options.token_file} is not text in UTF-8; write the token alone into it"
-        raise InvalidArgument(msg) from None  # the error has the content
-    client = UnityClient(address, token.strip())
-    done = register_in_unity(client, Layout(home), options.catalog, options.database)
-    changes = f"{done.created} created, {done.dropped} dropped"
-    return f"{address}, {options.catalog}.{options.database}: {len(done.names)} tables and views, {changes}"
-
-
-def _address(home: Path, options: argparse.Namespace, option: str, example: str) -> str:
-    """Returns the address of a catalog.
-
-    Raises InvalidArgument for invalid options, and for a warehouse without tables.
-    """
-    address: str | None = getattr(options, option)
-    if not address:
-        msg = f"give the address with --{option}; for example {example}"
-        raise InvalidArgument(msg)
-    for name in ("database", "catalog"):
-        if not re.fullmatch(r"\w+", value := getattr(options, name)):
-            msg = f"--{name} must have letters, digits and _ only, got {value!r}"
-            raise InvalidArgument(msg)
-    if not delta_tables(home):
-        raise no_tables(home)  # before a session or a request is made
-    return address

@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
-from typing import NoReturn
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, NoReturn
+from urllib.parse import urlsplit
 
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CollectorRegistry, make_wsgi_app, start_http_server
 
 from tidemark.cli.outside.metrics import add_topologies, watched_topologies
 from tidemark.cli.shared.options import existing_warehouse, seconds
@@ -20,6 +22,10 @@ from tidemark.metrics.exporter import Exporter
 from tidemark.model.project.extras import require
 from tidemark.model.project.layout import Layout
 from tidemark.model.topology import Topology
+
+if TYPE_CHECKING:
+    from wsgiref.simple_server import WSGIServer
+    from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 PORT, LAST_PORT, EVERY_S = 9477, 65_535, 15.0
 LINEAGE_EVERY_S = 5.0
@@ -60,11 +66,7 @@ def command(options: argparse.Namespace) -> int:
         return _push(exporter, options.otlp, options.every)
     registry = CollectorRegistry()
     registry.register(exporter)
-    try:
-        server, thread = start_http_server(options.port, options.host, registry)
-    except OSError as error:
-        msg = f"{options.host}:{options.port}: {error}; choose another address with --host and --port"
-        raise InvalidArgument(msg) from error
+    server, thread = serve(registry, options.host, options.port)
     say(f"serving metrics on http://{options.host}:{server.server_port}/metrics")
     flush()
     try:
@@ -73,6 +75,46 @@ def command(options: argparse.Namespace) -> int:
         server.shutdown()
         server.server_close()
     return 0
+
+
+def serve(registry: CollectorRegistry, host: str, port: int) -> tuple[WSGIServer, threading.Thread]:
+    """Serves the metrics of *registry* in a thread; on a loopback address only to requests for this machine.
+
+    Raises:
+        InvalidArgument: the address cannot be listened on.
+    """
+    try:
+        server, thread = start_http_server(port, host, registry)
+    except OSError as error:
+        msg = f"{host}:{port}: {error}; choose another address with --host and --port"
+        raise InvalidArgument(msg) from error
+    if _is_loopback(host):
+        server.set_app(_for_this_machine(make_wsgi_app(registry)))
+    return server, thread
+
+
+def _for_this_machine(app: WSGIApplication) -> WSGIApplication:
+    """Returns *app* for requests whose `Host` is this machine; others are refused (421).
+
+    A page of another site can give its own name the address 127.0.0.1, and then read what listens there.
+    """
+
+    def answer(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        host = urlsplit(f"//{environ.get('HTTP_HOST', '')}").hostname
+        if host is None or _is_loopback(host):
+            return app(environ, start_response)
+        text = f"{host} is not this machine; ask for http://127.0.0.1:{environ['SERVER_PORT']}/metrics\n".encode()
+        start_response("421 Misdirected Request", [("Content-Type", "text/plain; charset=utf-8")])
+        return [text]
+
+    return answer
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def _port(text: str) -> int:

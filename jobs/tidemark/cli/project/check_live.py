@@ -180,7 +180,7 @@ def _silent(sample: TopicSample) -> Iterator[str]:
 
 def _against_slas(topology: Topology, specs: Sequence[SlaSpec], results: SampleResults, now_ms: int) -> Iterator[str]:
     """Yields a warning for each SLA that the newest records already break."""
-    for spec in (each.at(now_ms) for each in specs):
+    for spec in specs:
         if not isinstance(spec.limits, Sla) or spec.measure not in {Measure.STALENESS, Measure.WATERMARK_LAG}:
             continue
         sources = [o for o in _sources(topology, spec.subject) if o.name in results.newest_ms]

@@ -40,7 +40,7 @@ A sink with a `table` writes a table of that name. It has the columns of its rec
 topology computes it, and the columns below. `window_final` exists for results of windows, `last_seen_at` with the key
 of that name, and `deleted` without `mode = "current"`, because a current table removes the row. Rows that are not in a
 current table yet are in the table `changes_of_` plus its name; the view of its name has both. Start and end of windows
-are timestamps, even if a map renames them. In a table that an older version created they stay bigint, epoch ms.
+are timestamps, even if a map renames them.
 """
 
 

@@ -79,7 +79,7 @@ CHANNELS = """\
 # To acknowledge, silence or snooze an incident: tidemark incidents TOPOLOGY --help.
 #
 # [sensor_team]
-# kind = "mail"                    # or slack, pagerduty, alertmanager, opsgenie, webhook, or notifier: any of Airflow's
+# kind = "mail"                    # or slack, pagerduty, alertmanager, webhook, or notifier: any of Airflow's
 # to = ["sensors@example.org"]
 # from = "tidemark@example.org"
 # owners = ["sensor team"]         # only SLAs of these owners; other filters: topologies, severities, changes
@@ -89,10 +89,6 @@ CHANNELS = """\
 #
 # [lead]
 # kind = "slack"
-#
-# [early]
-# kind = "webhook"
-# severities = ["forecast"]        # expected breaks, which channels get only if they name this severity
 """
 CONNECTIONS = """\
 # Kafka clusters: a table [kafka.NAME] each. A source or Kafka sink uses the cluster with kafka = "NAME".

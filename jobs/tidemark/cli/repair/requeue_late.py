@@ -69,8 +69,6 @@ def requested_places(topology: Topology, sub: str, layout: Layout) -> pl.DataFra
 def reopened_places(topology: Topology, sub: str, layout: Layout) -> pl.DataFrame:
     """Returns operator and place of late records in `requeued`."""
     rows = requeued_rows(layout.report_table(topology.name, REQUEUED.name))
-    if "late_batch" not in rows.collect_schema():  # of an older version
-        return pl.DataFrame(schema={"operator": pl.String(), **PLACE})
     rows = rows.filter(pl.col("late_batch").is_not_null(), pl.col("sub_topology") == sub)
     return (
         rows.select("partition", "offset", operator="source", batch_id="late_batch")

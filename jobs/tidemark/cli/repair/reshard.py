@@ -21,7 +21,7 @@ from tidemark.errors import InvalidArgument, TidemarkError, argument_type
 from tidemark.model.project.layout import Layout, usable
 from tidemark.model.stream import Stream
 from tidemark.model.topology import Topology
-from tidemark.storage.delta.format import refuse_newer
+from tidemark.storage.delta.format import refuse_other
 from tidemark.storage.delta.tables import Reference
 from tidemark.storage.fence import Fence
 from tidemark.stream.distributed.resharding import forget, remember, remembered_shards, reshard
@@ -71,10 +71,10 @@ def reshard_plan(
     Raises:
         InvalidArgument: a driver of one of the streams lives.
         ShardingImpossible: one of the streams cannot run in shards.
-        NewerFormat: a newer version has written to the warehouse.
+        OtherFormat: a version with another format has written to the warehouse.
     """
     lines: list[str] = []
-    newest: list[tuple[str, int, int | None]] = []
+    newest: list[tuple[str, int, int]] = []
     steps: list[Callable[[], str]] = []
     # All streams are checked before the first is changed.
     for stream, placement in _drained(topology, warehouse, name, shards):
@@ -82,16 +82,15 @@ def reshard_plan(
         entry = Journal(home, "data").newest() if home.is_dir() else None
         in_file, batch_id = topology.shards_of(stream.sub.name), entry.batch_id if entry else None
         steps.append(partial(_reshard, stream, placement, in_file, say, batch_id))
-        states = entry.notes.states if entry else None
         if entry is None:
             lines.append(f"{_name(stream)}: no batch was decided yet, so there is no state")
-        elif (states is not None and len(states) == shards) or remembered_shards(stream, entry) is not None:
+        elif len(entry.notes.states) == shards or remembered_shards(stream, entry) is not None:
             lines.append(f"{_name(stream)}: its state is in {_shards(shards)} already")
         else:
-            source = "the tables of an older version" if states is None else _shards(len(states))
-            text = f"its state after batch {entry.batch_id} goes from {source} to {_shards(shards)}"
+            n = len(entry.notes.states)
+            text = f"its state after batch {entry.batch_id} goes from {_shards(n)} to {_shards(shards)}"
             lines.append(f"{_name(stream)}: {text}; its file has shards = {in_file}")
-            newest.append((stream.sub.name, entry.batch_id, None if states is None else len(states)))
+            newest.append((stream.sub.name, entry.batch_id, n))
     return RepairPlan(
         topology=topology.name,
         sub_topology=name,
@@ -106,11 +105,11 @@ def _drained(
     topology: Topology, warehouse: Path, name: str | None, shards: int
 ) -> list[tuple[Stream, Sharding | None]]:
     """Returns streams with *shards*, and how their keys are distributed."""
-    refuse_newer(warehouse)
+    refuse_other(warehouse)
     names = [name] if name else names_in(topology.sub_topologies)
     wanted = replace(topology, shards={**topology.shards, **dict.fromkeys(names, shards)})
     streams = [Stream(wanted, wanted.sub_topology(each), Layout(warehouse)) for each in names]
-    by = list(map(sharding_of, streams))
+    by = list(map(_sharding_of, streams))
     for stream in streams:
         if Control(stream.control).is_held():
             msg = f"{_name(stream)}: its driver is running; drain it first (`tidemark down {stream.topology.name}`)"
@@ -118,7 +117,7 @@ def _drained(
     return list(zip(streams, by, strict=True))
 
 
-def sharding_of(stream: Stream) -> Sharding | None:
+def _sharding_of(stream: Stream) -> Sharding | None:
     """Returns how the keys of *stream* are distributed; None for one shard."""
     steps = Steps(stream.topology, Reference(stream.layout.warehouse))
     return sharding(stream.topology, stream.sub, steps) if stream.shards > 1 else None
@@ -151,13 +150,13 @@ def _reshard(
             if newest is not None and newest.batch_id != batch_id:
                 msg = f"{name}: it has decided batch {newest.batch_id} since; its state is unchanged; look again"
                 raise PlanChanged(msg)
-            return f"{name}: {redistribute(stream, Journal(home, 'data'), by, in_file, say, check_lease)}"
+            return f"{name}: {_redistribute(stream, Journal(home, 'data'), by, in_file, say, check_lease)}"
         except OSError as error:
             msg = f"{name}: {error}; the state is unchanged; correct this and run the command again"
             raise TidemarkError(msg) from error
 
 
-def redistribute(
+def _redistribute(
     stream: Stream,
     journal: Journal,
     by: Sharding | None,
@@ -181,15 +180,13 @@ def redistribute(
     if newest is None:
         return "no batch was decided yet, so there is no state"
     old = newest.notes.states
-    if old is not None:
-        remove_unnamed(stream.control, old, check_lease=check_lease)
-        if len(old) == stream.shards:
-            return f"its state is in {_shards(stream.shards)} already"
+    remove_unnamed(stream.control, old, check_lease=check_lease)
+    if len(old) == stream.shards:
+        return f"its state is in {_shards(stream.shards)} already"
     files = partial(StateFiles, stream, journal, shards=stream.shards, fence=Fence(check_lease))
     runs = reshard(stream, journal, newest, by, files, lambda line: say(f"{_name(stream)}: {line}"))
     remember(stream.control, runs, check_lease=check_lease)
-    source = "the tables of an older version" if old is None else _shards(len(old))
-    done = f"{_amount(stream, runs)} of its state after batch {newest.batch_id} went from {source}"
+    done = f"{_amount(stream, runs)} of its state after batch {newest.batch_id} went from {_shards(len(old))}"
     done = f"{done} to {_shards(stream.shards)}"
     if in_file == stream.shards:
         return f"{done}; start its driver"

@@ -55,18 +55,6 @@ class AggregateFunction(ABC):
     def schema(self) -> Mapping[str, pl.DataType]:
         """Its columns of state."""
 
-    @property
-    def earlier(self) -> tuple[str, ...]:
-        """Columns that states of earlier versions have instead, as text."""
-        return ()
-
-    def of_earlier(self) -> dict[str, pl.Expr]:
-        """Returns its columns of state for states of earlier versions.
-
-        These may have columns of `earlier` instead.
-        """
-        return {}
-
     @abstractmethod
     def of_rows(self, rows: pl.DataFrame) -> dict[str, pl.Expr | pl.Series]:
         """Returns the state of each single record of *rows*."""

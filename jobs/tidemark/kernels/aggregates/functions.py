@@ -74,15 +74,6 @@ class Average(AggregateFunction):
     def schema(self) -> Mapping[str, pl.DataType]:
         return {**self._sum.schema, **self._count.schema}
 
-    @property
-    @override
-    def earlier(self) -> tuple[str, ...]:
-        return self._sum.earlier
-
-    @override
-    def of_earlier(self) -> dict[str, pl.Expr]:
-        return self._sum.of_earlier()
-
     @override
     def of_rows(self, rows: pl.DataFrame) -> dict[str, pl.Expr | pl.Series]:
         return {**self._sum.of_rows(rows), **self._count.of_rows(rows)}

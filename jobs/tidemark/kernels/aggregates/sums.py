@@ -27,11 +27,6 @@ class ExactSum(AggregateFunction):
 
     of_numbers = True
 
-    @property
-    @override
-    def earlier(self) -> tuple[str, ...]:
-        return (self.state,)
-
     @abstractmethod
     def as_double(self) -> pl.Expr:
         """Returns the sum of a state row as the nearest double."""
@@ -63,13 +58,6 @@ class WholeSum(ExactSum):
     @override
     def schema(self) -> Mapping[str, pl.DataType]:
         return {self._low: pl.Int64(), self._high: pl.Int64()}
-
-    @override
-    def of_earlier(self) -> dict[str, pl.Expr]:
-        was = pl.col(self.state)
-        # Older versions kept the sum of an average as a double.
-        whole = pl.coalesce(was.cast(pl.Int64, strict=False), was.cast(pl.Float64).cast(pl.Int64, strict=False), 0)
-        return {self._low: pl.coalesce(self._low, whole), self._high: pl.coalesce(self._high, 0)}
 
     @override
     def of_rows(self, rows: pl.DataFrame) -> dict[str, pl.Expr | pl.Series]:
@@ -142,14 +130,6 @@ class DoubleSum(ExactSum):
         return {self._parts: PARTS, self._odd: pl.List(pl.Int64)}
 
     @override
-    def of_earlier(self) -> dict[str, pl.Expr]:
-        was = pl.col(self.state).cast(pl.Float64)
-        return {
-            self._odd: pl.when(pl.col(self._parts).is_null()).then(_odd(was, _NO_VALUE)).otherwise(self._odd),
-            self._parts: pl.coalesce(self._parts, _finite(was)),
-        }
-
-    @override
     def of_rows(self, rows: pl.DataFrame) -> dict[str, pl.Expr | pl.Series]:
         new, old = _new_and_old(rows, self.column, pl.Float64())
         values = rows.select(new=new, old=old)
@@ -197,9 +177,6 @@ class DoubleSum(ExactSum):
         # In merged states the counts follow one another.
         counts = [listed.list.gather_every(len(_ODD), at).list.sum().fill_null(0) for at in range(len(_ODD))]
         return pl.DataFrame(dict(zip(_ODD, counts, strict=True)))
-
-
-_NO_VALUE = pl.lit(None, pl.Float64)
 
 
 def _new_and_old(rows: pl.DataFrame, column: str, kind: pl.DataType) -> tuple[pl.Expr, pl.Expr]:

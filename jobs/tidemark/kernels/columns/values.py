@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 
 import polars as pl
 
-from tidemark.kernels.columns.schemas import INSTANT, instants
+from tidemark.kernels.columns.schemas import INSTANT
 
 
 def value_text(columns: Sequence[str], schema: Mapping[str, pl.DataType]) -> pl.Expr:
@@ -28,7 +28,7 @@ def value_text(columns: Sequence[str], schema: Mapping[str, pl.DataType]) -> pl.
         return pl.struct(columns).struct.json_encode()
     fields: list[pl.Expr] = []
     for column in columns:
-        fields += [pl.lit(f",{json.dumps(column)}:"), _field(column, schema[column])]
+        fields += [pl.lit(f",{json.dumps(column)}:"), field_text(column, schema[column])]
     return pl.concat_str(pl.lit("{"), pl.concat_str(fields).str.slice(1), pl.lit("}"))
 
 
@@ -38,7 +38,7 @@ def _is_as_polars_writes_it(column: str, kind: pl.DataType) -> bool:
     return not kind.is_float() and json.dumps(column) == f'"{column}"'
 
 
-def _field(column: str, kind: pl.DataType) -> pl.Expr:
+def field_text(column: str, kind: pl.DataType) -> pl.Expr:
     """Returns the JSON text of one column's values, `null` for null."""
     value = pl.col(column)
     if not kind.is_float():
@@ -89,15 +89,6 @@ def key_columns(text: str, schema: Mapping[str, pl.DataType]) -> dict[str, pl.Ex
     return {name: key.struct.field(name) for name in schema}
 
 
-def keys_as_now(rows: pl.DataFrame, text: str, schema: Mapping[str, pl.DataType]) -> pl.DataFrame:
-    """Rewrites the keys in column *text* as `key_text` writes them today."""
-    if INSTANT not in schema.values():
-        return rows
-    # An older version wrote instants as epoch ms.
-    keys = rows.select(**key_columns(text, schema)).select(key_text([*schema], schema).alias(text))
-    return rows.with_columns(keys)
-
-
 def parsed(text: str, schema: Mapping[str, pl.DataType]) -> pl.Expr:
     """Reads the JSON objects of column *text* as a struct with *schema*.
 
@@ -110,11 +101,9 @@ def parsed(text: str, schema: Mapping[str, pl.DataType]) -> pl.Expr:
 
 
 def _instant(text: pl.Expr) -> pl.Expr:
-    """Reads instants in ISO 8601, or epoch ms of an older version."""
-    ms = text.cast(pl.Int64, strict=False)
-    iso = pl.when(ms.is_null()).then(text).str.replace("T", " ", literal=True)
-    at = iso.str.to_datetime("%Y-%m-%d %H:%M:%S%.f%:z", time_unit="us", time_zone="UTC")
-    return pl.when(ms.is_null()).then(at).otherwise(instants(ms))
+    """Reads instants in ISO 8601."""
+    iso = text.str.replace("T", " ", literal=True)
+    return iso.str.to_datetime("%Y-%m-%d %H:%M:%S%.f%:z", time_unit="us", time_zone="UTC")
 
 
 def _written(kind: pl.DataType) -> pl.DataType:

@@ -206,7 +206,12 @@ def _getter(field: FieldDescriptor, word: str, plain: _Plain) -> Get:
         return lambda message: convert(getattr(message, name))
     if field.has_default_value:  # only proto2 has such fields
         return lambda message: convert(getattr(message, name))
-    return lambda message: convert(getattr(message, name)) if message.HasField(name) else None
+    return lambda message: convert(getattr(message, name)) if _has(message, name) else None
+
+
+def _has(message: Any, name: str) -> bool:
+    # By the class: a field may have the name of a method, and hides it in the message.
+    return bool(type(message).HasField(message, name))
 
 
 def _conversion(field: FieldDescriptor, word: str, plain: _Plain) -> Get:
@@ -332,7 +337,7 @@ class _Plain:
         return self._object
 
     def _object(self, message: Any) -> dict[str, Any]:
-        descriptor = message.DESCRIPTOR
+        descriptor = type(message).DESCRIPTOR
         fields = self._of_messages.get(descriptor.full_name)
         if fields is None:
             # Not before a message is there: its type may contain itself.
@@ -341,7 +346,8 @@ class _Plain:
 
     def _well_known(self, message: Any) -> Any:
         """Returns a Timestamp, Duration, Struct …, which have forms of their own in JSON."""
-        name, pool = message.DESCRIPTOR.full_name, message.DESCRIPTOR.file.pool
+        descriptor = type(message).DESCRIPTOR
+        name, pool = descriptor.full_name, descriptor.file.pool
         try:
             if name in _OF_ONE_TEXT:
                 return message.ToJsonString()
@@ -368,7 +374,7 @@ def _object(message: Any, fields: Iterable[_Field]) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for field in fields:
         name = field.name
-        if field.has_presence and not message.HasField(name):
+        if field.has_presence and not _has(message, name):
             continue
         value = getattr(message, name)
         if value or not field.is_repeated:

@@ -238,11 +238,6 @@ def hop_arrivals(source: HopSource, raw: pl.DataFrame) -> HopArrivals:
     """Returns the rows of *source* in *raw*, in the upstream's order."""
     rows = raw.filter(pl.col("source") == source.name)
     rows = rows.select("partition", "offset", "timestamp_ms", "headers", pl.col(source.name).struct.unnest())
-    # Rows that an older version has read and journaled have no newer columns.
-    if "newest_ms" not in rows.columns:
-        rows = rows.with_columns(newest_ms=pl.lit(None, pl.Int64), repeated=pl.lit(None, pl.Boolean))
-    if "idle_watermark_ms" not in rows.columns:
-        rows = rows.with_columns(idle_watermark_ms=pl.lit(None, pl.Int64))
     rows = rows.sort("offset", "seq")
     is_update = is_hop_update(watermark="watermark_ms")
     marks = rows.filter(~is_update)
@@ -252,8 +247,7 @@ def hop_arrivals(source: HopSource, raw: pl.DataFrame) -> HopArrivals:
         hop_updates(fresh, timestamp="timestamp_ms", newest="newest_ms"),
         fresh.select(_batch="offset", _seq="seq"),
         marks["watermark_ms"].max(),  # type: ignore[arg-type]
-        # A mark without a status is of an older version, which had no idleness.
-        bool(marks["idle"][-1]) if marks.height else None,
+        marks["idle"][-1] if marks.height else None,
         marks["idle_watermark_ms"][-1] if marks.height else None,
         tuple(starts),
         rows["offset"].max(),  # type: ignore[arg-type]
@@ -275,6 +269,6 @@ def hop_updates(rows: pl.DataFrame, *, timestamp: str = "timestamp", newest: str
         _task="partition",
         _deleted=pl.col("value").is_null(),
         _headers="headers",
-        _newest_ms=pl.coalesce(newest, timestamp),
-        _repeated=pl.col("repeated").fill_null(value=False),
+        _newest_ms=newest,
+        _repeated="repeated",
     )

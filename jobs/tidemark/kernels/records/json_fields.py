@@ -195,7 +195,7 @@ class _Parser:
             return column
         instants = instants_of(column)
         for row in (column.is_not_null() & instants.is_null()).arg_true():
-            refused[row] = RecordUnreadable(WRONG_TYPE, f"{name}: is not an instant in ISO 8601 of the years 1 to 9999")
+            refused[row] = RecordUnreadable(WRONG_TYPE, f"Expected an instant in ISO 8601 - at `$.{name}`")
         return instants
 
     def _read_again(self, value: bytes) -> tuple[Any, str | None]:

@@ -152,10 +152,6 @@ def judged(updates: pl.DataFrame, stored: pl.DataFrame, rule: Rule, *, with_time
         emitted = identified(emitted)
         sent = emitted.select(_old_run="_run", _sent="_identity")
         emitted = emitted.with_columns(_old_identity=_compared_with(emitted, sent, stored))
-        # An older version wrote some values as another text.
-        only_text = (pl.col("_value") != pl.col("_old_value")) & (pl.col("_identity") == pl.col("_old_identity"))
-        if emitted.select(only_text.any()).item():
-            return judged(identified(updates), stored, rule, with_times=with_times)
         emitted = emitted.drop("_old_value")
         runs = runs.with_columns(_identity=_compared_with(runs, sent, stored)).drop("_value")
     return JudgedUpdates(emitted.drop("_run", "_old_run"), runs.drop("_run", "_old_run"), per_task)

@@ -27,17 +27,16 @@ TIMES: Mapping[str, pl.DataType] = {
 
 
 def times_of(records: pl.DataFrame) -> pl.DataFrame:
-    """Counts *records* by their times and task."""
+    """Counts *records* by their times and task.
+
+    Records that a source has just read may lack `_newest_ms` and `_repeated`: each reflects itself, and none is
+    repeated.
+    """
+    if "_newest_ms" not in records.columns:
+        records = records.with_columns(_newest_ms="_timestamp_ms", _repeated=pl.lit(value=False))
     # A repeated record has finished before.
-    fresh = records.filter(~pl.col("_repeated")) if "_repeated" in records.columns else records
-    per_time = _with_newest(fresh.lazy()).group_by("_timestamp_ms", "_newest_ms", "_task").agg(n=pl.len())
-    return per_time.select(*TIMES).collect()
-
-
-def _with_newest(times: pl.LazyFrame) -> pl.LazyFrame:
-    """Fills in `_newest_ms` where it is missing: each record reflects itself."""
-    has_newest = "_newest_ms" in times.collect_schema()
-    return times if has_newest else times.with_columns(_newest_ms="_timestamp_ms")
+    fresh = records.lazy().filter(~pl.col("_repeated"))
+    return fresh.group_by("_timestamp_ms", "_newest_ms", "_task").agg(n=pl.len()).select(*TIMES).collect()
 
 
 def latency_stats(times: pl.DataFrame | pl.LazyFrame, *, finished_at_ms: int) -> dict[int, dict[str, int | None]]:
@@ -48,7 +47,7 @@ def latency_stats(times: pl.DataFrame | pl.LazyFrame, *, finished_at_ms: int) ->
     """
     timestamp, n = pl.col("_newest_ms"), pl.col("n").cast(pl.Int64)
     per_task = (
-        _with_newest(times.lazy())
+        times.lazy()
         .group_by("_task")
         .agg(
             n.sum(),
@@ -70,7 +69,7 @@ def latency_stats(times: pl.DataFrame | pl.LazyFrame, *, finished_at_ms: int) ->
 
 def latency_histogram(times: pl.DataFrame | pl.LazyFrame, *, finished_at_ms: int) -> pl.DataFrame:
     """Returns the number of records per `_task` and latency bucket."""
-    latency = _with_newest(times.lazy()).select("_task", "n", bucket=bucket_of(finished_at_ms - pl.col("_newest_ms")))
+    latency = times.lazy().select("_task", "n", bucket=bucket_of(finished_at_ms - pl.col("_newest_ms")))
     per_bucket = latency.group_by("_task", "bucket").agg(pl.col("n").sum())
     return _collected(per_bucket.sort("_task", "bucket"), times)
 
@@ -108,7 +107,7 @@ def per_interval(times: pl.DataFrame, results: pl.DataFrame, intervals: Interval
         results: the rows that it sends on or writes. Repeated ones were counted before.
         intervals: its intervals, whose starts are the keys of the result (epoch ms).
     """
-    fresh = results.filter(~pl.col("_repeated")) if "_repeated" in results.columns else results
+    fresh = results.filter(~pl.col("_repeated"))
     first = pl.struct("_partition", "_offset").sort_by("_partition", "_offset").first()
     emitted = (
         _in_intervals(fresh.select("_timestamp_ms", "_partition", "_offset"), intervals)

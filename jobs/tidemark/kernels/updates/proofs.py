@@ -75,7 +75,7 @@ def read_again(late: pl.DataFrame, schema: Mapping[str, pl.DataType]) -> pl.Data
         _timestamp_ms=pl.col("timestamp").dt.epoch("ms"),
         _partition="partition",
         _offset="offset",
-        _task=pl.coalesce("task", "partition"),  # older versions kept neither task nor headers
+        _task="task",
         _deleted=pl.lit(value=False),
         _headers="headers",
         _newest_ms=pl.col("timestamp").dt.epoch("ms"),

@@ -34,8 +34,8 @@ A Delta table has its own.
 """
 WRITTEN_FORMATS: Mapping[str, tuple[Format, ...]] = {"topic": (Format.JSON, Format.AVRO)}
 """Formats of a sink by place of the records."""
-SCHEMA, OLDER_SCHEMA = "schema", "avro_schema"
-"""The key of a file with a schema, and its older name."""
+SCHEMA = "schema"
+"""The key of a file with a schema."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +43,7 @@ class KafkaEnd(DeclaredOperator, ABC):
     """Reads or writes a *topic* of the cluster *kafka*, or another place.
 
     Clusters are in model/project/connections.py. With another place *topic* is None. *avro_schema* is the text of the
-    file that the key *schema_key* names. With *traces* a source notes the headers `traceparent` of its records, and the
+    file that the key `schema` names. With *traces* a source notes the headers `traceparent` of its records, and the
     records of a sink have that of the batch.
     """
 
@@ -51,7 +51,6 @@ class KafkaEnd(DeclaredOperator, ABC):
     kafka: str = DEFAULT
     format: Format = Format.JSON
     avro_schema: str | None = None
-    schema_key: str = OLDER_SCHEMA
     traces: bool = False
 
     def each_topic(self, existing: Iterable[str]) -> list[Self]:
@@ -92,21 +91,20 @@ def read_format(keys: Keys, place: Mapping[str, str], formats: Mapping[str, tupl
 
 
 def read_schema_text(keys: Keys, folder: Path | None, example: str) -> dict[str, Any]:
-    """Reads an Avro schema from the file that a key names."""
-    key = SCHEMA if keys.text(OLDER_SCHEMA, example, None) is None else OLDER_SCHEMA
-    if {SCHEMA, OLDER_SCHEMA} <= {*keys.content}:
-        keys.fail(OLDER_SCHEMA, f"is set together with {SCHEMA}", f"keep {SCHEMA} alone", beside=SCHEMA)
-    content = read_schema_file(keys, key, folder, example)
+    """Reads an Avro schema from the file that the key `schema` names."""
+    content = read_schema_file(keys, folder, example)
     try:
-        return {"avro_schema": content.decode(), "schema_key": key}
+        return {"avro_schema": content.decode()}
     except UnicodeDecodeError:
-        keys.fail(key, f"is {keys.content[key]!r}, which is not UTF-8", "name the file with the Avro schema in JSON")
+        keys.fail(
+            SCHEMA, f"is {keys.content[SCHEMA]!r}, which is not UTF-8", "name the file with the Avro schema in JSON"
+        )
 
 
-def read_schema_file(keys: Keys, key: str, folder: Path | None, example: str) -> bytes:
-    """Returns the content of the file that *key* names, in *folder*."""
-    name: str = keys.text(key, example)
+def read_schema_file(keys: Keys, folder: Path | None, example: str) -> bytes:
+    """Returns the content of the file that the key `schema` names, in *folder*."""
+    name: str = keys.text(SCHEMA, example)
     try:
         return ((folder or Path()) / name).read_bytes()
     except OSError as error:
-        keys.fail(key, f"is {name!r}: {error.strerror}", f"put the schema into the folder of {keys.file}")
+        keys.fail(SCHEMA, f"is {name!r}: {error.strerror}", f"put the schema into the folder of {keys.file}")

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from tidemark.model.kinds.kafka_end import (
-    OLDER_SCHEMA,
     READ_FORMATS,
     SCHEMA,
     Format,
@@ -44,18 +43,18 @@ def _schema(keys: Keys, place: Mapping[str, str], format_: Format, folder: Path 
         keys.fail("subject", "is set without registry", 'write registry = "main", too', beside="registry")
     if format_ not in _EXAMPLES:
         return {}
-    if not {SCHEMA, OLDER_SCHEMA} & {*keys.content}:
+    if SCHEMA not in keys.content:
         remedy = f'write {SCHEMA} = "{_EXAMPLES[format_]}", a file beside this one, or registry = "main"'
         keys.get(SCHEMA, str, f'"{_EXAMPLES[format_]}"', None)
         keys.fail(SCHEMA, f"is missing, and format is {format_.value!r}", remedy, beside=("format", "registry"))
     if format_ is Format.AVRO:
         return read_schema_text(keys, folder, _EXAMPLES[format_])
-    descriptors = read_schema_file(keys, SCHEMA, folder, _EXAMPLES[format_])
+    descriptors = read_schema_file(keys, folder, _EXAMPLES[format_])
     message: str = keys.text("message", "plant.Reading")
     if not _MESSAGE.fullmatch(message):
         remedy = "write the message with its package, such as plant.Reading"
         keys.fail("message", f"is {message!r}, which is not the name of a message", remedy)
-    return {"descriptors": descriptors, "message": message, "schema_key": SCHEMA}
+    return {"descriptors": descriptors, "message": message}
 
 
 def _of_registry(keys: Keys, place: Mapping[str, str], registry: str) -> dict[str, Any]:
@@ -63,7 +62,7 @@ def _of_registry(keys: Keys, place: Mapping[str, str], registry: str) -> dict[st
         keys.fail(
             "registry", f"is {registry!r}, but there is no topic", "leave it out: only a topic's records have ids"
         )
-    for key in (SCHEMA, OLDER_SCHEMA, "message"):
+    for key in (SCHEMA, "message"):
         if key in keys.content:
             problem = "is set together with registry, which has the schemas"
             keys.fail(key, problem, "leave one of the two out", beside="registry")

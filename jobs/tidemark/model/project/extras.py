@@ -18,7 +18,6 @@ EXTRAS = {
     "openlineage": "lineage",
     "opentelemetry": "otlp",
     "pyspark": "spark",
-    "yaml": "contracts",
 }
 """The extra of each package that a plain installation lacks."""
 

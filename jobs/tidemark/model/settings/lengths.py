@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 _UNITS = ((1, "ms", 1_000), (1_000, "s", 120_000), (60_000, "min", 7_200_000), (3_600_000, "h", 172_800_000))
 """Each unit in ms, with the length below which it is used."""
@@ -38,11 +37,10 @@ def for_people(ms: float) -> str:
     return f"{text.rstrip('0').rstrip('.') if digits else text} {unit}"
 
 
-def rounded_up(length_ms: float, steps_ms: Sequence[int] = ROUND_MS) -> int:
-    """Returns the least of *steps_ms* that is not below *length_ms*.
+def rounded_up(length_ms: float) -> int:
+    """Returns the least length of ROUND_MS that is not below *length_ms*; beyond them it is in whole days.
 
     >>> rounded_up(1_001), rounded_up(90_000_000)
     (2000, 172800000)
     """
-    # Beyond the round lengths it is in whole days.
-    return next((ms for ms in steps_ms if ms >= length_ms), math.ceil(length_ms / _DAY_MS) * _DAY_MS)
+    return next((ms for ms in ROUND_MS if ms >= length_ms), math.ceil(length_ms / _DAY_MS) * _DAY_MS)

@@ -46,11 +46,6 @@ Once without a part of the key, and once without the whole.
 ASKING = ("format", "mode", "strategy", "measure")
 """Keys that decide which other keys exist."""
 IDENTIFIER = re.compile(r"[a-z][a-z0-9_]{0,62}")
-STREAM = re.compile(rf"{IDENTIFIER.pattern}|[0-9]{{1,3}}")
-"""The name of a stream.
-
-In older versions it could be a number.
-"""
 
 
 def duration_ms(text: str) -> int | None:

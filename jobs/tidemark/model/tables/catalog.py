@@ -419,22 +419,23 @@ QUARANTINE = Table(
             ),
             ("topic", "string", "Kafka topic; null: not from a topic, or rejected downstream of a source"),
             ("partition", "int", "input partition: Kafka's number, unless its source reads several topics"),
-            ("offset", "bigint", "Kafka offset"),
+            ("offset", "bigint", "Kafka offset; of a table or files the number of the row"),
             (
                 "reason",
                 "string",
-                "null_key | null_value | invalid_key | invalid_utf8 | malformed_json | malformed_avro | "
-                "malformed_protobuf | no_schema_id | unknown_schema | incompatible_schema | wrong_type | "
-                "beyond_limit | unreadable | not_a_number | missing_timestamp | timestamp_out_of_range | "
-                "timestamp_in_future | sql_error | "
+                "null_key | null_value | invalid_key | invalid_utf8 | malformed_json | malformed_csv | "
+                "malformed_avro | malformed_protobuf | unreadable_file | added_to_file | no_schema_id | "
+                "unknown_schema | incompatible_schema | wrong_type | beyond_limit | unreadable | not_a_number | "
+                "missing_timestamp | invalid_timestamp | timestamp_out_of_range | timestamp_in_future | sql_error | "
                 "too_large_for_topic | time_refused_by_topic | does_not_fit_schema | kills_drivers",
             ),
             (
                 "detail",
                 "string",
                 "of sql_error: key of the failed SQL, and the error; of does_not_fit_schema: the misfit; "
-                "of a record that cannot be read: the error, or the limit of the source that it exceeds; "
-                "of a source with a registry also the id of the schema",
+                "of a record that cannot be read: the error, or the limit of the source that it exceeds; of a source "
+                "with a registry: the id of the schema, and what is wrong with it; of wrong_type in JSON: the field; "
+                "of files: the file, the row, the column and its value, or why the file is set aside",
             ),
             ("key", "binary", "the record's key"),
             ("value", "binary", "the record's bytes; downstream of a source its columns as a JSON object"),
@@ -480,8 +481,8 @@ OPERATOR_STATE = Table(
             ("source_partition", "int", "input partition of that record"),
             ("source_offset", "bigint", "its offset there"),
             ("headers", "array<struct<key:string,value:binary>>", "Kafka headers of that record; null: none"),
-            ("newest", "timestamp", "record time of the newest record that it reflects; null: timestamp"),
-            ("repeated", "boolean", "whether all its content was emitted before; null: it is not held"),
+            ("newest", "timestamp", "record time of the newest record that it reflects; null: deleted"),
+            ("repeated", "boolean", "whether all its content was emitted before; null: deleted"),
         ),
     ),
     key=("batch_id", "operator", "key"),
@@ -641,11 +642,7 @@ CLOCK_SKEW = Table(
             "tasks, plus rounding",
         ),
         ("samples", "bigint", "records that the broker stamped for this estimate; of a host of tasks, their reports"),
-        (
-            "reference",
-            "string",
-            "reference clock: brokers for a driver's host (null in older rows), the driver's host for hosts of tasks",
-        ),
+        ("reference", "string", "reference clock: brokers for a driver's host, the driver's host for hosts of tasks"),
     ),
     key=("at", "host"),
 )
@@ -668,13 +665,9 @@ HOP = Table(
             ("source_offset", "bigint", "its offset there"),
             ("headers", "array<struct<key:string,value:binary>>", "Kafka headers of that record; null: none"),
             ("watermark", "timestamp", "watermark, record time; only on a row without an update"),
-            (
-                "idle",
-                "boolean",
-                "of a watermark row: whether all upstream is idle; null: an update, or a row of an older version",
-            ),
-            ("newest", "timestamp", "record time of the newest record that it reflects; null: timestamp"),
-            ("repeated", "boolean", "whether all its content was emitted before; null: no"),
+            ("idle", "boolean", "of a watermark row: whether all upstream is idle; null: an update"),
+            ("newest", "timestamp", "record time of the newest record that it reflects; null: a watermark row"),
+            ("repeated", "boolean", "whether all its content was emitted before; null: a watermark row"),
             (
                 "idle_watermark",
                 "timestamp",
@@ -892,7 +885,7 @@ SLA_RESULTS = Table(
             "bigint",
             "ms before checked_at over which it was measured; not used for staleness and watermark_lag",
         ),
-        ("severity", "string", "critical | warning | info | forecast (only in incidents): severity if it is broken"),
+        ("severity", "string", "critical | warning | info: severity if it is broken"),
         ("runbook", "string", "runbook of the SLA; null: none"),
         ("said", "string", "measured and allowed values as text"),
         ("held_by", "string", "first finding of `tidemark why` for a broken SLA; null: none, or not broken"),
@@ -926,8 +919,6 @@ SLA_RESULTS = Table(
         ("window_slow", "bigint", "of an objective: those of window_records that took longer than threshold_ms"),
         ("resolve_after_ms", "bigint", "ms for which the SLA must hold until its incident is resolved"),
         ("quiet", "string", "maintenance | calendar | past: reason why it opens no incident; null: it may open one"),
-        ("breaks_at", "timestamp", "clock at which it is expected to break; null: broken, or no break is expected"),
-        ("breaks_because", "string", "reason why it is expected to break; null: broken, or no break is expected"),
         (
             "stale_groups",
             "array<struct<name:string,newest_ms:bigint>>",
@@ -951,7 +942,7 @@ INCIDENTS = Table(
         ("broken_since", "timestamp", "instant of the first consecutive check that found the SLA broken"),
         ("run_id", "string", "Airflow run of the check; null: an acknowledgement, or a deadline passed"),
         ("verdict", "string", "status in that check; when acknowledged: the worst so far"),
-        ("severity", "string", "as in sla_results; forecast: the SLA holds and is expected to break"),
+        ("severity", "string", "as in sla_results"),
         ("subject", "string", "as in sla_results"),
         ("measure", "string", "as in sla_results"),
         ("observed", "double", "measured value in that check, in unit; null: nothing measured"),
@@ -1012,7 +1003,7 @@ DELIVERIES = Table(
     "deliveries",
     "change of an alert and channel that delivered it",
     _columns(
-        ("incident", "string", "name of the alert; of older versions, of the incident"),
+        ("incident", "string", "name of the alert"),
         ("topology", "string", "name of the topology"),
         ("change", "string", "as in sla_alerts"),
         ("channel", "string", "name of the channel in expectations/channels.toml, or log"),
@@ -1113,7 +1104,7 @@ REQUEUED = Table(
             "as in quarantine; late: from late_records; reopened: from late_records into a closed window",
         ),
         ("requeued_at", "timestamp", "clock of the command after the record was in the broker or the control folder"),
-        ("late_batch", "bigint", "of reopened: batch_id of its row in late_records; null in rows of older versions"),
+        ("late_batch", "bigint", "of reopened: batch_id of its row in late_records; null: another reason"),
     ),
     "report",
 )
@@ -1132,7 +1123,7 @@ TABLE_FILES = Table(
         (
             "unused_files",
             "bigint",
-            "unreferenced data files in its folder: of older versions, or never committed",
+            "data files in its folder that its newest version does not name",
         ),
         ("files_before", "bigint", "data files before it"),
         ("bytes_before", "bigint", "their size"),

@@ -1,4 +1,4 @@
-"""Queries open alerts, expected breaks, silent groups and error budgets for pages.
+"""Queries open alerts, silent groups and error budgets for pages.
 
 They are those of the newest check. Instants are timestamps in UTC, lengths ms.
 """
@@ -43,36 +43,18 @@ _LISTS = ("incidents", "slas", "tables", "topics", "owners")
 def open_alerts(tables: Tables, topology: str, *, at_ms: int | None = None) -> list[Row]:
     """Returns alerts that are open at *at_ms*, the most severe first.
 
-    An alert is all incidents of one cause. Expected breaks are not among them. *at_ms* is epoch ms; None: by all that
-    is known.
+    An alert is all incidents of one cause. *at_ms* is epoch ms; None: by all that is known.
     """
     # The alert has the acknowledgement with the next check, its incident at once.
     people = {row["incident"]: row["by"] for row in tables.ask(ACKNOWLEDGED, [topology, at_ms]).objects}
     alerts = []
     for alert in tables.ask(OPEN_ALERTS, [topology, at_ms]).objects:
-        if alert["severity"] != Severity.FORECAST:
-            lists = {name: alert[name] or [] for name in _LISTS}
-            by = next((people[incident] for incident in lists["incidents"] if incident in people), None)
-            alerts.append({**alert, **lists, "acknowledged_by": by})
+        lists = {name: alert[name] or [] for name in _LISTS}
+        by = next((people[incident] for incident in lists["incidents"] if incident in people), None)
+        alerts.append({**alert, **lists, "acknowledged_by": by})
     return sorted(
         alerts, key=lambda alert: (alert["severity"] != Severity.CRITICAL, alert["opened_at"], alert["alert"])
     )
-
-
-def forecasts(slas: Iterable[Row], *, at_ms: int) -> list[Row]:
-    """Returns the expected breaks among *slas*, the soonest first.
-
-    *slas* are rows of sla_results. `in_ms` is the length from *at_ms* to the break; it is not below 0.
-    """
-    expected = []
-    for row in slas:
-        if row["breaks_at"] is not None:
-            in_ms = max(0, round(row["breaks_at"].timestamp() * 1000) - at_ms)
-            # The sentence of the check begins with the time that was left then.
-            because = row["breaks_because"].rpartition(" because ")[2]
-            of_sla = in_order_of(("sla", "subject", "breaks_at"), row)
-            expected.append({**of_sla, "in_ms": in_ms, "because": because})
-    return sorted(expected, key=lambda row: (row["in_ms"], row["sla"]))
 
 
 def silent_groups(slas: Iterable[Row], *, at_ms: int) -> list[Row]:

@@ -1,67 +1,133 @@
-"""Draws the charts of a report as SVG without script.
+"""Draws the charts of pages.
 
-A chart is specified in Vega-Lite, and vl-convert draws it before the page is opened. Whatever a colour of `colors`
-shows, a place, a word or a dash shows too. Instants are epoch ms, shown in UTC; lengths are ms.
+Whatever a colour shows, a place, a word or a shape shows too. Instants are epoch ms, shown in UTC; lengths are ms.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
-from typing import Any
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import groupby
+from operator import itemgetter
+from statistics import median
 
-import vl_convert
 from markupsafe import Markup
 
-from tidemark.model.settings.intervals import Grain, Interval
+from tidemark.model.settings.intervals import Interval
 from tidemark.model.settings.lengths import for_people
-from tidemark.reports.pages.colors import (
-    BLUE,
-    GREEN,
-    GRID,
-    INK,
-    ORANGE,
-    PALE,
-    PINK,
-    RED,
-    SILENT,
-    SKY,
-    YELLOW,
+from tidemark.reports.pages.plots import (
+    MOST_TICKS_OF_LOW,
+    Bar,
+    Numbers,
+    Plot,
+    Point,
+    ValueAxis,
+    clock,
+    counts_axis,
+    even_lengths_axis,
+    key,
+    lengths_axis,
 )
-from tidemark.reports.pages.line_charts import ticks_ms
 from tidemark.reports.paths.path_facts import Row
 
-LINES = (BLUE, RED, GREEN, PINK, ORANGE, SKY, YELLOW, INK)
-DASHES: tuple[list[int], ...] = ([], [6, 3], [2, 2], [8, 3, 2, 3], [12, 4], [1, 3], [4, 1], [10, 2, 2, 2])
-MOST = len(LINES)
-"""Most lines or rows of a chart.
+BANDS = {"p50": "median", "p90": "up to p90", "p99": "up to p99", "limit": "promised, where near"}
+"""What is drawn of the latency of operators, and its words."""
+NEAR = 1.5
+"""Highest promise that is drawn, as a multiple of the highest latency."""
+MOST = 8
+"""Most operators or partitions of a chart.
 
 The others, with smaller values, are left out.
 """
-WIDTH = 1080
-BAR = 14.0
-"""Greatest width of a bar, px."""
+WIDEST = 0.013
+"""Greatest width of the bar of a window, as a share of the axis."""
 PARTS = {
-    "before_source_ms": ("before the source", "#b8c0c8"),
-    "waited_ms": ("waited for a batch", SKY),
-    "queued_ms": ("queued for a sibling", PINK),
-    "worked_ms": ("worked", BLUE),
+    "before_source_ms": "before the source",
+    "waited_ms": "waited for a batch",
+    "queued_ms": "queued for a sibling",
+    "worked_ms": "worked",
 }
-"""Parts of a window's time: name and colour, by column."""
-_AXIS = {"labelColor": PALE, "gridColor": GRID, "domainColor": PALE, "tickColor": PALE}
-_LEGEND = {"labelColor": INK, "orient": "top", "title": None, "symbolType": "square", "columnPadding": 40}
-_HEADER = {"labelColor": INK, "labelFontWeight": "bold", "labelAnchor": "start", "title": None}
-CONFIG = {
-    "font": "system-ui, sans-serif",
-    "background": "transparent",
-    "padding": {"left": 30, "right": 10, "top": 5, "bottom": 5},
-    # Screen readers read the drawing as one image.
-    "aria": False,
-    "view": {"stroke": None},
-    "axis": {**_AXIS, "labelFontSize": 12, "labelLimit": 240},
-    "legend": {**_LEGEND, "labelFontSize": 13, "labelLimit": 300},
-    "header": {**_HEADER, "labelFontSize": 13},
-}
+"""Parts of a window's time in the order in which they are stacked: columns and their words."""
+OUTCOMES = ("emitted", "suppressed")
+STRIP = {"idle": 0.06, "backlogged": 0.16}
+"""Heights of the strips below a plot of lag, as shares of the plot."""
+
+
+def latency_bands(rows: Iterable[Row], interval: Interval, place_ms: int) -> Markup:
+    """Draws the latency of operators: median, bands up to p90 and p99.
+
+    The promised latency is a dashed line where it is NEAR. *rows* are those of `latencies_in_places`. An axis on which
+    few high values would flatten the others has equal ratios instead of equal distances.
+    """
+    charts = []
+    for operator, of_operator in groupby(rows, key=itemgetter("operator")):
+        places = list(of_operator)
+        p50, p90, p99 = ([(row["at_ms"], row[name]) for row in places] for name in ("p50_ms", "p90_ms", "p99_ms"))
+        highest_ms = max(value for _, value in p99)
+        promised_ms = places[-1]["sla_ms"]
+        near_ms = promised_ms if promised_ms and promised_ms <= NEAR * highest_ms else None
+        middle_ms = [value for _, value in p50]
+        plot = Plot(interval, lengths_axis([*middle_ms, highest_ms, near_ms or 0], median(middle_ms)))
+        parts = _unbroken(p50, place_ms)
+        drawn = [
+            *(plot.band("p99", p90[part], p99[part], place_ms) for part in parts),
+            *(plot.band("p90", p50[part], p90[part], place_ms) for part in parts),
+            *(plot.line(p50[part], place_ms) for part in parts),
+            plot.limit(near_ms),
+        ]
+        description = (
+            f"medians of {for_people(min(middle_ms))} to {for_people(max(middle_ms))}, "
+            f"highest p99 {for_people(highest_ms)}"
+        )
+        promise = "" if promised_ms is None else f", promised {for_people(promised_ms)}"
+        numbers = [
+            [clock(row["at_ms"]), *(for_people(row[name]) for name in ("p50_ms", "p90_ms", "p99_ms"))] for row in places
+        ]
+        columns = ["from, UTC", "median", "p90", "p99"]
+        charts.append(plot.figure(operator, description + promise, drawn, Numbers(columns, numbers)))
+    return key(BANDS) + Markup("").join(charts) if charts else Markup("")
+
+
+def length_lines(rows: Iterable[Row], interval: Interval, place_ms: int) -> Markup:
+    """Draws a chart of lengths for each name, with its limit.
+
+    The limit is a dashed line. *rows* have `name`, `at_ms`, `value` (ms) and `limit_ms`.
+    """
+    charts = []
+    for name, of_name in groupby(rows, key=itemgetter("name")):
+        places = list(of_name)
+        points = [(row["at_ms"], row["value"]) for row in places]
+        highest_ms, limit_ms = max(value for _, value in points), places[-1]["limit_ms"]
+        axis = lengths_axis([value for _, value in points], median(value for _, value in points))
+        plot = Plot(interval, axis)
+        drawn = [plot.line(points[part], place_ms) for part in _unbroken(points, place_ms)]
+        drawn.append(plot.limit(limit_ms if limit_ms is not None and limit_ms <= axis.high else None))
+        limit = "" if limit_ms is None else f", limit {for_people(limit_ms)}"
+        numbers = Numbers(["from, UTC", "highest"], [[clock(at_ms), for_people(value)] for at_ms, value in points])
+        charts.append(plot.figure(name, f"highest {for_people(highest_ms)}{limit}", drawn, numbers))
+    return Markup("").join(charts)
+
+
+def share_lines(rows: Iterable[Row], interval: Interval, place_ms: int) -> Markup:
+    """Draws a chart of unused shares of a budget for each name.
+
+    *rows* have `name`, `at_ms` and `value`; None: unknown, and the line is broken. More than half a budget over it is
+    drawn as half.
+    """
+    charts = []
+    for name, of_name in groupby(rows, key=itemgetter("name")):
+        places = list(of_name)
+        parts = [list(part) for is_known, part in groupby(places, key=_is_known) if is_known]
+        is_exceeded = any(row["value"] < 0 for part in parts for row in part)
+        plot = Plot(interval, ValueAxis(-0.5 if is_exceeded else 0, 1, ((0, "0 %"), (0.5, "50 %"), (1, "100 %"))))
+        newest = places[-1]["value"]
+        left = "unknown" if newest is None else f"{max(newest, 0):.0%} of the error budget is left"
+        drawn = [plot.line([(row["at_ms"], row["value"]) for row in part], place_ms) for part in parts]
+        drawn.append(plot.limit(0 if is_exceeded else None))
+        numbers = [[clock(row["at_ms"]), f"{row['value']:.0%}" if _is_known(row) else "unknown"] for row in places]
+        charts.append(plot.figure(name, left, drawn, Numbers(["at, UTC", "left"], numbers)))
+    return Markup("").join(charts)
 
 
 def windows_spent(rows: Sequence[Row], interval: Interval, apart_ms: int) -> Markup:
@@ -69,167 +135,143 @@ def windows_spent(rows: Sequence[Row], interval: Interval, apart_ms: int) -> Mar
 
     Windows are *apart_ms* or more from each other. A triangle marks a place of the axis with a window over its SLA.
     """
-    parts, over, ends_ms = [], [], []
-    for row in rows:
-        at_ms, total_ms = row["end_ms"], row["latency_ms"] + row["before_source_ms"]
-        ends_ms.append(total_ms)
-        if row["over_sla"]:
-            over.append({"at_ms": at_ms, "ms": total_ms})
-        for order, (column, (name, _)) in enumerate(PARTS.items()):
-            # A part is negative if a clock was ahead, and a bar cannot begin below 0.
-            parts.append({"at_ms": at_ms, "ms": max(0, row[column]), "part": name, "order": order})
-    bar = {"type": "bar", "width": min(BAR, 0.8 * WIDTH * apart_ms / interval.length_ms)}
-    triangle = {"type": "point", "shape": "triangle-down", "color": RED, "filled": True, "size": 45, "yOffset": -8}
-    height = _length("ms", ends_ms) | {"stack": "zero"}
-    layers = [
-        _layer(bar, parts, y=height, color=_colors("part", dict(PARTS.values())), order={"field": "order"}),
-        _layer(triangle, over, y=_length("ms", ends_ms), opacity={"value": 1}),
-    ]
+    if not rows:
+        return Markup("")
+    half_ms = min(WIDEST * interval.length_ms, 0.8 * apart_ms) / 2
+    bars = _stacked(rows, PARTS, [(row["end_ms"] - half_ms, row["end_ms"] + half_ms) for row in rows])
+    lowest = min(bar.low for of_part in bars.values() for bar in of_part)
+    tops = [max(bar.high for bar in of_window) for of_window in zip(*bars.values(), strict=True)]
+    over = [(row["end_ms"], top) for row, top in zip(rows, tops, strict=True) if row["over_sla"]]
+    plot = Plot(interval, even_lengths_axis([lowest, *tops]))
+    slowest_ms = max(row["age_ms"] for row in rows)
     description = (
         f"{len(over)} of the {len(rows)} places shown have a window over its SLA. "
-        f"The slowest window shown took {for_people(max(ends_ms))} from its end until its leaf had finished it."
+        f"The slowest window shown took {for_people(slowest_ms)} from its end until its leaf had finished it."
     )
-    spec = {"width": WIDTH, "height": 200, "encoding": {"x": _time(interval)}, "layer": layers}
-    return _svg("spent", spec, "How windows spent their time", description)
+    numbers = []
+    for row in rows:
+        lengths = (for_people(row[column]) for column in (*PARTS, "age_ms"))
+        numbers.append([clock(row["end_ms"]), *lengths, "over" if row["over_sla"] else ""])
+    columns = ["window ends, UTC", *PARTS.values(), "age", "SLA"]
+    drawn = [plot.bars(column, bars[column]) for column in PARTS]
+    figure = plot.figure("Age", description, drawn, Numbers(columns, numbers), marks=plot.triangles(over))
+    return key(PARTS | {"mark": "over its SLA"}) + figure
 
 
 def emission(rows: Sequence[Row], interval: Interval, place_ms: int) -> Markup:
-    """Draws updates emitted and suppressed per operator, a bar each *place_ms*."""
-    outcomes: Counter[str] = Counter()
-    totals: Counter[str] = Counter()
-    values = []
-    for row in rows:
-        for became in ("emitted", "suppressed"):
-            outcomes[became] += row[became]
-            totals[row["operator"]] += row[became]
-            # A bar stands in the middle of its time.
-            at_ms = row["at_ms"] + place_ms // 2
-            values.append({"operator": row["operator"], "at_ms": at_ms, "n": row[became], "became": became})
-    # A chart has no space for all operators: those with most updates are drawn.
-    shown = sorted(sorted(totals), key=lambda name: -totals[name])[:MOST]
-    values = [value for value in values if value["operator"] in shown]
-    axis = {"tickCount": 3, "format": "~s"}
-    bars = _layer(
-        {"type": "bar", "width": 0.9 * WIDTH * place_ms / interval.length_ms},
-        x=_time(interval),
-        y={"field": "n", "type": "quantitative", "stack": "zero", "title": None, "axis": axis},
-        color=_colors("became", {"emitted": BLUE, "suppressed": ORANGE}),
-        order={"field": "became"},
-    )
-    description = (
-        f"{outcomes['emitted']:,} updates were emitted and {outcomes['suppressed']:,} suppressed, "
-        "a row of bars per operator."
-    )
-    spec = _rows_of("operator", {"width": WIDTH, "height": 64, **bars}, values)
-    return _svg("emission", spec, "Emitted against suppressed", description)
+    """Draws the updates that each operator emitted and suppressed, a bar for each place of *place_ms*."""
+    if not rows:
+        return Markup("")
+    by_operator = _grouped(rows, itemgetter("operator"))
+    totals = {name: sum(_judged(row) for row in of_operator) for name, of_operator in by_operator.items()}
+    charts = [_left_out(totals, "operators", "most updates"), key({name: name for name in OUTCOMES})]
+    for name in _largest(totals):
+        places = by_operator[name]
+        # A twentieth of a place is left free on either side.
+        edges = [(row["at_ms"] + 0.05 * place_ms, row["at_ms"] + 0.95 * place_ms) for row in places]
+        bars = _stacked(places, OUTCOMES, edges)
+        axis = counts_axis([_judged(row) for row in places], MOST_TICKS_OF_LOW)
+        plot = Plot(interval, axis, is_low=True)
+        counted = (f"{sum(row[became] for row in places):,} {became}" for became in OUTCOMES)
+        numbers = [[clock(row["at_ms"]), *(f"{row[became]:,}" for became in OUTCOMES)] for row in places]
+        drawn = [plot.bars(became, bars[became]) for became in OUTCOMES]
+        charts.append(plot.figure(name, ", ".join(counted), drawn, Numbers(["from, UTC", *OUTCOMES], numbers)))
+    return Markup("").join(charts)
 
 
 def watermark_lag(lags: Sequence[Row], spans: Sequence[Row], interval: Interval) -> Markup:
-    """Draws the watermark lag of each partition behind the clock.
+    """Draws how far the watermark of each partition was behind the clock.
 
-    Below it are the spans when a partition was idle or had unread records.
+    Below a line are the spans when its partition was idle or had unread records. All lines have one scale.
     """
-    points, lags_ms = [], []
-    highest: dict[str, float] = {}
-    for order, row in enumerate(lags):
-        name, lag_ms = _input(row), row["lag_ms"]
-        # Vega-Lite would sort the points of a line by time; rows of one instant have an order, too.
-        points.append(row | {"input": name, "order": order})
-        lags_ms.append(lag_ms)
-        highest[name] = max(highest.get(name, lag_ms), lag_ms)
-    silent = [row | {"input": _input(row)} for row in spans]
-    # A chart has no space for all partitions: those with the largest lags are drawn, in the order of their names.
-    shown = sorted(sorted(sorted(highest), key=lambda name: -highest[name])[:MOST])
-    stroke = {"symbolType": "stroke", "symbolStrokeWidth": 2.5, "symbolSize": 500}
-    by_input = {"field": "input", "type": "nominal", "legend": stroke}
-    lines = _layer(
-        {"type": "line", "strokeWidth": 1.8, "clip": True},
-        [row for row in points if row["input"] in shown],
-        x=_time(interval),
-        y=_length("lag_ms", lags_ms),
-        order={"field": "order"},
-        color=by_input | {"scale": {"domain": shown, "range": LINES[: len(shown)]}},
-        strokeDash=by_input | {"scale": {"domain": shown, "range": DASHES[: len(shown)]}},
-    )
-    bars = _layer(
-        {"type": "bar", "height": 11},
-        [row for row in silent if row["input"] in shown],
-        x=_time(interval),
-        x2={"field": "until_ms"},
-        y={"field": "input", "type": "nominal", "title": None, "scale": {"domain": shown}},
-        color=_colors("activity", {"idle": SILENT, "backlogged": ORANGE}) | {"legend": {"orient": "bottom"}},
-    )
-    charts = [{"width": WIDTH, "height": 170, **lines}, {"width": WIDTH, "height": {"step": 20}, **bars}]
-    # Otherwise both charts would have one legend.
-    own_scales = {"scale": {"color": "independent", "strokeDash": "independent"}}
-    worst = max(sorted(highest), key=lambda name: highest[name])
-    description = (
-        f"The largest lag is {for_people(highest[worst])}, of {worst}. {len(shown)} of {len(highest)} partitions are "
-        f"shown, and below, in {len(silent)} spans, when partitions were idle or backlogged."
-    )
-    return _svg(
-        "lags", {"vconcat": charts, "resolve": own_scales, "spacing": 24}, "Watermark lag per partition", description
-    )
+    if not lags:
+        return Markup("")
+    lags_of, spans_of = _grouped(lags, _input), _grouped(spans, _input)
+    largest_ms = {name: max(row["lag_ms"] for row in of_input) for name, of_input in lags_of.items()}
+    shown = _largest(largest_ms)
+    axis = even_lengths_axis([row["lag_ms"] for name in shown for row in lags_of[name]], MOST_TICKS_OF_LOW)
+    height = axis.high - axis.low
+    floor = axis.low - max(STRIP.values()) * height
+    plot = Plot(interval, replace(axis, low=floor), is_low=True)
+    charts = [_left_out(largest_ms, "partitions", "the largest lags"), key({name: name for name in STRIP})]
+    for name in shown:
+        drawn, described = [], [f"largest lag {for_people(largest_ms[name])}"]
+        for activity, share in STRIP.items():
+            silent = [row for row in spans_of[name] if row["activity"] == activity]
+            if silent:
+                bars = [Bar(row["at_ms"], row["until_ms"], floor, floor + share * height) for row in silent]
+                drawn.append(plot.bars(activity, bars))
+                longest_ms = max(row["until_ms"] - row["at_ms"] for row in silent)
+                described.append(f"longest {activity} time {for_people(longest_ms)}")
+        drawn.append(plot.line([(row["at_ms"], row["lag_ms"]) for row in lags_of[name]], 0))
+        numbers = Numbers(["at, UTC", "lag", "activity"], _lags_and_spans(lags_of[name], spans_of[name]))
+        charts.append(plot.figure(name, ", ".join(described), drawn, numbers))
+    return Markup("").join(charts)
 
 
-def _layer(mark: Row, values: Sequence[Row] | None = None, **encoding: Any) -> Row:
-    """Returns a layer with *mark* for *values* (None: those around it)."""
-    return {"mark": mark, "encoding": encoding} | ({} if values is None else {"data": {"values": values}})
+def _unbroken(points: Sequence[Point], place_ms: int) -> list[slice]:
+    """Returns the parts of *points* in which no place is missing."""
+    starts = [0]
+    for number in range(1, len(points)):
+        if points[number][0] - points[number - 1][0] > place_ms:
+            starts.append(number)
+    return [slice(start, end) for start, end in zip(starts, [*starts[1:], len(points)], strict=True)]
 
 
-def _rows_of(field: str, chart: Row, values: Sequence[Row]) -> Row:
-    """Repeats *chart* for each value of *field*, with scales of their own."""
-    row = {"field": field, "type": "nominal", "header": {"labelOrient": "top"}}
-    own_scale = {"scale": {"y": "independent"}}
-    return {"data": {"values": values}, "facet": {"row": row}, "spec": chart, "resolve": own_scale}
+def _is_known(row: Row) -> bool:
+    return row["value"] is not None
 
 
-def _time(interval: Interval) -> Row:
-    """Returns the axis of `at_ms`."""
-    # Ticks of a short interval need seconds.
-    form = "%H:%M" if interval.length_ms > 10 * Grain.MINUTE.length_ms else "%H:%M:%S"
-    scale = {"type": "utc", "domain": [interval.start_ms, interval.end_ms], "nice": False, "padding": 0}
-    axis = {"format": form, "grid": False, "tickCount": 10, "labelFlush": False, "labelOverlap": True}
-    return {"field": "at_ms", "type": "temporal", "title": None, "scale": scale, "axis": axis}
+def _lags_and_spans(lags: Sequence[Row], spans: Sequence[Row]) -> Iterator[Sequence[str]]:
+    """Yields the numbers of a partition, in the order of time."""
+    for row in sorted([*spans, *lags], key=itemgetter("at_ms")):
+        if "activity" in row:
+            yield clock(row["at_ms"]), "", f"{row['activity']} until {clock(row['until_ms'])}"
+        else:
+            yield clock(row["at_ms"]), for_people(row["lag_ms"]), ""
 
 
-def _length(field: str, values_ms: Sequence[float]) -> Row:
-    """Returns the axis of *field* (ms) in a chart of *values_ms*."""
-    ticks = ticks_ms(min(0, *values_ms), max(0, *values_ms))
-    size_ms, unit = _unit(ticks)
-    label = f"datum.value == 0 ? '0' : format(datum.value / {size_ms}, ',') + ' {unit}'"
-    axis = {"values": ticks, "labelExpr": label}
-    return {"field": field, "type": "quantitative", "title": None, "scale": {"zero": True}, "axis": axis}
+def _stacked(rows: Sequence[Row], columns: Iterable[str], edges: Sequence[tuple[float, float]]) -> dict[str, list[Bar]]:
+    """Returns the bars of each column, stacked upwards from 0, and negative ones downwards.
+
+    *edges* are the instants between which the bars of each row lie.
+    """
+    bars: dict[str, list[Bar]] = {column: [] for column in columns}
+    for row, (from_ms, until_ms) in zip(rows, edges, strict=True):
+        below, above = 0, 0
+        for column, of_column in bars.items():
+            value = row[column]
+            if value < 0:
+                of_column.append(Bar(from_ms, until_ms, below + value, below))
+                below += value
+            else:
+                of_column.append(Bar(from_ms, until_ms, above, above + value))
+                above += value
+    return bars
 
 
-def _unit(ticks: Sequence[int]) -> tuple[int, str]:
-    """Returns the most readable unit for *ticks*, in ms, and its name."""
-    step_ms = ticks[1] - ticks[0] if len(ticks) > 1 else 1
-    if step_ms < 1_000 and max(map(abs, ticks)) < 1_000:
-        return 1, "ms"
-    return next((each for each in ((3_600_000, "h"), (60_000, "min")) if step_ms >= each[0]), (1_000, "s"))
+def _grouped(rows: Iterable[Row], name_of: Callable[[Row], str]) -> dict[str, list[Row]]:
+    groups: dict[str, list[Row]] = defaultdict(list)
+    for row in rows:
+        groups[name_of(row)].append(row)
+    return groups
 
 
-def _colors(field: str, colors: dict[str, str]) -> Row:
-    return {"field": field, "type": "nominal", "scale": {"domain": [*colors], "range": [*colors.values()]}}
+def _largest(sizes: Mapping[str, float]) -> list[str]:
+    """Returns the names of the MOST largest *sizes*, in the order of *sizes*."""
+    largest = sorted(sizes, key=lambda name: -sizes[name])[:MOST]
+    return [name for name in sizes if name in largest]
+
+
+def _left_out(sizes: Mapping[str, float], what: str, largest: str) -> Markup:
+    if len(sizes) <= MOST:
+        return Markup("")
+    return Markup('<p class="none">{} of {:,} {} are drawn, those with {}.</p>').format(MOST, len(sizes), what, largest)
+
+
+def _judged(row: Row) -> int:
+    return sum(row[became] for became in OUTCOMES)
 
 
 def _input(row: Row) -> str:
     return f"{row['source']} {row['partition']}"
-
-
-def _svg(name: str, spec: Row, title: str, description: str) -> Markup:
-    """Draws a chart as SVG.
-
-    Args:
-        name: of the chart, unique on its page.
-        spec: in Vega-Lite, without CONFIG.
-        title: of the chart, for screen readers.
-        description: of its content, for screen readers.
-    """
-    # The title has to be the first element of the image.
-    head, _, rest = vl_convert.vegalite_to_svg({"config": CONFIG, **spec}).removeprefix("<svg").partition(">")
-    words = '<svg role="img" aria-labelledby="{0}-title {0}-told"{1}><title id="{0}-title">{2}</title>'
-    return Markup(words + '<desc id="{0}-told">{3}</desc>{4}').format(
-        name, Markup(head), title, description, Markup(rest)
-    )

@@ -1,9 +1,9 @@
-"""Defines the colours of charts and pages.
+"""Colours of parts that are told apart: those of Okabe and Ito, distinct for every kind of colour vision.
 
-They are those of Okabe and Ito, which are distinct for every kind of colour vision.
+The style of charts in `parts.html.j2` has the same values.
 """
 
-INK, PALE, GRID, SILENT = "#1b1f24", "#57606a", "#e4e7eb", "#9aa4ae"
+SILENT = "#9aa4ae"
 BLUE, SKY, GREEN, ORANGE, RED, PINK, YELLOW = (
     "#0072b2",
     "#56b4e9",

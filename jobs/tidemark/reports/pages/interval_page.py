@@ -1,8 +1,8 @@
 """Renders the page about one interval of a topology.
 
 The page is one HTML file that needs no script, no network and no other file. Values of tables are text: Jinja2 escapes
-them, and Vega escapes them in charts. Should both fail, the page's Content-Security-Policy allows neither script nor
-request.
+them, and MarkupSafe escapes them in charts. Should both fail, the page's Content-Security-Policy allows neither script
+nor request.
 """
 
 from __future__ import annotations
@@ -13,10 +13,9 @@ from markupsafe import Markup
 
 from tidemark.model.settings.intervals import Grain, Interval, utc
 from tidemark.model.topology import Topology
-from tidemark.reports.pages import charts
+from tidemark.reports.pages.charts import emission, latency_bands, watermark_lag, windows_spent
 from tidemark.reports.pages.drawing import BOX, draw
 from tidemark.reports.pages.interval_facts import PageFacts, page_facts
-from tidemark.reports.pages.line_charts import latency_bands
 from tidemark.reports.pages.templates import POLICY, length, template
 from tidemark.reports.paths.path_facts import PART_WORDS, Row, Tables
 from tidemark.storage.location import replace
@@ -92,18 +91,18 @@ def _operator(row: Row) -> Row:
     return {"latency_ms": row["latency_ms"], "said": text, "share": share}
 
 
-def _charts(facts: PageFacts, now_ms: int) -> dict[str, Markup | None]:
-    """Draws the charts (None: nothing to draw), partitions until *now_ms*."""
+def _charts(facts: PageFacts, now_ms: int) -> dict[str, Markup]:
+    """Draws the charts, partitions until *now_ms*; an empty one: there is nothing to draw."""
     interval = facts.interval
     lags = [row for row in facts.lags if row["at_ms"] <= now_ms]
     spans = [row | {"until_ms": min(row["until_ms"], now_ms)} for row in facts.spans if row["at_ms"] <= now_ms]
     # There is one window for each place on the axis at most.
     apart_ms = max(facts.place_ms, facts.topology.window_ms)
     return {
-        "latencies": latency_bands(facts.latencies, interval, facts.latency_place_ms) if facts.latencies else None,
-        "spent": charts.windows_spent(facts.spent, interval, apart_ms) if facts.spent else None,
-        "emission": charts.emission(facts.emission, interval, facts.place_ms) if facts.emission else None,
-        "lags": charts.watermark_lag(lags, spans, interval) if lags else None,
+        "latencies": latency_bands(facts.latencies, interval, facts.latency_place_ms),
+        "spent": windows_spent(facts.spent, interval, apart_ms),
+        "emission": emission(facts.emission, interval, facts.place_ms),
+        "lags": watermark_lag(lags, spans, interval),
     }
 
 

@@ -19,7 +19,7 @@ from tidemark.errors import InvalidArgument
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Grain, utc
 from tidemark.model.topology import Topology
-from tidemark.reports.facts.alerts import budgets, forecasts, open_alerts, silent_groups
+from tidemark.reports.facts.alerts import budgets, open_alerts, silent_groups
 from tidemark.reports.facts.live_path import live_path
 from tidemark.reports.facts.partitions import partitions
 from tidemark.reports.paths.path_facts import PART_WORDS, Row, Tables, mostly_before_source, windows_with_paths
@@ -58,7 +58,7 @@ SET_ASIDE = """
 """
 NEWEST_CHECK = """
     SELECT sla, subject, measure, verdict, sla_results.said, culprit, held_by, observed_ms, warn_after_ms,
-           error_after_ms, quiet, breaks_at, breaks_because, objective, target, threshold_ms, window_ms, budget_left,
+           error_after_ms, quiet, objective, target, threshold_ms, window_ms, budget_left,
            stale_groups, checked_at
     FROM sla_results WHERE topology = $1 AND checked_at <= make_timestamptz($2 * 1000)
     QUALIFY dense_rank() OVER (ORDER BY checked_at DESC, run_id DESC) = 1 ORDER BY sla
@@ -134,7 +134,6 @@ def page_model(
         "cause": first.row if first else None,
         "causes": [finding.row for finding in findings],
         "alerts": open_alerts(tables, topology.name, at_ms=at_ms),
-        "forecasts": forecasts(slas["rows"], at_ms=at_ms),
         "budgets": budgets(slas["rows"]),
         "streams": streams,
         "partitions": partitions(at, findings),

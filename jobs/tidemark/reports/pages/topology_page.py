@@ -14,9 +14,9 @@ from markupsafe import Markup
 
 from tidemark.model.topology import Topology
 from tidemark.reports.facts.history import PastMeasurements
+from tidemark.reports.pages.charts import latency_bands, length_lines, share_lines
 from tidemark.reports.pages.colors import BLUE, GREEN, ORANGE, PINK, RED, SILENT, SKY, YELLOW
 from tidemark.reports.pages.drawing import BOX, draw
-from tidemark.reports.pages.line_charts import latency_bands, length_lines, share_lines
 from tidemark.reports.pages.page_model import VERDICT_WORDS, PageVerdict, subjects_of
 from tidemark.reports.pages.templates import REFRESH_S, length, template
 from tidemark.reports.paths.path_facts import Row

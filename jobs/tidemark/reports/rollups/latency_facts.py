@@ -77,7 +77,7 @@ class Facts:
             from tidemark.reports.rollups import large_facts
 
             return large_facts.by_minute(paths, minutes, self.newest)
-        # Tables of an older version may lack some columns.
+        # Each of the two tables has some of these columns.
         columns = cs.by_name(*FACTS, require_all=False)
         rows = [self._rows(table, of_table).select(columns) for table, of_table in files.items()]
         return by_minute(pl.concat(rows, how="diagonal"), minutes).collect(engine="streaming")

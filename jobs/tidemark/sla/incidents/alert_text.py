@@ -11,8 +11,7 @@ from urllib.parse import quote
 from tidemark.escaping import one_line
 from tidemark.model.settings.intervals import iso
 from tidemark.model.settings.toml_keys import length
-from tidemark.model.sla_spec import Severity
-from tidemark.semantics.incidents import BROKEN, Change
+from tidemark.semantics.incidents import Change
 from tidemark.semantics.repairs import DECISION
 from tidemark.semantics.sla import Verdict
 from tidemark.sla.incidents.alert import Alert
@@ -74,8 +73,6 @@ def _event_text(alert: Alert) -> str:
     are = "is" if len(alert.impact.slas) == 1 else "are"
     if alert.sla == DECISION:
         return "has an answer" if alert.change is Change.RESOLVED else "waits for an answer"
-    if alert.severity == Severity.FORECAST:
-        return _forecast_text(alert)
     if alert.reminder:
         return f"{are} still broken ({alert.verdict}), reminder {alert.reminder}"
     match alert.change:
@@ -89,19 +86,6 @@ def _event_text(alert: Alert) -> str:
             if alert.verdict == Verdict.PASS:
                 return f"{are} met again"
             return "has ended" if are == "is" else "have ended"
-
-
-def _forecast_text(alert: Alert) -> str:
-    match alert.change:
-        case Change.RESOLVED:
-            if alert.verdict in BROKEN:
-                return "is broken now"
-            # In maintenance, for example, it may still break.
-            return "is not expected to break any more" if alert.verdict == Verdict.PASS else "is no longer forecast"
-        case Change.ACKNOWLEDGED:
-            return f"is acknowledged by {alert.by}"
-        case _:
-            return "is expected to break"
 
 
 def _details(alert: Alert, notified_ms: int) -> list[tuple[str, str]]:

@@ -18,8 +18,7 @@ from tidemark.model.settings.retention import DAY_MS
 from tidemark.model.settings.toml_keys import length
 from tidemark.model.sla_spec import Severity, SlaSpec, Thresholds
 from tidemark.model.topology import Topology
-from tidemark.semantics.forecast import STANDS_MS
-from tidemark.semantics.incidents import BROKEN, CHECKS, Change, SlaState, follow, interrupted
+from tidemark.semantics.incidents import CHECKS, Change, SlaState, follow, interrupted
 from tidemark.semantics.repairs import DECISION
 from tidemark.semantics.sla import BurnRate, ChangeMaximums, ContractRule, Deadline, RecordMinimums, Sla, Verdict
 
@@ -27,7 +26,6 @@ Row = Mapping[str, Any]
 _COPIED = ("verdict", "severity", "subject", "measure", "said", "culprit", "held_by", "budget_left", "owner", "runbook")
 GONE = "the SLA is no longer defined"
 MAINTENANCE, CALENDAR = "maintenance", "calendar"
-_NOT_PROMISED = {MAINTENANCE: "maintenance has begun", CALENDAR: "the hours of the calendar have ended"}
 PAST = "past"
 """Reason why a check is quiet.
 
@@ -79,9 +77,8 @@ def changes(
 
     Args:
         specs: the promised SLAs that can be judged.
-        results: of all checks that are not older than `looks_back_ms`. Results for the past are skipped, and so are
-            those of an older version, which have no severity. After results in maintenance, or outside a calendar,
-            the delays of opening and resolving count from zero.
+        results: of all checks that are not older than `looks_back_ms`. Results for the past are skipped. After results
+            in maintenance, or outside a calendar, the delays of opening and resolving count from zero.
         incidents: the rows of `incidents`.
         at_ms: the instant of the check, epoch ms.
         gap_ms: the longest accepted time between checks.
@@ -90,15 +87,12 @@ def changes(
     """
     by_sla: dict[str, list[Row]] = defaultdict(list)
     for result in results:
-        if result["quiet"] != PAST and result["severity"] is not None:
+        if result["quiet"] != PAST:
             by_sla[result["sla"]].append(result)
     rows: list[dict[str, Any]] = []
     for spec in specs:
         history = _changes_by_checks(incidents, spec.name)
-        breaches = [row for row in history if row["severity"] != Severity.FORECAST]
-        forecasts = [row for row in history if row["severity"] == Severity.FORECAST]
-        rows += _changes_of_spec(spec, by_sla[spec.name], breaches)
-        rows += _forecasts_of_spec(spec, by_sla[spec.name], forecasts)
+        rows += _changes_of_spec(spec, by_sla[spec.name], history)
     is_late = made_ms is not None and made_ms - at_ms > gap_ms
     # CHECKS is never promised.
     promised = {*unusable, *names_in(specs)} - {CHECKS}
@@ -303,57 +297,7 @@ def _changes_of_spec(spec: SlaSpec, results: Sequence[Row], history: Sequence[Ro
         )
         if change is not None:
             # A resolved incident is described by what it was.
-            yield _row(change, before if change is Change.RESOLVED else standing, result, _limits(spec, result))
-
-
-def _forecasts_of_spec(spec: SlaSpec, results: Sequence[Row], history: Sequence[Row]) -> Iterator[dict[str, Any]]:
-    """Yields the new changes of incidents about expected breaks of *spec*.
-
-    Such an incident is resolved when the SLA breaks, when maintenance begins or the hours of its calendar end, or when
-    no break was expected for STANDS_MS. The arguments are those of `_changes_of_spec`.
-    """
-    last = history[-1] if history else None
-    opening = last if last is not None and last["change"] != Change.RESOLVED else None
-    expected_ms = opening["at"] if opening else None
-    for result in sorted(results, key=_by_check):
-        at_ms, is_broken = result["checked_at"], Verdict(result["verdict"]) in BROKEN
-        breaks_ms = result.get("breaks_at")
-        # A break at a time without a promise is none.
-        is_expected = result["quiet"] is None and breaks_ms is not None and not quiet(spec, breaks_ms, is_past=False)
-        if is_expected:
-            expected_ms = max(at_ms, expected_ms or at_ms)
-        # An earlier call followed this result; only the time of its expected break is still needed.
-        if last is not None and at_ms <= last["at"]:
-            continue
-        is_over = is_broken or (expected_ms is not None and at_ms - expected_ms >= STANDS_MS)
-        change = None
-        if opening is None and is_expected:
-            change = Change.OPENED
-        elif opening is not None and (is_over or result["quiet"] is not None):
-            change = Change.RESOLVED
-        if change is None:
-            continue
-        opened_ms = at_ms if opening is None else opening["opened_at"]
-        row = _row(change, SlaState(opened_at_ms=opened_ms), result, _limits(spec, result)) | {
-            "incident": name_since(f"{spec.name}-{Severity.FORECAST}", opened_ms),
-            "severity": Severity.FORECAST.value,
-        }
-        if change is Change.OPENED and breaks_ms is not None:
-            row |= {"said": result["breaks_because"], "threshold": _least(spec.at(breaks_ms).limits)}
-        elif result["quiet"] is not None:
-            row |= {"said": _NOT_PROMISED[result["quiet"]], "verdict": Verdict.UNKNOWN.value}
-        opening = row if change is Change.OPENED else None
-        yield row
-
-
-def _limits(spec: SlaSpec, result: Row) -> Thresholds:
-    """Returns the limits of *spec* by which *result* was judged."""
-    return spec.at(result["checked_at"]).limits
-
-
-def _least(limits: Thresholds) -> float | None:
-    """Returns the limit that is reached first."""
-    return limits.least_ms if isinstance(limits, Sla) else None
+            yield _row(change, before if change is Change.RESOLVED else standing, result, spec.limits)
 
 
 def _row(change: Change, standing: SlaState, result: Row, limits: Thresholds) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from tidemark.collecting import names_in
 from tidemark.errors import InvalidArgument
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import instant_ms, iso
+from tidemark.model.settings.retention import DAY_MS
 from tidemark.model.settings.toml_keys import duration_ms
 from tidemark.model.sla_spec import known_slas
 from tidemark.model.tables.catalog import ALERT_DECISIONS
@@ -35,6 +36,10 @@ OPENINGS = """
     WHERE topology = $1 AND change = 'opened' AND audience IS NULL
           AND alert NOT IN (SELECT alert FROM sla_alerts WHERE topology = $1 AND change = 'resolved')
 """
+
+
+LONGEST_SILENCE_MS = 90 * DAY_MS
+"""A silence that nobody remembers would hide faults for years."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,4 +209,8 @@ def _refuse_wrong_time(made: AlertDecision, at_ms: int) -> None:
     elif made.until_ms is None or made.until_ms <= at_ms:
         problem = "has no end" if made.until_ms is None else "would have ended already"
         msg = f'the {made.decision} {problem}; write a length of time, such as "2 h", or a later instant'
+        raise InvalidArgument(msg)
+    elif made.until_ms - at_ms > LONGEST_SILENCE_MS:
+        days = LONGEST_SILENCE_MS // DAY_MS
+        msg = f"the {made.decision} would last longer than {days} days; write a shorter time, and decide again then"
         raise InvalidArgument(msg)

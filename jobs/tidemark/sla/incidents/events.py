@@ -1,7 +1,7 @@
 """Formats alerts for the interfaces of pagers and alert managers.
 
-Each function returns what one alert sends. Texts are cut to the lengths that the interfaces accept. Sources:
-PagerDuty's Events API v2, version 2 of Alertmanager's API, Opsgenie's Alert API.
+Each function returns what one alert sends. A text is cut to the length that the interface accepts. Sources:
+PagerDuty's Events API v2, version 2 of Alertmanager's API.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import Any
-from urllib.parse import quote
 
 from tidemark.model.settings.intervals import iso
 from tidemark.model.sla_spec import Severity
@@ -29,24 +28,16 @@ _ACTIONS: Mapping[Change, str] = MappingProxyType(
         Change.RESOLVED: "resolve",
     }
 )
-_PRIORITIES: Mapping[str, str] = MappingProxyType(
-    {Severity.CRITICAL: "P1", Severity.WARNING: "P3", Severity.INFO: "P5", Severity.FORECAST: "P5"}
-)
-MOST_SUMMARY, MOST_MESSAGE, MOST_DESCRIPTION, MOST_NOTE, MOST_DETAIL = 1_024, 130, 15_000, 25_000, 1_000
-"""Lengths that PagerDuty (the first) and Opsgenie accept, in characters.
-
-Opsgenie accepts 8,000 for all details of an alert.
-"""
-MOST_ENTITY, MOST_USER = 512, 100
+MOST_SUMMARY = 1_024
+"""Length of a summary that PagerDuty accepts, in characters."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReceiverCall:
-    """Holds an HTTP request to a receiver: method, path and JSON."""
+    """Holds an HTTP request to a receiver, a POST: path and JSON."""
 
     path: str
     body: Any
-    method: str = "POST"
 
 
 def payload_of(alert: Alert) -> dict[str, Any]:
@@ -99,9 +90,9 @@ def pagerduty_event(alert: Alert, texts: Mapping[str, str], *, routing_key: str)
         "event_action": _ACTIONS[alert.change],
         "dedup_key": alert.dedup_key,
         "payload": {
-            "summary": _cut(texts["subject"], MOST_SUMMARY),
+            "summary": _cut(texts["subject"]),
             "source": f"{SOURCE}/{alert.topology}",
-            "severity": _pagerduty_severity(alert.severity),
+            "severity": alert.severity if alert.severity in [*Severity] else Severity.CRITICAL.value,
             "timestamp": iso(alert.at_ms),
             "component": alert.subject or alert.sla,
             "group": alert.topology,
@@ -112,13 +103,6 @@ def pagerduty_event(alert: Alert, texts: Mapping[str, str], *, routing_key: str)
         "client": SOURCE,
     }
     return ReceiverCall(path="/v2/enqueue", body=body)
-
-
-def _pagerduty_severity(severity: str) -> str:
-    # PagerDuty has no word for forecasts.
-    if severity == Severity.FORECAST:
-        return Severity.INFO.value
-    return severity if severity in [*Severity] else Severity.CRITICAL.value
 
 
 def alertmanager_alert(alert: Alert, texts: Mapping[str, str], *, valid_until_ms: int) -> ReceiverCall:
@@ -164,43 +148,5 @@ def alertmanager_alert(alert: Alert, texts: Mapping[str, str], *, valid_until_ms
     return ReceiverCall(path="/api/v2/alerts", body=bodies)
 
 
-def opsgenie_calls(alert: Alert, texts: Mapping[str, str]) -> tuple[ReceiverCall, ...]:
-    """Returns the requests for *alert* to Opsgenie."""
-    at = f"/v2/alerts/{quote(alert.dedup_key, safe='')}"
-    priority = _PRIORITIES.get(alert.severity, "P1")
-    note = {"source": SOURCE, "note": _cut(texts["text"], MOST_NOTE)}
-    match alert.change:
-        case Change.OPENED | Change.ESCALATED:
-            details = {name: _cut(str(value), MOST_DETAIL) for name, value in _details(alert).items() if value}
-            body = {
-                "message": _cut(texts["subject"], MOST_MESSAGE),
-                "alias": alert.dedup_key,
-                "description": _cut(texts["text"], MOST_DESCRIPTION),
-                "details": details,
-                "entity": _cut(alert.subject or alert.sla, MOST_ENTITY),
-                "priority": priority,
-                "source": SOURCE,
-            }
-            created = ReceiverCall(path="/v2/alerts", body=body)
-            if alert.change is Change.OPENED:
-                return (created,)
-            # A channel of critical alerts has not opened one that begins as a warning. An open one only counts this.
-            return (
-                created,
-                ReceiverCall(path=f"{at}/priority?identifierType=alias", body={"priority": priority}, method="PUT"),
-                ReceiverCall(path=f"{at}/notes?identifierType=alias", body=note),
-            )
-        case Change.ACKNOWLEDGED:
-            body = {**note, "user": _cut(alert.by or SOURCE, MOST_USER)}
-            return (ReceiverCall(path=f"{at}/acknowledge?identifierType=alias", body=body),)
-        case Change.RESOLVED:
-            return (ReceiverCall(path=f"{at}/close?identifierType=alias", body=note),)
-
-
-def _details(alert: Alert) -> dict[str, Any]:
-    names = ("incident", "topology", "sla", "severity", "owner", "culprit", "runbook", "link")
-    return {name: getattr(alert, name) for name in names}
-
-
-def _cut(text: str, length: int) -> str:
-    return text if len(text) <= length else f"{text[: length - 1]}…"
+def _cut(text: str) -> str:
+    return text if len(text) <= MOST_SUMMARY else f"{text[: MOST_SUMMARY - 1]}…"

@@ -167,7 +167,7 @@ class _Grouping:
     def _root(self, incident: Row) -> tuple[Any, ...]:
         """Returns cause and place of *incident*, or its name."""
         own: tuple[Any, ...] = (None, incident["incident"], None, None, 0)
-        if incident["sla"] == CHECKS or incident["severity"] == Severity.FORECAST:
+        if incident["sla"] == CHECKS:
             return own
         end = self._ends.get(incident["incident"])
         until_ms = self._at_ms if end is None else end["at"]

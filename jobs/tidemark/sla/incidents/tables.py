@@ -44,7 +44,6 @@ from tidemark.storage.object_path import ObjectPath
 _FOR_ALERTS = ("sla", "checked_at", "verdict", "quiet", "culprit", "held_by", *CAUSE, CAUSE_SINCE)
 STATE_TEXT = """
     CASE WHEN state = 'resolved' THEN state
-         WHEN breaks_at IS NOT NULL THEN 'expected to break at ' || strftime(breaks_at, '%H:%M')
          WHEN incident_history.verdict = 'pass' THEN
              'passes since ' || strftime(passes_since, '%H:%M') || ', resolves at ' || strftime(resolves_at, '%H:%M')
              || ' if it holds'

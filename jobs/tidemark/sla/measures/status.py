@@ -147,17 +147,6 @@ class WindowBudget:
 
 
 @dataclass(frozen=True)
-class ExpectedBreak:
-    """The instant at which an SLA is expected to break, epoch ms.
-
-    *because* is the reason as text.
-    """
-
-    at_ms: int
-    because: str
-
-
-@dataclass(frozen=True)
 class Status:
     """The state of an SLA at an instant.
 
@@ -190,8 +179,6 @@ class Status:
     """The cause that it may share with other broken SLAs."""
     breaks: str = ""
     """Describes what breaks a contract."""
-    expected: ExpectedBreak | None = None
-    """The break that is expected of an SLA that holds."""
 
     @property
     def is_excused(self) -> bool:
@@ -416,7 +403,6 @@ def _contract(spec: SlaSpec, contracts: Rows) -> Status:
     for row in contracts:
         if spec.subject in (ALL_TABLES, row["table"]):
             is_judged = is_judged or bool(row["rows"])
-            # Columns that an older version's table lacks are not critical, and break nothing.
             if not row["success"] and row["severity"] == Severity.CRITICAL:
                 broken.append(row)
     verdict = judge_contract(is_broken=bool(broken), is_judged=is_judged)
@@ -516,11 +502,6 @@ def _is_idle(spec: SlaSpec, topology: Topology, facts: _SlaFacts, *, starting_at
 def sub_topology_of(spec: SlaSpec, topology: Topology) -> SubTopology:
     """Returns the sub-topology that *spec* names, or that runs its operator."""
     return next(s for s in topology.sub_topologies if spec.subject in {s.name, *names_in(s.operators)})
-
-
-def streams_of(spec: SlaSpec, topology: Topology) -> list[SubTopology]:
-    """Returns the streams that the subject of *spec* depends on, each once."""
-    return list({sub.name: sub for sub in _with_upstreams(_written_by(spec, topology), topology)}.values())
 
 
 def _written_by(spec: SlaSpec, topology: Topology) -> list[SubTopology]:

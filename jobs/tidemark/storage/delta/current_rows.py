@@ -55,8 +55,7 @@ class ClosedRows:
 
     def up_to(self, schema: pa.Schema) -> pa.Scalar:
         """Returns `up_to_ms` as a value of `column` in *schema*."""
-        kind = schema.field(self.column).type
-        return pa.scalar(self.up_to_ms, pa.int64() if kind == pa.int64() else pa.timestamp("ms", "UTC")).cast(kind)
+        return pa.scalar(self.up_to_ms, pa.timestamp("ms", "UTC")).cast(schema.field(self.column).type)
 
     def open_rows(self, schema: pa.Schema) -> pc.Expression:
         """Returns the condition of closed rows without the mark of final ones.
@@ -68,14 +67,9 @@ class ClosedRows:
 
     def finished(self, rows: pl.DataFrame) -> pl.DataFrame:
         """Returns *rows* with the rows of closed windows marked as final."""
-        ends_ms = in_ms(rows.schema, self.column)
-        # Rows of older versions have null there, and keep it.
+        ends_ms = pl.col(self.column).dt.epoch("ms")
+        # Rows of which it is not known have null there, and keep it.
         return rows.with_columns(pl.col(WINDOW_FINAL) | (ends_ms <= self.up_to_ms) & pl.col(WINDOW_FINAL).is_not_null())
-
-
-def in_ms(schema: pl.Schema, column: str) -> pl.Expr:
-    """Returns the instants of *column* as epoch ms."""
-    return pl.col(column) if schema[column] == pl.Int64() else pl.col(column).dt.epoch("ms")
 
 
 def closed_row(closed: ClosedRows, schema: pa.Schema, batch_id: int) -> pa.Table:
@@ -94,7 +88,7 @@ def closed_by(rows: pl.DataFrame, column: str | None) -> ClosedRows | None:
     """
     if column is None or CLOSED_UP_TO not in rows.columns:
         return None
-    up_to_ms = rows.select(in_ms(rows.schema, CLOSED_UP_TO).max()).item()
+    up_to_ms = rows.select(pl.col(CLOSED_UP_TO).dt.epoch("ms").max()).item()
     return None if up_to_ms is None else ClosedRows(column, up_to_ms)
 
 

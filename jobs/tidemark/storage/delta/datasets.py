@@ -8,7 +8,7 @@ from functools import reduce
 from itertools import chain
 from operator import and_
 from pathlib import Path, PurePosixPath
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 import polars as pl
 import polars.selectors as cs
@@ -19,6 +19,7 @@ from deltalake.schema import PrimitiveType
 from pyarrow import fs
 
 from tidemark.storage.delta.snapshots import MOST_FILES, Snapshot, snapshot_of
+from tidemark.storage.location import path_of_url
 
 BOUNDS = (
     *("batch_id", "finished_at", "decided_at", "at", "window_end", "interval_start", "checked_at"),
@@ -54,6 +55,11 @@ def properties_of(table: DeltaTable | Snapshot) -> Mapping[str, str]:
     return table.properties if isinstance(table, Snapshot) else table.metadata().configuration
 
 
+def local_folder(table: DeltaTable) -> Path | None:
+    """Returns the folder of *table*; None in an object store."""
+    return path_of_url(table.table_uri) if urlsplit(table.table_uri).scheme == "file" else None
+
+
 def dataset_of(table: DeltaTable | Snapshot) -> ds.Dataset:
     """Returns the rows of *table* as an unread dataset.
 
@@ -62,14 +68,13 @@ def dataset_of(table: DeltaTable | Snapshot) -> ds.Dataset:
     if isinstance(table, Snapshot):
         folder = fs.SubTreeFileSystem(str(table.path.absolute()), fs.LocalFileSystem())
         return _dataset(chain.from_iterable(table.files.values()), schema_of(table), folder, {})
-    place = urlsplit(table.table_uri)
-    if place.scheme != "file":
+    place = local_folder(table)
+    if place is None:
         return table.to_pyarrow_dataset()
-    folder = unquote(place.path)
     # Arrow reads local files itself. In the file system of delta-rs its threads need the interpreter lock, which a
     # thread of DuckDB may hold while it waits for them: a deadlock. For an object store there is no other way.
-    filesystem = fs.SubTreeFileSystem(folder, fs.LocalFileSystem())
-    files = _plain_files(table, place.path)
+    filesystem = fs.SubTreeFileSystem(str(place), fs.LocalFileSystem())
+    files = _plain_files(table, urlsplit(table.table_uri).path)
     if files is None:
         return table.to_pyarrow_dataset(filesystem=filesystem)
     is_needed = len(files) > MOST_FILES or table.metadata().partition_columns

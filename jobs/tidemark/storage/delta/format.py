@@ -1,23 +1,20 @@
 """Stamps warehouses and tables with the format of their content.
 
-Purpose: an older version must not write into what a newer one has changed, and must name the remedy.
-How it works: each table has its format, and the version that gave it this format, as properties. `tidemark.json` in the
-warehouse has the newest format of all that was written there. It is written before anything else has that format.
-Each is read where a table or a warehouse is opened for writing, and never for a batch. Queries do not read them:
-columns are only added, so an older version can read newer tables.
-Known limitation: versions before the first stamp do not look for stamps.
+Purpose: a version must not write into what a version with another format has written, and must name the remedy.
+How it works: each table has its format, and the version that created it, as properties. `tidemark.json` in the
+warehouse has the format of all that was written there, and is written before anything else. Each is read where a table
+or a warehouse is opened for writing, and never for a batch. Queries do not read them.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from deltalake import DeltaTable
 
-from tidemark.errors import InvalidArgument, TidemarkError
+from tidemark.errors import TidemarkError, UnreadableFile
 from tidemark.storage.location import replace
 
 VERSION = "0.1.0"
@@ -28,13 +25,10 @@ Code in an archive has no other record of it.
 FORMAT = 1
 """The format that this version writes.
 
-It is raised by a change after which a version with the format before must not write. docs/upgrades.md has a table of
-all formats.
+It is raised by a change after which a version with the format before must not write.
 """
-UNSTAMPED = 0
-"""The format of what versions without stamps wrote."""
 TABLE_FORMAT, TABLE_VERSION = "tidemark.format", "tidemark.version"
-"""Properties of a table: its format, and the version that gave it."""
+"""Properties of a table: its format, and the version that created it."""
 STAMPED = {TABLE_FORMAT: str(FORMAT), TABLE_VERSION: VERSION}
 """These properties of a table that this version creates."""
 WRITER = {"tidemark": VERSION}
@@ -44,73 +38,68 @@ FILE = "tidemark.json"
 
 
 # The name opens the reason in heartbeats, where the DAGs find it: it is never renamed.
-class NewerFormat(TidemarkError):
-    """Raised before a write where a newer version has written."""
+class OtherFormat(TidemarkError):
+    """Raised before a write where a version with another format has written."""
 
 
 @dataclass(frozen=True)
 class Stamp:
-    """A format, and the version that wrote it first; None: unknown."""
+    """A format, and the version that wrote it first; None where a table does not name the version."""
 
-    format: int = UNSTAMPED
-    tidemark: str | None = None
+    format: int
+    tidemark: str | None
 
-    def refuse_newer(self, place: Path) -> None:
-        """Raises NewerFormat if *place*, which has this stamp, is too new."""
-        if self.format > FORMAT:
+    def refuse_other(self, place: Path) -> None:
+        """Raises OtherFormat if *place*, which has this stamp, has not FORMAT."""
+        if self.format != FORMAT:
             writer = "an unknown version" if self.tidemark is None else f"version {self.tidemark}"
             msg = (
-                f"{place}: this is Tidemark {VERSION}, which writes formats up to {FORMAT}, but {writer} has written "
-                f"format {self.format}; nothing was changed; install {writer} or a newer one (docs/upgrades.md)"
+                f"{place}: {writer} of Tidemark has written format {self.format}, but this is version {VERSION}, which "
+                f"writes format {FORMAT}; nothing was changed; install {writer} (docs/upgrades.md)"
             )
-            raise NewerFormat(msg)
+            raise OtherFormat(msg)
 
 
-def table_stamp(table: DeltaTable) -> Stamp:
-    """Returns the stamp of an open *table*."""
-    return stamp_in(table.metadata().configuration)
+def table_stamp(table: DeltaTable) -> Stamp | None:
+    """Returns the stamp of an open *table*; None where it has none."""
+    properties = table.metadata().configuration
+    number = properties.get(TABLE_FORMAT)
+    return None if number is None else Stamp(int(number), properties.get(TABLE_VERSION))
 
 
-def stamp_in(properties: Mapping[str, str]) -> Stamp:
-    """Returns the stamp among the *properties* of a table."""
-    number = properties.get(TABLE_FORMAT) or str(UNSTAMPED)
-    return Stamp(int(number), properties.get(TABLE_VERSION))
-
-
-def warehouse_stamp(warehouse: Path) -> Stamp:
-    """Returns the stamp of *warehouse*.
+def warehouse_stamp(warehouse: Path) -> Stamp | None:
+    """Returns the stamp of *warehouse*; None before anything was written to it.
 
     Raises:
-        InvalidArgument: the file of the stamp is damaged.
+        UnreadableFile: the file of the stamp is damaged.
     """
     file = warehouse / FILE
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
         return Stamp(int(content["format"]), str(content["tidemark"]))
     except FileNotFoundError:
-        return Stamp()
-    except (ValueError, KeyError, TypeError) as error:
-        msg = (
-            f"{file}: a stamp has the keys format and tidemark, got {error!r}; restore it, or remove it if no newer "
-            "version has written to the warehouse"
-        )
-        raise InvalidArgument(msg) from error
+        return None
+    except (IsADirectoryError, ValueError, KeyError, TypeError, RecursionError) as error:
+        found = f"a stamp has the keys format and tidemark, got {error!r}"
+        remedy = "restore it, or remove it if no other version has written to the warehouse"
+        raise UnreadableFile(file, found, remedy) from error
 
 
-def refuse_newer(warehouse: Path) -> None:
-    """Raises NewerFormat if a newer version has written to *warehouse*."""
-    warehouse_stamp(warehouse).refuse_newer(warehouse)
+def refuse_other(warehouse: Path) -> None:
+    """Raises OtherFormat if *warehouse* has another format."""
+    seen = warehouse_stamp(warehouse)
+    if seen is not None:
+        seen.refuse_other(warehouse)
 
 
 def stamp_warehouse(warehouse: Path) -> None:
     """Stamps *warehouse* with FORMAT, unless it has this stamp.
 
     Raises:
-        NewerFormat: a newer version has written to it.
+        OtherFormat: a version with another format has written to it.
     """
-    seen = warehouse_stamp(warehouse)
-    seen.refuse_newer(warehouse)
-    if seen.format < FORMAT:
+    refuse_other(warehouse)
+    if warehouse_stamp(warehouse) is None:
         warehouse.mkdir(parents=True, exist_ok=True)
         # Processes that do this at once write the same.
         replace(warehouse / FILE, json.dumps(asdict(Stamp(FORMAT, VERSION))) + "\n")

@@ -14,10 +14,12 @@ import json
 import logging
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import count, takewhile
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import MappingProxyType
 from typing import Any
+from urllib.parse import unquote
 
 import polars as pl
 import pyarrow as pa
@@ -28,7 +30,7 @@ from tidemark.clock import since_boot_s, wall_clock_ms
 from tidemark.storage.delta.datasets import properties_of, schema_of
 from tidemark.storage.delta.snapshots import snapshot_of
 from tidemark.storage.files import File, stats_of, write_parquet
-from tidemark.storage.location import put_once
+from tidemark.storage.location import durable, put_once
 from tidemark.storage.object_path import ObjectPath
 
 log = logging.getLogger(__name__)
@@ -294,6 +296,36 @@ def commit_file(table: Path, version: int) -> Path:
     return table / "_delta_log" / f"{version:020d}.json"
 
 
+def make_commits_durable(table: Path, *, since: int = -1) -> None:
+    """Makes the commits after version *since* survive a loss of power, with the files that they add.
+
+    delta-rs syncs nothing. Files that this package writes itself are synced there: `make_log_durable` is enough.
+    """
+    if not isinstance(table, ObjectPath):
+        added = (
+            json.loads(line).get("add") for commit in _commits(table, since) for line in commit.read_text().splitlines()
+        )
+        durable(table / unquote(add["path"]) for add in added if add)
+        make_log_durable(table, since=since)
+
+
+def make_log_durable(table: Path, *, since: int) -> None:
+    """Makes the commits after version *since* survive a loss of power, without the files that they add."""
+    if not isinstance(table, ObjectPath):
+        for commit in _commits(table, since):
+            durable([commit, *_checkpoint_files(table, int(commit.stem))])
+
+
+def _commits(table: Path, since: int) -> list[Path]:
+    """Returns the files of the commits after version *since*."""
+    return [*takewhile(Path.exists, (commit_file(table, version) for version in count(since + 1)))]
+
+
+def _checkpoint_files(table: Path, version: int) -> list[Path]:
+    log_folder = table / "_delta_log"
+    return [log_folder / _checkpoint_name(version), log_folder / LAST_CHECKPOINT]
+
+
 def checkpoint_if_due(table: Path, version: int, *, every: int = CHECKPOINT_EVERY) -> None:
     """Makes a checkpoint if one is due after *version*."""
     # delta-rs makes its checkpoints at the same versions.
@@ -302,6 +334,7 @@ def checkpoint_if_due(table: Path, version: int, *, every: int = CHECKPOINT_EVER
     try:
         if not isinstance(table, ObjectPath) or not _checkpoint_by_copy(table, version):
             DeltaTable(str(table)).create_checkpoint()
+            durable(_checkpoint_files(table, version))
     # A failure is only logged: openers of the table then read more commits until the next checkpoint.
     except (OSError, DeltaError) as error:
         log.warning("%s: cannot write the checkpoint of version %d: %s", table, version, error)

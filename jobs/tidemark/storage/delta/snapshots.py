@@ -26,8 +26,6 @@ By these bounds a reader leaves out files that cannot have a row of the answer.
 """
 COMMIT = re.compile(r"(\d{20})\.json")
 CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.parquet")
-INSTANT, EPOCH_MS = "timestamp", "long"
-"""Delta's types of an instant, now and in older versions."""
 ACTIONS = ("add", "metaData", "protocol", "txn")
 """Actions of a checkpoint that a snapshot needs; only these are read."""
 Partition = tuple[tuple[str, str | None], ...]

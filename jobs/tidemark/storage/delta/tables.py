@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache, lru_cache, partial
+from functools import lru_cache, partial
 from operator import itemgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -33,7 +33,6 @@ from deltalake import (
     write_deltalake,
 )
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
-from deltalake.schema import PrimitiveType
 from deltalake.transaction import AddAction, RemoveAction
 
 from tidemark.clock import wall_clock_ms
@@ -46,12 +45,13 @@ from tidemark.storage.delta.log import (
     CHECK,
     CHECKPOINT_EVERY,
     CHECKPOINTS,
-    HOP_LOG,
     KEPT_LOG,
     LOG,
     TableLog,
     add_file,
     commit_file,
+    make_commits_durable,
+    make_log_durable,
 )
 from tidemark.storage.delta.snapshots import snapshot_of
 from tidemark.storage.fence import Fence
@@ -101,10 +101,8 @@ Such a commit puts rows into a table, or into other files of it.
 NEEDED, SUPERSEDED = "needed-", "superseded-"
 """Prefixes of the names of files that `maintenance/` made.
 
-Their rows are those that a driver needs for its memory, and those that it does not.
+Their rows are those that stay at any age (maintenance/live_rows.py), and those that are superseded.
 """
-
-BIGINT = PrimitiveType("long")
 
 WRITTEN = WriterProperties(compression="ZSTD")
 
@@ -126,9 +124,9 @@ def create(
 ) -> DeltaTable:
     """Makes a Delta table at *path*, or updates an existing one.
 
-    An existing table, of an older version for example, keeps its rows. It gets the columns that it lacks (null in
-    those rows), the comments, and *checks* in place of the older version's. Last it gets the stamp of this version, so
-    that a table with the stamp has all of these.
+    An existing table keeps its rows. It gets the columns that it lacks (null in those rows), the comments, and *checks*
+    in place of Tidemark's other ones. A table without a stamp gets it last, so that a table with the stamp has all of
+    these.
 
     Args:
         path: the folder of the table.
@@ -144,17 +142,16 @@ def create(
 
     Raises:
         DeltaError: a row does not meet *checks*.
-        NewerFormat: a newer version has written the table.
+        OtherFormat: a version with another format has written the table.
     """
 
     def up_to_date() -> DeltaTable:
         table = _existing_table(path) or _new_table(
             path, schema, description, _properties(log, properties), partitioned_by=partitioned_by
         )
-        stamp = table_stamp(table)
-        stamp.refuse_newer(path)
-        if log == HOP_LOG and table.metadata().configuration.get(LOG) == KEPT_LOG:  # an older version's
-            table.alter.set_table_properties({LOG: log})
+        stamp, opened_at = table_stamp(table), table.version()
+        if stamp is not None:
+            stamp.refuse_other(path)
         comments = {field.name: field.metadata for field in table.schema().fields}
         wanted = Schema.from_arrow(schema).fields
         lacking = [field for field in wanted if field.name not in comments]
@@ -172,8 +169,9 @@ def create(
         missing = in_order_of(checks.keys() - checked, checks)
         if missing:
             table.alter.add_constraint(missing)
-        if stamp.format < FORMAT:
+        if stamp is None:
             table.alter.set_table_properties(STAMPED, raise_if_not_exists=False)
+        make_commits_durable(path, since=opened_at if opened_at else -1)
         return table
 
     return again_after_others(up_to_date)
@@ -285,8 +283,7 @@ class DeclaredTable:
                 return False
         checked = {name.removeprefix(CHECK) for name in stored.properties if name.startswith(CHECK)}
         wanted = (self.checks or {}).keys()
-        is_logged = self.log != HOP_LOG or stored.properties.get(LOG) != KEPT_LOG
-        return is_logged and wanted <= checked and not any(name.startswith(OWN_CHECK) for name in checked - wanted)
+        return wanted <= checked and not any(name.startswith(OWN_CHECK) for name in checked - wanted)
 
     def create(self) -> DeltaTable:
         """Makes the table, or updates an existing one, as `create` does."""
@@ -299,13 +296,6 @@ class DeclaredTable:
             partitioned_by=self.partitioned_by,
             properties=self.properties or {},
         )
-
-
-@cache
-def bigint_columns(path: Path) -> frozenset[str]:
-    """Returns the names of the bigint columns of the table at *path*."""
-    # A column of a Delta table keeps its type, so the answer can be cached.
-    return frozenset(field.name for field in DeltaTable(str(path)).schema().fields if field.type == BIGINT)
 
 
 def scan(path: Path) -> pl.LazyFrame:
@@ -400,7 +390,9 @@ def again_after_others(commit: Callable[[], T]) -> T:
 def append(path: Path, rows: pa.Table) -> None:
     """Appends *rows* at *path*, again if others commit in between."""
     properties = CommitProperties(custom_metadata=WRITER)
+    since = DeltaTable(str(path)).version()
     again_after_others(partial(write_deltalake, path, rows, mode="append", commit_properties=properties))
+    make_commits_durable(path, since=since)
 
 
 class Appender:
@@ -427,6 +419,7 @@ class Appender:
             self._log = log
         else:
             write_deltalake(self._path, rows, mode="append", commit_properties=CommitProperties(custom_metadata=WRITER))
+            make_commits_durable(self._path, since=log.version)
 
 
 def rows_of_others(path: Path, table: DeltaTable, *, since: int = -1) -> list[int]:
@@ -497,6 +490,7 @@ class Committer:
             if log.takes_appends:
                 log.append([log.write(rows)], batch_id, noted)
                 return
+            since = log.version
             # A user of the table may have added columns. They are null in our rows.
             others_columns = len(log.table.schema().fields) > rows.num_columns
             write_deltalake(
@@ -508,6 +502,7 @@ class Committer:
                 post_commithook_properties=KEEPS_LOG,
                 writer_properties=WRITTEN,
             )
+            make_commits_durable(path, since=since)
 
         return self._once(path, batch_id, append, notes=notes)
 
@@ -525,6 +520,7 @@ class Committer:
             if log.takes_appends:
                 log.append([add_file(path, file) for file in files.files], batch_id, noted)
                 return
+            since = log.version
             actions: list[AddAction | RemoveAction] = [_add_action(path, file) for file in files.files]
             log.table.create_write_transaction(
                 actions,
@@ -533,6 +529,7 @@ class Committer:
                 commit_properties=self._properties(path, batch_id, noted),
                 post_commithook_properties=KEEPS_LOG,
             )
+            make_log_durable(path, since=since)
             log.table.update_incremental()
 
         return self._once(path, batch_id, add, removes=False, notes=notes)
@@ -565,7 +562,7 @@ class Committer:
         new = None if rows is None else pl.concat(frames(rows)).unique(key, keep="last", maintain_order=True)
 
         def replace(log: TableLog, noted: Notes) -> None:
-            table = log.table
+            table, since = log.table, log.version
             made, replaced = write_replacements(path, table, new, key=key, closed=closed)
             actions: list[AddAction | RemoveAction] = [_add_action(path, file) for file in made]
             actions += _remove_actions(table, replaced)
@@ -577,6 +574,7 @@ class Committer:
                 commit_properties=self._properties(path, batch_id, {**noted, **shown_now}),
                 post_commithook_properties=KEEPS_LOG,
             )
+            make_log_durable(path, since=since)
             table.update_incremental()
 
         return self._once(path, batch_id, replace, reads=True)

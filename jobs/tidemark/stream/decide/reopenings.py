@@ -106,7 +106,7 @@ def forgotten(of: Mapping[str, Windows], was: StreamProgress) -> dict[str, int]:
     The states are gone after *was*; *of* has the windows of each aggregate. An aggregate whose windows are all open is
     left out.
     """
-    # An older version kept no state of a closed window.
+    # A new aggregate has no state of a window that was closed before.
     if was.watermark_ms is None:
         return {name: was.forgotten[name] for name in of if name in was.forgotten}
     return {name: was.forgotten.get(name, windows.closed_up_to_ms(was.watermark_ms)) for name, windows in of.items()}

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import polars as pl
 
+from tidemark.control.files import read
 from tidemark.model.stream import Stream
 from tidemark.storage.delta.tables import Reference
 from tidemark.storage.location import put_once
@@ -21,13 +22,15 @@ from tidemark.stream.distributed.sharding import Sharding
 from tidemark.stream.journal.entries import Entry, Journal
 from tidemark.stream.journal.state_runs import StateRuns, states_from_json, states_to_json
 from tidemark.stream.operate.steps import Steps
-from tidemark.stream.startup.load import load_whole, without
+from tidemark.stream.startup.load import without
 from tidemark.stream.state.files import KEYS, StateFiles, files_of
 from tidemark.stream.state.memory import Tables
-from tidemark.stream.state.runs import is_whole
-from tidemark.stream.write.commit import create_tables
+from tidemark.stream.state.runs import damage_of
 
 log = logging.getLogger("tidemark.stream")
+
+FILE = "state/resharded.json"
+"""The file of a control folder with the runs of the new shards."""
 
 
 def reshard(
@@ -53,7 +56,7 @@ def reshard(
     """
     # StateRuns are never changed in place, so all shards begin with the same one.
     shards = [StateRuns(newest.batch_id)] * stream.shards
-    n = len(newest.notes.states or [StateRuns()])
+    n = len(newest.notes.states)
     for old in range(n):
         # Only one old shard is in memory at a time.
         before = _rows(shards)
@@ -84,14 +87,7 @@ def _old_shard(stream: Stream, journal: Journal, newest: Entry, number: int) -> 
     """
     old = newest.notes.states
     steps = Steps(stream.topology, Reference(stream.layout.warehouse))
-    # An older version names no shards: its whole state is in its tables.
-    if old is None:
-        # Tables of an older version lack columns that are read.
-        create_tables(stream.home, stream.sub, steps.schemas)
-        load_whole(steps, stream, journal, newest, newest.notes.progress)
-    else:
-        files = StateFiles(stream, journal, number, len(old))
-        files.load(steps.memory, old[number], newest.batch_id)
+    StateFiles(stream, journal, number, len(old)).load(steps.memory, old[number], newest.batch_id)
     whole = steps.memory.whole()
     # Every shard has these tables, so only the first one hands them on.
     return without(whole, stream.sub.table_inputs()) if number else whole
@@ -133,20 +129,19 @@ def remembered_shards(stream: Stream, newest: Entry) -> tuple[StateRuns, ...] | 
     None unless they are as many as *stream* has. None, too, where a file of theirs is missing or torn: what *newest*
     names still exists.
     """
-    file = _file(stream.control)
-    if not file.exists():
+    remembered = read(stream.control, FILE, lambda notes: (notes["batch_id"], states_from_json(notes["state"])))
+    if remembered is None:
         return None
-    notes = json.loads(file.read_text(encoding="utf-8"))
-    shards = states_from_json(notes.get("state"))
-    if notes["batch_id"] != newest.batch_id or shards is None or len(shards) != stream.shards:
+    batch_id, shards = remembered
+    if batch_id != newest.batch_id or len(shards) != stream.shards:
         return None
     for path in files_of(stream.control, shards):
-        if not is_whole(path):
-            log.warning("%s, written by `tidemark reshard`, is incomplete: partitioning the state again", path)
+        if found := damage_of(path):
+            log.warning("%s, written by `tidemark reshard`: %s; partitioning the state again", path, found)
             return None
     log.info("starting with %d shards written by `tidemark reshard`", len(shards))
     return shards
 
 
 def _file(control: Path) -> Path:
-    return control / "state" / "resharded.json"
+    return control / FILE

@@ -286,9 +286,8 @@ class Shards:
         if newest is None:
             # StateRuns are never changed in place, so all shards may share one.
             return [StateRuns()] * self._stream.shards
-        noted_states = newest.notes.states
-        if noted_states is not None and len(noted_states) == self._stream.shards:
-            return noted_states
+        if len(newest.notes.states) == self._stream.shards:
+            return newest.notes.states
         if (remembered_states := remembered_shards(self._stream, newest)) is not None:
             return remembered_states
         log.info(

@@ -1,7 +1,6 @@
 """Has Spark plan a batch in silence, by a source without rows.
 
-Its offset is a number that goes up. In checkpoints of older versions another source is in its place, whose offset
-counted seconds. A tick has no time: a batch has that of its plan.
+Its offset is a number that goes up. A tick has no time: a batch has that of its plan.
 """
 
 from __future__ import annotations

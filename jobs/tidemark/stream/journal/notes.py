@@ -1,27 +1,22 @@
 """Defines the notes of a journal entry: all that is not rows.
 
-`to_json` and `from_json` define their JSON in a file of the journal. A key that an older version did not write is read
-as its default, and is not added. Unknown keys, which a newer version wrote, are ignored, except those in the progress:
-a progress with unknown keys cannot be read.
+`to_json` and `from_json` define their JSON in a file of the journal.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any
 
 from tidemark.collecting import omit
 from tidemark.semantics.event_time import PartitionReading
 from tidemark.semantics.progress import StreamProgress
-from tidemark.semantics.schema_watch import fields_from_json, fields_to_json
 from tidemark.stream.journal.batch import MicroBatch, QueueWait
 from tidemark.stream.journal.state_runs import StateRuns, states_from_json, states_to_json
 from tidemark.stream.journal.streaming_windows import ClosedWindow
 from tidemark.stream.journal.task_run import TaskRun
-
-T = TypeVar("T")
 
 Json = Mapping[str, Any]
 """A JSON object."""
@@ -53,10 +48,10 @@ class PartitionNotes:
     @classmethod
     def from_json(cls, content: Json) -> PartitionNotes:
         """Returns the notes that `to_json` wrote, from parsed JSON."""
-        lost = content.get("lost")
+        lost = content["lost"]
         tuples = {"lost": lost and (lost[0], lost[1]), "traces": tuple(content.get("traces", ()))}
-        reading = PartitionReading(**{**_fields_in(PartitionReading, content), **tuples})
-        return cls(source=content["source"], partition=content["partition"], seen=reading)
+        seen = PartitionReading(**{**omit(content, ("source", "partition")), **tuples})
+        return cls(source=content["source"], partition=content["partition"], seen=seen)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +86,7 @@ class DecisionNotes:
         closed: the streaming windows that the batch closes.
         sources: the partitions that the batch read.
         operators: clocks and counts by operator.
-        states: the files with the state of each shard. None: the entry names none, or in another format.
+        states: the files with the state of each shard. Empty until the batch is written down.
         tasks: the work of each task. None: the stream is not in shards.
     """
 
@@ -102,43 +97,37 @@ class DecisionNotes:
     closed: Sequence[ClosedWindow] = ()
     sources: Sequence[PartitionNotes] = ()
     operators: Mapping[str, OperatorNotes] = field(default_factory=dict)
-    states: tuple[StateRuns, ...] | None = None
+    states: tuple[StateRuns, ...] = ()
     tasks: tuple[TaskRun, ...] | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Returns the notes as a JSON object."""
-        content: dict[str, Any] = {
+        return {
             "marks": _as_json(self.marks),
-            "batch": asdict(self.batch),
+            "batch": omit(asdict(self.batch), ["files"]),  # they are in the progress
             "progress": self.progress.to_json(),
             "was": self.was.to_json(),
             "closed": [*map(asdict, self.closed)],
             "sources": [part.to_json() for part in self.sources],
             "operators": _as_json(self.operators),
+            "state": states_to_json(self.states),
+            "tasks": None if self.tasks is None else [*map(asdict, self.tasks)],
         }
-        if self.progress.fields:
-            content["fields"] = fields_to_json(self.progress.fields)
-        if self.states is not None:
-            content["state"] = states_to_json(self.states)
-        if self.tasks is not None:
-            content["tasks"] = [*map(asdict, self.tasks)]
-        return content
 
     @classmethod
     def from_json(cls, content: Json) -> DecisionNotes:
         """Returns the notes that `to_json` wrote, from parsed JSON."""
-        was, tasks = content.get("was"), content.get("tasks")
-        closed = [ClosedWindow(window["start_ms"], window["records"]) for window in content.get("closed", ())]
+        tasks = content["tasks"]
         return cls(
             batch=_batch(content["batch"]),
-            progress=_progress(content),
-            was=StreamProgress() if was is None else StreamProgress.from_json(was),
-            marks=_parsed_by_name(MarkNotes, content.get("marks", {})),
-            closed=tuple(closed),
-            sources=tuple(map(PartitionNotes.from_json, content.get("sources", ()))),
-            operators=_parsed_by_name(OperatorNotes, content.get("operators", {})),
-            states=states_from_json(content.get("state")),
-            tasks=None if tasks is None else tuple(_parsed(TaskRun, run) for run in tasks),
+            progress=StreamProgress.from_json(content["progress"]),
+            was=StreamProgress.from_json(content["was"]),
+            marks={name: MarkNotes(**mark) for name, mark in content["marks"].items()},
+            closed=tuple(ClosedWindow(**window) for window in content["closed"]),
+            sources=tuple(map(PartitionNotes.from_json, content["sources"])),
+            operators={name: OperatorNotes(**operator) for name, operator in content["operators"].items()},
+            states=states_from_json(content["state"]),
+            tasks=None if tasks is None else tuple(TaskRun(**run) for run in tasks),
         )
 
 
@@ -149,26 +138,12 @@ class FactsNotes:
     Attributes:
         batch_id: the batch that was measured. None: the entry has no measurements.
         flushed: the newest batch of which all tables have the facts; -1: none.
-        newest_batches: the newest batch with a commit, by table. None: an older version wrote the entry.
+        newest_batches: the newest batch with a commit, by table.
     """
 
     batch_id: int | None
     flushed: int
-    newest_batches: Mapping[str, int] | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """Returns the notes as a JSON object."""
-        content: dict[str, Any] = {"batch_id": self.batch_id, "flushed": self.flushed}
-        return content if self.newest_batches is None else {**content, "newest_batches": dict(self.newest_batches)}
-
-    @classmethod
-    def from_json(cls, content: Json) -> FactsNotes:
-        """Returns the notes that `to_json` wrote, from parsed JSON."""
-        return cls(
-            batch_id=content.get("batch_id"),
-            flushed=content["flushed"],
-            newest_batches=content.get("newest_batches"),
-        )
+    newest_batches: Mapping[str, int]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,10 +152,9 @@ class EntryNotes:
 
     Attributes:
         decided: notes of the decided batch, or their JSON. Empty in a file of facts.
-        facts: notes about the measurements in the entry. None: a file of facts, or an entry of an older version, which
-            flushed each batch at once.
+        facts: in an entry of a stream: notes about the measurements in the entry.
         newest_batches: in a file of facts: the newest batch of each table after the flush.
-        is_whole: in a file of facts: True if the flush has all tables. None: an older version, whose flushes had all.
+        is_whole: in a file of facts: True if the flush has all tables.
     """
 
     decided: DecisionNotes | Json = field(default_factory=dict)
@@ -188,8 +162,7 @@ class EntryNotes:
     newest_batches: Mapping[str, int] | None = None
     is_whole: bool | None = None
 
-    # Each is parsed at its first use: to parse all costs as much as to read the entry, and reports of an older version
-    # read facts beside the progress of a newer one.
+    # Each is parsed at its first use: to parse all costs as much as to read the entry.
     @cached_property
     def decision(self) -> DecisionNotes:
         """Returns the notes of the decided batch."""
@@ -199,13 +172,13 @@ class EntryNotes:
     def progress(self) -> StreamProgress:
         """Returns `decision.progress` without parsing the other notes."""
         noted = self.decided
-        return noted.progress if isinstance(noted, DecisionNotes) else _progress(noted)
+        return noted.progress if isinstance(noted, DecisionNotes) else StreamProgress.from_json(noted["progress"])
 
     @cached_property
-    def states(self) -> tuple[StateRuns, ...] | None:
+    def states(self) -> tuple[StateRuns, ...]:
         """Returns `decision.states` without parsing the other notes."""
         noted = self.decided
-        return noted.states if isinstance(noted, DecisionNotes) else states_from_json(noted.get("state"))
+        return noted.states if isinstance(noted, DecisionNotes) else states_from_json(noted["state"])
 
     @property
     def is_last(self) -> bool:
@@ -225,7 +198,7 @@ class EntryNotes:
         """Returns the notes as a JSON object."""
         decided = self.decided.to_json() if isinstance(self.decided, DecisionNotes) else self.decided
         optional = {
-            "facts": None if self.facts is None else self.facts.to_json(),
+            "facts": None if self.facts is None else asdict(self.facts),
             "newest_batches": self.newest_batches,
             "is_whole": self.is_whole,
         }
@@ -237,7 +210,7 @@ class EntryNotes:
         facts = content.get("facts")
         return cls(
             decided=omit(content, _BESIDE_DECIDED),
-            facts=None if facts is None else FactsNotes.from_json(facts),
+            facts=None if facts is None else FactsNotes(**facts),
             newest_batches=content.get("newest_batches"),
             is_whole=content.get("is_whole"),
         )
@@ -247,33 +220,13 @@ _BESIDE_DECIDED = frozenset({"facts", "newest_batches", "is_whole"})
 """Keys of an entry's notes that are not of the decided batch."""
 
 
-def _progress(content: Json) -> StreamProgress:
-    """Returns the progress after a batch, from its notes in JSON."""
-    return replace(StreamProgress.from_json(content["progress"]), fields=fields_from_json(content.get("fields", {})))
-
-
 def _batch(content: Json) -> MicroBatch:
-    wait = content.get("queued", {})
     ends: dict[str, dict[int, int]] = {}
-    for topic, offsets in content.get("ends", {}).items():
+    for topic, offsets in content["ends"].items():
         # Keys of JSON objects are text, partitions are numbers.
         ends[topic] = {int(number): end for number, end in offsets.items()}
-    queued = QueueWait(wait.get("ms", 0), tuple(wait.get("behind", ())))
-    return MicroBatch(**{**_fields_in(MicroBatch, content), "ends": ends, "queued": queued})
-
-
-def _fields_in(cls: type[Any], content: Json) -> dict[str, Any]:
-    """Returns the items of *content* that are fields of *cls*."""
-    return {item.name: content[item.name] for item in fields(cls) if item.name in content}
-
-
-def _parsed(cls: type[T], content: Json) -> T:
-    """Returns *content* as a *cls*, without keys that it does not know."""
-    return cls(**_fields_in(cls, content))
-
-
-def _parsed_by_name(cls: type[T], content: Json) -> dict[str, T]:
-    return {name: _parsed(cls, item) for name, item in content.items()}
+    queued = QueueWait(content["queued"]["ms"], tuple(content["queued"]["behind"]))
+    return MicroBatch(**{**content, "ends": ends, "queued": queued})
 
 
 def _as_json(notes: Mapping[str, MarkNotes | OperatorNotes]) -> dict[str, Any]:

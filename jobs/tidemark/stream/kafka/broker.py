@@ -51,7 +51,7 @@ class TopicState:
 
         *topic_id* is the id of the topic in which it was read.
         """
-        # Positions of earlier versions have no id, and some clusters give their topics none.
+        # Some clusters give their topics no id.
         return None not in {topic_id, self.id_of(number)} and topic_id != self.id_of(number)
 
     def numbers(self, read: Mapping[int, str | None]) -> list[int]:

@@ -78,7 +78,7 @@ def _avro(sink: Sink, rows: pl.DataFrame) -> Iterator[bytes | Misfit | None]:
         try:
             fastavro.schemaless_writer(written, parsed, {**row, **_instants(row, instants)})
         except (ValueError, TypeError, AttributeError, ArithmeticError, LookupError) as error:
-            yield Misfit(f"operators.{sink.name}.{sink.schema_key} must fit its records: {error} in {row}")
+            yield Misfit(f"operators.{sink.name}.schema must fit its records: {error} in {row}")
         else:
             yield written.getvalue()
 

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 
 import polars as pl
@@ -15,7 +15,7 @@ from tidemark.collecting import in_order_of
 from tidemark.errors import InvalidArgument
 from tidemark.kernels import META
 from tidemark.kernels.aggregates.aggregation import Aggregation
-from tidemark.kernels.aggregates.function import OLD, AggregateFunction
+from tidemark.kernels.aggregates.function import OLD
 from tidemark.kernels.aggregates.functions import aggregate_functions
 from tidemark.kernels.aggregates.windows import WINDOW
 from tidemark.kernels.sql.expressions import Expressions
@@ -82,11 +82,6 @@ class AggregateStep(JudgingStep[Aggregate]):
         if column in WINDOW:
             return f"{column} of {operator.name}: record time, epoch ms"
         return ask(operator.inputs[0])
-
-    @property
-    def functions(self) -> Sequence[AggregateFunction]:
-        """Returns its aggregate functions."""
-        return self._aggregating.kernel.functions
 
     def prepare(self) -> None:
         """Keeps the states of its keys."""

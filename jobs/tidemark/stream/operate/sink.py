@@ -33,7 +33,7 @@ class SinkStep(OperatorStep[Sink]):
 
         A column must not have a name that the table has already.
         """
-        yield from avro_mistakes(operator.avro_schema, operator.schema_key)
+        yield from avro_mistakes(operator.avro_schema)
         yield from unknown({"key": operator.key}, columns)
         added = SINK_COLUMNS | ({"last_seen_at"} if operator.last_seen_at else set())
         added |= {"window_final"} if operator.window else set()

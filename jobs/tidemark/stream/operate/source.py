@@ -57,7 +57,7 @@ class SourceStep(_ReadingStep[Source]):
         operator: Source, columns: Schema, sql: Expressions, wrong: Collection[str]
     ) -> Iterator[ColumnMistake]:
         """Yields what is wrong with its schema."""
-        yield from avro_mistakes(operator.avro_schema, operator.schema_key)
+        yield from avro_mistakes(operator.avro_schema)
         if operator.descriptors is not None:
             yield from _protobuf_mistakes(operator.descriptors, operator.message or "")
 
@@ -99,14 +99,14 @@ class HopSourceStep(_ReadingStep[HopSource]):
         return hop_records(self._repartition, rows, self.columns)
 
 
-def avro_mistakes(schema: str | None, key: str) -> Iterator[ColumnMistake]:
-    """Yields a mistake of *key* if *schema* describes no Avro records.
+def avro_mistakes(schema: str | None) -> Iterator[ColumnMistake]:
+    """Yields a mistake if *schema* describes no Avro records.
 
     None is no mistake.
     """
     if schema is not None and not is_schema_of_records(schema):
         problem = "is not an Avro schema of records in JSON"
-        yield ColumnMistake(key, problem, 'write {"type": "record", "name": ..., "fields": [...]}')
+        yield ColumnMistake("schema", problem, 'write {"type": "record", "name": ..., "fields": [...]}')
 
 
 def _protobuf_mistakes(descriptors: bytes, message: str) -> Iterator[ColumnMistake]:

@@ -11,7 +11,6 @@ import polars as pl
 from tidemark.collecting import in_order_of
 from tidemark.errors import InvalidArgument, InvalidSpec
 from tidemark.kernels import payload
-from tidemark.kernels.aggregates.function import AggregateFunction
 from tidemark.kernels.sql.expressions import PROBLEM
 from tidemark.kernels.updates.proofs import quarantine_rows
 from tidemark.kernels.updates.steps import InvalidColumns
@@ -137,10 +136,6 @@ class Steps:
         step = self._steps[table]
         assert isinstance(step, TableStep)
         return step.version_schema()
-
-    def functions(self, operator: Operator) -> Sequence[AggregateFunction]:
-        """Returns the aggregate functions of *operator*, empty for other kinds."""
-        return self._steps[operator.name].functions
 
     def take(self, moves: Moves, *, watermark_ms: int | None) -> None:
         """Applies *moves* to the memory, and drops versions."""

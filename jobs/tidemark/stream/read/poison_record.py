@@ -6,8 +6,6 @@ from collections.abc import Callable
 
 import polars as pl
 
-from tidemark.escaping import without_secrets
-
 MENDED_BY_HAND = (ValueError, pl.exceptions.PolarsError)
 """Errors that expressions and operators raise over a record.
 
@@ -43,9 +41,3 @@ def blame(error: Exception, rows: pl.DataFrame, again: Callable[[pl.DataFrame], 
     error.add_note(
         f"the record: source {row['source']}, partition {row['partition']}, offset {row['offset']}, key {key!r}"
     )
-
-
-def as_reason(error: Exception) -> str:
-    """Returns the text of *error* for a heartbeat: type, message and notes."""
-    # Plans in Spark's errors have the options of sources.
-    return without_secrets("\n".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", ())]))

@@ -7,23 +7,19 @@ Source: Confluent's Schema Registry API, of which two requests are used: `GET /s
 from __future__ import annotations
 
 import base64
-import json
 import ssl
-import urllib.error
 import urllib.request
 from collections.abc import Mapping
-from http.client import HTTPException
+from contextlib import suppress
 from typing import Any
 from urllib.parse import quote
 
+from tidemark.bounded_http import MOST_BYTES, WITHIN_S, NoAnswer, ask, json_of
 from tidemark.errors import InvalidArgument, TidemarkError
 from tidemark.model.project.registries import Registry
 
-TIMEOUT_S = 10.0
-MOST_BYTES = 16 * 1024 * 1024
-"""Longest answer that is read."""
 _ACCEPT = "application/vnd.schemaregistry.v1+json, application/json"
-_REFUSED, _FORBIDDEN, _MISSING = 401, 403, 404
+_FOUND, _REFUSED, _FORBIDDEN, _MISSING = 200, 401, 403, 404
 
 
 class RegistryUnavailable(TidemarkError):
@@ -39,12 +35,13 @@ class NotPermitted(InvalidArgument):
 
 
 class RegistryClient:
-    """Asks one *registry*, for at most *timeout_s* each time."""
+    """Asks one *registry*, for at most *within_s* each time."""
 
-    def __init__(self, registry: Registry, *, timeout_s: float = TIMEOUT_S) -> None:
-        self.registry, self._timeout_s = registry, timeout_s
-        self._opener: urllib.request.OpenerDirector | None = None
+    def __init__(self, registry: Registry, *, within_s: float = WITHIN_S) -> None:
+        self.registry, self._within_s = registry, within_s
         self._login: str | None = None
+        self._trusted: ssl.SSLContext | None = None
+        self._has_secrets = False
 
     def schema(self, id_: int) -> Mapping[str, Any]:
         """Returns the registry's answer about the schema *id_*."""
@@ -52,8 +49,8 @@ class RegistryClient:
 
     def version(self, subject: str, version: int | str) -> Mapping[str, Any]:
         """Returns the answer about a *version* of *subject*, or the `latest`."""
-        # The subject of a schema that Protobuf imports may be a path, with slashes.
-        return self._get(f"/subjects/{quote(subject, safe='')}/versions/{version}")
+        # The subject of a schema that Protobuf imports may be a path, with slashes. A registry names both.
+        return self._get(f"/subjects/{quote(subject, safe='')}/versions/{quote(str(version), safe='')}")
 
     def _get(self, path: str) -> Mapping[str, Any]:
         """Returns the JSON object at *path*.
@@ -64,62 +61,54 @@ class RegistryClient:
             NotPermitted: the login lacks the right.
             InvalidArgument: the login is refused, or a secret cannot be looked up.
         """
-        at = f"registry.{self.registry.name}"
-        request = urllib.request.Request(self.registry.url + path, headers={"Accept": _ACCEPT})
-        opener = self._connected()
+        at, url = f"registry.{self.registry.name}", self.registry.url
+        self._look_secrets_up()
+        request = urllib.request.Request(url + path, headers={"Accept": _ACCEPT})
         if self._login is not None:
             # Not sent again to another host to which an answer redirects.
             request.add_unredirected_header("Authorization", self._login)
         try:
-            with opener.open(request, timeout=self._timeout_s) as answer:
-                # One more byte shows that an answer is too long.
-                content = answer.read(MOST_BYTES + 1)
-        except urllib.error.HTTPError as error:
-            # The error is the answer itself, and holds the connection until it is closed.
-            with error:
-                if error.code == _FORBIDDEN:
-                    grant = "grant the login the right" if self._login else "write username and password"
-                    msg = f"{at}: {self.registry.url} does not permit {path} (403); {grant}"
-                    raise NotPermitted(msg) from None
-                if error.code == _REFUSED:
-                    keys = "correct username and password" if self._login else "write username and password"
-                    msg = f"{at}: {self.registry.url} refuses the login (401); {keys}"
-                    raise InvalidArgument(msg) from None
-                # A proxy in front of the registry, or another server at its address, may answer 404, too.
-                if error.code == _MISSING and _is_of_registry(error.read(MOST_BYTES)):
-                    msg = f"{at}: {self.registry.url} has no {path}"
-                    raise NotRegistered(msg) from None
-                msg = f"{at}: {self.registry.url} answered {error.code} to {path}"
-                raise RegistryUnavailable(msg) from None
-        except (OSError, HTTPException) as error:
-            reason = error.reason if isinstance(error, urllib.error.URLError) else error
-            msg = f"{at}: {self.registry.url} does not answer: {reason}"
+            answer = ask(request, trusted=self._trusted, within_s=self._within_s)
+        except NoAnswer as error:
+            msg = f"{at}: {url} does not answer: {error}"
             raise RegistryUnavailable(msg) from None
-        return self._parsed(path, content)
+        if answer.status == _FORBIDDEN:
+            grant = "grant the login the right" if self._login else "write username and password"
+            msg = f"{at}: {url} does not permit {path} (403); {grant}"
+            raise NotPermitted(msg)
+        if answer.status == _REFUSED:
+            keys = "correct username and password" if self._login else "write username and password"
+            msg = f"{at}: {url} refuses the login (401); {keys}"
+            raise InvalidArgument(msg)
+        # A proxy in front of the registry, or another server at its address, may answer 404, too.
+        if answer.status == _MISSING and _is_of_registry(answer.content):
+            msg = f"{at}: {url} has no {path}"
+            raise NotRegistered(msg)
+        if answer.status != _FOUND:
+            msg = f"{at}: {url} answered {answer.status} to {path}"
+            raise RegistryUnavailable(msg)
+        return self._parsed(path, answer.content)
 
     def _parsed(self, path: str, content: bytes) -> Mapping[str, Any]:
         parsed: Any = None
         if len(content) <= MOST_BYTES:
-            try:
-                parsed = json.loads(content)
-            except ValueError:
-                parsed = None
+            with suppress(ValueError):
+                parsed = json_of(content)
         if not isinstance(parsed, dict) or not isinstance(parsed.get("schema"), str):
             msg = f"registry.{self.registry.name}: {self.registry.url} answered {path} without a schema in JSON"
             raise RegistryUnavailable(msg)
         return parsed
 
-    def _connected(self) -> urllib.request.OpenerDirector:
-        """Returns the opener; secrets are looked up for the first request."""
-        if self._opener is None:
-            user, password = self.registry.text("username"), self.registry.text("password")
-            if password is not None:
-                self._login = "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
-            handlers: list[urllib.request.BaseHandler] = []
-            if (ca := self.registry.text("ssl_ca")) is not None:
-                handlers.append(urllib.request.HTTPSHandler(context=self._trusting(ca)))
-            self._opener = urllib.request.build_opener(*handlers)
-        return self._opener
+    def _look_secrets_up(self) -> None:
+        """Looks the login and the certificate up, once, for the first request."""
+        if self._has_secrets:
+            return
+        user, password = self.registry.text("username"), self.registry.text("password")
+        if password is not None:
+            self._login = "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
+        if (ca := self.registry.text("ssl_ca")) is not None:
+            self._trusted = self._trusting(ca)
+        self._has_secrets = True
 
     def _trusting(self, ca: str) -> ssl.SSLContext:
         try:
@@ -132,6 +121,6 @@ class RegistryClient:
 def _is_of_registry(content: bytes) -> bool:
     """Returns True if *content* is a registry's own answer to a 404."""
     try:
-        return isinstance(json.loads(content).get("error_code"), int)
+        return isinstance(json_of(content).get("error_code"), int)
     except (ValueError, AttributeError):
         return False

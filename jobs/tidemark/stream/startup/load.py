@@ -1,99 +1,37 @@
 """Loads the whole state of a stream when its driver starts.
 
-The state is in state files or, if an older version wrote it, in tables. Records that wait for other partitions
-(`max_drift`) are in a table in all versions.
+The state is in state files. Records that wait for other partitions (`max_drift`) are in a table.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection
 from pathlib import Path
 
 import polars as pl
 
-from tidemark.collecting import in_order_of, omit, outside
+from tidemark.collecting import in_order_of, omit
 from tidemark.kernels import META
-from tidemark.kernels.aggregates.windows import WINDOW
-from tidemark.kernels.columns.values import key_columns, key_text, keys_as_now, parsed
-from tidemark.kernels.records.marks import is_hop_update
+from tidemark.kernels.columns.values import key_columns, parsed
 from tidemark.kernels.updates.steps import MATCHED
-from tidemark.model.kinds.aggregate import Aggregate
 from tidemark.model.kinds.operator import Operator
 from tidemark.model.kinds.source import Source
 from tidemark.model.kinds.table import KeyedTable
 from tidemark.model.stream import Stream
-from tidemark.model.tables.catalog import CHANGES, HELD_RECORDS, HOP_MARK, OPERATOR_STATE, SUPPRESSED
+from tidemark.model.tables.catalog import HELD_RECORDS
 from tidemark.model.topology import SubTopology
 from tidemark.semantics.progress import InputProgress, StreamProgress
 from tidemark.storage.delta.tables import Reference, read_before
 from tidemark.stream.journal.entries import Entry, Journal
-from tidemark.stream.operate.registry import step_of
 from tidemark.stream.operate.steps import Steps
 from tidemark.stream.state.files import StateFiles
 from tidemark.stream.state.memory import Tables
-from tidemark.stream.updates.aggregating import GROUP
 
-log = logging.getLogger("tidemark.stream")
-
-SAME = ("topology", "sub_topology", "batch_id")
 AFTER_ALL = 2**62
 """Position within a batch of updates that were not sent on.
 
 They are sorted after the updates that were sent on, because of one instant none of these came later.
 """
-
-
-def load_memory(steps: Steps, sub: SubTopology, home: Path, progress: StreamProgress) -> None:
-    """Loads the state up to *progress* from tables of an older version.
-
-    It reads the tables in *home* into the memory of *steps*.
-    """
-    before = progress.batch_id + 1
-    columns = ["operator", "seq", "key", "value", "value_hash", "timestamp"]
-    changes = read_before(home / CHANGES.name, before, columns)
-    columns = outside(OPERATOR_STATE.names, SAME)
-    states = read_before(home / OPERATOR_STATE.name, before, columns)
-    columns = ["operator", "key", "value_hash", "asserted_ms"]
-    joined = pl.col("operator").is_in([*steps.memory.versions]) & pl.col("asserted_ms").is_not_null()
-    suppressed = read_before(home / SUPPRESSED.name, before, columns, keep=lambda rows: rows.filter(joined))
-    for operator in (o for o in sub.operators if o.emission):
-        key, of_it = _key_schema(steps, operator), pl.col("operator") == operator.name
-        if operator.name in steps.memory.states:
-            _load_states(steps, operator, keys_as_now(states.filter(of_it), "key", key))
-        if operator.hop_table:
-            columns = ["seq", "id", "value", "value_hash", "timestamp", *HOP_MARK]
-            hop = read_before(home / operator.hop_table, before, columns, keep=_updates)
-            _load_stored(steps, operator, keys_as_now(hop.rename({"id": "key"}), "key", key))
-        else:
-            sent, again = (keys_as_now(rows.filter(of_it), "key", key) for rows in (changes, suppressed))
-            load_versions(steps, operator, sent, again)
-            _load_stored(steps, operator, sent)
-    steps.memory.count_held()
-
-
-def _key_schema(steps: Steps, operator: Operator) -> dict[str, pl.DataType]:
-    """Returns the columns of the keys of *operator*'s states.
-
-    The result is empty if the keys are those of the records.
-    """
-    schema = {**WINDOW, **steps.schemas[step_of(operator).holder_of_key(operator)]}
-    return in_order_of(step_of(operator).key(operator) or (), schema)
-
-
-def _updates(rows: pl.DataFrame) -> pl.DataFrame:
-    """Returns the updates of a hop, without the marks of its watermark."""
-    return rows.filter(is_hop_update())
-
-
-def _load_stored(steps: Steps, operator: Operator, rows: pl.DataFrame) -> None:
-    in_order = rows.sort("batch_id", "seq")
-    if operator.windows:
-        # Windows without a state send no more updates, so their last update is not needed.
-        open_ = steps.memory.states[operator.name].all()["_key"]
-        in_order = in_order.filter(pl.col("key").is_in(open_.implode()))
-    stored = in_order.select("key", "value", identity="value_hash", timestamp_ms=_ms("timestamp"))
-    steps.memory.stored[operator.name].put(stored)
 
 
 def _asserted(rows: pl.DataFrame) -> pl.DataFrame:
@@ -135,52 +73,9 @@ def load_versions(steps: Steps, operator: Operator, changes: pl.DataFrame, suppr
         steps.memory.add_versions(operator.name, later)
 
 
-def _load_states(steps: Steps, operator: Operator, rows: pl.DataFrame) -> None:
-    states = steps.memory.states[operator.name]
-    # Older versions appended a row for each move of a state: the last one is the state.
-    last = rows.sort("batch_id", maintain_order=True).unique("key", keep="last", maintain_order=True)
-    columns = {c: kind for c, kind in states.schema.items() if not c.startswith("_") and c not in WINDOW}
-    window_edges = {c: _ms(c) for c in WINDOW if c in states.schema}
-    functions = steps.functions(operator)
-    for function in functions:
-        columns |= dict.fromkeys(function.earlier, pl.String())
-    loaded = last.filter(pl.col("state").is_not_null()).select(
-        parsed("state", columns).struct.unnest(),
-        **window_edges,
-        _key="key",
-        _timestamp_ms=_ms("timestamp"),
-        _partition="source_partition",
-        _offset="source_offset",
-        _task="partition",
-        _deleted="deleted",
-        _headers="headers",
-        _newest_ms=pl.coalesce(_ms("newest"), _ms("timestamp")),
-        # Rows of older versions have no `repeated`.
-        _repeated=pl.coalesce("repeated", ~pl.col("held")),
-        _held="held",
-    )
-    for function in functions:
-        loaded = loaded.with_columns(**function.of_earlier())
-    if GROUP in states.schema and isinstance(operator, Aggregate):
-        loaded = loaded.with_columns(key_text(operator.key, loaded.schema).alias(GROUP))
-    # A row without a state marks a deleted key.
-    gone = last.filter(pl.col("state").is_null())["key"]
-    states.drop(gone)
-    if "window_end" in states.schema:
-        steps.memory.stored[operator.name].drop(gone)
-    states.put(loaded.select(*states.schema))
-
-
-def load_whole(steps: Steps, stream: Stream, journal: Journal, newest: Entry, progress: StreamProgress) -> None:
-    """Loads the state of all shards after the *newest* entry.
-
-    It reads the state into the memory of *steps*. *progress* is the progress in the entry.
-    """
+def load_whole(steps: Steps, stream: Stream, journal: Journal, newest: Entry) -> None:
+    """Loads the state of all shards after the *newest* entry into the memory of *steps*."""
     shards = newest.notes.states
-    if shards is None:
-        log.info("%s: loading the state from the tables of an older version", stream.home)
-        load_memory(steps, stream.sub, stream.home, progress)
-        return
     for number, runs in enumerate(shards):
         of_shard = Steps(stream.topology, Reference(stream.layout.warehouse)).memory
         StateFiles(stream, journal, number, len(shards)).load(of_shard, runs, newest.batch_id)

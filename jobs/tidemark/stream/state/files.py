@@ -16,16 +16,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
-from zipfile import BadZipFile
 
 import polars as pl
 import pyarrow as pa
 
 from tidemark.collecting import names_in, outside
-from tidemark.errors import Contradiction
+from tidemark.control.files import RESTORE
+from tidemark.errors import UnreadableFile
 from tidemark.storage.fence import NO_FENCE, Fence
 from tidemark.storage.location import put_written
-from tidemark.stream.journal.entries import MANY, Journal, unpack
+from tidemark.stream.journal.entries import MANY, Journal
 from tidemark.stream.journal.state_runs import StateRun, StateRuns
 from tidemark.stream.state.keyed_rows import PUT
 from tidemark.stream.state.memory import HELD, Memory, Moves, Tables
@@ -39,18 +39,11 @@ The number of the shard follows.
 """
 KEYS = {"stored": "key", "states": "_key"}
 """The column with the text of a key, by kind of state."""
-WRITTEN = frozenset({".json", SUFFIX, ".zip", ".partial"})
+WRITTEN = frozenset({".json", SUFFIX, ".partial"})
 """Suffixes of the files below the folder `state`.
 
 They are names that `tidemark reshard` left, runs, and files that were never finished.
 """
-
-
-class StateUnreadable(Contradiction):
-    """Raised at a start when a stream's state cannot be read.
-
-    The message names the file and the remedies.
-    """
 
 
 class StateOwner(Protocol):
@@ -105,7 +98,7 @@ class StateFiles:
             newest: The number of the batch.
 
         Raises:
-            StateUnreadable: A run cannot be read.
+            UnreadableFile: A run cannot be read.
         """
         since = self._loaded_to
         # The runs are read again where they are others, or where *memory* is older than they are or newer than
@@ -118,10 +111,7 @@ class StateFiles:
         schemas = memory.schemas()
         for moved in self._since(since, newest):
             memory.put({name: fitted(schemas.get(name, rows.schema), rows) for name, rows in moved.items()})
-        if runs.held is None:
-            memory.count_held()
-        else:
-            memory.held |= runs.held
+        memory.held |= runs.held
         self.runs, self._loaded_to = runs, newest
 
     def _open(self, memory: Memory, runs: StateRuns) -> None:
@@ -190,7 +180,7 @@ class StateFiles:
         merged: dict[str, RunMerge] = {}
         puts: dict[str, int] = {}
         others: Tables = {}
-        held = dict(runs.held or {})
+        held = dict(runs.held)
         for place, rows in tables.items():
             kind, _, name = place.partition("/")
             if kind not in KEYS:
@@ -280,42 +270,16 @@ def state_folder(control: Path, shards: int) -> Path:
 
 def _read(path: Path, keys: Mapping[str, str]) -> SortedRun:
     try:
-        return open_run(path, keys) if path.suffix == SUFFIX else _unzipped(path, keys)
-    except (OSError, BadZipFile, ValueError, KeyError, pa.ArrowException) as error:
-        msg = (
-            f"{path}: cannot read this file with states of the stream: {error!r}; restore the control folder and the "
-            "tables from a backup of one instant, or give the topology another `name`, under which the stream starts "
-            "from the beginning"
-        )
-        raise StateUnreadable(msg) from error
+        return open_run(path, keys)
+    except (OSError, ValueError, LookupError, TypeError, pa.ArrowException) as error:
+        raise UnreadableFile(path, f"with states of the stream: {error!r}", RESTORE) from error
 
 
 def _alone(rows: pl.DataFrame, key: str) -> RunMerge:
     """Returns *rows* alone: no other rows and no deleted keys."""
-    numbered = _numbered(rows)
+    numbered = rows.with_row_index(PUT).cast({PUT: pl.Int64})
     run = SortedRows.of(key, numbered, pl.Series(dtype=pl.String))
     return RunMerge(numbered.schema, (run,), keeps_gone=False)
-
-
-def _unzipped(path: Path, keys: Mapping[str, str]) -> SortedRun:
-    """Returns a run of the previous format (ZIPPED), read into memory."""
-    entry = unpack(-1, path.read_bytes())
-    frames = {place: pl.DataFrame(table) for place, table in entry.tables.items() if isinstance(table, pa.Table)}
-    tables: dict[str, SortedRows] = {}
-    puts: dict[str, int] = {}
-    for place, key in keys.items():
-        if place in frames:
-            # The format has no numbers of puts: the order of its rows is theirs.
-            rows, gone = _numbered(frames[place]), frames.get(f"gone/{place}")
-            none = pl.Series(dtype=pl.String)
-            tables[place] = SortedRows.of(key, rows, none if gone is None else gone["key"])
-            puts[place] = rows.height
-    others = {place: rows for place, rows in frames.items() if place.startswith("versions/")}
-    return SortedRun(tables=tables, puts=puts, others=others)
-
-
-def _numbered(rows: pl.DataFrame) -> pl.DataFrame:
-    return rows.with_row_index(PUT).cast({PUT: pl.Int64})
 
 
 def _of(runs: Sequence[SortedRun], place: str) -> tuple[SortedRows, ...]:

@@ -129,7 +129,7 @@ class Memory:
         return {place: kept.all() for place, kept in self.kept()} | dict(_by_place("versions", self.versions))
 
     def count_held(self) -> None:
-        """Counts which states wait, after they were read from tables."""
+        """Counts which states wait, after those of several shards were put together."""
         self.held |= {name: int(rows.all()[HELD].sum()) for name, rows in self.states.items()}
 
     def bytes(self) -> int:

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 import polars as pl
 
-from tidemark.kernels.aggregates.function import AggregateFunction
 from tidemark.kernels.sql.expressions import Expressions
 from tidemark.model.kinds.operator import Operator
 from tidemark.model.topology import Topology
@@ -154,11 +153,6 @@ class OperatorStep(ABC, Generic[Op]):
         *read* are the columns that it reads; *ask* returns the description in another operator.
         """
         return ask(operator.inputs[0])
-
-    @property
-    def functions(self) -> Sequence[AggregateFunction]:
-        """Its aggregate functions; without aggregates none."""
-        return ()
 
     def prepare(self) -> None:
         """Prepares the states of the operator.

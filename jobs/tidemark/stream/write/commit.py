@@ -13,7 +13,7 @@ wait for the next flush (`flushing.py`). Each step has a name; tests stop a driv
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import assert_never
@@ -24,7 +24,7 @@ from deltalake import DeltaTable
 
 from tidemark.collecting import index_by_name, names_in, outside
 from tidemark.kernels import payload
-from tidemark.kernels.columns.schemas import INSTANT, UTC_TIMESTAMP, arrow_schema, instants
+from tidemark.kernels.columns.schemas import arrow_schema, instants
 from tidemark.kernels.records.marks import MARK, mark_text
 from tidemark.kernels.updates.final_rows import final_columns
 from tidemark.kernels.updates.last_seen import last_seen_columns
@@ -46,9 +46,9 @@ from tidemark.semantics.progress import StreamProgress
 from tidemark.storage.delta.current_rows import CLOSED_UP_TO, NEWEST_MS, OF_REPLACING, ClosedRows, closed_row
 from tidemark.storage.delta.current_view import KEPT_BY, kept_by
 from tidemark.storage.delta.log import HOP_LOG, KEPT_LOG, SHORT_LOG
-from tidemark.storage.delta.tables import NO_NOTES, Committer, DeclaredTable, Notes, bigint_columns
+from tidemark.storage.delta.tables import NO_NOTES, Committer, DeclaredTable, Notes
 from tidemark.storage.fence import Fence
-from tidemark.storage.files import Files, Rows, frames, write_file
+from tidemark.storage.files import Files, Rows, write_file
 from tidemark.storage.object_path import ObjectPath
 from tidemark.stream.journal.entries import MANY, Entry
 from tidemark.stream.journal.notes import MarkNotes
@@ -242,9 +242,7 @@ class BatchCommitter:
             The clock after the commit, epoch ms; None without *rows*.
         """
         if rows is not None and not isinstance(rows, Files):
-            rows = sink_rows(sink, rows, entry.batch_id, self._home)
-        if rows is not None:
-            rows = self._in_its_folder(rows, table)
+            rows = sink_rows(sink, rows, entry.batch_id)
         if not sink.key:
             notes = self._time_mark(sink, entry)
             return None if rows is None else self._commit(table, rows, entry.batch_id, notes=notes)
@@ -255,13 +253,6 @@ class BatchCommitter:
         self._open_windows.committed(sink, rows, closed)
         self._current_tables.appended(sink, rows_and_mark)
         return None if rows is None else at_ms
-
-    def _in_its_folder(self, rows: Rows, table: str) -> Rows:
-        """Returns *rows* in memory, or as files in *table*'s folder."""
-        if isinstance(rows, pa.Table) or all(Path(file.path).parent.name == table for file in rows.files):
-            return rows
-        # An older version wrote its files into another folder; those are read.
-        return pl.concat(frames(rows)).to_arrow()
 
     def _with_closed(self, rows: Rows | None, table: str, closed: ClosedRows | None, batch_id: int) -> Rows | None:
         """Returns *rows* with a row for the windows that are *closed*."""
@@ -360,12 +351,12 @@ def appended(
         case Repartition():
             return home / operator.appends_to, rows
         case Sink():
-            return home / operator.appends_to, sink_rows(operator, rows, batch_id, home)
+            return home / operator.appends_to, sink_rows(operator, rows, batch_id)
         case _:
             assert_never(operator)
 
 
-def sink_rows(sink: Sink, records: pa.Table, batch_id: int, home: Path) -> pa.Table:
+def sink_rows(sink: Sink, records: pa.Table, batch_id: int) -> pa.Table:
     """Returns *records* in the columns of the table of a Delta *sink*.
 
     The columns are payload, record time, and the source and batch of each record. Of a sink that keeps current rows
@@ -374,17 +365,11 @@ def sink_rows(sink: Sink, records: pa.Table, batch_id: int, home: Path) -> pa.Ta
 
     Instants and bounds of windows are timestamps.
     """
-    rows = _as_sent(sink, records, batch_id)
-    at = [name for name, kind in rows.schema.items() if kind == INSTANT and name in payload(records.column_names)]
-    # In a bigint column, which an older version created, instants are epoch ms.
-    in_ms = bigint_columns(home / (sink.table or "")) if at else frozenset()
-    return rows.with_columns(pl.col(name).dt.epoch("ms") for name in at if name in in_ms).to_arrow()
-
-
-def _as_sent(sink: Sink, records: pa.Table, batch_id: int) -> pl.DataFrame:
     frame = pl.DataFrame(records)
     if sink.key:
         frame = frame.unique(sink.key, keep="last", maintain_order=True)
+    # A row that only repeats others is no news about time.
+    newest_ms = {NEWEST_MS: pl.when(~pl.col("_repeated")).then("_newest_ms")} if sink.key else {}
     return frame.select(
         *(instants(name) if name in sink.bounds else pl.col(name) for name in payload(frame.columns)),
         timestamp=instants("_timestamp_ms"),
@@ -394,26 +379,8 @@ def _as_sent(sink: Sink, records: pa.Table, batch_id: int) -> pl.DataFrame:
         deleted="_deleted",
         **final_columns(frame.columns),
         **last_seen_columns(frame.columns),
-        **(_newest_columns(frame.columns) if sink.key else {}),
-    )
-
-
-def _newest_columns(columns: Collection[str]) -> dict[str, pl.Expr]:
-    """Returns the newest record time of rows with these *columns*."""
-    newest = pl.col("_newest_ms" if "_newest_ms" in columns else "_timestamp_ms")
-    # A row that only repeats others is no news about time.
-    return {NEWEST_MS: pl.when(~pl.col("_repeated")).then(newest) if "_repeated" in columns else newest}
-
-
-def _as_it_is(schema: pa.Schema, path: Path) -> pa.Schema:
-    """Returns *schema* with the column types of an older table at *path*."""
-    if not DeltaTable.is_deltatable(str(path)):
-        return schema
-    # A Delta table cannot change the type of a column: older tables hold instants as bigint.
-    in_ms = [f for f in schema if f.type == UTC_TIMESTAMP and f.name in bigint_columns(path)]
-    for field in in_ms:
-        schema = schema.set(schema.get_field_index(field.name), field.with_type(pa.int64()))
-    return schema
+        **newest_ms,
+    ).to_arrow()
 
 
 _OWN = tuple(table for table in TABLES.values() if table.written_by == "stream")
@@ -473,7 +440,7 @@ def _declared_output(
             yield DeclaredTable(path, arrow_schema(HOP), HOP.row, HOP_LOG)
         case Sink():
             sent = pl.DataFrame(schema=dict(schemas[operator.name])).to_arrow()
-            schema = _as_it_is(_as_sent(operator, sent, 0).to_arrow().schema, path)
+            schema = sink_rows(operator, sent, 0).schema
             operators = index_by_name(sub.operators)
             yield from _declared_sink(path.parent, operator, commented(schema, operator, operators, schemas))
         case _:

@@ -87,10 +87,10 @@ class Flusher:
         The driver before ended with this entry, which is carried out by now. *now_ms* is the clock.
         """
         files = self._facts.newest()
-        noted = [newest.notes.facts.newest_batches] if newest and newest.notes.facts else []
-        noted += [files.notes.newest_batches] if files else []
-        for newest_batches in noted:
-            for name, batch_id in (newest_batches or {}).items():
+        of_entry = newest.notes.facts.newest_batches if newest and newest.notes.facts else {}
+        of_files = (files.notes.newest_batches if files else None) or {}
+        for newest_batches in (of_entry, of_files):
+            for name, batch_id in newest_batches.items():
                 self.newest_batches[name] = max(batch_id, self.newest_batches.get(name, -1))
         self._flushed_at_ms = now_ms
         self._is_broken_off = newest is not None
@@ -243,8 +243,7 @@ class Flusher:
             return Files(tuple(files))
         if len(others) == 1 and not files:
             return others[0]
-        # Batches of an older version may lack columns.
-        table = pa.concat_tables(others, promote_options="default")
+        table = pa.concat_tables(others)
         if path.name == LATENCY_BUCKETS.name:
             # Buckets of one window and operator are added up, so that the table gets one row for them.
             table = rows_of(LATENCY_BUCKETS, add_up(pl.DataFrame(table), window_ms=self._window_ms))

@@ -17,7 +17,7 @@ from deltalake import DeltaTable
 
 from tidemark.kernels.updates.final_rows import WINDOW_FINAL
 from tidemark.model.kinds.sink import Sink
-from tidemark.storage.delta.current_rows import ClosedRows, in_ms
+from tidemark.storage.delta.current_rows import ClosedRows
 from tidemark.storage.delta.datasets import dataset_of
 from tidemark.storage.files import Rows, frames
 
@@ -75,6 +75,4 @@ class OpenWindows:
 
 
 def _ends_ms(rows: pl.DataFrame, column: str) -> set[int]:
-    if WINDOW_FINAL not in rows.columns:
-        return set()
-    return set(rows.filter(~pl.col(WINDOW_FINAL)).select(in_ms(rows.schema, column)).to_series().drop_nulls())
+    return set(rows.filter(~pl.col(WINDOW_FINAL)).select(pl.col(column).dt.epoch("ms")).to_series().drop_nulls())

@@ -10,7 +10,6 @@ only if the recent ones do not have the answer.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from functools import cache, cached_property, partial
 from pathlib import Path
 
@@ -18,7 +17,6 @@ import polars as pl
 import polars.selectors as cs
 from deltalake.exceptions import TableNotFoundError
 
-from tidemark.collecting import omit
 from tidemark.kernels.columns.schemas import arrow_schema
 from tidemark.model.settings.intervals import utc
 from tidemark.model.tables.catalog import BATCHES, Table
@@ -38,13 +36,11 @@ def stored_in(home: Path) -> Opener:
     unflushed = cache(partial(unflushed_of, home))
 
     def open_table(table: Table, name: str) -> pl.LazyFrame:
-        rows = none = pl.DataFrame(arrow_schema(table).empty_table()).lazy()
         journal = unflushed()
-        with suppress(TableNotFoundError):
-            rows = journal.scan(home / name)
-        # A table of an older version lacks columns until a driver of this version opens it.
-        lacking = omit(none.collect_schema(), rows.collect_schema())
-        return rows.with_columns(pl.lit(None).cast(kind).alias(column) for column, kind in lacking.items())
+        try:
+            return journal.scan(home / name)
+        except TableNotFoundError:
+            return pl.DataFrame(arrow_schema(table).empty_table()).lazy()
 
     return open_table
 

@@ -100,8 +100,6 @@ NOTHING_WRONG = Cause("nothing_wrong", Trait.USUAL)
 """Results came, from the newest records that were read."""
 UNEXPLAINED = Cause("unexplained", Trait.FAULT)
 """There are no results, and no other cause applies."""
-BREAK_EXPECTED = Cause("break_expected", Trait.FAULT)
-"""An SLA holds, and a check expects that it will break."""
 INCIDENT_OPEN = Cause("incident_open", Trait.FAULT)
 """An SLA broke, and its incident is not resolved."""
 _LAST = (SOURCE_QUIET, NOTHING_WRONG)

@@ -1,1 +1,0 @@
-"""Registers a warehouse in catalogs of other systems."""
