@@ -10,7 +10,8 @@ import pytest
 
 from support.crashes import Crash, crash_at
 from support.play import NOON, Play
-from support.topologies import aggregate, map_of, operators, sink, source, table, topology_of
+from support.separate_executors import Apart
+from support.topologies import aggregate, map_of, operators, repartition, sink, source, table, topology_of
 from tidemark.model.tables.catalog import BECAME, CAME_IN
 
 SOURCE = topology_of(events=source("id string, v bigint, t string"))
@@ -23,15 +24,15 @@ TOTALS = operators(
     totals=aggregate(key=["id"], aggregates={"total": "sum(v)"}, select={"total": "total"}),
     out=sink("totals", table="out"),
 )
-LARGE = 2**62
+LARGE, MOST = 2**62, 2**63 - 1
 
 
 def event(play: Play, number: int, id_: str, v: int, t: str = "2026-01-01") -> dict[str, Any]:
     return play.row("events", NOON + number, id=id_, v=v, t=t)
 
 
-def quarantined(play: Play) -> list[tuple[str, int, str, str]]:
-    return [(row["source"], row["offset"], row["reason"], row["detail"]) for row in play.rows("quarantine")]
+def quarantined(play: Play, sub: str | None = None) -> list[tuple[str, int, str, str]]:
+    return [(row["source"], row["offset"], row["reason"], row["detail"]) for row in play.rows("quarantine", sub)]
 
 
 def check_accounting(play: Play) -> None:
@@ -103,14 +104,92 @@ def test_a_failing_identity_quarantines_its_record(tmp_path: Path) -> None:
     check_accounting(play)
 
 
-def test_a_sum_outside_of_64_bits_is_hidden_until_it_fits(tmp_path: Path) -> None:
-    play = Play(SOURCE + TOTALS, tmp_path)
-    play.batch([event(play, 1, "a", LARGE), event(play, 2, "a", LARGE), event(play, 3, "b", 1)], at_ms=NOON)
+SUM = "aggregates.total: the sum needs more than 64 bits; sum up doubles instead"
+WINDOWED: dict[str, Any] = {
+    "none": {},
+    "tumbling": {"window": {"tumbling": "10 s"}},
+    "hopping": {"window": {"hopping": "10 s", "every": "5 s"}},
+    "session": {"window": {"session": "5 s"}},
+}
+
+
+def totals_of(windows: str, strategy: str) -> str:
+    """Returns a topology with the sum and the number of values of each id."""
+    keys = WINDOWED[windows] | {"strategy": strategy} | ({"interval": "1 min"} if strategy == "periodic" else {})
+    values = {"total": "sum(v)", "n": "count(*)"}
+    totals = aggregate(key=["id"], aggregates=values, select={"total": "total", "n": "n"}, **keys)
+    return SOURCE + operators(totals=totals, out=sink("totals", table="out"))
+
+
+def sums(play: Play) -> None:
+    """Plays sums with one record too much in the first batch, and two in the second, after a new start."""
+    first = [(1, "a", 5), (2, "a", MOST), (3, "b", 1), (4, "a", -2), (5, "b", MOST - 1), (6, "b", 1)]
+    second = [(7, "a", -MOST), (8, "a", -MOST), (9, "b", -3), (9, "a", 4)]
+    play.batch([event(play, second_ * 1_000, id_, v) for second_, id_, v in first], at_ms=NOON + 10_000)
     play.start()
-    play.batch([event(play, 4, "a", -LARGE), event(play, 5, "a", -LARGE)], at_ms=NOON + 1_000)
-    assert [(row["id"], row["total"]) for row in play.rows("out")] == [("a", LARGE), ("b", 1), ("a", LARGE), ("a", 0)]
-    says = "aggregates.total: the sum needs more than 64 bits; sum up doubles instead"
-    assert quarantined(play) == [("totals", 1, "sql_error", says)]
+    play.batch([event(play, second_ * 1_000, id_, v) for second_, id_, v in second], at_ms=NOON + 20_000)
+    # It closes all windows of the others, and ends their intervals.
+    play.batch([event(play, 100_000, "z", 0)], at_ms=NOON + 200_000)
+
+
+@pytest.mark.parametrize(
+    ("windows", "strategy"), [("none", "on_change"), ("tumbling", "periodic"), ("session", "on_window_close")]
+)
+def test_a_record_whose_sum_does_not_fit_leaves_the_state_as_it_was(
+    tmp_path: Path, windows: str, strategy: str
+) -> None:
+    play = Play(totals_of(windows, strategy), tmp_path)
+    sums(play)
+    newest = {row["id"]: (row["total"], row["n"]) for row in play.rows("out") if row["id"] != "z"}
+    assert newest == {"a": (7 - MOST, 4), "b": (MOST - 3, 3)}
+    assert quarantined(play) == [("totals", offset, "sql_error", SUM) for offset in (1, 5, 7)]
+    check_accounting(play)
+
+
+def test_updates_of_hopping_windows_are_refused_one_by_one(tmp_path: Path) -> None:
+    play = Play(totals_of("hopping", "on_change"), tmp_path)
+    sums(play)
+    newest = {(row["id"], (row["window_start"] - NOON) // 1_000): row["total"] for row in play.rows("out")}
+    # In -5 to 5 s: 5, MOST (refused), -2 and 1. In 0 to 10 s: all. In 5 to 15 s: of a -MOST, -MOST (fits not), 4.
+    assert {key: total for key, total in newest.items() if key[0] != "z"} == {
+        ("a", -5): 3, ("b", -5): 1, ("a", 0): 7 - MOST, ("b", 0): MOST - 3, ("a", 5): 4 - MOST, ("b", 5): MOST - 3,
+    }  # fmt: skip
+    check_accounting(play)
+
+
+@pytest.mark.parametrize("windows", ["none", "session"])
+def test_shards_and_replay_refuse_the_same_sums(tmp_path: Path, windows: str) -> None:
+    toml = totals_of(windows, "on_change")
+    alone = Play(toml, tmp_path / "alone")
+    sums(alone)
+    crashed, again = (Play(toml, tmp_path / "several").in_shards(2, Apart) for _ in range(2))
+    crashed.start(reached=crash_at("decided"))
+    with pytest.raises(Crash):
+        sums(crashed)
+    again.start(epoch=2)
+    sums(again)
+    columns = [column for column in alone.rows("out")[0] if column not in {"epoch", "seq"}]
+    both = [sorted([row[column] for column in columns] for row in play.rows("out")) for play in (alone, again)]
+    assert both[0] == both[1]
+    assert sorted(quarantined(again)) == sorted(quarantined(alone))
+    check_accounting(again)
+
+
+def test_a_sum_of_updates_is_hidden_until_what_does_not_fit_is_replaced(tmp_path: Path) -> None:
+    """The state has a value that is replaced later: otherwise it would be taken away without having been added."""
+    grouped = operators(
+        newest=table(columns=["v", "t"]),
+        by_day=repartition("newest", id=["id"], key=["t"], columns=["v"], partitions=1),
+        totals=aggregate("by_day", aggregates={"total": "sum(v)"}, select={"total": "total"}),
+        out=sink("totals", table="out"),
+    )
+    play = Play(SOURCE + grouped, tmp_path)
+    sub = play.topology.sub_topologies[1].name
+    for number, (id_, v) in enumerate((("a", MOST), ("b", 5), ("c", -1), ("b", -2))):
+        play.batch([event(play, number, id_, v)], at_ms=NOON + number * 1_000)
+        play.hop(sub, at_ms=NOON + number * 1_000)
+    assert [row["total"] for row in play.rows("out", sub)] == [MOST, MOST - 3]
+    assert [row[:3] for row in quarantined(play, sub)] == [("totals", 1, "sql_error"), ("totals", 2, "sql_error")]
     check_accounting(play)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from random import Random
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import settings
 
 from tidemark.kernels.columns.schemas import META_SCHEMA
-from tidemark.kernels.sql.expressions import Expressions
+from tidemark.kernels.sql.expressions import PROBLEM, Expressions
 from tidemark.model.kinds.aggregate import Aggregate
 from tidemark.model.settings.emission import Emission
 from tidemark.model.settings.windows import Shape, Windows
@@ -39,11 +40,13 @@ Record = tuple[str, int, int]
 History = tuple[list[tuple[int, int]], int]
 MOST_RECORDS = 6
 AT_ONCE = 24
+MOST = 2**63 - 1
+VALUES = (0, 1, 2, 3, MOST, MOST - 1, -MOST - 1)
 
 
 def history(draw: Random, least: int, most: int) -> History:
     """Draws times and values of a key's records, and a cut."""
-    records = [(draw.randint(0, 30), draw.randint(0, 3)) for _ in range(draw.randint(least, most))]
+    records = [(draw.randint(0, 30), draw.choice(VALUES)) for _ in range(draw.randint(least, most))]
     return records, draw.randint(0, most)
 
 
@@ -57,25 +60,26 @@ def histories(seed: int) -> list[History]:
     return [history(draw, 5, MOST_RECORDS), *(history(draw, 1, 4) for _ in range(AT_ONCE))]
 
 
-def aggregate(windows: Windows | None, strategy: Strategy) -> tuple[Aggregator, Memory]:
+def aggregate(windows: Windows | None, strategy: Strategy, sql: Expressions) -> tuple[Aggregator, Memory]:
     operator = Aggregate(
         name="a",
         key=("id",),
         windows=windows,
-        aggregates={"n": ("count", "*"), "top": ("max", "v"), "last": ("last", "v")},
-        select={"n": "n", "top": "top", "last": "last"},
+        aggregates={"n": ("count", "*"), "top": ("max", "v"), "last": ("last", "v"), "total": ("sum", "v")},
+        select={"n": "n", "top": "top", "last": "last", "total": "total"},
         emission=Emission(strategy=strategy, rule=Rule.VALUE_ONLY),
     )
     memory = Memory()
-    return Aggregator(operator, SCHEMA, Expressions(), memory), memory
+    return Aggregator(operator, SCHEMA, sql, memory), memory
 
 
 def play(windows: Windows | None, strategy: Strategy, batches: list[list[tuple[int, Record]]]) -> dict[str, Any]:
-    """Returns results per key in order, late records and kept states.
+    """Returns results per key in order, late and refused records, and kept states.
 
     The last batch closes all windows.
     """
-    aggregating, memory = aggregate(windows, strategy)
+    sql = Expressions()
+    aggregating, memory = aggregate(windows, strategy, sql)
     sent: dict[str, list[Any]] = {}
     late: list[int] = []
     for number, batch in enumerate([*batches, []]):
@@ -96,7 +100,19 @@ def play(windows: Windows | None, strategy: Strategy, batches: list[list[tuple[i
         memory.take(moves)
     kept = memory.states["a"].all().drop("_offset", "_headers").sort("_key").rows()
     in_order = strategy is not Strategy.ON_WINDOW_CLOSE
-    return {"sent": sent if in_order else {k: sorted(v) for k, v in sent.items()}, "late": sorted(late), "kept": kept}
+    return {
+        "sent": sent if in_order else {k: sorted(v) for k, v in sent.items()},
+        "late": sorted(late),
+        "refused": refused_by(sql),
+        "kept": kept,
+    }
+
+
+def refused_by(sql: Expressions) -> list[tuple[int, int | None, str]]:
+    """Returns offset, window and problem of each record that was set aside."""
+    return sorted(
+        (row["_offset"], row.get("window_start"), row[PROBLEM]) for rows in sql.failed for row in rows.to_dicts()
+    )
 
 
 def batches_of(drawn: list[History], number_of: Callable[[int, int], int]) -> list[list[tuple[int, Record]]]:
@@ -106,6 +122,28 @@ def batches_of(drawn: list[History], number_of: Callable[[int, int], int]) -> li
         for place, (at_ms, v) in enumerate(records):
             batches[number_of(place, cut)].append((number * MOST_RECORDS + place, (str(number), at_ms, v)))
     return batches
+
+
+def plain_totals(batches: list[list[tuple[int, Record]]]) -> tuple[dict[str, int], list[int]]:
+    """Returns the sum of each key without windows, and the offsets of records with which it would not fit."""
+    totals: dict[str, int] = {}
+    refused: list[int] = []
+    for offset, (id_, _, v) in (record for batch in batches for record in batch):
+        total = totals.get(id_, 0) + v
+        if -MOST - 1 <= total <= MOST:
+            totals[id_] = total
+        else:
+            refused.append(offset)
+    return totals, refused
+
+
+def test_an_update_whose_sum_does_not_fit_leaves_the_state_as_it_was():
+    batches = batches_of(histories(3), lambda place, cut: int(place >= cut))[:2]
+    found = play(None, Strategy.ON_UPDATE, batches)
+    totals, refused = plain_totals(batches)
+    assert len(refused) > AT_ONCE // 2
+    assert [offset for offset, *_ in found["refused"]] == sorted(refused)
+    assert {key: int(json.loads(sent[-1][1])["total"]) for key, sent in found["sent"].items()} == totals
 
 
 # Seed 8 draws sessions whose lateness depends on the order of records; 0 and 1 do not.

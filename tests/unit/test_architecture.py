@@ -40,8 +40,8 @@ IMPORTS = {
     "kernels.updates": (
         "collecting errors semantics model.settings model.kinds kernels kernels.columns kernels.aggregates kernels.sql"
     ),
-    "kernels.records": "collecting semantics model.tables model.kinds kernels.columns kernels.updates",
-    "kernels.formats": "collecting semantics model.kinds kernels.columns kernels.records",
+    "kernels.records": "collecting semantics model.tables model.settings model.kinds kernels.columns kernels.updates",
+    "kernels.formats": "collecting semantics model.settings model.kinds kernels.columns kernels.records",
     "storage": "errors clock model.project model.settings",
     "storage.delta": "collecting errors clock model.settings kernels.columns kernels.updates storage",
     "control": "errors clock storage",

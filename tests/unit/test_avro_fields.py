@@ -11,7 +11,7 @@ from typing import Any
 
 import polars as pl
 
-from tidemark.kernels.records.avro_fields import avro_fields, avro_types
+from tidemark.kernels.formats.avro_fields import avro_fields, avro_types
 
 READING = {
     "type": "record",

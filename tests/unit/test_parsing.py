@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from support.parsed_source import AVRO, MICROSECOND, NOON, NOON_S, source
 from tidemark.errors import InvalidArgument
 from tidemark.kernels.columns.schemas import HEADERS
-from tidemark.kernels.records.avro_fields import avro_types
+from tidemark.kernels.formats.avro_fields import avro_types
 from tidemark.model.kinds.kafka_end import Format
 from tidemark.model.kinds.source import NanPolicy, Source
 from tidemark.model.settings.intervals import utc

@@ -27,6 +27,8 @@ NOT_TOGETHER = {  # what a key needs beside it, or instead of something, to be m
     ("source", "topics"): {"topic": None, "idle_after": "30 s"},
     ("source", "max_files"): {"topic": None, "delta": "reference/readings"},
     ("source", "max_bytes"): {"topic": None, "delta": "reference/readings"},
+    ("source", "max_digits"): {"format": "avro", "schema": "readings.avsc"},
+    ("source", "max_empty_items"): {"format": "avro", "schema": "readings.avsc"},
     ("source", "idle_advances"): {"idle_after": "30 s"},
     ("source", "schema"): {"format": "avro"},
     ("source", "message"): {"format": "protobuf", "schema": "readings.desc"},

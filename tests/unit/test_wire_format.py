@@ -96,7 +96,7 @@ def test_what_a_schema_does_not_fit_is_quarantined_with_its_id() -> None:
         (None, None, "incompatible_schema", "schema 4 is not a valid Avro schema: odd"),
         (None, None, "no_schema_id", no_id),
         (None, None, "no_schema_id", no_id),
-        (None, None, "malformed_avro", "read by schema 7"),
+        (None, None, "malformed_avro", "read by schema 7: EOFError"),
     ]
 
 

@@ -20,6 +20,7 @@ from tidemark.kernels.columns.values import key_text
 from tidemark.model.kinds.aggregate import Aggregate
 from tidemark.model.settings.windows import Shape, Windows
 
+_OF_64_BITS = (-(2**63), 2**63 - 1)
 _GROWING = ("_timestamp_ms", "_newest_ms")
 """Times of which a state has the largest."""
 
@@ -86,9 +87,53 @@ class Aggregation:
         for function in self.functions:
             fails = function.does_not_fit()
             if fails is not None:
-                text = f"aggregates.{function.name}: the sum needs more than 64 bits; sum up doubles instead"
-                problems.append(pl.when(fails).then(pl.lit(text)))
+                problems.append(pl.when(fails).then(pl.lit(_problem_of(function.name))))
         return results.select(pl.coalesce(problems)).to_series()
+
+    def refusals(self, earlier: pl.DataFrame, states: pl.DataFrame) -> pl.Series:
+        """Returns why each of *states* cannot be added to those of its key before it; null: it can be.
+
+        They are added one after the other to the *earlier* states of their keys. One that would give a result that does
+        not fit is left out, also for those after it.
+        """
+        reasons: dict[int, str] = {}
+        none = pl.Series([None], dtype=pl.String).new_from_index(0, states.height)
+        if not self.may_not_fit:
+            return none
+        both = pl.concat([earlier, states])
+        numbers = self._whole_numbers(both)
+        sums = numbers.select(pl.all().cum_sum().over(both["_key"]))
+        beyond = both["_key"].filter(~sums.select(pl.all_horizontal(pl.all().is_between(*_OF_64_BITS))).to_series())
+        # Only keys with a sum that does not fit are gone through state by state.
+        doubtful = both.select("_key").with_row_index("_row").filter(pl.col("_key").is_in(beyond.unique().implode()))
+        totals: dict[str, list[int]] = {}
+        for row, key in doubtful.iter_rows():
+            added = numbers.row(row)
+            before = totals.get(key, [0] * numbers.width)
+            after = [total + number for total, number in zip(before, added, strict=True)]
+            wrong = [name for name, total in zip(numbers.columns, after, strict=True) if not _fits(total)]
+            if wrong and row >= earlier.height:
+                reasons[row - earlier.height] = _problem_of(wrong[0])
+            else:
+                totals[key] = after
+        return none.scatter([*reasons], pl.Series([*reasons.values()], dtype=pl.String)) if reasons else none
+
+    @property
+    def may_not_fit(self) -> bool:
+        """True if a result may not fit its type."""
+        return any(function.does_not_fit() is not None for function in self.functions)
+
+    def doubtful(self, states: pl.DataFrame, by: pl.Expr) -> pl.Series:
+        """Returns True for each of *states* if a result of some of those with equal *by* may not fit."""
+        # No sum of some numbers is larger than that of all of them without their signs.
+        sizes = self._whole_numbers(states).select(pl.all().abs()).with_columns(_by=states.select(by).to_series())
+        totals = sizes.select(pl.all().exclude("_by").sum().over("_by"))
+        return totals.select(pl.any_horizontal(pl.all() > _OF_64_BITS[1])).to_series()
+
+    def _whole_numbers(self, states: pl.DataFrame) -> pl.DataFrame:
+        """Returns what *states* add to each result that may not fit, by the name of the function."""
+        numbers = {function.name: function.whole_numbers(states) for function in self.functions}
+        return pl.DataFrame({name: of_name for name, of_name in numbers.items() if of_name is not None})
 
     def running(self, earlier: pl.DataFrame, states: pl.DataFrame) -> pl.DataFrame:
         """Returns *states* with the aggregates after each of them.
@@ -124,6 +169,15 @@ class Aggregation:
         assert self.operator.windows is not None
         rows = in_windows(late.with_row_index("_row"), self.operator.windows)
         return _assigned(rows.filter(~ends_by(forgotten_ms)), late)
+
+
+def _problem_of(name: str) -> str:
+    return f"aggregates.{name}: the sum needs more than 64 bits; sum up doubles instead"
+
+
+def _fits(total: int) -> bool:
+    lowest, highest = _OF_64_BITS
+    return lowest <= total <= highest
 
 
 def _assigned(rows: pl.DataFrame, records: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -172,6 +226,12 @@ def in_open_sessions(
     return in_sessions.filter("_orderly").select(columns), others
 
 
+def with_session(records: pl.DataFrame, windows: Windows) -> pl.DataFrame:
+    """Returns *records* with the session that each would be if it was the only one."""
+    end = pl.col("_timestamp_ms") + windows.size_ms
+    return records.with_columns(window_start="_timestamp_ms", window_end=end)
+
+
 @dataclass(frozen=True)
 class Sessions:
     """The effect of some records on the sessions of their keys.
@@ -194,8 +254,7 @@ def merged_sessions(
 
     The arguments are those of `in_open_sessions`.
     """
-    gap = pl.col("_timestamp_ms") + windows.size_ms
-    alone = kernel.states_of(records.with_columns(window_start="_timestamp_ms", window_end=gap))
+    alone = kernel.states_of(with_session(records, windows))
     states = pl.concat([open_states, alone]).with_row_index("_row")
     states = states.with_columns(
         _group=key_text(kernel.operator.key, states.schema), _new=pl.col("_row") >= open_states.height

@@ -81,6 +81,13 @@ class AggregateFunction(ABC):
         """
         return None
 
+    def whole_numbers(self, states: pl.DataFrame) -> pl.Series | None:
+        """Returns the integer that each of *states* adds to a result of 64 bits.
+
+        None: every result fits.
+        """
+        return None
+
     @abstractmethod
     def running(self, states: pl.DataFrame) -> pl.Series:
         """Returns the result after each of *states*.

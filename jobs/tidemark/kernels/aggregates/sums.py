@@ -81,6 +81,10 @@ class WholeSum(ExactSum):
         return pl.col(self.name).is_null()
 
     @override
+    def whole_numbers(self, states: pl.DataFrame) -> pl.Series:
+        return states.select(self._wide).to_series()
+
+    @override
     def running(self, states: pl.DataFrame) -> pl.Series:
         return self._running(states).cast(pl.Int64, strict=False)
 

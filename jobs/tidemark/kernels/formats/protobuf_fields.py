@@ -1,15 +1,15 @@
 """Reads the declared fields of records in Protobuf.
 
-A record that cannot be read has a reason: malformed_protobuf, invalid_utf8 or wrong_type. A field that can be absent
-(`optional`, `oneof`, messages, proto2) is null where it is; any other one has its default, as Protobuf defines. A
-`string` has any other value as its text in JSON: a message, list or map as a JSON text, an enum by the name of its
-value, bytes in base64.
+A record that cannot be read has a reason: malformed_protobuf, invalid_utf8, wrong_type or beyond_limit. A field that
+can be absent (`optional`, `oneof`, messages, proto2) is null where it is; any other one has its default, as Protobuf
+defines. A `string` has any other value as its text in JSON: a message, list or map as a JSON text, an enum by the name
+of its value, bytes in base64.
 """
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -18,12 +18,21 @@ import polars as pl
 from google.protobuf import any_pb2, descriptor_pb2, json_format, message_factory, timestamp_pb2
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.descriptor_pool import Default, DescriptorPool
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import DecodeError
 
 from tidemark.kernels.columns.schemas import INSTANT, record_schema
-from tidemark.kernels.columns.years import within_years
-from tidemark.kernels.records.fields import INVALID_UTF8, MALFORMED_PROTOBUF, WRONG_TYPE, Fields, RecordUnreadable
-from tidemark.kernels.records.json_fields import json_of, text_of
+from tidemark.kernels.columns.years import BEYOND, within_years
+from tidemark.kernels.records.fields import (
+    INVALID_UTF8,
+    MALFORMED_PROTOBUF,
+    WRONG_TYPE,
+    Fields,
+    RecordUnreadable,
+    column_of,
+    read_fields,
+)
+from tidemark.kernels.records.json_fields import check_depth, json_of, text_of, too_deep
+from tidemark.model.settings.record_limits import DEFAULT_LIMITS, RecordLimits
 
 _TYPES = {
     FieldDescriptor.TYPE_BOOL: "boolean",
@@ -52,6 +61,8 @@ _WRAPPED = frozenset(
     for name in ("Bool", "Int32", "UInt32", "Int64", "UInt64", "Float", "Double", "String", "Bytes")
 )
 """Messages with one field, `value`, which is null where they are absent."""
+_OF_ONE_TEXT = frozenset(f"google.protobuf.{name}" for name in ("Timestamp", "Duration", "FieldMask"))
+"""Messages that are a text in JSON."""
 _WELL_KNOWN = ("any", "duration", "empty", "field_mask", "struct", "timestamp", "wrappers")
 _MOST = 2**63 - 1
 Get = Callable[[Any], Any]
@@ -111,7 +122,13 @@ def protobuf_types(descriptors: bytes, message: str) -> dict[str, str]:
 
 
 def protobuf_fields(
-    values: pl.Series, words: Mapping[str, str], descriptors: bytes, message: str, *, others: bool = False
+    values: pl.Series,
+    words: Mapping[str, str],
+    descriptors: bytes,
+    message: str,
+    *,
+    others: bool = False,
+    limits: RecordLimits = DEFAULT_LIMITS,
 ) -> Fields:
     """Reads the fields of *values*, each the bytes of a *message*.
 
@@ -123,57 +140,67 @@ def protobuf_fields(
         descriptors: a FileDescriptorSet that has the message.
         message: its full name.
         others: keep the fields that are not declared, too.
+        limits: what a record may hold.
     """
     decoder = _decoder(descriptors, message)
     by_name = decoder.descriptor.fields_by_name
-    getters = [(name, _getter(by_name[name], word)) for name, word in words.items() if name in by_name]
-    undeclared = [field for field in decoder.descriptor.fields if field.name not in words] if others else []
+    plain = _Plain(limits.max_depth)
+    getters = [(name, _getter(by_name[name], word, plain)) for name, word in words.items() if name in by_name]
+    undeclared = plain.json_of(field for field in decoder.descriptor.fields if field.name not in words)
     written: dict[str, list[Any]] = {name: [] for name in words}
     rest: list[str | None] = []
-    reasons: list[str | None] = []
-    for value in values:
+    refused: dict[int, RecordUnreadable] = {}
+    for row, value in enumerate(values):
         read: dict[str, Any] = {}
-        other = reason = None
+        other = None
         if value is not None:
             try:
                 parsed = _decoded(decoder, value)
                 read = {name: get(parsed) for name, get in getters}
-                other = _json(parsed, undeclared) if undeclared else None
-            except RecordUnreadable as error:
-                read, reason = {}, str(error)
+                other = undeclared(parsed) if others else None
+            except Exception as error:
+                read, refused[row] = {}, RecordUnreadable.by(error, MALFORMED_PROTOBUF)
         for name, column in written.items():
             column.append(read.get(name))
         rest.append(other)
-        reasons.append(reason)
     schema = record_schema(words)
     columns: dict[str, pl.Series] = {}
-    why = pl.Series(reasons, dtype=pl.String)
     for name, word in words.items():
         if word == "timestamp":
-            numbers = pl.Series(written[name], dtype=pl.Int64)
-            columns[name] = within_years(numbers.cast(INSTANT))
-            why = why.set(numbers.is_not_null() & columns[name].is_null(), WRONG_TYPE)
+            columns[name] = _instants(name, written[name], refused)
         else:
-            columns[name] = pl.Series(written[name], dtype=schema[name])
-    return Fields(columns, pl.Series(rest, dtype=pl.String), why)
+            columns[name] = column_of(written[name], schema[name], refused)
+    return read_fields(columns, pl.Series(rest, dtype=pl.String), refused)
+
+
+def _instants(name: str, us: list[int | None], refused: dict[int, RecordUnreadable]) -> pl.Series:
+    """Returns the field *name*, epoch µs, as instants.
+
+    Rows with one outside of the years 1 to 9999 are added to *refused*.
+    """
+    numbers = pl.Series(us, dtype=pl.Int64)
+    instants = within_years(numbers.cast(INSTANT))
+    for row in (numbers.is_not_null() & instants.is_null()).arg_true():
+        refused[row] = RecordUnreadable(WRONG_TYPE, f"{name}: {BEYOND}")
+    return instants
 
 
 def _decoded(decoder: _Decoder, value: bytes) -> Any:
     try:
         return decoder.decode(value)
-    except DecodeError:
-        pass
+    except DecodeError as error:
+        refusal = error
     # The parser does not distinguish bytes that are no text from those that are no message.
     try:
         decoder.decode_any_text(value)
     except DecodeError:
-        raise RecordUnreadable(MALFORMED_PROTOBUF) from None
-    raise RecordUnreadable(INVALID_UTF8)
+        raise RecordUnreadable.by(refusal, MALFORMED_PROTOBUF) from None
+    raise RecordUnreadable.by(refusal, INVALID_UTF8)
 
 
-def _getter(field: FieldDescriptor, word: str) -> Get:
-    """Returns what reads *field*, declared as *word*, from a message."""
-    name, convert = field.name, _conversion(field, word)
+def _getter(field: FieldDescriptor, word: str, plain: _Plain) -> Get:
+    """Returns what reads *field*, declared as *word*, from a message; *plain* makes texts of messages."""
+    name, convert = field.name, _conversion(field, word, plain)
     # On the wire an absent list is the same as an empty one, and an absent plain field of proto3 as its default.
     if field.is_repeated or not field.has_presence:
         return lambda message: convert(getattr(message, name))
@@ -187,17 +214,17 @@ def _has(message: Any, name: str) -> bool:
     return bool(type(message).HasField(message, name))
 
 
-def _conversion(field: FieldDescriptor, word: str) -> Get:
+def _conversion(field: FieldDescriptor, word: str, plain: _Plain) -> Get:
     """Returns a converter of *field*'s values to the type *word*."""
     if word == "timestamp":
         return _epoch_us
     if not field.is_repeated and field.type == FieldDescriptor.TYPE_MESSAGE and _name_of(field) in _WRAPPED:
-        inner = _conversion(field.message_type.fields_by_name["value"], word)
+        inner = _conversion(field.message_type.fields_by_name["value"], word, plain)
         return lambda message: inner(message.value)
     if word == "string":
         if field.type == FieldDescriptor.TYPE_STRING and not field.is_repeated:
             return _checked_text
-        return lambda value: _text(value, field)
+        return plain.text_of(field)
     if _type(field) == "unsigned bigint":
         return _signed
     return _same
@@ -210,13 +237,13 @@ def _same(value: Any) -> Any:
 def _checked_text(value: Any) -> Any:
     # Texts of proto2 are not checked when a message is read: those that are not UTF-8 are bytes.
     if isinstance(value, bytes):
-        raise RecordUnreadable(INVALID_UTF8)
+        raise RecordUnreadable(INVALID_UTF8, "a text is not UTF-8")
     return value
 
 
 def _signed(value: int) -> int:
     if value > _MOST:
-        raise RecordUnreadable(WRONG_TYPE)
+        raise RecordUnreadable(WRONG_TYPE, f"{value} is above 2^63 - 1")
     return value
 
 
@@ -228,73 +255,131 @@ def _epoch_us(value: Any) -> int:
     return max(-_MOST, min(at_us, _MOST))
 
 
-def _text(value: Any, field: FieldDescriptor) -> str | None:
-    try:
-        return text_of(_plain(value, field))
-    except UnicodeError:
-        raise RecordUnreadable(INVALID_UTF8) from None
+class _Plain:
+    """Makes of values of fields what JSON has for them, which may have *max_depth* levels.
+
+    What a field needs is found out once, because a record may have very many messages of one type.
+    """
+
+    def __init__(self, max_depth: int) -> None:
+        self._max_depth = max_depth
+        self._of_messages: dict[str, list[_Field]] = {}
+
+    def text_of(self, field: FieldDescriptor) -> Get:
+        """Returns what makes a text of a value of *field*."""
+        convert = self._of(field)
+
+        def text(value: Any) -> str | None:
+            plain = self._checked(lambda: convert(value))
+            try:
+                return text_of(plain)
+            except UnicodeError as error:
+                raise RecordUnreadable.by(error, INVALID_UTF8) from None
+
+        return text
+
+    def json_of(self, fields: Iterable[FieldDescriptor]) -> Get:
+        """Returns what makes of a message a JSON object of its *fields*; None where it has none of them."""
+        of_fields = [self._field(field) for field in fields]
+
+        def json(message: Any) -> str | None:
+            values = self._checked(lambda: _object(message, of_fields))
+            try:
+                return json_of(values) if values else None
+            except UnicodeError as error:
+                raise RecordUnreadable.by(error, INVALID_UTF8) from None
+
+        return json
+
+    def _checked(self, convert: Callable[[], Any]) -> Any:
+        """Returns what *convert* returns; raises RecordUnreadable if it has too many levels."""
+        try:
+            plain = convert()
+        except RecursionError:
+            # A message of the type Any has another inside its bytes, whose levels the parser does not count together.
+            raise too_deep(self._max_depth) from None
+        check_depth({"": plain}, self._max_depth)
+        return plain
+
+    def _field(self, field: FieldDescriptor) -> _Field:
+        return _Field(field.name, field.has_presence, field.is_repeated, self._of(field))
+
+    def _of(self, field: FieldDescriptor) -> Get:
+        """Returns what makes a *field*'s value plain."""
+        if not field.is_repeated:
+            return self._of_one(field)
+        of_map = field.message_type if field.type == FieldDescriptor.TYPE_MESSAGE else None
+        if of_map is None or not of_map.GetOptions().map_entry:
+            item = self._of_one(field)
+            return lambda values: [item(each) for each in values]
+        inner = self._of_one(of_map.fields_by_name["value"])
+        # Keys of objects are texts; true and false are those of JSON.
+        return lambda values: {text_of(key): inner(each) for key, each in values.items()}
+
+    def _of_one(self, field: FieldDescriptor) -> Get:
+        if field.type in {FieldDescriptor.TYPE_MESSAGE, FieldDescriptor.TYPE_GROUP}:
+            return self._of_message(field.message_type)
+        if field.type == FieldDescriptor.TYPE_ENUM:
+            names = {number: value.name for number, value in field.enum_type.values_by_number.items()}
+            # A newer writer may use a number of an open enum (proto3) that this schema does not name.
+            return lambda value: names.get(value, value)
+        if field.type == FieldDescriptor.TYPE_BYTES:
+            return lambda value: base64.b64encode(value).decode()
+        return _checked_text
+
+    def _of_message(self, descriptor: Descriptor) -> Get:
+        name: str = descriptor.full_name
+        if name in _WRAPPED:
+            inner = self._of_one(descriptor.fields_by_name["value"])
+            return lambda message: inner(message.value)
+        if name.startswith("google.protobuf."):
+            return self._well_known
+        return self._object
+
+    def _object(self, message: Any) -> dict[str, Any]:
+        descriptor = type(message).DESCRIPTOR
+        fields = self._of_messages.get(descriptor.full_name)
+        if fields is None:
+            # Not before a message is there: its type may contain itself.
+            fields = self._of_messages[descriptor.full_name] = [self._field(field) for field in descriptor.fields]
+        return _object(message, fields)
+
+    def _well_known(self, message: Any) -> Any:
+        """Returns a Timestamp, Duration, Struct …, which have forms of their own in JSON."""
+        descriptor = type(message).DESCRIPTOR
+        name, pool = descriptor.full_name, descriptor.file.pool
+        try:
+            if name in _OF_ONE_TEXT:
+                return message.ToJsonString()
+            return json_format.MessageToDict(message, preserving_proto_field_name=True, descriptor_pool=pool)
+        except (ValueError, TypeError, json_format.Error) as error:
+            if name == _ANY:  # of a type that the schema does not have
+                return self._object(message)
+            # For example a Timestamp after the year 9999.
+            raise RecordUnreadable.by(error, WRONG_TYPE) from None
 
 
-def _json(message: Any, fields: list[FieldDescriptor]) -> str | None:
-    """Returns *fields* of *message* as a JSON object; None without any."""
-    try:
-        values = _object(message, fields)
-        return json_of(values) if values else None
-    except UnicodeError:
-        raise RecordUnreadable(INVALID_UTF8) from None
+@dataclass(frozen=True)
+class _Field:
+    """A field of a message, with what makes its value *plain*."""
+
+    name: str
+    has_presence: bool
+    is_repeated: bool
+    plain: Get
 
 
-def _object(message: Any, fields: list[FieldDescriptor]) -> dict[str, Any]:
+def _object(message: Any, fields: Iterable[_Field]) -> dict[str, Any]:
     """Returns the values of *fields* of *message* that are not absent."""
     values: dict[str, Any] = {}
     for field in fields:
-        value = None if field.has_presence and not _has(message, field.name) else getattr(message, field.name)
-        if value is not None and not (field.is_repeated and not value):
-            values[field.name] = _plain(value, field)
+        name = field.name
+        if field.has_presence and not _has(message, name):
+            continue
+        value = getattr(message, name)
+        if value or not field.is_repeated:
+            values[name] = field.plain(value)
     return values
-
-
-def _plain(value: Any, field: FieldDescriptor) -> Any:
-    """Returns a *value* of *field* as JSON has it."""
-    if not field.is_repeated:
-        return _plain_one(value, field)
-    of_map = field.message_type if field.type == FieldDescriptor.TYPE_MESSAGE else None
-    if of_map is None or not of_map.GetOptions().map_entry:
-        return [_plain_one(each, field) for each in value]
-    inner = of_map.fields_by_name["value"]
-    # Keys of objects are texts; true and false are those of JSON.
-    return {text_of(key): _plain_one(each, inner) for key, each in value.items()}
-
-
-def _plain_one(value: Any, field: FieldDescriptor) -> Any:
-    if isinstance(value, Message):
-        return _plain_message(value)
-    if field.type == FieldDescriptor.TYPE_ENUM:
-        # A newer writer may use a number of an open enum (proto3) that this schema does not name.
-        named = field.enum_type.values_by_number.get(value)
-        return named.name if named else value
-    if field.type == FieldDescriptor.TYPE_BYTES:
-        return base64.b64encode(value).decode()
-    return _checked_text(value)
-
-
-def _plain_message(message: Any) -> Any:
-    descriptor = type(message).DESCRIPTOR
-    name: str = descriptor.full_name
-    if name in _WRAPPED:
-        return _plain_one(message.value, descriptor.fields_by_name["value"])
-    if not name.startswith("google.protobuf."):
-        return _object(message, list(descriptor.fields))
-    # Timestamp, Duration, Struct … have forms of their own in JSON.
-    try:
-        return json_format.MessageToDict(
-            message, preserving_proto_field_name=True, descriptor_pool=descriptor.file.pool
-        )
-    except (ValueError, TypeError, json_format.Error):
-        if name == _ANY:  # of a type that the schema does not have
-            return _object(message, list(descriptor.fields))
-        # For example a Timestamp after the year 9999.
-        raise RecordUnreadable(WRONG_TYPE) from None
 
 
 def _type(field: FieldDescriptor) -> str:

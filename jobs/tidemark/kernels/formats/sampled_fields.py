@@ -15,10 +15,10 @@ from typing import Any
 import msgspec
 import polars as pl
 
+from tidemark.kernels.formats.avro_fields import avro_types
 from tidemark.kernels.formats.protobuf_fields import message_at, protobuf_types
 from tidemark.kernels.formats.wire_format import HEAD, message_indexes, schema_ids
 from tidemark.kernels.formats.written_schema import SchemaKind, WrittenSchema
-from tidemark.kernels.records.avro_fields import avro_types
 from tidemark.kernels.records.fields import texts_at
 from tidemark.kernels.records.json_fields import json_of
 from tidemark.model.kinds.kafka_end import Format
@@ -97,7 +97,8 @@ def _json_types(values: Iterable[bytes | None], declared: Collection[str]) -> It
     for value in values:
         try:
             record = None if value is None else _parse(value)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        except Exception:
+            # Whatever the parser of records makes of it, it is in no sample.
             record = None
         if not isinstance(record, dict):
             yield None

@@ -16,14 +16,15 @@ from dataclasses import dataclass, replace
 import polars as pl
 
 from tidemark.kernels.columns.schemas import record_schema
+from tidemark.kernels.formats.avro_fields import avro_fields, avro_types
 from tidemark.kernels.formats.fitting import misfits
 from tidemark.kernels.formats.protobuf_fields import message_at, protobuf_fields, protobuf_types
 from tidemark.kernels.formats.written_schema import SchemaKind, WrittenSchema
-from tidemark.kernels.records.avro_fields import avro_fields, avro_types
 from tidemark.kernels.records.fields import MALFORMED_PROTOBUF, Fields
 from tidemark.kernels.records.json_fields import json_fields
 from tidemark.model.kinds.kafka_end import Format
 from tidemark.model.kinds.source import Source
+from tidemark.model.settings.record_limits import RecordLimits
 
 NO_SCHEMA_ID, UNKNOWN_SCHEMA, INCOMPATIBLE_SCHEMA = "no_schema_id", "unknown_schema", "incompatible_schema"
 HEAD = 5
@@ -116,7 +117,7 @@ def wire_fields(
     for id_, rows in rows_of.items():
         bodies = values.gather(rows).bin.slice(HEAD)
         if source.format not in _KINDS:
-            parts.append(_Part(rows, json_fields(bodies, words, others=others)))
+            parts.append(_Part(rows, json_fields(bodies, words, others=others, limits=source.record_limits)))
             continue
         assert id_ is not None
         parts += _parts_of_id(id_, rows, bodies, words, source, schemas[id_])
@@ -136,10 +137,12 @@ def _parts_of_id(
     if (problem := schema.problem or _other_kind(schema, source)) is not None:
         return [_Part(rows, _unread(len(rows), words, INCOMPATIBLE_SCHEMA, f"schema {id_} {problem}"))]
     if source.format is Format.PROTOBUF:
-        return _protobuf_parts(id_, rows, bodies, words, checked, schema, others=others)
+        return _protobuf_parts(id_, rows, bodies, words, checked, schema, others=others, limits=source.record_limits)
     if (detail := _misfit(id_, avro_types(schema.text), checked)) is not None:
         return [_Part(rows, _unread(len(rows), words, INCOMPATIBLE_SCHEMA, detail))]
-    fields = avro_fields(bodies, words, schema.text, others=others, referenced=schema.referenced)
+    fields = avro_fields(
+        bodies, words, schema.text, others=others, referenced=schema.referenced, limits=source.record_limits
+    )
     return [_Part(rows, _with_id(id_, fields))]
 
 
@@ -162,6 +165,7 @@ def _protobuf_parts(
     schema: WrittenSchema,
     *,
     others: bool,
+    limits: RecordLimits,
 ) -> Iterable[_Part]:
     """Yields the records of a schema, a part for each message."""
     by_message: dict[tuple[int, ...] | None, list[tuple[int, bytes]]] = {}
@@ -181,7 +185,7 @@ def _protobuf_parts(
         elif (detail := _misfit(id_, protobuf_types(schema.descriptors, name), checked)) is not None:
             yield _Part(of_message, unread(INCOMPATIBLE_SCHEMA, f"{detail} (message {name})"))
         else:
-            fields = protobuf_fields(messages, words, schema.descriptors, name, others=others)
+            fields = protobuf_fields(messages, words, schema.descriptors, name, others=others, limits=limits)
             yield _Part(of_message, _with_id(id_, fields))
 
 
@@ -227,8 +231,8 @@ def _zigzag(body: bytes, at: int) -> tuple[int | None, int]:
 
 def _with_id(id_: int, fields: Fields) -> Fields:
     """Returns *fields* whose unreadable records name their schema."""
-    detail = pl.when(pl.col("reason").is_not_null()).then(pl.lit(f"read by schema {id_}"))
-    return replace(fields, details=pl.DataFrame({"reason": fields.reasons}).select(detail=detail)["detail"])
+    named = pl.when(fields.reasons.is_not_null()).then(pl.concat_str(pl.lit(f"read by schema {id_}: "), fields.details))
+    return replace(fields, details=pl.select(detail=named)["detail"])
 
 
 def _unread(n: int, words: Mapping[str, str], reason: str | None, detail: str | None) -> Fields:
@@ -247,10 +251,5 @@ def _in_order(parts: list[_Part], words: Mapping[str, str]) -> Fields:
         columns[name] = pl.concat([part.fields.columns[name] for part in parts]).gather(rows)
     others = pl.concat([part.fields.others for part in parts]).gather(rows)
     reasons = pl.concat([part.fields.reasons for part in parts]).gather(rows)
-    nothing = pl.Series([None], dtype=pl.String)
-    details: list[pl.Series] = []
-    for part in parts:
-        details.append(
-            nothing.new_from_index(0, len(part.rows)) if part.fields.details is None else part.fields.details
-        )
-    return Fields(columns, others, reasons, pl.concat(details).gather(rows))
+    details = pl.concat([part.fields.details for part in parts]).gather(rows)
+    return Fields(columns, others, reasons, details)

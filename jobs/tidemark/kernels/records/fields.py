@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import polars as pl
 
 INVALID_UTF8, WRONG_TYPE = "invalid_utf8", "wrong_type"
 MALFORMED_JSON, MALFORMED_AVRO, MALFORMED_PROTOBUF = "malformed_json", "malformed_avro", "malformed_protobuf"
+BEYOND_LIMIT = "beyond_limit"
+"""Reason of quarantine: the record exceeds a limit of its source, whose key the detail names."""
+ERRORS_OF_RECORDS = (Exception, pl.exceptions.PanicException)
+"""What libraries raise over a record. A panic of polars is no `Exception` of Python."""
+_LONGEST_DETAIL = 300
 
 
 @dataclass(frozen=True)
@@ -16,21 +22,66 @@ class Fields:
     """A column for each declared field, and one for all others.
 
     `others` is a JSON object (null without any). `reasons` says why a record cannot be read, null where it can; such a
-    record has no fields. `details` explains reasons, if the format has an explanation.
+    record has no fields. `details` explains reasons, and has the error of the library that could not read the record.
     """
 
     columns: Mapping[str, pl.Series]
     others: pl.Series
     reasons: pl.Series
-    details: pl.Series | None = None
+    details: pl.Series
 
 
 class RecordUnreadable(Exception):
-    """Raised for an unreadable record, with the reason, and the explanation if there is one."""
+    """Raised for an unreadable record, with the *reason* of its quarantine and a *detail*."""
 
     def __init__(self, reason: str, detail: str | None = None) -> None:
         super().__init__(reason)
         self.reason, self.detail = reason, detail
+
+    @classmethod
+    def by(cls, error: BaseException, reason: str) -> RecordUnreadable:
+        """Returns *error* as a refusal for *reason*, unless it is a refusal itself."""
+        return error if isinstance(error, RecordUnreadable) else cls(reason, described(error))
+
+    @classmethod
+    def beyond(cls, *, key: str, limit: int, found: str) -> RecordUnreadable:
+        """Returns the refusal of a record in which the source's limit *key* is exceeded, as *found* says."""
+        return cls(BEYOND_LIMIT, f"{key} = {limit}: {found}")
+
+
+def described(error: BaseException) -> str:
+    """Returns type and text of *error*, as the detail of a quarantined record."""
+    # The text may quote the record, with half characters that no table can keep.
+    text = f"{type(error).__name__}: {error}".removesuffix(": ")[:_LONGEST_DETAIL]
+    return text.encode(errors="backslashreplace").decode()
+
+
+def column_of(values: Sequence[Any], kind: pl.DataType, refused: dict[int, RecordUnreadable]) -> pl.Series:
+    """Returns *values* as a column of the type *kind*.
+
+    Where a value does not fit, it is null, and its row is added to *refused*.
+    """
+    try:
+        return pl.Series(values, dtype=kind)
+    except ERRORS_OF_RECORDS:
+        fitting: list[Any] = []
+        for row, value in enumerate(values):
+            try:
+                fitting.append(pl.Series([value], dtype=kind)[0])
+            except ERRORS_OF_RECORDS as error:
+                fitting.append(None)
+                refused[row] = RecordUnreadable.by(error, WRONG_TYPE)
+        return pl.Series(fitting, dtype=kind)
+
+
+def read_fields(columns: Mapping[str, pl.Series], others: pl.Series, refused: Mapping[int, RecordUnreadable]) -> Fields:
+    """Returns the *columns* and *others* of records, without those of the rows *refused*."""
+    rows = [*refused]
+    reasons = {row: error.reason for row, error in refused.items()}
+    details = {row: error.detail for row, error in refused.items()}
+    kept = {name: column.scatter(rows, None) for name, column in columns.items()} if rows else columns
+    n = len(others)
+    return Fields(kept, others.scatter(rows, None) if rows else others, texts_at(reasons, n), texts_at(details, n))
 
 
 def texts_of(values: pl.Series) -> pl.Series:

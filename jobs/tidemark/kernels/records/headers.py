@@ -44,12 +44,16 @@ def headers_to_send(
     of its trace (None: it is kept).
     """
     replaced = {ID} if traceparent is None else {ID, TRACEPARENT, TRACESTATE}
-    headers = [(str(header["key"]), header["value"]) for header in received or () if header["key"] not in replaced]
+    kept = [(str(header["key"]), header["value"]) for header in received or () if header["key"] not in replaced]
     # One place is left for the hop that is added now.
-    surplus = sum(key == HOP for key, _ in headers) + 1 - MOST_HOPS
-    for _ in range(surplus):
-        oldest = next(place for place, (key, _) in enumerate(headers) if key == HOP)
-        del headers[oldest]
+    surplus = sum(key == HOP for key, _ in kept) + 1 - MOST_HOPS
+    headers: list[tuple[str, str | bytes | None]] = []
+    for key, value in kept:
+        if key == HOP and surplus > 0:
+            # The oldest hops come first.
+            surplus -= 1
+        else:
+            headers.append((key, value))
     own: list[tuple[str, str | bytes | None]] = [(ID, id_), (HOP, hop)]
     return [*headers, *own, *([] if traceparent is None else [(TRACEPARENT, traceparent)])]
 

@@ -1,9 +1,10 @@
 """Reads the declared fields of records in JSON.
 
 msgspec reads a record straight into its declared fields. Records that it refuses are read again by Python's own parser,
-which distinguishes the reasons: invalid_utf8, malformed_json, or wrong_type (a field does not fit its type). That
-parser also accepts what some producers write and JSON does not have: NaN, Infinity, and text behind the object, which
-is ignored. If an object has a field twice, the last value counts.
+which distinguishes the reasons: invalid_utf8, malformed_json, wrong_type (a field does not fit its type), or
+beyond_limit (objects and lists are nested too deep). That parser also accepts what some producers write and JSON does
+not have: NaN, Infinity, and text behind the object, which is ignored. If an object has a field twice, the last value
+counts.
 
 JSON may name half a character (a lone surrogate), which no table can keep: all of them would be the same question mark,
 and two keys one. So a record that has one in a kept field is invalid_utf8.
@@ -12,24 +13,27 @@ and two keys one. So a record that has one in a kept field is invalid_utf8.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from operator import attrgetter
 from typing import Annotated, Any
 
 import msgspec
 import polars as pl
 
-from tidemark.collecting import omit, outside
+from tidemark.collecting import omit, outside, pick
 from tidemark.kernels.records.fields import (
     INVALID_UTF8,
     MALFORMED_JSON,
     WRONG_TYPE,
     Fields,
     RecordUnreadable,
+    column_of,
+    read_fields,
     texts_at,
     texts_of,
 )
 from tidemark.kernels.records.iso_times import instants_of
+from tidemark.model.settings.record_limits import DEFAULT_LIMITS, RecordLimits
 
 _SLICE = 20_000
 """Most records that are Python objects at once.
@@ -53,14 +57,20 @@ Any value has a text.
 _NOT_FINITE = ("NaN", "Infinity", "+Infinity", "-Infinity", "INF", "+INF", "-INF")
 """Texts that are a double, too."""
 _SPACE = " \t\r\n"
-_REFUSALS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""Errors of msgspec over a record that it does not read."""
+_ALIKE = bytes.maketrans(b"{}", b"[]")
+_NO_BRACKETS = bytes({*range(256)} - {*b'[]{}"'})
 _any_of = msgspec.json.Decoder().decode
 _json_of = msgspec.json.Encoder(order="deterministic").encode
 _pythons = json.JSONDecoder()
 
 
-def json_fields(values: pl.Series, words: Mapping[str, str], *, others: bool = False) -> Fields:
+def json_fields(
+    values: pl.Series,
+    words: Mapping[str, str],
+    *,
+    others: bool = False,
+    limits: RecordLimits = DEFAULT_LIMITS,
+) -> Fields:
     """Reads the fields of *values*, the bytes of a record each.
 
     Null for null.
@@ -69,16 +79,16 @@ def json_fields(values: pl.Series, words: Mapping[str, str], *, others: bool = F
         values: the records.
         words: the declared types by field.
         others: keep the fields that are not declared, too.
+        limits: what a record may hold.
     """
-    parser = _Parser(words, keeps_others=others)
+    parser = _Parser(words, keeps_others=others, limits=limits)
     parts = [parser.fields(values.slice(at, _SLICE)) for at in range(0, max(1, len(values)), _SLICE)]
     columns: dict[str, pl.Series] = {}
     for name in words:
         columns[name] = pl.concat([part.columns[name] for part in parts])
     undeclared = pl.concat([part.others for part in parts])
     reasons = pl.concat([part.reasons for part in parts])
-    details = pl.concat([texts_at({}, len(part.reasons)) if part.details is None else part.details for part in parts])
-    return Fields(columns, undeclared, reasons, details)
+    return Fields(columns, undeclared, reasons, pl.concat([part.details for part in parts]))
 
 
 def json_of(value: Any) -> str:
@@ -97,11 +107,33 @@ def text_of(value: Any) -> str | None:
     return str(_any_of(written)) if written.startswith('"') else written
 
 
+def check_depth(value: Any, max_depth: int) -> None:
+    """Raises RecordUnreadable if *value* has more than *max_depth* levels of objects and lists."""
+    level = [value]
+    for _ in range(max_depth):
+        level = [inner for outer in level for inner in _inside(outer) if isinstance(inner, (dict, list))]
+        if not level:
+            return
+    raise too_deep(max_depth)
+
+
+def too_deep(max_depth: int) -> RecordUnreadable:
+    """Returns the refusal of a record with more than *max_depth* levels."""
+    return RecordUnreadable.beyond(key="max_depth", limit=max_depth, found="objects and lists are nested deeper")
+
+
+def _inside(value: Any) -> Iterable[Any]:
+    """Returns the values in *value* if it is an object or a list."""
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()
+
+
 class _Parser:
     """Reads records that have fields of the types *words*."""
 
-    def __init__(self, words: Mapping[str, str], *, keeps_others: bool) -> None:
-        self._words, self._keeps_others = words, keeps_others
+    def __init__(self, words: Mapping[str, str], *, keeps_others: bool, limits: RecordLimits) -> None:
+        self._words, self._keeps_others, self._max_depth = words, keeps_others, limits.max_depth
         self._slots = {f"f{number}": name for number, name in enumerate(words)}
         fields = [(slot, _TYPES[words[name]][0], None) for slot, name in self._slots.items()]
         # Records have no cycles; without gc the collector does not track millions of them.
@@ -112,85 +144,111 @@ class _Parser:
     def fields(self, values: pl.Series) -> Fields:
         """Reads the fields of *values*, all of which become objects at once."""
         written: list[bytes] = values.fill_null(b"{}").to_list()
+        refused: dict[int, RecordUnreadable] = {}
+        texts = texts_of(values)
         # msgspec does not check the text of fields that it skips.
-        refused = dict.fromkeys((values.is_not_null() & texts_of(values).is_null()).arg_true())
+        again = dict.fromkeys((values.is_not_null() & texts.is_null()).arg_true())
+        for row in (_openings(texts) > self._max_depth).arg_true():
+            if _seems_deeper(written[row], self._max_depth):
+                again[row] = None
         records: list[Any] = []
         unread = iter(written)
         while len(records) < len(written):
             try:
                 # What is read before an error stays in the list, so no loop of Python is run for each record.
                 records.extend(map(self._decode, unread))
-            except _REFUSALS:
-                refused[len(records)] = None
+            except Exception:
+                again[len(records)] = None
                 records.append(self._nothing)
         others: dict[int, str | None] = {}
-        for row in outside(range(len(written)), refused) if self._keeps_others else ():
+        for row in outside(range(len(written)), again) if self._keeps_others else ():
             try:
                 others[row] = self._others(_any_of(written[row]))
-            except _REFUSALS:
-                refused[row] = None
-        reasons: dict[int, str | None] = {}
-        details: dict[int, str | None] = {}
-        for row in refused:
+            except Exception:
+                again[row] = None
+        for row in again:
             try:
                 records[row], others[row] = self._read_again(written[row])
-            except RecordUnreadable as error:
-                records[row], others[row], reasons[row] = self._nothing, None, error.reason
-                details[row] = error.detail
-        read = (texts_at(texts, len(written)) for texts in (others, reasons, details))
-        return self._as_columns(records, *read)
+            except Exception as error:
+                records[row], refused[row] = self._nothing, RecordUnreadable.by(error, MALFORMED_JSON)
+        self._write_texts(records, refused)
+        columns = {name: self._column(name, slot, records, refused) for slot, name in self._slots.items()}
+        return read_fields(columns, texts_at(others, len(written)), refused)
 
-    def _as_columns(self, records: list[Any], others: pl.Series, reasons: pl.Series, details: pl.Series) -> Fields:
-        columns: dict[str, pl.Series] = {}
-        for slot, name in self._slots.items():
-            column = _column([*map(attrgetter(slot), records)], self._words[name])
-            if self._words[name] == "timestamp":
-                texts, column = column, instants_of(column)
-                is_wrong = texts.is_not_null() & column.is_null()
-                reasons = reasons.set(is_wrong, WRONG_TYPE)
-                details = details.set(is_wrong, f"Expected an instant in ISO 8601 - at `$.{name}`")
-            columns[name] = column
-        return Fields(columns, others, reasons, details)
+    def _write_texts(self, records: list[Any], refused: dict[int, RecordUnreadable]) -> None:
+        """Replaces the values of `string` fields that are no texts by their texts."""
+        for slot in (slot for slot, name in self._slots.items() if self._words[name] == "string"):
+            if {*map(type, map(attrgetter(slot), records))} <= {str, type(None)}:
+                continue
+            for row, record in enumerate(records):
+                value = getattr(record, slot)
+                if value is not None and not isinstance(value, str):
+                    try:
+                        setattr(record, slot, json_of(value))
+                    except Exception as error:
+                        records[row], refused[row] = self._nothing, RecordUnreadable.by(error, WRONG_TYPE)
+
+    def _column(self, name: str, slot: str, records: list[Any], refused: dict[int, RecordUnreadable]) -> pl.Series:
+        word = self._words[name]
+        column = column_of([*map(attrgetter(slot), records)], _TYPES[word][1], refused)
+        if word != "timestamp":
+            return column
+        instants = instants_of(column)
+        for row in (column.is_not_null() & instants.is_null()).arg_true():
+            refused[row] = RecordUnreadable(WRONG_TYPE, f"Expected an instant in ISO 8601 - at `$.{name}`")
+        return instants
 
     def _read_again(self, value: bytes) -> tuple[Any, str | None]:
         """Reads a record and its other fields with Python's parser.
 
-        Raises RecordUnreadable.
+        Raises RecordUnreadable, or the error of a library.
         """
         try:
             parsed, _ = _pythons.raw_decode(value.decode().lstrip(_SPACE))
-        except UnicodeDecodeError:
-            raise RecordUnreadable(INVALID_UTF8) from None
-        except (ValueError, RecursionError):
-            raise RecordUnreadable(MALFORMED_JSON) from None
-        try:
-            record = msgspec.convert(self._with_numbers(parsed), self._record)
-        except msgspec.ValidationError as error:
-            raise RecordUnreadable(WRONG_TYPE, str(error)) from None  # the text names the field and both types
+        except UnicodeDecodeError as error:
+            raise RecordUnreadable.by(error, INVALID_UTF8) from None
         except RecursionError:
-            raise RecordUnreadable(WRONG_TYPE) from None
+            raise too_deep(self._max_depth) from None
+        check_depth(parsed, self._max_depth)
+        if not isinstance(parsed, dict):
+            raise RecordUnreadable(WRONG_TYPE, "the record is no object")
+        try:
+            record = msgspec.convert(self._with_numbers(pick(parsed, self._words)), self._record)
+        except msgspec.ValidationError as error:
+            raise RecordUnreadable.by(error, WRONG_TYPE) from None
         try:
             others = self._others(parsed) if self._keeps_others else None
             _json_of(record)
-        except UnicodeEncodeError:
-            raise RecordUnreadable(INVALID_UTF8) from None
+        except UnicodeEncodeError as error:
+            raise RecordUnreadable.by(error, INVALID_UTF8) from None
         return record, others
 
-    def _with_numbers(self, parsed: Any) -> Any:
-        """Replaces texts such as "NaN" by numbers in declared doubles of *parsed*."""
-        if not isinstance(parsed, dict):
-            return parsed
-        texts = [name for name, word in self._words.items() if word == "double" and parsed.get(name) in _NOT_FINITE]
-        return {**parsed, **{name: float(parsed[name]) for name in texts}}
+    def _with_numbers(self, declared: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Replaces texts such as "NaN" by numbers in the doubles of *declared*."""
+        texts = [name for name, value in declared.items() if self._words[name] == "double" and value in _NOT_FINITE]
+        return {**declared, **{name: float(declared[name]) for name in texts}}
 
     def _others(self, record: dict[str, Any]) -> str | None:
         others = omit(record, self._words)
         return json_of(others) if others else None
 
 
-def _column(values: list[Any], word: str) -> pl.Series:
-    _, kind = _TYPES[word]
-    try:
-        return pl.Series(values, dtype=kind, strict=True)
-    except TypeError:
-        return pl.Series([v if v is None or isinstance(v, str) else json_of(v) for v in values], dtype=kind)
+def _openings(texts: pl.Series) -> pl.Series:
+    """Returns how many brackets each text has that may begin an object or a list."""
+    return (texts.str.count_matches("[", literal=True) + texts.str.count_matches("{", literal=True)).fill_null(0)
+
+
+def _seems_deeper(value: bytes, levels: int) -> bool:
+    """Returns True if objects and lists of *value* are nested deeper than *levels*, or some are not closed.
+
+    It takes a few scans of the bytes, where parsing them makes objects.
+    """
+    unescaped = value.replace(rb"\\", b"").replace(rb"\"", b"")
+    # Every second piece between quotes is the inside of a text.
+    brackets = b"".join(unescaped.translate(_ALIKE, _NO_BRACKETS).split(b'"')[::2])
+    for _ in range(levels):
+        outer = brackets.replace(b"[]", b"")
+        if len(outer) == len(brackets):
+            break
+        brackets = outer
+    return bool(brackets)

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Self
 from tidemark.model.kinds.kafka_end import Format, KafkaEnd
 from tidemark.model.kinds.operator import KAFKA_KEY, ORDERED, PARTITION
 from tidemark.model.kinds.source_format import read_source_format
+from tidemark.model.settings.record_limits import DEFAULT_LIMITS, RecordLimits
 from tidemark.model.settings.toml_keys import IDENTIFIER, LENGTH, Keys
 from tidemark.semantics.progress import Place
 
@@ -103,6 +104,7 @@ class Source(KafkaEnd):
         message: their message in it.
         registry: with the schemas whose ids begin the records; None: they have no ids.
         subject: of the registry, whose latest version is compared with the fields at a start.
+        record_limits: what a record may hold; beyond it the record is quarantined.
         written_to_by: of a recorded query: the sinks of other queries that write what it reads.
     """
 
@@ -140,6 +142,7 @@ class Source(KafkaEnd):
     message: str | None = None
     registry: str | None = None
     subject: str | None = None
+    record_limits: RecordLimits = DEFAULT_LIMITS
     written_to_by: tuple[str, ...] = ()
 
     @property

@@ -19,6 +19,7 @@ from tidemark.model.kinds.kafka_end import (
     read_schema_text,
     read_topic_keys,
 )
+from tidemark.model.settings.record_limits import read_record_limits
 from tidemark.model.settings.toml_keys import Keys
 
 _EXAMPLES = {Format.AVRO: "readings.avsc", Format.PROTOBUF: "readings.desc"}
@@ -26,9 +27,11 @@ _MESSAGE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
 
 
 def read_source_format(keys: Keys, place: Mapping[str, str], folder: Path | None) -> dict[str, Any]:
-    """Reads place, cluster, format and schema of a source's records."""
+    """Reads place, cluster, format, schema and limits of a source's records."""
     chosen = read_format(keys, place, READ_FORMATS)
-    return {**place, **read_topic_keys(keys, place), **chosen, **_schema(keys, place, chosen["format"], folder)}
+    limits = read_record_limits(keys, of_avro=chosen["format"] is Format.AVRO)
+    schema = _schema(keys, place, chosen["format"], folder)
+    return {**place, **read_topic_keys(keys, place), **chosen, **schema, "record_limits": limits}
 
 
 def _schema(keys: Keys, place: Mapping[str, str], format_: Format, folder: Path | None) -> dict[str, Any]:

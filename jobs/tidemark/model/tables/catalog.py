@@ -425,8 +425,8 @@ QUARANTINE = Table(
                 "string",
                 "null_key | null_value | invalid_key | invalid_utf8 | malformed_json | malformed_csv | "
                 "malformed_avro | malformed_protobuf | unreadable_file | added_to_file | no_schema_id | "
-                "unknown_schema | incompatible_schema | wrong_type | not_a_number | missing_timestamp | "
-                "invalid_timestamp | timestamp_out_of_range | timestamp_in_future | sql_error | "
+                "unknown_schema | incompatible_schema | wrong_type | beyond_limit | unreadable | not_a_number | "
+                "missing_timestamp | invalid_timestamp | timestamp_out_of_range | timestamp_in_future | sql_error | "
                 "too_large_for_topic | time_refused_by_topic | does_not_fit_schema | kills_drivers | fails_drivers | "
                 "accepted_loss",
             ),
@@ -434,8 +434,9 @@ QUARANTINE = Table(
                 "detail",
                 "string",
                 "of sql_error: key of the failed SQL, and the error; of does_not_fit_schema: the misfit; "
-                "of a source with a registry: the id of the schema, and what is wrong with it; of wrong_type in JSON: "
-                "the field; of files: the file, the row, the column and its value, or why the file is set aside; "
+                "of a record that cannot be read: the error, or the limit of the source that it exceeds; of a source "
+                "with a registry: the id of the schema, and what is wrong with it; of wrong_type in JSON: the field; "
+                "of files: the file, the row, the column and its value, or why the file is set aside; "
                 "of fails_drivers: the error; of accepted_loss: who gave the record up, and why",
             ),
             ("key", "binary", "the record's key"),

@@ -6,10 +6,14 @@ all of their fields (`sampled`).
 A reason is the first that holds: invalid_key, null_key (a record without a key and a value deletes nothing),
 null_value, no_schema_id, unknown_schema, incompatible_schema (kernels/formats/wire_format.py), invalid_utf8,
 malformed_json, malformed_avro, malformed_protobuf, wrong_type (it can be read, and a field does not fit its type),
-not_a_number (a double is NaN, where the source has nan = "quarantine"), invalid_timestamp (the broker's time is the
-record time, and no time in ms: kafka/messages.py), missing_timestamp, timestamp_out_of_range. No content of a record
-raises an error: the record becomes one row with a reason. A record without a key can be used: an operator that needs a
-key quarantines it.
+beyond_limit (model/settings/record_limits.py), not_a_number (a double is NaN, where the source has
+nan = "quarantine"), invalid_timestamp (the broker's time is the record time, and no time in ms: kafka/messages.py),
+missing_timestamp, timestamp_out_of_range. A record without a key can be used: an operator that
+needs a key quarantines it.
+
+No content of a record raises an error: the record becomes one row with a reason. Each parser refuses what its library
+refuses, whatever the error, and goes on with the next record. What raises an error outside of that is found by halving
+the rows: the record that raises it alone is unreadable.
 
 Spark reads rows without parsing them: `key`, `value` and `headers` of a record with `clock_ms`, the broker's time; or
 the columns of a table, which read/table_rows.py has typed. One function parses them wherever the rows are.
@@ -26,12 +30,12 @@ import polars as pl
 
 from tidemark.collecting import in_order_of
 from tidemark.kernels.columns.splitting import split
+from tidemark.kernels.formats.avro_fields import avro_fields
 from tidemark.kernels.formats.protobuf_fields import protobuf_fields
 from tidemark.kernels.formats.sampled_fields import sampled_types
 from tidemark.kernels.formats.wire_format import wire_fields
 from tidemark.kernels.formats.written_schema import KnownSchemas
-from tidemark.kernels.records.avro_fields import avro_fields
-from tidemark.kernels.records.fields import Fields, texts_of
+from tidemark.kernels.records.fields import ERRORS_OF_RECORDS, Fields, described, texts_at, texts_of
 from tidemark.kernels.records.iso_times import instant_us
 from tidemark.kernels.records.json_fields import json_fields, json_of
 from tidemark.model.kinds.kafka_end import Format
@@ -43,6 +47,8 @@ _MS = {"s": 1_000, "ms": 1}
 _MOST = 2**63 - 1
 NO_SCHEMAS: KnownSchemas = {}
 """For sources without a registry."""
+UNREADABLE = "unreadable"
+"""Reason of quarantine: an error was raised over the record outside of its parser."""
 _NUMBER = re.compile(r"\s*[+-]?\d{1,19}\s*", re.ASCII)
 
 
@@ -72,6 +78,34 @@ def parsed_rows(raw: pl.DataFrame, operators: Iterable[Operator], schemas: Known
 
 def parsed(source: Source, raw: pl.DataFrame, schemas: KnownSchemas = NO_SCHEMAS) -> pl.DataFrame:
     """Returns the parsed rows of *source* for its *raw* rows."""
+    try:
+        return _parsed(source, raw, schemas)
+    except ERRORS_OF_RECORDS as error:
+        if raw.height > 1:
+            middle = raw.height // 2
+            return pl.concat([parsed(source, half, schemas) for half in (raw[:middle], raw[middle:])])
+        if raw.is_empty():
+            # It is not about a record.
+            raise
+        return _unreadable(source, raw, schemas, error)
+
+
+def _unreadable(source: Source, raw: pl.DataFrame, schemas: KnownSchemas, error: BaseException) -> pl.DataFrame:
+    """Returns the row of the only record of *raw*, over which *error* was raised.
+
+    Raises the error of a record without any content, if there is one.
+    """
+    content = {"key", "value", "headers", "reason", "detail", source.name} & {*raw.columns}
+    blank = _parsed(source, raw.with_columns(pl.lit(None, raw.schema[name]).alias(name) for name in content), schemas)
+    return blank.with_columns(
+        *(raw[name] for name in ("key", "value", "headers")),
+        deleted=pl.lit(value=False),
+        reason=pl.lit(UNREADABLE),
+        detail=pl.lit(described(error)),
+    )
+
+
+def _parsed(source: Source, raw: pl.DataFrame, schemas: KnownSchemas) -> pl.DataFrame:
     fields = _fields(source, raw, schemas)
     columns = dict(fields.columns)
     if source.key:
@@ -82,7 +116,7 @@ def parsed(source: Source, raw: pl.DataFrame, schemas: KnownSchemas = NO_SCHEMAS
     if "reason" in raw.columns:
         reasons = raw["reason"].zip_with(raw["reason"].is_not_null(), reasons)
     if "detail" in raw.columns:
-        details = raw["detail"].zip_with(raw["detail"].is_not_null(), details) if details is not None else raw["detail"]
+        details = raw["detail"].zip_with(raw["detail"].is_not_null(), details)
     rows = raw.select(
         "source", "partition", "offset", "key", "value", "headers",
         deleted=pl.col("value").is_null() & bool(source.key),
@@ -91,7 +125,7 @@ def parsed(source: Source, raw: pl.DataFrame, schemas: KnownSchemas = NO_SCHEMAS
         _unreadable=reasons,
         **{source.name: pl.DataFrame(in_order_of(source.columns, columns)).to_struct()},
         **({"written": "written"} if "written" in raw.columns else {}),
-        **({} if details is None else {"detail": details}),
+        detail=details,
         sampled=sampled_types(raw, source, schemas.get(source.registry or "", {})),
     )  # fmt: skip
     timed = _with_times(source, rows)
@@ -103,19 +137,20 @@ def _fields(source: Source, raw: pl.DataFrame, schemas: KnownSchemas) -> Fields:
     """Returns the declared columns of *source*, by name, and the others."""
     if source.name in raw.columns:
         columns = raw[source.name].struct
-        others = columns.field(source.other_fields) if source.other_fields else pl.Series([None], dtype=pl.String)
-        return Fields({name: columns.field(name) for name in source.fields}, others, raw["reason"])
-    keeps_others = source.other_fields is not None
+        none = texts_at({}, raw.height)
+        undeclared = columns.field(source.other_fields) if source.other_fields else none
+        return Fields({name: columns.field(name) for name in source.fields}, undeclared, raw["reason"], none)
+    others, limits = source.other_fields is not None, source.record_limits
     words = source.types_of_fields
     if source.registry is not None:
         parsed_fields = wire_fields(raw["value"], words, source, schemas.get(source.registry, {}))
     elif source.format is Format.PROTOBUF:
         descriptors, message = source.descriptors or b"", source.message or ""
-        parsed_fields = protobuf_fields(raw["value"], words, descriptors, message, others=keeps_others)
+        parsed_fields = protobuf_fields(raw["value"], words, descriptors, message, others=others, limits=limits)
     elif source.format is Format.AVRO:
-        parsed_fields = avro_fields(raw["value"], words, source.avro_schema or "", others=keeps_others)
+        parsed_fields = avro_fields(raw["value"], words, source.avro_schema or "", others=others, limits=limits)
     else:
-        parsed_fields = json_fields(raw["value"], words, others=keeps_others)
+        parsed_fields = json_fields(raw["value"], words, others=others, limits=limits)
     named = {name: parsed_fields.columns[field] for name, field in source.field_of.items()}
     return Fields(named, parsed_fields.others, parsed_fields.reasons, parsed_fields.details)
 
@@ -159,10 +194,13 @@ def _tombstone_text(source: Source, key: bytes | None, headers: Iterable[Mapping
         return named[-1].decode(errors="replace") if named and named[-1] is not None else None
     try:
         key_fields = msgspec.json.decode(key or b"")
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except Exception:
         return None
     value = key_fields.get(source.tombstone_field) if isinstance(key_fields, dict) else None
-    return value if value is None or isinstance(value, str) else json_of(value)
+    if value is None or isinstance(value, str):
+        return value
+    # No time has another type; its text may be too deep to be made.
+    return json_of(value) if isinstance(value, int | float) else ""
 
 
 def _time(text: str, source: Source) -> int | None:

@@ -22,10 +22,10 @@ from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from tidemark.collecting import names_in, omit
 from tidemark.errors import Contradiction, InvalidArgument
+from tidemark.kernels.formats.avro_fields import avro_types
 from tidemark.kernels.formats.fitting import misfits
 from tidemark.kernels.formats.protobuf_fields import protobuf_types
 from tidemark.kernels.formats.written_schema import KnownSchemas
-from tidemark.kernels.records.avro_fields import avro_types
 from tidemark.model.kinds.operator import Operator
 from tidemark.model.kinds.repartition import HopSource
 from tidemark.model.kinds.source import MAX_BYTES, MAX_FILES, Source

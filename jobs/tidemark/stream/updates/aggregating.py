@@ -9,7 +9,8 @@ import polars as pl
 
 from tidemark.collecting import within
 from tidemark.kernels import META
-from tidemark.kernels.aggregates.aggregation import Aggregation, in_open_sessions, merged_sessions
+from tidemark.kernels.aggregates.aggregation import Aggregation, in_open_sessions, merged_sessions, with_session
+from tidemark.kernels.aggregates.function import OLD
 from tidemark.kernels.aggregates.functions import aggregate_functions
 from tidemark.kernels.aggregates.windows import ends_by
 from tidemark.kernels.columns.values import key_text
@@ -35,8 +36,8 @@ class AggregateResult:
     """The result of an aggregate in one batch.
 
     `emitted` are updates, and `late` the records that no open window accepts. `updates` counts the other records after
-    fan-out: one for each window that a record is in, and each session that ended by becoming part of another.
-    `reopened` of the updates are late records of earlier batches.
+    fan-out: one for each window that a record is in, and each session that ended by becoming part of another. Updates
+    that were set aside count, too. `reopened` of the updates are late records of earlier batches.
     """
 
     emitted: EmissionResult
@@ -50,7 +51,7 @@ class _MovedStates:
     """The states that a batch moves.
 
     They are the `newest` states of the keys that moved, `gone` keys, `late` records, and `results` to be judged one by
-    one.
+    one. `refused` counts the records that moved none and were set aside, because a result would not fit its type.
     """
 
     newest: pl.DataFrame
@@ -59,6 +60,7 @@ class _MovedStates:
     results: pl.DataFrame
     updates: int
     reopened: int = 0
+    refused: int = 0
 
 
 class Aggregator:
@@ -108,7 +110,8 @@ class Aggregator:
             emitted = self.emitter.at_once(self._updates_of(moved.results), moves, superseded=merged)
             kept = self._kept(moved.newest).with_columns(pl.lit(value=False).alias(HELD))
             self.emitter.keep(kept.select(*self._states.schema), moved.gone, moves, moment)
-        return AggregateResult(emitted, moved.late, moved.updates + emitted.ended, moved.reopened)
+        updates = moved.updates + moved.refused + emitted.ended
+        return AggregateResult(emitted, moved.late, updates, moved.reopened)
 
     def _windows(self, records: pl.DataFrame, moment: Moment) -> _MovedStates:
         name = self._operator.name
@@ -127,10 +130,23 @@ class Aggregator:
         """
         fresh = self.kernel.states_of(assigned)
         earlier = self._states.of(fresh["_key"]).select(fresh.columns)
+        refusals = self.kernel.refusals(earlier, fresh) if refuses(assigned) else none_of(fresh)
+        refused = self._set_aside(assigned, refusals)
+        if refused:
+            fresh = fresh.filter(refusals.is_null())
+            earlier = earlier.filter(pl.col("_key").is_in(fresh["_key"].implode()))
         newest = self.kernel.merged(pl.concat([earlier, fresh]))
         # Held results are judged when they are due, not record by record.
         results = fresh.clear() if self._operator.emission.holds else fresh
-        return _MovedStates(newest, _NO_KEYS, late, self.kernel.running(earlier, results), fresh.height)
+        running = self.kernel.running(earlier, results)
+        return _MovedStates(newest, _NO_KEYS, late, running, fresh.height, refused=refused)
+
+    def _set_aside(self, records: pl.DataFrame, refusals: pl.Series) -> int:
+        """Sets aside those of *records* that have one of *refusals*, and returns how many."""
+        refused = records.with_columns(refusals.alias(PROBLEM)).filter(refusals.is_not_null())
+        if refused.height:
+            self._sql.set_aside(refused)
+        return refused.height
 
     def _sessions(self, windows: Windows, records: pl.DataFrame, moment: Moment) -> _MovedStates:
         group = records.select(key_text(self._operator.key, records.schema)).to_series()
@@ -139,9 +155,14 @@ class Aggregator:
         # Lateness depends on the order of records: an earlier one may have opened a session for a later one.
         any_late = bool(alone.select(ends_by(self._closed_ms(moment)).any()).item())
         emission = self._operator.emission
+        place = pl.int_range(pl.len()).over(group)
+        doubtful = self._doubtful(windows, earlier, records)
         if emission.decide is DecisionRate.BATCH or (emission.holds and not any_late):
-            return self._merging(windows, earlier, records, moment, turn=pl.lit(0))
-        assigned, rest = in_open_sessions(self.kernel, windows, earlier, records, self._closed_ms(moment))
+            # Where a result may not fit, records take turns to find which.
+            return self._merging(windows, earlier, records, moment, turn=pl.when(doubtful).then(place).otherwise(0))
+        closed_ms = self._closed_ms(moment)
+        assigned, rest = in_open_sessions(self.kernel, windows, earlier, records.filter(~doubtful), closed_ms)
+        rest = pl.concat([rest, records.filter(doubtful)])
         plain = self._each(assigned, records.clear())
         if rest.is_empty():
             return plain
@@ -153,6 +174,7 @@ class Aggregator:
             late=other.late,
             results=pl.concat([plain.results.select(other.results.columns), other.results]),
             updates=plain.updates + other.updates,
+            refused=other.refused,
         )
 
     def _merging(
@@ -163,10 +185,14 @@ class Aggregator:
         There is one pass for all *records* of a *turn*.
         """
         closed_ms = self._closed_ms(moment)
-        open_, late, results, moved = earlier, records.clear(), [earlier.clear()], [_NO_KEYS]
+        open_, late, results, moved, refused = earlier, records.clear(), [earlier.clear()], [_NO_KEYS], 0
         # Where each record decides, records take turns: the first of each key, the second, and so on.
         for part in records.with_columns(_turn=turn).partition_by("_turn", maintain_order=True, include_key=False):
             made = merged_sessions(self.kernel, windows, open_, part, closed_ms)
+            refusals = self._refusals(part, made.moved)
+            if refusals.null_count() < len(refusals):
+                refused += self._set_aside(part, refusals)
+                made = merged_sessions(self.kernel, windows, open_, part.filter(refusals.is_null()), closed_ms)
             replaced = pl.concat([made.moved["_key"], made.gone["_key"]])
             open_ = pl.concat([open_.filter(~pl.col("_key").is_in(replaced.implode())), made.moved])
             late = pl.concat([late, made.late])
@@ -178,7 +204,27 @@ class Aggregator:
         judged = self.kernel.results(pl.concat(results))
         # A session that ends in another one is an update that deletes its old key.
         merges = 0 if self._operator.emission.holds else int(judged["_deleted"].sum())
-        return _MovedStates(newest, gone, late, judged, records.height - late.height + merges)
+        updates = records.height - late.height - refused + merges
+        return _MovedStates(newest, gone, late, judged, updates, refused=refused)
+
+    def _doubtful(self, windows: Windows, earlier: pl.DataFrame, records: pl.DataFrame) -> pl.Series:
+        """Returns True for each of *records* with a key of which a result may not fit its type."""
+        if not (refuses(records) and self.kernel.may_not_fit):
+            return pl.repeat(value=False, n=records.height, dtype=pl.Boolean, eager=True)
+        both = pl.concat([earlier, self.kernel.states_of(with_session(records, windows))])
+        return self.kernel.doubtful(both, key_text(self._operator.key, both.schema)).tail(records.height)
+
+    def _refusals(self, records: pl.DataFrame, moved: pl.DataFrame) -> pl.Series:
+        """Returns why the result of the session that each of *records* *moved* does not fit; null: it does."""
+        if not (refuses(records) and self.kernel.may_not_fit):
+            return none_of(records)
+        problems = self.kernel.problems(self.kernel.results(moved))
+        if problems.null_count() == len(problems):
+            return none_of(records)
+        group = key_text(self._operator.key, records.schema)
+        wrong = moved.select(group.alias(GROUP), problems.alias(PROBLEM)).filter(pl.col(PROBLEM).is_not_null())
+        # A key whose result may not fit has one record in a turn.
+        return records.select(group.alias(GROUP)).join(wrong, on=GROUP, how="left", maintain_order="left")[PROBLEM]
 
     def _updates_of(self, states: pl.DataFrame) -> pl.DataFrame:
         """Returns *states* as updates.
@@ -204,3 +250,17 @@ class Aggregator:
 
 
 _NO_KEYS = pl.Series("_key", [], pl.String())
+
+
+def refuses(records: pl.DataFrame) -> bool:
+    """Returns True if a record whose result does not fit is set aside, and the state stays as it was.
+
+    False where *records* may replace others: the next one may take the value away again, so the state has to have it,
+    and only results are set aside.
+    """
+    return OLD not in records.columns
+
+
+def none_of(rows: pl.DataFrame) -> pl.Series:
+    """Returns a null text for each of *rows*."""
+    return pl.Series([None], dtype=pl.String).new_from_index(0, rows.height)

@@ -1,26 +1,36 @@
 """Reads the declared fields of records in Avro.
 
-A record that cannot be read has a reason: malformed_avro, invalid_utf8 or wrong_type. A `string` has any other value
-as its text in JSON: a record, list or map as a JSON text, bytes in base64, a decimal and a date as JSON has them.
+A record that cannot be read has a reason: malformed_avro, invalid_utf8, wrong_type or beyond_limit. A `string` has any
+other value as its text in JSON: a record, list or map as a JSON text, bytes in base64, a decimal and a date as JSON has
+them.
 """
 
 from __future__ import annotations
 
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from functools import lru_cache
-from struct import error as StructError
 from typing import Any
 
 import fastavro
 import polars as pl
 
 from tidemark.kernels.columns.schemas import INSTANT, record_schema
-from tidemark.kernels.columns.years import within_years
-from tidemark.kernels.records.fields import INVALID_UTF8, MALFORMED_AVRO, WRONG_TYPE, Fields, RecordUnreadable
+from tidemark.kernels.columns.years import BEYOND, within_years
+from tidemark.kernels.formats.avro_limits import check_of, limited_decimals
+from tidemark.kernels.records.fields import (
+    INVALID_UTF8,
+    MALFORMED_AVRO,
+    WRONG_TYPE,
+    Fields,
+    RecordUnreadable,
+    column_of,
+    read_fields,
+)
 from tidemark.kernels.records.json_fields import json_of, text_of
+from tidemark.model.settings.record_limits import DEFAULT_LIMITS, RecordLimits
 
 _US = {"millis": 1_000, "micros": 1}
 _INSTANTS = frozenset(f"{kind}-{unit}" for kind in ("timestamp", "local-timestamp") for unit in (*_US, "nanos"))
@@ -35,7 +45,6 @@ _LOGICAL: Mapping[str, frozenset[str]] = {
 _WORDS = {"long": "bigint", "bytes": "binary", "fixed": "binary", "enum": "string"}
 """Types of Avro that have another name in Spark."""
 _WIDER = {frozenset({"int", "bigint"}): "bigint", frozenset({"float", "double"}): "double"}
-_MALFORMED = (ValueError, TypeError, LookupError, ArithmeticError, EOFError, MemoryError, RecursionError, StructError)
 
 
 def avro_types(schema: str) -> dict[str, str]:
@@ -53,6 +62,7 @@ def avro_fields(
     *,
     others: bool = False,
     referenced: tuple[str, ...] = (),
+    limits: RecordLimits = DEFAULT_LIMITS,
 ) -> Fields:
     """Reads the fields of *values*, each the bytes of a record.
 
@@ -64,43 +74,54 @@ def avro_fields(
         schema: Avro schema of the records.
         others: keep the fields that are not declared, too.
         referenced: schemas of the types that *schema* names and does not define, each after those that it names.
+        limits: what a record may hold.
     """
     units = {name: unit for name, unit in _units(schema).items() if words.get(name) == "timestamp"}
-    parsed = _parsed(schema, referenced, tuple(units))
+    decode = _decoder(schema, referenced, tuple(units), limits)
     as_text = _not_text(schema, words)
     records: list[Mapping[str, Any]] = []
     rest: list[str | None] = []
-    reasons: list[str | None] = []
-    for value in values:
-        try:
-            record = {} if value is None else _record(value, parsed, words, as_text)
-            other = _others(record, words) if others else None
-            reason = None
-        except RecordUnreadable as error:
-            record, other, reason = {}, None, str(error)
+    refused: dict[int, RecordUnreadable] = {}
+    for row, value in enumerate(values):
+        record: Mapping[str, Any] = {}
+        other = None
+        if value is not None:
+            try:
+                record = _with_texts(decode(value), words, as_text)
+                other = _others(record, words) if others else None
+            except Exception as error:
+                record, refused[row] = {}, RecordUnreadable.by(error, MALFORMED_AVRO)
         records.append(record)
         rest.append(other)
-        reasons.append(reason)
-    why = pl.Series(reasons, dtype=pl.String)
     schema_of = record_schema(words)
     columns: dict[str, pl.Series] = {}
     for name in words:
         written = [record.get(name) for record in records]
         if name in units:
-            columns[name] = _instants(written, units[name])
-            why = why.set(pl.Series(written, dtype=pl.Int64).is_not_null() & columns[name].is_null(), WRONG_TYPE)
+            columns[name] = _instants(name, written, units[name], refused)
         else:
-            columns[name] = pl.Series(written, dtype=schema_of[name])
-    return Fields(columns, pl.Series(rest, dtype=pl.String), why)
+            columns[name] = column_of(written, schema_of[name], refused)
+    return read_fields(columns, pl.Series(rest, dtype=pl.String), refused)
 
 
 @lru_cache(maxsize=64)
-def _parsed(schema: str, referenced: tuple[str, ...], instants: tuple[str, ...]) -> Any:
-    """Returns *schema* as fastavro uses it, with *instants* as numbers."""
+def _decoder(
+    schema: str, referenced: tuple[str, ...], instants: tuple[str, ...], limits: RecordLimits
+) -> Callable[[bytes], dict[str, Any]]:
+    """Returns what decodes a record of *schema*, with *instants* as numbers."""
     named: dict[str, Any] = {}
     for text in referenced:
-        fastavro.parse_schema(json.loads(text), named)
-    return fastavro.parse_schema(_with_numbers(schema, instants), named)
+        fastavro.parse_schema(limited_decimals(json.loads(text), limits.max_digits), named)
+    parsed = fastavro.parse_schema(limited_decimals(_with_numbers(schema, instants), limits.max_digits), named)
+    check = check_of(parsed, named, limits)
+
+    def decode(value: bytes) -> Any:
+        if check is not None:
+            check(value)
+        # surrogateescape postpones the refusal of invalid bytes: a field that is not declared may have them.
+        return fastavro.schemaless_reader(io.BytesIO(value), parsed, None, handle_unicode_errors="surrogateescape")
+
+    return decode
 
 
 def _not_text(schema: str, words: Mapping[str, str]) -> Mapping[str, str]:
@@ -114,23 +135,17 @@ def _not_text(schema: str, words: Mapping[str, str]) -> Mapping[str, str]:
     return texts | doubles
 
 
-def _record(value: bytes, parsed: Any, words: Mapping[str, str], as_text: Mapping[str, str]) -> Mapping[str, Any]:
-    """Decodes one record; raises RecordUnreadable."""
-    try:
-        # surrogateescape postpones the refusal of invalid bytes: a field that is not declared may have them.
-        read = fastavro.schemaless_reader(io.BytesIO(value), parsed, None, handle_unicode_errors="surrogateescape")
-    except _MALFORMED:
-        raise RecordUnreadable(MALFORMED_AVRO) from None
-    assert isinstance(read, dict)
+def _with_texts(record: dict[str, Any], words: Mapping[str, str], as_text: Mapping[str, str]) -> Mapping[str, Any]:
+    """Returns *record* with the fields *as_text* converted; raises RecordUnreadable where a text is not UTF-8."""
     try:
         for name, word in as_text.items():
-            written = read.get(name)
-            read[name] = text_of(written) if word == "string" else _double(written)
-        texts = [read[name] for name in words if isinstance(read.get(name), str)]
+            written = record.get(name)
+            record[name] = text_of(written) if word == "string" else _double(written)
+        texts = [record[name] for name in words if isinstance(record.get(name), str)]
         "".join(texts).encode()
-    except UnicodeEncodeError:
-        raise RecordUnreadable(INVALID_UTF8) from None
-    return read
+    except UnicodeEncodeError as error:
+        raise RecordUnreadable.by(error, INVALID_UTF8) from None
+    return record
 
 
 def _double(value: Decimal | None) -> float | None:
@@ -145,17 +160,22 @@ def _others(record: Mapping[str, Any], words: Mapping[str, str]) -> str | None:
     others = {name: value for name, value in record.items() if name not in words and value is not None}
     try:
         return json_of(others) if others else None
-    except UnicodeEncodeError:
-        raise RecordUnreadable(INVALID_UTF8) from None
+    except UnicodeEncodeError as error:
+        raise RecordUnreadable.by(error, INVALID_UTF8) from None
 
 
-def _instants(numbers: list[int | None], unit: str) -> pl.Series:
-    """Returns epoch *numbers* rounded down as instants; null beyond 1 to 9999."""
+def _instants(name: str, numbers: list[int | None], unit: str, refused: dict[int, RecordUnreadable]) -> pl.Series:
+    """Returns epoch *numbers* of the field *name*, rounded down, as instants.
+
+    Rows with one outside of the years 1 to 9999 are added to *refused*.
+    """
     us = [None if n is None else n // 1_000 if unit == "nanos" else n * _US[unit] for n in numbers]
     # Numbers beyond 64 bits cannot be in a column, and lie outside of the years anyway.
-    return within_years(
-        pl.Series([n if n is None or abs(n) < 2**63 else None for n in us], dtype=pl.Int64).cast(INSTANT)
-    )
+    in_column = [n if n is None or abs(n) < 2**63 else None for n in us]
+    instants = within_years(pl.Series(in_column, dtype=pl.Int64).cast(INSTANT))
+    for row in (instants.is_null() & pl.Series([n is not None for n in numbers], dtype=pl.Boolean)).arg_true():
+        refused[row] = RecordUnreadable(WRONG_TYPE, f"{name}: {BEYOND}")
+    return instants
 
 
 def _units(schema: str) -> dict[str, str]:
