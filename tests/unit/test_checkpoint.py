@@ -14,6 +14,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.version import Version
 
+from tidemark.errors import UnreadableFile
 from tidemark.model.project.files import CHECKOUT
 from tidemark.stream.journal.checkpoint import (
     Plan,
@@ -90,12 +91,12 @@ def test_the_last_tick_is_that_of_the_newest_plan(tmp_path: Path) -> None:
 
 def test_a_plan_without_its_time_is_an_error(tmp_path: Path) -> None:
     checkpoint = plan(tmp_path, "v1", '{"batchWatermarkMs":0}', "4", OFFSETS)
-    with pytest.raises(ValueError, match="offsets/4: batchTimestampMs is missing"):
+    with pytest.raises(UnreadableFile, match="offsets/4: batchTimestampMs is missing"):
         read_plan(checkpoint, 4)
 
 
 def test_a_torn_plan_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="offsets/4: a plan must begin with v1"):
+    with pytest.raises(UnreadableFile, match="offsets/4: a plan must begin with v1"):
         read_plan(plan(tmp_path, "v1"), 4)
 
 

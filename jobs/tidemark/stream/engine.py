@@ -17,6 +17,7 @@ from tidemark.model.stream import Stream
 from tidemark.model.tables.catalog import COMPLETENESS
 from tidemark.semantics.catching_up import READS, BatchRead, catching_up
 from tidemark.semantics.progress import StreamProgress
+from tidemark.storage.delta.requirements import TableWatch
 from tidemark.storage.fence import Fence
 from tidemark.stream.decide.decision import BatchDecision, Decider
 from tidemark.stream.decide.due import DueTimes
@@ -84,7 +85,9 @@ class Engine:
         state: StateFiles,
         due: DueTimes,
         queued: Callable[[int], QueueWait],
+        tables: TableWatch,
     ) -> None:
+        self._tables = tables
         self._queued = queued
         self._requests, self._state, self._due = requests, state, due
         self._stream, self._steps, self._decider = stream, steps, decider
@@ -150,10 +153,10 @@ class Engine:
         if self.progress is None:
             self.progress = self._recover(batch_id, executors)
             self._refresh(self.progress, at_once=True)
+        if self.has_done(batch_id):
+            return
         # A driver that was killed between two parts gets the same batch from Spark again.
         is_begun = batch_id == self.progress.planned_id
-        if batch_id < self.progress.planned_id or (is_begun and not self._goes_on):
-            return
         sub, reader = self._stream.sub, self._decider.reader
         if multi_topic_sources(sub):
             ends = self._with_numbers(ends, is_first=is_first)
@@ -189,6 +192,12 @@ class Engine:
             if is_first and not with_places(source, self.progress).places:
                 log.warning("%s: no topic matches %r yet", source.name, source.topic)
         return ends
+
+    def has_done(self, batch_id: int) -> bool:
+        """Returns True if Spark's batch *batch_id* was carried out before; False, too, before the first batch."""
+        if self.progress is None:
+            return False
+        return batch_id < self.progress.planned_id or (batch_id == self.progress.planned_id and not self._goes_on)
 
     def settle(self) -> None:
         """Merges all rows into tables with current rows, when the driver ends."""
@@ -255,6 +264,8 @@ class Engine:
             collect: reads its rows.
             executors: work on it if states are in shards.
         """
+        # What is decided must be written, so tables are asked before.
+        self._tables.look()
         self.batch_started_at_ms = self._asked_at_ms = batch.started_at_ms
         # Requests are applied to the progress that the entry will have, so a batch that runs again applies none twice.
         for apply_request in self._requests:

@@ -7,7 +7,7 @@ import os
 import platform
 import threading
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -27,7 +27,7 @@ from tidemark.model.stream import Stream
 from tidemark.model.topology import SubTopology, Time
 from tidemark.semantics.progress import StreamProgress
 from tidemark.spark_session import have_checkpoints_written
-from tidemark.storage.disk import Disk
+from tidemark.storage.disk import Disk, Work
 from tidemark.storage.fence import Fence
 from tidemark.storage.object_path import ObjectPath
 from tidemark.stream.distributed.on_spark import SparkExecutors
@@ -206,6 +206,7 @@ class StreamQuery:
         deaths: the deaths of drivers before this one.
         session_of: starts or returns the Spark session.
         secrets: values of secrets by their places.
+        disk: repeats writes, and says while the disk takes none.
     """
 
     def __init__(
@@ -217,6 +218,7 @@ class StreamQuery:
         deaths: Deaths,
         session_of: SharedSession,
         secrets: Mapping[str, str],
+        disk: Disk,
     ) -> None:
         topology, sub = stream_of.topology, stream_of.sub
         self._options, self._stream, self._control = options, stream_of, control
@@ -238,7 +240,7 @@ class StreamQuery:
         self._beyond_spark = BeyondSpark(self._clusters)
         self._check_lease = partial(control.check_lease, pulse.epoch)
         self._check = partial(check_may_go_on, control, pulse.epoch)
-        self._disk = Disk(self._check)
+        self._disk = disk
         registries = with_secrets(topology.registries_used, os.environ, self._secrets)
         self._schemas = SchemaStore(registries, control.home, self._check)
         self._schemas.check_latest(sub.outside_sources, topology.file)
@@ -289,7 +291,7 @@ class StreamQuery:
         ticks = Ticks(self._spark, last_tick(self._checkpoint))
         sub, layout, topology = self._stream.sub, self._stream.layout, self._stream.topology
         sources = partial(stream, self._spark, sub, layout, topology.name, self._clusters, ticks)
-        timer = FlushTimer(self._engine, wall_clock_ms)
+        timer = FlushTimer(self._engine, wall_clock_ms, partial(self._disk.work, Work.FLUSH))
         hops = self._session_of.hops.running(self._stream.home, upstreams(self._stream), self._waking)
         self._watch.start()
         try:
@@ -344,7 +346,7 @@ class StreamQuery:
             .trigger(processingTime="0 milliseconds")
         )
         started = self._session_of.start(writing, plan_every_ms=self._stream.topology.trigger_ms)
-        self._pulse.follow(self._engine, (self._disk, self._schemas, self._watch), self._thread_id)
+        self._pulse.follow(self._engine, (self._schemas, self._watch), self._thread_id)
         try:
             with self._waking.ticking(ticks.tick):
                 started.awaitTermination()
@@ -368,7 +370,9 @@ class StreamQuery:
             check_is_not_due_to_rotate(self._pulse.batches, self._options.rotate_after)
             self._pulse.begin(batch_id)
             before = self._engine.progress
-            self._process(rows, batch_id)
+            # After an error Spark runs the last batch again, which does not wait for the disk.
+            with nullcontext() if self._engine.has_done(batch_id) else self._disk.work(Work.BATCH):
+                self._process(rows, batch_id)
             self._pulse.finish(batch_id)
             after = self._engine.progress
             has_changed, has_read = after is not before, offsets_read(after) != offsets_read(before)

@@ -120,7 +120,10 @@ def _conditions_of(table: DeltaTable) -> dict[str, ds.Expression]:
             if not is_bounded or action[f"null_count.{column}"] != 0:
                 continue
             if isinstance(high, datetime):
-                high += _STATS_MS  # Spark cuts instants in statistics to ms
+                try:
+                    high += _STATS_MS  # Spark cuts instants in statistics to ms
+                except OverflowError:  # its last millisecond is that of the year 9999
+                    continue
             expressions.append((ds.field(column) >= low) & (ds.field(column) <= high))
         if expressions:
             conditions[action["path"]] = reduce(and_, expressions)
