@@ -33,7 +33,7 @@ PROGRESS = (
     '1770033600000, "watermark_ms": 1770033598999, "active_at_ms": 1770033601000, "until_offset": 1, '
     '"done_until_offset": 1, "activity": "active", "writers": {}, "told_idle": false, "newest_ms": 1770033600000, '
     '"set_back_from_ms": null, "topic_id": "OHJqyBA9Rk2oh5JIjSP9xw", "latest_offset": null}}, '
-    '"watermark_ms": 1770033598999, "held_by": "0", "idle": false, "places": [], "idle_watermark_ms": null}}, '
+    '"watermark_ms": 1770033598999, "held_by": "0", "idle": false, "places": [], "idle_watermark_ms": null, "files": {}}}, '
     '"watermark_ms": 1770033598999, "held_by": "events", "idle": false, "windows": [1770033600000], "uncounted": [], '
     '"records": {"events": {"1770033600000": 1}}, "skipped": {"newest": {"0": 0, "1": 1}}, '
     '"skipped_lately": {"newest": [[1770033601000, 1, 1]]}, "marks": {"out": [1770033601000, 1770033598999, false]}, '

@@ -14,7 +14,7 @@ import json
 import logging
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from itertools import count, takewhile
+from itertools import chain, count, takewhile
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import MappingProxyType
@@ -216,7 +216,8 @@ class TableLog:
         Raises CommitFailedError unless it changes files alone, and is no commit of *app_id*.
         """
         try:
-            actions = [json.loads(line) for line in commit_file(self._path, version).read_text().splitlines() if line]
+            lines = commit_file(self._path, version).read_bytes().splitlines()
+            actions = [json.loads(line) for line in lines if line]
         except FileNotFoundError:
             actions = [{}]  # removed meanwhile: the empty action makes the check below refuse it
         own = any(action.get("txn", {}).get("appId") == self._app_id for action in actions)
@@ -282,9 +283,9 @@ def make_commits_durable(table: Path, *, since: int = -1) -> None:
     delta-rs syncs nothing. Files that this package writes itself are synced there: `make_log_durable` is enough.
     """
     if not isinstance(table, ObjectPath):
-        added = (
-            json.loads(line).get("add") for commit in _commits(table, since) for line in commit.read_text().splitlines()
-        )
+        # As bytes, since a text is also cut at other characters, which values of a commit may have.
+        lines = chain.from_iterable(commit.read_bytes().splitlines() for commit in _commits(table, since))
+        added = (json.loads(line).get("add") for line in lines)
         durable(table / unquote(add["path"]) for add in added if add)
         make_log_durable(table, since=since)
 
