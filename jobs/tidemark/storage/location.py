@@ -136,7 +136,7 @@ def replace(path: Path, text: str) -> None:
         _sync_names(path.parent)
 
 
-def show(path: Path, text: str) -> None:
+def replace_unsynced(path: Path, text: str) -> None:
     """Replaces a file by *text*; readers see the old or new one, and after a loss of power perhaps neither.
 
     It is for what a living process says again and again, such as its heartbeat.
