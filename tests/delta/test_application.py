@@ -342,3 +342,9 @@ def test_a_drain_ends_a_job_that_has_stopped_its_jvm(job: Job, query: Query, mon
     assert job.run(f"{lives_on}process_ends(60)") == 0
     assert ended.is_set()
     assert (job.beat().state, job.beat().drained_by) == ("drained", "ann")
+
+
+@pytest.mark.parametrize("option", [("--time", "processing"), ("--bootstrap", "127.0.0.1:1"), ("--secrets", "own")])
+def test_a_setting_that_a_job_has_itself_is_refused(job: Job, option: tuple[str, str]) -> None:
+    done = tidemark(job.home, "--warehouse", str(job.home), "run", "jobs", "--application", "job.py", *option)
+    assert (done.returncode, "leave out --time, --bootstrap, --secrets" in done.stderr) == (1, True)

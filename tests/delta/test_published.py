@@ -143,3 +143,7 @@ def test_a_script_of_no_tables_and_a_schema_without_a_name_are_refused(tmp_path:
     assert "has no Delta tables yet" in done.stderr
     with pytest.raises(SystemExit):
         tidemark(tmp_path, "publish", "sql", "--schema", " ")
+
+
+def test_an_option_of_another_kind_is_refused(home: Path) -> None:
+    assert "--send is for lineage, got duckdb" in published(home, "--send")

@@ -15,6 +15,7 @@ from tidemark.cli.outside.lineage import columns_read, events, origins
 from tidemark.errors import InvalidArgument
 from tidemark.model import topology
 from tidemark.model.project.layout import Layout
+from tidemark.recorded.queries import RecordedQuery, write_query
 
 PROJECT = Path(__file__).parents[2]
 FLIGHTS = topology.load(PROJECT / "jobs" / "topologies" / "flights.toml")
@@ -159,3 +160,14 @@ def test_events_are_sent_by_the_configured_client(tmp_path: Path, monkeypatch: p
     monkeypatch.setenv("OPENLINEAGE__TRANSPORT", json.dumps(closed))
     failed = tidemark(PROJECT, "--warehouse", str(tmp_path), "publish", "lineage", "--send")
     assert (failed.returncode, "did not take an event" in failed.stderr) == (1, True), failed.stderr
+
+
+def test_topologies_of_jobs_are_left_out_by_name(tmp_path: Path) -> None:
+    query = RecordedQuery(name="enrich", query_id="1", sources={"enrich:orders": "topic:orders"})
+    for topology_of_jobs in ("shop", "bakery"):
+        write_query(Layout(tmp_path), topology_of_jobs, query)
+    for folder in ("topologies", "expectations"):  # of a project without topologies
+        (tmp_path / folder).mkdir()
+    done = tidemark(tmp_path, "--warehouse", str(tmp_path), "publish", "lineage")
+    assert (done.returncode, done.stdout) == (0, "")
+    assert done.stderr.startswith("left out: bakery, shop: ")

@@ -388,8 +388,7 @@ def _recorded(content: Mapping[str, Any]) -> list[str]:
     return [name for name, table in content.items() if isinstance(table, dict) and table.get(RECORDED) is True]
 
 
-def slas_of(tables: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the SLAs among the *tables* of a topology, by name."""
+def _slas_of(tables: Mapping[str, Any]) -> dict[str, Any]:
     return {name: table for name, table in tables.items() if not _is_setting(name, table, {MAINTENANCE, RECORDED})}
 
 
@@ -410,7 +409,7 @@ def usable_slas(content: Mapping[str, Any], topology: Topology, *, file: str) ->
     if tables.get(RECORDED, True) is not True and not isinstance(tables[RECORDED], dict):
         problem, remedy = f"is {tables[RECORDED]!r}", f"write {RECORDED} = true, or leave it out"
         errors[RECORDED] = InvalidSpec.at(file, f"{topology.name}.{RECORDED}", problem, remedy)
-    for name, table in (slas_of(tables) or DEFAULT_SLAS).items():
+    for name, table in (_slas_of(tables) or DEFAULT_SLAS).items():
         try:
             read = _specs(file, name, table, topology)
         except InvalidSpec as error:
