@@ -6,6 +6,7 @@ TidemarkError
 ├── InvalidRow        a row of a report is invalid
 ├── InvalidTimestamp  a record's timestamp is not usable and the policy is to fail
 └── Contradiction     checkpoint, journal and tables are not consistent, or another driver writes them
+    └── UnreadableFile  a file that Tidemark or Spark wrote is damaged, and nothing can go on without it
 """
 
 from __future__ import annotations
@@ -65,6 +66,23 @@ class InvalidTimestamp(TidemarkError, ValueError):
 
 class Contradiction(TidemarkError):
     """Raised when checkpoint, journal and tables cannot all be right."""
+
+
+# The name opens the reason in heartbeats, where the DAGs find it: it is never renamed.
+class UnreadableFile(Contradiction):
+    """Raised when a file is damaged without which nothing can go on.
+
+    `file` is its path, `found` what is wrong with it, and `remedy` what a person can do.
+    """
+
+    def __init__(self, file: object, found: str, remedy: str) -> None:
+        # All three are arguments of the exception, so that one of an executor can be pickled.
+        super().__init__(file, found, remedy)
+        self.file, self.found, self.remedy = file, found, remedy
+
+    def __str__(self) -> str:
+        """Returns file, observation and remedy."""
+        return f"{self.file}: {self.found}; {self.remedy}"
 
 
 def argument_type(read: Callable[[str], T]) -> Callable[[str], T]:

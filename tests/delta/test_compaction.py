@@ -49,6 +49,15 @@ def updates(play: Play) -> list[tuple[int, int]]:
     return scan(table(play, "changes")).select("batch_id", "seq").collect().sort("batch_id").rows()
 
 
+def test_a_warehouse_may_have_signs_of_urls_and_of_sql_in_its_name(tmp_path: Path) -> None:
+    play = Play(NEWEST, tmp_path / """a b#c?d+é'f"g 50%""")
+    batches(play, range(2 * EVERY))
+    play.settle()
+    assert len(files_of(table(play, "changes"))) <= 3 * EVERY
+    assert updates(play) == [(n, 0) for n in range(2 * EVERY)]
+    assert scan(table(play, "board")).collect()["v"].to_list() == [2 * EVERY - 1]
+
+
 def test_a_table_has_few_files_after_many_batches(tmp_path: Path) -> None:
     play = Play(NEWEST, tmp_path)
     batches(play, range(16))

@@ -19,7 +19,8 @@ def test_conditions_leave_out_files_by_their_bounds(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(datasets, "MOST_FILES", 1)
     path = tmp_path / "table"
     create(path, pa.schema([("batch_id", pa.int64()), ("timestamp", pa.timestamp("us", "UTC")), ("n", pa.int64())]))
-    for batch_id, at_us in ((0, 1_000_001), (1, None), (2, 3_000_009)):
+    last_us = 253_402_300_799_999_000  # 9999-12-31T23:59:59.999: a bound is at most a millisecond more
+    for batch_id, at_us in ((0, 1_000_001), (1, None), (2, 3_000_009), (3, last_us)):
         at = pl.Series([at_us], dtype=pl.Datetime("us", "UTC"))
         append(path, pl.DataFrame({"batch_id": [batch_id], "timestamp": at, "n": [batch_id]}).to_arrow())
     rows = datasets.dataset_of(DeltaTable(str(path)))
@@ -28,10 +29,10 @@ def test_conditions_leave_out_files_by_their_bounds(tmp_path: Path, monkeypatch:
         return len([*rows.get_fragments(where)]), rows.to_table(filter=where)["batch_id"].to_pylist()
 
     assert batches(ds.field("batch_id") == 2) == (1, [2])
-    assert batches(ds.field("timestamp") == datetime(1970, 1, 1, 0, 0, 1, 1, UTC)) == (2, [0]), "a null has no bounds"
-    assert batches(ds.field("timestamp").is_null()) == (1, [1])
+    assert batches(ds.field("timestamp") == datetime(1970, 1, 1, 0, 0, 1, 1, UTC)) == (3, [0]), "two have no bounds"
+    assert batches(ds.field("timestamp").is_null()) == (2, [1])
     # A condition for each column and file costs more than to open the files.
-    assert batches(ds.field("n") == 2) == (3, [2])
+    assert batches(ds.field("n") == 2) == (4, [2])
 
 
 def test_partitions_are_columns_and_leave_out_files(tmp_path: Path) -> None:

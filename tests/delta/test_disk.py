@@ -11,6 +11,7 @@ import errno
 import json
 import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from support.small_disk import SmallDisk, small_disk
 from support.topologies import NEWEST_SENT
 from tidemark.control.folder import Control, Heartbeat, StreamState
 from tidemark.storage.delta.tables import SETTINGS, Committer, create, scan
-from tidemark.storage.disk import Disk
+from tidemark.storage.disk import Disk, Work, of_driver_before, past_trouble
 from tidemark.storage.fence import Fence
 
 T = 1_400_000_000_000
@@ -69,7 +70,7 @@ def start(play: Play, **hooks: Any) -> Disk:
 
     It calls *check* before each second of waiting.
     """
-    waiting = Disk(hooks.pop("check", lambda: None), sleep_s=hooks.pop("sleep_s"))
+    waiting = Disk(hooks.pop("check", lambda: None), sleep_s=hooks.pop("sleep_s"), clock=lambda: 0)
     play.start(SUB, until_written=waiting.until_written, **hooks)
     return waiting
 
@@ -107,7 +108,7 @@ def test_a_batch_waits_for_disk_space_and_is_written_once(
         if step == "before" and number == 2:
             disk.fill(but_pages=but_pages)
         play_batch(play, number)
-    assert waited == [(1, "cannot write: No space left on device")] * 3
+    assert waited == [(1, "cannot write: No space left on device, since 1970-01-01T00:00:00.000Z")] * 3
     assert waiting.trouble is None
     assert play.tables() == undisturbed.tables()
     assert len(play.broker.published) == 4
@@ -195,3 +196,71 @@ def test_a_heartbeat_on_a_full_disk_reports_the_full_disk(disk: SmallDisk) -> No
     control.beat(waiting)
     assert control.heartbeat() == waiting
     assert [path.name for path in control.home.iterdir()] == ["heartbeat.json"]
+
+
+def no_space() -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+FROM_1_TO_2 = "could not write from 1970-01-01T00:00:01.000Z until 1970-01-01T00:00:02.000Z: No space left on device"
+
+
+@pytest.mark.parametrize(("waits", "other"), [(Work.BATCH, Work.FLUSH), (Work.FLUSH, Work.BATCH)])
+def test_what_happened_to_the_disk_is_told_until_the_work_that_waited_is_done(waits: Work, other: Work) -> None:
+    now_ms, tries, told = [1_000], [no_space, no_space, lambda: None], list[tuple[str | None, str | None]]()
+    disk = Disk(lambda: None, sleep_s=lambda _: told.append((disk.trouble, disk.past)), clock=lambda: now_ms[0])
+
+    def write() -> None:
+        now_ms[0] = 2_000 if len(tries) == 1 else 1_000
+        tries.pop(0)()
+
+    with disk.work(waits):
+        disk.until_written(write)
+        told.append((disk.trouble, disk.past))
+        with ThreadPoolExecutor(1) as another_thread:
+            assert another_thread.submit(_does, disk, other).result()
+        told.append((disk.trouble, disk.past))
+    told.append((disk.trouble, disk.past))
+    cannot = "cannot write: No space left on device, since 1970-01-01T00:00:01.000Z"
+    assert told == [*[(cannot, None)] * 3, *[(None, FROM_1_TO_2)] * 2, (None, None)]
+
+
+def _does(disk: Disk, work: Work) -> bool:
+    with disk.work(work):
+        return True
+
+
+def test_work_that_fails_after_the_disk_was_full_still_waits() -> None:
+    disk = Disk(lambda: None, past=FROM_1_TO_2)
+    with pytest.raises(Crash), disk.work(Work.BATCH):
+        raise Crash
+    assert _does(disk, Work.FLUSH)
+    assert disk.past == FROM_1_TO_2
+    assert _does(disk, Work.BATCH)
+    assert disk.past is None
+
+
+@pytest.mark.parametrize(
+    ("reason", "past", "told"),
+    [
+        (None, None, None),
+        ("waits for Kafka: no answer of a:1 (cluster b) since 1970-01-01T00:00:01.000Z", None, None),
+        (
+            "cannot write: No space left on device, since 1970-01-01T00:00:01.000Z", FROM_1_TO_2,
+            f"a driver before this one {FROM_1_TO_2}",
+        ),
+        (FROM_1_TO_2, FROM_1_TO_2, f"a driver before this one {FROM_1_TO_2}"),
+        (f"a driver before this one {FROM_1_TO_2}",) * 3,
+        (
+            "OSError: [Errno 30] Read-only file system: 'epoch'",
+            "could not write from 1970-01-01T00:00:02.000Z until 1970-01-01T00:00:02.000Z: Read-only file system",
+            "a driver before this one could not write from 1970-01-01T00:00:02.000Z until 1970-01-01T00:00:02.000Z: "
+            "Read-only file system",
+        ),
+    ],
+)  # fmt: skip
+def test_the_next_driver_tells_of_the_disk_of_the_driver_before(
+    reason: str | None, past: str | None, told: str | None
+) -> None:
+    assert past_trouble(reason, 2_000) == past
+    assert of_driver_before(reason, 2_000) == told

@@ -31,7 +31,7 @@ from tidemark.cli.explain.bound import bound_rows
 from tidemark.control.folder import Control, Heartbeat, StreamState
 from tidemark.model.project.files import CHECKOUT as PROJECT
 from tidemark.model.project.layout import Layout
-from tidemark.model.settings.intervals import Interval
+from tidemark.model.settings.intervals import Interval, iso
 from tidemark.model.sla_spec import Measure, load, parse
 from tidemark.model.tables.catalog import ALERTS, CHANGES, INCIDENTS, OUTCOMES, SLA_RESULTS, SUPPRESSED, Table
 from tidemark.query.sql import Warehouse
@@ -485,9 +485,16 @@ def short_of_memory(flow: Flow) -> float:
 
 
 def full_disk(flow: Flow) -> float:
-    reason = "cannot write: No space left on device"
+    reason = f"cannot write: No space left on device, since {iso(ms(72))}"
     beat = Heartbeat(state=StreamState.RUNNING, epoch=1, launch_id="", at_ms=ms(133), pid=1, reason=reason)
     Control(flow.layout.control("play", "reads")).beat(beat)
+    return 134
+
+
+def damaged_file(flow: Flow) -> float:
+    """A driver that was killed, and a request that is half written."""
+    flow.beat("reads", 72)
+    (flow.layout.control("play", "reads") / "loss.json").write_text('{"file": "play/re')
     return 134
 
 
@@ -622,6 +629,7 @@ FAULTS = {
     "batch that hangs": Fault(hanging_batch, "board_is_fresh", "error", "board", "slow_batch: board"),
     "driver short of memory": Fault(short_of_memory, "board_is_fresh", "error", "board", "short_of_memory: board"),
     "full disk": Fault(full_disk, "board_is_fresh", "error", "board", "cannot_write: board"),
+    "damaged file": Fault(damaged_file, "board_is_fresh", "error", "board", "file_unreadable: board"),
     "update that is lost": Fault(lost_update, "nothing_gets_lost", "error", "newest"),
     "broken contract": Fault(broken_contract, "contracts_are_kept", "error", "newest"),
     "skip without its proof": Fault(broken_proof, "contracts_are_kept", "error", "newest"),
@@ -644,6 +652,7 @@ COMMANDS = {
     "dead stream upstream of a hop": RESTART,
     "batch that hangs": ["tidemark topology play", LOGS],
     "full disk": ["tidemark tables", LOGS],
+    "damaged file": START,
     "poison burst": [
         "tidemark sql from quarantine where topology = 'play' and source = 'events'",
         "tidemark requeue play --source events",
@@ -666,7 +675,7 @@ IN_PROOF = (
     "skip without its proof", "condition that drops all", "session that stays open", "allowed lateness too long",
     "trigger too long", "too few records", "error budget burning", "driver that stood still", "late device",
     "slow partition", "idle partition, watermark", "producer ahead of the clock", "stream that stays in starting",
-    "driver short of memory", "full disk",
+    "driver short of memory", "full disk", "damaged file",
 )  # fmt: skip
 """Variants of other faults; `make proof` injects them.
 

@@ -15,6 +15,7 @@ from tidemark.storage.fence import Fence
 from tidemark.storage.files import Files, stats_of, write_file
 
 AT = datetime(2020, 1, 1, 1, 1, 1, 123_000, tzinfo=UTC)
+LAST = datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)
 ROWS = pl.DataFrame(
     {
         "text": ["a", "x" * 100, None],
@@ -52,8 +53,8 @@ def test_a_dictionary_has_values_that_repeat(tmp_path: Path) -> None:
         assert has_dictionary == ({"often", "text"} if number else {"often"})
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), Decimal("0.1")])
-def test_a_file_with_values_not_in_json_has_its_row_count(tmp_path: Path, value: float | Decimal) -> None:
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), Decimal("0.1"), LAST, LAST.replace(tzinfo=None)])
+def test_a_file_with_values_not_in_json_has_its_row_count(tmp_path: Path, value: float | Decimal | datetime) -> None:
     rows = pl.DataFrame({"count": [1, 2], "value": [value, None]})
     assert stats_of(rows) == {"numRecords": 2}
     create(tmp_path, rows.to_arrow().schema)

@@ -14,7 +14,7 @@ import maintain
 from support.command_line import tidemark
 from support.play import NOON, Play
 from support.topologies import EVENTS
-from tidemark.errors import InvalidArgument
+from tidemark.errors import UnreadableFile
 from tidemark.model.project.layout import Layout
 from tidemark.storage.delta.format import VERSION, OtherFormat, Stamp, stamp_warehouse, warehouse_stamp
 from tidemark.storage.delta.tables import Committer, append, create
@@ -110,7 +110,7 @@ def test_maintenance_leaves_a_newer_warehouse(tmp_path: Path) -> None:
 
 def test_a_damaged_stamp_names_the_remedy(tmp_path: Path) -> None:
     (tmp_path / "tidemark.json").write_text("{}")
-    with pytest.raises(InvalidArgument, match=r"tidemark.json: a stamp has the keys format and tidemark, got KeyError"):
+    with pytest.raises(UnreadableFile, match=r"tidemark.json: a stamp has the keys format and tidemark, got KeyError"):
         warehouse_stamp(tmp_path)
 
 

@@ -8,6 +8,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import polars as pl
+from deltalake import DeltaTable
+
 from support.play import NOON, Play, ms
 from support.topologies import (
     aggregate,
@@ -49,6 +52,12 @@ TIMED = SOURCE + operators(
 
 
 AT = datetime.fromtimestamp(NOON / 1_000, UTC)
+LAST = datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)
+"""9999-12-31T23:59:59.999999Z, which many systems write for "no end"."""
+WINDOWED = operators(
+    per_window=aggregate("events", key=["id"], window={"tumbling": "10 s"}, aggregates={"n": "count(*)"}),
+    counts=current("per_window", "counts", key=["id", "window_start"]),
+)
 
 
 def us(microseconds: int) -> datetime:
@@ -112,3 +121,29 @@ def test_microseconds_survive_a_hop_and_waiting_records(tmp_path: Path) -> None:
     at = "2014-05-13 12:00:00.00000"
     counted = dict(changes(play, "ids", "n", sub="ids"))
     assert counted == {f"{at}1+00:00": 0, f"{at}2+00:00": 1, f"{at}7+00:00": 1}
+
+
+def test_the_last_microsecond_of_9999_is_a_value_like_any_other(tmp_path: Path) -> None:
+    play = Play(TIMED, tmp_path)
+    # Beyond .999000 a bound that is rounded up to whole milliseconds would be in the year 10000.
+    almost = [LAST - timedelta(microseconds=n) for n in (1_000, 999, 998, 0)]
+    take(play, *((n, f"{n}", at) for n, at in enumerate(almost)))
+    play.start(play.topology.sub_topologies[0].name)
+    take(play, (4, "0", LAST))
+    play.settle()
+    assert column(play, "log", "id", "seen") == [*((f"{n}", at) for n, at in enumerate(almost)), ("0", LAST)]
+    assert sorted(column(play, "board", "id", "seen")) == [("0", LAST), ("1", almost[1]), ("2", almost[2]), ("3", LAST)]
+    table = DeltaTable(str(play.table("log")))
+    assert sorted(table.to_pyarrow_table(filters=[("seen", "=", LAST)])["id"].to_pylist()) == ["0", "3"]
+
+
+def test_the_last_instant_of_9999_may_be_the_time_of_a_record(tmp_path: Path) -> None:
+    play = Play(SOURCE + WINDOWED, tmp_path)
+    last_ms = 253_402_300_799_999
+    rows = [play.row("events", at, id="a", seen=None) for at in (ms(0), last_ms)]
+    play.batch(rows, at_ms=ms(1))
+    play.start()
+    play.batch([play.row("events", last_ms, id="a", seen=None)], at_ms=ms(2))
+    # The window ends with the year 10000, which Python does not have.
+    board = scan(play.table("counts")).with_columns(pl.col("window_start").dt.epoch("ms")).collect()
+    assert sorted(board.select("window_start", "n").rows()) == [(ms(0), 1), (last_ms - 9_999, 2)]

@@ -5,22 +5,26 @@ They write between any two of its commits, and during one.
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from deltalake.exceptions import DeltaError
 from deltalake.schema import Field, PrimitiveType
 
 from support.crashes import Crash, crash_at
 from support.play import Play
-from support.topologies import NEWEST, aggregate, operators, repartition
+from support.topologies import NEWEST, aggregate, operators, repartition, sink
 from tidemark.control.folder import LeaseLost
 from tidemark.errors import Contradiction
 from tidemark.model.project.layout import Layout
 from tidemark.model.stream import Stream
-from tidemark.storage.delta.tables import Committer, create, scan
+from tidemark.storage.delta.requirements import Requirements, TableRefused
+from tidemark.storage.delta.tables import Appender, Committer, append, create, scan
 from tidemark.storage.fence import Fence
 from tidemark.storage.files import Files, write_file
 from tidemark.stream.startup.evidence import evidence
@@ -295,3 +299,102 @@ def test_no_driver_starts_after_vacuum_of_files_of_a_batch(tmp_path: Path, monke
     assert analysed.faults() == []
     DeltaTable(str(analysed.hop)).vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
     assert analysed.faults() == [Fault.JOURNAL_UNREADABLE]
+
+
+# Features of Delta 4.4, and what its `DROP FEATURE` says of each: True where it removes the feature.
+FEATURES = {
+    "columnMapping": True, "typeWidening": True, "inCommitTimestamp": True, "rowTracking": True, "clustering": False,
+    "allowColumnDefaults": False, "deletionVectors": True, "v2Checkpoint": True, "changeDataFeed": False,
+    "generatedColumns": False, "identityColumns": False, "variantType": False, "checkpointProtection": True,
+    "coordinatedCommits-preview": True, "catalogManaged": True, "ofTheNextVersion": False,
+}  # fmt: skip
+OF_READERS = {"columnMapping", "typeWidening", "deletionVectors", "v2Checkpoint", "variantType", "catalogManaged"}
+
+
+def require(table: Path, *features: str, reader: int = 1, writer: int = 7) -> None:
+    """Makes *table* require *features*, as Spark does."""
+    protocol: dict[str, object] = {"minReaderVersion": reader, "minWriterVersion": writer}
+    if writer == 7:
+        protocol["writerFeatures"] = ["appendOnly", "invariants", *features]
+    if of_readers := OF_READERS & {*features} | {"ofTheNextVersion"} & {*features}:
+        protocol |= {"minReaderVersion": 3, "readerFeatures": sorted(of_readers)}
+    number = max(int(file.stem) for file in (table / "_delta_log").glob("*.json")) + 1
+    commit = [{"commitInfo": {"operation": "UPGRADE PROTOCOL"}}, {"protocol": protocol}]
+    (table / "_delta_log" / f"{number:020d}.json").write_text("\n".join(map(json.dumps, commit)))
+
+
+def test_no_driver_writes_to_a_table_with_a_feature_it_does_not_know(analysed: Analysed) -> None:
+    board = analysed.stream.home / "board"
+    reached = analysed.play.engine(SUB).reached
+    for feature, is_removable in FEATURES.items():
+        require(board, feature)
+        seen = f"{board}: Tidemark does not write to tables with {feature}"
+        with pytest.raises(TableRefused, match=f"^{re.escape(seen)}; "):
+            analysed.batch(3)
+        # The batch was not decided, so that the next driver reads its records.
+        assert analysed.play.engine(SUB).reached == reached, feature
+        (finding,) = [each for each in findings(evidence(analysed.stream)) if each.fault is not Fault.CHECKPOINT_GONE]
+        assert (finding.fault, finding.seen) == (Fault.TABLE_REFUSED, seen)
+        drops = [way for way in finding.ways if re.search(rf"ALTER TABLE \S+ DROP FEATURE {feature}\b", way)]
+        assert (len(drops), "board_2" in finding.ways[-1]) == (is_removable, True), feature
+        with pytest.raises(TableRefused, match=re.escape(seen)):
+            analysed.play.start(SUB)
+    require(board)
+    assert [(row["id"], row["v"], row["batch_id"]) for row in analysed.play.rows("board")] == [("a", 2, 2)]
+    analysed.batch(3)
+    assert [(row["id"], row["v"], row["batch_id"]) for row in analysed.play.rows("board")] == [("a", 3, 3)]
+
+
+def test_every_table_of_a_stream_is_asked_before_a_batch_is_decided(analysed: Analysed) -> None:
+    for name in ("changes", "hop_sent", "changes_of_board", "batches", "undeliverable"):
+        require(analysed.stream.home / name, "rowTracking", "domainMetadata")
+        drop = rf"DROP FEATURE rowTracking; ALTER TABLE delta.`\S+/{name}` DROP FEATURE domainMetadata"
+        with pytest.raises(TableRefused, match=rf"/{name}: .* domainMetadata, rowTracking; .*{drop}"):
+            analysed.batch(3)
+        assert analysed.play.engine(SUB).reached[0] == 2
+        assert analysed.faults() == [Fault.TABLE_REFUSED]
+        require(analysed.stream.home / name)
+
+
+@pytest.mark.parametrize(
+    ("writer", "features"),
+    [(2, ""), (3, ""), (4, "changeDataFeed, generatedColumns"),
+     (6, "changeDataFeed, columnMapping, generatedColumns, identityColumns"), (8, "writer version 8")],
+)  # fmt: skip
+def test_a_writer_version_requires_features_without_names(tmp_path: Path, writer: int, features: str) -> None:
+    create(tmp_path, rows(0, "a").schema)
+    require(tmp_path, writer=writer)
+    found = [refusal.seen for refusal in Requirements.of(tmp_path, DeltaTable(str(tmp_path))).refusals()]
+    assert found == ([f"{tmp_path}: Tidemark does not write to tables with {features}"] if features else [])
+
+
+def test_a_table_of_a_catalog_is_refused_by_name_where_delta_rs_does_not_open_it(tmp_path: Path) -> None:
+    create(tmp_path, rows(0, "a").schema)
+    require(tmp_path, "catalogManaged", "inCommitTimestamp", "vacuumProtocolCheck")
+    with pytest.raises(DeltaError):
+        DeltaTable(str(tmp_path))
+    for write in (lambda: Appender(tmp_path).append(rows(0, "a")), lambda: append(tmp_path, rows(0, "a"))):
+        with pytest.raises(TableRefused, match=r"with catalogManaged, .* TABLE CATALOG\.SCHEMA\.TABLE DROP FEATURE"):
+            write()
+
+
+def test_append_only_is_for_sinks_that_append(tmp_path: Path) -> None:
+    play = Play(NEWEST + operators(log=sink("events", table="log")), tmp_path)
+    play.batch([play.row("events", T, id="a", v=1)], at_ms=T)
+    once = {"delta.appendOnly": "true"}
+    DeltaTable(str(play.table("log"))).alter.set_table_properties(once)
+    play.batch([play.row("events", T + 1, id="a", v=2)], at_ms=T + 1)
+    assert [row["v"] for row in play.rows("log")] == [1, 2]
+    DeltaTable(str(play.table("board"))).alter.set_table_properties(once)
+    forbids = (
+        r"/board: delta\.appendOnly forbids to replace rows, .* SET TBLPROPERTIES \('delta\.appendOnly' = 'false'\)"
+    )
+    with pytest.raises(TableRefused, match=forbids):
+        play.batch([play.row("events", T + 2, id="a", v=3)], at_ms=T + 2)
+    (finding,) = [f for f in findings(evidence(play.stream(play.sub))) if f.fault is not Fault.CHECKPOINT_GONE]
+    assert finding.fault is Fault.TABLE_REFUSED
+    with pytest.raises(TableRefused, match=re.escape(finding.seen)):
+        play.batch([play.row("events", T + 2, id="a", v=3)], at_ms=T + 2)
+    DeltaTable(str(play.table("board"))).alter.set_table_properties({"delta.appendOnly": "false"})
+    play.batch([play.row("events", T + 3, id="a", v=4)], at_ms=T + 3)
+    assert [row["v"] for row in play.rows("board")] == [4]

@@ -118,22 +118,23 @@ def test_a_file_that_a_writer_has_open_stays(home: Path) -> None:
 
 
 def test_names_and_places_cannot_leave_their_quotes_in_a_script(tmp_path: Path) -> None:
-    layout = Layout(tmp_path / "it's `here`; DROP")
+    layout = Layout(tmp_path / "it's `here`; ${spark.app.name}")
     add(layout, "status", 0)
     done = tidemark(
         tmp_path, "--warehouse", str(layout.warehouse), "publish", "sql", "--catalog", "a.b", "--schema", "c`d"
     )
     statements = done.stdout.split("\n\n")
-    place = f"{tmp_path}/it\\'s `here`; DROP/streams/flights/status/batches"
-    assert statements[:3] == [
+    place = f"file://{tmp_path}/it\\'s `here`; \\u0024{{spark.app.name}}/streams/flights/status/batches"
+    assert statements[:4] == [
+        "SET TIME ZONE 'UTC';",
         "CREATE SCHEMA IF NOT EXISTS `a.b`.`c``d`;",
         "USE `a.b`.`c``d`;",
         f"CREATE TABLE IF NOT EXISTS `flights__status__batches` USING DELTA LOCATION '{place}';",
     ]
     assert done.stdout.splitlines()[-2:] == [
-        "-- The same tables in Trino (not tried), whose connector must permit register_table:",
+        "-- The same tables in Trino (not tried), with a catalog `delta` that permits register_table:",
         "-- CALL delta.system.register_table(schema_name => 'c`d', table_name => 'flights__status__batches', "
-        f"table_location => '{tmp_path}/it''s `here`; DROP/streams/flights/status/batches');",
+        f"table_location => 'file://{tmp_path}/it''s `here`; ${{spark.app.name}}/streams/flights/status/batches');",
     ]
 
 

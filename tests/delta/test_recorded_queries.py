@@ -132,17 +132,19 @@ def test_a_broken_description_of_a_query_hides_only_its_topology(
         recorded_topology(layout, "shop")
 
 
-def test_an_unreadable_heartbeat_hides_only_its_topology(tmp_path: Path) -> None:
+def test_a_damaged_heartbeat_hides_no_topology(tmp_path: Path) -> None:
     layout = Layout(tmp_path)
     write_query(layout, "bakery", RecordedQuery(name="bake", query_id="1"))
     write_query(layout, "shop", RecordedQuery(name="clean", query_id="1", job="cleaning"))
     write_launch(layout, "shop", "cleaning", JobLaunch(application="clean.py"))
     beat = layout.control("shop", "cleaning") / "heartbeat.json"
-    beat.mkdir()
-    assert [each.name for each in recorded_topologies(layout)] == ["bakery"]
-    remedy = "make it readable for this user, or try again if the store did not answer"
-    with pytest.raises(InvalidSpec, match=f"the jobs of shop cannot be read: .*'{re.escape(str(beat))}'; {remedy}$"):
-        recorded_topology(layout, "shop")
+    for content in (b"", b"{", b"[1]", b'{"state": "running"}', b"\xff", None):
+        if content is None:
+            beat.unlink()
+            beat.mkdir()
+        else:
+            beat.write_bytes(content)
+        assert [each.name for each in recorded_topologies(layout)] == ["bakery", "shop"]
 
 
 # what is recorded
@@ -316,6 +318,33 @@ def test_a_query_without_a_name_gets_that_of_the_ended_one(tmp_path: Path) -> No
         for run in ("one", "two", "three"):
             listener.onQueryTerminated(SimpleNamespace(id=run, runId=run))
     assert names == ["mine_1", "mine_1", "mine_2"]
+
+
+def test_any_name_of_a_query_is_recorded_under_one_of_its_own(tmp_path: Path) -> None:
+    names = [
+        "orders",
+        "orders enrich v2",
+        "orders  enrich v2",
+        "orders/enrich v2",
+        "заказы",
+        "заказ",
+        "x" * 300,
+        "..",
+        " ",
+    ]
+    recorded: list[list[str]] = []
+    for start in ("one", "two"):  # two starts, without a checkpoint: Spark's ids are new ones
+        with Listener(Session(), Layout(tmp_path), "shop", job="mine") as listener:
+            runs = [SimpleNamespace(id=f"{start}-{n}", runId=f"{start}-{n}", name=name) for n, name in enumerate(names)]
+            recorded.append([listener.name_of(run) for run in runs])
+            # A name that looks like one of these is another name, too.
+            again = SimpleNamespace(id="x", runId="x", name=recorded[0][1])
+            assert listener.name_of(again) not in recorded[0]
+    first, second = recorded
+    assert (first, len({*first})) == (second, len(names))
+    assert first[:2] == ["orders", "orders_enrich_v2-b6a237ca4e8211cf"]
+    for name in first:
+        (Layout(tmp_path).control("shop", name)).mkdir(parents=True)
 
 
 def test_a_wait_of_an_unknown_query_is_ignored(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

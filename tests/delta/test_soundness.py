@@ -423,18 +423,18 @@ def test_the_exit_status_of_the_command_tells_soundness(stream: Checkpointed, tm
 
 
 def test_a_renamed_stream_is_refused_with_the_line_to_restore_it(tmp_path: Path) -> None:
-    numbered = NEWEST.replace('kind = "source"', 'kind = "source"\nsub_topology = "0"', 1)
-    before = Play(numbered, tmp_path)
+    of_first_name = NEWEST.replace('kind = "source"', 'kind = "source"\nsub_topology = "first"', 1)
+    before = Play(of_first_name, tmp_path)
     before.batch([before.row("events", T, id="a", v=1)], at_ms=T)
     renamed = Play(NEWEST, tmp_path).topology
     refused = evidence(Stream(renamed, renamed.sub_topology(SUB), Layout(tmp_path)))
     with pytest.raises(Unsound) as raised:
         refuse_unless_sound(refused)
     assert [finding.fault for finding in findings(refused)] == [Fault.STREAM_RENAMED]
-    assert 'write sub_topology = "0" below [operators.events]' in str(raised.value)
+    assert 'write sub_topology = "first" below [operators.events]' in str(raised.value)
     assert not Layout(tmp_path).stream("play", SUB).exists()
 
-    named = evidence(Stream(before.topology, before.topology.sub_topology("0"), Layout(tmp_path)))
+    named = evidence(Stream(before.topology, before.topology.sub_topology("first"), Layout(tmp_path)))
     assert Fault.STREAM_RENAMED not in [finding.fault for finding in findings(named)]
     before.start(epoch=2)
     before.batch([before.row("events", T + 1, id="a", v=2)], at_ms=T + 1)

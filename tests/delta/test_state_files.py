@@ -9,6 +9,7 @@ import pytest
 
 from support.play import NOON, Play, Row
 from support.topologies import aggregate, join, repartition, source, table, topology_of
+from tidemark.errors import UnreadableFile
 from tidemark.model.project.layout import Layout
 from tidemark.model.stream import Stream
 from tidemark.stream.journal.entries import Journal
@@ -17,7 +18,6 @@ from tidemark.stream.startup import load
 from tidemark.stream.startup.evidence import evidence
 from tidemark.stream.startup.soundness import Fault, findings
 from tidemark.stream.state import files as state_files
-from tidemark.stream.state.files import StateUnreadable
 from tidemark.stream.state.memory import Memory
 
 TOPOLOGY = topology_of(
@@ -90,10 +90,10 @@ def test_a_start_is_refused_where_a_file_cannot_be_read(tmp_path: Path, harm: st
         last.unlink()
     stream = Stream(of_files.topology, of_files.topology.sub_topologies[0], Layout(tmp_path))
     (found,) = [each for each in findings(evidence(stream)) if each.fault is Fault.JOURNAL_UNREADABLE]
-    assert f"{last}, with states of the stream, {seen}" in found.seen
+    assert found.seen == f"{last}: with states of the stream: it {seen}"
     before = of_files.tables()
     of_files.start()
-    with pytest.raises(StateUnreadable, match=f"{last.name}: cannot read this file with states of the stream"):
+    with pytest.raises(UnreadableFile, match=f"{last.name}: with states of the stream: "):
         batch(of_files, 4, Random(4))
     assert of_files.tables() == before
 

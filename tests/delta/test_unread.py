@@ -93,25 +93,25 @@ def test_consecutive_kills_of_drivers_by_one_batch_are_counted(tmp_path: Path) -
     def ended(state: StreamState, **said: str) -> None:
         play.control.beat(Heartbeat(state=state, epoch=1, launch_id="", at_ms=ms(5), pid=1, **said))
 
-    assert count_deaths(play.control, sub) == Deaths()
+    assert count_deaths(play.control, sub, play.control.heartbeat()) == Deaths()
     ended(StreamState.DRAINED, doing="batch 1")
-    assert count_deaths(play.control, sub) == Deaths()
+    assert count_deaths(play.control, sub, play.control.heartbeat()) == Deaths()
     ended(StreamState.RUNNING, doing="waiting for a batch after 0")
-    assert count_deaths(play.control, sub) == Deaths()
+    assert count_deaths(play.control, sub, play.control.heartbeat()) == Deaths()
     ended(StreamState.RUNNING, doing="batch 1")
     ranges = {"events": {0: (2, 7), 1: (0, 3)}}
-    assert count_deaths(play.control, sub) == Deaths(1, 1, ranges)
+    assert count_deaths(play.control, sub, play.control.heartbeat()) == Deaths(1, 1, ranges)
     ended(StreamState.FAILED, reason="ValueError: no", doing="batch 1")
-    assert count_deaths(play.control, sub).times == 1
+    assert count_deaths(play.control, sub, play.control.heartbeat()).times == 1
     ended(StreamState.FAILED, reason="ConnectionRefusedError: [Errno 111]\nit had begun", doing="batch 1")
-    assert count_deaths(play.control, sub) == Deaths(1, 2, ranges)
+    assert count_deaths(play.control, sub, play.control.heartbeat()) == Deaths(1, 2, ranges)
     assert records_to_skip(
         play.control, Deaths(1, 2, ranges), lambda tried: 4 in range(*tried["events"].get(0, (9, 9)))
     ) == {"events": [(0, 4)]}
     ended(StreamState.RUNNING, doing="batch 1")
-    assert count_deaths(play.control, sub) == Deaths(1, 1, ranges, {"events": [(0, 4)]})
+    assert count_deaths(play.control, sub, play.control.heartbeat()) == Deaths(1, 1, ranges, {"events": [(0, 4)]})
     plan(play, 2, p0=9, p1=3)
-    assert count_deaths(play.control, sub) == Deaths(2, 1, {"events": {0: (2, 9), 1: (0, 3)}})
+    assert count_deaths(play.control, sub, play.control.heartbeat()) == Deaths(2, 1, {"events": {0: (2, 9), 1: (0, 3)}})
 
 
 def test_a_batch_without_such_a_record_is_read_one_by_one(tmp_path: Path) -> None:

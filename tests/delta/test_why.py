@@ -22,6 +22,7 @@ from support.typed_commands import can_be_typed, commands
 from tidemark.control.folder import Control, Heartbeat, StreamState
 from tidemark.errors import InvalidArgument
 from tidemark.model.project.layout import Layout
+from tidemark.model.settings.intervals import iso
 from tidemark.model.topology import Topology
 from tidemark.query.sql import Warehouse
 from tidemark.stream.decide import decision
@@ -693,12 +694,48 @@ def test_a_driver_on_a_full_disk_reports_it_outside_of_tables(tmp_path: Path) ->
     play.batch(10, record(5))
     control = Control(Layout(tmp_path).control("play", "events"))
     beat = Heartbeat(state=StreamState.RUNNING, epoch=1, launch_id="", at_ms=ms(80), pid=1)
-    control.beat(replace(beat, reason="cannot write: No space left on device"))
+    cannot = f"cannot write: No space left on device, since {iso(ms(60))}"
+    control.beat(replace(beat, reason=cannot))
     finding = first(play, 81)
-    assert place(finding) == ("cannot_write", "board", None, None, None)
-    assert finding.seen == "the driver of events cannot write: No space left on device"
+    assert place(finding) == ("cannot_write", "board", None, None, ms(60))
+    assert finding.seen == f"the driver of events {cannot}"
     control.beat(beat)
     assert first(play, 81).cause == "source_quiet"
+
+
+COULD_NOT = f"could not write from {iso(ms(60))} until {iso(ms(80))}: No space left on device"
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "at_s", "seen"),
+    [
+        (StreamState.RUNNING, COULD_NOT, 81, f"lives, and has not yet done what waited for the disk: it {COULD_NOT}"),
+        (
+            StreamState.STARTING, f"a driver before this one {COULD_NOT}", 81,
+            f"is starting, and has not yet done what waited for the disk: a driver before this one {COULD_NOT}",
+        ),
+        (
+            StreamState.RUNNING, f"cannot write: No space left on device, since {iso(ms(60))}", 89,
+            f"was killed; before that it {COULD_NOT}",
+        ),
+        (StreamState.DRAINED, COULD_NOT, 89, f"was drained; before that it {COULD_NOT}"),
+        (
+            StreamState.FAILED, "OSError: [Errno 28] No space left on device", 89,
+            "failed: OSError: [Errno 28] No space left on device",
+        ),
+    ],
+)  # fmt: skip
+def test_a_full_disk_stays_the_cause_until_what_waited_is_done(
+    tmp_path: Path, state: StreamState, reason: str, at_s: float, seen: str
+) -> None:
+    play = newest(tmp_path)
+    play.batch(10, record(5))
+    control = Control(Layout(tmp_path).control("play", "events"))
+    control.beat(Heartbeat(state=state, epoch=1, launch_id="", at_ms=ms(80), pid=1, reason=reason))
+    finding = first(play, at_s)
+    since_ms = ms(80) if state is StreamState.FAILED else ms(60)
+    assert place(finding) == ("cannot_write", "board", None, None, since_ms)
+    assert finding.seen == f"the driver of events {seen}"
 
 
 def test_a_driver_that_waits_for_a_schema_names_its_registry(tmp_path: Path) -> None:

@@ -1,7 +1,9 @@
-"""How Spark writes the files of checkpoints, as drivers have it."""
+"""How Spark writes the files of checkpoints, as drivers have it, and which damages it does not read."""
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from tidemark.spark_session import have_checkpoints_written
+from tidemark.stream.startup.damage import of_checkpoint, of_plans
 
 CLASS = "spark.sql.streaming.checkpointFileManagerClass"
 
@@ -43,3 +46,60 @@ def test_of_two_drivers_that_write_one_plan_the_second_fails(
         assert (tmp_path / "7").read_text() == "newer"
     finally:
         spark.conf.unset(CLASS)
+
+
+@pytest.fixture(scope="module")
+def read_files(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Returns a folder with the checkpoint of a query that has read three files, each in a batch."""
+    home = tmp_path_factory.mktemp("read_files")
+    (home / "files").mkdir()
+    have_checkpoints_written(spark, home)
+    for number in range(3):
+        (home / "files" / f"{number}.csv").write_text(f"{number}\n")
+        run(spark, home / "files", home / "checkpoint")
+    yield home
+    spark.conf.unset(CLASS)
+
+
+def run(spark: SparkSession, files: Path, checkpoint: Path) -> None:
+    query = spark.readStream.schema("n int").csv(str(files)).writeStream.foreachBatch(lambda rows, batch_id: None)
+    query.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start().awaitTermination()
+
+
+DAMAGES: dict[str, Callable[[bytes], bytes]] = {
+    "empty": lambda content: b"",
+    "cut": lambda content: content[: len(content) // 2],
+    "flipped": lambda content: content[:-3] + bytes([content[-3] ^ 1]) + content[-2:],
+    "another type": lambda content: b"[1]",
+}
+IN_CI = {
+    *[("metadata", "flipped"), ("offsets/2", "cut"), ("offsets/1", "flipped"), ("offsets/0", "cut")],
+    *[("commits/2", "empty"), ("commits/1", "cut"), ("sources/0/2", "another type")],
+    *[("offsets/.2.crc", "flipped"), ("commits/.1.crc", "empty")],
+}
+FILES = (
+    "metadata", *(f"{log}/{n}" for log in ("offsets", "commits", "sources/0") for n in range(3)), ".metadata.crc",
+    *(f"{log}/.{n}.crc" for log in ("offsets", "commits", "sources/0") for n in range(3)),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("file", "way"),
+    [
+        pytest.param(file, way, marks=() if (file, way) in IN_CI else pytest.mark.long)
+        for file in FILES
+        for way in DAMAGES
+    ],
+)
+def test_spark_starts_unless_a_file_of_its_checkpoint_counts_as_damaged(
+    spark: SparkSession, read_files: Path, tmp_path: Path, file: str, way: str
+) -> None:
+    checkpoint = Path(shutil.copytree(read_files / "checkpoint", tmp_path / "checkpoint"))
+    (checkpoint / file).write_bytes(DAMAGES[way]((checkpoint / file).read_bytes()))
+    found = [*of_checkpoint(checkpoint), *of_plans(checkpoint)]
+    try:
+        run(spark, read_files / "files", checkpoint)
+    except Exception:
+        assert found, "Spark does not start"
+    else:
+        assert found == []

@@ -67,7 +67,7 @@ def metastore(tmp_path: Path) -> Iterator[str]:
 
 
 def ran(*command: str, cwd: Path, given: str = "") -> str:
-    done = subprocess.run(command, cwd=cwd, input=given, capture_output=True, text=True, check=False, timeout=600)
+    done = subprocess.run(command, cwd=cwd, input=given, capture_output=True, text=True, check=False, timeout=1_200)
     assert done.returncode == 0, done.stderr[-4_000:]
     return done.stdout
 
@@ -101,14 +101,14 @@ def test_a_session_with_the_metastore_alone_reads_every_name(metastore: str, tmp
     (named,) = asked(metastore, "SHOW TABLES IN tidemark", cwd=tmp_path)
     tables = [name for _, name, _ in named]
     assert {"play__events__board", "board", "batches", "latest_state", "latency_rollup"} <= {*tables}
-    board, savings, hours, latest, columns, *counts = asked(
+    board, savings, hours, latest, columns, *firsts = asked(
         metastore,
         "SELECT id, v FROM tidemark.board ORDER BY id",
         f"SELECT DISTINCT unix_millis(hour) - {NOON} FROM tidemark.savings_by_hour",  # not of this session's half hours
         "SELECT count(*) FROM tidemark.latency_by_hour",
         "SELECT key, value FROM tidemark.latest_state WHERE key = 'c'",
         "DESCRIBE TABLE tidemark.batches",
-        *[f"SELECT count(*) FROM tidemark.`{name}`" for name in tables],
+        *[f"SELECT * FROM tidemark.`{name}` LIMIT 1" for name in tables],
         cwd=tmp_path,
     )
     assert board == [["a", 2], ["c", 1], ["d", 3]]
@@ -116,4 +116,4 @@ def test_a_session_with_the_metastore_alone_reads_every_name(metastore: str, tmp
     assert hours == [[0]]
     assert latest == [["c", '{"v":1}']]
     assert ["batch_id", "bigint", "micro-batch of that query, counted from 0"] in columns
-    assert dict(zip(tables, counts, strict=True))["board"] == [[3]]
+    assert len(dict(zip(tables, firsts, strict=True))["board"]) == 1

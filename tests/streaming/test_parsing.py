@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,21 +15,28 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from pyspark.sql import SparkSession
+from streaming.drivers import OnlyDriver, SharedDriver
 
 from support.parsed_source import NOON, source
+from support.topologies import sink, topology_of
+from support.topologies import source as source_of
 from tidemark.kernels.records.marks import with_marks
 from tidemark.model.kinds.sink import Sink
 from tidemark.model.kinds.source import Source
 from tidemark.model.project.connections import DEFAULT, Cluster
 from tidemark.semantics.progress import InputProgress
 from tidemark.stream.kafka.client import KafkaBroker
-from tidemark.stream.read.sources import collect, kafka_options, records_of
+from tidemark.stream.read.sources import collect, kafka_options, read_again, records_of
+
+
+def create(address: str, topic: str) -> None:
+    config = {"max.message.bytes": "20000000", "message.timestamp.after.max.ms": str(2**63 - 1)}
+    admin = AdminClient({"bootstrap.servers": address})
+    admin.create_topics([NewTopic(topic, 1, 1, config=config)])[topic].result()
 
 
 def send(address: str, topic: str, *records: tuple[bytes | None, bytes | None], timestamp_ms: int = NOON + 7) -> None:
-    new = NewTopic(topic, 1, 1, config={"max.message.bytes": "20000000"})
-    admin = AdminClient({"bootstrap.servers": address})
-    admin.create_topics([new])[topic].result()
+    create(address, topic)
     producer = Producer({"bootstrap.servers": address, "message.max.bytes": 20_000_000})
     for key, value in records:
         producer.produce(topic, value, key, 0, timestamp=timestamp_ms)
@@ -87,3 +95,64 @@ def test_a_mark_of_time_is_told_from_records(spark: SparkSession, broker: str, c
     rows, marks = with_marks(reading, records, InputProgress())
     assert rows.select("timestamp_ms", "reason", "deleted").rows()[1] == (NOON + 7_001, None, False)
     assert (rows["reason"].to_list(), marks.idle) == ([None, None], {0: True})
+
+
+def test_a_time_of_the_broker_that_is_no_time_ends_no_stream(
+    tmp_path: Path, broker: str, spark: SparkSession, shared: SharedDriver
+) -> None:
+    toml = topology_of(
+        {"name": "beyond", "trigger": "1 s"},
+        own=source_of("n int", topic="beyond_own"),
+        brokers=source_of("n int", topic="beyond_brokers", timestamp=None),
+        both={"kind": "union", "inputs": ["own", "brokers"]},
+        kept=sink("both", table="kept"),
+    )
+    lines = source_of("n int", topic=None, files="in")
+    mixed = topology_of(
+        {"name": "beyond_mixed", "trigger": "1 s"},
+        own=source_of("n int", topic="beyond_own"),
+        lines=lines,
+        both={"kind": "union", "inputs": ["own", "lines"]},
+        kept=sink("both", table="kept"),
+    )
+    (tmp_path / "warehouse" / "in").mkdir(parents=True)
+    (tmp_path / "warehouse" / "in" / "a.json").write_text(json.dumps({"n": 20, "event_time": NOON}))
+    for topic in ("beyond_own", "beyond_brokers"):
+        create(broker, topic)
+    producer = Producer({"bootstrap.servers": broker})
+
+    def produce(topic: str, n: int, timestamp_ms: int) -> None:
+        value = json.dumps({"n": n, "event_time": NOON + n}).encode()
+        producer.produce(topic, value, b"k", 0, timestamp=timestamp_ms, headers={"h": b"1"})
+
+    nanoseconds = NOON * 1_000_000
+    for n, timestamp_ms in enumerate([NOON, nanoseconds, NOON, nanoseconds]):
+        produce("beyond_own", n, timestamp_ms)
+        produce("beyond_brokers", 10 + n, timestamp_ms)
+    assert producer.flush(60) == 0
+    with (
+        OnlyDriver(tmp_path, toml, broker, shared=shared) as driver,
+        OnlyDriver(tmp_path, mixed, broker, shared=shared) as beside_files,
+    ):
+        driver.wait_for("kept", 6)
+        beside_files.wait_for("kept", 5)
+        # A batch without such a time is read by Spark again, and the next one with it is not.
+        produce("beyond_own", 4, NOON)
+        assert producer.flush(60) == 0
+        driver.wait_for("kept", 7)
+        produce("beyond_own", 5, nanoseconds)
+        assert producer.flush(60) == 0
+        rows = driver.wait_for("kept", 8)
+        bad = driver.wait_for("quarantine", 2)
+        (tmp_path / "warehouse" / "in" / "b.json").write_text(json.dumps({"n": 21, "event_time": NOON}))
+        numbers = sorted(row["n"] for row in beside_files.wait_for("kept", 8))
+        assert (driver.drain(), beside_files.drain()) == (0, 0)
+        assert driver.log().count("has a record whose broker's time Spark cannot read") == 3
+    assert numbers == [*range(6), 20, 21]
+    assert {row["n"]: row["timestamp"] for row in rows} == {**{n: NOON + n for n in range(6)}, 10: NOON, 12: NOON}
+    assert [(row["topic"], row["offset"], row["reason"]) for row in bad] == [
+        ("beyond_brokers", offset, "invalid_timestamp") for offset in (1, 3)
+    ]
+    assert json.loads(bad[0]["value"])["n"] == 11
+    (again,) = read_again(spark, source("beyond_own"), Cluster(broker), {0: (1, 2)}).to_dicts()
+    assert (again["offset"], again["reason"]) == (1, "missing_timestamp")

@@ -5,8 +5,10 @@ It reads a Delta table, files of each format and topics of two clusters.
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
+import os
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -25,6 +27,8 @@ from tidemark.control.process import wait_until
 from tidemark.embedded import broker as embedded
 
 NOON_S = 1_400_000_000
+LINES = "json lines [1] 50%25"
+"""The folder of the lines: its name has what Spark or a URL would read in another way."""
 AVRO = {
     "type": "record",
     "name": "event",
@@ -37,9 +41,9 @@ AVRO = {
 }
 SOURCES = {
     "orders": 'delta = "outside/orders"\nwritten_by = "shop/orders"',
-    "lines": 'files = "outside/json"\nformat = "json"',
+    "lines": 'files = "outside/json lines [1] 50%25"\nformat = "json"',
     "sheets": 'files = "outside/csv"\nformat = "csv"',
-    "columns": 'files = "outside/parquet"\nformat = "parquet"',
+    "columns": 'files = "FOLDER/warehouse/outside/parquet"\nformat = "parquet"',
     "events": 'topic = "avro_events"\nformat = "avro"\nschema = "event.avsc"\nmax_records = 100',
     "distant": 'topic = "distant_events"\nkafka = "far"',
 }
@@ -122,12 +126,12 @@ def home(tmp_path_factory: pytest.TempPathFactory, broker: str) -> Path:
     """Creates a warehouse with first records for all sources."""
     home = tmp_path_factory.mktemp("sources")
     outside = home / "warehouse" / "outside"
-    for folder in ("json", "csv", "parquet"):
+    for folder in (LINES, "csv", "parquet"):
         (outside / folder).mkdir(parents=True)
     for numbers in ((0, 1), (2,), (3, 4)):
         write_deltalake(outside / "orders", orders(*numbers), mode="append")
         await_next_modification_time(outside / "orders")
-    (outside / "json" / "b.json").write_text(line(0) + line(1, zone="z") + "\n")
+    (outside / LINES / "b #1.json").write_text(line(0) + line(1, zone="z") + "\n")
     (outside / "csv" / "a.csv").write_text(f"id,n,at\ni0,0,{NOON_S}\ni1,1,{NOON_S + 1}\n")
     pq.write_table(table(0, 1, 2), outside / "parquet" / "a.parquet")
     (home / "event.avsc").write_text(json.dumps(AVRO))
@@ -158,7 +162,9 @@ def driver(home: Path, broker: str, far: str, shared: SharedDriver) -> Iterator[
 
     The one on the command line counts.
     """
-    with OnlyDriver(home, TOML, broker, "--bootstrap", f"far={far}", shared=shared) as driver:
+    with OnlyDriver(
+        home, TOML.replace("FOLDER", str(home)), broker, "--bootstrap", f"far={far}", shared=shared
+    ) as driver:
         yield driver
 
 
@@ -197,19 +203,83 @@ def test_a_driver_reads_and_writes_topics_of_two_clusters(driver: OnlyDriver, fa
 
 def test_what_is_added_goes_on_from_there(driver: OnlyDriver, home: Path) -> None:
     outside = home / "warehouse" / "outside"
-    (outside / "json" / "a.json").write_text(line(2) + '{"id":\n' + '{"id": "i4", "n": "four", "at": 1}\n' + line(5))
+    (outside / LINES / "a.json").write_text(line(2) + '{"id":\n' + '{"id": "i4", "n": "four", "at": 1}\n' + line(5))
     write_deltalake(outside / "orders", orders(5, 6), mode="append")
     (outside / "csv" / "0.csv").write_text(f"id,n,at\ni2,two,{NOON_S}\ni3,3,{NOON_S + 3}\n")
     assert numbers(driver.wait_for("lines_kept", 4)) == [(0, 0), (1, 1), (2, 2), (5, 5)]
     assert numbers(driver.wait_for("orders_kept", 7))[5:] == [(5, 5), (6, 6)]
     assert numbers(driver.wait_for("sheets_kept", 3))[2:] == [(3, 3)]
-    bad = {(row["source"], row["offset"], row["reason"], row["value"]) for row in driver.wait_for("quarantine", 4)}
+    columns = ("source", "offset", "reason", "value", "detail")
+    bad = {tuple(row[name] for name in columns) for row in driver.wait_for("quarantine", 4)}
+    four = "a.json, row 3: Expected `int | null`, got `str` - at `$.n`"
     assert bad == {
-        ("lines", 3, "malformed_json", b'{"id":'),
-        ("lines", 4, "wrong_type", b'{"id": "i4", "n": "four", "at": 1}'),
-        ("sheets", 2, "wrong_type", f'{{"id":"i2","n":"two","at":"{NOON_S}"}}'.encode()),
-        ("events", 2, "malformed_avro", b"\xff" * 9),
+        ("lines", 3, "malformed_json", b'{"id":', "a.json, row 2"),
+        ("lines", 4, "wrong_type", b'{"id": "i4", "n": "four", "at": 1}', four),
+        (
+            "sheets",
+            2,
+            "wrong_type",
+            f'{{"id":"i2","n":"two","at":"{NOON_S}"}}'.encode(),
+            '0.csv, row 1: column n: "two" is no int',
+        ),
+        ("events", 2, "malformed_avro", b"\xff" * 9, None),
     }
+
+
+def test_a_damaged_file_is_set_aside_whole_and_the_others_are_read(driver: OnlyDriver, home: Path) -> None:
+    outside = home / "warehouse" / "outside"
+    csv, parquet = outside / "csv", outside / "parquet"
+    read, before = {name: driver.rows(f"{name}_kept") for name in ("sheets", "columns")}, len(driver.rows("quarantine"))
+    (csv / "cut.csv.gz").write_bytes(gzip.compress(b"id,n,at\ni9,9,9\n" * 99)[:-9])
+    (csv / "text.csv.gz").write_text("id,n,at\n")
+    (csv / "less.csv").write_text("id,at\ni9,9\n")
+    (csv / "empty.csv").touch()
+    (csv / "orders.csv").mkdir()
+    (csv / "orders.csv" / "part-0.csv").write_text("id,n,at\ni9,9,9\n")
+    (csv / "day=1").mkdir()
+    (csv / "day=1" / "part-0.csv").write_text("id,n,at\ni9,9,9\n")
+    (csv / "whole.csv").write_text(f'at,zone,n,id\n{NOON_S},"a\nb",7,i7\n')
+    os.utime(csv / "whole.csv", (NOON_S, NOON_S))  # a file may be older than all others
+    pq.write_table(table(9), parquet / "cut.parquet")
+    os.truncate(parquet / "cut.parquet", (parquet / "cut.parquet").stat().st_size - 1)
+    pq.write_table(table(9).drop(["n"]), parquet / "less.parquet")
+    pq.write_table(table(7), parquet / "whole.parquet")
+    set_aside = driver.wait_for("quarantine", before + 7)[before:]
+    details = sorted((row["source"], row["detail"].partition(": ")) for row in set_aside)
+    assert {row["reason"] for row in set_aside} == {"unreadable_file"}
+    assert [(name, file) for name, (file, *_) in details] == [
+        ("columns", "cut.parquet"),
+        ("columns", "less.parquet"),
+        ("sheets", "cut.csv.gz"),
+        ("sheets", "empty.csv"),
+        ("sheets", "less.csv"),
+        ("sheets", "orders.csv"),
+        ("sheets", "text.csv.gz"),
+    ]
+    assert [why for name, (*_, why) in details if name == "sheets"] == [
+        "is not whole gzip: Truncated compressed stream",
+        "has no bytes",
+        "has no column n; its columns are: id, at",
+        f"is a folder; put its files into {csv} itself",
+        "is not whole gzip: zlib inflate failed: incorrect header check",
+    ]
+    for name, rows in read.items():
+        (last,) = driver.wait_for(f"{name}_kept", len(rows) + 1)[len(rows) :]
+        assert (last["id"], last["n"]) == ("i7", 7)
+    assert json.loads(driver.rows("sheets_kept")[-1]["rest"]) == {"zone": "a\nb"}
+
+
+def test_lines_that_are_added_to_a_read_file_are_counted_and_named(driver: OnlyDriver, home: Path) -> None:
+    with (home / "warehouse" / "outside" / LINES / "b #1.json").open("a") as file:
+        file.write(line(8) + line(9))
+    (home / "warehouse" / "outside" / LINES / "next.json").write_text(line(6))  # causes a batch at once
+    added = 2 * len(line(8))
+
+    def told() -> list[str]:
+        return [row["detail"] for row in driver.rows("quarantine") if row["reason"] == "added_to_file"]
+
+    driver.wait(lambda: bool(told()), "the added lines")
+    assert told() == [f"b #1.json: 2 lines ({added} bytes) were added after it had been read, and are not read"]
 
 
 def test_a_commit_without_a_row_tells_time(driver: OnlyDriver, home: Path) -> None:
@@ -240,6 +310,8 @@ def test_a_source_that_is_not_there_is_named_at_start(
     tmp_path: Path, broker: str, far: str, home: Path, shared: SharedDriver
 ) -> None:
     (tmp_path / "event.avsc").write_text(json.dumps(AVRO))
-    with OnlyDriver(tmp_path, TOML, broker, "--bootstrap", f"far={far}", shared=shared) as driver:
+    with OnlyDriver(
+        tmp_path, TOML.replace("FOLDER", str(tmp_path)), broker, "--bootstrap", f"far={far}", shared=shared
+    ) as driver:
         assert "operators.orders.delta: " in (reason := driver.reason_to_fail())
         assert reason.endswith("no Delta table; create it before the stream starts")

@@ -41,13 +41,13 @@ IMPORTS = {
         "collecting errors semantics model.settings model.kinds kernels kernels.columns kernels.aggregates kernels.sql"
     ),
     "kernels.records": "collecting semantics model.tables model.kinds kernels.columns kernels.updates",
-    "kernels.formats": "semantics model.kinds kernels.columns kernels.records",
-    "storage": "errors clock model.project",
+    "kernels.formats": "collecting semantics model.kinds kernels.columns kernels.records",
+    "storage": "errors clock model.project model.settings",
     "storage.delta": "collecting errors clock model.settings kernels.columns kernels.updates storage",
-    "control": "collecting errors clock storage",
+    "control": "errors clock storage",
     "recorded": "collecting control errors escaping model model.kinds model.project storage",
     "spark_session": "errors model.project storage control",
-    "stream.journal": "collecting errors semantics model.tables kernels.records storage storage.delta",
+    "stream.journal": "collecting control errors semantics model.tables kernels.records storage storage.delta",
     "stream.driver": (
         "collecting escaping errors clock semantics model.tables model.project model kernels.columns storage "
         "storage.delta control spark_session stream.journal"
@@ -56,7 +56,7 @@ IMPORTS = {
         "errors clock semantics model.project model.kinds model.settings model kernels kernels.columns "
         "kernels.updates kernels.records storage stream.journal"
     ),
-    "stream.state": "collecting errors kernels.updates storage stream.journal",
+    "stream.state": "collecting control errors kernels.updates storage stream.journal",
     "stream.updates": (
         "collecting errors semantics model.settings model.kinds model kernels kernels.columns "
         "kernels.aggregates kernels.sql kernels.updates stream.journal stream.state"
@@ -88,7 +88,7 @@ IMPORTS = {
         "spark_session stream.journal stream.kafka stream.state stream.operate stream.read stream.schemas stream.write"
     ),
     "stream.distributed": (
-        "collecting errors clock semantics model.tables model.kinds model kernels kernels.columns "
+        "collecting control errors clock semantics model.tables model.kinds model kernels kernels.columns "
         "kernels.aggregates kernels.updates kernels.records kernels.formats storage storage.delta "
         "spark_session stream.journal stream.driver stream.kafka stream.state stream.updates stream.operate "
         "stream.read stream.schemas stream.decide stream.write stream.startup"
@@ -105,11 +105,11 @@ IMPORTS = {
         "kernels.records stream.kafka stream.read stream.write"
     ),
     "why.evidence": (
-        "collecting escaping semantics model.tables model.settings model.kinds model kernels.columns "
+        "collecting escaping errors semantics model.tables model.settings model.kinds model kernels.columns "
         "kernels.reports control stream.journal stream.startup"
     ),
     "why.causes": (
-        "collecting semantics model.settings model.project model.kinds model kernels.reports control recorded "
+        "collecting semantics model.settings model.project model.kinds model kernels.reports control recorded storage "
         "why.evidence"
     ),
     "why": "collecting errors semantics model.settings model.project model.kinds model why.evidence why.causes",

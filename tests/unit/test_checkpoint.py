@@ -14,12 +14,14 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.version import Version
 
+from tidemark.errors import UnreadableFile
 from tidemark.model.project.files import CHECKOUT
 from tidemark.stream.journal.checkpoint import (
     Plan,
     UnknownCheckpointFormat,
     last_tick,
     newest_commit,
+    planned_files,
     plans,
     read_plan,
     version_read,
@@ -53,6 +55,33 @@ def test_a_plan_says_before_which_version_tables_are_read(tmp_path: Path) -> Non
     assert read_plan(checkpoint, 4) == Plan({"events": {0: 7, 1: 3}}, at_ms=1, versions={"a": 5, "c": 0})
 
 
+def test_the_files_of_a_batch_are_those_noted_since_the_plan_before(tmp_path: Path) -> None:
+    def offsets(batch_id: int, *lines: str) -> None:
+        (tmp_path / "offsets").mkdir(exist_ok=True)
+        (tmp_path / "offsets" / str(batch_id)).write_text("\n".join(["v1", '{"batchTimestampMs":1}', "4", *lines]))
+
+    def notes(name: str, *numbers: int) -> None:
+        entries = [{"path": f"file:///in/{n}", "timestamp": 70 + n, "batchId": n} for n in numbers]
+        (tmp_path / "sources" / "2").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "sources" / "2" / name).write_text("\n".join(["v1", *map(json.dumps, entries)]))
+
+    def files(batch_id: int) -> list[tuple[str, int]]:
+        return planned_files(tmp_path, batch_id, 2)
+
+    offsets(0, OFFSETS, "-")
+    offsets(1, OFFSETS, '{"logOffset":0}')
+    offsets(2, OFFSETS, '{"logOffset":0}')
+    offsets(3, OFFSETS, '{"logOffset":9}')
+    offsets(4, OFFSETS, '{"logOffset":10}')
+    notes("9.compact", *range(10))  # Spark has removed the notes before
+    notes("10", 10)
+    of = [(f"file:///in/{n}", 70 + n) for n in range(11)]
+    assert [files(batch_id) for batch_id in range(5)] == [[], of[:1], [], of[1:10], of[10:]]
+    (tmp_path / "sources" / "2" / "10").write_text('v1\n{"path":"fil')
+    with pytest.raises(ValueError, match=r"sources/2/10: notes about files must begin with v1"):
+        files(4)
+
+
 def test_the_last_tick_is_that_of_the_newest_plan(tmp_path: Path) -> None:
     assert last_tick(tmp_path) == -1
     checkpoint = plan(tmp_path, "v1", '{"batchTimestampMs":1}', "57", OFFSETS)
@@ -62,12 +91,12 @@ def test_the_last_tick_is_that_of_the_newest_plan(tmp_path: Path) -> None:
 
 def test_a_plan_without_its_time_is_an_error(tmp_path: Path) -> None:
     checkpoint = plan(tmp_path, "v1", '{"batchWatermarkMs":0}', "4", OFFSETS)
-    with pytest.raises(ValueError, match="offsets/4: batchTimestampMs is missing"):
+    with pytest.raises(UnreadableFile, match="offsets/4: batchTimestampMs is missing"):
         read_plan(checkpoint, 4)
 
 
 def test_a_torn_plan_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="offsets/4: a plan must begin with v1"):
+    with pytest.raises(UnreadableFile, match="offsets/4: a plan must begin with v1"):
         read_plan(plan(tmp_path, "v1"), 4)
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tidemark.storage.location import replace
+from tidemark.errors import InvalidArgument
+from tidemark.storage.location import location, replace
 
 
 def test_threads_of_a_process_replace_the_same_file(tmp_path: Path) -> None:
@@ -39,3 +40,18 @@ def test_the_name_of_a_folder_is_synced_if_it_has_the_inode_of_a_removed_one(
     synced.clear()
     replace(other / "file", "2")
     assert [folder for folder in synced if ".file" not in folder][:3] == [str(other), str(other.parent), str(tmp_path)]
+
+
+@pytest.mark.parametrize("name", ["s%20park", "%2a", "a%C3%A9"])
+def test_a_path_that_delta_rs_takes_for_another_is_refused(tmp_path: Path, name: str) -> None:
+    folder, link = tmp_path / name, tmp_path / "link"
+    folder.mkdir()
+    link.symlink_to(folder)
+    for text in (str(folder / "warehouse"), str(link / "warehouse")):
+        with pytest.raises(InvalidArgument, match=r"in its path, which delta-rs reads as .*; rename that folder"):
+            location(text)
+
+
+@pytest.mark.parametrize("name", ["50%", "%zz", "a#b", "a?b", "a b", "a+b", "é", "it's", 'the "lake"'])
+def test_other_names_are_accepted(tmp_path: Path, name: str) -> None:
+    assert location(str(tmp_path / name)) == tmp_path / name

@@ -153,6 +153,11 @@ def test_a_given_name_is_taken_before_that_of_a_source():
         ),
         (
             "flight_events",
+            {"topic": None, "files": "s3://bucket/flights"},
+            "flight_events.files: is 's3://bucket/flights', a URL; write a folder of a disk: relative to the warehouse",
+        ),
+        (
+            "flight_events",
             {"key": None, "tombstone_time": {"header": "at"}},
             "flight_events.tombstone_time: is set, but a source without a key has no tombstones; write key =",
         ),

@@ -35,7 +35,7 @@ from tidemark.api.listen import Listener
 from tidemark.api.progress import load_of, offsets_of
 from tidemark.clock import wall_clock_ms
 from tidemark.control.folder import AlreadyRunning, Control, LeaseLost, StreamState, digest
-from tidemark.model.project.layout import NAME, Layout, usable
+from tidemark.model.project.layout import Layout, folder_name, usable
 from tidemark.model.topology import JobLaunch
 from tidemark.recorded.queries import write_launch
 from tidemark.stream.driver.heartbeats import Heartbeats
@@ -258,7 +258,7 @@ class ApplicationQueries:
             listener = self._listen(writer._spark)
             # `start` and `toTable` have the name at the same place.
             given = kwargs.get("queryName") or next(iter(args[4:5]), None) or _name_in_options(writer)
-            sign = self._take_name(given) if isinstance(given, str) and NAME.fullmatch(given) else None
+            sign = self._take_name(folder_name(given)) if given and isinstance(given, str) else None
             try:
                 query = start(writer, *args, **kwargs)
             except BaseException as error:

@@ -51,7 +51,7 @@ from tidemark.clock import wall_clock_ms
 from tidemark.collecting import present
 from tidemark.errors import InvalidSpec
 from tidemark.kernels.columns.schemas import rows_of
-from tidemark.model.project.layout import NAME, Layout
+from tidemark.model.project.layout import Layout, folder_name
 from tidemark.model.settings.intervals import instant_ms, iso
 from tidemark.model.tables.catalog import BATCHES, OPERATOR_LATENCY, OPERATOR_WINDOWS, OUTCOMES, TABLES, WATERMARKS
 from tidemark.model.topology import WINDOW_OF_JOBS_MS
@@ -103,9 +103,9 @@ class Listener(StreamingQueryListener):
 
     How it works: Spark calls from the thread that serves all its listeners, so a call only puts its event into a queue;
     a thread of the listener's own writes the events of GROUP_S together. A query is filed as the sub-topology of its
-    name. Without a usable name it is filed under JOB_1, JOB_2 … of its *job*, or under its id if it has no job. A batch
-    that was recorded before, by `measured` or before a restart, is not recorded again. Batches of a new checkpoint are
-    numbered on from the newest recorded one.
+    name (`folder_name`). Without a name it is filed under JOB_1, JOB_2 … of its *job*, or under its id if it has no
+    job. A batch that was recorded before, by `measured` or before a restart, is not recorded again. Batches of a new
+    checkpoint are numbered on from the newest recorded one.
 
     What it does not do: fail a query. Errors in writing are logged; after one of the warehouse, rows are written later.
 
@@ -187,8 +187,8 @@ class Listener(StreamingQueryListener):
         return self._query(query.name, str(query.id), str(query.runId)).name
 
     def _query(self, name: str | None, query_id: str, run: str) -> Query:
-        usable = name if name and NAME.fullmatch(name) else self._unnamed.get(run, query_id)
-        return Query(self._layout, self._topology, usable)
+        filed_as = folder_name(name) if name else self._unnamed.get(run, query_id)
+        return Query(self._layout, self._topology, filed_as)
 
     def _free_name(self) -> str:
         """Returns a name for a query of the job that has none.

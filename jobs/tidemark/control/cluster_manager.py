@@ -23,8 +23,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 
+from tidemark.control.files import parsed, read
 from tidemark.errors import TidemarkError
 from tidemark.storage import location
 
@@ -90,12 +92,8 @@ def record(home: Path, driver: ManagedDriver) -> None:
 
 def recorded(home: Path, launch_id: str) -> ManagedDriver | None:
     """Returns the driver of *launch_id* that *home* names, or None."""
-    try:
-        fields = json.loads((home / FILE).read_text())
-    except FileNotFoundError:
-        return None
-    driver = ManagedDriver(**{**fields, "manager": ClusterManager(fields["manager"])})
-    return driver if driver.launch_id == launch_id else None
+    driver = read(home, FILE, partial(parsed, ManagedDriver))
+    return driver if driver is not None and driver.launch_id == launch_id else None
 
 
 def kill(home: Path, driver: ManagedDriver, submit: Sequence[str], env: Mapping[str, str]) -> None:

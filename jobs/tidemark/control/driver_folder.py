@@ -23,11 +23,13 @@ import platform
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 
 from tidemark.clock import Clock, wall_clock_ms
+from tidemark.control.files import parsed, read
 from tidemark.storage.location import replace
 from tidemark.storage.locks import locked, open_lock, own_folder, take_lock
 from tidemark.storage.object_path import ObjectPath
@@ -136,15 +138,12 @@ class DriverFolder:
 
     def running(self) -> RunningLaunches:
         """Returns the launches that the driver wrote last."""
-        try:
-            return RunningLaunches(**json.loads((self.home / "running.json").read_text()))
-        except FileNotFoundError:
-            return RunningLaunches()
+        return read(self.home, "running.json", partial(parsed, RunningLaunches)) or RunningLaunches()
 
     def command(self) -> str:
         """Returns the command that started the process; empty before the first."""
         path = self.home / "command.txt"
-        return path.read_text() if path.exists() else ""
+        return path.read_text(errors="replace") if path.is_file() else ""
 
     def begin(self, command: str) -> None:
         """Records that a process of *command* is started."""
@@ -181,11 +180,11 @@ class DriverFolder:
         return True
 
     def _start_requests(self) -> list[StartRequest]:
-        starts = []
+        starts: list[StartRequest] = []
         for path in sorted(self.home.glob("start_*.json")):
-            with suppress(FileNotFoundError):  # the driver has begun it, or its launcher has withdrawn it
-                fields = json.loads(path.read_text())
-                starts.append(StartRequest(fields["launch_id"], fields["control"], tuple(fields["arguments"])))
+            # None: the driver has begun it, its launcher has withdrawn it, or it is damaged.
+            if (start := read(self.home, path.name, partial(parsed, StartRequest))) is not None:
+                starts.append(start)
         return starts
 
     def _has_nothing_to_run(self) -> bool:

@@ -1,24 +1,7 @@
 """Reads and writes the control folder of one stream.
 
 Purpose: launch, heartbeat, drain and lease without a process to ask, so that it works wherever the warehouse is seen.
-The driver and the processes that supervise it communicate through these files.
-
-| file | written by | says |
-|---|---|---|
-| `driver.lock` | the driver holds flock(2) on it as long as it lives | there is a driver |
-| `acquire.lock` | held with flock(2) for the instant of acquiring | one process acquires at a time |
-| `epoch` | the driver that got the lock | how many drivers there have been: the newest lease |
-| `epoch.claim.N` | the same, before; its name can be taken once | who gets epoch N, also where no lock is seen |
-| `heartbeat.json` | the driver, every second and at its end | state, epoch, batch, offsets, when |
-| `manager.json` | the driver in cluster mode, and its killer | its cluster manager, and its name there |
-| `drain.json` | the process that wants the stream to stop | who asked, and when |
-| `meanings.json` | the driver, when it starts | the meanings of its state (`stream/startup/state_compatibility.py`) |
-| `killed.json` | the process that kills a driver because another stream of it hangs | which launch, which stream |
-| `deaths.json` | the driver, when one before it was killed with a batch | how often, and which of its records to skip |
-| `lineage.json` | `tidemark serve-metrics --lineage` and `publish lineage --runs` | the last event that was sent |
-| `time_resets.json` | `tidemark reset-time` | partitions whose time goes back: to when, who asked, and why |
-| `reopen_ID.json` | `tidemark requeue --late --reopen` | late records that an aggregate takes in again |
-| `loss.json` | `tidemark accept-loss` | offsets that may be skipped: who gave them up, and why |
+The driver and the processes that supervise it communicate through its files, which `FILES` in `files.py` lists.
 
 The folder and its locks are their owner's alone, see `tidemark.storage.locks`. A driver checks before each write that
 `epoch` is still its own. A driver that was stopped, and wakes up after another has taken over, writes nothing more.
@@ -46,7 +29,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tidemark.collecting import pick
+from tidemark.control.files import parsed, read, refuse_folder, sealed, unsealed
 from tidemark.control.lease import Lease, LeaseHeld
 from tidemark.control.news import news_of
 from tidemark.errors import Contradiction, TidemarkError
@@ -181,12 +164,6 @@ class WindowReopening:
     at_ms: int
 
 
-def known_fields(dataclass: type, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns those of *fields* that *dataclass* has."""
-    # A newer version, whose deploy was rolled back, may have written the file.
-    return pick(fields, dataclass.__annotations__)
-
-
 def digest(topology_file: Path) -> str:
     """Returns a digest that identifies the content of *topology_file*."""
     return hashlib.sha256(topology_file.read_bytes()).hexdigest()[:16]
@@ -215,11 +192,13 @@ class Control:
 
         Raises:
             AlreadyRunning: another driver lives.
+            UnreadableFile: a folder lies in the place of a lock.
         """
         if self._lease is not None:
             self._epoch = self._acquired(self._lease, silent_after_ms)
             return self._epoch
         own_folder(self.home)
+        refuse_folder(self.home, "acquire.lock", "driver.lock", "epoch")
         # Two processes that replaced the lock of a silent driver would each hold a file of its own.
         with self._acquiring():
             lock = open_lock(self.home / "driver.lock")
@@ -238,10 +217,12 @@ class Control:
         """Returns the epoch of the newest driver; 0 before the first."""
         if self._lease is not None:
             return self._answer("epoch", self._lease.epoch)
-        try:
-            return int((self.home / "epoch").read_text())
-        except FileNotFoundError:
-            return 0
+        # The newest claim is at least the epoch in the file, so it does where the file is damaged.
+        return self._written_epoch() or max(self._claims(), default=0)
+
+    def _written_epoch(self) -> int:
+        """Returns the number in the file `epoch`; 0 if there is none, or if it is damaged."""
+        return read(self.home, "epoch", int) or 0
 
     def check_lease(self, epoch: int) -> None:
         """Raises LeaseLost unless *epoch* is that of the newest driver."""
@@ -272,7 +253,7 @@ class Control:
         try:
             # The pid in the file proves nothing: another process may have it by now.
             lock = os.open(self.home / "driver.lock", os.O_RDWR)
-        except FileNotFoundError:
+        except (FileNotFoundError, IsADirectoryError):
             return False
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -354,14 +335,13 @@ class Control:
             _overwrite(self.home / "heartbeat.json", whole_pages)
 
     def heartbeat(self) -> Heartbeat | None:
-        """Returns the newest heartbeat; None before the first."""
-        try:
-            fields = _read(self.home / "heartbeat.json")
-        except json.JSONDecodeError:  # on a full disk the driver overwrites the file in place
-            fields = _read(self.home / "heartbeat.json")
-        if fields is None:
-            return None
-        return Heartbeat(**{**known_fields(Heartbeat, fields), "state": StreamState(fields["state"])})
+        """Returns the newest heartbeat; None before the first, and if it is damaged."""
+        beat = self._read_heartbeat()
+        # On a full disk the driver overwrites the file in place, so half a beat is followed by a whole one.
+        return self._read_heartbeat() if beat is None and self._lease is None else beat
+
+    def _read_heartbeat(self) -> Heartbeat | None:
+        return read(self.home, "heartbeat.json", partial(parsed, Heartbeat))
 
     def request_drain(self, *, by: str, now_ms: int) -> None:
         """Asks the driver to finish its batch and end, once."""
@@ -376,8 +356,9 @@ class Control:
 
     def drained_by(self) -> str | None:
         """Returns who asked the driver to end; None without a request."""
-        request = _read(self.home / "drain.json")
-        return str(request["by"]) if request else None
+        by = read(self.home, "drain.json", lambda request: str(request["by"]))
+        # A request counts whatever its file says.
+        return "unknown: drain.json is damaged" if by is None and (self.home / "drain.json").is_file() else by
 
     def forget_drain(self) -> None:
         """Withdraws a drain request, before the next driver is launched."""
@@ -390,7 +371,8 @@ class Control:
         It skips only from the offset at which the stream was when the loss was accepted, or to the topic of that id.
         """
         own_folder(self.home)
-        replace(self.home / "loss.json", json.dumps([*self._losses(), asdict(loss)]))
+        losses = [asdict(each) for each in (*self._losses(), loss)]
+        replace(self.home / "loss.json", sealed(self.home, "loss.json", losses))
 
     def accepted_loss(self) -> dict[tuple[str, int, int | str], int]:
         """Returns the offsets at which the stream may continue.
@@ -399,15 +381,15 @@ class Control:
         """
         accepted: dict[tuple[str, int, int | str], int] = {}
         for loss in self._losses():
-            place = loss["topic_id"] or loss["from_offset"]
-            accepted[loss["source"], loss["partition"], place] = loss["until_offset"]
+            place = loss.topic_id or loss.from_offset
+            accepted[loss.source, loss.partition, place] = loss.until_offset
         return accepted
 
     def request_time_reset(self, reset: TimeReset) -> None:
         """Asks the driver to carry out *reset* with its next batch."""
         own_folder(self.home)
         resets = [asdict(each) for each in (*self.time_resets(), reset)]
-        replace(self.home / "time_resets.json", json.dumps(resets))
+        replace(self.home / "time_resets.json", sealed(self.home, "time_resets.json", resets))
         # Without a driver the next one carries it out with its first batch.
         self._spread_news()
 
@@ -416,8 +398,12 @@ class Control:
 
         The stream's progress has the ones that are done.
         """
-        requests = self._answer("time resets", lambda: _read(self.home / "time_resets.json")) or []
-        return [TimeReset(**known_fields(TimeReset, fields)) for fields in requests]
+
+        def ask() -> list[TimeReset]:
+            resets = unsealed(self.home, "time_resets.json", lambda all_: [parsed(TimeReset, each) for each in all_])
+            return resets or []
+
+        return self._answer("time resets", ask)
 
     def request_reopening(self, reopening: WindowReopening) -> None:
         """Asks the driver to carry out *reopening* with its next batch.
@@ -425,7 +411,8 @@ class Control:
         If no driver runs, the next one does so with its first batch.
         """
         own_folder(self.home)
-        replace(self.home / f"reopen_{reopening.id}.json", json.dumps(asdict(reopening)))
+        name = f"reopen_{reopening.id}.json"
+        replace(self.home / name, sealed(self.home, name, asdict(reopening)))
         self._spread_news()
 
     def reopenings(self) -> list[str]:
@@ -449,9 +436,10 @@ class Control:
 
     def reopening(self, id_: str) -> WindowReopening:
         """Returns the reopening that was requested under *id_*."""
-        fields = known_fields(WindowReopening, json.loads((self.home / f"reopen_{id_}.json").read_text()))
-        late = tuple((batch, part, offset) for batch, part, offset in fields["late"])
-        return WindowReopening(**{**fields, "late": late})
+        reopening = unsealed(self.home, f"reopen_{id_}.json", partial(parsed, WindowReopening))
+        if reopening is None:
+            raise FileNotFoundError(self.home / f"reopen_{id_}.json")
+        return reopening
 
     def reopening_written_down(self, id_: str) -> None:
         """Allows to remove the request under *id_* once it is carried out.
@@ -479,8 +467,8 @@ class Control:
 
     def adopted_by(self, launch_id: str) -> str | None:
         """Returns who adopted the driver of *launch_id* last, if it was adopted."""
-        adopted = self._answer("adoption", lambda: _read(self.home / "adopted.json"))
-        return str(adopted["by"]) if adopted and adopted["launch_id"] == launch_id else None
+        adopted = self._answer("adoption", lambda: read(self.home, "adopted.json", _texts))
+        return adopted.get("by") if adopted and adopted.get("launch_id") == launch_id else None
 
     def kill_for(self, launch_id: str, stream: str, *, by: str = "") -> None:
         """Records that *by* kills *launch_id* because of *stream*.
@@ -502,15 +490,15 @@ class Control:
 
     def _killed(self, launch_id: str) -> dict[str, str]:
         """Returns what `killed.json` says of *launch_id*; empty: nothing."""
-        killed: dict[str, str] = _read(self.home / "killed.json") or {}
+        killed = read(self.home, "killed.json", _texts) or {}
         return killed if killed.get("launch_id") == launch_id else {}
 
-    def deaths(self) -> dict[str, Any]:
-        """Returns the stored deaths of drivers; empty if there were none.
+    def deaths(self, parse: Callable[[Mapping[str, Any]], T]) -> T | None:
+        """Returns the stored deaths of drivers as *parse* reads them; None if there were none.
 
         These drivers were killed with one and the same batch.
         """
-        return _read(self.home / "deaths.json") or {}
+        return read(self.home, "deaths.json", parse)
 
     def keep_deaths(self, now: Mapping[str, Any]) -> None:
         """Stores the deaths *now* in place of the earlier ones."""
@@ -518,16 +506,15 @@ class Control:
 
     def meanings(self) -> dict[str, str]:
         """Returns the stored meanings, empty before a driver of this version."""
-        return _read(self.home / "meanings.json") or {}
+        return unsealed(self.home, "meanings.json", _texts) or {}
 
     def keep_meanings(self, now: Mapping[str, str]) -> None:
         """Stores the meanings *now*; earlier ones of other keys stay."""
-        replace(self.home / "meanings.json", json.dumps({**self.meanings(), **now}))
+        replace(self.home / "meanings.json", sealed(self.home, "meanings.json", {**self.meanings(), **now}))
 
     def lineage_sent(self) -> dict[str, Any] | None:
         """Returns the last event that was sent to OpenLineage; None: none was."""
-        sent: dict[str, Any] | None = _read(self.home / "lineage.json")
-        return sent
+        return read(self.home, "lineage.json", _object)
 
     def keep_lineage_sent(self, event: Mapping[str, Any]) -> None:
         """Stores the last event that was sent to OpenLineage."""
@@ -549,20 +536,25 @@ class Control:
 
     def _claimed(self) -> int:
         """Claims the epoch after the newest one, against other hosts, too."""
-        claims = {int(claim.name.rpartition(".")[2]): claim for claim in self.home.glob("epoch.claim.*")}
+        claims = self._claims()
         # A driver that died after its claim has not written its epoch to the file `epoch`.
-        epoch = max([self.epoch(), *claims]) + 1
+        epoch = max([self._written_epoch(), *claims]) + 1
         # The lock of another host may not be visible here; an exclusive create is, on NFS too.
         msg = f"{self.home}: another driver of this stream has just taken epoch {epoch}; wait for it, or drain it"
         try:
             (self.home / f"epoch.claim.{epoch}").touch(exist_ok=False)
         except FileExistsError:
             raise AlreadyRunning(msg) from None
-        if self.epoch() >= epoch:  # another driver took it so long ago that its claim was removed
+        if self._written_epoch() >= epoch:  # another driver took it so long ago that its claim was removed
             raise AlreadyRunning(msg)
         for older in sorted(claims)[:-1]:
             claims[older].unlink(missing_ok=True)
         return epoch
+
+    def _claims(self) -> dict[int, Path]:
+        """Returns the claims of epochs, by their numbers."""
+        names = ((claim.name.rpartition(".")[2], claim) for claim in self.home.glob("epoch.claim.*"))
+        return {int(number): claim for number, claim in names if number.isdecimal()}
 
     def _refuse_to_take_over(self, now_ms: int | None, silent_after_ms: int, by: str) -> None:
         """Refuses to take over from a driver that may still write.
@@ -617,10 +609,27 @@ class Control:
         new_file.replace(self.home / "driver.lock")
         return lock
 
-    def _losses(self) -> list[dict[str, Any]]:
-        path = self.home / "loss.json"
-        losses: list[dict[str, Any]] = json.loads(path.read_text()) if path.exists() else []
-        return losses
+    def _losses(self) -> list[AcceptedLoss]:
+        return unsealed(self.home, "loss.json", lambda all_: [parsed(AcceptedLoss, each) for each in all_]) or []
+
+
+def _texts(content: Mapping[str, Any]) -> dict[str, str]:
+    """Returns *content*, an object of JSON whose values are texts."""
+    return {name: _text(value) for name, value in content.items()}
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        msg = f"must be a text, got {value!r:.100}"
+        raise TypeError(msg)
+    return value
+
+
+def _object(content: Any) -> dict[str, Any]:
+    if not isinstance(content, dict):
+        msg = f"must be an object of JSON, got {content!r:.100}"
+        raise TypeError(msg)
+    return content
 
 
 def _overwrite(path: Path, text: str) -> None:
@@ -637,11 +646,3 @@ def _overwrite(path: Path, text: str) -> None:
         os.write(file, content)
     finally:
         os.close(file)
-
-
-def _read(path: Path) -> Any:
-    """Returns the content of a JSON file; None without a file."""
-    try:
-        return json.loads(path.read_text())
-    except FileNotFoundError:
-        return None

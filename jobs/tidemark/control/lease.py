@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from tidemark.clock import Clock, wall_clock_ms
+from tidemark.control.files import read
 from tidemark.errors import InvalidArgument
 from tidemark.storage.location import put_once, replace
 
@@ -119,10 +120,11 @@ class Lease:
         epoch = self.epoch()
         if not epoch:
             return None
-        sign: dict[str, Any] = json.loads(self._path(epoch).read_bytes())
+        # A holder whose file is damaged is heard by its heartbeat alone, until it writes the file again.
+        at_ms, released = read(self._epochs, self._path(epoch).name, _at_and_released) or (0, False)
         beat = self._last_beat()
-        heard_ms = max(sign["at_ms"], beat[1] if beat and beat[0] == epoch else 0)
-        return None if sign["released"] or self._clock() - heard_ms >= silent_after_ms else heard_ms
+        heard_ms = max(at_ms, beat[1] if beat and beat[0] == epoch else 0)
+        return None if released or self._clock() - heard_ms >= silent_after_ms else heard_ms
 
     def _refuse_unless_made_once(self, epoch: int) -> None:
         # Some stores ignore `If-None-Match`, and accept this second put.
@@ -143,3 +145,7 @@ class Lease:
 
     def _path(self, epoch: int) -> Path:
         return self._epochs / f"{epoch:020d}"
+
+
+def _at_and_released(sign: Any) -> tuple[int, bool]:
+    return int(sign["at_ms"]), bool(sign["released"])

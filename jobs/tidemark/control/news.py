@@ -68,7 +68,7 @@ class News:
 
     def _text(self) -> str | None:
         try:
-            return self._place.read_text()
+            return self._place.read_text(errors="replace")
         except FileNotFoundError:
             return None
 

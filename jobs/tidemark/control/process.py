@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from tidemark.control.files import read
 from tidemark.errors import InvalidArgument, TidemarkError
 
 POLL_S, LONGEST_POLL_S = 0.1, 2.0
@@ -204,11 +205,11 @@ def _pid_file(home: Path, name: str) -> Path:
 
 
 def _recorded_process(home: Path, name: str) -> Process | None:
-    try:
-        recorded = json.loads(_pid_file(home, name).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-    return Process(name, recorded["pid"], recorded["started"], home / f"{name}.log")
+    return read(
+        home,
+        _pid_file(home, name).name,
+        lambda recorded: Process(name, int(recorded["pid"]), int(recorded["started"]), home / f"{name}.log"),
+    )
 
 
 def _end(process: Process, members: set[_Member], number: signal.Signals, within_s: float) -> set[_Member]:

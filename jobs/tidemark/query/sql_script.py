@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from tidemark.collecting import names_in
+from tidemark.errors import InvalidArgument
 from tidemark.model.project.layout import Layout
 from tidemark.model.tables.catalog import TABLES
 from tidemark.query.spark_views import external_names, identifier, place_of, union_of
@@ -31,13 +33,18 @@ def script(layout: Layout, *, schema: str, catalog: str | None = None) -> str:
         InvalidArgument: the warehouse has no tables, or two that would have one name.
     """
     paths_by_name = delta_tables(layout.warehouse)
+    shown = {*TABLES, *paths_by_name, *names_in(views())}
     external = external_names(layout, [path for paths in paths_by_name.values() for path in paths])
+    if taken := sorted(shown & {*external.values()}):
+        msg = f"{', '.join(taken)}: the table of a stream and a view would have one name; rename the sink's table"
+        raise InvalidArgument(msg)
     place = ".".join(map(identifier, filter(None, (catalog, schema))))
-    statements = [f"CREATE SCHEMA IF NOT EXISTS {place}", f"USE {place}"]
+    # A view keeps the time zone of the session that made it, and the hours of views are UTC.
+    statements = ["SET TIME ZONE 'UTC'", f"CREATE SCHEMA IF NOT EXISTS {place}", f"USE {place}"]
     # Only the place is registered: columns are those of Delta's log, when the table is read.
     for path, name in external.items():
         statements.append(
-            f"CREATE TABLE IF NOT EXISTS {identifier(name)} USING DELTA LOCATION {_literal(place_of(path))}"
+            f"CREATE TABLE IF NOT EXISTS {identifier(name)} USING DELTA LOCATION {_literal(_location(path))}"
         )
     for name in sorted({*TABLES, *paths_by_name}):
         statements.append(_union(name, paths_by_name.get(name, ()), external))
@@ -60,16 +67,22 @@ def _union(name: str, paths: Sequence[Path], external: Mapping[Path, str]) -> st
 
 def _for_trino(external: Mapping[Path, str], schema: str) -> Iterator[str]:
     """Yields comments with a call for each table. Trino has no part in the tests."""
-    yield "-- The same tables in Trino (not tried), whose connector must permit register_table:"
+    yield f"-- The same tables in Trino (not tried), with a catalog `{TRINO_CATALOG}` that permits register_table:"
     for path, name in external.items():
-        arguments = {"schema_name": schema, "table_name": name, "table_location": place_of(path)}
+        arguments = {"schema_name": schema, "table_name": name, "table_location": _location(path)}
         texts = ", ".join(f"{key} => {_text(value)}" for key, value in arguments.items())
         yield f"-- CALL {TRINO_CATALOG}.system.register_table({texts});"
 
 
+def _location(path: Path) -> str:
+    """Returns the place of a table with its scheme: without one Spark looks in its default file system."""
+    place = place_of(path)
+    return place if "://" in place else f"file://{place}"
+
+
 def _literal(text: str) -> str:
-    """Returns *text* as a literal of Spark SQL."""
-    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+    """Returns *text* as a literal of Spark SQL, which would replace a variable `${…}` in it."""
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'").replace("${", "\\u0024{") + "'"
 
 
 def _text(text: str) -> str:

@@ -16,6 +16,12 @@ from tidemark.semantics.idleness import Activity
 from tidemark.semantics.schema_watch import SourceFields, fields_from_json, fields_to_json
 from tidemark.semantics.skip_rate import Skips
 
+WATCHED_FILES = 500
+"""So many files of a source are watched after they were read.
+
+Each journal entry has their sizes.
+"""
+
 
 class WriterPosition(NamedTuple):
     """The last record of a writer that numbers what it sends.
@@ -99,7 +105,8 @@ class InputProgress:
 
     `places` has the partition that each input partition of a source over several topics is, by number. It only grows,
     so that no number ever means another partition; a deleted topic leaves `partitions` alone. `idle_watermark_ms` is of
-    a hop: the lowest watermark of an idle partition before it, by its newest mark. None: no partition was idle.
+    a hop: the lowest watermark of an idle partition before it, by its newest mark. None: no partition was idle. `files`
+    has the bytes of the files that a source read last, by name, the newest at the end.
     """
 
     partitions: Mapping[int, PartitionProgress] = field(default_factory=dict)
@@ -108,6 +115,7 @@ class InputProgress:
     idle: bool = False
     places: tuple[Place, ...] = ()
     idle_watermark_ms: int | None = None
+    files: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def offsets_read(self) -> dict[int, int]:
@@ -152,6 +160,11 @@ class InputProgress:
         for number, part in self.partitions.items():
             partitions[number] = replace(part, latest_offset=latest.get(number))
         return replace(self, partitions=partitions)
+
+    def with_files(self, sizes: Mapping[str, int]) -> InputProgress:
+        """Returns this progress with files that were read now, and their *sizes* in bytes."""
+        files = {**{name: size for name, size in self.files.items() if name not in sizes}, **sizes}
+        return replace(self, files=dict([*files.items()][-WATCHED_FILES:]))
 
 
 @dataclass(frozen=True, kw_only=True)

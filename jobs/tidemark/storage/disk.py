@@ -2,6 +2,9 @@
 
 A write is repeated until it succeeds, so it must be a step that can be repeated: an entry of the journal, a commit that
 carries its batch, a streaming query from its checkpoint.
+
+What a driver says of the disk is in its heartbeat, and the next driver says it of the one before.
+Clock: epoch ms UTC of the driver's host.
 """
 
 from __future__ import annotations
@@ -9,9 +12,16 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import re
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import StrEnum
 from typing import Protocol, TypeVar
+
+from tidemark.clock import Clock, wall_clock_ms
+from tidemark.model.settings.intervals import iso
 
 log = logging.getLogger(__name__)
 
@@ -19,6 +29,17 @@ T = TypeVar("T")
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1, 30
 # delta-rs and Spark wrap the system's error, and only its text survives.
 _TROUBLES = tuple(os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO))
+_CANNOT = re.compile(r"cannot write: (.+), since (\S+)")
+_COULD_NOT = re.compile(r"could not write from (\S+) until (\S+): .+")
+BEFORE = "a driver before this one "
+"""Opening of what a driver says of the disk after another one, which ended before its work was done."""
+
+
+class Work(StrEnum):
+    """The work of a driver that writes."""
+
+    BATCH = "batch"
+    FLUSH = "flush"
 
 
 class WriteRepeater(Protocol):
@@ -38,7 +59,45 @@ def trouble_of(error: Exception) -> str | None:
 
     None: *error* is about something else.
     """
-    return next((trouble for trouble in _TROUBLES if trouble in str(error)), None)
+    return _trouble_in(str(error))
+
+
+def _trouble_in(text: str) -> str | None:
+    return next((trouble for trouble in _TROUBLES if trouble in text), None)
+
+
+def is_over(reason: str) -> bool:
+    """Returns True if a driver's *reason* is a trouble of the disk that has ended."""
+    return bool(_COULD_NOT.fullmatch(reason.removeprefix(BEFORE)))
+
+
+def past_trouble(reason: str | None, at_ms: int) -> str | None:
+    """Returns in the past tense why a driver could not write.
+
+    *reason* is that of its last heartbeat, of *at_ms*. None: it is about something else.
+    """
+    reason = reason or ""
+    if cannot := _CANNOT.fullmatch(reason):
+        return _past(cannot[2], iso(at_ms), cannot[1])
+    if is_over(reason):
+        return reason
+    trouble = _trouble_in(reason)
+    return None if trouble is None else _past(iso(at_ms), iso(at_ms), trouble)
+
+
+def of_driver_before(reason: str | None, at_ms: int) -> str | None:
+    """Returns what a driver says of the disk after one whose last *reason* was of *at_ms*; None: nothing."""
+    past = past_trouble(reason, at_ms)
+    return None if past is None else f"{BEFORE}{past.removeprefix(BEFORE)}"
+
+
+def since_of(past: str) -> str:
+    """Returns the instant from which a driver could not write, of a text of `past_trouble`."""
+    return past.removeprefix(BEFORE).split()[4]
+
+
+def _past(since: str, until: str, trouble: str) -> str:
+    return f"could not write from {since} until {until}: {trouble}"
 
 
 class Disk:
@@ -46,12 +105,24 @@ class Disk:
 
     How it works: it pauses for 1, 2, 4, … and at most LONGEST_PAUSE_S seconds. Each second of a pause begins with
     *check*, whose error ends the wait: a drain was requested, or the lease is lost. `trouble` is the present problem,
-    for the heartbeat; the log has it once.
+    for the heartbeat; the log has it once. When the disk takes writes again, `past` has what happened, until the batch
+    or the flush that waited is done. A driver begins with the *past* of the driver before it.
     """
 
-    def __init__(self, check: Callable[[], None], *, sleep_s: Callable[[float], None] = time.sleep) -> None:
-        self._check, self._sleep_s = check, sleep_s
+    def __init__(
+        self,
+        check: Callable[[], None],
+        *,
+        sleep_s: Callable[[float], None] = time.sleep,
+        clock: Clock = wall_clock_ms,
+        past: str | None = None,
+    ) -> None:
+        self._check, self._sleep_s, self._clock = check, sleep_s, clock
         self.trouble: str | None = None
+        self.past = past
+        self._waiting = set() if past is None else {Work.BATCH}
+        self._since = self._what = ""
+        self._thread = threading.local()
 
     def until_written(self, write: Callable[[], T]) -> T:
         """Returns the result of *write* once the disk takes it.
@@ -79,9 +150,31 @@ class Disk:
         """Records that a write has succeeded."""
         if self.trouble is not None:
             log.info("the disk takes writes again")
-        self.trouble = None
+            # In this order: the heartbeat, in another thread, has one of the two.
+            self.past, self.trouble = self.in_past_tense, None
+
+    @property
+    def in_past_tense(self) -> str | None:
+        """What a driver that ends now says of the disk; None: nothing waits for it."""
+        return self.past if self.trouble is None else _past(self._since, iso(self._clock()), self._what)
+
+    @contextmanager
+    def work(self, work: Work) -> Iterator[None]:
+        """Does *work* in the context; if that succeeds, it does not wait for the disk any more."""
+        self._thread.work = work
+        try:
+            yield
+        finally:
+            del self._thread.work
+        self._waiting.discard(work)
+        if not self._waiting:
+            self.past = None
 
     def _tell(self, trouble: str) -> None:
-        last_trouble, self.trouble = self.trouble, f"cannot write: {trouble}"
-        if last_trouble != self.trouble:
-            log.warning("%s; tried again until the disk takes it", self.trouble)
+        # A query that cannot plan its next batch is no work yet, and waits until a batch is done.
+        self._waiting.add(getattr(self._thread, "work", Work.BATCH))
+        if self.trouble is None:
+            self._since = iso(self._clock())
+        if self.trouble is None or trouble != self._what:
+            log.warning("cannot write: %s; tried again until the disk takes it", trouble)
+        self._what, self.trouble = trouble, f"cannot write: {trouble}, since {self._since}"

@@ -146,8 +146,9 @@ def _begins(batch_id: int) -> str:
 def stats_of(rows: pl.DataFrame) -> dict[str, Any]:
     """Returns the statistics of a file with *rows* for Delta's log.
 
-    They have the number of rows, and bounds and nulls of every column that is neither nested nor binary. If JSON cannot
-    represent a bound exactly (NaN, infinity, decimals), they have the number of rows alone.
+    They have the number of rows, and bounds and nulls of every column that is neither nested nor binary. If a bound
+    cannot be represented (NaN, infinity, decimals, the last millisecond of the year 9999), they have the number of rows
+    alone.
     """
     # delta-rs treats a file with bounds of some columns as empty when a query asks for other columns. So a file has
     # the bounds of all columns or of none.
@@ -162,7 +163,6 @@ def stats_of(rows: pl.DataFrame) -> dict[str, Any]:
             # A column of nulls has no bounds, and Delta's readers know it by its count.
             continue
         bounds = _bounds(column)
-        # JSON cannot represent a bound exactly: NaN, infinity, decimals.
         if bounds is None:
             return {"numRecords": rows.height}
         lowest[column.name], highest[column.name] = bounds
@@ -172,8 +172,15 @@ def stats_of(rows: pl.DataFrame) -> dict[str, Any]:
 def _bounds(column: pl.Series) -> tuple[Any, Any] | None:
     """Returns bounds of a non-empty *column* as JSON values.
 
-    Bounds of texts and instants are rounded outwards. None: JSON cannot represent them.
+    Bounds of texts and instants are rounded outwards. None: JSON, or the years 1 to 9999, cannot represent them.
     """
+    try:
+        return _outward(column)
+    except OverflowError:  # an instant is, or would be rounded to, one after the year 9999
+        return None
+
+
+def _outward(column: pl.Series) -> tuple[Any, Any] | None:
     low, high = column.min(), column.max()
     # JSON has no NaN, and polars' min and max leave NaN out.
     if column.dtype.is_float() and not column.drop_nulls().is_finite().all():

@@ -20,12 +20,14 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
+from urllib.parse import unquote, urlsplit
 
 from tidemark.errors import InvalidArgument
 from tidemark.storage.object_path import ADLS, GCS, SCHEME, ObjectPath
 
 log = logging.getLogger(__name__)
 
+_ENCODED = re.compile(r"%[0-9A-Fa-f]{2}")
 NAME = re.compile(r"[A-Za-z0-9._=-]+")
 """Names of folders that delta-rs does not change in URLs."""
 CONTAINER = re.compile(r"[a-z0-9-]+@[a-z0-9]+\.dfs\.core\.windows\.net")
@@ -43,7 +45,8 @@ def location(text: str | Path) -> Path:
     """Returns the path of *text*, local or in an object store.
 
     In an object store it is `s3a://`, `s3://` or `gs://` with bucket and folder, or `abfss://` with
-    CONTAINER@ACCOUNT.dfs.core.windows.net and folder. Raises InvalidArgument for any other URL.
+    CONTAINER@ACCOUNT.dfs.core.windows.net and folder. Raises InvalidArgument for any other URL, and for a path that
+    delta-rs takes for another one.
 
     >>> str(location("s3://bucket/warehouse") / "streams")
     's3a://bucket/warehouse/streams'
@@ -54,6 +57,7 @@ def location(text: str | Path) -> Path:
         return text
     scheme, separator, rest = text.partition("://")
     if not separator:
+        _refuse_encoded(text)
         return Path(text)
     bucket, *folders = [name for name in rest.split("/") if name] or [""]
     own_scheme, form = STORES.get(scheme, (SCHEME, NAME))
@@ -65,6 +69,27 @@ def location(text: str | Path) -> Path:
         )
         raise InvalidArgument(msg)
     return ObjectPath(own_scheme, bucket, *folders)
+
+
+def _refuse_encoded(text: str) -> None:
+    """Raises InvalidArgument if the real path of *text* has a % before two hexadecimal digits."""
+    # delta-rs resolves links, makes a URL of the path, and decodes it twice: it reads `s%20park` as `s park`.
+    resolved = os.path.realpath(text)
+    if encoded := _ENCODED.search(resolved):
+        msg = (
+            f"a place must not have {encoded[0]!r} in its path, which delta-rs reads as {unquote(encoded[0])!r}: "
+            f"{resolved}; rename that folder, for example with '_' in place of '%'"
+        )
+        raise InvalidArgument(msg)
+
+
+def path_of_url(url: str) -> Path:
+    """Returns the path of a local file whose *url* Spark reports.
+
+    >>> str(path_of_url("file:///srv/a%20b%2520%23.json"))
+    '/srv/a b%20#.json'
+    """
+    return Path(unquote(urlsplit(url).path))
 
 
 def is_missing(warehouse: Path) -> bool:

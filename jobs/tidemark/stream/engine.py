@@ -17,6 +17,7 @@ from tidemark.model.stream import Stream
 from tidemark.model.tables.catalog import COMPLETENESS
 from tidemark.semantics.catching_up import READS, BatchRead, catching_up
 from tidemark.semantics.progress import StreamProgress
+from tidemark.storage.delta.requirements import TableWatch
 from tidemark.storage.fence import Fence
 from tidemark.stream.decide.decision import BatchDecision, Decider
 from tidemark.stream.decide.due import DueTimes
@@ -39,6 +40,8 @@ log = logging.getLogger("tidemark.stream")
 
 Applied = Callable[[StreamProgress, int], StreamProgress]
 """Returns the progress with a person's request applied; takes the batch's number."""
+FileSizes = Mapping[str, Mapping[str, int]]
+"""By source and name of a file, its bytes."""
 Read = Callable[[StreamProgress], tuple[Collect, Executors | None]]
 """Reads a batch with the numbers that the progress has for partitions."""
 ReadPart = Callable[[BatchPart], tuple[Collect, Executors | None]]
@@ -82,7 +85,9 @@ class Engine:
         state: StateFiles,
         due: DueTimes,
         queued: Callable[[int], QueueWait],
+        tables: TableWatch,
     ) -> None:
+        self._tables = tables
         self._queued = queued
         self._requests, self._state, self._due = requests, state, due
         self._stream, self._steps, self._decider = stream, steps, decider
@@ -120,6 +125,7 @@ class Engine:
         *,
         planned_at_ms: int | None = None,
         versions: Mapping[str, int] = MappingProxyType({}),
+        files: FileSizes = MappingProxyType({}),
         read: Read | None = None,
         read_part: ReadPart | None = None,
         passed_over: RecordsByTopic | None = None,
@@ -136,6 +142,7 @@ class Engine:
             planned_at_ms: the time as of which the batch is decided, epoch ms. It must be the same when the batch is
                 run again. None: the clock.
             versions: per id of a Delta table, the version before which the table is read.
+            files: by source and name, the bytes of files that the batch reads, or that have grown.
             read: reads the batch of a stream with a source over several topics, in place of *collect* and *executors*,
                 once its partitions have numbers. None: they have them.
             read_part: reads the parts of a batch that is too large. None: the batch is not cut.
@@ -146,10 +153,10 @@ class Engine:
         if self.progress is None:
             self.progress = self._recover(batch_id, executors)
             self._refresh(self.progress, at_once=True)
+        if self.has_done(batch_id):
+            return
         # A driver that was killed between two parts gets the same batch from Spark again.
         is_begun = batch_id == self.progress.planned_id
-        if batch_id < self.progress.planned_id or (is_begun and not self._goes_on):
-            return
         sub, reader = self._stream.sub, self._decider.reader
         if multi_topic_sources(sub):
             ends = self._with_numbers(ends, is_first=is_first)
@@ -160,11 +167,13 @@ class Engine:
         absent = reader.absent(multi_topic_sources(sub), was, ends)
         cut = parts(sub, ends, was, reader.earliest, is_begun=is_begun, passed_over=passed_over, absent=absent)
         if read_part is None or any(part.is_whole for part in cut):
-            batch = self._batch(batch_id + self.progress.ahead, ends, versions, planned_at_ms)
+            batch = self._batch(batch_id + self.progress.ahead, ends, versions, files, planned_at_ms)
             self._decide(batch, self.progress, collect, executors)
             return
         for part in cut:
-            self._decide_part(part, batch_id, planned_at_ms, versions if part.is_first else {}, read_part)
+            # Only the first part reads tables and files.
+            read_first = (versions, files) if part.is_first else ({}, {})
+            self._decide_part(part, batch_id, planned_at_ms, *read_first, read_part)
 
     def _with_numbers(self, ends: Ends, *, is_first: bool) -> Ends:
         """Returns *ends* by input partition, and numbers those that are new."""
@@ -184,6 +193,12 @@ class Engine:
                 log.warning("%s: no topic matches %r yet", source.name, source.topic)
         return ends
 
+    def has_done(self, batch_id: int) -> bool:
+        """Returns True if Spark's batch *batch_id* was carried out before; False, too, before the first batch."""
+        if self.progress is None:
+            return False
+        return batch_id < self.progress.planned_id or (batch_id == self.progress.planned_id and not self._goes_on)
+
     def settle(self) -> None:
         """Merges all rows into tables with current rows, when the driver ends."""
         self._refresh(self.progress, at_once=True)
@@ -202,6 +217,7 @@ class Engine:
         batch_id: int,
         planned_at_ms: int | None,
         versions: Mapping[str, int],
+        files: FileSizes,
         read_part: ReadPart,
     ) -> None:
         """Decides *part* of a planned batch and carries it out.
@@ -211,6 +227,7 @@ class Engine:
             batch_id: Spark's number of the planned batch.
             planned_at_ms: the time as of which the part is decided, epoch ms. None: the clock.
             versions: per id of a Delta table, the version before which the table is read.
+            files: by source and name, the bytes of files that are read.
             read_part: reads the part.
         """
         was = self.progress
@@ -219,10 +236,12 @@ class Engine:
         if was.planned_id == batch_id:
             was = replace(was, ahead=was.ahead + 1)
         log.warning("processing batch %s in parts: this part reads %s", batch_id, dict(part.ranges))
-        batch = self._batch(batch_id + was.ahead, part.ends, versions, planned_at_ms)
+        batch = self._batch(batch_id + was.ahead, part.ends, versions, files, planned_at_ms)
         self._decide(replace(batch, is_last=part.is_last), was, *read_part(part))
 
-    def _batch(self, batch_id: int, ends: Ends, versions: Mapping[str, int], planned_at_ms: int | None) -> MicroBatch:
+    def _batch(
+        self, batch_id: int, ends: Ends, versions: Mapping[str, int], files: FileSizes, planned_at_ms: int | None
+    ) -> MicroBatch:
         assert self.progress is not None
         now_ms = self._fence.clock()
         return MicroBatch(
@@ -233,6 +252,7 @@ class Engine:
             read_at_ms=now_ms,
             ends=dict(ends),
             versions=dict(versions),
+            files=dict(files),
         )
 
     def _decide(self, batch: MicroBatch, was: StreamProgress, collect: Collect, executors: Executors | None) -> None:
@@ -244,6 +264,8 @@ class Engine:
             collect: reads its rows.
             executors: work on it if states are in shards.
         """
+        # What is decided must be written, so tables are asked before.
+        self._tables.look()
         self.batch_started_at_ms = self._asked_at_ms = batch.started_at_ms
         # Requests are applied to the progress that the entry will have, so a batch that runs again applies none twice.
         for apply_request in self._requests:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 
 from tidemark.clock import Clock
 from tidemark.stream.engine import Engine
@@ -18,11 +19,13 @@ class FlushTimer:
     """Has *engine* flush facts without batches and during long ones.
 
     It goes by *clock* (epoch ms) and flushes a last time at the end. A failed flush loses nothing: the next flush, or
-    the first of the next driver, writes the same facts.
+    the first of the next driver, writes the same facts. Each flush is done in a context of *flushing*.
     """
 
-    def __init__(self, engine: Engine, clock: Clock) -> None:
-        self._engine, self._clock = engine, clock
+    def __init__(
+        self, engine: Engine, clock: Clock, flushing: Callable[[], AbstractContextManager[None]] = nullcontext
+    ) -> None:
+        self._engine, self._clock, self._flushing = engine, clock, flushing
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True, name=threading.current_thread().name)
         self._thread.start()
@@ -40,6 +43,7 @@ class FlushTimer:
 
     def _try(self, flush: Callable[[], None]) -> None:
         try:
-            flush()
+            with self._flushing():
+                flush()
         except Exception as error:
             log.warning("flush failed, facts stay in the journal until the next one: %r", error)

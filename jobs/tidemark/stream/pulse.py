@@ -11,6 +11,7 @@ from typing import Protocol
 
 from tidemark.clock import wall_clock_ms
 from tidemark.control.folder import Control, Heartbeat, StreamState, beats_every_ms
+from tidemark.storage.disk import Disk
 from tidemark.stream.driver.heartbeats import Heartbeats
 from tidemark.stream.driver.usage import bytes_in, usage_of
 
@@ -53,12 +54,14 @@ class Pulse:
         epoch: int,
         launch_id: str,
         *,
+        disk: Disk | None = None,
         digest: str = "",
         launched_by: str = "",
     ) -> None:
         self.epoch = epoch
         self._control, self._history, self._launch_id, self._digest = control, history, launch_id, digest
-        self._launched_by = launched_by
+        # Jobs that repeat no write have no trouble to tell.
+        self._launched_by, self._disk = launched_by, disk or Disk(lambda: None)
         # The first beat replaces that of the driver before.
         before = control.heartbeat()
         self._predecessor_killed_by = control.killed_by(before.launch_id) if before else None
@@ -72,13 +75,13 @@ class Pulse:
         self._beaten: tuple[int, Hashable] = (0, None)
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
-        self._beat(StreamState.STARTING, None)
+        self._try_to_beat(StreamState.STARTING, self._disk.past)
         self._thread.start()
 
     def follow(self, engine: Followed, troubled: Sequence[Troubled], thread_id: str) -> None:
         """Begins to report the progress of the running stream.
 
-        Its heartbeat has the trouble of the first of *troubled* that has one.
+        Its heartbeat has the trouble of the disk, or of the first of *troubled* that has one.
         """
         self._thread_id, self._troubled, self._engine = thread_id, troubled, engine
         self.does("waiting for its first batch")
@@ -106,24 +109,26 @@ class Pulse:
         # The thread ends first, so that no beat follows the last one.
         self._over.set()
         self._thread.join()
-        self._try_to_beat(state, reason)
+        self._try_to_beat(state, reason or self._disk.in_past_tense)
         # The lease is given back after the beat, so that the next driver finds how this one ended.
         self._control.release()
 
     def _run(self) -> None:
         while not self._over.wait(BEAT_S):
-            trouble = next((each.trouble for each in self._troubled if each.trouble), None)
+            trouble = next((each.trouble for each in (self._disk, *self._troubled) if each.trouble), None)
             if trouble:
                 # The wait is no slow step: a supervisor would kill the driver for it when the trouble is over.
                 self.waits(wall_clock_ms())
             state = StreamState.RUNNING if self._engine else StreamState.STARTING
-            news, now_ms = (state, trouble, self.batches), wall_clock_ms()
+            # What has ended explains why results are late, until the work that waited is done.
+            reason = trouble or self._disk.past
+            news, now_ms = (state, reason, self.batches), wall_clock_ms()
             beaten_ms, last_news = self._beaten
             every_ms = self._every_ms if news == last_news else min(self._every_ms, NEWS_WITHIN_MS)
             # Half a second early is nearer to the due time than a second late. abs(): the clock may be set back.
             if abs(now_ms - beaten_ms) >= every_ms - BEAT_S * 500:
                 self._beaten = now_ms, news
-                self._try_to_beat(state, trouble)
+                self._try_to_beat(state, reason)
 
     def _try_to_beat(self, state: StreamState, reason: str | None) -> None:
         """Writes a beat if the disk takes it; logs the first failure."""

@@ -7,7 +7,7 @@ import os
 import platform
 import threading
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -27,7 +27,7 @@ from tidemark.model.stream import Stream
 from tidemark.model.topology import SubTopology, Time
 from tidemark.semantics.progress import StreamProgress
 from tidemark.spark_session import have_checkpoints_written
-from tidemark.storage.disk import Disk
+from tidemark.storage.disk import Disk, Work
 from tidemark.storage.fence import Fence
 from tidemark.storage.object_path import ObjectPath
 from tidemark.stream.distributed.on_spark import SparkExecutors
@@ -44,6 +44,8 @@ from tidemark.stream.journal.checkpoint import last_tick, make_plan_durable, rea
 from tidemark.stream.kafka.client import KafkaBroker, refuse_marks_in_compacted
 from tidemark.stream.kafka.watch import BrokerWatch
 from tidemark.stream.pulse import BEAT_S, Pulse
+from tidemark.stream.read.beyond_spark import BeyondSpark, TopicsUnreadable, overflows
+from tidemark.stream.read.data_files import files_of_batch
 from tidemark.stream.read.data_loss import Offsets
 from tidemark.stream.read.parts import BatchPart, RecordsByTopic, passed_over_rows
 from tidemark.stream.read.sources import collect, explained, read_again, rows_of_part, stream, with_numbers
@@ -154,6 +156,7 @@ def part_readers(
     sub: SubTopology,
     clusters: Clusters,
     schemas: SchemaStore,
+    beyond_spark: BeyondSpark | None,
     check: Callable[[], None],
     part: BatchPart,
 ) -> tuple[Collect, Executors]:
@@ -164,13 +167,18 @@ def part_readers(
         sub: the sub-topology.
         clusters: the Kafka clusters of its sources.
         schemas: the schemas of registries.
+        beyond_spark: reads the topics; None: Spark does.
         check: raises if the driver must not go on with another part.
         part: the offsets to read, and the records to pass over.
     """
     check()
-    collect_rows, executors = readers(rows_of_part(rows, sub, clusters, part), sub, schemas)
+    of_part = rows_of_part(rows, sub, clusters, part, topics_too=beyond_spark is None)
+    collect_rows, executors = readers(of_part, sub, schemas)
+    if beyond_spark is not None:
+        more = partial(beyond_spark.rows, sub.outside_sources, part)
+        collect_rows = partial(collect, of_part, sub.operators, schemas.resolve, more)
     if not part.passed_over:
-        return collect_rows, executors
+        return collect_rows, executors if beyond_spark is None else DriverIntake(executors)
     skipped = passed_over_rows(sub.operators, part)
     return lambda: pl.concat([collect_rows(), skipped], how="diagonal"), DriverIntake(executors)
 
@@ -198,6 +206,7 @@ class StreamQuery:
         deaths: the deaths of drivers before this one.
         session_of: starts or returns the Spark session.
         secrets: values of secrets by their places.
+        disk: repeats writes, and says while the disk takes none.
     """
 
     def __init__(
@@ -209,6 +218,7 @@ class StreamQuery:
         deaths: Deaths,
         session_of: SharedSession,
         secrets: Mapping[str, str],
+        disk: Disk,
     ) -> None:
         topology, sub = stream_of.topology, stream_of.sub
         self._options, self._stream, self._control = options, stream_of, control
@@ -227,9 +237,10 @@ class StreamQuery:
         self._watch = BrokerWatch(broker, wall_clock_ms)
         broker.refuse_denied()
         refuse_marks_in_compacted(topology, sub, broker)
+        self._beyond_spark = BeyondSpark(self._clusters)
         self._check_lease = partial(control.check_lease, pulse.epoch)
         self._check = partial(check_may_go_on, control, pulse.epoch)
-        self._disk = Disk(self._check)
+        self._disk = disk
         registries = with_secrets(topology.registries_used, os.environ, self._secrets)
         self._schemas = SchemaStore(registries, control.home, self._check)
         self._schemas.check_latest(sub.outside_sources, topology.file)
@@ -279,13 +290,17 @@ class StreamQuery:
         """
         ticks = Ticks(self._spark, last_tick(self._checkpoint))
         sub, layout, topology = self._stream.sub, self._stream.layout, self._stream.topology
-        rows = stream(self._spark, sub, layout, topology.name, self._clusters, ticks)
-        timer = FlushTimer(self._engine, wall_clock_ms)
+        sources = partial(stream, self._spark, sub, layout, topology.name, self._clusters, ticks)
+        timer = FlushTimer(self._engine, wall_clock_ms, partial(self._disk.work, Work.FLUSH))
         hops = self._session_of.hops.running(self._stream.home, upstreams(self._stream), self._waking)
         self._watch.start()
         try:
             with hops:
-                error = self._error_of_query(rows, ticks)
+                error = self._error_of_query(sources(), ticks)
+                if isinstance(error, TopicsUnreadable):
+                    self._errors.clear()
+                    self._beyond_spark.is_needed = self._beyond_spark.always = True
+                    error = self._error_of_query(sources(reads_topics=False), ticks)
             self._watch.wait_after(error, self._check)
             return None
         except QueryEnded as end:
@@ -331,7 +346,7 @@ class StreamQuery:
             .trigger(processingTime="0 milliseconds")
         )
         started = self._session_of.start(writing, plan_every_ms=self._stream.topology.trigger_ms)
-        self._pulse.follow(self._engine, (self._disk, self._schemas, self._watch), self._thread_id)
+        self._pulse.follow(self._engine, (self._schemas, self._watch), self._thread_id)
         try:
             with self._waking.ticking(ticks.tick):
                 started.awaitTermination()
@@ -355,7 +370,9 @@ class StreamQuery:
             check_is_not_due_to_rotate(self._pulse.batches, self._options.rotate_after)
             self._pulse.begin(batch_id)
             before = self._engine.progress
-            self._process(rows, batch_id)
+            # After an error Spark runs the last batch again, which does not wait for the disk.
+            with nullcontext() if self._engine.has_done(batch_id) else self._disk.work(Work.BATCH):
+                self._process(rows, batch_id)
             self._pulse.finish(batch_id)
             after = self._engine.progress
             has_changed, has_read = after is not before, offsets_read(after) != offsets_read(before)
@@ -370,8 +387,12 @@ class StreamQuery:
     def _process(self, rows: DataFrame, batch_id: int) -> None:
         plan = read_plan(self._checkpoint, batch_id)
         make_plan_durable(self._checkpoint, batch_id)
+        warehouse, progress = self._stream.layout.warehouse, self._engine.progress
+        files = files_of_batch(self._stream.sub, warehouse, self._checkpoint, batch_id, progress)
+        rows = files.added_to(rows)
         collect_rows, executors = readers(rows, self._stream.sub, self._schemas)
-        with self._session_of.slots.batch(self._name):
+
+        def process(passed_over: RecordsByTopic | None, beyond_spark: BeyondSpark | None) -> None:
             self._engine.process(
                 batch_id,
                 collect_rows,
@@ -379,10 +400,29 @@ class StreamQuery:
                 executors,
                 planned_at_ms=plan.at_ms,
                 versions=plan.versions,
+                files=files.sizes,
                 read=lambda was: readers(with_numbers(rows, self._stream.sub, was), self._stream.sub, self._schemas),
-                read_part=partial(part_readers, rows, self._stream.sub, self._clusters, self._schemas, self._check),
-                passed_over=self._passed_over() if batch_id == self._deaths.batch_id else None,
+                read_part=partial(
+                    part_readers, rows, self._stream.sub, self._clusters, self._schemas, beyond_spark, self._check
+                ),
+                passed_over=passed_over,
             )
+
+        with self._session_of.slots.batch(self._name):
+            passed_over = self._passed_over() if batch_id == self._deaths.batch_id else None
+            if not self._beyond_spark.is_needed:
+                try:
+                    process(passed_over, None)
+                except Exception as error:
+                    if not overflows(error):
+                        raise
+                    log.warning("batch %s has a record whose broker's time Spark cannot read", batch_id)
+                    if not can_ask(self._stream.sub):
+                        raise TopicsUnreadable from error
+                else:
+                    return
+            # A batch that is read by its offsets is read in parts, even if it is one.
+            process(passed_over or {}, self._beyond_spark)
 
     def _passed_over(self) -> RecordsByTopic | None:
         kills_reader = partial(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 
 from tidemark.control.folder import Control, LeaseLost, StreamState, digest
 from tidemark.errors import Contradiction, TidemarkError
@@ -10,12 +11,13 @@ from tidemark.model.project.layout import Layout
 from tidemark.model.stream import Stream
 from tidemark.model.topology import Time, load, on_processing_time
 from tidemark.storage.delta.format import refuse_other
+from tidemark.storage.disk import Disk, of_driver_before
 from tidemark.stream.driver.heartbeats import Heartbeats
 from tidemark.stream.driver.launch import take_lease
 from tidemark.stream.driver.reason import as_reason
 from tidemark.stream.driver.shared_session import SharedSession
 from tidemark.stream.pulse import Pulse
-from tidemark.stream.query import RunOptions, StreamQuery, read_secrets
+from tidemark.stream.query import RunOptions, StreamQuery, check_may_go_on, read_secrets
 from tidemark.stream.startup.evidence import evidence
 from tidemark.stream.startup.fatal import KILLED, count_deaths
 from tidemark.stream.startup.soundness import refuse_unless_sound
@@ -40,21 +42,26 @@ def run_stream(options: RunOptions, session_of: SharedSession) -> int:
     if (epoch := take_lease(control, options)) is None:
         return 3  # tells Airflow that another driver runs the stream, which is no failure of this one
     stream_of = Stream(topology, sub, Layout(options.warehouse))
-    before, deaths = control.heartbeat(), count_deaths(control, sub)
-    if before and before.state in KILLED and (reading := begun(stream_of.control, sub)):
-        log.warning("the previous driver was killed: %s", reading)
+    before = control.heartbeat()
     history = Heartbeats(stream_of.home, topology=topology.name, sub_topology=sub.name)
-    pulse = Pulse(control, history, epoch, options.launch_id, digest=running, launched_by=options.launched_by)
+    past = of_driver_before(before.reason, before.at_ms) if before else None
+    disk = Disk(partial(check_may_go_on, control, epoch), past=past)
+    pulse = Pulse(
+        control, history, epoch, options.launch_id, disk=disk, digest=running, launched_by=options.launched_by
+    )
     try:
         refuse_other(stream_of.layout.warehouse)
         # Before the first batch, which would write over the evidence.
         refuse_unless_sound(evidence(stream_of))
+        if before and before.state in KILLED and (reading := begun(stream_of.control, sub)):
+            log.warning("the previous driver was killed: %s", reading)
+        deaths = count_deaths(control, sub, before)
         # Only of a sound stream: the next start compares the file with these meanings.
         control.keep_meanings(meanings(sub))
         secrets, state = read_secrets(options), None
         while state is None:
             # What a query has in memory may be ahead of its journal, so each one begins as a new driver does.
-            state = StreamQuery(options, stream_of, control, pulse, deaths, session_of, secrets).run()
+            state = StreamQuery(options, stream_of, control, pulse, deaths, session_of, secrets, disk).run()
     except Exception as error:
         if (lost := _lost_lease(error, control, epoch)) is not None:
             pulse.end(StreamState.FAILED)

@@ -11,6 +11,7 @@ from tidemark.model.stream import Stream
 from tidemark.model.tables.catalog import CLOCK_SKEW, HOP
 from tidemark.storage.delta.format import stamp_warehouse
 from tidemark.storage.delta.log import HOP_LOG
+from tidemark.storage.delta.requirements import TableWatch
 from tidemark.storage.delta.tables import Committer, Reference, create
 from tidemark.storage.fence import NO_FENCE, Fence
 from tidemark.stream.decide.decision import Decider
@@ -28,7 +29,7 @@ from tidemark.stream.read.data_loss import LossCheck, Reread, nothing_to_reread
 from tidemark.stream.read.hop_log import begins_at, put_back, trimmers
 from tidemark.stream.read.table_marks import TableMarks
 from tidemark.stream.state.files import StateFiles
-from tidemark.stream.write.commit import BatchCommitter, create_tables, tables_alone
+from tidemark.stream.write.commit import BatchCommitter, create_tables, table_names, tables_alone, tables_replaced
 from tidemark.stream.write.flushing import Flusher
 from tidemark.stream.write.measurement import Host, Measurer
 
@@ -74,6 +75,10 @@ def build_engine(
     stamp_warehouse(stream.layout.warehouse)
     steps = Steps(topology, Reference(stream.layout.warehouse))
     create_tables(stream.home, sub, steps.schemas)
+    tables = TableWatch(
+        (stream.home / name for name in table_names(sub)),
+        replaced={stream.home / name for name in tables_replaced(sub)},
+    )
     hops_begin_at: dict[str, int] = {}
     for source in sub.hops_read:
         # The reader creates the hop, so that it may start before the writer.
@@ -146,4 +151,5 @@ def build_engine(
         # A driver in shards does not have the states, so any operator may have something due.
         due=DueTimes(topology, sub, steps.keeps_states if shards is None else lambda operator: True),
         queued=queued,
+        tables=tables,
     )

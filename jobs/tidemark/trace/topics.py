@@ -6,26 +6,16 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import closing
 
 import polars as pl
-from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from tidemark.errors import InvalidArgument
-from tidemark.kernels.columns.schemas import HEADERS
 from tidemark.model.kinds.source import Source
 from tidemark.model.project.connections import Clusters
 from tidemark.semantics.progress import Place
 from tidemark.stream.kafka.access import make_client
-from tidemark.stream.kafka.messages import SILENT_S, messages_at
+from tidemark.stream.kafka.messages import RECORD, SILENT_S, messages_at, record_of
 from tidemark.stream.read.parsing import SchemasOf, no_schemas, parsed
 
-RAW = {
-    "source": pl.String(),
-    "partition": pl.Int32(),
-    "offset": pl.Int64(),
-    "key": pl.Binary(),
-    "value": pl.Binary(),
-    "clock_ms": pl.Int64(),
-    "headers": HEADERS,
-}
 PlaceOf = Callable[[Source, int], Place]
 """Returns topic and Kafka's number of an input partition."""
 
@@ -52,12 +42,11 @@ class Topics:
         place = self._place_of(source, partition)
         with closing(self._consumer(source)) as consumer:
             try:
-                records = [_record(m) for m in messages_at(consumer, place.topic, place.partition, offsets)]
+                messages = messages_at(consumer, place.topic, place.partition, offsets)
+                records = [record_of(message, partition) for message in messages]
             except KafkaException as error:
                 raise self._no_answer(source, error) from error
-        raw = pl.DataFrame(records, schema=RAW).with_columns(
-            source=pl.lit(source.name), partition=pl.lit(partition, pl.Int32)
-        )
+        raw = pl.DataFrame(records, schema=RECORD).with_columns(source=pl.lit(source.name))
         return parsed(source, raw, self._schemas(raw, [source]))
 
     def ends(self, source: Source, partitions: Collection[int]) -> Mapping[int, tuple[int, int]]:
@@ -100,15 +89,3 @@ class Topics:
     def _no_answer(self, source: Source, error: KafkaException) -> InvalidArgument:
         address = self._clusters[source.kafka].bootstrap
         return InvalidArgument(f"{address}: {error.args[0].str()}; start the broker, or give its address")
-
-
-def _record(message: Message) -> dict[str, object]:
-    pairs: list[tuple[str, str | bytes | None]] = message.headers() or []  # type: ignore[assignment]
-    headers = [{"key": name, "value": value} for name, value in pairs]
-    return {
-        "offset": message.offset(),
-        "key": message.key(),
-        "value": message.value(),
-        "clock_ms": message.timestamp()[1],
-        "headers": headers or None,
-    }

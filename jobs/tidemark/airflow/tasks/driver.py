@@ -33,17 +33,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 
 from tidemark.clock import wall_clock_ms
 from tidemark.collecting import names_in
 from tidemark.control import cluster_manager, launch_secrets, process
 from tidemark.control.driver_folder import DriverFolder, StartRequest, processes_of
-from tidemark.control.folder import BEATS_EVERY_MS, Control, Heartbeat, StreamState, beats_every_ms, known_fields
+from tidemark.control.files import parsed, read
+from tidemark.control.folder import BEATS_EVERY_MS, Control, Heartbeat, StreamState, beats_every_ms
 from tidemark.control.spark_files import with_spark_folder
 from tidemark.errors import TidemarkError
 from tidemark.escaping import inert
 from tidemark.storage import location
+from tidemark.storage.disk import is_over
 from tidemark.storage.library import version
 from tidemark.storage.locks import locked, own_folder
 from tidemark.storage.object_path import ObjectPath
@@ -118,7 +121,7 @@ class Launch:
     host: str = ""
     digest: str = ""
     is_remote: bool = False
-    submit: Sequence[str] = ()
+    submit: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -277,12 +280,7 @@ class Driver:
 
     def launch(self) -> Launch | None:
         """Returns the newest launch; None when there was none."""
-        try:
-            fields = known_fields(Launch, json.loads((self.home / "launch.json").read_text()))
-        except FileNotFoundError:
-            return None
-        # JSON has no tuples, and a launch that is read equals the one that was written.
-        return Launch(**{**fields, "submit": tuple(fields["submit"])})
+        return read(self.home, "launch.json", partial(parsed, Launch))
 
     def heartbeat(self) -> Heartbeat | None:
         """Returns the newest heartbeat of the newest launch; None without one."""
@@ -318,10 +316,7 @@ class Driver:
 
     def failures(self) -> Failures | None:
         """Returns the last counted failures; None before the first."""
-        try:
-            return Failures(**known_fields(Failures, json.loads((self.home / "failures.json").read_text())))
-        except FileNotFoundError:
-            return None
+        return read(self.home, "failures.json", partial(parsed, Failures))
 
     def failure_is_reported(self) -> bool:
         """Returns True if a task has failed on the newest launch's end."""
@@ -378,8 +373,9 @@ class Driver:
 
     def _is_stuck(self, beat: Heartbeat) -> bool:
         """Returns True if it does the same for too long."""
-        # A driver that waits for its disk reports that as its reason, and may wait.
-        if beat.since_ms is None or beat.reason is not None or beat.state in _ENDED:
+        # A driver that waits for its disk reports that as its reason, and may wait; not when the wait is over.
+        waits = beat.reason is not None and not is_over(beat.reason)
+        if beat.since_ms is None or waits or beat.state in _ENDED:
             return False
         is_starting = beat.state is StreamState.STARTING
         limit_s = self._patience.start_within_s if is_starting else self._patience.stuck_after_s

@@ -67,7 +67,7 @@ Driver counts failures of drivers over all tries.
 """
 _HANGS = (DriverVerdict.STALE, DriverVerdict.STUCK)
 _BROKEN = (DriverVerdict.DEAD, DriverVerdict.FAILED)
-_LASTING = ("Unsound:", "DataLost:", "InvalidSpec:", "UnknownCheckpointFormat:", "OtherFormat:")
+_LASTING = ("Unsound:", "DataLost:", "InvalidSpec:", "UnreadableFile:", "UnknownCheckpointFormat:", "OtherFormat:")
 """Errors that a person must resolve: another driver would meet them."""
 RELAUNCHES = (DRAINED, GONE, RepairOutcome.APPLIED, RepairOutcome.CHANGED)
 """Answers after which the stream is launched again.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from tidemark.cli.shared.output import say_inert
 from tidemark.cli.shared.plan import PlanChanged, RepairPlan, add_author, add_plan, carry_out
 from tidemark.cli.shared.streams import topology_with_file
 from tidemark.control.folder import Control
+from tidemark.errors import UnreadableFile
 from tidemark.model.project.layout import Layout
 from tidemark.model.stream import Stream
 from tidemark.model.topology import Topology
@@ -33,6 +35,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--apply", choices=[REMOVE_TORN], help="remove half-written files of the checkpoint on which nothing depends"
     )
+    parser.add_argument(
+        "--deep",
+        action="store_true",
+        help="also compare each data file of its tables with their logs, by size and footer",
+    )
     add_author(parser)
     add_plan(parser)
 
@@ -41,13 +48,14 @@ def command(options: argparse.Namespace) -> int:
     """Prints the faults of each stream; returns 1 if one is unsound."""
     layout, of = Layout(existing_warehouse(options)), topology_with_file(options)
     # Findings about another format may be wrong, and their remedies harmful.
-    refuse_other(layout.warehouse)
+    with suppress(UnreadableFile):  # a damaged stamp is a finding
+        refuse_other(layout.warehouse)
     if options.apply == REMOVE_TORN:
         planned = partial(removal_plan, of, layout, options.sub_topology)
         say_inert(carry_out(planned, options, layout, of.name, note=options.note))
         if options.dry_run:
             return 0
-    faults_by_stream = doctor(of, layout, options.sub_topology)
+    faults_by_stream = doctor(of, layout, options.sub_topology, deep=options.deep)
     for sub_topology, faults in faults_by_stream.items():
         say_inert(f"{sub_topology}: {'unsound' if faults else 'sound'}")
         if faults:
@@ -58,15 +66,15 @@ def command(options: argparse.Namespace) -> int:
     return 1 if any(faults_by_stream.values()) and options.plan is None else 0
 
 
-def doctor(topology: Topology, layout: Layout, sub_topology: str | None) -> dict[str, str]:
+def doctor(topology: Topology, layout: Layout, sub_topology: str | None, *, deep: bool = False) -> dict[str, str]:
     """Returns the faults of each sub-topology; empty if it is sound.
 
-    *sub_topology* is the name of one; None: all.
+    *sub_topology* is the name of one; None: all. If *deep*, data files are looked at, too.
     """
     subs = [topology.sub_topology(sub_topology)] if sub_topology else topology.sub_topologies
     texts: dict[str, str] = {}
     for stream in (Stream(topology, sub, layout) for sub in subs):
-        texts[stream.sub.name] = "\n".join(fault.lines for fault in findings(evidence(stream)))
+        texts[stream.sub.name] = "\n".join(fault.lines for fault in findings(evidence(stream, deep=deep)))
     return texts
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from tidemark.errors import InvalidArgument
 from tidemark.model.project.files import WAREHOUSE
 from tidemark.model.settings.intervals import instants_ms
-from tidemark.storage.location import is_missing
+from tidemark.storage.location import is_missing, location
 
 LAST_OFFSET = 2**63 - 1
 """Kafka's offsets have 64 bits, one of them for the sign."""
@@ -63,13 +63,13 @@ def span_ms(options: argparse.Namespace) -> tuple[int | None, int | None]:
 
 def place(options: argparse.Namespace) -> Path:
     """Returns the warehouse, which may not exist yet."""
-    folder: Path = options.warehouse or options.home.resolve() / WAREHOUSE
+    folder: Path = options.warehouse or location(str(options.home.resolve() / WAREHOUSE))
     return folder
 
 
 def existing_warehouse(options: argparse.Namespace) -> Path:
     """Returns the warehouse; raises InvalidArgument if the folder does not exist."""
-    folder: Path = options.warehouse or options.home / WAREHOUSE
+    folder: Path = options.warehouse or location(str(options.home / WAREHOUSE))
     if is_missing(folder):
         msg = (
             f"{folder}: no such folder: nothing has run yet (`tidemark up` starts streams), or choose another with "

@@ -61,9 +61,14 @@ def arrow_schema(table: Table) -> pa.Schema:
     return pa.schema([pa.field(c.name, arrow_type(c.type), metadata={"comment": c.comment}) for c in table.columns])
 
 
+def polars_type(word: str) -> pl.DataType:
+    """Returns the polars type of a field that is declared as *word*."""
+    return _POLARS[word]
+
+
 def record_schema(fields: Mapping[str, str]) -> dict[str, pl.DataType]:
     """Returns the polars schema of records with payload *fields* (DDL words)."""
-    return {name: _POLARS[word] for name, word in fields.items()} | dict(META_SCHEMA)
+    return {name: polars_type(word) for name, word in fields.items()} | dict(META_SCHEMA)
 
 
 def instants(ms: str | pl.Expr) -> pl.Expr:

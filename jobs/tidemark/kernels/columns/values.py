@@ -28,7 +28,7 @@ def value_text(columns: Sequence[str], schema: Mapping[str, pl.DataType]) -> pl.
         return pl.struct(columns).struct.json_encode()
     fields: list[pl.Expr] = []
     for column in columns:
-        fields += [pl.lit(f",{json.dumps(column)}:"), _field(column, schema[column])]
+        fields += [pl.lit(f",{json.dumps(column)}:"), field_text(column, schema[column])]
     return pl.concat_str(pl.lit("{"), pl.concat_str(fields).str.slice(1), pl.lit("}"))
 
 
@@ -38,7 +38,7 @@ def _is_as_polars_writes_it(column: str, kind: pl.DataType) -> bool:
     return not kind.is_float() and json.dumps(column) == f'"{column}"'
 
 
-def _field(column: str, kind: pl.DataType) -> pl.Expr:
+def field_text(column: str, kind: pl.DataType) -> pl.Expr:
     """Returns the JSON text of one column's values, `null` for null."""
     value = pl.col(column)
     if not kind.is_float():

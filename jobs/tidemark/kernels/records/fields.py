@@ -26,7 +26,11 @@ class Fields:
 
 
 class RecordUnreadable(Exception):
-    """Raised for an unreadable record; the text is the reason."""
+    """Raised for an unreadable record, with the reason, and the explanation if there is one."""
+
+    def __init__(self, reason: str, detail: str | None = None) -> None:
+        super().__init__(reason)
+        self.reason, self.detail = reason, detail
 
 
 def texts_of(values: pl.Series) -> pl.Series:

@@ -77,7 +77,8 @@ def json_fields(values: pl.Series, words: Mapping[str, str], *, others: bool = F
         columns[name] = pl.concat([part.columns[name] for part in parts])
     undeclared = pl.concat([part.others for part in parts])
     reasons = pl.concat([part.reasons for part in parts])
-    return Fields(columns, undeclared, reasons)
+    details = pl.concat([texts_at({}, len(part.reasons)) if part.details is None else part.details for part in parts])
+    return Fields(columns, undeclared, reasons, details)
 
 
 def json_of(value: Any) -> str:
@@ -129,22 +130,27 @@ class _Parser:
             except _REFUSALS:
                 refused[row] = None
         reasons: dict[int, str | None] = {}
+        details: dict[int, str | None] = {}
         for row in refused:
             try:
                 records[row], others[row] = self._read_again(written[row])
             except RecordUnreadable as error:
-                records[row], others[row], reasons[row] = self._nothing, None, str(error)
-        return self._as_columns(records, texts_at(others, len(written)), texts_at(reasons, len(written)))
+                records[row], others[row], reasons[row] = self._nothing, None, error.reason
+                details[row] = error.detail
+        read = (texts_at(texts, len(written)) for texts in (others, reasons, details))
+        return self._as_columns(records, *read)
 
-    def _as_columns(self, records: list[Any], others: pl.Series, reasons: pl.Series) -> Fields:
+    def _as_columns(self, records: list[Any], others: pl.Series, reasons: pl.Series, details: pl.Series) -> Fields:
         columns: dict[str, pl.Series] = {}
         for slot, name in self._slots.items():
             column = _column([*map(attrgetter(slot), records)], self._words[name])
             if self._words[name] == "timestamp":
                 texts, column = column, instants_of(column)
-                reasons = reasons.set(texts.is_not_null() & column.is_null(), WRONG_TYPE)
+                is_wrong = texts.is_not_null() & column.is_null()
+                reasons = reasons.set(is_wrong, WRONG_TYPE)
+                details = details.set(is_wrong, f"Expected an instant in ISO 8601 - at `$.{name}`")
             columns[name] = column
-        return Fields(columns, others, reasons)
+        return Fields(columns, others, reasons, details)
 
     def _read_again(self, value: bytes) -> tuple[Any, str | None]:
         """Reads a record and its other fields with Python's parser.
@@ -159,7 +165,9 @@ class _Parser:
             raise RecordUnreadable(MALFORMED_JSON) from None
         try:
             record = msgspec.convert(self._with_numbers(parsed), self._record)
-        except (msgspec.ValidationError, RecursionError):
+        except msgspec.ValidationError as error:
+            raise RecordUnreadable(WRONG_TYPE, str(error)) from None  # the text names the field and both types
+        except RecursionError:
             raise RecordUnreadable(WRONG_TYPE) from None
         try:
             others = self._others(parsed) if self._keeps_others else None

@@ -295,7 +295,11 @@ def _place(keys: Keys) -> tuple[Mapping[str, str], dict[str, Any]]:
     example = '["orders", "returns"]'
     topics = keys.get("topics", (str, list), example, None)
     if topics is None:
-        return keys.one_of(places), {}
+        place = keys.one_of(places)
+        if "://" in place.get("files", ""):
+            remedy = "write a folder of a disk: relative to the warehouse, or an absolute path such as /srv/incoming"
+            keys.fail("files", f"is {place['files']!r}, a URL", remedy)
+        return place, {}
     if others := [key for key in places if key in keys.content]:
         keys.fail("topics", f"is set together with {others[0]}", "keep one of the two", beside=others[0])
     keys.is_required("topics")

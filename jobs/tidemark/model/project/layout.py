@@ -16,7 +16,9 @@ A warehouse is a folder, or one in an object store: see `tidemark.storage.locati
 
 from __future__ import annotations
 
+import hashlib
 import re
+import unicodedata
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +26,9 @@ from tidemark.errors import InvalidArgument
 
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 """A name that can be the name of a folder."""
+_LONGEST = 100
+"""So many letters of a name fit into the name of a folder beside a digest."""
+_WITH_DIGEST = re.compile(r".*-[0-9a-f]{16}")
 CHANGES_OF = "changes_of_"
 """Prefix of the name of a table with rows to be merged.
 
@@ -41,6 +46,23 @@ def usable(name: str) -> str:
         msg = f"a name must consist of letters, digits, '_', '-' and '.', got {name!r}; choose another name"
         raise InvalidArgument(msg)
     return name
+
+
+def folder_name(name: str) -> str:
+    """Returns the name of a folder for the query *name*, which Spark lets have any characters.
+
+    It is always the same, and no two names share one: a name that cannot be that of a folder gets a digest, and so does
+    one that looks as if it had a digest.
+
+    >>> folder_name("orders"), folder_name("Café/2 go"), folder_name("заказы")
+    ('orders', 'Cafe_2_go-86536ea017b1b819', 'query-c359203e8db39396')
+    """
+    if NAME.fullmatch(name) and len(name) <= _LONGEST and not _WITH_DIGEST.fullmatch(name):
+        return name
+    digest = hashlib.sha256(name.encode(errors="surrogatepass")).hexdigest()[:16]
+    plain = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode()
+    words = re.findall(r"[A-Za-z0-9]+", plain)
+    return f"{'_'.join(words)[:_LONGEST] or 'query'}-{digest}"
 
 
 @dataclass(frozen=True)

@@ -419,20 +419,22 @@ QUARANTINE = Table(
             ),
             ("topic", "string", "Kafka topic; null: not from a topic, or rejected downstream of a source"),
             ("partition", "int", "input partition: Kafka's number, unless its source reads several topics"),
-            ("offset", "bigint", "Kafka offset"),
+            ("offset", "bigint", "Kafka offset; of a table or files the number of the row"),
             (
                 "reason",
                 "string",
-                "null_key | null_value | invalid_key | invalid_utf8 | malformed_json | malformed_avro | "
-                "malformed_protobuf | no_schema_id | unknown_schema | incompatible_schema | wrong_type | "
-                "not_a_number | missing_timestamp | timestamp_out_of_range | timestamp_in_future | sql_error | "
+                "null_key | null_value | invalid_key | invalid_utf8 | malformed_json | malformed_csv | "
+                "malformed_avro | malformed_protobuf | unreadable_file | added_to_file | no_schema_id | "
+                "unknown_schema | incompatible_schema | wrong_type | not_a_number | missing_timestamp | "
+                "invalid_timestamp | timestamp_out_of_range | timestamp_in_future | sql_error | "
                 "too_large_for_topic | time_refused_by_topic | does_not_fit_schema | kills_drivers",
             ),
             (
                 "detail",
                 "string",
                 "of sql_error: key of the failed SQL, and the error; of does_not_fit_schema: the misfit; "
-                "of a source with a registry: the id of the schema, and what is wrong with it",
+                "of a source with a registry: the id of the schema, and what is wrong with it; of wrong_type in JSON: "
+                "the field; of files: the file, the row, the column and its value, or why the file is set aside",
             ),
             ("key", "binary", "the record's key"),
             ("value", "binary", "the record's bytes; downstream of a source its columns as a JSON object"),

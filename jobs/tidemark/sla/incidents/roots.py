@@ -25,6 +25,7 @@ from tidemark.why.causes.drivers import (
     DRIVER_DEAD,
     DRIVER_RESTARTED,
     DRIVER_STARTING,
+    FILE_UNREADABLE,
     REGISTRY_SILENT,
     SHORT_OF_MEMORY,
     SLOW_BATCH,
@@ -42,6 +43,7 @@ OF_DRIVERS = frozenset(
         DRIVER_DEAD,
         DRIVER_STARTING,
         DRIVER_RESTARTED,
+        FILE_UNREADABLE,
         CANNOT_WRITE,
         REGISTRY_SILENT,
         BROKER_SILENT,
@@ -52,7 +54,7 @@ OF_DRIVERS = frozenset(
     }
 )
 """Causes whose place is a driver: every operator of it waits."""
-ABSENT = frozenset({DRIVER_DEAD, DRIVER_STARTING})
+ABSENT = frozenset({DRIVER_DEAD, DRIVER_STARTING, FILE_UNREADABLE})
 """Causes of an operator that no driver works for."""
 AFTERMATH = frozenset({DRIVER_STARTING, DRIVER_RESTARTED, CATCHING_UP, WINDOW_NOT_CLOSED})
 """Causes that follow a fault which has ended.

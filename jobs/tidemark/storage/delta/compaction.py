@@ -30,7 +30,8 @@ from tidemark.errors import TidemarkError
 from tidemark.model.settings.retention import DAY_MS
 from tidemark.storage.delta.datasets import file_names
 from tidemark.storage.delta.format import WRITER
-from tidemark.storage.delta.log import Action, add_action, checkpoint_if_due, commit_file, unknown_features
+from tidemark.storage.delta.log import Action, add_action, checkpoint_if_due, commit_file
+from tidemark.storage.delta.requirements import APPEND_ONLY, Requirements
 from tidemark.storage.delta.snapshots import Partition
 from tidemark.storage.delta.tables import in_files
 from tidemark.storage.files import stats_of, write_parquet
@@ -284,11 +285,12 @@ def _refuse_what_is_not_known(path: Path, table: DeltaTable, files: Sequence[Dat
         if not is_text or quote(file.place, safe="/=") != file.place:
             msg = f"{path}: files not changed: the log has another form for {file.place} or its partition"
             raise TableBusy(msg)
-    if data_change and table.metadata().configuration.get("delta.appendOnly") == "true":
-        msg = f"{path}: rows not deleted: the table has delta.appendOnly set"
+    requirements = Requirements.of(path, table)
+    if data_change and requirements.properties.get(APPEND_ONLY) == "true":
+        msg = f"{path}: rows not deleted: the table has {APPEND_ONLY} set"
         raise TableBusy(msg)
-    if unknown := unknown_features(table):
-        msg = f"{path}: files not changed: the table has unsupported features: {', '.join(sorted(unknown))}"
+    for refusal in requirements.refusals():
+        msg = f"files not changed: {refusal}"
         raise TableBusy(msg)
 
 

@@ -8,7 +8,7 @@ from functools import reduce
 from itertools import chain
 from operator import and_
 from pathlib import Path, PurePosixPath
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 import polars as pl
 import polars.selectors as cs
@@ -19,6 +19,7 @@ from deltalake.schema import PrimitiveType
 from pyarrow import fs
 
 from tidemark.storage.delta.snapshots import MOST_FILES, Snapshot, snapshot_of
+from tidemark.storage.location import path_of_url
 
 BOUNDS = (
     *("batch_id", "finished_at", "decided_at", "at", "window_end", "interval_start", "checked_at"),
@@ -56,8 +57,7 @@ def properties_of(table: DeltaTable | Snapshot) -> Mapping[str, str]:
 
 def local_folder(table: DeltaTable) -> Path | None:
     """Returns the folder of *table*; None in an object store."""
-    place = urlsplit(table.table_uri)
-    return Path(unquote(place.path)) if place.scheme == "file" else None
+    return path_of_url(table.table_uri) if urlsplit(table.table_uri).scheme == "file" else None
 
 
 def dataset_of(table: DeltaTable | Snapshot) -> ds.Dataset:
@@ -68,14 +68,13 @@ def dataset_of(table: DeltaTable | Snapshot) -> ds.Dataset:
     if isinstance(table, Snapshot):
         folder = fs.SubTreeFileSystem(str(table.path.absolute()), fs.LocalFileSystem())
         return _dataset(chain.from_iterable(table.files.values()), schema_of(table), folder, {})
-    place = urlsplit(table.table_uri)
-    if place.scheme != "file":
+    place = local_folder(table)
+    if place is None:
         return table.to_pyarrow_dataset()
-    folder = unquote(place.path)
     # Arrow reads local files itself. In the file system of delta-rs its threads need the interpreter lock, which a
     # thread of DuckDB may hold while it waits for them: a deadlock. For an object store there is no other way.
-    filesystem = fs.SubTreeFileSystem(folder, fs.LocalFileSystem())
-    files = _plain_files(table, place.path)
+    filesystem = fs.SubTreeFileSystem(str(place), fs.LocalFileSystem())
+    files = _plain_files(table, urlsplit(table.table_uri).path)
     if files is None:
         return table.to_pyarrow_dataset(filesystem=filesystem)
     is_needed = len(files) > MOST_FILES or table.metadata().partition_columns
@@ -121,7 +120,10 @@ def _conditions_of(table: DeltaTable) -> dict[str, ds.Expression]:
             if not is_bounded or action[f"null_count.{column}"] != 0:
                 continue
             if isinstance(high, datetime):
-                high += _STATS_MS  # Spark cuts instants in statistics to ms
+                try:
+                    high += _STATS_MS  # Spark cuts instants in statistics to ms
+                except OverflowError:  # its last millisecond is that of the year 9999
+                    continue
             expressions.append((ds.field(column) >= low) & (ds.field(column) <= high))
         if expressions:
             conditions[action["path"]] = reduce(and_, expressions)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from deltalake import DeltaTable
 
-from tidemark.errors import InvalidArgument, TidemarkError
+from tidemark.errors import TidemarkError, UnreadableFile
 from tidemark.storage.location import replace
 
 VERSION = "0.1.0"
@@ -71,7 +71,7 @@ def warehouse_stamp(warehouse: Path) -> Stamp | None:
     """Returns the stamp of *warehouse*; None before anything was written to it.
 
     Raises:
-        InvalidArgument: the file of the stamp is damaged.
+        UnreadableFile: the file of the stamp is damaged.
     """
     file = warehouse / FILE
     try:
@@ -79,12 +79,10 @@ def warehouse_stamp(warehouse: Path) -> Stamp | None:
         return Stamp(int(content["format"]), str(content["tidemark"]))
     except FileNotFoundError:
         return None
-    except (ValueError, KeyError, TypeError) as error:
-        msg = (
-            f"{file}: a stamp has the keys format and tidemark, got {error!r}; restore it, or remove it if no other "
-            "version has written to the warehouse"
-        )
-        raise InvalidArgument(msg) from error
+    except (IsADirectoryError, ValueError, KeyError, TypeError, RecursionError) as error:
+        found = f"a stamp has the keys format and tidemark, got {error!r}"
+        remedy = "restore it, or remove it if no other version has written to the warehouse"
+        raise UnreadableFile(file, found, remedy) from error
 
 
 def refuse_other(warehouse: Path) -> None:

@@ -5,7 +5,7 @@ object store each of these is a request, and their number grows with every commi
 How it works: the log is read once, when the table is opened. From then on the next version is known. A commit is one
 object, put where there is none: it takes that version, or finds it taken. Only then are the commits of others read. A
 commit that changes only files is skipped; after any other one the table must be opened anew.
-Limitation: rows are not checked. Tables that require more than rows with their columns are left to delta-rs.
+Limitation: rows are not checked. Tables with partitions or conditions for their rows are left to delta-rs.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import logging
 import uuid
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import count, takewhile
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -28,20 +28,14 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 
 from tidemark.clock import since_boot_s, wall_clock_ms
 from tidemark.storage.delta.datasets import properties_of, schema_of
-from tidemark.storage.delta.snapshots import snapshot_of
+from tidemark.storage.delta.requirements import open_to_write
+from tidemark.storage.delta.snapshots import Snapshot
 from tidemark.storage.files import File, stats_of, write_parquet
 from tidemark.storage.location import durable, put_once
 from tidemark.storage.object_path import ObjectPath
 
 log = logging.getLogger(__name__)
 
-FEATURES = frozenset({"appendOnly", "invariants", "checkConstraints", "timestampNtz"})
-"""Writer features that do not matter for a rewrite of files.
-
-Such a commit puts the same rows into other files.
-"""
-OLDEST_FEATURES = 3
-"""Writer version up to which a table requires only some FEATURES."""
 CHECK = "delta.constraints."
 """Prefix of the properties of a table that are its checks."""
 OF_FILES = frozenset({"add", "remove", "txn", "commitInfo", "cdc"})
@@ -77,21 +71,6 @@ Each takes a request or two.
 Action = Mapping[str, Any]
 
 
-def unknown_features(table: DeltaTable) -> set[str]:
-    """Returns the writer features of *table* that are not in FEATURES.
-
-    It is `more` if the table requires some and does not name them.
-    """
-    protocol = table.protocol()
-    return _unknown(protocol.min_writer_version, protocol.writer_features or ())
-
-
-def _unknown(writer_version: int, writer_features: Collection[str]) -> set[str]:
-    # A newer protocol requires features by its number alone, if it does not name them.
-    unnamed = [] if writer_version <= OLDEST_FEATURES else ["more"]
-    return {*(writer_features or unnamed)} - FEATURES
-
-
 class TableLog:
     """Commits batches of *app_id* to the log of the table at *path*.
 
@@ -101,20 +80,21 @@ class TableLog:
 
     def __init__(self, path: Path, app_id: str) -> None:
         self._path, self._app_id = path, app_id
-        self._table: DeltaTable | None = None
-        snapshot = snapshot_of(path)
+        opened = open_to_write(path)
+        snapshot = opened if isinstance(opened, Snapshot) else None
+        self._table = None if isinstance(opened, Snapshot) else opened
         self._appended_to = -1
         self._batch = self._asked_at = -1
-        self._opened_at = int((snapshot or self.table).version())
+        self._opened_at = int(opened.version())
         self._seen_s = since_boot_s()
         self._uncommitted: list[Path] = []
-        arrow = pa.schema(schema_of(snapshot or self.table).to_arrow())
+        arrow = pa.schema(schema_of(opened).to_arrow())
         self._types = {field.name: field.type for field in arrow}
-        properties = properties_of(snapshot or self.table)
+        properties = properties_of(opened)
         if snapshot is None:
-            is_plain = not unknown_features(self.table) and not self.table.metadata().partition_columns
+            is_plain = not self.table.metadata().partition_columns
         else:
-            is_plain = not _unknown(snapshot.writer_version, snapshot.writer_features) and not snapshot.partitioned_by
+            is_plain = not snapshot.partitioned_by
             self._batch, self._asked_at = snapshot.transactions.get(app_id, -1), self._opened_at
         self._checkpoint_every = int(properties.get(CHECKPOINTS) or CHECKPOINT_EVERY)
         self._is_kept = properties.get(LOG) in {KEPT_LOG, HOP_LOG, SHORT_LOG}

@@ -53,6 +53,7 @@ from tidemark.storage.delta.log import (
     make_commits_durable,
     make_log_durable,
 )
+from tidemark.storage.delta.requirements import Requirements, open_to_write
 from tidemark.storage.delta.snapshots import snapshot_of
 from tidemark.storage.fence import Fence
 from tidemark.storage.files import File, Files, frames
@@ -143,6 +144,7 @@ def create(
     Raises:
         DeltaError: a row does not meet *checks*.
         OtherFormat: a version with another format has written the table.
+        TableRefused: the table requires what Tidemark does not know.
     """
 
     def up_to_date() -> DeltaTable:
@@ -221,9 +223,10 @@ def _first_commit(schema: str, description: str, properties: tuple[tuple[str, st
 def _existing_table(path: Path) -> DeltaTable | None:
     """Returns the opened table at *path*; None without one."""
     try:
-        return DeltaTable(str(path))
+        table = open_to_write(path)
     except TableNotFoundError:
         return None
+    return table if isinstance(table, DeltaTable) else DeltaTable(str(path))
 
 
 @dataclass(frozen=True)
@@ -274,6 +277,7 @@ class DeclaredTable:
         stored = snapshot_of(self.path)
         if stored is None or stored.properties.get(TABLE_FORMAT) != str(FORMAT):
             return False
+        Requirements.of(self.path, stored).refuse()
         comments = {
             field["name"]: (field.get("metadata") or {}).get("comment") for field in json.loads(stored.schema)["fields"]
         }
@@ -390,7 +394,7 @@ def again_after_others(commit: Callable[[], T]) -> T:
 def append(path: Path, rows: pa.Table) -> None:
     """Appends *rows* at *path*, again if others commit in between."""
     properties = CommitProperties(custom_metadata=WRITER)
-    since = DeltaTable(str(path)).version()
+    since = open_to_write(path).version()
     again_after_others(partial(write_deltalake, path, rows, mode="append", commit_properties=properties))
     make_commits_durable(path, since=since)
 
@@ -681,6 +685,7 @@ class Committer:
         if reads:
             # Before the lease is checked: delta-rs finds conflicts with all commits after this update.
             log.table.update_incremental()
+            Requirements.of(path, log.table).refuse(replaces=True)
             self._look_at_others(path, log, own=0)  # this batch may replace rows that others put there
         if log.newest_batch >= batch_id:
             return self._committed_at_ms(DeltaTable(str(path)), batch_id)

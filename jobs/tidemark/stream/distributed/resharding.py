@@ -14,6 +14,7 @@ from pathlib import Path
 
 import polars as pl
 
+from tidemark.control.files import read
 from tidemark.model.stream import Stream
 from tidemark.storage.delta.tables import Reference
 from tidemark.storage.location import put_once
@@ -24,9 +25,12 @@ from tidemark.stream.operate.steps import Steps
 from tidemark.stream.startup.load import without
 from tidemark.stream.state.files import KEYS, StateFiles, files_of
 from tidemark.stream.state.memory import Tables
-from tidemark.stream.state.runs import is_whole
+from tidemark.stream.state.runs import damage_of
 
 log = logging.getLogger("tidemark.stream")
+
+FILE = "state/resharded.json"
+"""The file of a control folder with the runs of the new shards."""
 
 
 def reshard(
@@ -125,20 +129,19 @@ def remembered_shards(stream: Stream, newest: Entry) -> tuple[StateRuns, ...] | 
     None unless they are as many as *stream* has. None, too, where a file of theirs is missing or torn: what *newest*
     names still exists.
     """
-    file = _file(stream.control)
-    if not file.exists():
+    remembered = read(stream.control, FILE, lambda notes: (notes["batch_id"], states_from_json(notes["state"])))
+    if remembered is None:
         return None
-    notes = json.loads(file.read_text(encoding="utf-8"))
-    shards = states_from_json(notes["state"])
-    if notes["batch_id"] != newest.batch_id or len(shards) != stream.shards:
+    batch_id, shards = remembered
+    if batch_id != newest.batch_id or len(shards) != stream.shards:
         return None
     for path in files_of(stream.control, shards):
-        if not is_whole(path):
-            log.warning("%s, written by `tidemark reshard`, is incomplete: partitioning the state again", path)
+        if found := damage_of(path):
+            log.warning("%s, written by `tidemark reshard`: %s; partitioning the state again", path, found)
             return None
     log.info("starting with %d shards written by `tidemark reshard`", len(shards))
     return shards
 
 
 def _file(control: Path) -> Path:
-    return control / "state" / "resharded.json"
+    return control / FILE

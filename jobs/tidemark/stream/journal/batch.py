@@ -38,6 +38,7 @@ class MicroBatch:
         ends: per topic and partition, the offset up to which Spark reads. Partitions without one are read up to their
             newest record.
         versions: per id of a Delta table, the version before which it is read.
+        files: by source and name, the bytes of files that are read, or that were found to have grown.
         is_last: False for a part of a planned batch (`parts.py`) that other parts follow.
         queued: the wait for task slots, which is part of the time in which Spark read the batch.
     """
@@ -49,6 +50,7 @@ class MicroBatch:
     read_at_ms: int
     ends: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
     versions: Mapping[str, int] = field(default_factory=dict)
+    files: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     is_last: bool = True
     queued: QueueWait = NOT_QUEUED
 

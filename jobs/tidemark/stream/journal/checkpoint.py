@@ -8,24 +8,31 @@ from __future__ import annotations
 
 import json
 import re
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tidemark.errors import Contradiction
+from tidemark.control.files import RESTORE
+from tidemark.errors import UnreadableFile
 from tidemark.storage.location import durable
 from tidemark.storage.object_path import ObjectPath
 
 FORMAT = "v1"
 """First line of each file: the only format that is read."""
+COMPACT = ".compact"
+CRC_HEAD = 8
+"""Bytes before the checksums of a file: a mark, and of how many bytes each is."""
+_OF_ANOTHER_FORM = (ValueError, TypeError, LookupError, AttributeError, RecursionError)
+"""Errors over a file that has another form, or other types."""
 OTHER_FORMAT = re.compile(r"v\d+")
 Ends = Mapping[str, Mapping[int, int]]
 """Per topic and partition an offset, exclusive."""
 
 
-class UnknownCheckpointFormat(Contradiction):
+class UnknownCheckpointFormat(UnreadableFile):
     """Raised for a checkpoint that another version of Spark wrote.
 
     Its files are whole, so no command may remove them as torn.
@@ -54,16 +61,18 @@ def read_plan(checkpoint: Path, batch_id: int) -> Plan:
     """Returns the plan of batch *batch_id* in Spark's *checkpoint*.
 
     Raises:
-        ValueError: the file is torn.
-        UnknownCheckpointFormat: another version of Spark wrote it.
+        UnreadableFile: the file is torn or changed, or another version of Spark wrote it.
     """
     # Spark writes the plan before the batch runs, and finds it again after a crash.
-    metadata, sources = _plan(checkpoint, batch_id)
-    at_ms = json.loads(metadata).get("batchTimestampMs")
-    if not isinstance(at_ms, int):
-        msg = f"{checkpoint}/offsets/{batch_id}: batchTimestampMs is missing, got {metadata!r}; restore the file"
-        raise ValueError(msg)
-    return Plan(_ends(sources), at_ms, _versions(sources))
+    try:
+        metadata, sources = _plan(checkpoint, batch_id)
+        at_ms = json.loads(metadata).get("batchTimestampMs")
+        if not isinstance(at_ms, int):
+            msg = f"batchTimestampMs is missing, got {metadata!r}"
+            raise ValueError(msg)
+        return Plan(_ends(sources), at_ms, _versions(sources))
+    except _OF_ANOTHER_FORM as error:
+        raise UnreadableFile(checkpoint / "offsets" / str(batch_id), str(error), RESTORE) from error
 
 
 def make_plan_durable(checkpoint: Path, batch_id: int) -> None:
@@ -73,7 +82,11 @@ def make_plan_durable(checkpoint: Path, batch_id: int) -> None:
     records, and they would count as those of the decision.
     """
     if not isinstance(checkpoint, ObjectPath):
-        lists_of_files = checkpoint.glob(f"sources/*/{batch_id}*")
+        lists_of_files: list[Path] = []
+        for source, line in enumerate(_plan(checkpoint, batch_id)[1]):
+            for offset in _offsets([line]):
+                # Notes about files have a number of their own: a batch without new files has none.
+                lists_of_files += checkpoint.glob(f"sources/{source}/{offset.get('logOffset', 'none')}*")
         durable([checkpoint / "metadata", checkpoint / "offsets" / str(batch_id), *lists_of_files])
 
 
@@ -81,18 +94,61 @@ def _plan(checkpoint: Path, batch_id: int) -> tuple[str, list[str]]:
     """Returns the lines of a plan: the batch's, then each source's.
 
     Raises:
-        ValueError: the file is torn.
+        ValueError: the file is torn or changed.
         UnknownCheckpointFormat: another version of Spark wrote it.
     """
     path = checkpoint / "offsets" / str(batch_id)
-    text = path.read_text()
+    text = _text(path)
     _refuse_other_format(path, text)
     # Spark's format: a line "v1", a line of JSON about the batch, and a line for each source.
     version, metadata, *sources = text.splitlines() if text.count("\n") > 1 else ["", ""]
     if version != FORMAT:
-        msg = f"{checkpoint}/offsets/{batch_id}: a plan must begin with v1 and have a line per source, got {text!r}"
+        msg = f"a plan must begin with v1 and have a line per source, got {text!r}"
         raise ValueError(msg)
+    if found := mismatch_of(path):
+        raise ValueError(found)
     return metadata, sources
+
+
+def planned_files(checkpoint: Path, batch_id: int, source: int) -> list[tuple[str, int]]:
+    """Returns the files that Spark planned for *batch_id*, each with its modification time (epoch ms).
+
+    They are of the *source* with this place among the query's, which reads a folder. Files are URLs.
+    """
+    first, end = (_files_planned_until(checkpoint, number, source) for number in (batch_id - 1, batch_id))
+    files: list[tuple[str, int]] = []
+    for number in range(first, end):
+        for entry in _entries_of_files(checkpoint / "sources" / str(source), number):
+            files.append((entry["path"], entry["timestamp"]))
+    return files
+
+
+def _files_planned_until(checkpoint: Path, batch_id: int, source: int) -> int:
+    """Returns the number of the first note of files that is not planned by *batch_id*."""
+    if batch_id < 0:
+        return 0
+    offset = next(_offsets(_plan(checkpoint, batch_id)[1][source : source + 1]), None)
+    return 0 if offset is None else int(offset["logOffset"]) + 1
+
+
+def _entries_of_files(folder: Path, number: int) -> list[dict[str, Any]]:
+    """Returns what Spark noted about files under *number* in the *folder* of a source.
+
+    Raises:
+        ValueError: the notes are torn.
+        FileNotFoundError: there are none.
+    """
+    # Every tenth file has the content of all before it, which Spark removes later.
+    compact = sorted(int(path.stem) for path in folder.glob("*.compact") if path.stem.isdecimal())
+    names = [str(number), *(f"{of}.compact" for of in compact if of >= number)]
+    path = next((folder / name for name in names if (folder / name).exists()), folder / str(number))
+    text = path.read_text()
+    _refuse_other_format(path, text)
+    version, *lines = text.splitlines() or [""]
+    if version != FORMAT or not all(map(_is_json, lines)):
+        msg = f"{path}: notes about files must begin with v1 and have an object per line, got {text[:200]!r}"
+        raise ValueError(msg)
+    return [entry for entry in map(json.loads, lines) if entry["batchId"] == number]
 
 
 def last_tick(checkpoint: Path) -> int:
@@ -101,8 +157,11 @@ def last_tick(checkpoint: Path) -> int:
     -1 before the first plan.
     """
     numbers = _numbers(checkpoint / "offsets")
-    # The source of ticks is the first source of every query.
-    return int(_plan(checkpoint, numbers[-1])[1][0]) if numbers else -1
+    try:
+        # The source of ticks is the first source of every query.
+        return int(_plan(checkpoint, numbers[-1])[1][0]) if numbers else -1
+    except _OF_ANOTHER_FORM as error:
+        raise UnreadableFile(checkpoint / "offsets" / str(numbers[-1]), str(error), RESTORE) from error
 
 
 def _ends(sources: Iterable[str]) -> Ends:
@@ -144,7 +203,7 @@ def version_read(checkpoint: Path, table_id: str) -> int | None:
     committed, _ = newest_commit(checkpoint)
     # A plan that is not done counts as not read: Spark reads it again.
     numbers = [number for number in _numbers(checkpoint / "offsets") if committed is None or number >= committed]
-    with suppress(ValueError, FileNotFoundError):  # a running driver deletes old plans
+    with suppress(FileNotFoundError, *_OF_ANOTHER_FORM):  # a running driver deletes old plans
         lines = _plan(checkpoint, numbers[0])[1] if numbers else []
         offsets = [offset for offset in _offsets(lines) if offset.get("reservoirId") == table_id]
         return min((int(offset["reservoirVersion"]) for offset in offsets), default=None)
@@ -160,7 +219,7 @@ def plans(checkpoint: Path) -> dict[int, Ends | None]:
     most = 0
     for number in _numbers(checkpoint / "offsets"):
         with suppress(FileNotFoundError):  # a running driver deletes old plans
-            lines = len((checkpoint / "offsets" / str(number)).read_text().splitlines())
+            lines = len(_text(checkpoint / "offsets" / str(number)).splitlines())
             # A query never changes its sources, so a plan with fewer lines than an earlier one is torn.
             ends[number] = None if lines < most else _ends_or_none(checkpoint, number)
             most = max(most, lines)
@@ -180,10 +239,11 @@ def newest_commit(checkpoint: Path) -> tuple[int | None, bool]:
     if not numbers:
         return None, False
     path = checkpoint / "commits" / str(numbers[-1])
-    text = path.read_text()
+    text = _text(path)
     _refuse_other_format(path, text)
     version, *lines = text.splitlines() or [""]
-    return numbers[-1], version != FORMAT or not lines or not all(_is_json(line) for line in lines)
+    has_form = version == FORMAT and bool(lines) and all(_is_object(line) for line in lines)
+    return numbers[-1], not has_form or bool(mismatch_of(path))
 
 
 def committed_at_ms(checkpoint: Path, batch_id: int) -> int | None:
@@ -199,8 +259,9 @@ def committed_at_ms(checkpoint: Path, batch_id: int) -> int | None:
 
 def _ends_or_none(checkpoint: Path, number: int) -> Ends | None:
     try:
-        return _ends(_plan(checkpoint, number)[1])
-    except ValueError:
+        metadata, sources = _plan(checkpoint, number)
+        return _ends(sources) if _is_object(metadata) else None
+    except _OF_ANOTHER_FORM:
         return None
 
 
@@ -211,20 +272,88 @@ def _refuse_other_format(path: Path, text: str) -> None:
     """
     first, ended, _ = text.partition("\n")
     if ended and first != FORMAT and OTHER_FORMAT.fullmatch(first):
-        msg = (
-            f"{path}: the format of this file must be {FORMAT}, got {first}, of another version of Spark; "
-            "run the stream with a version of pyspark that this version of Tidemark supports (docs/upgrades.md)"
-        )
-        raise UnknownCheckpointFormat(msg)
+        found = f"the format of this file must be {FORMAT}, got {first}, of another version of Spark"
+        remedy = "run the stream with a version of pyspark that this version of Tidemark supports (docs/upgrades.md)"
+        raise UnknownCheckpointFormat(path, found, remedy)
 
 
 def _numbers(folder: Path) -> list[int]:
-    return sorted(int(file.name) for file in folder.glob("[0-9]*") if file.name.isdecimal())
+    # A folder of that name is no file of Spark's.
+    return sorted(int(file.name) for file in folder.glob("[0-9]*") if file.name.isdecimal() and not file.is_dir())
 
 
-def _is_json(line: str) -> bool:
+def _text(path: Path) -> str:
+    return path.read_bytes().decode(errors="replace")
+
+
+def mismatch_of(path: Path) -> str:
+    """Returns how the file at *path* differs from the checksums beside it; empty: it does not, or has none.
+
+    Hadoop's local file system keeps a CRC-32 of every so many bytes, and refuses a file that does not match.
+    """
+    checksums = path.with_name(f".{path.name}.crc")
+    if isinstance(path, ObjectPath) or not checksums.is_file():
+        return ""
+    sums = checksums.read_bytes()
+    # Hadoop ignores a file of checksums without this head, too.
+    if len(sums) < CRC_HEAD or not sums.startswith(b"crc\0"):
+        return ""
+    every, content = int.from_bytes(sums[4:CRC_HEAD], "big"), path.read_bytes()
+    for number, start in enumerate(range(0, len(content), max(every, 1))):
+        at = CRC_HEAD + 4 * number
+        if sums[at : at + 4] != zlib.crc32(content[start : start + every]).to_bytes(4, "big"):
+            return f"it does not match the checksums in {checksums.name}"
+    return ""
+
+
+def damaged_sources(checkpoint: Path) -> Iterator[tuple[Path, str]]:
+    """Yields the files in which Spark keeps more of a source than its offset, and what is wrong with them.
+
+    A source of files has a log of all files that it has read. From the newest compacted log on, no number is missing up
+    to that of the newest plan. What other sources have there is read before the first plan alone.
+    """
+    has_plan, read_to = bool(_numbers(checkpoint / "offsets")), dict(enumerate(_logs_read_to(checkpoint)))
+    for folder in sorted((checkpoint / "sources").glob("[0-9]*")):
+        newest = read_to.get(int(folder.name)) if folder.name.isdecimal() else None
+        if not folder.is_dir() or (has_plan and newest is None):
+            continue
+        files = {file.name.removesuffix(COMPACT): file for file in folder.iterdir() if not file.is_dir()}
+        logs = {int(number): file for number, file in files.items() if number.isdecimal()}
+        first = max((number for number, file in logs.items() if file.name.endswith(COMPACT)), default=0)
+        for number, file in sorted(logs.items()):
+            if number >= first and (found := _damage_of_log(file)):
+                yield file, found
+        for number in range(first, -1 if newest is None else newest + 1):
+            if number not in logs:
+                yield folder / str(number), "it is missing, and the source reads it at a start"
+
+
+def _logs_read_to(checkpoint: Path) -> list[int | None]:
+    """Returns, by source, the newest log of files that the newest plan names; None: it is another source."""
+    numbers = _numbers(checkpoint / "offsets")
+    logs: list[int | None] = []
+    with suppress(FileNotFoundError, UnreadableFile, *_OF_ANOTHER_FORM):
+        for line in _plan(checkpoint, numbers[-1])[1] if numbers else []:
+            offset = None if line == "-" else json.loads(line)
+            log = offset.get("logOffset") if isinstance(offset, dict) else None
+            logs.append(log if isinstance(log, int) else None)
+    return logs
+
+
+def _damage_of_log(file: Path) -> str:
+    text = _text(file).lstrip("\0")
+    version, *lines = text.splitlines() or [""]
+    if not OTHER_FORMAT.fullmatch(version) or not all(map(_is_json, lines)):
+        return "it is incomplete or changed"
+    return mismatch_of(file)
+
+
+def _is_object(line: str) -> bool:
+    return _is_json(line, dict)
+
+
+def _is_json(line: str, kind: type = object) -> bool:
     try:
-        json.loads(line)
-    except ValueError:
+        return isinstance(json.loads(line), kind)
+    except (ValueError, RecursionError):
         return False
-    return True

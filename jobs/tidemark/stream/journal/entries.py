@@ -26,7 +26,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from tidemark.errors import Contradiction
+from tidemark.control.files import RESTORE
+from tidemark.errors import Contradiction, UnreadableFile
 from tidemark.storage.fence import NO_FENCE, Fence
 from tidemark.storage.files import File, Files, Rows
 from tidemark.storage.location import put_once
@@ -79,7 +80,7 @@ class Journal:
         Raises:
             Contradiction: the batch has an entry already.
         """
-        content = pack(entry)
+        content = pack(entry, self._identity(entry.batch_id))
         self._fence.until_written(lambda: self._write(entry.batch_id, content))
         before = entry.batch_id - KEPT
         # Writes list the folder once, at the first.
@@ -87,7 +88,7 @@ class Journal:
         self._numbers = self._forget(numbers, before if needed_after is None else min(before, needed_after + 1))
 
     def _write(self, batch_id: int, content: bytes) -> None:
-        path = self._path(batch_id)
+        path = self.path(batch_id)
         try:
             put_once(path, content, check=self._fence.check_lease)
         except FileExistsError:
@@ -98,9 +99,28 @@ class Journal:
         """Returns the entry of *batch_id*; None if the batch was not decided.
 
         Of its tables it has *only* those whose names begin so.
+
+        Raises:
+            UnreadableFile: the file is damaged, or is that of another journal or batch.
         """
-        path = self._path(batch_id)
-        return unpack(batch_id, path.read_bytes(), only=only) if path.exists() else None
+        path = self.path(batch_id)
+        try:
+            content = path.read_bytes()
+        except FileNotFoundError:
+            return None
+        except IsADirectoryError as error:
+            raise UnreadableFile(path, "it is a folder", f"move it elsewhere; then: {RESTORE}") from error
+        try:
+            return unpack(batch_id, content, only=only, identity=self._identity(batch_id))
+        # A changed byte may raise any error of zipfile, zlib, Arrow and JSON.
+        except Exception as error:
+            found = f"{self._kind} of batch {batch_id}: {type(error).__name__}: {error}"
+            raise UnreadableFile(path, found, RESTORE) from error
+
+    def _identity(self, batch_id: int) -> str:
+        """Returns what distinguishes the entry from those of other batches and streams."""
+        # A warehouse may be moved, so the folders above the topology's are left out.
+        return "/".join(self.path(batch_id).parts[-4:])
 
     def newest(self) -> Entry | None:
         """Returns the newest entry; batches that change nothing have none."""
@@ -109,7 +129,7 @@ class Journal:
 
     def written_at_ms(self, batch_id: int) -> int:
         """Returns when the entry was written, by the file system (epoch ms)."""
-        return self._path(batch_id).stat().st_mtime_ns // 1_000_000
+        return self.path(batch_id).stat().st_mtime_ns // 1_000_000
 
     def record_carried_out(self, entry: Entry) -> None:
         """Records that all of *entry* is in tables and topics.
@@ -129,11 +149,12 @@ class Journal:
         """
         path = self._home / CARRIED_OUT
         with suppress(OSError):
-            if not isinstance(path, ObjectPath) and path.read_text() == _id_of(entry):
+            if not isinstance(path, ObjectPath) and path.read_text(errors="replace") == _id_of(entry):
                 return path.stat().st_mtime_ns // 1_000_000
         return None
 
-    def _path(self, batch_id: int) -> Path:
+    def path(self, batch_id: int) -> Path:
+        """Returns where the entry of *batch_id* is."""
         return entry_path(self._home, self._kind, batch_id)
 
     def batches(self) -> list[int]:
@@ -160,7 +181,7 @@ class Journal:
         """
         old = [number for number in numbers[:-KEPT] if number < before]
         for number in old:
-            self._path(number).unlink(missing_ok=True)
+            self.path(number).unlink(missing_ok=True)
         return numbers[len(old) :]
 
 
@@ -170,11 +191,12 @@ def _id_of(entry: Entry) -> str:
     return f"{batch.batch_id} {batch.epoch} {batch.started_at_ms}"
 
 
-def pack(entry: Entry) -> bytes:
-    """Returns *entry* as the content of a file."""
+def pack(entry: Entry, identity: str = "") -> bytes:
+    """Returns *entry* as the content of a file, which also has *identity*."""
     content = io.BytesIO()
     # Arrow streams are compressed already.
     with zipfile.ZipFile(content, "w", zipfile.ZIP_STORED) as archive:
+        archive.comment = identity.encode()
         archive.writestr(NOTES, json.dumps(entry.notes.to_json()))
         for name, rows in entry.tables.items():
             if isinstance(rows, Files):
@@ -187,13 +209,16 @@ def pack(entry: Entry) -> bytes:
     return content.getvalue()
 
 
-def unpack(batch_id: int, content: bytes, *, only: str | tuple[str, ...] = "") -> Entry:
+def unpack(batch_id: int, content: bytes, *, only: str | tuple[str, ...] = "", identity: str | None = None) -> Entry:
     """Reads the entry of *batch_id* from the *content* of a file.
 
     Of its tables it has *only* those whose names begin so. Errors of zipfile and pyarrow over an invalid file are not
-    caught.
+    caught. Raises ValueError if the file has another *identity*; None: any.
     """
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        if identity not in {None, archive.comment.decode()}:
+            msg = f"it is the file {archive.comment.decode()}"
+            raise ValueError(msg)
         tables: dict[str, Rows] = {}
         for name in (name for name in archive.namelist() if name.startswith(only)):
             if name.endswith(".arrow"):

@@ -104,7 +104,7 @@ class DecisionNotes:
         """Returns the notes as a JSON object."""
         return {
             "marks": _as_json(self.marks),
-            "batch": asdict(self.batch),
+            "batch": omit(asdict(self.batch), ["files"]),  # they are in the progress
             "progress": self.progress.to_json(),
             "was": self.was.to_json(),
             "closed": [*map(asdict, self.closed)],

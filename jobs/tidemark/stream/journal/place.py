@@ -42,7 +42,9 @@ def entry_path(journal: Path, kind: str, batch_id: int) -> Path:
 
 def batches_in(journal: Path, kind: str) -> list[int]:
     """Returns the batches with an entry of *kind*, oldest first."""
-    matches = (_NAME.fullmatch(file.name) for file in journal.iterdir())
+    # A journal that is a file has none; `tidemark doctor` names it.
+    files = journal.iterdir() if journal.is_dir() else ()
+    matches = (_NAME.fullmatch(file.name) for file in files)
     return sorted(int(match[1]) for match in matches if match and match[2] == kind)
 
 
@@ -78,8 +80,14 @@ def _is_at_rest(journal: Path, batches: Path) -> bool:
         content = entry_path(journal, "facts", newest[0]).read_bytes()
     except FileNotFoundError:  # the driver has flushed it since, and forgotten it
         return False
-    with zipfile.ZipFile(io.BytesIO(content)) as archive:
-        is_whole = json.loads(archive.read(NOTES))["is_whole"]
+    except IsADirectoryError:
+        return False
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            is_whole = json.loads(archive.read(NOTES))["is_whole"]
+    # It is damaged in any way: who reads it next leaves its facts out.
+    except Exception:
+        return False
     # A flush of a part of the tables leaves the others behind.
     return is_whole and _newest_batch_at(batches) >= newest[0]
 

@@ -13,11 +13,12 @@ removed from the journal are in the table by then.
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import reduce
+from functools import lru_cache, partial, reduce
 from pathlib import Path
 
 import polars as pl
@@ -25,6 +26,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from tidemark.collecting import names_in
+from tidemark.errors import UnreadableFile
 from tidemark.model.tables.catalog import (
     COMPLETENESS,
     DISORDER_BUCKETS,
@@ -40,6 +42,8 @@ from tidemark.storage.delta.snapshots import Snapshot
 from tidemark.storage.files import Rows, frames
 from tidemark.stream.journal.entries import Entry, Journal
 from tidemark.stream.journal.place import FACTS_TABLES, journal_with_facts, newest_batch
+
+log = logging.getLogger(__name__)
 
 LEDGERS = tuple(
     names_in(
@@ -99,31 +103,41 @@ class UnflushedRows:
 def unflushed_of(home: Path, names: Collection[str] = FACTS_TABLES) -> UnflushedRows:
     """Returns what is unflushed in tables called *names*.
 
-    The tables lie in *home*, which is that of a stream.
+    The tables lie in *home*, which is that of a stream. Facts in damaged entries are left out, so this is for people
+    who look at a stream, and not for drivers.
     """
     journal = journal_with_facts(home)
     if journal is not None:
         # A user who may not read the control folder gets nothing.
         with suppress(PermissionError):
-            return unflushed(journal, names)
+            return unflushed(journal, names, leaves_out_damaged=True)
     return UnflushedRows()
 
 
 def scan_facts(path: Path) -> pl.LazyFrame:
     """Returns the rows of the table of facts at *path*.
 
-    Rows that only the journal has are included. Raises an error when there is no table.
+    Rows that only the journal has are included. Raises an error when there is no table, and UnreadableFile if an entry
+    of the journal is damaged.
     """
-    return unflushed_of(path.parent).scan(path)
+    journal = journal_with_facts(path.parent)
+    return (UnflushedRows() if journal is None else unflushed(journal)).scan(path)
 
 
-def unflushed(journal: Path, names: Collection[str] = FACTS_TABLES) -> UnflushedRows:
-    """Returns what is unflushed in a *journal*, in tables called *names*."""
+def unflushed(
+    journal: Path, names: Collection[str] = FACTS_TABLES, *, leaves_out_damaged: bool = False
+) -> UnflushedRows:
+    """Returns what is unflushed in a *journal*, in tables called *names*.
+
+    Raises UnreadableFile if an entry is damaged, unless it *leaves_out_damaged* ones.
+    """
     only = (*names, *(f"{FACTS}{name}" for name in names))
     decided, measured = Journal(journal, "data"), Journal(journal, "facts")
+
+    read = partial(_readable if leaves_out_damaged else Journal.read, only=only)
     # The folder is listed before any table is opened: what is removed meanwhile is in its table by then.
     numbers = decided.batches()
-    newest = _read(decided, numbers[-1], only=only) if numbers else None
+    newest = read(decided, numbers[-1]) if numbers else None
     if newest is None:
         return UnflushedRows()
     flushed = flushed_before(newest)
@@ -131,13 +145,13 @@ def unflushed(journal: Path, names: Collection[str] = FACTS_TABLES) -> Unflushed
     for number in numbers:
         if number <= flushed:
             continue
-        entry = newest if number == newest.batch_id else _read(decided, number, only=only)
+        entry = newest if number == newest.batch_id else read(decided, number)
         for name, batch_id, rows in _facts_in(entry) if entry else ():
             rows_of_tables[name][batch_id] = rows
     for number in measured.batches():
         if number <= flushed:
             continue
-        entry = _read(measured, number, only=only)
+        entry = read(measured, number)
         for name, rows in entry.tables.items() if entry else ():
             rows_of_tables[name][number] = rows
     return UnflushedRows(flushed, {name: _after(flushed, rows) for name, rows in rows_of_tables.items()})
@@ -171,10 +185,18 @@ def as_table(by_batch: ByBatch) -> pa.Table:
     return pa.concat_tables(tables, promote_options="permissive")
 
 
-def _read(journal: Journal, number: int, *, only: str | tuple[str, ...] = "") -> Entry | None:
-    with suppress(FileNotFoundError):  # the driver has flushed it since, and forgotten it
+def _readable(journal: Journal, number: int, *, only: tuple[str, ...]) -> Entry | None:
+    try:
         return journal.read(number, only=only)
-    return None
+    except UnreadableFile as error:
+        _warn_once(f"its facts are left out: {error}")
+        return None
+
+
+@lru_cache(maxsize=1_000)
+def _warn_once(problem: str) -> None:
+    # Pages and metrics look every few seconds.
+    log.warning("%s", problem)
 
 
 def _after(batch_id: int, rows: ByBatch) -> ByBatch:

@@ -1,13 +1,93 @@
-"""Reads records of a topic again, by their offsets."""
+"""Reads records of topics by their offsets, with Kafka's client instead of Spark."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+import time
+from collections.abc import Collection, Iterator, Mapping
 
-from confluent_kafka import Consumer, Message, TopicPartition
+import polars as pl
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from tidemark.kernels.columns.schemas import HEADERS
+from tidemark.semantics.progress import Place
 
 SILENT_S = 10.0
 """A topic that is silent for so long has no more records."""
+FAILS_AFTER_S = 60.0
+"""Records that must be there are awaited for so long."""
+MOST_CLOCK_MS = (2**63 - 1) // 1_000
+"""The latest time of a broker, epoch ms, that is one: Spark counts it in microseconds of 64 bits.
+
+A producer that sends nanoseconds goes beyond, to a topic whose broker sets no limit.
+"""
+RECORD = {
+    "partition": pl.Int32(),
+    "offset": pl.Int64(),
+    "key": pl.Binary(),
+    "value": pl.Binary(),
+    "clock_ms": pl.Int64(),
+    "headers": HEADERS,
+}
+_AT_ONCE = 10_000
+
+
+def record_of(message: Message, partition: int) -> dict[str, object]:
+    """Returns *message* as a row with the columns RECORD, in the input partition *partition*.
+
+    `clock_ms` is null if the broker's time is beyond MOST_CLOCK_MS.
+    """
+    pairs: list[tuple[str, str | bytes | None]] = message.headers() or []  # type: ignore[assignment]
+    headers = [{"key": name, "value": value} for name, value in pairs]
+    clock_ms = message.timestamp()[1]
+    return {
+        "partition": partition,
+        "offset": message.offset(),
+        "key": message.key(),
+        "value": message.value(),
+        "clock_ms": clock_ms if abs(clock_ms) <= MOST_CLOCK_MS else None,
+        "headers": headers or None,
+    }
+
+
+def messages_between(consumer: Consumer, ranges: Mapping[Place, tuple[int, int]]) -> Iterator[Message]:
+    """Yields the records of partitions at offsets from the start of their range until its end.
+
+    Offsets without a record are left out. A partition that ends before its range does is read to its end: the topic
+    was made anew. *consumer* joins no group, and has `enable.partition.eof`.
+
+    Raises:
+        KafkaException: the records did not come.
+    """
+    ends = {place: end for place, (start, end) in ranges.items() if start < end}
+    consumer.assign([TopicPartition(*place, ranges[place][0]) for place in ends])
+    waits_until = time.monotonic() + FAILS_AFTER_S
+    while ends:
+        messages = consumer.consume(_AT_ONCE, timeout=1.0)
+        if messages:
+            waits_until = time.monotonic() + FAILS_AFTER_S
+        elif time.monotonic() > waits_until:
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+        for message in messages:
+            place, offset = Place(message.topic() or "", message.partition() or 0), message.offset() or 0
+            if (error := message.error()) is not None and error.code() != KafkaError._PARTITION_EOF:
+                raise KafkaException(error)
+            if place not in ends:
+                continue
+            # The end of a partition is an event of its own: its last offsets may be marks of transactions.
+            if error is not None:
+                is_over = not _has_more(consumer, place, offset, ends[place])
+            else:
+                is_over = offset >= ends[place] - 1
+                if ranges[place][0] <= offset < ends[place]:
+                    yield message
+            if is_over:
+                del ends[place]
+
+
+def _has_more(consumer: Consumer, place: Place, offset: int, end: int) -> bool:
+    """Returns True if a partition that ended at *offset* for its client goes on until *end*."""
+    # A broker that has just become the leader may not know yet how far the partition goes.
+    return offset < end <= consumer.get_watermark_offsets(TopicPartition(*place), timeout=SILENT_S)[1]
 
 
 def messages_at(consumer: Consumer, topic: str, number: int, offsets: Collection[int]) -> Iterator[Message]:

@@ -233,6 +233,7 @@ class Reader:
         if source.reads_several:
             # Of a topic that is deleted later, this is all that is known about its end.
             progress = progress.with_latest_offsets({number: part.latest_offset for number, part in readings.items()})
+        progress = progress.with_files(batch.files[source.name]) if source.name in batch.files else progress
         return progress.with_writers(trusted_positions(writers, source.written_by)).with_topic_ids(topic_ids)
 
     def topic(self, source: Source) -> TopicState | None:
@@ -519,16 +520,25 @@ def seen_of_hop(
 
 
 def _bad_rows(source: Source, bad: pl.DataFrame) -> pl.DataFrame:
+    detail = pl.col("detail") if "detail" in bad.columns else pl.lit(None, pl.String)
     return bad.select(
         "partition",
         "offset",
         "reason",
-        *(["detail"] if "detail" in bad.columns else []),
+        _place_in_file(detail) if source.files else detail.alias("detail"),
         "key",
         "value",
         source=pl.lit(source.name),
         topic=_topic_of(source),
     )
+
+
+def _place_in_file(detail: pl.Expr) -> pl.Expr:
+    """Returns *detail* behind the name of the record's file, and its row there."""
+    written = pl.col("written").struct
+    name, row = written.field("file").str.split("/").list.last(), written.field("start")
+    place = pl.when(row.is_null()).then(name).otherwise(pl.format("{}, row {}", name, row))
+    return pl.concat_str(place, detail, separator=": ", ignore_nulls=True).alias("detail")
 
 
 def _topic_of(source: Source) -> pl.Expr:

@@ -6,9 +6,10 @@ all of their fields (`sampled`).
 A reason is the first that holds: invalid_key, null_key (a record without a key and a value deletes nothing),
 null_value, no_schema_id, unknown_schema, incompatible_schema (kernels/formats/wire_format.py), invalid_utf8,
 malformed_json, malformed_avro, malformed_protobuf, wrong_type (it can be read, and a field does not fit its type),
-not_a_number (a double is NaN, where the source has nan = "quarantine"), missing_timestamp,
-timestamp_out_of_range. No content of a record raises an error: the record becomes one row with a reason. A record
-without a key can be used: an operator that needs a key quarantines it.
+not_a_number (a double is NaN, where the source has nan = "quarantine"), invalid_timestamp (the broker's time is the
+record time, and no time in ms: kafka/messages.py), missing_timestamp, timestamp_out_of_range. No content of a record
+raises an error: the record becomes one row with a reason. A record without a key can be used: an operator that needs a
+key quarantines it.
 
 Spark reads rows without parsing them: `key`, `value` and `headers` of a record with `clock_ms`, the broker's time; or
 the columns of a table, which read/table_rows.py has typed. One function parses them wherever the rows are.
@@ -77,15 +78,20 @@ def parsed(source: Source, raw: pl.DataFrame, schemas: KnownSchemas = NO_SCHEMAS
         columns[source.key] = texts_of(raw["key"])
     if source.other_fields:
         columns[source.other_fields] = fields.others
+    reasons, details = fields.reasons, fields.details
+    if "reason" in raw.columns:
+        reasons = raw["reason"].zip_with(raw["reason"].is_not_null(), reasons)
+    if "detail" in raw.columns:
+        details = raw["detail"].zip_with(raw["detail"].is_not_null(), details) if details is not None else raw["detail"]
     rows = raw.select(
         "source", "partition", "offset", "key", "value", "headers",
         deleted=pl.col("value").is_null() & bool(source.key),
         clock_ms="clock_ms",
         _is_key=texts_of(raw["key"]).is_not_null(),
-        _unreadable=fields.reasons,
+        _unreadable=reasons,
         **{source.name: pl.DataFrame(in_order_of(source.columns, columns)).to_struct()},
         **({"written": "written"} if "written" in raw.columns else {}),
-        **({} if fields.details is None else {"detail": fields.details}),
+        **({} if details is None else {"detail": details}),
         sampled=sampled_types(raw, source, schemas.get(source.registry or "", {})),
     )  # fmt: skip
     timed = _with_times(source, rows)
@@ -194,6 +200,7 @@ def _reason(source: Source) -> pl.Expr:
         (empty & bool(source.topic and not source.key), pl.lit("null_value")),
         (pl.col("_unreadable").is_not_null(), pl.col("_unreadable")),
         (pl.any_horizontal(is_nan) if asks_for_nan else pl.lit(value=False), pl.lit("not_a_number")),
+        (event_time.is_null() & (source.topic is not None) & (source.timestamp is None), pl.lit("invalid_timestamp")),
         (deleted & pl.col("_has_time_text") & event_time.is_null(), pl.lit("wrong_type")),
         (deleted & event_time.is_null(), pl.lit(None, pl.String)),
         (event_time.is_null(), pl.lit("missing_timestamp")),

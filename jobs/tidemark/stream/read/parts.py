@@ -192,6 +192,21 @@ def passed_over_rows(operators: Iterable[Operator], part: BatchPart) -> pl.DataF
     return pl.DataFrame(rows, schema=kinds, orient="row")
 
 
+def to_read(part: BatchPart, topic: str) -> Offsets:
+    """Returns the offsets that *part* reads of *topic*, by partition.
+
+    Starts are inclusive and ends exclusive.
+    """
+    skipped, absent = part.passed_over.get(topic, ()), part.absent.get(topic, ())
+    to_read: dict[int, tuple[int, int]] = {}
+    for number, (start, end) in part.ranges[topic].items():
+        # A part that passes over a record begins after it.
+        first = start + (number in skipped)
+        if first < end and number not in absent:
+            to_read[number] = (first, end)
+    return to_read
+
+
 def _from_zero(_: Source, partitions: list[int]) -> Mapping[int, int]:
     return dict.fromkeys(partitions, 0)
 

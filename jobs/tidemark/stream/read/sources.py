@@ -9,17 +9,16 @@ make Spark plan a batch in silence.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import reduce
 from pathlib import Path
 from typing import assert_never
-from urllib.parse import unquote, urlsplit
 
 import polars as pl
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.readwriter import DataStreamReader
-from pyspark.sql.types import StructType
 
 from tidemark.collecting import names_in, omit
 from tidemark.errors import Contradiction, InvalidArgument
@@ -27,7 +26,6 @@ from tidemark.kernels.formats.fitting import misfits
 from tidemark.kernels.formats.protobuf_fields import protobuf_types
 from tidemark.kernels.formats.written_schema import KnownSchemas
 from tidemark.kernels.records.avro_fields import avro_types
-from tidemark.model.kinds.kafka_end import Format
 from tidemark.model.kinds.operator import Operator
 from tidemark.model.kinds.repartition import HopSource
 from tidemark.model.kinds.source import MAX_BYTES, MAX_FILES, Source
@@ -35,14 +33,17 @@ from tidemark.model.project.connections import Cluster, Clusters
 from tidemark.model.project.layout import Layout
 from tidemark.model.topology import SubTopology
 from tidemark.semantics.progress import InputProgress, StreamProgress
+from tidemark.storage.location import path_of_url
 from tidemark.storage.warehouse import is_table
 from tidemark.stream.driver.ticks import Ticks
 from tidemark.stream.kafka.numbering import multi_topic_sources, with_places
+from tidemark.stream.read.beyond_spark import overflows, records_at
+from tidemark.stream.read.data_files import folder_of, rows_of_files
 from tidemark.stream.read.data_loss import Offsets
 from tidemark.stream.read.fitting import require_no_misfits, require_there
 from tidemark.stream.read.hop_log import is_cut
 from tidemark.stream.read.parsing import NO_SCHEMAS, SchemasOf, no_schemas, parsed_rows
-from tidemark.stream.read.parts import BatchPart
+from tidemark.stream.read.parts import BatchPart, to_read
 from tidemark.stream.read.table_rows import nullable, table_rows
 
 RAW = {
@@ -60,6 +61,8 @@ RAW = {
 
 A column is null where a source does not have it.
 """
+_SPECIAL = re.compile(r"[*?\[\]{}\\]")
+"""Characters that Spark takes for a pattern in the name of a folder."""
 TOPIC = "_topic"
 """The column with the topic of a source over several."""
 FETCH_WAIT_MS = "20"
@@ -77,7 +80,14 @@ has beyond the poll. So a poll should take all of a fetch, which `max.partition.
 
 
 def stream(
-    spark: SparkSession, sub: SubTopology, layout: Layout, topology: str, clusters: Clusters, ticks: Ticks
+    spark: SparkSession,
+    sub: SubTopology,
+    layout: Layout,
+    topology: str,
+    clusters: Clusters,
+    ticks: Ticks,
+    *,
+    reads_topics: bool = True,
 ) -> DataFrame:
     """Returns all sources of *sub* and *ticks* as one streaming frame.
 
@@ -88,16 +98,20 @@ def stream(
         topology: The name of the topology.
         clusters: The Kafka clusters by name.
         ticks: The source of empty batches.
+        reads_topics: Whether batches have the records of topics. They are planned without that, too.
 
     Raises:
         InvalidArgument: A source's table or folder does not exist.
     """
+    # So a source whose rows are all filtered out is planned and not read.
+    spark.conf.set("spark.sql.optimizer.pruneFiltersCanPruneStreamingSubplan", "true")
     # Ticks come first: the first offset of a plan is theirs (journal/checkpoint.py, last_tick).
     frames = [_nothing(ticks)]
     for source in sub.sources:
         match source:
             case Source():
-                frames.append(_source(spark, source, layout.warehouse, clusters))
+                rows = _source(spark, source, layout.warehouse, clusters)
+                frames.append(rows if reads_topics or source.topic is None else rows.filter(F.lit(col=False)))
             case HopSource():
                 hop = layout.hop(topology, source.upstream, source.repartition)
                 frames.append(_hop(spark, source, hop, is_cut=is_cut(hop, layout.control(topology, sub.name))))
@@ -110,7 +124,7 @@ def _source(spark: SparkSession, source: Source, warehouse: Path, clusters: Clus
     if source.delta is not None:
         return _delta(spark, source, warehouse / source.delta)
     if source.files is not None:
-        return _files(spark, source, warehouse / source.files)
+        return _files(spark, source, folder_of(source, warehouse))
     return _kafka(spark, source, clusters[source.kafka])
 
 
@@ -130,8 +144,6 @@ def _kafka(spark: SparkSession, source: Source, cluster: Cluster) -> DataFrame:
     if (types := _types_of_schema(source)) is not None:
         require_there(types, source)
         require_no_misfits(misfits(types, source.types_of_values), source)
-    # Spark fails on a record whose Kafka timestamp, not that of its payload, is 292,000 years away, before this code
-    # sees the record. By default a broker accepts no timestamp more than an hour ahead.
     return records_of(raw.load(), source)
 
 
@@ -205,7 +217,13 @@ def read_again(
 
     Spark reads them as a batch. With *one_by_one* no record after the last offset is decompressed.
     """
-    return collect(_records_at(spark, source, cluster, offsets, one_by_one=one_by_one), [source], schemas)
+    try:
+        return collect(_records_at(spark, source, cluster, offsets, one_by_one=one_by_one), [source], schemas)
+    except Exception as error:
+        if not overflows(error):
+            raise
+        raw = records_at(source, cluster, offsets)
+        return parsed_batch(raw, [source], schemas(raw, [source]))
 
 
 def _records_at(
@@ -232,36 +250,23 @@ def _records_at(
     return records_of(raw.load(), source)
 
 
-def rows_of_part(rows: DataFrame, sub: SubTopology, clusters: Clusters, part: BatchPart) -> DataFrame:
+def rows_of_part(
+    rows: DataFrame, sub: SubTopology, clusters: Clusters, part: BatchPart, *, topics_too: bool = True
+) -> DataFrame:
     """Returns the *rows* of a batch that are in *part* of it.
 
-    The batch is one of *sub*. Of topics Spark reads only the offsets of the part.
+    The batch is one of *sub*. Of topics Spark reads only the offsets of the part, and nothing without *topics_too*.
     """
     spark, sources = rows.sparkSession, [o for o in sub.outside_sources if o.topic]
     topics = names_in(sources)
     # Rows without an offset cannot be split, so they are all in the first part.
     others = F.lit(col=part.is_first and len(topics) < len(sub.sources)) & ~F.col("source").isin(topics)
     frames = [rows.filter(others).drop(TOPIC)]
-    for source in sources:
-        if offsets := _to_read(part, source.topic or ""):
+    for source in sources if topics_too else ():
+        if offsets := to_read(part, source.topic or ""):
             numbered = source.with_places(part.places.get(source.name, ()))
             frames.append(_records_at(spark, numbered, clusters[source.kafka], offsets, one_by_one=part.one_by_one))
     return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), frames)
-
-
-def _to_read(part: BatchPart, topic: str) -> Offsets:
-    """Returns the offsets that *part* reads of *topic*, by partition.
-
-    Starts are inclusive and ends exclusive.
-    """
-    skipped, absent = part.passed_over.get(topic, ()), part.absent.get(topic, ())
-    to_read: dict[int, tuple[int, int]] = {}
-    for number, (start, end) in part.ranges[topic].items():
-        # A part that passes over a record begins after it.
-        first = start + (number in skipped)
-        if first < end and number not in absent:
-            to_read[number] = (first, end)
-    return to_read
 
 
 def kafka_options(source: Source, cluster: Cluster) -> dict[str, str]:
@@ -338,45 +343,25 @@ def explained(error: Exception) -> Exception:
 
 
 def _files(spark: SparkSession, source: Source, folder: Path) -> DataFrame:
-    """Returns the rows of the files that are put into *folder*.
-
-    They are in the order of their modification times. The first line of every CSV file names its columns, the same ones
-    in the same order. The columns of CSV and Parquet files are inferred from the files that exist at the start; without
-    any they are the declared ones.
-    """
+    """Returns no rows: Spark plans the files that are put into *folder*, and data_files.py reads them."""
     if not folder.is_dir():
         msg = f"operators.{source.name}.files: {folder}: no such folder; create it before the stream starts"
         raise InvalidArgument(msg)
-    paced = _paced(spark.readStream, max_files=source.max_files, max_bytes=source.max_bytes)
-    if source.format is Format.JSON:
-        # Lines are read as text, so that a malformed one becomes a row with a reason.
-        lines = _with_place(paced.text(str(folder)).filter(F.trim("value") != ""))
-        value = F.col("value").cast("binary").alias("value")
-        return lines.select(F.lit(source.name).alias("source"), F.lit(0).alias("partition"), value, "written")
-    # Without `enforceSchema` Spark compares the header of each file with the schema.
-    reader = {"header": "true", "enforceSchema": "false"} if source.format is Format.CSV else {}
-    # Spark ignores files whose names begin with a dot or an underscore, and cannot infer columns without a file.
-    has_files = any(file.is_file() and file.name[0] not in "._" for file in folder.iterdir())
-    texts = source.format is Format.CSV
-    declared = source.types_of_fields.items()
-    schema: StructType | str = ", ".join(f"`{field}` {'string' if texts else word}" for field, word in declared)
-    if has_files:
-        schema = spark.read.format(source.format.value).options(**reader).load(str(folder)).schema
-    rows = paced.format(source.format.value).options(**reader).schema(schema).load(str(folder))
-    return table_rows(_with_place(rows), source, texts=texts)
-
-
-def _with_place(rows: DataFrame) -> DataFrame:
-    """Returns *rows* with `written`.
-
-    Sorting stably by `written` gives the order of writing.
-    """
-    place = F.struct(
-        nullable(F.unix_millis("_metadata.file_modification_time")).alias("at_ms"),
-        nullable(F.col("_metadata.file_path")).alias("file"),
-        nullable(F.col("_metadata.file_block_start")).alias("start"),
+    paced = _paced(spark.readStream, max_files=source.max_files, max_bytes=source.max_bytes).options(
+        # Otherwise names such as `day=1` are taken for partitions, and two of them for a contradiction.
+        recursiveFileLookup="true",
+        # By default a file that is a week older than the newest is never planned, as one that was copied with its time.
+        maxFileAge="36500d",
+        # Spark asks for the status of each file; data_files.py reports those that are gone.
+        ignoreMissingFiles="true",
+        ignoreCorruptFiles="true",
     )
-    return rows.withColumn("written", place)
+    statuses = paced.format("binaryFile").schema(
+        "path string, modificationTime timestamp, length bigint, content binary"
+    )
+    planned = statuses.load(_SPECIAL.sub(r"\\\g<0>", str(folder))).filter(F.lit(col=False))
+    nothing = F.lit(None).cast("struct<at_ms:bigint,file:string,start:bigint>").alias("written")
+    return planned.select(F.lit(source.name).alias("source"), F.lit(0).alias("partition"), nothing)
 
 
 def _hop(spark: SparkSession, source: HopSource, path: Path, *, is_cut: bool) -> DataFrame:
@@ -410,18 +395,23 @@ def _hop(spark: SparkSession, source: HopSource, path: Path, *, is_cut: bool) ->
     )
 
 
-def collect(rows: DataFrame, operators: Collection[Operator], schemas: SchemasOf = no_schemas) -> pl.DataFrame:
+def collect(
+    rows: DataFrame,
+    operators: Collection[Operator],
+    schemas: SchemasOf = no_schemas,
+    more: Callable[[], pl.DataFrame] = pl.DataFrame,
+) -> pl.DataFrame:
     """Returns the *rows* of a batch at the sources among *operators*, parsed.
 
-    *schemas* gets those of registries.
+    *schemas* gets those of registries. *more* reads rows that Spark does not read.
     """
-    raw = pl.DataFrame(rows.toArrow())
+    raw = pl.concat([pl.DataFrame(rows.toArrow()), more()], how="diagonal")
     return parsed_batch(raw, operators, schemas(raw, operators))
 
 
 def parsed_batch(raw: pl.DataFrame, operators: Iterable[Operator], schemas: KnownSchemas = NO_SCHEMAS) -> pl.DataFrame:
     """Returns the *raw* rows at the sources among *operators*, parsed."""
-    return parsed_rows(_with_modification_times(raw), operators, schemas)
+    return parsed_rows(_with_modification_times(rows_of_files(raw, operators)), operators, schemas)
 
 
 def _with_modification_times(rows: pl.DataFrame) -> pl.DataFrame:
@@ -431,8 +421,7 @@ def _with_modification_times(rows: pl.DataFrame) -> pl.DataFrame:
     place = pl.col("written").struct
     # Spark leaves the time null for Delta tables in a stream.
     unknown = rows.filter(place.field("at_ms").is_null()).select(place.field("file")).to_series().drop_nulls().unique()
-    # Spark reports files as URLs, with escaped characters.
-    at_ms = {file: _modified_ms(Path(unquote(urlsplit(file).path))) for file in unknown}
+    at_ms = {file: _modified_ms(path_of_url(file)) for file in unknown}
     modified_ms = place.field("file").replace_strict(at_ms, default=None, return_dtype=pl.Int64)
     return rows.with_columns(written=place.with_fields(at_ms=pl.coalesce(place.field("at_ms"), modified_ms)))
 

@@ -1,4 +1,4 @@
-"""Types the rows of tables and CSV files as a source declares."""
+"""Types the rows of tables as a source declares."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from tidemark.model.kinds.source import Source
-from tidemark.stream.read.fitting import require_fitting, require_there
+from tidemark.stream.read.fitting import require_fitting
 
-_ISO_8601 = r"^\d{4}-\d{2}-\d{2}([T ].*)?$"
 _MICROSECONDS = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS"
 """The format of timestamps in JSON.
 
@@ -19,27 +18,23 @@ By default Spark omits what is below a millisecond.
 """
 
 
-def table_rows(raw: DataFrame, source: Source, *, texts: bool = False) -> DataFrame:
+def table_rows(raw: DataFrame, source: Source) -> DataFrame:
     """Returns the *raw* rows in the form that read/parsing.py reads.
 
-    They have columns and `written`; `value` is a JSON object of the columns. With *texts* all columns are text, to be
-    converted to the declared types.
+    They have columns and `written`; `value` is a JSON object of the columns.
 
     Raises:
         InvalidArgument: A declared column is missing, or of a type that does not fit.
     """
     columns = StructType([column for column in raw.schema if column.name != "written"])
     types = {column.name: column.dataType.simpleString() for column in columns}
-    if texts:
-        require_there(types, source)
-    else:
-        require_fitting(types, source)
+    require_fitting(types, source)
     read: dict[str, Column] = {}
     fields: dict[str, Column] = {}
     for name, field in source.field_of.items():
         # Names may have dots, which Spark takes for a field of a struct unless they are quoted.
         read[name] = F.col(f"`{field}`")
-        fields[name] = nullable(_converted(read[name], types[field], source.fields[name]))
+        fields[name] = nullable(_converted(read[name], source.fields[name]))
     if source.other_fields:
         fields[source.other_fields] = _others(columns, source.types_of_fields)
     own_columns = [fields[name].alias(name) for name in source.columns]
@@ -85,14 +80,12 @@ def nullable(column: Column) -> Column:
     return F.when(column.isNotNull(), column)
 
 
-def _converted(column: Column, kind: str, word: str) -> Column:
-    """Returns *column* as the declared type *word*.
+def _converted(column: Column, word: str) -> Column:
+    """Returns *column*, of a type that fits, as the declared type *word*.
 
-    It is null where it does not fit. *kind* is its Spark type. A timestamp is of the years 1 to 9999; digits of its
-    text behind the microseconds are ignored.
+    A timestamp outside of the years 1 to 9999 is null, and so is text that is not UTF-8.
     """
     if word == "timestamp":
-        text = column.rlike(_ISO_8601) if kind == "string" else F.lit(col=True)
-        at = F.when(text, F.try_to_timestamp(column) if kind == "string" else column.cast(word))
+        at = column.cast(word)
         return F.when(F.year(at).between(1, 9999), at)
-    return F.try_validate_utf8(column) if word == "string" else column.try_cast(word)
+    return F.try_validate_utf8(column) if word == "string" else column.cast(word)

@@ -7,8 +7,8 @@ stream looks sound: each one before the one that it follows.
 from __future__ import annotations
 
 import json
-import zipfile
 from collections.abc import Container, Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,66 +16,91 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from tidemark.collecting import names_in
+from tidemark.control.files import RESTORE, not_files
 from tidemark.control.folder import Control
+from tidemark.errors import UnreadableFile
 from tidemark.model.stream import Stream
 from tidemark.model.tables.catalog import BATCHES
 from tidemark.semantics.progress import StreamProgress
+from tidemark.storage.delta.data_files import damaged_data_files
 from tidemark.storage.delta.datasets import open_to_read
+from tidemark.storage.delta.format import warehouse_stamp
 from tidemark.storage.delta.log import commit_file
+from tidemark.storage.delta.requirements import Refusal, TableRefused, open_to_write
 from tidemark.storage.delta.snapshots import Snapshot
 from tidemark.storage.delta.tables import HISTORY, rows_of_others
 from tidemark.storage.files import Files
+from tidemark.storage.warehouse import is_table
 from tidemark.stream.journal.checkpoint import Ends, newest_commit, plans
 from tidemark.stream.journal.entries import Entry, Journal
-from tidemark.stream.journal.unflushed import flushed_before
 from tidemark.stream.kafka.numbering import number_partitions
+from tidemark.stream.startup.damage import of_checkpoint, of_requests, of_states, read_journal
 from tidemark.stream.startup.soundness import Evidence, TableCommit
 from tidemark.stream.startup.state_compatibility import changed, meanings, shares_sources
-from tidemark.stream.state.files import files_of
-from tidemark.stream.state.runs import is_whole
-from tidemark.stream.write.commit import table_names, tables_alone
+from tidemark.stream.write.commit import table_names, tables_alone, tables_replaced
 
 
-def evidence(stream: Stream) -> Evidence:
-    """Reads the evidence of *stream*."""
-    checkpoint, journal = stream.control / "checkpoint", stream.control / "journal"
+def evidence(stream: Stream, *, deep: bool = False) -> Evidence:
+    """Reads the evidence of *stream*; if *deep*, also the footer of each data file of its tables."""
+    control, checkpoint = stream.control, stream.control / "checkpoint"
     app = f"{stream.topology.name}/{stream.sub.name}"
-    unreadable: list[str] = []
-    committed, commit_is_torn = newest_commit(checkpoint)
-    # Two: whether the newest flush was completed is unknown, the one before it was.
-    facts = _newest(journal, "facts", 2, unreadable)
-    alone = tables_alone(stream.home, stream.sub)
-    tables = [_table(stream.home / name, f"{app}/{name}", alone) for name in table_names(stream.sub)]
-    data = _newest(journal, "data", 1, unreadable)
-    decided, entry = next(iter(data.items()), (None, None))
+    damaged = [*not_files(control), *of_requests(control), *of_checkpoint(checkpoint), *_of_stamp(stream)]
+    try:
+        committed, commit_is_torn = newest_commit(checkpoint)
+        plans_of_batches = plans(checkpoint)
+    except UnreadableFile as error:  # of another version of Spark
+        damaged.append(error)
+        committed, commit_is_torn, plans_of_batches = None, False, None
+    journal = read_journal(control / "journal")
+    damaged += [*journal.damaged, *of_states(control, journal)]
+    alone, replaced = tables_alone(stream.home, stream.sub), tables_replaced(stream.sub)
+    tables = [_table(stream.home / name, f"{app}/{name}", alone, replaced) for name in table_names(stream.sub)]
+    decided, entry = journal.newest, journal.entries.get(-1 if journal.newest is None else journal.newest)
     progress = entry.notes.progress if entry else StreamProgress()
-    if entry is not None:
-        for each in (entry, *_unflushed(journal, entry, unreadable)):
-            unreadable += _gone(each, tables)
-        unreadable += _unreadable_states(stream, entry)
+    for each in journal.entries.values():
+        damaged += _gone(each, tables)
     return Evidence(
         name=f"{stream.topology.name} {stream.sub.name}",
-        control=stream.control,
+        control=control,
         topics=frozenset(_topics(stream).values()),
         committed=committed,
         commit_is_torn=commit_is_torn,
-        planned=_planned(checkpoint, stream, progress),
+        planned=None if plans_of_batches is None else _planned(plans_of_batches, stream, progress),
         decided=decided,
         decided_as=progress.planned_id if entry else decided,
         is_part=entry is not None and not entry.notes.is_last,
         read_to=_read_to(stream, progress),
-        unreadable=tuple(unreadable),
-        newest_batches=_expected(facts, entry, tables),
+        damaged=tuple(damaged),
+        newest_batches=_expected(journal.facts, entry, tables),
         tables=tuple(tables),
-        changed=tuple(changed(Control(stream.control).meanings(), meanings(stream.sub))),
-        former={} if data or committed is not None else dict(_former(stream)),
+        data_files=tuple(_damaged_data(stream.home)) if deep else (),
+        changed=tuple(changed(_meanings(control), meanings(stream.sub))),
+        former={} if decided is not None or committed is not None else dict(_former(stream)),
     )
 
 
-def _planned(checkpoint: Path, stream: Stream, progress: StreamProgress) -> dict[int, Ends | None]:
-    """Returns the plans in *checkpoint* by input partition."""
+def _of_stamp(stream: Stream) -> Iterator[UnreadableFile]:
+    """Yields an error if the stamp of the warehouse is damaged."""
+    try:
+        warehouse_stamp(stream.layout.warehouse)
+    except UnreadableFile as error:
+        yield error
+
+
+def _meanings(control: Path) -> dict[str, str]:
+    """Returns the stored meanings; empty, too, if their file is damaged."""
+    try:
+        return Control(control).meanings()
+    except UnreadableFile:
+        return {}
+
+
+def _planned(
+    plans_of_batches: Mapping[int, Ends | None], stream: Stream, progress: StreamProgress
+) -> dict[int, Ends | None]:
+    """Returns the plans of a checkpoint by input partition."""
     planned: dict[int, Ends | None] = {}
-    for number, ends in plans(checkpoint).items():
+    for number, ends in plans_of_batches.items():
         planned[number] = None if ends is None else number_partitions(stream.sub, ends, progress)[0]
     return planned
 
@@ -100,54 +125,18 @@ def _has_read(home: Path, stream: Stream) -> bool:
 
     *home* is the other stream's control folder.
     """
-    entry = next(iter(_newest(home / "journal", "data", 1, []).values()), None)
-    inputs = entry.notes.progress.inputs if entry else {}
+    try:
+        newest = Journal(home / "journal", "data").newest() if (home / "journal").is_dir() else None
+    except UnreadableFile:
+        return False  # of a damaged journal nothing is known
+    inputs = newest.notes.progress.inputs if newest else {}
     names = {*names_in(stream.sub.sources)}
     # The source may have had another name there.
-    return not names.isdisjoint(inputs) or bool(inputs and shares_sources(Control(home).meanings(), stream.sub))
+    return not names.isdisjoint(inputs) or bool(inputs and shares_sources(_meanings(home), stream.sub))
 
 
-def _newest(home: Path, kind: str, count: int, unreadable: list[str]) -> dict[int, Entry | None]:
-    """Reads the newest entries of a journal, newest first.
-
-    Args:
-        home: folder of the journal.
-        kind: kind of entries, `data` or `facts`.
-        count: how many entries to read.
-        unreadable: gets a text for each damaged entry.
-
-    Returns:
-        The entries by batch; None for a damaged entry.
-    """
-    if not home.is_dir():
-        return {}
-    journal = Journal(home, kind)
-    entries: dict[int, Entry | None] = {}
-    for number in reversed(journal.batches()[-count:]):
-        try:
-            entries[number] = journal.read(number)
-        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-            entries[number] = None
-            unreadable.append(f"{home}: {kind} of batch {number} ({type(error).__name__}: {error})")
-    return entries
-
-
-def _unflushed(home: Path, newest: Entry, unreadable: list[str]) -> Iterator[Entry]:
-    """Yields entries before the *newest* with facts that tables may lack.
-
-    *unreadable* gets a text for each damaged entry.
-    """
-    numbers = Journal(home, "data").batches()
-    count = sum(number > flushed_before(newest) for number in numbers)
-    for number, entry in _newest(home, "data", count, []).items():
-        if entry is None:
-            unreadable.append(f"{home}: data of batch {number}")
-        elif number != newest.batch_id:
-            yield entry
-
-
-def _gone(entry: Entry, tables: Iterable[TableCommit]) -> Iterator[str]:
-    """Yields a text for each missing file that *entry* names."""
+def _gone(entry: Entry, tables: Iterable[TableCommit]) -> Iterator[UnreadableFile]:
+    """Yields an error for each missing file with rows that *entry* names."""
     waiting: dict[str, Path] = {}
     for table in tables:
         # A table that has the entry's batch has its rows, even if their files were compacted since.
@@ -159,19 +148,11 @@ def _gone(entry: Entry, tables: Iterable[TableCommit]) -> Iterator[str]:
             written = Path(file.path)
             home = waiting.get(written.parent.name)
             if home is not None and not (home / written.name).exists():
-                yield f"{home / written.name}, with rows of batch {entry.batch_id}, is missing"
+                found = f"with rows of batch {entry.batch_id}: it is missing"
+                yield UnreadableFile(home / written.name, found, RESTORE)
 
 
-def _unreadable_states(stream: Stream, entry: Entry) -> Iterator[str]:
-    """Yields a text for each damaged or missing state file of *entry*."""
-    for path in files_of(stream.control, entry.notes.states):
-        if not is_whole(path):
-            yield f"{path}, with states of the stream, is {'incomplete' if path.exists() else 'missing'}"
-
-
-def _expected(
-    facts: Mapping[int, Entry | None], decided: Entry | None, tables: Iterable[TableCommit]
-) -> Mapping[str, int]:
+def _expected(facts: Mapping[int, Entry], decided: Entry | None, tables: Iterable[TableCommit]) -> Mapping[str, int]:
     """Returns, per table, the newest batch that it must have.
 
     The newest note about this counts. The newest *decided* entry notes which batches had been committed before it. A
@@ -183,7 +164,7 @@ def _expected(
     # A driver creates `batches` before any flush: if it is missing, it was removed, and flushes count as completed.
     completed: dict[int, Entry] = {}
     for number, entry in facts.items():
-        if entry and (number < newest or number <= done or not batches.exists):
+        if number < newest or number <= done or not batches.exists:
             completed[number] = entry
     number = max(completed, default=-1)
     facts_notes = decided.notes.facts if decided else None
@@ -205,7 +186,14 @@ def _read_to(stream: Stream, progress: StreamProgress) -> Ends:
     return ends
 
 
-def _table(path: Path, app_id: str, alone: Container[str]) -> TableCommit:
+def _table(path: Path, app_id: str, alone: Container[str], replaced: Container[str]) -> TableCommit:
+    refusal: Refusal | None = None
+    try:
+        open_to_write(path, replaces=path.name in replaced)
+    except TableRefused as refused:
+        refusal = refused.refusal
+    except Exception:  # a changed byte of its log may raise any error, and the next opening describes it
+        pass
     try:
         table = open_to_read(path)
         newest = table.transaction_version(app_id)
@@ -213,9 +201,22 @@ def _table(path: Path, app_id: str, alone: Container[str]) -> TableCommit:
         others = tuple(rows_of_others(path, DeltaTable(str(path)))) if path.name in alone else ()
     except TableNotFoundError:
         return TableCommit(path=path, exists=False)
-    except (DeltaError, OSError, ValueError) as error:
-        return TableCommit(path=path, error=f"{type(error).__name__}: {str(error).splitlines()[0]}")
-    return TableCommit(path=path, newest_batch=newest, version=version, restored_to=restored_to, others=others)
+    # A changed byte of its log may raise any error.
+    except Exception as error:
+        first_line = next(iter(str(error).splitlines()), "")
+        told = None if refusal else f"{type(error).__name__}: {first_line}"
+        return TableCommit(path=path, error=told, refusal=refusal)
+    return TableCommit(
+        path=path, newest_batch=newest, version=version, restored_to=restored_to, others=others, refusal=refusal
+    )
+
+
+def _damaged_data(home: Path) -> Iterator[tuple[Path, str]]:
+    """Yields the damaged data files of all tables in *home*, and what is wrong with them."""
+    for path in sorted(filter(is_table, home.iterdir() if home.is_dir() else ())):
+        # A table whose log cannot be read is a finding already.
+        with suppress(DeltaError, ValueError, OSError):
+            yield from damaged_data_files(path)
 
 
 def _restored(path: Path, table: DeltaTable | Snapshot, newest: int) -> tuple[int | None, str | None]:

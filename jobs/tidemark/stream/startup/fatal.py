@@ -68,12 +68,12 @@ class Deaths:
         return cls(**{**kept, "ranges": ranges, "passed_over": places})
 
 
-def count_deaths(control: Control, sub: SubTopology) -> Deaths:
+def count_deaths(control: Control, sub: SubTopology, before: Heartbeat | None) -> Deaths:
     """Counts drivers that were killed with the newest batch of *sub*.
 
-    The last driver is included. The result is kept in *control* for the next driver.
+    The last driver, whose heartbeat is *before*, is included. The result is kept in *control* for the next driver.
     """
-    kept, before = Deaths.of(control.deaths()), control.heartbeat()
+    kept = control.deaths(Deaths.of) or Deaths()
     was_killed = before is not None and _was_killed(before)
     if not was_killed and not kept.times and not kept.passed_over:
         return kept

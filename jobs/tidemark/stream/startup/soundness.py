@@ -19,7 +19,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
-from tidemark.errors import Contradiction
+from tidemark.control.files import REMOVE_TORN, RESTORE
+from tidemark.errors import Contradiction, UnreadableFile
+from tidemark.storage.delta.requirements import Refusal
 from tidemark.stream.journal.checkpoint import Ends
 
 
@@ -45,20 +47,29 @@ class Fault(StrEnum):
     JOURNAL_GONE = "journal_gone"
     """The journal has no batch although batches were committed."""
     JOURNAL_UNREADABLE = "journal_unreadable"
-    """The newest journal entry is damaged.
+    """A journal entry that is needed is damaged or missing.
 
     Or a file with rows or states that the entry names is.
     """
+    FILE_UNREADABLE = "file_unreadable"
+    """Another file that a driver needs is damaged: a request, a note of the driver before, or the warehouse's stamp."""
     TABLES_AHEAD = "tables_ahead"
     """Tables have newer batches than the newest in the journal."""
     TABLE_DELETED = "table_deleted"
     """A table that had rows no longer exists."""
     TABLE_UNREADABLE = "table_unreadable"
     """The log of a table is damaged."""
+    DATA_UNREADABLE = "data_unreadable"
+    """A data file of a table is missing, or another one than its log has.
+
+    Only `tidemark doctor --deep` looks for it.
+    """
     TABLE_RESTORED = "table_restored"
     """A table shows an older version than the newest that was written."""
     TABLE_OF_OTHERS = "table_of_others"
     """Another writer put rows into a table that a driver reads."""
+    TABLE_REFUSED = "table_refused"
+    """A table requires of its writers what Tidemark does not know."""
     TOPOLOGY_CHANGED = "topology_changed"
     """A name now means something else in the topology file.
 
@@ -100,6 +111,7 @@ class TableCommit:
     `error` is the reason why the table cannot be opened. `restored_to` is the version or instant that the table was
     restored to ("version 3" or "an instant") after that batch had made `version`; None if it was not restored. `others`
     are the versions, newest first, by which other writers put rows into a table that only the stream may write.
+    `refusal` is the reason for which Tidemark does not write to the table.
     """
 
     path: Path
@@ -109,6 +121,7 @@ class TableCommit:
     version: int | None = None
     restored_to: str | None = None
     others: tuple[int, ...] = ()
+    refusal: Refusal | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,10 +129,12 @@ class Evidence:
     """The evidence about stream *name* (as the CLI takes it).
 
     `control` is its control folder. `committed` and `planned` come from the checkpoint: the newest committed batch, and
-    the end offsets of each planned batch (None where its file is torn). `decided` is the newest batch in the journal,
+    the end offsets of each planned batch (None where its file is torn; None for all: the checkpoint cannot be read).
+    `damaged` has an error for each other file that is damaged or missing. `decided` is the newest batch in the journal,
     and `read_to` the offsets up to which the topics had been read with it. In the checkpoint it is the batch
     `decided_as`, or, if it `is_part`, a part of that batch which other parts follow. `newest_batches` are the newest
-    batches that the tables must have, by table. `changed` describes the names that mean something else now. `former`
+    batches that the tables must have, by table. `data_files` are damaged data files of tables, and what is wrong with
+    each, if they were looked at. `changed` describes the names that mean something else now. `former`
     are streams that the topology does not have any more and that have read a source of this one, which has read
     nothing; each with the operators of this one that name it, or could.
     """
@@ -129,14 +144,15 @@ class Evidence:
     topics: frozenset[str]
     committed: int | None
     commit_is_torn: bool
-    planned: Mapping[int, Ends | None]
+    planned: Mapping[int, Ends | None] | None
     decided: int | None
     decided_as: int | None
     is_part: bool
     read_to: Ends
-    unreadable: tuple[str, ...]
+    damaged: tuple[UnreadableFile, ...]
     newest_batches: Mapping[str, int]
     tables: tuple[TableCommit, ...]
+    data_files: tuple[tuple[Path, str], ...] = ()
     changed: tuple[str, ...] = ()
     former: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
@@ -169,7 +185,33 @@ def refuse_unless_sound(evidence: Evidence) -> None:
 
 def findings(evidence: Evidence) -> list[Inconsistency]:
     """Returns every fault; none when the stream may continue."""
-    return [*_of_topology(evidence), *_of_checkpoint(evidence), *_of_journal(evidence), *_of_tables(evidence)]
+    return [
+        *_of_topology(evidence),
+        *_of_damage(evidence),
+        *_of_checkpoint(evidence),
+        *_of_journal(evidence),
+        *_of_tables(evidence),
+    ]
+
+
+def _of_damage(evidence: Evidence) -> Iterator[Inconsistency]:
+    for damage in evidence.damaged:
+        path = Path(str(damage.file))
+        ways: tuple[str, ...] = (damage.remedy,)
+        removable: tuple[Path, ...] = ()
+        if damage.remedy == RESTORE:
+            ways = _put_back(evidence, path.name)
+        elif damage.remedy == REMOVE_TORN:
+            ways, removable = (f"{damage.remedy}: {_removal(evidence)}",), _with_checksum(path)
+        seen = f"{path}: {damage.found}"
+        yield Inconsistency(fault=_fault_of(evidence, path), seen=seen, ways=ways, removable=removable)
+
+
+def _fault_of(evidence: Evidence, path: Path) -> Fault:
+    if evidence.control / "checkpoint" in (path, *path.parents):
+        return Fault.CHECKPOINT_TORN
+    of_batches = {evidence.control / "journal", evidence.control / "state", *(table.path for table in evidence.tables)}
+    return Fault.JOURNAL_UNREADABLE if of_batches & {path, *path.parents} else Fault.FILE_UNREADABLE
 
 
 def _of_topology(evidence: Evidence) -> Iterator[Inconsistency]:
@@ -192,13 +234,15 @@ def _of_topology(evidence: Evidence) -> Iterator[Inconsistency]:
 
 
 def _of_checkpoint(evidence: Evidence) -> Iterator[Inconsistency]:
+    if evidence.planned is None:
+        return
     planned = max(evidence.planned, default=None)
     if planned is None:
         if evidence.decided is not None or any(table.newest_batch is not None for table in evidence.tables):
             observation = f"{evidence.control}/checkpoint plans no batch, but batches were decided or committed before"
             yield Inconsistency(fault=Fault.CHECKPOINT_GONE, seen=observation, ways=_put_back(evidence, "checkpoint"))
         return
-    torn = list(_torn(evidence, planned))
+    torn = list(_torn(evidence, evidence.planned, planned))
     yield from torn
     if evidence.decided_as is not None and evidence.decided_as > planned:
         observation = f"the checkpoint has planned batches until {planned}, but batch {evidence.decided_as} was decided"
@@ -208,17 +252,16 @@ def _of_checkpoint(evidence: Evidence) -> Iterator[Inconsistency]:
         yield from _of_ends(evidence)
 
 
-def _torn(evidence: Evidence, planned: int) -> Iterator[Inconsistency]:
+def _torn(evidence: Evidence, plans: Mapping[int, Ends | None], planned: int) -> Iterator[Inconsistency]:
     checkpoint = evidence.control / "checkpoint"
-    command = f"tidemark doctor {evidence.name} --apply remove-torn"
-    remove = f"remove it, so that the batch is planned or processed again: {command}"
+    remove = f"remove it, so that the batch is planned or processed again: {_removal(evidence)}"
     if evidence.commit_is_torn:
         observation = f"{checkpoint}/commits/{evidence.committed} is incomplete"
         files = _with_checksum(checkpoint / "commits" / str(evidence.committed))
         yield Inconsistency(fault=Fault.CHECKPOINT_TORN, seen=observation, ways=(remove,), removable=files)
     # At a start Spark reads the newest plan and the one before it.
-    for number in sorted({planned, planned - 1, evidence.reached} & set(evidence.planned)):
-        if evidence.planned[number] is None:
+    for number in sorted({planned, planned - 1, evidence.reached} & set(plans)):
+        if plans[number] is None:
             path = checkpoint / "offsets" / str(number)
             # A torn plan of a batch that nothing has used yet can be removed: Spark plans that batch again.
             is_new = number == planned > evidence.reached
@@ -227,9 +270,14 @@ def _torn(evidence: Evidence, planned: int) -> Iterator[Inconsistency]:
             files = _with_checksum(path) if is_new else ()
             yield Inconsistency(fault=Fault.CHECKPOINT_TORN, seen=observation, ways=ways, removable=files)
     # Spark plans a batch before it commits one, so a plan has been deleted.
-    if evidence.committed is not None and evidence.committed not in evidence.planned:
+    if evidence.committed is not None and evidence.committed not in plans:
         plan = checkpoint / "offsets" / str(evidence.committed)
         observation = f"batch {evidence.committed} is committed, but {plan} is missing"
+        yield Inconsistency(fault=Fault.CHECKPOINT_TORN, seen=observation, ways=_put_back(evidence, "checkpoint"))
+    elif planned > 0 and planned - 1 not in plans:
+        observation = (
+            f"batch {planned} is planned, but {checkpoint}/offsets/{planned - 1}, which Spark reads, is missing"
+        )
         yield Inconsistency(fault=Fault.CHECKPOINT_TORN, seen=observation, ways=_put_back(evidence, "checkpoint"))
 
 
@@ -238,7 +286,7 @@ def _of_ends(evidence: Evidence) -> Iterator[Inconsistency]:
 
     Both are those of the newest batch that is committed or decided.
     """
-    ends = evidence.planned.get(evidence.reached)
+    ends = (evidence.planned or {}).get(evidence.reached)
     if ends is None:
         return
     # Each file of the checkpoint names all topics of its query, so another set is another stream.
@@ -261,9 +309,6 @@ def _of_ends(evidence: Evidence) -> Iterator[Inconsistency]:
 
 
 def _of_journal(evidence: Evidence) -> Iterator[Inconsistency]:
-    if evidence.unreadable:
-        observation = f"damaged, so that decided batches cannot be read: {', '.join(evidence.unreadable)}"
-        yield Inconsistency(fault=Fault.JOURNAL_UNREADABLE, seen=observation, ways=_put_back(evidence, "journal"))
     in_tables = {table.path.name: table.newest_batch for table in evidence.tables if table.newest_batch is not None}
     if evidence.decided is None:
         if in_tables or evidence.committed is not None:
@@ -278,6 +323,11 @@ def _of_journal(evidence: Evidence) -> Iterator[Inconsistency]:
 def _of_tables(evidence: Evidence) -> Iterator[Inconsistency]:
     for table in evidence.tables:
         path, expected = table.path, evidence.newest_batches.get(table.path.name)
+        if table.refusal is not None:
+            yield Inconsistency(fault=Fault.TABLE_REFUSED, seen=table.refusal.seen, ways=table.refusal.ways)
+            # delta-rs may not open the table, so its newest batch is unknown.
+            if table.newest_batch is None:
+                continue
         if table.error is not None:
             observation = f"{path}: {table.error}"
             yield Inconsistency(fault=Fault.TABLE_UNREADABLE, seen=observation, ways=_put_back(evidence, path.name))
@@ -298,6 +348,10 @@ def _of_tables(evidence: Evidence) -> Iterator[Inconsistency]:
             yield Inconsistency(fault=Fault.TABLE_RESTORED, seen=observation, ways=(way, _start_anew(evidence)))
         for version in table.others:
             yield _of_others(evidence, table, version)
+    for file, found in evidence.data_files:
+        # A data file never changes, so that of any backup will do.
+        ways = ("restore this file from a backup of any time since it was written", _start_anew(evidence))
+        yield Inconsistency(fault=Fault.DATA_UNREADABLE, seen=f"{file}: {found}", ways=ways)
 
 
 def _of_others(evidence: Evidence, table: TableCommit, version: int) -> Inconsistency:
@@ -318,6 +372,10 @@ def _put_back(evidence: Evidence, what: str) -> tuple[str, ...]:
         "and the stream's tables of one instant at which the stream was stopped",
         _start_anew(evidence),
     )
+
+
+def _removal(evidence: Evidence) -> str:
+    return f"tidemark doctor {evidence.name} --apply remove-torn"
 
 
 def _start_anew(evidence: Evidence) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tidemark.errors import UnreadableFile
 from tidemark.model.topology import SubTopology
 from tidemark.semantics.progress import InputProgress, Place, StreamProgress
 from tidemark.stream.journal.checkpoint import newest_commit, plans
@@ -65,6 +66,9 @@ def unread_ranges(control: Path, sub: SubTopology) -> tuple[int, Ranges]:
 
 
 def begun(control: Path, sub: SubTopology) -> str:
-    """Returns `unread` as part of a sentence; empty if nothing is unread."""
-    places = unread(control, sub)
+    """Returns `unread` as part of a sentence; empty if nothing is unread, and if a file is damaged."""
+    try:
+        places = unread(control, sub)
+    except UnreadableFile:
+        return ""
     return f"it was reading {'; '.join(places)}" if places else ""

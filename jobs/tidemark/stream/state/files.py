@@ -21,7 +21,8 @@ import polars as pl
 import pyarrow as pa
 
 from tidemark.collecting import names_in, outside
-from tidemark.errors import Contradiction
+from tidemark.control.files import RESTORE
+from tidemark.errors import UnreadableFile
 from tidemark.storage.fence import NO_FENCE, Fence
 from tidemark.storage.location import put_written
 from tidemark.stream.journal.entries import MANY, Journal
@@ -43,13 +44,6 @@ WRITTEN = frozenset({".json", SUFFIX, ".partial"})
 
 They are names that `tidemark reshard` left, runs, and files that were never finished.
 """
-
-
-class StateUnreadable(Contradiction):
-    """Raised at a start when a stream's state cannot be read.
-
-    The message names the file and the remedies.
-    """
 
 
 class StateOwner(Protocol):
@@ -104,7 +98,7 @@ class StateFiles:
             newest: The number of the batch.
 
         Raises:
-            StateUnreadable: A run cannot be read.
+            UnreadableFile: A run cannot be read.
         """
         since = self._loaded_to
         # The runs are read again where they are others, or where *memory* is older than they are or newer than
@@ -277,13 +271,8 @@ def state_folder(control: Path, shards: int) -> Path:
 def _read(path: Path, keys: Mapping[str, str]) -> SortedRun:
     try:
         return open_run(path, keys)
-    except (OSError, ValueError, KeyError, pa.ArrowException) as error:
-        msg = (
-            f"{path}: cannot read this file with states of the stream: {error!r}; restore the control folder and the "
-            "tables from a backup of one instant, or give the topology another `name`, under which the stream starts "
-            "from the beginning"
-        )
-        raise StateUnreadable(msg) from error
+    except (OSError, ValueError, LookupError, TypeError, pa.ArrowException) as error:
+        raise UnreadableFile(path, f"with states of the stream: {error!r}", RESTORE) from error
 
 
 def _alone(rows: pl.DataFrame, key: str) -> RunMerge:

@@ -3,8 +3,8 @@
 A run has the rows of several tables, and other rows beside them.
 
 The form: for each table its hashes, an Arrow stream of its blocks and one of the keys that are gone; Arrow streams of
-the rows that have no key; then a JSON object with the position and length of each, its length, and MARK. A file
-contains its own name, so that another file under this name is detected.
+the rows that have no key; then a JSON object with the position and length of each, its length, the CRC-32 of all bytes
+before it, and MARK. A file contains its own name, so that another file under this name is detected.
 
 A warehouse on this machine is mapped where it is. From an object store, or where TIDEMARK_STATE_CACHE names a folder of
 a local disk, files are copied there first; a copy that is missing, torn or of another file is made anew.
@@ -13,11 +13,13 @@ a local disk, files are copied there first; a copy that is missing, torn or of a
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
 import shutil
 import tempfile
 import uuid
+import zlib
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,8 +36,12 @@ SUFFIX = ".run"
 CACHE = "TIDEMARK_STATE_CACHE"
 MARK = b"TIDEMARK RUN 1\n\n"
 ALIGNED = 64
-LENGTH = 8
-"""Bytes of the length of the JSON object."""
+LENGTH, CHECKSUM = 8, 4
+"""Bytes of the length of the JSON object, and of the checksum."""
+TAIL = LENGTH + CHECKSUM + len(MARK)
+
+
+INCOMPLETE = "it is incomplete"
 
 
 class RunTorn(ValueError):
@@ -67,8 +73,9 @@ class RunContent:
     others: Mapping[str, pl.DataFrame]
     rows: int = 0
 
-    def write(self, file: BinaryIO) -> None:
-        """Writes the run to *file*."""
+    def write(self, out: BinaryIO) -> None:
+        """Writes the run to *out*."""
+        file = _Summed(out)
         tables: dict[str, Any] = {}
         self.rows = sum(rows.height for rows in self.others.values())
         for name, merged in self.merged.items():
@@ -88,10 +95,28 @@ class RunContent:
         others = {name: _frame(file, rows) for name, rows in self.others.items()}
         # The index is last, so that a file can be written in one pass.
         index = json.dumps({"name": self.name, "tables": tables, "others": others}).encode()
-        file.write(index + len(index).to_bytes(LENGTH, "little") + MARK)
+        file.write(index + len(index).to_bytes(LENGTH, "little"))
+        file.write(file.crc32.to_bytes(CHECKSUM, "little") + MARK)
 
 
-def _part(file: BinaryIO, write: Any) -> tuple[int, int]:
+class _Summed(io.RawIOBase):
+    """Writes to *file*, and has the checksum of what it wrote."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file, self.crc32 = file, 0
+
+    def writable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    def write(self, content: Any) -> int:
+        self.crc32 = zlib.crc32(content, self.crc32)
+        return self._file.write(content)
+
+
+def _part(file: _Summed, write: Any) -> tuple[int, int]:
     """Writes a part with *write*; returns its start and length.
 
     The start is the position in *file*.
@@ -103,8 +128,8 @@ def _part(file: BinaryIO, write: Any) -> tuple[int, int]:
     return start, file.tell() - start
 
 
-def _stream(file: BinaryIO, schema: pa.Schema, blocks: Iterable[pa.RecordBatch]) -> tuple[int, int]:
-    def write(out: BinaryIO) -> None:
+def _stream(file: _Summed, schema: pa.Schema, blocks: Iterable[pa.RecordBatch]) -> tuple[int, int]:
+    def write(out: _Summed) -> None:
         # Without compression, so that blocks can be used where they are mapped.
         with pa.ipc.new_stream(out, schema) as stream:
             for block in blocks:
@@ -113,7 +138,7 @@ def _stream(file: BinaryIO, schema: pa.Schema, blocks: Iterable[pa.RecordBatch])
     return _part(file, write)
 
 
-def _frame(file: BinaryIO, rows: pl.DataFrame) -> tuple[int, int]:
+def _frame(file: _Summed, rows: pl.DataFrame) -> tuple[int, int]:
     table = rows.to_arrow()
     return _stream(file, table.schema, table.to_batches())
 
@@ -138,14 +163,27 @@ def open_run(path: Path, keys: Mapping[str, str]) -> SortedRun:
     return _opened(_local(path), path.name, keys)
 
 
-def is_whole(path: Path) -> bool:
-    """Returns whether the file at *path* exists, written to its end."""
-    if not path.exists():
-        return False
-    with path.open("rb") as file:
-        size = file.seek(0, os.SEEK_END)
-        file.seek(max(0, size - len(MARK)))
-        return file.read() == MARK
+def damage_of(path: Path) -> str:
+    """Returns what is wrong with the file at *path*; empty: nothing.
+
+    A file on a disk is read completely. Of one in an object store, which keeps checksums itself, only the end is.
+    """
+    try:
+        if isinstance(path, ObjectPath):
+            with path.open("rb") as file:
+                size = file.seek(0, os.SEEK_END)
+                file.seek(max(0, size - len(MARK)))
+                return "" if file.read() == MARK else INCOMPLETE
+        with pa.memory_map(str(path)) as mapped:
+            content = mapped.read_buffer()
+        _index(content, path.name)
+        crc32 = content.slice(content.size - len(MARK) - CHECKSUM, CHECKSUM).to_pybytes()
+        summed = zlib.crc32(content.slice(0, content.size - len(MARK) - CHECKSUM))
+    except FileNotFoundError:
+        return "it is missing"
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        return str(error)
+    return "" if int.from_bytes(crc32, "little") == summed else "its content does not match its checksum"
 
 
 def forget_copies(folder: Path, names: Collection[str]) -> None:
@@ -160,17 +198,7 @@ def forget_copies(folder: Path, names: Collection[str]) -> None:
 def _opened(path: Path, name: str, keys: Mapping[str, str]) -> SortedRun:
     with pa.memory_map(str(path)) as mapped:
         content = mapped.read_buffer()
-    tail = len(MARK) + LENGTH
-    # The mark is written last, so a file with it has all that is before it.
-    if content.size < tail or content.slice(content.size - len(MARK)).to_pybytes() != MARK:
-        msg = "it is incomplete"
-        raise RunTorn(msg)
-    length = int.from_bytes(content.slice(content.size - tail, LENGTH).to_pybytes(), "little")
-    index = json.loads(content.slice(content.size - tail - length, length).to_pybytes())
-    # A file that was copied to another name would be another shard's or batch's state.
-    if index["name"] != name:
-        msg = f"its content is the run {index['name']}"
-        raise RunTorn(msg)
+    index = _index(content, name)
     tables: dict[str, SortedRows] = {}
     puts: dict[str, int] = {}
     for table, parts in index["tables"].items():
@@ -179,6 +207,22 @@ def _opened(path: Path, name: str, keys: Mapping[str, str]) -> SortedRun:
             tables[table], puts[table] = _sorted(content, keys[table], parts), parts["puts"]
     others = {place: pl.DataFrame(_read(content, at)) for place, at in index["others"].items()}
     return SortedRun(tables=tables, puts=puts, others=others)
+
+
+def _index(content: pa.Buffer, name: str) -> dict[str, Any]:
+    """Returns the JSON object of the run *name*; raises RunTorn without its mark or of another name."""
+    # The mark is written last, so a file with it has all that is before it.
+    if content.size < TAIL or content.slice(content.size - len(MARK)).to_pybytes() != MARK:
+        raise RunTorn(INCOMPLETE)
+    length = int.from_bytes(content.slice(content.size - TAIL, LENGTH).to_pybytes(), "little")
+    if length > content.size - TAIL:
+        raise RunTorn(INCOMPLETE)
+    index: dict[str, Any] = json.loads(content.slice(content.size - TAIL - length, length).to_pybytes())
+    # A file that was copied to another name would be another shard's or batch's state.
+    if index["name"] != name:
+        msg = f"its content is the run {index['name']}"
+        raise RunTorn(msg)
+    return index
 
 
 def _sorted(content: pa.Buffer, key: str, parts: Mapping[str, Any]) -> SortedRows:

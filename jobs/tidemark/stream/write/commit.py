@@ -396,6 +396,11 @@ def table_names(sub: SubTopology) -> list[str]:
     return [*names_in(_OWN), *_hops(sub), *tables]
 
 
+def tables_replaced(sub: SubTopology) -> list[str]:
+    """Returns the names of tables of *sub* whose rows are replaced: those with current rows."""
+    return [str(sink.table) for sink in sub.sinks if sink.table and sink.key]
+
+
 def tables_alone(home: Path, sub: SubTopology) -> list[str]:
     """Returns the names of tables that only the driver may write."""
     # In an object store only one process may write a table into which a driver commits its batches.

@@ -6,10 +6,11 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
-from tidemark.control.folder import StreamState
+from tidemark.control.folder import ALIVE, StreamState
 from tidemark.kernels.reports.restarts import STILL_AFTER_MS, TRIGGERS
 from tidemark.model.settings.intervals import instant_ms, iso
 from tidemark.model.settings.toml_keys import length
+from tidemark.storage.disk import BEFORE, is_over, past_trouble, since_of
 from tidemark.why.causes.rights import without_right
 from tidemark.why.evidence.commands import logs, start
 from tidemark.why.evidence.conditions import Condition, condition
@@ -19,6 +20,8 @@ from tidemark.why.evidence.snapshot import Scene
 
 DRIVER_DEAD = Cause("driver_dead", Trait.FAULT | Trait.SILENCE)
 """Its driver failed, was drained, or sends no heartbeat any more."""
+FILE_UNREADABLE = Cause("file_unreadable", Trait.FAULT | Trait.SILENCE)
+"""A file that its driver needs is damaged, so that none starts."""
 UPSTREAM_DEAD = Cause("upstream_dead", Trait.FAULT | Trait.SILENCE)
 """The driver of an upstream sub-topology is dead."""
 DRIVER_STARTING = Cause("driver_starting", Trait.USUAL)
@@ -41,6 +44,7 @@ WAITS_FOR_SCHEMA = "waits for the schema"
 """Opening of the reason of a driver without its schema."""
 WAITS_FOR_KAFKA = re.compile(r"waits for Kafka: .* since (\S+)")
 """The reason of a driver whose brokers do not answer."""
+FREE_SPACE = "free space (`tidemark tables` shows large tables), or make the disk writable"
 ENDED_WELL = frozenset({StreamState.DRAINED, StreamState.ROTATED})
 RESTARTED_WITHIN_MS = 60_000
 """For so long after a restart's first batch, it explains results."""
@@ -50,6 +54,7 @@ SLOW_AFTER_MS = 60_000
 
 def drivers(scene: Scene, name: str) -> Iterator[WhyFinding]:
     """Yields problems of the driver of *name*, then of upstream drivers."""
+    yield from _damages(scene, name)
     own = _replaced_meanwhile(scene, name) or _driver(scene, name) or _find_restart(scene, name)
     if own:
         yield own
@@ -60,6 +65,19 @@ def drivers(scene: Scene, name: str) -> Iterator[WhyFinding]:
             for finding in drivers(scene, sender):
                 dead = finding.cause is DRIVER_DEAD
                 yield replace(finding, cause=UPSTREAM_DEAD) if dead else finding
+
+
+def _damages(scene: Scene, name: str) -> Iterator[WhyFinding]:
+    """Yields a finding for each file that no driver of *name* starts with, unless one runs."""
+    driver, sub = scene.of(name).driver, scene.sub(name).name
+    beat = driver.beat
+    runs = beat is not None and beat.state in ALIVE and not beat.is_gone and scene.at_ms - beat.at_ms <= BEATS_WITHIN_MS
+    # Queries of a team's own jobs have no such files, and of an earlier instant the files are not known.
+    if runs or scene.topology.jobs or not driver.is_newest:
+        return
+    for damage in driver.damages:
+        observation = f"no driver of {sub} can start: {damage.file}: {damage.found}"
+        yield scene.finding(FILE_UNREADABLE, name, observation, f"{damage.remedy}; then {start(scene, name)}")
 
 
 def _driver(scene: Scene, name: str) -> WhyFinding | None:
@@ -86,6 +104,13 @@ def _driver(scene: Scene, name: str) -> WhyFinding | None:
         dead = ("sends no heartbeat any more", f"{look}, and {again}")
     if dead is not None:
         state, remedy = dead
+        # The error of a team's own job may be about another disk.
+        past = None if scene.topology.jobs else past_trouble(beat.reason, beat.at_ms)
+        if past is not None:
+            # The reason of a failure has the trouble already.
+            state = state if beat.state is StreamState.FAILED else f"{state}; before that {_clause(past)}"
+            observation, since_ms = f"the driver of {sub} {state}", instant_ms(since_of(past))
+            return scene.finding(CANNOT_WRITE, name, observation, f"{FREE_SPACE}; then {again}", since_ms=since_ms)
         reading = facts.driver.reading(scene.sub(name)) if beat.state not in ENDED_WELL else ""
         if reading and (beat.state is not StreamState.FAILED or reading in state):
             state = state if reading in state else f"{state}; {reading}"
@@ -128,11 +153,7 @@ def _explain_running(scene: Scene, name: str, beat: Beat) -> WhyFinding | None:
         observation = f"the driver of {sub} {beat.reason}"
         return scene.finding(BROKER_SILENT, name, observation, remedy, since_ms=instant_ms(silence[1]))
     if beat.reason:
-        remedy = (
-            "free space (`tidemark tables` shows large tables), or make the disk writable; the driver then continues "
-        )
-        remedy += f"by itself, as its log shows: {logs(scene, name)}"
-        return scene.finding(CANNOT_WRITE, name, f"the driver of {sub} {beat.reason}", remedy)
+        return _disk_trouble(scene, name, beat)
     if beat.state is StreamState.STARTING and not facts.driver.finished_after(beat.at_ms):
         since_ms = facts.driver.started_ms
         observation = f"the driver of {sub} has been starting since {iso(since_ms)}, and reads nothing yet"
@@ -153,6 +174,25 @@ def _explain_running(scene: Scene, name: str, beat: Beat) -> WhyFinding | None:
     observation = f"the driver of {sub} is alive and has not finished a batch yet"
     remedy = f"wait, or look at its log: {logs(scene, name)}"
     return scene.finding(NEVER_STARTED, name, observation, remedy, since_ms=beat.at_ms)
+
+
+def _disk_trouble(scene: Scene, name: str, beat: Beat) -> WhyFinding:
+    """Returns that the running driver of *beat* cannot write, or could not until a while ago."""
+    reason, driver = beat.reason or "", f"the driver of {scene.sub(name).name}"
+    past = past_trouble(reason, beat.at_ms)
+    since_ms = None if past is None else instant_ms(since_of(past))
+    if not is_over(reason):
+        remedy = f"{FREE_SPACE}; the driver then continues by itself, as its log shows: {logs(scene, name)}"
+        return scene.finding(CANNOT_WRITE, name, f"{driver} {reason}", remedy, since_ms=since_ms)
+    state = f"{driver} is starting" if beat.state is StreamState.STARTING else f"{driver} lives"
+    observation = f"{state}, and has not yet done what waited for the disk: {_clause(reason)}"
+    remedy = f"wait: the driver does that by itself, as its log shows: {logs(scene, name)}"
+    return scene.finding(CANNOT_WRITE, name, observation, remedy, since_ms=since_ms)
+
+
+def _clause(past: str) -> str:
+    """Returns a text of `past_trouble` as a clause about a driver."""
+    return past if past.startswith(BEFORE) else f"it {past}"
 
 
 def _catching_up(scene: Scene, name: str) -> WhyFinding | None:

@@ -15,10 +15,12 @@ import polars as pl
 
 from tidemark.collecting import pick
 from tidemark.control.folder import ALIVE, Control, Heartbeat, StreamState
+from tidemark.errors import UnreadableFile
 from tidemark.kernels.reports.restarts import Restart, restarts
 from tidemark.model.settings.intervals import utc
 from tidemark.model.tables.catalog import HEARTBEATS
 from tidemark.model.topology import SubTopology
+from tidemark.stream.startup.damage import damages
 from tidemark.stream.startup.unread import begun
 from tidemark.why.evidence.fact_tables import FactTables
 
@@ -168,6 +170,21 @@ class HeartbeatFacts:
         """Returns True if a batch finished after the heartbeat of *at_ms*."""
         # Heartbeats in the table come every 15 s, so a batch may be newer.
         return bool((self._tables.batches["finished_at"] > at_ms).any())
+
+    @cached_property
+    def damages(self) -> list[UnreadableFile]:
+        """The damaged files for which no driver starts; none for a user who may not read the control folder."""
+        with suppress(PermissionError):
+            return damages(self._control)
+        return []
+
+    @property
+    def is_newest(self) -> bool:
+        """True if no driver has sent a heartbeat after the instant."""
+        with suppress(PermissionError):
+            live = Control(self._control).heartbeat()
+            return live is None or live.at_ms <= self._tables.at_ms
+        return False
 
     def reading(self, sub: SubTopology) -> str:
         """Returns records that the driver of *sub* had begun to read.

@@ -1,0 +1,245 @@
+"""Reads what a Delta table requires of its writers, and refuses what Tidemark does not know.
+
+A writer that does not know a feature damages the table: it writes columns under names that are no longer theirs, or
+takes a version that a catalog has given to another. So every path of Tidemark that writes opens its table by
+`open_to_write`, and looks again when a commit has changed more than files.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Container, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError, TableNotFoundError
+
+from tidemark.clock import since_boot_s
+from tidemark.collecting import outside, within
+from tidemark.errors import Contradiction
+from tidemark.storage.delta.snapshots import COMMIT, Snapshot, snapshot_of
+from tidemark.storage.object_path import ObjectPath
+
+FEATURES = frozenset({"appendOnly", "invariants", "checkConstraints", "timestampNtz"})
+"""The writer features of tables that Tidemark writes to."""
+BY_VERSION = {4: ("changeDataFeed", "generatedColumns"), 5: ("columnMapping",), 6: ("identityColumns",)}
+"""The other features that a table requires by its writer version alone."""
+NAMED = 7
+"""The writer version from which a table names the features that it requires."""
+REMOVABLE = frozenset(
+    {
+        "columnMapping",
+        "coordinatedCommits-preview",
+        "deletionVectors",
+        "domainMetadata",
+        "inCommitTimestamp",
+        "materializePartitionColumns",
+        "rowTracking",
+        "typeWidening",
+        "typeWidening-preview",
+        "v2Checkpoint",
+        "vacuumProtocolCheck",
+    }
+)
+"""Features that `DROP FEATURE` of Delta 4.4 removes from a table that is named by its path."""
+OF_CATALOGS = frozenset({"catalogManaged", "catalogOwned-preview"})
+"""Features of tables whose commits a catalog accepts; they are named as in the catalog."""
+PROTECTED = "checkpointProtection"
+"""The feature that `DROP FEATURE` leaves behind until old versions are gone."""
+APPEND_ONLY = "delta.appendOnly"
+LOOK_S = 60.0
+"""Time between two looks at tables in an object store."""
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why Tidemark does not write to a table (`seen`), and the `ways` to change that."""
+
+    seen: str
+    ways: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.seen}; {'; or '.join(self.ways)}"
+
+
+class TableRefused(Contradiction):
+    """Raised before a write to a table that requires what Tidemark does not know."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(str(refusal))
+        self.refusal = refusal
+
+
+@dataclass(frozen=True)
+class Requirements:
+    """What the table at *path* requires of its writers, of its newest version.
+
+    `features` are those beside FEATURES.
+    """
+
+    path: Path
+    features: tuple[str, ...]
+    properties: Mapping[str, str]
+
+    @classmethod
+    def of(cls, path: Path, table: DeltaTable | Snapshot) -> Requirements:
+        """Returns the requirements of the opened *table* at *path*."""
+        if isinstance(table, Snapshot):
+            return cls(path, _unknown(table.writer_version, table.writer_features), table.properties)
+        protocol = table.protocol()
+        features = _unknown(protocol.min_writer_version, protocol.writer_features or ())
+        return cls(path, features, table.metadata().configuration)
+
+    def refusals(self, *, replaces: bool = False) -> Iterator[Refusal]:
+        """Yields why Tidemark does not write to the table.
+
+        *replaces*: rows of the table are replaced, and not only added.
+        """
+        if self.features:
+            seen = f"{self.path}: Tidemark does not write to tables with {', '.join(self.features)}"
+            yield Refusal(seen, tuple(self._ways()))
+        if replaces and self.properties.get(APPEND_ONLY) == "true":
+            seen = f"{self.path}: {APPEND_ONLY} forbids to replace rows, and a sink with current rows does that"
+            off = f"ALTER TABLE delta.`{self.path}` SET TBLPROPERTIES ('{APPEND_ONLY}' = 'false')"
+            yield Refusal(seen, (off, self._another_name()))
+
+    def refuse(self, *, replaces: bool = False) -> None:
+        """Raises TableRefused with the first of the refusals, if there is one."""
+        for refusal in self.refusals(replaces=replaces):
+            raise TableRefused(refusal)
+
+    def _ways(self) -> Iterator[str]:
+        lasting = outside(self.features, REMOVABLE | OF_CATALOGS | {PROTECTED})
+        if lasting:
+            yield f"Delta cannot remove {', '.join(lasting)}: {self._another_name()}"
+            return
+        # Others depend on domainMetadata, and dropping others makes PROTECTED.
+        last = ["domainMetadata", PROTECTED]
+        drops = [self._drop(feature) for feature in (*outside(self.features, last), *within(last, self.features))]
+        yield "remove it in Spark: " + "; ".join(drops)
+        yield self._another_name()
+
+    def _drop(self, feature: str) -> str:
+        if feature in OF_CATALOGS:
+            return f"ALTER TABLE CATALOG.SCHEMA.TABLE DROP FEATURE {feature}"
+        alter = f"ALTER TABLE delta.`{self.path}`"
+        if feature != PROTECTED:
+            return f"{alter} DROP FEATURE {feature}"
+        forget = "SET TBLPROPERTIES ('delta.dropFeatureTruncateHistory.retentionDuration' = 'interval 0 seconds')"
+        return f"{alter} {forget}; {alter} DROP FEATURE {feature} TRUNCATE HISTORY"
+
+    def _another_name(self) -> str:
+        return (
+            f"write to a new table, such as {self.path.name}_2: give the sink another `table` in the topology file; "
+            "for a table that is no sink's, give the topology another `name`"
+        )
+
+
+def open_to_write(path: Path, *, replaces: bool = False) -> DeltaTable | Snapshot:
+    """Opens the newest version of the table at *path*.
+
+    *replaces*: rows of the table are replaced, and not only added.
+
+    Raises:
+        TableNotFoundError: there is no table.
+        TableRefused: the table requires what Tidemark does not know.
+    """
+    try:
+        table = snapshot_of(path) or DeltaTable(str(path))
+    except TableNotFoundError:
+        raise
+    except DeltaError:
+        # delta-rs does not open a table with features that it does not know, and names no remedy.
+        protocol, metadata = _description(path)
+        features = _unknown(protocol["minWriterVersion"], protocol.get("writerFeatures") or ())
+        Requirements(path, features, dict(metadata.get("configuration") or {})).refuse()
+        raise
+    Requirements.of(path, table).refuse(replaces=replaces)
+    return table
+
+
+class TableWatch:
+    """Notices that tables have come to require what Tidemark does not know.
+
+    A driver looks before it decides a batch: what it has decided it must be able to write. A look reads each commit
+    since the last one. In an object store, where that is a request, the tables are opened once in LOOK_S instead.
+
+    Args:
+        paths: the tables; there may be no table yet.
+        replaced: those of which rows are replaced, and not only added.
+    """
+
+    def __init__(self, paths: Iterable[Path], *, replaced: Container[Path] = ()) -> None:
+        self._replaced = replaced
+        self._seen = {path: -1 if isinstance(path, ObjectPath) else _newest_version(path) for path in paths}
+        self._looked_s = since_boot_s()
+
+    def look(self) -> None:
+        """Raises TableRefused if there is such a table."""
+        is_due = since_boot_s() - self._looked_s >= LOOK_S
+        if is_due:
+            self._looked_s = since_boot_s()
+        for path, seen in self._seen.items():
+            newest, is_anew = (seen, is_due) if isinstance(path, ObjectPath) else _commits_after(path, seen)
+            if is_anew:
+                with suppress(TableNotFoundError):
+                    open_to_write(path, replaces=path in self._replaced)
+            self._seen[path] = newest
+
+
+def _commits_after(path: Path, version: int) -> tuple[int, bool]:
+    """Returns the newest version of the table at *path*, and whether one after *version* may change more than files."""
+    is_anew = False
+    while True:
+        try:
+            content = (path / "_delta_log" / f"{version + 1:020d}.json").read_bytes()
+        except FileNotFoundError:
+            return version, is_anew
+        is_anew |= b'"metaData"' in content or b'"protocol"' in content
+        version += 1
+
+
+def _newest_version(path: Path) -> int:
+    names = [file.name for file in (path / "_delta_log").glob("*.json")]
+    return max((int(match[1]) for name in names if (match := COMMIT.fullmatch(name))), default=-1)
+
+
+def _unknown(writer_version: int, writer_features: tuple[str, ...] | list[str]) -> tuple[str, ...]:
+    if writer_version < NAMED:
+        required = {name for version, names in BY_VERSION.items() if version <= writer_version for name in names}
+    else:
+        required = {*writer_features}
+    if writer_version > NAMED:
+        required.add(f"writer version {writer_version}")
+    return tuple(sorted(required - FEATURES))
+
+
+def _description(path: Path) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """Returns the newest actions `protocol` and `metaData` in the log of the table at *path*."""
+    found: dict[str, Mapping[str, Any]] = {}
+    log = path / "_delta_log"
+    names = sorted((file.name for file in log.iterdir()), reverse=True)
+    for name in [*(name for name in names if name.endswith(".json")), *(n for n in names if n.endswith(".parquet"))]:
+        actions = _of_parquet(log / name) if name.endswith(".parquet") else _of_json(log / name)
+        for action in reversed(actions):
+            for kind in within(("protocol", "metaData"), action):
+                if action[kind] is not None:
+                    found.setdefault(kind, action[kind])
+        if len(found) == 2:
+            break
+    return found["protocol"], found["metaData"]
+
+
+def _of_json(file: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines() if line]
+
+
+def _of_parquet(file: Path) -> list[dict[str, Any]]:
+    content = pq.ParquetFile(pa.BufferReader(file.read_bytes()))
+    rows: list[dict[str, Any]] = content.read(within(("protocol", "metaData"), content.schema_arrow.names)).to_pylist()
+    return rows

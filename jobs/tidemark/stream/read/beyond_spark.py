@@ -1,0 +1,79 @@
+"""Reads topics with Kafka's client where Spark's reader overflows over the time of a record.
+
+Spark counts the broker's time of each record in microseconds of 64 bits, and fails over one that is too large, such as
+nanoseconds of a producer. `MOST_CLOCK_MS` (kafka/messages.py) is the largest. A batch with such a record is read here
+instead, by its offsets, with null for that time. Whole topics are like this, so the batches after it are read here,
+too, until one has no such record.
+
+Of a stream that also reads a table or a hop, Spark cannot read a planned batch without its topics. Such a stream
+continues with a query that plans topics and reads none, until its driver ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import closing
+
+import polars as pl
+from confluent_kafka import Consumer
+
+from tidemark.model.kinds.source import Source
+from tidemark.model.project.connections import Cluster, Clusters
+from tidemark.stream.kafka.access import make_client, text_with_causes
+from tidemark.stream.kafka.messages import RECORD, messages_between, record_of
+from tidemark.stream.read.data_loss import Offsets
+from tidemark.stream.read.parts import BatchPart, to_read
+
+
+class TopicsUnreadable(Exception):
+    """Ends a query of which Spark cannot read the topics; the next one does not read them."""
+
+
+def overflows(error: Exception) -> bool:
+    """Returns True if Spark's reader of topics raised *error* over the time of a record."""
+    text = text_with_causes(error)
+    return "long overflow" in text and "KafkaRecordToRowConverter" in text
+
+
+def records_at(source: Source, cluster: Cluster, offsets: Offsets) -> pl.DataFrame:
+    """Returns the raw rows of *source*'s topic at *offsets* of input partitions."""
+    number_of = {source.place(number): number for number in offsets}
+    settings = {
+        "isolation.level": "read_uncommitted",  # as Spark's reader, unless the cluster has another setting
+        **cluster.client,
+        "group.id": "tidemark-stream",
+        "enable.auto.commit": False,
+        "enable.partition.eof": True,
+        "auto.offset.reset": "earliest",  # stream/read/data_loss.py finds and reports lost records
+    }
+    with closing(make_client(Consumer, cluster, settings)) as consumer:
+        ranges = {place: offsets[number] for place, number in number_of.items()}
+        rows: list[dict[str, object]] = []
+        for message in messages_between(consumer, ranges):
+            place = (message.topic(), message.partition())
+            rows.append(record_of(message, number_of[place]))  # type: ignore[index]
+    return pl.DataFrame(rows, schema=RECORD).with_columns(source=pl.lit(source.name))
+
+
+class BeyondSpark:
+    """Reads the parts of batches of topics at *clusters*.
+
+    Attributes:
+        is_needed: the last batch had a record that Spark's reader cannot read, or the query reads no topics.
+        always: the query reads no topics.
+    """
+
+    def __init__(self, clusters: Clusters) -> None:
+        self._clusters = clusters
+        self.is_needed = self.always = False
+
+    def rows(self, sources: Iterable[Source], part: BatchPart) -> pl.DataFrame:
+        """Returns the raw rows of *part* of a batch at the *sources*."""
+        frames = [pl.DataFrame(schema={**RECORD, "source": pl.String()})]
+        for source in sources:
+            if source.topic and (offsets := to_read(part, source.topic)):
+                numbered = source.with_places(part.places.get(source.name, ()))
+                frames.append(records_at(numbered, self._clusters[source.kafka], offsets))
+        rows = pl.concat(frames)
+        self.is_needed = self.always or rows["clock_ms"].null_count() > 0
+        return rows

@@ -1,0 +1,416 @@
+"""A damaged file of a control folder is a finding with a remedy, or does not matter and a driver starts.
+
+One small warehouse is made per module; each case damages a copy of its control folder.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from stream import arguments
+from support.command_line import tidemark
+from support.play import NOON, Play
+from support.topologies import aggregate, current, repartition, source, table, topology_of
+from tidemark.airflow.tasks.driver import Failures, Launch
+from tidemark.cli.repair.doctor import doctor
+from tidemark.control import cluster_manager
+from tidemark.control.files import FILES, listed
+from tidemark.control.folder import AcceptedLoss, Control, Heartbeat, StreamState, TimeReset, WindowReopening
+from tidemark.errors import UnreadableFile
+from tidemark.model.project.layout import Layout
+from tidemark.storage.delta.tables import scan
+from tidemark.stream.query import RunOptions
+from tidemark.stream.run import run_stream
+from tidemark.stream.startup.damage import damages
+from tidemark.stream.startup.evidence import evidence
+from tidemark.stream.startup.fatal import Deaths
+from tidemark.stream.startup.soundness import Fault, Unsound, findings, refuse_unless_sound
+from tidemark.stream.startup.state_compatibility import meanings
+from tidemark.why.walk import why
+
+SUB = "events"
+TOML = "flush_keys = 3\n" + topology_of(
+    {"name": "NAME"},
+    events=source(),
+    newest=table(columns=["v"]),
+    board=current("newest", "board"),
+    sums=aggregate(key=["id"], aggregates={"n": "count(*)"}),
+    by_id=repartition("newest", key=["id"], id=["id"], columns=["v"]),
+    ever=aggregate("by_id", aggregates={"ids": "count(*)"}),
+)
+BATCHES = 6
+RANDOM_CASES = int(os.environ.get("TIDEMARK_DAMAGES", "4"))
+
+
+class Started(Exception):
+    """A driver has found everything sound, and would start Spark."""
+
+
+class Warehouse:
+    """The stream of a play, whose control folder has a file of each kind."""
+
+    def __init__(self, play: Play) -> None:
+        self.play, self.stream = play, play.stream(SUB)
+        self.control = self.stream.control
+
+    def start(self) -> str:
+        """Starts a driver; returns the reason of its end, or the error that it raises."""
+
+        def session() -> None:
+            raise Started
+
+        file = self.play.home / "topology.toml"
+        file.write_text(self.play.toml)
+        line = ["--warehouse", str(self.play.home), "--topology", str(file), "--sub-topology", SUB]
+        try:
+            run_stream(arguments().parse_args([*line, "--bootstrap", "b:1"], RunOptions()), session)  # type: ignore[arg-type]
+        except UnreadableFile as error:
+            return f"UnreadableFile: {error}"
+        beat = Control(self.control).heartbeat()
+        return (beat and beat.reason) or ""
+
+    def go_on(self) -> list[tuple[Any, ...]]:
+        """Runs one more batch; returns the rows of its table and of its states."""
+        self.play.start(SUB, epoch=9)
+        self.play.batch([self.play.row("events", NOON + 100, id="z", v=9)], at_ms=NOON + 100)
+        memory = self.play.engine(SUB)._steps.memory
+        states = [row for _, kept in sorted(memory.kept()) for row in kept.all().drop("_put", strict=False).rows()]
+        return sorted(map(str, [*scan(self.stream.home / "board").select("id", "v").collect().rows(), *states]))
+
+
+def with_checksums(path: Path, content: bytes) -> None:
+    """Writes a file as Spark does, with the checksums that Hadoop's local file system has beside it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    sums = b"".join(zlib.crc32(content[at : at + 512]).to_bytes(4, "big") for at in range(0, len(content), 512))
+    path.with_name(f".{path.name}.crc").write_bytes(b"crc\0" + (512).to_bytes(4, "big") + sums)
+
+
+def fill(home: Path, name: str) -> Warehouse:
+    """Plays batches, and lets everybody write into the control folder."""
+    play = Play(TOML.replace("NAME", name), home, facts_every_ms=10**9)
+    made = Warehouse(play)
+    for number in range(BATCHES):
+        if number == 3:
+            play.start(SUB, epoch=2)  # which flushes facts
+        rows = [play.row("events", NOON + number, id=id_, v=number) for id_ in "abc"[: 1 + number % 2]]
+        play.batch(rows, at_ms=NOON + number)
+        lines = [
+            "v1",
+            '{"batchWatermarkMs":0,"batchTimestampMs":1}',
+            str(number),
+            json.dumps({"events": {"0": play.broker.read_to()["events"][0]}}),
+        ]
+        with_checksums(made.control / "checkpoint" / "offsets" / str(number), "\n".join(lines).encode())
+        with_checksums(made.control / "checkpoint" / "commits" / str(number), b'v1\n{"nextBatchWatermarkMs":0}')
+    with_checksums(made.control / "checkpoint" / "metadata", b'{"id":"6f636fa9-3a6d-47f8-819b-bbea6db469e7"}')
+    with_checksums(made.control / "checkpoint" / "sources" / "1" / "0", b'\0v1\n{"events":{"0":0}}')
+    control = Control(made.control)
+    epoch = control.acquire()
+    control.release()
+    control.keep_meanings(meanings(made.stream.sub))
+    control.beat(Heartbeat(state=StreamState.RUNNING, epoch=epoch, launch_id="l", at_ms=NOON, pid=1, doing="batch 5"))
+    control.adopt("l", by="task")
+    control.kill_for("l", "", by="task")
+    control.keep_deaths(asdict(Deaths(3, 1, {"events": {0: (1, 2)}})))
+    control.accept_loss(
+        AcceptedLoss(source="events", partition=7, from_offset=1, until_offset=2, by="p", reason="r", at_ms=1)
+    )
+    control.request_time_reset(
+        TimeReset(id="t", source="events", partition=7, to_ms=1, from_offset=0, by="p", reason="r", at_ms=1)
+    )
+    control.request_reopening(WindowReopening(id="r1", operator="gone", late=((1, 0, 2),), at_ms=1))
+    control.keep_lineage_sent({"eventType": "RUNNING"})
+    cluster_manager.record(control.home, cluster_manager.ManagedDriver("l", cluster_manager.ClusterManager.YARN, "a"))
+    others = {
+        "launch.json": asdict(Launch("l", 1)),
+        "failures.json": asdict(Failures("l", "failed", 1)),
+        "schemas.json": {},
+        "running.json": {"at_ms": 1, "host": "h", "launches": {}},
+        "driver.pid.json": {"pid": 1, "started": 1},
+    }
+    for file, content in others.items():
+        (made.control / file).write_text(json.dumps(content))
+    (made.control / "command.txt").write_text("stream.py")
+    (made.control / "drain.told").touch()
+    return made
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Warehouse:
+    return fill(tmp_path_factory.mktemp("made"), "shop")
+
+
+@pytest.fixture(scope="module")
+def other(tmp_path_factory: pytest.TempPathFactory) -> Warehouse:
+    """Another stream, which has read the same."""
+    return fill(tmp_path_factory.mktemp("other"), "store")
+
+
+@pytest.fixture(scope="module")
+def undamaged(made: Warehouse, tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Any, ...]]:
+    """What one more batch leaves in an undamaged warehouse."""
+    copied = copy(made, tmp_path_factory.mktemp("undamaged") / "w")
+    assert findings(evidence(copied.stream)) == []
+    assert "Started" in copied.start()
+    return copied.go_on()
+
+
+def copy(made: Warehouse, home: Path) -> Warehouse:
+    """Copies the warehouse; files that nobody changes in place have the same blocks."""
+    shutil.copytree(made.play.home / "streams", home / "streams", copy_function=os.link)
+    shutil.copytree(made.play.home / "control", home / "control")
+    shutil.copy(made.play.home / "tidemark.json", home / "tidemark.json")
+    play = made.play.copy(home)
+    play.broker = made.play.broker.copy()
+    return Warehouse(play)
+
+
+def flipped(content: bytes, at: int, bit: int = 0) -> bytes:
+    return content[:at] + bytes([content[at] ^ (1 << bit)]) + content[at + 1 :] if content else content
+
+
+WAYS: dict[str, Callable[[bytes], bytes | None]] = {
+    "empty": lambda content: b"",
+    "cut": lambda content: content[: len(content) // 2],
+    "flipped": lambda content: flipped(content, len(content) // 2),
+    "no text": lambda content: b"\xff\xfe" + content,
+    "another type": lambda content: b"[1]",
+    "nested": lambda content: b"[" * 100_000,
+    "missing": lambda content: None,
+}
+"""Ways to damage a file; None: there is none any more."""
+OTHERS = {*WAYS} - {"missing"}
+REQUESTS = ("meanings.json", "loss.json", "time_resets.json", "reopen_r1.json")
+NEWEST = f"checkpoint/offsets/{BATCHES - 1}"
+OLD = BATCHES - 2
+MATTERS = {
+    **dict.fromkeys(REQUESTS, OTHERS | {"of another stream"}),
+    # Archives may begin with other bytes.
+    "journal/N.data.zip": {*WAYS, "of another stream"} - {"no text"},
+    "journal/N.facts.zip": {*WAYS, "of another stream"} - {"no text", "missing"},
+    "state/N/N/ID.run": {*WAYS, "of another stream"},
+    "checkpoint/metadata": OTHERS,
+    NEWEST: {*WAYS},
+    f"checkpoint/offsets/{OLD}": {*WAYS},
+    f"checkpoint/commits/{BATCHES - 1}": OTHERS,
+}
+"""By file, the ways of damage for which no driver starts.
+
+Each other file does not matter, unless a folder is in its place.
+"""
+
+
+def files(made: Warehouse) -> Iterator[tuple[str, Path]]:
+    """Yields the files of the control folder: what a test calls each of them, and its path."""
+    for path in sorted(made.control.rglob("*")):
+        name = path.relative_to(made.control).as_posix()
+        if path.is_file() and not name.endswith(".crc"):
+            kind = listed(made.control, path)
+            assert kind is not None, f"FILES has no {name}"
+            yield (name if name.startswith("checkpoint/") or name in REQUESTS else kind.name), path
+
+
+@contextmanager
+def damaged(path: Path, content: bytes | None) -> Iterator[None]:
+    """Has *content* in the file at *path* for a moment; None: there is no file."""
+    before = path.read_bytes()
+    path.unlink()
+    if content is not None:
+        path.write_bytes(content)
+    yield
+    path.unlink(missing_ok=True)
+    path.write_bytes(before)
+
+
+def needed(made: Warehouse) -> set[Path]:
+    """The entries, facts and runs that a start needs."""
+    journal = made.control / "journal"
+    flushed = 2  # of the driver that was replaced
+    data = [path for path in journal.glob("*.data.zip") if int(path.name[:20]) > flushed]
+    facts = [path for path in journal.glob("*.facts.zip") if int(path.name[:20]) > flushed - 1]
+    return {*data, *facts, *made.control.rglob("*.run")}
+
+
+def test_each_kind_of_file_is_in_the_list_and_in_the_warehouse(made: Warehouse) -> None:
+    seen = {kind.name for _, path in files(made) if (kind := listed(made.control, path))}
+    elsewhere = {
+        "epochs/N", "news", "start_ID.json", "asking.lock", "secrets_ID.json", "query.json", "job.json", "drain.json",
+        "reopen_ID.written", "state/resharded.json",
+    }  # fmt: skip
+    assert seen | elsewhere == {file.name for file in FILES}
+
+
+@pytest.mark.parametrize("way", [*WAYS, "of another stream"])
+def test_a_damaged_file_is_a_finding_or_a_driver_starts(
+    made: Warehouse, other: Warehouse, undamaged: list[tuple[Any, ...]], tmp_path: Path, way: str
+) -> None:
+    copied = copy(made, tmp_path / "w")
+    harmless: list[tuple[Path, bytes | None]] = []
+    for name, path in files(copied):
+        if way == "of another stream":
+            twins = {each for called, each in files(other) if called == name and each.name[:20] == path.name[:20]}
+            content: bytes | None = min(twins).read_bytes()
+        else:
+            content = WAYS[way](path.read_bytes())
+        is_needed = path in needed(copied) or not name.startswith(("journal", "state"))
+        if not is_needed or way not in MATTERS.get(name, ()):
+            harmless.append((path, content))
+            continue
+        # The oldest and the newest of a kind are enough.
+        alike = [each for called, each in files(copied) if called == name and each in needed(copied)]
+        if path in alike[1:-1]:
+            continue
+        with damaged(path, content):
+            found = findings(evidence(copied.stream))
+            assert any(str(path) in each.seen or path.name[:20] in each.seen or way == "missing" for each in found), (
+                name,
+                found,
+            )
+            assert all(each.ways for each in found)
+            with pytest.raises(Unsound) as refused:
+                refuse_unless_sound(evidence(copied.stream))
+            assert found[0].lines in str(refused.value)
+            if way != "missing":
+                assert str(path) in [str(damage.file) for damage in damages(copied.control)]
+    assert findings(evidence(copied.stream)) == []
+    for path, content in harmless:
+        path.unlink()
+        if content is not None:
+            path.write_bytes(content)
+    assert damages(copied.control) == []
+    assert findings(evidence(copied.stream)) == []
+    assert "Started" in copied.start()
+    assert copied.go_on() == undamaged
+
+
+def test_a_folder_in_the_place_of_a_file_is_a_finding(made: Warehouse, tmp_path: Path) -> None:
+    copied = copy(made, tmp_path / "w")
+    for _, path in files(copied):
+        if path.name.startswith("."):
+            continue
+        content = path.read_bytes()
+        path.unlink()
+        path.mkdir()
+        (found, *_) = damages(copied.control)
+        assert str(found).startswith(f"{path}: it is a folder, and must be a file; move it elsewhere; then: ")
+        # A driver that cannot even take the lease says so, too.
+        if path.name in {"driver.lock", "epoch", "loss.json"}:
+            assert findings(evidence(copied.stream))[0].seen == f"{path}: {found.found}"
+            assert str(path) in copied.start()
+        path.rmdir()
+        path.write_bytes(content)
+    assert findings(evidence(copied.stream)) == []
+
+
+DATA: dict[str, Callable[[Path, Path], object]] = {
+    "it is missing": lambda file, other: file.unlink(),
+    "bytes in the table's log|it has 0 bytes": lambda file, other: replaced(file, b""),
+    "in the table's log": lambda file, other: replaced(file, file.read_bytes()[:-100]),
+    "its footer cannot be read": lambda file, other: replaced(file, file.read_bytes()[:-50] + b"x" * 50),
+    "it has|its footer cannot be read": lambda file, other: replaced(file, other.read_bytes()[: file.stat().st_size]),
+}
+"""Ways to damage a data file, by what is told of it."""
+
+
+def replaced(file: Path, content: bytes) -> None:
+    """Replaces *file*, and no file of the same blocks."""
+    file.unlink()
+    file.write_bytes(content)
+
+
+def test_deep_looks_at_every_data_file_of_committed_tables(made: Warehouse, tmp_path: Path) -> None:
+    copied = copy(made, tmp_path / "w")
+    other = max((copied.stream.home / "batches").glob("*.parquet"))
+    for name, ways in {"changes": [*DATA], "board": ["it is missing"], "hop_by_id": ["it is missing"]}.items():
+        table = DeltaTable(str(copied.stream.home / name))
+        file = (
+            copied.stream.home / name / max(action["path"] for action in pa.table(table.get_add_actions()).to_pylist())
+        )
+        content = file.read_bytes()
+        for told in ways:
+            DATA[told](file, other)
+            (found,) = findings(evidence(copied.stream, deep=True))
+            assert (found.fault, found.seen.startswith(f"{file}: ")) == (Fault.DATA_UNREADABLE, True)
+            assert re.search(told, found.seen), found.seen
+            assert found.ways[0] == "restore this file from a backup of any time since it was written"
+            file.write_bytes(content)
+    assert doctor(copied.play.topology, Layout(copied.play.home), SUB, deep=True) == {SUB: ""}
+
+
+def test_people_are_told_of_damaged_files_and_commands_do_not_fail(made: Warehouse, tmp_path: Path) -> None:
+    copied = copy(made, tmp_path / "w")
+    home, control = copied.play.home, copied.control
+    newest = control / "journal" / f"{BATCHES - 1:020d}.data.zip"
+    needed = [newest, control / "loss.json", control / "meanings.json"]
+    for path in (*needed, control / "heartbeat.json", control / "epoch"):
+        path.write_bytes(b"{")
+    reason = copied.start()
+    assert reason.startswith("Unsound: checkpoint, journal and tables are inconsistent (tidemark doctor shop events):")
+    # Also of a driver that was killed before it could say why.
+    for text in (None, b"{"):
+        if text is not None:
+            (control / "heartbeat.json").write_bytes(text)
+        found = why(copied.play.topology, Layout(home), at_ms=NOON + 10**12, operator="board")
+        told = sorted(finding.line for finding in found if finding.cause == "file_unreadable")
+        assert [f" {path}: " in line for line, path in zip(told, needed, strict=True)] == [True] * 3
+        assert "remove it, and ask for it again (accept-loss)" in told[1]
+        assert "start the driver of events" in told[1]
+    (home / "tidemark.json").write_bytes(b"{")
+    assert copied.start().startswith(f"UnreadableFile: {home}/tidemark.json: a stamp has the keys")
+    # A project with this one topology.
+    (tmp_path / "topologies").mkdir()
+    (tmp_path / "expectations").mkdir()
+    (tmp_path / "expectations" / "slas.toml").touch()
+    (tmp_path / "topologies" / "shop.toml").write_text(copied.play.toml)
+    ill = tidemark(tmp_path, "--warehouse", str(home), "doctor", "shop")
+    assert ill.returncode == 1
+    assert "events: unsound\n" in ill.stdout
+    for path in (*needed, home / "tidemark.json"):
+        assert f"_unreadable: {path}: " in ill.stdout
+    for line in (["status", "shop"], ["why", "shop"], ["metrics", "text"], ["tables"], ["topology", "shop"]):
+        ran = tidemark(tmp_path, "--warehouse", str(home), *line)
+        assert (ran.returncode, "Traceback" in ran.stderr) == (0, False), (line, ran.stderr)
+
+
+@pytest.mark.parametrize("seed", range(RANDOM_CASES))
+def test_a_random_damage_is_found_or_changes_nothing(
+    made: Warehouse, undamaged: list[tuple[Any, ...]], tmp_path: Path, seed: int
+) -> None:
+    random = Random(seed)
+    copied = copy(made, tmp_path / "w")
+    _, path = random.choice([*files(copied)])
+    content = path.read_bytes()
+    at = random.randrange(max(1, len(content)))
+    damages_of_it = [
+        lambda: content[:at],
+        lambda: flipped(content, at, random.randrange(8)),
+        lambda: content[:at] + random.randbytes(random.randrange(1, 9)) + content[at:],
+        lambda: content[at:],
+        lambda: random.choice([each for _, each in files(copied)]).read_bytes(),
+        lambda: random.randbytes(len(content)),
+    ]
+    path.write_bytes(random.choice(damages_of_it)())
+    found = findings(evidence(copied.stream))
+    why(copied.play.topology, Layout(copied.play.home), at_ms=NOON + 10**6)
+    reason = copied.start()
+    if found:
+        assert all(each.ways for each in found)
+        assert "Started" not in reason
+    else:
+        assert "Started" in reason
+        assert copied.go_on() == undamaged
