@@ -28,10 +28,10 @@ WITHIN_S = 30.0
 """Longest time from the first connection to the last byte."""
 MOST_BYTES = 16 * 1024 * 1024
 DEEPEST = 200
-"""Most objects and arrays of an answer that contain each other."""
+"""Most levels of objects and arrays in the JSON of an answer."""
 
 
-class NoAnswer(TidemarkError, OSError):
+class NoAnswer(TidemarkError):
     """Raised when a server cannot be reached, breaks off, or takes too long; its text begins with the reason."""
 
 
@@ -72,7 +72,6 @@ def ask(
         NoAnswer: there is no whole answer.
     """
     exchange = _Exchange()
-    trusted = trusted or ssl.create_default_context()
     opener = urllib.request.build_opener(_Http(exchange), _Https(exchange, trusted), *handlers)
     timer = threading.Timer(within_s, exchange.cut)
     timer.daemon = True
@@ -97,7 +96,7 @@ def json_of(content: bytes) -> Any:
     """Returns the JSON value of *content*.
 
     Raises:
-        ValueError: it is no JSON, or contains more than DEEPEST objects and arrays in each other.
+        ValueError: it is no JSON, or is nested more than DEEPEST levels deep.
     """
     value: Any = None
     try:
@@ -106,7 +105,7 @@ def json_of(content: bytes) -> Any:
     except RecursionError:
         is_too_deep = True
     if is_too_deep:
-        msg = f"objects and arrays contain each other more than {DEEPEST} times"
+        msg = f"it is nested more than {DEEPEST} levels deep"
         raise ValueError(msg)
     return value
 
@@ -177,7 +176,7 @@ class _Http(urllib.request.HTTPHandler):
 
 
 class _Https(urllib.request.HTTPSHandler):
-    def __init__(self, exchange: _Exchange, trusted: ssl.SSLContext) -> None:
+    def __init__(self, exchange: _Exchange, trusted: ssl.SSLContext | None) -> None:
         super().__init__(context=trusted)
         self._exchange, self._trusted = exchange, trusted
 

@@ -26,7 +26,7 @@
 | `otlp_receiver` | `OtlpReceiver`: an OTLP server over HTTP that keeps the metrics and spans that it is sent |
 | `command_line` | `tidemark`: a command, run within the process of the test |
 | `typed_commands` | the commands in a text, checked against the real command line |
-| `tcp_proxy` | `TcpProxy`: a network on loopback that can stall, reset or slow its connections |
+| `tcp_proxy` | `TcpProxy`: a network on loopback that can stall or reset its connections |
 | `schema_registry` | `SchemaRegistry`: a small schema registry over HTTP, which can be stopped and started |
 | `recorded_jobs` | `Job`: a query of a job, recorded as Spark reports it |
 | `unchanged_jobs` | `Shop`: jobs of a team's own, run in the Spark of the tests |

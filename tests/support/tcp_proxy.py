@@ -1,4 +1,4 @@
-"""A TCP proxy that can stall, reset or slow its connections.
+"""A TCP proxy that can stall or reset its connections.
 
 It is a network between a client and a broker or a store. A broker must advertise the proxy's address, because clients
 connect to the address that it advertises.
@@ -15,8 +15,7 @@ from enum import StrEnum
 from types import TracebackType
 
 AT_ONCE = 65_536
-"""Most bytes that are passed at once; fewer if throttled."""
-PIECES_A_SECOND = 20
+"""Most bytes that are passed at once."""
 
 
 class Network(StrEnum):
@@ -47,7 +46,7 @@ class TcpProxy:
         self.port: int = self._socket.getsockname()[1]
         self.address = f"127.0.0.1:{self.port}"
         self.connections = 0
-        self._state, self._bytes_a_second = Network.FORWARDS, 0
+        self._state = Network.FORWARDS
         self._open = asyncio.Event()
         self._open.set()
         self._writers: set[asyncio.StreamWriter] = set()
@@ -76,16 +75,12 @@ class TcpProxy:
         """Ends all connections with RST, and each new one."""
         self._become(Network.RESETS)
 
-    def throttle(self, bytes_a_second: int) -> None:
-        """Passes so many bytes a second in each direction of a connection."""
-        self._become(Network.FORWARDS, bytes_a_second)
-
-    def _become(self, state: Network, bytes_a_second: int = 0) -> None:
+    def _become(self, state: Network) -> None:
         """Returns when all connections have the new *state*."""
         done = threading.Event()
 
         def change() -> None:
-            self._state, self._bytes_a_second = state, bytes_a_second
+            self._state = state
             if state is Network.STALLS:
                 self._open.clear()
             else:
@@ -136,20 +131,12 @@ class TcpProxy:
     async def _pass(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
         with suppress(OSError):
             while content := await source.read(AT_ONCE):
-                while content:
-                    await self._open.wait()
-                    size = self._piece()
-                    piece, content = content[:size], content[size:]
-                    if self._bytes_a_second:
-                        await asyncio.sleep(len(piece) / self._bytes_a_second)
-                    sink.write(piece)
-                    await sink.drain()
+                await self._open.wait()
+                sink.write(content)
+                await sink.drain()
         if not sink.is_closing() and sink.can_write_eof():
             with suppress(OSError):
                 sink.write_eof()
-
-    def _piece(self) -> int:
-        return max(1, min(AT_ONCE, self._bytes_a_second // PIECES_A_SECOND)) if self._bytes_a_second else AT_ONCE
 
 
 def _reset(writer: asyncio.StreamWriter) -> None:

@@ -55,7 +55,6 @@ message Alert {
   message Inner { string id = 1; }
 }
 """
-HIGH = bytes.fromhex("FF" * 9 + "01")  # 2^64 - 1, or -1
 A1 = bytes.fromhex("0A 02 61 31")  # device = "a1"
 
 

@@ -11,6 +11,7 @@ import polars as pl
 import pytest
 
 from support.schema_registry import SchemaRegistry
+from tidemark.bounded_http import MOST_BYTES
 from tidemark.cli.project.check import Brokers
 from tidemark.errors import InvalidArgument, InvalidSpec
 from tidemark.kernels.formats.protobuf_fields import message_names
@@ -275,8 +276,22 @@ def test_an_answer_that_is_too_deep_is_no_answer(registry: SchemaRegistry) -> No
         deep = [deep]
     id_ = registry.register("t-value", schema("id"))
     registry._schemas[id_]["metadata"] = deep
-    with pytest.raises(RegistryUnavailable, match="without a schema in JSON"):
+    with pytest.raises(RegistryUnavailable, match="JSON that cannot be read: it is nested more than 200 levels deep"):
         client_of(registry).schema(id_)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"<html>", r"answered /x with JSON that cannot be read: Expecting value: line 1 column 1 \(char 0\)$"),
+        (b'{"id": 7}', "answered /x without a schema in JSON$"),
+        (b" " * (MOST_BYTES + 1), "answered /x with more than 16,777,216 bytes$"),
+    ],
+    ids=["no JSON", "no schema", "too long"],
+)
+def test_an_answer_without_a_schema_says_what_it_is(registry: SchemaRegistry, content: bytes, said: str) -> None:
+    with pytest.raises(RegistryUnavailable, match=said):
+        client_of(registry)._parsed("/x", content)
 
 
 @pytest.mark.parametrize("references", [[{"subject": "t-value"}], ["t-value"], 7])

@@ -61,7 +61,7 @@ def test_a_topology_says_where_its_drivers_run(master: str | None) -> None:
 
 def test_every_key_becomes_the_properties_of_each_cluster() -> None:
     said = {"master": "yarn", "executors": 3, "cores": 2, "memory": "2g", "driver_memory": "512m"}
-    read = read_spark("x.toml", {**said, "shuffle_partitions": 8, "conf": {"spark.task.cpus": "2"}})
+    read = read_spark("x.toml", {**said, "conf": {"spark.task.cpus": "2", "spark.sql.shuffle.partitions": "8"}})
     assert read.master == "yarn"
     assert read.properties == {
         "spark.executor.instances": "3",  # YARN and Kubernetes count executors,

@@ -33,7 +33,7 @@ from tidemark.control.files import parsed, read, refuse_folder, sealed, unsealed
 from tidemark.control.lease import Lease, LeaseHeld
 from tidemark.control.news import news_of
 from tidemark.errors import Contradiction, TidemarkError
-from tidemark.storage.location import replace, show
+from tidemark.storage.location import replace, replace_unsynced
 from tidemark.storage.locks import holder, open_lock, own_folder, take_lock
 from tidemark.storage.object_path import ObjectPath
 
@@ -344,7 +344,7 @@ class Control:
         text = json.dumps(asdict(heartbeat))
         whole_pages = text.ljust(PAGE * (1 + len(text) // PAGE))
         try:
-            show(self.home / "heartbeat.json", whole_pages)
+            replace_unsynced(self.home / "heartbeat.json", whole_pages)
         except OSError:
             # A full disk refuses a new file, so the beat is written over the last one, whose space it needs.
             if self._lease is not None:

@@ -96,7 +96,7 @@ def read_launch(layout: Layout, topology: str, job: str) -> JobLaunch | None:
 def read_query(file: Path) -> RecordedQuery | None:
     """Returns the query that *file* describes; None: there is no such file.
 
-    Keys of newer versions are left out.
+    Unknown keys are left out.
 
     Raises:
         InvalidSpec: the file does not describe a query of its folder's name.

@@ -102,7 +102,7 @@ class Measured:
         n = f"{len(self.values_ms):,} {self.unit}{'' if len(self.values_ms) == 1 else 's'}"
         limit_ms = self.limit_ms
         if self.whole is None or limit_ms is None:
-            return f"{n} in 7 days are too few to propose a limit: {FEWEST} are needed."
+            return f"{n} in 7 days: a proposal needs at least {FEWEST}."
         worst = max(self.hours, key=lambda hour: hour.p99_ms)
         spreads = {"7 days": self.whole, f"worst hour, from {iso(worst.hour_ms or 0)}": worst}
         rows = [(time, *map(for_people, (each.median_ms, each.p99_ms, each.max_ms))) for time, each in spreads.items()]

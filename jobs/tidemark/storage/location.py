@@ -34,8 +34,11 @@ CONTAINER = re.compile(r"[a-z0-9-]+@[a-z0-9]+\.dfs\.core\.windows\.net")
 """A container of Azure with its account."""
 STORES = {"s3": (SCHEME, NAME), "s3a": (SCHEME, NAME), "gs": (GCS, NAME), "abfss": (ADLS, CONTAINER)}
 """Scheme of paths and form of buckets by scheme of URLs."""
-_NAMED: set[tuple[int, int]] = set()
-"""Folders (device, inode) whose own names, and those of the folders above, this process has synced."""
+_NAMED: set[tuple[Path, int, int]] = set()
+"""Folders (path, device, inode) whose own names, and those of the folders above, this process has synced.
+
+File systems give the inode of a removed folder to the next one, under another path.
+"""
 
 
 def location(text: str | Path) -> Path:
@@ -161,7 +164,7 @@ def replace(path: Path, text: str) -> None:
         _sync_names(path.parent)
 
 
-def show(path: Path, text: str) -> None:
+def replace_unsynced(path: Path, text: str) -> None:
     """Replaces a file by *text*; readers see the old or new one, and after a loss of power perhaps neither.
 
     It is for what a living process says again and again, such as its heartbeat.
@@ -214,7 +217,7 @@ def _sync_names(folder: Path) -> None:
             return  # a folder that this process may not list is older than the process
         try:
             status = os.fstat(opened)
-            seen = (status.st_dev, status.st_ino)
+            seen = (place.absolute(), status.st_dev, status.st_ino)
             os.fsync(opened)
         except OSError as error:
             if seen not in _NAMED:

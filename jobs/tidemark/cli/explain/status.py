@@ -36,7 +36,7 @@ from tidemark.why.walk import is_harmless
 COLUMNS = ("stream", "state", "records", "first_latency", "page")
 FORMATS = ("table", "json")
 PAGES = "/tidemark/pages/"
-"""Path below the address of Airflow, see plugins/page_http.py."""
+"""Path below the address of Airflow, see airflow/pages/http.py."""
 FIRST_LATENCY = """
     WITH since AS (SELECT unnest($3::VARCHAR[]) AS sub_topology, unnest($4::BIGINT[]) AS first_batch)
     SELECT sub_topology, arg_min(sum_ms / n, finished_at)::BIGINT

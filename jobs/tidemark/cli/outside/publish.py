@@ -1,4 +1,4 @@
-"""`tidemark publish`: gives BI tools one name per table and view, and others the lineage.
+"""`tidemark publish`: gives BI tools one name per table and view, and tools of lineage the origin of columns.
 
 `duckdb` writes a database file of views, `sql` prints a script that registers tables and views in a catalog of Spark.
 `lineage` prints or sends the datasets and columns of each stream as events of OpenLineage.

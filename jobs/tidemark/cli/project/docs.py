@@ -25,8 +25,8 @@ files instead of this page. [cookbook.md](cookbook.md) has questions with their 
 
 Instants are timestamps in UTC. The text of each column names its clock: *record time* comes from the record;
 *driver clock*, *finish clock* and *decision time* come from the machine that ran the stream. Lengths of time are whole
-milliseconds, `_ms`. Null means unknown or none, never zero. Types have Spark's names. A column of a newer version
-is null in older rows. Delta enforces the conditions of reports. The SLA check validates the
+milliseconds, `_ms`. Null means unknown or none, never zero. Types have Spark's names. A column that was added to
+a table is null in the rows before. Delta enforces the conditions of reports. The SLA check validates the
 conditions and the unique keys of tables of streams, and writes `dq_results` (docs/alerts.md, Contracts).
 
 `changes`, hops and tables of sinks get each batch at once. The other tables of streams are facts. While a stream runs,

@@ -29,12 +29,6 @@ def add_format(parser: argparse.ArgumentParser, formats: Iterable[str]) -> None:
     )
 
 
-def add_slow(parser: argparse.ArgumentParser, *default: str) -> None:
-    """Adds the option for operators that are to be slow."""
-    text = f"make an operator sleep after each batch, to see an SLA break (default: {' '.join(default) or 'none'})"
-    parser.add_argument("--slow", nargs="*", default=list(default), metavar="OPERATOR=MS", help=text)
-
-
 def whole_number(text: str) -> int:
     """Reads the number of a partition, or an offset.
 

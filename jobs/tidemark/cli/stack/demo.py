@@ -31,7 +31,6 @@ from tidemark.cli.shared.local import (
     stack,
     writable_home,
 )
-from tidemark.cli.shared.options import add_slow
 from tidemark.cli.shared.output import say, say_inert
 from tidemark.cli.stack.story import Story
 from tidemark.cli.stack.summary import problems, summary, unread_hops
@@ -57,10 +56,10 @@ SENT = """
     SELECT d.run_id, a.incidents[1]
     FROM sla_alerts AS a JOIN deliveries AS d ON a.alert = d.incident AND a.change = d.change
     WHERE a.audience IS NULL AND a.change = 'opened' AND a.cause = 'slow_operator' AND d.channel = 'log'
-          AND a.cause_operator IN (SELECT unnest($1::VARCHAR[])) AND d.run_id IN (SELECT run_id FROM sla_results)
+          AND a.cause_operator = $1 AND d.run_id IN (SELECT run_id FROM sla_results)
     ORDER BY a.at LIMIT 1
 """
-"""Selects the check that sent the alert about an operator in $1."""
+"""Selects the check that sent the alert about the operator $1."""
 COMPLETE_INTERVALS = "SELECT count(*) FROM complete_intervals"
 AT_REST = """
     SELECT bool_and(activity = 'idle') FROM (
@@ -70,21 +69,21 @@ AT_REST = """
 """
 STORY_EVERY_S = 2.0
 SUMMARY = "replay.json"
+SLOWED = "carrier_state"
+"""The operator that sleeps 400 ms after each batch, so that an SLA breaks."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DemoSettings:
     """The settings of a demo.
 
-    `first` and `until` are New York days of 2013, `until` exclusive. `speed` is a factor of record time. `slow` are
-    operators to slow down (OPERATOR=MS). With `keep` all is left running afterwards.
+    `first` and `until` are New York days of 2013, `until` exclusive. `speed` is a factor of record time. With `keep`
+    all is left running afterwards.
     """
 
     first: str
     until: str
     speed: float
-    seed: int
-    slow: tuple[str, ...]
     keep: bool
 
 
@@ -111,9 +110,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--speed", type=float, default=2880, help="times real time; 1440 plays a day in a minute (default: %(default)s)"
     )
-    parser.add_argument("--seed", type=int, default=7, help="the same seed gives the same feed (default: %(default)s)")
     parser.add_argument("--keep", action="store_true", help="leave Kafka and Airflow running after success")
-    add_slow(parser, "carrier_state=400")
 
 
 def command(options: argparse.Namespace) -> int:
@@ -124,8 +121,6 @@ def command(options: argparse.Namespace) -> int:
         first=options.first,
         until=options.until,
         speed=options.speed,
-        seed=options.seed,
-        slow=tuple(options.slow),
         keep=options.keep,
     )
     problems_of_run = run(writable_home(options.home).path, settings, say_inert)
@@ -184,7 +179,7 @@ class Demo:
         bootstrap, airflow = conductor.start()
         for dag_id in (EXAMPLE, conductor.dag("completeness")) if can_publish() else ():
             airflow.unpause(dag_id)
-        streams = conductor.launch_streams(airflow, self.settings.slow, first_report=False, warm=False)
+        streams = conductor.launch_streams(airflow, [f"{SLOWED}=400"], first_report=False, warm=False)
         with conductor.step(f"playing flights from {self.settings.first} to {self.settings.until}"):
             replay = self._replay(bootstrap)
             # Unpausing starts a scheduled check, which the check in the report would have to wait for.
@@ -219,7 +214,7 @@ class Demo:
         command = [
             *(sys.executable, str(CHECKOUT / "jobs" / "replay.py"), "--bootstrap", bootstrap),
             *("--summary", str(home / SUMMARY), "--from", self.settings.first, "--to", self.settings.until),
-            *("--speed", str(self.settings.speed), "--seed", str(self.settings.seed)),
+            *("--speed", str(self.settings.speed)),
         ]
         return process.launch("replay", command, home=home, env={})
 
@@ -286,9 +281,8 @@ class Demo:
 
     def _sent(self, airflow: AirflowApi) -> list[str]:
         """Returns the alert about a slow operator, as it was logged."""
-        slow = [pair.partition("=")[0] for pair in self.settings.slow]
         texts = []
-        for run_id, incident in Warehouse(self.conductor.home.warehouse).ask(SENT, [slow]).rows:
+        for run_id, incident in Warehouse(self.conductor.home.warehouse).ask(SENT, [SLOWED]).rows:
             logged = airflow.log(self.conductor.dag("sla_check"), run_id, "tell_log")
             texts += [text for text in logged if f"\nIncident: {incident}\n" in text][:1]
         return texts

@@ -28,7 +28,6 @@ from tidemark.cli.shared.local import (
     topics_of,
     writable_home,
 )
-from tidemark.cli.shared.options import add_slow
 from tidemark.cli.shared.output import say, say_inert
 from tidemark.cli.stack import topic
 from tidemark.collecting import names_in, omit, outside, within
@@ -60,7 +59,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     which = "names of topologies (default: those that ran at the last `tidemark down`; at first all of the project)"
     parser.add_argument("topologies", nargs="*", metavar="TOPOLOGY", help=which)
     parser.add_argument("--unpause", action="store_true", help="also unpause DAGs that a person has paused")
-    add_slow(parser)
 
 
 def command(options: argparse.Namespace) -> int:
@@ -70,7 +68,7 @@ def command(options: argparse.Namespace) -> int:
     """
     require("airflow", "great_expectations")
     require_jars("spark")
-    up = StackStart(writable_home(options.home), Project.here(), slow=options.slow, unpause=options.unpause)
+    up = StackStart(writable_home(options.home), Project.here(), unpause=options.unpause)
     ran_before, is_started = up.home.running(), False
     try:
         chosen = up.chosen(options.topologies)
@@ -106,11 +104,11 @@ class StackStart:
     A topology that cannot run joins `problems`. `held` are DAGs that stay paused because a person paused them.
     """
 
-    def __init__(self, home: Home, project: Project, *, slow: Iterable[str] = (), unpause: bool = False) -> None:
+    def __init__(self, home: Home, project: Project, *, unpause: bool = False) -> None:
         self.home, self.project = home, project
         self.problems: dict[str, str] = {}
         self.held: list[str] = []
-        self._slow, self._unpause = tuple(slow), unpause
+        self._unpause = unpause
         self._remembered = InstallationState.of(home)
 
     def chosen(self, names: Iterable[str]) -> dict[str, Topology]:
@@ -203,7 +201,7 @@ class StackStart:
         for name, each in topologies.items():
             conductor = self._conductor(each)
             if "streams" in parts_of(each) and self._let_go(api, conductor.dag("streams")):
-                runs[name] = (conductor, conductor.trigger_streams(api, self._conf(each)))
+                runs[name] = (conductor, conductor.trigger_streams(api, {}))
         self._remembered.started(topologies)
         self._remembered.keep(self.home)
         return runs
@@ -220,10 +218,7 @@ class StackStart:
                 # A copy, since topologies leave `waiting` in the loop.
                 for name, (conductor, run_id) in list(waiting.items()):
                     try:
-                        waiting[name] = (
-                            conductor,
-                            conductor.still_going_on(api, run_id, self._conf(conductor.topology)),
-                        )
+                        waiting[name] = (conductor, conductor.still_going_on(api, run_id, {}))
                     except TidemarkError as error:
                         self.problems[name] = str(error)
                         del waiting[name]
@@ -271,10 +266,6 @@ class StackStart:
         """Opens the pages once, because the first answer takes seconds."""
         with self._step("opening the pages"):
             api.topologies()
-
-    def _conf(self, topology: Topology) -> dict[str, object]:
-        """Returns the parameters of a run of the DAG of streams."""
-        return {"slow": [pair for pair in self._slow if pair.partition("=")[0] in topology.operators]}
 
     def _has_something_to_show(self, topology: Topology) -> bool:
         model = status.document(self.home.warehouse, topology)

@@ -199,7 +199,6 @@ def read_spark(file: str, content: Mapping[str, Any]) -> SparkSettings:
         "spark.cores.max": executors and executors * cores,  # how a standalone cluster counts executors
         "spark.executor.memory": _pattern_value(keys, "memory", "2g", _MEMORY),
         "spark.driver.memory": _pattern_value(keys, "driver_memory", "2g", _MEMORY),
-        "spark.sql.shuffle.partitions": keys.count("shuffle_partitions", "8", None),
     }
     kubernetes = _kubernetes(keys, master)
     conf = keys.get("conf", dict, '{ "spark.executor.memoryOverhead" = "1g" }', {})

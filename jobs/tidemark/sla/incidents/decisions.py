@@ -36,8 +36,6 @@ OPENINGS = """
     WHERE topology = $1 AND change = 'opened' AND audience IS NULL
           AND alert NOT IN (SELECT alert FROM sla_alerts WHERE topology = $1 AND change = 'resolved')
 """
-
-
 LONGEST_SILENCE_MS = 90 * DAY_MS
 """A silence that nobody remembers would hide faults for years."""
 

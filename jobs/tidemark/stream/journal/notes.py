@@ -152,7 +152,7 @@ class EntryNotes:
 
     Attributes:
         decided: notes of the decided batch, or their JSON. Empty in a file of facts.
-        facts: in an entry of a stream: notes about the measurements in the entry.
+        facts: in an entry of a driver: notes about the measurements in the entry. Entries of `tidemark.api` have none.
         newest_batches: in a file of facts: the newest batch of each table after the flush.
         is_whole: in a file of facts: True if the flush has all tables.
     """

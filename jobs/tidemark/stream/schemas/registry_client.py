@@ -10,7 +10,6 @@ import base64
 import ssl
 import urllib.request
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Any
 from urllib.parse import quote
 
@@ -99,12 +98,17 @@ class RegistryClient:
         return self._parsed(path, answer.content)
 
     def _parsed(self, path: str, content: bytes) -> Mapping[str, Any]:
-        parsed: Any = None
-        if len(content) <= MOST_BYTES:
-            with suppress(ValueError):
-                parsed = json_of(content)
+        at = f"registry.{self.registry.name}: {self.registry.url} answered {path}"
+        if len(content) > MOST_BYTES:
+            msg = f"{at} with more than {MOST_BYTES:,} bytes"
+            raise RegistryUnavailable(msg)
+        try:
+            parsed = json_of(content)
+        except ValueError as error:
+            msg = f"{at} with JSON that cannot be read: {error}"
+            raise RegistryUnavailable(msg) from None
         if not isinstance(parsed, dict) or not isinstance(parsed.get("schema"), str):
-            msg = f"registry.{self.registry.name}: {self.registry.url} answered {path} without a schema in JSON"
+            msg = f"{at} without a schema in JSON"
             raise RegistryUnavailable(msg)
         return parsed
 
