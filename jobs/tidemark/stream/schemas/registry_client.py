@@ -10,6 +10,7 @@ import base64
 import ssl
 import urllib.request
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 from urllib.parse import quote
 
