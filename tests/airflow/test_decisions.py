@@ -372,7 +372,7 @@ def test_three_decisions_parked_for_ten_minutes_hold_no_slot(plant: Plant) -> No
     plant.wait_for(loss, "success")
     plant.wait_for(reset, "skipped")
     plant.wait_for(removal, "skipped")
-    (accepted,) = json.loads((control.home / "loss.json").read_text())
+    (accepted,) = json.loads((control.home / "loss.json").read_text())["content"]
     assert (accepted["until_offset"], accepted["by"], accepted["reason"]) == (9, "ann", "retention")
     assert (control.time_resets(), plant.stopped.torn.exists()) == ([], True)
     rows = {row["command"]: row for row in plant.decisions()}

@@ -27,7 +27,7 @@ from tidemark.airflow.tasks.orphans import are_incomplete
 from tidemark.airflow.tasks.stream import BY_USER, StreamOperator, StreamTrigger, Supervision, kind, slow_arguments
 from tidemark.clock import wall_clock_ms
 from tidemark.control import process
-from tidemark.control.folder import Control, StreamState, digest
+from tidemark.control.folder import AcceptedLoss, Control, StreamState, digest
 from tidemark.errors import InvalidArgument
 from tidemark.model.topology import load
 
@@ -299,9 +299,8 @@ def test_a_stream_goes_on_or_ends_as_a_person_answers(driver: Driver) -> None:
         operator(driver).resume({}, fired)
     with pytest.raises(AirflowFailException, match="the answer is rejected: status is failed: DataLost"):
         operator(driver).answered({}, {"answer": "rejected"})
-    (driver.home / "loss.json").write_text(
-        json.dumps([{"source": "weather", "partition": 0, "from_offset": 4, "until_offset": 9}])
-    )
+    loss = AcceptedLoss(source="weather", partition=0, from_offset=4, until_offset=9, by="ann", reason="gone", at_ms=0)
+    driver.control.accept_loss(loss)
     deferred(operator(driver).answered, {"answer": "gone"})
     assert driver.failures() is None
     running(driver)

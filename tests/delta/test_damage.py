@@ -206,7 +206,7 @@ WAYS: dict[str, Callable[[bytes], bytes | None]] = {
 }
 """Ways to damage a file; None: there is none any more."""
 OTHERS = {*WAYS} - {"missing"}
-REQUESTS = ("meanings.json", "loss.json", "time_resets.json", "reopen_r1.json")
+REQUESTS = ("meanings.json", "loss.json", "accepted_records.json", "time_resets.json", "reopen_r1.json")
 NEWEST = f"checkpoint/offsets/{BATCHES - 1}"
 OLD = BATCHES - 2
 MATTERS = {

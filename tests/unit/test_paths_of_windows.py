@@ -41,9 +41,13 @@ def parts_of_one(step, ewts_ms, began_ms, queued_ms):
     """Returns the parts of a latency; None for unknown ones."""
     if step.latency_ms is None:
         return [None, None, None]
-    before_ms = began_ms - ewts_ms[step.slowest_upstream] if step.slowest_upstream else 0
-    known = parts(step.latency_ms, before_batch_ms=before_ms, queued_ms=queued_ms)
-    return [known.waited_ms, known.queued_ms, known.worked_ms]
+    before_ms = 0
+    if step.slowest_upstream:
+        before_ms = None if began_ms is None else began_ms - ewts_ms[step.slowest_upstream]
+    known = parts(step.latency_ms, before_batch_ms=before_ms or 0, queued_ms=queued_ms or 0)
+    waited_ms = None if before_ms is None else known.waited_ms
+    queue_ms = None if queued_ms is None else known.queued_ms
+    return [waited_ms, queue_ms, None if None in (waited_ms, queue_ms) else known.worked_ms]
 
 
 def as_path_step(step):
@@ -57,7 +61,7 @@ def test_many_windows_are_measured_like_one(seed):
     upstreams, ewt_ms, behind = random_windows(rng)
     measured = measure(upstreams, ewt_ms, behind, windows=WINDOWS, limits=LIMITS)
     began_ms, queued_ms = (
-        {name: np.array([rng.choice((0, 3, 30)) for _ in range(WINDOWS)]) for name in ewt_ms} for _ in range(2)
+        {name: np.array([rng.choice((np.nan, 0, 3, 30)) for _ in range(WINDOWS)]) for name in ewt_ms} for _ in range(2)
     )
     lengths = spent(measured, ewt_ms, began_ms, queued_ms)
     critical = measured.longest(leaves(upstreams), measured.total_ms)

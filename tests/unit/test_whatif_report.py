@@ -79,9 +79,10 @@ def test_who_queued_behind_an_operator_saves_what_it_saves():
     assert saved == "src (0 ms) → board (3060 ms) = 3060 ms"
 
 
-def test_unfinished_windows_are_left_out():
+def test_unfinished_windows_and_batches_without_a_start_are_left_out():
     unfinished = rows({"src": 10, "hop": 60}, window=1)
-    found = changed(pl.concat([unfinished, rows()]))
+    without_start = rows(window=2).with_columns(batch_started_at=pl.lit(None, pl.Datetime("us")))
+    found = changed(pl.concat([without_start, unfinished, rows()]))
     assert [window.start_ms for window in found] == [0]
     assert found[0].was == found[0].then
 

@@ -296,7 +296,8 @@ def spent(
             continue
         before_ms = np.where(slowest == NONE, 0, began_ms[name] - ewts_ms[slowest, columns])
         waited_ms = np.minimum(np.maximum(before_ms, 0), latency_ms)
-        queue_ms = np.minimum(queued_ms[name], latency_ms - waited_ms)
+        # A facts row may lack the beginning of its batch: then the wait is unknown, and the queue is not.
+        queue_ms = np.minimum(queued_ms[name], latency_ms - np.nan_to_num(waited_ms))
         lengths.waited_ms[own], lengths.queued_ms[own] = waited_ms, queue_ms
         lengths.worked_ms[own] = latency_ms - waited_ms - queue_ms
     return lengths

@@ -175,9 +175,11 @@ def _closed_windows(operator_windows: pl.DataFrame, upstreams: Upstreams) -> lis
     """
     rows = (
         on_one_clock(operator_windows.with_columns(cs.datetime().dt.epoch("ms")))
+        # A facts row may lack the beginning of its batch, or the length of its queue.
+        .filter(pl.col("batch_started_at").is_not_null())
         .sort("window_end", "ewt_adjusted_at")
         .unique(["window_start", "window_end", "operator"], keep="first", maintain_order=True)
-        .with_columns(pl.col("skew_ms").fill_null(0))
+        .with_columns(pl.col("skew_ms", "queued_ms").fill_null(0))
     )
     closed: list[_Rows] = []
     for _, of_window in rows.group_by("window_start", "window_end", maintain_order=True):

@@ -61,7 +61,12 @@ def damages(control: Path) -> list[UnreadableFile]:
 def of_requests(control: Path) -> Iterator[UnreadableFile]:
     """Yields an error for each damaged file that a driver or a person wrote for the next driver."""
     folder = Control(control)
-    reads: list[Callable[[], object]] = [folder.meanings, folder.accepted_loss, folder.time_resets]
+    reads: list[Callable[[], object]] = [
+        folder.meanings,
+        folder.accepted_loss,
+        folder.accepted_records,
+        folder.time_resets,
+    ]
     reads += [partial(folder.reopening, id_) for id_ in folder.reopenings()]
     for read in reads:
         try:
