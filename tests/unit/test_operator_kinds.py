@@ -40,6 +40,7 @@ TESTS_FOR_ONE_KIND = {
     "stream/distributed/tasks: Aggregate": "only its late records are processed again, by its key",
     "stream/kafka/client: Source": "it may read several topics",
     "stream/kafka/outgoing: Sink": "sinks of one topic and cluster share the numbers of ids",
+    "stream/read/data_files: Source": "only it reads data files",
     "stream/read/parsing: Source": "its fields are parsed",
     "stream/schemas/known_schemas: Source": "its records name schemas of its registry",
     "stream/startup/load: KeyedTable": "only its versions are joined",
