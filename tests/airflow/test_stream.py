@@ -201,18 +201,18 @@ def test_a_trigger_waits_once_before_it_fires(driver: Driver) -> None:
 def test_a_trigger_waits_for_a_control_folder_beyond_reach(driver: Driver) -> None:
     trigger = deferred(operator(driver).execute).trigger
     pid = running(driver)
-    # Reading a folder as a file is an OSError, as is a store that does not answer.
+    # A link to itself cannot be read, which is an OSError, as is a store that does not answer.
     file = driver.home / "launch.json"
     known = file.read_bytes()
     file.unlink()
-    file.mkdir()
+    file.symlink_to(file)
 
     async def answers() -> dict[str, str]:
         looks = trigger.run()
         waiting = asyncio.ensure_future(anext(looks))
         ended, _ = await asyncio.wait({waiting}, timeout=0.5)  # ten looks
         assert not ended
-        file.rmdir()
+        file.unlink()
         file.write_bytes(known)
         os.kill(pid, signal.SIGKILL)
         fired = await asyncio.wait_for(waiting, 10)
