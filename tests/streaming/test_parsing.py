@@ -63,7 +63,7 @@ def test_poison_is_told_apart_and_comes_with_its_bytes(spark: SparkSession, brok
         (b"a", b'{"id": "\xff"}', "invalid_utf8"),
         (b"a", b"", "malformed_json"),
         (b"a", b'{"id": "a", "at":', "malformed_json"),
-        (b"a", b'{"id": ' + b"[" * 10_000 + b"]" * 10_000 + b"}", "malformed_json"),
+        (b"a", b'{"id": ' + b"[" * 10_000 + b"]" * 10_000 + b"}", "beyond_limit"),
         (b"a", b'{"n": ' + b"9" * 5_000 + b"}", "malformed_json"),
         (b"a", body(n="five"), "wrong_type"),
         (b"a", body(n=3_000_000_000), "wrong_type"),
