@@ -7,16 +7,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import DeltaTable
 
 from support.crashes import Crash, crash_at
 from support.play import Play, ms
 from support.topologies import EVENTS, aggregate, current, map_of, operators, sink
 from tidemark.model.project.layout import Layout
-from tidemark.query.sql import Warehouse
-from tidemark.storage.delta.tables import create, scan
+from tidemark.storage.delta.tables import scan
 
 COUNTS = operators(
     counts=aggregate(
@@ -139,29 +137,3 @@ def test_sessions_without_an_end_column_have_a_null_final_flag(tmp_path: Path) -
     play = Play(toml.replace("until / 2", "m / 2"), tmp_path)
     take(play, 1, 40)
     assert [final for (final,) in rows(play, "log", "window_final")] == [None, None]
-
-
-def test_a_table_with_bounds_in_ms_continues(tmp_path: Path) -> None:
-    play = Play(ALL, tmp_path)
-    old = pa.schema([
-        ("id", pa.string()), ("window_start", pa.int64()), ("n", pa.int64()), ("until", pa.int64()),
-        ("timestamp", pa.timestamp("us", "UTC")), ("batch_id", pa.int64()), ("source_partition", pa.int32()),
-        ("source_offset", pa.int64()),
-    ])  # fmt: skip
-    create(table(play, "board"), old)
-    take(play, 1)
-    take(play, 30)
-    assert rows(play, "board", "window_start", "until", "window_final") == [
-        (ms(0), ms(10), True), (ms(30), ms(40), False)
-    ]  # fmt: skip
-    fields = {field.name: field for field in DeltaTable(str(table(play, "board"))).schema().fields}
-    assert fields["until"].metadata["comment"] == "end of the window, exclusive: record time, epoch ms"
-
-
-def test_one_view_has_instants_of_old_and_new_tables(tmp_path: Path) -> None:
-    for stream, kind, value in (("old", pa.int64(), ms(5)), ("new", pa.timestamp("us", "UTC"), at(10))):
-        path = Layout(tmp_path).stream_table("play", stream, "minutes")
-        create(path, pa.schema([("window_start", kind)]))
-        write_deltalake(path, pa.table({"window_start": pa.array([value], kind)}), mode="append")
-    answer = Warehouse(tmp_path).ask("SELECT epoch_ms(window_start) FROM minutes ORDER BY 1")
-    assert answer.rows == ((ms(5),), (ms(10),))
