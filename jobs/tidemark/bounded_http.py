@@ -36,7 +36,7 @@ class NoAnswer(TidemarkError):
 
 
 @dataclass(frozen=True)
-class Answer:
+class HttpAnswer:
     """What a server answered.
 
     Attributes:
@@ -57,7 +57,7 @@ def ask(
     silent_for_s: float = SILENT_FOR_S,
     within_s: float = WITHIN_S,
     most_bytes: int = MOST_BYTES,
-) -> Answer:
+) -> HttpAnswer:
     """Returns the answer to *request*, whatever its status.
 
     Args:
@@ -123,7 +123,7 @@ def _values(container: dict[str, Any] | list[Any]) -> Iterable[Any]:
 
 def _read(
     opener: urllib.request.OpenerDirector, request: urllib.request.Request, silent_for_s: float, most_bytes: int
-) -> Answer:
+) -> HttpAnswer:
     try:
         opened = opener.open(request, timeout=silent_for_s)
     except urllib.error.HTTPError as error:
@@ -131,7 +131,7 @@ def _read(
         opened = error
     with opened:
         headers = {name.lower(): value for name, value in opened.headers.items()}
-        return Answer(opened.status, headers, opened.read(most_bytes + 1))
+        return HttpAnswer(opened.status, headers, opened.read(most_bytes + 1))
 
 
 class _Exchange:
