@@ -334,14 +334,9 @@ print(sorted(heavy & roots), len(set(sys.modules) - before))
     done = subprocess.run([sys.executable, "-c", code, str(DAGS)], capture_output=True, text=True, check=True)
     heavy, more = done.stdout.splitlines()[-1].rsplit(" ", 1)
     assert heavy == "[]"
-    # An operator kind is a file, and three packages name rooms; with files of several kinds it took no less CPU time.
-    # Four modules read how clients log in to Kafka, two read formats and registries, two find private folders of Spark,
-    # one finds the credentials of an object store, and one selects by keys. Two describe pods, one
-    # knows cluster managers. A file of DAGs uses one of the package, and three packages hold these: nine small modules.
-    # Questions to people are a file of DAGs and three modules. Complete intervals are a file of DAGs, a module,
-    # two with their rules, which read local days from the database of time zones, and one that knows what is installed.
-    # One has the changes of fields, which an SLA may count.
-    assert int(more) <= 120
+    # Each of these is small: an operator kind, a set of keys and a rule is a file. Joined into fewer files, they took no less CPU
+    # time; a module that is slow is named above.
+    assert int(more) <= 125
 
 
 def test_a_batch_job_refuses_an_unknown_connection() -> None:
