@@ -11,7 +11,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.parsed_source import NOON, source
@@ -130,6 +130,7 @@ def test_no_record_that_is_no_object_stops_its_neighbours() -> None:
 BLANK = st.text(alphabet=" \t\r\n", max_size=4)
 
 
+@settings(max_examples=40)
 @given(BLANK, st.sampled_from(["NaN", "1.5"]), st.one_of(BLANK, st.sampled_from(AROUND), st.text(max_size=3)))
 def test_only_blanks_and_line_breaks_may_surround_an_object(before: str, number: str, behind: str) -> None:
     # Python's parser reads NaN, msgspec does not, and both refuse the same texts.
