@@ -134,7 +134,8 @@ def test_fields_may_be_named_as_columns_of_our_own(tmp_path: Path) -> None:
 
 def test_rare_fields_are_kept_as_json_and_parts_of_objects_shown(tmp_path: Path) -> None:
     objects = [{"id": f"s{n % 3}", "at": NOON_MS + 1_000 * n, "reading": {"value": n}} for n in range(99)]
-    objects[7] |= {"vlaue": 1}
+    # A time that is none does not keep other fields from being kept.
+    objects[7] |= {"vlaue": 1, "at": "?"}
     project, name = proposed(tmp_path, "readings", objects)
     source, *_ = load(project.topologies / f"{name}.toml").operators.values()
     assert isinstance(source, Source)
@@ -209,6 +210,8 @@ KEYS: Sequence[tuple[Sequence[str | bytes | None], dict[str, Sequence[Any]], str
     (REPEATED, {"zone": REPEATED}, "zone"),
     (["k"] * 9, {"zone": REPEATED}, "zone"),
     (["k"] * 9, {"zone": UNIQUE}, None),
+    (REPEATED, {}, "kafka_key"),
+    ([str(NOON_MS + n // 3) for n in range(9)], {"at": [NOON_MS + n // 3 for n in range(9)]}, "kafka_key"),
     (UNIQUE, {"zone": REPEATED}, "zone"),
     (UNIQUE, {"zone": UNIQUE}, None),
     ([*REPEATED[:8], None], {"zone": UNIQUE}, None),
@@ -227,9 +230,16 @@ def test_a_key_has_several_values_that_repeat() -> None:
             assert key_in(proposal_of(sample)) == key
 
 
+def test_records_without_any_field_are_kept_by_kafkas_key() -> None:
+    found = proposal_of(sample_of([{}] * 8 + [None], REPEATED))
+    assert (source_in(found).fields, source_in(found).key) == ({"kafka_key": "string"}, "kafka_key")
+
+
 def test_kafkas_key_of_a_compacted_topic_is_named() -> None:
     objects = [{"at": NOON_MS + n, "id": key} for n, key in enumerate(UNIQUE)]
-    with pytest.raises(InvalidArgument, match=r"another one in each of 9 records.* or --key kafka_key for Kafka's key"):
+    with pytest.raises(
+        InvalidArgument, match=r"another value in each record of the sample .9.,.* or --key kafka_key for Kafka's key"
+    ):
         proposal_of(sample_of(objects, UNIQUE))
     assert key_in(proposal_of(sample_of(objects, UNIQUE), "kafka_key")) == "id"
     deleting = sample_of([*objects, None], [*UNIQUE, "gone"])

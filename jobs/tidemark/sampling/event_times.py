@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tidemark.sampling.fields import Fields, declarations
+from tidemark.sampling.fields import Fields
 from tidemark.sampling.parsed import parse_sample, source_of, usable
 from tidemark.sampling.topic_sample import SampledRecord, TopicSample
 
@@ -63,44 +64,50 @@ class TimeFields:
 
 @dataclass(frozen=True)
 class TimeReader:
-    """Reads columns of *sample* as event times at *now_ms*, as a stream does."""
+    """Reads event times of *sample* at *now_ms*, as a stream does."""
 
     sample: TopicSample
-    columns: Mapping[str, str]
     now_ms: int
 
     def times_ms(self, at: EventTime, records: Sequence[SampledRecord]) -> list[int]:
         """Returns the event times of those *records* in which a stream reads *at*."""
-        source = source_of(declarations({at.name: at.word}, self.columns).values(), **at.keys)
+        source = source_of([f"{at.name} {at.word}"], **at.keys)
         rows = parse_sample(source, replace(self.sample, records=tuple(records)), self.now_ms)
         return usable(rows)["timestamp_ms"].to_list()
 
     def best_form(
-        self, column: str, records: Sequence[SampledRecord], objects: Sequence[Fields]
+        self, column: str, readable: Sequence[tuple[SampledRecord, Fields]]
     ) -> tuple[EventTime, list[int]] | None:
         """Returns the form in which a stream reads most times of *column*, and these; None without any."""
-        step = -(-len(records) // LOOKED_AT)
-        looked_at = records[::step]
-        kinds = Counter(type(each[column]) for each in objects[::step] if each.get(column) is not None)
+        step = -(-len(readable) // LOOKED_AT)
+        kinds = Counter(type(fields[column]) for _, fields in readable[::step] if fields.get(column) is not None)
+        forms = FORMS.get(kinds.most_common(1)[0][0], ()) if kinds else ()
         found: list[tuple[EventTime, list[int]]] = []
-        for word, unit in FORMS.get(kinds.most_common(1)[0][0], ()) if kinds else ():
-            at = EventTime(column, word, unit, 0)
+        for at in (EventTime(column, word, unit, 0) for word, unit in forms):
+            looked_at = _with_one_field(column, readable[::step])
             if 2 * len(self.times_ms(at, looked_at)) >= len(looked_at):
-                times_ms = self.times_ms(at, records)
-                found.append((replace(at, share=len(times_ms) / len(records)), times_ms))
+                times_ms = self.times_ms(at, _with_one_field(column, readable))
+                found.append((replace(at, share=len(times_ms) / len(readable)), times_ms))
         return max(found, key=lambda form: form[0].share, default=None)
 
 
-def time_fields(reader: TimeReader, records: Sequence[SampledRecord], objects: Sequence[Fields]) -> TimeFields:
-    """Returns the columns that a stream reads as event times of *records*, which have *objects*.
+def _with_one_field(column: str, readable: Sequence[tuple[SampledRecord, Fields]]) -> list[SampledRecord]:
+    """Returns the records with *column* alone, so that trying each field costs no more than reading all of them."""
+    return [replace(record, value=json.dumps({column: fields.get(column)}).encode()) for record, fields in readable]
+
+
+def time_fields(
+    reader: TimeReader, columns: Iterable[str], readable: Sequence[tuple[SampledRecord, Fields]]
+) -> TimeFields:
+    """Returns those of *columns* that a stream reads as event times of the *readable* records.
 
     A field with dates alone is no event time: all records of a day would have the same one.
     """
-    kafka_ms = max(record.timestamp_ms for record in records)
+    kafka_ms = max(record.timestamp_ms for record, _ in readable)
     candidates: list[tuple[int, int, EventTime]] = []
     names: set[str] = set()
-    for column in reader.columns.values():
-        form = reader.best_form(column, records, objects)
+    for column in columns:
+        form = reader.best_form(column, readable)
         if form is None:
             continue
         at, times_ms = form

@@ -146,7 +146,7 @@ def _remarks(values: Sequence[Any], of: int) -> list[str]:
     remarks = [f"for example {json.dumps(values[0])[:40]}"]
     part = next(iter(values[0]), "") if isinstance(values[0], dict) else ""
     remarks += [f"an object, whose {part} is column ->> '$.{part}' in SQL"] if IDENTIFIER.fullmatch(part) else []
-    remarks += [f"missing in {of - len(values)} of {of}"] if len(values) < of else []
+    remarks += [f"missing in {of - len(values):,} of {of:,}"] if len(values) < of else []
     return remarks
 
 
@@ -159,7 +159,7 @@ def _type(values: Sequence[Any]) -> tuple[str, list[str]]:
     if len(+kinds) < 2:
         return next(iter(+kinds), "string"), []
     ((kind, n),) = kinds.most_common(1)
-    return "string", [f"of several types, {n} of {len(values)} a {kind}, so text"]
+    return "string", [f"of several types, {n:,} of {len(values):,} a {kind}, so text"]
 
 
 def _kind(value: Any) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tidemark.collecting import present
+from tidemark.collecting import outside, present
 from tidemark.errors import InvalidArgument
 from tidemark.sampling.event_times import USUAL
 from tidemark.sampling.fields import Fields, free_name
@@ -35,10 +35,14 @@ class Key:
 
 @dataclass(frozen=True)
 class KeyedRecords:
-    """The *records* of a sample, and the *objects* of those that have one, by column."""
+    """The *records* of a sample, and the *objects* of those that have one, by column.
+
+    The columns *times* have times, and are no keys.
+    """
 
     records: Sequence[SampledRecord]
     objects: Sequence[tuple[SampledRecord, Fields]]
+    times: Collection[str]
 
     @property
     def kafka_keys(self) -> list[str]:
@@ -63,10 +67,11 @@ class KeyedRecords:
 
     def repeats_key(self, column: str) -> bool:
         """Returns True if *column* equals Kafka's key in every object that has one."""
-        return all(_text(fields.get(column)) == record.key for record, fields in self.objects if record.key is not None)
+        keyed = ((record.key, fields) for record, fields in self.objects if record.key is not None)
+        return column not in self.times and all(_text(fields.get(column)) == key for key, fields in keyed)
 
 
-def key_of(keyed: KeyedRecords, columns: Mapping[str, str], times: Collection[str], named: str | None) -> Key:
+def key_of(keyed: KeyedRecords, columns: Mapping[str, str], named: str | None) -> Key:
     """Returns the key of current rows.
 
     It is the field that is *named*, Kafka's key, or the field whose values repeat most. A key with one value would keep
@@ -75,7 +80,6 @@ def key_of(keyed: KeyedRecords, columns: Mapping[str, str], times: Collection[st
     Args:
         keyed: the records.
         columns: by field.
-        times: the columns with times, which are no keys.
         named: the field that the author named, or KAFKA_KEY; None: none.
 
     Raises:
@@ -85,14 +89,14 @@ def key_of(keyed: KeyedRecords, columns: Mapping[str, str], times: Collection[st
         return _named(keyed, columns, named)
     kafka_keys = keyed.kafka_keys
     if not keyed.have_keys:
-        kafka = f"{keyed.without_key} of {len(keyed.objects)} records have no key in Kafka that is a text"
+        kafka = f"{keyed.without_key:,} of {len(keyed.objects):,} records have no key in Kafka that is a text"
     elif len({*kafka_keys}) == 1:
-        kafka = f"Kafka's key of all {len(kafka_keys)} records is the same"
+        kafka = f"Kafka's key has the same value in each record of the sample ({len(kafka_keys):,})"
     elif len({*kafka_keys}) == len(kafka_keys):
-        kafka = f"Kafka's key is another one in each of {len(kafka_keys)} records"
+        kafka = f"Kafka's key has another value in each record of the sample ({len(kafka_keys):,})"
     else:
-        return _kafka_key(keyed, columns, "Kafka's key")
-    values = {column: _repeated(keyed, column) for column in columns.values() if column not in times}
+        return _kafka_key(keyed, columns.values(), "Kafka's key")
+    values = {column: _repeated(keyed, column) for column in outside(columns.values(), keyed.times)}
     best = max(values, key=lambda column: (values[column] > 0, column.endswith("id"), values[column]), default=None)
     if best is None or not values[best]:
         of_kafka = f", or --key {KAFKA_KEY} for Kafka's key" if keyed.have_keys else ""
@@ -101,18 +105,19 @@ def key_of(keyed: KeyedRecords, columns: Mapping[str, str], times: Collection[st
             f"subject of a record with --key FIELD{of_kafka}"
         )
         raise InvalidArgument(msg)
-    seen = f"{kafka}; this field has {values[best]} values: correct it if rows are about something else"
+    seen = f"{kafka}; this field has {values[best]:,} values: correct it if rows are about something else"
     return Key(best, from_kafka=False, seen=seen)
 
 
 def _named(keyed: KeyedRecords, columns: Mapping[str, str], named: str) -> Key:
     """Returns the key that the author *named*."""
     if named in columns:
-        is_kafkas = keyed.deletes and keyed.repeats_key(columns[named])
+        column = columns[named]
+        is_kafkas = keyed.deletes and keyed.repeats_key(column)
         more = ", the same as Kafka's key; records without a value delete it" if is_kafkas else ""
-        return Key(columns[named], from_kafka=is_kafkas, seen=f"named with --key{more}")
+        return Key(column, from_kafka=is_kafkas, seen=f"named with --key{more}")
     if named == KAFKA_KEY and keyed.have_keys:
-        return _kafka_key(keyed, columns, "Kafka's key, named with --key")
+        return _kafka_key(keyed, columns.values(), "Kafka's key, named with --key")
     names = ", ".join([*columns][:MOST_NAMED]) + (" …" if len(columns) > MOST_NAMED else "")
     msg = f"--key: no record has a field {named!r} that can be a column; they have {names}"
     raise InvalidArgument(msg)
@@ -127,14 +132,14 @@ def _repeated(keyed: KeyedRecords, column: str) -> int:
     return len(different) if repeat and len(values) >= USUAL * len(keyed.objects) else 0
 
 
-def _kafka_key(keyed: KeyedRecords, columns: Mapping[str, str], observation: str) -> Key:
-    """Returns Kafka's key, or the field that repeats it."""
-    missing = f", which {keyed.without_key} of {len(keyed.objects)} records lack" if keyed.without_key else ""
-    for column in columns.values():
+def _kafka_key(keyed: KeyedRecords, columns: Collection[str], observation: str) -> Key:
+    """Returns Kafka's key, or the one of *columns* that repeats it."""
+    missing = f", which {keyed.without_key:,} of {len(keyed.objects):,} records lack" if keyed.without_key else ""
+    for column in columns:
         if keyed.repeats_key(column):
             more = "; records without a value delete it" if keyed.deletes else ""
             return Key(column, from_kafka=keyed.deletes, seen=f"the same as {observation}{missing}{more}")
-    name = free_name(KAFKA_KEY, columns.values())
+    name = free_name(KAFKA_KEY, columns)
     return Key(name, from_kafka=True, seen=f"{observation}, which no field repeats{missing}")
 
 
@@ -152,6 +157,4 @@ def _key_text(key: bytes | None) -> str | None:
 
 def _text(value: Any) -> bytes | None:
     """Returns *value* as a producer would make a key of it."""
-    if value is None or isinstance(value, (dict, list, bool)):
-        return None
-    return str(value).encode(errors="surrogatepass")
+    return None if value is None or isinstance(value, (dict, list, bool)) else str(value).encode()

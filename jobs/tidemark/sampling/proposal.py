@@ -24,7 +24,15 @@ from tidemark.model.settings.toml_keys import length, length_in_toml
 from tidemark.model.toml_operators import name_mistake
 from tidemark.sampling.disorder import covering_ms
 from tidemark.sampling.event_times import EventTime, TimeReader, time_fields
-from tidemark.sampling.fields import by_column, columns_of, declarations, field_types, free_name, names_to_declare
+from tidemark.sampling.fields import (
+    Fields,
+    by_column,
+    columns_of,
+    declarations,
+    field_types,
+    free_name,
+    names_to_declare,
+)
 from tidemark.sampling.keys import Key, KeyedRecords, key_of
 from tidemark.sampling.parsed import is_read, lags_ms, parse_sample, records_of, source_of, usable
 from tidemark.sampling.topic_sample import SampledRecord, TopicSample
@@ -114,20 +122,17 @@ def propose(sample: TopicSample, address: str, now_ms: int, *, key: str | None =
         InvalidArgument: nothing can be derived.
     """
     records = records_of(sample)
-    keyed, columns, others = _readable(records, key)
-    _refuse_unreadable(sample, keyed, address)
-    read, objects = [record for record, _ in keyed.objects], [fields for _, fields in keyed.objects]
-    times = time_fields(TimeReader(sample, columns, now_ms), read, objects)
+    readable, columns, others = _readable(records, key)
+    _refuse_unreadable(sample, len(readable), address)
+    read, objects = [record for record, _ in readable], [fields for _, fields in readable]
+    times = time_fields(TimeReader(sample, now_ms), columns.values(), readable)
     at = times.likeliest
     types = field_types(objects, read, columns, {at.name: at.word} if at else {})
-    table_key = key_of(keyed, columns, times.names, key)
+    table_key = key_of(KeyedRecords(records, readable, times.names), columns, key)
     if table_key.from_kafka:
         types[table_key.name] = ("string", "Kafka's key")
     declared = declarations({column: word for column, (word, _) in types.items()}, columns)
-    source_keys = {**(at.keys if at else {}), **({"key": table_key.name} if table_key.from_kafka else {})}
-    other_fields = free_name("other_fields", types)
-    if others and all(is_read(source_of(declared.values(), other_fields=other_fields), read)):
-        source_keys["other_fields"] = other_fields
+    source_keys = _source_keys(at, table_key, declared, others, read)
     rows = parse_sample(source_of(declared.values(), **source_keys), sample, now_ms)
     quarantined = rows.filter(pl.col("reason").is_not_null())
     if usable(rows).is_empty():
@@ -160,8 +165,10 @@ def propose(sample: TopicSample, address: str, now_ms: int, *, key: str | None =
     return Proposal(name, "\n".join([*topology, ""]), _slas(name, measured), notes)
 
 
-def _readable(records: Sequence[SampledRecord], key: str | None) -> tuple[KeyedRecords, dict[str, str], list[str]]:
-    """Returns *records* with the objects that a stream can read, their columns, and the names of other fields."""
+def _readable(
+    records: Sequence[SampledRecord], key: str | None
+) -> tuple[list[tuple[SampledRecord, Fields]], dict[str, str], list[str]]:
+    """Returns the *records* that a stream can read with their objects, the columns, and the names of other fields."""
     raw: list[tuple[SampledRecord, dict[str, Any]]] = []
     for record in records:
         with suppress(Exception):
@@ -175,8 +182,26 @@ def _readable(records: Sequence[SampledRecord], key: str | None) -> tuple[KeyedR
     kept = [pair for pair, is_good in zip(raw, can_be_read, strict=True) if is_good]
     names = dict.fromkeys(chain.from_iterable(each for _, each in kept))
     columns = {name: column for name, column in columns.items() if name in names}
-    objects = [(record, by_column(each, columns)) for record, each in kept]
-    return KeyedRecords(records, objects), columns, outside(names, columns)
+    readable = [(record, by_column(each, columns)) for record, each in kept]
+    return readable, columns, outside(names, columns)
+
+
+def _source_keys(
+    at: EventTime | None,
+    key: Key,
+    declared: Mapping[str, str],
+    others: Sequence[str],
+    read: Sequence[SampledRecord],
+) -> dict[str, str]:
+    """Returns the keys of the source beside its fields; `other_fields` unless it keeps records from being read."""
+    keys = dict(at.keys) if at else {}
+    if key.from_kafka:
+        keys["key"] = key.name
+    other_fields = free_name("other_fields", declared)
+    with_others = source_of(declared.values(), other_fields=other_fields)
+    if others and is_read(with_others, read) == is_read(source_of(declared.values()), read):
+        keys["other_fields"] = other_fields
+    return keys
 
 
 def _reasons(quarantined: pl.DataFrame) -> str:
@@ -195,13 +220,13 @@ def slug(topic: str) -> str:
     return next(each for each in (name, f"t_{name}", f"{name}_t", f"t_{name}_t") if not name_mistake(each))
 
 
-def _refuse_unreadable(sample: TopicSample, keyed: KeyedRecords, address: str) -> None:
+def _refuse_unreadable(sample: TopicSample, readable: int, address: str) -> None:
     where = f"topic {sample.topic} at {address}"
     if not sample.records:
         problem = "is empty" if sample.complete else "gave no record in time"
         msg = f"{where} {problem}: nothing can be derived; send some records first, and repeat the command"
         raise InvalidArgument(msg)
-    if not keyed.objects:
+    if not readable:
         values = [record.value for record in sample.records if record.value is not None]
         example = values[0][:60].decode(errors="replace") if values else "null"
         remedy = 'send JSON objects, or write the file by hand: format = "avro" or "protobuf" (docs/topologies.md)'
