@@ -9,9 +9,18 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from tidemark.model import topology
-from tidemark.model.sla_spec import Measure, SlaSpec, WhileCatchingUp, subjects
+from tidemark.model.sla_spec import SHARES, Measure, SlaSpec, WhileCatchingUp, subjects
 from tidemark.semantics.buckets import bucket_of
-from tidemark.semantics.sla import BurnRate, ChangeMaximums, Deadline, Objective, RecordMinimums, Sla, Verdict
+from tidemark.semantics.sla import (
+    BurnRate,
+    ChangeMaximums,
+    Deadline,
+    Objective,
+    RecordMinimums,
+    ShareMaximums,
+    Sla,
+    Verdict,
+)
 from tidemark.sla.measures.facts import measurements
 from tidemark.sla.measures.status import statuses
 from tidemark.sla.sla_text import measurement_text
@@ -172,6 +181,7 @@ def test_every_measure_is_read_and_judged(measure):
         Measure.BURN_RATE: BurnRate(objective=Objective(threshold_ms=30, target=0.99), warn_at=1, error_at=14.4),
         Measure.COMPLETE_BY: Deadline(after_ms=1),
         Measure.SCHEMA_CHANGES: ChangeMaximums(error_above=0),
+        **dict.fromkeys(SHARES, ShareMaximums(error_above=0)),
     }
     subject = subjects(measure, FLIGHTS)[0]
     found = status(measure, subject, limits=limits.get(measure, (100, 200)))
@@ -306,6 +316,34 @@ def test_too_many_changes_of_fields_break_an_sla(n, verdict):
 def test_fields_of_a_source_without_a_batch_are_unknown():
     limits = ChangeMaximums(error_above=0)
     assert status(Measure.SCHEMA_CHANGES, "flight_events", [], limits=limits).verdict is Verdict.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("measure", "bad", "n", "verdict", "text"),
+    [
+        ("quarantined", 0, 200, Verdict.PASS, "0 of 200 records of flight_events in 1 min were quarantined (0.00%)"),
+        ("quarantined", 2, 200, Verdict.PASS, "2 of 200 records of flight_events in 1 min were quarantined (1.00%)"),
+        ("quarantined", 3, 200, Verdict.WARN, "3 of 200 records of flight_events in 1 min were quarantined (1.50%)"),
+        ("late", 1_000, 2_000, Verdict.ERROR, "1,000 of 2,000 records of flight_events in 1 min were late (50.00%)"),
+        (
+            "late", 9, 9, Verdict.UNKNOWN,
+            "9 of 9 records of flight_events in 1 min were late (100.00%), too few to judge, 10 are needed",
+        ),
+        (
+            "late", 0, 0, Verdict.UNKNOWN,
+            "0 of 0 records of flight_events in 1 min were late, too few to judge, 10 are needed",
+        ),
+    ],
+)  # fmt: skip
+def test_a_share_of_bad_records_breaks_an_sla(measure, bad, n, verdict, text):
+    facts = [
+        fact(what, "flight_events", over_ms=OVER, n=count) for what, count in (("records", n), (measure, bad)) if count
+    ]
+    limits = ShareMaximums(warn_above=0.01, error_above=0.3, min_records=10)
+    found = status(Measure(f"{measure}_share"), "flight_events", facts, limits=limits)
+    is_broken = verdict in {Verdict.WARN, Verdict.ERROR}
+    assert (found.verdict, found.culprit) == (verdict, "flight_events" if is_broken else None)
+    assert measurement_text(found) == f"{text}; warning above 0.01, error above 0.3"
 
 
 def burning(*, over, of, lately):

@@ -19,6 +19,18 @@ from tidemark.semantics.idleness import Activity
 from tidemark.semantics.windows import clock_ms, instant_of
 
 
+class Unit(StrEnum):
+    """Units of what SLAs measure and limit."""
+
+    MS = "ms"
+    RECORDS = "records"
+    CHANGES = "changes"
+    ROWS = "rows"
+    BURN_RATE = "burn rate"
+    SHARE = "share"
+    """Of records, from 0 to 1."""
+
+
 class Verdict(StrEnum):
     """The verdict of an SLA on one measurement."""
 
@@ -120,6 +132,34 @@ class ChangeMaximums:
                 "an SLA of changes needs warn_above or error_above, 0 or more, and warn_above not above error_above; "
                 f"got {self.warn_above} and {self.error_above}; swap them or leave one out"
             )
+            raise InvalidArgument(msg)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShareMaximums:
+    """Shares of records above which an SLA warns, and is in error.
+
+    They are shares of `min_records` records or more. None for never.
+
+    Raises:
+        InvalidArgument: both are None, one is below 0 or not below 1, the error is at a smaller share than the warning,
+            or fewer than one record is enough.
+    """
+
+    warn_above: float | None = None
+    error_above: float | None = None
+    min_records: int = 1
+
+    def __post_init__(self) -> None:
+        limits = present((self.warn_above, self.error_above))
+        if not limits or min(limits) < 0 or max(limits) >= 1 or limits != sorted(limits):
+            msg = (
+                "an SLA of a share needs warn_above or error_above, from 0 to below 1, and warn_above not above "
+                f"error_above; got {self.warn_above} and {self.error_above}; 5 % is 0.05"
+            )
+            raise InvalidArgument(msg)
+        if self.min_records < 1:
+            msg = f"a share needs min_records of 1 or more, got {self.min_records}; leave it out"
             raise InvalidArgument(msg)
 
 
@@ -227,6 +267,23 @@ def judge_changes(n: int, at_most: ChangeMaximums) -> Verdict:
     if at_most.error_above is not None and n > at_most.error_above:
         return Verdict.ERROR
     return Verdict.WARN if at_most.warn_above is not None and n > at_most.warn_above else Verdict.PASS
+
+
+def judge_share(n: int, of: int, at_most: ShareMaximums) -> Verdict:
+    """Returns the verdict on *n* records *of* all; unknown if these are too few.
+
+    >>> judge_share(5, 100, ShareMaximums(error_above=0.05)), judge_share(6, 100, ShareMaximums(error_above=0.05))
+    (<Verdict.PASS: 'pass'>, <Verdict.ERROR: 'error'>)
+    """
+    if of < at_most.min_records:
+        return Verdict.UNKNOWN
+    # The fraction of the text: a limit of 0.05 is 5/100, and not the nearest double.
+    share = Fraction(n, of)
+    if at_most.error_above is not None and share > Fraction(str(at_most.error_above)):
+        return Verdict.ERROR
+    return (
+        Verdict.WARN if at_most.warn_above is not None and share > Fraction(str(at_most.warn_above)) else Verdict.PASS
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

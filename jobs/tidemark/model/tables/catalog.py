@@ -899,9 +899,10 @@ SLA_RESULTS = Table(
         (
             "records",
             "bigint",
-            "number of records in over_ms (records, burn_rate), of rows that break the contract (contract), or of "
-            "stale groups (staleness with `by`)",
+            "number of records in over_ms (records, burn_rate, shares), of changes of fields in over_ms "
+            "(schema_changes), of rows that break the contract (contract), or of stale groups (staleness with `by`)",
         ),
+        ("share", "double", "of the measures of a share: quarantined or late part of the records; null: no records"),
         (
             "burn_rate",
             "double",
@@ -949,7 +950,7 @@ INCIDENTS = Table(
         ("measure", "string", "as in sla_results"),
         ("observed", "double", "measured value in that check, in unit; null: nothing measured"),
         ("threshold", "double", "limit of the verdict, in unit; of a kept SLA that of an error, or else of a warning"),
-        ("unit", "string", "ms | records | rows | burn rate"),
+        ("unit", "string", "ms | records | changes | rows | burn rate | share"),
         ("said", "string", "as in sla_results; when acknowledged: the note"),
         ("culprit", "string", "as in sla_results"),
         ("held_by", "string", "as in sla_results"),
