@@ -9,6 +9,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from tidemark.model import topology
+from tidemark.model.settings.maintenance_windows import SingleTime, WeeklyHours
 from tidemark.model.sla_spec import SHARES, Measure, SlaSpec, WhileCatchingUp, subjects
 from tidemark.semantics.buckets import bucket_of
 from tidemark.semantics.sla import (
@@ -166,6 +167,48 @@ def test_latency_comes_from_buckets_before_the_check():
     assert status(Measure.LATENCY_P50, "carrier_delays", latencies()).observed_ms == pytest.approx(50, rel=0.01)
     p99 = status(Measure.LATENCY_P99, "carrier_delays", [*latencies(), *latencies(1)], limits=(10, 60))
     assert (p99.verdict, p99.observed_ms) == (Verdict.WARN, pytest.approx(50, rel=0.01))
+
+
+@pytest.mark.parametrize(
+    ("newest_ms", "window", "verdict", "observed_ms", "text"),
+    [
+        # The limits are 100 and 200 ms, the check is at 16 min 40 s.
+        (NOW - 400, (NOW - 500, NOW - 50), Verdict.PASS, 50, "50 ms, counted from 1970-01-01T00:16:39.950Z"),
+        (NOW - 400, (NOW - 500, NOW - 150), Verdict.WARN, 150, "150 ms, counted from 1970-01-01T00:16:39.850Z"),
+        (NOW - 120, (NOW - 500, NOW - 150), Verdict.WARN, 120, "120 ms"),
+        (NOW - 400, (NOW - 50, NOW + 50), Verdict.ERROR, 400, "400 ms"),  # in maintenance it opens no incident
+        (None, (NOW - 500, NOW - 50), Verdict.UNKNOWN, None, "not measured, counted from 1970-01-01T00:16:39.950Z"),
+    ],
+)
+def test_staleness_counts_from_the_end_of_a_maintenance_window(newest_ms, window, verdict, observed_ms, text):
+    facts = [fact("begun", "flights", 0), *([fact("newest", "flight_board", newest_ms)] if newest_ms else [])]
+    found = status(Measure.STALENESS, "flight_board", facts, maintenance_windows=(SingleTime(*window),))
+    assert (found.verdict, found.observed_ms) == (verdict, observed_ms)
+    limits = "warning from 100 ms on, error from 200 ms on"
+    assert measurement_text(found) == f"staleness of flight_board is {text}; {limits}"
+
+
+def test_staleness_counts_from_the_first_hour_of_a_calendar():
+    """1970-01-01 is a Thursday, whose hours begin at 01:10 of a clock that is an hour ahead of UTC."""
+    hours = WeeklyHours(frozenset({3}), 70, 120, ZoneInfo("Etc/GMT-1"))
+    found = status(Measure.STALENESS, "flight_board", [fact("newest", "flight_board", 1)], calendar=hours)
+    assert found.observed_ms == NOW - 600_000
+
+
+@pytest.mark.parametrize(
+    ("begun_ms", "window", "verdict"),
+    [
+        (0, (0, 1), Verdict.ERROR),
+        (0, (0, NOW - OVER), Verdict.ERROR),
+        (0, (0, NOW - OVER + 1), Verdict.UNKNOWN),
+        (NOW - OVER + 1, (0, 1), Verdict.UNKNOWN),
+    ],
+)
+def test_too_few_records_are_unknown_until_they_could_have_come(begun_ms, window, verdict):
+    facts = [fact("begun", "flights", begun_ms), fact("records", "flight_status", over_ms=OVER, n=2)]
+    limits, windows = RecordMinimums(error_below=3), (SingleTime(*window),)
+    found = status(Measure.RECORDS, "flight_status", facts, limits=limits, maintenance_windows=windows)
+    assert (found.verdict, found.records) == (verdict, 2)
 
 
 @pytest.mark.parametrize("measure", [Measure.LATENCY_P99, Measure.OPERATOR_LATENCY_P50])

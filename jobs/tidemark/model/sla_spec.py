@@ -236,6 +236,17 @@ class SlaSpec:
         """Returns whether *at_ms* (epoch ms) is in its calendar."""
         return self.calendar is None or self.calendar.holds(at_ms)
 
+    def judged_since_ms(self, at_ms: int, *, after_ms: int) -> int | None:
+        """Returns since when it is judged, if that is after *after_ms*: epoch ms.
+
+        Before, it was in a maintenance window or outside its calendar. None: not after *after_ms*, or it is not judged
+        at *at_ms*.
+        """
+        if self.is_quiet(at_ms) or not self.is_judged(at_ms):
+            return None
+        times = (*self.maintenance_windows, *present((self.calendar,)))
+        return max(present(time.changed_ms(at_ms, after_ms=after_ms) for time in times), default=None)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Slas:

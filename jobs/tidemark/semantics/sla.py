@@ -333,6 +333,7 @@ def judge_staleness(
     source: Activity | None = None,
     clock_error_ms: int = 0,
     begun_ms: int | None = None,
+    judged_since_ms: int | None = None,
 ) -> Judgement:
     """Returns the verdict on a table by its newest visible event.
 
@@ -346,12 +347,14 @@ def judge_staleness(
         source: state of the table's source; None: unknown.
         clock_error_ms: error of the clock.
         begun_ms: when the topology began, None if it never did; the SLA's length passes before an event is expected.
+        judged_since_ms: when a time without promise ended; staleness counts from then. None: there was none.
     """
     idle = source is Activity.IDLE
     if newest_ms is None:
-        verdict = judge_nothing(now_ms=now_ms, begun_ms=begun_ms, within_ms=sla.promised_ms)
+        expected_ms = None if begun_ms is None else max(present((begun_ms, judged_since_ms)))
+        verdict = judge_nothing(now_ms=now_ms, begun_ms=expected_ms, within_ms=sla.promised_ms)
         return Judgement(verdict=verdict, staleness_ms=None, source_idle=idle)
-    staleness_ms = now_ms - newest_ms
+    staleness_ms = now_ms - max(present((newest_ms, judged_since_ms)))
     # A backlogged or unknown source is no excuse: its records may lie unread.
     verdict = Verdict.PASS if idle else judge(staleness_ms, sla)
     if is_ahead(newest_ms, now_ms=now_ms, clock_error_ms=clock_error_ms):

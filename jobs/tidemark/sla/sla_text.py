@@ -7,6 +7,7 @@ from dataclasses import astuple
 from typing import Any
 
 from tidemark.escaping import one_line
+from tidemark.model.settings.intervals import iso
 from tidemark.model.settings.lengths import for_people
 from tidemark.model.settings.toml_keys import length
 from tidemark.model.sla_spec import Measure
@@ -77,7 +78,7 @@ def measurement_text(status: Status) -> str:
         case RecordMinimums():
             limits = _limits({"warning": spec.limits.warn_below, "error": spec.limits.error_below}, "below {:,}")
             n = f"{status.records or 0:,} records"
-            return f"{n} of {spec.subject} in {length(spec.over_ms)}{_excuse(status)}; {limits}"
+            return f"{n} of {spec.subject} in {length(spec.over_ms)}{_since(status)}{_excuse(status)}; {limits}"
         case ChangeMaximums():
             limits = _limits({"warning": spec.limits.warn_above, "error": spec.limits.error_above}, "above {:,}")
             n = "not measured" if status.records is None else f"{status.records:,}"
@@ -101,7 +102,7 @@ def measurement_text(status: Status) -> str:
             ahead = ", ahead of the clock" if status.verdict is Verdict.AHEAD_OF_CLOCK else ""
             age = _oldest_window(status)
             by = f" by {', '.join(spec.by)}" if spec.by else ""
-            measured = f"{spec.measure}{by} of {spec.subject} is {value}{ahead}{_excuse(status)}"
+            measured = f"{spec.measure}{by} of {spec.subject} is {value}{ahead}{_since(status)}{_excuse(status)}"
             return f"{measured}; {limits}{age}{_stale_groups(status)}"
 
 
@@ -134,6 +135,11 @@ def _stale_groups(status: Status) -> str:
 def _oldest_window(status: Status) -> str:
     """Formats the age of the oldest broken window; empty without."""
     return "" if status.age_ms is None else f"; windows were finished up to {for_people(status.age_ms)} after their end"
+
+
+def _since(status: Status) -> str:
+    """Says since when the SLA counts, if that is in what it measures."""
+    return "" if status.judged_since_ms is None else f", counted from {iso(status.judged_since_ms)}"
 
 
 def _excuse(status: Status) -> str:

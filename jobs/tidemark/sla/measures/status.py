@@ -14,7 +14,7 @@ from itertools import chain
 from types import MappingProxyType
 from typing import Any, assert_never
 
-from tidemark.collecting import names_in
+from tidemark.collecting import names_in, present
 from tidemark.model.kinds.registry import Reading
 from tidemark.model.kinds.repartition import HopSource
 from tidemark.model.kinds.source import Source
@@ -176,6 +176,8 @@ class Status:
     is_starting: bool = False
     """True if it is unknown because the reader of a hop starts."""
     records: int | None = None
+    judged_since_ms: int | None = None
+    """When a time without promise ended, in what it measures: epoch ms."""
     part: int | None = None
     """Of a share: how many of `records` it counts."""
     budget: Budget | None = None
@@ -336,7 +338,7 @@ def _status(
         case ContractRule():
             return _contract(spec, contracts)
         case RecordMinimums():
-            return _records(spec, spec.limits, topology, facts)
+            return _records(spec, spec.limits, topology, facts, at_ms=at_ms)
         case BurnRate():
             return _burn_rate(spec, spec.limits, facts)
         case ChangeMaximums():
@@ -354,17 +356,28 @@ def _length(spec: SlaSpec, sla: Sla, topology: Topology, facts: _SlaFacts, accou
         case Measure.STALENESS | Measure.WATERMARK_LAG:
             idle = spec.ignore_when_idle and _is_idle(spec, topology, facts)
             source = Activity.IDLE if idle else None
+            newest_ms = _newest_ms(spec, facts)
+            judged_since_ms = spec.judged_since_ms(at_ms, after_ms=0 if newest_ms is None else newest_ms)
             judgement = judge_staleness(
-                _newest_ms(spec, facts),
+                newest_ms,
                 now_ms=at_ms,
                 sla=sla,
                 source=source,
                 clock_error_ms=facts.clock_error_ms,
                 begun_ms=facts.at_ms(FactKind.BEGUN, topology.name),
+                judged_since_ms=judged_since_ms,
             )
             groups = facts.groups.get(spec.name)
             culprit = groups.oldest[0][0] if groups and groups.oldest and judgement.verdict in BROKEN else None
-            return Status(spec, judgement.verdict, judgement.staleness_ms, culprit, idle=idle, groups=groups)
+            return Status(
+                spec,
+                judgement.verdict,
+                judgement.staleness_ms,
+                culprit,
+                idle=idle,
+                groups=groups,
+                judged_since_ms=judged_since_ms,
+            )
         case Measure.COMPLETENESS:
             if not accounts:
                 begun_ms = facts.at_ms(FactKind.BEGUN, topology.name)
@@ -440,13 +453,19 @@ def _cut(text: str | None) -> str:
     return text if text and len(text) <= LONGEST_KEY else f"{(text or '')[:LONGEST_KEY]}…"
 
 
-def _records(spec: SlaSpec, at_least: RecordMinimums, topology: Topology, facts: _SlaFacts) -> Status:
+def _records(spec: SlaSpec, at_least: RecordMinimums, topology: Topology, facts: _SlaFacts, *, at_ms: int) -> Status:
     """Judges the number of records.
 
-    No records are too few as well, unless the sources are idle and the SLA excuses that.
+    No records are too few as well, unless the sources are idle and the SLA excuses that. Too few are UNKNOWN while the
+    topology, or the time in which it is judged, began less than `over` ago.
     """
     n = facts.count(FactKind.RECORDS, spec.subject, spec.over_ms)
     verdict = judge_count(n, at_least)
+    start_ms = at_ms - spec.over_ms
+    since_ms = spec.judged_since_ms(at_ms, after_ms=start_ms)
+    begun_ms = facts.at_ms(FactKind.BEGUN, topology.name)
+    if verdict in BROKEN and (since_ms is not None or (begun_ms is not None and begun_ms > start_ms)):
+        return Status(spec, Verdict.UNKNOWN, records=n, judged_since_ms=max(present((since_ms, begun_ms))))
     idle = verdict in BROKEN and spec.ignore_when_idle and _is_idle(spec, topology, facts)
     return Status(spec, Verdict.PASS if idle else verdict, idle=idle, records=n)
 
