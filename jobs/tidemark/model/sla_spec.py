@@ -130,6 +130,8 @@ QUANTILES: Mapping[Measure, float] = MappingProxyType(
 """The quantile of each measure that is read from buckets."""
 WORK_QUANTILES: Mapping[Measure, float] = MappingProxyType({Measure.OPERATOR_LATENCY_P50: 0.5})
 """The quantile of each measure of an operator's own work on windows."""
+AGES = frozenset({Measure.STALENESS, Measure.WATERMARK_LAG, Measure.COMPLETENESS})
+"""The measures of an age, which grows while nothing happens."""
 SHARES = frozenset({Measure.QUARANTINED_SHARE, Measure.LATE_SHARE})
 """The measures of a share of the records that an operator read."""
 OF_OPERATORS = frozenset(

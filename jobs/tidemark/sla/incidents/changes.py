@@ -16,7 +16,7 @@ from tidemark.errors import InvalidArgument
 from tidemark.model.settings.intervals import iso
 from tidemark.model.settings.retention import DAY_MS
 from tidemark.model.settings.toml_keys import length
-from tidemark.model.sla_spec import Severity, SlaSpec, Thresholds
+from tidemark.model.sla_spec import AGES, Severity, SlaSpec, Thresholds
 from tidemark.model.topology import Topology
 from tidemark.semantics.incidents import CHECKS, Change, SlaState, follow, interrupted
 from tidemark.semantics.repairs import DECISION
@@ -303,11 +303,26 @@ def _changes_of_spec(spec: SlaSpec, results: Sequence[Row], history: Sequence[Ro
             continue
         before = standing
         standing, change = follow(
-            standing, at_ms=result["checked_at"], verdict=Verdict(result["verdict"]), damping=spec.damping
+            standing,
+            at_ms=result["checked_at"],
+            verdict=Verdict(result["verdict"]),
+            damping=spec.damping,
+            crossed_ms=_crossed_ms(spec, result),
         )
         if change is not None:
             # A resolved incident is described by what it was.
             yield _row(change, before if change is Change.RESOLVED else standing, result, spec.limits)
+
+
+def _crossed_ms(spec: SlaSpec, result: Row) -> int | None:
+    """Returns when *result* crossed the lowest limit of *spec*, epoch ms.
+
+    An age grows by a second each second. None: it is no age, or below the limit.
+    """
+    if spec.measure not in AGES or not isinstance(spec.limits, Sla) or result["observed_ms"] is None:
+        return None
+    beyond_ms = round(result["observed_ms"] - spec.limits.least_ms)
+    return result["checked_at"] - beyond_ms if beyond_ms >= 0 else None
 
 
 def _row(change: Change, standing: SlaState, result: Row, limits: Thresholds) -> dict[str, Any]:
