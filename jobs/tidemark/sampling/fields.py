@@ -140,7 +140,7 @@ def _fitting(
 
 
 def _remarks(values: Sequence[Any], of: int) -> list[str]:
-    """Returns what *values* show, which are those of a field in some *of* the objects."""
+    """Returns what the *values* of a field show, which a number *of* objects has."""
     if not values:
         return ["always null"]
     remarks = [f"for example {json.dumps(values[0])[:40]}"]

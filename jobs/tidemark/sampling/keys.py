@@ -93,7 +93,7 @@ def key_of(keyed: KeyedRecords, columns: Mapping[str, str], named: str | None) -
     elif len({*kafka_keys}) == 1:
         kafka = f"Kafka's key has the same value in each record of the sample ({len(kafka_keys):,})"
     elif len({*kafka_keys}) == len(kafka_keys):
-        kafka = f"Kafka's key has another value in each record of the sample ({len(kafka_keys):,})"
+        kafka = f"Kafka's key has a different value in each record of the sample ({len(kafka_keys):,})"
     else:
         return _kafka_key(keyed, columns.values(), "Kafka's key")
     values = {column: _repeated(keyed, column) for column in outside(columns.values(), keyed.times)}
