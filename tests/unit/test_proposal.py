@@ -238,7 +238,7 @@ def test_records_without_any_field_are_kept_by_kafkas_key() -> None:
 def test_kafkas_key_of_a_compacted_topic_is_named() -> None:
     objects = [{"at": NOON_MS + n, "id": key} for n, key in enumerate(UNIQUE)]
     with pytest.raises(
-        InvalidArgument, match=r"another value in each record of the sample .9.,.* or --key kafka_key for Kafka's key"
+        InvalidArgument, match=r"different value in each record of the sample .9.,.* or --key kafka_key for Kafka's key"
     ):
         proposal_of(sample_of(objects, UNIQUE))
     assert key_in(proposal_of(sample_of(objects, UNIQUE), "kafka_key")) == "id"
