@@ -19,7 +19,9 @@ from tidemark.why.evidence.heartbeat_facts import BEATS_WITHIN_MS, Beat
 from tidemark.why.evidence.snapshot import Scene
 
 DRIVER_DEAD = Cause("driver_dead", Trait.FAULT | Trait.SILENCE)
-"""Its driver failed, was drained, or sends no heartbeat any more."""
+"""Its driver failed, or sends no heartbeat any more."""
+DRAINED = Cause("drained", Trait.USUAL | Trait.SILENCE)
+"""Its driver was asked to end, and did."""
 FILE_UNREADABLE = Cause("file_unreadable", Trait.FAULT | Trait.SILENCE)
 """A file that its driver needs is damaged, so that none starts."""
 UPSTREAM_DEAD = Cause("upstream_dead", Trait.FAULT | Trait.SILENCE)
@@ -91,10 +93,11 @@ def _driver(scene: Scene, name: str) -> WhyFinding | None:
         )
     if (missing_right := without_right(scene, name, beat)) is not None:
         return missing_right
+    by = f" by {beat.drained_by}" if beat.drained_by else ""
     again, look = start(scene, name), f"look at its log: {logs(scene, name)}"
     dead = {
         StreamState.FAILED: (f"failed: {beat.reason}{_topics_read(scene, name, beat)}", f"correct that and {again}"),
-        StreamState.DRAINED: ("was drained", again),
+        StreamState.DRAINED: (f"was drained{by} at {iso(beat.at_ms)}", again),
         StreamState.ROTATED: ("ended to be replaced by a new one", f"{again}, unless Airflow is doing so"),
     }.get(beat.state)
     if dead is None and beat.is_gone:
@@ -118,7 +121,8 @@ def _driver(scene: Scene, name: str) -> WhyFinding | None:
             remedy += "after two such failures the next driver searches for that record and skips it"
         if beat.is_short_of_memory:
             state, remedy = f"{state}; before, {_memory(beat)}", f"give it more memory: {remedy}"
-        return scene.finding(DRIVER_DEAD, name, f"the driver of {sub} {state}", remedy, since_ms=beat.at_ms)
+        cause = DRAINED if beat.state is StreamState.DRAINED else DRIVER_DEAD
+        return scene.finding(cause, name, f"the driver of {sub} {state}", remedy, since_ms=beat.at_ms)
     return _explain_running(scene, name, beat)
 
 

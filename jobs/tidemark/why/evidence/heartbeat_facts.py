@@ -39,7 +39,7 @@ _LOAD = (
     *("records_behind", "arrival_per_s", "working_per_s"),
 )
 """Columns of `heartbeats` about a driver's load, as fields of Beat."""
-_COLUMNS = ("at", "epoch", "state", "reason", "since", "batch_started_at", "eta_at", *_LOAD)
+_COLUMNS = ("at", "epoch", "state", "reason", "drained_by", "since", "batch_started_at", "eta_at", *_LOAD)
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,8 @@ class Beat:
     reason: str | None
     is_gone: bool = False
     """True if surely no driver holds the stream's lease any more."""
+    drained_by: str | None = None
+    """Who asked a drained driver to end."""
     killed_for: str | None = None
     """The stream that hung and made its shared process be killed."""
     memory_bytes: int | None = None
@@ -86,7 +88,7 @@ class HeartbeatFacts:
         newest: Beat | None = None
         load: dict[str, Any] = {}
         for row in self._beats.tail(1).iter_rows(named=True):
-            load = {**pick(row, _LOAD), "eta_at_ms": row["eta_at"]}
+            load = {**pick(row, _LOAD), "eta_at_ms": row["eta_at"], "drained_by": row["drained_by"]}
             newest = Beat(StreamState(row["state"]), row["at"], row["batch_started_at"], row["reason"], **load)
         # The folder has the heartbeats of every second, the table those of every 15 s.
         live = self._live
@@ -96,7 +98,8 @@ class HeartbeatFacts:
         is_gone = live.state in ALIVE and is_late and self.is_held is False
         began_ms = newest.batch_started_at_ms if newest else None
         killed_for = Control(self._control).killed_for(live.launch_id) if is_gone else None
-        return Beat(live.state, live.at_ms, began_ms, live.reason, is_gone, killed_for, **load)
+        load["drained_by"] = live.drained_by
+        return Beat(live.state, live.at_ms, began_ms, live.reason, is_gone, killed_for=killed_for, **load)
 
     @cached_property
     def _live(self) -> Heartbeat | None:
