@@ -16,7 +16,7 @@ from typing import NoReturn
 import tidemark.arrow  # noqa: F401 - first, before others import pandas
 from tidemark.cli.shared.output import flush, say
 from tidemark.errors import TidemarkError, argument_type
-from tidemark.escaping import one_message
+from tidemark.escaping import inert, is_text, one_message
 from tidemark.model.project.extras import EXTRAS, missing
 from tidemark.model.project.files import Project
 from tidemark.storage.location import location
@@ -166,6 +166,9 @@ def _options(line: Sequence[str]) -> argparse.Namespace:
     options, rest = parser.parse_known_args(line[1:])
     if rest and options.command != PASSED_ON:
         options.parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    for word in line:
+        if not is_text(word):
+            options.parser.error(f"{inert(word)}: it has half a character, or bytes that are not UTF-8; correct it")
     options.rest = rest
     return options
 
