@@ -18,7 +18,7 @@ from tidemark.cli.shared.output import flush, say
 from tidemark.errors import TidemarkError, argument_type
 from tidemark.escaping import inert, is_text, one_message
 from tidemark.model.project.extras import EXTRAS, missing
-from tidemark.model.project.files import Project
+from tidemark.model.project.files import VARIABLE, Project
 from tidemark.storage.location import location
 
 DESCRIPTION = "Measures the latency of streams, finds the operator that causes it, and sends on only changed values."
@@ -138,6 +138,7 @@ def _main() -> int:
         signal.signal(number, _interrupt)
     try:
         if options.command != WITHOUT_PROJECT:
+            _tell_of_override()
             options.home = options.home or _home(options.command)
         command: Callable[[argparse.Namespace], int] = options.run
         return command(options)
@@ -182,6 +183,13 @@ def _damage(options: argparse.Namespace) -> TidemarkError | None:
 
     tables = chain.from_iterable(delta_tables(place(options)).values())
     return next(filter(None, map(damage_of_table, tables)), None)
+
+
+def _tell_of_override() -> None:
+    """Prints which project is used if a variable names another one than that of the working directory."""
+    project, around = Project.here(), Project.around(Path.cwd())
+    if around is not None and around.folder.resolve() != project.folder.resolve():
+        say(f"${VARIABLE} names the project {project.folder}: that of {around.folder} is not used", sys.stderr)
 
 
 def _home(command: str) -> Path:
