@@ -76,7 +76,8 @@ def command(options: argparse.Namespace) -> int:
         say_inert(as_document({"topologies": models, "broken": broken}))
     else:
         say_inert("\n".join([as_text(models), *broken.values()]))
-    if any(stream["state"] != NEVER_STARTED for model in models for stream in model["streams"]):
+    has_damage = any("error" in model for model in models)
+    if has_damage or any(stream["state"] != NEVER_STARTED for model in models for stream in model["streams"]):
         return 0
     # Most often the streams write elsewhere.
     found = "there is no such folder" if is_missing(layout.warehouse) else "no stream has run there"
