@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from tidemark.control.folder import ALIVE, StreamState
+from tidemark.errors import UnreadableFile
 from tidemark.kernels.reports.restarts import STILL_AFTER_MS, TRIGGERS
 from tidemark.model.settings.intervals import instant_ms, iso
 from tidemark.model.settings.toml_keys import length
@@ -23,7 +24,7 @@ DRIVER_DEAD = Cause("driver_dead", Trait.FAULT | Trait.SILENCE)
 DRAINED = Cause("drained", Trait.USUAL | Trait.SILENCE)
 """Its driver was asked to end, and did."""
 FILE_UNREADABLE = Cause("file_unreadable", Trait.FAULT | Trait.SILENCE)
-"""A file that its driver needs is damaged, so that none starts."""
+"""A file that its driver needs is damaged, so that none starts; or a table is, so that nothing is known."""
 UPSTREAM_DEAD = Cause("upstream_dead", Trait.FAULT | Trait.SILENCE)
 """The driver of an upstream sub-topology is dead."""
 DRIVER_STARTING = Cause("driver_starting", Trait.USUAL)
@@ -80,6 +81,12 @@ def _damages(scene: Scene, name: str) -> Iterator[WhyFinding]:
     for damage in driver.damages:
         observation = f"no driver of {sub} can start: {damage.file}: {damage.found}"
         yield scene.finding(FILE_UNREADABLE, name, observation, f"{damage.remedy}; then {start(scene, name)}")
+
+
+def file_unreadable(scene: Scene, name: str, damage: UnreadableFile) -> WhyFinding:
+    """Returns the finding that facts about *name* cannot be read, whether or not its driver runs."""
+    observation = f"what is known of it cannot be read: {damage.file}: {damage.found}"
+    return scene.finding(FILE_UNREADABLE, name, observation, damage.remedy)
 
 
 def _driver(scene: Scene, name: str) -> WhyFinding | None:

@@ -74,13 +74,13 @@ class Beat:
 
 
 class HeartbeatFacts:
-    """The drivers of the stream with *tables* and the folder *control*.
+    """The drivers of the stream with *tables* in *home* and the folder *control*.
 
     *trigger_ms* is that of the topology. Restarts are known that ended in the last half of the recent time.
     """
 
-    def __init__(self, tables: FactTables, control: Path, trigger_ms: int) -> None:
-        self._tables, self._control, self._trigger_ms = tables, control, trigger_ms
+    def __init__(self, tables: FactTables, home: Path, control: Path, trigger_ms: int) -> None:
+        self._tables, self._home, self._control, self._trigger_ms = tables, home, control, trigger_ms
 
     @cached_property
     def beat(self) -> Beat | None:
@@ -178,7 +178,7 @@ class HeartbeatFacts:
     def damages(self) -> list[UnreadableFile]:
         """The damaged files for which no driver starts; none for a user who may not read the control folder."""
         with suppress(PermissionError):
-            return damages(self._control)
+            return damages(self._control, self._home)
         return []
 
     @property
