@@ -66,6 +66,12 @@ def polars_type(word: str) -> pl.DataType:
     return _POLARS[word]
 
 
+def type_word(kind: pl.DataType) -> str:
+    """Returns the word of Spark SQL for the type *kind*; polars' own where there is none."""
+    words = {polars: word for word, polars in _POLARS.items()}
+    return words.get(kind) or str(kind)
+
+
 def record_schema(fields: Mapping[str, str]) -> dict[str, pl.DataType]:
     """Returns the polars schema of records with payload *fields* (DDL words)."""
     return {name: polars_type(word) for name, word in fields.items()} | dict(META_SCHEMA)
