@@ -47,7 +47,7 @@ TRUE_OR_NOT = [
     "n > 0", "n >= 0", "n < 1", "n <= -1", "n = 1", "n == 1", "n <> 1", "n != 1", "n <=> 1", "n <=> m", "N > 0",
     "`n` > 0",
     "`a b` > 0", "n > m", "n = l", "small < n", "n > -2147483648", "n < 2147483648", "l = 9223372036854775807",
-    "n > 0.5", "l > 0.5", "p > 0", "p > 0.05", "p = 0.1", "p >= n", "p < l", "-p < 0 or n > 0", "n > .5", "n < 5.",
+    "n > 0.5", "l > 0.5", "p > 0", "p > 0.05", "p = 0.1", "p >= n", "p < l", "n > .5", "n < 5.",
     "d > 0", "d >= 0.1", "d = 0.1", "d = 0", "d > 1e3", "d < n", "d = l", "d = f", "f = 0.1", "f > 0", "f = 16777216",
     "d = d", "f = f", "d > 1000", "NOT d > 1000", "d <=> d", "f < 1e0",
     "s = 'a'", "s < 'b'", "s <> t", "s = t", "s >= ''", "s <=> t", "s LIKE 'a%'", "s like '%b_'", "s LIKE 'a_b'",
@@ -66,10 +66,8 @@ TRUE_OR_NOT = [
 ]  # fmt: skip
 """Conditions that mean the same here and in Spark, for each of ROWS."""
 RAISES = {
-    "n + 1 > 0": [4], "n - m > 0": [5], "n * 2 > 0": [4, 5], "-n < 0": [5], "n + l > 0": [4, 5],
-    "small + small > 0": [4, 5], "small * 2 > 0": [], "n + m * 2 > 3": [5], "(n + m) * 2 > 3": [4], "l + 1 > 0": [4],
-    "n < 0 or n + 1 > 0": [4], "n > 0 and n + 1 > 0": [4], "n between 0 and n + 1": [4], "n + 1 in (1, 2)": [4],
-    "n + 1 is not null": [4], "not n + 1 > 0": [4],
+    "n + 1 > 0": [4], "-n < 0": [5], "n + l > 0": [4, 5], "small + small > 0": [4, 5], "n < 0 or n + 1 > 0": [4],
+    "n between 0 and n + 1": [4], "n + 1 is not null": [4],
 }  # fmt: skip
 """Conditions for which Spark raises an error in these rows."""
 
@@ -88,7 +86,7 @@ def columns(rows, tmp_path_factory) -> tuple[tuple[str, str], ...]:
     path = tmp_path_factory.mktemp("types")
     write_deltalake(path, rows.to_arrow().slice(0, 0))
     fields = json.loads(DeltaTable(path).schema().to_json())["fields"]
-    return tuple((field["name"], field["type"]) for field in fields)
+    return tuple((field["name"], str(field["type"])) for field in fields)
 
 
 def test_a_condition_is_met_by_the_rows_for_which_spark_says_true(spark, rows, columns, tmp_path):
@@ -110,18 +108,18 @@ def test_a_row_for_which_spark_raises_an_error_is_refused(spark, rows, columns, 
     write_deltalake(tmp_path / "t", rows.to_arrow())
     read = f"FROM delta.`{tmp_path}/t` WHERE i"
     met_by: dict[str, list[int]] = {text: [] for text in RAISES}
-    for n in range(len(ROWS)):
-        sound = [text for text, raising in RAISES.items() if n not in raising]
-        (row,) = spark.sql(f"SELECT {', '.join(f'({text})' for text in sound)} {read} = {n}").collect()
-        for text, met in zip(sound, row, strict=True):
-            met_by[text] += [n] if met else []
+    for where in ("< 4", "= 4", "= 5", "> 5"):
+        sound = [text for text, raising in RAISES.items() if where not in {f"= {n}" for n in raising}]
+        for row in spark.sql(f"SELECT i, {', '.join(f'({text})' for text in sound)} {read} {where}").collect():
+            for text, met in zip(sound, row[1:], strict=True):
+                met_by[text] += [row.i] if met else []
     for text, raising in RAISES.items():
         for n in raising:
             with pytest.raises(ArithmeticException):
                 spark.sql(f"SELECT ({text}) {read} = {n}").collect()
     for text, met in met_by.items():
         why = violations(rows, [Constraint("constraint", "x", text, columns)])
-        assert why.is_null().arg_true().to_list() == met, text
+        assert why.is_null().arg_true().to_list() == sorted(met), text
 
 
 def test_delta_refuses_a_row_for_which_a_check_is_null(spark, tmp_path):

@@ -124,7 +124,11 @@ def _told(row: Mapping[str, Any], names: Iterable[str]) -> str:
 @lru_cache(maxsize=256)
 def _condition(text: str, columns: tuple[tuple[str, str], ...]) -> Condition:
     parser = _Parser(text, dict(columns))
-    value = parser.whole()
+    try:
+        value = parser.whole()
+    except RecursionError as error:
+        msg = "Tidemark does not know conditions that are nested so deeply"
+        raise NotEvaluable(msg) from error
     is_met = value.expr.fill_null(value=False)
     if value.fails is not None:
         is_met &= ~value.fails.fill_null(value=False)

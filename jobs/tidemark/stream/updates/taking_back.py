@@ -46,9 +46,10 @@ def take_back_later(shared: StepContext, refused: Mapping[str, Sequence[str]]) -
     for name, keys in refused.items():
         for operator in _judging(shared.topology, shared.topology.operators[name]):
             stored = shared.memory.stored[operator]
-            rows = _unequal(stored.of(pl.Series(keys, dtype=pl.String)))
-            stored.put(rows)
-            changed[operator] = pl.concat([changed.get(operator, rows.clear()), rows])
+            rows = _unequal(stored.of(pl.Series(keys, dtype=pl.String).unique()))
+            if rows.height:
+                stored.put(rows)
+                changed[operator] = pl.concat([changed.get(operator, rows.clear()), rows])
     return changed
 
 
