@@ -11,9 +11,10 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+import polars as pl
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 
 from support.command_line import tidemark
 from support.crashes import Crash, crash_at
@@ -523,6 +524,12 @@ def test_a_column_that_is_kept_must_keep_its_type(tmp_path: Path) -> None:
     before.start(epoch=2)
     before.batch([before.row("events", T + 1, id="a", v=2, w=1)], at_ms=T + 1)
     assert [(row["id"], row["v"]) for row in before.rows("board")] == [("a", 2)]
+    # Somebody replaces a table while the stream runs.
+    replaced = scan(before.table("log")).collect().with_columns(pl.col("v").cast(pl.String))
+    write_deltalake(str(before.table("log")), replaced.to_arrow(), mode="overwrite", schema_mode="overwrite")
+    with pytest.raises(TypesChanged, match="column v of the table log: was string, is int; "):
+        before.batch([before.row("events", T + 2, id="a", v=3, w=1)], at_ms=T + 2)
+    assert before.engine(SUB).reached[0] == 1
 
 
 def test_a_table_that_has_instants_as_numbers_gets_no_timestamps(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from tidemark.stream.read.hop_log import begins_at, put_back, trimmers
 from tidemark.stream.read.table_marks import TableMarks
 from tidemark.stream.startup.state_compatibility import refuse_other_types, types
 from tidemark.stream.state.files import StateFiles
-from tidemark.stream.write.commit import BatchCommitter, create_tables, tables_alone, tables_written
+from tidemark.stream.write.commit import BatchCommitter, create_tables, declared_tables, tables_alone, tables_written
 from tidemark.stream.write.flushing import Flusher
 from tidemark.stream.write.measurement import Host, Measurer
 
@@ -81,7 +81,9 @@ def build_engine(
     kept, now = control.meanings(), types(sub, steps)
     refuse_other_types(kept, now)
     create_tables(stream.home, sub, steps.schemas)
-    tables = TableWatch({stream.home / name: access for name, access in tables_written(sub).items()})
+    written = {stream.home / name: access for name, access in tables_written(sub).items()}
+    declared = {each.path: each.schema for each in declared_tables(stream.home, sub, steps.schemas)}
+    tables = TableWatch(written, declared)
     hops_begin_at: dict[str, int] = {}
     for source in sub.hops_read:
         # The reader creates the hop, so that it may start before the writer.

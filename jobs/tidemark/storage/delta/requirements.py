@@ -24,7 +24,9 @@ from tidemark.clock import since_boot_s
 from tidemark.collecting import outside, present, within
 from tidemark.errors import Contradiction
 from tidemark.kernels.sql.constraints import Constraint, NotEvaluable
+from tidemark.storage.delta.datasets import schema_of
 from tidemark.storage.delta.snapshots import COMMIT, Snapshot, snapshot_of
+from tidemark.storage.delta.types import refuse_type_changes
 from tidemark.storage.object_path import ObjectPath
 
 FEATURES = frozenset({"appendOnly", "invariants", "checkConstraints", "timestampNtz"})
@@ -220,14 +222,15 @@ class TableWatch:
     since the last one. In an object store, where that is a request, the tables are opened once in LOOK_S instead.
 
     *tables* are the tables by path, with how they are written; there may be no table yet. Those of sinks are opened at
-    once.
+    once; *declared* are the columns of their rows.
 
     Raises:
         TableRefused: there is such a table.
+        TypesChanged: a column of a sink's table has another type than its rows.
     """
 
-    def __init__(self, tables: Mapping[Path, Access]) -> None:
-        self._tables = tables
+    def __init__(self, tables: Mapping[Path, Access], declared: Mapping[Path, pa.Schema]) -> None:
+        self._tables, self._declared = tables, declared
         self._seen = {path: -1 if isinstance(path, ObjectPath) else _newest_version(path) for path in tables}
         self._looked_s = since_boot_s()
         self._constraints: dict[Path, tuple[Constraint, ...]] = {}
@@ -236,7 +239,7 @@ class TableWatch:
                 self._open(path)
 
     def look(self) -> None:
-        """Raises TableRefused if there is such a table."""
+        """Raises TableRefused or TypesChanged if there is such a table."""
         is_due = since_boot_s() - self._looked_s >= LOOK_S
         if is_due:
             self._looked_s = since_boot_s()
@@ -259,6 +262,7 @@ class TableWatch:
         with suppress(TableNotFoundError):
             table, access = open_to_write(path, self._tables[path]), self._tables[path]
             if access in OF_SINKS:
+                refuse_type_changes(path.name, schema_of(table).to_json(), self._declared[path])
                 self._constraints[path] = Requirements.of(path, table).constraints
 
 
