@@ -18,7 +18,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from tidemark.collecting import names_in
 from tidemark.control.files import RESTORE, not_files
 from tidemark.control.folder import Control
-from tidemark.errors import TidemarkError, UnreadableFile
+from tidemark.errors import UnreadableFile
 from tidemark.model.stream import Stream
 from tidemark.model.tables.catalog import BATCHES, TABLES
 from tidemark.semantics.progress import StreamProgress
@@ -94,7 +94,7 @@ def _changed(stream: Stream) -> Iterator[str]:
     kept, now = _meanings(stream.control), meanings(stream.sub)
     try:
         steps = Steps(stream.topology, Reference(stream.layout.warehouse))
-    except (TidemarkError, DeltaError, OSError):  # the start describes what is wrong with the file
+    except Exception:  # SQL may raise any error of DuckDB, and the start describes it
         yield from changed(kept, now)
         return
     yield from changed(kept, {**now, **types(stream.sub, steps)})
