@@ -951,7 +951,7 @@ INCIDENTS = Table(
         (
             "broken_since",
             "timestamp",
-            "instant when an age crossed its limit, or of the first consecutive check that found the SLA broken",
+            "instant of the first consecutive check that found the SLA broken; of an age, when it crossed its limit",
         ),
         ("run_id", "string", "Airflow run of the check; null: an acknowledgement, or a deadline passed"),
         ("verdict", "string", "status in that check; when acknowledged: the worst so far"),
@@ -981,7 +981,7 @@ ALERTS = Table(
         ("change", "string", "as in incidents; each at most once"),
         ("at", "timestamp", "instant of the check or clock of the acknowledgement that changed it"),
         ("opened_at", "timestamp", "instant of the check that opened it"),
-        ("broken_since", "timestamp", "instant when the first of its SLAs broke, as in incidents"),
+        ("broken_since", "timestamp", "instant of the first breach of its SLAs, as in incidents"),
         ("run_id", "string", "Airflow run that wrote it; null: a deadline passed"),
         ("cause", "string", "as in sla_results; null: an incident without a cause"),
         ("cause_sub_topology", "string", "as in sla_results"),
