@@ -12,7 +12,7 @@ from tidemark.model.tables.catalog import CLOCK_SKEW, HOP
 from tidemark.storage.delta.format import stamp_warehouse
 from tidemark.storage.delta.log import HOP_LOG
 from tidemark.storage.delta.requirements import TableWatch
-from tidemark.storage.delta.tables import Committer, Reference, create
+from tidemark.storage.delta.tables import Committer, create
 from tidemark.storage.fence import NO_FENCE, Fence
 from tidemark.stream.decide.decision import Decider
 from tidemark.stream.decide.due import DueTimes
@@ -27,6 +27,7 @@ from tidemark.stream.kafka.broker import TopicBroker
 from tidemark.stream.operate.steps import Steps
 from tidemark.stream.read.data_loss import LossCheck, Reread, nothing_to_reread
 from tidemark.stream.read.hop_log import begins_at, put_back, trimmers
+from tidemark.stream.read.joined_tables import Reference
 from tidemark.stream.read.table_marks import TableMarks
 from tidemark.stream.state.files import StateFiles
 from tidemark.stream.write.commit import BatchCommitter, create_tables, table_names, tables_alone, tables_replaced

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 from tidemark.model.stream import Stream
 from tidemark.semantics.progress import StreamProgress
-from tidemark.storage.delta.tables import Reference
 from tidemark.stream.journal.entries import Journal
 from tidemark.stream.journal.state_runs import StateRuns
 from tidemark.stream.operate.steps import Steps
+from tidemark.stream.read.joined_tables import Reference
 from tidemark.stream.state.files import StateFiles
 
 Place = tuple[str, int, int]

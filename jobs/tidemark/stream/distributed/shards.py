@@ -21,7 +21,6 @@ from tidemark.model.stream import Stream
 from tidemark.model.tables.catalog import HOP
 from tidemark.semantics.event_time import PartitionReading
 from tidemark.semantics.progress import StreamProgress
-from tidemark.storage.delta.tables import Reference
 from tidemark.storage.disk import trouble_of
 from tidemark.storage.fence import Fence
 from tidemark.storage.files import Rows, files_of
@@ -40,6 +39,7 @@ from tidemark.stream.journal.state_runs import StateRuns
 from tidemark.stream.kafka.broker import Answers, Publishers, TopicState, TopicWriter
 from tidemark.stream.kafka.numbering import with_places
 from tidemark.stream.operate.steps import Steps
+from tidemark.stream.read.joined_tables import Reference
 from tidemark.stream.read.table_marks import NewestMarks
 from tidemark.stream.startup.load import load_waiting
 from tidemark.stream.state.files import StateFiles
