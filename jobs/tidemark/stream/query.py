@@ -47,6 +47,7 @@ from tidemark.stream.pulse import BEAT_S, Pulse
 from tidemark.stream.read.beyond_spark import BeyondSpark, TopicsUnreadable, overflows
 from tidemark.stream.read.data_files import files_of_batch
 from tidemark.stream.read.data_loss import Offsets
+from tidemark.stream.read.joined_tables import ColumnsChanged
 from tidemark.stream.read.parts import BatchPart, RecordsByTopic, passed_over_rows
 from tidemark.stream.read.sources import collect, explained, read_again, rows_of_part, stream, with_numbers
 from tidemark.stream.schemas.known_schemas import SchemaStore
@@ -286,7 +287,8 @@ class StreamQuery:
         The query's own error is raised, not Spark's around it.
 
         Returns:
-            The final state, drained or rotated; None if brokers were silent, answer again, and the next query can run.
+            The final state, drained or rotated; None if the next query can run: brokers were silent and answer again,
+            or a joined table has other columns.
         """
         ticks = Ticks(self._spark, last_tick(self._checkpoint))
         sub, layout, topology = self._stream.sub, self._stream.layout, self._stream.topology
@@ -301,7 +303,10 @@ class StreamQuery:
                     self._errors.clear()
                     self._beyond_spark.is_needed = self._beyond_spark.always = True
                     error = self._error_of_query(sources(reads_topics=False), ticks)
-            self._watch.wait_after(error, self._check)
+            if isinstance(error, ColumnsChanged):
+                log.info("%s: the next query has tables for them", error)
+            else:
+                self._watch.wait_after(error, self._check)
             return None
         except QueryEnded as end:
             with suppress(QueryEnded):  # raised again on a full disk; the next driver merges what this one cannot

@@ -27,7 +27,7 @@ from tidemark.stream.kafka.broker import TopicBroker
 from tidemark.stream.operate.steps import Steps
 from tidemark.stream.read.data_loss import LossCheck, Reread, nothing_to_reread
 from tidemark.stream.read.hop_log import begins_at, put_back, trimmers
-from tidemark.stream.read.joined_tables import Reference
+from tidemark.stream.read.joined_tables import JoinedTables, Reference
 from tidemark.stream.read.table_marks import TableMarks
 from tidemark.stream.state.files import StateFiles
 from tidemark.stream.write.commit import BatchCommitter, create_tables, table_names, tables_alone, tables_replaced
@@ -74,7 +74,8 @@ def build_engine(
         raise InvalidArgument(msg)
     # Before the first table, so that a version with another format refuses the whole warehouse.
     stamp_warehouse(stream.layout.warehouse)
-    steps = Steps(topology, Reference(stream.layout.warehouse))
+    reference = Reference(stream.layout.warehouse)
+    steps = Steps(topology, reference)
     create_tables(stream.home, sub, steps.schemas)
     tables = TableWatch(
         (stream.home / name for name in table_names(sub)),
@@ -127,6 +128,7 @@ def build_engine(
             stream,
             decider,
             steps,
+            reference,
             journal,
             broker,
             table_marks,
@@ -153,4 +155,5 @@ def build_engine(
         due=DueTimes(topology, sub, steps.keeps_states if shards is None else lambda operator: True),
         queued=queued,
         tables=tables,
+        joined=JoinedTables(sub, reference, steps),
     )

@@ -15,7 +15,7 @@ from tidemark.semantics.progress import StreamProgress
 from tidemark.stream.journal.entries import Journal
 from tidemark.stream.journal.state_runs import StateRuns
 from tidemark.stream.operate.steps import Steps
-from tidemark.stream.read.joined_tables import Reference
+from tidemark.stream.read.joined_tables import COPIES, Reference
 from tidemark.stream.state.files import StateFiles
 
 Place = tuple[str, int, int]
@@ -53,7 +53,7 @@ class Shard:
     @classmethod
     def _new(cls, stream: Stream, place: Place) -> Shard:
         _, shards, number = place
-        reference = Reference(stream.layout.warehouse)
+        reference = Reference(stream.layout.warehouse, copies=stream.control / COPIES)
         files = StateFiles(stream, Journal(stream.control / "journal", "data"), number, shards)
         return cls(stream, Steps(stream.topology, reference), files, reference, place)
 

@@ -39,7 +39,7 @@ from tidemark.stream.journal.state_runs import StateRuns
 from tidemark.stream.kafka.broker import Answers, Publishers, TopicState, TopicWriter
 from tidemark.stream.kafka.numbering import with_places
 from tidemark.stream.operate.steps import Steps
-from tidemark.stream.read.joined_tables import Reference
+from tidemark.stream.read.joined_tables import COPIES, Reference
 from tidemark.stream.read.table_marks import NewestMarks
 from tidemark.stream.startup.load import load_waiting
 from tidemark.stream.state.files import StateFiles
@@ -99,6 +99,7 @@ class Shards:
         stream: Stream,
         decider: Decider,
         steps: Steps,
+        reference: Reference,
         journal: Journal,
         broker: Answers,
         table_marks: NewestMarks,
@@ -109,7 +110,7 @@ class Shards:
         queued: Callable[[int], QueueWait],
     ) -> None:
         self._fence, self._queued = fence, queued
-        self._stream, self._journal = stream, journal
+        self._stream, self._reference, self._journal = stream, reference, journal
         self._broker, self._table_marks = broker, table_marks
         self._decider, self._host_clocks = decider, host_clocks
         self._slow_ms = slow_ms
@@ -249,13 +250,13 @@ class Shards:
 
     def _shard_task(self, task: Task) -> ShardTask:
         stream = self._stream
-        # The driver chooses the versions of joined tables, so that all shards of the batch read the same ones.
-        reference = Reference(stream.layout.warehouse)
-        joined_tables = [o.joined_delta for o in stream.sub.operators if o.joined_delta]
+        # The driver has chosen the versions of joined tables, so that all shards of the batch read the same ones.
+        for place in self._reference.versions:
+            self._reference.leave_copy(place, stream.control / COPIES)
         return ShardTask(
             **vars(task),
             states=tuple(self._states or ()),
-            references={place: reference.version(place) for place in joined_tables},
+            references=dict(self._reference.versions),
             slow_ms=self._slow_ms,
         )
 
