@@ -329,3 +329,20 @@ def test_a_source_that_is_not_there_is_named_at_start(
     ) as driver:
         assert "operators.orders.delta: " in (reason := driver.reason_to_fail())
         assert reason.endswith("no Delta table; create it before the stream starts")
+
+
+def test_a_source_table_that_is_replaced_ends_its_stream(tmp_path: Path, broker: str, shared: SharedDriver) -> None:
+    read, other = tmp_path / "warehouse" / "in", tmp_path / "other"
+    for place, numbers in ((read, [1]), (other, [2, 3])):
+        write_deltalake(place, table(*numbers))
+    source = f'[operators.lines]\nkind = "source"\ndelta = "in"\n{FIELDS}\nbound = "1 s"\n'
+    kept = operator("kept", kind="sink", input="lines", table="kept")
+    ids = [DeltaTable(place).metadata().id for place in (read, other)]
+    with OnlyDriver(tmp_path, f'name = "replaced"\n{source}{kept}', broker, shared=shared) as driver:
+        driver.wait_for("kept", 1)
+        read.rename(tmp_path / "was")
+        other.rename(read)
+        reason = driver.reason_to_fail()
+        assert f"the stream has read the Delta table with the id {ids[0]}, and " in reason
+        assert f"has the id {ids[1]}: put the first one back, or give the topology a new name, so that it" in reason
+        assert len(driver.rows("kept")) == 1
