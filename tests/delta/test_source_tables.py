@@ -90,10 +90,10 @@ def test_a_changed_column_is_refused_if_it_is_declared_and_rows_before_the_chang
 @pytest.mark.parametrize(
     ("read_to", "first", "versions"),
     [
-        (2, False, "versions 2 and 3"),
+        (2, False, "versions 2 to 3"),
         (3, False, "version 3"),
         (4, False, None),  # a compaction adds no rows
-        (3, True, "versions 0, 1, 2 and 3"),
+        (3, True, "versions 0 to 3"),
         (4, True, None),  # the content of the compacted version is there
     ],
 )
@@ -108,4 +108,22 @@ def test_versions_of_which_files_are_gone_are_named(
     if versions is None:
         assert said is GONE
     else:
-        assert f"{tmp_path}/in: files of {versions}, which the stream has yet to read, are gone" in str(said)
+        assert f"{tmp_path}/in: the stream has yet to read {versions}, whose files are gone, as" in str(said)
+
+
+@pytest.mark.parametrize(
+    ("read_to", "first", "versions"),
+    [(0, False, "versions 0 to 1 and 3"), (2, False, "version 3"), (1, True, "version 3"), (4, False, None)],
+)
+def test_versions_without_a_commit_are_named(
+    tmp_path: Path, read_to: int, versions: str | None, *, first: bool
+) -> None:
+    table_id = str([write(tmp_path, n) for n in range(6)][-1].metadata().id)
+    DeltaTable(str(tmp_path / "in")).create_checkpoint()
+    for number in (0, 1, 3):
+        (tmp_path / "in" / "_delta_log" / f"{number:020d}.json").unlink()
+    said = tables(tmp_path, table_id, read_to, first=first).explained(GONE)
+    if versions is None:
+        assert said is GONE
+    else:
+        assert f"{tmp_path}/in: the stream has yet to read {versions}, whose commits the log" in str(said)

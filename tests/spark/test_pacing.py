@@ -141,7 +141,7 @@ def test_a_delta_table_is_read_on_after_a_change_of_another_column_and_a_lost_fi
     with pytest.raises(StreamingQueryException) as lost:
         read()
     said = SourceTables(topology.sub_topologies[0], tmp_path, tmp_path / "checkpoint").explained(lost.value)
-    assert "files of version 4, which the stream has yet to read, are gone" in str(said)
+    assert "the stream has yet to read version 4, whose files are gone" in str(said)
 
 
 def test_a_hop_has_the_limits_of_a_delta_table(

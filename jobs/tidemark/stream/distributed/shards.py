@@ -117,6 +117,7 @@ class Shards:
         self._states: Sequence[StateRuns] | None = None
         self._versions = Versions.here()
         self._sharding = sharding(stream.topology, stream.sub, steps)
+        self._schemas = {name: dict(schema) for name, schema in steps.schemas.items()}
         self._hops = {o.name: steps.hop_columns(o) for o in stream.sub.hops_read}
 
     def decide(
@@ -256,6 +257,7 @@ class Shards:
         return ShardTask(
             **vars(task),
             states=tuple(self._states or ()),
+            schemas=self._schemas,
             references=dict(self._reference.versions),
             slow_ms=self._slow_ms,
         )

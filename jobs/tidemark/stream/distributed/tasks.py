@@ -42,7 +42,7 @@ from tidemark.semantics.progress import InputProgress, StreamProgress
 from tidemark.storage.files import Files, Rows, write_file
 from tidemark.stream.decide.decision import Decider, RunTables, Tally
 from tidemark.stream.distributed.answers import BatchAnswers
-from tidemark.stream.distributed.shard import Shard
+from tidemark.stream.distributed.shard import Schemas, Shard
 from tidemark.stream.distributed.sharding import Sharding
 from tidemark.stream.distributed.totals import (
     BatchIntake,
@@ -255,11 +255,13 @@ class IntakeTask(Task):
 class ShardTask(Task):
     """Runs the operators over a shard.
 
-    *states* are the runs of each shard. *references* are the versions of Delta tables that are joined. *slow_ms* makes
-    operators sleep, in the first shard only. *taken_in* is set where the driver has taken in the sources.
+    *states* are the runs of each shard. *schemas* are the columns of the operators' outputs. *references* are the
+    versions of Delta tables that are joined. *slow_ms* makes operators sleep, in the first shard only. *taken_in* is
+    set where the driver has taken in the sources.
     """
 
     states: tuple[StateRuns, ...]
+    schemas: Schemas
     references: Mapping[str, int]
     slow_ms: Mapping[str, int]
     taken_in: BatchIntake | None = None
@@ -276,7 +278,7 @@ class ShardTask(Task):
                 parts.append(message)
         if any(part.is_left_to_driver for part in arrived):
             return ShardResult(shard=number, is_doubtful=True)
-        shard = Shard.after(self.was, self.stream, number, self.states[number])
+        shard = Shard.after(self.was, self.stream, number, self.states[number], self.schemas)
         shard.read_versions(self.references)
         # Shards run side by side, so one sleeping shard delays the batch as long as all would.
         slow_ms = {} if number else self.slow_ms

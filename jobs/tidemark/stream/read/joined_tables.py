@@ -45,21 +45,20 @@ class Reference:
         self._read: dict[str, tuple[int, pl.DataFrame]] = {}
 
     def __call__(self, place: str) -> pl.DataFrame:
-        """Returns the rows at *place*; raises InvalidArgument without a table."""
-        path = self._warehouse / place
+        """Returns the rows at *place*."""
         version = self.versions.get(place)
         if version is None:
-            if not DeltaTable.is_deltatable(str(path)):
-                msg = f"{path}: no Delta table; create it before the stream starts"
-                raise InvalidArgument(msg)
             version = self.version(place)
         if place not in self._read or self._read[place][0] != version:
             self._read[place] = (version, self._rows(place, version))
         return self._read[place][1]
 
     def version(self, place: str) -> int:
-        """Returns the newest version of the table at *place*."""
+        """Returns the newest version of the table at *place*; raises InvalidArgument without a table."""
         path = self._warehouse / place
+        if not DeltaTable.is_deltatable(str(path)):
+            msg = f"{path}: no Delta table; create it before the stream starts"
+            raise InvalidArgument(msg)
         try:
             return int(DeltaTable(str(path)).version())
         except DeltaError:  # delta-rs does not open a table with features that it does not know

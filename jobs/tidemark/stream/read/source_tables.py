@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,8 +31,8 @@ UNSAFE = "spark.databricks.delta.streaming.unsafeReadOnIncompatibleColumnMapping
 """Delta's setting to read over renamed and dropped columns."""
 PHYSICAL = "delta.columnMapping.physicalName"
 _FROM_THE_START = "or give the topology a new name, so that it reads the table as it is from the start"
-_GONE = re.compile(r"FILE_NOT_EXIST|FileNotFoundException|No such file or directory")
-"""In the texts of Spark's errors over a file that is not there."""
+_GONE = re.compile(r"FILE_NOT_EXIST|LOG_FILE_NOT_FOUND|FileNotFoundException|No such file or directory")
+"""In the texts of Spark's errors over a data file or a commit that is not there."""
 _UNREADABLE = (OSError, ValueError, KeyError)
 """Errors over a log that is missing, is being written, or is not whole."""
 
@@ -150,11 +150,18 @@ class SourceTables:
         if _GONE.search(text):
             for number, position in positions_of_tables(self._checkpoint).items():
                 table = self._tables.get(number)
-                if table is not None and (versions := _vacuumed(table.path, position)):
+                if table is None:
+                    continue
+                at = f"operators.{table.source.name}.delta: {table.path}"
+                if versions := _without_commit(table.path, position):
                     return Contradiction(
-                        f"operators.{table.source.name}.delta: {table.path}: files of {_listed('version', versions)}, "
-                        "which the stream has yet to read, are gone, as VACUUM removes them: put them back from a "
-                        f"backup, {_FROM_THE_START}"
+                        f"{at}: the stream has yet to read {versions}, whose commits the log of the table no longer "
+                        f"has: put them back from a backup, {_FROM_THE_START}"
+                    )
+                if versions := _without_file(table.path, position):
+                    return Contradiction(
+                        f"{at}: the stream has yet to read {versions}, whose files are gone, as VACUUM removes them: "
+                        f"put them back from a backup, {_FROM_THE_START}"
                     )
         return error
 
@@ -189,7 +196,14 @@ def _commits(path: Path, since: int) -> Iterator[tuple[int, list[dict[str, Any]]
             yield number, [json.loads(line) for line in lines if line]
 
 
-def _vacuumed(path: Path, position: TablePosition) -> list[int]:
+def _without_commit(path: Path, position: TablePosition) -> str:
+    """Returns the versions of the table at *path* that are to be read and have no commit in its log."""
+    first = position.version if position.first_look is None else position.first_look + 1
+    there = {number for number, _ in _commits(path, first)}
+    return _listed(number for number in range(first, max(there, default=first)) if number not in there)
+
+
+def _without_file(path: Path, position: TablePosition) -> str:
     """Returns the versions of the table at *path* that added files which are to be read and are gone."""
     added: dict[str, int] = {}
     first_look = position.first_look
@@ -202,13 +216,22 @@ def _vacuumed(path: Path, position: TablePosition) -> list[int]:
             if (file := action.get("add")) and (is_in_first_look or file["dataChange"]):
                 added[file["path"]] = version
     gone = {version for name, version in added.items() if is_below(name) and not (path / unquote(name)).exists()}
-    return sorted(gone)
+    return _listed(sorted(gone))
 
 
-def _listed(word: str, numbers: Collection[int]) -> str:
-    """Returns *numbers* as text: "versions 3, 4 and 7"."""
-    *others, last = map(str, numbers)
-    return f"{word}s {', '.join(others)} and {last}" if others else f"{word} {last}"
+def _listed(versions: Iterable[int]) -> str:
+    """Returns *versions*, ascending, as text: "versions 3 to 5 and 7"; empty without any."""
+    runs: list[tuple[int, int]] = []
+    for version in versions:
+        if runs and runs[-1][1] == version - 1:
+            runs[-1] = (runs[-1][0], version)
+        else:
+            runs.append((version, version))
+    if not runs:
+        return ""
+    *others, last = [str(first) if first == end else f"{first} to {end}" for first, end in runs]
+    one = len(runs) == 1 and runs[0][0] == runs[0][1]
+    return f"version{'s' * (not one)} " + (f"{', '.join(others)} and {last}" if others else last)
 
 
 def _newest_version(path: Path) -> int:
