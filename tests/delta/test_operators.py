@@ -395,7 +395,9 @@ def test_two_sinks_keep_separate_tables_on_processing_time(tmp_path: Path) -> No
         )
 
 
-def test_of_several_rows_of_a_key_the_smallest_is_joined_and_a_new_column_is_added(tmp_path: Path) -> None:
+def test_of_several_rows_of_a_key_the_smallest_is_joined_and_a_new_column_is_added(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     places = tmp_path / "reference" / "places"
     rows = [("a", 2, None), ("a", 1, "x"), ("a", 1, None), ("b", 9, "z"), (None, 1, "y"), (None, 2, "y")]
     joined = operators(near={"kind": "join", "input": "events", "delta": "reference/places", "on": {"id": "place"}})
@@ -407,6 +409,10 @@ def test_of_several_rows_of_a_key_the_smallest_is_joined_and_a_new_column_is_add
     once = [("a", 1, None), ("b", 9, "z"), ("c", None, None)]
     assert sent(play, "id", "rank", "name") == [(batch, *row) for batch in (0, 1) for row in once]
     assert play.engine(play.sub).load["ambiguous_keys"] == 1
+    told = [
+        text for text in caplog.messages if text.startswith("near: keys of reference/places with several rows: 1; ")
+    ]
+    assert len(told) == 1
 
     write_deltalake(places, pa.table({"place": ["c"], "rank": [3], "zone": ["z"]}), mode="append", schema_mode="merge")
     added = [event(play, 4, "c")]

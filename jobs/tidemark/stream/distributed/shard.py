@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import polars as pl
 
@@ -17,7 +18,7 @@ from tidemark.semantics.progress import StreamProgress
 from tidemark.stream.journal.entries import Journal
 from tidemark.stream.journal.state_runs import StateRuns
 from tidemark.stream.operate.steps import Steps
-from tidemark.stream.read.joined_tables import COPIES, Reference
+from tidemark.stream.read.joined_tables import Reference
 from tidemark.stream.state.files import StateFiles
 
 Place = tuple[str, int, int]
@@ -58,7 +59,7 @@ class Shard:
     @classmethod
     def _new(cls, stream: Stream, schemas: Schemas, place: Place) -> Shard:
         _, shards, number = place
-        reference = Reference(stream.layout.warehouse, copies=stream.control / COPIES)
+        reference = Reference(stream.layout.warehouse)
         files = StateFiles(stream, Journal(stream.control / "journal", "data"), number, shards)
         # A task can read a joined table only once its driver has left the copy of a version.
         return cls(stream, schemas, Steps(stream.topology, reference, schemas=schemas), files, reference, place)
@@ -68,6 +69,6 @@ class Shard:
         # A shard whose batch failed half-way is not kept, and is read anew.
         _KEPT[self.place] = self
 
-    def read_versions(self, versions: Mapping[str, int]) -> None:
-        """Sets the *versions* of joined Delta tables to read from now on."""
-        self.reference.versions = versions
+    def read_versions(self, versions: Mapping[str, int], copies: Path) -> None:
+        """Sets the *versions* of joined Delta tables to read from now on; some are in the folder *copies*."""
+        self.reference.versions, self.reference.copies = versions, copies

@@ -165,7 +165,7 @@ class Shards:
                 raise ShardingImpossible(msg)
 
     def _forget(self, epoch: int) -> None:
-        """Removes the rows of earlier batches.
+        """Removes the rows of earlier batches, and the joined tables that earlier drivers left.
 
         Those batches are finished once another is to be decided.
         """
@@ -173,6 +173,9 @@ class Shards:
         for folder in (self._stream.control / ROWS).glob("*"):
             # A driver that has lost its lease without noticing must remove nothing of newer drivers.
             if int(folder.name) <= epoch:
+                remove_folder(folder)
+        for folder in (self._stream.control / COPIES).glob("*"):
+            if int(folder.name) < epoch:
                 remove_folder(folder)
 
     def _decide_or_clean_up(self, executors: Executors, collect: Collect, task: Task) -> BatchDecision | None:
@@ -250,10 +253,9 @@ class Shards:
         return any(self._decider.reader.lost_of_hop(source, was.inputs.get(source.name)) for source in read_hops)
 
     def _shard_task(self, task: Task) -> ShardTask:
-        stream = self._stream
         # The driver has chosen the versions of joined tables, so that all shards of the batch read the same ones.
         for place in self._reference.versions:
-            self._reference.leave_copy(place, stream.control / COPIES)
+            self._reference.leave_copy(place, task.copies)
         return ShardTask(
             **vars(task),
             states=tuple(self._states or ()),

@@ -61,6 +61,7 @@ from tidemark.stream.journal.state_runs import StateRuns
 from tidemark.stream.operate.steps import Steps
 from tidemark.stream.read.data_loss import LossCheck, Offsets, nothing_to_reread
 from tidemark.stream.read.intake import ids_of, seen_of, seen_of_hop, source_rows, without_records
+from tidemark.stream.read.joined_tables import COPIES
 from tidemark.stream.state.memory import Moves
 from tidemark.stream.updates.step import Run
 from tidemark.stream.write.commit import appended
@@ -116,6 +117,11 @@ class Task:
         Rows are there, too, if their table has them in another form.
         """
         return self.stream.control / ROWS / str(self.batch.epoch)
+
+    @property
+    def copies(self) -> Path:
+        """Returns the folder of copies of joined tables that tasks cannot read."""
+        return self.stream.control / COPIES / str(self.batch.epoch)
 
     def lay_out(self, name: str, rows: pa.Table) -> Files:
         """Writes *rows* as a file in the folder of their table.
@@ -279,7 +285,7 @@ class ShardTask(Task):
         if any(part.is_left_to_driver for part in arrived):
             return ShardResult(shard=number, is_doubtful=True)
         shard = Shard.after(self.was, self.stream, number, self.states[number], self.schemas)
-        shard.read_versions(self.references)
+        shard.read_versions(self.references, self.copies)
         # Shards run side by side, so one sleeping shard delays the batch as long as all would.
         slow_ms = {} if number else self.slow_ms
         decider = Decider.of(

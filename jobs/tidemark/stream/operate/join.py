@@ -6,7 +6,7 @@ It is a table of the topology, or a Delta table.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 
 import polars as pl
 
@@ -60,6 +60,11 @@ class JoinStep(OperatorStep[Join]):
         filtered = records.height - output.height
         counts = Counter(records_in=records.height, passed=output.height, filtered=filtered)
         return Run(output, times_of(records), counts)
+
+    @property
+    def joined_columns(self) -> Mapping[str, pl.DataType]:
+        """Returns the columns of the Delta table, as it was read last."""
+        return self._rows.schema
 
     def keys_with_several_rows(self) -> int:
         """Returns how many keys of the Delta table have several rows."""

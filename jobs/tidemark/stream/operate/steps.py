@@ -138,11 +138,18 @@ class Steps:
         assert isinstance(step, TableStep)
         return step.version_schema()
 
+    def joined_columns(self, join: str) -> Mapping[str, pl.DataType]:
+        """Returns the columns of the Delta table of *join*, as it was read last."""
+        return self._join(join).joined_columns
+
     def keys_with_several_rows(self, join: str) -> int:
         """Returns how many keys have several rows in the Delta table of *join*."""
-        step = self._steps[join]
+        return self._join(join).keys_with_several_rows()
+
+    def _join(self, name: str) -> JoinStep:
+        step = self._steps[name]
         assert isinstance(step, JoinStep)
-        return step.keys_with_several_rows()
+        return step
 
     def take(self, moves: Moves, *, watermark_ms: int | None) -> None:
         """Applies *moves* to the memory, and drops versions."""

@@ -11,7 +11,6 @@ import logging
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from types import MappingProxyType
 from urllib.parse import quote
 
 import polars as pl
@@ -28,7 +27,10 @@ from tidemark.stream.operate.steps import Steps
 log = logging.getLogger("tidemark.stream")
 
 COPIES = "joined"
-"""Folder with copies of joined tables, in the control folder of a stream in shards."""
+"""Folder with copies of joined tables, in the control folder of a stream in shards.
+
+Each driver has a folder of its own there, named by its epoch.
+"""
 
 
 class Reference:
@@ -38,10 +40,10 @@ class Reference:
     its place. With *copies*, a folder that `leave_copy` fills, Spark reads none: this is a task of Spark.
     """
 
-    def __init__(
-        self, warehouse: Path, versions: Mapping[str, int] = MappingProxyType({}), *, copies: Path | None = None
-    ) -> None:
-        self._warehouse, self.versions, self._copies = warehouse, versions, copies
+    def __init__(self, warehouse: Path) -> None:
+        self._warehouse = warehouse
+        self.versions: Mapping[str, int] = {}
+        self.copies: Path | None = None
         self._read: dict[str, tuple[int, pl.DataFrame]] = {}
 
     def __call__(self, place: str) -> pl.DataFrame:
@@ -82,8 +84,8 @@ class Reference:
         path = self._warehouse / place
         if (table := _plain(path, version)) is not None:
             return pl.scan_pyarrow_dataset(dataset_of(table)).collect()
-        if self._copies is not None:
-            return pl.read_parquet(_copy(self._copies, place, version))
+        if self.copies is not None:
+            return pl.read_parquet(_copy(self.copies, place, version))
         return _by_spark(path, version)
 
 
@@ -129,7 +131,8 @@ class JoinedTables:
     def __init__(self, sub: SubTopology, reference: Reference, steps: Steps) -> None:
         self._joins = {o.name: o.joined_delta for o in sub.operators if o.joined_delta}
         self._reference, self._steps = reference, steps
-        self._columns = {place: reference(place).schema for place in self._joins.values()}
+        # The tables may have changed since the steps were made.
+        self._columns = {name: steps.joined_columns(name) for name in self._joins}
         self._several: Mapping[str, int] = {}
         self._count()
 
@@ -140,9 +143,9 @@ class JoinedTables:
 
     def look(self) -> None:
         """Chooses the versions of the next batch; raises ColumnsChanged if the columns have changed."""
-        self._reference.versions = {place: self._reference.version(place) for place in self._columns}
-        for place, columns in self._columns.items():
-            if self._reference(place).schema != columns:
+        self._reference.versions = {place: self._reference.version(place) for place in {*self._joins.values()}}
+        for name, place in self._joins.items():
+            if self._reference(place).schema != self._columns[name]:
                 msg = f"the columns of {place}, which a join reads, have changed"
                 raise ColumnsChanged(msg)
         self._count()
@@ -152,9 +155,9 @@ class JoinedTables:
         for name, keys in several.items():
             if keys and keys != self._several.get(name):
                 log.warning(
-                    "%s: %s keys of %s have several rows; the smallest one is joined, by its columns in their order",
+                    "%s: keys of %s with several rows: %s; the smallest row is joined, by its columns in their order",
                     name,
-                    f"{keys:,}",
                     self._joins[name],
+                    f"{keys:,}",
                 )
         self._several = several

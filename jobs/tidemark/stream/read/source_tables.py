@@ -148,22 +148,22 @@ class SourceTables:
                 f"another table, or give the topology a new name, so that it reads the table from the start: {error}"
             )
         if _GONE.search(text):
-            for number, position in positions_of_tables(self._checkpoint).items():
-                table = self._tables.get(number)
-                if table is None:
-                    continue
-                at = f"operators.{table.source.name}.delta: {table.path}"
-                if versions := _without_commit(table.path, position):
-                    return Contradiction(
-                        f"{at}: the stream has yet to read {versions}, whose commits the log of the table no longer "
-                        f"has: put them back from a backup, {_FROM_THE_START}"
-                    )
-                if versions := _without_file(table.path, position):
-                    return Contradiction(
-                        f"{at}: the stream has yet to read {versions}, whose files are gone, as VACUUM removes them: "
-                        f"put them back from a backup, {_FROM_THE_START}"
-                    )
+            with suppress(*_UNREADABLE):
+                return self._gone() or error
         return error
+
+    def _gone(self) -> Contradiction | None:
+        """Returns what is no longer there of the versions that are to be read, if anything."""
+        for number, position in positions_of_tables(self._checkpoint).items():
+            if (table := self._tables.get(number)) is None:
+                continue
+            at = f"operators.{table.source.name}.delta: {table.path}: the stream has yet to read"
+            back = f"put them back from a backup, {_FROM_THE_START}"
+            if versions := _without_commit(table.path, position):
+                return Contradiction(f"{at} {versions}, whose commits the log of the table no longer has: {back}")
+            if versions := _without_file(table.path, position):
+                return Contradiction(f"{at} {versions}, whose files are gone, as VACUUM removes them: {back}")
+        return None
 
 
 def _physical_names(metadata: Mapping[str, Any]) -> dict[str, str]:
