@@ -8,7 +8,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 
 from support.crashes import Crash, crash_at
 from support.play import CLOCKS, MEASURED, Play, Row
@@ -17,6 +19,7 @@ from tidemark.errors import InvalidSpec
 from tidemark.model.tables.catalog import BECAME, CAME_IN
 from tidemark.model.topology import on_processing_time
 from tidemark.semantics.strategy import Strategy
+from tidemark.stream.read.joined_tables import ColumnsChanged
 
 T = 1_400_000_000_000
 SOURCE = topology_of({"level": "trace"}, events=source())
@@ -390,3 +393,32 @@ def test_two_sinks_keep_separate_tables_on_processing_time(tmp_path: Path) -> No
             tmp_path,
             change=on_processing_time,
         )
+
+
+def test_of_several_rows_of_a_key_the_smallest_is_joined_and_a_new_column_is_added(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    places = tmp_path / "reference" / "places"
+    rows = [("a", 2, None), ("a", 1, "x"), ("a", 1, None), ("b", 9, "z"), (None, 1, "y"), (None, 2, "y")]
+    joined = operators(near={"kind": "join", "input": "events", "delta": "reference/places", "on": {"id": "place"}})
+    play = Play(SOURCE + joined + operators(out=sink("near", table="out")), tmp_path)
+    for batch, ordered in enumerate((rows, rows[::-1])):  # as OPTIMIZE might leave them
+        columns = dict(zip(("place", "rank", "name"), zip(*ordered, strict=True), strict=True))
+        write_deltalake(places, pa.table(columns), mode="overwrite")
+        play.batch([event(play, 1, "a"), event(play, 2, "b"), event(play, 3, "c")], at_ms=T + batch)
+    once = [("a", 1, None), ("b", 9, "z"), ("c", None, None)]
+    assert sent(play, "id", "rank", "name") == [(batch, *row) for batch in (0, 1) for row in once]
+    assert play.engine(play.sub).load["ambiguous_keys"] == 1
+    told = [
+        text for text in caplog.messages if text.startswith("near: keys of reference/places with several rows: 1; ")
+    ]
+    assert len(told) == 1
+
+    write_deltalake(places, pa.table({"place": ["c"], "rank": [3], "zone": ["z"]}), mode="append", schema_mode="merge")
+    added = [event(play, 4, "c")]
+    with pytest.raises(ColumnsChanged, match="the columns of reference/places, which a join reads, have changed"):
+        play.batch(added, at_ms=T + 2)
+    assert len(play.rows("out")) == 6
+    play.start()  # as the driver starts its next query
+    play.batch(added, at_ms=T + 2)
+    assert sent(play, "id", "rank", "name", "zone")[6:] == [(2, "c", 3, None, "z")]
