@@ -110,7 +110,7 @@ class Tracer:
     ) -> dict[str, pl.DataFrame] | None:
         """Returns the records of *source* at *offsets* of *partition*, by outcome.
 
-        Those on time are as operators read them. None: they cannot be read again.
+        Those on time are as operators read them, and `there` has the places of all. None: they cannot be read again.
         """
         rows = self._read(source, partition, offsets)
         if rows is None:
@@ -128,7 +128,12 @@ class Tracer:
             window_ms=self.topology.window_ms,
             decided_at_ms=decided_at_ms,
         ).rows
-        return {"passed": sorted_rows.on_time, "filtered": sorted_rows.alive, "quarantined": sorted_rows.bad}
+        return {
+            "passed": sorted_rows.on_time,
+            "filtered": sorted_rows.alive,
+            "quarantined": sorted_rows.bad,
+            "there": rows.select("partition", "offset"),
+        }
 
     def run(
         self, operator: Operator, inputs: Mapping[str, pl.DataFrame], evidence: StreamEvidence, batch_id: int

@@ -613,6 +613,12 @@ HEARTBEATS = Table(
             ("arrival_per_s", "double", "records per second that came in over the last ten batches; null: not behind"),
             ("working_per_s", "double", "records per second that were read over these batches; null: not behind"),
             ("eta_at", "timestamp", "driver clock at which none will be unread; null: not behind, or falling behind"),
+            (
+                "open_transactions",
+                "array<struct<source:string,partition:int,topic_partition:string,stable_offset:bigint,since:timestamp>>",
+                "transactions that stay open: input partition, the same as topic/number, last stable offset, and the "
+                "driver's first look that found it there; null: none, or it reads no topic",
+            ),
             ("adopted_by", "string", "task of Airflow that took over its supervision last; null: none did"),
             (
                 "predecessor_killed_by",
