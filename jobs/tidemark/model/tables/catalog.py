@@ -119,7 +119,8 @@ BATCHES = Table(
             (
                 "sources",
                 "array<struct<source:string,partition:int,from_offset:bigint,until_offset:bigint,latest_offset:bigint>>",
-                "offsets read: from (inclusive) until (exclusive), and the broker's latest if it was queried",
+                "offsets read: from (inclusive) until (exclusive), and the broker's latest, which is the last "
+                "stable offset, if it was queried",
             ),
             ("records_in", "bigint", "records read by the sources"),
             (
