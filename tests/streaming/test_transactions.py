@@ -15,12 +15,15 @@ from tidemark.clock import wall_clock_ms
 from tidemark.embedded import broker as embedded
 from tidemark.model.kinds.source import Source
 from tidemark.model.project.connections import DEFAULT, Cluster
+from tidemark.model.project.kafka_security import Security
 from tidemark.model.project.layout import Layout
 from tidemark.model.topology import load
 from tidemark.sampling.topic_sample import SampledCluster
 from tidemark.semantics.progress import Place
 from tidemark.stream.kafka.client import KafkaBroker
 from tidemark.stream.kafka.transactions import TransactionWatch
+from tidemark.stream.read.beyond_spark import records_at
+from tidemark.stream.read.sources import kafka_options
 from tidemark.trace.counts import reconcile
 from tidemark.trace.record import Tracer
 from tidemark.trace.topics import Topics
@@ -107,6 +110,24 @@ def test_a_sample_has_committed_records_alone(stays_open: Transactions, broker: 
     # Of the newest four offsets of partition 0 none has a committed record.
     older = SampledCluster(Cluster(broker)).sample(TOPIC, most=8)
     assert [(each.partition, each.offset) for each in older.records] == [(0, 3), (0, 4), (1, 0)]
+
+
+def test_one_setting_reads_uncommitted_records_everywhere(stays_open: Transactions, broker: str) -> None:
+    cluster = Cluster(broker, security=Security(settings={"isolation.level": "read_uncommitted"}))
+    client = KafkaBroker({DEFAULT: cluster}, "t", "s", lambda: 0)
+    assert client.offsets(source(), [0, 1]) == {0: (0, 10), 1: (0, 3)}
+    assert client.open_transactions(source(), [0, 1]) == {}
+    every = [(0, offset) for offset in (0, 1, 3, 4, 6, 7, 8)] + [(1, 0), (1, 2)]
+    assert [(each.partition, each.offset) for each in SampledCluster(cluster).sample(TOPIC).records] == every
+    read = Topics({DEFAULT: cluster}, lambda source, partition: Place(source.topic or "", partition))
+    assert read.ends(source(), []) == {0: (0, 10), 1: (0, 3)}
+    rows = read(source(), 0, range(10))
+    assert rows is not None
+    assert [(0, offset) for offset in rows["offset"]] == every[:7]
+    for of, level in ((cluster, "read_uncommitted"), (Cluster(broker), "read_committed")):
+        assert kafka_options(source(), of)["kafka.isolation.level"] == level
+        beyond = records_at(source(), of, {0: (0, 10), 1: (0, 2)})["offset"].to_list()
+        assert beyond == ([0, 1, 3, 4, 6, 7, 8, 0] if of is cluster else [3, 4, 0])
 
 
 def topics(broker: str) -> Topics:
