@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator
 
 import polars as pl
 
+from tidemark.kernels.records.headers import split_unreadable_keys
 from tidemark.kernels.sql.expressions import Expressions
 from tidemark.kernels.updates.facts import times_of
 from tidemark.kernels.updates.final_rows import with_final
@@ -63,12 +64,17 @@ class SinkStep(OperatorStep[Sink]):
         rows = {}
         if sink.table and sink.window:
             records = with_final(sink.window, records, moment.watermark_ms)
+        if sink.topic:
+            records, unreadable = split_unreadable_keys(sink.name, records)
+            rows[QUARANTINE.name] = unreadable
         kept = records
         if sink.last_seen_at:
             stamped = with_last_seen(records, inputs[1] if len(inputs) > 1 else records, sink.key)
             counts = Counter(records_in=records.height, passed=records.height)
             return Run(stamped, times_of(records), counts, {sink.name: stamped})
         if sink.topic and (limits := moment.limits.get(sink.name)):
-            kept, rows[QUARANTINE.name] = within_limits(sink, records, limits, now_ms=moment.decided_at_ms)
-        counts = Counter(records_in=records.height, passed=kept.height, quarantined=records.height - kept.height)
+            kept, refused = within_limits(sink, records, limits, now_ms=moment.decided_at_ms)
+            rows[QUARANTINE.name] = pl.concat([unreadable, refused], how="diagonal")
+        n = inputs[0].height
+        counts = Counter(records_in=n, passed=kept.height, quarantined=n - kept.height)
         return Run(kept, times_of(kept), counts, {sink.name: kept, **rows})
