@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import confluent_kafka
 import polars as pl
@@ -27,7 +28,8 @@ from support.topologies import sink, source, table, topology_of
 from tidemark.control.process import wait_until
 from tidemark.embedded import broker as embedded
 from tidemark.kernels.records.limits import Limits
-from tidemark.model.kinds.sink import Sink
+from tidemark.kernels.records.partitioners import partitions_of
+from tidemark.model.kinds.sink import Partitioner, Sink
 from tidemark.model.project.connections import DEFAULT, Cluster
 from tidemark.storage.files import Files
 from tidemark.stream.distributed import tasks
@@ -205,3 +207,11 @@ def test_a_reader_takes_each_record_once_from_a_task_that_failed(
     for message in messages:
         found[message.key() or b""].add(message.partition())
     assert found == plain
+
+
+def test_a_keyed_record_goes_where_javas_producer_sends_it(spark: SparkSession) -> None:
+    java: Any = spark._jvm.org.apache.kafka.clients.producer.internals.BuiltInPartitioner
+    keys = ["", "a", "user-17", "Ünïcode €", *(f"key-{n}" * (n % 7) for n in range(60))]
+    for partitions in (1, 3, 20):
+        placed = partitions_of(pl.Series(keys), range(len(keys)), partitions, Partitioner.MURMUR2).to_list()
+        assert placed == [java.partitionForKey(key.encode(), partitions) for key in keys]

@@ -25,6 +25,7 @@ from tidemark.stream.kafka.transactions import TransactionWatch
 from tidemark.stream.read.beyond_spark import records_at
 from tidemark.stream.read.sources import kafka_options
 from tidemark.trace.counts import reconcile
+from tidemark.trace.outcomes import RecordPlace
 from tidemark.trace.record import Tracer
 from tidemark.trace.topics import Topics
 from tidemark.why.walk import why
@@ -112,6 +113,13 @@ def test_a_sample_has_committed_records_alone(stays_open: Transactions, broker: 
     assert [(each.partition, each.offset) for each in older.records] == [(0, 3), (0, 4), (1, 0)]
 
 
+def test_a_topic_of_aborted_records_alone_is_not_called_empty(broker: str) -> None:
+    embedded.create_topics(broker, {"aborted": 1})
+    Transactions(broker, "aborted").abort(1, topic="aborted")
+    sample = SampledCluster(Cluster(broker)).sample("aborted")
+    assert (sample.records, sample.why_empty) == ((), "has no committed record")
+
+
 def test_one_setting_reads_uncommitted_records_everywhere(stays_open: Transactions, broker: str) -> None:
     cluster = Cluster(broker, security=Security(settings={"isolation.level": "read_uncommitted"}))
     client = KafkaBroker({DEFAULT: cluster}, "t", "s", lambda: 0)
@@ -160,7 +168,12 @@ def test_a_stream_reads_committed_records_alone(broker: str, tmp_path: Path, sha
         ends = {part["partition"]: (part["until_offset"], part["latest_offset"]) for part in first["sources"]}
         assert (first["records_in"], ends) == (3, {0: (10, 10), 1: (2, 2)})
         topology = load(tmp_path / "committed.toml")
-        tracer = Tracer(topology, Layout(tmp_path / "warehouse"), topics(broker))
+        tracer = Tracer(topology, Layout(tmp_path / "warehouse"), topics(broker), topics(broker).aborted)
+        traced = [tracer.trace(RecordPlace("events", 0, offset)).results[0] for offset in (3, 6)]
+        assert [(result.outcome, result.reason) for result in traced] == [
+            ("passed", ""),
+            ("unread", "it is of an aborted transaction"),
+        ]
         whole = reconcile(
             tracer,
             topics(broker).ends,

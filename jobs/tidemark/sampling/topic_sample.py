@@ -66,6 +66,13 @@ class TopicSample:
         """
         return len(self.records) if self.whole else sum(end - first for first, end in self.ends.values())
 
+    @property
+    def why_empty(self) -> str:
+        """Why it has no record, as part of a sentence about the topic."""
+        if not self.complete:
+            return "gave no record in time"
+        return "has no committed record" if any(end > first for first, end in self.ends.values()) else "is empty"
+
 
 class SampledCluster:
     """A Kafka *cluster* of which only metadata and records are read."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import closing
 from types import MappingProxyType
 
 import polars as pl
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource  # type: ignore[attr-defined]
 
 from tidemark.errors import InvalidArgument
@@ -43,9 +43,23 @@ class Topics:
         if source.topic is None or source.kafka not in self._clusters:
             return None
         with closing(self._consumer(source)) as consumer:
-            records = self._records(consumer, source, partition, offsets)
+            messages = self._messages(consumer, source, partition, offsets)
+            records = [record_of(message, partition) for message in messages]
         raw = pl.DataFrame(records, schema=RECORD).with_columns(source=pl.lit(source.name))
         return parsed(source, raw, self._schemas(raw, [source]))
+
+    def aborted(self, source: Source, partition: int, offsets: Collection[int]) -> Collection[int]:
+        """Returns those of *offsets* of an input partition at which there is a record of an aborted transaction.
+
+        No record is read at *offsets*. Without a topic, or a known cluster, none is found.
+
+        Raises:
+            InvalidArgument: the broker does not answer.
+        """
+        if source.topic is None or source.kafka not in self._clusters:
+            return ()
+        with closing(self._consumer(source, {ISOLATION: READ_UNCOMMITTED})) as consumer:
+            return [message.offset() or 0 for message in self._messages(consumer, source, partition, offsets)]
 
     def why_without_record(self, source: Source, partition: int, offsets: Collection[int]) -> str:
         """Returns why no record is read at *offsets* of an input partition, with numbers.
@@ -53,8 +67,7 @@ class Topics:
         Raises:
             InvalidArgument: the broker does not answer.
         """
-        with closing(self._consumer(source, {ISOLATION: READ_UNCOMMITTED})) as consumer:
-            aborted = len(self._records(consumer, source, partition, offsets))
+        aborted = len(self.aborted(source, partition, offsets))
         reasons = [f"{aborted} of aborted transactions"] if aborted else []
         if others := len(offsets) - aborted:
             # Only a topic that is compacted loses single records.
@@ -63,14 +76,13 @@ class Topics:
             reasons.append(f"{others} of marks of transactions{deleted}")
         return ", ".join(reasons)
 
-    def _records(
+    def _messages(
         self, consumer: Consumer, source: Source, partition: int, offsets: Collection[int]
-    ) -> list[dict[str, object]]:
-        """Reads the records of *source* at *offsets* of an input partition."""
+    ) -> Iterator[Message]:
+        """Yields the records of *source* at *offsets* of an input partition."""
         place = self._place_of(source, partition)
         try:
-            messages = messages_at(consumer, place.topic, place.partition, offsets)
-            return [record_of(message, partition) for message in messages]
+            yield from messages_at(consumer, place.topic, place.partition, offsets)
         except KafkaException as error:
             raise self._no_answer(source, error) from error
 
