@@ -55,7 +55,8 @@ class BatchAnswers:
                 topic = topics[source.name] = broker.topic(source)
                 numbers = topic.numbers(was.inputs.get(source.name, InputProgress()).topic_ids)
                 offsets[source.name] = broker.offsets(source, numbers)
-                open_transactions[source.name] = broker.open_transactions(source, numbers)
+                if source.may_be_idle:
+                    open_transactions[source.name] = broker.open_transactions(source, numbers)
         limits = {o.name: broker.limits(o) for o in sub.sinks if o.topic}
         return cls(topics, offsets, open_transactions, limits, marks)
 

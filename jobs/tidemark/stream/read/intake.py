@@ -183,9 +183,12 @@ class Reader:
     def with_open_transactions(
         self, source: Source, readings: Mapping[int, PartitionReading], topic: TopicState | None
     ) -> Mapping[int, PartitionReading]:
-        """Marks those of *readings* whose partitions of *topic* have records of an open transaction."""
-        # Only a silent partition that was read to its end may be idle.
+        """Marks those of *readings* whose partitions of *topic* have records of an open transaction.
+
+        Only silent ones are marked, which would count as idle.
+        """
         silent = [n for n, part in readings.items() if part.silent and part.caught_up and topic and topic.has(n)]
+        silent = silent if source.may_be_idle else []
         waiting = self._broker.open_transactions(source, silent) if silent else {}
         return {**readings, **{number: replace(readings[number], has_open_transaction=True) for number in waiting}}
 
