@@ -110,7 +110,7 @@ def test_what_cannot_be_derived_names_the_remedy(broker: str, tmp_path: Path) ->
         (
             "sampled_unkeyed",
             [(0, None, {"id": n, "note": f"{n}"}) for n in range(9)],
-            "have no key, .* with --key FIELD",
+            "have no key that is text, .* with --key FIELD",
         ),
     ):
         topic(broker, name, records)

@@ -26,13 +26,19 @@ from tidemark.sampling.topic_sample import SampledRecord, TopicSample
 NOON_MS = 1_784_548_800_000
 
 
-def proposed(folder: Path, topic: str, objects: list[dict[str, Any]], key: str | None = None) -> tuple[Project, str]:
-    """Creates a project from a sample of *objects* of *topic*.
+def proposed(
+    folder: Path,
+    topic: str,
+    objects: list[dict[str, Any]],
+    key: str | None = None,
+    kafkas_key: bytes | None = None,
+) -> tuple[Project, str]:
+    """Creates a project from a sample of *objects* of *topic*, all with *kafkas_key*.
 
     They come a second apart. Returns the name of its topology, too.
     """
     records = tuple(
-        SampledRecord(n % 2, n // 2, None, json.dumps(each).encode(), (), NOON_MS + 1_000 * n)
+        SampledRecord(n % 2, n // 2, kafkas_key, json.dumps(each).encode(), (), NOON_MS + 1_000 * n)
         for n, each in enumerate(objects)
     )
     ends = {0: (0, len(objects)), 1: (0, len(objects))}
@@ -91,6 +97,14 @@ def test_a_key_is_named_as_the_record_has_it(tmp_path: Path) -> None:
     _, table, _ = load(project.topologies / f"{name}.toml").operators.values()
     assert isinstance(table, KeyedTable)
     assert table.key == ("order_no",)
+
+
+def test_a_key_that_is_no_text_is_not_proposed(tmp_path: Path) -> None:
+    objects = [{"device": f"d{n % 2}", "event_time": NOON_MS + 1_000 * n} for n in range(10)]
+    project, name = proposed(tmp_path, "readings", objects, kafkas_key=b"\xff\x01")
+    assert 'key = ["device"]' in (text := (project.topologies / f"{name}.toml").read_text())
+    assert "10 of 10 records have no key that is text" in text
+    assert "kafka_key" not in text
 
 
 def test_fields_may_be_named_as_columns_of_our_own(tmp_path: Path) -> None:

@@ -39,7 +39,8 @@ def key_of(
 ) -> Key:
     """Returns the key of current rows.
 
-    It is the field that is *named*, Kafka's key, or the field whose values repeat most.
+    It is the field that is *named*, Kafka's key if each record has one that is text, or the field whose values repeat
+    most.
 
     Args:
         records: all of the sample.
@@ -57,7 +58,7 @@ def key_of(
             msg = f"--key: no record has a field {named!r}; they have {', '.join(types)}"
             raise InvalidArgument(msg)
         return Key(named, from_kafka=False, seen="named with --key")
-    keyed = [(record.key, fields) for record, fields in read if record.key is not None]
+    keyed = [(record.key, fields) for record, fields in read if _is_utf8(record.key)]
     if len(keyed) == len(read):
         return _kafka_key(records, keyed, types)
     # At most half as many values as records: a field with more is about single records.
@@ -69,7 +70,7 @@ def key_of(
         of_field = [fields.get(name) for _, fields in read]
         if all(map(_is_text, of_field)) and len(set(of_field)) <= most_values:
             values[name] = len(set(of_field))
-    without_key = f"{len(read) - len(keyed)} of {len(read)} records have no key"
+    without_key = f"{len(read) - len(keyed)} of {len(read)} records have no key that is text"
     if not values:
         msg = (
             f"{address}: {without_key}, and no text field has values that repeat; name the field that identifies the "
@@ -103,6 +104,15 @@ def _kafka_key(
 def _repeats_key(name: str, keyed: Sequence[tuple[bytes | None, dict[str, Any]]]) -> bool:
     """Returns True if a field equals Kafka's key in every record."""
     return all(_text(fields.get(name)) == key for key, fields in keyed)
+
+
+def _is_utf8(key: bytes | None) -> bool:
+    """Returns True if a record has a key that a source can use."""
+    try:
+        (key or b"").decode()
+    except UnicodeDecodeError:
+        return False
+    return key is not None
 
 
 def _is_text(value: Any) -> bool:
