@@ -447,22 +447,28 @@ QUARANTINE = Table(
 )
 UNDELIVERABLE = Table(
     "undeliverable",
-    "record rejected after its batch was decided, for example because a limit of the topic changed meanwhile",
+    "record that a sink's table refused, or that its topic rejected after the batch was decided, for example because a "
+    "limit of the topic changed meanwhile",
     (
         *_BATCH,
         *_columns(
             ("operator", "string", "name of the sink"),
-            ("topic", "string", "Kafka topic that rejected it"),
+            ("topic", "string", "Kafka topic that rejected it; null: a Delta table"),
             ("key", "binary", "the record's key"),
             (
                 "value",
                 "binary",
-                "the record's bytes, JSON if it does not fit the sink's schema; null: it deletes its key",
+                "the record's bytes, JSON if it does not fit the sink's schema; of a table its columns as JSON; null: "
+                "it deletes its key",
             ),
             ("timestamp", "timestamp", "record time"),
             ("source_partition", "int", "input partition of the record that caused it"),
             ("source_offset", "bigint", "its offset there"),
-            ("error", "string", "error of the broker, its client or the schema"),
+            (
+                "error",
+                "string",
+                "error of the broker, its client or the schema; of a table its name, the constraint and the values",
+            ),
         ),
     ),
 )

@@ -7,7 +7,7 @@ stream looks sound: each one before the one that it follows.
 from __future__ import annotations
 
 import json
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -20,28 +20,35 @@ from tidemark.control.files import RESTORE, not_files
 from tidemark.control.folder import Control
 from tidemark.errors import UnreadableFile
 from tidemark.model.stream import Stream
-from tidemark.model.tables.catalog import BATCHES
+from tidemark.model.tables.catalog import BATCHES, TABLES
 from tidemark.semantics.progress import StreamProgress
-from tidemark.storage.delta.data_files import damaged_data_files
-from tidemark.storage.delta.datasets import open_to_read
+from tidemark.storage.delta.datasets import open_to_read, schema_of
 from tidemark.storage.delta.format import warehouse_stamp
 from tidemark.storage.delta.log import commit_file
-from tidemark.storage.delta.requirements import Refusal, TableRefused, open_to_write
+from tidemark.storage.delta.requirements import Access, Refusal, TableRefused, open_to_write
 from tidemark.storage.delta.snapshots import Snapshot
-from tidemark.storage.delta.tables import HISTORY, rows_of_others
+from tidemark.storage.delta.tables import HISTORY, Reference, rows_of_others
+from tidemark.storage.delta.types import type_changes
 from tidemark.storage.files import Files
 from tidemark.storage.warehouse import is_table
 from tidemark.stream.journal.checkpoint import Ends, newest_commit, plans
 from tidemark.stream.journal.entries import Entry, Journal
 from tidemark.stream.kafka.numbering import number_partitions
-from tidemark.stream.startup.damage import of_checkpoint, of_requests, of_states, read_journal
+from tidemark.stream.operate.steps import Steps
+from tidemark.stream.startup.damage import of_checkpoint, of_requests, of_states, of_table, read_journal
 from tidemark.stream.startup.soundness import Evidence, TableCommit
-from tidemark.stream.startup.state_compatibility import changed, meanings, shares_sources
-from tidemark.stream.write.commit import table_names, tables_alone, tables_replaced
+from tidemark.stream.startup.state_compatibility import changed, meanings, shares_sources, types
+from tidemark.stream.write.commit import declared_tables, tables_alone, tables_written
+
+Look = Callable[[Path], Iterable[tuple[Path, str]]]
+"""Returns the damaged data files of a table, and what is wrong with each."""
 
 
-def evidence(stream: Stream, *, deep: bool = False) -> Evidence:
-    """Reads the evidence of *stream*; if *deep*, also the footer of each data file of its tables."""
+def evidence(stream: Stream, *, look: Look | None = None) -> Evidence:
+    """Reads the evidence of *stream*, and that of data files by *look*.
+
+    None: a driver may start whatever data files are damaged.
+    """
     control, checkpoint = stream.control, stream.control / "checkpoint"
     app = f"{stream.topology.name}/{stream.sub.name}"
     damaged = [*not_files(control), *of_requests(control), *of_checkpoint(checkpoint), *_of_stamp(stream)]
@@ -53,8 +60,8 @@ def evidence(stream: Stream, *, deep: bool = False) -> Evidence:
         committed, commit_is_torn, plans_of_batches = None, False, None
     journal = read_journal(control / "journal")
     damaged += [*journal.damaged, *of_states(control, journal)]
-    alone, replaced = tables_alone(stream.home, stream.sub), tables_replaced(stream.sub)
-    tables = [_table(stream.home / name, f"{app}/{name}", alone, replaced) for name in table_names(stream.sub)]
+    alone, written = tables_alone(stream.home, stream.sub), tables_written(stream.sub)
+    tables = [_table(stream.home / name, f"{app}/{name}", alone, access) for name, access in written.items()]
     decided, entry = journal.newest, journal.entries.get(-1 if journal.newest is None else journal.newest)
     progress = entry.notes.progress if entry else StreamProgress()
     for each in journal.entries.values():
@@ -73,8 +80,8 @@ def evidence(stream: Stream, *, deep: bool = False) -> Evidence:
         damaged=tuple(damaged),
         newest_batches=_expected(journal.facts, entry, tables),
         tables=tuple(tables),
-        data_files=tuple(_damaged_data(stream.home)) if deep else (),
-        changed=tuple(changed(_meanings(control), meanings(stream.sub))),
+        data_files=() if look is None else tuple(_damaged_data(stream.home, look)),
+        changed=tuple(_changed(stream)),
         former={} if decided is not None or committed is not None else dict(_former(stream)),
     )
 
@@ -85,6 +92,23 @@ def _of_stamp(stream: Stream) -> Iterator[UnreadableFile]:
         warehouse_stamp(stream.layout.warehouse)
     except UnreadableFile as error:
         yield error
+
+
+def _changed(stream: Stream) -> Iterator[str]:
+    """Yields a line for each thing that *stream* keeps and that means something else now, or has another type."""
+    kept, now = _meanings(stream.control), meanings(stream.sub)
+    try:
+        steps = Steps(stream.topology, Reference(stream.layout.warehouse))
+    except Exception:  # SQL may raise any error of DuckDB, and the start describes it
+        yield from changed(kept, now)
+        return
+    yield from changed(kept, {**now, **types(stream.sub, steps)})
+    for declared in declared_tables(stream.home, stream.sub, steps.schemas):
+        # Those of Tidemark's own tables do not depend on the file; a damaged log is a finding already.
+        if declared.path.name not in TABLES:
+            with suppress(Exception):
+                stored = schema_of(open_to_read(declared.path)).to_json()
+                yield from type_changes(declared.path.name, stored, declared.schema)
 
 
 def _meanings(control: Path) -> dict[str, str]:
@@ -186,13 +210,15 @@ def _read_to(stream: Stream, progress: StreamProgress) -> Ends:
     return ends
 
 
-def _table(path: Path, app_id: str, alone: Container[str], replaced: Container[str]) -> TableCommit:
+def _table(path: Path, app_id: str, alone: Container[str], access: Access) -> TableCommit:
+    if (damage := of_table(path)) is not None:
+        return TableCommit(path=path, error=damage)
     refusal: Refusal | None = None
     try:
-        open_to_write(path, replaces=path.name in replaced)
+        open_to_write(path, access)
     except TableRefused as refused:
         refusal = refused.refusal
-    except Exception:  # a changed byte of its log may raise any error, and the next opening describes it
+    except Exception:  # delta-rs may raise any error for a changed byte, and the next opening describes it
         pass
     try:
         table = open_to_read(path)
@@ -201,22 +227,20 @@ def _table(path: Path, app_id: str, alone: Container[str], replaced: Container[s
         others = tuple(rows_of_others(path, DeltaTable(str(path)))) if path.name in alone else ()
     except TableNotFoundError:
         return TableCommit(path=path, exists=False)
-    # A changed byte of its log may raise any error.
     except Exception as error:
-        first_line = next(iter(str(error).splitlines()), "")
-        told = None if refusal else f"{type(error).__name__}: {first_line}"
-        return TableCommit(path=path, error=told, refusal=refusal)
+        found = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
+        return TableCommit(path=path, error=None if refusal else UnreadableFile(path, found, RESTORE), refusal=refusal)
     return TableCommit(
         path=path, newest_batch=newest, version=version, restored_to=restored_to, others=others, refusal=refusal
     )
 
 
-def _damaged_data(home: Path) -> Iterator[tuple[Path, str]]:
-    """Yields the damaged data files of all tables in *home*, and what is wrong with them."""
+def _damaged_data(home: Path, look: Look) -> Iterator[tuple[Path, str]]:
+    """Yields what *look* finds in all tables in *home*."""
     for path in sorted(filter(is_table, home.iterdir() if home.is_dir() else ())):
         # A table whose log cannot be read is a finding already.
         with suppress(DeltaError, ValueError, OSError):
-            yield from damaged_data_files(path)
+            yield from look(path)
 
 
 def _restored(path: Path, table: DeltaTable | Snapshot, newest: int) -> tuple[int | None, str | None]:
