@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from tidemark.kernels.sql.constraints import Constraint
 from tidemark.semantics.event_time import PartitionReading
 from tidemark.semantics.progress import InputProgress, PartitionProgress, SentMark, StreamProgress
 from tidemark.semantics.schema_watch import FieldSeen, SourceFields, TypeSeen
@@ -45,7 +46,8 @@ PROGRESS = (
 BATCH = (
     '{"batch_id": 0, "epoch": 1, "decided_at_ms": 1770033601000, "started_at_ms": 1770033601000, '
     '"read_at_ms": 1770033601200, "ends": {"events": {"0": 1}}, "versions": {}, "is_last": true, '
-    '"queued": {"ms": 150, "behind": ["play/up"]}}'
+    '"queued": {"ms": 150, "behind": ["play/up"]}, "constraints": {"board": [{"kind": "constraint", "name": "positive", '
+    '"text": "n > 0", "columns": [["n", "long"]]}]}, "refused": {"board": ["a"]}}'
 )
 OPERATORS = (
     '{"events": {"started_at_ms": 1770033601000, "finished_at_ms": 1770033601100, "queued_ms": 0, '
@@ -82,6 +84,8 @@ NOTES = EntryNotes(
             read_at_ms=T + 1_200,
             ends={"events": {0: 1}},
             queued=QueueWait(150, ("play/up",)),
+            constraints={"board": (Constraint("constraint", "positive", "n > 0", (("n", "long"),)),)},
+            refused={"board": ("a",)},
         ),
         progress=StreamProgress(
             batch_id=0,

@@ -82,7 +82,10 @@ def command(options: argparse.Namespace) -> int:
     else:
         say_inert("\n".join([as_text(models), *broken.values()]))
     has_damage = any("error" in model for model in models)
-    if has_damage or any(stream["state"] != NEVER_STARTED for model in models for stream in model["streams"]):
+    streams = [stream for model in models for stream in _list(model["streams"])]
+    # A query of a job may have batches and no heartbeat.
+    has_run = any(stream["state"] != NEVER_STARTED or stream["last_batch_at"] for stream in streams)
+    if has_damage or has_run or (broken and not models):
         return 0
     # Most often the streams write elsewhere.
     found = "there is no such folder" if is_missing(layout.warehouse) else "no stream has run there"
