@@ -46,8 +46,8 @@ PROGRESS = (
 BATCH = (
     '{"batch_id": 0, "epoch": 1, "decided_at_ms": 1770033601000, "started_at_ms": 1770033601000, '
     '"read_at_ms": 1770033601200, "ends": {"events": {"0": 1}}, "versions": {}, "is_last": true, '
-    '"queued": {"ms": 150, "behind": ["play/up"]}, "constraints": {"board": [{"kind": "constraint", "name": "positive", '
-    '"text": "n > 0", "columns": [["n", "long"]]}]}, "refused": {"board": ["a"]}}'
+    '"queued": {"ms": 150, "behind": ["play/up"]}, "constraints": {"board": [{"kind": "constraint", '
+    '"name": "positive", "text": "n > 0", "columns": [["n", "long"]]}]}, "refused": {"board": ["a"]}}'
 )
 OPERATORS = (
     '{"events": {"started_at_ms": 1770033601000, "finished_at_ms": 1770033601100, "queued_ms": 0, '
