@@ -5,10 +5,13 @@ They run through the engine and Delta, held records too.
 
 from __future__ import annotations
 
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 
 from support.crashes import Crash, crash_at
 from support.play import CLOCKS, MEASURED, Play, Row
@@ -390,3 +393,71 @@ def test_two_sinks_keep_separate_tables_on_processing_time(tmp_path: Path) -> No
             tmp_path,
             change=on_processing_time,
         )
+
+
+MONEY = topology_of(events=source("id string, region string, fare double")) + operators(
+    paid=map_of(select={"id": "id", "region": "region", "fare": "cast(fare as decimal(12,2))"}),
+    totals=aggregate(
+        "paid",
+        key=["region"],
+        aggregates={name: f"{name}(fare)" for name in ("sum", "avg", "min", "max", "first", "last")},
+    ),
+    totals_now=current("totals", "totals", key=["region"]),
+    newest=table("paid", columns=["region", "fare"]),
+    by_region=repartition("newest", id=["id"], key=["region"], columns=["fare"]),
+    regions=aggregate("by_region", sub_topology="regions", aggregates={"total": "sum(fare)", "mean": "avg(fare)"}),
+    regions_out=sink("regions", table="regions"),
+)
+
+
+def test_money_stays_exact_in_results_state_hops_and_tables(tmp_path: Path) -> None:
+    play = Play(MONEY, tmp_path)
+
+    def pay(second: int, *paid: tuple[str, str, float | None]) -> None:
+        rows = [play.row("events", T + second * 1000, id=id_, region=region, fare=fare) for id_, region, fare in paid]
+        play.batch(rows, at_ms=T + second * 1000)
+        play.hop("regions", at_ms=T + second * 1000)
+
+    pay(1, ("a", "n", 7.31), ("b", "n", 2.07), ("c", "s", None))
+    pay(2, ("b", "n", 2.07), ("b", "n", 0.07))
+    columns = ("region", "sum", "avg", "min", "max", "first", "last")
+    totals = sorted(tuple(row[c] for c in columns) for row in play.rows("totals"))
+    # 7.31 + 2.07 + 2.07 + 0.07 is 11.52, a quarter of it 2.88.
+    money = [Decimal(text) for text in ("11.52", "2.880000", "0.07", "7.31", "7.31", "0.07")]
+    assert totals == [("n", *money), ("s", *[None] * 6)]
+    kinds = {field.name: str(field.type) for field in pa.schema(DeltaTable(play.table("totals")).schema().to_arrow())}
+    assert [kinds[c] for c in columns[1:]] == [
+        "decimal128(22, 2)", "decimal128(16, 6)", *["decimal128(12, 2)"] * 4,
+    ]  # fmt: skip
+    newest = [(row["key"], row["value"]) for row in play.rows("changes") if row["operator"] == "newest"]
+    assert newest == [
+        ("a", '{"region":"n","fare":"7.31"}'),
+        ("b", '{"region":"n","fare":"2.07"}'),
+        ("c", '{"region":"s","fare":null}'),
+        ("b", '{"region":"n","fare":"0.07"}'),  # and not 2.07 again
+    ]
+    regions = [(row["region"], row["total"], row["mean"]) for row in play.rows("regions", "regions")]
+    assert regions == [
+        ("n", Decimal("7.31"), Decimal("7.310000")),
+        ("n", Decimal("9.38"), Decimal("4.690000")),
+        ("s", None, None),
+        ("n", Decimal("7.38"), Decimal("3.690000")),  # 2.07 was taken back
+    ]
+
+
+def test_a_decimal_with_which_the_sum_does_not_fit_is_set_aside(tmp_path: Path) -> None:
+    toml = topology_of(events=source("id string, v decimal(38,2)"))
+    play = Play(
+        toml + operators(sums=aggregate(key=["id"], aggregates={"v": "sum(v)"}), out=sink("sums", table="out")),
+        tmp_path,
+    )
+    most = Decimal("9" * 36 + ".99")
+    values = [most, Decimal("0.01"), Decimal("-0.01"), Decimal("0.01"), most.copy_negate()]
+    for second, value in enumerate(values):
+        play.batch([play.row("events", T + second * 1000, id="a", v=value)], at_ms=T + second * 1000)
+    below = Decimal("9" * 36 + ".98")
+    assert [row["v"] for row in play.rows("out")] == [most, below, most, Decimal("0.00")]
+    (refused,) = play.rows("quarantine")
+    assert (refused["reason"], refused["offset"]) == ("sql_error", 1)
+    assert refused["detail"].startswith("aggregates.v: the sum does not fit decimal(38,2); ")
+    check_accounting(play)

@@ -14,6 +14,7 @@ from typing import Any
 
 from tidemark.collecting import outside
 from tidemark.errors import InvalidArgument
+from tidemark.model.settings.declared_fields import path_of
 from tidemark.model.settings.lengths import rounded_up
 from tidemark.model.settings.toml_keys import length, length_in_toml
 from tidemark.model.toml_operators import name_mistake
@@ -159,7 +160,7 @@ def _declared_types(types: Mapping[str, tuple[str, str]], columns: Mapping[str, 
     named = {column: name for name, column in columns.items() if name != column}
     declared: dict[str, tuple[str, str]] = {}
     for column, (kind, remark) in types.items():
-        declared[column] = (f"{kind} from {named[column]}" if column in named else kind, remark)
+        declared[column] = (f"{kind} from {path_of((named[column],))}" if column in named else kind, remark)
     return declared
 
 

@@ -17,10 +17,11 @@ from typing_extensions import override
 from tidemark.errors import InvalidArgument
 from tidemark.kernels.aggregates.function import KEY, OLD, AggregateFunction, Limit
 from tidemark.kernels.aggregates.sums import DecimalSum, DoubleSum, ExactSum, WholeSum
-from tidemark.kernels.columns.decimals import MOST_DIGITS, average_type, carried, quotients
+from tidemark.kernels.columns.decimals import average_type, carried, quotients
 from tidemark.kernels.columns.identity import identity_of
 from tidemark.kernels.columns.schemas import META_SCHEMA
 from tidemark.model.settings.aggregate_functions import AGGREGATE_FUNCTIONS
+from tidemark.model.settings.declared_fields import MOST_DIGITS
 
 
 class Count(AggregateFunction):

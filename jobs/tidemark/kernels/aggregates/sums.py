@@ -16,8 +16,9 @@ import polars as pl
 from typing_extensions import override
 
 from tidemark.kernels.aggregates.function import KEY, OLD, AggregateFunction, Limit
-from tidemark.kernels.columns.decimals import MOST_DIGITS, as_decimal, carried, sum_type, unscaled
+from tidemark.kernels.columns.decimals import as_decimal, carried, sum_type, unscaled
 from tidemark.kernels.columns.exact import PARTS, Sums
+from tidemark.model.settings.declared_fields import MOST_DIGITS
 
 _ODD = ("nan", "inf", "-inf")
 """Doubles that are counted instead of added."""
@@ -205,7 +206,8 @@ class DecimalSum(ExactSum):
 
     def _fits(self, totals: Sequence[int]) -> bool:
         low, high = totals
-        return abs(high * 2**64 + low) < 10**self._type.precision
+        most: int = 10**self._type.precision
+        return abs(high * 2**64 + low) < most
 
     @property
     @override

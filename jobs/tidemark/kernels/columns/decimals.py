@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import polars as pl
 
-MOST_DIGITS = 38
-"""The most digits of a decimal, as in Spark."""
+from tidemark.model.settings.declared_fields import MOST_DIGITS
+
 _WORD, _PLUS, _MINUS = (pl.lit(number, pl.Int128) for number in (2**64, 1, -1))
 
 
