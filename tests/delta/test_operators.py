@@ -5,6 +5,8 @@ They run through the engine and Delta, held records too.
 
 from __future__ import annotations
 
+import math
+import struct
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -15,13 +17,28 @@ from deltalake import DeltaTable
 
 from support.crashes import Crash, crash_at
 from support.play import CLOCKS, MEASURED, Play, Row
-from support.topologies import aggregate, current, map_of, operators, repartition, sink, source, table, topology_of
+from support.topologies import (
+    aggregate,
+    current,
+    join,
+    map_of,
+    operators,
+    repartition,
+    sink,
+    source,
+    table,
+    topology_of,
+)
 from tidemark.errors import InvalidSpec
+from tidemark.model.project.layout import Layout
 from tidemark.model.tables.catalog import BECAME, CAME_IN
 from tidemark.model.topology import on_processing_time
 from tidemark.semantics.strategy import Strategy
+from tidemark.storage.delta.tables import scan
 
 T = 1_400_000_000_000
+(OTHER_NAN,) = struct.unpack(">d", bytes.fromhex("fff8000000000001"))
+"""A NaN with another sign and other bits than `math.nan`."""
 SOURCE = topology_of({"level": "trace"}, events=source())
 COUNTS = operators(
     counts=aggregate(key=["id"], aggregates={"n": "count(*)", "top": "max(v)"}, select={"n": "n", "top": "top"}),
@@ -460,4 +477,47 @@ def test_a_decimal_with_which_the_sum_does_not_fit_is_set_aside(tmp_path: Path) 
     (refused,) = play.rows("quarantine")
     assert (refused["reason"], refused["offset"]) == ("sql_error", 1)
     assert refused["detail"].startswith("aggregates.v: the sum does not fit decimal(38,2); ")
+    check_accounting(play)
+
+
+ZEROS = topology_of(
+    events=source("id double, v int"), names=source("id double, name string", topic="names")
+) + operators(
+    counts=aggregate(key=["id"], aggregates={"n": "count(*)"}),
+    counts_out=sink("counts", table="counts"),
+    sessions=aggregate(key=["id"], window={"session": "10 s"}, aggregates={"n": "count(*)"}),
+    sessions_out=sink("sessions", table="sessions"),
+    pairs=aggregate(key=["id", "v"], aggregates={"n": "count(*)"}),
+    pairs_out=sink("pairs", table="pairs"),
+    names_now=table("names", columns=["name"]),
+    named=join("events", "names_now", on={"id": "id"}),
+    named_out=sink("named", table="named"),
+    newest=table(columns=["v"]),
+    newest_out=current("newest", "newest"),
+    changed=map_of(select={"id": "id", "v": "v"}, strategy="on_change", key=["v"], rule="value_only"),
+    changed_out=sink("changed", table="changed"),
+    by_id=repartition(key=["id"], columns=["v"], partitions=7),
+    behind=aggregate("by_id", sub_topology="behind", aggregates={"n": "count(*)"}),
+    behind_out=sink("behind", table="behind"),
+)
+
+
+@pytest.mark.parametrize("keys", [(0.0, -0.0), (-0.0, 0.0), (math.nan, OTHER_NAN)], ids=str)
+def test_zeros_are_one_key_and_so_is_nan(tmp_path: Path, keys: tuple[float, float]) -> None:
+    play = Play(ZEROS, tmp_path)
+    for second, key in enumerate(keys):
+        play.batch([play.row("names", T, id=keys[0], name="x")] if second == 0 else [], at_ms=T)
+        play.batch([play.row("events", T + second * 1000, id=key, v=5)], at_ms=T + second * 1000)
+        play.hop("behind", at_ms=T + second * 1000)
+    for name, sub in (("counts", "events"), ("sessions", "events"), ("pairs", "events"), ("behind", "behind")):
+        rows = [row for row in play.rows(name, sub) if not row["deleted"]]
+        assert [row["n"] for row in rows] == [1, 2], name
+        assert len({str(row["id"]) for row in rows}) == 1, name  # and −0.0 is shown as 0.0
+        assert str(rows[0]["id"]) == str(abs(keys[0])), name
+    assert [row["name"] for row in play.rows("named")] == ["x", "x"]
+    assert [row["v"] for row in play.rows("newest")] == [5]
+    texts = {row["key"] for row in play.rows("changes") if row["operator"] == "newest"}
+    assert texts == {"NaN" if math.isnan(keys[0]) else "0.0"}
+    assert len(play.rows("changed")) == 1  # the second is an equal value
+    assert scan(Layout(tmp_path).hop("play", "events", "by_id")).collect()["partition"].n_unique() == 1
     check_accounting(play)

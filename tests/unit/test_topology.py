@@ -131,7 +131,7 @@ def test_a_given_name_is_taken_before_that_of_a_source():
         ("flight_events", {"fields": "at bigint from"}, "where the record has another name, `name type from its"),
         ("flight_events", {"fields": "fare decimal(39,2)"}, "fields: has 'fare decimal(39,2)'; write `name type`"),
         ("flight_events", {"fields": "fare decimal"}, "fields: has 'fare decimal'; write `name type`"),
-        ("flight_events", {"fields": "a int from x..y, b int from `z"}, "has 'a int from x..y', 'b int from `z'; write"),
+        ("flight_events", {"fields": "a int from x..y, b int from `z"}, "has 'a int from x..y', 'b int from `z'"),
         ("flight_events", {"fields": "id string from a.b, n int from a.`b`"}, "fields: reads 'a.b' twice"),
         (
             "flight_events",

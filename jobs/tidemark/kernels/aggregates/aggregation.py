@@ -16,7 +16,7 @@ from tidemark.collecting import in_order_of
 from tidemark.kernels.aggregates.function import AggregateFunction, Limit
 from tidemark.kernels.aggregates.windows import WINDOW, ends_by, in_windows
 from tidemark.kernels.columns.schemas import META_SCHEMA
-from tidemark.kernels.columns.values import key_text
+from tidemark.kernels.columns.values import key_text, key_values
 from tidemark.model.kinds.aggregate import Aggregate
 from tidemark.model.settings.windows import Shape, Windows
 
@@ -54,7 +54,8 @@ class Aggregation:
         columns: dict[str, pl.Expr | pl.Series] = {}
         for function in self.functions:
             columns |= function.of_rows(records)
-        keyed = records.with_columns(_key=key_text(self.key, records.schema), **columns)
+        key = key_values(self.operator.key, records.schema)
+        keyed = records.with_columns(_key=key_text(self.key, records.schema), **columns, **key)
         return keyed.with_columns(_deleted=pl.lit(value=False)).select(self.state_schema.keys())
 
     def merged(self, states: pl.DataFrame, by: str = "_key") -> pl.DataFrame:

@@ -12,7 +12,7 @@ from tidemark.errors import InvalidArgument
 from tidemark.kernels import META, payload
 from tidemark.kernels.aggregates.function import OLD
 from tidemark.kernels.aggregates.functions import places_in_order
-from tidemark.kernels.columns.values import key_text, parsed, partition_of
+from tidemark.kernels.columns.values import key_text, key_values, parsed, partition_of
 from tidemark.kernels.sql.expressions import COMPARED, KEPT, Expressions
 from tidemark.kernels.updates.emission import identified, with_value
 from tidemark.model.kinds.join import Join
@@ -87,7 +87,7 @@ def unite(inputs: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
 def table_updates(operator: KeyedTable, records: pl.DataFrame) -> pl.DataFrame:
     """Returns *records* with the table's key and value alone."""
     columns = value_columns(operator, records.columns)
-    kept = records.select(*operator.key, *columns, *META)
+    kept = records.select(*operator.key, *columns, *META).with_columns(**key_values(operator.key, records.schema))
     return with_value(kept, columns).with_columns(_key=key_text(operator.key, kept.schema))
 
 
