@@ -521,3 +521,43 @@ def test_zeros_are_one_key_and_so_is_nan(tmp_path: Path, keys: tuple[float, floa
     assert len(play.rows("changed")) == 1  # the second is an equal value
     assert scan(Layout(tmp_path).hop("play", "events", "by_id")).collect()["partition"].n_unique() == 1
     check_accounting(play)
+
+
+RENAMED = (
+    topology_of(events=source("id string, v int"))
+    + operators(
+        renamed=map_of(select={"id": "id", "v": "v", "seen": '("event_time")'}),
+        newest=table("renamed"),
+        board=current("newest", "board"),
+        changed=map_of(select={"id": "id", "v": "v", "at": "event_time"}, strategy="on_change", key=["id"]),
+        changed_out=sink("changed", table="changed"),
+        by_v=repartition("renamed", key=["v"], columns=["id", "seen"]),
+        behind=table("by_v", sub_topology="behind", key=["id"]),
+        behind_out=sink("behind", table="behind"),
+        exact=table("renamed", columns=["seen"]),
+        exact_out=sink("exact", table="exact"),
+        days=map_of(select={"id": "id", "day": "event_time // 86400000"}),
+        day=table("days"),
+        day_out=sink("day", table="days"),
+    )
+)
+
+
+def test_the_event_time_alone_is_no_change(tmp_path: Path) -> None:
+    play = Play(RENAMED, tmp_path)
+    for second, v in ((1, 5), (2, 5), (3, 6), (86_400, 6)):
+        play.batch([play.row("events", T + second * 1000, id="a", v=v)], at_ms=T + second * 1000)
+        play.hop("behind", at_ms=T + second * 1000)
+
+    def seen(name: str, sub: str, *columns: str) -> list[tuple[int, ...]]:
+        return [tuple(row[c] for c in columns) for row in play.rows(name, sub)]
+
+    assert seen("board", "events", "v", "seen") == [(6, T + 3000)]
+    assert seen("changed", "events", "v", "at") == [(5, T + 1000), (6, T + 3000)]
+    assert seen("behind", "behind", "v", "seen") == [(5, T + 1000), (6, T + 3000)]
+    # A column that is named is compared, and what is calculated of the time is no event time.
+    assert len(seen("exact", "events", "seen")) == 4
+    assert seen("days", "events", "day") == [(T // 86_400_000,), (T // 86_400_000 + 1,)]
+    for name, suppressed in (("newest", 2), ("changed", 2), ("exact", 0), ("day", 2)):
+        assert sum(row["suppressed"] for row in play.rows("outcomes") if row["operator"] == name) == suppressed, name
+    check_accounting(play)

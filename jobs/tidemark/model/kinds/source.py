@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
@@ -266,6 +266,10 @@ class Source(KafkaEnd):
             return frozenset()  # each topic has a partition with records of the key
         # Kafka puts records of one key into one partition. A table or a folder has one partition.
         return frozenset({KAFKA_KEY, *([self.key] if self.key else [])}) if self.topic else ORDERED
+
+    def event_times(self, read: Sequence[frozenset[str]]) -> frozenset[str]:
+        """Returns the column that `timestamp` names."""
+        return frozenset({self.timestamp} if self.timestamp else ())
 
     def on_processing_time(self) -> Self:
         """Returns it without `max_ahead`: no record is ahead of the clock."""
