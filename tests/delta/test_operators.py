@@ -523,23 +523,20 @@ def test_zeros_are_one_key_and_so_is_nan(tmp_path: Path, keys: tuple[float, floa
     check_accounting(play)
 
 
-RENAMED = (
-    topology_of(events=source("id string, v int"))
-    + operators(
-        renamed=map_of(select={"id": "id", "v": "v", "seen": '("event_time")'}),
-        newest=table("renamed"),
-        board=current("newest", "board"),
-        changed=map_of(select={"id": "id", "v": "v", "at": "event_time"}, strategy="on_change", key=["id"]),
-        changed_out=sink("changed", table="changed"),
-        by_v=repartition("renamed", key=["v"], columns=["id", "seen"]),
-        behind=table("by_v", sub_topology="behind", key=["id"]),
-        behind_out=sink("behind", table="behind"),
-        exact=table("renamed", columns=["seen"]),
-        exact_out=sink("exact", table="exact"),
-        days=map_of(select={"id": "id", "day": "event_time // 86400000"}),
-        day=table("days"),
-        day_out=sink("day", table="days"),
-    )
+RENAMED = topology_of(events=source("id string, v int")) + operators(
+    renamed=map_of(select={"id": "id", "v": "v", "seen": '("event_time")'}),
+    newest=table("renamed"),
+    board=current("newest", "board"),
+    changed=map_of(select={"id": "id", "v": "v", "at": "event_time"}, strategy="on_change", key=["id"]),
+    changed_out=sink("changed", table="changed"),
+    by_v=repartition("renamed", key=["v"], columns=["id", "seen"]),
+    behind=table("by_v", sub_topology="behind", key=["id"]),
+    behind_out=sink("behind", table="behind"),
+    exact=table("renamed", columns=["seen"]),
+    exact_out=sink("exact", table="exact"),
+    days=map_of(select={"id": "id", "day": "event_time // 86400000"}),
+    day=table("days"),
+    day_out=sink("day", table="days"),
 )
 
 
