@@ -51,7 +51,7 @@ def field_text(column: str, kind: pl.DataType) -> pl.Expr:
     )
 
 
-def with_one_zero(value: pl.Expr, kind: pl.DataType) -> pl.Expr | None:
+def with_one_zero(value: pl.Expr, kind: object) -> pl.Expr | None:
     """Returns *value* of the type *kind* with 0.0 for −0.0, which equals it and has another text.
 
     None: there are no floats in it.

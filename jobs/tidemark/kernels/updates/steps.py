@@ -50,10 +50,10 @@ def map_updates(operator: Map, records: pl.DataFrame, sql: Expressions, compared
     columns = tuple(operator.select)
     if operator.identity is None:
         return _with_compared(records.with_columns(**key), columns, compared)
-    compared = sql.select(records.with_row_index("_row"), {COMPARED: operator.identity}, keep=("_row",))
+    identities = sql.select(records.with_row_index("_row"), {COMPARED: operator.identity}, keep=("_row",))
     # Records whose identity cannot be evaluated are set aside.
-    usable = records if compared.height == records.height else records[compared["_row"]]
-    updates = with_value(usable.with_columns(compared[COMPARED], **key), columns, identity=[COMPARED])
+    usable = records if identities.height == records.height else records[identities["_row"]]
+    updates = with_value(usable.with_columns(identities[COMPARED], **key), columns, identity=[COMPARED])
     return updates.drop(COMPARED)
 
 
