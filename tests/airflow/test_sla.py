@@ -94,9 +94,12 @@ def test_a_change_is_told_once_with_all_that_there_is_to_say(tmp_path: Path, inb
     assert mail["Subject"] == "[critical] flights: delays_in_time is broken (error)"
     assert (mail["From"], mail["To"]) == ("tidemark@example.org", "desk@example.org, ops@example.org")
     assert mail["Message-ID"] == "<flights.delays_in_time-20260101T120000.opened@tidemark>"
-    body = mail.get_body().get_content()
+    assert [part.get_content_type() for part in mail.walk()] == ["multipart/alternative", "text/plain", "text/html"]
+    body, text = mail.get_body().get_content(), mail.get_body(("plain",)).get_content()
     for said in (OPENED["said"], "2 min", "carrier_state", OPENED["held_by"], "carrier relations", OPENED["runbook"]):
         assert said in body
+        assert said in text
+    assert "<" not in text
     assert "/tidemark/pages/flights/slas#delays_in_time-20260101T120000</a></p>" in body
     assert "Delayed alert" not in body
     with pytest.raises(AirflowSkipException):

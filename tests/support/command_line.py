@@ -23,13 +23,17 @@ class CommandOutput(NamedTuple):
     stderr: str
 
 
-def tidemark(folder: Path, *words: str) -> CommandOutput:
-    """Runs the command *words* in *folder*, without the environment's settings and PATH."""
+def tidemark(folder: Path, *words: str, **variables: str) -> CommandOutput:
+    """Runs the command *words* in *folder*.
+
+    Of the settings in the environment it has only *variables*, and no PATH.
+    """
     handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(StringIO()) as out, redirect_stderr(StringIO()) as err:
         for name in [name for name in os.environ if name.startswith("TIDEMARK_")]:
             patch.delenv(name)
-        patch.setenv("PATH", "")
+        for name, value in {"PATH": "", **variables}.items():
+            patch.setenv(name, value)
         patch.setattr(sys, "argv", ["tidemark", *words])
         patch.chdir(folder)
         try:

@@ -33,7 +33,7 @@ def test_a_channel_has_the_notifier_of_its_kind() -> None:
         },
         file="channels.toml",
     )
-    assert (mail.name, mail.notifier.rpartition(".")[2], mail.arguments["to"]) == ("desk", "SmtpNotifier", ["a@b.c"])
+    assert (mail.name, mail.notifier.rpartition(".")[2], mail.arguments["to"]) == ("desk", "MailNotifier", ["a@b.c"])
     assert mail.arguments["smtp_conn_id"] == "desk_smtp"
     assert (slack.notifier.rpartition(".")[2], slack.owners) == ("SlackWebhookNotifier", ("ops",))
     assert (own.notifier, own.arguments) == ("my.Pager", {"key": "{{ alert.subject }}", "n": 3})

@@ -62,6 +62,28 @@ def test_an_incident_is_named_after_its_sla_and_first_check() -> None:
     assert {row["broken_since"] for row in rows} == {row["opened_at"] for row in rows} == {NOON + MINUTE}
 
 
+@pytest.mark.parametrize(
+    ("verdict", "observed_s", "since_s"),
+    [
+        ("error", 120, 600),  # the limit is 2 min, and the check is at 12:10
+        ("error", 420, 300),
+        ("never_loaded", None, 600),
+        ("ahead_of_clock", -5, 600),
+    ],
+)
+def test_an_age_is_broken_since_it_crossed_its_limit(verdict: str, observed_s: int | None, since_s: int) -> None:
+    observed_ms = None if observed_s is None else observed_s * 1_000
+    (row,) = changed([check(10, verdict, observed_ms=observed_ms)], [])
+    assert (row["broken_since"], row["opened_at"]) == (NOON + since_s * 1_000, NOON + 10 * MINUTE)
+
+
+def test_the_delay_of_opening_counts_from_the_crossing() -> None:
+    delayed = replace(spec(), damping=Damping(open_after_ms=4 * MINUTE))
+    results = [check(10, "error", observed_ms=5 * MINUTE), check(11, "error", observed_ms=6 * MINUTE)]
+    assert told(changed(results[:1], [], delayed)) == []  # it crossed the limit at 12:07
+    assert told(changed(results, [], delayed)) == [("board-20260101T121100", "opened", 11)]
+
+
 def test_changes_that_are_stored_do_not_follow_again() -> None:
     results = [check(1, "warn"), check(2, "error"), check(3, "pass"), check(4, "error")]
     known: list[dict[str, Any]] = []

@@ -6,6 +6,8 @@ import argparse
 import json
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -20,9 +22,10 @@ from tidemark.cli.project.init import init
 from tidemark.cli.repair import accept_loss, reset_time
 from tidemark.cli.repair.requeue import _chosen
 from tidemark.cli.shared.local import AirflowApi, Home, InstallationState, writable_home
-from tidemark.cli.stack import topic
+from tidemark.cli.stack import down, topic
 from tidemark.cli.stack import up as up_command
 from tidemark.cli.stack.up import StackStart
+from tidemark.control.folder import Control, Heartbeat, StreamState
 from tidemark.embedded.stack import dag_folders
 from tidemark.errors import InvalidArgument, TidemarkError
 from tidemark.model.project.files import CHECKOUT, Project
@@ -55,6 +58,11 @@ def test_status_is_there_before_anything_runs(project: Project) -> None:
     rows = [line.split() for line in said.stdout.splitlines() if "/reading" in line]
     assert rows == [["mine/reading", "never_started", "0", "-", "-"], ["yours/reading", "never_started", "0", "-", "-"]]
     assert "broken.toml: name" in said.stdout
+    warehouse = project.state / "warehouse"
+    looked = f"looked into the warehouse {warehouse}: there is no such folder; --warehouse names another one\n"
+    assert (said.returncode, said.stderr) == (1, looked)
+    warehouse.mkdir(parents=True)
+    assert "no stream has run there" in tidemark(project.folder, "status").stderr
     (found,) = json.loads(tidemark(project.folder, "status", "mine", "--format", "json").stdout)["topologies"]
     assert (found["verdict"], found["page"], found["streams"][0]["first_latency_ms"]) == ("not_running", None, None)
 
@@ -110,6 +118,70 @@ def test_where_nothing_runs_the_remedy_is_a_command(project: Project, command: s
 
 def test_down_where_nothing_runs_is_done_at_once(project: Project) -> None:
     assert tidemark(project.folder, "down").stdout == f"nothing runs in {project.state}\n"
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path) -> Iterator[Path]:
+    """A warehouse with two streams of `mine`, whose drivers another Airflow has launched.
+
+    That of `reading` ends when it is asked to.
+    """
+    warehouse = tmp_path / "elsewhere"
+    driver, stuck = (Control(warehouse / "control" / "mine" / name) for name in ("reading", "stuck"))
+    for control in (driver, stuck):
+        control.acquire()
+    driver.beat(Heartbeat(state=StreamState.RUNNING, epoch=1, launch_id="1", at_ms=0, pid=7, host="h", doing="batch 3"))
+    is_over = threading.Event()
+
+    def end_when_asked() -> None:
+        while not is_over.wait(0.02):
+            if driver.drain_requested():
+                driver.release()
+                return
+
+    thread = threading.Thread(target=end_when_asked)
+    thread.start()
+    yield warehouse
+    is_over.set()
+    thread.join()
+    driver.release()
+    stuck.release()
+
+
+def test_down_drains_streams_that_were_launched_elsewhere(
+    project: Project, elsewhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(down, "AFTER_TRIGGER_S", 1.0)
+    place = ("--warehouse", str(elsewhere))
+    all_of_them = tidemark(project.folder, *place, "down")
+    assert (all_of_them.returncode, all_of_them.stdout) == (
+        1,
+        f"nothing runs in {project.state}\n"
+        "mine/reading still runs on h, process 7: batch 3\n"
+        "mine/stuck still runs\n"
+        f"`tidemark down mine` drains what writes to {elsewhere}, wherever it was launched\n",
+    )
+    drained = tidemark(project.folder, *place, "down", "mine")
+    assert drained.returncode == 1
+    assert "draining mine/reading, mine/stuck" in drained.stdout
+    assert drained.stdout.endswith(
+        "mine/stuck still runs\nthey were asked to end 2 s ago, and end after their batch; `tidemark status` shows it\n"
+    )
+    assert "mine/reading still runs" not in drained.stdout
+    assert Control(elsewhere / "control" / "mine" / "reading").drained_by() == "tidemark down"
+    none = tidemark(project.folder, *place, "down", "yours")
+    assert (none.returncode, none.stdout) == (0, f"no stream of yours runs in {elsewhere}\n")
+    unknown = tidemark(project.folder, *place, "down", "theirs")
+    assert unknown.stderr == "tidemark down: there is no topology theirs; known: mine, yours\n"
+
+
+def test_a_project_of_the_environment_is_named(project: Project, tmp_path: Path) -> None:
+    other = init(tmp_path / "other")
+    answer = tidemark(project.folder, "down", TIDEMARK_PROJECT=str(other.folder))
+    assert (
+        answer.stderr == f"$TIDEMARK_PROJECT names the project {other.folder}: that of {project.folder} is not used\n"
+    )
+    assert tidemark(other.folder, "down", TIDEMARK_PROJECT=str(other.folder)).stderr == ""
 
 
 def test_a_log_is_shown_from_its_end(project: Project) -> None:

@@ -27,6 +27,30 @@ def test_a_window_holds_from_its_start_until_its_end(text: str, within: list[str
 
 
 @pytest.mark.parametrize(
+    ("text", "at", "changed"),
+    [
+        ("Sun 02:00-04:00", "2026-11-23T07:00", "2026-11-22T04:00"),  # a day after they ended
+        ("Sun 02:00-04:00", "2026-11-22T03:59:59.999", "2026-11-22T02:00"),  # within them
+        ("Sun 02:00-04:00", "2026-11-22T04:00", "2026-11-22T04:00"),
+        ("Sun 02:00-04:00", "2026-11-22T01:59", "2026-11-15T04:00"),
+        # At the clock change of 2026-10-25 they last three hours, and at that of 2026-03-29 one.
+        ("Sun 02:00-04:00 Europe/Berlin", "2026-10-25T12:00", "2026-10-25T03:00"),
+        ("Sun 02:30-04:00 Europe/Berlin", "2026-03-29T01:30", "2026-03-29T01:00"),
+        ("daily 00:00-23:59", "2026-11-22T23:59:30", "2026-11-22T23:59"),
+        ("2026-11-22T10:00Z/2026-11-22T12:00Z", "2026-11-25T00:00", "2026-11-22T12:00"),
+        ("2026-11-22T10:00Z/2026-11-22T12:00Z", "2026-11-22T11:00", "2026-11-22T10:00"),
+        ("2026-11-22T10:00Z/2026-11-22T12:00Z", "2026-11-22T09:00", None),
+    ],
+)
+def test_a_window_last_changed_at_its_end_or_start(text: str, at: str, changed: str | None) -> None:
+    window, at_ms = maintenance_window(text), instant_ms(at)
+    changed_ms = None if changed is None else instant_ms(changed)
+    assert window is not None
+    assert window.changed_ms(at_ms, after_ms=0) == changed_ms
+    assert window.changed_ms(at_ms, after_ms=at_ms if changed_ms is None else changed_ms) is None
+
+
+@pytest.mark.parametrize(
     "text",
     ["", "Sunday 02:00-04:00", "Sun 2:00-4:00", "Sun 24:00-25:00", "Sun 02:00-02:00", "2026-11-22", "2026-11-22/x",
      "2026-11-22/2026-11-21", "sun 02:00-04:00", "Sun 02:00-04:00\n"],

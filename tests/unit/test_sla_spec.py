@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 from dataclasses import replace
@@ -27,8 +28,9 @@ from tidemark.model.sla_spec import (
     topologies_of_jobs,
     usable_slas,
 )
+from tidemark.model.tables.catalog import INCIDENTS
 from tidemark.semantics.incidents import Damping
-from tidemark.semantics.sla import BurnRate, Deadline, Objective, RecordMinimums, Sla
+from tidemark.semantics.sla import BurnRate, Deadline, Objective, RecordMinimums, ShareMaximums, Sla, Unit
 
 PROJECT = Path(__file__).parents[2]
 TOML = tomllib.loads((PROJECT / "jobs" / "topologies" / "flights.toml").read_text(encoding="utf-8"))
@@ -155,6 +157,11 @@ def test_wrong_maintenance_of_all_is_one_mistake(tmp_path: Path) -> None:
         (
             {"measure": "watermark_lag", "subject": "carriers", "error_after": "5 min"},
             Sla(error_after_ms=300_000),
+            (600_000,),
+        ),
+        (
+            {"measure": "late_share", "subject": "carrier_state", "error_above": 0.05, "min_records": 20},
+            ShareMaximums(error_above=0.05, min_records=20),
             (600_000,),
         ),
         ({"measure": None, "complete_by": "10 min"}, Deadline(after_ms=600_000), (600_000,)),
@@ -604,3 +611,10 @@ def test_all_mistakes_of_an_sla_are_told_at_once(changes, keys):
         specs(**changes)
     told = [line.split(": ")[1].removeprefix("flights.board.") for line in str(refused.value).splitlines()]
     assert sorted(told) == sorted(keys)
+
+
+def test_units_of_alerts_are_those_of_the_schema_and_of_incidents() -> None:
+    schema = json.loads((PROJECT / "docs" / "alert.schema.json").read_text(encoding="utf-8"))
+    assert schema["properties"]["unit"]["enum"] == [*Unit, None]
+    (unit,) = (column for column in INCIDENTS.columns if column.name == "unit")
+    assert unit.comment == " | ".join(Unit)

@@ -9,9 +9,19 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from tidemark.model import topology
-from tidemark.model.sla_spec import Measure, SlaSpec, WhileCatchingUp, subjects
+from tidemark.model.settings.maintenance_windows import SingleTime, WeeklyHours
+from tidemark.model.sla_spec import SHARES, Measure, SlaSpec, WhileCatchingUp, subjects
 from tidemark.semantics.buckets import bucket_of
-from tidemark.semantics.sla import BurnRate, ChangeMaximums, Deadline, Objective, RecordMinimums, Sla, Verdict
+from tidemark.semantics.sla import (
+    BurnRate,
+    ChangeMaximums,
+    Deadline,
+    Objective,
+    RecordMinimums,
+    ShareMaximums,
+    Sla,
+    Verdict,
+)
 from tidemark.sla.measures.facts import measurements
 from tidemark.sla.measures.status import statuses
 from tidemark.sla.sla_text import measurement_text
@@ -159,6 +169,48 @@ def test_latency_comes_from_buckets_before_the_check():
     assert (p99.verdict, p99.observed_ms) == (Verdict.WARN, pytest.approx(50, rel=0.01))
 
 
+@pytest.mark.parametrize(
+    ("newest_ms", "window", "verdict", "observed_ms", "text"),
+    [
+        # The limits are 100 and 200 ms, the check is at 16 min 40 s.
+        (NOW - 400, (NOW - 500, NOW - 50), Verdict.PASS, 50, "50 ms, counted from 1970-01-01T00:16:39.950Z"),
+        (NOW - 400, (NOW - 500, NOW - 150), Verdict.WARN, 150, "150 ms, counted from 1970-01-01T00:16:39.850Z"),
+        (NOW - 120, (NOW - 500, NOW - 150), Verdict.WARN, 120, "120 ms"),
+        (NOW - 400, (NOW - 50, NOW + 50), Verdict.ERROR, 400, "400 ms"),  # in maintenance it opens no incident
+        (None, (NOW - 500, NOW - 50), Verdict.UNKNOWN, None, "not measured, counted from 1970-01-01T00:16:39.950Z"),
+    ],
+)
+def test_staleness_counts_from_the_end_of_a_maintenance_window(newest_ms, window, verdict, observed_ms, text):
+    facts = [fact("begun", "flights", 0), *([fact("newest", "flight_board", newest_ms)] if newest_ms else [])]
+    found = status(Measure.STALENESS, "flight_board", facts, maintenance_windows=(SingleTime(*window),))
+    assert (found.verdict, found.observed_ms) == (verdict, observed_ms)
+    limits = "warning from 100 ms on, error from 200 ms on"
+    assert measurement_text(found) == f"staleness of flight_board is {text}; {limits}"
+
+
+def test_staleness_counts_from_the_first_hour_of_a_calendar():
+    """1970-01-01 is a Thursday, whose hours begin at 01:10 of a clock that is an hour ahead of UTC."""
+    hours = WeeklyHours(frozenset({3}), 70, 120, ZoneInfo("Etc/GMT-1"))
+    found = status(Measure.STALENESS, "flight_board", [fact("newest", "flight_board", 1)], calendar=hours)
+    assert found.observed_ms == NOW - 600_000
+
+
+@pytest.mark.parametrize(
+    ("begun_ms", "window", "verdict"),
+    [
+        (0, (0, 1), Verdict.ERROR),
+        (0, (0, NOW - OVER), Verdict.ERROR),
+        (0, (0, NOW - OVER + 1), Verdict.UNKNOWN),
+        (NOW - OVER + 1, (0, 1), Verdict.UNKNOWN),
+    ],
+)
+def test_too_few_records_are_unknown_until_they_could_have_come(begun_ms, window, verdict):
+    facts = [fact("begun", "flights", begun_ms), fact("records", "flight_status", over_ms=OVER, n=2)]
+    limits, windows = RecordMinimums(error_below=3), (SingleTime(*window),)
+    found = status(Measure.RECORDS, "flight_status", facts, limits=limits, maintenance_windows=windows)
+    assert (found.verdict, found.records) == (verdict, 2)
+
+
 @pytest.mark.parametrize("measure", [Measure.LATENCY_P99, Measure.OPERATOR_LATENCY_P50])
 def test_latency_that_nobody_measured_is_unknown(measure):
     found = status(measure, "carrier_delays", latencies(over_ms=1))
@@ -172,6 +224,7 @@ def test_every_measure_is_read_and_judged(measure):
         Measure.BURN_RATE: BurnRate(objective=Objective(threshold_ms=30, target=0.99), warn_at=1, error_at=14.4),
         Measure.COMPLETE_BY: Deadline(after_ms=1),
         Measure.SCHEMA_CHANGES: ChangeMaximums(error_above=0),
+        **dict.fromkeys(SHARES, ShareMaximums(error_above=0)),
     }
     subject = subjects(measure, FLIGHTS)[0]
     found = status(measure, subject, limits=limits.get(measure, (100, 200)))
@@ -306,6 +359,34 @@ def test_too_many_changes_of_fields_break_an_sla(n, verdict):
 def test_fields_of_a_source_without_a_batch_are_unknown():
     limits = ChangeMaximums(error_above=0)
     assert status(Measure.SCHEMA_CHANGES, "flight_events", [], limits=limits).verdict is Verdict.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("measure", "bad", "n", "verdict", "text"),
+    [
+        ("quarantined", 0, 200, Verdict.PASS, "0 of 200 records of flight_events in 1 min were quarantined (0.00%)"),
+        ("quarantined", 2, 200, Verdict.PASS, "2 of 200 records of flight_events in 1 min were quarantined (1.00%)"),
+        ("quarantined", 3, 200, Verdict.WARN, "3 of 200 records of flight_events in 1 min were quarantined (1.50%)"),
+        ("late", 1_000, 2_000, Verdict.ERROR, "1,000 of 2,000 records of flight_events in 1 min were late (50.00%)"),
+        (
+            "late", 9, 9, Verdict.UNKNOWN,
+            "9 of 9 records of flight_events in 1 min were late (100.00%), too few to judge, 10 are needed",
+        ),
+        (
+            "late", 0, 0, Verdict.UNKNOWN,
+            "0 of 0 records of flight_events in 1 min were late, too few to judge, 10 are needed",
+        ),
+    ],
+)  # fmt: skip
+def test_a_share_of_bad_records_breaks_an_sla(measure, bad, n, verdict, text):
+    facts = [
+        fact(what, "flight_events", over_ms=OVER, n=count) for what, count in (("records", n), (measure, bad)) if count
+    ]
+    limits = ShareMaximums(warn_above=0.01, error_above=0.3, min_records=10)
+    found = status(Measure(f"{measure}_share"), "flight_events", facts, limits=limits)
+    is_broken = verdict in {Verdict.WARN, Verdict.ERROR}
+    assert (found.verdict, found.culprit) == (verdict, "flight_events" if is_broken else None)
+    assert measurement_text(found) == f"{text}; warning above 0.01, error above 0.3"
 
 
 def burning(*, over, of, lately):

@@ -17,7 +17,7 @@ from tidemark.cli.shared.output import flush, say
 from tidemark.errors import TidemarkError, argument_type
 from tidemark.escaping import one_message
 from tidemark.model.project.extras import EXTRAS, missing
-from tidemark.model.project.files import Project
+from tidemark.model.project.files import VARIABLE, Project
 from tidemark.storage.location import location
 
 DESCRIPTION = "Measures the latency of streams, finds the operator that causes it, and sends on only changed values."
@@ -141,6 +141,7 @@ def _main() -> int:
         signal.signal(number, _interrupt)
     try:
         if options.command != WITHOUT_PROJECT:
+            _tell_of_override()
             options.home = options.home or _home(options.command)
         command: Callable[[argparse.Namespace], int] = options.run
         return command(options)
@@ -155,6 +156,13 @@ def _main() -> int:
     except KeyboardInterrupt:
         say(f"tidemark {options.command}: interrupted", sys.stderr)
         return 130
+
+
+def _tell_of_override() -> None:
+    """Prints which project is used if a variable names another one than that of the working directory."""
+    project, around = Project.here(), Project.around(Path.cwd())
+    if around is not None and around.folder.resolve() != project.folder.resolve():
+        say(f"${VARIABLE} names the project {project.folder}: that of {around.folder} is not used", sys.stderr)
 
 
 def _home(command: str) -> Path:

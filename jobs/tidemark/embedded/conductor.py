@@ -143,7 +143,7 @@ class Conductor:
 
     def drain(self, airflow: AirflowApi, *, by: str) -> None:
         """Ends the streams between two batches, and waits until Airflow noticed."""
-        stack.drain(self.home, by=by, topologies=[self.topology.name])
+        stack.drain(stack.controls_in(self.home.warehouse, [self.topology.name]), by=by)
         wait_for_drained(airflow, [self.topology.name])
 
     def wait_for_run(self, airflow: AirflowApi, dag_id: str, run_id: str, within_s: float) -> None:

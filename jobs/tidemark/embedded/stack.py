@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import signal
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -57,11 +57,6 @@ class Home:
         names = ((file.parent, file.name.removesuffix(".pid.json")) for file in pid_files)
         return [str((folder / name).relative_to(self.path)) for folder, name in names if process.find(folder, name)]
 
-    def controls(self) -> list[Control]:
-        """Returns the control folders of all streams that were launched here."""
-        folders = sorted(self.warehouse.glob("control/[!.]*/[!.]*/"))
-        return [Control(folder) for folder in folders if folder.is_dir()]
-
     def drivers(self) -> list[Path]:
         """Returns the folders of the driver processes that were launched here."""
         control = self.warehouse / "control"
@@ -102,22 +97,30 @@ def dag_folders(project: Project, *, examples: bool) -> str:
     return json.dumps([{"name": name, "classpath": BUNDLE, "kwargs": where} for name, where in folders.items()])
 
 
-def drain(home: Home, *, by: str, topologies: Collection[str] | None = None) -> None:
+def controls_in(warehouse: Path, topologies: Collection[str] | None = None) -> list[Control]:
+    """Returns the control folders of streams that write to *warehouse*.
+
+    With *topologies* only those of their streams.
+    """
+    # A topology on processing time has drivers of another name.
+    names = None if topologies is None else {*topologies, *map("{}_on_processing_time".format, topologies)}
+    folders = sorted(warehouse.glob("control/[!.]*/[!.]*"), key=str)
+    return [Control(each) for each in folders if each.is_dir() and (names is None or each.parent.name in names)]
+
+
+def drain(controls: Iterable[Control], *, by: str, within_s: float = DRAINED_WITHIN_S) -> list[Control]:
     """Requests every live driver to end, and waits for its last batch.
 
-    With *topologies* only their drivers are drained.
+    Returns the streams whose drivers have not ended after *within_s*.
     """
-    # A topology on processing time has drivers of another name, which end with it.
-    names = None if topologies is None else {*topologies, *map("{}_on_processing_time".format, topologies)}
-    living: list[Control] = []
-    for control in home.controls():
-        if (names is None or control.home.parent.name in names) and control.is_held():
-            control.request_drain(by=by, now_ms=wall_clock_ms())
-            living.append(control)
+    living = [control for control in controls if control.is_held()]
+    for control in living:
+        control.request_drain(by=by, now_ms=wall_clock_ms())
     # All have been asked, so they finish their batches at the same time.
-    deadline = time.monotonic() + DRAINED_WITHIN_S
-    while any(map(Control.is_held, living)) and time.monotonic() < deadline:
+    deadline = time.monotonic() + within_s
+    while (living := [control for control in living if control.is_held()]) and time.monotonic() < deadline:
         time.sleep(process.POLL_S)
+    return living
 
 
 def stop(home: Home) -> None:
@@ -129,12 +132,13 @@ def stop(home: Home) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     # All are asked first, so that they finish their batches at the same time.
-    for control in home.controls():
+    controls = controls_in(home.warehouse)
+    for control in controls:
         control.request_drain(by="tidemark", now_ms=wall_clock_ms())
     process.stop(home.path, "replay")
     # Before the drivers: Airflow would launch them again.
     airflow.stop(home.airflow)
-    drain(home, by="tidemark")
+    drain(controls, by="tidemark")
     for driver in home.drivers():
         process.stop(driver, DRIVER, grace_s=5)
     # Last: drivers need it to finish their batches.

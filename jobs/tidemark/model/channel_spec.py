@@ -257,12 +257,13 @@ def _channel(keys: Keys) -> Channel:
 def _notifier(kind: ChannelKind, keys: Keys) -> tuple[str, dict[str, Any]]:
     match kind:
         case ChannelKind.MAIL:
-            return "airflow.providers.smtp.notifications.smtp.SmtpNotifier", {
+            return "tidemark.airflow.tasks.mail.MailNotifier", {
                 "to": list(keys.names("to", '["desk@example.org"]')),
                 "from_email": keys.text("from", "tidemark@example.org", None),
                 "smtp_conn_id": keys.text("connection", "smtp_default", "smtp_default"),
                 "subject": "{{ alert.subject }}",
                 "html_content": "{{ alert.html }}",
+                "text": "{{ alert.text }}",
                 "custom_headers": {"Message-ID": "{{ alert.message_id }}"},
             }
         case ChannelKind.SLACK:

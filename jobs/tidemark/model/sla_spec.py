@@ -38,7 +38,16 @@ from tidemark.model.tables.catalog import CHANGES, OUTCOMES, TABLES
 from tidemark.model.topology import Topology, name_in, of_jobs
 from tidemark.semantics.incidents import CHECKS, Damping
 from tidemark.semantics.repairs import DECISION
-from tidemark.semantics.sla import BurnRate, ChangeMaximums, ContractRule, Deadline, Objective, RecordMinimums, Sla
+from tidemark.semantics.sla import (
+    BurnRate,
+    ChangeMaximums,
+    ContractRule,
+    Deadline,
+    Objective,
+    RecordMinimums,
+    ShareMaximums,
+    Sla,
+)
 
 
 class Measure(StrEnum):
@@ -79,6 +88,10 @@ class Measure(StrEnum):
     """Number of rows that break a contract of tables."""
     SCHEMA_CHANGES = "schema_changes"
     """Number of new, vanished and retyped fields of a source's topic."""
+    QUARANTINED_SHARE = "quarantined_share"
+    """Share of the records that an operator read and quarantined."""
+    LATE_SHARE = "late_share"
+    """Share of the records that an operator read and found late."""
 
 
 class ResultPlace(StrEnum):
@@ -117,12 +130,18 @@ QUANTILES: Mapping[Measure, float] = MappingProxyType(
 """The quantile of each measure that is read from buckets."""
 WORK_QUANTILES: Mapping[Measure, float] = MappingProxyType({Measure.OPERATOR_LATENCY_P50: 0.5})
 """The quantile of each measure of an operator's own work on windows."""
-OF_OPERATORS = frozenset({Measure.WATERMARK_LAG, Measure.RECORDS, Measure.BURN_RATE, *QUANTILES, *WORK_QUANTILES})
+AGES = frozenset({Measure.STALENESS, Measure.WATERMARK_LAG, Measure.COMPLETENESS})
+"""The measures of an age, which grows while nothing happens."""
+SHARES = frozenset({Measure.QUARANTINED_SHARE, Measure.LATE_SHARE})
+"""The measures of a share of the records that an operator read."""
+OF_OPERATORS = frozenset(
+    {Measure.WATERMARK_LAG, Measure.RECORDS, Measure.BURN_RATE, *SHARES, *QUANTILES, *WORK_QUANTILES}
+)
 """The measures that every operator, source or sub-topology may have."""
 EXCUSED_WHILE_CATCHING_UP = (Measure.STALENESS, Measure.WATERMARK_LAG, *QUANTILES, Measure.BURN_RATE)
 """The measures that `while_catching_up` may excuse: late records."""
-Thresholds: TypeAlias = Sla | RecordMinimums | BurnRate | ContractRule | Deadline | ChangeMaximums
-"""Thresholds of lengths, records, burn rates, contracts, intervals or changes."""
+Thresholds: TypeAlias = Sla | RecordMinimums | BurnRate | ContractRule | Deadline | ChangeMaximums | ShareMaximums
+"""Thresholds of lengths, records, burn rates, contracts, intervals, changes or shares."""
 ALL_TABLES = "tables"
 """The subject of a contract about every table of the topology."""
 SHORT = 12
@@ -218,6 +237,17 @@ class SlaSpec:
     def is_judged(self, at_ms: int) -> bool:
         """Returns whether *at_ms* (epoch ms) is in its calendar."""
         return self.calendar is None or self.calendar.holds(at_ms)
+
+    def judged_since_ms(self, at_ms: int, *, after_ms: int) -> int | None:
+        """Returns since when it is judged, if that is after *after_ms*: epoch ms.
+
+        Before, it was in a maintenance window or outside its calendar. None: not after *after_ms*, or it is not judged
+        at *at_ms*.
+        """
+        if self.is_quiet(at_ms) or not self.is_judged(at_ms):
+            return None
+        times = (*self.maintenance_windows, *present((self.calendar,)))
+        return max(present(time.changed_ms(at_ms, after_ms=after_ms) for time in times), default=None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -677,6 +707,8 @@ def _limits(keys: Keys, measure: Measure) -> Thresholds:
             return _deadline(keys)
         case Measure.SCHEMA_CHANGES:
             return _at_most(keys)
+        case Measure.QUARANTINED_SHARE | Measure.LATE_SHARE:
+            return _shares_at_most(keys)
         case _:
             return _lengths(keys)
 
@@ -707,6 +739,15 @@ def _at_most(keys: Keys) -> ChangeMaximums:
         return ChangeMaximums(warn_above=warn, error_above=error)
     except InvalidArgument:
         remedy = "write one or both, warn_above not above error_above: warn_above = 0, error_above = 5"
+        _refuse_pair(keys, "warn_above", "error_above", remedy)
+
+
+def _shares_at_most(keys: Keys) -> ShareMaximums:
+    warn, error = (keys.number(key, "0.01", None) for key in ("warn_above", "error_above"))
+    try:
+        return ShareMaximums(warn_above=warn, error_above=error, min_records=keys.count("min_records", "100", 1))
+    except InvalidArgument:
+        remedy = "write one or both as shares from 0 to below 1, warn_above not above error_above: error_above = 0.05"
         _refuse_pair(keys, "warn_above", "error_above", remedy)
 
 

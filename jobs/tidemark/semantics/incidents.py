@@ -91,7 +91,7 @@ class SlaState:
     Attributes:
         opened_at_ms: when its open incident opened; None: no incident is open.
         worst: the worst verdict of that incident.
-        broken_since_ms: the first of consecutive checks that found it broken.
+        broken_since_ms: when it broke, according to the first of consecutive checks that found it broken.
         held_since_ms: the first of consecutive checks that found it kept.
     """
 
@@ -109,7 +109,9 @@ def interrupted(standing: SlaState) -> SlaState:
     return replace(standing, held_since_ms=None)
 
 
-def follow(standing: SlaState, *, at_ms: int, verdict: Verdict, damping: Damping) -> tuple[SlaState, Change | None]:
+def follow(
+    standing: SlaState, *, at_ms: int, verdict: Verdict, damping: Damping, crossed_ms: int | None = None
+) -> tuple[SlaState, Change | None]:
     """Returns the state of an SLA after a check, and its event.
 
     Args:
@@ -117,11 +119,12 @@ def follow(standing: SlaState, *, at_ms: int, verdict: Verdict, damping: Damping
         at_ms: instant of the check, later than those before.
         verdict: of the check.
         damping: delays of opening and resolving.
+        crossed_ms: when a broken SLA crossed its limit, not after *at_ms*; None: it is not known.
     """
     if verdict is Verdict.UNKNOWN:
         return standing, None
     if verdict in BROKEN:
-        return _broken(standing, at_ms, verdict, damping)
+        return _broken(standing, at_ms, verdict, damping, at_ms if crossed_ms is None else crossed_ms)
     # A check that passes forgets a breach that has not opened an incident yet.
     if standing.opened_at_ms is None:
         return SlaState(), None
@@ -131,8 +134,10 @@ def follow(standing: SlaState, *, at_ms: int, verdict: Verdict, damping: Damping
     return replace(standing, held_since_ms=since_ms), None
 
 
-def _broken(standing: SlaState, at_ms: int, verdict: Verdict, damping: Damping) -> tuple[SlaState, Change | None]:
-    since_ms = at_ms if standing.broken_since_ms is None else standing.broken_since_ms
+def _broken(
+    standing: SlaState, at_ms: int, verdict: Verdict, damping: Damping, crossed_ms: int
+) -> tuple[SlaState, Change | None]:
+    since_ms = crossed_ms if standing.broken_since_ms is None else standing.broken_since_ms
     now = replace(standing, broken_since_ms=since_ms, held_since_ms=None)
     if now.opened_at_ms is None:
         if at_ms - since_ms < damping.open_after_ms:

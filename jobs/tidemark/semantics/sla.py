@@ -19,6 +19,18 @@ from tidemark.semantics.idleness import Activity
 from tidemark.semantics.windows import clock_ms, instant_of
 
 
+class Unit(StrEnum):
+    """Units of what SLAs measure and limit."""
+
+    MS = "ms"
+    RECORDS = "records"
+    CHANGES = "changes"
+    ROWS = "rows"
+    BURN_RATE = "burn rate"
+    SHARE = "share"
+    """Of records, from 0 to 1."""
+
+
 class Verdict(StrEnum):
     """The verdict of an SLA on one measurement."""
 
@@ -120,6 +132,34 @@ class ChangeMaximums:
                 "an SLA of changes needs warn_above or error_above, 0 or more, and warn_above not above error_above; "
                 f"got {self.warn_above} and {self.error_above}; swap them or leave one out"
             )
+            raise InvalidArgument(msg)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShareMaximums:
+    """Shares of records above which an SLA warns, and is in error.
+
+    They are shares of `min_records` records or more. None for never.
+
+    Raises:
+        InvalidArgument: both are None, one is below 0 or not below 1, the error is at a smaller share than the warning,
+            or fewer than one record is enough.
+    """
+
+    warn_above: float | None = None
+    error_above: float | None = None
+    min_records: int = 1
+
+    def __post_init__(self) -> None:
+        limits = present((self.warn_above, self.error_above))
+        if not limits or min(limits) < 0 or max(limits) >= 1 or limits != sorted(limits):
+            msg = (
+                "an SLA of a share needs warn_above or error_above, from 0 to below 1, and warn_above not above "
+                f"error_above; got {self.warn_above} and {self.error_above}; 5 % is 0.05"
+            )
+            raise InvalidArgument(msg)
+        if self.min_records < 1:
+            msg = f"a share needs min_records of 1 or more, got {self.min_records}; leave it out"
             raise InvalidArgument(msg)
 
 
@@ -229,6 +269,23 @@ def judge_changes(n: int, at_most: ChangeMaximums) -> Verdict:
     return Verdict.WARN if at_most.warn_above is not None and n > at_most.warn_above else Verdict.PASS
 
 
+def judge_share(n: int, of: int, at_most: ShareMaximums) -> Verdict:
+    """Returns the verdict on *n* records *of* all; unknown if these are too few.
+
+    >>> judge_share(5, 100, ShareMaximums(error_above=0.05)), judge_share(6, 100, ShareMaximums(error_above=0.05))
+    (<Verdict.PASS: 'pass'>, <Verdict.ERROR: 'error'>)
+    """
+    if of < at_most.min_records:
+        return Verdict.UNKNOWN
+    # The fraction of the text: a limit of 0.05 is 5/100, and not the nearest double.
+    share = Fraction(n, of)
+    if at_most.error_above is not None and share > Fraction(str(at_most.error_above)):
+        return Verdict.ERROR
+    return (
+        Verdict.WARN if at_most.warn_above is not None and share > Fraction(str(at_most.warn_above)) else Verdict.PASS
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class Judgement:
     """The verdict on the staleness of a table.
@@ -276,6 +333,7 @@ def judge_staleness(
     source: Activity | None = None,
     clock_error_ms: int = 0,
     begun_ms: int | None = None,
+    judged_since_ms: int | None = None,
 ) -> Judgement:
     """Returns the verdict on a table by its newest visible event.
 
@@ -289,12 +347,14 @@ def judge_staleness(
         source: state of the table's source; None: unknown.
         clock_error_ms: error of the clock.
         begun_ms: when the topology began, None if it never did; the SLA's length passes before an event is expected.
+        judged_since_ms: when a time without promise ended; staleness counts from then. None: there was none.
     """
     idle = source is Activity.IDLE
     if newest_ms is None:
-        verdict = judge_nothing(now_ms=now_ms, begun_ms=begun_ms, within_ms=sla.promised_ms)
+        expected_ms = None if begun_ms is None else max(present((begun_ms, judged_since_ms)))
+        verdict = judge_nothing(now_ms=now_ms, begun_ms=expected_ms, within_ms=sla.promised_ms)
         return Judgement(verdict=verdict, staleness_ms=None, source_idle=idle)
-    staleness_ms = now_ms - newest_ms
+    staleness_ms = now_ms - max(present((newest_ms, judged_since_ms)))
     # A backlogged or unknown source is no excuse: its records may lie unread.
     verdict = Verdict.PASS if idle else judge(staleness_ms, sla)
     if is_ahead(newest_ms, now_ms=now_ms, clock_error_ms=clock_error_ms):

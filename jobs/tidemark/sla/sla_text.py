@@ -7,9 +7,20 @@ from dataclasses import astuple
 from typing import Any
 
 from tidemark.escaping import one_line
+from tidemark.model.settings.intervals import iso
 from tidemark.model.settings.lengths import for_people
 from tidemark.model.settings.toml_keys import length
-from tidemark.semantics.sla import BurnRate, ChangeMaximums, ContractRule, Deadline, RecordMinimums, Sla, Verdict
+from tidemark.model.sla_spec import Measure
+from tidemark.semantics.sla import (
+    BurnRate,
+    ChangeMaximums,
+    ContractRule,
+    Deadline,
+    RecordMinimums,
+    ShareMaximums,
+    Sla,
+    Verdict,
+)
 from tidemark.sla.measures.status import CAUSE, CAUSE_SINCE, Status
 
 
@@ -39,6 +50,7 @@ def sla_row(status: Status) -> dict[str, Any]:
         **dict.fromkeys(of_cause),
         **(dict(zip(of_cause, astuple(status.root), strict=True)) if status.root else {}),
         "records": status.groups.n_stale if status.groups else status.records,
+        "share": status.share,
         "burn_rate": burn_rate,
         "budget_left": left,
         "objective": objective,
@@ -66,11 +78,13 @@ def measurement_text(status: Status) -> str:
         case RecordMinimums():
             limits = _limits({"warning": spec.limits.warn_below, "error": spec.limits.error_below}, "below {:,}")
             n = f"{status.records or 0:,} records"
-            return f"{n} of {spec.subject} in {length(spec.over_ms)}{_excuse(status)}; {limits}"
+            return f"{n} of {spec.subject} in {length(spec.over_ms)}{_since(status)}{_excuse(status)}; {limits}"
         case ChangeMaximums():
             limits = _limits({"warning": spec.limits.warn_above, "error": spec.limits.error_above}, "above {:,}")
             n = "not measured" if status.records is None else f"{status.records:,}"
             return f"changes of fields of {spec.subject} in {length(spec.over_ms)}: {n}; {limits}"
+        case ShareMaximums():
+            return _share_text(status, spec.limits)
         case BurnRate():
             return f"{_burning_text(status, spec.limits)}{_excuse(status)}{_oldest_window(status)}"
         case ContractRule():
@@ -88,8 +102,17 @@ def measurement_text(status: Status) -> str:
             ahead = ", ahead of the clock" if status.verdict is Verdict.AHEAD_OF_CLOCK else ""
             age = _oldest_window(status)
             by = f" by {', '.join(spec.by)}" if spec.by else ""
-            measured = f"{spec.measure}{by} of {spec.subject} is {value}{ahead}{_excuse(status)}"
+            measured = f"{spec.measure}{by} of {spec.subject} is {value}{ahead}{_since(status)}{_excuse(status)}"
             return f"{measured}; {limits}{age}{_stale_groups(status)}"
+
+
+def _share_text(status: Status, at_most: ShareMaximums) -> str:
+    spec, n, part = status.spec, status.records or 0, status.part or 0
+    became = "late" if spec.measure is Measure.LATE_SHARE else "quarantined"
+    limits = _limits({"warning": at_most.warn_above, "error": at_most.error_above}, "above {}", "{:.4g}".format)
+    few = "" if n >= at_most.min_records else f", too few to judge, {at_most.min_records:,} are needed"
+    share = "" if status.share is None else f" ({status.share:.2%})"
+    return f"{part:,} of {n:,} records of {spec.subject} in {length(spec.over_ms)} were {became}{share}{few}; {limits}"
 
 
 def _deadline_text(deadline: Deadline) -> str:
@@ -112,6 +135,11 @@ def _stale_groups(status: Status) -> str:
 def _oldest_window(status: Status) -> str:
     """Formats the age of the oldest broken window; empty without."""
     return "" if status.age_ms is None else f"; windows were finished up to {for_people(status.age_ms)} after their end"
+
+
+def _since(status: Status) -> str:
+    """Says since when the SLA counts, if that is in what it measures."""
+    return "" if status.judged_since_ms is None else f", counted from {iso(status.judged_since_ms)}"
 
 
 def _excuse(status: Status) -> str:

@@ -34,8 +34,8 @@ seen AS (
     SELECT
         l.topology, l.incident, r.checked_at, r.verdict, r.quiet, r.resolve_after_ms,
         r.quiet IS NULL AND r.verdict NOT IN ('pass', 'unknown') AS is_broken,
-        CASE r.measure WHEN 'burn_rate' THEN r.burn_rate WHEN 'records' THEN r.records WHEN 'contract' THEN r.records
-                       ELSE r.observed_ms END AS observed,
+        -- Each measure has one of these, and those of a share or a rate count records, too.
+        coalesce(r.observed_ms, r.share, r.burn_rate, r.records) AS observed,
         r.measure = 'records' AS is_worse_below
     FROM lasted AS l
     INNER JOIN sla_results AS r

@@ -6,13 +6,14 @@ The output has their progress, and the causes of missing results.
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from tidemark.cli.shared.local import Home, airflow
 from tidemark.cli.shared.options import add_format, place
-from tidemark.cli.shared.output import say_inert
+from tidemark.cli.shared.output import say, say_inert
 from tidemark.cli.shared.streams import valid_topologies
 from tidemark.clock import wall_clock_ms
 from tidemark.collecting import names_in, omit, outside
@@ -27,10 +28,12 @@ from tidemark.query.sql import Warehouse
 from tidemark.query.text_table import as_document, format_table
 from tidemark.recorded.queries import FILE, load_each_recorded, read_query
 from tidemark.reports.pages.page_model import PageVerdict, page_model
+from tidemark.reports.pages.topology_facts import NEVER_STARTED
 from tidemark.reports.paths.path_facts import Row
 from tidemark.reports.promises import promises
 from tidemark.semantics.incidents import BROKEN
 from tidemark.semantics.sla import Verdict
+from tidemark.storage.location import is_missing
 from tidemark.why.walk import is_harmless
 
 COLUMNS = ("stream", "state", "records", "first_latency", "page")
@@ -71,11 +74,14 @@ def command(options: argparse.Namespace) -> int:
     broken = {label: str(each) for label, each in chosen.items() if not isinstance(each, Topology)}
     if options.format == "json":
         say_inert(as_document({"topologies": models, "broken": broken}))
+    else:
+        say_inert("\n".join([as_text(models), *broken.values()]))
+    if any(stream["state"] != NEVER_STARTED for model in models for stream in model["streams"]):
         return 0
-    say_inert(as_text(models))
-    for problem in broken.values():
-        say_inert(problem)
-    return 0
+    # Most often the streams write elsewhere.
+    found = "there is no such folder" if is_missing(layout.warehouse) else "no stream has run there"
+    say(f"looked into the warehouse {layout.warehouse}: {found}; --warehouse names another one", sys.stderr)
+    return 1
 
 
 def documents(home: Home, warehouse: Path, topologies: Iterable[object]) -> list[Row]:

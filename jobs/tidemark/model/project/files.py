@@ -55,9 +55,12 @@ class Project:
                 msg = f"{VARIABLE} must be a folder with topologies, got {named!r}; `tidemark init` makes one"
                 raise InvalidArgument(msg)
             return project
-        here = Path.cwd()
-        of_user = (cls(folder) for folder in (here, *here.parents) if is_project(folder))
-        return next(of_user, cls(CHECKOUT))
+        return cls.around(Path.cwd()) or cls(CHECKOUT)
+
+    @classmethod
+    def around(cls, folder: Path) -> Project | None:
+        """Returns the nearest project at or above *folder*, or None."""
+        return next((cls(each) for each in (folder, *folder.parents) if is_project(each)), None)
 
     @classmethod
     def of(cls, topologies: Path) -> Project | None:

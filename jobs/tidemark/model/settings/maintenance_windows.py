@@ -16,6 +16,8 @@ from tidemark.model.settings.toml_keys import Keys
 DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 _CLOCK = r"([01]\d|2[0-3]):([0-5]\d)"
 _HOURS = re.compile(rf"(daily|{'|'.join(DAYS)}) {_CLOCK}-{_CLOCK}(?: (\S+))?")
+MINUTE_MS = 60_000
+WEEK_MS = 7 * 24 * 60 * MINUTE_MS
 KEYS_OF_HOURS = ("zone", "days", "from", "to")
 _TIME = re.compile(rf"{_CLOCK}|(24):(00)")
 EXAMPLE = '["Sun 02:00-04:00 Europe/Berlin", "2026-12-24T00:00Z/2026-12-26T00:00Z"]'
@@ -46,6 +48,19 @@ class WeeklyHours:
             return today in self.days and self.start <= minute < self.end
         return (today in self.days and minute >= self.start) or ((today - 1) % 7 in self.days and minute < self.end)
 
+    def changed_ms(self, at_ms: int, *, after_ms: int) -> int | None:
+        """Returns when they last began or ended until *at_ms*.
+
+        None: they did neither after *after_ms*, or in the week before *at_ms*. Epoch ms.
+        """
+        holds = self.holds(at_ms)
+        first_ms = at_ms // MINUTE_MS * MINUTE_MS
+        # Minutes are tried, because clock changes move or drop the times of days.
+        for minute_ms in range(first_ms, max(after_ms, first_ms - WEEK_MS), -MINUTE_MS):
+            if self.holds(minute_ms - MINUTE_MS) != holds:
+                return minute_ms
+        return None
+
 
 @dataclass(frozen=True)
 class SingleTime:
@@ -57,6 +72,10 @@ class SingleTime:
     def holds(self, at_ms: int) -> bool:
         """Returns True if the instant *at_ms*, epoch ms, lies in it."""
         return self.start_ms <= at_ms < self.end_ms
+
+    def changed_ms(self, at_ms: int, *, after_ms: int) -> int | None:
+        """Returns when it last began or ended, as that of WeeklyHours."""
+        return max((ms for ms in (self.start_ms, self.end_ms) if after_ms < ms <= at_ms), default=None)
 
 
 MaintenanceWindow: TypeAlias = WeeklyHours | SingleTime

@@ -335,12 +335,12 @@ class Keys:
             self.fail(key, f"is {value!r}", f"write {key} = {example}, or {key} = {{ NAME = {example} }}")
         return numbers
 
-    def number(self, key: str, example: str, default: Any) -> float:
-        """Returns a number, or *default*."""
+    def number(self, key: str, example: str, default: Any) -> Any:
+        """Returns a number (float), or *default*."""
         value = self.get(key, (int, float), example, default, form={"type": "number"})
         if isinstance(value, bool):
             self.fail(key, f"is {value!r}", f"write {key} = {example}")
-        return float(value)
+        return None if value is None else float(value)
 
     def word(self, key: str, words: Collection[str], default: str | None = None) -> str:
         """Returns one of *words*; without a *default* the key is required."""

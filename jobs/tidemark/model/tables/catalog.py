@@ -899,9 +899,10 @@ SLA_RESULTS = Table(
         (
             "records",
             "bigint",
-            "number of records in over_ms (records, burn_rate), of rows that break the contract (contract), or of "
-            "stale groups (staleness with `by`)",
+            "number of records in over_ms (records, burn_rate, shares), of changes of fields in over_ms "
+            "(schema_changes), of rows that break the contract (contract), or of stale groups (staleness with `by`)",
         ),
+        ("share", "double", "of the measures of a share: quarantined or late part of the records; null: no records"),
         (
             "burn_rate",
             "double",
@@ -941,7 +942,11 @@ INCIDENTS = Table(
         ("change", "string", "opened | escalated | acknowledged | resolved; each at most once"),
         ("at", "timestamp", "instant of the check that changed it, or clock of the acknowledgement"),
         ("opened_at", "timestamp", "instant of the check that opened it"),
-        ("broken_since", "timestamp", "instant of the first consecutive check that found the SLA broken"),
+        (
+            "broken_since",
+            "timestamp",
+            "when the SLA broke: an age at its limit, any other measure at the first consecutive check that saw it",
+        ),
         ("run_id", "string", "Airflow run of the check; null: an acknowledgement, or a deadline passed"),
         ("verdict", "string", "status in that check; when acknowledged: the worst so far"),
         ("severity", "string", "as in sla_results"),
@@ -949,7 +954,7 @@ INCIDENTS = Table(
         ("measure", "string", "as in sla_results"),
         ("observed", "double", "measured value in that check, in unit; null: nothing measured"),
         ("threshold", "double", "limit of the verdict, in unit; of a kept SLA that of an error, or else of a warning"),
-        ("unit", "string", "ms | records | rows | burn rate"),
+        ("unit", "string", "ms | records | changes | rows | burn rate | share"),
         ("said", "string", "as in sla_results; when acknowledged: the note"),
         ("culprit", "string", "as in sla_results"),
         ("held_by", "string", "as in sla_results"),
@@ -970,7 +975,7 @@ ALERTS = Table(
         ("change", "string", "as in incidents; each at most once"),
         ("at", "timestamp", "instant of the check or clock of the acknowledgement that changed it"),
         ("opened_at", "timestamp", "instant of the check that opened it"),
-        ("broken_since", "timestamp", "instant of the first check that found one of its SLAs broken"),
+        ("broken_since", "timestamp", "when the first of its SLAs broke, as in incidents"),
         ("run_id", "string", "Airflow run that wrote it; null: a deadline passed"),
         ("cause", "string", "as in sla_results; null: an incident without a cause"),
         ("cause_sub_topology", "string", "as in sla_results"),

@@ -49,7 +49,7 @@ class Alert:
         verdict: of the check that changed it.
         observed: the measured value in *unit*; None: nothing was measured.
         limit: the broken limit in *unit*; None: the measure has no limit.
-        unit: `ms`, `records`, `rows` or `burn rate`.
+        unit: one of `Unit`.
         text: measured and allowed values as a sentence; of an acknowledgement the note.
         culprit: the operator or input to look at.
         hold_up: the first finding of `tidemark why`.

@@ -16,11 +16,21 @@ from tidemark.errors import InvalidArgument
 from tidemark.model.settings.intervals import iso
 from tidemark.model.settings.retention import DAY_MS
 from tidemark.model.settings.toml_keys import length
-from tidemark.model.sla_spec import Severity, SlaSpec, Thresholds
+from tidemark.model.sla_spec import AGES, Severity, SlaSpec, Thresholds
 from tidemark.model.topology import Topology
 from tidemark.semantics.incidents import CHECKS, Change, SlaState, follow, interrupted
 from tidemark.semantics.repairs import DECISION
-from tidemark.semantics.sla import BurnRate, ChangeMaximums, ContractRule, Deadline, RecordMinimums, Sla, Verdict
+from tidemark.semantics.sla import (
+    BurnRate,
+    ChangeMaximums,
+    ContractRule,
+    Deadline,
+    RecordMinimums,
+    ShareMaximums,
+    Sla,
+    Unit,
+    Verdict,
+)
 
 Row = Mapping[str, Any]
 _COPIED = ("verdict", "severity", "subject", "measure", "said", "culprit", "held_by", "budget_left", "owner", "runbook")
@@ -155,7 +165,7 @@ def missed_check(
         "severity": Severity.CRITICAL.value,
         "subject": "sla_check",
         "threshold": gap_ms(topology),
-        "unit": "ms",
+        "unit": Unit.MS.value,
         "said": text,
         "owner": topology.owner,
     }
@@ -293,11 +303,26 @@ def _changes_of_spec(spec: SlaSpec, results: Sequence[Row], history: Sequence[Ro
             continue
         before = standing
         standing, change = follow(
-            standing, at_ms=result["checked_at"], verdict=Verdict(result["verdict"]), damping=spec.damping
+            standing,
+            at_ms=result["checked_at"],
+            verdict=Verdict(result["verdict"]),
+            damping=spec.damping,
+            crossed_ms=_crossed_ms(spec, result),
         )
         if change is not None:
             # A resolved incident is described by what it was.
             yield _row(change, before if change is Change.RESOLVED else standing, result, spec.limits)
+
+
+def _crossed_ms(spec: SlaSpec, result: Row) -> int | None:
+    """Returns when *result* crossed the lowest limit of *spec*, epoch ms.
+
+    An age grows by a second each second. None: it is no age, or below the limit.
+    """
+    if spec.measure not in AGES or not isinstance(spec.limits, Sla) or result["observed_ms"] is None:
+        return None
+    beyond_ms = round(result["observed_ms"] - spec.limits.least_ms)
+    return result["checked_at"] - beyond_ms if beyond_ms >= 0 else None
 
 
 def _row(change: Change, standing: SlaState, result: Row, limits: Thresholds) -> dict[str, Any]:
@@ -321,19 +346,21 @@ def _measured(limits: Thresholds, result: Row) -> dict[str, Any]:
     """
     match limits:
         case Sla():
-            unit, observed, warn, error = "ms", result["observed_ms"], limits.warn_after_ms, limits.error_after_ms
+            unit, observed, warn, error = Unit.MS, result["observed_ms"], limits.warn_after_ms, limits.error_after_ms
         case RecordMinimums():
-            unit, observed, warn, error = "records", result["records"], limits.warn_below, limits.error_below
+            unit, observed, warn, error = Unit.RECORDS, result["records"], limits.warn_below, limits.error_below
         case ChangeMaximums():
-            unit, observed, warn, error = "changes", result["records"], limits.warn_above, limits.error_above
+            unit, observed, warn, error = Unit.CHANGES, result["records"], limits.warn_above, limits.error_above
+        case ShareMaximums():
+            unit, observed, warn, error = Unit.SHARE, result["share"], limits.warn_above, limits.error_above
         case BurnRate():
-            unit, observed, warn, error = "burn rate", result["burn_rate"], limits.warn_at, limits.error_at
+            unit, observed, warn, error = Unit.BURN_RATE, result["burn_rate"], limits.warn_at, limits.error_at
         case Deadline():
-            unit, observed, warn, error = "ms", result["observed_ms"], None, limits.after_ms
+            unit, observed, warn, error = Unit.MS, result["observed_ms"], None, limits.after_ms
         case ContractRule():
-            unit, observed, warn, error = "rows", result["records"], None, 0
+            unit, observed, warn, error = Unit.ROWS, result["records"], None, 0
     is_warning = result["verdict"] == Verdict.WARN or error is None
-    return {"observed": observed, "threshold": warn if is_warning else error, "unit": unit}
+    return {"observed": observed, "threshold": warn if is_warning else error, "unit": unit.value}
 
 
 def name_since(word: str, opened_ms: int) -> str:

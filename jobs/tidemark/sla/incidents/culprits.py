@@ -18,7 +18,7 @@ from tidemark.semantics.blame import AgeCause
 from tidemark.semantics.completeness import needed_ms
 from tidemark.semantics.incidents import BROKEN
 from tidemark.semantics.sla import Sla
-from tidemark.sla.incidents.roots import root_of, root_of_part
+from tidemark.sla.incidents.roots import OF_ROWS, root_of, root_of_part
 from tidemark.sla.measures.status import Status, sub_topology_of
 from tidemark.why.evidence.fact_tables import RECENT_MS
 from tidemark.why.evidence.findings import NOTHING_WRONG, UNEXPLAINED, Trait, WhyFinding
@@ -31,11 +31,6 @@ T = TypeVar("T")
 
 NO_EXPLANATION = frozenset({NOTHING_WRONG, UNEXPLAINED})
 LATENCIES = frozenset({*QUANTILES, *WORK_QUANTILES, Measure.BURN_RATE})
-WAITS_FOR_NOTHING = frozenset({Measure.COMPLETENESS, Measure.CONTRACT})
-"""Measures of rows that exist.
-
-The rows themselves name the culprit.
-"""
 WAITED_FOR_DRIVER = frozenset({None, AgeCause.DRIVER_RESTARTED, AgeCause.BACKLOG})
 """Culprits that a restarted driver may explain.
 
@@ -74,7 +69,7 @@ def with_culprits(
     """
     explaining = _Explainer(topology, layout, tables, at_ms)
     for status in measured:
-        if status.verdict not in BROKEN or status.spec.measure in WAITS_FOR_NOTHING:
+        if status.verdict not in BROKEN or status.spec.measure in OF_ROWS:
             yield status
         else:
             yield explaining.explained(status)

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
 from tidemark.collecting import names_in
 from tidemark.model.sla_spec import ALL_TABLES, Measure
@@ -67,8 +68,15 @@ FOLLOWS_FROM = {UPSTREAM_DEAD: DRIVER_DEAD, TIME_STANDS_STILL: SOURCE_QUIET}
 """Maps a consequence to its cause."""
 HELD_BACK = frozenset({PARTITION_IDLE_HOLDS_BACK, PARTITION_BEHIND_HOLDS_BACK})
 """Causes for which other partitions of a source wait in alignment."""
-BROKEN_ROWS = "broken_rows"
-"""The cause of broken contracts and of accounts that do not close."""
+OF_ROWS: Mapping[Measure, str] = MappingProxyType(
+    {
+        Measure.COMPLETENESS: "broken_rows",
+        Measure.CONTRACT: "broken_rows",
+        Measure.QUARANTINED_SHARE: "quarantined_records",
+        Measure.LATE_SHARE: "late_records",
+    }
+)
+"""The cause of each measure of rows that exist: the rows themselves name the culprit."""
 _PARTITION = re.compile(r"(\w+) partition (\d+)")
 
 
@@ -128,12 +136,11 @@ def _own(status: Status, topology: Topology) -> Status:
     """Adds the cause to a *status* whose culprit is an operator."""
     if status.root is not None or status.culprit is None or status.verdict is Verdict.AHEAD_OF_CLOCK:
         return status
-    if status.spec.measure not in {Measure.COMPLETENESS, Measure.CONTRACT}:
+    if (cause := OF_ROWS.get(status.spec.measure)) is None:
         return status
-    if status.culprit not in topology.operators:
-        return replace(status, root=RootCause(cause=BROKEN_ROWS, operator=status.culprit))
-    sub = topology.sub_topology_of(status.culprit)
-    return replace(status, root=RootCause(cause=BROKEN_ROWS, sub_topology=sub.name, operator=status.culprit))
+    is_operator = status.culprit in topology.operators
+    sub_topology = topology.sub_topology_of(status.culprit).name if is_operator else None
+    return replace(status, root=RootCause(cause=cause, sub_topology=sub_topology, operator=status.culprit))
 
 
 def _shared(status: Status, roots: Counter[RootCause], topology: Topology) -> RootCause:

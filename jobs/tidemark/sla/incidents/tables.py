@@ -22,6 +22,7 @@ from tidemark.model.tables.catalog import ALERT_DECISIONS, ALERTS, DELIVERIES, I
 from tidemark.model.topology import Topology, load_each
 from tidemark.reports.batch_job import AT_MOST_S, report_lock
 from tidemark.reports.report_tables import lies_in, open_report, replace_in, replace_rows, rows_in
+from tidemark.semantics.sla import Unit
 from tidemark.sla.incidents.changes import (
     PAST,
     Row,
@@ -55,13 +56,21 @@ STATE_TEXT = """
 def worst_text(row: Row) -> str | None:
     """Returns the worst value of a row of `incident_history`; None: none.
 
-    >>> [worst_text({"worst_observed": 2.5, "unit": unit}) for unit in ("ms", "rows", "burn rate")]
-    ['2 ms', '2.5 rows', '2.5 times the budget']
+    >>> [worst_text({"worst_observed": 0.5, "unit": unit}) for unit in ("ms", "rows", "burn rate", "share")]
+    ['0 ms', '0.5 rows', '0.5 times the budget', '50.00% of the records']
     """
     value, unit = row["worst_observed"], row["unit"]
     if value is None or unit is None:
         return None
-    return for_people(value) if unit == "ms" else f"{value:,g} {unit.replace('burn rate', 'times the budget')}"
+    match Unit(unit):
+        case Unit.MS:
+            return for_people(value)
+        case Unit.BURN_RATE:
+            return f"{value:,g} times the budget"
+        case Unit.SHARE:
+            return f"{value:.2%} of the records"
+        case _:
+            return f"{value:,g} {unit}"
 
 
 def is_checked_after(layout: Layout, topology: str, at_ms: int, run_id: str) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 
 from tidemark.control.folder import StreamState
 from tidemark.model.settings.intervals import Interval
-from tidemark.model.sla_spec import QUANTILES, WORK_QUANTILES, Measure, SlaSpec, WhileCatchingUp
+from tidemark.model.sla_spec import QUANTILES, SHARES, WORK_QUANTILES, Measure, SlaSpec, WhileCatchingUp
 from tidemark.model.tables.catalog import BECAME, BROKERS, CAME_IN
 from tidemark.model.topology import Topology
 from tidemark.reports.paths.path_facts import FINISHED_MS, Row, Tables
@@ -22,7 +22,7 @@ from tidemark.semantics.idleness import Activity
 from tidemark.semantics.schema_watch import OF_RECORDS
 from tidemark.sla.measures.batches import BEFORE_LATER, DAY_MS, known_batches, tables_of_batches
 from tidemark.sla.measures.newest_times import oldest_ms
-from tidemark.sla.measures.status import FactKind
+from tidemark.sla.measures.status import PARTS, FactKind
 
 SHAPE = {"what": "varchar", "subject": "varchar", "over_ms": "bigint", "bucket": "int", "n": "bigint"}
 SHAPE |= {"at_ms": "bigint", "idle": "boolean"}
@@ -52,6 +52,8 @@ JUDGED_BY_CLOCKS = frozenset({Measure.STALENESS, Measure.WATERMARK_LAG, Measure.
 
 They do where a producer's clock is wrong.
 """
+COUNTED_RECORDS = frozenset({Measure.RECORDS, *SHARES})
+"""Measures that count the records of an operator."""
 JUDGED_BY_START = JUDGED_BY_CLOCKS | {Measure.RECORDS}
 """Measures for which it counts since when the topology runs."""
 MEASURED = ", ".join(
@@ -105,7 +107,7 @@ def facts(tables: Tables, topology: Topology, specs: Iterable[SlaSpec], *, at_ms
     has `at_ms` too; the other rows have `n`.
     """
     specs = list(specs)
-    over_ms = (spec.over_ms for spec in specs if spec.measure is Measure.RECORDS)
+    over_ms = (spec.over_ms for spec in specs if spec.measure in COUNTED_RECORDS)
     since_ms = at_ms - max([WITHOUT_BEATS_MS, *over_ms])
     batches = known_batches(tables, topology.name, at_ms=at_ms, since_ms=since_ms)
     is_start_needed = any(spec.measure in JUDGED_BY_START for spec in specs)
@@ -172,8 +174,11 @@ def measurements(specs: list[SlaSpec], at_ms: int, *, outcomes: str, begun_ms: i
     yield from _starting(specs, at_ms)
     yield from _completions(specs, at_ms)
     yield from _catching_up(specs, at_ms)
-    for over in overs(Measure.RECORDS):
-        yield _records(over, outcomes)
+    for over in overs(*COUNTED_RECORDS):
+        yield _records(FactKind.RECORDS, "records_in", over, outcomes)
+    for measure, part in PARTS.items():
+        for over in overs(measure):
+            yield _records(part, part.value, over, outcomes)
     yield from map(_schema_changes, overs(Measure.SCHEMA_CHANGES))
     yield from map(_latencies, overs(*QUANTILES, Measure.BURN_RATE))
     yield from map(_buckets_select, overs(*WORK_QUANTILES))
@@ -283,14 +288,14 @@ def _first_start_select(begun_ms: int | None) -> str:
     return f"{at_ms} FROM ({started} UNION ALL {finished}) HAVING min(begun_at) IS NOT NULL"
 
 
-def _records(over: Interval, outcomes: str) -> str:
-    """Returns a SELECT of the records that came in, by operator.
+def _records(what: FactKind, column: str, over: Interval, outcomes: str) -> str:
+    """Returns a SELECT of records by operator, from a *column* of `outcomes`.
 
     It counts the batches that were finished in the interval *over*.
     """
-    came_in = _row(FactKind.RECORDS, "t.operator", over, n="sum(t.records_in)")
+    counted = _row(what, "t.operator", over, n=f"sum(t.{column})")
     finished = f"JOIN finished AS f USING (sub_topology, batch_id) {BEFORE_LATER} AND {over.holds('f.finished_at')}"
-    return f"{came_in} FROM ({outcomes}) AS t {finished} GROUP BY t.operator"
+    return f"{counted} FROM ({outcomes}) AS t {finished} GROUP BY t.operator"
 
 
 def _schema_changes(over: Interval) -> str:

@@ -30,7 +30,7 @@ SEEN = """
            FILTER (newest_ms <= $4)[:{most}] AS oldest
     FROM groups
 """
-"""Counts groups and the stale ones: not seen since $4."""
+"""Counts groups and the stale ones: not seen since $4; null: none is stale."""
 KEYS_SEEN = """
     SELECT key, greatest(changed_at, repeated_at) AS newest_at
     FROM (
@@ -82,7 +82,10 @@ def groups_seen(tables: Tables, topology: Topology, specs: Iterable[SlaSpec], *,
         assert isinstance(spec.limits, Sla)
         name = _name(spec, topology)
         text = SEEN.format(known=batches, before_later=BEFORE_LATER, seen=_seen(spec), name=name, most=MOST_NAMED)
-        parameters = [topology.name, at_ms, at_ms - spec.over_ms, at_ms - round(spec.limits.least_ms)]
+        stale_ms = at_ms - round(spec.limits.least_ms)
+        # After a time without promise no group is stale until it could have been seen again.
+        is_new = spec.judged_since_ms(at_ms, after_ms=stale_ms) is not None
+        parameters = [topology.name, at_ms, at_ms - spec.over_ms, None if is_new else stale_ms]
         (row,) = tables.ask(text, parameters).objects
         oldest = tuple((str(group["name"]), group["newest_ms"]) for group in row["oldest"] or ())
         groups[spec.name] = GroupsSeen(n=row["n"], n_stale=row["n_stale"], oldest=oldest, oldest_ms=row["oldest_ms"])

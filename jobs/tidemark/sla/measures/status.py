@@ -14,7 +14,7 @@ from itertools import chain
 from types import MappingProxyType
 from typing import Any, assert_never
 
-from tidemark.collecting import names_in
+from tidemark.collecting import names_in, present
 from tidemark.model.kinds.registry import Reading
 from tidemark.model.kinds.repartition import HopSource
 from tidemark.model.kinds.source import Source
@@ -41,6 +41,7 @@ from tidemark.semantics.sla import (
     ContractRule,
     Deadline,
     RecordMinimums,
+    ShareMaximums,
     Sla,
     Verdict,
     budget,
@@ -52,6 +53,7 @@ from tidemark.semantics.sla import (
     judge_contract,
     judge_count,
     judge_nothing,
+    judge_share,
     judge_staleness,
 )
 from tidemark.sla.measures.groups import GroupsSeen
@@ -93,6 +95,10 @@ class FactKind(StrEnum):
     """For an operator: n records that came in."""
     SCHEMA_CHANGES = "schema_changes"
     """For a source: n changes of its fields."""
+    QUARANTINED = "quarantined"
+    """For an operator: n records that it quarantined."""
+    LATE = "late"
+    """For an operator: n records that it found late."""
     CLOCK = "clock"
     """For a host: n, the possible error of its clock in ms."""
     BEGUN = "begun"
@@ -113,6 +119,10 @@ class FactKind(StrEnum):
     """For an operator and bucket: n windows with that time of work."""
 
 
+PARTS: Mapping[Measure, FactKind] = MappingProxyType(
+    {Measure.QUARANTINED_SHARE: FactKind.QUARANTINED, Measure.LATE_SHARE: FactKind.LATE}
+)
+"""The records of each measure of a share."""
 CAUSE = ("cause", "cause_sub_topology", "cause_operator", "cause_partition")
 """The columns of tables with cause and place of a RootCause."""
 CAUSE_SINCE = "cause_since"
@@ -166,6 +176,10 @@ class Status:
     is_starting: bool = False
     """True if it is unknown because the reader of a hop starts."""
     records: int | None = None
+    judged_since_ms: int | None = None
+    """When a time without promise ended, in what it measures: epoch ms."""
+    part: int | None = None
+    """Of a share: how many of `records` it counts."""
     budget: Budget | None = None
     """Error budget of a burn rate, over its long interval."""
     window_budget: WindowBudget | None = None
@@ -179,6 +193,11 @@ class Status:
     """The cause that it may share with other broken SLAs."""
     breaks: str = ""
     """Describes what breaks a contract."""
+
+    @property
+    def share(self) -> float | None:
+        """The measured share; None: no share, or no records."""
+        return self.part / self.records if self.part is not None and self.records else None
 
     @property
     def is_excused(self) -> bool:
@@ -272,13 +291,9 @@ class _SlaFacts:
         """Returns the quantile *q* in ms; None: nothing was counted."""
         return quantile(((fact["bucket"], fact["n"]) for fact in self._of(what, operator, over_ms)), q)
 
-    def records(self, operator: str, over_ms: int) -> int:
-        """Returns the number of records that came in at *operator*."""
-        return sum(fact["n"] for fact in self._of(FactKind.RECORDS, operator, over_ms))
-
-    def changes(self, source: str, over_ms: int) -> int:
-        """Returns the number of changes of the fields of *source*."""
-        return sum(fact["n"] for fact in self._of(FactKind.SCHEMA_CHANGES, source, over_ms))
+    def count(self, what: FactKind, subject: str, over_ms: int) -> int:
+        """Returns the number that facts give: of records, or of changes of fields."""
+        return sum(fact["n"] for fact in self._of(what, subject, over_ms))
 
     def is_known(self, what: FactKind, subject: str) -> bool:
         """Returns True if there is such a fact about *subject*."""
@@ -323,11 +338,13 @@ def _status(
         case ContractRule():
             return _contract(spec, contracts)
         case RecordMinimums():
-            return _records(spec, spec.limits, topology, facts)
+            return _records(spec, spec.limits, topology, facts, at_ms=at_ms)
         case BurnRate():
             return _burn_rate(spec, spec.limits, facts)
         case ChangeMaximums():
             return _changes(spec, spec.limits, facts)
+        case ShareMaximums():
+            return _share(spec, spec.limits, facts)
         case Deadline():
             return _complete_by(spec, spec.limits, topology, facts, at_ms=at_ms)
         case Sla():
@@ -339,17 +356,28 @@ def _length(spec: SlaSpec, sla: Sla, topology: Topology, facts: _SlaFacts, accou
         case Measure.STALENESS | Measure.WATERMARK_LAG:
             idle = spec.ignore_when_idle and _is_idle(spec, topology, facts)
             source = Activity.IDLE if idle else None
+            newest_ms = _newest_ms(spec, facts)
+            judged_since_ms = spec.judged_since_ms(at_ms, after_ms=0 if newest_ms is None else newest_ms)
             judgement = judge_staleness(
-                _newest_ms(spec, facts),
+                newest_ms,
                 now_ms=at_ms,
                 sla=sla,
                 source=source,
                 clock_error_ms=facts.clock_error_ms,
                 begun_ms=facts.at_ms(FactKind.BEGUN, topology.name),
+                judged_since_ms=judged_since_ms,
             )
             groups = facts.groups.get(spec.name)
             culprit = groups.oldest[0][0] if groups and groups.oldest and judgement.verdict in BROKEN else None
-            return Status(spec, judgement.verdict, judgement.staleness_ms, culprit, idle=idle, groups=groups)
+            return Status(
+                spec,
+                judgement.verdict,
+                judgement.staleness_ms,
+                culprit,
+                idle=idle,
+                groups=groups,
+                judged_since_ms=judged_since_ms,
+            )
         case Measure.COMPLETENESS:
             if not accounts:
                 begun_ms = facts.at_ms(FactKind.BEGUN, topology.name)
@@ -425,13 +453,19 @@ def _cut(text: str | None) -> str:
     return text if text and len(text) <= LONGEST_KEY else f"{(text or '')[:LONGEST_KEY]}…"
 
 
-def _records(spec: SlaSpec, at_least: RecordMinimums, topology: Topology, facts: _SlaFacts) -> Status:
+def _records(spec: SlaSpec, at_least: RecordMinimums, topology: Topology, facts: _SlaFacts, *, at_ms: int) -> Status:
     """Judges the number of records.
 
-    No records are too few as well, unless the sources are idle and the SLA excuses that.
+    No records are too few as well, unless the sources are idle and the SLA excuses that. Too few are UNKNOWN while the
+    topology, or the time in which it is judged, began less than `over` ago.
     """
-    n = facts.records(spec.subject, spec.over_ms)
+    n = facts.count(FactKind.RECORDS, spec.subject, spec.over_ms)
     verdict = judge_count(n, at_least)
+    start_ms = at_ms - spec.over_ms
+    since_ms = spec.judged_since_ms(at_ms, after_ms=start_ms)
+    begun_ms = facts.at_ms(FactKind.BEGUN, topology.name)
+    if verdict in BROKEN and (since_ms is not None or (begun_ms is not None and begun_ms > start_ms)):
+        return Status(spec, Verdict.UNKNOWN, records=n, judged_since_ms=max(present((since_ms, begun_ms))))
     idle = verdict in BROKEN and spec.ignore_when_idle and _is_idle(spec, topology, facts)
     return Status(spec, Verdict.PASS if idle else verdict, idle=idle, records=n)
 
@@ -440,9 +474,17 @@ def _changes(spec: SlaSpec, at_most: ChangeMaximums, facts: _SlaFacts) -> Status
     """Judges changes of fields; UNKNOWN before the source's first batch."""
     if not facts.is_known(FactKind.SOURCE, spec.subject):
         return Status(spec, Verdict.UNKNOWN)
-    n = facts.changes(spec.subject, spec.over_ms)
+    n = facts.count(FactKind.SCHEMA_CHANGES, spec.subject, spec.over_ms)
     verdict = judge_changes(n, at_most)
     return Status(spec, verdict, culprit=spec.subject if verdict in BROKEN else None, records=n)
+
+
+def _share(spec: SlaSpec, at_most: ShareMaximums, facts: _SlaFacts) -> Status:
+    """Judges the share of quarantined or late records; UNKNOWN with too few records."""
+    n = facts.count(FactKind.RECORDS, spec.subject, spec.over_ms)
+    part = facts.count(PARTS[spec.measure], spec.subject, spec.over_ms)
+    verdict = judge_share(part, n, at_most)
+    return Status(spec, verdict, culprit=spec.subject if verdict in BROKEN else None, records=n, part=part)
 
 
 def _burn_rate(spec: SlaSpec, limits: BurnRate, facts: _SlaFacts) -> Status:
