@@ -34,6 +34,17 @@ def without_secrets(text: str) -> str:
     return text
 
 
+def is_text(text: str) -> bool:
+    r"""Returns False if *text* has half a character (a surrogate), as no file and no table takes one.
+
+    Python makes such of bytes of a command line that are not UTF-8, and JSON may have them.
+
+    >>> is_text("ü"), is_text("\udcff")
+    (True, False)
+    """
+    return not re.search("[\ud800-\udfff]", text)
+
+
 def inert(text: str) -> str:
     r"""Returns *text* without commands to a terminal.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import shutil
 import subprocess
 import sys
 import threading
@@ -29,6 +30,7 @@ from tidemark.cli.explain import why as why_command
 from tidemark.cli.main import _parser
 from tidemark.clock import wall_clock_ms
 from tidemark.control import process
+from tidemark.control.files import FILES
 from tidemark.control.folder import Control, Heartbeat, StreamState
 from tidemark.kernels.columns.schemas import rows_of
 from tidemark.model.project.layout import Layout
@@ -36,6 +38,7 @@ from tidemark.model.settings.intervals import instant_ms
 from tidemark.model.tables.catalog import DISORDER_BUCKETS
 from tidemark.model.topology import load
 from tidemark.recorded.queries import RecordedQuery, write_query
+from tidemark.storage.delta.log import commit_file
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # Airflow imports a test client that its own dependency has deprecated
@@ -449,6 +452,42 @@ def test_an_invalid_file_shows_its_error_and_the_running_stream(
     assert "file not valid" in line
     assert "running</span>" in line
     assert client.get("/pages/night/slas").status_code == 200
+
+
+def test_damaged_files_are_named_and_break_no_page(
+    client: Client, warehouse: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layout = Layout(shutil.copytree(warehouse, tmp_path / "warehouse"))
+    monkeypatch.setattr(Variable, "get", lambda name, default=None: str(layout.warehouse))
+    control = layout.control("flights", "carriers")
+    for file in FILES:
+        path = control / re.sub(r"\bN\b", f"{7:020d}", file.name).replace("ID", "x")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"{")
+    pages = [route for route in ROUTES if route.startswith("/pages/flights") and "reports" not in route]
+    pages += ["/topologies/flights/status", "/topologies/flights/why"]
+    found = {route: client.get(route) for route in pages}
+    assert {route: answer.status_code for route, answer in found.items() if answer.status_code not in {200, 307}} == {}
+    for route in ("/pages/flights", "/topologies/flights/why"):
+        assert f"no driver of carriers can start: {control / 'meanings.json'}: it is damaged" in found[route].text
+    reported_paths = commit_file(layout.report_table("flights", "critical_paths"), 0)
+    reported_paths.write_bytes(reported_paths.read_bytes()[:99])
+    ANSWERS.forget()
+    for route in ("/pages/flights", "/topologies/flights/path"):
+        answer = client.get(route)
+        assert (answer.status_code, f"{reported_paths}: it is damaged (" in answer.text) == (500, True)
+        assert "restore its table from a backup" in answer.text
+    commit = commit_file(layout.stream_table("flights", "carriers", "batches"), 0)
+    commit.parent.mkdir(parents=True)
+    commit.write_bytes(b"")
+    ANSWERS.forget()
+    for route, status in {
+        "/pages/flights": 500,
+        "/topologies/flights/status": 500,
+        "/topologies/flights/why": 200,
+    }.items():
+        answer = client.get(route)
+        assert (answer.status_code, f"{commit}: it is empty" in answer.text) == (status, True)
 
 
 def test_a_report_is_shown_and_nothing_else_of_its_folder(client: Client, warehouse: Path) -> None:

@@ -14,6 +14,7 @@ import maintain
 from support.command_line import tidemark
 from support.play import NOON, Play
 from support.topologies import EVENTS
+from tidemark.api.query import Query, Writer
 from tidemark.errors import UnreadableFile
 from tidemark.model.project.layout import Layout
 from tidemark.storage.delta.format import VERSION, OtherFormat, Stamp, stamp_warehouse, warehouse_stamp
@@ -130,6 +131,15 @@ def test_the_present_format_has_nothing_to_upgrade(tmp_path: Path) -> None:
     assert upgrade(home) == (0, f"{home} has format 1, which Tidemark 0.1.0 writes: there is nothing to upgrade\n", "")
 
 
+def test_a_warehouse_of_a_teams_own_job_alone_has_nothing_to_upgrade(tmp_path: Path) -> None:
+    writer = Writer(Query(Layout(tmp_path), "jobs", "orders"), "measured", lambda: NOON)
+    assert writer.newest("batches") == -1
+    assert upgrade(tmp_path)[0] == 0
+    with pytest.raises(OtherFormat):
+        Writer(Query(Layout(newer_warehouse(tmp_path)), "jobs", "more"), "measured", lambda: NOON).newest("batches")
+    assert not (tmp_path / "streams" / "jobs" / "more").exists()
+
+
 @pytest.mark.parametrize(("number", "version"), [(2, "9.1.0"), (0, "0.0.1")])
 def test_another_format_is_refused_in_a_sentence(tmp_path: Path, number: int, version: str) -> None:
     home = stamped(tmp_path, f'{{"format": {number}, "tidemark": "{version}"}}')
@@ -142,7 +152,7 @@ def test_another_format_is_refused_in_a_sentence(tmp_path: Path, number: int, ve
 
 def test_a_warehouse_without_a_stamp_is_told_of_it(tmp_path: Path) -> None:
     said = (
-        "is missing, but Tidemark 0.1.0 expects it with format 1; the first driver that starts in this warehouse "
-        "writes it (docs/upgrades.md)"
+        "is missing, but Tidemark 0.1.0 expects it with format 1; the first driver or job that writes to this "
+        "warehouse makes it (docs/upgrades.md)"
     )
     assert upgrade(tmp_path) == (1, "", f"tidemark upgrade: {tmp_path}/tidemark.json {said}\n")

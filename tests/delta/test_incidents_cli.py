@@ -11,6 +11,7 @@ import pytest
 from deltalake import DeltaTable
 
 from tidemark.cli.explain.incidents import incidents
+from tidemark.cli.main import _options
 from tidemark.errors import InvalidArgument
 from tidemark.model import topology
 from tidemark.model.channel_spec import parse
@@ -53,6 +54,17 @@ def test_open_incidents_are_listed_with_their_acknowledgement(home: Path) -> Non
     )
     (row,) = asked(home)
     assert (row["state"], row["acknowledged_by"]) == ("acknowledged", "Ann")
+
+
+def test_half_a_character_on_a_command_line_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    line = ["tidemark", "incidents", "flights", "--acknowledge", "board-1", "--note"]
+    # The second one stands for a byte that is not UTF-8.
+    for half in ("\ud83d", "\udcff"):
+        with pytest.raises(SystemExit, match="2"):
+            _options([*line, f"seen {half}"])
+        shown = f"seen \\u{ord(half):x}: it has half a character, or bytes that are not UTF-8; correct it"
+        assert capsys.readouterr().err.splitlines()[-1] == f"tidemark incidents: error: {shown}"
+    assert _options([*line, "seen 🌊"]).note == "seen 🌊"
 
 
 def test_the_history_of_an_incident_has_changes_and_recipients(home: Path) -> None:

@@ -17,7 +17,7 @@ from tidemark.query import sql
 from tidemark.query.sql import Warehouse
 from tidemark.storage.delta import snapshots
 from tidemark.storage.delta.datasets import dataset_of, open_to_read, schema_of
-from tidemark.storage.delta.snapshots import AddedFiles, added_files, files_between, snapshot_of
+from tidemark.storage.delta.snapshots import AddedFiles, added_files, damage_of_log, files_between, snapshot_of
 
 
 def rows(*numbers: int, word: str = "a") -> pa.Table:
@@ -115,11 +115,58 @@ def test_a_table_with_unknown_reader_features_has_no_snapshot(tmp_path: Path) ->
     assert snapshot_of(tmp_path) is None
 
 
-@pytest.mark.parametrize("name", [f"{1:020d}.json", f"{0:020d}.json"])
-def test_an_incomplete_log_has_no_snapshot(name: str, tmp_path: Path) -> None:
-    appended(tmp_path)
-    (tmp_path / "_delta_log" / name).unlink()
-    assert snapshot_of(tmp_path) is None
+WAYS: dict[str, tuple[str, Callable[[bytes], bytes]]] = {
+    "empty": ("it is empty", lambda content: b""),
+    "cut": ("it is damaged (JSONDecodeError", lambda content: content[: len(content) // 2]),
+    "cut at the end of a line": ("it is cut: it has no transaction", lambda content: content[: content.rindex(b"\n")]),
+    "no text": ("it is damaged (UnicodeDecodeError", lambda content: b"\xff\xfe" + content),
+    "another type": ("it is damaged (AttributeError", lambda content: b"[1]"),
+    "nested": ("it is damaged (RecursionError", lambda content: b"[" * 100_000),
+}
+"""Ways to damage a commit, and what is found."""
+
+
+def test_a_damaged_log_is_told_with_its_file(tmp_path: Path) -> None:
+    for batch in range(3):
+        properties = CommitProperties({"batch_id": str(batch)}, app_transactions=[Transaction("t/s/rows", batch)])
+        write_deltalake(tmp_path, rows(batch), mode="append", commit_properties=properties)
+    log = tmp_path / "_delta_log"
+    commits = sorted(log.glob("*.json"))
+    assert damage_of_log(tmp_path) is None
+
+    def told(file: Path, content: bytes | None) -> str:
+        before = file.read_bytes()
+        file.unlink()
+        if content is not None:
+            file.write_bytes(content)
+        damage = damage_of_log(tmp_path)
+        file.write_bytes(before)
+        return str(damage).removeprefix(f"{log}/")
+
+    for commit in commits:
+        content = commit.read_bytes()
+        for found, damaged in WAYS.values():
+            assert told(commit, damaged(content)).startswith(f"{commit.name}: {found}")
+    assert [told(commit, None) for commit in commits] == [
+        *(f"{commit.name}: it is missing, and later commits are there" for commit in commits[:2]),
+        "None",  # as if the table ended there
+    ]
+    # With what the log says of the columns, all else of the first commit is damaged or not.
+    columns = commits[0].read_bytes().replace(b"schemaString", b"schemaSprite")
+    assert told(commits[0], columns).startswith(
+        f"{log}: what it says of the columns of the table is missing or damaged"
+    )
+    DeltaTable(tmp_path).create_checkpoint()
+    write_deltalake(tmp_path, rows(7), mode="append")
+    (checkpoint,) = log.glob("*.parquet")
+    for damaged in (b"", checkpoint.read_bytes()[:-9], b"[1]"):
+        assert told(checkpoint, damaged).startswith(f"{checkpoint.name}: it is damaged (")
+    assert told(commits[1], b"") == "None"  # the checkpoint has what it said
+    assert told(checkpoint, None) == "_last_checkpoint: it names the checkpoint of version 2, which is missing"
+    for commit in log.glob("*.json"):
+        commit.unlink()
+    checkpoint.unlink()
+    assert str(damage_of_log(tmp_path)) == f"{log}: it has no commit, and the table has data files"
 
 
 def test_a_snapshot_names_no_file_outside_of_its_table(tmp_path: Path) -> None:

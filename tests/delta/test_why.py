@@ -642,19 +642,21 @@ GROUPS = operators(
 
 
 @pytest.mark.parametrize(
-    ("state", "asked_s", "seen"),
+    ("state", "asked_s", "cause", "seen"),
     [
-        (StreamState.DRAINED, 21, "the driver of events was drained"),
-        (StreamState.RUNNING, 81, "the driver of events sends no heartbeat any more"),
+        (StreamState.DRAINED, 21, "drained", f"the driver of events was drained at {iso(ms(20))}"),
+        (StreamState.RUNNING, 81, "driver_dead", "the driver of events sends no heartbeat any more"),
     ],
 )
-def test_a_driver_that_no_longer_runs(tmp_path: Path, state: StreamState, asked_s: float, seen: str) -> None:
+def test_a_driver_that_no_longer_runs(
+    tmp_path: Path, state: StreamState, asked_s: float, cause: str, seen: str
+) -> None:
     play = newest(tmp_path)
     play.batch(10, record(5))
     tell(Heartbeats(tmp_path / "streams" / "play" / "events", topology="play", sub_topology="events"), 20, state)
     assert first(play, 19).cause == "nothing_wrong"
     finding = first(play, asked_s)
-    assert place(finding) == ("driver_dead", "board", None, None, ms(20))
+    assert place(finding) == (cause, "board", None, None, ms(20))
     assert finding.seen == seen
     assert finding.remedy.endswith(START.format(sub=play.control.name))
 
@@ -718,7 +720,10 @@ COULD_NOT = f"could not write from {iso(ms(60))} until {iso(ms(80))}: No space l
             StreamState.RUNNING, f"cannot write: No space left on device, since {iso(ms(60))}", 89,
             f"was killed; before that it {COULD_NOT}",
         ),
-        (StreamState.DRAINED, COULD_NOT, 89, f"was drained; before that it {COULD_NOT}"),
+        (
+            StreamState.DRAINED, COULD_NOT, 89,
+            f"was drained by tidemark down at {iso(ms(80))}; before that it {COULD_NOT}",
+        ),
         (
             StreamState.FAILED, "OSError: [Errno 28] No space left on device", 89,
             "failed: OSError: [Errno 28] No space left on device",
@@ -731,7 +736,8 @@ def test_a_full_disk_stays_the_cause_until_what_waited_is_done(
     play = newest(tmp_path)
     play.batch(10, record(5))
     control = Control(Layout(tmp_path).control("play", "events"))
-    control.beat(Heartbeat(state=state, epoch=1, launch_id="", at_ms=ms(80), pid=1, reason=reason))
+    by = "tidemark down" if state is StreamState.DRAINED else None
+    control.beat(Heartbeat(state=state, epoch=1, launch_id="", at_ms=ms(80), pid=1, reason=reason, drained_by=by))
     finding = first(play, at_s)
     since_ms = ms(80) if state is StreamState.FAILED else ms(60)
     assert place(finding) == ("cannot_write", "board", None, None, since_ms)

@@ -24,6 +24,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import rollup
+from support.control_files import unlisted
 from tidemark import api
 from tidemark.api.application import ApplicationOptions, run_application
 from tidemark.control.folder import Control
@@ -97,6 +98,10 @@ class Shop:
         """
         for file in (self.home / "checkpoint" / "commits").glob(f"*{batch_id}*"):
             file.unlink()
+
+    @property
+    def control(self) -> Path:
+        return Layout(self.home / "warehouse").control("shop", "orders")
 
     def path(self, table: str, sub_topology: str = "orders") -> Path:
         return Layout(self.home / "warehouse").stream_table("shop", sub_topology, table)
@@ -503,6 +508,7 @@ def test_an_interrupted_batch_in_shards_is_repeated_exactly(shop):
     shop.run(again)
 
     assert again.batches == [[100], [100], [201]]
+    assert unlisted(shop.control) == []
     assert shop.rows("changes", "batch_id", "key", "source_offset") == [
         (0, "a", 0), (0, "b", 1), (1, "a", 100), (2, "b", 201)
     ]  # fmt: skip
@@ -565,6 +571,7 @@ def test_a_measured_query_with_a_listener_has_one_row_per_batch(shop):
     by_the_stopped_clock = [started_at == 0 for _, started_at in shop.rows("batches", "batch_id", "started_at")]
     assert by_the_stopped_clock == [False, False, True]
     assert shop.rows("operator_latency", "batch_id") == [(0,), (1,), (2,)]
+    assert unlisted(shop.control) == []
 
 
 # The digest is the beginning of `printf 'nightly orders' | sha256sum`.

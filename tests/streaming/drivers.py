@@ -19,6 +19,7 @@ from typing import Any
 import polars.selectors as cs
 from confluent_kafka import Consumer, TopicPartition
 
+from support.control_files import unlisted
 from support.oracle_parts import Batch, Message, Place, Read
 from tidemark.control.driver_folder import DriverFolder, StartRequest
 from tidemark.control.folder import Control, Heartbeat, StreamState
@@ -243,7 +244,9 @@ class Driver:
     def drain(self) -> int:
         """Have it end by itself; its exit status."""
         self.control.request_drain(by="test", now_ms=time.time_ns() // 1_000_000)
-        return self.exit()
+        status = self.exit()
+        assert unlisted(self.control.home) == []
+        return status
 
     def exit(self) -> int:
         """Its exit status, for one that ends by itself."""

@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 
 import pyspark
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 from streaming.drivers import PROJECT, OnlyDriver
 
 from support.command_line import tidemark
@@ -33,15 +36,17 @@ TOML = topology_of(
 )
 
 
-def send(address: str, topic: str, numbers: range, *, blanks: int = 0) -> None:
-    """Sends a compressible record per number, followed by *blanks*.
+def send(address: str, topic: str, numbers: range, *, blanks: int = 0, timestamp_ms: int = 0) -> None:
+    """Sends a compressible record per number, followed by *blanks*, with the broker's time *timestamp_ms* (0: now).
 
     zstd makes each some kilobytes.
     """
     settings = {"bootstrap.servers": address, "compression.type": "zstd", "message.max.bytes": 1_000_000_000}
     producer = Producer(settings)
     for n in numbers:
-        producer.produce(topic, (json.dumps({"n": n, "at": NOON + n}) + " " * blanks).encode(), b"k", 0)
+        producer.produce(
+            topic, (json.dumps({"n": n, "at": NOON + n}) + " " * blanks).encode(), b"k", 0, timestamp=timestamp_ms
+        )
         assert producer.flush(60) == 0
 
 
@@ -92,10 +97,10 @@ Pipeline.run = _fails
 """Code that makes operators raise an error at the record 2; its message counts the records of the batch."""
 
 
-def submitted(home: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
-    """Returns the program of a driver whose code is an archive in *home*, and whose jars spark-submit alone knows.
+def faulty_archive(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Returns an archive of the package, with FAULT, which is all the code that drivers of the test have.
 
-    So it is on a host of a standalone cluster, which has neither a checkout nor an installation. The code has FAULT.
+    So it is on a host that has neither a checkout nor an installation.
     """
     shutil.copytree(library.PACKAGE, home / "code" / "tidemark", ignore=shutil.ignore_patterns("__pycache__"))
     with (home / "code" / "tidemark" / "stream" / "decide" / "pipeline.py").open("a") as file:
@@ -107,6 +112,12 @@ def submitted(home: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
     monkeypatch.setattr(OnlyDriver, "script", (shutil.copy(PROJECT / "jobs" / "stream.py", home / "stream.py"),))
     for name in [name for name in os.environ if name.startswith(("PYTHONPATH", "PYSPARK", "SPARK"))]:
         monkeypatch.delenv(name)
+    return archive
+
+
+def submitted(home: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
+    """Returns the program of a driver from an archive, whose jars spark-submit alone knows."""
+    archive = faulty_archive(home, monkeypatch)
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
     return (
         str(Path(pyspark.__file__).parent / "bin" / "spark-submit"),
@@ -116,23 +127,24 @@ def submitted(home: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
     )
 
 
-@pytest.fixture
-def apart(tmp_path: Path, broker: str, monkeypatch: pytest.MonkeyPatch) -> Callable[[], OnlyDriver]:
-    """Returns what starts a driver from an archive, with a topic of two records; it fails at the second."""
-    topic = f"failing_{tmp_path.name}"
-    embedded.create_topics(broker, {topic: 1})
-    send(broker, topic, range(1, 3))
-    program = submitted(tmp_path, monkeypatch)
-    return lambda: OnlyDriver(tmp_path, TOML.replace("fatal_events", topic), broker, program=program)
+FAILING = TOML.replace("fatal_events", "failing_events")
+MIXED = topology_of(
+    {"name": "fatal", "trigger": "1 s"},
+    events=source(topic="failing_mixed", fields="n int, at bigint", timestamp="at", max_ahead=None),
+    lines=source(topic=None, files="in", fields="n int, at bigint", timestamp="at"),
+    both={"kind": "union", "inputs": ["events", "lines"]},
+    kept=sink("both", table="kept"),
+)
+"""Files beside a topic with a record that Spark's reader cannot read: that one is read in Python."""
 
 
-def quarantined(driver: OnlyDriver) -> dict[str, object]:
-    """Returns what is known of the record in quarantine; the other one is kept."""
+def quarantined(driver: OnlyDriver, *others: int) -> dict[str, object]:
+    """Returns what is known of the record in quarantine; 1 and *others* are kept."""
     # The record begins a part of the batch of its own, after that of the other.
     driver.wait(lambda: bool(driver.rows("quarantine")), "the record that is skipped", patience_s=900)
-    (bad,), (kept,) = driver.rows("quarantine"), driver.rows("kept")
+    (bad,), kept = driver.rows("quarantine"), driver.wait_for("kept", 1 + len(others))
     assert driver.drain() == 0
-    assert kept["n"] == 1
+    assert sorted(row["n"] for row in kept) == [1, *others]
     return {column: bad[column] for column in ("source", "partition", "offset", "reason", "detail", "key", "value")}
 
 
@@ -144,11 +156,19 @@ COMMAND = "tidemark accept-loss fatal events --record events/0/1 --by NAME --rea
 
 
 def test_a_person_lets_a_driver_skip_a_record_at_which_it_fails(
-    tmp_path: Path, apart: Callable[[], OnlyDriver]
+    tmp_path: Path, broker: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with apart() as driver:
+    (tmp_path / "warehouse" / "in").mkdir(parents=True)
+    (tmp_path / "warehouse" / "in" / "a.json").write_text(json.dumps({"n": 3, "at": NOON}))
+    admin = AdminClient({"bootstrap.servers": broker})
+    any_time = {"message.timestamp.after.max.ms": str(2**63 - 1)}
+    admin.create_topics([NewTopic("failing_mixed", 1, 1, config=any_time)])["failing_mixed"].result()
+    send(broker, "failing_mixed", range(1, 2))
+    send(broker, "failing_mixed", range(2, 3), timestamp_ms=NOON * 1_000_000)
+    program = submitted(tmp_path, monkeypatch)
+    with OnlyDriver(tmp_path, MIXED, broker, program=program) as driver:
         reason = driver.reason_to_fail()
-    assert reason.startswith("ArithmeticError: 2 records have a 2 among them\nthe record: source events, partition 0, ")
+    assert re.match("ArithmeticError: . records have a 2 among them\nthe record: source events, partition 0, ", reason)
     assert reason.endswith(f"\nto continue without the record events/0/1: {COMMAND}")
     for folder in ("topologies", "expectations"):
         (tmp_path / folder).mkdir()
@@ -156,16 +176,25 @@ def test_a_person_lets_a_driver_skip_a_record_at_which_it_fails(
     words = [{"NAME": "Ann", "TEXT": "not ours"}.get(word, word) for word in COMMAND.split()[1:]]
     done = tidemark(tmp_path, "--warehouse", str(tmp_path / "warehouse"), *words)
     assert (done.returncode, done.stderr) == (0, "")
-    with apart() as driver:
-        bad = quarantined(driver)
+    with OnlyDriver(tmp_path, MIXED, broker, program=program) as driver:
+        bad = quarantined(driver, 3)
     assert bad == {**BAD, "reason": "accepted_loss", "detail": "given up by Ann: not ours"}
 
 
 @pytest.mark.long
-def test_the_record_at_which_drivers_fail_is_passed_over(apart: Callable[[], OnlyDriver]) -> None:
+def test_the_record_at_which_drivers_fail_is_passed_over(
+    tmp_path: Path, broker: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    embedded.create_topics(broker, {"failing_events": 1})
+    send(broker, "failing_events", range(1, 3))
+    is_passed_over(tmp_path, broker, submitted(tmp_path, monkeypatch), FAILING)
+
+
+def is_passed_over(home: Path, broker: str, program: Sequence[str], toml: str) -> None:
+    """Starts three drivers of a stream with two records; the third finds the second one, at which they fail."""
     for _ in range(2):
-        with apart() as driver:
+        with OnlyDriver(home, toml, broker, program=program) as driver:
             assert driver.reason_to_fail().startswith("ArithmeticError: 2 records have a 2 among them")
-    with apart() as driver:
+    with OnlyDriver(home, toml, broker, program=program) as driver:
         bad = quarantined(driver)
     assert bad == {**BAD, "reason": "fails_drivers", "detail": "ArithmeticError: 1 records have a 2 among them"}

@@ -105,12 +105,12 @@ def test_what_cannot_be_derived_names_the_remedy(broker: str, tmp_path: Path) ->
         (
             "sampled_texts",
             [(0, "k", b"21.5;a")],
-            "none of 1 records is a JSON object, for example '21.5;a'; send JSON objects",
+            "none of 1 records is a JSON object that can be read, for example '21.5;a'; send JSON objects",
         ),
         (
             "sampled_unkeyed",
             [(0, None, {"id": n, "note": f"{n}"}) for n in range(9)],
-            "have no key, .* with --key FIELD",
+            "have no key in Kafka that is a text, and no text field has .* with --key FIELD",
         ),
     ):
         topic(broker, name, records)

@@ -21,12 +21,14 @@ from support.parsed_source import NOON, source
 from support.topologies import sink, topology_of
 from support.topologies import source as source_of
 from tidemark.kernels.records.marks import with_marks
+from tidemark.model.kinds.kafka_end import Format
 from tidemark.model.kinds.sink import Sink
 from tidemark.model.kinds.source import Source
 from tidemark.model.project.connections import DEFAULT, Cluster
 from tidemark.semantics.progress import InputProgress
 from tidemark.stream.kafka.client import KafkaBroker
 from tidemark.stream.read.sources import collect, kafka_options, read_again, records_of
+from tidemark.stream.schemas.protoc import compiled
 
 
 def create(address: str, topic: str) -> None:
@@ -53,6 +55,35 @@ def body(**fields: Any) -> bytes:
     return json.dumps({"id": "a", "at": NOON, **fields}).encode()
 
 
+TREE = {"type": "record", "name": "Tree", "fields": [{"name": "inner", "type": {"type": "array", "items": "Tree"}}]}
+TREES = {
+    "type": "record", "name": "R",
+    "fields": [{"name": "at", "type": "long"}, {"name": "n", "type": "int"}, {"name": "id", "type": TREE}],
+}  # fmt: skip
+MESSAGE = """
+syntax = "proto3"; package p; import "google/protobuf/any.proto";
+message M { int64 at = 1; google.protobuf.Any id = 2; int32 n = 3; }
+message Number { int32 n = 1; }
+"""
+
+
+def varint(number: int) -> bytes:
+    """Returns a number from 0 on as Protobuf writes it."""
+    low, rest = number & 0x7F, number >> 7
+    return bytes([low | 0x80]) + varint(rest) if rest else bytes([low])
+
+
+def zigzag(number: int) -> bytes:
+    """Returns a number from 0 on as Avro writes it."""
+    return varint(2 * number)
+
+
+def any_of_a_number(content: bytes) -> bytes:
+    """Returns the field `id` with an Any of the type Number."""
+    inner = b"\x0a\x0ax/p.Number\x12" + varint(len(content)) + content
+    return b"\x12" + varint(len(inner)) + inner
+
+
 def test_poison_is_told_apart_and_comes_with_its_bytes(spark: SparkSession, broker: str) -> None:
     large = body(id="x" * 10_000_000, n="no number")
     poison = [
@@ -64,6 +95,8 @@ def test_poison_is_told_apart_and_comes_with_its_bytes(spark: SparkSession, brok
         (b"a", b"", "malformed_json"),
         (b"a", b'{"id": "a", "at":', "malformed_json"),
         (b"a", b'{"id": ' + b"[" * 10_000 + b"]" * 10_000 + b"}", "beyond_limit"),
+        (b"a", b'{"id": ' + b"[" * 100 + b"]" * 100 + b"}", "beyond_limit"),
+        (b"a", rb'{"id": {"\ud800": 1}}', "invalid_utf8"),
         (b"a", b'{"n": ' + b"9" * 5_000 + b"}", "malformed_json"),
         (b"a", body(n="five"), "wrong_type"),
         (b"a", body(n=3_000_000_000), "wrong_type"),
@@ -81,6 +114,22 @@ def test_poison_is_told_apart_and_comes_with_its_bytes(spark: SparkSession, brok
     assert [(row["key"], row["value"]) for row in rows[:-1]] == [(key, value) for key, value, _ in poison]
     assert rows[-1]["reason"] is None
     assert rows[-1]["poison"] == {"id": "a", "n": 5, "at": NOON}
+    at = zigzag(NOON)
+    of_avro = [
+        (at + zigzag(2**40) + b"\0", "wrong_type"),
+        (at + zigzag(5) + b"\2" * 10_000 + b"\0" * 10_001, "beyond_limit"),
+        (at + zigzag(5) + b"\0", None),
+    ]
+    at = b"\x08" + varint(NOON) + b"\x18\x05"
+    of_protobuf = [(at + any_of_a_number(b"\xff\xff"), "malformed_protobuf"), (at + any_of_a_number(b"\x08\x01"), None)]
+    avro = source("poison_avro", format=Format.AVRO, avro_schema=json.dumps(TREES))
+    descriptors = compiled(MESSAGE, {})
+    protobuf = source("poison_protobuf", format=Format.PROTOBUF, descriptors=descriptors, message="p.M")
+    for reading, values in ((avro, of_avro), (protobuf, of_protobuf)):
+        send(broker, reading.name, *((b"a", value) for value, _ in values))
+        rows = read(spark, broker, reading)
+        assert [(row["value"], row["reason"]) for row in rows[:-1]] == values[:-1]
+        assert (rows[-1]["reason"], rows[-1][reading.name]["n"]) == (None, 5)
 
 
 @pytest.mark.parametrize("changes", [{}, {"key": "id"}, {"timestamp": None}, {"other_fields": "rest"}])

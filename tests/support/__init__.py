@@ -9,6 +9,7 @@
 | `quiet_broker` | `Silence`: a broker in memory that keeps what is published |
 | `golden_warehouse` | `write`: a warehouse with results that were worked out by hand |
 | `public_interface` | `interface`: columns, arguments, keys and names on which users depend |
+| `control_files` | `unlisted`: files of a control folder that are in no list of such files |
 | `crashes` | `crash_at`: the end of a driver at a named step of its batch |
 | `oracle` | `Oracle`: the results of a topology declared in Python, record by record |
 | `oracle_parts` | values of the oracle: records, batches, emit-on-change, record time |

@@ -109,10 +109,13 @@ IMPORTS = {
         "kernels.reports control stream.journal stream.startup"
     ),
     "why.causes": (
-        "collecting semantics model.settings model.project model.kinds model kernels.records kernels.reports control "
-        "recorded storage why.evidence"
+        "collecting errors semantics model.settings model.project model.kinds model kernels.records kernels.reports "
+        "control recorded storage why.evidence"
     ),
-    "why": "collecting errors semantics model.settings model.project model.kinds model why.evidence why.causes",
+    "why": (
+        "collecting errors semantics model.settings model.project model.kinds model storage.delta why.evidence "
+        "why.causes"
+    ),
     "trace": (
         "collecting errors semantics model.tables model.settings model.project model.kinds model kernels "
         "kernels.columns kernels.aggregates kernels.records kernels.reports storage.delta stream.journal stream.kafka "
@@ -134,7 +137,7 @@ IMPORTS = {
         "reports.paths.windows reports.paths.ages reports.paths"
     ),
     "reports.pages": (
-        "escaping errors semantics model.tables model.settings model.project model storage control "
+        "escaping errors semantics model.tables model.settings model.project model storage storage.delta control "
         "why.evidence why reports reports.facts reports.paths"
     ),
     "reports.rollups": (
@@ -220,7 +223,7 @@ IMPORTS = {
     "dags": "airflow",
     "plugins": "airflow.tasks",
     "arrow": "model.project",
-    "cli": "escaping errors model.project storage cli.shared arrow",
+    "cli": "escaping errors model.project storage storage.delta cli.shared arrow",
     "jobs": (
         "collecting escaping errors clock semantics model.tables model.settings model.project model "
         "kernels.columns kernels.reports storage storage.delta control stream.driver stream query "

@@ -11,7 +11,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.parsed_source import NOON, source
@@ -106,6 +106,10 @@ JSON = {
 }
 
 
+AROUND = ["{}", ' {"at": 1}', ",", "a", "]", "}", "\0", "\ufeff", "\x0b", "\u00a0", "\u2028", "[" * 300]
+"""What a producer may have sent behind an object by mistake."""
+
+
 def test_no_record_in_json_stops_its_neighbours() -> None:
     found = outcomes(
         source(fields=FIELDS), of_json('"id": "a"'), {name: of_json(case[0]) for name, case in JSON.items()}
@@ -117,9 +121,22 @@ def test_no_record_that_is_no_object_stops_its_neighbours() -> None:
     whole = {
         b"": "malformed_json", b"null": "wrong_type", b"[1]": "wrong_type", b"\xef\xbb\xbf{}": "malformed_json",
         "{}".encode("utf-16"): "invalid_utf8", b"[" * 10**6: "beyond_limit", b"\xff" * 10**6: "invalid_utf8",
-    }  # fmt: skip
+        b"\0{}": "malformed_json", b",{}": "malformed_json", b"7 {}": "malformed_json",
+    } | {b"{}" + text.encode(): "malformed_json" for text in AROUND}  # fmt: skip
     found = outcomes(source(fields=FIELDS), of_json('"id": "a"'), {str(n): each for n, each in enumerate(whole)})
     assert [reason for reason, _ in found.values()] == [*whole.values()]
+
+
+BLANK = st.text(alphabet=" \t\r\n", max_size=4)
+
+
+@settings(max_examples=40)
+@given(BLANK, st.sampled_from(["NaN", "1.5"]), st.one_of(BLANK, st.sampled_from(AROUND), st.text(max_size=3)))
+def test_only_blanks_and_line_breaks_may_surround_an_object(before: str, number: str, behind: str) -> None:
+    # Python's parser reads NaN, msgspec does not, and both refuse the same texts.
+    written = before.encode() + of_json(f'"x": {number}') + behind.encode()
+    (row,) = rows(source(fields=FIELDS), written)
+    assert row["reason"] == ("malformed_json" if behind.strip(" \t\r\n") else None)
 
 
 def test_a_name_with_half_a_character_is_invalid_where_other_fields_are_kept() -> None:

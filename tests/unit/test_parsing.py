@@ -25,6 +25,7 @@ from tidemark.kernels.formats.avro_fields import avro_types
 from tidemark.model.kinds.kafka_end import Format
 from tidemark.model.kinds.source import NanPolicy, Source
 from tidemark.model.settings.intervals import utc
+from tidemark.model.toml_operators import RESERVED
 from tidemark.stream.read.fitting import require_fitting
 from tidemark.stream.read.parsing import parsed
 
@@ -139,7 +140,7 @@ def test_event_times_are_what_the_page_of_recipes_says() -> None:
     rows = re.findall(
         r"^\| `(timestamp|bigint|double|decimal\(\d+,\d\))` \| (?:`(\w+)`)? ?\| `(.*)` \| (\S+) \|$", text, re.MULTILINE
     )
-    assert len(rows) == 31
+    assert len(rows) == 33
     found: dict[int, str] = {}
     for n, (kind, unit, written, _) in enumerate(rows):
         reading = source(fields={"at": kind}, timestamp_unit=unit or "ms")
@@ -174,6 +175,11 @@ def test_the_key_fills_a_field_and_a_null_value_deletes_it() -> None:
     assert [row["reason"] for row in rows[2:]] == ["null_key", "invalid_key"]
     (_, deleted, *_) = read(found, source(key="id", timestamp=None))
     assert deleted["timestamp_ms"] == NOON + 7
+
+
+def test_no_operator_is_named_as_a_column_beside_its_records() -> None:
+    raw = records((b"a", body())).with_columns(written=pl.lit(0))
+    assert {*raw.columns, *parsed(source("t"), raw).columns} - {"t"} == RESERVED
 
 
 @pytest.mark.parametrize(

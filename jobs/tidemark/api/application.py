@@ -38,6 +38,7 @@ from tidemark.control.folder import AlreadyRunning, Control, LeaseLost, StreamSt
 from tidemark.model.project.layout import Layout, folder_name, usable
 from tidemark.model.topology import JobLaunch
 from tidemark.recorded.queries import write_launch
+from tidemark.storage.delta.format import stamp_warehouse
 from tidemark.stream.driver.heartbeats import Heartbeats
 from tidemark.stream.driver.launch import LaunchOptions, take_lease
 from tidemark.stream.driver.reason import MOST_OF_A_REASON, in_short
@@ -95,6 +96,7 @@ def run_application(options: ApplicationOptions) -> int:
     launch = JobLaunch(
         application=str(options.application), arguments=tuple(options.argument), launched_by=options.launched_by
     )
+    stamp_warehouse(layout.warehouse)
     write_launch(layout, topology, name, launch)
     history = Heartbeats(layout.stream(topology, name), topology=topology, sub_topology=name)
     pulse = Pulse(control, history, epoch, options.launch_id, digest=running, launched_by=options.launched_by)

@@ -16,6 +16,7 @@ from tidemark.errors import Contradiction, InvalidArgument
 from tidemark.kernels.columns.schemas import arrow_schema
 from tidemark.model.project.layout import Layout, usable
 from tidemark.model.tables.catalog import BATCHES, TABLES
+from tidemark.storage.delta.format import stamp_warehouse
 from tidemark.storage.delta.tables import Committer, create
 from tidemark.storage.fence import Fence
 from tidemark.storage.files import Files, Rows
@@ -93,6 +94,8 @@ class Writer:
 
     def newest(self, name: str) -> int:
         """Returns the newest batch in the table *name*; −1: none."""
+        if not self._newest:
+            stamp_warehouse(self._query.layout.warehouse)
         if name not in self._newest:
             path = self._query.table(name)
             create(path, arrow_schema(TABLES[name]), description=TABLES[name].row)

@@ -6,8 +6,9 @@ import argparse
 import os
 import signal
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from importlib import import_module
+from itertools import chain
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
@@ -15,7 +16,7 @@ from typing import NoReturn
 import tidemark.arrow  # noqa: F401 - first, before others import pandas
 from tidemark.cli.shared.output import flush, say
 from tidemark.errors import TidemarkError, argument_type
-from tidemark.escaping import one_message
+from tidemark.escaping import inert, is_text, one_message
 from tidemark.model.project.extras import EXTRAS, missing
 from tidemark.model.project.files import VARIABLE, Project
 from tidemark.storage.location import location
@@ -132,11 +133,7 @@ def main() -> int:
 
 
 def _main() -> int:
-    parser = _parser(sys.argv)
-    options, rest = parser.parse_known_args()
-    if rest and options.command != PASSED_ON:
-        options.parser.error(f"unrecognized arguments: {' '.join(rest)}")
-    options.rest = rest
+    options = _options(sys.argv)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
     try:
@@ -156,6 +153,36 @@ def _main() -> int:
     except KeyboardInterrupt:
         say(f"tidemark {options.command}: interrupted", sys.stderr)
         return 130
+    except Exception as error:
+        damage = None if options.command == WITHOUT_PROJECT else _damage(options)
+        if damage is None:
+            raise
+        say(one_message(f"tidemark {options.command}: {damage} ({type(error).__name__})"), sys.stderr)
+        return damage.exit_status
+
+
+def _options(line: Sequence[str]) -> argparse.Namespace:
+    """Returns the options of the command *line*; a wrong one ends the program."""
+    parser = _parser(line)
+    options, rest = parser.parse_known_args(line[1:])
+    if rest and options.command != PASSED_ON:
+        options.parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    for word in line:
+        if not is_text(word):
+            options.parser.error(f"{inert(word)}: it has half a character, or bytes that are not UTF-8; correct it")
+    options.rest = rest
+    return options
+
+
+def _damage(options: argparse.Namespace) -> TidemarkError | None:
+    """Returns the first damage of a table in the warehouse of *options*; None: there is none."""
+    # Most commands need none of these, and to import them takes longer than to answer.
+    from tidemark.cli.shared.options import place
+    from tidemark.storage.delta.data_files import damage_of_table
+    from tidemark.storage.warehouse import delta_tables
+
+    tables = chain.from_iterable(delta_tables(place(options)).values())
+    return next(filter(None, map(damage_of_table, tables)), None)
 
 
 def _tell_of_override() -> None:

@@ -122,6 +122,12 @@ FILES = (
     ),
     ControlFile("journal/carried_out", "the driver", "the newest batch that was carried out"),
     ControlFile("state/N/N/ID.run", "the driver", "states of keys (`stream/state/runs.py`)", RESTORE),
+    ControlFile(
+        "measured/ID/N.facts.zip", "`api.measured` in a team's own job", "what of a batch was measured", RESTORE
+    ),
+    ControlFile("changed/ID/journal/N.data.zip", "`api.changed` in the same", "what a batch changed", RESTORE),
+    ControlFile("changed/ID/state/N/N/ID.run", "the same", "the values of keys", RESTORE),
+    ControlFile("changed/ID/left_out/ID", "the same, in shards", "which rows a batch left out", RESTORE),
     ControlFile("state/resharded.json", "`tidemark reshard`", "the states of the new shards"),
     ControlFile("checkpoint/metadata", "Spark", "an id of the query, which is made anew without it", REMOVE_TORN),
     ControlFile("checkpoint/offsets/N", "Spark", "the offsets up to which batch N reads", RESTORE),

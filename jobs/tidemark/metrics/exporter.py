@@ -181,7 +181,7 @@ class Exporter(Collector):
             homes.append(self._layout.stream(topology.name, sub.name))
             control = self._layout.control(topology.name, sub.name)
             tables = FactTables(snapshot.opener_of_kept(homes[-1]), now_ms)
-            facts[sub.name] = StreamFacts(tables, control, topology.trigger_ms)
+            facts[sub.name] = StreamFacts(tables, homes[-1], control, topology.trigger_ms)
             # The state of a stream also follows from silence, so it is judged at each scrape.
             yield from _of_stream((topology.name, sub.name), facts[sub.name], now_ms)
         scene = Scene(topology, facts, now_ms)

@@ -1,4 +1,4 @@
-"""The operators of a topology as a graph: order, derived fields, refusals."""
+"""The operators of a topology as a graph: order, derived fields, mistakes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from graphlib import CycleError, TopologicalSorter
 
 from tidemark.collecting import in_order_of, omit
 from tidemark.errors import InvalidSpec
-from tidemark.model.kinds.operator import Operator, Refusal
+from tidemark.model.kinds.operator import Mistake, Operator
 from tidemark.model.kinds.source import Source
 from tidemark.model.project.connections import HEARTBEATS
 from tidemark.model.settings.toml_keys import suggestion_of
@@ -95,27 +95,27 @@ class OperatorChecks:
     def all(self) -> list[InvalidSpec]:
         """Finds and returns all mistakes."""
         for operator in self._operators.values():
-            refusals = [*self._of_reading(operator)]
-            self._fail(operator, refusals)
-            if refusals:
+            mistakes = [*self._of_reading(operator)]
+            self._fail(operator, mistakes)
+            if mistakes:
                 self._unsound.add(operator.name)
         for operator in self._operators.values():
             if operator.name not in self._read_by_others:
                 readers = [by for by in self._operators.values() if operator.name in by.inputs]
-                self._fail(operator, operator.refusals_by_readers(readers))
+                self._fail(operator, operator.mistakes_by_readers(readers))
         for operator in self._operators.values():
             self._fail(operator, [*self._of_completeness(operator)])
         self.sinks()
         self._topics()
         return self._mistakes
 
-    def _of_reading(self, operator: Operator) -> Iterator[Refusal]:
+    def _of_reading(self, operator: Operator) -> Iterator[Mistake]:
         read = in_order_of(operator.inputs, self._operators)
         for name in operator.inputs:
-            yield from read[name].refusals_of_reader(operator)
-        yield from operator.refusals(read, self._updates)
+            yield from read[name].mistakes_of_reader(operator)
+        yield from operator.mistakes(read, self._updates)
 
-    def _of_completeness(self, operator: Operator) -> Iterator[Refusal]:
+    def _of_completeness(self, operator: Operator) -> Iterator[Mistake]:
         """Yields operators of other streams that hold results of complete intervals."""
         before = [(name, False) for name in operator.flows if operator.complete]
         while before:
@@ -124,7 +124,7 @@ class OperatorChecks:
             crosses_hop = crosses_hop or read.hop_table is not None
             if crosses_hop and read.emission and read.emission.strategy is Strategy.PERIODIC:
                 problem = f"is set, but {name!r} sends results later than its watermark says, across a repartition"
-                yield Refusal("complete", problem, f"write complete at {name!r}, or give it another strategy")
+                yield Mistake("complete", problem, f"write complete at {name!r}, or give it another strategy")
             before += [(each, crosses_hop) for each in read.flows]
 
     def _topics(self) -> None:
@@ -136,29 +136,29 @@ class OperatorChecks:
                     if other.kafka != operator.kafka:
                         seen_at = f"has the same name as the topic of {other.name!r} in another cluster"
                         remedy = "read one of them in another topology, and the table of a sink of it here"
-                    self._fail(operator, [Refusal("topic", seen_at, remedy)])
+                    self._fail(operator, [Mistake("topic", seen_at, remedy)])
                 sources_by_topic[operator.topic] = operator
                 self._fail(operator, [*self._of_several(operator)])
 
-    def _of_several(self, source: Source) -> Iterator[Refusal]:
+    def _of_several(self, source: Source) -> Iterator[Mistake]:
         """Yields why *source* cannot read several topics beside the others."""
         if not source.reads_several:
             return
         remedy = "read each topic in one source of a topology"
         if source.topic_pattern and source.reads(HEARTBEATS):
-            yield Refusal("topics", f"matches {HEARTBEATS!r}, which drivers write", "write a narrower pattern")
+            yield Mistake("topics", f"matches {HEARTBEATS!r}, which drivers write", "write a narrower pattern")
         for other in self._operators.values():
             if isinstance(other, Source) and other.topic and other is not source:
                 both = [name for name in other.topics or (other.topic,) if source.reads(name)]
                 if source.topic_pattern and other.topic_pattern:
                     # A topic that is created later may match both.
-                    yield Refusal("topics", f"is a pattern, and {other.name!r} has one, too", remedy)
+                    yield Mistake("topics", f"is a pattern, and {other.name!r} has one, too", remedy)
                 # Of two lists the second alone is a mistake.
                 elif both and not (source.topics and other.topics and source.name < other.name):
-                    yield Refusal("topics", f"matches {both[0]!r}, which {other.name!r} reads", remedy)
+                    yield Mistake("topics", f"matches {both[0]!r}, which {other.name!r} reads", remedy)
             elif (written := other.topic_written) and source.topic_pattern and source.reads(written):
                 problem = f"matches {written!r}, which the sink {other.name!r} of this topology writes"
-                yield Refusal("topics", problem, "write a narrower pattern, or give the topics in a list")
+                yield Mistake("topics", problem, "write a narrower pattern, or give the topics in a list")
 
     def sinks(self) -> None:
         """Finds sinks that share a table."""
@@ -168,12 +168,12 @@ class OperatorChecks:
                 if operator.result_table in writers:
                     other = writers[operator.result_table].name
                     problem = f"is also the table of the sink {other!r}"
-                    self._fail(operator, [Refusal("table", problem, "give each sink its own table")])
+                    self._fail(operator, [Mistake("table", problem, "give each sink its own table")])
                 writers[operator.result_table] = operator
 
-    def _fail(self, operator: Operator, refusals: Iterable[Refusal]) -> None:
+    def _fail(self, operator: Operator, mistakes: Iterable[Mistake]) -> None:
         at = f"operators.{operator.name}"
-        for key, problem, remedy in refusals:
+        for key, problem, remedy in mistakes:
             self._mistakes.append(InvalidSpec.at(self._file, f"{at}.{key}" if key else at, problem, remedy))
 
 

@@ -16,7 +16,12 @@ from tidemark.model.kinds.registry import KINDS
 from tidemark.model.settings.toml_keys import IDENTIFIER, Keys, read_whole
 from tidemark.model.tables.catalog import TABLES
 
-RESERVED = frozenset({"source", "partition", "offset", "key", "value", "headers", "deleted", "timestamp_ms", "reason"})
+RESERVED = frozenset(
+    {
+        *("source", "partition", "offset", "key", "value", "headers", "deleted", "timestamp_ms", "reason"),
+        *("clock_ms", "detail", "sampled", "written"),
+    }
+)
 """Names of columns between a source and an operator."""
 SHAPING = frozenset({"kind"}).union(*(kind.shaping for kind in KINDS.values()))
 """Keys that decide an operator's inputs and output columns."""

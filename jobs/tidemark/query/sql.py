@@ -13,6 +13,7 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial
 from importlib.resources import files
+from itertools import chain
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -20,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 import duckdb
 
 from tidemark.collecting import names_in, outside
-from tidemark.errors import InvalidArgument
-from tidemark.model.project.layout import Layout
+from tidemark.errors import InvalidArgument, UnreadableFile
+from tidemark.model.project.layout import CHANGES_OF, Layout
 from tidemark.model.tables.catalog import TABLES
 from tidemark.query import kafka_metrics, read_only
 from tidemark.storage.delta.snapshots import MOST_FILES, Snapshot, snapshot_of
@@ -111,8 +112,19 @@ class Warehouse:
     def ask(self, text: str, parameters: Sequence[Any] = ()) -> Answer:
         """Returns the answer to *text*, one statement that reads.
 
-        Raises InvalidArgument for any other statement, and for a mistake in it.
+        Raises InvalidArgument for any other statement, and for a mistake in it, and UnreadableFile for a damaged table.
         """
+        try:
+            return self._ask(text, parameters)
+        except UnreadableFile:
+            raise
+        except Exception:
+            from tidemark.storage.delta.data_files import naming_damage
+
+            with naming_damage(lambda: self._paths_in(text)):
+                raise
+
+    def _ask(self, text: str, parameters: Sequence[Any]) -> Answer:
         try:
             read_only.check(self._connection, text, self._selects)
             if (topology := self._asked_topology(text)) is not None:
@@ -136,7 +148,7 @@ class Warehouse:
                 raise InvalidArgument(str(error)) from error
         self._connection, self._by_name = _connect(self._home, self._memory, reads_logs=self._reads_logs), True
         self._opened.clear()
-        return self.ask(text, parameters)
+        return self._ask(text, parameters)
 
     def interrupt(self) -> None:
         """Makes the query that another thread asks raise InvalidArgument soon."""
@@ -152,14 +164,20 @@ class Warehouse:
         is_ours = table in TABLES or table in {*names_in(self._views)}
         return topology if is_ours else None  # a sink's column of that name may say anything
 
-    def _open(self, text: str) -> None:
-        """Makes the views of the connection that *text* names.
-
-        It makes all of them if *text* lists them, or names none.
-        """
+    def _named_in(self, text: str) -> list[str]:
+        """Returns the tables and views that *text* names; all if it lists them, or names none."""
         named = [] if LISTS.search(text) else named_in(text, self._selects.keys(), self._views)
-        names = named or named_in(" ".join(self._selects), self._selects.keys(), self._views)
-        new = {name: self._selects[name]() for name in names if name not in self._opened}
+        return named or named_in(" ".join(self._selects), self._selects.keys(), self._views)
+
+    def _paths_in(self, text: str) -> Iterator[Path]:
+        """Yields the places of the tables that *text* names."""
+        for path in chain.from_iterable(self.tables.get(name, ()) for name in self._named_in(text)):
+            yield path
+            yield path.with_name(f"{CHANGES_OF}{path.name}")
+
+    def _open(self, text: str) -> None:
+        """Makes the views of the connection that *text* names."""
+        new = {name: self._selects[name]() for name in self._named_in(text) if name not in self._opened}
         if not self._reads_logs and any(DELTA_SCAN in select for select in new.values()):
             self._connection, self._reads_logs = _connect(self._home, self._memory, reads_logs=True), True
             new = self._opened | new

@@ -1,101 +1,70 @@
-"""Derives fields, types and event time from a sample's JSON objects."""
+"""Derives fields and their types from a sample's JSON objects."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections import Counter
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from collections.abc import Collection, Mapping, Sequence
 from itertools import chain, count
 from typing import Any
 
+from tidemark.collecting import within
+from tidemark.model.settings.declared_fields import path_of
 from tidemark.model.settings.toml_keys import IDENTIFIER
+from tidemark.sampling.parsed import is_read, source_of
 from tidemark.sampling.topic_sample import SampledRecord
 from tidemark.stream.write.sink_columns import TIDEMARKS_OWN
 
-USUAL = 0.95
-"""Share of a field's values that have its type.
-
-Also the share of the records that have an event time.
-"""
-UNITS = {"s": 1_000, "ms": 1, "us": 1 / 1_000, "ns": 1 / 1_000_000}
-"""Each unit in ms."""
-EARLIEST_MS, LATEST_MS = 946_684_800_000, 4_102_444_800_000
-"""The years 2000 to 2099.
-
-In them numbers of one unit are no plausible numbers of another.
-"""
-ISO_8601 = re.compile(r"\d{4}-\d{2}-\d{2}([T ].*)?")
-LIKELY = ("event", "timestamp", "ts", "time", "occurred", "measured", "observed", "read", "recorded", "created", "at")
-"""Words in the names of event times, the likeliest first."""
-UNLIKELY = ("ingest", "ingested", "processed", "received", "sent", "updated", "expires", "due", "birth", "id")
-WRITABLE = re.compile(r"[^\s,`\"\\][^,`\"\\\x00-\x1f\x7f]*(?<!\s)")
-"""Field names that `fields` of a topology can contain."""
+MOST_FIELDS = 100
+"""Most fields that become columns; all others are kept as JSON in one column."""
 RARE = 50
-YEAR_MS = 365 * 86_400_000
+WRITABLE = re.compile(r"[^\s,`\"\\][^,`\"\\]{0,199}(?<!\s)")
+"""Field names that `fields` of a topology can contain, if all of their characters are printable."""
+
+Fields = Mapping[str, Any]
+"""The fields of a record's object, by column."""
 
 
-@dataclass(frozen=True)
-class EventTime:
-    """The field *name* has event times, in a *share* of the records.
+def names_to_declare(objects: Sequence[Mapping[str, Any]], key: str | None) -> list[str]:
+    """Returns the names of fields of *objects* that become columns, in the order of occurrence.
 
-    *unit* is s, ms, us, ns, or None for ISO 8601.
+    They are the most frequent ones, and *key*. Left out are names that `fields` of a topology cannot contain, and those
+    that less than one in RARE of *objects* has.
     """
-
-    name: str
-    unit: str | None
-    share: float
-
-    @property
-    def text(self) -> str:
-        """Its unit in words."""
-        return f"epoch {self.unit}" if self.unit else "ISO 8601 text"
-
-
-def json_object(record: SampledRecord) -> dict[str, Any] | None:
-    """Returns the object that is the value of *record*, or None."""
-    try:
-        value = json.loads(record.value or b"")
-    except ValueError:
-        return None
-    return value if isinstance(value, dict) else None
-
-
-def names_of(objects: Sequence[dict[str, Any]]) -> list[str]:
-    """Returns the field names of *objects*, in the order of occurrence."""
-    return list(dict.fromkeys(chain.from_iterable(objects)))
-
-
-def rare_names_of(objects: Sequence[dict[str, Any]]) -> list[str]:
-    """Returns names that less than one in RARE of *objects* has."""
     # Most rare names are mistakes of a producer.
     having = Counter(chain.from_iterable(objects))
-    return [name for name, n in having.items() if n * RARE < len(objects)]
+    usual = [name for name, n in having.items() if n * RARE >= len(objects) and _is_writable(name)]
+    chosen = {*sorted(usual, key=lambda name: -having[name])[:MOST_FIELDS]}
+    if key is not None and _is_writable(key):
+        chosen.add(key)
+    return within(having, chosen)
 
 
-def columns_of(objects: Sequence[dict[str, Any]]) -> dict[str, str]:
-    """Returns the column for each field of *objects*.
+def _is_writable(name: str) -> bool:
+    return name.isprintable() and WRITABLE.fullmatch(name) is not None
 
-    It is the field's own name, or one derived from it. A field has none if `fields` of a topology cannot contain its
-    name, or if it differs from another in case only.
 
-    >>> columns_of([{"eventTime": 1, "event_time": 2, "ID": 3, "id": 4, "2nd": 5, "a,b": 6}])
+def columns_of(names: Sequence[str], key: str | None = None) -> dict[str, str]:
+    """Returns the column for each of the fields *names*.
+
+    It is the field's own name, or one derived from it. Of fields that differ in case only, one has a column: *key*, or
+    the first.
+
+    >>> columns_of(["eventTime", "event_time", "ID", "id", "2nd"])
     {'event_time': 'event_time', 'id': 'id', 'eventTime': 'event_time_2', '2nd': 'f_2nd'}
     """
     lower_names: set[str] = set()
     columns: dict[str, str] = {}
     # Names that can be columns come first and stay as they are; others get names that are left.
-    for name in sorted(names_of(objects), key=lambda name: not IDENTIFIER.fullmatch(name)):
-        if name.lower() in lower_names or not WRITABLE.fullmatch(name):
-            continue
-        lower_names.add(name.lower())
-        columns[name] = _free_name(_column(name), columns.values())
+    for name in sorted(names, key=lambda name: (name != key, not IDENTIFIER.fullmatch(name))):
+        if name.lower() not in lower_names:
+            lower_names.add(name.lower())
+            columns[name] = free_name(_column(name), columns.values())
     return columns
 
 
-def _free_name(column: str, used: Collection[str]) -> str:
+def free_name(column: str, used: Collection[str]) -> str:
     """Returns *column*, with a number behind it if it is *used*."""
     free = column
     numbers = count(2)
@@ -114,106 +83,84 @@ def _column(field: str) -> str:
     return column if column[:1].isalpha() else f"f_{column}"
 
 
-def field_types(objects: Sequence[dict[str, Any]]) -> dict[str, tuple[str, str]]:
-    """Returns by column its type, and the evidence for it."""
-    types: dict[str, tuple[str, str]] = {}
-    for name in names_of(objects):
-        values = [each[name] for each in objects if each.get(name) is not None]
-        types[name] = _type(values, len(objects))
-    return types
+def by_column(record: Mapping[str, Any], columns: Mapping[str, str]) -> Fields:
+    """Returns the fields of *record* that have *columns*."""
+    return {columns[name]: value for name, value in record.items() if name in columns}
 
 
-def event_time(objects: Sequence[dict[str, Any]], kafka_ms: int) -> EventTime | None:
-    """Returns the likeliest event time of *objects*; None without any.
+def declarations(types: Mapping[str, str], columns: Mapping[str, str]) -> dict[str, str]:
+    """Returns what `fields` declares for each column of *types*.
 
-    *kafka_ms* is Kafka's timestamp of the newest of them.
+    A column with another name than its field names the field.
     """
-    candidates: list[tuple[int, int, EventTime]] = []
-    for name in names_of(objects):
-        values_by_unit: dict[str, list[Any]] = {}
-        for record in objects:
-            value = record.get(name)
-            if (unit_of_value := unit_of(value)) is not None:
-                values_by_unit.setdefault(unit_of_value, []).append(value)
-        if not values_by_unit:
-            continue
-        unit, values = max(values_by_unit.items(), key=lambda of_unit: len(of_unit[1]))
-        newest_ms = max(time_ms(value, unit) for value in values)
-        rank = _rank(name)
-        # Without a word in its name a number has to lie near Kafka's clock: ids may look like times.
-        is_time = unit == "" or rank > 0 or (rank == 0 and abs(newest_ms - kafka_ms) < YEAR_MS)
-        if len(values) >= USUAL * len(objects) and is_time:
-            share = len(values) / len(objects)
-            # Of equal ranks the first field wins, hence the negative number.
-            candidates.append((rank, -len(candidates), EventTime(name, unit or None, share)))
-    return max(candidates, key=lambda candidate: candidate[:2])[2] if candidates else None
+    field_of = {column: name for name, column in columns.items()}
+    declared: dict[str, str] = {}
+    for column, word in types.items():
+        name = field_of.get(column, column)
+        declared[column] = f"{column} {word}" if name == column else f"{column} {word} from {path_of((name,))}"
+    return declared
 
 
-def unit_of(value: Any) -> str | None:
-    """Returns the unit of a *value* that is a plausible time.
+def field_types(
+    objects: Sequence[Fields],
+    records: Sequence[SampledRecord],
+    columns: Mapping[str, str],
+    known: Mapping[str, str],
+) -> dict[str, tuple[str, str]]:
+    """Returns by column its type, and the evidence for it.
 
-    Plausible are the years 2000 to 2099.
-
-    "" for ISO 8601; None for others.
-
-    >>> unit_of(1_700_000_000), unit_of(1_700_000_000_000), unit_of("2024-05-01T12:00:00Z"), unit_of(17)
-    ('s', 'ms', '', None)
+    A stream reads each value of *objects* as that type. *records* are those of *objects*, and *known* are types that
+    are decided already.
     """
-    if isinstance(value, str) and ISO_8601.fullmatch(value):
-        try:
-            datetime.fromisoformat(value)
-        except ValueError:
-            return None
-        return ""
-    if isinstance(value, int) and not isinstance(value, bool):
-        for unit, in_ms in UNITS.items():
-            if EARLIEST_MS <= value * in_ms < LATEST_MS:
-                return unit
-    return None
+    types: dict[str, str] = {}
+    remarks: dict[str, list[str]] = {}
+    for column in columns.values():
+        values = [each[column] for each in objects if each.get(column) is not None]
+        remarks[column] = _remarks(values, len(objects))
+        if column not in known:
+            types[column], differing = _type(values)
+            remarks[column] += differing
+    fitting = {**_fitting(types, records, columns), **known}
+    for column, word in types.items():
+        if fitting[column] != word:
+            remarks[column].append(f"not each value is a {word} for a stream, so text")
+    return {column: (fitting[column], ", ".join(remarks[column])) for column in columns.values()}
 
 
-def time_ms(value: Any, unit: str | None) -> int:
-    """Returns *value*, which is in *unit*, as epoch ms."""
-    if unit:
-        return int(value * UNITS[unit])
-    at = datetime.fromisoformat(value)
-    return int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1_000)
+def _fitting(
+    types: Mapping[str, str], records: Sequence[SampledRecord], columns: Mapping[str, str]
+) -> Mapping[str, str]:
+    """Returns *types*, with text instead of those that do not fit each of *records*."""
+    if not types or all(is_read(source_of(declarations(types, columns).values()), records)):
+        return types
+    if len(types) == 1:
+        return dict.fromkeys(types, "string")
+    middle = len(types) // 2
+    halves = [dict([*types.items()][:middle]), dict([*types.items()][middle:])]
+    return {**_fitting(halves[0], records, columns), **_fitting(halves[1], records, columns)}
 
 
-def _rank(name: str) -> int:
-    """Returns how likely *name* is that of an event time.
-
-    0: the name has no such word; below 0: it has a word of another meaning.
-    """
-    words = name.split("_")
-    if any(word in UNLIKELY for word in words):
-        return -1
-    for place, word in enumerate(LIKELY):
-        if word in words:
-            return len(LIKELY) - place
-    return 0
-
-
-def _type(values: Sequence[Any], of: int) -> tuple[str, str]:
-    """Returns the type of most of *values*, and the evidence.
-
-    It is text where they differ. *of* is the number of objects.
-    """
+def _remarks(values: Sequence[Any], of: int) -> list[str]:
+    """Returns what the *values* of a field show, which a number *of* objects has."""
     if not values:
-        return "string", "always null"
+        return ["always null"]
+    remarks = [f"for example {json.dumps(values[0])[:40]}"]
+    part = next(iter(values[0]), "") if isinstance(values[0], dict) else ""
+    remarks += [f"an object, whose {part} is column ->> '$.{part}' in SQL"] if IDENTIFIER.fullmatch(part) else []
+    remarks += [f"missing in {of - len(values):,} of {of:,}"] if len(values) < of else []
+    return remarks
+
+
+def _type(values: Sequence[Any]) -> tuple[str, list[str]]:
+    """Returns the type of *values*, and why it is text if they differ."""
     kinds = Counter(map(_kind, values))
     # Some producers write a double without a fraction as a whole number.
     if kinds["double"]:
         kinds["double"] += kinds.pop("bigint", 0)
+    if len(+kinds) < 2:
+        return next(iter(+kinds), "string"), []
     ((kind, n),) = kinds.most_common(1)
-    usual = n >= USUAL * len(values)
-    remarks = [f"for example {json.dumps(values[0])[:40]}"]
-    part = next(iter(values[0]), "") if isinstance(values[0], dict) else ""
-    remarks += [f"an object, whose {part} is column ->> '$.{part}' in SQL"] if IDENTIFIER.fullmatch(part) else []
-    remarks += [f"missing in {of - len(values)} of {of}"] if len(values) < of else []
-    remarks += [f"{len(values) - n} of another type"] if n < len(values) and usual else []
-    remarks += ["of several types, so text"] if not usual else []
-    return (kind if usual else "string"), ", ".join(remarks)
+    return "string", [f"of several types, {n:,} of {len(values):,} a {kind}, so text"]
 
 
 def _kind(value: Any) -> str:

@@ -5,16 +5,20 @@ The newest row of each key is kept.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tidemark.collecting import outside, present
 from tidemark.errors import InvalidArgument
-from tidemark.sampling.fields import EventTime
+from tidemark.sampling.event_times import USUAL
+from tidemark.sampling.fields import Fields, free_name
 from tidemark.sampling.topic_sample import SampledRecord
 
 KAFKA_KEY = "kafka_key"
-"""The column of a key that no field repeats."""
+"""The column of a key that no field repeats, and its name for `--key`."""
+MOST_NAMED = 20
+"""So many fields are named where the one that is asked for does not exist."""
 
 
 @dataclass(frozen=True)
@@ -29,84 +33,126 @@ class Key:
     seen: str
 
 
-def key_of(
-    records: Sequence[SampledRecord],
-    read: Sequence[tuple[SampledRecord, dict[str, Any]]],
-    types: dict[str, tuple[str, str]],
-    at: EventTime | None,
-    named: str | None,
-    address: str,
-) -> Key:
+@dataclass(frozen=True)
+class KeyedRecords:
+    """The *records* of a sample, and the *objects* of those that have one, by column.
+
+    The columns *times* have times, and are no keys.
+    """
+
+    records: Sequence[SampledRecord]
+    objects: Sequence[tuple[SampledRecord, Fields]]
+    times: Collection[str]
+
+    @property
+    def kafka_keys(self) -> list[str]:
+        """The texts of Kafka's keys; a key that is no text cannot be one of a table."""
+        return present([_key_text(record.key) for record in self.records])
+
+    @property
+    def without_key(self) -> int:
+        """The number of objects whose record has no such key."""
+        return sum(_key_text(record.key) is None for record, _ in self.objects)
+
+    @property
+    def have_keys(self) -> bool:
+        """True if most objects have such a key."""
+        return self.without_key <= (1 - USUAL) * len(self.objects)
+
+    @property
+    def deletes(self) -> bool:
+        """True if a record without a value deletes its key."""
+        # Such a record has no fields, so only Kafka's key says which.
+        return any(record.value is None and record.key is not None for record in self.records)
+
+    def repeats_key(self, column: str) -> bool:
+        """Returns True if *column* equals Kafka's key in every object that has one."""
+        keyed = ((record.key, fields) for record, fields in self.objects if record.key is not None)
+        return column not in self.times and all(_text(fields.get(column)) == key for key, fields in keyed)
+
+
+def key_of(keyed: KeyedRecords, columns: Mapping[str, str], named: str | None) -> Key:
     """Returns the key of current rows.
 
-    It is the field that is *named*, Kafka's key, or the field whose values repeat most.
+    It is the field that is *named*, Kafka's key, or the field whose values repeat most. A key with one value would keep
+    one row, and one that is unique per record all of them: neither is proposed.
 
     Args:
-        records: all of the sample.
-        read: those that are JSON objects, with the object.
-        types: type and evidence of each field.
-        at: the event time.
-        named: the field that the author named; None: none.
-        address: of the cluster.
+        keyed: the records.
+        columns: by field.
+        named: the field that the author named, or KAFKA_KEY; None: none.
 
     Raises:
         InvalidArgument: no field has the name, or no field can be a key.
     """
     if named is not None:
-        if named not in types:
-            msg = f"--key: no record has a field {named!r}; they have {', '.join(types)}"
-            raise InvalidArgument(msg)
-        return Key(named, from_kafka=False, seen="named with --key")
-    keyed = [(record.key, fields) for record, fields in read if record.key is not None]
-    if len(keyed) == len(read):
-        return _kafka_key(records, keyed, types)
-    # At most half as many values as records: a field with more is about single records.
-    most_values = max(1, len(read) // 2)
-    values: dict[str, int] = {}
-    for name, (kind, _) in types.items():
-        if kind != "string" or (at is not None and name == at.name):
-            continue
-        of_field = [fields.get(name) for _, fields in read]
-        if all(map(_is_text, of_field)) and len(set(of_field)) <= most_values:
-            values[name] = len(set(of_field))
-    without_key = f"{len(read) - len(keyed)} of {len(read)} records have no key"
-    if not values:
+        return _named(keyed, columns, named)
+    kafka_keys = keyed.kafka_keys
+    if not keyed.have_keys:
+        kafka = f"{keyed.without_key:,} of {len(keyed.objects):,} records have no key in Kafka that is a text"
+    elif len({*kafka_keys}) == 1:
+        kafka = f"Kafka's key has the same value in each record of the sample ({len(kafka_keys):,})"
+    elif len({*kafka_keys}) == len(kafka_keys):
+        kafka = f"Kafka's key has a different value in each record of the sample ({len(kafka_keys):,})"
+    else:
+        return _kafka_key(keyed, columns.values(), "Kafka's key")
+    values = {column: _repeated(keyed, column) for column in outside(columns.values(), keyed.times)}
+    best = max(values, key=lambda column: (values[column] > 0, column.endswith("id"), values[column]), default=None)
+    if best is None or not values[best]:
+        of_kafka = f", or --key {KAFKA_KEY} for Kafka's key" if keyed.have_keys else ""
         msg = (
-            f"{address}: {without_key}, and no text field has values that repeat; name the field that identifies the "
-            "subject of a record with --key FIELD"
+            f"--key: {kafka}, and no text field has several values that repeat; name the field that identifies the "
+            f"subject of a record with --key FIELD{of_kafka}"
         )
         raise InvalidArgument(msg)
-    best = max(values, key=lambda name: (name.endswith("id"), values[name]))
-    observation = f"{without_key} in Kafka; this field has {values[best]} values"
-    return Key(best, from_kafka=False, seen=f"{observation}: correct it if rows are about something else")
+    seen = f"{kafka}; this field has {values[best]:,} values: correct it if rows are about something else"
+    return Key(best, from_kafka=False, seen=seen)
 
 
-def _kafka_key(
-    records: Sequence[SampledRecord],
-    keyed: Sequence[tuple[bytes | None, dict[str, Any]]],
-    types: dict[str, tuple[str, str]],
-) -> Key:
-    """Returns Kafka's key, or the field that repeats it.
-
-    *keyed* has key and fields of all records that are JSON objects.
-    """
-    # A record without a value deletes its key. It has no fields, so only Kafka's key says which.
-    deletes = any(record.value is None and record.key is not None for record in records)
-    observation = f"Kafka's key of all {len(keyed)} records"
-    for name in types:
-        if _repeats_key(name, keyed):
-            more = "; records without a value delete it" if deletes else ""
-            return Key(name, from_kafka=deletes, seen=f"the same as {observation}{more}")
-    return Key(KAFKA_KEY, from_kafka=True, seen=f"{observation}, which no field repeats")
+def _named(keyed: KeyedRecords, columns: Mapping[str, str], named: str) -> Key:
+    """Returns the key that the author *named*."""
+    if named in columns:
+        column = columns[named]
+        is_kafkas = keyed.deletes and keyed.repeats_key(column)
+        more = ", the same as Kafka's key; records without a value delete it" if is_kafkas else ""
+        return Key(column, from_kafka=is_kafkas, seen=f"named with --key{more}")
+    if named == KAFKA_KEY and keyed.have_keys:
+        return _kafka_key(keyed, columns.values(), "Kafka's key, named with --key")
+    names = ", ".join([*columns][:MOST_NAMED]) + (" …" if len(columns) > MOST_NAMED else "")
+    msg = f"--key: no record has a field {named!r} that can be a column; they have {names}"
+    raise InvalidArgument(msg)
 
 
-def _repeats_key(name: str, keyed: Sequence[tuple[bytes | None, dict[str, Any]]]) -> bool:
-    """Returns True if a field equals Kafka's key in every record."""
-    return all(_text(fields.get(name)) == key for key, fields in keyed)
+def _repeated(keyed: KeyedRecords, column: str) -> int:
+    """Returns the number of values of *column* if most objects have a text in it and these repeat, else 0."""
+    values = [value for _, fields in keyed.objects if _is_text(value := fields.get(column))]
+    different = {*values}
+    # At most half as many values as records: a field with more is about single records.
+    repeat = 2 <= len(different) <= len(values) // 2
+    return len(different) if repeat and len(values) >= USUAL * len(keyed.objects) else 0
+
+
+def _kafka_key(keyed: KeyedRecords, columns: Collection[str], observation: str) -> Key:
+    """Returns Kafka's key, or the one of *columns* that repeats it."""
+    missing = f", which {keyed.without_key:,} of {len(keyed.objects):,} records lack" if keyed.without_key else ""
+    for column in columns:
+        if keyed.repeats_key(column):
+            more = "; records without a value delete it" if keyed.deletes else ""
+            return Key(column, from_kafka=keyed.deletes, seen=f"the same as {observation}{missing}{more}")
+    name = free_name(KAFKA_KEY, columns)
+    return Key(name, from_kafka=True, seen=f"{observation}, which no field repeats{missing}")
 
 
 def _is_text(value: Any) -> bool:
     return isinstance(value, str) and bool(value)
+
+
+def _key_text(key: bytes | None) -> str | None:
+    """Returns Kafka's *key* as text; None where it is none."""
+    try:
+        return None if key is None else key.decode()
+    except UnicodeDecodeError:
+        return None
 
 
 def _text(value: Any) -> bytes | None:

@@ -5,65 +5,96 @@ Each line has its evidence as a comment.
 
 from __future__ import annotations
 
-import math
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
+
+import polars as pl
 
 from tidemark.collecting import outside
 from tidemark.errors import InvalidArgument
-from tidemark.model.settings.declared_fields import path_of
-from tidemark.model.settings.lengths import rounded_up
+from tidemark.kernels.records.json_fields import json_object
+from tidemark.model.settings.lengths import rounded_down, rounded_up
+from tidemark.model.settings.record_limits import DEFAULT_LIMITS
 from tidemark.model.settings.toml_keys import length, length_in_toml
 from tidemark.model.toml_operators import name_mistake
-from tidemark.sampling.disorder import behind_ms, covering_ms, late_share
+from tidemark.sampling.disorder import covering_ms
+from tidemark.sampling.event_times import EventTime, TimeReader, time_fields
 from tidemark.sampling.fields import (
-    EventTime,
+    Fields,
+    by_column,
     columns_of,
-    event_time,
+    declarations,
     field_types,
-    json_object,
-    names_of,
-    rare_names_of,
-    time_ms,
-    unit_of,
+    free_name,
+    names_to_declare,
 )
-from tidemark.sampling.keys import Key, key_of
+from tidemark.sampling.keys import Key, KeyedRecords, key_of
+from tidemark.sampling.parsed import is_read, lags_ms, parse_sample, records_of, source_of, usable
 from tidemark.sampling.topic_sample import SampledRecord, TopicSample
 
-NO_TIME = 'no field looks like one (epoch s, ms, us, ns or ISO 8601), so Kafka\'s is used; else: timestamp = "FIELD"'
+NO_TIME = (
+    "no field looks like one (epoch s, ms, us, ns or ISO 8601, with a time of day, in 95 % of the records), so Kafka's "
+    'is used; else: timestamp = "FIELD"'
+)
 DAY_MS = 86_400_000
 WORK_MS = 10_000
-"""Assumed time of a stream's work on a record.
-
-The wait for late records comes on top.
-"""
+"""Assumed time of a stream's work on a record."""
+LEAST_BOUND_MS = 1_000
+OFTEN = 0.9
+"""Least share of the sampled records that the shorter bound covers."""
+MOST_EXAMPLES = 10
+"""So many fields without a column are named."""
 
 
 @dataclass(frozen=True)
 class SampleTimes:
-    """Disorder, delay and pauses of a sample, in ms."""
+    """Disorder, delay and pauses of a sample, in ms.
 
-    bound_ms: int
-    covers: float
-    furthest_ms: int
+    *lags_ms* are how far its records are behind newer ones of their partition.
+    """
+
+    lags_ms: Sequence[int]
     delay_ms: int
     pause_ms: int
 
     @property
-    def latency_ms(self) -> int:
-        """A limit of latency.
+    def bound_ms(self) -> int:
+        """The proposed bound."""
+        return max(LEAST_BOUND_MS, rounded_up(covering_ms(self.lags_ms)))
 
-        It is twice the wait for late records, their delay and the work.
+    @property
+    def bounds_ms(self) -> tuple[int, int, int]:
+        """A shorter bound, the proposed one, and one that covers the whole sample."""
+        shorter_ms = min(rounded_up(covering_ms(self.lags_ms, OFTEN)), rounded_down(self.bound_ms - 1))
+        longer_ms = max(rounded_up(max(self.lags_ms)), rounded_up(self.bound_ms + 1))
+        return shorter_ms, self.bound_ms, longer_ms
+
+    @property
+    def coverage(self) -> str:
+        """The share of the sample that each of the three bounds covers."""
+        shares: list[str] = []
+        for bound_ms in self.bounds_ms:
+            # Rounded down: 99.96 % is not the whole sample.
+            per_mille = 1_000 * sum(lag_ms <= bound_ms for lag_ms in self.lags_ms) // len(self.lags_ms)
+            shares.append(f"{length(bound_ms)} {per_mille / 10:g} %")
+        return f"shares of the sample that bounds cover: {', '.join(shares)}"
+
+    @property
+    def latency_ms(self) -> int:
+        """A limit of latency: twice the delay of records and the work.
+
+        The bound is no part of it, since a table does not wait for late records.
         """
-        return rounded_up(2 * (self.bound_ms + self.delay_ms + WORK_MS))
+        return rounded_up(2 * (self.delay_ms + WORK_MS))
 
     @property
     def staleness_ms(self) -> int:
         """A limit of staleness: twice the longest pause and the work."""
-        # The newest record is not late, so the disorder does not count here.
         return rounded_up(2 * (min(self.pause_ms, DAY_MS) + WORK_MS))
 
 
@@ -90,31 +121,28 @@ def propose(sample: TopicSample, address: str, now_ms: int, *, key: str | None =
     Raises:
         InvalidArgument: nothing can be derived.
     """
-    readable: list[SampledRecord] = []
-    raw_objects: list[dict[str, Any]] = []
-    for record in sample.records:
-        if (raw_object := json_object(record)) is not None:
-            readable.append(record)
-            raw_objects.append(raw_object)
+    records = records_of(sample)
+    readable, columns, others = _readable(records, key)
     _refuse_unreadable(sample, len(readable), address)
-    columns = columns_of(raw_objects)
-    for rare_name in rare_names_of(raw_objects):
-        columns.pop(rare_name, None)
-    others = outside(names_of(raw_objects), columns)
-    objects = [_fields_by_column(raw_object, columns) for raw_object in raw_objects]
-    read = list(zip(readable, objects, strict=True))
-    at = event_time(objects, max(record.timestamp_ms for record in readable))
-    types = field_types(objects)
-    if at is not None and at.unit is None:
-        types[at.name] = ("timestamp", types[at.name][1])
-    table_key = key_of(sample.records, read, types, at, columns.get(key or "", key), address)
+    read, objects = [record for record, _ in readable], [fields for _, fields in readable]
+    times = time_fields(TimeReader(sample, now_ms), columns.values(), readable)
+    at = times.likeliest
+    types = field_types(objects, read, columns, {at.name: at.word} if at else {})
+    table_key = key_of(KeyedRecords(records, readable, times.names), columns, key)
     if table_key.from_kafka:
         types[table_key.name] = ("string", "Kafka's key")
-    measured = _measure(sample, read, at, now_ms)
+    declared = declarations({column: word for column, (word, _) in types.items()}, columns)
+    source_keys = _source_keys(at, table_key, declared, others, read)
+    rows = parse_sample(source_of(declared.values(), **source_keys), sample, now_ms)
+    quarantined = rows.filter(pl.col("reason").is_not_null())
+    if usable(rows).is_empty():
+        msg = f"topic {sample.topic} at {address}: a stream can use none of its records: {_reasons(quarantined)}"
+        raise InvalidArgument(msg)
+    measured = _measure(sample, rows, now_ms)
     name = slug(sample.topic)
-    unreadable = len(sample.records) - len(read)
-    extent = f"{len(sample.records):,} of {sample.there:,} records in {len(sample.ends)} partitions"
-    extent += f"; {unreadable} are no JSON objects, and quarantined unless they delete their key" if unreadable else ""
+    extent = f"{len(records):,} of {sample.there:,} records in {len(sample.ends)} partitions"
+    if not quarantined.is_empty():
+        extent += f"; {quarantined.height:,} of them would be quarantined: {_reasons(quarantined)}"
     topology = [
         f"# Proposed for the topic {sample.topic} at {address}, from its newest records:",
         f"# {extent}.",
@@ -122,8 +150,8 @@ def propose(sample: TopicSample, address: str, now_ms: int, *, key: str | None =
         'window = "10 s"  # streaming window: by it operators are compared',
         'trigger = "1 s"  # a batch each second',
         'check_every = "1 min"  # how often its SLAs are checked',
-        *_source(name, sample, _declared_types(types, columns), at, table_key, measured),
-        *_line_of_others(others, types),
+        *_source(name, sample, types, declared, at, table_key, measured),
+        *_line_of_others(others, source_keys),
         *_table_and_sink(name, table_key),
     ]
     if own_cluster:
@@ -132,14 +160,54 @@ def propose(sample: TopicSample, address: str, now_ms: int, *, key: str | None =
         f"sampled {extent}",
         f"event time: {NO_TIME if at is None else f'{at.name}, {at.text}'}",
         f"key {table_key.name}: {table_key.seen}",
-        f"bound {length(measured.bound_ms)} covers {measured.covers:g} % of the sample",
+        f"bound {length(measured.bound_ms)}; {measured.coverage}",
     )
     return Proposal(name, "\n".join([*topology, ""]), _slas(name, measured), notes)
 
 
-def _fields_by_column(record: Mapping[str, Any], columns: Mapping[str, str]) -> dict[str, Any]:
-    """Returns the fields of *record* that have *columns*, by column."""
-    return {columns[name]: value for name, value in record.items() if name in columns}
+def _readable(
+    records: Sequence[SampledRecord], key: str | None
+) -> tuple[list[tuple[SampledRecord, Fields]], dict[str, str], list[str]]:
+    """Returns the *records* that a stream can read with their objects, the columns, and the names of other fields."""
+    raw: list[tuple[SampledRecord, dict[str, Any]]] = []
+    for record in records:
+        with suppress(Exception):
+            raw.append((record, json_object(record.value or b"", DEFAULT_LIMITS.max_depth)))
+    columns = columns_of(names_to_declare([each for _, each in raw], key), key)
+    # A text can hold every value. A record that is not read now never is, whatever types are declared.
+    texts = declarations(dict.fromkeys(columns.values(), "string"), columns)
+    can_be_read = [True] * len(raw)
+    if columns:
+        can_be_read = is_read(source_of(texts.values()), [record for record, _ in raw])
+    kept = [pair for pair, is_good in zip(raw, can_be_read, strict=True) if is_good]
+    names = dict.fromkeys(chain.from_iterable(each for _, each in kept))
+    columns = {name: column for name, column in columns.items() if name in names}
+    readable = [(record, by_column(each, columns)) for record, each in kept]
+    return readable, columns, outside(names, columns)
+
+
+def _source_keys(
+    at: EventTime | None,
+    key: Key,
+    declared: Mapping[str, str],
+    others: Sequence[str],
+    read: Sequence[SampledRecord],
+) -> dict[str, str]:
+    """Returns the keys of the source beside its fields; `other_fields` unless it keeps records from being read."""
+    keys = dict(at.keys) if at else {}
+    if key.from_kafka:
+        keys["key"] = key.name
+    other_fields = free_name("other_fields", declared)
+    with_others = source_of(declared.values(), other_fields=other_fields)
+    if others and is_read(with_others, read) == is_read(source_of(declared.values()), read):
+        keys["other_fields"] = other_fields
+    return keys
+
+
+def _reasons(quarantined: pl.DataFrame) -> str:
+    """Returns how many rows are *quarantined* for each reason, the most frequent first."""
+    counts = Counter(quarantined["reason"]).most_common()
+    return ", ".join(f"{n:,} {reason}" for reason, n in counts)
 
 
 def slug(topic: str) -> str:
@@ -152,18 +220,6 @@ def slug(topic: str) -> str:
     return next(each for each in (name, f"t_{name}", f"{name}_t", f"t_{name}_t") if not name_mistake(each))
 
 
-def _declared_types(types: Mapping[str, tuple[str, str]], columns: Mapping[str, str]) -> dict[str, tuple[str, str]]:
-    """Returns *types* as `fields` declares them.
-
-    A column with another name than its field names the field.
-    """
-    named = {column: name for name, column in columns.items() if name != column}
-    declared: dict[str, tuple[str, str]] = {}
-    for column, (kind, remark) in types.items():
-        declared[column] = (f"{kind} from {path_of((named[column],))}" if column in named else kind, remark)
-    return declared
-
-
 def _refuse_unreadable(sample: TopicSample, readable: int, address: str) -> None:
     where = f"topic {sample.topic} at {address}"
     if not sample.records:
@@ -174,35 +230,22 @@ def _refuse_unreadable(sample: TopicSample, readable: int, address: str) -> None
         values = [record.value for record in sample.records if record.value is not None]
         example = values[0][:60].decode(errors="replace") if values else "null"
         remedy = 'send JSON objects, or write the file by hand: format = "avro" or "protobuf" (docs/topologies.md)'
-        msg = f"{where}: none of {len(sample.records)} records is a JSON object, for example {example!r}; {remedy}"
+        none = f"none of {len(sample.records)} records is a JSON object that can be read"
+        msg = f"{where}: {none}, for example {example!r}; {remedy}"
         raise InvalidArgument(msg)
 
 
-def _time(record: SampledRecord, fields: dict[str, Any], at: EventTime | None) -> int:
-    return record.timestamp_ms if at is None else time_ms(fields[at.name], at.unit)
-
-
-def _measure(
-    sample: TopicSample, read: Sequence[tuple[SampledRecord, dict[str, Any]]], at: EventTime | None, now_ms: int
-) -> SampleTimes:
-    """Measures the times of the records that can be *read*."""
-    times: list[tuple[int, int]] = []
+def _measure(sample: TopicSample, rows: pl.DataFrame, now_ms: int) -> SampleTimes:
+    """Measures the times of the *rows* that a stream has of *sample*."""
+    clock_ms = {(record.partition, record.offset): record.timestamp_ms for record in sample.records}
     delays_ms: list[int] = []
-    for record, fields in read:
-        # A number in another unit would be decades away from the others.
-        if at is None or unit_of(fields.get(at.name)) == (at.unit or ""):
-            time_of_record = _time(record, fields, at)
-            times.append((record.partition, time_of_record))
-            delays_ms.append(max(0, record.timestamp_ms - time_of_record))
-    lags = behind_ms(times, now_ms)
-    bound_ms = max(1_000, rounded_up(covering_ms(lags)))
+    for partition, offset, time_ms in usable(rows).select("partition", "offset", "timestamp_ms").iter_rows():
+        delays_ms.append(max(0, clock_ms[partition, offset] - time_ms))
     delay_ms = covering_ms(delays_ms)
     arrivals_ms = sorted(record.timestamp_ms for record in sample.records)
     pauses_ms = [after - before for before, after in pairwise(arrivals_ms)]
     return SampleTimes(
-        bound_ms=bound_ms,
-        covers=math.floor(1_000 * (1 - late_share(lags, bound_ms))) / 10,
-        furthest_ms=max(lags),
+        lags_ms=lags_ms(rows, now_ms),
         delay_ms=delay_ms if delay_ms <= DAY_MS else 0,  # else it is a replay
         pause_ms=max(pauses_ms, default=0),
     )
@@ -212,41 +255,39 @@ def _source(
     name: str,
     sample: TopicSample,
     types: Mapping[str, tuple[str, str]],
+    declared: Mapping[str, str],
     at: EventTime | None,
     key: Key,
     measured: SampleTimes,
 ) -> list[str]:
-    """Returns the lines of the source."""
+    """Returns the lines of the source, whose columns are *declared*."""
     idle_ms, quiet = _idle(sample, measured.bound_ms)
-    covers = f"covers {measured.covers:g} % of the sample; the furthest record is {length(measured.furthest_ms)}"
-    comments, declared = [], []
-    for field, (kind, remark) in types.items():
-        comments.append(f"# {field} {kind}: {_plain(remark)}")
-        declared.append(f"{field} {kind}")
+    furthest = f"the furthest record is {length(max(measured.lags_ms))} behind a newer one of its partition"
+    comments = [f"# {declared[column]}: {_plain(remark)}" for column, (_, remark) in types.items()]
     return [
         "",
         f"[operators.{name}]",
         'kind = "source"',
         f'topic = "{sample.topic}"',
         *comments,
-        f'fields = "{", ".join(declared)}"',
+        f'fields = "{", ".join(declared.values())}"',
         *_time_lines(at),
-        f'bound = "{length_in_toml(measured.bound_ms)}"  # {covers} behind a newer one of its partition',
+        f'bound = "{length_in_toml(measured.bound_ms)}"  # {measured.coverage}; {furthest}',
         f'idle_after = "{length_in_toml(idle_ms)}"  # {quiet}',
         *([f'key = "{key.name}"  # filled by Kafka\'s key; a record without a value deletes it'] * key.from_kafka),
     ]
 
 
-def _line_of_others(names: Sequence[str], types: Mapping[str, tuple[str, str]]) -> list[str]:
-    """Returns the line for fields without a column of their own.
-
-    No column can have their names, or few records have them.
-    """
+def _line_of_others(names: Sequence[str], source_keys: Mapping[str, str]) -> list[str]:
+    """Returns the line for the fields *names*, which have no column of their own."""
     if not names:
         return []
-    column = "others_as_json" if "other_fields" in types else "other_fields"
-    remark = f"as JSON, what few records have or no column can be named: {_plain(', '.join(names))[:100]}"
-    return [f'other_fields = "{column}"  # {remark}']
+    examples = _plain(", ".join(names[:MOST_EXAMPLES])[:100])
+    fields = f"fields that few records have or that cannot be columns ({len(names):,}): {examples}"
+    if "other_fields" not in source_keys:
+        return [f"# without other_fields: half characters in some records cannot be kept; {fields}"]
+    remark = f"as JSON, {fields}"
+    return [f'other_fields = "{source_keys["other_fields"]}"  # {remark}']
 
 
 def _table_and_sink(name: str, key: Key) -> list[str]:
@@ -302,9 +343,7 @@ def _idle(sample: TopicSample, bound_ms: int) -> tuple[int, str]:
 
 def _slas(name: str, measured: SampleTimes) -> str:
     """Returns the part of the file with two SLAs."""
-    parts = (
-        f"records come {length(measured.delay_ms)} late, bound {length(measured.bound_ms)}, {length(WORK_MS)} of work"
-    )
+    parts = f"records come {length(measured.delay_ms)} late, {length(WORK_MS)} of work"
     fresh = f"the longest pause {length(measured.pause_ms)}, {length(WORK_MS)} of work"
     owned = f'owner = "owner of {name}"  # the responsible team: correct this'
     resolved = 'resolve_after = "1 min"  # an incident is resolved after the SLA has held this long'

@@ -13,7 +13,7 @@ from typing import assert_never
 
 import polars as pl
 
-from tidemark.errors import InvalidArgument
+from tidemark.errors import InvalidArgument, UnreadableFile
 from tidemark.model.kinds.operator import Operator
 from tidemark.model.kinds.registry import Reading
 from tidemark.model.kinds.repartition import HopSource
@@ -23,7 +23,8 @@ from tidemark.model.settings.intervals import iso
 from tidemark.model.settings.lengths import for_people
 from tidemark.model.settings.toml_keys import length
 from tidemark.model.topology import SubTopology, Topology
-from tidemark.why.causes.drivers import drivers, restarts
+from tidemark.storage.delta.data_files import naming_damage
+from tidemark.why.causes.drivers import drivers, file_unreadable, restarts
 from tidemark.why.causes.inputs import SOURCE_EMPTY, Inputs, reasons_of
 from tidemark.why.causes.registry import rules
 from tidemark.why.causes.watermarks import Watermarks
@@ -103,8 +104,9 @@ def scene(topology: Topology, layout: Layout, at_ms: int, *, recent_ms: int = RE
     """
     facts: dict[str, StreamFacts] = {}
     for sub in topology.sub_topologies:
-        tables = FactTables(stored_in(layout.stream(topology.name, sub.name)), at_ms, recent_ms=recent_ms)
-        facts[sub.name] = StreamFacts(tables, layout.control(topology.name, sub.name), topology.trigger_ms)
+        home, control = layout.stream(topology.name, sub.name), layout.control(topology.name, sub.name)
+        tables = FactTables(stored_in(home), at_ms, recent_ms=recent_ms)
+        facts[sub.name] = StreamFacts(tables, home, control, topology.trigger_ms)
     return Scene(topology, facts, at_ms)
 
 
@@ -126,7 +128,11 @@ class Walk:
         """
         findings: list[WhyFinding] = []
         for name in [operator] if operator else self._scene.topology.terminals:
-            findings += self._about(name)
+            try:
+                with naming_damage(self._scene.tables):
+                    findings += self._about(name)
+            except UnreadableFile as damage:
+                findings.append(file_unreadable(self._scene, name, damage))
         return in_order(findings)
 
     def _about(self, name: str) -> list[WhyFinding]:

@@ -6,8 +6,8 @@ seconds: see `answers`. Only names from topology files are looked up in the ware
 
 A request without a login is answered 401; a browser that requests a page is sent to Airflow's login. A topology whose
 DAG the user may not read is a 403, and so is a decision about one whose DAG the user may not edit, or from the form of
-another site. An unknown name is a 404, an invalid argument a 400, and `detail` has the remedy. A request that would
-wait too long behind others is answered 503. All answers have HEADERS.
+another site. An unknown name is a 404, an invalid argument a 400, a damaged table a 500, and `detail` has the remedy. A
+request that would wait too long behind others is answered 503. All answers have HEADERS.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from tidemark.cli.explain import topology as topology_command
 from tidemark.cli.explain.incidents import DECISIONS
 from tidemark.clock import wall_clock_ms
 from tidemark.collecting import in_order_of, index_by_name, names_in
-from tidemark.errors import InvalidArgument, TidemarkError
+from tidemark.errors import InvalidArgument, TidemarkError, UnreadableFile
 from tidemark.escaping import inert
 from tidemark.metrics.exporter import Exporter
 from tidemark.model.project.layout import NAME, Layout
@@ -151,7 +151,9 @@ def problem(request: Request, error: TidemarkError) -> Response:
 
     A page shows them and refreshes itself.
     """
-    status = {UnknownName: 404, ForgedRequest: 403, NoWarehouse: 503, PagesBusy: 503}.get(type(error), 400)
+    status = {UnknownName: 404, ForgedRequest: 403, NoWarehouse: 503, PagesBusy: 503, UnreadableFile: 500}.get(
+        type(error), 400
+    )
     again = {"Retry-After": str(AGAIN_AFTER_S)} if isinstance(error, PagesBusy) else {}
     place, detail = _place(request), inert(str(error))
     if _is_page(place):

@@ -8,6 +8,7 @@ from typing import Any
 from markupsafe import Markup
 
 from tidemark.errors import InvalidArgument
+from tidemark.escaping import is_text
 from tidemark.reports.pages.templates import POLICY, template
 from tidemark.semantics.incidents import Decision
 from tidemark.sla.incidents.decisions import AlertDecision, end_ms
@@ -37,7 +38,7 @@ def decision_of(fields: Mapping[str, Any], *, by: str, now_ms: int) -> AlertDeci
         if not isinstance(value, str) or len(value) > MOST_CHARACTERS:
             msg = f"{name} is not a text of at most {MOST_CHARACTERS} characters; write it as a JSON string"
             raise InvalidArgument(msg)
-        if any(0xD800 <= ord(char) < 0xE000 for char in value):
+        if not is_text(value):
             msg = f"{name} has half of a surrogate pair, which no table can store; correct the text"
             raise InvalidArgument(msg)
         texts[name] = value

@@ -17,7 +17,7 @@ from tidemark.cli.shared.output import say, say_inert
 from tidemark.cli.shared.streams import valid_topologies
 from tidemark.clock import wall_clock_ms
 from tidemark.collecting import names_in, omit, outside
-from tidemark.errors import InvalidArgument
+from tidemark.errors import InvalidArgument, UnreadableFile
 from tidemark.escaping import one_line
 from tidemark.model.project.files import Project
 from tidemark.model.project.layout import Layout
@@ -76,7 +76,8 @@ def command(options: argparse.Namespace) -> int:
         say_inert(as_document({"topologies": models, "broken": broken}))
     else:
         say_inert("\n".join([as_text(models), *broken.values()]))
-    if any(stream["state"] != NEVER_STARTED for model in models for stream in model["streams"]):
+    has_damage = any("error" in model for model in models)
+    if has_damage or any(stream["state"] != NEVER_STARTED for model in models for stream in model["streams"]):
         return 0
     # Most often the streams write elsewhere.
     found = "there is no such folder" if is_missing(layout.warehouse) else "no stream has run there"
@@ -91,7 +92,24 @@ def documents(home: Home, warehouse: Path, topologies: Iterable[object]) -> list
 
 
 def document(warehouse: Path, topology: Topology, url: str | None = None) -> Row:
-    """Returns the page model of *topology* with its `page` below *url*.
+    """Returns the page model of *topology* with its `page` below *url*, or the `error` of a damaged table."""
+    page = None if url is None else f"{url}{PAGES}{topology.name}"
+    try:
+        return {**_model(warehouse, topology), "page": page}
+    except UnreadableFile as error:
+        verdict, state = PageVerdict.UNREADABLE.value, "unknown"
+        return {
+            "topology": topology.name,
+            "verdict": verdict,
+            "state": state,
+            "error": str(error),
+            "streams": [],
+            "page": page,
+        }
+
+
+def _model(warehouse: Path, topology: Topology) -> Row:
+    """Returns the page model of *topology*.
 
     Each stream has its first latency, `first_latency_ms`. That of a query of a job is of its present checkpoint.
     """
@@ -106,7 +124,7 @@ def document(warehouse: Path, topology: Topology, url: str | None = None) -> Row
         since[sub.name] = query.first_batch if query else 0
     first = dict(tables.ask(FIRST_LATENCY, [topology.name, ends, [*since], [*since.values()]]).rows)
     streams = [{**stream, "first_latency_ms": first.get(stream["sub_topology"])} for stream in model["streams"]]
-    return {**model, "streams": streams, "page": None if url is None else f"{url}{PAGES}{topology.name}"}
+    return {**model, "streams": streams}
 
 
 def as_text(models: Iterable[Mapping[str, Any]]) -> str:
@@ -116,7 +134,7 @@ def as_text(models: Iterable[Mapping[str, Any]]) -> str:
         page = model["page"] or "-"
         rows += [_cells(model["topology"], stream, page) for stream in _list(model["streams"])]
         lines.append(one_line(f"{model['topology']}: {_condition_text(model)}"))
-    return "\n".join([format_table(COLUMNS, rows), *lines]) if rows else "there is no valid topology"
+    return "\n".join([format_table(COLUMNS, rows), *lines]) if lines else "there is no valid topology"
 
 
 def _cells(topology: object, stream: Row, page: object) -> tuple[object, ...]:
@@ -126,7 +144,9 @@ def _cells(topology: object, stream: Row, page: object) -> tuple[object, ...]:
 
 
 def _condition_text(model: Mapping[str, Any]) -> str:
-    """Returns the verdict with its reason: broken SLAs, a finding, or both."""
+    """Returns the verdict with its reason: broken SLAs, a finding, or both; or a damaged table."""
+    if "error" in model:
+        return f"{model['verdict']}: {model['error']}"
     # With the verdict `broken` the SLAs in error come before those with a warning.
     broken = [row for row in model["slas"]["rows"] if row["verdict"] in BROKEN]
     broken.sort(key=lambda row: row["verdict"] == Verdict.WARN)

@@ -30,7 +30,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--bootstrap", metavar="HOST:PORT", help="broker of the topic (default: the one that `up` started)"
     )
-    parser.add_argument("--key", metavar="FIELD", help="key field of the table of newest rows (default: Kafka's key)")
+    parser.add_argument(
+        "--key",
+        metavar="FIELD",
+        help="key field of the table of newest rows, or kafka_key for Kafka's key (default: a key that repeats)",
+    )
 
 
 def proposal(options: argparse.Namespace, project: Project) -> Proposal:

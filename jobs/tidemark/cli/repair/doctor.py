@@ -20,7 +20,9 @@ from tidemark.errors import UnreadableFile
 from tidemark.model.project.layout import Layout
 from tidemark.model.stream import Stream
 from tidemark.model.topology import Topology
+from tidemark.storage.delta.data_files import damaged_data_files
 from tidemark.storage.delta.format import refuse_other
+from tidemark.storage.object_path import ObjectPath
 from tidemark.stream.startup import unread
 from tidemark.stream.startup.evidence import evidence
 from tidemark.stream.startup.fatal import FailedBatch
@@ -39,7 +41,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--deep",
         action="store_true",
-        help="also compare each data file of its tables with their logs, by size and footer",
+        help="also read the footer of each data file of its tables",
     )
     add_author(parser)
     add_plan(parser)
@@ -70,12 +72,15 @@ def command(options: argparse.Namespace) -> int:
 def doctor(topology: Topology, layout: Layout, sub_topology: str | None, *, deep: bool = False) -> dict[str, str]:
     """Returns the faults of each sub-topology; empty if it is sound.
 
-    *sub_topology* is the name of one; None: all. If *deep*, data files are looked at, too.
+    *sub_topology* is the name of one; None: all. If *deep*, footers of data files are read, too. In an object store
+    the size of a file is a request, so there they are compared only then.
     """
+    looks = deep or not isinstance(layout.warehouse, ObjectPath)
+    look = partial(damaged_data_files, footers=deep) if looks else None
     subs = [topology.sub_topology(sub_topology)] if sub_topology else topology.sub_topologies
     texts: dict[str, str] = {}
     for stream in (Stream(topology, sub, layout) for sub in subs):
-        texts[stream.sub.name] = "\n".join(fault.lines for fault in findings(evidence(stream, deep=deep)))
+        texts[stream.sub.name] = "\n".join(fault.lines for fault in findings(evidence(stream, look=look)))
     return texts
 
 

@@ -26,7 +26,7 @@ def command(options: argparse.Namespace) -> int:
     if stamp is None:
         msg = (
             f"{warehouse / FILE} is missing, but Tidemark {VERSION} expects it with format {FORMAT}; the first driver "
-            "that starts in this warehouse writes it (docs/upgrades.md)"
+            "or job that writes to this warehouse makes it (docs/upgrades.md)"
         )
         raise InvalidArgument(msg)
     stamp.refuse_other(warehouse)

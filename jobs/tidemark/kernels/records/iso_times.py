@@ -18,7 +18,7 @@ from tidemark.kernels.records.fields import WRONG_TYPE, RecordUnreadable
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _TIME = re.compile(
-    r"(\d{4}-\d{2}-\d{2})(?:[T ](\d{2}:\d{2}(?::\d{2}(?:\.\d+)?)?)(?: ?(Z|UTC|[+-]\d{2}(?::?\d{2})?))?)?", re.ASCII
+    r"(\d{4}-\d{2}-\d{2})(?:[T ](\d{2}:\d{2}(?::\d{2}(?:[.,]\d+)?)?)(?: ?(Z|UTC|[+-]\d{2}(?::?\d{2})?))?)?", re.ASCII
 )
 _USUAL = r"^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:[0-5]\d(\.\d+)?(Z|[+-]\d{2}:\d{2})$"
 """Texts that polars reads exactly as `instant_us` does, ten times faster."""

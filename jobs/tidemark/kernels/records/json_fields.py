@@ -3,8 +3,10 @@
 msgspec reads a record straight into its declared fields. Records that it refuses are read again by Python's own parser,
 which distinguishes the reasons: invalid_utf8, malformed_json, wrong_type (a field does not fit its type), or
 beyond_limit (objects and lists are nested too deep). That parser also accepts what some producers write and JSON does
-not have: NaN, Infinity, and text behind the object, which is ignored. If an object has a field twice, the last value
-counts.
+not have: NaN and Infinity. If an object has a field twice, the last value counts.
+
+A record is one object. Around it there may be blanks, tabs and line breaks, and nothing else: a second object, a comma,
+a NUL byte or a byte order mark makes it malformed_json.
 
 JSON may name half a character (a lone surrogate), which no table can keep: all of them would be the same question mark,
 and two keys one. So a record that has one in a kept field is invalid_utf8.
@@ -66,7 +68,6 @@ Tree = dict[str, "str | Tree"]
 """Declared fields by name: the path of each, or the fields inside an object."""
 _NOT_FINITE = ("NaN", "Infinity", "+Infinity", "-Infinity", "INF", "+INF", "-INF")
 """Texts that are a double, too."""
-_SPACE = " \t\r\n"
 _ALIKE = bytes.maketrans(b"{}", b"[]")
 _NO_BRACKETS = bytes({*range(256)} - {*b'[]{}"'})
 _any_of = msgspec.json.Decoder().decode
@@ -132,6 +133,23 @@ def _together(parts: Sequence[Fields]) -> Fields:
     undeclared = pl.concat([part.others for part in parts])
     reasons = pl.concat([part.reasons for part in parts])
     return Fields(columns, undeclared, reasons, pl.concat([part.details for part in parts]))
+
+
+def json_object(value: bytes, max_depth: int) -> dict[str, Any]:
+    """Reads the object that is the record *value*.
+
+    Raises RecordUnreadable, or the error of Python's parser over malformed JSON.
+    """
+    try:
+        parsed = _pythons.decode(value.decode())
+    except UnicodeDecodeError as error:
+        raise RecordUnreadable.by(error, INVALID_UTF8) from None
+    except RecursionError:
+        raise too_deep(max_depth) from None
+    check_depth(parsed, max_depth)
+    if not isinstance(parsed, dict):
+        raise RecordUnreadable(WRONG_TYPE, "the record is no object")
+    return parsed
 
 
 def json_of(value: Any) -> str:
@@ -271,17 +289,9 @@ class _Parser:
 
         Raises RecordUnreadable, or the error of a library.
         """
-        try:
-            text = value.decode().lstrip(_SPACE)
-            parsed, _ = _pythons.raw_decode(text)
-            with_digits = _with_digits.raw_decode(text)[0] if self._numbers else parsed
-        except UnicodeDecodeError as error:
-            raise RecordUnreadable.by(error, INVALID_UTF8) from None
-        except RecursionError:
-            raise too_deep(self._max_depth) from None
-        check_depth(parsed, self._max_depth)
-        if not isinstance(parsed, dict):
-            raise RecordUnreadable(WRONG_TYPE, "the record is no object")
+        parsed = json_object(value, self._max_depth)
+        # Python's own parser has read it once, so that it can be read again.
+        with_digits = _with_digits.decode(value.decode()) if self._numbers else parsed
         try:
             record = msgspec.convert(self._declared_in(parsed, with_digits, self._tree), self._again)
         except msgspec.ValidationError as error:

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, Self
 
-from tidemark.model.kinds.operator import KAFKA_KEY, DeclaredOperator, Operator, Refusal
+from tidemark.model.kinds.operator import KAFKA_KEY, DeclaredOperator, Mistake, Operator
 from tidemark.model.kinds.repartition import Repartition
 from tidemark.model.settings.aggregate_functions import AGGREGATE_FUNCTIONS, parsed_call
 from tidemark.model.settings.emission import Emission, read_emission
@@ -81,35 +81,35 @@ class Aggregate(DeclaredOperator):
         emitted = kept | shown | selected_bounds(self.select, kept | of_values | own)
         return WindowColumns(emitted, ResultWindows(self.windows, self.emission.strategy) if self.windows else None)
 
-    def refusals(self, read: Mapping[str, Operator], updates: Collection[str]) -> Iterator[Refusal]:
+    def mistakes(self, read: Mapping[str, Operator], updates: Collection[str]) -> Iterator[Mistake]:
         """Yields misfits with a stream, or a repartition with an id."""
         of = read[self.inputs[0]]
-        yield from self._key_refusals(of)
+        yield from self._key_mistakes(of)
         if of.name in updates:
             # It would add each update to the value that the update replaces.
             remedy = "put a repartition with an id between them, so that old values are retracted"
-            yield Refusal("input", f"reads the updates of {of.name!r}", remedy)
+            yield Mistake("input", f"reads the updates of {of.name!r}", remedy)
         if isinstance(of, Repartition) and of.id:
-            yield from self._refusals_of_retracting(of)
+            yield from self._mistakes_of_retracting(of)
 
-    def _key_refusals(self, of: Operator) -> Iterator[Refusal]:
+    def _key_mistakes(self, of: Operator) -> Iterator[Mistake]:
         if isinstance(of, Repartition):
             if self.key and self.key != of.key:
-                yield Refusal(
+                yield Mistake(
                     "key", f"is {list(self.key)}", f"leave it out: the key of {of.name!r} applies, {list(of.key)}"
                 )
         elif not self.key:
-            yield Refusal("key", "is missing", 'write key = ["group"], the columns to group by')
+            yield Mistake("key", "is missing", 'write key = ["group"], the columns to group by')
 
-    def _refusals_of_retracting(self, of: Repartition) -> Iterator[Refusal]:
+    def _mistakes_of_retracting(self, of: Repartition) -> Iterator[Mistake]:
         retracting = sorted(name for name, facts in AGGREGATE_FUNCTIONS.items() if facts.retracts)
         for name, (function, column) in self.aggregates.items():
             if function not in retracting:
                 problem = f'is "{function}({column})", which cannot retract a value'
                 remedy = f"use {', '.join(retracting)}, or aggregate a stream"
-                yield Refusal(f"aggregates.{name}", problem, remedy)
+                yield Mistake(f"aggregates.{name}", problem, remedy)
         if self.windows:
-            yield Refusal(
+            yield Mistake(
                 "window", f"is set, but {of.name!r} sends updates of a table", "leave it out, or aggregate a stream"
             )
 

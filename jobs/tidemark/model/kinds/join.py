@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from tidemark.model.kinds.operator import DeclaredOperator, Operator, Refusal
+from tidemark.model.kinds.operator import DeclaredOperator, Mistake, Operator
 from tidemark.model.kinds.table import KeyedTable
 from tidemark.model.settings.toml_keys import Keys
 from tidemark.model.settings.window_columns import WindowColumns
@@ -58,10 +58,10 @@ class Join(DeclaredOperator):
         joined = table[0].bounds if table else {}
         return WindowColumns({**joined, **stream.bounds}, stream.results)
 
-    def refusals(self, read: Mapping[str, Operator], updates: Collection[str]) -> Iterator[Refusal]:
+    def mistakes(self, read: Mapping[str, Operator], updates: Collection[str]) -> Iterator[Mistake]:
         """Yields that the other side is not a table."""
         if self.table is not None and not isinstance(read[self.table], KeyedTable):
-            yield Refusal("table", f"is the {read[self.table].kind} {self.table!r}", "name a table")
+            yield Mistake("table", f"is the {read[self.table].kind} {self.table!r}", "name a table")
 
     @classmethod
     def read(cls, keys: Keys, common: dict[str, Any], folder: Path | None) -> Self:

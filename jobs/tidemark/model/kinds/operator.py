@@ -45,10 +45,10 @@ class Level(StrEnum):
         return order.index(other) <= order.index(self)
 
 
-class Refusal(NamedTuple):
-    """A mistake of an operator.
+class Mistake(NamedTuple):
+    """The problem of an operator in a topology file, and the remedy.
 
-    The *key* is below the operator (empty: the whole operator), with the problem and the remedy.
+    The *key* is below the operator; an empty one stands for the whole operator.
     """
 
     key: str
@@ -254,18 +254,18 @@ class Operator(ABC):
         """
         return read[0] if read else WindowColumns()
 
-    def refusals(self, read: Mapping[str, Operator], updates: Collection[str]) -> Iterator[Refusal]:
+    def mistakes(self, read: Mapping[str, Operator], updates: Collection[str]) -> Iterator[Mistake]:
         """Yields mistakes about the operators that it reads, by name.
 
         *updates* names those that send updates.
         """
         return iter(())
 
-    def refusals_of_reader(self, reader: Operator) -> Iterator[Refusal]:
+    def mistakes_of_reader(self, reader: Operator) -> Iterator[Mistake]:
         """Yields why *reader* cannot read it; the keys are the reader's."""
         return iter(())
 
-    def refusals_by_readers(self, readers: Collection[Operator]) -> Iterator[Refusal]:
+    def mistakes_by_readers(self, readers: Collection[Operator]) -> Iterator[Mistake]:
         """Yields its mistakes if *readers* are all that read it."""
         return iter(())
 

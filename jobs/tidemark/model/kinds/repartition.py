@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from tidemark.model.kinds.operator import ORDERED, DeclaredOperator, Operator, Refusal
+from tidemark.model.kinds.operator import ORDERED, DeclaredOperator, Mistake, Operator
 from tidemark.model.kinds.source import Source
 from tidemark.model.settings.emission import Emission, read_emission
 from tidemark.model.settings.toml_keys import Keys
@@ -67,22 +67,22 @@ class Repartition(DeclaredOperator):
         bounds = bounds_among((*self.key, *self.columns, *self.id), read[0].bounds)
         return WindowColumns(bounds, None if self.id else read[0].results)
 
-    def refusals(self, read: Mapping[str, Operator], updates: Collection[str]) -> Iterator[Refusal]:
+    def mistakes(self, read: Mapping[str, Operator], updates: Collection[str]) -> Iterator[Mistake]:
         """Yields that it reads updates and has no id."""
         if not self.id and self.inputs[0] in updates:
             remedy = 'give it an id, such as id = ["id"], so that an old value can be retracted'
-            yield Refusal("id", f"is missing, but {self.inputs[0]!r} sends updates", remedy)
+            yield Mistake("id", f"is missing, but {self.inputs[0]!r} sends updates", remedy)
 
-    def refusals_of_reader(self, reader: Operator) -> Iterator[Refusal]:
+    def mistakes_of_reader(self, reader: Operator) -> Iterator[Mistake]:
         """Yields that *reader* cannot retract."""
         if self.id and not reader.retracts:
             problem = f"is of kind {reader.kind} and reads the table updates of {self.name!r}"
-            yield Refusal("", problem, "let an aggregate read it, or remove its id to send a stream")
+            yield Mistake("", problem, "let an aggregate read it, or remove its id to send a stream")
 
-    def refusals_by_readers(self, readers: Collection[Operator]) -> Iterator[Refusal]:
+    def mistakes_by_readers(self, readers: Collection[Operator]) -> Iterator[Mistake]:
         """Yields that no operator reads it."""
         if not readers:
-            yield Refusal("", "is read by no operator", "let another operator read it, or remove it")
+            yield Mistake("", "is read by no operator", "let another operator read it, or remove it")
 
     @classmethod
     def read(cls, keys: Keys, common: dict[str, Any], folder: Path | None) -> Self:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from tidemark.model.kinds.kafka_end import KafkaEnd, read_kafka_end
-from tidemark.model.kinds.operator import ArrivalOrder, Operator, Refusal
+from tidemark.model.kinds.operator import ArrivalOrder, Mistake, Operator
 from tidemark.model.project.layout import CHANGES_OF
 from tidemark.model.settings.toml_keys import IDENTIFIER, Keys
 from tidemark.model.settings.window_columns import SinkWindow, WindowColumns, sink_window
@@ -88,17 +88,17 @@ class Sink(KafkaEnd):
             return None
         return ArrivalOrder(self.key, "let it read a table with newest_by")
 
-    def refusals(self, read: Mapping[str, Operator], updates: Collection[str]) -> Iterator[Refusal]:
+    def mistakes(self, read: Mapping[str, Operator], updates: Collection[str]) -> Iterator[Mistake]:
         """Refuses `last_seen_at` if the input suppresses nothing."""
         of = read[self.inputs[0]]
         if self.last_seen_at and of.emission is None:
             problem = f"is true, but it reads the {of.kind} {of.name!r}, which suppresses nothing"
             remedy = "read a table, an aggregate or a map with a strategy, or use the column timestamp"
-            yield Refusal("last_seen_at", problem, remedy)
+            yield Mistake("last_seen_at", problem, remedy)
 
-    def refusals_of_reader(self, reader: Operator) -> Iterator[Refusal]:
+    def mistakes_of_reader(self, reader: Operator) -> Iterator[Mistake]:
         """Refuses every *reader*: a sink has none."""
-        yield Refusal("", f"reads the sink {self.name!r}", "read what the sink reads")
+        yield Mistake("", f"reads the sink {self.name!r}", "read what the sink reads")
 
     def completed(self, read: Mapping[str, Operator], columns: WindowColumns) -> Self:
         """Returns the sink with the windows of its rows."""

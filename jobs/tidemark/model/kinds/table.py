@@ -8,7 +8,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from tidemark.model.kinds.operator import KAFKA_KEY, ArrivalOrder, DeclaredOperator, Operator, Refusal
+from tidemark.model.kinds.operator import KAFKA_KEY, ArrivalOrder, DeclaredOperator, Mistake, Operator
 from tidemark.model.settings.emission import ON_CHANGE, Emission, read_emission
 from tidemark.model.settings.toml_keys import Keys
 from tidemark.model.settings.window_columns import START, WindowColumns, bounds_among
@@ -94,13 +94,13 @@ class KeyedTable(DeclaredOperator):
         is_per_window = any(bounds.get(column) == START for column in self.key)
         return WindowColumns(bounds, read[0].results if is_per_window else None)
 
-    def refusals_by_readers(self, readers: Collection[Operator]) -> Iterator[Refusal]:
+    def mistakes_by_readers(self, readers: Collection[Operator]) -> Iterator[Mistake]:
         """Yields the keys about its history if no join needs versions."""
         if any(reader.joined_table == self.name for reader in readers):
             return
         for key, is_set in (("history", self.history_ms is not None), ("beyond_history", self.is_strict)):
             if is_set:
-                yield Refusal(key, "is set, but no join reads this table", "leave it out, or let a join read it")
+                yield Mistake(key, "is set, but no join reads this table", "leave it out, or let a join read it")
 
     @classmethod
     def read(cls, keys: Keys, common: dict[str, Any], folder: Path | None) -> Self:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from tidemark.model.kinds.operator import DeclaredOperator, Operator, Refusal
+from tidemark.model.kinds.operator import DeclaredOperator, Mistake, Operator
 from tidemark.model.settings.toml_keys import Keys
 from tidemark.model.settings.window_columns import WindowColumns, common
 
@@ -50,12 +50,12 @@ class Union(DeclaredOperator):
         """Returns the bounds that all inputs share."""
         return common(read)
 
-    def refusals(self, read: Mapping[str, Operator], updates: Collection[str]) -> Iterator[Refusal]:
+    def mistakes(self, read: Mapping[str, Operator], updates: Collection[str]) -> Iterator[Mistake]:
         """Yields that updates of a table are united with events."""
         of_tables = sorted({*updates} & {*self.inputs})
         if of_tables and {*of_tables} != {*self.inputs}:
             remedy = "unite streams with streams, and tables with tables"
-            yield Refusal("inputs", f"mixes the table updates of {', '.join(of_tables)} with a stream", remedy)
+            yield Mistake("inputs", f"mixes the table updates of {', '.join(of_tables)} with a stream", remedy)
 
     @classmethod
     def read(cls, keys: Keys, common: dict[str, Any], folder: Path | None) -> Self:

@@ -44,3 +44,14 @@ def rounded_up(length_ms: float) -> int:
     (2000, 172800000)
     """
     return next((ms for ms in ROUND_MS if ms >= length_ms), math.ceil(length_ms / _DAY_MS) * _DAY_MS)
+
+
+def rounded_down(length_ms: float) -> int:
+    """Returns the greatest length of ROUND_MS that is not above *length_ms*, or 0; beyond them it is in whole days.
+
+    >>> rounded_down(999), rounded_down(90_000_000), rounded_down(9)
+    (500, 86400000, 0)
+    """
+    if length_ms >= ROUND_MS[-1]:
+        return math.floor(length_ms / _DAY_MS) * _DAY_MS
+    return max((ms for ms in ROUND_MS if ms <= length_ms), default=0)

@@ -27,10 +27,12 @@ from tidemark.reports.paths.window_paths import STANDS_STILL
 from tidemark.reports.promises import Promises
 from tidemark.semantics.incidents import BROKEN
 from tidemark.semantics.sla import Verdict
+from tidemark.storage.delta.data_files import naming_damage
 from tidemark.why.evidence.conditions import Condition, condition
 from tidemark.why.evidence.fact_tables import RECENT_MS, FactTables, stored_in
 from tidemark.why.evidence.facts import StreamFacts
 from tidemark.why.evidence.findings import HARMLESS, NEVER_STARTED, NOTHING_WRONG, Trait, WhyFinding
+from tidemark.why.evidence.snapshot import Scene
 from tidemark.why.walk import Walk, scene
 
 HOUR_MS = Grain.HOUR.length_ms
@@ -69,7 +71,7 @@ class PageVerdict(StrEnum):
     """The verdict on a topology or an operator, the worst first."""
 
     UNREADABLE = "unreadable"
-    """Its file is not valid.
+    """Its file is not valid, or one of its tables is damaged.
 
     Running streams use the file that they were started with.
     """
@@ -113,8 +115,16 @@ def page_model(
     """Returns *topology*'s state at *at_ms* of the drivers' clocks.
 
     Its newest window is judged by what is *promised*. With an *operator*, `why` has the findings about it.
+
+    Raises UnreadableFile if a table is damaged.
     """
     at = scene(topology, layout, at_ms)
+    with naming_damage(at.tables):
+        return _page_model(tables, layout, at, promised, operator)
+
+
+def _page_model(tables: Tables, layout: Layout, at: Scene, promised: Promises, operator: str | None) -> Row:
+    topology, at_ms = at.topology, at.at_ms
     walk = Walk(at)
     findings = walk.explain()
     slas = _slas(tables, topology, at_ms)
@@ -156,8 +166,9 @@ def unreadable(layout: Layout, topology: str, error: str, *, at_ms: int) -> Row:
     streams = []
     for path in sorted(layout.control(topology, "").glob("*")):
         if not path.name.startswith("."):
-            tables = FactTables(stored_in(layout.stream(topology, path.name)), at_ms, recent_ms=RECENT_MS)
-            facts = StreamFacts(tables, path, trigger_ms=0)
+            home = layout.stream(topology, path.name)
+            tables = FactTables(stored_in(home), at_ms, recent_ms=RECENT_MS)
+            facts = StreamFacts(tables, home, path, trigger_ms=0)
             streams.append(_stream(facts, path.name))
     return {
         "topology": topology,

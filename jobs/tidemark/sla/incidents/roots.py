@@ -23,6 +23,7 @@ from tidemark.sla.measures.status import RootCause, Status
 from tidemark.why.causes.drivers import (
     BROKER_SILENT,
     CANNOT_WRITE,
+    DRAINED,
     DRIVER_DEAD,
     DRIVER_RESTARTED,
     DRIVER_STARTING,
@@ -41,6 +42,7 @@ from tidemark.why.evidence.findings import BACKLOG, CATCHING_UP, NEVER_STARTED, 
 
 OF_DRIVERS = frozenset(
     {
+        DRAINED,
         DRIVER_DEAD,
         DRIVER_STARTING,
         DRIVER_RESTARTED,
@@ -55,7 +57,7 @@ OF_DRIVERS = frozenset(
     }
 )
 """Causes whose place is a driver: every operator of it waits."""
-ABSENT = frozenset({DRIVER_DEAD, DRIVER_STARTING, FILE_UNREADABLE})
+ABSENT = frozenset({DRAINED, DRIVER_DEAD, DRIVER_STARTING, FILE_UNREADABLE})
 """Causes of an operator that no driver works for."""
 AFTERMATH = frozenset({DRIVER_STARTING, DRIVER_RESTARTED, CATCHING_UP, WINDOW_NOT_CLOSED})
 """Causes that follow a fault which has ended.

@@ -29,7 +29,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from tidemark.clock import since_boot_s, wall_clock_ms
 from tidemark.storage.delta.datasets import properties_of, schema_of
 from tidemark.storage.delta.requirements import open_to_write
-from tidemark.storage.delta.snapshots import Snapshot
+from tidemark.storage.delta.snapshots import LAST_CHECKPOINT, Snapshot
 from tidemark.storage.files import File, stats_of, write_parquet
 from tidemark.storage.location import durable, put_once
 from tidemark.storage.object_path import ObjectPath
@@ -43,7 +43,6 @@ OF_FILES = frozenset({"add", "remove", "txn", "commitInfo", "cdc"})
 CHECKPOINT_EVERY = 100
 """Commits between checkpoints; an opener of a table reads fewer commits."""
 CHECKPOINTS = "delta.checkpointInterval"
-LAST_CHECKPOINT = "_last_checkpoint"
 KEPT_LOG = "interval 1 day"
 """Longest pause of a reader of a table's commits."""
 HOP_LOG = "interval 7 days"

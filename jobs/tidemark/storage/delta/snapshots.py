@@ -3,7 +3,7 @@
 Purpose: delta-rs and DuckDB's extension need 15 ms of CPU for a log of 60 commits, and DuckDB reads it twice for each
 query; this needs 1.5 ms.
 How it works: the newest checkpoint and the commits after it give the files. There is no snapshot here of tables that
-require more of their readers, and of incomplete logs: callers use delta-rs or DuckDB's extension for those.
+require more of their readers, and of damaged logs: callers use delta-rs or DuckDB's extension for those.
 """
 
 from __future__ import annotations
@@ -26,8 +26,11 @@ By these bounds a reader leaves out files that cannot have a row of the answer.
 """
 COMMIT = re.compile(r"(\d{20})\.json")
 CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.parquet")
+LAST_CHECKPOINT = "_last_checkpoint"
 ACTIONS = ("add", "metaData", "protocol", "txn")
 """Actions of a checkpoint that a snapshot needs; only these are read."""
+MALFORMED = (ValueError, TypeError, LookupError, AttributeError, RecursionError)
+"""Errors that changed bytes of a log may raise."""
 Partition = tuple[tuple[str, str | None], ...]
 """The partition columns of a table, and their values in a file.
 
@@ -74,14 +77,42 @@ def snapshot_of(path: Path) -> Snapshot | None:
     if isinstance(path, ObjectPath):
         return None
     try:
-        state = _Actions()
-        for number, actions in _commits(path / "_delta_log"):
-            state.number = number
-            for action in actions:
-                state.apply(action)
-        return state.snapshot(path)
-    except (OSError, ValueError, KeyError, TypeError):  # delta-rs has a better message for it
+        return _read(path)
+    except (OSError, ValueError):  # delta-rs or `damage_of_log` has a better message for it
         return None
+
+
+def damage_of_log(path: Path) -> DamagedLog | None:
+    """Returns what is damaged in the log of the local table at *path*; None: nothing.
+
+    Logs of a kind that `snapshot_of` does not read count as undamaged.
+    """
+    damage = _damage_of_log(path)
+    # A writer may have made two commits while the folder was listed, so that the older one was missed.
+    return damage if damage is not None and str(_damage_of_log(path)) == str(damage) else None
+
+
+def _damage_of_log(path: Path) -> DamagedLog | None:
+    hint = path / "_delta_log" / LAST_CHECKPOINT
+    try:
+        _read(path)
+        version = json.loads(hint.read_bytes())["version"]
+        if not any(hint.parent.glob(f"{version:020d}.checkpoint*")):
+            return DamagedLog(hint, f"it names the checkpoint of version {version}, which is missing")
+    except DamagedLog as damage:
+        return damage
+    except (*MALFORMED, OSError):  # without a readable hint, readers look for the checkpoint
+        if not any(hint.parent.glob("*.json")) and any(path.glob("*.parquet")):
+            return DamagedLog(hint.parent, "it has no commit, and the table has data files")
+    return None
+
+
+class DamagedLog(ValueError):
+    """Raised for a damaged log: its `file` is missing or cannot be what a writer left, and `found` is what it is."""
+
+    def __init__(self, file: Path, found: str) -> None:
+        super().__init__(f"{file}: {found}")
+        self.file, self.found = file, found
 
 
 class AddedFiles(NamedTuple):
@@ -213,15 +244,35 @@ class _Actions:
         )
 
 
+def _read(path: Path) -> Snapshot | None:
+    """Returns the newest snapshot of the local table at *path*; None: its readers need more.
+
+    Raises DamagedLog, or ValueError or OSError if this module cannot read such a log.
+    """
+    state = _Actions()
+    for file, number, actions in _commits(path / "_delta_log"):
+        state.number = number
+        try:
+            for action in actions:
+                state.apply(action)
+        except MALFORMED as error:
+            raise DamagedLog(file, _malformed(error)) from error
+    try:
+        return state.snapshot(path)
+    except MALFORMED as error:
+        found = f"what it says of the columns of the table is missing or damaged ({type(error).__name__}: {error})"
+        raise DamagedLog(path / "_delta_log", found) from error
+
+
 def _is_below(name: str) -> bool:
     """Returns True if the file *name* is in its table's folder."""
     return not name.startswith("/") and "://" not in name and ".." not in unquote(name).split("/")
 
 
-def _commits(log: Path) -> Iterator[tuple[int, Iterable[Mapping[str, Any]]]]:
-    """Yields number and actions of *log*'s newest checkpoint, and later commits.
+def _commits(log: Path) -> Iterator[tuple[Path, int, Iterable[Mapping[str, Any]]]]:
+    """Yields file, number and actions of *log*'s newest checkpoint, and later commits.
 
-    Raises ValueError if a commit after the checkpoint is missing, or the checkpoint is of an unknown kind.
+    Raises DamagedLog, or ValueError if the checkpoint is of an unknown kind.
     """
     checkpoints, versions, unknown = [], [], []
     for file in log.iterdir():
@@ -234,28 +285,53 @@ def _commits(log: Path) -> Iterator[tuple[int, Iterable[Mapping[str, Any]]]]:
     since = max(checkpoints, default=-1)
     # Commits before the checkpoint may stay in the log until its next clean-up.
     commits = sorted(version for version in versions if version > since)
-    if unknown or commits != [*range(since + 1, since + 1 + len(commits))] or (since < 0 and not commits):
+    if unknown or (since < 0 and not commits):
         msg = f"{log}: it has {unknown or commits} after the checkpoint of version {since}"
         raise ValueError(msg)
+    for expected, version in enumerate(commits, since + 1):
+        if version != expected:
+            raise DamagedLog(log / f"{expected:020d}.json", "it is missing, and later commits are there")
     if since >= 0:
-        yield since, _of_checkpoint(log / f"{since:020d}.checkpoint.parquet")
+        file = log / f"{since:020d}.checkpoint.parquet"
+        yield file, since, _of_checkpoint(file)
     for version in commits:
-        with open(f"{log}/{version:020d}.json", "rb") as commit:
-            yield version, json.loads(b"[%s]" % b",".join(filter(None, commit.read().splitlines())))
+        file = log / f"{version:020d}.json"
+        yield file, version, _of_commit(file)
 
 
-def _of_checkpoint(path: Path) -> list[dict[str, Any]]:
-    """Returns the actions of the checkpoint at *path*.
+def _of_commit(file: Path) -> list[dict[str, Any]]:
+    """Returns the actions of the commit in *file*; raises DamagedLog or OSError."""
+    with open(file, "rb") as commit:
+        content = commit.read()
+    try:
+        actions: list[dict[str, Any]] = json.loads(b"[%s]" % b",".join(filter(None, content.splitlines())))
+        is_batch = any("batch_id" in action["commitInfo"] for action in actions if "commitInfo" in action)
+        is_whole = not is_batch or any("txn" in action for action in actions)
+    except MALFORMED as error:
+        raise DamagedLog(file, _malformed(error)) from error
+    if not actions:
+        raise DamagedLog(file, "it is empty")
+    if not is_whole:
+        raise DamagedLog(file, "it is cut: it has no transaction of its batch")
+    return actions
 
-    Raises ValueError or OSError if it cannot be read.
-    """
+
+def _of_checkpoint(file: Path) -> list[dict[str, Any]]:
+    """Returns the actions of the checkpoint in *file*; raises DamagedLog or OSError."""
     # Short logs have no checkpoint, and to import Arrow takes longer than to read them.
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
-        file = pq.ParquetFile(path)
-        actions: list[dict[str, Any]] = file.read(within(ACTIONS, file.schema_arrow.names)).to_pylist()
-    except pa.ArrowException as error:
-        raise ValueError(str(error)) from error
+        content = pq.ParquetFile(file)
+        actions: list[dict[str, Any]] = content.read(within(ACTIONS, content.schema_arrow.names)).to_pylist()
+    except FileNotFoundError:
+        raise
+    # Arrow raises OSError for changed bytes, too.
+    except (*MALFORMED, pa.ArrowException, OSError) as error:
+        raise DamagedLog(file, _malformed(error)) from error
     return actions
+
+
+def _malformed(error: Exception) -> str:
+    return f"it is damaged ({type(error).__name__}: {next(iter(str(error).splitlines()), '')})"

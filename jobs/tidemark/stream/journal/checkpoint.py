@@ -278,8 +278,9 @@ def _refuse_other_format(path: Path, text: str) -> None:
 
 
 def _numbers(folder: Path) -> list[int]:
-    # A folder of that name is no file of Spark's.
-    return sorted(int(file.name) for file in folder.glob("[0-9]*") if file.name.isdecimal() and not file.is_dir())
+    # A folder of that name is no file of Spark's, and neither is a number in another form.
+    names = [file.name for file in folder.glob("[0-9]*") if file.name.isdecimal() and not file.is_dir()]
+    return sorted(int(name) for name in names if name == str(int(name)))
 
 
 def _text(path: Path) -> str:

@@ -1,8 +1,8 @@
-"""Finds damaged files in the control folder of a stream.
+"""Finds damaged files in the control folder of a stream, and damaged logs of its tables.
 
-`control/files.py` lists the files. Damaged is what a driver needs and cannot read: another form, a checksum that does
-not match, the content of another file, a folder in its place; and a file that is missing although another one needs
-it. It changes nothing, and a running driver may change all of it meanwhile.
+`control/files.py` lists the files of the folder. Damaged is what a driver needs and cannot read: another form, a
+checksum that does not match, the content of another file, a folder in its place; and a file that is missing although
+another one needs it. It changes nothing, and a running driver may change all of it meanwhile.
 """
 
 from __future__ import annotations
@@ -18,13 +18,17 @@ from typing import Any
 from tidemark.control.files import RESTORE, not_files, unreadable
 from tidemark.control.folder import Control
 from tidemark.errors import UnreadableFile
+from tidemark.storage.delta.snapshots import LAST_CHECKPOINT, damage_of_log
 from tidemark.storage.files import Files
+from tidemark.storage.object_path import ObjectPath
 from tidemark.stream.journal import checkpoint as spark
 from tidemark.stream.journal.entries import Entry, Journal
 from tidemark.stream.journal.place import entry_path
 from tidemark.stream.journal.unflushed import flushed_before
 from tidemark.stream.state.files import files_of
 from tidemark.stream.state.runs import damage_of
+
+_REMOVE_HINT = "remove it while no driver runs: readers then look for the newest checkpoint"
 
 
 @dataclass(frozen=True)
@@ -45,8 +49,11 @@ class ReadJournal:
     damaged: tuple[UnreadableFile, ...]
 
 
-def damages(control: Path) -> list[UnreadableFile]:
-    """Returns an error for each file in the folder *control* for which no driver starts."""
+def damages(control: Path, home: Path) -> list[UnreadableFile]:
+    """Returns an error for each file for which no driver of a stream starts.
+
+    *control* is its control folder, and *home* the folder of its tables.
+    """
     journal = read_journal(control / "journal")
     return [
         *not_files(control),
@@ -55,7 +62,25 @@ def damages(control: Path) -> list[UnreadableFile]:
         *of_plans(control / "checkpoint"),
         *journal.damaged,
         *of_states(control, journal),
+        *of_tables(home),
     ]
+
+
+def of_tables(home: Path) -> Iterator[UnreadableFile]:
+    """Yields an error for each damaged log of a table in *home*."""
+    if not isinstance(home, ObjectPath) and home.is_dir():
+        yield from filter(None, map(of_table, sorted(home.iterdir())))
+
+
+def of_table(path: Path) -> UnreadableFile | None:
+    """Returns an error if the log of the table at *path* is damaged.
+
+    In an object store a look at each commit would be a request, and delta-rs tells of damage when it opens the table.
+    """
+    damage = None if isinstance(path, ObjectPath) else damage_of_log(path)
+    if damage is None:
+        return None
+    return UnreadableFile(damage.file, damage.found, _REMOVE_HINT if damage.file.name == LAST_CHECKPOINT else RESTORE)
 
 
 def of_requests(control: Path) -> Iterator[UnreadableFile]:

@@ -7,7 +7,7 @@ stream looks sound: each one before the one that it follows.
 from __future__ import annotations
 
 import json
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,6 @@ from tidemark.errors import UnreadableFile
 from tidemark.model.stream import Stream
 from tidemark.model.tables.catalog import BATCHES
 from tidemark.semantics.progress import StreamProgress
-from tidemark.storage.delta.data_files import damaged_data_files
 from tidemark.storage.delta.datasets import open_to_read
 from tidemark.storage.delta.format import warehouse_stamp
 from tidemark.storage.delta.log import commit_file
@@ -34,14 +33,20 @@ from tidemark.storage.warehouse import is_table
 from tidemark.stream.journal.checkpoint import Ends, newest_commit, plans
 from tidemark.stream.journal.entries import Entry, Journal
 from tidemark.stream.kafka.numbering import number_partitions
-from tidemark.stream.startup.damage import of_checkpoint, of_requests, of_states, read_journal
+from tidemark.stream.startup.damage import of_checkpoint, of_requests, of_states, of_table, read_journal
 from tidemark.stream.startup.soundness import Evidence, TableCommit
 from tidemark.stream.startup.state_compatibility import changed, meanings, shares_sources
 from tidemark.stream.write.commit import table_names, tables_alone, tables_replaced
 
+Look = Callable[[Path], Iterable[tuple[Path, str]]]
+"""Returns the damaged data files of a table, and what is wrong with each."""
 
-def evidence(stream: Stream, *, deep: bool = False) -> Evidence:
-    """Reads the evidence of *stream*; if *deep*, also the footer of each data file of its tables."""
+
+def evidence(stream: Stream, *, look: Look | None = None) -> Evidence:
+    """Reads the evidence of *stream*, and that of data files by *look*.
+
+    None: a driver may start whatever data files are damaged.
+    """
     control, checkpoint = stream.control, stream.control / "checkpoint"
     app = f"{stream.topology.name}/{stream.sub.name}"
     damaged = [*not_files(control), *of_requests(control), *of_checkpoint(checkpoint), *_of_stamp(stream)]
@@ -73,7 +78,7 @@ def evidence(stream: Stream, *, deep: bool = False) -> Evidence:
         damaged=tuple(damaged),
         newest_batches=_expected(journal.facts, entry, tables),
         tables=tuple(tables),
-        data_files=tuple(_damaged_data(stream.home)) if deep else (),
+        data_files=() if look is None else tuple(_damaged_data(stream.home, look)),
         changed=tuple(changed(_meanings(control), meanings(stream.sub))),
         former={} if decided is not None or committed is not None else dict(_former(stream)),
     )
@@ -187,12 +192,14 @@ def _read_to(stream: Stream, progress: StreamProgress) -> Ends:
 
 
 def _table(path: Path, app_id: str, alone: Container[str], replaced: Container[str]) -> TableCommit:
+    if (damage := of_table(path)) is not None:
+        return TableCommit(path=path, error=damage)
     refusal: Refusal | None = None
     try:
         open_to_write(path, replaces=path.name in replaced)
     except TableRefused as refused:
         refusal = refused.refusal
-    except Exception:  # a changed byte of its log may raise any error, and the next opening describes it
+    except Exception:  # delta-rs may raise any error for a changed byte, and the next opening describes it
         pass
     try:
         table = open_to_read(path)
@@ -201,22 +208,20 @@ def _table(path: Path, app_id: str, alone: Container[str], replaced: Container[s
         others = tuple(rows_of_others(path, DeltaTable(str(path)))) if path.name in alone else ()
     except TableNotFoundError:
         return TableCommit(path=path, exists=False)
-    # A changed byte of its log may raise any error.
     except Exception as error:
-        first_line = next(iter(str(error).splitlines()), "")
-        told = None if refusal else f"{type(error).__name__}: {first_line}"
-        return TableCommit(path=path, error=told, refusal=refusal)
+        found = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
+        return TableCommit(path=path, error=None if refusal else UnreadableFile(path, found, RESTORE), refusal=refusal)
     return TableCommit(
         path=path, newest_batch=newest, version=version, restored_to=restored_to, others=others, refusal=refusal
     )
 
 
-def _damaged_data(home: Path) -> Iterator[tuple[Path, str]]:
-    """Yields the damaged data files of all tables in *home*, and what is wrong with them."""
+def _damaged_data(home: Path, look: Look) -> Iterator[tuple[Path, str]]:
+    """Yields what *look* finds in all tables in *home*."""
     for path in sorted(filter(is_table, home.iterdir() if home.is_dir() else ())):
         # A table whose log cannot be read is a finding already.
         with suppress(DeltaError, ValueError, OSError):
-            yield from damaged_data_files(path)
+            yield from look(path)
 
 
 def _restored(path: Path, table: DeltaTable | Snapshot, newest: int) -> tuple[int | None, str | None]:

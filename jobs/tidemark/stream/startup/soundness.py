@@ -62,7 +62,7 @@ class Fault(StrEnum):
     DATA_UNREADABLE = "data_unreadable"
     """A data file of a table is missing, or another one than its log has.
 
-    Only `tidemark doctor --deep` looks for it.
+    Only `tidemark doctor` looks for it; whether a file of the right size is another one, only with `--deep`.
     """
     TABLE_RESTORED = "table_restored"
     """A table shows an older version than the newest that was written."""
@@ -108,15 +108,15 @@ class Inconsistency:
 class TableCommit:
     """The newest batch that was committed to a table of the stream.
 
-    `error` is the reason why the table cannot be opened. `restored_to` is the version or instant that the table was
-    restored to ("version 3" or "an instant") after that batch had made `version`; None if it was not restored. `others`
-    are the versions, newest first, by which other writers put rows into a table that only the stream may write.
-    `refusal` is the reason for which Tidemark does not write to the table.
+    `error` is the damage for which the table cannot be opened. `restored_to` is the version or instant that the table
+    was restored to ("version 3" or "an instant") after that batch had made `version`; None if it was not restored.
+    `others` are the versions, newest first, by which other writers put rows into a table that only the stream may
+    write. `refusal` is the reason for which Tidemark does not write to the table.
     """
 
     path: Path
     exists: bool = True
-    error: str | None = None
+    error: UnreadableFile | None = None
     newest_batch: int | None = None
     version: int | None = None
     restored_to: str | None = None
@@ -329,8 +329,9 @@ def _of_tables(evidence: Evidence) -> Iterator[Inconsistency]:
             if table.newest_batch is None:
                 continue
         if table.error is not None:
-            observation = f"{path}: {table.error}"
-            yield Inconsistency(fault=Fault.TABLE_UNREADABLE, seen=observation, ways=_put_back(evidence, path.name))
+            observation, remedy = f"{table.error.file}: {table.error.found}", table.error.remedy
+            ways = _put_back(evidence, path.name) if remedy == RESTORE else (remedy,)
+            yield Inconsistency(fault=Fault.TABLE_UNREADABLE, seen=observation, ways=ways)
         elif not table.exists and expected is not None:
             observation = f"{path} no longer exists, but had rows of batch {expected}"
             yield Inconsistency(fault=Fault.TABLE_DELETED, seen=observation, ways=_put_back(evidence, path.name))
@@ -349,8 +350,9 @@ def _of_tables(evidence: Evidence) -> Iterator[Inconsistency]:
         for version in table.others:
             yield _of_others(evidence, table, version)
     for file, found in evidence.data_files:
-        # A data file never changes, so that of any backup will do.
-        ways = ("restore this file from a backup of any time since it was written", _start_anew(evidence))
+        # A data file never changes, so that of any backup will do. A changed log may name a file that never was.
+        of_file = "restore this file from a backup of any time since it was written"
+        ways = (of_file, *_put_back(evidence, "its table"))
         yield Inconsistency(fault=Fault.DATA_UNREADABLE, seen=f"{file}: {found}", ways=ways)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from tidemark.control.folder import ALIVE, StreamState
+from tidemark.errors import UnreadableFile
 from tidemark.kernels.reports.restarts import STILL_AFTER_MS, TRIGGERS
 from tidemark.model.settings.intervals import instant_ms, iso
 from tidemark.model.settings.toml_keys import length
@@ -19,9 +20,11 @@ from tidemark.why.evidence.heartbeat_facts import BEATS_WITHIN_MS, Beat
 from tidemark.why.evidence.snapshot import Scene
 
 DRIVER_DEAD = Cause("driver_dead", Trait.FAULT | Trait.SILENCE)
-"""Its driver failed, was drained, or sends no heartbeat any more."""
+"""Its driver failed, or sends no heartbeat any more."""
+DRAINED = Cause("drained", Trait.USUAL | Trait.SILENCE)
+"""Its driver was asked to end, and did."""
 FILE_UNREADABLE = Cause("file_unreadable", Trait.FAULT | Trait.SILENCE)
-"""A file that its driver needs is damaged, so that none starts."""
+"""A file that its driver needs is damaged, so that none starts; or a table is, so that nothing is known."""
 UPSTREAM_DEAD = Cause("upstream_dead", Trait.FAULT | Trait.SILENCE)
 """The driver of an upstream sub-topology is dead."""
 DRIVER_STARTING = Cause("driver_starting", Trait.USUAL)
@@ -80,6 +83,12 @@ def _damages(scene: Scene, name: str) -> Iterator[WhyFinding]:
         yield scene.finding(FILE_UNREADABLE, name, observation, f"{damage.remedy}; then {start(scene, name)}")
 
 
+def file_unreadable(scene: Scene, name: str, damage: UnreadableFile) -> WhyFinding:
+    """Returns the finding that facts about *name* cannot be read, whether or not its driver runs."""
+    observation = f"what is known of it cannot be read: {damage.file}: {damage.found}"
+    return scene.finding(FILE_UNREADABLE, name, observation, damage.remedy)
+
+
 def _driver(scene: Scene, name: str) -> WhyFinding | None:
     facts, sub = scene.of(name), scene.sub(name).name
     beat = facts.driver.beat
@@ -91,10 +100,11 @@ def _driver(scene: Scene, name: str) -> WhyFinding | None:
         )
     if (missing_right := without_right(scene, name, beat)) is not None:
         return missing_right
+    by = f" by {beat.drained_by}" if beat.drained_by else ""
     again, look = start(scene, name), f"look at its log: {logs(scene, name)}"
     dead = {
         StreamState.FAILED: (f"failed: {beat.reason}{_topics_read(scene, name, beat)}", f"correct that and {again}"),
-        StreamState.DRAINED: ("was drained", again),
+        StreamState.DRAINED: (f"was drained{by} at {iso(beat.at_ms)}", again),
         StreamState.ROTATED: ("ended to be replaced by a new one", f"{again}, unless Airflow is doing so"),
     }.get(beat.state)
     if dead is None and beat.is_gone:
@@ -118,7 +128,8 @@ def _driver(scene: Scene, name: str) -> WhyFinding | None:
             remedy += "after two such failures the next driver searches for that record and skips it"
         if beat.is_short_of_memory:
             state, remedy = f"{state}; before, {_memory(beat)}", f"give it more memory: {remedy}"
-        return scene.finding(DRIVER_DEAD, name, f"the driver of {sub} {state}", remedy, since_ms=beat.at_ms)
+        cause = DRAINED if beat.state is StreamState.DRAINED else DRIVER_DEAD
+        return scene.finding(cause, name, f"the driver of {sub} {state}", remedy, since_ms=beat.at_ms)
     return _explain_running(scene, name, beat)
 
 

@@ -44,13 +44,13 @@ class NewestWatermark:
 class StreamFacts:
     """The facts in *tables* of a stream, and in its folder *control*.
 
-    *trigger_ms* is that of the topology.
+    The folder of its tables is *home*. *trigger_ms* is that of the topology.
     """
 
-    def __init__(self, tables: FactTables, control: Path, trigger_ms: int) -> None:
-        self.tables, self.control, self._trigger_ms = tables, control, trigger_ms
+    def __init__(self, tables: FactTables, home: Path, control: Path, trigger_ms: int) -> None:
+        self.tables, self.home, self.control, self._trigger_ms = tables, home, control, trigger_ms
         self.at_ms = tables.at_ms
-        self.driver = HeartbeatFacts(tables, control, trigger_ms)
+        self.driver = HeartbeatFacts(tables, home, control, trigger_ms)
         self.outcomes, self.reads = OutcomeFacts(tables), ReadFacts(tables)
 
     @cached_property

@@ -39,7 +39,7 @@ _LOAD = (
     *("records_behind", "arrival_per_s", "working_per_s"),
 )
 """Columns of `heartbeats` about a driver's load, as fields of Beat."""
-_COLUMNS = ("at", "epoch", "state", "reason", "since", "batch_started_at", "eta_at", *_LOAD)
+_COLUMNS = ("at", "epoch", "state", "reason", "drained_by", "since", "batch_started_at", "eta_at", *_LOAD)
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,8 @@ class Beat:
     reason: str | None
     is_gone: bool = False
     """True if surely no driver holds the stream's lease any more."""
+    drained_by: str | None = None
+    """Who asked a drained driver to end."""
     killed_for: str | None = None
     """The stream that hung and made its shared process be killed."""
     memory_bytes: int | None = None
@@ -72,13 +74,13 @@ class Beat:
 
 
 class HeartbeatFacts:
-    """The drivers of the stream with *tables* and the folder *control*.
+    """The drivers of the stream with *tables* in *home* and the folder *control*.
 
     *trigger_ms* is that of the topology. Restarts are known that ended in the last half of the recent time.
     """
 
-    def __init__(self, tables: FactTables, control: Path, trigger_ms: int) -> None:
-        self._tables, self._control, self._trigger_ms = tables, control, trigger_ms
+    def __init__(self, tables: FactTables, home: Path, control: Path, trigger_ms: int) -> None:
+        self._tables, self._home, self._control, self._trigger_ms = tables, home, control, trigger_ms
 
     @cached_property
     def beat(self) -> Beat | None:
@@ -86,7 +88,7 @@ class HeartbeatFacts:
         newest: Beat | None = None
         load: dict[str, Any] = {}
         for row in self._beats.tail(1).iter_rows(named=True):
-            load = {**pick(row, _LOAD), "eta_at_ms": row["eta_at"]}
+            load = {**pick(row, _LOAD), "eta_at_ms": row["eta_at"], "drained_by": row["drained_by"]}
             newest = Beat(StreamState(row["state"]), row["at"], row["batch_started_at"], row["reason"], **load)
         # The folder has the heartbeats of every second, the table those of every 15 s.
         live = self._live
@@ -96,7 +98,8 @@ class HeartbeatFacts:
         is_gone = live.state in ALIVE and is_late and self.is_held is False
         began_ms = newest.batch_started_at_ms if newest else None
         killed_for = Control(self._control).killed_for(live.launch_id) if is_gone else None
-        return Beat(live.state, live.at_ms, began_ms, live.reason, is_gone, killed_for, **load)
+        load["drained_by"] = live.drained_by
+        return Beat(live.state, live.at_ms, began_ms, live.reason, is_gone, killed_for=killed_for, **load)
 
     @cached_property
     def _live(self) -> Heartbeat | None:
@@ -175,7 +178,7 @@ class HeartbeatFacts:
     def damages(self) -> list[UnreadableFile]:
         """The damaged files for which no driver starts; none for a user who may not read the control folder."""
         with suppress(PermissionError):
-            return damages(self._control)
+            return damages(self._control, self._home)
         return []
 
     @property

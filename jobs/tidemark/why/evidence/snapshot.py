@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 import polars as pl
 
@@ -36,6 +37,11 @@ class Scene:
     def of(self, name: str) -> StreamFacts:
         """Returns the facts of the sub-topology that runs the operator *name*."""
         return self.facts[self._subs[name].name]
+
+    def tables(self) -> list[Path]:
+        """Returns the folders of all tables of the streams."""
+        homes = [facts.home for facts in self.facts.values() if facts.home.is_dir()]
+        return [path for home in homes for path in sorted(home.iterdir())]
 
     def first_source(self, name: str) -> Source:
         """Returns the source at the end of an operator's first inputs."""
