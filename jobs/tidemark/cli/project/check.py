@@ -283,8 +283,8 @@ def _lines_of_topology(topology: Topology, file: str, compared: Mapping[str, Seq
             continue
         ignored = sorted(times[name] - {*columns, *_key_of(topology.operators[name])})
         besides = f", and not the event time ({', '.join(ignored)})" if ignored else ""
-        what = ", ".join(columns) or "no column, so that each key is sent on once"
-        lines.append(f"{file}: operators.{name}: note: an update is unchanged if it has the same {what}{besides}")
+        what = ", ".join(columns) or "no column, so that it sends each key on once"
+        lines.append(f"{file}: operators.{name}: compares {what}{besides}")
     for name in _readers_of_updates(topology):
         lines.append(
             f"{file}: operators.{name}: note: writes a row for each update; on_change gives fewer rows than on_update, "

@@ -78,9 +78,11 @@ class MapStep(KeyedStep[Map]):
         return map_updates(self.operator, records, self.shared.sql, self.compared() or ())
 
     def compared(self) -> tuple[str, ...] | None:
-        """Returns all columns but the event time, unless it has an identity or judges nothing."""
-        if self.operator.emission is None or self.operator.identity is not None:
+        """Returns its identity, or else all columns but the event time, if it judges records."""
+        if self.operator.emission is None:
             return None
+        if self.operator.identity is not None:
+            return (self.operator.identity,)
         return tuple(outside(self.operator.select, self.shared.event_times[self.operator.name]))
 
     def judged_records(self, records: pl.DataFrame) -> pl.DataFrame:

@@ -157,7 +157,7 @@ class OperatorStep(ABC, Generic[Op]):
         return ask(operator.inputs[0])
 
     def compared(self) -> tuple[str, ...] | None:
-        """Returns the columns of an update by which it counts as unchanged; None if it judges none by columns."""
+        """Returns the columns of an update, or the SQL, by which it counts as unchanged; None if it judges none."""
         return None
 
     def prepare(self) -> None:
